@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess  # noqa: S404 - the point of this file; argument lists only, never a shell
+import subprocess
 from pathlib import Path
 from typing import NamedTuple
 

@@ -1,0 +1,55 @@
+"""The project's filters; every one is a pure function of lib/gaudi_serve."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# Works from every playbook, molecule, ansible-runner and AWX, with nothing installed.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
+
+from gaudi_serve.buckets import hpu_buckets, hpu_padded_shape
+from gaudi_serve.errors import as_filter
+from gaudi_serve.hl_smi import hl_smi_modules, hl_smi_topology
+from gaudi_serve.launch import vllm_launch
+from gaudi_serve.plan import model_weights, vllm_plan
+from gaudi_serve.report import endpoint_table, plan_refusal
+from gaudi_serve.service import (
+    vllm_api_keys,
+    vllm_container,
+    vllm_secret_files,
+    vllm_service_changes,
+    vllm_service_files,
+    vllm_service_summary,
+    vllm_start_limits,
+    vllm_unit_paths,
+)
+
+
+class FilterModule:
+    """Names under which templates find the functions."""
+
+    def filters(self) -> dict[str, Callable[..., Any]]:
+        """Return the filters by name."""
+        functions = (
+            endpoint_table,
+            hl_smi_modules,
+            hl_smi_topology,
+            hpu_buckets,
+            hpu_padded_shape,
+            model_weights,
+            plan_refusal,
+            vllm_api_keys,
+            vllm_container,
+            vllm_launch,
+            vllm_plan,
+            vllm_secret_files,
+            vllm_service_changes,
+            vllm_service_files,
+            vllm_service_summary,
+            vllm_start_limits,
+            vllm_unit_paths,
+        )
+        return {function.__name__: as_filter(function) for function in functions}

@@ -1,0 +1,322 @@
+"""From a model and a host to the exact launch of its vLLM server.
+
+The rules are those of the vendor's launch script (vLLM fork, branch aice/v1.21.0), found by
+measuring what it sets; the golden vectors in tests/unit/golden decide.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from .buckets import DIMENSIONS
+from .errors import InputError
+from .vllm_options import OPTION_NAMES
+
+CHECKOUT = "/opt/vllm-fork"
+BLOCK = 128  # tokens of a KV-cache block
+Launch = dict[str, Any]
+
+FP32_SOFTMAX_OFF = (
+    "deepseek-r1-distill-qwen-14b",
+    "deepseek-r1-distill-qwen-32b",
+    "deepseek-r1-distill-llama-8b",
+    "deepseek-r1-distill-llama-70b",
+    "qwen3-8b",
+    "qwen3-14b",
+    "qwen3-32b",
+    "qwq-32b",
+    "qwen3-30b-a3b",
+    "qwen3-235b-a22b",
+)
+KV_CACHE_AUTO = (
+    "deepseek-r1-distill-llama-8b",
+    "deepseek-r1-distill-qwen-7b",
+    "qwen2-7b-instruct",
+    "qwen2.5-7b-instruct",
+)
+CONSTANTS = {
+    "PT_HPU_WEIGHT_SHARING": "0",
+    "PT_HPU_LAZY_MODE": "1",
+    "VLLM_GPU_MEMORY_UTILIZATION": "0.9",
+    "VLLM_GRAPH_RESERVED_MEM": "0.2",
+    "VLLM_GRAPH_PROMPT_RATIO": "0.8",
+    "VLLM_MAX_SEQ_LEN_TO_CAPTURE": "8192",
+    "VLLM_DELAYED_SAMPLING": "true",
+    "VLLM_DYNAMIC_MOE_MIN_TOKENS": "256",
+    "VLLM_DYNAMIC_MOE_MIN_EXPERTS_SINGLEHPU": "32",
+    "VLLM_PROFILER_ENABLED": "false",
+    "VLLM_ENGINE_PROFILER_ENABLED": "false",
+    "VLLM_ENGINE_PROFILER_WARMUP_STEPS": "0",
+    "VLLM_ENGINE_PROFILER_STEPS": "1",
+    "VLLM_ENGINE_PROFILER_REPEAT": "1",
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+    "TOKENIZERS_PARALLELISM": "true",
+    "RAY_IGNORE_UNHANDLED_ERRORS": "1",
+    "VLLM_RAY_DISABLE_LOG_TO_DRIVER": "1",
+}
+LAUNCH_DEFAULTS: dict[str, Any] = {
+    "host": "127.0.0.1",
+    "port": 30001,
+    "dtype": "bfloat16",
+    "tensor_parallel_size": 1,
+    "input_range": [4, 16384],
+    "output_range": [4, 2048],
+    "max_num_batched_tokens": 20480,
+    "max_model_len": 20480,
+    "max_num_seqs": 32,
+    "num_scheduler_steps": 1,
+    "zero_padding": True,
+    "fused_sdpa": True,
+    "skip_warmup": False,
+}
+
+
+def vllm_launch(spec: Mapping[str, Any], host: Mapping[str, Any]) -> Launch:
+    """Return how a model's server is started.
+
+    Args:
+        spec: a model as a user declares it (``weights``, ``tensor_parallel_size``, ...).
+        host: host facts: ``device_name``, ``ip``, ``interface``, ``modules``, ``accelerator``.
+
+    Returns:
+        ``env`` (strings), ``args`` (after the server's module, or after ``vllm serve``),
+        ``numactl`` (arguments or None), ``warnings`` (sentences).
+
+    Raises:
+        InputError: for a profile that does not exist, cards that are not free, or buckets whose
+            minimum is above their maximum; the message names the model, the key and what is allowed.
+    """
+    profile = launch_profile(spec, host)
+    if profile == "vllm":
+        return _plain(spec, host)
+    if profile == "aice_1_21":
+        return _aice(spec, host)
+    raise InputError(f"{label(spec)}: launch_profile: {profile!r} is not one of {', '.join(PROFILES)}")
+
+
+PROFILES = ("aice_1_21", "vllm")
+
+
+def launch_profile(spec: Mapping[str, Any], host: Mapping[str, Any]) -> str:
+    """Return the profile of a model: its own, else ``vllm`` on a CPU host and ``aice_1_21`` on Gaudi."""
+    default = "vllm" if host.get("accelerator") == "cpu" else "aice_1_21"
+    return str(spec.get("launch_profile", default))
+
+
+def label(spec: Mapping[str, Any]) -> str:
+    """Return the name by which messages call a model: ``name``, or the last part of its weights."""
+    return str(spec.get("name") or str(spec.get("weights", "?")).rstrip("/").rpartition("/")[2])
+
+
+def pass_through(spec: Mapping[str, Any]) -> list[str]:
+    """Return the arguments for those keys of a model that are vLLM's own options."""
+    args: list[str] = []
+    for key, value in spec.items():
+        if key in OPTION_NAMES:
+            args += option_arguments(key, value)
+    return args
+
+
+def option_arguments(key: str, value: Any) -> list[str]:
+    """Return one vLLM option as arguments: true is a flag, false its negation, a mapping JSON."""
+    flag = "--" + key.replace("_", "-")
+    if value is None:
+        return []
+    if value is True:
+        return [flag]
+    if value is False:
+        return ["--no-" + key.replace("_", "-")]
+    if isinstance(value, Mapping):
+        return [flag, json.dumps(value, sort_keys=True, separators=(",", ":"))]
+    if isinstance(value, list):
+        return [flag, *[str(item) for item in value]]
+    return [flag, str(value)]
+
+
+def _plain(spec: Mapping[str, Any], host: Mapping[str, Any]) -> Launch:
+    env = {} if host.get("accelerator") == "cpu" else {"PT_HPU_LAZY_MODE": "1"}
+    return {"env": env, "args": [str(spec["weights"]), *pass_through(spec)], "numactl": None, "warnings": []}
+
+
+def _aice(given: Mapping[str, Any], host: Mapping[str, Any]) -> Launch:
+    spec = {**LAUNCH_DEFAULTS, **given}
+    numactl, cards = _cards(spec, host)
+    env = {**CONSTANTS, **_network(host), **_switches(spec), **bucket_env(spec), **cards}
+    env.update(_quantization_env(spec))
+    _refuse_empty_buckets(spec, env)
+    return {"env": env, "args": _aice_args(spec), "numactl": numactl, "warnings": launch_warnings(spec, env)}
+
+
+def _network(host: Mapping[str, Any]) -> dict[str, str]:
+    interface = str(host["interface"])
+    return {"VLLM_HOST_IP": str(host["ip"]), "GLOO_SOCKET_IFNAME": interface, "HCCL_SOCKET_IFNAME": interface}
+
+
+def _switches(spec: Mapping[str, Any]) -> dict[str, str]:
+    cards = int(spec["tensor_parallel_size"])
+    name = _model(spec)
+    low, high = spec["input_range"]
+    env = {
+        "VLLM_EP_SIZE": str(cards),
+        "VLLM_ZERO_PADDING": _text(spec["zero_padding"] and low != high),
+        "VLLM_PROMPT_USE_FUSEDSDPA": _text(spec["fused_sdpa"]),
+    }
+    if cards > 1:
+        env["PT_HPU_ENABLE_LAZY_COLLECTIVES"] = "true"
+    if spec.get("recipe_cache_path"):
+        env["PT_HPU_RECIPE_CACHE_CONFIG"] = f"{spec['recipe_cache_path']},false,16384"
+    if spec["skip_warmup"]:
+        env["VLLM_SKIP_WARMUP"] = "True"
+    if any(part in name for part in FP32_SOFTMAX_OFF):
+        env["VLLM_FP32_SOFTMAX"] = "false"
+    return env
+
+
+def bucket_env(spec: Mapping[str, Any]) -> dict[str, str]:
+    """Return the twelve bucket variables of profile ``aice_1_21``."""
+    (low, high), (_, out) = spec["input_range"], spec["output_range"]
+    batch = int(spec["max_num_seqs"])
+    batch_step = min(_ceil(batch, 16), 16)
+    batch_max = _up(batch, batch_step)
+    ranges = {
+        "PROMPT_BS": (1, 1, min(int(spec["max_num_batched_tokens"]) // low, batch)),
+        "PROMPT_SEQ": (_up(low, BLOCK), BLOCK, _up(high, BLOCK) + BLOCK),
+        "DECODE_BS": (1, batch_step, batch_max),
+        "DECODE_BLOCK": (
+            _up(_ceil(low, BLOCK), BLOCK),
+            BLOCK,
+            _up((_ceil(high + out, BLOCK) + 1) * batch_max, BLOCK),
+        ),
+    }
+    env = {}
+    if spec.get("reduce_warmup"):
+        hot_batch, hot_length = (int(spec["reduce_warmup"][key]) for key in ("max_num_seqs", "max_seq_len"))
+        maxima = {
+            "PROMPT_SEQ": hot_length,
+            "DECODE_BS": hot_batch,
+            "DECODE_BLOCK": _up((hot_length + out) * hot_batch // BLOCK, BLOCK),
+        }
+        ranges = {key: (*value[:2], maxima.get(key, value[2])) for key, value in ranges.items()}
+        env["VLLM_SKIP_LAZY_WARMUP"] = "true"
+    for dimension in DIMENSIONS:
+        for part, value in zip(("MIN", "STEP", "MAX"), ranges[dimension], strict=True):
+            env[f"VLLM_{dimension}_BUCKET_{part}"] = str(value)
+    return env
+
+
+def _refuse_empty_buckets(spec: Mapping[str, Any], env: Mapping[str, str]) -> None:
+    for dimension in DIMENSIONS:
+        low, high = (int(env[f"VLLM_{dimension}_BUCKET_{part}"]) for part in ("MIN", "MAX"))
+        if low > high:
+            raise InputError(
+                f"{label(spec)}: VLLM_{dimension}_BUCKET: minimum {low} is above maximum {high}; "
+                "vLLM would stop at start. Widen input_range, reduce_warmup or max_num_batched_tokens."
+            )
+
+
+def launch_warnings(spec: Mapping[str, Any], env: Mapping[str, str]) -> list[str]:
+    """Return what the vendor's script accepts in silence but a user should know."""
+    warnings = []
+    need = spec["input_range"][1] + spec["output_range"][1]
+    if spec["max_model_len"] < need:
+        warnings.append(
+            f"max_model_len {spec['max_model_len']} is below {need}, the sum of the input and output maxima: "
+            "the longest requests are refused"
+        )
+    prompt_max = int(env["VLLM_PROMPT_SEQ_BUCKET_MAX"])
+    if prompt_max % BLOCK:
+        warnings.append(
+            f"reduce_warmup.max_seq_len {prompt_max} is not a multiple of {BLOCK}: lengths from "
+            f"{prompt_max // BLOCK * BLOCK + 1} to {prompt_max} compile while serving"
+        )
+    return warnings
+
+
+def _aice_args(spec: Mapping[str, Any]) -> list[str]:
+    cards = int(spec["tensor_parallel_size"])
+    dtype = "float16" if spec["dtype"] == "float16" else "bfloat16"
+    expert = [] if _model(spec) == "llama-4-scout-17b-16e-instruct" else ["--enable-expert-parallel"]
+    args: list[Any] = ["--host", spec["host"], "--port", spec["port"], "--device", "hpu", "--dtype", dtype]
+    args += _quantization_args(spec)
+    args += ["--model", spec["weights"], "--trust-remote-code", "--tensor-parallel-size", cards, *expert]
+    args += ["--seed", 0, "--block-size", BLOCK, "--max-num-seqs", spec["max_num_seqs"]]
+    args += ["--max-num-batched-tokens", spec["max_num_batched_tokens"]]
+    args += ["--max-model-len", spec["max_model_len"], "--max-seq-len-to-capture", 8192]
+    args += ["--disable-log-requests", "--use-v2-block-manager", "--use-padding-aware-scheduling"]
+    args += ["--num-scheduler-steps", spec["num_scheduler_steps"]]
+    args += ["--distributed_executor_backend", "ray" if cards > 8 else "mp", "--gpu-memory-utilization", "0.9"]
+    return [str(argument) for argument in args]
+
+
+def _quantization_args(spec: Mapping[str, Any]) -> list[str]:
+    if spec["dtype"] in ("awq", "gptq"):
+        return ["--quantization", f"{spec['dtype']}_hpu"]
+    if spec["dtype"] != "fp8":
+        return []
+    name = _model(spec)
+    qwen3 = name.startswith("qwen3") and name not in ("qwen3-32b", "qwen3-30b-a3b")
+    cache = "auto" if name in KV_CACHE_AUTO or qwen3 else "fp8_inc"
+    device = ["--weights-load-device", "cpu"] if name == "qwen3-235b-a22b" else []
+    return ["--quantization", "inc", "--kv-cache-dtype", cache, *device]
+
+
+def _quantization_env(spec: Mapping[str, Any]) -> dict[str, str]:
+    if spec["dtype"] != "fp8":
+        return {}
+    return {
+        "QUANT_CONFIG": f"{CHECKOUT}/scripts/quantization/{_model(spec)}/maxabs_quant_g2.json",
+        "VLLM_DISABLE_MARK_SCALES_AS_CONST": "true",
+    }
+
+
+def _cards(spec: Mapping[str, Any], host: Mapping[str, Any]) -> tuple[list[str] | None, dict[str, str]]:
+    modules = {int(module["module_id"]): module for module in host["modules"]}
+    free = [number for number in sorted(modules) if not modules[number].get("in_use")]
+    wanted = spec.get("module_ids")
+    if not wanted:
+        return None, {"HABANA_VISIBLE_MODULES": ",".join(map(str, free))}
+    count = int(spec["tensor_parallel_size"])
+    if len(wanted) != count:
+        raise InputError(
+            f"{label(spec)}: module_ids: {wanted} are {len(wanted)} cards, tensor_parallel_size is {count}"
+        )
+    taken = [number for number in wanted if number not in free]
+    if taken:
+        raise InputError(f"{label(spec)}: module_ids: {taken} are not free; free on this host: {free}")
+    ids = ",".join(map(str, wanted))
+    variable = "HLS_MODULE_ID" if len(wanted) == 1 else "HABANA_VISIBLE_MODULES"
+    return _numactl([modules[number] for number in wanted], list(modules.values())), {variable: ids}
+
+
+def _numactl(mine: list[dict[str, Any]], every: list[dict[str, Any]]) -> list[str] | None:
+    nodes = {module["numa_node"] for module in mine}
+    if len(nodes) != 1 or not mine[0].get("cpus"):
+        return None
+    node = nodes.pop()
+    neighbours = sum(module["numa_node"] == node for module in every)
+    first, last = (int(core) for core in re.split("-", mine[0]["cpus"][0]))
+    share = (last - first + 1) // neighbours
+    ranges = []
+    for module in mine:
+        start = first + share * (int(module["module_id"]) % neighbours)
+        ranges.append(f"{start}-{start + share - 1}")
+    return ["-C", ",".join(ranges), "-p", str(node)]
+
+
+def _model(spec: Mapping[str, Any]) -> str:
+    return str(spec["weights"]).rstrip("/").rpartition("/")[2].lower()
+
+
+def _text(value: Any) -> str:
+    return "true" if value else "false"
+
+
+def _ceil(value: int, by: int) -> int:
+    return -(-value // by)
+
+
+def _up(value: int, step: int) -> int:
+    return _ceil(value, step) * step

@@ -1,0 +1,126 @@
+"""What a host is: its system, its cards, the weights on it, the ports that programs listen on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+from pathlib import Path
+from typing import Any
+
+from .errors import InputError
+from .hl_smi import hl_smi_modules, hl_smi_processes, hl_smi_topology
+from .run import read_text, run
+
+FIELDS = "index,module_id,bus_id,name,driver_version,memory.total"
+
+
+def system(root: str = "/") -> dict[str, Any]:
+    """Return the operating system, kernel, memory (KiB) and accelerator of this host."""
+    release = {}
+    for line in (read_text(Path(root, "etc/os-release")) or "").splitlines():
+        key, _, value = line.partition("=")
+        release[key] = value.strip().strip('"')
+    memory = re.search(r"^MemTotal:\s+(\d+)", read_text(Path(root, "proc/meminfo")) or "", re.MULTILINE)
+    return {
+        "id": release.get("ID", "unknown"),
+        "version_id": release.get("VERSION_ID", ""),
+        "codename": release.get("VERSION_CODENAME", ""),
+        "pretty_name": release.get("PRETTY_NAME", "unknown"),
+        "kernel": os.uname().release,
+        "mem_total_kib": int(memory[1]) if memory else 0,
+        "cpus": os.cpu_count() or 1,
+        "accelerator": "gaudi" if has_gaudi(root) else "cpu",
+    }
+
+
+def has_gaudi(root: str = "/") -> bool:
+    """Tell whether Gaudi cards are there: by PCI vendor 1da3, or by the driver's device class."""
+    if any(Path(root, "sys/class/accel").glob("accel*")):
+        return True
+    vendors = Path(root, "sys/bus/pci/devices").glob("*/vendor")
+    return any((read_text(vendor) or "").strip() == "0x1da3" for vendor in vendors)
+
+
+def cards() -> dict[str, Any]:
+    """Return what hl-smi says of the cards: device, driver, memory (MiB), modules; ``problem`` if it fails."""
+    nothing: dict[str, Any] = {"device_name": None, "driver_version": None, "memory_mib": 0, "modules": []}
+    query = run(["hl-smi", "-Q", FIELDS, "-f", "csv"])
+    if query.status != 0:
+        return {**nothing, "problem": (query.err or query.out).strip().splitlines()[-1:] or ["hl-smi failed"]}
+    topology_text = run(["hl-smi", "topo", "-c", "-N"])
+    try:
+        listed = hl_smi_modules(query.out)
+        topology = hl_smi_topology(topology_text.out)
+    except InputError as problem:
+        return {**nothing, "problem": [str(problem)]}
+    holders = hl_smi_processes(run(["hl-smi"]).out)
+    modules = []
+    for card in listed:
+        place = topology.get(card["module_id"], {"cpus": [], "numa_node": 0})
+        modules.append(
+            {
+                "module_id": card["module_id"],
+                "index": card["index"],
+                "bus_id": card.get("bus_id"),
+                "in_use": card["index"] in holders,
+                "held_by": holders.get(card["index"]),
+                "memory_mib": _mib(card.get("memory.total")),
+                **place,
+            }
+        )
+    first = listed[0] if listed else {}
+    return {
+        "device_name": first.get("name"),
+        "driver_version": first.get("driver_version"),
+        "memory_mib": modules[0]["memory_mib"] if modules else 0,
+        "modules": sorted(modules, key=lambda module: int(module["module_id"])),
+    }
+
+
+def _mib(text: str | None) -> int:
+    digits = re.match(r"\s*(\d+)", text or "")
+    return int(digits[1]) if digits else 0
+
+
+def network() -> dict[str, Any]:
+    """Return the address and interface of the default route, as the vendor's script finds them."""
+    route = run(["ip", "-j", "route", "get", "1.1.1.1"])
+    try:
+        found = json.loads(route.out)[0]
+        return {"ip": found["prefsrc"], "interface": found["dev"]}
+    except (ValueError, LookupError):
+        # A host without a default route still serves on its loopback.
+        return {"ip": "127.0.0.1", "interface": "lo"}
+
+
+def weights(paths: list[str]) -> dict[str, Any]:
+    """Return ``{path: {config, bytes} | None}``; None where no readable config.json is."""
+    found: dict[str, Any] = {}
+    for path in paths:
+        try:
+            config = json.loads(Path(path, "config.json").read_text(encoding="utf-8"))
+            size = sum(part.stat().st_size for part in Path(path).glob("*.safetensors"))
+            found[path] = {"config": config, "bytes": size}
+        except (OSError, ValueError):
+            found[path] = None
+    return found
+
+
+def ports() -> dict[str, str]:
+    """Return ``{port: program}`` of everything that listens on TCP in the host's network namespace."""
+    found = {}
+    for line in run(["ss", "-Hltnp"]).out.splitlines():
+        cells = line.split()
+        if len(cells) < 4:
+            continue
+        program = re.search(r'users:\(\("([^"]+)",pid=(\d+)', line)
+        number = cells[3].rpartition(":")[2]
+        found[number] = f"{program[1]} (pid {program[2]})" if program else "another program"
+    return found
+
+
+def hostname() -> str:
+    """Return the host's own name."""
+    return socket.gethostname()

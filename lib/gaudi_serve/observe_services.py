@@ -1,0 +1,109 @@
+"""What this toolkit runs on a host: units, their files, their containers, their last smoke test."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from .run import Result, read_text, run, sha256_file
+
+UNITS = Path("/etc/systemd/system")
+CONFIG = Path("/etc/gaudi-serve")
+STATE = Path("/var/lib/gaudi-serve")
+MARKER = "X-Gaudi-Serve="
+SUPERVISOR = Path("/usr/local/lib/gaudi-serve/vllm-supervisor")
+PROPERTIES = "Id,ActiveState,SubState,UnitFileState,StatusText,NRestarts,MainPID,ActiveEnterTimestampMonotonic,Result"
+
+
+def observe() -> dict[str, Any]:
+    """Return ``{units: {model: state}, supervisor_sha256, images: {tag: id}}``."""
+    names = [name for path in sorted(UNITS.glob("vllm-*.service")) if (name := managed_name(path))]
+    shown = _show_units(names)
+    containers = _containers()
+    units = {name: _unit(name, shown.get(name, {}), containers.get(f"vllm-{name}")) for name in names}
+    return {"units": units, "supervisor_sha256": sha256_file(SUPERVISOR), "images": _images()}
+
+
+def managed_name(path: Path) -> str | None:
+    """Return the model of a unit file that carries this toolkit's marker, else None."""
+    text = read_text(path) or ""
+    return path.name[len("vllm-") : -len(".service")] if MARKER in text else None
+
+
+def _unit(name: str, shown: dict[str, str], container: dict[str, Any] | None) -> dict[str, Any]:
+    launch = _json(CONFIG / f"{name}.json")
+    secret = CONFIG / f"{name}.secret"
+    smoke = _json(STATE / name / "smoke.json")
+    started = container["started"] if container else None
+    return {
+        "unit_sha256": sha256_file(UNITS / f"vllm-{name}.service"),
+        "env_sha256": sha256_file(CONFIG / f"{name}.env"),
+        "launch_sha256": sha256_file(CONFIG / f"{name}.json"),
+        "secret_mtime": secret.stat().st_mtime if secret.exists() else None,
+        "digest": launch.get("digest"),
+        "module_ids": launch.get("module_ids", []),
+        "port": launch.get("port"),
+        "active": shown.get("ActiveState") == "active",
+        "state": shown.get("ActiveState", "inactive"),
+        "sub_state": shown.get("SubState", "dead"),
+        "enabled": shown.get("UnitFileState") == "enabled",
+        "status": shown.get("StatusText", ""),
+        "restarts": int(shown.get("NRestarts") or 0),
+        "since_monotonic_us": int(shown.get("ActiveEnterTimestampMonotonic") or 0),
+        "container": container,
+        "smoke": smoke if smoke and started and smoke.get("container_started") == started else None,
+    }
+
+
+def _show_units(names: list[str]) -> dict[str, dict[str, str]]:
+    if not names:
+        return {}
+    shown = {}
+    result = run(["systemctl", "show", f"--property={PROPERTIES}", *[f"vllm-{name}.service" for name in names]])
+    for block in result.out.split("\n\n"):
+        values = dict(line.partition("=")[::2] for line in block.splitlines())
+        match = re.fullmatch(r"vllm-(.+)\.service", values.get("Id", ""))
+        if match:
+            shown[match[1]] = values
+    return shown
+
+
+def _containers() -> dict[str, dict[str, Any]]:
+    ids = run(["docker", "ps", "-aq", "--filter", "label=gaudi-serve.model"])
+    if not ids.out.split():
+        return {}
+    found = {}
+    for entry in _json_text(run(["docker", "inspect", "--type", "container", *ids.out.split()])) or []:
+        labels = entry["Config"]["Labels"]
+        found[entry["Name"].lstrip("/")] = {
+            "id": entry["Id"][:12],
+            "running": entry["State"]["Running"],
+            "started": entry["State"]["StartedAt"],
+            "created": entry["Created"],
+            "image": entry["Image"],
+            "digest": labels.get("gaudi-serve.digest"),
+            "secret_mtime": labels.get("gaudi-serve.secret-mtime"),
+        }
+    return found
+
+
+def _images() -> dict[str, str]:
+    rows = run(["docker", "image", "ls", "--no-trunc", "--format", "{{.Repository}}:{{.Tag}} {{.ID}}"])
+    return dict(line.split(" ", 1) for line in rows.out.splitlines() if " " in line)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(read_text(path) or "{}")
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _json_text(result: Result) -> Any:
+    try:
+        return json.loads(result.out)
+    except ValueError:
+        return None

@@ -1,0 +1,95 @@
+"""What people read: a refusal that names everything at once, and the table at the end of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+SUPPORTED = {("debian", "12"), ("ubuntu", "22.04"), ("ubuntu", "24.04")}
+
+
+def plan_refusal(
+    plan: Mapping[str, Any],
+    system: Mapping[str, Any],
+    host: Mapping[str, Any],
+    *,
+    host_name: str = "this host",
+    wanted: str = "auto",
+    cards: int = 0,
+    release: str = "1.21.3",
+) -> list[str]:
+    """Return every reason why a run must not begin on this host, as sentences; empty when it may.
+
+    Args:
+        plan: what vllm_plan returned.
+        system: ``gaudi_system`` of the host.
+        host: ``gaudi_host`` of the host.
+        host_name: how messages call the host.
+        wanted: accelerator that the inventory expects: auto, gaudi or cpu.
+        cards: how many cards the inventory expects; 0 for any number.
+        release: release of the serving image; driver and image must be of one.
+    """
+    reasons = []
+    if (system["id"], system["version_id"]) not in SUPPORTED:
+        known = ", ".join(f"{name} {version}" for name, version in sorted(SUPPORTED))
+        reasons.append(f"{host_name}: {system['pretty_name']} is not supported; supported are {known}")
+    found = host["accelerator"]
+    if wanted not in ("auto", found):
+        reasons.append(f"{host_name}: gaudi_accelerator is {wanted}, but this is a {found} host")
+    if found == "gaudi":
+        reasons += _card_reasons(host, host_name, cards, release)
+    return reasons + [error["message"] for error in plan["errors"]]
+
+
+def _card_reasons(host: Mapping[str, Any], host_name: str, cards: int, release: str) -> list[str]:
+    if host.get("problem"):
+        detail = " ".join(host["problem"])
+        return [f"{host_name}: the cards do not answer: {detail}. Is the driver of release {release} loaded?"]
+    reasons = []
+    here = sorted(module["module_id"] for module in host["modules"])
+    if cards and len(here) != cards:
+        reasons.append(f"{host_name}: gaudi_cards is {cards}, but hl-smi shows {len(here)}: module_ids {here}")
+    driver = str(host.get("driver_version") or "unknown")
+    if driver.split(".")[:2] != release.split(".")[:2]:
+        reasons.append(f"{host_name}: driver {driver} and image release {release} differ; both must be of one release")
+    return reasons
+
+
+def endpoint_table(hostvars: Mapping[str, Mapping[str, Any]], hosts: Sequence[str]) -> list[str]:
+    """Return the lines of the final table: host, model, cards, state, URL, time to the first token.
+
+    Args:
+        hostvars: Ansible's variables by host; read are ``preflight_plan``, ``gaudi_services`` and what
+            host_tuning and container_runtime have to say.
+        hosts: the hosts that the table shows.
+    """
+    rows = [["HOST", "MODEL", "CARDS", "STATE", "URL", "FIRST TOKEN"]]
+    notes = []
+    for host in hosts:
+        known = hostvars[host]
+        units = known["gaudi_services"]["units"] if "gaudi_services" in known else {}
+        models = known["preflight_plan"]["models"] if "preflight_plan" in known else []
+        rows += [[host, model["name"], *_cells(model, units.get(model["name"], {}))] for model in models]
+        notes += [f"{host}: {note}" for note in _notes(known)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [lines[0], "  ".join("-" * width for width in widths), *lines[1:], *notes]
+
+
+def _notes(known: Mapping[str, Any]) -> list[str]:
+    notes = []
+    for key in ("host_tuning_notes", "container_runtime_notes"):
+        notes += list(known[key]) if key in known else []
+    if "host_tuning_reboot_required" in known and known["host_tuning_reboot_required"]:
+        notes.append("reboot required: the running kernel lacks arguments that grub.cfg has")
+    return notes
+
+
+def _cells(model: Mapping[str, Any], unit: Mapping[str, Any]) -> list[str]:
+    first = (unit.get("smoke") or {}).get("first_token_s")
+    return [
+        ",".join(map(str, model["module_ids"])) or "cpu",
+        unit.get("state", "not there"),
+        f"http://{model['host']}:{model['port']}/v1",
+        f"{first * 1000:.0f} ms" if first is not None else "-",
+    ]

@@ -1,0 +1,197 @@
+"""From a plan to the files of its units, and from what is live to what is left to do."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .errors import InputError
+
+UNITS = "/etc/systemd/system"
+CONFIG = "/etc/gaudi-serve"
+LAUNCHERS = {
+    "aice_1_21": ["python3", "-m", "vllm.entrypoints.openai.api_server"],
+    "vllm": ["vllm", "serve"],
+}
+LAUNCH_KEYS = (
+    "name", "image", "host", "port", "module_ids", "runtime", "cap_add", "mounts", "start_timeout_s", "digest",
+)  # fmt: skip
+
+
+def vllm_container(model: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the supervisor of a planned model reads: everything but environment and secrets."""
+    numactl = ["numactl", *model["numactl"]] if model["numactl"] else []
+    command = [*numactl, *LAUNCHERS[model["launch_profile"]], *model["args"]]
+    return {**{key: model[key] for key in LAUNCH_KEYS}, "command": command}
+
+
+def vllm_service_files(models: Sequence[Mapping[str, Any]], unit_template: str) -> dict[str, dict[str, Any]]:
+    """Return ``{path: {model, content, mode}}`` of every file that the planned models need.
+
+    Args:
+        models: the models of a plan.
+        unit_template: Jinja text of the unit, rendered with ``model``.
+
+    Raises:
+        InputError: when the template cannot be rendered.
+    """
+    # Only the controller renders; modules that share this file have no jinja2.
+    import jinja2
+
+    # A unit file is no web page, and every value in it has passed the plan's checks.
+    environment = jinja2.Environment(  # noqa: S701
+        undefined=jinja2.StrictUndefined, keep_trailing_newline=True, trim_blocks=True
+    )
+    files: dict[str, dict[str, Any]] = {}
+    for model in models:
+        name = model["name"]
+        try:
+            unit = environment.from_string(unit_template).render(model=model)
+        except jinja2.TemplateError as problem:
+            raise InputError(f"{name}: the unit's template cannot be rendered: {problem}") from problem
+        env = "".join(f"{key}={value}\n" for key, value in sorted(model["env"].items()))
+        launch = json.dumps(vllm_container(model), indent=2, sort_keys=True) + "\n"
+        for path, content, mode in (
+            (f"{UNITS}/vllm-{name}.service", unit, "0644"),
+            (f"{CONFIG}/{name}.env", env, "0640"),
+            (f"{CONFIG}/{name}.json", launch, "0640"),
+        ):
+            files[path] = {"model": name, "content": content, "mode": mode}
+    return files
+
+
+def vllm_service_changes(
+    models: Sequence[Mapping[str, Any]],
+    live: Mapping[str, Any],
+    files: Mapping[str, Mapping[str, Any]],
+    supervisor: str,
+    secrets: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Compare planned models with the live units.
+
+    Args:
+        models: the models of a plan.
+        live: ``gaudi_services`` of the host.
+        files: what vllm_service_files returned.
+        supervisor: text of the supervisor program.
+        secrets: names of the models that have secrets.
+
+    Returns:
+        ``write`` (files that differ), ``supervisor`` (it differs), ``remove``, ``stop``, ``start``,
+        ``restart`` (names), ``wait`` (must answer before the run is over), ``smoke`` (never asked
+        since they started), ``due`` (anything at all).
+    """
+    units: Mapping[str, Any] = live["units"]
+    planned = {model["name"]: model for model in models}
+    changes: dict[str, Any] = {
+        "supervisor": live["supervisor_sha256"] != _sha256(supervisor),
+        "write": [
+            {"path": path, **file} for path, file in files.items() if _sha256(file["content"]) != _live(path, units)
+        ],
+        "remove": sorted(set(units) - set(planned)),
+        "stop": [],
+        "start": [],
+        "restart": [],
+        "smoke": [],
+    }
+    for name, model in planned.items():
+        _unit_changes(changes, name, model, units.get(name, {}), name in secrets)
+    written = {file["model"] for file in changes["write"] if file["path"].endswith(".service")}
+    changes["reload"] = bool(written or changes["remove"])
+    waiting = {
+        name
+        for name, model in planned.items()
+        if model["state"] == "started" and units.get(name, {}).get("state") == "activating"
+    }
+    changes["wait"] = sorted({*changes["start"], *changes["restart"], *waiting})
+    changes["due"] = any(changes.values())
+    return changes
+
+
+def _unit_changes(
+    changes: dict[str, Any], name: str, model: Mapping[str, Any], unit: Mapping[str, Any], has_secret: bool
+) -> None:
+    state = unit.get("state", "inactive")
+    if model["state"] == "stopped":
+        if state not in ("inactive", "failed") or unit.get("enabled"):
+            changes["stop"].append(name)
+        return
+    container = unit.get("container") or {}
+    if state not in ("active", "activating") or not unit.get("enabled"):
+        changes["start"].append(name)
+    elif container.get("running"):
+        secret = str(unit["secret_mtime"]) if has_secret and unit.get("secret_mtime") else ""
+        if container.get("digest") != model["digest"] or (container.get("secret_mtime") or "") != secret:
+            changes["restart"].append(name)
+    if name in changes["start"] or name in changes["restart"] or not unit.get("smoke"):
+        changes["smoke"].append(name)
+
+
+def _live(path: str, units: Mapping[str, Any]) -> str | None:
+    folder, _, leaf = path.rpartition("/")
+    stem, _, kind = leaf.rpartition(".")
+    name = stem[len("vllm-") :] if folder == UNITS else stem
+    key = {"service": "unit_sha256", "env": "env_sha256", "json": "launch_sha256"}[kind]
+    found = units.get(name, {}).get(key)
+    return str(found) if found else None
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def vllm_secret_files(
+    secrets: Mapping[str, Mapping[str, Any]], models: Sequence[Mapping[str, Any]]
+) -> list[dict[str, str]]:
+    """Return the secret environment file of every planned model, for module gaudi_files.
+
+    Raises:
+        InputError: for a secret of a model that is not planned or that spans lines; never with its value.
+    """
+    names = {model["name"] for model in models}
+    files = []
+    for model, variables in secrets.items():
+        if model not in names:
+            raise InputError(f"vllm_secrets: {model!r} is no model of this host; models are {sorted(names)}")
+        for name, value in variables.items():
+            if not str(value).isprintable():
+                raise InputError(f"vllm_secrets: {model}: {name} must be one line of printable text")
+        content = "".join(f"{name}={value}\n" for name, value in sorted(variables.items()))
+        files.append({"path": f"{CONFIG}/{model}.secret", "content": content, "mode": "0600"})
+    return files
+
+
+def vllm_api_keys(secrets: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Return ``{model: key}`` of the models whose server asks for an API key."""
+    return {
+        model: str(variables["VLLM_API_KEY"]) for model, variables in secrets.items() if "VLLM_API_KEY" in variables
+    }
+
+
+def vllm_start_limits(models: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, int]:
+    """Return ``{model: seconds}`` that each of the named models may take to start."""
+    return {model["name"]: int(model["start_timeout_s"]) for model in models if model["name"] in names}
+
+
+def vllm_unit_paths(names: Sequence[str]) -> list[str]:
+    """Return every path that the toolkit wrote for the named models."""
+    return [
+        path
+        for name in names
+        for path in (
+            f"{UNITS}/vllm-{name}.service",
+            *[f"{CONFIG}/{name}.{kind}" for kind in ("env", "json", "secret")],
+            f"/var/lib/gaudi-serve/{name}/smoke.json",
+        )
+    ]
+
+
+def vllm_service_summary(changes: Mapping[str, Any]) -> list[str]:
+    """Return what differs, one sentence a kind."""
+    lines = [f"write {file['path']}" for file in changes["write"]]
+    if changes["supervisor"]:
+        lines.append("write the supervisor")
+    lines += [f"{verb} {name}" for verb in ("remove", "stop", "start", "restart") for name in changes[verb]]
+    return lines + [f"ask {name}" for name in changes["smoke"]]

@@ -1,0 +1,162 @@
+"""What a user may write about a model, and one sentence for everything that is wrong with it."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .launch import PROFILES, label
+from .vllm_options import OPTION_NAMES
+
+NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+SECRET = re.compile(r"(API_KEY|TOKEN|PASSWORD|SECRET)S?$", re.IGNORECASE)
+Finding = tuple[str, Any, str]  # key, value, what is allowed
+Check = Callable[[Any], str | None]
+
+
+def _whole(low: int, high: int, unit: str = "") -> Check:
+    def check(value: Any) -> str | None:
+        fits = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+        return None if fits else f"a whole number from {low} to {high}{unit and ' ' + unit}"
+
+    return check
+
+
+def _choice(*allowed: str) -> Check:
+    return lambda value: None if value in allowed else "one of " + ", ".join(allowed)
+
+
+def _flag(value: Any) -> str | None:
+    return None if isinstance(value, bool) else "true or false"
+
+
+def _span(value: Any) -> str | None:
+    number = _whole(1, 10_000_000)
+    fits = isinstance(value, list) and len(value) == 2 and not any(number(item) for item in value)
+    return None if fits and value[0] <= value[1] else "two whole numbers [minimum, maximum] of tokens"
+
+
+def _line(value: Any) -> str | None:
+    fits = isinstance(value, str) and value.strip() == value and value and value.isprintable()
+    return None if fits else "a text of one line, without blanks around it"
+
+
+def _path(value: Any) -> str | None:
+    fits = isinstance(value, str) and re.fullmatch(r"/[\w./@+-]+", value) and ".." not in value.split("/")
+    return None if fits else "an absolute path of letters, digits and . _ - / @ +"
+
+
+def _name(value: Any) -> str | None:
+    fits = isinstance(value, str) and NAME.fullmatch(value)
+    return None if fits else "1 to 63 small letters, digits, dots, dashes and underscores, a letter or digit first"
+
+
+def _modules(value: Any) -> str | None:
+    number = _whole(0, 63)
+    fits = isinstance(value, list) and value and not any(number(item) for item in value)
+    return None if fits and len(set(value)) == len(value) else "a list of different module_ids, such as [0, 1]"
+
+
+def _reduce(value: Any) -> str | None:
+    keys = {"max_num_seqs", "max_seq_len"}
+    number = _whole(1, 10_000_000)
+    fits = isinstance(value, Mapping) and set(value) == keys and not any(number(item) for item in value.values())
+    return None if fits else "a mapping of max_num_seqs and max_seq_len, both whole numbers"
+
+
+def _environment(value: Any) -> str | None:
+    if not isinstance(value, Mapping):
+        return "a mapping of variables"
+    for name, content in value.items():
+        if not isinstance(name, str) or not VARIABLE.fullmatch(name):
+            return f"names of letters, digits and underscores, which {name!r} is not"
+        if SECRET.search(name):
+            return f"no secrets: {name} belongs in vllm_secrets, which is kept out of files others can read"
+        if not isinstance(content, (str, int, float)) or isinstance(content, bool):
+            return f"quoted texts or numbers, which the value of {name} is not (quote true, false, yes, no)"
+        if not str(content).isprintable():
+            return f"values of one line, which that of {name} is not"
+    return None
+
+
+def _mounts(value: Any) -> str | None:
+    good = isinstance(value, list) and all(
+        isinstance(item, Mapping)
+        and {"source", "target"} <= set(item) <= {"source", "target", "read_only"}
+        and not _path(item["source"])
+        and not _path(item["target"])
+        for item in value
+    )
+    return None if good else "a list of {source: /path, target: /path, read_only: true}"
+
+
+CHECKS: dict[str, Check] = {
+    "name": _name,
+    "model": _line,
+    "weights": _path,
+    "launch_profile": _choice(*PROFILES),
+    "image": _line,
+    "state": _choice("started", "stopped"),
+    "host": _line,
+    "port": _whole(1, 65535),
+    "dtype": _choice("auto", "bfloat16", "float16", "float32", "fp8", "awq", "gptq"),
+    "tensor_parallel_size": _whole(1, 64, "cards"),
+    "module_ids": _modules,
+    "input_range": _span,
+    "output_range": _span,
+    "max_num_batched_tokens": _whole(1, 10_000_000, "tokens"),
+    "max_model_len": _whole(1, 10_000_000, "tokens"),
+    "max_num_seqs": _whole(1, 65536, "sequences"),
+    "num_scheduler_steps": _whole(1, 1024),
+    "reduce_warmup": _reduce,
+    "recipe_cache_path": _path,
+    "recipe_cache_exact": _flag,
+    "skip_warmup": _flag,
+    "zero_padding": _flag,
+    "fused_sdpa": _flag,
+    "served_model_name": _line,
+    "env": _environment,
+    "mounts": _mounts,
+    "start_timeout_s": _whole(1, 604800, "seconds"),
+}
+OWN_KEYS = frozenset(CHECKS)
+REQUIRED = ("name", "weights")
+
+
+def findings(spec: Any) -> list[Finding]:
+    """Return everything that is wrong with one model by itself, as (key, value, what is allowed)."""
+    if not isinstance(spec, Mapping):
+        return [("vllm_models", spec, "a mapping a model, such as {name: qwq-32b, weights: /data/QwQ-32B}")]
+    found: list[Finding] = [
+        (key, None, f"is required; {CHECKS[key](None)}") for key in REQUIRED if spec.get(key) is None
+    ]
+    for key, value in spec.items():
+        if key in OWN_KEYS:
+            allowed = CHECKS[key](value) if value is not None else None
+            if allowed and not any(key == other for other, _, _ in found):
+                # A whole environment may hold the very secret that is refused.
+                found.append((key, "(hidden)" if key == "env" else value, allowed))
+        elif key == "api_key":
+            found.append((key, "(hidden)", "not here: a secret belongs in vllm_secrets as VLLM_API_KEY"))
+        elif key not in OPTION_NAMES:
+            found.append((str(key), value, _near(str(key))))
+        elif isinstance(value, str) and not value.isprintable():
+            found.append((key, value, "a text of one line"))
+    return found
+
+
+def _near(key: str) -> str:
+    close = difflib.get_close_matches(key, sorted(OWN_KEYS | OPTION_NAMES), n=3, cutoff=0.6)
+    hint = f"; did you mean {' or '.join(close)}?" if close else ""
+    return f"is neither a key of this toolkit nor an option of vLLM{hint}"
+
+
+def finding_error(host: str, spec: Any, key: str, value: Any, allowed: str) -> dict[str, Any]:
+    """Return one error of a plan: host, model, key, value, allowed, and the sentence for a reader."""
+    model = label(spec) if isinstance(spec, Mapping) else "?"
+    shown = "" if value is None else f" {value}" if value == "(hidden)" else f" {value!r}"
+    message = f"{host}: model {model}: {key}{shown}: {allowed}"
+    return {"host": host, "model": model, "key": key, "value": value, "allowed": allowed, "message": message}

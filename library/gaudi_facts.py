@@ -1,0 +1,107 @@
+#!/usr/bin/python
+"""Ansible module: everything the toolkit needs to know of a host, read in one call."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: gaudi_facts
+short_description: Reads the live state of a host that serves models
+description:
+  - Reads files, the kernel, packages, the Docker engine, Gaudi cards, units, containers and weights.
+  - Changes nothing, needs nothing but python3 on the host, and works in check mode.
+  - Every subset becomes one fact, so that a role that is used alone reads its own subset only.
+options:
+  gather:
+    description: Subsets to read. C(host) needs the cards, the services and the weights together.
+    type: list
+    elements: str
+    choices: [system, tuning, runtime, services, host]
+    default: [system, tuning, runtime, services, host]
+  weights:
+    description: Folders of models whose config.json and size (bytes of safetensors files) are wanted.
+    type: list
+    elements: path
+    default: []
+author:
+  - The gaudi-serve developers (@gaudi-serve)
+"""
+
+EXAMPLES = r"""
+- name: Read what host_tuning compares
+  gaudi_facts:
+    gather: [system, tuning]
+"""
+
+RETURN = r"""
+ansible_facts:
+  description: One fact a subset.
+  returned: always
+  type: dict
+  contains:
+    gaudi_system:
+      description: Operating system, kernel, memory (KiB), accelerator (gaudi or cpu).
+      type: dict
+    gaudi_tuning:
+      description: Kernel arguments, GRUB, governor, sysctl values.
+      type: dict
+    gaudi_runtime:
+      description: Packages, daemon.json and the running Docker engine.
+      type: dict
+    gaudi_services:
+      description: The toolkit's units, their containers and the images of the engine.
+      type: dict
+    gaudi_host:
+      description: What planning needs - device, driver, modules, services, ports, weights.
+      type: dict
+"""
+
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gaudi_serve import observe_host, observe_runtime, observe_services, observe_tuning
+
+SUBSETS = ("system", "tuning", "runtime", "services", "host")
+
+
+def host_facts(system: dict[str, Any], services: dict[str, Any], weights: list[str]) -> dict[str, Any]:
+    """Return ``gaudi_host``: with a saved copy of it, planning needs no host at all."""
+    keep = ("module_ids", "port", "digest", "active")
+    accelerator = system["accelerator"]
+    cards = observe_host.cards() if accelerator == "gaudi" else {"device_name": None, "modules": []}
+    return {
+        "accelerator": accelerator,
+        **cards,
+        **observe_host.network(),
+        "services": {name: {key: unit[key] for key in keep} for name, unit in services["units"].items()},
+        "ports": observe_host.ports(),
+        "weights": observe_host.weights(weights),
+    }
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "gather": {"type": "list", "elements": "str", "choices": list(SUBSETS), "default": list(SUBSETS)},
+            "weights": {"type": "list", "elements": "path", "default": []},
+        },
+        supports_check_mode=True,
+    )
+    gather = module.params["gather"]
+    facts: dict[str, Any] = {}
+    if "system" in gather or "host" in gather:
+        facts["gaudi_system"] = observe_host.system()
+    if "tuning" in gather:
+        facts["gaudi_tuning"] = observe_tuning.observe()
+    if "runtime" in gather:
+        facts["gaudi_runtime"] = observe_runtime.observe()
+    if "services" in gather or "host" in gather:
+        facts["gaudi_services"] = observe_services.observe()
+    if "host" in gather:
+        facts["gaudi_host"] = host_facts(facts["gaudi_system"], facts["gaudi_services"], module.params["weights"])
+    module.exit_json(changed=False, ansible_facts=facts)
+
+
+if __name__ == "__main__":
+    main()
