@@ -43,7 +43,8 @@ def place(specs: list[Spec], host: Mapping[str, Any], host_name: str) -> tuple[d
             errors.append(finding_error(host_name, spec, *problem))
             continue
         placed[spec["name"]] = wish
-        ledger.update({number: spec["name"] for number in wish})
+        for number in wish:
+            ledger[number] = spec["name"]
     return placed, errors
 
 

@@ -80,7 +80,7 @@ def _notes(known: Mapping[str, Any]) -> list[str]:
     notes = []
     for key in ("host_tuning_notes", "container_runtime_notes"):
         notes += list(known[key]) if key in known else []
-    if "host_tuning_reboot_required" in known and known["host_tuning_reboot_required"]:
+    if known.get("host_tuning_reboot_required"):
         notes.append("reboot required: the running kernel lacks arguments that grub.cfg has")
     return notes
 

@@ -1,0 +1,44 @@
+# `make help` lists the targets. Everything that is made lives in $GAUDI_SERVE_CACHE
+# (default ~/.cache/gaudi-serve), keyed by what it is made from; `make clean` removes it.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+VENV = $(shell scripts/environment)
+RUN = PATH="$(VENV)/bin:$$PATH"
+TESTHOSTS = molecule/shared/testhosts
+SCENARIOS ?= default host_tuning container_runtime vllm_service
+PYTHON_FILES = lib library filter_plugins action_plugins tests molecule roles/vllm_service/files/vllm-supervisor \
+	roles/vllm_image/files/build_cpu_image molecule/shared/testhosts
+
+.PHONY: help deps demo demo-stop test lint unit molecule bench clean
+
+help: ## Show the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+deps: ## Install what the machine lacks (Debian and Ubuntu, as root or with sudo)
+	@scripts/deps
+
+demo: deps ## Make two hosts, bring models up on them, ask one a question
+	@$(RUN) scripts/demo
+
+demo-stop: ## Stop and remove the demo's hosts
+	@$(RUN) scripts/demo --stop
+
+test: deps ## Everything: lint, unit tests, molecule scenarios
+	@$(RUN) scripts/test lint unit molecule
+
+lint: ## ansible-lint, yamllint, ruff, mypy
+	@$(RUN) scripts/test lint
+
+unit: ## Tests of filters, modules and stand-ins
+	@$(RUN) scripts/test unit
+
+molecule: deps ## The molecule scenarios: make molecule SCENARIOS="host_tuning"
+	@$(RUN) SCENARIOS="$(SCENARIOS)" scripts/test molecule
+
+bench: ## Figures, as ratios in one run; fails on nothing
+	@$(RUN) scripts/bench
+
+clean: ## Remove hosts, images and archives, and give the kernel its old values back
+	@$(RUN) $(TESTHOSTS) clean
+	@rm -rf .ansible .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .molecule

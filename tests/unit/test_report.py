@@ -1,0 +1,69 @@
+"""What people read: refusals and the final table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gaudi_serve.report import endpoint_table, plan_refusal
+from test_plan import gaudi_host, model, planned
+
+DEBIAN = {"id": "debian", "version_id": "12", "pretty_name": "Debian GNU/Linux 12 (bookworm)"}
+EMPTY: dict[str, Any] = {"models": [], "errors": [], "warnings": []}
+
+
+def refusal(system: dict[str, Any] = DEBIAN, **more: Any) -> list[str]:
+    """Return the reasons against an empty plan on the usual host."""
+    host = gaudi_host(driver_version="1.21.3-abc", **more.pop("host", {}))
+    return plan_refusal(EMPTY, system, host, host_name="gaudi01", **more)
+
+
+def test_a_good_host_is_not_refused() -> None:
+    assert refusal() == []
+    assert refusal({"id": "ubuntu", "version_id": "22.04", "pretty_name": "U"}, wanted="gaudi", cards=8) == []
+
+
+def test_unsupported_system_is_refused_with_the_list() -> None:
+    fedora = {"id": "fedora", "version_id": "41", "pretty_name": "Fedora Linux 41"}
+    assert refusal(fedora) == [
+        "gaudi01: Fedora Linux 41 is not supported; supported are debian 12, ubuntu 22.04, ubuntu 24.04"
+    ]
+
+
+def test_missing_card_wrong_driver_wrong_kind() -> None:
+    assert refusal(cards=9) == ["gaudi01: gaudi_cards is 9, but hl-smi shows 8: module_ids [0, 1, 2, 3, 4, 5, 6, 7]"]
+    assert refusal(release="1.22.0") == [
+        "gaudi01: driver 1.21.3-abc and image release 1.22.0 differ; both must be of one release"
+    ]
+    assert refusal(wanted="cpu") == ["gaudi01: gaudi_accelerator is cpu, but this is a gaudi host"]
+    assert refusal(host={"problem": ["hl-smi: not found"]}) == [
+        "gaudi01: the cards do not answer: hl-smi: not found. Is the driver of release 1.21.3 loaded?"
+    ]
+
+
+def test_errors_of_the_plan_are_reasons() -> None:
+    plan = planned(model(port=0))
+    assert plan_refusal(plan, DEBIAN, gaudi_host(driver_version="1.21.0")) == [
+        "gaudi01: model qwq: port 0: a whole number from 1 to 65535"
+    ]
+
+
+def test_table_of_all_hosts() -> None:
+    unit = {"state": "active", "smoke": {"first_token_s": 0.0421}}
+    hostvars = {
+        "a": {
+            "preflight_plan": planned(model()),
+            "gaudi_services": {"units": {"qwq": unit}},
+            "host_tuning_notes": ["hugepages capped"],
+            "host_tuning_reboot_required": True,
+        },
+        "b": {"preflight_plan": planned(model(name="two")), "gaudi_services": {"units": {}}},
+        "c": {},
+    }
+    assert endpoint_table(hostvars, ["a", "b", "c"]) == [
+        "HOST  MODEL  CARDS  STATE      URL                        FIRST TOKEN",
+        "----  -----  -----  ---------  -------------------------  -----------",
+        "a     qwq    0,1    active     http://127.0.0.1:30001/v1  42 ms",
+        "b     two    0,1    not there  http://127.0.0.1:30001/v1  -",
+        "a: hugepages capped",
+        "a: reboot required: the running kernel lacks arguments that grub.cfg has",
+    ]

@@ -1,0 +1,149 @@
+"""From a plan to files, and from what is live to what is left to do."""
+
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gaudi_serve import service
+from gaudi_serve.errors import InputError
+from test_plan import model, planned
+
+TEMPLATE = (Path(__file__).parents[2] / "roles/vllm_service/templates/vllm.service.j2").read_text(encoding="utf-8")
+SUPERVISOR = "#!/usr/bin/python3\n"
+
+
+def digest(text: str) -> str:
+    """Return the digest by which files are compared."""
+    return sha256(text.encode()).hexdigest()
+
+
+@pytest.fixture
+def models() -> list[dict[str, Any]]:
+    """Return two planned models."""
+    plan = planned(model(), model(name="two", port=30002, tensor_parallel_size=1))
+    assert plan["errors"] == []
+    result: list[dict[str, Any]] = plan["models"]
+    return result
+
+
+def live(models: list[dict[str, Any]], **changed: Any) -> dict[str, Any]:
+    """Return a host on which everything is as planned; ``changed`` alters the first model's unit."""
+    files = service.vllm_service_files(models, TEMPLATE)
+    units = {}
+    for item in models:
+        name = item["name"]
+        units[name] = {
+            "unit_sha256": digest(files[f"/etc/systemd/system/vllm-{name}.service"]["content"]),
+            "env_sha256": digest(files[f"/etc/gaudi-serve/{name}.env"]["content"]),
+            "launch_sha256": digest(files[f"/etc/gaudi-serve/{name}.json"]["content"]),
+            "state": "active",
+            "enabled": True,
+            "secret_mtime": None,
+            "container": {"running": True, "digest": item["digest"], "secret_mtime": ""},
+            "smoke": {"first_token_s": 0.1},
+        }
+    units[models[0]["name"]].update(changed)
+    return {"units": units, "supervisor_sha256": digest(SUPERVISOR)}
+
+
+def changes(models: list[dict[str, Any]], state: dict[str, Any], secrets: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return what is left to do."""
+    files = service.vllm_service_files(models, TEMPLATE)
+    return service.vllm_service_changes(models, state, files, SUPERVISOR, secrets)
+
+
+def test_nothing_to_do_where_all_is_as_planned(models: list[dict[str, Any]]) -> None:
+    found = changes(models, live(models))
+    assert not found.pop("due")
+    assert not any(found.values())
+
+
+def test_virgin_host_gets_everything(models: list[dict[str, Any]]) -> None:
+    found = changes(models, {"units": {}, "supervisor_sha256": None})
+    assert found["start"] == found["wait"] == found["smoke"] == ["qwq", "two"]
+    assert len(found["write"]) == 6
+    assert found["supervisor"]
+    assert found["reload"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({"container": {"running": True, "digest": "old", "secret_mtime": ""}}, {"restart": ["qwq"], "wait": ["qwq"]}),
+        ({"state": "failed", "container": None, "smoke": None}, {"start": ["qwq"], "wait": ["qwq"]}),
+        ({"enabled": False}, {"start": ["qwq"]}),
+        ({"state": "activating", "container": None, "smoke": None}, {"start": [], "restart": [], "wait": ["qwq"]}),
+        ({"smoke": None}, {"start": [], "restart": [], "smoke": ["qwq"]}),
+        ({"env_sha256": "x"}, {"start": [], "restart": [], "reload": False}),
+        ({"unit_sha256": "x"}, {"start": [], "restart": [], "reload": True}),
+    ],
+)
+def test_only_what_differs_is_done(models: list[dict[str, Any]], changed: Any, expected: Any) -> None:
+    found = changes(models, live(models, **changed))
+    assert found["due"]
+    assert {key: found[key] for key in expected} == expected
+    assert "two" not in found["start"] + found["restart"] + found["stop"]
+
+
+def test_changed_model_is_restarted_alone(models: list[dict[str, Any]]) -> None:
+    before = live(models)
+    after = planned(model(max_num_seqs=8), model(name="two", port=30002, tensor_parallel_size=1))["models"]
+    assert changes(after, before)["restart"] == ["qwq"]
+
+
+def test_removed_and_stopped_models(models: list[dict[str, Any]]) -> None:
+    found = changes(models[1:], live(models))
+    assert (found["remove"], found["restart"], found["reload"]) == (["qwq"], [], True)
+    stopped = [{**models[0], "state": "stopped"}, models[1]]
+    assert changes(stopped, live(models))["stop"] == ["qwq"]
+    assert changes(stopped, live(models, state="inactive", enabled=False, container=None))["stop"] == []
+
+
+def test_a_secret_that_is_newer_than_its_container_restarts_it(models: list[dict[str, Any]]) -> None:
+    same = {"running": True, "digest": models[0]["digest"], "secret_mtime": "5.0"}
+    assert changes(models, live(models, secret_mtime=5.0, container=same), ("qwq",))["restart"] == []
+    assert changes(models, live(models, secret_mtime=6.0, container=same), ("qwq",))["restart"] == ["qwq"]
+
+
+def test_launch_file_and_unit(models: list[dict[str, Any]]) -> None:
+    files = service.vllm_service_files(models, TEMPLATE)
+    launch = json.loads(files["/etc/gaudi-serve/qwq.json"]["content"])
+    assert launch["command"][:7] == ["numactl", "-C", "0-9,10-19", "-p", "0", "python3", "-m"]
+    assert launch["module_ids"] == [0, 1]
+    unit = files["/etc/systemd/system/vllm-qwq.service"]["content"]
+    assert f"TimeoutStartSec={models[0]['start_timeout_s']}\n" in unit
+    assert "X-Gaudi-Serve=qwq\n" in unit
+    assert "RequiresMountsFor=/data/QwQ-32B\n" in unit
+    assert "\nRequires=docker" not in unit
+    assert files["/etc/gaudi-serve/qwq.env"]["mode"] == "0640"
+    assert "HABANA_VISIBLE_MODULES=0,1\n" in files["/etc/gaudi-serve/qwq.env"]["content"]
+
+
+def test_broken_template_is_named(models: list[dict[str, Any]]) -> None:
+    with pytest.raises(InputError, match="qwq: the unit's template cannot be rendered: .*nonsense"):
+        service.vllm_service_files(models, "{{ nonsense }}")
+
+
+def test_secret_files_never_show_a_value(models: list[dict[str, Any]]) -> None:
+    (file,) = service.vllm_secret_files({"qwq": {"VLLM_API_KEY": "s3cret"}}, models)
+    assert file == {"path": "/etc/gaudi-serve/qwq.secret", "content": "VLLM_API_KEY=s3cret\n", "mode": "0600"}
+    for secrets, message in (
+        ({"qwen": {"A": "s3cret"}}, r"'qwen' is no model of this host; models are \['qwq', 'two'\]"),
+        ({"qwq": {"A": "s3cret\nB=1"}}, "qwq: A must be one line of printable text"),
+    ):
+        with pytest.raises(InputError, match=message) as problem:
+            service.vllm_secret_files(secrets, models)
+        assert "s3cret" not in str(problem.value)
+
+
+def test_small_helpers(models: list[dict[str, Any]]) -> None:
+    assert service.vllm_api_keys({"a": {"VLLM_API_KEY": "k"}, "b": {"HF_TOKEN": "t"}}) == {"a": "k"}
+    assert list(service.vllm_start_limits(models, ["two"])) == ["two"]
+    assert "/etc/gaudi-serve/a.secret" in service.vllm_unit_paths(["a"])
+    summary = service.vllm_service_summary(changes(models, {"units": {}, "supervisor_sha256": None}))
+    assert "start qwq" in summary
+    assert "write the supervisor" in summary
