@@ -12,7 +12,8 @@ description:
   - Works in check mode on a host where not even the folder exists, and shows a diff.
 options:
   files:
-    description: Files that must exist, each with C(path), C(content) and C(mode) (octal text); owner is root.
+    description: Files that must exist, each with C(path), C(content), C(mode) (octal text) and, for
+      what is long or secret, C(hide); owner is root.
     type: list
     elements: dict
     default: []
@@ -107,7 +108,7 @@ def main() -> None:
         if before == file["content"] and mode == int(file["mode"], 8):
             continue
         written.append(file["path"])
-        if not given["hide"]:
+        if not (given["hide"] or file.get("hide")):
             header = {"before_header": file["path"], "after_header": file["path"]}
             diff.append({**header, "before": before or "", "after": file["content"]})
         if not module.check_mode:
