@@ -1,0 +1,96 @@
+"""What the scenarios' tests share: rerunning a playbook on a scenario's hosts, and asking a server."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+PROJECT = Path(__file__).parents[1]
+
+
+class Run(NamedTuple):
+    """What an ansible-playbook run gave."""
+
+    status: int
+    text: str
+
+    @property
+    def changed_nothing(self) -> bool:
+        """Tell whether every host ended with changed=0 and failed=0."""
+        recap = self.text.rpartition("PLAY RECAP")[2]
+        return self.status == 0 and "changed=0" in recap and not any(f"changed={n}" in recap for n in range(1, 10))
+
+
+@pytest.fixture(scope="session")
+def playbook() -> Callable[..., Run]:
+    """Return a function that runs a playbook of the project on the scenario's inventory."""
+    inventory = Path(os.environ["MOLECULE_SCENARIO_DIRECTORY"]) / "inventory"
+
+    def run(name: str, *arguments: str, **extra: Any) -> Run:
+        argv = ["ansible-playbook", "-i", str(inventory), str(PROJECT / name), *arguments]
+        for key, value in extra.items():
+            argv += ["-e", json.dumps({key: value})]
+        environment = {**os.environ, "ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"}
+        done = subprocess.run(
+            argv, cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=600, check=False
+        )
+        return Run(done.returncode, done.stdout + done.stderr)
+
+    return run
+
+
+@pytest.fixture
+def unit(host: Any) -> Callable[..., str]:
+    """Return a function that reads one property of a model's unit, and prints its journal when it is not active."""
+
+    def read(model: str, name: str) -> str:
+        text: str = host.check_output(f"systemctl show vllm-{model} --property={name} --value")
+        if name == "ActiveState" and text != "active":
+            print(host.run(f"journalctl -u vllm-{model} -n 40 -o cat --no-pager").stdout)
+        return text
+
+    return read
+
+
+@pytest.fixture
+def started(host: Any) -> Callable[[str], str]:
+    """Return a function that reads when a model's container was started."""
+
+    def read(model: str) -> str:
+        text: str = host.check_output(f"docker inspect --format '{{{{.State.StartedAt}}}}' vllm-{model}")
+        return text
+
+    return read
+
+
+@pytest.fixture
+def ask(host: Any) -> Callable[..., dict[str, Any]]:
+    """Return a function that asks a model a question inside its host."""
+
+    def question(port: int, model: str, key: str = "", prompt: str = "List 3 countries and their capitals.") -> Any:
+        body = {"model": model, "messages": [{"role": "user", "content": prompt}], "max_tokens": 24}
+        header = f"-H 'Authorization: Bearer {key}'" if key else ""
+        answer = host.run(
+            f"curl -sS --max-time 60 -H 'Content-Type: application/json' {header} "
+            f"-d '{json.dumps(body)}' http://127.0.0.1:{port}/v1/chat/completions"
+        )
+        return json.loads(answer.stdout or "{}")
+
+    return question
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 60) -> bool:
+    """Look once a second until the condition holds or the time is over."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(1)
+    return True

@@ -1,0 +1,45 @@
+"""All of site.yml: real vLLM on a CPU host, eight simulated cards on another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def name(host: Any) -> str:
+    """Return which of the two hosts this is."""
+    text: str = host.backend.get_pytest_id().rpartition("/")[2]
+    return text
+
+
+def test_every_model_answers(name: str, ask: Any, unit: Any) -> None:
+    ports = {"mol-cpu": {"tiny": 8000}, "mol-gaudi": {"qwq-32b": 30001, "qwen2.5-7b": 30002}}
+    for model, port in ports[name].items():
+        assert unit(model, "ActiveState") == "active"
+        choice = ask(port, model)["choices"][0]
+        assert choice["message"]["content"].strip()
+        assert choice["finish_reason"] in ("stop", "length")
+
+
+def test_real_vllm_and_its_metrics(host: Any, name: str) -> None:
+    if name != "mol-cpu":
+        return
+    assert '"0.32.0' in host.check_output("curl -sS http://127.0.0.1:8000/version")
+    assert "vllm:num_requests_running" in host.check_output("curl -sS http://127.0.0.1:8000/metrics")
+
+
+def test_kernel_settings_are_live(host: Any) -> None:
+    assert host.file("/proc/sys/kernel/numa_balancing").content_string.strip() == "0"
+    assert host.file("/proc/sys/vm/nr_hugepages").content_string.strip() == "64"
+
+
+def test_table_of_the_run_and_second_run(name: str, playbook: Any) -> None:
+    if name != "mol-gaudi":
+        return
+    run = playbook("site.yml")
+    assert run.changed_nothing, run.text
+    for row in ("mol-cpu tiny cpu active", "mol-gaudi qwq-32b", "mol-gaudi qwen2.5-7b"):
+        assert row in " ".join(run.text.split()), run.text
+    assert "reboot required" in run.text
