@@ -11,11 +11,26 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 
 from gaudi_serve.buckets import hpu_buckets, hpu_padded_shape
+from gaudi_serve.container_runtime import (
+    container_runtime_changes,
+    container_runtime_notes,
+    daemon_json,
+    habana_config,
+)
 from gaudi_serve.errors import as_filter
 from gaudi_serve.hl_smi import hl_smi_modules, hl_smi_topology
+from gaudi_serve.host_tuning import (
+    host_tuning_changes,
+    host_tuning_missing,
+    host_tuning_refusal,
+    hugepages_wanted,
+    kernel_arguments_wanted,
+    sysctl_conflicts,
+    sysctl_wanted,
+)
 from gaudi_serve.launch import vllm_launch
 from gaudi_serve.plan import model_weights, vllm_plan
-from gaudi_serve.report import endpoint_table, plan_refusal
+from gaudi_serve.report import endpoint_table, plan_refusal, system_refusal
 from gaudi_serve.service import (
     vllm_api_keys,
     vllm_container,
@@ -34,13 +49,25 @@ class FilterModule:
     def filters(self) -> dict[str, Callable[..., Any]]:
         """Return the filters by name."""
         functions = (
+            container_runtime_changes,
+            container_runtime_notes,
+            daemon_json,
             endpoint_table,
+            habana_config,
             hl_smi_modules,
             hl_smi_topology,
+            host_tuning_changes,
+            host_tuning_missing,
+            host_tuning_refusal,
             hpu_buckets,
             hpu_padded_shape,
+            hugepages_wanted,
+            kernel_arguments_wanted,
             model_weights,
             plan_refusal,
+            sysctl_conflicts,
+            sysctl_wanted,
+            system_refusal,
             vllm_api_keys,
             vllm_container,
             vllm_launch,

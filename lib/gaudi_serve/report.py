@@ -29,16 +29,21 @@ def plan_refusal(
         cards: how many cards the inventory expects; 0 for any number.
         release: release of the serving image; driver and image must be of one.
     """
-    reasons = []
-    if (system["id"], system["version_id"]) not in SUPPORTED:
-        known = ", ".join(f"{name} {version}" for name, version in sorted(SUPPORTED))
-        reasons.append(f"{host_name}: {system['pretty_name']} is not supported; supported are {known}")
+    reasons = system_refusal(system, host_name)
     found = host["accelerator"]
     if wanted not in ("auto", found):
         reasons.append(f"{host_name}: gaudi_accelerator is {wanted}, but this is a {found} host")
     if found == "gaudi":
         reasons += _card_reasons(host, host_name, cards, release)
     return reasons + [error["message"] for error in plan["errors"]]
+
+
+def system_refusal(system: Mapping[str, Any], host_name: str) -> list[str]:
+    """Return why this toolkit does not work on an operating system; empty where it does."""
+    if (system["id"], system["version_id"]) in SUPPORTED:
+        return []
+    known = ", ".join(f"{name} {version}" for name, version in sorted(SUPPORTED))
+    return [f"{host_name}: {system['pretty_name']} is not supported; supported are {known}"]
 
 
 def _card_reasons(host: Mapping[str, Any], host_name: str, cards: int, release: str) -> list[str]:

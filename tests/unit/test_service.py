@@ -124,7 +124,7 @@ def test_launch_file_and_unit(models: list[dict[str, Any]]) -> None:
 
 
 def test_broken_template_is_named(models: list[dict[str, Any]]) -> None:
-    with pytest.raises(InputError, match="qwq: the unit's template cannot be rendered: .*nonsense"):
+    with pytest.raises(InputError, match=r"qwq: the unit's template cannot be rendered: .*nonsense"):
         service.vllm_service_files(models, "{{ nonsense }}")
 
 

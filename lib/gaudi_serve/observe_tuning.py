@@ -1,0 +1,84 @@
+"""Kernel arguments, GRUB, CPU governor and sysctl values of a host, as they are."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+from .run import read_text, sha256_file
+
+DROPIN = "etc/default/grub.d/zz-gaudi-serve.cfg"
+SYSCTL = "etc/sysctl.d/zz-gaudi-serve.conf"
+KEYS = ("kernel.numa_balancing", "vm.nr_hugepages")
+SETTING = re.compile(r"^\s*-?\s*([\w./]+)\s*=\s*(.*?)\s*$")
+
+
+def observe(root: str = "/") -> dict[str, Any]:
+    """Return everything that role host_tuning compares; ``root`` is another tree in tests."""
+    memory = dict(re.findall(r"^(\w+):\s+(\d+)", read_text(Path(root, "proc/meminfo")) or "", re.MULTILINE))
+    return {
+        "cmdline": (read_text(Path(root, "proc/cmdline")) or "").split(),
+        "grub": grub(root),
+        "governor": governor(root),
+        "sysctl": {key: sysctl_value(key, root) for key in KEYS},
+        "sysctl_file_sha256": sha256_file(Path(root, SYSCTL)),
+        "sysctl_others": sysctl_others(root),
+        "hugepage_kib": int(memory.get("Hugepagesize", 2048)),
+        "mem_total_kib": int(memory.get("MemTotal", 0)),
+        "cpuidle_driver": (read_text(Path(root, "sys/devices/system/cpu/cpuidle/current_driver")) or "").strip(),
+    }
+
+
+def grub(root: str = "/") -> dict[str, Any]:
+    """Return GRUB's written menu and the toolkit's drop-in."""
+    config, dropin = Path(root, "boot/grub/grub.cfg"), Path(root, DROPIN)
+    text = read_text(config)
+    return {
+        "present": Path(root, "etc/default/grub").exists() and text is not None,
+        "entries": kernel_arguments(text or ""),
+        "cfg_mtime": config.stat().st_mtime if config.exists() else None,
+        "dropin_sha256": sha256_file(dropin),
+        "dropin_mtime": dropin.stat().st_mtime if dropin.exists() else None,
+        "dropin_folder_mtime": dropin.parent.stat().st_mtime if dropin.parent.is_dir() else None,
+    }
+
+
+def kernel_arguments(text: str) -> list[list[str]]:
+    """Return the kernel arguments of every menu entry of a grub.cfg that is not for recovery."""
+    entries = []
+    for line in text.splitlines():
+        words = line.split()
+        if words and words[0] in ("linux", "linux16", "linuxefi") and "single" not in words and "recovery" not in words:
+            entries.append(words[2:])
+    return entries
+
+
+def governor(root: str = "/") -> dict[str, Any]:
+    """Return the governor of every CPU that has cpufreq, and whether cpupower is there."""
+    files = sorted(Path(root, "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor"))
+    values = {path.parents[1].name: (read_text(path) or "").strip() for path in files}
+    return {"values": values, "cpupower": shutil.which("cpupower") is not None}
+
+
+def sysctl_value(key: str, root: str = "/") -> str | None:
+    """Return a live value, or None where this kernel does not have the key."""
+    text = read_text(Path(root, "proc/sys", key.replace(".", "/")))
+    return text.strip() if text is not None else None
+
+
+def sysctl_others(root: str = "/") -> list[dict[str, Any]]:
+    """Return every line under /etc, but for the toolkit's own file, that sets one of its keys."""
+    files = [Path(root, "etc/sysctl.conf"), *sorted(Path(root, "etc/sysctl.d").glob("*.conf"))]
+    found = []
+    for path in files:
+        # 99-sysctl.conf is a link to /etc/sysctl.conf: one line, not two.
+        if path.is_symlink() or path == Path(root, SYSCTL):
+            continue
+        for number, line in enumerate((read_text(path) or "").splitlines(), 1):
+            match = SETTING.match(line)
+            if match and match[1].replace("/", ".") in KEYS:
+                key = match[1].replace("/", ".")
+                found.append({"path": str(path), "line": number, "text": line, "key": key, "value": match[2]})
+    return found
