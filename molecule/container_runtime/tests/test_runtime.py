@@ -1,0 +1,104 @@
+"""container_runtime on a host whose owner has settings of their own."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+DAEMON = "/etc/docker/daemon.json"
+
+
+def info(host: Any) -> dict[str, Any]:
+    """Return what the running engine says of itself."""
+    found: dict[str, Any] = json.loads(host.check_output("docker info --format '{{json .}}'"))
+    return found
+
+
+def engine_pid(host: Any) -> str:
+    """Return the running engine's process id."""
+    text: str = host.check_output("systemctl show docker --property=MainPID --value")
+    return text
+
+
+def test_running_engine_has_the_runtime_and_the_owners_settings(host: Any) -> None:
+    running = info(host)
+    assert running["Runtimes"]["habana"]["path"] == "/usr/bin/habana-container-runtime"
+    assert running["Runtimes"]["other"]["path"] == "/usr/bin/runc"
+    assert running["DefaultRuntime"] == "runc"
+    assert running["LiveRestoreEnabled"] is True
+    written = json.loads(host.file(DAEMON).content_string)
+    assert list(written)[:3] == ["log-opts", "log-driver", "runtimes"]
+    assert written["log-opts"] == {"max-size": "10m"}
+    assert host.service("docker").is_enabled
+
+
+def test_no_container_gets_cards_that_it_did_not_name(host: Any) -> None:
+    config = host.file("/etc/habana-container-runtime/config.toml").content_string
+    assert "\nvisible_devices_all_as_default = false\n" in "\n" + config
+    assert host.package("habanalabs-container-runtime").is_installed
+
+
+def test_a_runtime_that_the_running_engine_lacks_is_brought_by_a_reload(host: Any, playbook: Any) -> None:
+    pid = engine_pid(host)
+    written = json.loads(host.file(DAEMON).content_string)
+    del written["runtimes"]["habana"]
+    host.check_output(f"echo '{json.dumps(written)}' > {DAEMON}")
+    host.check_output("systemctl reload docker")
+    run = playbook("playbooks/runtime.yml")
+    assert run.status == 0, run.text
+    assert "habana" in info(host)["Runtimes"]
+    assert engine_pid(host) == pid
+
+
+def test_a_run_cut_off_between_file_and_reload_is_finished(host: Any, playbook: Any) -> None:
+    text = host.file(DAEMON).content_string
+    written = json.loads(text)
+    del written["runtimes"]["habana"]
+    host.check_output(f"cp {DAEMON} /tmp/kept; echo '{json.dumps(written)}' > {DAEMON}; systemctl reload docker")
+    host.check_output(f"cp /tmp/kept {DAEMON}")
+    assert "habana" not in info(host)["Runtimes"]
+    assert playbook("playbooks/runtime.yml").status == 0
+    assert "habana" in info(host)["Runtimes"]
+
+
+def test_an_invalid_daemon_json_is_refused_and_untouched(host: Any, playbook: Any) -> None:
+    host.check_output(f"cp {DAEMON} /tmp/kept; printf '{{\\n  \"a\": 1,\\n}}\\n' > {DAEMON}")
+    broken, pid = host.file(DAEMON).sha256sum, engine_pid(host)
+    run = playbook("playbooks/runtime.yml")
+    assert run.status != 0
+    assert "mol-runtime: /etc/docker/daemon.json: line 3, column 1" in " ".join(run.text.split())
+    assert (host.file(DAEMON).sha256sum, engine_pid(host)) == (broken, pid)
+    host.check_output(f"cp /tmp/kept {DAEMON}")
+
+
+def test_an_engine_that_does_not_take_the_file_gets_its_old_one_back(host: Any, playbook: Any) -> None:
+    before = host.file(DAEMON).sha256sum
+    # A folder that cannot be made: the merged file is valid JSON, but no engine starts with it.
+    run = playbook("playbooks/runtime.yml", container_runtime_data_root="/proc/nowhere")
+    assert run.status != 0
+    assert "the previous one is back and runs" in " ".join(run.text.split()), run.text
+    assert host.file(DAEMON).sha256sum == before
+    assert info(host)["ServerVersion"]
+
+
+def test_proxies_with_credentials_stay_hidden(host: Any, playbook: Any) -> None:
+    proxy = "http://user:canary-77@proxy.example.net:3128"
+    run = playbook("playbooks/runtime.yml", "-vvv", "--diff", container_runtime_https_proxy=proxy)
+    assert run.status == 0, run.text
+    dropin = host.file("/etc/systemd/system/docker.service.d/gaudi-serve-proxy.conf")
+    assert dropin.mode == 0o600
+    assert "canary-77" in dropin.content_string
+    assert info(host)["HttpsProxy"]
+    shown = "\n".join(line for line in run.text.splitlines() if "ansible-playbook" not in line)
+    assert "canary-77" not in shown
+    again = playbook("playbooks/runtime.yml")
+    assert again.status == 0
+    assert not host.file("/etc/systemd/system/docker.service.d/gaudi-serve-proxy.conf").exists
+    assert playbook("playbooks/runtime.yml").changed_nothing
+
+
+def test_pinned_package_version(host: Any, playbook: Any) -> None:
+    for version in ("1.22.0-100", "1.21.3-57"):
+        run = playbook("playbooks/runtime.yml", container_runtime_habana_version=version)
+        assert run.status == 0, run.text
+        assert host.package("habanalabs-container-runtime").version == version

@@ -1,0 +1,128 @@
+"""host_tuning on a host where the manual was followed by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+MENU = "/boot/grub/grub.cfg"
+SYSCTL = "/etc/sysctl.d/zz-gaudi-serve.conf"
+
+
+def entries(host: Any) -> list[list[str]]:
+    """Return the kernel arguments of the menu's entries that are not for recovery."""
+    lines = [line.split() for line in host.file(MENU).content_string.splitlines()]
+    found = [words[2:] for words in lines if words[:1] == ["linux"] and "single" not in words]
+    assert found
+    return found
+
+
+def live(host: Any, key: str) -> str:
+    """Return a live kernel value."""
+    text: str = host.file(f"/proc/sys/{key}").content_string.strip()
+    return text
+
+
+def test_arguments_are_in_the_menu_exactly_once_and_the_users_stay(host: Any) -> None:
+    for words in entries(host):
+        assert words.count("cpufreq.default_governor=performance") == 1
+        assert [word for word in words if word.startswith("intel_idle.max_cstate")] == ["intel_idle.max_cstate=0"]
+        assert "console=ttyS0" in words
+        assert "net.ifnames=0" in words
+    assert host.run(f"grub-script-check {MENU}").rc == 0
+    assert "max_cstate=9" in host.file("/etc/default/grub").content_string
+
+
+def test_values_are_live_and_persisted_once(host: Any) -> None:
+    assert live(host, "vm/nr_hugepages") == "48"
+    assert live(host, "kernel/numa_balancing") == "0"
+    assert "vm.nr_hugepages = 48" in host.file(SYSCTL).content_string
+    assert host.file(SYSCTL).mode == 0o644
+    assert "# gaudi-serve took this over: vm.nr_hugepages=12" in host.file("/etc/sysctl.conf").content_string
+    assert host.run("sysctl --system").rc == 0
+    assert live(host, "vm/nr_hugepages") == "48"
+
+
+def test_governor_is_live(host: Any) -> None:
+    values = host.check_output("cat /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor").split()
+    assert set(values) == {"performance"}
+
+
+def test_reboot_is_reported_and_not_done(host: Any, playbook: Any) -> None:
+    before = host.check_output("stat -c %Y /proc/1")
+    run = playbook("playbooks/report.yml")
+    assert run.status == 0
+    run = playbook("playbooks/host.yml", "-v")
+    assert run.changed_nothing, run.text
+    assert "the running kernel lacks intel_idle.max_cstate=0" in run.text
+    assert host.check_output("stat -c %Y /proc/1") == before
+
+
+def test_run_that_was_cut_off_is_finished(host: Any, playbook: Any) -> None:
+    # As if the run had ended between the drop-in and update-grub, and after a value was lost.
+    host.check_output(f"sed -i 's/ intel_idle.max_cstate=0//' {MENU}")
+    host.check_output("sysctl -qw vm.nr_hugepages=5")
+    host.check_output(f"truncate -s 20 {SYSCTL}")
+    run = playbook("playbooks/host.yml")
+    assert run.status == 0, run.text
+    test_arguments_are_in_the_menu_exactly_once_and_the_users_stay(host)
+    assert live(host, "vm/nr_hugepages") == "48"
+    assert playbook("playbooks/host.yml").changed_nothing
+
+
+def test_user_setting_wins_and_is_taken_back(host: Any, playbook: Any) -> None:
+    run = playbook("playbooks/host.yml", host_tuning_kernel_args=["mitigations=off"], host_tuning_hugepages=16)
+    assert run.status == 0, run.text
+    assert all(words.count("mitigations=off") == 1 for words in entries(host))
+    assert live(host, "vm/nr_hugepages") == "16"
+    run = playbook("playbooks/host.yml", host_tuning_kernel_args=[])
+    assert run.status == 0, run.text
+    assert not host.file("/etc/default/grub.d/zz-gaudi-serve.cfg").exists
+    assert not any("mitigations=off" in words for words in entries(host))
+    assert playbook("playbooks/host.yml", host_tuning_kernel_args=[]).changed_nothing
+    assert playbook("playbooks/host.yml").status == 0
+
+
+def test_hugepages_that_cannot_be_had(host: Any, playbook: Any) -> None:
+    # A wish for all of the memory, while most of it is page tables' and programs': the kernel gives less.
+    # Bounded: a cgroup limit does not apply to hugepages, so the wish is one that no kernel takes.
+    run = playbook("playbooks/host.yml", host_tuning_hugepages=10**9, host_tuning_hugepages_max_fraction=0.0001)
+    text = " ".join(run.text.split())
+    assert run.status == 0, run.text
+    assert "instead of 1000000000" in " ".join(
+        playbook(
+            "playbooks/host.yml", "-v", host_tuning_hugepages=10**9, host_tuning_hugepages_max_fraction=0.0001
+        ).text.split()
+    ), text
+    assert playbook("playbooks/host.yml").status == 0
+
+
+def test_conflict_is_refused_when_nothing_may_be_taken_over(host: Any, playbook: Any) -> None:
+    host.check_output("echo vm.nr_hugepages=7 > /etc/sysctl.d/60-mine.conf")
+    run = playbook("playbooks/host.yml", host_tuning_take_over=False)
+    host.check_output("rm /etc/sysctl.d/60-mine.conf")
+    assert run.status != 0
+    assert "mol-tuning: /etc/sysctl.d/60-mine.conf:1: vm.nr_hugepages = 7 is set there already" in " ".join(
+        run.text.split()
+    )
+    assert "changed=0" in run.text
+
+
+def test_unsupported_system_is_refused(host: Any, playbook: Any) -> None:
+    host.check_output("cp --dereference /etc/os-release /tmp/os-release.kept")
+    host.check_output(
+        r"sed -i 's/^VERSION_ID=.*/VERSION_ID=\"11\"/; s/^PRETTY_NAME=.*/PRETTY_NAME=\"Debian 11\"/' /etc/os-release"
+    )
+    run = playbook("playbooks/host.yml")
+    host.check_output("cp /tmp/os-release.kept /etc/os-release")
+    assert run.status != 0
+    assert "Debian 11 is not supported; supported are debian 12, ubuntu 22.04, ubuntu 24.04" in " ".join(
+        run.text.split()
+    )
+
+
+def test_ubuntu_gets_its_own_package_name(host: Any, playbook: Any) -> None:
+    host.check_output("cp --dereference /etc/os-release /tmp/os-release.kept")
+    host.check_output(r"sed -i 's/^ID=.*/ID=ubuntu/; s/^VERSION_ID=.*/VERSION_ID=\"24.04\"/' /etc/os-release")
+    run = playbook("playbooks/host.yml")
+    host.check_output("cp /tmp/os-release.kept /etc/os-release")
+    assert run.changed_nothing, run.text

@@ -1,0 +1,231 @@
+"""host_tuning: what it wants, what it finds, and the drop-in as GRUB's own shell reads it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pytest
+from gaudi_serve import host_tuning, observe_tuning
+from gaudi_serve.errors import InputError
+
+ROLE = Path(__file__).parents[2] / "roles/host_tuning"
+ARGS = ["cpufreq.default_governor=performance", "intel_idle.max_cstate=0"]
+UBUNTU = {"kernel": "6.8.0-45-generic", "accelerator": "gaudi", "pretty_name": "Ubuntu 24.04"}
+
+
+def dropin(arguments: list[str]) -> str:
+    """Return the drop-in's text, as Ansible's template lookup renders it."""
+    text = (ROLE / "templates/zz-gaudi-serve.cfg.j2").read_text(encoding="utf-8")
+    environment = jinja2.Environment(trim_blocks=True, keep_trailing_newline=True)  # noqa: S701 - no web page
+    return environment.from_string(text).render(__host_tuning_args=arguments)
+
+
+@pytest.mark.parametrize(
+    ("system", "iommu", "given", "expected"),
+    [
+        (UBUNTU, "auto", None, [*ARGS, "intel_iommu=on", "iommu=pt"]),
+        ({**UBUNTU, "kernel": "5.15.0-1"}, "auto", None, ARGS),
+        ({**UBUNTU, "accelerator": "cpu"}, "auto", None, ARGS),
+        ({**UBUNTU, "kernel": "5.15.0-1"}, "on", None, [*ARGS, "intel_iommu=on", "iommu=pt"]),
+        (UBUNTU, "off", None, ARGS),
+        (UBUNTU, "auto", [], []),
+        (UBUNTU, "auto", ["quiet", "a=b"], ["quiet", "a=b"]),
+    ],
+)
+def test_wanted_arguments(system: Any, iommu: str, given: Any, expected: list[str]) -> None:
+    assert host_tuning.kernel_arguments_wanted(system, iommu, given) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([True], "host_tuning_kernel_args: True: a quoted text such as 'iommu=pt', without blanks or quotes"),
+        (["a b"], "host_tuning_kernel_args: 'a b': a quoted text such as 'iommu=pt', without blanks or quotes"),
+        (['x="$(reboot)"'], "host_tuning_kernel_args: 'x=\"$(reboot)\"': a quoted text"),
+        ("quiet", "host_tuning_kernel_args: 'quiet': a list of quoted texts such as ['iommu=pt']"),
+    ],
+)
+def test_wrong_arguments_are_refused(given: Any, message: str) -> None:
+    with pytest.raises(InputError) as problem:
+        host_tuning.kernel_arguments_wanted(UBUNTU, "auto", given)
+    assert message in str(problem.value)
+
+
+@pytest.mark.parametrize(
+    ("linux", "default", "expected"),
+    [
+        ("", "quiet", ("", "quiet A B")),
+        ("", "", ("", "A B")),
+        ("net.ifnames=0 A", "quiet  splash", ("net.ifnames=0", "quiet splash A B")),
+        ("", "intel_idle.max_cstate=9 quiet " + ARGS[0], ("", "quiet A B")),
+        ("", 'dyndbg="file x +p" *', ("", 'dyndbg="file x +p" * A B')),
+    ],
+)
+def test_dropin_in_a_real_shell(tmp_path: Path, linux: str, default: str, expected: tuple[str, str]) -> None:
+    (tmp_path / "drop.cfg").write_text(dropin(ARGS), encoding="utf-8")
+    script = '. ./drop.cfg; printf "%s\\n%s\\n" "$GRUB_CMDLINE_LINUX" "$GRUB_CMDLINE_LINUX_DEFAULT"'
+    short = {"A": ARGS[0], "B": ARGS[1]}
+    fill = lambda text: " ".join(short.get(word, word) for word in text.split(" "))  # noqa: E731 - a one-line helper
+    done = subprocess.run(
+        ["sh", "-eu", "-c", script],
+        cwd=tmp_path,
+        env={**os.environ, "GRUB_CMDLINE_LINUX": fill(linux), "GRUB_CMDLINE_LINUX_DEFAULT": default},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines() == [expected[0], fill(expected[1])]
+
+
+def test_hugepages_are_capped_and_the_cap_is_told() -> None:
+    tuning = {"mem_total_kib": 24 * 2**20, "hugepage_kib": 2048}
+    assert host_tuning.hugepages_wanted(tuning, 64, 0.5) == {"pages": 64, "note": None}
+    assert host_tuning.hugepages_wanted(tuning, 15000, 0.5) == {
+        "pages": 6144,
+        "note": "hugepages: 6144 instead of 15000, which is 0.5 of 24.0 GiB memory",
+    }
+
+
+def test_hugepages_that_cannot_be_had() -> None:
+    tuning = {"sysctl": {"vm.nr_hugepages": "40"}}
+    assert host_tuning.host_tuning_missing(tuning, {"vm.nr_hugepages": "64"}, "gaudi01") == [
+        "gaudi01: vm.nr_hugepages: got 40 of 64: memory is fragmented or in use; reboot the host, stop what holds "
+        "its memory, or lower host_tuning_hugepages"
+    ]
+    assert host_tuning.host_tuning_missing(tuning, {"vm.nr_hugepages": "40"}, "gaudi01") == []
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Return a made-up host that was tuned by hand, in Ubuntu's layout."""
+    files = {
+        "proc/meminfo": "MemTotal: 25165824 kB\nHugepagesize: 2048 kB\n",
+        "proc/cmdline": "BOOT_IMAGE=/vmlinuz ro quiet\n",
+        "proc/sys/kernel/numa_balancing": "1\n",
+        "proc/sys/vm/nr_hugepages": "12\n",
+        "etc/default/grub": 'GRUB_CMDLINE_LINUX_DEFAULT="quiet"\n',
+        "etc/default/grub.d/50-cloudimg-settings.cfg": 'GRUB_CMDLINE_LINUX_DEFAULT="console=ttyS0"\n',
+        "boot/grub/grub.cfg": (
+            "menuentry 'a' {\n\tlinux\t/vmlinuz root=UUID=1 ro quiet\n}\n"
+            "menuentry 'r' {\n\tlinux /vmlinuz ro single\n}\n"
+        ),
+        "etc/sysctl.conf": "# vm.nr_hugepages=1\nvm.nr_hugepages=15000\n",
+        "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "powersave\n",
+    }
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    (tmp_path / "etc/sysctl.d").mkdir()
+    (tmp_path / "etc/sysctl.d/99-sysctl.conf").symlink_to("../sysctl.conf")
+    return tmp_path
+
+
+def test_observation_of_a_host_tuned_by_hand(tree: Path) -> None:
+    found = observe_tuning.observe(str(tree))
+    assert found["grub"]["entries"] == [["root=UUID=1", "ro", "quiet"]]
+    assert found["sysctl"] == {"kernel.numa_balancing": "1", "vm.nr_hugepages": "12"}
+    assert [(line["line"], line["value"]) for line in found["sysctl_others"]] == [(2, "15000")]
+    assert found["governor"]["values"] == {"cpu0": "powersave"}
+
+
+def changes(tree: Path, arguments: list[str] = ARGS) -> dict[str, Any]:
+    """Return what is left to do on the made-up host."""
+    tuning = observe_tuning.observe(str(tree))
+    wanted = host_tuning.sysctl_wanted(tuning, 64)
+    return host_tuning.host_tuning_changes(tuning, arguments, dropin(arguments) if arguments else "", "S\n", wanted)
+
+
+def test_everything_that_differs_is_found(tree: Path) -> None:
+    found = changes(tree)
+    assert found["dropin"] == ["GRUB drop-in: write"]
+    assert found["grub"] == ["grub.cfg: older than the drop-in"]
+    assert found["sysctl"] == ["kernel.numa_balancing: 1 -> 0", "vm.nr_hugepages: 12 -> 64"]
+    assert found["take_over"] == [f"{tree}/etc/sysctl.conf:2: vm.nr_hugepages=15000"]
+    assert found["governor"] == ["cpu0: powersave -> performance"]
+    assert found["reboot"] == [f"the running kernel lacks {argument}" for argument in ARGS]
+
+
+def settle(tree: Path) -> None:
+    """Make the host what the role would make it."""
+    (tree / observe_tuning.DROPIN).write_text(dropin(ARGS), encoding="utf-8")
+    (tree / observe_tuning.SYSCTL).write_text("S\n", encoding="utf-8")
+    (tree / "boot/grub/grub.cfg").write_text(f"linux /vmlinuz ro {' '.join(ARGS)}\n", encoding="utf-8")
+    (tree / "proc/cmdline").write_text(f"ro {' '.join(ARGS)}\n", encoding="utf-8")
+    (tree / "proc/sys/kernel/numa_balancing").write_text("0\n", encoding="utf-8")
+    (tree / "proc/sys/vm/nr_hugepages").write_text("64\n", encoding="utf-8")
+    (tree / "etc/sysctl.conf").write_text("# gaudi-serve took this over: vm.nr_hugepages=15000\n", encoding="utf-8")
+    (tree / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").write_text("performance\n", encoding="utf-8")
+
+
+def test_a_settled_host_has_nothing_to_do(tree: Path) -> None:
+    settle(tree)
+    found = changes(tree)
+    assert not found["due"]
+    assert found["reboot"] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (f"ro {ARGS[0]}", "grub.cfg: intel_idle.max_cstate=0 is missing"),
+        (f"ro {ARGS[0]} {ARGS[1]} {ARGS[1]}", "grub.cfg: intel_idle.max_cstate=0 is not the only one of its key"),
+        (f"ro {ARGS[0]} intel_idle.max_cstate=9", "grub.cfg: intel_idle.max_cstate=0 is missing"),
+    ],
+)
+def test_menu_that_lacks_an_argument(tree: Path, line: str, expected: str) -> None:
+    settle(tree)
+    (tree / "boot/grub/grub.cfg").write_text(f"linux /vmlinuz {line}\n", encoding="utf-8")
+    assert changes(tree)["grub"] == [expected]
+
+
+def test_run_cut_off_before_update_grub_is_finished(tree: Path) -> None:
+    settle(tree)
+    menu = tree / "boot/grub/grub.cfg"
+    os.utime(menu, (1, 1))
+    assert changes(tree)["grub"] == ["grub.cfg: older than the drop-in"]
+
+
+def test_arguments_are_taken_back(tree: Path) -> None:
+    settle(tree)
+    found = changes(tree, [])
+    assert found["dropin"] == ["GRUB drop-in: remove"]
+    assert found["grub"] == ["grub.cfg: older than the drop-in"]
+    (tree / observe_tuning.DROPIN).unlink()
+    menu = tree / "boot/grub/grub.cfg"
+    menu.write_text("linux /vmlinuz ro quiet\n", encoding="utf-8")
+    later = (tree / observe_tuning.DROPIN).parent.stat().st_mtime + 5
+    os.utime(menu, (later, later))
+    found = changes(tree, [])
+    assert found["grub"] == []
+    assert found["reboot"] == [f"the running kernel still has {argument}" for argument in ARGS]
+
+
+def test_host_without_grub_and_sysctl_conflicts_are_refused(tree: Path) -> None:
+    tuning = observe_tuning.observe(str(tree))
+    assert host_tuning.host_tuning_refusal(UBUNTU, tuning, ARGS, "gaudi01") == []
+    (tree / "boot/grub/grub.cfg").unlink()
+    tuning = observe_tuning.observe(str(tree))
+    assert "set host_tuning_kernel_args: []" in host_tuning.host_tuning_refusal(UBUNTU, tuning, ARGS, "gaudi01")[0]
+    assert host_tuning.host_tuning_refusal(UBUNTU, tuning, [], "gaudi01") == []
+    (conflict,) = host_tuning.sysctl_conflicts(tuning, {"vm.nr_hugepages": "64"}, "gaudi01")
+    assert conflict == (
+        f"gaudi01: {tree}/etc/sysctl.conf:2: vm.nr_hugepages = 15000 is set there already, wanted is 64; remove the "
+        "line, or let host_tuning_take_over comment it out"
+    )
+
+
+def test_keys_that_a_kernel_lacks_are_left_out(tree: Path) -> None:
+    (tree / "proc/sys/kernel/numa_balancing").unlink()
+    assert host_tuning.sysctl_wanted(observe_tuning.observe(str(tree)), 64) == {"vm.nr_hugepages": "64"}
+
+
+def test_template_digest_is_the_files(tree: Path) -> None:
+    settle(tree)
+    found = observe_tuning.observe(str(tree))["grub"]["dropin_sha256"]
+    assert found == sha256(dropin(ARGS).encode()).hexdigest()
