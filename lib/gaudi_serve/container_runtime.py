@@ -74,7 +74,7 @@ def container_runtime_changes(live: Mapping[str, Any], wanted: Mapping[str, Any]
         live: ``gaudi_runtime`` of the host.
         wanted: ``engine`` (distribution or vendor), ``habana`` (bool), ``habana_version`` (or empty),
             ``live_restore``, ``data_root`` (or empty), ``daemon_json``, ``habana_config``,
-            ``proxy_dropin`` (texts), ``http_proxy``, ``https_proxy``, ``no_proxy`` (or empty).
+            ``proxies`` (texts), ``http_proxy``, ``https_proxy``, ``no_proxy`` (or empty).
 
     Returns:
         ``install_engine``, ``install_habana``, ``write``, ``reload``, ``restart``: what differs, as
@@ -114,9 +114,9 @@ def _files(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     differing = [] if live["daemon_json"] == wanted["daemon_json"] else ["daemon.json"]
     if wanted["habana"] and live["habana_config"] != wanted["habana_config"]:
         differing.append("config.toml")
-    dropin = wanted["proxy_dropin"]
-    digest = hashlib.sha256(dropin.encode()).hexdigest() if dropin else None
-    return differing + ([] if live["proxy_dropin_sha256"] == digest else ["proxy"])
+    text = wanted["proxies"]
+    digest = hashlib.sha256(text.encode()).hexdigest() if text else None
+    return differing + ([] if live["proxies_sha256"] == digest else ["proxy"])
 
 
 def _restart(live: Mapping[str, Any], info: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
@@ -126,8 +126,8 @@ def _restart(live: Mapping[str, Any], info: Mapping[str, Any], wanted: Mapping[s
     if wanted["data_root"] and info["data_root"] != wanted["data_root"]:
         reasons.append(f"data-root: {info['data_root']} -> {wanted['data_root']}")
     for key in ("http_proxy", "https_proxy", "no_proxy"):
-        # Values may carry credentials, which docker info masks: only presence can be compared.
-        if bool(wanted[key]) != bool(info[key]) and wanted["proxy_dropin"]:
+        # Values may carry credentials and are not read: only presence can be compared.
+        if bool(wanted[key]) != info[key] and wanted["proxies"]:
             reasons.append(f"{key}: not as wanted")
     return reasons
 

@@ -10,7 +10,7 @@ from .run import read_text, run, sha256_file
 
 DAEMON_JSON = "/etc/docker/daemon.json"
 HABANA_CONFIG = "/etc/habana-container-runtime/config.toml"
-PROXY_DROPIN = "/etc/systemd/system/docker.service.d/gaudi-serve-proxy.conf"
+PROXIES = "/etc/gaudi-serve/docker-proxy.env"
 PACKAGES = ("docker.io", "docker-ce", "containerd.io", "habanalabs-container-runtime")
 
 
@@ -25,7 +25,7 @@ def observe() -> dict[str, Any]:
         "info": info,
         "reason": reason,
         "habana_config": read_text(HABANA_CONFIG),
-        "proxy_dropin_sha256": sha256_file(PROXY_DROPIN),
+        "proxies_sha256": sha256_file(PROXIES),
         "enabled": run(["systemctl", "is-enabled", "docker"]).out.strip() == "enabled",
     }
 
@@ -55,8 +55,11 @@ def daemon_info() -> tuple[dict[str, Any] | None, str | None]:
         "default_runtime": "DefaultRuntime",
         "live_restore": "LiveRestoreEnabled",
         "data_root": "DockerRootDir",
-        "http_proxy": "HttpProxy",
-        "https_proxy": "HttpsProxy",
-        "no_proxy": "NoProxy",
     }
-    return {"runtimes": runtimes, **{name: info.get(key) for name, key in keys.items()}}, None
+    # Whether, not which: a proxy's address may carry credentials.
+    proxies = {"http_proxy": "HttpProxy", "https_proxy": "HttpsProxy", "no_proxy": "NoProxy"}
+    return {
+        "runtimes": runtimes,
+        **{name: info.get(key) for name, key in keys.items()},
+        **{name: bool(info.get(key)) for name, key in proxies.items()},
+    }, None

@@ -65,12 +65,12 @@ def test_habana_config(text: str | None, expected: str) -> None:
 def live(**more: Any) -> dict[str, Any]:
     """Return an engine that is all that is wanted."""
     info = {"runtimes": {"habana": runtime.HABANA}, "live_restore": True, "data_root": "/var/lib/docker"}
-    proxies = {"http_proxy": "", "https_proxy": "", "no_proxy": ""}
+    proxies = {"http_proxy": False, "https_proxy": False, "no_proxy": False}
     base = {
         "packages": {"docker.io": "20", "habanalabs-container-runtime": "1.21.3-57"},
         "daemon_json": "D",
         "habana_config": "C",
-        "proxy_dropin_sha256": None,
+        "proxies_sha256": None,
         "info": {**info, **proxies, "default_runtime": "runc"},
         "reason": None,
         "enabled": True,
@@ -81,7 +81,7 @@ def live(**more: Any) -> dict[str, Any]:
 def wanted(**more: Any) -> dict[str, Any]:
     """Return what the role asks for."""
     base = {"engine": "distribution", "habana": True, "habana_version": "", "live_restore": True, "data_root": ""}
-    texts = {"daemon_json": "D", "habana_config": "C", "proxy_dropin": ""}
+    texts = {"daemon_json": "D", "habana_config": "C", "proxies": ""}
     return {**base, **texts, "http_proxy": "", "https_proxy": "", "no_proxy": "", **more}
 
 
@@ -107,7 +107,7 @@ def test_only_the_running_engine_counts() -> None:
 
 
 def test_proxies() -> None:
-    found = due(live(), https_proxy="http://p", proxy_dropin="text")
+    found = due(live(), https_proxy="http://p", proxies="text")
     assert found == {"write": ["proxy"], "restart": ["https_proxy: not as wanted"]}
 
 

@@ -85,12 +85,14 @@ def test_proxies_with_credentials_stay_hidden(host: Any, playbook: Any) -> None:
     proxy = "http://user:canary-77@proxy.example.net:3128"
     run = playbook("playbooks/runtime.yml", "-vvv", "--diff", container_runtime_https_proxy=proxy)
     assert run.status == 0, run.text
-    dropin = host.file("/etc/systemd/system/docker.service.d/gaudi-serve-proxy.conf")
-    assert dropin.mode == 0o600
-    assert "canary-77" in dropin.content_string
+    kept = host.file("/etc/gaudi-serve/docker-proxy.env")
+    assert kept.mode == 0o600
+    assert "canary-77" in kept.content_string
+    assert "canary-77" not in host.check_output("systemctl show docker")
     assert info(host)["HttpsProxy"]
     shown = "\n".join(line for line in run.text.splitlines() if "ansible-playbook" not in line)
     assert "canary-77" not in shown
+    assert playbook("playbooks/runtime.yml", container_runtime_https_proxy=proxy).changed_nothing
     again = playbook("playbooks/runtime.yml")
     assert again.status == 0
     assert not host.file("/etc/systemd/system/docker.service.d/gaudi-serve-proxy.conf").exists
