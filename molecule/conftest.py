@@ -28,9 +28,12 @@ class Run(NamedTuple):
         return self.status == 0 and "changed=0" in recap and not any(f"changed={n}" in recap for n in range(1, 10))
 
 
-@pytest.fixture(scope="session")
-def playbook() -> Callable[..., Run]:
-    """Return a function that runs a playbook of the project on the scenario's inventory."""
+@pytest.fixture
+def playbook(host: Any) -> Callable[..., Run]:
+    """Return a function that runs a playbook of the project on the scenario's inventory.
+
+    It needs ``host`` only to keep the tests in the order of their file.
+    """
     inventory = Path(os.environ["MOLECULE_SCENARIO_DIRECTORY"]) / "inventory"
 
     def run(name: str, *arguments: str, **extra: Any) -> Run:

@@ -51,19 +51,21 @@ def daemon_json(text: str | None, habana: bool, live_restore: bool, data_root: s
 def habana_config(text: str | None) -> str:
     """Return the habana runtime's config.toml with ``visible_devices_all_as_default = false``.
 
-    Without it, a container of this runtime that names no cards gets all of them.
+    Without it, a container of this runtime that names no cards gets all of them. The runtime reads
+    the key in its own section only.
     """
-    wanted = "visible_devices_all_as_default = false"
+    wanted, section = "visible_devices_all_as_default = false", "[habana-container-runtime]"
     lines = (text or "").splitlines()
-    for number, line in enumerate(lines):
-        if line.lstrip().startswith("["):
-            lines.insert(number, wanted)
-            break
-        if re.match(r"\s*#?\s*visible_devices_all_as_default\s*=", line):
+    if section not in map(str.strip, lines):
+        lines += [section]
+    begin = [line.strip() for line in lines].index(section) + 1
+    end = next((i for i in range(begin, len(lines)) if lines[i].lstrip().startswith("[")), len(lines))
+    for number in range(begin, end):
+        if re.match(r"\s*#?\s*visible_devices_all_as_default\s*=", lines[number]):
             lines[number] = wanted
             break
     else:
-        lines.append(wanted)
+        lines.insert(begin, wanted)
     return "\n".join(lines) + "\n"
 
 

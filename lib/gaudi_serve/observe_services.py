@@ -14,7 +14,7 @@ CONFIG = Path("/etc/gaudi-serve")
 STATE = Path("/var/lib/gaudi-serve")
 MARKER = "X-Gaudi-Serve="
 SUPERVISOR = Path("/usr/local/lib/gaudi-serve/vllm-supervisor")
-PROPERTIES = "Id,ActiveState,SubState,UnitFileState,StatusText,NRestarts,MainPID,ActiveEnterTimestampMonotonic,Result"
+PROPERTIES = "Id,ActiveState,SubState,UnitFileState,StatusText,NRestarts,MainPID,ActiveEnterTimestampMonotonic,Job"
 
 
 def observe() -> dict[str, Any]:
@@ -45,7 +45,8 @@ def _unit(name: str, shown: dict[str, str], container: dict[str, Any] | None) ->
         "digest": launch.get("digest"),
         "module_ids": launch.get("module_ids", []),
         "port": launch.get("port"),
-        "active": shown.get("ActiveState") == "active",
+        # With a job in the queue, an active unit is about to be stopped or restarted.
+        "active": shown.get("ActiveState") == "active" and not int(shown.get("Job") or 0),
         "state": shown.get("ActiveState", "inactive"),
         "sub_state": shown.get("SubState", "dead"),
         "enabled": shown.get("UnitFileState") == "enabled",

@@ -51,10 +51,16 @@ def test_an_invalid_file_is_refused_with_its_place(text: str, message: str) -> N
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (None, "visible_devices_all_as_default = false\n"),
-        ("# c\n#visible_devices_all_as_default = true\n[x]\n", "# c\nvisible_devices_all_as_default = false\n[x]\n"),
-        ("visible_devices_all_as_default=true\n", "visible_devices_all_as_default = false\n"),
-        ("a = 1\n[x]\nb = 2\n", "a = 1\nvisible_devices_all_as_default = false\n[x]\nb = 2\n"),
+        (None, "[habana-container-runtime]\nvisible_devices_all_as_default = false\n"),
+        (
+            "# c\n[habana-container-runtime]\na = 1\n#visible_devices_all_as_default = true\n[x]\n",
+            "# c\n[habana-container-runtime]\na = 1\nvisible_devices_all_as_default = false\n[x]\n",
+        ),
+        (
+            "visible_devices_all_as_default = false\n[habana-container-runtime]\n[x]\n",
+            "visible_devices_all_as_default = false\n[habana-container-runtime]\n"
+            "visible_devices_all_as_default = false\n[x]\n",
+        ),
     ],
 )
 def test_habana_config(text: str | None, expected: str) -> None:

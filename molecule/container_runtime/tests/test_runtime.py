@@ -33,9 +33,11 @@ def test_running_engine_has_the_runtime_and_the_owners_settings(host: Any) -> No
 
 
 def test_no_container_gets_cards_that_it_did_not_name(host: Any) -> None:
-    config = host.file("/etc/habana-container-runtime/config.toml").content_string
-    assert "\nvisible_devices_all_as_default = false\n" in "\n" + config
-    assert host.package("habanalabs-container-runtime").is_installed
+    host.check_output("tar -C / -c bin lib lib64 usr/bin/ls usr/lib/x86_64-linux-gnu | docker import - small:1")
+    shown = host.check_output("docker run --rm --runtime=habana small:1 ls /dev")
+    assert "accel" not in shown
+    named = host.check_output("docker run --rm --runtime=habana -e HABANA_VISIBLE_DEVICES=3 small:1 ls /dev/accel")
+    assert named.split() == ["accel3", "accel_controlD3"]
 
 
 def test_a_runtime_that_the_running_engine_lacks_is_brought_by_a_reload(host: Any, playbook: Any) -> None:

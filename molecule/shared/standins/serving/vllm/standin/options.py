@@ -1,0 +1,133 @@
+"""The options of the server in the vendor's fork of release 1.21; any other is an error, as there."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from typing import Any
+
+FLAGS = """
+trust-remote-code enforce-eager enable-auto-tool-choice enable-reasoning enable-expert-parallel enable-lora
+enable-prompt-adapter enable-request-id-headers enable-sleep-mode enable-server-load-tracking
+enable-prompt-tokens-details enable-force-include-usage enable-ssl-refresh enable-chunked-prefill
+enable-prefix-caching enable-eplb enable-prompt-embeds disable-log-requests disable-log-stats
+disable-custom-all-reduce disable-sliding-window disable-frontend-multiprocessing disable-async-output-proc
+disable-cascade-attn disable-fastapi-docs disable-uvicorn-access-log disable-chunked-mm-input
+disable-mm-preprocessor-cache use-v2-block-manager use-padding-aware-scheduling use-tqdm-on-load
+return-tokens-as-token-ids multi-step-stream-outputs skip-tokenizer-init allow-credentials ray-workers-use-nsight
+calculate-kv-scales fully-sharded-loras show-hidden-metrics enable-multimodal-encoder-data-parallel
+log-error-stack async-scheduling
+"""
+INTEGERS = """
+port tensor-parallel-size pipeline-parallel-size data-parallel-size data-parallel-size-local data-parallel-rpc-port
+max-num-seqs max-num-batched-tokens max-num-prefill-seqs max-model-len max-seq-len-to-capture max-logprobs
+max-num-partial-prefills max-long-partial-prefills long-prefill-token-threshold max-parallel-loading-workers
+num-scheduler-steps num-lookahead-slots num-gpu-blocks-override seed max-loras max-lora-rank max-cpu-loras
+lora-extra-vocab-size max-prompt-adapters max-prompt-adapter-token max-log-len ssl-cert-reqs block-size
+tokenizer-pool-size rope-theta-scale kv-cache-memory-bytes stream-interval cuda-graph-sizes
+"""
+NUMBERS = "gpu-memory-utilization swap-space cpu-offload-gb scheduler-delay-factor rope-theta"
+TEXTS = """
+model task runner host uds served-model-name tokenizer tokenizer-mode tokenizer-revision revision code-revision hf-token
+hf-config-path config-format download-dir load-format pt-load-map-location weights-load-device api-key chat-template
+chat-template-content-format response-role ssl-keyfile ssl-certfile ssl-ca-certs root-path middleware lora-modules
+prompt-adapters tool-call-parser tool-parser-plugin tool-server reasoning-parser guided-decoding-backend
+logits-processor-pattern logits-processors allowed-local-media-path allowed-origins allowed-methods allowed-headers
+ignore-patterns worker-cls worker-extension-cls scheduler-cls scheduling-policy preemption-mode
+distributed-executor-backend data-parallel-address data-parallel-backend prefix-caching-hash-algo
+otlp-traces-endpoint collect-detailed-traces show-hidden-metrics-for-version generation-config model-impl
+log-config-file qlora-adapter-name-or-path lora-dtype uvicorn-log-level quantization kv-cache-dtype dtype device config
+"""
+DOCUMENTS = """
+limit-mm-per-prompt mm-processor-kwargs hf-overrides rope-scaling override-neuron-config override-pooler-config
+override-generation-config model-loader-extra-config speculative-config kv-transfer-config kv-events-config
+compilation-config additional-config default-chat-template-kwargs
+"""
+CHOICES: dict[str, list[Any]] = {
+    "block-size": [1, 8, 16, 32, 64, 128, 256],
+    "dtype": ["auto", "half", "float16", "bfloat16", "float", "float32"],
+    "kv-cache-dtype": ["auto", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc"],
+    "distributed-executor-backend": ["ray", "mp", "uni", "external_launcher"],
+    "device": ["auto", "cpu", "cuda", "hpu", "neuron", "tpu", "xpu"],
+    "load-format": ["auto", "pt", "safetensors", "npcache", "dummy", "tensorizer", "sharded_state", "gguf", "mistral"],
+    "weights-load-device": ["cpu", "cuda", "hpu", "xpu"],
+    "reasoning-parser": ["deepseek_r1", "granite", "qwen3"],
+    "scheduling-policy": ["fcfs", "priority"],
+    "tokenizer-mode": ["auto", "slow", "mistral", "custom"],
+    "uvicorn-log-level": ["debug", "info", "warning", "error", "critical", "trace"],
+    "quantization": [
+        *["aqlm", "awq", "awq_hpu", "awq_marlin", "bitsandbytes", "compressed-tensors", "deepspeedfp", "experts_int8"],
+        *["fbgemm_fp8", "fp8", "gguf", "gptq", "gptq_hpu", "gptq_marlin", "hqq", "inc", "marlin", "modelopt"],
+        *["moe_wna16", "qqq", "quark", "torchao"],
+    ],
+}
+SHORT = {
+    "tensor-parallel-size": "-tp",
+    "pipeline-parallel-size": "-pp",
+    "data-parallel-size": "-dp",
+    "quantization": "-q",
+}
+SEVERAL = {"served-model-name", "lora-modules", "middleware", "cuda-graph-sizes", "ignore-patterns", "prompt-adapters"}
+DEFAULTS: dict[str, object] = {
+    "port": 8000,
+    "model": "facebook/opt-125m",
+    "tensor-parallel-size": 1,
+    "pipeline-parallel-size": 1,
+    "block-size": 128,
+    "gpu-memory-utilization": 0.9,
+    "dtype": "auto",
+    "load-format": "auto",
+}
+
+
+def document(text: str) -> object:
+    """Read an option that holds JSON."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return dict(pair.split("=", 1) for pair in text.split(","))
+
+
+class Parser(argparse.ArgumentParser):
+    """Takes the model as a first word too, where vllm serve does."""
+
+    def parse_args(self, words: list[str], *, positional_model: bool = False) -> argparse.Namespace:  # type: ignore[override]
+        """Parse, and refuse what is left over."""
+        if not positional_model:
+            return super().parse_args(words)
+        model = words[0] if words and not words[0].startswith("-") else None
+        options = super().parse_args(words[1:] if model else words)
+        if model:
+            options.model = model
+        return options
+
+
+def make_parser(program: str) -> Parser:
+    """Return the parser of all options."""
+    parser = Parser(prog=program, description="vLLM OpenAI-Compatible RESTful API server.", allow_abbrev=False)
+    parser.usage = f"{program} [-h] [--model MODEL] [--host HOST] [--port PORT] ..."
+    for name in FLAGS.split():
+        parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, default=None)
+    kinds: list[tuple[str, Callable[[str], object]]]
+    kinds = [(INTEGERS, int), (NUMBERS, float), (TEXTS, str), (DOCUMENTS, document)]
+    for names, kind in kinds:
+        for name in names.split():
+            spellings = [f"--{name}", SHORT[name]] if name in SHORT else [f"--{name}"]
+            parser.add_argument(
+                *spellings,
+                type=kind,
+                choices=CHOICES.get(name),
+                nargs="+" if name in SEVERAL else None,
+                default=DEFAULTS.get(name),
+            )
+    return parser
+
+
+def with_dashes(words: list[str]) -> list[str]:
+    """Write option names with dashes, as vLLM's own parser does."""
+    result = []
+    for word in words:
+        name, equals, value = word.partition("=")
+        result.append(name.replace("_", "-") + equals + value if name.startswith("--") else word)
+    return result

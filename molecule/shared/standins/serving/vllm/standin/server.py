@@ -1,0 +1,199 @@
+"""The HTTP side: vLLM's routes, error texts and metrics."""
+
+from __future__ import annotations
+
+import argparse
+import hmac
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import vllm
+
+from . import answers, log
+from .metrics import Metrics
+from .model import Model
+
+
+class Api:
+    """What the routes know."""
+
+    def __init__(self, model: Model, options: argparse.Namespace, fault: str) -> None:
+        self.model, self.fault = model, fault
+        self.key = options.api_key or os.environ.get("VLLM_API_KEY") or ""
+        self.metrics = Metrics(model.names[0])
+        self.asked = threading.Event()
+        self.created = int(time.time())
+
+    def models(self) -> dict[str, Any]:
+        """Return the answer of /v1/models."""
+        return {"object": "list", "data": [self.card(name) for name in self.model.names]}
+
+    def card(self, name: str) -> dict[str, Any]:
+        """Return one model's entry."""
+        entry = {"id": name, "object": "model", "created": self.created, "owned_by": "vllm"}
+        return {**entry, "root": self.model.path, "parent": None, "max_model_len": self.model.max_model_len}
+
+
+class Server(ThreadingHTTPServer):
+    """Binds at once, as vLLM does, and listens only when it can answer."""
+
+    api: Api
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        super().__init__(address, Handler, bind_and_activate=False)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(address)
+        self.server_address = self.socket.getsockname()
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers one request."""
+
+    server: Server
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Write the access log as the web server of vLLM does."""
+        host, port = self.client_address[:2]
+        log.uvicorn(f'{host}:{port} - "{self.requestline}" {args[1] if len(args) > 1 else ""}')
+
+    def send(self, status: int, body: Any) -> None:
+        """Send a whole answer."""
+        text = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "text/plain" if isinstance(body, bytes) else "application/json")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def refuse(self, status: int, kind: str, message: str) -> None:
+        """Send vLLM's form of an error."""
+        self.send(status, {"object": "error", "message": message, "type": kind, "param": None, "code": status})
+
+    def allowed(self) -> bool:
+        """Ask for the key where one is set; health and metrics stay open, as in vLLM."""
+        api = self.server.api
+        if not api.key or not self.path.startswith("/v1"):
+            return True
+        given = self.headers.get("Authorization", "")
+        if hmac.compare_digest(given.encode(), f"Bearer {api.key}".encode()):
+            return True
+        self.send(401, {"error": "Unauthorized"})
+        return False
+
+    def hang_if_told(self) -> None:
+        """With hang_after_ready nothing is answered any more once a model was asked something."""
+        api = self.server.api
+        if api.fault != "hang_after_ready":
+            return
+        if self.path.startswith("/v1"):
+            api.asked.set()
+        if api.asked.is_set():
+            threading.Event().wait()
+
+    def do_GET(self) -> None:
+        """Answer what can be looked at."""
+        self.hang_if_told()
+        if not self.allowed():
+            return
+        path = self.path.partition("?")[0]
+        if path in ("/health", "/ping"):
+            self.send(200, b"")
+        elif path == "/version":
+            self.send(200, {"version": vllm.__version__})
+        elif path == "/metrics":
+            self.send(200, self.server.api.metrics.text().encode())
+        elif path == "/v1/models":
+            self.send(200, self.server.api.models())
+        else:
+            self.send(404, {"detail": "Not Found"})
+
+    def do_POST(self) -> None:
+        """Answer a question."""
+        self.hang_if_told()
+        content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if not self.allowed():
+            return
+        path = self.path.partition("?")[0]
+        if path not in ("/v1/chat/completions", "/v1/completions"):
+            self.send(404, {"detail": "Not Found"})
+            return
+        try:
+            request = json.loads(content)
+            if not isinstance(request, dict):
+                raise answers.Refused(400, "BadRequestError", "Input should be a valid dictionary")
+            self.complete(request, path == "/v1/chat/completions")
+        except ValueError as problem:
+            self.refuse(400, "BadRequestError", f"JSON decode error: {problem}")
+        except answers.Refused as refusal:
+            self.refuse(refusal.status, refusal.kind, str(refusal))
+
+    def complete(self, request: dict[str, Any], chat: bool) -> None:
+        """Answer whole or in pieces."""
+        api = self.server.api
+        name = request.get("model") or api.model.names[0]
+        if name not in api.model.names:
+            raise answers.Refused(404, "NotFoundError", f"The model `{name}` does not exist.")
+        prompt = answers.prompt_of(request, chat)
+        asked = len(answers.words_of(prompt)) + (10 if chat else 0)
+        limit = answers.limit_of(request, asked, api.model.max_model_len)
+        words, reason = answers.reply(prompt, limit, api.fault == "empty_answer")
+        usage = {
+            "prompt_tokens": asked,
+            "total_tokens": asked + len(words),
+            "completion_tokens": len(words),
+            "prompt_tokens_details": None,
+        }
+        api.metrics.count(asked, len(words), reason)
+        base = {
+            "id": f"{'chatcmpl' if chat else 'cmpl'}-{uuid.uuid4().hex}",
+            "created": int(time.time()),
+            "model": name,
+        }
+        if request.get("stream"):
+            options = request.get("stream_options") or {}
+            self.stream(base, words, reason, chat, usage if options.get("include_usage") else None)
+            return
+        text = "".join(words).lstrip()
+        message: dict[str, Any] = {"role": "assistant", "reasoning_content": None, "content": text, "tool_calls": []}
+        answer = {"message": message} if chat else {"text": text}
+        choice = {"index": 0, **answer, "logprobs": None, "finish_reason": reason, "stop_reason": None}
+        kind = "chat.completion" if chat else "text_completion"
+        self.send(200, {**base, "object": kind, "choices": [choice], "usage": usage})
+
+    def stream(
+        self, base: dict[str, Any], words: list[str], reason: str, chat: bool, usage: dict[str, Any] | None
+    ) -> None:
+        """Send an answer as server-sent events."""
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream; charset=utf-8")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.close_connection = True
+        kind = {"object": "chat.completion.chunk" if chat else "text_completion"}
+        pieces: list[dict[str, Any]] = [{"delta": {"role": "assistant", "content": ""}}] if chat else []
+        for number, word in enumerate(words):
+            text = word.lstrip() if number == 0 else word
+            pieces.append({"delta": {"content": text}} if chat else {"text": text})
+        for piece in pieces:
+            self.event({**base, **kind, "choices": [{"index": 0, **piece, "logprobs": None, "finish_reason": None}]})
+        last: dict[str, Any] = {"delta": {"content": ""}} if chat else {"text": ""}
+        end = {"index": 0, **last, "logprobs": None, "finish_reason": reason, "stop_reason": None}
+        self.event({**base, **kind, "choices": [end]})
+        if usage:
+            self.event({**base, **kind, "choices": [], "usage": usage})
+        self.wfile.write(b"data: [DONE]\n\n")
+
+    def event(self, body: dict[str, Any]) -> None:
+        """Send one event."""
+        self.wfile.write(b"data: " + json.dumps(body).encode() + b"\n\n")
+        self.wfile.flush()

@@ -1,0 +1,76 @@
+"""hl-smi prints the real formats and refuses what it does not know."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import pytest
+from gaudi_serve.hl_smi import hl_smi_modules, hl_smi_processes, hl_smi_topology
+
+
+def test_query_in_the_three_csv_forms(host: Any) -> None:
+    out = host.run("hl-smi", "-Q", "index,module_id", "-f", "csv").stdout
+    assert out.splitlines()[:2] == ["index, module_id", "0, 2"]
+    assert [card["module_id"] for card in hl_smi_modules(out)] == [2, 0, 3, 1, 6, 4, 7, 5]
+    out = host.run("hl-smi", "-Q", "name,memory.total", "-f", "csv,noheader").stdout
+    assert out.splitlines()[0] == "HL-225, 98304 MiB"
+    out = host.run("hl-smi", "-Q", "memory.total", "-f", "csv,noheader,nounits").stdout
+    assert out.splitlines()[0] == "98304"
+
+
+def test_topology_and_links(host: Any) -> None:
+    rows = hl_smi_topology(host.run("hl-smi", "topo", "-c", "-N").stdout)
+    assert rows[0] == {"cpus": ["0-39", "80-119"], "numa_node": 0}
+    assert rows[7]["numa_node"] == 1
+    host.state["cards"][2]["links"][5] = "DOWN"
+    host.save()
+    out = host.run("hl-smi", "-n", "link", "-i", host.state["cards"][2]["bus_id"]).stdout
+    assert out.splitlines()[0] == "port  0:        UP"
+    assert out.count("DOWN") == 1
+
+
+def test_table_shows_who_holds_a_card(host: Any) -> None:
+    with socket.socket(socket.AF_UNIX) as holder:
+        holder.bind(f"\0gaudi-sim{host.root}-card-3")
+        out = host.run("hl-smi").stdout
+    assert list(hl_smi_processes(out)) == [3]
+    assert out.count("768MiB /  98304MiB") == 7
+    assert hl_smi_processes(host.run("hl-smi").stdout) == {}
+
+
+def test_only_cards_with_a_node_are_seen(host: Any) -> None:
+    host.keep_nodes(2, 5)
+    assert host.run("hl-smi", "-Q", "index", "-f", "csv,noheader").stdout.split() == ["2", "5"]
+
+
+def test_a_missing_card_is_not_listed(host: Any) -> None:
+    host.state["cards"][0]["missing"] = True
+    host.save()
+    assert len(host.run("hl-smi", "-Q", "index", "-f", "csv,noheader").stdout.split()) == 7
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--nonsense"], "Invalid arguments"),
+        (["-Q", "index,colour", "-f", "csv"], 'Field "colour" is not a valid field'),
+        (["-Q", "index", "-f", "xml"], "Invalid format"),
+        (["-Q", "index"], "Invalid arguments"),
+        (["topo"], "Invalid arguments"),
+        (["-n", "link", "-i", "0000:ff:00.0"], "No AIP with bus id"),
+        (["-n", "link", "-i", "3"], "Invalid bus id"),
+    ],
+)
+def test_refusals(host: Any, words: list[str], message: str) -> None:
+    result = host.run("hl-smi", *words)
+    assert result.returncode == 1
+    assert message in result.stderr
+
+
+def test_no_driver(host: Any) -> None:
+    host.state["driver_loaded"] = False
+    host.save()
+    result = host.run("hl-smi")
+    assert result.returncode == 1
+    assert "driver is not loaded" in result.stderr

@@ -1,0 +1,247 @@
+"""The serving image's stand-in: what it refuses, how it starts, what it answers."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SERVER = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+VLLM = Path(__file__).resolve().parents[3] / "molecule/shared/standins/serving/bin/vllm"
+SMALL = {"num_attention_heads": 40, "num_key_value_heads": 8, "hidden_size": 5120, "num_hidden_layers": 4}
+BUCKETS = {
+    "VLLM_PROMPT_BS_BUCKET_MAX": "2",
+    "VLLM_PROMPT_SEQ_BUCKET_MAX": "512",
+    "VLLM_DECODE_BS_BUCKET_MAX": "2",
+    "VLLM_DECODE_BLOCK_BUCKET_MAX": "256",
+    "STANDIN_STEP_S": "0",
+}
+
+
+@pytest.fixture
+def weights(host: Any) -> Path:
+    """Give a model's folder."""
+    folder: Path = host.root / "weights"
+    folder.mkdir()
+    config = {**SMALL, "max_position_embeddings": 4096, "vocab_size": 1000, "intermediate_size": 1000}
+    (folder / "config.json").write_text(json.dumps(config), encoding="ascii")
+    (folder / "model.safetensors").touch()
+    return folder
+
+
+class Server:
+    """A running stand-in; its log is read up to the line with its address."""
+
+    def __init__(self, host: Any, weights: Path, *words: str, **env: str) -> None:
+        argv = [*SERVER, "--model", str(weights), "--host", "127.0.0.1", "--port", "0", *words]
+        everything = host.environment(**{**BUCKETS, **env})
+        self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=everything)
+        self.log = []
+        self.url = ""
+        for line in self.process.stdout or ():
+            self.log.append(line)
+            if found := re.search(r"Uvicorn running on (\S+)", line):
+                self.url = found[1]
+                break
+
+    def ask(self, path: str, body: Any = None, key: str = "", timeout: float = 5) -> tuple[int, str]:
+        """Send a request and return status and text."""
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data=data, headers=headers)  # noqa: S310 (http, from its log)
+        try:
+            with urllib.request.urlopen(request, timeout=timeout) as answer:  # noqa: S310 (as above)
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as problem:
+            return problem.code, problem.read().decode()
+
+    def stop(self) -> int:
+        """End it as Docker does."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=5)
+
+
+@pytest.fixture
+def server(host: Any, weights: Path) -> Iterator[Server]:
+    """Give a server that answers."""
+    started = Server(host, weights, "--served-model-name", "small", "--api-key", "secret")
+    yield started
+    started.process.kill()
+    started.process.wait()
+
+
+def refused(host: Any, weights: Path, *words: str, **env: str) -> tuple[int, str]:
+    """Start a server that must not come up; return its status and what it says last."""
+    argv = [*SERVER, "--model", str(weights), "--host", "127.0.0.1", "--port", "0", *words]
+    result = subprocess.run(
+        argv, capture_output=True, text=True, env=host.environment(**{**BUCKETS, **env}), timeout=20, check=False
+    )
+    return result.returncode, result.stderr.strip().splitlines()[-1]
+
+
+def question(**more: Any) -> dict[str, Any]:
+    """Return the smoke test's request."""
+    content = "List 3 countries and their capitals."
+    return {"model": "small", "messages": [{"role": "user", "content": content}], **more}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--nonsense", "1"], "api_server.py: error: unrecognized arguments: --nonsense 1"),
+        (["--block-size", "100"], "invalid choice: 100"),
+        (["--max-num-seqs", "many"], "invalid int value: 'many'"),
+        (["--dtype", "fp8"], "invalid choice: 'fp8'"),
+    ],
+)
+def test_options_that_vllm_does_not_know(host: Any, weights: Path, words: list[str], message: str) -> None:
+    status, last = refused(host, weights, *words)
+    assert status == 2
+    assert message in last
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "message"),
+    [
+        (["-tp", "3"], {}, "Total number of attention heads (40) must be divisible by tensor parallel size (3)."),
+        (["--max-model-len", "5000"], {}, "greater than the derived max_model_len (max_position_embeddings=4096"),
+        (["--max-num-batched-tokens", "100"], {}, "is smaller than max_model_len (4096)"),
+        ([], {"VLLM_PROMPT_SEQ_BUCKET_MIN": "9999"}, "AssertionError: Min. batch size cannot be greater"),
+        ([], {"HLS_MODULE_ID": "9"}, "Device acquire failed"),
+        (["-tp", "2"], {"HABANA_VISIBLE_MODULES": "0"}, "Device acquire failed"),
+        ([], {"STANDIN_FAULT": "crash_at_start"}, "RuntimeError"),
+        ([], {"STANDIN_FAULT": "crash_in_warmup"}, "Graph compile failed"),
+    ],
+)
+def test_what_vllm_refuses(host: Any, weights: Path, words: list[str], env: dict[str, str], message: str) -> None:
+    status, last = refused(host, weights, *words, **env)
+    assert status == 1
+    assert message in last
+
+
+def test_weights_that_are_not_there(host: Any, weights: Path) -> None:
+    assert "OSError: Incorrect path_or_model_id" in refused(host, weights / "nowhere")[1]
+    (weights / "model.safetensors").unlink()
+    assert "Cannot find any model weights" in refused(host, weights)[1]
+    (weights / "config.json").unlink()
+    assert "does not appear to have a file named config.json" in refused(host, weights)[1]
+
+
+def test_cards_that_are_not_in_the_container(host: Any, weights: Path) -> None:
+    host.keep_nodes(0)
+    assert "Device acquire failed" in refused(host, weights, "-tp", "2")[1]
+    assert "module_id 7 is not in this container" in refused(host, weights, HLS_MODULE_ID="7")[1]
+
+
+def test_a_port_in_use(host: Any, weights: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        status, last = refused(host, weights, "--port", str(other.getsockname()[1]))
+    assert status == 1
+    assert last == "OSError: [Errno 98] Address already in use"
+
+
+def test_a_busy_card_serves_nobody_else(host: Any, weights: Path, server: Server) -> None:
+    assert "acquired 1 HPU device(s), indices [0]" in "".join(server.log)
+    assert "synStatus=8 [Device not found] Device acquire failed." in refused(host, weights, HLS_MODULE_ID="2")[1]
+
+
+def test_every_option_of_the_vendors_scripts_is_known(host: Any, weights: Path) -> None:
+    words: set[str] = set()
+    for path in GOLDEN.glob("*.jsonl.gz"):
+        with gzip.open(path, "rt", encoding="utf-8") as lines:
+            expected = [json.loads(line).get("expect") for line in lines]
+        for expect in expected:
+            if isinstance(expect, dict):
+                words |= {word.replace("_", "-") for word in expect.get("args", []) if str(word).startswith("--")}
+    assert len(words) > 10
+    script = "import sys; from vllm.standin.options import make_parser; print(*make_parser('x')._option_string_actions)"
+    argv = [sys.executable, "-c", script]
+    known = subprocess.run(argv, capture_output=True, text=True, env=host.environment(), check=True).stdout.split()
+    assert words <= set(known)
+
+
+def test_answers(server: Server) -> None:
+    assert server.ask("/health")[0] == 200
+    assert server.ask("/v1/models") == (401, '{"error": "Unauthorized"}')
+    assert json.loads(server.ask("/v1/models", key="secret")[1])["data"][0]["id"] == "small"
+    assert "vllm:generation_tokens_total" in server.ask("/metrics")[1]
+    choice = json.loads(server.ask("/v1/chat/completions", question(), "secret")[1])["choices"][0]
+    assert choice["finish_reason"] == "stop"
+    assert "France - Paris" in choice["message"]["content"]
+    status, text = server.ask("/v1/chat/completions", question(stream=True), "secret")
+    assert status == 200
+    assert text.endswith("data: [DONE]\n\n")
+    assert '"finish_reason": "stop"' in text
+    short = json.loads(server.ask("/v1/completions", {"prompt": "one two three", "max_tokens": 2}, "secret")[1])
+    assert short["choices"][0]["finish_reason"] == "length"
+
+
+def test_bad_requests(server: Server) -> None:
+    status, text = server.ask("/v1/chat/completions", question(model="other"), "secret")
+    assert (status, json.loads(text)["message"]) == (404, "The model `other` does not exist.")
+    assert server.ask("/v1/chat/completions", question(max_tokens=99999), "secret")[0] == 400
+    assert server.ask("/v1/chat/completions", {"model": "small"}, "secret")[0] == 400
+
+
+def test_stops_cleanly(server: Server) -> None:
+    start = time.monotonic()
+    assert server.stop() == 0
+    assert time.monotonic() - start < 1
+
+
+def test_warm_up_follows_the_buckets_and_fills_the_cache(host: Any, weights: Path) -> None:
+    folder = host.root / "cache"
+    started = Server(host, weights, PT_HPU_RECIPE_CACHE_CONFIG=f"{folder},false,16384")
+    text = "".join(started.log)
+    started.stop()
+    assert "[Warmup][Prompt][1/8] batch_size:2 seq_len:512" in text
+    assert "[Warmup][Decode][4/4] batch_size:1 num_blocks:128" in text
+    assert len(list(folder.glob("*.recipe"))) == 12
+
+
+def test_nothing_answers_before_the_warm_up_is_done(host: Any, weights: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    words = ["--model", str(weights), "--host", "127.0.0.1", "--port", str(port)]
+    env = host.environment(**BUCKETS, STANDIN_FAULT="hang_in_warmup")
+    with subprocess.Popen([*SERVER, *words], stdout=subprocess.PIPE, text=True, env=env) as process:
+        for line in process.stdout or ():
+            if "[Warmup]" in line:
+                break
+        with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            pass
+        process.terminate()
+        assert process.wait(timeout=5) == 0
+
+
+def test_faults_after_the_start(host: Any, weights: Path) -> None:
+    empty = Server(host, weights, "--served-model-name", "small", STANDIN_FAULT="empty_answer")
+    answer = json.loads(empty.ask("/v1/chat/completions", question())[1])
+    empty.stop()
+    assert answer["choices"][0]["message"]["content"] == ""
+    hanging = Server(host, weights, STANDIN_FAULT="hang_after_ready")
+    assert hanging.ask("/health")[0] == 200
+    with pytest.raises(TimeoutError):
+        hanging.ask("/v1/models", timeout=0.5)
+    hanging.stop()
+
+
+def test_the_vllm_command_takes_the_model_first(host: Any, weights: Path) -> None:
+    argv = [sys.executable, str(VLLM), "serve", str(weights), "--tensor_parallel_size", "3"]
+    result = subprocess.run(argv, capture_output=True, text=True, env=host.environment(), timeout=20, check=False)
+    assert "must be divisible by tensor parallel size (3)" in result.stderr
+    result = subprocess.run([*argv, "--x"], capture_output=True, text=True, env=host.environment(), check=False)
+    assert (result.returncode, result.stderr.splitlines()[-1]) == (2, "vllm: error: unrecognized arguments: --x")
