@@ -1,7 +1,7 @@
 """From a model and a host to the exact launch of its vLLM server.
 
-The rules are those of the vendor's launch script (vLLM fork, branch aice/v1.21.0), found by
-measuring what it sets; the golden vectors in tests/unit/golden decide.
+The rules are those of the vendor's launch scripts (vLLM fork, branches aice/v1.21.0 and deepseek_r1),
+found by measuring what they set; the golden vectors in tests/unit/golden decide.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 from .buckets import DIMENSIONS
 from .errors import InputError
+from .hl_smi import device_family
 from .vllm_options import OPTION_NAMES
 
 CHECKOUT = "/opt/vllm-fork"
@@ -74,6 +75,45 @@ LAUNCH_DEFAULTS: dict[str, Any] = {
 }
 
 
+DEEPSEEK_DEFAULTS: dict[str, Any] = {
+    "host": "127.0.0.1",
+    "port": 8688,
+    "tensor_parallel_size": 8,
+    "max_model_len": 16384,
+    "max_num_seqs": 128,
+    "max_num_prefill_seqs": 1,
+    "recipe_cache_path": "/data/warmup_cache",
+    "skip_warmup": False,
+}
+DEEPSEEK_CONSTANTS = {
+    "HABANA_VISIBLE_DEVICES": "ALL",
+    "HABANA_VISIBLE_MODULES": "0,1,2,3,4,5,6,7",
+    "PT_HPUGRAPH_DISABLE_TENSOR_CACHE": "1",
+    "PT_HPU_ENABLE_LAZY_COLLECTIVES": "true",
+    "PT_HPU_LAZY_MODE": "1",
+    "PT_HPU_WEIGHT_SHARING": "0",
+    "RAY_IGNORE_UNHANDLED_ERRORS": "1",
+    "VLLM_DELAYED_SAMPLING": "true",
+    "VLLM_EP_SIZE": "8",
+    "VLLM_GRAPH_PROMPT_RATIO": "0",
+    "VLLM_GRAPH_RESERVED_MEM": "0.1",
+    "VLLM_MLA_DISABLE_REQUANTIZATION": "0",
+    "VLLM_MLA_PERFORM_MATRIX_ABSORPTION": "0",
+    "VLLM_RAY_DISABLE_LOG_TO_DRIVER": "1",
+}
+DEEPSEEK_INC = {
+    "INC_FORCE_NAIVE_SCALING": "1",
+    "INC_MEASUREMENT_DUMP_PATH_PREFIX": CHECKOUT,
+    "QUANT_CONFIG": f"{CHECKOUT}/scripts/quant_configs/inc_quant_per_channel_with_fp8kv_config.json",
+    "VLLM_ENABLE_RUNTIME_DEQUANT": "1",
+    "VLLM_HPU_MARK_SCALES_AS_CONST": "false",
+    "VLLM_REQUANT_FP8_INC": "1",
+}
+# How many sequences one step of the decode batch has, by device.
+DEEPSEEK_DECODE_STEP = {"HL-225": 8, "HL-288": 2}
+DEEPSEEK_LONGEST, DEEPSEEK_SHORT_CONTEXT = 32768, 18432
+
+
 def vllm_launch(spec: Mapping[str, Any], host: Mapping[str, Any]) -> Launch:
     """Return how a model's server is started.
 
@@ -94,10 +134,12 @@ def vllm_launch(spec: Mapping[str, Any], host: Mapping[str, Any]) -> Launch:
         return _plain(spec, host)
     if profile == "aice_1_21":
         return _aice(spec, host)
+    if profile == "deepseek_r1":
+        return _deepseek(spec, host)
     raise InputError(f"{label(spec)}: launch_profile: {profile!r} is not one of {', '.join(PROFILES)}")
 
 
-PROFILES = ("aice_1_21", "vllm")
+PROFILES = ("aice_1_21", "deepseek_r1", "vllm")
 
 
 def launch_profile(spec: Mapping[str, Any], host: Mapping[str, Any]) -> str:
@@ -148,6 +190,51 @@ def _aice(given: Mapping[str, Any], host: Mapping[str, Any]) -> Launch:
     env.update(_quantization_env(spec))
     _refuse_empty_buckets(spec, env)
     return {"env": env, "args": _aice_args(spec), "numactl": numactl, "warnings": launch_warnings(spec, env)}
+
+
+def _deepseek(given: Mapping[str, Any], host: Mapping[str, Any]) -> Launch:
+    spec = {**DEEPSEEK_DEFAULTS, **given}
+    length = int(spec["max_model_len"])
+    if length > DEEPSEEK_LONGEST:
+        raise InputError(f"{label(spec)}: max_model_len: {length} is above {DEEPSEEK_LONGEST}, the most of one host")
+    if spec.get("quantization") not in (None, "inc"):
+        raise InputError(f"{label(spec)}: quantization: {spec['quantization']!r} is not inc, the only one here")
+    utilization = "0.85" if length <= DEEPSEEK_SHORT_CONTEXT else "0.65"
+    env = {**DEEPSEEK_CONSTANTS, **_deepseek_buckets(spec, host), "VLLM_GPU_MEMORY_UTILIZATION": utilization}
+    env["PT_HPU_RECIPE_CACHE_CONFIG"] = f"{spec['recipe_cache_path']},false,16384"
+    env["VLLM_MOE_N_SLICE"] = "1" if spec.get("quantization") else "8"
+    env.update(DEEPSEEK_INC if spec.get("quantization") else {})
+    if spec["skip_warmup"]:
+        env["VLLM_SKIP_WARMUP"] = "True"
+    args: list[Any] = ["--host", spec["host"], "--port", spec["port"], "--block-size", BLOCK]
+    args += ["--model", spec["weights"], "--device", "hpu", "--dtype", "bfloat16", "--kv-cache-dtype", "fp8_inc"]
+    args += ["--tensor-parallel-size", 8, "--max-num-prefill-seqs", spec["max_num_prefill_seqs"]]
+    args += ["--trust-remote-code", "--max-model-len", length, "--max-num-seqs", spec["max_num_seqs"]]
+    args += ["--max-num-batched-tokens", length, "--use-padding-aware-scheduling", "--use-v2-block-manager"]
+    args += ["--distributed_executor_backend", "ray", "--gpu_memory_utilization", utilization]
+    args += ["--disable-log-requests", "--enable-reasoning", "--reasoning-parser", "deepseek_r1"]
+    return {"env": env, "args": [str(argument) for argument in args], "numactl": None, "warnings": []}
+
+
+def _deepseek_buckets(spec: Mapping[str, Any], host: Mapping[str, Any]) -> dict[str, str]:
+    device, batch, length = str(host["device_name"]), int(spec["max_num_seqs"]), int(spec["max_model_len"])
+    family = device_family(device)
+    if family not in DEEPSEEK_DECODE_STEP:
+        known = ", ".join(f"{name}*" for name in DEEPSEEK_DECODE_STEP)
+        raise InputError(f"{label(spec)}: launch_profile: deepseek_r1 knows {known}, not {device}")
+    ranges = {
+        "PROMPT_BS": (1, 1, spec["max_num_prefill_seqs"]),
+        "PROMPT_SEQ": (BLOCK, BLOCK, length),
+        "DECODE_BS": (1, min(batch, DEEPSEEK_DECODE_STEP[family]), batch),
+        "DECODE_BLOCK": (BLOCK, BLOCK, max(BLOCK, batch * length // BLOCK)),
+    }
+    # 0.25 of a shape may be padding: the fourth value of every dimension on this branch.
+    parts = ("MIN", "STEP", "MAX", "LIMIT")
+    return {
+        f"VLLM_{dimension}_BUCKET_{part}": str(value)
+        for dimension in DIMENSIONS
+        for part, value in zip(parts, (*ranges[dimension], 0.25), strict=True)
+    }
 
 
 def _network(host: Mapping[str, Any]) -> dict[str, str]:

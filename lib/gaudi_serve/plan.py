@@ -12,7 +12,7 @@ from typing import Any
 
 from .buckets import hpu_buckets
 from .errors import InputError
-from .launch import LAUNCH_DEFAULTS, Launch, launch_profile, option_arguments, vllm_launch
+from .launch import DEEPSEEK_DEFAULTS, LAUNCH_DEFAULTS, Launch, launch_profile, option_arguments, vllm_launch
 from .placement import own_cards, place
 from .spec import OWN_KEYS, finding_error, findings
 
@@ -20,7 +20,19 @@ Model = dict[str, Any]
 Errors = list[dict[str, Any]]
 
 # The manual's container settings (its sections 1.2.1 and 3.1.1).
-CAPABILITIES = {"aice_1_21": ["SYS_NICE"], "vllm": ["SYS_NICE"]}
+CAPABILITIES = {
+    "aice_1_21": ["SYS_NICE"],
+    "deepseek_r1": ["SYS_NICE", "SYS_PTRACE", "IPC_LOCK"],
+    "vllm": ["SYS_NICE"],
+}
+ULIMITS = {"aice_1_21": [], "deepseek_r1": ["memlock=-1:-1"], "vllm": []}
+DEFAULTS = {
+    "aice_1_21": LAUNCH_DEFAULTS,
+    "deepseek_r1": DEEPSEEK_DEFAULTS,
+    "vllm": {"host": "127.0.0.1", "port": 8000, "tensor_parallel_size": 1},
+}
+# Options of vLLM that a profile's own rules turn into something else.
+CONSUMED = {"deepseek_r1": {"quantization", "max_num_prefill_seqs"}}
 ALWAYS_SET = {"OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
 # Seconds for one graph of an 8B model on one card, and how it grows with the parameters:
 # 72 graphs in 49 s, and 271 graphs of a 72B model on four cards in about 600 s.
@@ -114,10 +126,10 @@ def _specs(
 def _completed(spec: Mapping[str, Any], host: Mapping[str, Any]) -> Model:
     known = {key: value for key, value in spec.items() if value is not None}
     profile = launch_profile(known, host)
-    base = LAUNCH_DEFAULTS if profile == "aice_1_21" else {"host": "127.0.0.1", "port": 8000}
+    base: Mapping[str, Any] = DEFAULTS[profile]
     if "module_ids" in known:
         base = {**base, "tensor_parallel_size": len(known["module_ids"])}
-    full = {"state": "started", "tensor_parallel_size": 1, **base, **known, "launch_profile": profile}
+    full = {"state": "started", **base, **known, "launch_profile": profile}
     return {"served_model_name": full["name"], **full}
 
 
@@ -189,7 +201,7 @@ def _model(spec: Model, host: Mapping[str, Any], cards: list[int], release: str)
     nodes = sorted({int(modules[number]["numa_node"]) for number in cards})
     if len(nodes) > 1:
         launch["warnings"].append(f"cards {cards} lie on NUMA nodes {nodes}: no core binding, slower transfers")
-    buckets = _graphs(launch, placed) if profile == "aice_1_21" else {"prompt": 0, "decode": 0, "omitted": 0}
+    buckets = _graphs(launch, placed) if profile != "vllm" else {"prompt": 0, "decode": 0, "omitted": 0}
     size = ((host.get("weights") or {}).get(spec["weights"]) or {}).get("bytes", 0)
     warmup = 0 if spec.get("skip_warmup") else warmup_seconds(buckets["prompt"] + buckets["decode"], size)
     model = {
@@ -213,6 +225,7 @@ def _model(spec: Model, host: Mapping[str, Any], cards: list[int], release: str)
         "numactl": launch["numactl"],
         "runtime": "habana" if cards else None,
         "cap_add": CAPABILITIES[profile],
+        "ulimits": ULIMITS[profile],
         "mounts": _mounts(spec, cache),
         "buckets": buckets,
         "graphs": buckets["prompt"] + buckets["decode"],
@@ -229,7 +242,7 @@ def _arguments(launch: Launch, spec: Model) -> list[str]:
     if spec["launch_profile"] == "vllm":
         return args
     for key, value in spec.items():
-        if key not in OWN_KEYS:
+        if key not in OWN_KEYS and key not in CONSUMED.get(spec["launch_profile"], ()):
             args += option_arguments(key, value)
     return [*args, "--served-model-name", spec["served_model_name"]]
 
@@ -262,7 +275,9 @@ def _mounts(spec: Model, cache: str | None) -> list[dict[str, Any]]:
 
 def _graphs(launch: Launch, spec: Model) -> dict[str, int]:
     env = launch["env"]
-    found = hpu_buckets(env, spec["max_num_batched_tokens"], int(env["VLLM_DECODE_BLOCK_BUCKET_MAX"]))
+    found = hpu_buckets(
+        env, int(spec.get("max_num_batched_tokens") or spec["max_model_len"]), int(env["VLLM_DECODE_BLOCK_BUCKET_MAX"])
+    )
     return {
         "prompt": len(found["prompt"]),  # type: ignore[arg-type]
         "decode": len(found["decode"]),  # type: ignore[arg-type]
@@ -288,6 +303,17 @@ def start_timeout(warmup_s: int, weight_bytes: int) -> int:
 
 def digest(model: Mapping[str, Any]) -> str:
     """Return the digest of all that a running server depends on: if it differs, a restart is due."""
-    keys = ("image", "env", "args", "numactl", "runtime", "cap_add", "mounts", "module_ids", "launch_profile")
+    keys = (
+        "image",
+        "env",
+        "args",
+        "numactl",
+        "runtime",
+        "cap_add",
+        "ulimits",
+        "mounts",
+        "module_ids",
+        "launch_profile",
+    )
     text = json.dumps({key: model[key] for key in keys}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

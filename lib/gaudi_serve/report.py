@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .smoke import EVERYWHERE
+
 SUPPORTED = {("debian", "12"), ("ubuntu", "22.04"), ("ubuntu", "24.04")}
 
 
@@ -74,7 +76,8 @@ def endpoint_table(hostvars: Mapping[str, Mapping[str, Any]], hosts: Sequence[st
         known = hostvars[host]
         units = known["gaudi_services"]["units"] if "gaudi_services" in known else {}
         models = known["preflight_plan"]["models"] if "preflight_plan" in known else []
-        rows += [[host, model["name"], *_cells(model, units.get(model["name"], {}))] for model in models]
+        address = str(known["gaudi_host"]["ip"]) if "gaudi_host" in known else "127.0.0.1"
+        rows += [[host, model["name"], *_cells(model, units.get(model["name"], {}), address)] for model in models]
         notes += [f"{host}: {note}" for note in _notes(known)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -90,11 +93,13 @@ def _notes(known: Mapping[str, Any]) -> list[str]:
     return notes
 
 
-def _cells(model: Mapping[str, Any], unit: Mapping[str, Any]) -> list[str]:
+def _cells(model: Mapping[str, Any], unit: Mapping[str, Any], address: str) -> list[str]:
+    # A server on all addresses is reached at the host's.
+    where = address if model["host"] in EVERYWHERE else model["host"]
     first = (unit.get("smoke") or {}).get("first_token_s")
     return [
         ",".join(map(str, model["module_ids"])) or "cpu",
         unit.get("state", "not there"),
-        f"http://{model['host']}:{model['port']}/v1",
+        f"http://{where}:{model['port']}/v1",
         f"{first * 1000:.0f} ms" if first is not None else "-",
     ]

@@ -13,11 +13,13 @@ UNITS = "/etc/systemd/system"
 CONFIG = "/etc/gaudi-serve"
 LAUNCHERS = {
     "aice_1_21": ["python3", "-m", "vllm.entrypoints.openai.api_server"],
+    "deepseek_r1": ["python3", "-m", "vllm.entrypoints.openai.api_server"],
     "vllm": ["vllm", "serve"],
 }
 LAUNCH_KEYS = (
-    "name", "image", "host", "port", "module_ids", "runtime", "cap_add", "mounts", "start_timeout_s", "digest",
-)  # fmt: skip
+    *("name", "image", "host", "port", "module_ids", "runtime", "cap_add", "ulimits", "mounts"),
+    *("start_timeout_s", "digest"),
+)
 
 
 def vllm_container(model: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,25 +8,26 @@ from gaudi_serve.errors import InputError
 from gaudi_serve.launch import vllm_launch
 from golden import vectors
 
-AICE = [
+LAUNCHES = [
     *vectors("launch_aice_1_21"),
-    *[row for row in vectors("manual_commands") if "launch_profile" not in row["spec"]],
+    *vectors("launch_deepseek_r1"),
+    *vectors("manual_commands"),
 ]
 
 
 def test_vectors_are_all_there() -> None:
-    assert (len(AICE), len(vectors("buckets_linear_1_21"))) == (508, 490)
+    assert (len(LAUNCHES), len(vectors("buckets_linear_1_21"))) == (610, 490)
 
 
-@pytest.mark.parametrize("row", [row for row in AICE if "expect_error" not in row])
-def test_launch_aice_1_21(row: dict) -> None:
+@pytest.mark.parametrize("row", [row for row in LAUNCHES if "expect_error" not in row])
+def test_launch(row: dict) -> None:
     launch = vllm_launch(row["spec"], row["host"])
     assert launch["env"] == row["expect"]["env"]
     assert launch["args"] == row["expect"]["args"]
     assert launch["numactl"] == row["expect"]["numactl"]
 
 
-@pytest.mark.parametrize("row", [row for row in AICE if "expect_error" in row])
+@pytest.mark.parametrize("row", [row for row in LAUNCHES if "expect_error" in row])
 def test_launch_refuses_what_vllm_would_die_of(row: dict) -> None:
     dimension = row["expect_error"].rpartition(" ")[2]
     low, high = (row["expect"]["env"][f"{dimension}_{part}"] for part in ("MIN", "MAX"))

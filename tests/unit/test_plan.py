@@ -75,6 +75,26 @@ def test_cpu_host_takes_plain_vllm() -> None:
     assert (one["runtime"], one["module_ids"], one["numactl"]) == (None, [], None)
 
 
+def test_fp8_profile_takes_the_whole_box_with_the_manuals_limits() -> None:
+    spec = {"name": "r1", "weights": "/data/R1-G2", "image": "i", "launch_profile": "deepseek_r1"}
+    plan = vllm_plan([{**spec, "quantization": "inc"}], gaudi_host())
+    assert plan["errors"] == []
+    (one,) = plan["models"]
+    assert one["module_ids"] == list(range(8))
+    assert one["cap_add"] == ["SYS_NICE", "SYS_PTRACE", "IPC_LOCK"]
+    assert one["ulimits"] == ["memlock=-1:-1"]
+    assert "--quantization" not in one["args"]
+    assert (one["host"], one["port"]) == ("127.0.0.1", 8688)
+    for wrong, message in (
+        ({"max_model_len": 40000}, "max_model_len: 40000 is above 32768, the most of one host"),
+        ({"quantization": "awq"}, "quantization: 'awq' is not inc, the only one here"),
+    ):
+        errors = vllm_plan([{**spec, **wrong}], gaudi_host())["errors"]
+        assert message in errors[0]["message"]
+    other = vllm_plan([spec], gaudi_host(device_name="HL-325L"))["errors"]
+    assert "deepseek_r1 knows HL-225*, HL-288*, not HL-325L" in other[0]["message"]
+
+
 def test_digest_follows_what_a_server_depends_on_and_nothing_else() -> None:
     (one,), (same,), (other,) = (
         planned(item)["models"] for item in (model(), model(start_timeout_s=9), model(max_num_seqs=8))

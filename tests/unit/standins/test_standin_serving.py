@@ -240,7 +240,7 @@ def test_faults_after_the_start(host: Any, weights: Path) -> None:
 
 
 def test_the_vllm_command_takes_the_model_first(host: Any, weights: Path) -> None:
-    argv = [sys.executable, str(VLLM), "serve", str(weights), "--tensor_parallel_size", "3"]
+    argv = [sys.executable, str(VLLM), "serve", str(weights), "--tensor_parallel_size", "3", "--port", "0"]
     result = subprocess.run(argv, capture_output=True, text=True, env=host.environment(), timeout=20, check=False)
     assert "must be divisible by tensor parallel size (3)" in result.stderr
     result = subprocess.run([*argv, "--x"], capture_output=True, text=True, env=host.environment(), check=False)
