@@ -137,6 +137,7 @@ WRONG = [
     ({"name": "qwen2.5-7b"}, "name 'qwen2.5-7b': belongs to model qwen2.5-7b already"),
     ({"port": 30002}, "port 30002: belongs to model qwq-32b already"),
     ({"module_ids": [0, 9]}, "module_ids [9]: not on this host, which has [0, 1, 2, 3, 4, 5, 6, 7]"),
+    ({"tensor_parallel_size": 8}, "tensor_parallel_size 1: this host has 8 cards, 0 of them free (held: 0: qwq-32b"),
     ({"weights": "/data/nowhere"}, "weights '/data/nowhere': holds no readable config.json on this host"),
     ({"tensor_parallel_size": 16}, "tensor_parallel_size 16: does not divide the 40 attention heads"),
     ({"port": 31999}, "port 31999: is taken on this host by python3"),
@@ -159,6 +160,14 @@ def test_wrong_wish_is_refused_before_anything_changes(
     assert (started("qwq-32b"), host.file("/etc/gaudi-serve/qwq-32b.json").sha256sum) == before
 
 
+def test_card_in_two_models_is_refused(playbook: Any) -> None:
+    both = models(module_ids=[4, 5])
+    both[1]["module_ids"] = [5]
+    run = playbook("playbooks/preflight.yml", vllm_models=both)
+    assert run.status != 0
+    assert "model qwen2.5-7b: module_ids [5]: card 5 belongs to model qwq-32b already" in " ".join(run.text.split())
+
+
 def test_missing_card_wrong_driver_unsupported_kind_are_refused(playbook: Any) -> None:
     for extra, message in (
         ({"gaudi_cards": 9}, "gaudi_cards is 9, but hl-smi shows 8"),
@@ -168,6 +177,14 @@ def test_missing_card_wrong_driver_unsupported_kind_are_refused(playbook: Any) -
         run = playbook("playbooks/preflight.yml", **extra)
         assert run.status != 0
         assert message in " ".join(run.text.split()), run.text
+
+
+def test_progress_is_told_while_a_model_warms_up(playbook: Any) -> None:
+    slow = models(env={"STANDIN_STEP_S": "0.3"}, recipe_cache_path=None)
+    run = playbook("playbooks/models.yml", vllm_models=slow, vllm_service_report_every=2)
+    assert run.status == 0, run.text
+    assert "mol-service: qwq-32b: warming up: " in run.text
+    assert playbook("playbooks/models.yml").status == 0
 
 
 def test_server_that_cannot_start_ends_the_run_with_its_journal(playbook: Any, unit: Any) -> None:
