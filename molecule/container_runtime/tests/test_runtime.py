@@ -33,7 +33,9 @@ def test_running_engine_has_the_runtime_and_the_owners_settings(host: Any) -> No
 
 
 def test_no_container_gets_cards_that_it_did_not_name(host: Any) -> None:
-    host.check_output("tar -C / -c bin lib lib64 usr/bin/ls usr/lib/x86_64-linux-gnu | docker import - small:1")
+    host.check_output(
+        "tar -C / -c bin lib lib64 usr/bin/ls usr/lib64 usr/lib/x86_64-linux-gnu | docker import - small:1"
+    )
     shown = host.check_output("docker run --rm --runtime=habana small:1 ls /dev")
     assert "accel" not in shown
     named = host.check_output("docker run --rm --runtime=habana -e HABANA_VISIBLE_DEVICES=3 small:1 ls /dev/accel")

@@ -1,0 +1,136 @@
+"""The supervisor's own decisions; what it does with a real engine is in scenario vllm_service."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import socket
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from gaudi_serve.service import vllm_container
+from test_plan import model, planned
+
+PROGRAM = Path(__file__).parents[2] / "roles/vllm_service/files/vllm-supervisor"
+
+
+@pytest.fixture(scope="module")
+def supervisor() -> ModuleType:
+    """Return the program as a module."""
+    loader = SourceFileLoader("vllm_supervisor", str(PROGRAM))
+    spec = importlib.util.spec_from_loader("vllm_supervisor", loader)
+    assert spec
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def one(supervisor: ModuleType, tmp_path: Path) -> Any:
+    """Return a supervisor of a planned model."""
+    (plan,) = planned(model(recipe_cache_path="/data/cache"))["models"]
+    path = tmp_path / "qwq.json"
+    path.write_text(json.dumps(vllm_container(plan)), encoding="utf-8")
+    return supervisor.Supervisor(path)
+
+
+def test_pause_grows_with_every_failure_and_starts_anew_with_another_launch(
+    supervisor: ModuleType, tmp_path: Path
+) -> None:
+    backoff = supervisor.Backoff(tmp_path, "a")
+    pauses = []
+    for _ in range(8):
+        pauses.append(backoff.seconds())
+        backoff.failed()
+    assert pauses == [0, 5, 10, 20, 40, 80, 160, 300]
+    assert supervisor.Backoff(tmp_path, "b").seconds() == 0
+    backoff.reset()
+    assert backoff.seconds() == 0
+    (tmp_path / "failures.json").write_text("{half", encoding="utf-8")
+    assert backoff.seconds() == 0
+
+
+def test_container_gets_the_manuals_options_its_cards_and_nothing_more(one: Any) -> None:
+    options = one.options([6, 7])
+    text = " ".join(options)
+    for wanted in (
+        "--name vllm-qwq",
+        "--network host",
+        "--ipc host",
+        "--cap-add SYS_NICE",
+        "--runtime habana",
+        "--env HABANA_VISIBLE_DEVICES=6,7",
+        "--volume /data/QwQ-32B:/data/QwQ-32B:ro",
+        "--security-opt no-new-privileges",
+    ):
+        assert wanted in text
+    assert "/data/cache/qwq/1.21.3-bfloat16-HL-225:rw" in text
+    assert "--privileged" not in options
+    assert "--rm" not in options
+
+
+def test_secret_file_is_named_only_where_there_is_one(one: Any) -> None:
+    assert not any(option.endswith(".secret") for option in one.options([0]))
+    one.path.with_suffix(".secret").write_text("VLLM_API_KEY=x\n", encoding="utf-8")
+    options = one.options([0])
+    assert str(one.path.with_suffix(".secret")) in options
+    assert not any("VLLM_API_KEY" in option for option in options)
+
+
+def test_taken_port_is_named(supervisor: ModuleType, one: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        one.launch["port"] = other.getsockname()[1]
+        with pytest.raises(supervisor.Trouble, match="cannot be used: Address already in use"):
+            one.port_must_be_free()
+
+
+def test_progress_becomes_the_units_status(supervisor: ModuleType, one: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[dict[str, Any]] = []
+    monkeypatch.setattr(supervisor, "notify", lambda **fields: told.append(fields))
+    one.progress("INFO [hpu_model_runner.py:1066] [Warmup][Prompt][3/24] batch_size:4 seq_len:768")
+    one.progress("INFO [hpu_model_runner.py:1066] [Warmup][Graph/Decode][48/48] batch_size:4")
+    one.progress("Loading safetensors checkpoint shards: 10%")
+    one.progress("something else")
+    one.ready = True
+    one.progress("[Warmup][Prompt][4/24]")
+    assert [fields["STATUS"] for fields in told] == [
+        "warming up: prompt graph 3 of 24",
+        "warming up: decode graph 48 of 48",
+        "loading weights",
+    ]
+
+
+def test_a_container_of_someone_else_is_left_alone(
+    supervisor: ModuleType, one: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = {"Config": {"Labels": {}}, "State": {"Running": True, "StartedAt": "now"}}
+    calls: list[tuple[str, ...]] = []
+    monkeypatch.setattr(one, "inspect", lambda: record)
+    monkeypatch.setattr(supervisor, "docker", lambda *arguments, **_: calls.append(arguments))
+    with pytest.raises(supervisor.Trouble, match="gaudi-serve did not make it"):
+        one.adopted()
+    one.remove()
+    assert calls == []
+    record["Config"]["Labels"] = one.labels()
+    assert one.adopted()
+    record["Config"]["Labels"] = {**one.labels(), "gaudi-serve.digest": "old"}
+    assert not one.adopted()
+    assert [call[0] for call in calls] == ["stop", "rm"]
+
+
+def test_cards_are_resolved_from_the_modules(
+    supervisor: ModuleType, one: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(supervisor, "ACCEL", tmp_path / "accel")
+    for index, module in ((3, 0), (5, 1)):
+        device = tmp_path / f"accel/accel{index}/device"
+        device.mkdir(parents=True)
+        (device / "module_id").write_text(f"{module}\n", encoding="ascii")
+    assert one.cards() == [3, 5]
+    one.launch["module_ids"] = [0, 7]
+    one.stopping.set()
+    with pytest.raises(supervisor.Trouble, match=r"waiting for cards \[7\]"):
+        one.cards()
