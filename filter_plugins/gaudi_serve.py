@@ -32,6 +32,7 @@ from gaudi_serve.launch import vllm_launch
 from gaudi_serve.plan import model_weights, vllm_plan
 from gaudi_serve.report import endpoint_table, plan_refusal, system_refusal
 from gaudi_serve.service import (
+    missing_images,
     vllm_api_keys,
     vllm_container,
     vllm_secret_files,
@@ -40,6 +41,7 @@ from gaudi_serve.service import (
     vllm_service_summary,
     vllm_start_limits,
     vllm_unit_paths,
+    vllm_withdrawn_secrets,
 )
 
 
@@ -63,6 +65,7 @@ class FilterModule:
             hpu_padded_shape,
             hugepages_wanted,
             kernel_arguments_wanted,
+            missing_images,
             model_weights,
             plan_refusal,
             sysctl_conflicts,
@@ -78,5 +81,6 @@ class FilterModule:
             vllm_service_summary,
             vllm_start_limits,
             vllm_unit_paths,
+            vllm_withdrawn_secrets,
         )
         return {function.__name__: as_filter(function) for function in functions}

@@ -73,7 +73,11 @@ def host_facts(system: dict[str, Any], services: dict[str, Any], weights: list[s
         "accelerator": accelerator,
         **cards,
         **observe_host.network(),
-        "services": {name: {key: unit[key] for key in keep} for name, unit in services["units"].items()},
+        "services": {
+            # A container that warms up holds its cards and its port before its unit is active.
+            name: {**{key: unit[key] for key in keep}, "holds": bool((unit["container"] or {}).get("running"))}
+            for name, unit in services["units"].items()
+        },
         "ports": observe_host.ports(),
         "weights": observe_host.weights(weights),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -36,17 +37,36 @@ def playbook(host: Any) -> Callable[..., Run]:
     """
     inventory = Path(os.environ["MOLECULE_SCENARIO_DIRECTORY"]) / "inventory"
 
-    def run(name: str, *arguments: str, **extra: Any) -> Run:
+    environment = {**os.environ, "ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"}
+
+    def run(name: str, *arguments: str, until: Callable[[], bool] | None = None, **extra: Any) -> Run:
         argv = ["ansible-playbook", "-i", str(inventory), str(PROJECT / name), *arguments]
         for key, value in extra.items():
             argv += ["-e", json.dumps({key: value})]
-        environment = {**os.environ, "ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"}
+        if until is not None:
+            return cut_off(argv, environment, until)
         done = subprocess.run(
             argv, cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=600, check=False
         )
         return Run(done.returncode, done.stdout + done.stderr)
 
     return run
+
+
+def cut_off(argv: list[str], environment: dict[str, str], until: Callable[[], bool]) -> Run:
+    """Start a run and kill it, and all that it has started, as soon as the condition holds."""
+    with subprocess.Popen(
+        argv,
+        cwd=PROJECT,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as process:
+        reached = eventually(until, 120)
+        os.killpg(process.pid, signal.SIGKILL)
+    assert reached, "the run ended before it could be cut off"
+    return Run(process.returncode, "")
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ def daemon_json(text: str | None, habana: bool, live_restore: bool, data_root: s
     except ValueError as problem:
         at = f"line {problem.lineno}, column {problem.colno}" if isinstance(problem, json.JSONDecodeError) else "?"
         detail = problem.msg if isinstance(problem, json.JSONDecodeError) else str(problem)
-        raise InputError(f"{where}: {at}: {detail}. The file is as it was; mend it and run again.") from problem
+        raise InputError(f"{where}: {at}: {detail}. The file is as it was; mend it and run again.") from None
     if not isinstance(found, dict) or not isinstance(found.get("runtimes", {}), dict):
         what = "runtimes" if isinstance(found, dict) else "the whole"
         raise InputError(f"{where}: {what} must be a JSON object. The file is as it was; mend it and run again.")
@@ -76,7 +76,7 @@ def container_runtime_changes(live: Mapping[str, Any], wanted: Mapping[str, Any]
         live: ``gaudi_runtime`` of the host.
         wanted: ``engine`` (distribution or vendor), ``habana`` (bool), ``habana_version`` (or empty),
             ``live_restore``, ``data_root`` (or empty), ``daemon_json``, ``habana_config``,
-            ``proxies`` (texts), ``http_proxy``, ``https_proxy``, ``no_proxy`` (or empty).
+            ``proxies`` (texts; empty where nothing is wanted).
 
     Returns:
         ``install_engine``, ``install_habana``, ``write``, ``reload``, ``restart``: what differs, as
@@ -127,10 +127,9 @@ def _restart(live: Mapping[str, Any], info: Mapping[str, Any], wanted: Mapping[s
     reasons = []
     if wanted["data_root"] and info["data_root"] != wanted["data_root"]:
         reasons.append(f"data-root: {info['data_root']} -> {wanted['data_root']}")
-    for key in ("http_proxy", "https_proxy", "no_proxy"):
-        # Values may carry credentials and are not read: only presence can be compared.
-        if bool(wanted[key]) != info[key] and wanted["proxies"]:
-            reasons.append(f"{key}: not as wanted")
+    if "proxy" in _files(live, wanted) or live["proxies_newer"]:
+        # Values may carry credentials: they are compared by digest and age, never read.
+        reasons.append("proxies: the running engine has others")
     return reasons
 
 

@@ -25,6 +25,6 @@ def as_filter(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return function(*args, **kwargs)
         except InputError as problem:
-            raise AnsibleFilterError(str(problem)) from problem
+            raise AnsibleFilterError(str(problem)) from None
 
     return call

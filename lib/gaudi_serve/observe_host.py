@@ -101,6 +101,8 @@ def weights(paths: list[str]) -> dict[str, Any]:
     for path in paths:
         try:
             config = json.loads(Path(path, "config.json").read_text(encoding="utf-8"))
+            if not isinstance(config, dict):
+                raise ValueError("config.json is no object")
             size = sum(part.stat().st_size for part in Path(path).glob("*.safetensors"))
             found[path] = {"config": config, "bytes": size}
         except (OSError, ValueError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,20 @@ def observe() -> dict[str, Any]:
         "reason": reason,
         "habana_config": read_text(HABANA_CONFIG),
         "proxies_sha256": sha256_file(PROXIES),
+        "proxies_newer": proxies_newer(),
         "enabled": run(["systemctl", "is-enabled", "docker"]).out.strip() == "enabled",
     }
+
+
+def proxies_newer() -> bool:
+    """Tell whether the file with the proxies has changed since the engine was started."""
+    shown = run(["systemctl", "show", "docker", "--property=ActiveEnterTimestampMonotonic", "--value"]).out.strip()
+    uptime = (read_text("/proc/uptime") or "0").split()[0]
+    file = Path(PROXIES)
+    if not file.exists() or not shown.isdigit() or shown == "0":
+        return False
+    started = time.time() - float(uptime) + int(shown) / 1e6
+    return file.stat().st_mtime > started
 
 
 def packages() -> dict[str, str]:
@@ -56,10 +69,7 @@ def daemon_info() -> tuple[dict[str, Any] | None, str | None]:
         "live_restore": "LiveRestoreEnabled",
         "data_root": "DockerRootDir",
     }
-    # Whether, not which: a proxy's address may carry credentials.
-    proxies = {"http_proxy": "HttpProxy", "https_proxy": "HttpsProxy", "no_proxy": "NoProxy"}
     return {
         "runtimes": runtimes,
         **{name: info.get(key) for name, key in keys.items()},
-        **{name: bool(info.get(key)) for name, key in proxies.items()},
     }, None

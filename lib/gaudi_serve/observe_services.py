@@ -14,16 +14,22 @@ CONFIG = Path("/etc/gaudi-serve")
 STATE = Path("/var/lib/gaudi-serve")
 MARKER = "X-Gaudi-Serve="
 SUPERVISOR = Path("/usr/local/lib/gaudi-serve/vllm-supervisor")
-PROPERTIES = "Id,ActiveState,SubState,UnitFileState,StatusText,NRestarts,MainPID,ActiveEnterTimestampMonotonic,Job"
+PROPERTIES = "Id,ActiveState,SubState,UnitFileState,StatusText,NRestarts,Job,NeedDaemonReload"
 
 
 def observe() -> dict[str, Any]:
-    """Return ``{units: {model: state}, supervisor_sha256, images: {tag: id}}``."""
+    """Return ``{units: {model: state}, orphans: [container], supervisor_sha256, images: {name: id}}``."""
     names = [name for path in sorted(UNITS.glob("vllm-*.service")) if (name := managed_name(path))]
     shown = _show_units(names)
     containers = _containers()
     units = {name: _unit(name, shown.get(name, {}), containers.get(f"vllm-{name}")) for name in names}
-    return {"units": units, "supervisor_sha256": sha256_file(SUPERVISOR), "images": _images()}
+    orphans = sorted(set(containers) - {f"vllm-{name}" for name in names})
+    return {
+        "units": units,
+        "orphans": orphans,
+        "supervisor_sha256": sha256_file(SUPERVISOR),
+        "images": _images(),
+    }
 
 
 def managed_name(path: Path) -> str | None:
@@ -49,10 +55,10 @@ def _unit(name: str, shown: dict[str, str], container: dict[str, Any] | None) ->
         "active": shown.get("ActiveState") == "active" and not int(shown.get("Job") or 0),
         "state": shown.get("ActiveState", "inactive"),
         "sub_state": shown.get("SubState", "dead"),
+        "need_reload": shown.get("NeedDaemonReload") == "yes",
         "enabled": shown.get("UnitFileState") == "enabled",
         "status": shown.get("StatusText", ""),
         "restarts": int(shown.get("NRestarts") or 0),
-        "since_monotonic_us": int(shown.get("ActiveEnterTimestampMonotonic") or 0),
         "container": container,
         "smoke": smoke if smoke and started and smoke.get("container_started") == started else None,
     }
@@ -91,8 +97,15 @@ def _containers() -> dict[str, dict[str, Any]]:
 
 
 def _images() -> dict[str, str]:
-    rows = run(["docker", "image", "ls", "--no-trunc", "--format", "{{.Repository}}:{{.Tag}} {{.ID}}"])
-    return dict(line.split(" ", 1) for line in rows.out.splitlines() if " " in line)
+    columns = "{{.Repository}} {{.Tag}} {{.Digest}} {{.ID}}"
+    listed = run(["docker", "image", "ls", "--digests", "--no-trunc", "--format", columns])
+    images = {}
+    for row in [line.split() for line in listed.out.splitlines()]:
+        if len(row) == 4:
+            images[f"{row[0]}:{row[1]}"] = row[3]
+            if row[2] != "<none>":
+                images[f"{row[0]}@{row[2]}"] = row[3]
+    return images
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def place(specs: list[Spec], host: Mapping[str, Any], host_name: str) -> tuple[d
     placed: dict[str, list[int]] = {}
     errors: Errors = []
     for spec in sorted(specs, key=lambda item: not item.get("module_ids")):
-        wish = spec.get("module_ids") or _running(spec, host, ledger, modules)
+        wish = spec.get("module_ids") or _running(spec, host, {**strangers, **ledger}, modules)
         problem = None
         if wish:
             problem = _refusal(spec, wish, modules, ledger, strangers)
@@ -49,11 +49,11 @@ def place(specs: list[Spec], host: Mapping[str, Any], host_name: str) -> tuple[d
 
 
 def own_cards(host: Mapping[str, Any]) -> dict[int, str]:
-    """Return ``{module_id: model}`` of the cards that this toolkit's own running services hold."""
+    """Return ``{module_id: model}`` of the cards that this toolkit's own running containers hold."""
     return {
         int(number): name
         for name, service in host.get("services", {}).items()
-        if service.get("active")
+        if service.get("active") or service.get("holds")
         for number in service.get("module_ids", [])
     }
 
@@ -61,7 +61,7 @@ def own_cards(host: Mapping[str, Any]) -> dict[int, str]:
 def _running(spec: Spec, host: Mapping[str, Any], ledger: Mapping[int, str], modules: Mapping[int, Any]) -> list[int]:
     cards = [int(number) for number in host.get("services", {}).get(spec["name"], {}).get("module_ids", [])]
     usable = len(cards) == spec["tensor_parallel_size"] and all(
-        number in modules and number not in ledger for number in cards
+        number in modules and number not in taken for number in cards
     )
     return cards if usable else []
 

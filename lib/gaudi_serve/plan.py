@@ -110,7 +110,7 @@ def _specs(
     for given in models:
         entry: Mapping[str, Any] = {}
         if isinstance(given, Mapping) and given.get("model") is not None:
-            entry = catalog.get(given["model"], {})
+            entry = catalog.get(given["model"], {}) if isinstance(given["model"], str) else {}
             if not entry:
                 known = "is not in the catalog, which has " + (", ".join(sorted(catalog)) or "nothing")
                 errors.append(finding_error(host_name, given, "model", given["model"], known))
@@ -142,7 +142,7 @@ def _duplicates(specs: Sequence[Model], host_name: str) -> Errors:
                 free = f"belongs to model {first[spec[key]]} already"
                 if key == "port":
                     used = {other["port"] for other in specs}
-                    free += f"; {next(port for port in range(spec[key], 65536) if port not in used)} is free"
+                    free += f"; {next((port for port in range(30001, 65536) if port not in used), 1024)} is free"
                 errors.append(finding_error(host_name, spec, key, spec[key], free))
             else:
                 first[spec[key]] = spec["name"]
@@ -151,7 +151,12 @@ def _duplicates(specs: Sequence[Model], host_name: str) -> Errors:
 
 def _host_errors(specs: Sequence[Model], host: Mapping[str, Any], host_name: str) -> Errors:
     errors = []
-    own_ports = {str(service.get("port")) for service in host.get("services", {}).values()}
+    # A stopped model's port may be somebody else's by now.
+    own_ports = {
+        str(service.get("port"))
+        for service in host.get("services", {}).values()
+        if service.get("active") or service.get("holds")
+    }
     for spec in specs:
         program = host.get("ports", {}).get(str(spec["port"]))
         if program and str(spec["port"]) not in own_ports:
@@ -160,15 +165,28 @@ def _host_errors(specs: Sequence[Model], host: Mapping[str, Any], host_name: str
         if not spec.get("image"):
             allowed = "is required: the serving image, here or as vllm_model_defaults.image"
             errors.append(finding_error(host_name, spec, "image", None, allowed))
+        if host.get("accelerator") == "cpu":
+            errors += [finding_error(host_name, spec, *problem) for problem in _cpu_problems(spec)]
         weights = host.get("weights", {})
         if spec["weights"] in weights:
             errors += [finding_error(host_name, spec, *problem) for problem in _weights_problems(spec, weights, host)]
     return errors
 
 
+def _cpu_problems(spec: Model) -> list[tuple[str, Any, str]]:
+    problems: list[tuple[str, Any, str]] = []
+    if spec["launch_profile"] != "vllm":
+        problems.append(("launch_profile", spec["launch_profile"], "needs Gaudi cards; a CPU host takes vllm"))
+    if spec.get("module_ids"):
+        problems.append(("module_ids", spec["module_ids"], "are Gaudi cards, of which this CPU host has none"))
+    return problems
+
+
 def _weights_problems(spec: Model, weights: Mapping[str, Any], host: Mapping[str, Any]) -> list[tuple[str, Any, str]]:
     if weights[spec["weights"]] is None:
         return [("weights", spec["weights"], "holds no readable config.json on this host; put the model there first")]
+    if not weights[spec["weights"]]["bytes"]:
+        return [("weights", spec["weights"], "holds no *.safetensors files on this host; is the download complete?")]
     config = weights[spec["weights"]]["config"]
     cards, heads, kv_heads = (
         spec["tensor_parallel_size"],

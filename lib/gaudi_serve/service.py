@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .errors import InputError
+from .spec import VARIABLE
 
 UNITS = "/etc/systemd/system"
 CONFIG = "/etc/gaudi-serve"
@@ -93,6 +94,7 @@ def vllm_service_changes(
             {"path": path, **file} for path, file in files.items() if _sha256(file["content"]) != _live(path, units)
         ],
         "remove": sorted(set(units) - set(planned)),
+        "orphans": list(live.get("orphans", [])),
         "stop": [],
         "start": [],
         "restart": [],
@@ -101,7 +103,8 @@ def vllm_service_changes(
     for name, model in planned.items():
         _unit_changes(changes, name, model, units.get(name, {}), name in secrets)
     written = {file["model"] for file in changes["write"] if file["path"].endswith(".service")}
-    changes["reload"] = bool(written or changes["remove"])
+    stale = any(unit.get("need_reload") for unit in units.values())
+    changes["reload"] = bool(written or changes["remove"] or stale)
     waiting = {
         name
         for name, model in planned.items()
@@ -149,20 +152,43 @@ def vllm_secret_files(
 ) -> list[dict[str, str]]:
     """Return the secret environment file of every planned model, for module gaudi_files.
 
-    Raises:
-        InputError: for a secret of a model that is not planned or that spans lines; never with its value.
+    Secrets of models that this host does not have are passed over: a group's hosts share one variable.
     """
-    names = {model["name"] for model in models}
-    files = []
+    return [
+        {
+            "path": f"{CONFIG}/{model['name']}.secret",
+            "content": "".join(f"{key}={value}\n" for key, value in sorted(secrets[model["name"]].items())),
+            "mode": "0600",
+        }
+        for model in models
+        if secrets.get(model["name"])
+    ]
+
+
+def vllm_withdrawn_secrets(live: Mapping[str, Any], secrets: Mapping[str, Any]) -> list[str]:
+    """Return the secret files on the host whose model has no secrets any more."""
+    return [
+        f"{CONFIG}/{name}.secret"
+        for name, unit in sorted(live["units"].items())
+        if unit.get("secret_mtime") and not secrets.get(name)
+    ]
+
+
+def secrets_refusal(secrets: Any, host_name: str = "this host") -> list[str]:
+    """Return what is wrong with the secrets, never with a value."""
+    if not isinstance(secrets, Mapping):
+        return [f"{host_name}: vllm_secrets: must be a mapping of models"]
+    reasons = []
     for model, variables in secrets.items():
-        if model not in names:
-            raise InputError(f"vllm_secrets: {model!r} is no model of this host; models are {sorted(names)}")
+        if not isinstance(variables, Mapping):
+            reasons.append(f"{host_name}: vllm_secrets: {model}: must be a mapping of environment variables")
+            continue
         for name, value in variables.items():
-            if not str(value).isprintable():
-                raise InputError(f"vllm_secrets: {model}: {name} must be one line of printable text")
-        content = "".join(f"{name}={value}\n" for name, value in sorted(variables.items()))
-        files.append({"path": f"{CONFIG}/{model}.secret", "content": content, "mode": "0600"})
-    return files
+            if not isinstance(name, str) or not VARIABLE.fullmatch(name):
+                reasons.append(f"{host_name}: vllm_secrets: {model}: {name!r} is no name of a variable")
+            elif not isinstance(value, (str, int)) or not str(value).isprintable() or not str(value):
+                reasons.append(f"{host_name}: vllm_secrets: {model}: {name} must be one line of printable text")
+    return reasons
 
 
 def vllm_api_keys(secrets: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
@@ -183,9 +209,10 @@ def vllm_unit_paths(names: Sequence[str]) -> list[str]:
         path
         for name in names
         for path in (
-            f"{UNITS}/vllm-{name}.service",
             *[f"{CONFIG}/{name}.{kind}" for kind in ("env", "json", "secret")],
             f"/var/lib/gaudi-serve/{name}/smoke.json",
+            # Last: by it a run that was cut off here is finished by the next.
+            f"{UNITS}/vllm-{name}.service",
         )
     ]
 
@@ -195,5 +222,23 @@ def vllm_service_summary(changes: Mapping[str, Any]) -> list[str]:
     lines = [f"write {file['path']}" for file in changes["write"]]
     if changes["supervisor"]:
         lines.append("write the supervisor")
+    lines += [f"remove container {name}, which has no unit" for name in changes["orphans"]]
     lines += [f"{verb} {name}" for verb in ("remove", "stop", "start", "restart") for name in changes[verb]]
     return lines + [f"ask {name}" for name in changes["smoke"]]
+
+
+def image_name(name: str) -> str:
+    """Return an image's name as the engine lists it: with a tag or digest, without the default registry."""
+    short = name.removeprefix("docker.io/").removeprefix("library/")
+    has_tag = "@" in short or ":" in short.rpartition("/")[2]
+    return short if has_tag else f"{short}:latest"
+
+
+def missing_images(wanted: Sequence[Mapping[str, Any]], images: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return those of the wanted images that the host's engine lacks.
+
+    Args:
+        wanted: ``vllm_image_images``.
+        images: ``gaudi_services.images`` of the host.
+    """
+    return [image for image in wanted if image_name(str(image["name"])) not in images]

@@ -31,8 +31,11 @@ def ask(
     headers = {"Content-Type": "application/json"}
     if api_key:
         headers["Authorization"] = f"Bearer {api_key}"
-    listed = json.loads(b"".join(_request(model, "GET", "/v1/models", None, headers, deadline)))
-    names = [entry["id"] for entry in listed["data"]]
+    listed = b"".join(_request(model, "GET", "/v1/models", None, headers, deadline))
+    try:
+        names = [entry["id"] for entry in json.loads(listed)["data"]]
+    except (ValueError, LookupError, TypeError) as problem:
+        raise Unhealthy(f"/v1/models is not vLLM's: {listed[:200]!r}; is another program there?") from problem
     if served not in names:
         raise Unhealthy(f"/v1/models lists {names}, not {served}")
     body = {
@@ -45,7 +48,11 @@ def ask(
     for line in _request(model, "POST", "/v1/chat/completions", json.dumps(body), headers, deadline):
         if not line.startswith(b"data: {"):
             continue
-        for choice in json.loads(line[len(b"data: ") :]).get("choices", []):
+        try:
+            choices = json.loads(line[len(b"data: ") :]).get("choices", [])
+        except ValueError as problem:
+            raise Unhealthy(f"the chat completion sent a line that is no JSON: {line[:200]!r}") from problem
+        for choice in choices:
             delta = choice.get("delta", {})
             # A reasoning model's first words come in a field of their own.
             piece = delta.get("content") or delta.get("reasoning_content") or delta.get("reasoning") or ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,7 +13,11 @@ from .vllm_options import OPTION_NAMES
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-SECRET = re.compile(r"(API_KEY|TOKEN|PASSWORD|SECRET)S?$", re.IGNORECASE)
+SECRET = re.compile(r"(API_KEY|TOKEN|PASSWORD|SECRET)$", re.IGNORECASE)
+# Options of vLLM whose value would be seen in a process list, and the variable that is not.
+SECRET_OPTIONS = {"api_key": "VLLM_API_KEY", "hf_token": "HF_TOKEN"}
+# Names of files and folders that the toolkit has beside those of the models.
+RESERVED = ("docker-proxy", "images")
 Finding = tuple[str, Any, str]  # key, value, what is allowed
 Check = Callable[[Any], str | None]
 
@@ -50,6 +55,8 @@ def _path(value: Any) -> str | None:
 
 
 def _name(value: Any) -> str | None:
+    if value in RESERVED:
+        return f"another name: {' and '.join(RESERVED)} are the toolkit's own"
     fits = isinstance(value, str) and NAME.fullmatch(value)
     return None if fits else "1 to 63 small letters, digits, dots, dashes and underscores, a letter or digit first"
 
@@ -88,6 +95,7 @@ def _mounts(value: Any) -> str | None:
         and {"source", "target"} <= set(item) <= {"source", "target", "read_only"}
         and not _path(item["source"])
         and not _path(item["target"])
+        and isinstance(item.get("read_only", True), bool)
         for item in value
     )
     return None if good else "a list of {source: /path, target: /path, read_only: true}"
@@ -139,13 +147,26 @@ def findings(spec: Any) -> list[Finding]:
             if allowed and not any(key == other for other, _, _ in found):
                 # A whole environment may hold the very secret that is refused.
                 found.append((key, "(hidden)" if key == "env" else value, allowed))
-        elif key == "api_key":
-            found.append((key, "(hidden)", "not here: a secret belongs in vllm_secrets as VLLM_API_KEY"))
+        elif key in SECRET_OPTIONS:
+            found.append((key, "(hidden)", f"not here: a secret belongs in vllm_secrets as {SECRET_OPTIONS[key]}"))
         elif key not in OPTION_NAMES:
             found.append((str(key), value, _near(str(key))))
-        elif isinstance(value, str) and not value.isprintable():
-            found.append((key, value, "a text of one line"))
+        elif allowed := _option(value):
+            found.append((key, value, allowed))
     return found
+
+
+def _option(value: Any) -> str | None:
+    """What is wrong with the value of a vLLM option that the toolkit passes on."""
+    if isinstance(value, str):
+        if value.lower() in ("true", "false", "yes", "no"):
+            return "true or false without quotes"
+        return None if value.isprintable() else "a text of one line"
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return "texts, numbers, true or false, and lists and mappings of them (quote dates)"
+    return None
 
 
 def _near(key: str) -> str:

@@ -2,7 +2,8 @@
 
 The union of what the vendor's fork of release 1.21 and vLLM 0.32 know: the serving image has the
 last word, this list is there to catch a misspelt key before anything is changed. Left out are
-``model`` and ``config``, which this toolkit sets, and ``api_key``, which would end up in a process list.
+``model`` and ``config``, which this toolkit sets, ``api_key`` and ``hf_token``, which would end up
+in a process list.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ OPTION_NAMES = frozenset(
     fault_tolerance_config fingerprint_mode fingerprint_value fully_sharded_loras
     gdn_prefill_backend generation_config gpu_memory_utilization grpc grpc_port
     guided_decoding_backend h11_max_header_count h11_max_incomplete_event_size hf_config_path
-    hf_overrides hf_token host ignore_patterns interleave_mm_strings io_processor_plugin
+    hf_overrides host ignore_patterns interleave_mm_strings io_processor_plugin
     ir_op_priority jit_monitor_mode jit_monitor_verbose kda_decode_backend kda_prefill_backend
     kernel_config kv_cache_dtype kv_cache_dtype_skip_layers kv_cache_memory_bytes kv_cache_metrics
     kv_cache_metrics_sample kv_events_config kv_offloading_backend kv_offloading_size

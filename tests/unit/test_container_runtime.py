@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any
 
@@ -71,13 +72,13 @@ def test_habana_config(text: str | None, expected: str) -> None:
 def live(**more: Any) -> dict[str, Any]:
     """Return an engine that is all that is wanted."""
     info = {"runtimes": {"habana": runtime.HABANA}, "live_restore": True, "data_root": "/var/lib/docker"}
-    proxies = {"http_proxy": False, "https_proxy": False, "no_proxy": False}
     base = {
         "packages": {"docker.io": "20", "habanalabs-container-runtime": "1.21.3-57"},
         "daemon_json": "D",
         "habana_config": "C",
         "proxies_sha256": None,
-        "info": {**info, **proxies, "default_runtime": "runc"},
+        "proxies_newer": False,
+        "info": {**info, "default_runtime": "runc"},
         "reason": None,
         "enabled": True,
     }
@@ -88,7 +89,7 @@ def wanted(**more: Any) -> dict[str, Any]:
     """Return what the role asks for."""
     base = {"engine": "distribution", "habana": True, "habana_version": "", "live_restore": True, "data_root": ""}
     texts = {"daemon_json": "D", "habana_config": "C", "proxies": ""}
-    return {**base, **texts, "http_proxy": "", "https_proxy": "", "no_proxy": "", **more}
+    return {**base, **texts, **more}
 
 
 def due(state: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -113,8 +114,14 @@ def test_only_the_running_engine_counts() -> None:
 
 
 def test_proxies() -> None:
-    found = due(live(), https_proxy="http://p", proxies="text")
-    assert found == {"write": ["proxy"], "restart": ["https_proxy: not as wanted"]}
+    restart = ["proxies: the running engine has others"]
+    assert due(live(), proxies="text") == {"write": ["proxy"], "restart": restart}
+    assert due(live(proxies_sha256="other"), proxies="text") == {"write": ["proxy"], "restart": restart}
+    assert due(live(proxies_sha256="other")) == {"write": ["proxy"], "restart": restart}
+    # A run cut off between the file and the restart.
+    same = hashlib.sha256(b"text").hexdigest()
+    assert due(live(proxies_sha256=same), proxies="text") == {}
+    assert due(live(proxies_sha256=same, proxies_newer=True), proxies="text") == {"restart": restart}
 
 
 def test_packages() -> None:

@@ -114,6 +114,19 @@ def test_a_running_model_keeps_its_cards_when_another_comes() -> None:
     assert not set(cards["new"]) & {2, 3}
 
 
+def test_a_model_that_warms_up_holds_its_own_cards_and_port() -> None:
+    services = {"qwq": {"module_ids": [2, 3], "port": 30001, "digest": "x", "active": False, "holds": True}}
+    host = gaudi_host(services=services, ports={"30001": "python3 (pid 5)"})
+    for number in (2, 3):
+        host["modules"][number].update(in_use=True, held_by="python3 (pid 5)")
+    plan = vllm_plan([model()], host)
+    assert plan["errors"] == []
+    assert plan["models"][0]["module_ids"] == [2, 3]
+    # Stopped since, and another program there.
+    services["qwq"]["holds"] = False
+    assert {error["key"] for error in vllm_plan([model()], host)["errors"]} == {"port"}
+
+
 def test_models_without_cards_fill_one_numa_node_where_they_fit() -> None:
     plan = planned(model(name="a", tensor_parallel_size=1), model(name="b", port=2, tensor_parallel_size=4))
     cards = {item["name"]: item["module_ids"] for item in plan["models"]}
@@ -226,6 +239,62 @@ BAD: list[tuple[list[Any], dict[str, Any], list[str]]] = [
             "gaudi01: model qwq: skip_warmup 'no': true or false",
             "gaudi01: model ?: vllm_models 'qwq': a mapping a model, such as {name: qwq-32b, weights: /data/QwQ-32B}",
         ],
+    ),
+    (
+        [model(hf_token="s3cret")],
+        {},
+        ["gaudi01: model qwq: hf_token (hidden): not here: a secret belongs in vllm_secrets as HF_TOKEN"],
+    ),
+    (
+        [model(enforce_eager="false")],
+        {},
+        ["gaudi01: model qwq: enforce_eager 'false': true or false without quotes"],
+    ),
+    (
+        [model(name="docker-proxy")],
+        {},
+        [
+            "gaudi01: model docker-proxy: name 'docker-proxy': another name: docker-proxy and images are "
+            "the toolkit's own"
+        ],
+    ),
+    (
+        [model(mounts=[{"source": "/a", "target": "/b", "read_only": "false"}])],
+        {},
+        [
+            "gaudi01: model qwq: mounts [{'source': '/a', 'target': '/b', 'read_only': 'false'}]: "
+            "a list of {source: /path, target: /path, read_only: true}"
+        ],
+    ),
+    (
+        [model(module_ids=[0, 1])],
+        {"accelerator": "cpu"},
+        [
+            "gaudi01: model qwq: module_ids [0, 1]: are Gaudi cards, of which this CPU host has none",
+        ],
+    ),
+    (
+        [model(launch_profile="aice_1_21")],
+        {"accelerator": "cpu"},
+        ["gaudi01: model qwq: launch_profile 'aice_1_21': needs Gaudi cards; a CPU host takes vllm"],
+    ),
+    (
+        [model()],
+        {"weights": {"/data/QwQ-32B": {"config": QWQ, "bytes": 0}}},
+        [
+            "gaudi01: model qwq: weights '/data/QwQ-32B': holds no *.safetensors files on this host; "
+            "is the download complete?"
+        ],
+    ),
+    (
+        [model(model=["qwq"])],
+        {},
+        ["gaudi01: model qwq: model ['qwq']: is not in the catalog, which has nothing"],
+    ),
+    (
+        [model(port=65535), model(name="b", port=65535)],
+        {},
+        ["gaudi01: model b: port 65535: belongs to model qwq already; 30001 is free"],
     ),
     (
         [model(model="qwen9")],

@@ -40,6 +40,19 @@ def test_missing_card_wrong_driver_wrong_kind() -> None:
     ]
 
 
+def test_what_a_run_would_trip_over_later_is_refused_now() -> None:
+    assert refusal(release="1.21") == ["gaudi01: gaudi_release 1.21: a quoted release such as '1.21.3'"]
+    (broken,) = refusal(daemon='{"a": 1,}')
+    assert broken.startswith("gaudi01: /etc/docker/daemon.json: line 1, column ")
+    assert refusal(secrets={"a": "b"}) == ["gaudi01: vllm_secrets: a: must be a mapping of environment variables"]
+    plan = planned(model(image="typo:1"))
+    system, host = DEBIAN, gaudi_host(driver_version="1.21.0")
+    assert plan_refusal(plan, system, host, images=["typo:1"]) == []
+    assert plan_refusal(plan, system, host, host_name="gaudi01", images=["vllm:1"]) == [
+        "gaudi01: model qwq: image 'typo:1': neither on this host nor in vllm_images; there are ['vllm:1']"
+    ]
+
+
 def test_errors_of_the_plan_are_reasons() -> None:
     plan = planned(model(port=0))
     assert plan_refusal(plan, DEBIAN, gaudi_host(driver_version="1.21.0")) == [

@@ -128,16 +128,54 @@ def test_broken_template_is_named(models: list[dict[str, Any]]) -> None:
         service.vllm_service_files(models, "{{ nonsense }}")
 
 
-def test_secret_files_never_show_a_value(models: list[dict[str, Any]]) -> None:
-    (file,) = service.vllm_secret_files({"qwq": {"VLLM_API_KEY": "s3cret"}}, models)
+def test_secret_files_are_those_of_this_hosts_models(models: list[dict[str, Any]]) -> None:
+    secrets = {"qwq": {"VLLM_API_KEY": "s3cret"}, "elsewhere": {"A": "b"}}
+    (file,) = service.vllm_secret_files(secrets, models)
     assert file == {"path": "/etc/gaudi-serve/qwq.secret", "content": "VLLM_API_KEY=s3cret\n", "mode": "0600"}
-    for secrets, message in (
-        ({"qwen": {"A": "s3cret"}}, r"'qwen' is no model of this host; models are \['qwq', 'two'\]"),
-        ({"qwq": {"A": "s3cret\nB=1"}}, "qwq: A must be one line of printable text"),
-    ):
-        with pytest.raises(InputError, match=message) as problem:
-            service.vllm_secret_files(secrets, models)
-        assert "s3cret" not in str(problem.value)
+
+
+def test_withdrawn_secret_is_removed(models: list[dict[str, Any]]) -> None:
+    state = live(models, secret_mtime=5.0)
+    assert service.vllm_withdrawn_secrets(state, {}) == ["/etc/gaudi-serve/qwq.secret"]
+    assert service.vllm_withdrawn_secrets(state, {"qwq": {"A": "b"}}) == []
+    with_secret = {"running": True, "digest": models[0]["digest"], "secret_mtime": "5.0"}
+    assert changes(models, live(models, container=with_secret))["restart"] == ["qwq"]
+
+
+@pytest.mark.parametrize(
+    ("secrets", "message"),
+    [
+        ("s3cret", "gaudi01: vllm_secrets: must be a mapping of models"),
+        ({"qwq": "s3cret"}, "gaudi01: vllm_secrets: qwq: must be a mapping of environment variables"),
+        ({"qwq": {"A B": "s3cret"}}, "gaudi01: vllm_secrets: qwq: 'A B' is no name of a variable"),
+        ({"qwq": {"A": "s3cret\nB=1"}}, "gaudi01: vllm_secrets: qwq: A must be one line of printable text"),
+        ({"qwq": {"A": ""}}, "gaudi01: vllm_secrets: qwq: A must be one line of printable text"),
+    ],
+)
+def test_wrong_secrets_are_named_but_never_shown(secrets: Any, message: str) -> None:
+    assert service.secrets_refusal(secrets, "gaudi01") == [message]
+    assert "s3cret" not in message
+
+
+def test_containers_without_a_unit_and_a_missed_reload_are_found(models: list[dict[str, Any]]) -> None:
+    state = {**live(models, need_reload=True), "orphans": ["vllm-gone"]}
+    found = changes(models, state)
+    assert (found["orphans"], found["reload"], found["due"]) == (["vllm-gone"], True, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("vllm", "vllm:latest"),
+        ("docker.io/library/debian:12", "debian:12"),
+        ("reg.example.net:5000/vllm", "reg.example.net:5000/vllm:latest"),
+        ("reg.example.net/vllm@sha256:ab", "reg.example.net/vllm@sha256:ab"),
+    ],
+)
+def test_image_names_are_compared_as_the_engine_lists_them(name: str, expected: str) -> None:
+    assert service.image_name(name) == expected
+    assert service.missing_images([{"name": name}], {expected: "id"}) == []
+    assert service.missing_images([{"name": name}], {}) == [{"name": name}]
 
 
 def test_small_helpers(models: list[dict[str, Any]]) -> None:

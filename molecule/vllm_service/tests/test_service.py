@@ -187,6 +187,35 @@ def test_progress_is_told_while_a_model_warms_up(playbook: Any) -> None:
     assert playbook("playbooks/models.yml").status == 0
 
 
+def test_run_cut_off_in_a_warm_up_is_finished_by_the_next(playbook: Any, unit: Any, started: Any) -> None:
+    slow = models(env={"STANDIN_STEP_S": "0.6"}, recipe_cache_path=None)
+    playbook("playbooks/models.yml", vllm_models=slow, until=lambda: "warming up" in unit("qwq-32b", "StatusText"))
+    before = started("qwq-32b")
+    run = playbook("playbooks/models.yml", vllm_models=slow)
+    assert run.status == 0, run.text
+    assert unit("qwq-32b", "ActiveState") == "active"
+    assert started("qwq-32b") == before
+    assert playbook("playbooks/models.yml", vllm_models=slow).changed_nothing
+    assert playbook("playbooks/models.yml").status == 0
+
+
+def test_withdrawn_secret_is_gone_for_good(host: Any, playbook: Any, ask: Any) -> None:
+    run = playbook("playbooks/models.yml", vllm_secrets={})
+    assert run.status == 0, run.text
+    assert not host.file("/etc/gaudi-serve/qwen2.5-7b.secret").exists
+    assert ask(30002, "qwen2.5-7b")["choices"]
+    assert playbook("playbooks/models.yml", vllm_secrets={}).changed_nothing
+    assert playbook("playbooks/models.yml").status == 0
+    assert "choices" not in ask(30002, "qwen2.5-7b")
+
+
+def test_forgotten_inventory_removes_nothing(playbook: Any, unit: Any) -> None:
+    run = playbook("playbooks/models.yml", vllm_models=None)
+    assert run.status != 0
+    assert "vllm_models is not set, but this host serves qwen2.5-7b, qwq-32b" in " ".join(run.text.split())
+    assert unit("qwq-32b", "ActiveState") == "active"
+
+
 def test_server_that_cannot_start_ends_the_run_with_its_journal(playbook: Any, unit: Any) -> None:
     broken = models(env={"STANDIN_FAULT": "crash_in_warmup"})
     run = playbook("playbooks/models.yml", vllm_models=broken)
