@@ -58,7 +58,7 @@ def own_cards(host: Mapping[str, Any]) -> dict[int, str]:
     }
 
 
-def _running(spec: Spec, host: Mapping[str, Any], ledger: Mapping[int, str], modules: Mapping[int, Any]) -> list[int]:
+def _running(spec: Spec, host: Mapping[str, Any], taken: Mapping[int, str], modules: Mapping[int, Any]) -> list[int]:
     cards = [int(number) for number in host.get("services", {}).get(spec["name"], {}).get("module_ids", [])]
     usable = len(cards) == spec["tensor_parallel_size"] and all(
         number in modules and number not in taken for number in cards
@@ -70,7 +70,7 @@ def _refusal(
     spec: Spec,
     wish: list[int],
     modules: Mapping[int, Any],
-    ledger: Mapping[int, str],
+    taken: Mapping[int, str],
     strangers: Mapping[int, str],
 ) -> tuple[str, Any, str] | None:
     missing = [number for number in wish if number not in modules]
