@@ -70,7 +70,7 @@ def _refusal(
     spec: Spec,
     wish: list[int],
     modules: Mapping[int, Any],
-    taken: Mapping[int, str],
+    ledger: Mapping[int, str],
     strangers: Mapping[int, str],
 ) -> tuple[str, Any, str] | None:
     missing = [number for number in wish if number not in modules]
