@@ -6,9 +6,8 @@ SHELL := /bin/bash
 VENV = $(shell scripts/environment)
 RUN = PATH="$(VENV)/bin:$$PATH"
 TESTHOSTS = molecule/shared/testhosts
+CACHE = $(or $(GAUDI_SERVE_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/gaudi-serve)
 SCENARIOS ?= default host_tuning container_runtime vllm_service
-PYTHON_FILES = lib library filter_plugins action_plugins tests molecule roles/vllm_service/files/vllm-supervisor \
-	roles/vllm_image/files/build_cpu_image molecule/shared/testhosts
 
 .PHONY: help deps demo demo-stop test lint unit molecule bench clean
 
@@ -39,6 +38,8 @@ molecule: deps ## The molecule scenarios: make molecule SCENARIOS="host_tuning"
 bench: ## Figures, as ratios in one run; fails on nothing
 	@$(RUN) scripts/bench
 
-clean: ## Remove hosts, images and archives, and give the kernel its old values back
-	@$(RUN) $(TESTHOSTS) clean
+clean: ## Remove hosts, images, archives and the environment, and give the kernel its old values back
+	@$(TESTHOSTS) clean
+	@rm -rf "$(CACHE)"/venv-* "$(CACHE)"/*.lock "$(CACHE)"/engine.log
+	@[ ! -d "$(CACHE)" ] || rmdir --ignore-fail-on-non-empty "$(CACHE)"
 	@rm -rf .ansible .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .molecule
