@@ -13,6 +13,7 @@ ARGUMENT = re.compile(r"[\w.,:+@/-]+(=[\w.,:+@/=-]*)?")
 TUNED = ("cpufreq.default_governor=performance", "intel_idle.max_cstate=0")
 # Without these, kernel 6.8 (Ubuntu 22.04.5 and 24.04.2) can garble results on Gaudi.
 IOMMU, IOMMU_KERNEL = ("intel_iommu=on", "iommu=pt"), (6, 8)
+IOMMU_CHOICES = ("auto", "on", "off")
 
 
 def kernel_arguments_wanted(system: Mapping[str, Any], iommu: str, given: Any = None) -> list[str]:
@@ -24,39 +25,69 @@ def kernel_arguments_wanted(system: Mapping[str, Any], iommu: str, given: Any = 
         given: the user's own list, which then is the whole list.
 
     Raises:
-        InputError: for an argument that is no text such as ``iommu=pt``.
+        InputError: for an argument that is no text such as ``iommu=pt`` or comes twice, and for another iommu.
     """
+    # Ansible's own check takes YAML's bare on and off for the choices of that name, and hands booleans on.
+    if not isinstance(iommu, str) or iommu not in IOMMU_CHOICES:
+        raise InputError(
+            f"host_tuning_iommu: {iommu!r}: 'auto', 'on' or 'off', quoted: YAML reads bare ones as booleans"
+        )
     if given is not None:
-        for argument in given if isinstance(given, list) else [given]:
-            if not isinstance(argument, str) or not ARGUMENT.fullmatch(argument):
-                raise InputError(
-                    f"host_tuning_kernel_args: {argument!r}: a quoted text such as 'iommu=pt', without blanks or quotes"
-                )
-        if not isinstance(given, list):
-            raise InputError(f"host_tuning_kernel_args: {given!r}: a list of quoted texts such as ['iommu=pt']")
-        return list(given)
+        return _given_arguments(given)
     version = re.match(r"(\d+)\.(\d+)", system["kernel"])
     new = version is not None and (int(version[1]), int(version[2])) >= IOMMU_KERNEL
     needed = iommu == "on" or (iommu == "auto" and system["accelerator"] == "gaudi" and new)
     return [*TUNED, *(IOMMU if needed else ())]
 
 
-def hugepages_wanted(tuning: Mapping[str, Any], wish: int, fraction: float) -> dict[str, Any]:
+def _given_arguments(given: Any) -> list[str]:
+    for argument in given if isinstance(given, list) else [given]:
+        if not isinstance(argument, str) or not ARGUMENT.fullmatch(argument):
+            raise InputError(
+                f"host_tuning_kernel_args: {argument!r}: a quoted text such as 'iommu=pt', without blanks or quotes"
+            )
+    if not isinstance(given, list):
+        raise InputError(f"host_tuning_kernel_args: {given!r}: a list of quoted texts such as ['iommu=pt']")
+    twice = sorted({argument for argument in given if given.count(argument) > 1})
+    if twice:
+        raise InputError(f"host_tuning_kernel_args: {twice[0]!r}: each argument once, it is there twice or more")
+    return list(given)
+
+
+def hugepages_wanted(tuning: Mapping[str, Any], wish: Any, fraction: Any) -> dict[str, Any]:
     """Return ``{pages, note}``: the wish, held below a fraction of the host's memory.
 
     Args:
         tuning: ``gaudi_tuning`` of the host.
         wish: pages; on x86-64 one has 2 MiB.
         fraction: of the memory, 0 to 1.
+
+    Both may come as text: ``-e key=value`` has nothing else.
+
+    Raises:
+        InputError: for anything else than a whole number of pages, and a number from 0 to 1.
     """
-    most = int(tuning["mem_total_kib"] * fraction) // tuning["hugepage_kib"]
-    if wish <= most:
-        return {"pages": wish, "note": None}
+    if isinstance(wish, bool) or not re.fullmatch(r"[0-9]+", str(wish)):
+        raise InputError(f"host_tuning_hugepages: {wish!r}: a whole number of pages, 0 or more")
+    share = _share(fraction)
+    most = int(tuning["mem_total_kib"] * share) // tuning["hugepage_kib"]
+    if int(wish) <= most:
+        return {"pages": int(wish), "note": None}
     memory = tuning["mem_total_kib"] / 2**20
     return {
         "pages": most,
-        "note": f"hugepages: {most} instead of {wish}, which is {fraction:g} of {memory:.1f} GiB memory",
+        "note": f"hugepages: {most} instead of {wish}, which is {share:g} of {memory:.1f} GiB memory",
     }
+
+
+def _share(value: Any) -> float:
+    try:
+        share = float(value)
+    except (TypeError, ValueError):
+        share = -1.0
+    if isinstance(value, bool) or not 0 <= share <= 1:
+        raise InputError(f"host_tuning_hugepages_max_fraction: {value!r}: a number from 0 to 1, such as 0.5")
+    return share
 
 
 def sysctl_wanted(tuning: Mapping[str, Any], pages: int) -> dict[str, str]:
@@ -135,14 +166,19 @@ def _grub_differences(grub: Mapping[str, Any], arguments: Sequence[str], dropin:
             f"grub.cfg: {argument} is {'missing' if argument not in entry else 'not the only one of its key'}"
             for entry in grub["entries"]
             for argument in arguments
-            if [word for word in entry if _key(word) == _key(argument)] != [argument]
+            if _of_key(entry, argument) != _of_key(arguments, argument)
         }
     )
 
 
 def _reboot_reasons(tuning: Mapping[str, Any], arguments: Sequence[str]) -> list[str]:
     running = tuning["cmdline"]
-    lacking = [argument for argument in arguments if _last(running, _key(argument)) != argument]
+    # The kernel goes by the last of a key; a user may want several, such as console=.
+    lacking = [
+        argument
+        for argument in arguments
+        if argument not in _of_key(running, argument)[-len(_of_key(arguments, argument)) :]
+    ]
     ours = {_key(argument) for argument in (*TUNED, *IOMMU)} - {_key(argument) for argument in arguments}
     # Taken back: still running, but the written menu no longer has it.
     left = [
@@ -159,21 +195,38 @@ def _key(argument: str) -> str:
     return argument.partition("=")[0]
 
 
-def _last(words: Sequence[str], key: str) -> str | None:
-    found = [word for word in words if _key(word) == key]
-    return found[-1] if found else None
+def _of_key(words: Sequence[str], argument: str) -> list[str]:
+    return [word for word in words if _key(word) == _key(argument)]
 
 
 def host_tuning_refusal(
-    system: Mapping[str, Any], tuning: Mapping[str, Any], arguments: Sequence[str], host_name: str
+    system: Mapping[str, Any],
+    tuning: Mapping[str, Any],
+    arguments: Sequence[str],
+    host_name: str,
+    governor: Any = "performance",
 ) -> list[str]:
-    """Return why this host cannot be tuned; empty where it can."""
+    """Return why this host cannot be tuned; empty where it can.
+
+    Args:
+        system: ``gaudi_system`` of the host.
+        tuning: ``gaudi_tuning`` of the host.
+        arguments: kernel arguments wanted.
+        host_name: how messages call the host.
+        governor: CPU governor wanted; empty leaves it alone.
+    """
+    reasons = []
     if arguments and not tuning["grub"]["present"]:
-        return [
+        reasons.append(
             f"{host_name}: {system['pretty_name']}: no GRUB here (/etc/default/grub and /boot/grub/grub.cfg); "
             "set host_tuning_kernel_args: [] and give the arguments to your own boot loader"
-        ]
-    return []
+        )
+    offered = tuning["governor"].get("available") or []
+    if not isinstance(governor, str):
+        reasons.append(f"{host_name}: host_tuning_governor: {governor!r}: a quoted name, or '' to leave it alone")
+    elif governor and offered and governor not in offered:
+        reasons.append(f"{host_name}: host_tuning_governor: {governor!r}: the host has {', '.join(offered)}")
+    return reasons
 
 
 def host_tuning_missing(tuning: Mapping[str, Any], sysctl: Mapping[str, str], host_name: str) -> list[str]:

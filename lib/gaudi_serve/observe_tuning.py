@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from .run import read_text, sha256_file
 DROPIN = "etc/default/grub.d/zz-gaudi-serve.cfg"
 SYSCTL = "etc/sysctl.d/zz-gaudi-serve.conf"
 KEYS = ("kernel.numa_balancing", "vm.nr_hugepages")
+OFFERED = "scaling_available_governors"
 SETTING = re.compile(r"^\s*-?\s*([\w./]+)\s*=\s*(.*?)\s*$")
 
 
@@ -56,10 +57,28 @@ def kernel_arguments(text: str) -> list[list[str]]:
 
 
 def governor(root: str = "/") -> dict[str, Any]:
-    """Return the governor of every CPU that has cpufreq, and whether cpupower is there."""
+    """Return the governor of every CPU that has cpufreq, those its driver offers, and whether cpupower works."""
     files = sorted(Path(root, "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor"))
     values = {path.parents[1].name: (read_text(path) or "").strip() for path in files}
-    return {"values": values, "cpupower": shutil.which("cpupower") is not None}
+    offers = {word for path in files for word in (read_text(path.with_name(OFFERED)) or "").split()}
+    return {"values": values, "available": sorted(offers), "cpupower": has_cpupower(root)}
+
+
+def has_cpupower(root: str = "/", release: str | None = None) -> bool:
+    """Tell whether there is a cpupower for the running kernel.
+
+    Ubuntu's is a script that looks for the program of exactly this kernel: after a kernel upgrade it is still
+    there, and fails.
+    """
+    if Path(root, "usr/lib/linux-tools", release or os.uname().release, "cpupower").exists():
+        return True
+    for folder in ("usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin"):
+        try:
+            with Path(root, folder, "cpupower").open("rb") as program:
+                return program.read(2) != b"#!"
+        except OSError:
+            continue
+    return False
 
 
 def sysctl_value(key: str, root: str = "/") -> str | None:
@@ -72,11 +91,13 @@ def sysctl_others(root: str = "/") -> list[dict[str, Any]]:
     """Return every line under /etc, but for the toolkit's own file, that sets one of its keys."""
     files = [Path(root, "etc/sysctl.conf"), *sorted(Path(root, "etc/sysctl.d").glob("*.conf"))]
     found = []
+    seen = {Path(root, SYSCTL).resolve()}
     for path in files:
-        # 99-sysctl.conf is a link to /etc/sysctl.conf: one line, not two.
-        if path.is_symlink() or path == Path(root, SYSCTL):
+        # 99-sysctl.conf is a link to /etc/sysctl.conf: one line, not two. Other links count.
+        if path.resolve() in seen:
             continue
-        for number, line in enumerate((read_text(path) or "").splitlines(), 1):
+        seen.add(path.resolve())
+        for number, line in enumerate((read_text(path) or "").split("\n"), 1):
             match = SETTING.match(line)
             if match and match[1].replace("/", ".") in KEYS:
                 key = match[1].replace("/", ".")

@@ -47,6 +47,8 @@ def test_wanted_arguments(system: Any, iommu: str, given: Any, expected: list[st
         ([True], "host_tuning_kernel_args: True: a quoted text such as 'iommu=pt', without blanks or quotes"),
         (["a b"], "host_tuning_kernel_args: 'a b': a quoted text such as 'iommu=pt', without blanks or quotes"),
         (['x="$(reboot)"'], "host_tuning_kernel_args: 'x=\"$(reboot)\"': a quoted text"),
+        ([0], "host_tuning_kernel_args: 0: a quoted text"),
+        (["quiet", "quiet"], "host_tuning_kernel_args: 'quiet': each argument once, it is there twice or more"),
         ("quiet", "host_tuning_kernel_args: 'quiet': a list of quoted texts such as ['iommu=pt']"),
     ],
 )
@@ -54,6 +56,13 @@ def test_wrong_arguments_are_refused(given: Any, message: str) -> None:
     with pytest.raises(InputError) as problem:
         host_tuning.kernel_arguments_wanted(UBUNTU, "auto", given)
     assert message in str(problem.value)
+
+
+@pytest.mark.parametrize("iommu", [True, False, "yes", None])
+def test_a_bare_on_is_not_taken_for_off(iommu: Any) -> None:
+    with pytest.raises(InputError) as problem:
+        host_tuning.kernel_arguments_wanted(UBUNTU, iommu)
+    assert f"host_tuning_iommu: {iommu!r}: 'auto', 'on' or 'off', quoted" in str(problem.value)
 
 
 @pytest.mark.parametrize(
@@ -89,6 +98,31 @@ def test_hugepages_are_capped_and_the_cap_is_told() -> None:
         "pages": 6144,
         "note": "hugepages: 6144 instead of 15000, which is 0.5 of 24.0 GiB memory",
     }
+
+
+def test_numbers_may_come_as_text() -> None:
+    tuning = {"mem_total_kib": 24 * 2**20, "hugepage_kib": 2048}
+    assert host_tuning.hugepages_wanted(tuning, "64", "0.5") == {"pages": 64, "note": None}
+    assert host_tuning.hugepages_wanted(tuning, 10**9, 1)["pages"] == 12288
+    assert host_tuning.hugepages_wanted(tuning, 1, 0)["pages"] == 0
+
+
+@pytest.mark.parametrize(
+    ("wish", "fraction", "message"),
+    [
+        (True, 0.5, "host_tuning_hugepages: True: a whole number of pages, 0 or more"),
+        (-1, 0.5, "host_tuning_hugepages: -1: a whole number of pages, 0 or more"),
+        ("64k", 0.5, "host_tuning_hugepages: '64k': a whole number of pages, 0 or more"),
+        (64, 50, "host_tuning_hugepages_max_fraction: 50: a number from 0 to 1, such as 0.5"),
+        (64, "half", "host_tuning_hugepages_max_fraction: 'half': a number from 0 to 1, such as 0.5"),
+        (64, "nan", "host_tuning_hugepages_max_fraction: 'nan': a number from 0 to 1, such as 0.5"),
+        (64, True, "host_tuning_hugepages_max_fraction: True: a number from 0 to 1, such as 0.5"),
+    ],
+)
+def test_wrong_numbers_are_refused(wish: Any, fraction: Any, message: str) -> None:
+    with pytest.raises(InputError) as problem:
+        host_tuning.hugepages_wanted({"mem_total_kib": 2**20, "hugepage_kib": 2048}, wish, fraction)
+    assert str(problem.value) == message
 
 
 def test_hugepages_that_cannot_be_had() -> None:
@@ -229,3 +263,61 @@ def test_template_digest_is_the_files(tree: Path) -> None:
     settle(tree)
     found = observe_tuning.observe(str(tree))["grub"]["dropin_sha256"]
     assert found == sha256(dropin(ARGS).encode()).hexdigest()
+
+
+def test_a_key_that_a_user_wants_several_times(tree: Path) -> None:
+    consoles = ["console=tty0", "console=ttyS0"]
+    settle(tree)
+    (tree / observe_tuning.DROPIN).write_text(dropin(consoles), encoding="utf-8")
+    menu = tree / "boot/grub/grub.cfg"
+    for words, missing in ((consoles, []), (consoles[::-1], consoles), (consoles[:1], consoles)):
+        menu.write_text(f"linux /vmlinuz ro {' '.join(words)}\n", encoding="utf-8")
+        (tree / "proc/cmdline").write_text(f"console=hvc0 {' '.join(words)}\n", encoding="utf-8")
+        found = changes(tree, consoles)
+        assert bool(found["grub"]) == bool(missing)
+        # Which one came last decides; a shorter list lacks the others.
+        assert bool([reason for reason in found["reboot"] if "lacks" in reason]) == (words == consoles[:1])
+
+
+@pytest.mark.parametrize(
+    ("governor", "message"),
+    [
+        ("performance", None),
+        ("", None),
+        ("ondemand", "gaudi01: host_tuning_governor: 'ondemand': the host has performance, powersave"),
+        (True, "gaudi01: host_tuning_governor: True: a quoted name, or '' to leave it alone"),
+    ],
+)
+def test_governor_that_the_host_does_not_have(tree: Path, governor: Any, message: str | None) -> None:
+    offered = tree / "sys/devices/system/cpu/cpu0/cpufreq/scaling_available_governors"
+    offered.write_text("performance powersave\n", encoding="utf-8")
+    tuning = observe_tuning.observe(str(tree))
+    found = host_tuning.host_tuning_refusal(UBUNTU, tuning, ARGS, "gaudi01", governor)
+    assert found == ([message] if message else [])
+
+
+def test_cpupower_of_ubuntu_is_a_script_that_looks_for_the_kernels_own(tree: Path) -> None:
+    assert not observe_tuning.has_cpupower(str(tree), "6.8.0-45-generic")
+    program = tree / "usr/bin/cpupower"
+    program.parent.mkdir(parents=True)
+    program.write_bytes(b"#!/bin/bash\n")
+    assert not observe_tuning.has_cpupower(str(tree), "6.8.0-45-generic")
+    own = tree / "usr/lib/linux-tools/6.8.0-45-generic/cpupower"
+    own.parent.mkdir(parents=True)
+    own.touch()
+    assert observe_tuning.has_cpupower(str(tree), "6.8.0-45-generic")
+    assert not observe_tuning.has_cpupower(str(tree), "6.8.0-48-generic")
+    program.write_bytes(b"\x7fELF")
+    assert observe_tuning.has_cpupower(str(tree), "6.8.0-48-generic")
+
+
+def test_sysctl_lines_behind_links_and_in_other_notations_are_found(tree: Path) -> None:
+    elsewhere = tree / "opt/tuning.conf"
+    elsewhere.parent.mkdir()
+    elsewhere.write_text("-vm/nr_hugepages = 7\r\nvm.nr_hugepages_mempolicy=1\n", encoding="utf-8")
+    (tree / "etc/sysctl.d/90-linked.conf").symlink_to(elsewhere)
+    found = observe_tuning.observe(str(tree))["sysctl_others"]
+    assert [(Path(line["path"]).name, line["value"]) for line in found] == [
+        ("sysctl.conf", "15000"),
+        ("90-linked.conf", "7"),
+    ]

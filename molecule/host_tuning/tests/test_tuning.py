@@ -57,6 +57,31 @@ def test_reboot_is_reported_and_not_done(host: Any, playbook: Any) -> None:
     assert host.check_output("stat -c %Y /proc/1") == before
 
 
+def test_a_false_given_as_text_reboots_nothing(host: Any, playbook: Any) -> None:
+    before = host.check_output("stat -c %Y /proc/1")
+    run = playbook("playbooks/host.yml", "-e", "host_tuning_reboot_allowed=false", "-e", "host_tuning_hugepages=48")
+    assert run.changed_nothing, run.text
+    assert "Reboot the host" not in run.text
+    assert host.check_output("stat -c %Y /proc/1") == before
+
+
+def test_wrong_input_is_refused_before_anything_changes(playbook: Any) -> None:
+    for given, message in (
+        # YAML's bare on: taken for off, it would leave the IOMMU's arguments out.
+        ({"host_tuning_iommu": True}, "host_tuning_iommu: True: 'auto', 'on' or 'off', quoted"),
+        ({"host_tuning_kernel_args": [True]}, "host_tuning_kernel_args: True: a quoted text such as 'iommu=pt'"),
+        ({"host_tuning_hugepages_max_fraction": 50}, "host_tuning_hugepages_max_fraction: 50: a number from 0 to 1"),
+        (
+            {"host_tuning_governor": "ondemand"},
+            "mol-tuning: host_tuning_governor: 'ondemand': the host has performance",
+        ),
+    ):
+        run = playbook("playbooks/host.yml", **given)
+        assert run.status != 0
+        assert message in " ".join(run.text.split()), run.text
+        assert "changed=0" in run.text
+
+
 def test_run_that_was_cut_off_is_finished(host: Any, playbook: Any) -> None:
     # As if the run had ended between the drop-in and update-grub, and after a value was lost.
     host.check_output(f"sed -i 's/ intel_idle.max_cstate=0//' {MENU}")
@@ -112,6 +137,17 @@ def test_conflict_is_refused_when_nothing_may_be_taken_over(host: Any, playbook:
         run.text.split()
     )
     assert "changed=0" in run.text
+
+
+def test_line_behind_a_link_is_taken_over_in_its_own_file(host: Any, playbook: Any) -> None:
+    host.check_output("printf 'vm/nr_hugepages = 7\\r\\n' > /root/theirs.conf")
+    host.check_output("ln -s /root/theirs.conf /etc/sysctl.d/60-mine.conf")
+    run = playbook("playbooks/host.yml")
+    text = host.file("/root/theirs.conf").content_string
+    host.check_output("rm /etc/sysctl.d/60-mine.conf /root/theirs.conf")
+    assert run.status == 0, run.text
+    assert text == "# gaudi-serve took this over: vm/nr_hugepages = 7\r\n"
+    assert playbook("playbooks/host.yml").changed_nothing
 
 
 def test_unsupported_system_is_refused(host: Any, playbook: Any) -> None:
