@@ -14,6 +14,7 @@ from gaudi_serve.buckets import hpu_buckets, hpu_padded_shape
 from gaudi_serve.container_runtime import (
     container_runtime_changes,
     container_runtime_notes,
+    container_runtime_refusal,
     daemon_json,
     habana_config,
 )
@@ -53,6 +54,7 @@ class FilterModule:
         functions = (
             container_runtime_changes,
             container_runtime_notes,
+            container_runtime_refusal,
             daemon_json,
             endpoint_table,
             habana_config,

@@ -11,7 +11,8 @@ from typing import Any
 from .errors import InputError
 
 HABANA = {"path": "/usr/bin/habana-container-runtime", "runtimeArgs": []}
-ENGINES = {"distribution": ["docker.io"], "vendor": ["docker-ce", "docker-ce-cli", "containerd.io"]}
+SECTION = re.compile(r"\s*\[habana-container-runtime\]\s*(#.*)?")
+ALL_AS_DEFAULT = re.compile(r"\s*visible_devices_all_as_default\s*=")
 
 
 def daemon_json(text: str | None, habana: bool, live_restore: bool, data_root: str, host_name: str) -> str:
@@ -28,8 +29,10 @@ def daemon_json(text: str | None, habana: bool, live_restore: bool, data_root: s
         The text wanted: the given one, to the letter, where it holds everything already.
 
     Raises:
-        InputError: with line and column, where the text is no JSON object.
+        InputError: with line and column, where the text is no JSON object; for a data_root that is no path.
     """
+    if data_root and not data_root.startswith("/"):
+        raise InputError(f"{host_name}: container_runtime_data_root: {data_root!r}: an absolute path")
     where = f"{host_name}: /etc/docker/daemon.json"
     try:
         found = json.loads(text) if text and text.strip() else {}
@@ -42,10 +45,17 @@ def daemon_json(text: str | None, habana: bool, live_restore: bool, data_root: s
         raise InputError(f"{where}: {what} must be a JSON object. The file is as it was; mend it and run again.")
     merged = {**found, "live-restore": live_restore}
     if data_root:
-        merged["data-root"] = data_root
+        merged["data-root"] = _folder(data_root)
     if habana:
         merged["runtimes"] = {**found.get("runtimes", {}), "habana": HABANA}
-    return text if text and merged == found else json.dumps(merged, indent=2) + "\n"
+    if text and merged == found:
+        return text
+    indent = re.search(r'^([ \t]+)"', text or "", re.MULTILINE)
+    return json.dumps(merged, indent=indent[1] if indent else 2, ensure_ascii=False) + "\n"
+
+
+def _folder(path: str) -> str:
+    return path.rstrip("/") or "/"
 
 
 def habana_config(text: str | None) -> str:
@@ -54,16 +64,17 @@ def habana_config(text: str | None) -> str:
     Without it, a container of this runtime that names no cards gets all of them. The runtime reads
     the key in its own section only.
     """
-    wanted, section = "visible_devices_all_as_default = false", "[habana-container-runtime]"
+    wanted = "visible_devices_all_as_default = false"
     lines = (text or "").splitlines()
-    if section not in map(str.strip, lines):
-        lines += [section]
-    begin = [line.strip() for line in lines].index(section) + 1
+    if not any(map(SECTION.fullmatch, lines)):
+        lines += ["[habana-container-runtime]"]
+    begin = next(i for i, line in enumerate(lines) if SECTION.fullmatch(line)) + 1
     end = next((i for i in range(begin, len(lines)) if lines[i].lstrip().startswith("[")), len(lines))
-    for number in range(begin, end):
-        if re.match(r"\s*#?\s*visible_devices_all_as_default\s*=", lines[number]):
-            lines[number] = wanted
-            break
+    # A line in force goes before one that is commented out: the key twice would be no TOML.
+    places = [i for i in range(begin, end) if ALL_AS_DEFAULT.match(lines[i])]
+    places += [i for i in range(begin, end) if ALL_AS_DEFAULT.match(lines[i].lstrip().lstrip("#"))]
+    if places:
+        lines[places[0]] = wanted
     else:
         lines.insert(begin, wanted)
     return "\n".join(lines) + "\n"
@@ -74,19 +85,21 @@ def container_runtime_changes(live: Mapping[str, Any], wanted: Mapping[str, Any]
 
     Args:
         live: ``gaudi_runtime`` of the host.
-        wanted: ``engine`` (distribution or vendor), ``habana`` (bool), ``habana_version`` (or empty),
+        wanted: ``packages`` (of the engine), ``habana`` (bool), ``habana_version`` (or empty),
             ``live_restore``, ``data_root`` (or empty), ``daemon_json``, ``habana_config``,
-            ``proxies`` (texts; empty where nothing is wanted).
+            ``proxies``, ``proxies_dropin`` (texts) and ``proxies_marker`` (all empty where none is wanted).
 
     Returns:
-        ``install_engine``, ``install_habana``, ``write``, ``reload``, ``restart``: what differs, as
-        sentences; ``due``. A restart is asked for only where the running daemon lacks what cannot be reloaded.
+        ``install_engine``, ``install_habana``, ``write``, ``enable``, ``reload``, ``restart``: what differs,
+        as sentences; ``due``. A restart is asked for only where the running daemon lacks what cannot be
+        reloaded.
     """
     info = live["info"] or {}
     found: dict[str, Any] = {
-        "install_engine": [] if _has_engine(live) else [f"install {', '.join(ENGINES[wanted['engine']])}"],
+        "install_engine": [] if _has_engine(live) else [f"install {', '.join(wanted['packages'])}"],
         "install_habana": _habana_package(live, wanted),
         "write": _files(live, wanted),
+        "enable": [] if live["enabled"] else ["docker.service does not start at boot"],
         "restart": _restart(live, info, wanted),
         "reload": [],
     }
@@ -94,15 +107,14 @@ def container_runtime_changes(live: Mapping[str, Any], wanted: Mapping[str, Any]
         found["reload"].append("the running engine lacks the habana runtime")
     if info.get("live_restore") is not wanted["live_restore"]:
         found["reload"].append(f"live-restore: {info.get('live_restore')} -> {wanted['live_restore']}")
-    if not live["enabled"]:
-        found["restart"].append("docker.service does not start at boot")
     found["due"] = any(found.values())
     return found
 
 
 def _has_engine(live: Mapping[str, Any]) -> bool:
-    # Either will do: an engine that a user has installed is not swapped for another.
-    return bool({"docker.io", "docker-ce"} & set(live["packages"]))
+    # Any will do, also one from no package: an engine that a user has installed is not swapped for another.
+    engines = {"docker.io", "docker-ce"}
+    return bool(engines & set(live["packages"]) or (live["info"] and not engines & set(live["interrupted"])))
 
 
 def _habana_package(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
@@ -116,25 +128,57 @@ def _files(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     differing = [] if live["daemon_json"] == wanted["daemon_json"] else ["daemon.json"]
     if wanted["habana"] and live["habana_config"] != wanted["habana_config"]:
         differing.append("config.toml")
-    text = wanted["proxies"]
-    digest = hashlib.sha256(text.encode()).hexdigest() if text else None
-    return differing + ([] if live["proxies_sha256"] == digest else ["proxy"])
+    for text, digest in (("proxies", "proxies_sha256"), ("proxies_dropin", "proxies_dropin_sha256")):
+        if live[digest] != (hashlib.sha256(wanted[text].encode()).hexdigest() if wanted[text] else None):
+            return [*differing, "proxy"]
+    return differing
 
 
 def _restart(live: Mapping[str, Any], info: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     if not info:
         return [f"the engine does not answer: {live['reason']}"]
     reasons = []
-    if wanted["data_root"] and info["data_root"] != wanted["data_root"]:
-        reasons.append(f"data-root: {info['data_root']} -> {wanted['data_root']}")
-    if "proxy" in _files(live, wanted) or live["proxies_newer"]:
-        # Values may carry credentials: they are compared by digest and age, never read.
-        reasons.append("proxies: the running engine has others")
+    if _moves(info, wanted):
+        reasons.append(f"data-root: {info['data_root']} -> {_folder(wanted['data_root'])}")
+    if (live["proxies_running"] or "") != wanted["proxies_marker"]:
+        reasons.append("proxies: the running engine was started with others")
     return reasons
 
 
-def container_runtime_notes(live: Mapping[str, Any], host_name: str) -> list[str]:
-    """Return what a user should know of a running engine."""
+def _moves(info: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    return bool(wanted["data_root"]) and _folder(info["data_root"]) != _folder(wanted["data_root"])
+
+
+def container_runtime_refusal(live: Mapping[str, Any], wanted: Mapping[str, Any], host_name: str) -> list[str]:
+    """Return why the engine cannot be made what is wanted; empty where it can.
+
+    Args:
+        live: ``gaudi_runtime`` of the host.
+        wanted: as of container_runtime_changes, and ``habana_repository``, ``http_proxy``, ``https_proxy``,
+            ``no_proxy`` (or empty).
+        host_name: how messages call the host.
+    """
+    info, reasons = live["info"] or {}, []
+    lacking = [key for key in ("uris", "suites") if not wanted["habana_repository"].get(key)]
+    if wanted["habana_repository"] and lacking:
+        reasons.append(f"{host_name}: container_runtime_habana_repository: {' and '.join(lacking)} must be given")
+    if info and _moves(info, wanted) and info.get("containers_running"):
+        reasons.append(
+            f"{host_name}: container_runtime_data_root: {wanted['data_root']!r}: {info['containers_running']} "
+            f"containers run from {info['data_root']}, and an engine that has moved no longer knows them; "
+            "stop them first, or leave the variable empty"
+        )
+    for key in ("http_proxy", "https_proxy", "no_proxy"):
+        if any(character in wanted[key] for character in "\n\r\0"):
+            reasons.append(f"{host_name}: container_runtime_{key}: one line, it has more")
+    return reasons
+
+
+def container_runtime_notes(live: Mapping[str, Any], engine: str = "distribution") -> list[str]:
+    """Return what a user should know of an engine; ``engine`` is the one that was asked for."""
+    notes = []
     if (live["info"] or {}).get("default_runtime") == "habana":
-        return [f"{host_name}: habana is the engine's default runtime: containers that need no cards get them too"]
-    return []
+        notes.append("habana is the engine's default runtime: containers that need no cards get them too")
+    if engine == "vendor" and "docker.io" in live["packages"]:
+        notes.append("the engine that was there stays: container_runtime_engine: vendor is for hosts without one")
+    return notes

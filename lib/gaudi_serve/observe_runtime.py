@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,10 @@ from .run import read_text, run, sha256_file
 DAEMON_JSON = "/etc/docker/daemon.json"
 HABANA_CONFIG = "/etc/habana-container-runtime/config.toml"
 PROXIES = "/etc/gaudi-serve/docker-proxy.env"
+PROXIES_DROPIN = "/etc/systemd/system/docker.service.d/gaudi-serve-proxy.conf"
+# Stands in the file of proxies: which version of it an engine was started with. No proxy is read, they may carry
+# credentials; and a proxy that a user has set elsewhere is none of ours.
+PROXIES_MARKER = "GAUDI_SERVE_PROXIES"
 PACKAGES = ("docker.io", "docker-ce", "containerd.io", "habanalabs-container-runtime")
 
 
@@ -19,35 +22,40 @@ def observe() -> dict[str, Any]:
     """Return everything that role container_runtime compares."""
     info, reason = daemon_info()
     daemon = Path(DAEMON_JSON)
+    unit = unit_state()
     return {
-        "packages": packages(),
+        **packages(),
         "daemon_json": read_text(daemon),
         "daemon_json_mode": f"{daemon.stat().st_mode & 0o7777:04o}" if daemon.exists() else None,
         "info": info,
         "reason": reason,
         "habana_config": read_text(HABANA_CONFIG),
         "proxies_sha256": sha256_file(PROXIES),
-        "proxies_newer": proxies_newer(),
-        "enabled": run(["systemctl", "is-enabled", "docker"]).out.strip() == "enabled",
+        "proxies_dropin_sha256": sha256_file(PROXIES_DROPIN),
+        "proxies_running": running_proxies(unit.get("MainPID", "0")),
+        "enabled": unit.get("UnitFileState") == "enabled",
     }
 
 
-def proxies_newer() -> bool:
-    """Tell whether the file with the proxies has changed since the engine was started."""
-    shown = run(["systemctl", "show", "docker", "--property=ActiveEnterTimestampMonotonic", "--value"]).out.strip()
-    uptime = (read_text("/proc/uptime") or "0").split()[0]
-    file = Path(PROXIES)
-    if not file.exists() or not shown.isdigit() or shown == "0":
-        return False
-    started = time.time() - float(uptime) + int(shown) / 1e6
-    return file.stat().st_mtime > started
+def unit_state() -> dict[str, str]:
+    """Return whether the engine starts at boot, and its process."""
+    shown = run(["systemctl", "show", "docker.service", "--property=MainPID,UnitFileState"])
+    return dict(line.split("=", 1) for line in shown.out.splitlines() if "=" in line)
 
 
-def packages() -> dict[str, str]:
-    """Return ``{package: version}`` of those of interest that are wholly installed."""
+def running_proxies(pid: str, root: str = "/") -> str | None:
+    """Return the marker of the file of proxies that the running engine was started with."""
+    words = (read_text(Path(root, "proc", pid or "0", "environ")) or "").split("\0")
+    return next((word.partition("=")[2] for word in words if word.startswith(f"{PROXIES_MARKER}=")), None)
+
+
+def packages() -> dict[str, Any]:
+    """Return ``packages`` of interest that are wholly installed, with versions, and those ``interrupted``."""
     shown = run(["dpkg-query", "-W", "-f", "${Package} ${Version} ${db:Status-Status}\\n", *PACKAGES])
     rows = [line.split() for line in shown.out.splitlines()]
-    return {row[0]: row[1] for row in rows if len(row) == 3 and row[2] == "installed"}
+    whole = {row[0]: row[1] for row in rows if len(row) == 3 and row[2] == "installed"}
+    known = ("not-installed", "config-files", "installed")
+    return {"packages": whole, "interrupted": [row[0] for row in rows if row[-1] not in known]}
 
 
 def daemon_info() -> tuple[dict[str, Any] | None, str | None]:
@@ -64,6 +72,7 @@ def daemon_info() -> tuple[dict[str, Any] | None, str | None]:
         for name, runtime in (info.get("Runtimes") or {}).items()
     }
     keys = {
+        "containers_running": "ContainersRunning",
         "server_version": "ServerVersion",
         "default_runtime": "DefaultRuntime",
         "live_restore": "LiveRestoreEnabled",

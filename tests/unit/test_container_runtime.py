@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import pytest
 from gaudi_serve import container_runtime as runtime
+from gaudi_serve import observe_runtime
 from gaudi_serve.errors import InputError
 
 USERS = '{\n    "log-opts": {"max-size": "10m"},\n    "runtimes": {"other": {"path": "/usr/bin/other"}}\n}\n'
@@ -39,6 +41,7 @@ def test_a_file_that_holds_all_is_left_to_the_letter() -> None:
     [
         ('{\n  "a": 1,\n}', "gaudi01: /etc/docker/daemon.json: line 3, column 1: "),
         ("[]", "gaudi01: /etc/docker/daemon.json: the whole must be a JSON object"),
+        ("\ufeff{}", "gaudi01: /etc/docker/daemon.json: line 1, column 1: "),
         ('{"runtimes": []}', "gaudi01: /etc/docker/daemon.json: runtimes must be a JSON object"),
     ],
 )
@@ -49,9 +52,28 @@ def test_an_invalid_file_is_refused_with_its_place(text: str, message: str) -> N
     assert str(problem.value).endswith("The file is as it was; mend it and run again.")
 
 
+def test_the_users_indent_and_letters_stay() -> None:
+    text = merged('{\n\t"labels": ["k=Köln"]\n}')
+    assert '\n\t"labels"' in text
+    assert "Köln" in text
+
+
+def test_a_data_root_is_a_path_and_its_last_slash_means_nothing() -> None:
+    assert json.loads(merged(None, data_root="/data/docker/"))["data-root"] == "/data/docker"
+    with pytest.raises(InputError) as problem:
+        merged(None, data_root="data")
+    assert str(problem.value) == "gaudi01: container_runtime_data_root: 'data': an absolute path"
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
+        (
+            "[habana-container-runtime] # ours\n#visible_devices_all_as_default = true\n"
+            "visible_devices_all_as_default = true\n",
+            "[habana-container-runtime] # ours\n#visible_devices_all_as_default = true\n"
+            "visible_devices_all_as_default = false\n",
+        ),
         (None, "[habana-container-runtime]\nvisible_devices_all_as_default = false\n"),
         (
             "# c\n[habana-container-runtime]\na = 1\n#visible_devices_all_as_default = true\n[x]\n",
@@ -74,10 +96,12 @@ def live(**more: Any) -> dict[str, Any]:
     info = {"runtimes": {"habana": runtime.HABANA}, "live_restore": True, "data_root": "/var/lib/docker"}
     base = {
         "packages": {"docker.io": "20", "habanalabs-container-runtime": "1.21.3-57"},
+        "interrupted": [],
         "daemon_json": "D",
         "habana_config": "C",
         "proxies_sha256": None,
-        "proxies_newer": False,
+        "proxies_dropin_sha256": None,
+        "proxies_running": None,
         "info": {**info, "default_runtime": "runc"},
         "reason": None,
         "enabled": True,
@@ -87,9 +111,10 @@ def live(**more: Any) -> dict[str, Any]:
 
 def wanted(**more: Any) -> dict[str, Any]:
     """Return what the role asks for."""
-    base = {"engine": "distribution", "habana": True, "habana_version": "", "live_restore": True, "data_root": ""}
-    texts = {"daemon_json": "D", "habana_config": "C", "proxies": ""}
-    return {**base, **texts, **more}
+    base = {"packages": ["docker.io"], "habana": True, "habana_version": "", "habana_repository": {}}
+    base |= {"live_restore": True, "data_root": ""}
+    texts = {"daemon_json": "D", "habana_config": "C", "proxies": "", "proxies_dropin": "", "proxies_marker": ""}
+    return {**base, **texts, "http_proxy": "", "https_proxy": "", "no_proxy": "", **more}
 
 
 def due(state: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -110,22 +135,10 @@ def test_only_the_running_engine_counts() -> None:
     assert due(live(), data_root="/data") == {"restart": ["data-root: /var/lib/docker -> /data"]}
     assert due(live(info=None, reason="refused"))["restart"] == ["the engine does not answer: refused"]
     assert due(live(daemon_json="x", habana_config="y")) == {"write": ["daemon.json", "config.toml"]}
-    assert due(live(enabled=False)) == {"restart": ["docker.service does not start at boot"]}
-
-
-def test_proxies() -> None:
-    restart = ["proxies: the running engine has others"]
-    assert due(live(), proxies="text") == {"write": ["proxy"], "restart": restart}
-    assert due(live(proxies_sha256="other"), proxies="text") == {"write": ["proxy"], "restart": restart}
-    assert due(live(proxies_sha256="other")) == {"write": ["proxy"], "restart": restart}
-    # A run cut off between the file and the restart.
-    same = hashlib.sha256(b"text").hexdigest()
-    assert due(live(proxies_sha256=same), proxies="text") == {}
-    assert due(live(proxies_sha256=same, proxies_newer=True), proxies="text") == {"restart": restart}
 
 
 def test_packages() -> None:
-    assert due(live(packages={}))["install_engine"] == ["install docker.io"]
+    assert due(live(packages={}, info=None))["install_engine"] == ["install docker.io"]
     assert "install_engine" not in due(live(packages={"docker-ce": "27"}))
     newer = due(live(), habana_version="1.22.0-100")
     assert newer["install_habana"] == ["habanalabs-container-runtime: 1.21.3-57 -> 1.22.0-100"]
@@ -133,6 +146,86 @@ def test_packages() -> None:
 
 
 def test_habana_as_the_default_runtime_is_told() -> None:
-    assert runtime.container_runtime_notes(live(), "gaudi01") == []
+    assert runtime.container_runtime_notes(live()) == []
     info = {**live()["info"], "default_runtime": "habana"}
-    assert "habana is the engine's default runtime" in runtime.container_runtime_notes(live(info=info), "g")[0]
+    assert "habana is the engine's default runtime" in runtime.container_runtime_notes(live(info=info))[0]
+
+
+def test_an_engine_that_was_there_and_is_not_the_vendors_is_told() -> None:
+    assert "stays" in runtime.container_runtime_notes(live(), "vendor")[0]
+    assert runtime.container_runtime_notes(live(packages={"docker-ce": "27"}), "vendor") == []
+    assert runtime.container_runtime_notes(live(packages={}, info=None), "vendor") == []
+
+
+def test_an_engine_from_no_package_stays_and_an_interrupted_one_is_finished() -> None:
+    assert "install_engine" not in due(live(packages={"habanalabs-container-runtime": "1.21.3-57"}))
+    cut_off = live(packages={"habanalabs-container-runtime": "1.21.3-57"}, interrupted=["docker.io"])
+    assert due(cut_off)["install_engine"] == ["install docker.io"]
+
+
+def test_an_engine_that_is_only_not_enabled_is_not_restarted() -> None:
+    assert due(live(enabled=False)) == {"enable": ["docker.service does not start at boot"]}
+
+
+PROXIED = {"proxies": "P", "proxies_dropin": "U", "proxies_marker": "M2"}
+OTHERS = ["proxies: the running engine was started with others"]
+
+
+def with_files(env: str, running: str | None) -> dict[str, Any]:
+    """Return an engine whose files of proxies are there, and the marker that it was started with."""
+    files = {"proxies_sha256": sha256(env.encode()).hexdigest(), "proxies_dropin_sha256": sha256(b"U").hexdigest()}
+    return live(**files, proxies_running=running)
+
+
+def test_proxies_are_compared_with_those_that_the_engine_was_started_with() -> None:
+    assert due(with_files("P", "M2"), **PROXIED) == {}
+    assert due(live(), **PROXIED) == {"write": ["proxy"], "restart": OTHERS}
+    # A new value, and a run that was cut off between the file and the restart.
+    assert due(with_files("old", "M1"), **PROXIED) == {"write": ["proxy"], "restart": OTHERS}
+    assert due(with_files("P", "M1"), **PROXIED) == {"restart": OTHERS}
+    assert due(with_files("P", None), **PROXIED) == {"restart": OTHERS}
+    # Only the unit's part is missing.
+    assert due({**with_files("P", "M2"), "proxies_dropin_sha256": None}, **PROXIED) == {"write": ["proxy"]}
+
+
+def test_proxies_are_taken_back() -> None:
+    assert due(with_files("P", "M2")) == {"write": ["proxy"], "restart": OTHERS}
+    # Cut off before the restart.
+    assert due(live(proxies_running="M2")) == {"restart": OTHERS}
+
+
+def test_marker_of_a_running_process(tmp_path: Path) -> None:
+    environ = tmp_path / "proc/7/environ"
+    environ.parent.mkdir(parents=True)
+    environ.write_bytes(b"PATH=/bin\0HTTPS_PROXY=http://user:secret@p\0GAUDI_SERVE_PROXIES=M1\0NO_PROXY=own\0")
+    assert observe_runtime.running_proxies("7", str(tmp_path)) == "M1"
+    environ.write_bytes(b"PATH=/bin\0HTTPS_PROXY=http://own\0")
+    assert observe_runtime.running_proxies("7", str(tmp_path)) is None
+    for pid in ("0", "", "8"):
+        assert observe_runtime.running_proxies(pid, str(tmp_path)) is None
+
+
+def refusal(state: dict[str, Any], **more: Any) -> list[str]:
+    """Return why the role would not begin."""
+    return runtime.container_runtime_refusal(state, wanted(**more), "gaudi01")
+
+
+def test_an_engine_with_running_containers_is_not_moved() -> None:
+    busy = live(info={**live()["info"], "containers_running": 2})
+    assert refusal(busy) == []
+    assert refusal(busy, data_root="/var/lib/docker/") == []
+    assert refusal(live(), data_root="/data/docker") == []
+    assert refusal(live(info=None), data_root="/data/docker") == []
+    assert refusal(busy, data_root="/data/docker") == [
+        "gaudi01: container_runtime_data_root: '/data/docker': 2 containers run from /var/lib/docker, and an engine "
+        "that has moved no longer knows them; stop them first, or leave the variable empty"
+    ]
+
+
+def test_other_input_that_is_refused() -> None:
+    assert refusal(live(), habana_repository={"uris": ["https://example.net"]}) == [
+        "gaudi01: container_runtime_habana_repository: suites must be given"
+    ]
+    assert refusal(live(), http_proxy="http://a\nINJECTED=1") == [
+        "gaudi01: container_runtime_http_proxy: one line, it has more"
+    ]

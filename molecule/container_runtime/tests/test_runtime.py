@@ -30,11 +30,15 @@ def test_running_engine_has_the_runtime_and_the_owners_settings(host: Any) -> No
     assert list(written)[:3] == ["log-opts", "log-driver", "runtimes"]
     assert written["log-opts"] == {"max-size": "10m"}
     assert host.service("docker").is_enabled
+    backup = json.loads(host.file(f"{DAEMON}.before-gaudi-serve").content_string)
+    assert backup["runtimes"] == {"other": {"path": "/usr/bin/runc"}}
+    assert "live-restore" not in backup
 
 
 def test_no_container_gets_cards_that_it_did_not_name(host: Any) -> None:
     host.check_output(
-        "tar -C / -c bin lib lib64 usr/bin/ls usr/lib64 usr/lib/x86_64-linux-gnu | docker import - small:1"
+        "tar -C / -c bin lib lib64 usr/bin/ls usr/bin/sleep usr/lib64 usr/lib/x86_64-linux-gnu"
+        " | docker import - small:1"
     )
     shown = host.check_output("docker run --rm --runtime=habana small:1 ls /dev")
     assert "accel" not in shown
@@ -52,6 +56,48 @@ def test_a_runtime_that_the_running_engine_lacks_is_brought_by_a_reload(host: An
     assert run.status == 0, run.text
     assert "habana" in info(host)["Runtimes"]
     assert engine_pid(host) == pid
+
+
+def test_a_running_container_outlives_reload_and_restart(host: Any, playbook: Any) -> None:
+    host.check_output("docker run --detach --name lasting --network none small:1 sleep 900")
+    before = host.check_output("docker inspect --format '{{.State.Pid}} {{.State.StartedAt}}' lasting")
+    # An engine that does not know of live-restore would take its containers along.
+    written = json.loads(host.file(DAEMON).content_string)
+    written["live-restore"] = False
+    host.check_output(f"echo '{json.dumps(written)}' > {DAEMON}; systemctl reload docker; sleep 1")
+    assert info(host)["LiveRestoreEnabled"] is False
+    pid = engine_pid(host)
+    for proxy in ("http://one.example.net:3128", "http://two.example.net:3128"):
+        run = playbook("playbooks/runtime.yml", container_runtime_http_proxy=proxy)
+        assert run.status == 0, run.text
+        assert info(host)["HttpProxy"] == proxy
+        assert engine_pid(host) != pid
+        pid = engine_pid(host)
+    assert host.check_output("docker inspect --format '{{.State.Pid}} {{.State.StartedAt}}' lasting") == before
+    assert playbook("playbooks/runtime.yml").status == 0
+    assert not info(host)["HttpProxy"]
+    assert not host.file("/etc/gaudi-serve/docker-proxy.env").exists
+    assert host.check_output("docker inspect --format '{{.State.Pid}} {{.State.StartedAt}}' lasting") == before
+
+
+def test_an_engine_with_running_containers_is_not_moved(host: Any, playbook: Any) -> None:
+    run = playbook("playbooks/runtime.yml", container_runtime_data_root="/data/docker")
+    host.check_output("docker rm --force lasting")
+    assert run.status != 0
+    assert "container_runtime_data_root: '/data/docker': 1 containers run from /var/lib/docker" in " ".join(
+        run.text.split()
+    )
+    assert "changed=0" in run.text
+
+
+def test_an_engine_that_is_not_enabled_is_enabled_without_a_restart(host: Any, playbook: Any) -> None:
+    pid = engine_pid(host)
+    host.check_output("systemctl disable docker.service")
+    assert playbook("playbooks/runtime.yml").status == 0
+    assert host.service("docker").is_enabled
+    assert engine_pid(host) == pid
+    # Also with a text where a boolean belongs.
+    assert playbook("playbooks/runtime.yml", "-e", "container_runtime_live_restore=true").changed_nothing
 
 
 def test_a_run_cut_off_between_file_and_reload_is_finished(host: Any, playbook: Any) -> None:
