@@ -99,15 +99,18 @@ def hpu_padded_shape(env: Mapping[str, str], phase: str, batch: int, length: int
     if phase not in ("prompt", "decode"):
         raise InputError(f"phase: {phase!r} is not one of prompt, decode")
     second = "PROMPT_SEQ" if phase == "prompt" else "DECODE_BLOCK"
-    padded_batch = _pad(batch, *bucket_range(env, f"{phase.upper()}_BS"))
-    padded_length = _pad(length, *bucket_range(env, second))
+    padded_batch = padded(batch, *bucket_range(env, f"{phase.upper()}_BS"))
+    padded_length = padded(length, *bucket_range(env, second))
     if phase == "decode":
         padded_length = min(padded_length, num_hpu_blocks)
     return [padded_batch, padded_length]
 
 
-def _pad(value: int, low: int, step: int, _high: int) -> int:
-    # The maximum does not cap a running shape: the server pads beyond it and compiles while serving.
+def padded(value: int, low: int, step: int, _high: int) -> int:
+    """Return a running value as one dimension pads it.
+
+    The maximum does not cap it: the server pads beyond it and compiles while serving.
+    """
     if value <= low:
         return low
     power = low

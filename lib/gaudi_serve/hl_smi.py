@@ -13,6 +13,7 @@ ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 PREFIXES = ("HL-225", "HL-288", "HL-325", "HL-338")
 # Columns of the process table: card, pid, type, name, memory. "N/A" rows stand for idle cards.
 PROCESS = re.compile(r"^\|\s*(\d+)\s+(\d+)\s+(\S+)\s+(\S.*?)\s+(\d+)\s*MiB\s*\|?\s*$")
+LINK = re.compile(r"^\s*port\s+(\d+)\s*:\s*(UP|DOWN)\s*$", re.IGNORECASE)
 TOPOLOGY = re.compile(r"^\s*(\d+)\s+([\d,\s-]*?)\s+(-?\d+)\s*$")
 
 
@@ -63,6 +64,27 @@ def hl_smi_topology(text: str) -> dict[int, dict[str, Any]]:
     if not rows:
         raise InputError("hl-smi topo: no line with a module")
     return rows
+
+
+def hl_smi_links(text: str) -> dict[int, str]:
+    """Parse ``hl-smi -n link -i <bus_id>``: ``{port: "UP" or "DOWN"}`` of one card.
+
+    Raises:
+        InputError: with the line that is not of the format, or when there is none.
+    """
+    links: dict[int, str] = {}
+    for line in ANSI.sub("", text).splitlines():
+        if not line.strip():
+            continue
+        match = LINK.match(line)
+        if not match:
+            raise InputError(f"hl-smi -n link: not a line of a port that is UP or DOWN: {line!r}")
+        if int(match[1]) in links:
+            raise InputError(f"hl-smi -n link: a port that came before: {line!r}")
+        links[int(match[1])] = match[2].upper()
+    if not links:
+        raise InputError("hl-smi -n link: no line with a port")
+    return links
 
 
 def hl_smi_processes(text: str) -> dict[int, str]:

@@ -7,7 +7,6 @@ found by measuring what they set; the golden vectors in tests/unit/golden decide
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ from .buckets import DIMENSIONS
 from .errors import InputError
 from .hl_smi import device_family
 from .vllm_options import OPTION_NAMES
+from .warmup import coverage_warnings
 
 CHECKOUT = "/opt/vllm-fork"
 BLOCK = 128  # tokens of a KV-cache block
@@ -189,7 +189,8 @@ def _aice(given: Mapping[str, Any], host: Mapping[str, Any]) -> Launch:
     env = {**CONSTANTS, **_network(host), **_switches(spec), **bucket_env(spec), **cards}
     env.update(_quantization_env(spec))
     _refuse_empty_buckets(spec, env)
-    return {"env": env, "args": _aice_args(spec), "numactl": numactl, "warnings": launch_warnings(spec, env)}
+    warnings = launch_warnings(spec, env) + coverage_warnings(spec, env) + _node_warnings(spec, host)
+    return {"env": env, "args": _aice_args(spec), "numactl": numactl, "warnings": warnings}
 
 
 def _deepseek(given: Mapping[str, Any], host: Mapping[str, Any]) -> Launch:
@@ -378,14 +379,21 @@ def _cards(spec: Mapping[str, Any], host: Mapping[str, Any]) -> tuple[list[str] 
     return _numactl([modules[number] for number in wanted], list(modules.values())), {variable: ids}
 
 
+def _node_warnings(spec: Mapping[str, Any], host: Mapping[str, Any]) -> list[str]:
+    cards = list(spec.get("module_ids") or [])
+    nodes = sorted({int(module["numa_node"]) for module in host["modules"] if int(module["module_id"]) in cards})
+    return [f"cards {cards} lie on NUMA nodes {nodes}: no core binding, slower transfers"] if len(nodes) > 1 else []
+
+
 def _numactl(mine: list[dict[str, Any]], every: list[dict[str, Any]]) -> list[str] | None:
     nodes = {module["numa_node"] for module in mine}
     if len(nodes) != 1 or not mine[0].get("cpus"):
         return None
     node = nodes.pop()
     neighbours = sum(module["numa_node"] == node for module in every)
-    first, last = (int(core) for core in re.split("-", mine[0]["cpus"][0]))
-    share = (last - first + 1) // neighbours
+    low, _, high = str(mine[0]["cpus"][0]).partition("-")
+    first = int(low)
+    share = (int(high or low) - first + 1) // neighbours
     ranges = []
     for module in mine:
         start = first + share * (int(module["module_id"]) % neighbours)

@@ -1,51 +1,120 @@
-"""Which model gets which cards: one ledger per host."""
+"""Which model gets which cards and cores: one ledger per host.
+
+Hard rules: a card belongs to one model; cards that others hold are not touched; on Gaudi2E (HL-288) a
+model stays within one group of four unless host NICs are declared. Then, in this order: a running model
+keeps its cards, a model lies on one NUMA node, large gaps stay whole for large models.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from itertools import combinations
+from typing import Any, NamedTuple
 
 from .spec import finding_error
 
 Spec = dict[str, Any]
 Errors = list[dict[str, Any]]
+Placed = dict[str, list[int]]
+Problem = tuple[str, Any, str]
+Counts = tuple[int, ...]
+
+QUAD = 4  # cards of one group of a Gaudi2E machine, linked among themselves only
+NICS = "declare host NICs (gaudi_host_nics: true) if the machine has them"
 
 
-def place(specs: list[Spec], host: Mapping[str, Any], host_name: str) -> tuple[dict[str, list[int]], Errors]:
+class Region(NamedTuple):
+    """Cards that are equally near to each other: of one group of four and one NUMA node."""
+
+    quad: int
+    node: int
+
+
+class Ledger:
+    """Who holds which card of a host."""
+
+    def __init__(self, host: Mapping[str, Any], host_nics: bool) -> None:
+        """Read the cards, their regions, and who of outside this toolkit holds some."""
+        self.modules = {int(module["module_id"]): module for module in host.get("modules", [])}
+        own = own_cards(host)
+        self.holders: dict[int, str] = {
+            number: module.get("held_by") or "another program"
+            for number, module in self.modules.items()
+            if module.get("in_use") and number not in own
+        }
+        self.strangers = frozenset(self.holders)
+        self.quads = str(host.get("device_name") or "").startswith("HL-288") and not host_nics
+
+    def region(self, number: int) -> Region:
+        """Return where a card lies; without the rule of four, all groups are one."""
+        return Region(number // QUAD if self.quads else 0, int(self.modules[number]["numa_node"]))
+
+    def give(self, name: str, cards: Sequence[int]) -> None:
+        """Write down that a model has these cards."""
+        self.holders.update(dict.fromkeys(cards, name))
+
+    def free(self, but: frozenset[int] = frozenset()) -> dict[Region, list[int]]:
+        """Return the free cards by region; ``but`` counts as free."""
+        found: dict[Region, list[int]] = {}
+        for number in sorted(self.modules):
+            if number not in self.holders or number in but:
+                found.setdefault(self.region(number), []).append(number)
+        return dict(sorted(found.items()))
+
+    def refusal(self, spec: Spec, wish: Sequence[int]) -> Problem | None:
+        """Return why a model cannot have exactly these cards."""
+        missing = [number for number in wish if number not in self.modules]
+        if missing:
+            return "module_ids", missing, f"not on this host, which has {sorted(self.modules)}"
+        count = spec["tensor_parallel_size"]
+        if len(wish) != count:
+            return "module_ids", wish, f"are {len(wish)} cards, but tensor_parallel_size is {count}"
+        for number in wish:
+            if number in self.strangers:
+                held = self.holders[number]
+                return "module_ids", wish, f"card {number} is held by {held}; end it or take another card"
+            if number in self.holders:
+                return "module_ids", wish, f"card {number} belongs to model {self.holders[number]} already"
+        quads = sorted({self.region(number).quad for number in wish})
+        if len(quads) > 1:
+            groups = " and ".join(f"{quad * QUAD}-{quad * QUAD + QUAD - 1}" for quad in quads)
+            return "module_ids", wish, f"lie in the groups {groups}, which only host NICs connect; {NICS}"
+        return None
+
+
+def place(
+    specs: list[Spec], host: Mapping[str, Any], host_name: str, host_nics: bool = False
+) -> tuple[Placed, Errors, dict[str, list[int]]]:
     """Give every model its cards.
 
-    Models that name their ``module_ids`` get exactly those; a model that runs keeps its cards where
-    nobody else asks for them; the others get free cards of one NUMA node where they fit.
+    Models that name their ``module_ids`` get exactly those. A model that runs keeps its cards where
+    nobody else asks for them; only if another cannot be placed otherwise, the fewest running models
+    move. The others get free cards of one NUMA node where they fit.
 
     Returns:
-        ``{model: [module_id, ...]}`` of the models that could be placed, and the errors of the rest.
+        ``{model: [module_id, ...]}`` of the models that could be placed, the errors of the rest, and
+        ``{model: [module_id, ...]}`` of the running models that must move, with their present cards.
     """
-    modules = {int(module["module_id"]): module for module in host.get("modules", [])}
-    own = own_cards(host)
-    strangers = {
-        number: module.get("held_by") or "another program"
-        for number, module in modules.items()
-        if module.get("in_use") and number not in own
-    }
-    ledger: dict[int, str] = {}
-    placed: dict[str, list[int]] = {}
+    ledger = Ledger(host, host_nics)
+    placed: Placed = {}
     errors: Errors = []
-    for spec in sorted(specs, key=lambda item: not item.get("module_ids")):
-        wish = spec.get("module_ids") or _running(spec, host, {**strangers, **ledger}, modules)
-        problem = None
-        if wish:
-            problem = _refusal(spec, wish, modules, ledger, strangers)
-        else:
-            wish = _free_cards(spec, modules, {**strangers, **ledger})
-            if not wish:
-                problem = _no_room(spec, modules, ledger, strangers)
-        if problem:
-            errors.append(finding_error(host_name, spec, *problem))
-            continue
-        placed[spec["name"]] = wish
-        for number in wish:
-            ledger[number] = spec["name"]
-    return placed, errors
+    for spec in specs:
+        if spec.get("module_ids"):
+            problem = ledger.refusal(spec, spec["module_ids"])
+            if problem:
+                errors.append(finding_error(host_name, spec, *problem))
+            else:
+                placed[spec["name"]] = list(spec["module_ids"])
+                ledger.give(spec["name"], spec["module_ids"])
+    floating = [spec for spec in specs if not spec.get("module_ids")]
+    kept = _kept(floating, host, ledger)
+    for name, cards in kept.items():
+        ledger.give(name, cards)
+    arranged, unplaced = _arrange_all([spec for spec in floating if spec["name"] not in kept], floating, kept, ledger)
+    errors += [finding_error(host_name, spec, *_no_room(spec, ledger, {**kept, **arranged})) for spec in unplaced]
+    moved = {name: kept[name] for name in kept if name in arranged and arranged[name] != kept[name]}
+    return {**placed, **kept, **arranged}, errors, moved
 
 
 def own_cards(host: Mapping[str, Any]) -> dict[int, str]:
@@ -58,59 +127,114 @@ def own_cards(host: Mapping[str, Any]) -> dict[int, str]:
     }
 
 
-def _running(spec: Spec, host: Mapping[str, Any], taken: Mapping[int, str], modules: Mapping[int, Any]) -> list[int]:
-    cards = [int(number) for number in host.get("services", {}).get(spec["name"], {}).get("module_ids", [])]
-    usable = len(cards) == spec["tensor_parallel_size"] and all(
-        number in modules and number not in taken for number in cards
-    )
-    return cards if usable else []
+def _kept(floating: list[Spec], host: Mapping[str, Any], ledger: Ledger) -> Placed:
+    """Return the cards of the models that can stay where they are."""
+    kept: Placed = {}
+    for spec in floating:
+        cards = [int(number) for number in host.get("services", {}).get(spec["name"], {}).get("module_ids", [])]
+        taken = {number for others in kept.values() for number in others}
+        if cards and not taken & set(cards) and not ledger.refusal(spec, cards):
+            kept[spec["name"]] = cards
+    return kept
 
 
-def _refusal(
-    spec: Spec,
-    wish: list[int],
-    modules: Mapping[int, Any],
-    ledger: Mapping[int, str],
-    strangers: Mapping[int, str],
-) -> tuple[str, Any, str] | None:
-    missing = [number for number in wish if number not in modules]
-    if missing:
-        return "module_ids", missing, f"not on this host, which has {sorted(modules)}"
-    if len(wish) != spec["tensor_parallel_size"]:
-        return (
-            "module_ids",
-            wish,
-            f"are {len(wish)} cards, but tensor_parallel_size is {spec['tensor_parallel_size']}",
-        )
-    for number in wish:
-        if number in ledger:
-            return "module_ids", wish, f"card {number} belongs to model {ledger[number]} already"
-        if number in strangers:
-            return "module_ids", wish, f"card {number} is held by {strangers[number]}; end it or take another card"
-    return None
+def _arrange_all(new: list[Spec], floating: list[Spec], kept: Placed, ledger: Ledger) -> tuple[Placed, list[Spec]]:
+    """Place the new models, moving as few of the running ones as will do."""
+    by_name = {spec["name"]: spec for spec in floating}
+    by_size = sorted(kept, key=lambda name: (len(kept[name]), name))
+    most = sum(map(len, ledger.free(frozenset(number for cards in kept.values() for number in cards)).values()))
+    possible = sum(spec["tensor_parallel_size"] for spec in new) + sum(map(len, kept.values())) <= most
+    for count in range(len(kept) + 1 if possible else 1):
+        for released in combinations(by_size, count):
+            freed = frozenset(number for name in released for number in kept[name])
+            found = _arrange([*new, *[by_name[name] for name in released]], ledger.free(freed))
+            if found is not None:
+                return found, []
+    fitting: list[Spec] = []
+    unplaced: list[Spec] = []
+    for spec in new:
+        fits = _arrange([*fitting, spec], ledger.free()) is not None
+        (fitting if fits else unplaced).append(spec)
+    return _arrange(fitting, ledger.free()) or {}, unplaced
 
 
-def _free_cards(spec: Spec, modules: Mapping[int, Any], taken: Mapping[int, str]) -> list[int]:
-    count = spec["tensor_parallel_size"]
-    nodes: dict[int, list[int]] = {}
-    for number in sorted(modules):
-        if number not in taken:
-            nodes.setdefault(int(modules[number]["numa_node"]), []).append(number)
-    fitting = [cards for cards in nodes.values() if len(cards) >= count]
-    if fitting:
-        # The fullest node that still fits: large gaps stay whole for large models.
-        return min(fitting, key=lambda cards: (len(cards), cards))[:count]
-    free = sorted(number for cards in nodes.values() for number in cards)
-    return free[:count] if len(free) >= count else []
+def _arrange(specs: list[Spec], free: Mapping[Region, list[int]]) -> Placed | None:
+    """Return cards for all of the models at once: fewest NUMA crossings, then the largest gaps left whole."""
+    regions = list(free)
+    wishes = [int(spec["tensor_parallel_size"]) for spec in specs]
+
+    @cache
+    def best(index: int, left: Counts) -> tuple[tuple[int, int], tuple[Counts, ...]] | None:
+        if index == len(wishes):
+            return (0, -sum(number * number for number in left)), ()
+        found = None
+        for take in _takes(wishes[index], left, regions):
+            rest = best(index + 1, tuple(had - taken for had, taken in zip(left, take, strict=True)))
+            if rest is None:
+                continue
+            crossings = rest[0][0] + (sum(taken > 0 for taken in take) > 1)
+            option = ((crossings, rest[0][1]), (take, *rest[1]))
+            found = option if found is None or option[0] < found[0] else found
+        return found
+
+    chosen = best(0, tuple(len(cards) for cards in free.values()))
+    if chosen is None:
+        return None
+    pools = {region: list(cards) for region, cards in free.items()}
+    placed = {}
+    for spec, take in zip(specs, chosen[1], strict=True):
+        cards = [pools[region].pop(0) for region, count in zip(regions, take, strict=True) for _ in range(count)]
+        placed[spec["name"]] = sorted(cards)
+    return placed
 
 
-def _no_room(
-    spec: Spec, modules: Mapping[int, Any], ledger: Mapping[int, str], strangers: Mapping[int, str]
-) -> tuple[str, Any, str]:
-    holders = ", ".join(f"{number}: {name}" for number, name in sorted({**strangers, **ledger}.items()))
-    free = len(modules) - len({**strangers, **ledger})
-    return (
-        "tensor_parallel_size",
-        spec["tensor_parallel_size"],
-        f"this host has {len(modules)} cards, {free} of them free" + (f" (held: {holders})" if holders else ""),
-    )
+def _takes(count: int, left: Counts, regions: list[Region]) -> Iterator[Counts]:
+    """Yield the ways to take so many cards: from one region, else across the NUMA nodes of one group."""
+    single = [index for index, number in enumerate(left) if number >= count]
+    for index in single:
+        yield tuple(count if other == index else 0 for other in range(len(left)))
+    if single:
+        return
+    for quad in sorted({region.quad for region in regions}):
+        # The fullest first: the fewest nodes.
+        order = sorted((index for index, region in enumerate(regions) if region.quad == quad), key=lambda i: -left[i])
+        take, missing = [0] * len(left), count
+        for index in order:
+            take[index] = min(missing, left[index])
+            missing -= take[index]
+        if not missing:
+            yield tuple(take)
+
+
+def _no_room(spec: Spec, ledger: Ledger, placed: Placed) -> Problem:
+    holders = {**ledger.holders, **{number: name for name, cards in placed.items() for number in cards}}
+    held = ", ".join(f"{number}: {name}" for number, name in sorted(holders.items()))
+    free = sorted(set(ledger.modules) - set(holders))
+    text = f"this host has {len(ledger.modules)} cards, {len(free)} of them free" + (f" (held: {held})" if held else "")
+    if ledger.quads and len(free) >= spec["tensor_parallel_size"]:
+        text += f"; no group of four has so many free, and only host NICs connect the groups; {NICS}"
+    return "tensor_parallel_size", spec["tensor_parallel_size"], text
+
+
+def disjoint_cores(host: Mapping[str, Any]) -> dict[int, str]:
+    """Return ``{module_id: core range}`` where the vendor's rule would give two cards the same cores.
+
+    The vendor's script gives a card the slice ``module_id mod n`` of its node's cores, n being the
+    cards of the node. Where a node's module_ids are not consecutive, two cards get the same slice;
+    those nodes are cut by the cards' order instead. Nodes on which the rule holds are left out.
+    """
+    nodes: dict[int, list[Mapping[str, Any]]] = {}
+    for module in host.get("modules", []):
+        if module.get("cpus"):
+            nodes.setdefault(int(module["numa_node"]), []).append(module)
+    cores = {}
+    for modules in nodes.values():
+        numbers = sorted(int(module["module_id"]) for module in modules)
+        if len({number % len(numbers) for number in numbers}) == len(numbers):
+            continue
+        for module in modules:
+            first, _, last = str(module["cpus"][0]).partition("-")
+            share = (int(last or first) - int(first) + 1) // len(numbers)
+            start = int(first) + share * numbers.index(int(module["module_id"]))
+            cores[int(module["module_id"])] = f"{start}-{start + share - 1}"
+    return cores

@@ -129,6 +129,9 @@ CHECKS: dict[str, Check] = {
     "env": _environment,
     "mounts": _mounts,
     "start_timeout_s": _whole(1, 604800, "seconds"),
+    "warmup_budget_minutes": _whole(1, 100_000, "minutes"),
+    "config": lambda value: None if isinstance(value, Mapping) else "a mapping with keys of the model's config.json",
+    "weight_bytes": _whole(1, 10**14, "bytes"),
 }
 OWN_KEYS = frozenset(CHECKS)
 REQUIRED = ("name", "weights")

@@ -1,0 +1,101 @@
+"""What of a model's wish cannot be on this host: (key, value, what is allowed), before anything is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .shape import Problem, shape_problems
+
+Spec = Mapping[str, Any]
+
+
+def host_problems(spec: Spec, host: Mapping[str, Any]) -> list[Problem]:
+    """Return what is wrong with a model before its cards are known."""
+    problems: list[Problem] = []
+    # A stopped model's port may be somebody else's by now.
+    own_ports = {
+        str(service.get("port"))
+        for service in host.get("services", {}).values()
+        if service.get("active") or service.get("holds")
+    }
+    program = host.get("ports", {}).get(str(spec["port"]))
+    if program and str(spec["port"]) not in own_ports:
+        problems.append(("port", spec["port"], f"is taken on this host by {program}; end it or choose another port"))
+    if not spec.get("image"):
+        allowed = "is required: the serving image, here or as vllm_model_defaults.image"
+        problems.append(("image", None, allowed))
+    if host.get("accelerator") == "cpu":
+        problems += _cpu_problems(spec)
+    missing = _weights_problems(spec, host.get("weights") or {})
+    config = model_config(spec, host)
+    return problems + (missing or shape_problems(spec, config, gaudi=host.get("accelerator") != "cpu"))
+
+
+def model_config(spec: Spec, host: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a model's config.json as it is on the host, else what the catalog says of it."""
+    found = (host.get("weights") or {}).get(spec["weights"]) or {}
+    config: Mapping[str, Any] = found.get("config") or spec.get("config") or {}
+    return config
+
+
+def weight_bytes(spec: Spec, host: Mapping[str, Any]) -> int:
+    """Return the bytes of a model's weights on the host, else what the catalog says; 0 if neither knows."""
+    found = (host.get("weights") or {}).get(spec["weights"]) or {}
+    return int(found.get("bytes") or spec.get("weight_bytes") or 0)
+
+
+def _cpu_problems(spec: Spec) -> list[Problem]:
+    problems: list[Problem] = []
+    if spec["launch_profile"] != "vllm":
+        problems.append(("launch_profile", spec["launch_profile"], "needs Gaudi cards; a CPU host takes vllm"))
+    if spec.get("module_ids"):
+        problems.append(("module_ids", spec["module_ids"], "are Gaudi cards, of which this CPU host has none"))
+    return problems
+
+
+def _weights_problems(spec: Spec, weights: Mapping[str, Any]) -> list[Problem]:
+    path = spec["weights"]
+    if path not in weights:
+        return []
+    if weights[path] is None:
+        return [("weights", path, "holds no readable config.json on this host; put the model there first")]
+    if not weights[path]["bytes"]:
+        return [("weights", path, "holds no *.safetensors files on this host; is the download complete?")]
+    return []
+
+
+def launch_problems(spec: Spec, model: Mapping[str, Any]) -> list[Problem]:
+    """Return what is wrong with a planned model: its memory, and its warm-up against the budget."""
+    problems: list[Problem] = []
+    memory = model["memory"]
+    if memory and not memory["fits"]:
+        problems.append(_memory_problem(spec, memory))
+    minutes, budget = model["warmup_s"] / 60, spec["warmup_budget_minutes"]
+    if minutes > budget:
+        about = "about " if model["buckets"]["approximate"] else ""
+        allowed = (
+            f"is below the estimated warm-up of {minutes:.0f} minutes ({about}{model['graphs']} graphs); narrow "
+            "input_range, output_range or max_num_seqs, use reduce_warmup, or allow more minutes"
+        )
+        problems.append(("warmup_budget_minutes", budget, allowed))
+    return problems
+
+
+def _memory_problem(spec: Spec, memory: Mapping[str, Any]) -> Problem:
+    ways = " or ".join(
+        " with ".join(f"{key} {value}" for key, value in change.items()) for change in memory["suggestions"]
+    )
+    remedy = f"what fits: {ways}" if ways else "no number of cards of this host fits"
+    cards = spec["tensor_parallel_size"]
+    if memory["kv_cache_gib"] <= 0 or "max_model_len" not in spec:
+        allowed = (
+            f"gives each card {memory['weights_gib']} GiB of weights, of {memory['device_gib']} GiB; "
+            f"{memory['short_by_gib']} GiB a card are missing; {remedy}"
+        )
+        return "tensor_parallel_size", cards, allowed
+    allowed = (
+        f"needs more KV cache than the {memory['kv_cache_gib']} GiB a card ({memory['kv_tokens']} tokens) that "
+        f"{memory['weights_gib']} GiB of weights leave; {memory['short_by_gib']} GiB a card are missing; {remedy}"
+    )
+    return "max_model_len", spec["max_model_len"], allowed

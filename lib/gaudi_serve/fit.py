@@ -1,0 +1,105 @@
+"""The memory of a planned model on its cards, as the vendor's fork (1.21) will divide it at start."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .hl_smi import device_family
+from .memory import GIB, MOST_CARDS, hpu_memory, kv_bytes_per_token
+from .shape import memory_names
+
+BLOCK = 128  # tokens of a KV-cache block
+GENERATION = {"HL-225": "GAUDI2", "HL-288": "GAUDI2", "HL-325": "GAUDI3", "HL-338": "GAUDI3"}
+# Driver and firmware keep 1.4 to 2 GiB of a card; the profile run of an 8B model took 0.5 GiB.
+UNAVAILABLE_GIB, PROFILE_GIB = 2.0, 0.5
+# What the fork takes where neither the profile nor the user says otherwise.
+UTILIZATION, GRAPH_SHARE = 0.9, 0.1
+LARGE_GIB, LARGE_GRAPH_MB, GRAPH_MB = 120, 20, 10
+
+
+def plan_memory(
+    spec: Mapping[str, Any],
+    env: Mapping[str, str],
+    args: Sequence[str],
+    host: Mapping[str, Any],
+    config: Mapping[str, Any],
+    weight_bytes: int,
+) -> dict[str, Any] | None:
+    """Return how a model's cards are divided, or None where its architecture or size is not known.
+
+    Free memory after weights and profile run, times the utilisation, is usable; of that, the graph
+    share is kept for graphs and the rest is KV cache, in blocks of 128 tokens rounded down to the
+    decode bucket step.
+
+    Returns:
+        GiB of one card: ``device_gib``, ``reserved_gib`` (driver and profile run), ``weights_gib``,
+        ``graphs_gib``, ``kv_cache_gib``, ``left_gib``; ``num_hpu_blocks``, ``kv_tokens``, ``sequences``
+        (of max_model_len); ``fits``, ``short_by_gib`` and ``suggestions`` as hpu_memory says them.
+    """
+    names = memory_names(config)
+    cards = int(spec["tensor_parallel_size"])
+    length = spec.get("max_model_len")
+    if not names or not weight_bytes or not length or cards > MOST_CARDS:
+        return None
+    given = {
+        **names,
+        "MODEL": str(spec.get("name") or spec["weights"]),
+        "DEVICE_NAME": GENERATION[device_family(str(host["device_name"]))],
+        "TENSOR_PARALLEL_SIZE": cards,
+        "MAX_MODEL_LEN": int(length),
+        "MODEL_MEM_FROM_CONFIG": weight_bytes,
+        "QUANT_DTYPE": 1 if _quantised_at_load(spec, config) else 2,
+        "CACHE_DTYPE_BYTES": _cache_bytes(args),
+        "UNAVAILABLE_MEM_ABS": UNAVAILABLE_GIB,
+        "PROFILER_MEM_OVERHEAD": PROFILE_GIB,
+        "APPROX_MEM_PER_GRAPH_MB": LARGE_GRAPH_MB if weight_bytes > LARGE_GIB * GIB else GRAPH_MB,
+        "GPU_MEM_UTILIZATION": _share(spec.get("gpu_memory_utilization"), env, "VLLM_GPU_MEMORY_UTILIZATION"),
+        "VLLM_GRAPH_RESERVED_MEM": _share(None, env, "VLLM_GRAPH_RESERVED_MEM", GRAPH_SHARE),
+    }
+    return _divided(given, hpu_memory(given), int(env.get("VLLM_DECODE_BLOCK_BUCKET_STEP", 1)))
+
+
+def _divided(given: Mapping[str, Any], found: Mapping[str, Any], step: int) -> dict[str, Any]:
+    cards, heads = given["TENSOR_PARALLEL_SIZE"], given["NUM_KEY_VALUE_HEADS"]
+    usable = found["USABLE_MEM"] * found["GPU_MEM_UTILIZATION"] if found["USABLE_MEM"] > 0 else 0.0
+    graphs = usable * given["VLLM_GRAPH_RESERVED_MEM"]
+    weights = found["MODEL_MEM_IN_GB"] / cards
+    share = 1 if given.get("KV_LORA_RANK") else min(cards, heads)
+    per_block = kv_bytes_per_token({"HEAD_DIM": None, **given}) * BLOCK / share
+    blocks = math.floor((usable - graphs) * GIB / per_block) // step * step
+    fit = found["fit"]
+    sequences = blocks * BLOCK // given["MAX_MODEL_LEN"]
+    return {
+        "device_gib": found["DEVICE_HPU_MEM"],
+        "reserved_gib": UNAVAILABLE_GIB + PROFILE_GIB,
+        "weights_gib": round(weights, 1),
+        "graphs_gib": round(graphs, 1),
+        "kv_cache_gib": round(usable - graphs, 1),
+        "left_gib": round(found["USABLE_MEM"] - usable, 1),
+        "num_hpu_blocks": blocks,
+        "kv_tokens": blocks * BLOCK,
+        "sequences": sequences,
+        "fits": bool(fit["fits"] and sequences),
+        "short_by_gib": fit["short_by_gib"],
+        "suggestions": fit["suggestions"],
+    }
+
+
+def _quantised_at_load(spec: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+    # INC turns bfloat16 weights into FP8 while loading; weights that are quantised already keep their size.
+    return spec.get("dtype") == "fp8" and not config.get("quantization_config")
+
+
+def _cache_bytes(args: Sequence[str]) -> int:
+    values = [args[index + 1] for index, argument in enumerate(args[:-1]) if argument == "--kv-cache-dtype"]
+    return 1 if values and values[-1].startswith("fp8") else 2
+
+
+def _share(given: Any, env: Mapping[str, str], name: str, default: float = UTILIZATION) -> float:
+    try:
+        share = float(given if given is not None else env.get(name, default))
+    except (TypeError, ValueError):
+        return default
+    return min(1.0, max(0.01, share))

@@ -1,0 +1,127 @@
+"""What planning needs of a model's architecture, and what in it forbids a launch.
+
+Read from the config.json of the weights (Hugging Face's names), or from a catalog entry that says the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+Config = Mapping[str, Any]
+Problem = tuple[str, Any, str]
+
+# Where multimodal models keep the part that generates text.
+NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
+# Rope scalings that stretch max_position_embeddings itself; the others say the stretched length there.
+STRETCHING = ("linear", "dynamic", "yarn")
+MOST_CARDS = 16
+
+
+def text_config(config: Config) -> Config:
+    """Return the part of a config.json that describes the text model."""
+    if "num_hidden_layers" in config:
+        return config
+    for key in NESTED:
+        inner = config.get(key)
+        if isinstance(inner, Mapping):
+            found = text_config(inner)
+            if "num_hidden_layers" in found:
+                return {"quantization_config": config.get("quantization_config"), **found}
+    return config
+
+
+def memory_names(config: Config) -> dict[str, Any] | None:
+    """Return the names that hpu_memory wants of an architecture, or None where one is missing."""
+    text = text_config(config)
+    heads = text.get("num_attention_heads")
+    found = {
+        "NUM_HIDDEN_LAYERS": text.get("num_hidden_layers"),
+        "HIDDEN_SIZE": text.get("hidden_size"),
+        "NUM_ATTENTION_HEADS": heads,
+        "NUM_KEY_VALUE_HEADS": text.get("num_key_value_heads") or heads,
+    }
+    if not all(isinstance(value, int) and value > 0 for value in found.values()):
+        return None
+    return {
+        **found,
+        "HEAD_DIM": text.get("head_dim"),
+        # DeepSeek keeps one latent vector a token instead of keys and values a head.
+        "KV_LORA_RANK": text.get("kv_lora_rank"),
+        "QK_ROPE_HEAD_DIM": text.get("qk_rope_head_dim"),
+    }
+
+
+def longest_context(config: Config) -> int | None:
+    """Return the longest context in tokens that a model is made for, rope scaling included."""
+    text = text_config(config)
+    longest = text.get("max_position_embeddings")
+    if not isinstance(longest, int):
+        return None
+    rope = text.get("rope_scaling") or {}
+    kind = rope.get("rope_type", rope.get("type"))
+    if kind in STRETCHING and isinstance(rope.get("factor"), (int, float)):
+        base = rope.get("original_max_position_embeddings", longest) if kind == "yarn" else longest
+        return max(longest, int(base * rope["factor"]))
+    return longest
+
+
+def shape_problems(spec: Mapping[str, Any], config: Config, *, gaudi: bool) -> list[Problem]:
+    """Return what of a model's wish its architecture forbids: (key, value, what is allowed).
+
+    These are pitfalls that otherwise show only when vLLM starts: heads that tensor_parallel_size does
+    not divide, more cards than KV heads (refused on Gaudi, as the manual asks), quantised weights
+    whose shapes do not split evenly, a context that is longer than the model's.
+    """
+    text = text_config(config)
+    cards = int(spec.get("tensor_parallel_size") or 1)
+    heads, kv_heads = text.get("num_attention_heads"), text.get("num_key_value_heads")
+    problems: list[Problem] = []
+    good = [number for number in range(1, MOST_CARDS + 1) if _splits(text, spec, number, gaudi=gaudi)]
+    if heads and heads % cards:
+        allowed = f"does not divide the {heads} attention heads; possible: {good}"
+        problems.append(("tensor_parallel_size", cards, allowed))
+    elif kv_heads and cards > kv_heads and gaudi:
+        problems.append(("tensor_parallel_size", cards, f"is above the model's {kv_heads} key-value heads"))
+    elif part := uneven_part(text, spec, cards):
+        allowed = f"does not split the quantised weights evenly: {part}; possible: {good}"
+        problems.append(("tensor_parallel_size", cards, allowed))
+    longest = longest_context(config)
+    if longest and (spec.get("max_model_len") or 0) > longest:
+        allowed = f"is above {longest}, the model's longest context (max_position_embeddings)"
+        problems.append(("max_model_len", spec["max_model_len"], allowed))
+    return problems
+
+
+def _splits(text: Config, spec: Mapping[str, Any], cards: int, *, gaudi: bool) -> bool:
+    heads, kv_heads = text.get("num_attention_heads"), text.get("num_key_value_heads")
+    return not (
+        (heads and heads % cards) or (gaudi and kv_heads and cards > kv_heads) or uneven_part(text, spec, cards)
+    )
+
+
+def uneven_part(text: Config, spec: Mapping[str, Any], cards: int) -> str | None:
+    """Return the first weight of a quantised model that so many cards do not split into whole groups.
+
+    The vendor's servers split down_proj and o_proj along their input, the others along their output;
+    every part must hold whole quantisation groups (AWQ, GPTQ) or blocks (FP8). Experts are not split
+    under expert parallelism, which profile aice_1_21 always asks for.
+    """
+    quantization = text.get("quantization_config")
+    if cards == 1 or not isinstance(quantization, Mapping):
+        return None
+    block = quantization.get("weight_block_size")
+    group = int(block[0]) if block else int(quantization.get("group_size") or 0)
+    if group <= 1:
+        return None
+    expert_parallel = spec.get("launch_profile", "aice_1_21") != "vllm" or spec.get("enable_expert_parallel")
+    widths = {"intermediate_size": text.get("intermediate_size")}
+    if not expert_parallel:
+        widths["moe_intermediate_size"] = text.get("moe_intermediate_size")
+    head = text.get("v_head_dim") or text.get("head_dim")
+    if head and text.get("num_attention_heads"):
+        widths["num_attention_heads * head_dim"] = head * text["num_attention_heads"]
+    for name, width in widths.items():
+        if isinstance(width, int) and width % (cards * group):
+            return f"{name} {width} over {cards} cards gives no whole groups of {group}"
+    return None

@@ -1,0 +1,96 @@
+"""What hccl_demo prints, in the forms of its releases."""
+
+from __future__ import annotations
+
+import pytest
+from gaudi_serve.errors import InputError
+from gaudi_serve.hccl import hccl_benchmark
+
+OLD = """Affinity: Script has finished successfully
+Welcome to HCCL demo
+\x1b[32m###############################################################################\x1b[0m
+[BENCHMARK] hcclAllReduce(src!=dst, count=8388608, dtype=float, iterations=1000)
+[BENCHMARK]     NW Bandwidth   : 258.259144 GB/s
+[BENCHMARK]     Algo Bandwidth : 147.576654 GB/s
+###############################################################################
+"""
+NEW = """[BENCHMARK] hcclReduceScatter(dataSize=33554432, count=8388608, dtype=bfloat16, iterations=10)
+[BENCHMARK]   NW Bandwidth : 950.5 MB/s
+[BENCHMARK]   Algo Bandwidth:1.5 GB/s
+"""
+LATENCY = """[BENCHMARK] hcclAllReduce(src!=dst, data_size=1024, count=256, dtype=float, iterations=7)
+[BENCHMARK]     Host Latency   : 0.25 ms
+[BENCHMARK]     Device Latency : 12 us
+"""
+TABLE = """[BANDWIDTH SUMMARY REPORT]
+(src!=dst, collective=all_reduce, iterations=1000)
+
+size              count             type              redop             time              algoBW            nw_bw
+(B)               (elements)                                            (ms)              (GB/s)            (GB/s)
+1048576           262144            float             sum               0.031 ms          33.825 GB/s       59.19 GB/s
+33554432          8388608           float             sum               0.227 ms          147.57 GB/s       258.25 GB/s
+"""
+LATENCY_TABLE = """[LATENCY SUMMARY REPORT]
+(src!=dst, collective=all_gather, iterations=5)
+size              count             type              redop             Host Latency      Device Latency
+(B)               (elements)                                            (ms)              (ms)
+1048576           262144            float             sum               0.5               0.25
+"""
+
+
+def test_one_size() -> None:
+    assert hccl_benchmark(OLD) == {
+        "collective": "all_reduce",
+        "dtype": "float",
+        "iterations": 1000,
+        "results": [{"size_bytes": 33554432, "count": 8388608, "nw_gb_s": 258.259144, "algo_gb_s": 147.576654}],
+        "nw_gb_s": 258.259144,
+        "algo_gb_s": 147.576654,
+    }
+
+
+def test_newer_release_and_other_units() -> None:
+    found = hccl_benchmark(NEW)
+    assert (found["collective"], found["dtype"], found["iterations"]) == ("reduce_scatter", "bfloat16", 10)
+    assert found["results"][0]["size_bytes"] == 33554432
+    assert (found["nw_gb_s"], found["algo_gb_s"]) == (pytest.approx(0.9505), 1.5)
+
+
+def test_latency() -> None:
+    found = hccl_benchmark(LATENCY)
+    assert (found["host_latency_ms"], found["device_latency_ms"]) == (0.25, pytest.approx(0.012))
+    assert found["results"][0]["size_bytes"] == 1024
+
+
+@pytest.mark.parametrize("text", [TABLE, TABLE.replace("[BANDWIDTH SUMMARY", "[SUMMARY"), TABLE.replace(" GB/s", "")])
+def test_range_of_sizes(text: str) -> None:
+    found = hccl_benchmark(text)
+    assert [row["size_bytes"] for row in found["results"]] == [1048576, 33554432]
+    assert (found["collective"], found["nw_gb_s"], found["algo_gb_s"]) == ("all_reduce", 258.25, 147.57)
+
+
+def test_latency_of_a_range() -> None:
+    found = hccl_benchmark(LATENCY_TABLE)
+    assert (found["collective"], found["host_latency_ms"], found["device_latency_ms"]) == ("all_gather", 0.5, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("", "''"),
+        ("Segmentation fault (core dumped)\n", "Segmentation fault"),
+        (OLD.replace("258.259144 GB/s", "nan"), "NW Bandwidth   : nan"),
+        (OLD.replace("258.259144", "1.2.3"), "1.2.3"),
+        (OLD.replace("GB/s", "parsecs"), "parsecs"),
+        ("[BENCHMARK]     NW Bandwidth   : 1 GB/s\n", "NW Bandwidth   : 1 GB/s"),
+        (OLD.split("[BENCHMARK]     NW")[0], "hcclAllReduce"),
+        (TABLE.replace("59.19 GB/s", ""), "1048576"),
+        (TABLE.replace("59.19 GB/s", "59.19 furlongs"), "furlongs"),
+        (TABLE.replace("nw_bw", "speed"), "speed"),
+        (TABLE.replace("59.19", "5.9.1.9"), "5.9.1.9"),
+    ],
+)
+def test_garbage_is_refused_with_its_line(text: str, line: str) -> None:
+    with pytest.raises(InputError) as raised:
+        hccl_benchmark(text)
+    assert line in str(raised.value)
