@@ -11,6 +11,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 
 from gaudi_serve.buckets import hpu_buckets, hpu_padded_shape
+from gaudi_serve.changes import vllm_plan_changes
 from gaudi_serve.container_runtime import (
     container_runtime_changes,
     container_runtime_notes,
@@ -19,7 +20,9 @@ from gaudi_serve.container_runtime import (
     habana_config,
 )
 from gaudi_serve.errors import as_filter
-from gaudi_serve.hl_smi import hl_smi_modules, hl_smi_topology
+from gaudi_serve.fleet import gaudi_facts_saved, unset_models, vllm_fleet_lines, vllm_fleet_plan
+from gaudi_serve.hccl import hccl_benchmark
+from gaudi_serve.hl_smi import hl_smi_links, hl_smi_modules, hl_smi_topology
 from gaudi_serve.host_tuning import (
     host_tuning_changes,
     host_tuning_missing,
@@ -30,8 +33,10 @@ from gaudi_serve.host_tuning import (
     sysctl_wanted,
 )
 from gaudi_serve.launch import vllm_launch
+from gaudi_serve.memory import hpu_memory
 from gaudi_serve.plan import model_weights, vllm_plan
-from gaudi_serve.report import endpoint_table, plan_refusal, system_refusal
+from gaudi_serve.refusal import plan_refusal, system_refusal
+from gaudi_serve.report import endpoint_table
 from gaudi_serve.service import (
     missing_images,
     vllm_api_keys,
@@ -57,13 +62,17 @@ class FilterModule:
             container_runtime_refusal,
             daemon_json,
             endpoint_table,
+            gaudi_facts_saved,
             habana_config,
+            hccl_benchmark,
+            hl_smi_links,
             hl_smi_modules,
             hl_smi_topology,
             host_tuning_changes,
             host_tuning_missing,
             host_tuning_refusal,
             hpu_buckets,
+            hpu_memory,
             hpu_padded_shape,
             hugepages_wanted,
             kernel_arguments_wanted,
@@ -73,10 +82,14 @@ class FilterModule:
             sysctl_conflicts,
             sysctl_wanted,
             system_refusal,
+            unset_models,
             vllm_api_keys,
             vllm_container,
+            vllm_fleet_lines,
+            vllm_fleet_plan,
             vllm_launch,
             vllm_plan,
+            vllm_plan_changes,
             vllm_secret_files,
             vllm_service_changes,
             vllm_service_files,

@@ -66,7 +66,7 @@ SUBSETS = ("system", "tuning", "runtime", "services", "host")
 
 def host_facts(system: dict[str, Any], services: dict[str, Any], weights: list[str]) -> dict[str, Any]:
     """Return ``gaudi_host``: with a saved copy of it, planning needs no host at all."""
-    keep = ("module_ids", "port", "digest", "active")
+    keep = ("module_ids", "port", "digest", "active", "launch", "env")
     accelerator = system["accelerator"]
     cards = observe_host.cards() if accelerator == "gaudi" else {"device_name": None, "modules": []}
     return {

@@ -18,7 +18,7 @@ TOPOLOGY = re.compile(r"^\s*(\d+)\s+([\d,\s-]*?)\s+(-?\d+)\s*$")
 
 
 def hl_smi_modules(text: str) -> list[dict[str, Any]]:
-    """Parse ``hl-smi -Q index,module_id[,...] -f csv`` with its header.
+    """Parse ``hl-smi -Q index,module_id[,...] -f csv``, or two columns without a header (``noheader``).
 
     Returns:
         One mapping a card, by index: ``index`` and ``module_id`` as integers, further fields as text.
@@ -29,15 +29,19 @@ def hl_smi_modules(text: str) -> list[dict[str, Any]]:
     lines = [line for line in ANSI.sub("", text).splitlines() if line.strip()]
     if not lines:
         raise InputError("hl-smi: no output where a table of cards was expected")
+    if re.fullmatch(r"\s*\d+\s*,\s*\d+\s*", lines[0]):
+        lines.insert(0, "index, module_id")
     header = [name.strip().split(" ")[0] for name in lines[0].split(",")]
     if "index" not in header or "module_id" not in header:
         raise InputError(f"hl-smi: the header has no index and module_id: {lines[0]!r}")
-    cards = []
+    cards: list[dict[str, Any]] = []
     for line in lines[1:]:
         cells = [cell.strip() for cell in next(csv.reader(io.StringIO(line)))]
         card: dict[str, Any] = dict(zip(header, cells, strict=False))
         if len(cells) != len(header) or not (card["index"].isdigit() and card["module_id"].isdigit()):
             raise InputError(f"hl-smi: not a line of {', '.join(header)}: {line!r}")
+        if any(int(card[key]) == other[key] for other in cards for key in ("index", "module_id")):
+            raise InputError(f"hl-smi: an index or module_id that came before: {line!r}")
         cards.append({**card, "index": int(card["index"]), "module_id": int(card["module_id"])})
     return sorted(cards, key=lambda card: int(card["index"]))
 

@@ -14,6 +14,7 @@ CONFIG = Path("/etc/gaudi-serve")
 STATE = Path("/var/lib/gaudi-serve")
 MARKER = "X-Gaudi-Serve="
 SUPERVISOR = Path("/usr/local/lib/gaudi-serve/vllm-supervisor")
+LAUNCH = ("image", "module_ids", "command", "mounts", "runtime", "cap_add", "ulimits")
 PROPERTIES = "Id,ActiveState,SubState,UnitFileState,StatusText,NRestarts,Job,NeedDaemonReload"
 
 
@@ -49,6 +50,9 @@ def _unit(name: str, shown: dict[str, str], container: dict[str, Any] | None) ->
         "launch_sha256": sha256_file(CONFIG / f"{name}.json"),
         "secret_mtime": secret.stat().st_mtime if secret.exists() else None,
         "digest": launch.get("digest"),
+        # What a plan is compared with; secrets lie elsewhere.
+        "launch": {key: launch[key] for key in LAUNCH if key in launch},
+        "env": _environment(CONFIG / f"{name}.env"),
         "module_ids": launch.get("module_ids", []),
         "port": launch.get("port"),
         # With a job in the queue, an active unit is about to be stopped or restarted.
@@ -62,6 +66,11 @@ def _unit(name: str, shown: dict[str, str], container: dict[str, Any] | None) ->
         "container": container,
         "smoke": smoke if smoke and started and smoke.get("container_started") == started else None,
     }
+
+
+def _environment(path: Path) -> dict[str, str]:
+    lines = (line.partition("=") for line in (read_text(path) or "").splitlines())
+    return {name: value for name, sign, value in lines if sign}
 
 
 def _show_units(names: list[str]) -> dict[str, dict[str, str]]:

@@ -11,7 +11,7 @@ from .checks import model_config, weight_bytes
 from .fit import plan_memory
 from .launch import Launch, option_arguments, vllm_launch
 from .placement import disjoint_cores, own_cards
-from .shape import longest_context, text_config
+from .shape import layers, longest_context
 from .spec import OWN_KEYS
 from .warmup import BLOCK, bucket_counts, likely_layers, warmup_seconds
 
@@ -147,10 +147,10 @@ def _cost(spec: Model, host: Mapping[str, Any], model: Model) -> Model:
         tokens = int(spec.get("max_num_batched_tokens") or spec["max_model_len"])
         buckets = bucket_counts(model["env"], tokens, min(most, memory["num_hpu_blocks"] or most) if memory else most)
     graphs = buckets["prompt"] + buckets["decode"]
-    layers = text_config(config).get("num_hidden_layers") or likely_layers(size / 2 or 8e9)
+    depth = layers(config) or likely_layers(size / 2 or 8e9)
     fp8 = spec.get("dtype") == "fp8" or spec["launch_profile"] == "deepseek_r1"
     cards = max(1, len(model["module_ids"]))
-    full, cached = warmup_seconds(graphs, layers, cards, "fp8" if fp8 else "bfloat16")
+    full, cached = warmup_seconds(graphs, depth, cards, "fp8" if fp8 else "bfloat16")
     if spec.get("skip_warmup"):
         full = cached = 0
     return {

@@ -31,37 +31,48 @@ def text_config(config: Config) -> Config:
     return config
 
 
+def _whole(config: Config, key: str) -> int | None:
+    """Return a number of a config.json, or None where it is missing or no whole number above 0."""
+    value = config.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def layers(config: Config) -> int | None:
+    """Return how many layers the text model has, or None where it is not known."""
+    return _whole(text_config(config), "num_hidden_layers")
+
+
 def memory_names(config: Config) -> dict[str, Any] | None:
     """Return the names that hpu_memory wants of an architecture, or None where one is missing."""
     text = text_config(config)
-    heads = text.get("num_attention_heads")
+    heads = _whole(text, "num_attention_heads")
     found = {
-        "NUM_HIDDEN_LAYERS": text.get("num_hidden_layers"),
-        "HIDDEN_SIZE": text.get("hidden_size"),
+        "NUM_HIDDEN_LAYERS": _whole(text, "num_hidden_layers"),
+        "HIDDEN_SIZE": _whole(text, "hidden_size"),
         "NUM_ATTENTION_HEADS": heads,
-        "NUM_KEY_VALUE_HEADS": text.get("num_key_value_heads") or heads,
+        "NUM_KEY_VALUE_HEADS": _whole(text, "num_key_value_heads") or heads,
     }
-    if not all(isinstance(value, int) and value > 0 for value in found.values()):
+    if None in found.values():
         return None
     return {
         **found,
-        "HEAD_DIM": text.get("head_dim"),
+        "HEAD_DIM": _whole(text, "head_dim"),
         # DeepSeek keeps one latent vector a token instead of keys and values a head.
-        "KV_LORA_RANK": text.get("kv_lora_rank"),
-        "QK_ROPE_HEAD_DIM": text.get("qk_rope_head_dim"),
+        "KV_LORA_RANK": _whole(text, "kv_lora_rank"),
+        "QK_ROPE_HEAD_DIM": _whole(text, "qk_rope_head_dim"),
     }
 
 
 def longest_context(config: Config) -> int | None:
     """Return the longest context in tokens that a model is made for, rope scaling included."""
     text = text_config(config)
-    longest = text.get("max_position_embeddings")
-    if not isinstance(longest, int):
-        return None
-    rope = text.get("rope_scaling") or {}
+    longest = _whole(text, "max_position_embeddings")
+    rope = text.get("rope_scaling")
+    if longest is None or not isinstance(rope, Mapping):
+        return longest
     kind = rope.get("rope_type", rope.get("type"))
     if kind in STRETCHING and isinstance(rope.get("factor"), (int, float)):
-        base = rope.get("original_max_position_embeddings", longest) if kind == "yarn" else longest
+        base = (_whole(rope, "original_max_position_embeddings") or longest) if kind == "yarn" else longest
         return max(longest, int(base * rope["factor"]))
     return longest
 
@@ -75,7 +86,7 @@ def shape_problems(spec: Mapping[str, Any], config: Config, *, gaudi: bool) -> l
     """
     text = text_config(config)
     cards = int(spec.get("tensor_parallel_size") or 1)
-    heads, kv_heads = text.get("num_attention_heads"), text.get("num_key_value_heads")
+    heads, kv_heads = _whole(text, "num_attention_heads"), _whole(text, "num_key_value_heads")
     problems: list[Problem] = []
     good = [number for number in range(1, MOST_CARDS + 1) if _splits(text, spec, number, gaudi=gaudi)]
     if heads and heads % cards:
@@ -94,7 +105,7 @@ def shape_problems(spec: Mapping[str, Any], config: Config, *, gaudi: bool) -> l
 
 
 def _splits(text: Config, spec: Mapping[str, Any], cards: int, *, gaudi: bool) -> bool:
-    heads, kv_heads = text.get("num_attention_heads"), text.get("num_key_value_heads")
+    heads, kv_heads = _whole(text, "num_attention_heads"), _whole(text, "num_key_value_heads")
     return not (
         (heads and heads % cards) or (gaudi and kv_heads and cards > kv_heads) or uneven_part(text, spec, cards)
     )
@@ -111,17 +122,17 @@ def uneven_part(text: Config, spec: Mapping[str, Any], cards: int) -> str | None
     if cards == 1 or not isinstance(quantization, Mapping):
         return None
     block = quantization.get("weight_block_size")
-    group = int(block[0]) if block else int(quantization.get("group_size") or 0)
-    if group <= 1:
+    group = block[0] if isinstance(block, list) and block else quantization.get("group_size")
+    if not isinstance(group, int) or group <= 1:
         return None
     expert_parallel = spec.get("launch_profile", "aice_1_21") != "vllm" or spec.get("enable_expert_parallel")
-    widths = {"intermediate_size": text.get("intermediate_size")}
+    widths = {"intermediate_size": _whole(text, "intermediate_size")}
     if not expert_parallel:
-        widths["moe_intermediate_size"] = text.get("moe_intermediate_size")
-    head = text.get("v_head_dim") or text.get("head_dim")
-    if head and text.get("num_attention_heads"):
-        widths["num_attention_heads * head_dim"] = head * text["num_attention_heads"]
+        widths["moe_intermediate_size"] = _whole(text, "moe_intermediate_size")
+    head, heads = _whole(text, "v_head_dim") or _whole(text, "head_dim"), _whole(text, "num_attention_heads")
+    if head and heads:
+        widths["num_attention_heads * head_dim"] = head * heads
     for name, width in widths.items():
-        if isinstance(width, int) and width % (cards * group):
+        if width and width % (cards * group):
             return f"{name} {width} over {cards} cards gives no whole groups of {group}"
     return None

@@ -83,7 +83,7 @@ def test_latency_of_a_range() -> None:
         (OLD.replace("258.259144", "1.2.3"), "1.2.3"),
         (OLD.replace("GB/s", "parsecs"), "parsecs"),
         ("[BENCHMARK]     NW Bandwidth   : 1 GB/s\n", "NW Bandwidth   : 1 GB/s"),
-        (OLD.split("[BENCHMARK]     NW")[0], "hcclAllReduce"),
+        (OLD.split("[BENCHMARK]     NW", maxsplit=1)[0], "hcclAllReduce"),
         (TABLE.replace("59.19 GB/s", ""), "1048576"),
         (TABLE.replace("59.19 GB/s", "59.19 furlongs"), "furlongs"),
         (TABLE.replace("nw_bw", "speed"), "speed"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from gaudi_serve.errors import InputError
-from gaudi_serve.hl_smi import device_family, hl_smi_modules, hl_smi_processes, hl_smi_topology
+from gaudi_serve.hl_smi import device_family, hl_smi_links, hl_smi_modules, hl_smi_processes, hl_smi_topology
 
 CARDS = "index, module_id, name\n1, 0, HL-225\n\x1b[32m0, 2, HL-225\x1b[0m\n"
 TOPOLOGY = """modID   CPU Affinity    NUMA Affinity
@@ -28,6 +28,7 @@ def test_modules() -> None:
         ("name\nHL-225\n", "no index and module_id: 'name'"),
         ("index, module_id\n0, x\n", "not a line of index, module_id: '0, x'"),
         ("index, module_id\n0\n", "not a line of index, module_id: '0'"),
+        ("0, 1\n1, 1\n", "that came before: '1, 1'"),
     ],
 )
 def test_garbage_is_refused_with_its_line(text: str, message: str) -> None:
@@ -55,3 +56,10 @@ def test_device_families() -> None:
     assert device_family("HL-225D") == "HL-225"
     with pytest.raises(InputError, match=r"'A100' is not one of HL-225\*, HL-288\*"):
         device_family("A100")
+
+
+def test_links() -> None:
+    assert hl_smi_links("port  0:        UP\n\nPort 10: down\n") == {0: "UP", 10: "DOWN"}
+    for text, message in (("", "no line"), ("port 0: MAYBE", "MAYBE"), ("port 0: UP\nport 0: UP", "came before")):
+        with pytest.raises(InputError, match=message):
+            hl_smi_links(text)

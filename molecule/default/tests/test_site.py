@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,3 +45,26 @@ def test_table_of_the_run_and_second_run(name: str, playbook: Any) -> None:
     for row in ("mol-cpu tiny cpu active", "mol-gaudi qwq-32b", "mol-gaudi qwen2.5-7b"):
         assert row in " ".join(run.text.split()), run.text
     assert "reboot required" in run.text
+
+
+def test_a_plan_from_saved_facts_is_the_plan_of_the_live_hosts(name: str, playbook: Any, tmp_path: Path) -> None:
+    if name != "mol-gaudi":
+        return
+    facts = tmp_path / "facts"
+    live = playbook("playbooks/plan.yml", "--check", plan_save_facts_dir=str(facts), plan_file=str(tmp_path / "a"))
+    assert live.status == 0, live.text
+    assert "2 hosts, 3 models, 0 hosts would change, 0 errors" in live.text
+    desk = playbook("playbooks/plan.yml", plan_facts_dir=str(facts), plan_file=str(tmp_path / "b"))
+    assert desk.status == 0, desk.text
+    assert json.loads((tmp_path / "a").read_text()) == json.loads((tmp_path / "b").read_text())
+    # A change is seen before it is made, and nothing is made of it.
+    models = [{"name": "qwq-32b", "model": "qwq-32b", "max_num_seqs": 16}]
+    change = playbook("playbooks/plan.yml", plan_facts_dir=str(facts), vllm_models=models)
+    text = " ".join(change.text.split())
+    for line in (
+        "~ qwq-32b: restart",
+        "~ --max-num-seqs: 32 -> 16",
+        "~ env VLLM_DECODE_BS_BUCKET_MAX: 32 -> 16",
+        "- qwen2.5-7b: stop and remove",
+    ):
+        assert line in text, change.text

@@ -1,0 +1,94 @@
+"""What a run would change on a host: the plan against what its units were started with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .service import LAUNCHERS, vllm_container
+
+View = dict[str, str]
+
+
+def vllm_plan_changes(models: Sequence[Mapping[str, Any]], services: Mapping[str, Any]) -> list[str]:
+    """Return the difference of the planned models and the live ones, as lines to read.
+
+    Args:
+        models: the models of a plan.
+        services: ``gaudi_host.services`` of the host.
+
+    Returns:
+        One line a model that would be started, restarted, stopped or removed, and below it one line a
+        difference: ``~`` from live to planned, ``+`` new, ``-`` gone. Nothing where nothing differs.
+    """
+    lines: list[str] = []
+    planned = {str(model["name"]): model for model in models}
+    for name in sorted(set(services) - set(planned)):
+        lines.append(f"- {name}: stop and remove (it held cards {_cards(services[name])})")
+    for name, model in planned.items():
+        live = services.get(name)
+        if model["state"] == "stopped":
+            if live and live.get("active"):
+                lines.append(f"~ {name}: stop")
+            continue
+        if not live:
+            lines.append(f"+ {name}: start on {_place(model)}, port {model['port']}")
+            continue
+        differences = _differences(_view(live.get("launch") or {}, live.get("env") or {}), _planned_view(model))
+        if live.get("digest") != model["digest"]:
+            lines += [f"~ {name}: restart", *[f"    {text}" for text in differences]]
+        elif not (live.get("active") or live.get("holds")):
+            lines.append(f"~ {name}: start on {_place(model)}, port {model['port']}")
+    return lines
+
+
+def _place(model: Mapping[str, Any]) -> str:
+    return "cards " + _cards(model) if model["module_ids"] else "the CPU"
+
+
+def _cards(model: Mapping[str, Any]) -> str:
+    return ",".join(map(str, model.get("module_ids") or [])) or "none"
+
+
+def _planned_view(model: Mapping[str, Any]) -> View:
+    return _view(vllm_container(model), model["env"])
+
+
+def _view(launch: Mapping[str, Any], env: Mapping[str, str]) -> View:
+    """Return a launch as flat texts that can be compared one by one."""
+    view = {"image": str(launch.get("image", "")), "cards": _cards(launch)}
+    view.update({f"env {name}": str(value) for name, value in env.items()})
+    view.update(_options([str(part) for part in launch.get("command", [])]))
+    for mount in launch.get("mounts", []):
+        view[f"mount {mount['target']}"] = f"{mount['source']} {'read-only' if mount['read_only'] else 'writable'}"
+    for key in ("runtime", "cap_add", "ulimits"):
+        view[key] = str(launch.get(key))
+    return view
+
+
+def _options(command: Sequence[str]) -> View:
+    view: View = {}
+    parts = list(command)
+    if parts and parts[0] == "numactl":
+        # The server's own command begins where numactl's arguments end.
+        begin = next((index for index, part in enumerate(parts) if part in {way[0] for way in LAUNCHERS.values()}), 1)
+        view["numactl"] = " ".join(parts[1:begin])
+        parts = parts[begin:]
+    option = "command"
+    for part in parts:
+        if part.startswith("--"):
+            option, _, part = part.partition("=")  # noqa: PLW2901 - the value behind the sign is what is left
+        view[option] = f"{view.get(option, '')} {part}".strip()
+        if option != "command" and part.startswith("--"):
+            view[option] = ""
+    return view
+
+
+def _differences(live: View, planned: View) -> list[str]:
+    lines = [f"- {key}: {live[key]}".rstrip(" :") for key in live if key not in planned]
+    for key, value in planned.items():
+        if key not in live:
+            lines.append(f"+ {key}: {value}".rstrip(" :"))
+        elif live[key] != value:
+            lines.append(f"~ {key}: {live[key]} -> {value}")
+    return lines

@@ -1,0 +1,133 @@
+"""Every reason why a run must not begin on a host, beside the mistakes that its plan has found."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .container_runtime import daemon_json
+from .errors import InputError
+from .service import image_name, secrets_refusal
+
+Errors = list[dict[str, Any]]
+
+SUPPORTED = {("debian", "12"), ("ubuntu", "22.04"), ("ubuntu", "24.04")}
+# Repositories of the vendor's images carry their release as a part of the path.
+VENDOR_IMAGE = re.compile(r"/gaudi-docker/(\d+\.\d+)\.\d+/")
+
+
+def host_errors(
+    plan: Mapping[str, Any],
+    system: Mapping[str, Any] | None,
+    host: Mapping[str, Any],
+    *,
+    host_name: str = "this host",
+    wanted: str = "auto",
+    cards: int = 0,
+    release: str = "1.21.3",
+    images: Sequence[Any] | None = None,
+    daemon: str | None = None,
+    secrets: Any = None,
+) -> Errors:
+    """Return everything that is wrong with a host and its plan, each with host, model, key and message.
+
+    Args:
+        plan: what vllm_plan returned.
+        system: ``gaudi_system`` of the host; None does not check it (saved facts may lack it).
+        host: ``gaudi_host`` of the host.
+        host_name: how messages call the host.
+        wanted: accelerator that the inventory expects: auto, gaudi or cpu.
+        cards: how many cards the inventory expects; 0 for any number.
+        release: release of the serving image; driver and image must be of one.
+        images: names of the images on the host and entries of ``vllm_images``; None does not check.
+        daemon: text of the host's daemon.json, which must be one that can be merged into.
+        secrets: ``vllm_secrets``.
+    """
+    found: list[tuple[str, str]] = []
+    if system is not None:
+        found += [("system", text) for text in system_refusal(system, host_name)]
+    accelerator = host["accelerator"]
+    if wanted not in ("auto", accelerator):
+        found.append(
+            ("gaudi_accelerator", f"{host_name}: gaudi_accelerator is {wanted}, but this is a {accelerator} host")
+        )
+    if accelerator == "gaudi":
+        found += _card_reasons(host, host_name, cards, release)
+    found += [("daemon.json", text) for text in _daemon_reasons(daemon, host_name)]
+    found += [("vllm_secrets", text) for text in secrets_refusal(secrets or {}, host_name)]
+    errors: Errors = [
+        {"host": host_name, "model": None, "key": key, "value": None, "allowed": None, "message": text}
+        for key, text in found
+    ]
+    return errors + _image_errors(plan, images, host_name, accelerator, release) + list(plan["errors"])
+
+
+def plan_refusal(plan: Mapping[str, Any], system: Mapping[str, Any], host: Mapping[str, Any], **more: Any) -> list[str]:
+    """Return the sentences of host_errors: every reason why a run must not begin; empty when it may."""
+    return [error["message"] for error in host_errors(plan, system, host, **more)]
+
+
+def system_refusal(system: Mapping[str, Any], host_name: str) -> list[str]:
+    """Return why this toolkit does not work on an operating system; empty where it does."""
+    if (system["id"], system["version_id"]) in SUPPORTED:
+        return []
+    known = ", ".join(f"{name} {version}" for name, version in sorted(SUPPORTED))
+    return [f"{host_name}: {system['pretty_name']} is not supported; supported are {known}"]
+
+
+def _daemon_reasons(daemon: str | None, host_name: str) -> list[str]:
+    try:
+        daemon_json(daemon, habana=False, live_restore=True, data_root="", host_name=host_name)
+    except InputError as problem:
+        return [str(problem)]
+    return []
+
+
+def _image_errors(
+    plan: Mapping[str, Any], images: Sequence[Any] | None, host_name: str, accelerator: str, release: str
+) -> Errors:
+    if images is None:
+        return []
+    entries = [entry if isinstance(entry, Mapping) else {"name": entry} for entry in images]
+    made_for = {image_name(str(entry["name"])): _made_for(entry) for entry in entries if entry.get("name")}
+    errors = []
+    for model in plan["models"]:
+        name = image_name(model["image"])
+        vendor = VENDOR_IMAGE.search(name)
+        if model["state"] == "started" and name not in made_for:
+            allowed = f"neither on this host nor in vllm_images; there are {sorted(made_for)}"
+        elif made_for.get(name) not in (None, accelerator):
+            allowed = f"is made for {made_for[name]} hosts, and this is a {accelerator} host"
+        elif vendor and vendor[1] != ".".join(release.split(".")[:2]):
+            allowed = f"is of release {vendor[1]}, but gaudi_release is {release}; both must be of one release"
+        else:
+            continue
+        message = f"{host_name}: model {model['name']}: image {model['image']!r}: {allowed}"
+        keys = {"host": host_name, "model": model["name"], "key": "image", "value": model["image"]}
+        errors.append({**keys, "allowed": allowed, "message": message})
+    return errors
+
+
+def _made_for(entry: Mapping[str, Any]) -> str | None:
+    return entry.get("accelerator") or ("cpu" if entry.get("build") == "cpu" else None)
+
+
+def _card_reasons(host: Mapping[str, Any], host_name: str, cards: int, release: str) -> list[tuple[str, str]]:
+    if host.get("problem"):
+        detail = " ".join(host["problem"])
+        return [
+            ("cards", f"{host_name}: the cards do not answer: {detail}. Is the driver of release {release} loaded?")
+        ]
+    reasons = []
+    here = sorted(module["module_id"] for module in host["modules"])
+    if cards and len(here) != cards:
+        text = f"{host_name}: gaudi_cards is {cards}, but hl-smi shows {len(here)}: module_ids {here}"
+        reasons.append(("gaudi_cards", text))
+    driver = str(host.get("driver_version") or "unknown")
+    if not re.fullmatch(r"\d+\.\d+\.\d+.*", str(release)):
+        return [*reasons, ("gaudi_release", f"{host_name}: gaudi_release {release}: a quoted release such as '1.21.3'")]
+    if driver.split(".")[:2] != release.split(".")[:2]:
+        text = f"{host_name}: driver {driver} and image release {release} differ; both must be of one release"
+        reasons.append(("driver_version", text))
+    return reasons

@@ -1,0 +1,110 @@
+"""The ledger of cards: what is kept, what moves, what is refused, and which cores go with the cards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from gaudi_serve.placement import disjoint_cores, place
+
+
+def machine(device: str = "HL-225", nodes: tuple[int, ...] = (0, 0, 0, 0, 1, 1, 1, 1), **more: Any) -> dict[str, Any]:
+    """Return a host whose card n lies on nodes[n]; a node has 40 cores."""
+    modules = [
+        {"module_id": number, "numa_node": node, "in_use": False, "cpus": [f"{node * 40}-{node * 40 + 39}"]}
+        for number, node in enumerate(nodes)
+    ]
+    return {"device_name": device, "modules": modules, "services": {}, **more}
+
+
+def wish(name: str, cards: int, module_ids: list[int] | None = None) -> dict[str, Any]:
+    """Return what placement needs of a model."""
+    return {"name": name, "weights": "/w", "tensor_parallel_size": cards, "module_ids": module_ids}
+
+
+def running(**cards: list[int]) -> dict[str, Any]:
+    """Return services that hold these cards."""
+    return {name: {"module_ids": numbers, "active": True} for name, numbers in cards.items()}
+
+
+def test_small_models_leave_a_whole_node_to_a_large_one() -> None:
+    placed, errors, _ = place([wish("a", 1), wish("b", 2), wish("c", 4), wish("d", 1)], machine(), "g")
+    assert errors == []
+    assert placed == {"a": [0], "b": [1, 2], "c": [4, 5, 6, 7], "d": [3]}
+
+
+def test_pinned_models_come_first_wherever_they_stand() -> None:
+    placed, errors, _ = place([wish("a", 2), wish("b", 1, [0])], machine(), "g")
+    assert (placed, errors) == ({"b": [0], "a": [1, 2]}, [])
+
+
+def test_a_model_spans_nodes_only_where_no_node_has_room() -> None:
+    placed, errors, _ = place([wish("a", 3, [0, 1, 2]), wish("b", 3, [4, 5, 6]), wish("c", 2)], machine(), "g")
+    assert (placed["c"], errors) == ([3, 7], [])
+
+
+def test_gaudi2e_groups_are_not_crossed_without_host_nics() -> None:
+    specs = [wish("a", 3, [0, 1, 2]), wish("b", 3, [4, 5, 6]), wish("c", 2)]
+    _, errors, _ = place(specs, machine("HL-288"), "g")
+    assert errors[0]["message"] == (
+        "g: model c: tensor_parallel_size 2: this host has 8 cards, 2 of them free (held: 0: a, 1: a, 2: a, 4: b, "
+        "5: b, 6: b); no group of four has so many free, and only host NICs connect the groups; declare host NICs "
+        "(gaudi_host_nics: true) if the machine has them"
+    )
+    placed, errors, _ = place(specs, machine("HL-288"), "g", host_nics=True)
+    assert (placed["c"], errors) == ([3, 7], [])
+
+
+def test_gaudi2e_cards_named_across_the_groups_are_refused() -> None:
+    _, errors, _ = place([wish("a", 2, [3, 4])], machine("HL-288E"), "g")
+    assert "module_ids [3, 4]: lie in the groups 0-3 and 4-7, which only host NICs connect" in errors[0]["message"]
+    assert place([wish("a", 2, [3, 4])], machine("HL-225"), "g")[1] == []
+
+
+def test_the_fewest_running_models_move_and_only_where_they_must() -> None:
+    host = machine("HL-288", services=running(a=[0], b=[4], c=[5]))
+    placed, errors, moved = place([wish("a", 1), wish("b", 1), wish("c", 1), wish("big", 4)], host, "g")
+    assert errors == []
+    # One move, not two: a makes room for big.
+    assert placed == {"b": [4], "c": [5], "big": [0, 1, 2, 3], "a": [6]}
+    assert moved == {"a": [0]}
+    # On a machine without groups nobody moves.
+    placed, _, moved = place([wish("a", 1), wish("b", 1), wish("big", 4)], machine(services=running(a=[0], b=[4])), "g")
+    assert (placed["a"], placed["b"], moved) == ([0], [4], {})
+
+
+def test_where_nothing_helps_nobody_moves() -> None:
+    host = machine("HL-288", services=running(a=[0], b=[4]))
+    placed, errors, moved = place([wish("a", 1), wish("b", 1), wish("x", 4), wish("y", 4)], host, "g")
+    assert (placed, moved) == ({"a": [0], "b": [4]}, {})
+    assert [error["model"] for error in errors] == ["x", "y"]
+
+
+def test_one_impossible_wish_does_not_cost_the_others_their_cards() -> None:
+    placed, errors, _ = place([wish("a", 9), wish("b", 2)], machine(), "g")
+    assert (placed, [error["model"] for error in errors]) == ({"b": [0, 1]}, ["a"])
+
+
+def test_a_running_model_whose_cards_cross_groups_or_are_gone_is_placed_anew() -> None:
+    host = machine("HL-288", services=running(a=[3, 4], b=[9]))
+    placed, errors, moved = place([wish("a", 2), wish("b", 1)], host, "g")
+    assert (placed, errors, moved) == ({"a": [0, 1], "b": [2]}, [], {})
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 8, 16])
+def test_hosts_of_one_to_sixteen_cards(count: int) -> None:
+    host = machine(nodes=tuple(number * 2 // count for number in range(count)))
+    placed, errors, _ = place([wish(f"m{number}", 1) for number in range(count)], host, "g")
+    assert (sorted(cards[0] for cards in placed.values()), errors) == (list(range(count)), [])
+
+
+def test_cores_are_left_to_the_vendors_rule_where_it_holds() -> None:
+    assert disjoint_cores(machine()) == {}
+
+
+def test_interleaved_modules_get_disjoint_cores_of_their_node() -> None:
+    cores = disjoint_cores(machine(nodes=(0, 1, 0, 1, 0, 1, 0, 1)))
+    assert cores == {
+        **{0: "0-9", 2: "10-19", 4: "20-29", 6: "30-39"},
+        **{1: "40-49", 3: "50-59", 5: "60-69", 7: "70-79"},
+    }

@@ -1,0 +1,101 @@
+"""What config.json says of a model, and what it forbids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from gaudi_serve.shape import longest_context, memory_names, shape_problems, text_config
+
+DENSE = {
+    "num_hidden_layers": 64,
+    "hidden_size": 5120,
+    "intermediate_size": 27648,
+    "num_attention_heads": 40,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 32768,
+}
+AWQ = {**DENSE, "quantization_config": {"quant_method": "awq", "group_size": 128, "bits": 4}}
+
+
+def problems(config: dict[str, Any], gaudi: bool = True, **spec: Any) -> list[str]:
+    """Return the sentences about a wish."""
+    return [f"{key} {value}: {text}" for key, value, text in shape_problems(spec, config, gaudi=gaudi)]
+
+
+def test_the_text_model_is_found_inside_a_multimodal_one() -> None:
+    config = {"thinker_config": {"text_config": DENSE}, "quantization_config": {"x": 1}}
+    assert text_config(config)["num_hidden_layers"] == 64
+    assert text_config({"vision_config": {}}) == {"vision_config": {}}
+    names = memory_names(config)
+    assert names and names["NUM_KEY_VALUE_HEADS"] == 8
+    assert memory_names({"num_hidden_layers": 2}) is None
+    without = {key: value for key, value in DENSE.items() if key != "num_key_value_heads"}
+    found = memory_names(without)
+    assert found and found["NUM_KEY_VALUE_HEADS"] == 40
+
+
+@pytest.mark.parametrize(
+    ("rope", "longest"),
+    [
+        (None, 32768),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}, 131072),
+        ({"type": "linear", "factor": 2}, 65536),
+        ({"rope_type": "llama3", "factor": 8.0}, 32768),
+        ({"type": "mrope", "mrope_section": [16, 24, 24]}, 32768),
+        ({"rope_type": "yarn", "factor": "4"}, 32768),
+    ],
+)
+def test_the_longest_context_counts_rope_scaling(rope: Any, longest: int) -> None:
+    assert longest_context({**DENSE, "rope_scaling": rope}) == longest
+    assert longest_context({}) is None
+
+
+def test_cards_must_divide_heads_and_not_exceed_kv_heads() -> None:
+    assert problems(DENSE, tensor_parallel_size=6) == [
+        "tensor_parallel_size 6: does not divide the 40 attention heads; possible: [1, 2, 4, 5, 8]"
+    ]
+    assert problems(DENSE, tensor_parallel_size=10) == [
+        "tensor_parallel_size 10: is above the model's 8 key-value heads"
+    ]
+    # Without Gaudi, vLLM copies the heads.
+    assert problems(DENSE, gaudi=False, tensor_parallel_size=10) == []
+    assert problems({}, tensor_parallel_size=7, max_model_len=10**6) == []
+
+
+def test_quantised_weights_must_split_into_whole_groups() -> None:
+    assert problems(AWQ, tensor_parallel_size=4) == []
+    assert problems({**AWQ, "intermediate_size": 29568}, tensor_parallel_size=2) == [
+        "tensor_parallel_size 2: does not split the quantised weights evenly: intermediate_size 29568 over 2 cards "
+        "gives no whole groups of 128; possible: [1]"
+    ]
+    assert problems({**AWQ, "head_dim": 72}, tensor_parallel_size=8, max_model_len=5) == [
+        "tensor_parallel_size 8: does not split the quantised weights evenly: num_attention_heads * head_dim 2880 "
+        "over 8 cards gives no whole groups of 128; possible: [1]"
+    ]
+
+
+def test_experts_are_split_only_without_expert_parallelism() -> None:
+    moe = {
+        **DENSE,
+        "intermediate_size": None,
+        "moe_intermediate_size": 2560,
+        "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+    }
+    assert problems(moe, tensor_parallel_size=8) == []
+    assert problems(moe, tensor_parallel_size=8, launch_profile="vllm", enable_expert_parallel=True) == []
+    assert "moe_intermediate_size 2560" in problems(moe, tensor_parallel_size=8, launch_profile="vllm")[0]
+
+
+def test_weights_without_groups_split_as_they_like() -> None:
+    for quantization in (None, "awq", {"group_size": -1}, {"quant_method": "fp8"}):
+        assert (
+            problems({**DENSE, "intermediate_size": 27649, "quantization_config": quantization}, tensor_parallel_size=8)
+            == []
+        )
+
+
+def test_context_beyond_the_model() -> None:
+    assert problems(DENSE, max_model_len=40000) == [
+        "max_model_len 40000: is above 32768, the model's longest context (max_position_embeddings)"
+    ]

@@ -1,0 +1,95 @@
+"""How long a warm-up takes, and which requests it leaves out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from gaudi_serve.launch import LAUNCH_DEFAULTS, bucket_env, vllm_launch
+from gaudi_serve.planned import start_timeout
+from gaudi_serve.warmup import bucket_counts, coverage_warnings, likely_layers, warmup_seconds
+from test_plan import gaudi_host
+
+
+def warned(**spec: Any) -> list[str]:
+    """Return what a launch leaves out."""
+    full = {**LAUNCH_DEFAULTS, **spec}
+    return coverage_warnings(full, bucket_env(full))
+
+
+def test_the_measured_warmups_are_met() -> None:
+    # 72 graphs of an 8B model; the manual's Qwen2-72B on four cards; DeepSeek-R1 on eight.
+    assert warmup_seconds(72, 32, 1, "bfloat16") == (49, 20)
+    manual = {"input_range": [800, 1024], "output_range": [400, 512], "max_num_seqs": 128}
+    env = bucket_env({**LAUNCH_DEFAULTS, **manual, "max_num_batched_tokens": 8192})
+    counts = bucket_counts(env, 8192, int(env["VLLM_DECODE_BLOCK_BUCKET_MAX"]))
+    assert counts["prompt"] + counts["decode"] == 271
+    assert warmup_seconds(271, 80, 4, "bfloat16")[0] == pytest.approx(600, rel=0.02)
+    env = vllm_launch({"weights": "/r1", "launch_profile": "deepseek_r1"}, gaudi_host())["env"]
+    counts = bucket_counts(env, 16384, 16384)
+    assert counts == {"prompt": 32, "decode": 608, "omitted": 0, "approximate": True}
+    assert warmup_seconds(4 * 640, 61, 8, "fp8")[0] == pytest.approx(3600, rel=0.02)
+
+
+def test_layers_are_guessed_from_the_size() -> None:
+    assert likely_layers(8e9) == pytest.approx(32)
+    assert likely_layers(72e9) == pytest.approx(80, rel=0.01)
+
+
+def test_a_start_may_take_four_warmups() -> None:
+    assert start_timeout(600, 144_000_000_000) == 600 + 2400 + 720
+
+
+def test_ranges_that_cover_everything_warn_of_nothing() -> None:
+    assert warned(input_range=[100, 1920], output_range=[10, 128], max_model_len=2048) == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "warning"),
+    [
+        (
+            {"input_range": [4, 4096], "max_num_batched_tokens": 2000},
+            "prompts of 1921 to 4096 tokens, within input_range, compile while serving",
+        ),
+        (
+            {"input_range": [4, 1000], "output_range": [4, 100], "max_model_len": 8192},
+            "max_model_len 8192 lets in prompts beyond input_range: those above 1152 tokens compile while serving",
+        ),
+        (
+            {"input_range": [4, 16384], "reduce_warmup": {"max_num_seqs": 8, "max_seq_len": 3000}},
+            "prompts of 2945 to 16384 tokens, within input_range, compile while serving",
+        ),
+        (
+            {"reduce_warmup": {"max_num_seqs": 8, "max_seq_len": 2048}},
+            "more than 8 requests at a time, of max_num_seqs 32, compile while serving",
+        ),
+        (
+            {"reduce_warmup": {"max_num_seqs": 8, "max_seq_len": 2048}},
+            "decode steps above 256 blocks of 128 tokens, of 1152, compile while serving",
+        ),
+        (
+            {"max_num_seqs": 140, "input_range": [4, 1024]},
+            "127 to 128 short requests at a time have more padded sequences than KV blocks: "
+            "such buckets are not warmed and compile while serving",
+        ),
+        (
+            {"skip_warmup": True},
+            "skip_warmup: every shape compiles at its first request, unless the recipe cache has it",
+        ),
+    ],
+)
+def test_what_no_bucket_covers_is_said(spec: dict[str, Any], warning: str) -> None:
+    assert warning in warned(**spec)
+
+
+def test_the_vendors_silences_are_warnings_of_the_launch() -> None:
+    host = gaudi_host()
+    spec = {"weights": "/m", "tensor_parallel_size": 2, "module_ids": [3, 4], "max_model_len": 1000}
+    launch = vllm_launch({**spec, "reduce_warmup": {"max_num_seqs": 8, "max_seq_len": 3000}}, host)
+    assert launch["numactl"] is None
+    for part in (
+        "max_model_len 1000 is below 18432, the sum of the input and output maxima",
+        "reduce_warmup.max_seq_len 3000 is not a multiple of 128: lengths from 2945 to 3000 compile while serving",
+        "cards [3, 4] lie on NUMA nodes [0, 1]: no core binding, slower transfers",
+    ):
+        assert any(part in warning for warning in launch["warnings"]), launch["warnings"]
