@@ -10,6 +10,15 @@ from typing import Any
 class InputError(ValueError):
     """A user's mistake. The message names the key, the value and what is allowed."""
 
+    finding: tuple[str, Any, str] | None = None
+
+
+def refusal(label: str, key: str, value: Any, allowed: str) -> InputError:
+    """Return the error for one key of a model; ``finding`` keeps its parts, for a plan to sort."""
+    error = InputError(f"{label}: {key}: {allowed}" if value is None else f"{label}: {key}: {value!r} {allowed}")
+    error.finding = (key, value, allowed)
+    return error
+
 
 def as_filter(function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a pure function as a Jinja filter.

@@ -83,8 +83,17 @@ def _divided(given: Mapping[str, Any], found: Mapping[str, Any], step: int) -> d
         "sequences": sequences,
         "fits": bool(fit["fits"] and sequences),
         "short_by_gib": fit["short_by_gib"],
-        "suggestions": fit["suggestions"],
+        "suggestions": _whole_blocks(fit["suggestions"], blocks * BLOCK),
     }
+
+
+def _whole_blocks(suggestions: Sequence[Mapping[str, int]], tokens: int) -> list[Mapping[str, int]]:
+    """Return the suggestions, a context alone held to the tokens that whole decode steps of blocks keep."""
+    held = [
+        {"max_model_len": min(tokens, change["max_model_len"])} if set(change) == {"max_model_len"} else change
+        for change in suggestions
+    ]
+    return [change for change in held if change.get("max_model_len", 1)]
 
 
 def _quantised_at_load(spec: Mapping[str, Any], config: Mapping[str, Any]) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .buckets import DIMENSIONS
-from .errors import InputError
+from .errors import refusal
 from .hl_smi import device_family
 from .vllm_options import OPTION_NAMES
 from .warmup import coverage_warnings
@@ -136,7 +136,7 @@ def vllm_launch(spec: Mapping[str, Any], host: Mapping[str, Any]) -> Launch:
         return _aice(spec, host)
     if profile == "deepseek_r1":
         return _deepseek(spec, host)
-    raise InputError(f"{label(spec)}: launch_profile: {profile!r} is not one of {', '.join(PROFILES)}")
+    raise refusal(label(spec), "launch_profile", profile, f"is not one of {', '.join(PROFILES)}")
 
 
 PROFILES = ("aice_1_21", "deepseek_r1", "vllm")
@@ -197,9 +197,9 @@ def _deepseek(given: Mapping[str, Any], host: Mapping[str, Any]) -> Launch:
     spec = {**DEEPSEEK_DEFAULTS, **given}
     length = int(spec["max_model_len"])
     if length > DEEPSEEK_LONGEST:
-        raise InputError(f"{label(spec)}: max_model_len: {length} is above {DEEPSEEK_LONGEST}, the most of one host")
+        raise refusal(label(spec), "max_model_len", length, f"is above {DEEPSEEK_LONGEST}, the most of one host")
     if spec.get("quantization") not in (None, "inc"):
-        raise InputError(f"{label(spec)}: quantization: {spec['quantization']!r} is not inc, the only one here")
+        raise refusal(label(spec), "quantization", spec["quantization"], "is not inc, the only one here")
     utilization = "0.85" if length <= DEEPSEEK_SHORT_CONTEXT else "0.65"
     env = {**DEEPSEEK_CONSTANTS, **_deepseek_buckets(spec, host), "VLLM_GPU_MEMORY_UTILIZATION": utilization}
     env["PT_HPU_RECIPE_CACHE_CONFIG"] = f"{spec['recipe_cache_path']},false,16384"
@@ -222,7 +222,7 @@ def _deepseek_buckets(spec: Mapping[str, Any], host: Mapping[str, Any]) -> dict[
     family = device_family(device)
     if family not in DEEPSEEK_DECODE_STEP:
         known = ", ".join(f"{name}*" for name in DEEPSEEK_DECODE_STEP)
-        raise InputError(f"{label(spec)}: launch_profile: deepseek_r1 knows {known}, not {device}")
+        raise refusal(label(spec), "launch_profile", None, f"deepseek_r1 knows {known}, not {device}")
     ranges = {
         "PROMPT_BS": (1, 1, spec["max_num_prefill_seqs"]),
         "PROMPT_SEQ": (BLOCK, BLOCK, length),
@@ -299,9 +299,12 @@ def _refuse_empty_buckets(spec: Mapping[str, Any], env: Mapping[str, str]) -> No
     for dimension in DIMENSIONS:
         low, high = (int(env[f"VLLM_{dimension}_BUCKET_{part}"]) for part in ("MIN", "MAX"))
         if low > high:
-            raise InputError(
-                f"{label(spec)}: VLLM_{dimension}_BUCKET: minimum {low} is above maximum {high}; "
-                "vLLM would stop at start. Widen input_range, reduce_warmup or max_num_batched_tokens."
+            raise refusal(
+                label(spec),
+                f"VLLM_{dimension}_BUCKET",
+                None,
+                f"minimum {low} is above maximum {high}; vLLM would stop at start. "
+                "Widen input_range, reduce_warmup or max_num_batched_tokens.",
             )
 
 
@@ -368,12 +371,10 @@ def _cards(spec: Mapping[str, Any], host: Mapping[str, Any]) -> tuple[list[str] 
         return None, {"HABANA_VISIBLE_MODULES": ",".join(map(str, free))}
     count = int(spec["tensor_parallel_size"])
     if len(wanted) != count:
-        raise InputError(
-            f"{label(spec)}: module_ids: {wanted} are {len(wanted)} cards, tensor_parallel_size is {count}"
-        )
+        raise refusal(label(spec), "module_ids", wanted, f"are {len(wanted)} cards, tensor_parallel_size is {count}")
     taken = [number for number in wanted if number not in free]
     if taken:
-        raise InputError(f"{label(spec)}: module_ids: {taken} are not free; free on this host: {free}")
+        raise refusal(label(spec), "module_ids", taken, f"are not free; free on this host: {free}")
     ids = ",".join(map(str, wanted))
     variable = "HLS_MODULE_ID" if len(wanted) == 1 else "HABANA_VISIBLE_MODULES"
     return _numactl([modules[number] for number in wanted], list(modules.values())), {variable: ids}

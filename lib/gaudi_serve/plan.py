@@ -87,7 +87,7 @@ def _planned(
     try:
         model = planned_model(spec, host, cards, release)
     except InputError as problem:
-        return None, [("launch", None, str(problem))]
+        return None, [problem.finding or ("launch", None, str(problem))]
     return model, launch_problems(spec, model)
 
 
