@@ -137,15 +137,15 @@ def host_tuning_changes(
             if tuning["sysctl"][key] != value
         ],
         "take_over": [f"{line['path']}:{line['line']}: {line['text']}" for line in tuning["sysctl_others"]],
-        "governor": [
-            f"{cpu}: {value} -> {governor}"
-            for cpu, value in tuning["governor"]["values"].items()
-            if governor and value != governor
-        ],
+        "governor": _governor_differences(tuning["governor"]["values"], governor),
     }
     found["due"] = any(found.values())
     found["reboot"] = _reboot_reasons(tuning, arguments)
     return found
+
+
+def _governor_differences(values: Mapping[str, str], governor: str) -> list[str]:
+    return [f"{cpu}: {value} -> {governor}" for cpu, value in values.items() if governor and value != governor]
 
 
 def _file_difference(what: str, live: str | None, text: str) -> list[str]:

@@ -57,20 +57,27 @@ def vllm_plan(
     specs, errors = _specs(models, host, catalog or {}, defaults or {}, host_name)
     errors += _duplicates(specs, host_name)
     errors += [finding_error(host_name, spec, *problem) for spec in specs for problem in host_problems(spec, host)]
-    cards, more, moved = _cards([spec for spec in specs if not _broken(spec, errors)], host, host_name, host_nics)
-    errors += more
+    planned, more = _placed(specs, errors, host, host_name, host_nics, release)
+    warnings = [f"{host_name}: model {model['name']}: {text}" for model in planned for text in model["warnings"]]
+    return {"models": planned, "errors": errors + more, "warnings": warnings}
+
+
+def _placed(
+    specs: list[Model], before: Errors, host: Mapping[str, Any], host_name: str, host_nics: bool, release: str
+) -> tuple[list[Model], Errors]:
+    sound = [spec for spec in specs if not _broken(spec, before)]
+    cards, errors, moved = _cards(sound, host, host_name, host_nics)
     planned = []
-    for spec in specs:
+    for spec in sound:
         if _broken(spec, errors):
             continue
         model, problems = _planned(spec, host, cards.get(spec["name"], []), release)
         errors += [finding_error(host_name, spec, *problem) for problem in problems]
         if model and not problems:
-            before = moved.get(spec["name"])
-            move = [f"moves from cards {before} to {model['module_ids']}, so that others fit"] if before else []
+            old = moved.get(spec["name"])
+            move = [f"moves from cards {old} to {model['module_ids']}, so that others fit"] if old else []
             planned.append({**model, "warnings": move + model["warnings"]})
-    warnings = [f"{host_name}: model {model['name']}: {text}" for model in planned for text in model["warnings"]]
-    return {"models": planned, "errors": errors, "warnings": warnings}
+    return planned, errors
 
 
 def _cards(

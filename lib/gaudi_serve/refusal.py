@@ -44,23 +44,26 @@ def host_errors(
         daemon: text of the host's daemon.json, which must be one that can be merged into.
         secrets: ``vllm_secrets``.
     """
-    found: list[tuple[str, str]] = []
-    if system is not None:
-        found += [("system", text) for text in system_refusal(system, host_name)]
-    accelerator = host["accelerator"]
-    if wanted not in ("auto", accelerator):
-        found.append(
-            ("gaudi_accelerator", f"{host_name}: gaudi_accelerator is {wanted}, but this is a {accelerator} host")
-        )
-    if accelerator == "gaudi":
-        found += _card_reasons(host, host_name, cards, release)
+    found = [("system", text) for text in system_refusal(system, host_name)] if system is not None else []
+    found += _accelerator_reasons(host, host_name, wanted, cards, release)
     found += [("daemon.json", text) for text in _daemon_reasons(daemon, host_name)]
     found += [("vllm_secrets", text) for text in secrets_refusal(secrets or {}, host_name)]
     errors: Errors = [
         {"host": host_name, "model": None, "key": key, "value": None, "allowed": None, "message": text}
         for key, text in found
     ]
-    return errors + _image_errors(plan, images, host_name, accelerator, release) + list(plan["errors"])
+    return errors + _image_errors(plan, images, host_name, host["accelerator"], release) + list(plan["errors"])
+
+
+def _accelerator_reasons(
+    host: Mapping[str, Any], host_name: str, wanted: str, cards: int, release: str
+) -> list[tuple[str, str]]:
+    found = host["accelerator"]
+    reasons = []
+    if wanted not in ("auto", found):
+        text = f"{host_name}: gaudi_accelerator is {wanted}, but this is a {found} host"
+        reasons.append(("gaudi_accelerator", text))
+    return reasons + (_card_reasons(host, host_name, cards, release) if found == "gaudi" else [])
 
 
 def plan_refusal(plan: Mapping[str, Any], system: Mapping[str, Any], host: Mapping[str, Any], **more: Any) -> list[str]:

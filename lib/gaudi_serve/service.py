@@ -90,26 +90,18 @@ def vllm_service_changes(
     planned = {model["name"]: model for model in models}
     changes: dict[str, Any] = {
         "supervisor": live["supervisor_sha256"] != _sha256(supervisor),
-        "write": [
-            {"path": path, **file} for path, file in files.items() if _sha256(file["content"]) != _live(path, units)
-        ],
+        "write": [{"path": path, **file} for path, file in files.items() if _differs(path, file, units)],
         "remove": sorted(set(units) - set(planned)),
         "orphans": list(live.get("orphans", [])),
-        "stop": [],
-        "start": [],
-        "restart": [],
-        "smoke": [],
+        **{key: [] for key in ("stop", "start", "restart", "smoke")},
     }
     for name, model in planned.items():
         _unit_changes(changes, name, model, units.get(name, {}), name in secrets)
     written = {file["model"] for file in changes["write"] if file["path"].endswith(".service")}
     stale = any(unit.get("need_reload") for unit in units.values())
     changes["reload"] = bool(written or changes["remove"] or stale)
-    waiting = {
-        name
-        for name, model in planned.items()
-        if model["state"] == "started" and units.get(name, {}).get("state") == "activating"
-    }
+    started = {name for name, model in planned.items() if model["state"] == "started"}
+    waiting = {name for name in started if units.get(name, {}).get("state") == "activating"}
     changes["wait"] = sorted({*changes["start"], *changes["restart"], *waiting})
     changes["due"] = any(changes.values())
     return changes
@@ -132,6 +124,10 @@ def _unit_changes(
             changes["restart"].append(name)
     if name in changes["start"] or name in changes["restart"] or not unit.get("smoke"):
         changes["smoke"].append(name)
+
+
+def _differs(path: str, file: Mapping[str, Any], units: Mapping[str, Any]) -> bool:
+    return _sha256(file["content"]) != _live(path, units)
 
 
 def _live(path: str, units: Mapping[str, Any]) -> str | None:

@@ -31,21 +31,28 @@ def ask(
     headers = {"Content-Type": "application/json"}
     if api_key:
         headers["Authorization"] = f"Bearer {api_key}"
-    listed = b"".join(_request(model, "GET", "/v1/models", None, headers, deadline))
-    try:
-        names = [entry["id"] for entry in json.loads(listed)["data"]]
-    except (ValueError, LookupError, TypeError) as problem:
-        raise Unhealthy(f"/v1/models is not vLLM's: {listed[:200]!r}; is another program there?") from problem
-    if served not in names:
-        raise Unhealthy(f"/v1/models lists {names}, not {served}")
+    _require_listed(served, b"".join(_request(model, "GET", "/v1/models", None, headers, deadline)))
     body = {
         "model": served,
         "messages": [{"role": "user", "content": prompt}],
         "max_tokens": max_tokens,
         "stream": True,
     }
+    return _streamed(_request(model, "POST", "/v1/chat/completions", json.dumps(body), headers, deadline))
+
+
+def _require_listed(served: str, listed: bytes) -> None:
+    try:
+        names = [entry["id"] for entry in json.loads(listed)["data"]]
+    except (ValueError, LookupError, TypeError) as problem:
+        raise Unhealthy(f"/v1/models is not vLLM's: {listed[:200]!r}; is another program there?") from problem
+    if served not in names:
+        raise Unhealthy(f"/v1/models lists {names}, not {served}")
+
+
+def _streamed(lines: Iterator[bytes]) -> dict[str, Any]:
     begin, first, text, reason = time.monotonic(), None, "", None
-    for line in _request(model, "POST", "/v1/chat/completions", json.dumps(body), headers, deadline):
+    for line in lines:
         if not line.startswith(b"data: {"):
             continue
         try:

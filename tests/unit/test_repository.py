@@ -55,3 +55,44 @@ def test_example_inventory_plans() -> None:
     plan = vllm_plan(group["vllm_models"], gaudi_host(weights={}), catalog, defaults=group["vllm_model_defaults"])
     assert plan["errors"] == []
     assert [model["module_ids"] for model in plan["models"]] == [[0], [1, 2]]
+
+
+def test_every_filter_has_a_page_that_ansible_doc_shows() -> None:
+    import inspect
+    import json
+
+    from filter_plugins.gaudi_serve import FILTERS
+
+    names = {function.__name__: function for function in FILTERS}
+    assert names.keys() == {path.stem for path in ROOT.glob("filter_plugins/*.yml")}
+    command = [Path(sys.executable).with_name("ansible-doc"), "-t", "filter", "--json", *names]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    for name, page in json.loads(done.stdout).items():
+        options = page["doc"]["options"]
+        parameters = list(inspect.signature(names[name]).parameters.values())[1:]
+        # Those of plan_refusal are host_errors' own.
+        named = [one.name for one in parameters if one.kind is not one.VAR_KEYWORD]
+        assert set(named) <= options.keys() - {"_input"}, name
+        assert name == "plan_refusal" or set(named) == options.keys() - {"_input"}, name
+        assert page["examples"].strip() and page["return"]["_value"]["description"], name
+        for parameter in parameters:
+            default = parameter.default
+            if default not in (parameter.empty, None, (), ""):
+                assert options[parameter.name]["default"] == default, (name, parameter.name)
+
+
+def test_no_function_is_longer_than_a_screen() -> None:
+    import ast
+
+    long = []
+    for folder in ("lib", "library", "filter_plugins", "action_plugins", "molecule", "tests", "scripts", "roles"):
+        for path in (ROOT / folder).rglob("*"):
+            if not path.is_file() or "golden" in path.parts or path.suffix in (".gz", ".pyc"):
+                continue
+            text = path.read_text(encoding="utf-8", errors="replace")
+            if path.suffix != ".py" and not text.startswith("#!/usr/bin/env python3"):
+                continue
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, ast.FunctionDef) and node.end_lineno and node.end_lineno - node.lineno >= 40:
+                    long.append(f"{path.relative_to(ROOT)}: {node.name}")
+    assert long == []

@@ -1,0 +1,123 @@
+"""What a plan adds to the exact launch, and the odd ends of the filters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible.errors import AnsibleFilterError
+from gaudi_serve.buckets import hpu_buckets, hpu_padded_shape
+from gaudi_serve.errors import InputError, as_filter
+from gaudi_serve.launch import vllm_launch
+from test_plan import gaudi_host, model, planned
+
+ENV = {
+    f"VLLM_{dimension}_BUCKET_{part}": value
+    for dimension in ("PROMPT_BS", "PROMPT_SEQ", "DECODE_BS", "DECODE_BLOCK")
+    for part, value in (("MIN", "1"), ("STEP", "2"), ("MAX", "4"))
+}
+
+
+def only(plan: dict[str, Any]) -> dict[str, Any]:
+    """Return the one model of a plan without errors."""
+    assert plan["errors"] == []
+    (one,) = plan["models"]
+    found: dict[str, Any] = one
+    return found
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"VLLM_DECODE_BS_BUCKET_MAX": "many"}, "VLLM_DECODE_BS_BUCKET_MAX: 'many' is not a whole number"),
+        ({"VLLM_PROMPT_SEQ_BUCKET_MIN": "9"}, "VLLM_PROMPT_SEQ_BUCKET: minimum 9 is above maximum 4"),
+        ({"VLLM_PROMPT_BS_BUCKET_STEP": "0"}, "VLLM_PROMPT_BS_BUCKET: minimum 1 and step 0 must be at least 1"),
+    ],
+)
+def test_buckets_name_the_variable(change: dict[str, str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        hpu_buckets({**ENV, **change}, 100, 100)
+
+
+def test_another_phase_is_refused() -> None:
+    with pytest.raises(InputError, match="phase: 'warmup' is not one of prompt, decode"):
+        hpu_padded_shape(ENV, "warmup", 1, 1, 1)
+
+
+def test_a_filter_speaks_ansibles_errors() -> None:
+    """Whatever a filter is given, its user sees one sentence."""
+    with pytest.raises(AnsibleFilterError, match="phase: 'x' is not one of prompt, decode"):
+        as_filter(hpu_padded_shape)(ENV, "x", 1, 1, 1)
+
+
+def test_plain_vllm_on_several_cards_gets_what_collectives_need() -> None:
+    wish = {"launch_profile": "vllm", "max_num_batched_tokens": 4096, "limit_mm_per_prompt": {"image": 5}}
+    base = model(**wish)
+    one = only(planned({key: value for key, value in base.items() if not key.endswith("_range")}))
+    assert one["env"]["VLLM_WORKER_MULTIPROC_METHOD"] == "spawn"
+    assert one["env"]["PT_HPU_ENABLE_LAZY_COLLECTIVES"] == "true"
+    assert one["env"]["PT_HPU_LAZY_MODE"] == "1"
+    assert one["args"][one["args"].index("--limit-mm-per-prompt") + 1] == '{"image":5}'
+    assert one["memory"]["fits"]
+    assert (one["graphs"], one["warmup_s"]) == (0, 0)
+
+
+def test_interleaved_cards_get_cores_of_their_own_and_the_plan_says_so() -> None:
+    host = gaudi_host()
+    for number, module in enumerate(host["modules"]):
+        module["numa_node"] = number % 2
+        module["cpus"] = ["0-39"] if number % 2 == 0 else ["40-79"]
+    one = only(planned(model(), modules=host["modules"]))
+    assert (one["module_ids"], one["cpus"]) == ([0, 2], ["0-9", "10-19"])
+    assert any(
+        "cards [0, 2] get cores 0-9,10-19: the vendor's rule (0-9,20-29) would" in text for text in one["warnings"]
+    )
+
+
+def test_a_host_with_fewer_cores_than_cards_binds_none() -> None:
+    host = gaudi_host()
+    for module in host["modules"]:
+        module["cpus"] = ["5"]
+    one = only(planned(model(), modules=host["modules"]))
+    assert (one["numactl"], one["cpus"]) == (None, None)
+    assert "this host has more cards than cores on a NUMA node: no core binding" in one["warnings"]
+
+
+def test_a_full_cache_is_told_with_both_numbers() -> None:
+    # Two cards hold 2,816 blocks; 64 requests of 6,144 tokens want 48 each.
+    one = only(planned(model(max_num_seqs=64)))
+    assert one["warnings"][-1] == (
+        "the KV cache (2816 blocks) holds 58 requests of 6144 tokens, of max_num_seqs 64: "
+        "under full load the others wait or start over"
+    )
+
+
+def test_a_recipe_cache_can_be_taken_as_it_is() -> None:
+    one = only(planned(model(recipe_cache_path="/data/c", recipe_cache_exact=True)))
+    assert one["env"]["PT_HPU_RECIPE_CACHE_CONFIG"] == "/data/c,false,16384"
+
+
+def test_a_skipped_warmup_takes_no_time() -> None:
+    one = only(planned(model(skip_warmup=True)))
+    assert (one["warmup_s"], one["warmup_cached_s"], one["env"]["VLLM_SKIP_WARMUP"]) == (0, 0, "True")
+
+
+def test_the_catalog_stands_in_for_weights_that_are_not_there_yet() -> None:
+    config = {"num_hidden_layers": 80, "hidden_size": 8192, "num_attention_heads": 64, "num_key_value_heads": 8}
+    wish = model(weights="/data/later", config=config, weight_bytes=145_412_000_000)
+    assert only(planned({**wish, "tensor_parallel_size": 4}))["memory"]["weights_gib"] == 33.9
+    assert (
+        "gives each card 135.4 GiB of weights" in planned({**wish, "tensor_parallel_size": 1})["errors"][0]["message"]
+    )
+
+
+def test_cards_that_are_not_free_are_refused_by_the_launch_itself() -> None:
+    host = gaudi_host()
+    host["modules"][1]["in_use"] = True
+    spec = {"weights": "/data/m", "module_ids": [1], "tensor_parallel_size": 1}
+    with pytest.raises(InputError, match=r"m: module_ids: \[1\] are not free; free on this host: \[0, 2,"):
+        vllm_launch(spec, host)
+    with pytest.raises(InputError, match=r"m: module_ids: \[0, 2\] are 2 cards, tensor_parallel_size is 1"):
+        vllm_launch({**spec, "module_ids": [0, 2]}, host)
+    with pytest.raises(InputError, match="m: launch_profile: 'fast' is not one of aice_1_21, deepseek_r1, vllm"):
+        vllm_launch({**spec, "launch_profile": "fast"}, host)

@@ -1,0 +1,168 @@
+"""The plan of a fleet: from live or saved facts, what it shows, what would change."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from gaudi_serve.changes import vllm_plan_changes
+from gaudi_serve.fleet import gaudi_facts_saved, vllm_fleet_lines, vllm_fleet_plan
+from gaudi_serve.service import vllm_container
+from test_plan import gaudi_host, model, planned
+
+SYSTEM = {"id": "debian", "version_id": "12", "pretty_name": "Debian 12"}
+
+
+def known(**more: Any) -> dict[str, Any]:
+    """Return the variables of a host that plans one model."""
+    host = gaudi_host(driver_version="1.21.3-57")
+    facts = {"gaudi_host": host, "gaudi_system": SYSTEM, "gaudi_services": {"images": {"vllm:1": "x"}}}
+    return {"vllm_models": [model()], **facts, **more}
+
+
+def live_of(plan: dict[str, Any]) -> dict[str, Any]:
+    """Return the services of a host on which a plan has been carried out."""
+    return {
+        one["name"]: {
+            **{"launch": vllm_container(one), "env": one["env"], "digest": one["digest"], "active": True},
+            **{"module_ids": one["module_ids"], "port": one["port"]},
+        }
+        for one in plan["models"]
+    }
+
+
+def test_all_hosts_in_one_call_and_every_error_with_its_host() -> None:
+    wrong = {"vllm_models": [model(port=0)], "gaudi_cards": "4", "gaudi_accelerator": "cpu"}
+    fleet = vllm_fleet_plan({"a": known(), "b": known(**wrong), "c": {}}, ["a", "b", "c"], {})
+    assert [one["name"] for one in fleet["hosts"]["a"]["models"]] == ["qwq"]
+    assert [(error["host"], error["key"]) for error in fleet["errors"]] == [
+        ("b", "gaudi_accelerator"),
+        ("b", "gaudi_cards"),
+        ("b", "port"),
+        ("c", "facts"),
+    ]
+    assert all(set(error) == {"host", "model", "key", "value", "allowed", "message"} for error in fleet["errors"])
+    assert fleet["errors"][3]["message"].startswith("c: could not be read")
+
+
+def test_what_is_shown() -> None:
+    cpu = {"accelerator": "cpu", "ip": "10.0.0.9", "modules": [], "services": {}, "ports": {}, "weights": {}}
+    tiny = {"name": "tiny", "weights": "/m/tiny", "image": "vllm:1", "state": "stopped"}
+    hosts = {
+        "a": known(vllm_models=[model(max_num_seqs=64)]),
+        "b": known(vllm_models=[model(max_num_seqs=64)]),
+        "c": known(gaudi_host=cpu, vllm_models=[tiny]),
+        "d": known(vllm_models=[]),
+    }
+    lines = vllm_fleet_lines(vllm_fleet_plan(hosts, list(hosts), {}))
+    assert lines[0] == "a: 8 cards HL-225 on 2 NUMA nodes, driver 1.21.3-57, Debian 12, 10.0.0.1"
+    assert " ".join(lines[1].split()) == (
+        "MODEL CARDS CORES PORT PRECISION CONTEXT GRAPHS WARM-UP CACHED GIB/CARD LEFT FIT"
+    )
+    row = "qwq 0,1 0-9,10-19 30001 bfloat16 8192 490 13 min 5 min 90/96 6 44 of 64"
+    assert " ".join(lines[3].split()) == row
+    assert lines[4:6] == ["  would change:", "    + qwq: start on cards 0,1, port 30001"]
+    assert "c: CPU host, Debian 12, 10.0.0.9" in lines
+    assert any(line.split()[:4] == ["tiny", "(stopped)", "cpu", "-"] for line in lines)
+    assert "  no models" in lines
+    # What is the same on several hosts is said once.
+    assert any(line.startswith("  a, b: model qwq: max_model_len 8192 lets in") for line in lines)
+    assert lines[-1] == "4 hosts, 3 models, 2 hosts would change, 0 errors"
+
+
+def test_errors_are_shown_together_at_the_end() -> None:
+    hosts = {name: known(vllm_models=[model(port=0)]) for name in "abcde"}
+    lines = vllm_fleet_lines(vllm_fleet_plan(hosts, list(hosts), {}))
+    assert lines[-4:-2] == ["ERRORS (5)", "  a, b, c and 2 more: model qwq: port 0: a whole number from 1 to 65535"]
+
+
+def test_saved_facts_plan_like_live_ones(tmp_path: Path) -> None:
+    one = known()
+    (tmp_path / "a.json").write_text(json.dumps(gaudi_facts_saved(one)))
+    (tmp_path / "b.json").write_text(json.dumps(one["gaudi_host"]))
+    desk = vllm_fleet_plan({name: {"vllm_models": [model()]} for name in "ab"}, ["a", "b"], {}, str(tmp_path))
+    live = vllm_fleet_plan({"a": one, "b": one}, ["a", "b"], {})
+    assert desk["errors"] == live["errors"] == []
+    assert desk["hosts"]["a"] == live["hosts"]["a"]
+    assert desk["hosts"]["b"]["models"] == live["hosts"]["b"]["models"]
+
+
+def test_saved_facts_that_are_none(tmp_path: Path) -> None:
+    (tmp_path / "b.json").write_text("{")
+    (tmp_path / "c.json").write_text('{"accelerator": "gpu"}')
+    (tmp_path / "d.json").write_text("[1]")
+    fleet = vllm_fleet_plan({name: {} for name in "abcd"}, list("abcd"), {}, str(tmp_path))
+    messages = [error["message"] for error in fleet["errors"]]
+    assert messages[0] == (
+        f"a: no saved facts {tmp_path}/a.json; save them with playbooks/plan.yml -e plan_save_facts_dir={tmp_path}"
+    )
+    assert all(": not saved facts: " in message for message in messages[1:])
+
+
+def test_unset_models_do_not_remove_what_is_served() -> None:
+    one = known()
+    one["gaudi_host"]["services"] = live_of(planned(model()))
+    del one["vllm_models"]
+    fleet = vllm_fleet_plan({"a": one}, ["a"], {})
+    assert fleet["hosts"]["a"]["changes"] == []
+    assert fleet["errors"][0]["message"] == (
+        "a: vllm_models is not set, but this host serves qwq; say vllm_models: [] to remove them all"
+    )
+
+
+def test_host_nics_are_an_inventory_variable() -> None:
+    host = gaudi_host(device_name="HL-288", driver_version="1.21.3-57")
+    wide = {"gaudi_host": host, "vllm_models": [model(tensor_parallel_size=8)]}
+    assert vllm_fleet_plan({"a": known(**wide)}, ["a"], {})["errors"]
+    assert not vllm_fleet_plan({"a": known(**wide, gaudi_host_nics="true")}, ["a"], {})["errors"]
+
+
+def test_images_of_another_accelerator_or_release_are_refused() -> None:
+    vendor = "vault.habana.ai/gaudi-docker/1.22.0/ubuntu22.04/habanalabs/pytorch-installer-2.6.0:latest"
+    for image, entry, allowed in (
+        ("cpu:1", {"name": "cpu:1", "build": "cpu"}, "is made for cpu hosts, and this is a gaudi host"),
+        (vendor, {"name": vendor}, "is of release 1.22, but gaudi_release is 1.21.3; both must be of one release"),
+    ):
+        one = known(vllm_models=[model(image=image)], vllm_images=[entry])
+        (error,) = vllm_fleet_plan({"a": one}, ["a"], {})["errors"]
+        assert (error["key"], error["allowed"]) == ("image", allowed)
+
+
+def test_changes_are_the_difference_of_two_plans() -> None:
+    before = live_of(planned(model(env={"A": 1, "B": 2}, mounts=[{"source": "/x", "target": "/y"}])))
+    assert vllm_plan_changes(planned(model(env={"A": 1, "B": 2}))["models"], {}) == [
+        "+ qwq: start on cards 0,1, port 30001"
+    ]
+    after = planned(model(max_num_seqs=16, env={"A": 3, "C": 4}, enable_auto_tool_choice=True), services=before)
+    assert vllm_plan_changes(after["models"], before) == [
+        "~ qwq: restart",
+        "    - env B: 2",
+        "    - mount /y: /x read-only",
+        "    ~ env VLLM_DECODE_BS_BUCKET_STEP: 2 -> 1",
+        "    ~ env VLLM_DECODE_BS_BUCKET_MAX: 32 -> 16",
+        "    ~ env VLLM_DECODE_BLOCK_BUCKET_MAX: 1664 -> 896",
+        "    ~ env A: 1 -> 3",
+        "    + env C: 4",
+        "    ~ --max-num-seqs: 32 -> 16",
+        "    + --enable-auto-tool-choice",
+    ]
+
+
+def test_models_that_go_stop_or_only_start() -> None:
+    live = live_of(planned(model()))
+    stopped = planned(model(state="stopped"), services=live)["models"]
+    assert vllm_plan_changes(stopped, live) == ["~ qwq: stop"]
+    assert vllm_plan_changes([], live) == ["- qwq: stop and remove (it held cards 0,1)"]
+    idle = {"qwq": {**live["qwq"], "active": False}}
+    assert vllm_plan_changes(planned(model(), services=idle)["models"], idle) == [
+        "~ qwq: start on cards 0,1, port 30001"
+    ]
+    assert vllm_plan_changes(planned(model(), services=live)["models"], live) == []
+    assert vllm_plan_changes(stopped, idle) == []
+
+
+def test_a_live_launch_that_cannot_be_read_is_a_restart_with_everything_new() -> None:
+    lines = vllm_plan_changes(planned(model())["models"], {"qwq": {"digest": None, "active": True}})
+    assert lines[0] == "~ qwq: restart"
+    assert "    + --max-num-seqs: 32" in lines
