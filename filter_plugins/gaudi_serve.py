@@ -11,6 +11,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 
 from gaudi_serve.buckets import hpu_buckets, hpu_padded_shape
+from gaudi_serve.catalog import model_catalog
 from gaudi_serve.changes import vllm_plan_changes
 from gaudi_serve.container_runtime import (
     container_runtime_changes,
@@ -71,6 +72,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     hugepages_wanted,
     kernel_arguments_wanted,
     missing_images,
+    model_catalog,
     model_weights,
     plan_refusal,
     sysctl_conflicts,

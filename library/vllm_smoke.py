@@ -8,13 +8,18 @@ DOCUMENTATION = r"""
 module: vllm_smoke
 short_description: Asks models a question over their own API and looks at the answer
 description:
-  - For every model, C(/v1/models) must list its served name, and a streamed chat completion must
-    bring text and a finish_reason within the limit.
+  - For every model, C(/v1/models) must list its served name, and one question of each of its kinds
+    must get a good answer within the limit.
+  - C(text) asks for three countries and their capitals, of which one must be right; C(any) takes any text;
+    C(image) asks for the colour of a picture; C(audio) and C(video) send a short sound and film; C(tools)
+    wants a tool call; C(embedding) a vector; C(rerank) the better of two documents.
   - All models of the host are asked at the same time.
   - A passed test is recorded on the host, so that a server that has not been restarted is not asked again.
 options:
   models:
-    description: Models to ask, each with C(name), C(host), C(port) and C(served_model_name).
+    description: >-
+      Models to ask, each with C(name), C(host), C(port), C(served_model_name) and C(smoke), a list of
+      text, any, image, audio, video, tools, embedding, rerank; text where it is missing.
     type: list
     elements: dict
     required: true
@@ -26,14 +31,6 @@ options:
     description: Limit for one model, in seconds.
     type: int
     default: 120
-  prompt:
-    description: The question.
-    type: str
-    default: List 3 countries and their capitals.
-  max_tokens:
-    description: Limit of the answer, in tokens.
-    type: int
-    default: 32
   journal_lines:
     description: How many of the unit's last journal lines a failure shows.
     type: int
@@ -51,7 +48,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 answers:
-  description: By model, C(text), C(finish_reason), C(first_token_s) and C(total_s).
+  description: By model, C(kinds), C(text), C(finish_reason), C(first_token_s) and C(total_s).
   returned: always
   type: dict
 """
@@ -70,8 +67,6 @@ def main() -> None:
             "models": {"type": "list", "elements": "dict", "required": True},
             "api_keys": {"type": "dict", "default": {}, "no_log": True},
             "timeout": {"type": "int", "default": 120},
-            "prompt": {"type": "str", "default": "List 3 countries and their capitals."},
-            "max_tokens": {"type": "int", "default": 32},
             "journal_lines": {"type": "int", "default": 30},
         },
         supports_check_mode=True,
@@ -84,7 +79,7 @@ def main() -> None:
         name = str(model["name"])
         try:
             key = given["api_keys"].get(name)
-            answer = ask(model, given["prompt"], given["max_tokens"], given["timeout"], key)
+            answer = ask(model, model.get("smoke") or ["text"], given["timeout"], key)
             record(name, answer)
             return name, answer, ""
         except Unhealthy as problem:

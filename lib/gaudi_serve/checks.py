@@ -71,6 +71,7 @@ def launch_problems(spec: Spec, model: Mapping[str, Any]) -> list[Problem]:
     memory = model["memory"]
     if memory and not memory["fits"]:
         problems.append(_memory_problem(spec, memory))
+    problems += _batch_problems(spec)
     minutes, budget = model["warmup_s"] / 60, spec["warmup_budget_minutes"]
     if minutes > budget:
         about = "about " if model["buckets"]["approximate"] else ""
@@ -80,6 +81,19 @@ def launch_problems(spec: Spec, model: Mapping[str, Any]) -> list[Problem]:
         )
         problems.append(("warmup_budget_minutes", budget, allowed))
     return problems
+
+
+def _batch_problems(spec: Spec) -> list[Problem]:
+    """Return what the server itself refuses at start, after the weights have been read."""
+    batched = spec.get("max_num_batched_tokens")
+    if spec["launch_profile"] != "aice_1_21" or spec.get("enable_chunked_prefill") or not batched:
+        return []
+    key = "max_num_batched_tokens"
+    if batched < spec["max_model_len"]:
+        return [(key, batched, f"is below max_model_len {spec['max_model_len']}; vLLM would stop at start")]
+    if batched < spec["max_num_seqs"]:
+        return [(key, batched, f"is below max_num_seqs {spec['max_num_seqs']}; vLLM would stop at start")]
+    return []
 
 
 def _memory_problem(spec: Spec, memory: Mapping[str, Any]) -> Problem:

@@ -27,6 +27,8 @@ ULIMITS = {"aice_1_21": [], "deepseek_r1": ["memlock=-1:-1"], "vllm": []}
 # Options of vLLM that a profile's own rules turn into something else.
 CONSUMED = {"deepseek_r1": {"quantization", "max_num_prefill_seqs"}}
 ALWAYS_SET = {"OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
+# Models that generate no text are asked for what they do.
+SMOKE_OF_TASK = {"embed": ["embedding"], "embedding": ["embedding"], "score": ["rerank"]}
 NO_BUCKETS = {"prompt": 0, "decode": 0, "omitted": 0, "approximate": False}
 
 
@@ -64,7 +66,11 @@ def planned_model(spec: Model, host: Mapping[str, Any], cards: list[int], releas
 def _wish(spec: Model) -> Model:
     keys = ("name", "state", "launch_profile", "image", "host", "port", "served_model_name", "weights")
     named = {key: spec[key] for key in keys}
-    return {**named, **{key: spec.get(key) for key in ("dtype", "max_model_len", "max_num_seqs")}}
+    return {
+        **named,
+        **{key: spec.get(key) for key in ("dtype", "max_model_len", "max_num_seqs")},
+        "smoke": spec.get("smoke") or SMOKE_OF_TASK.get(str(spec.get("task")), ["text"]),
+    }
 
 
 def _environment(launch: Launch, spec: Model, cards: list[int]) -> dict[str, str]:

@@ -122,7 +122,8 @@ def _unit_changes(
         secret = str(unit["secret_mtime"]) if has_secret and unit.get("secret_mtime") else ""
         if container.get("digest") != model["digest"] or (container.get("secret_mtime") or "") != secret:
             changes["restart"].append(name)
-    if name in changes["start"] or name in changes["restart"] or not unit.get("smoke"):
+    passed = set((unit.get("smoke") or {}).get("kinds", []))
+    if name in changes["start"] or name in changes["restart"] or not set(model["smoke"]) <= passed:
         changes["smoke"].append(name)
 
 

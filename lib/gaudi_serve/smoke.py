@@ -1,56 +1,125 @@
-"""One question to a server, and what a good answer is."""
+"""A few questions to a server, and what a good answer is."""
 
 from __future__ import annotations
 
 import http.client
 import json
+import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .media import PICTURE_COLOUR, film, picture, sound
 from .observe_services import STATE
 from .run import run
 
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to reach such a server from its host
+QUESTION = "List 3 countries and their capitals."
+# Enough for a model that thinks first; most end much earlier.
+TEXT_TOKENS, SHORT_TOKENS = 384, 32
+CAPITALS = {
+    **{"argentina": "buenos aires", "australia": "canberra", "austria": "vienna", "brazil": "brasília|brasilia"},
+    **{"canada": "ottawa", "chile": "santiago", "china": "beijing", "egypt": "cairo", "france": "paris"},
+    **{"germany": "berlin", "greece": "athens", "india": "new delhi", "indonesia": "jakarta", "italy": "rome"},
+    **{"japan": "tokyo", "kenya": "nairobi", "mexico": "mexico city", "nigeria": "abuja", "norway": "oslo"},
+    **{"peru": "lima", "poland": "warsaw", "portugal": "lisbon", "russia": "moscow", "south korea": "seoul"},
+    **{"spain": "madrid", "sweden": "stockholm", "thailand": "bangkok", "turkey": "ankara", "ukraine": "kyiv|kiev"},
+    **{"united kingdom": "london", "united states": "washington", "vietnam": "hanoi"},
+}
 
 
 class Unhealthy(Exception):
     """What was wrong with an answer."""
 
 
-def ask(
-    model: Mapping[str, Any], prompt: str, max_tokens: int, timeout: float, api_key: str | None = None
-) -> dict[str, Any]:
-    """Ask a model and return ``text``, ``finish_reason``, ``first_token_s`` and ``total_s`` (seconds).
+class Server:
+    """One model's server, reached from its host, with a limit for all questions together."""
+
+    def __init__(self, model: Mapping[str, Any], timeout: float, api_key: str | None) -> None:
+        """Remember where the server is, and until when it may take."""
+        self.model, self.name = model, str(model["served_model_name"])
+        self.deadline = time.monotonic() + timeout
+        self.headers = {"Content-Type": "application/json"}
+        if api_key:
+            self.headers["Authorization"] = f"Bearer {api_key}"
+
+    def lines(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Iterator[bytes]:
+        """Yield the lines of an answer.
+
+        Raises:
+            Unhealthy: for another status than 200, no connection, or an answer that takes too long.
+        """
+        address = EVERYWHERE.get(self.model["host"], self.model["host"])
+        left = max(self.deadline - time.monotonic(), 0.1)
+        connection = http.client.HTTPConnection(address, int(self.model["port"]), timeout=left)
+        try:
+            connection.request(method, path, json.dumps({"model": self.name, **body}) if body else None, self.headers)
+            response = connection.getresponse()
+            if response.status != 200:
+                detail = response.read(400).decode(errors="replace")
+                raise Unhealthy(f"{method} {path} answered status {response.status}: {detail}")
+            for line in response:
+                if time.monotonic() > self.deadline:
+                    raise Unhealthy(f"{method} {path} took longer than its limit")
+                yield line
+        except (OSError, http.client.HTTPException) as problem:
+            where = f"{method} {path} on port {self.model['port']}"
+            raise Unhealthy(f"{where}: {problem or type(problem).__name__}") from problem
+        finally:
+            connection.close()
+
+    def json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return a whole answer.
+
+        Raises:
+            Unhealthy: as above, and when it is no JSON object.
+        """
+        text = b"".join(self.lines(method, path, body))
+        try:
+            found = json.loads(text)
+            if not isinstance(found, dict):
+                raise ValueError("no object")
+            return found
+        except ValueError as problem:
+            raise Unhealthy(f"{path} is not vLLM's: {text[:200]!r}; is another program there?") from problem
+
+    def chat(self, content: Any, max_tokens: int, what: str) -> dict[str, Any]:
+        """Ask one question and return ``text``, ``finish_reason``, ``first_token_s``, ``total_s`` (seconds)."""
+        messages = [{"role": "user", "content": content}]
+        body = {"messages": messages, "max_tokens": max_tokens, "stream": True}
+        return _streamed(self.lines("POST", "/v1/chat/completions", body), what)
+
+
+def ask(model: Mapping[str, Any], kinds: Sequence[str], timeout: float, api_key: str | None = None) -> dict[str, Any]:
+    """Ask a model one question of each kind.
+
+    Returns:
+        ``kinds`` that passed; of the first chat ``text``, ``finish_reason``, ``first_token_s`` and
+        ``total_s`` (seconds).
 
     Raises:
-        Unhealthy: when the server does not list the model, answers no text, or takes too long.
+        Unhealthy: when the server does not list the model, gives no good answer, or takes too long.
     """
-    served, deadline = str(model["served_model_name"]), time.monotonic() + timeout
-    headers = {"Content-Type": "application/json"}
-    if api_key:
-        headers["Authorization"] = f"Bearer {api_key}"
-    _require_listed(served, b"".join(_request(model, "GET", "/v1/models", None, headers, deadline)))
-    body = {
-        "model": served,
-        "messages": [{"role": "user", "content": prompt}],
-        "max_tokens": max_tokens,
-        "stream": True,
-    }
-    return _streamed(_request(model, "POST", "/v1/chat/completions", json.dumps(body), headers, deadline))
+    server = Server(model, timeout, api_key)
+    _require_listed(server)
+    found: dict[str, Any] = {}
+    for kind in kinds:
+        found = {**(KINDS[kind](server) or {}), **found}
+    return {**found, "kinds": list(kinds)}
 
 
-def _require_listed(served: str, listed: bytes) -> None:
+def _require_listed(server: Server) -> None:
+    listed = server.json("GET", "/v1/models")
     try:
-        names = [entry["id"] for entry in json.loads(listed)["data"]]
-    except (ValueError, LookupError, TypeError) as problem:
-        raise Unhealthy(f"/v1/models is not vLLM's: {listed[:200]!r}; is another program there?") from problem
-    if served not in names:
-        raise Unhealthy(f"/v1/models lists {names}, not {served}")
+        names = [entry["id"] for entry in listed["data"]]
+    except (LookupError, TypeError) as problem:
+        raise Unhealthy(f"/v1/models is not vLLM's: {str(listed)[:200]}; is another program there?") from problem
+    if server.name not in names:
+        raise Unhealthy(f"/v1/models lists {names}, not {server.name}")
 
 
-def _streamed(lines: Iterator[bytes]) -> dict[str, Any]:
+def _streamed(lines: Iterator[bytes], what: str) -> dict[str, Any]:
     begin, first, text, reason = time.monotonic(), None, "", None
     for line in lines:
         if not line.startswith(b"data: {"):
@@ -58,7 +127,7 @@ def _streamed(lines: Iterator[bytes]) -> dict[str, Any]:
         try:
             choices = json.loads(line[len(b"data: ") :]).get("choices", [])
         except ValueError as problem:
-            raise Unhealthy(f"the chat completion sent a line that is no JSON: {line[:200]!r}") from problem
+            raise Unhealthy(f"the {what} sent a line that is no JSON: {line[:200]!r}") from problem
         for choice in choices:
             delta = choice.get("delta", {})
             # A reasoning model's first words come in a field of their own.
@@ -68,38 +137,108 @@ def _streamed(lines: Iterator[bytes]) -> dict[str, Any]:
             text += piece
             reason = choice.get("finish_reason") or reason
     if not text.strip() or first is None:
-        raise Unhealthy(f"the chat completion brought no text (finish_reason {reason})")
+        raise Unhealthy(f"the {what} brought no text (finish_reason {reason})")
     if not reason:
-        raise Unhealthy("the chat completion ended without a finish_reason")
+        raise Unhealthy(f"the {what} ended without a finish_reason")
     total = time.monotonic() - begin
-    return {"text": text[:400], "finish_reason": reason, "first_token_s": round(first, 4), "total_s": round(total, 4)}
+    return {"text": text[:2000], "finish_reason": reason, "first_token_s": round(first, 4), "total_s": round(total, 4)}
 
 
-def _request(
-    model: Mapping[str, Any],
-    method: str,
-    path: str,
-    body: str | None,
-    headers: Mapping[str, str],
-    deadline: float,
-) -> Iterator[bytes]:
-    host = EVERYWHERE.get(model["host"], model["host"])
-    left = deadline - time.monotonic()
-    connection = http.client.HTTPConnection(host, int(model["port"]), timeout=max(left, 0.1))
+def _any(server: Server) -> dict[str, Any]:
+    return server.chat(QUESTION, SHORT_TOKENS, "chat completion")
+
+
+def _text(server: Server) -> dict[str, Any]:
+    answer = server.chat(QUESTION, TEXT_TOKENS, "chat completion")
+    if not right_capitals(answer["text"]):
+        # Garbled answers are what a host without iommu=pt gives: healthy ports are no proof.
+        raise Unhealthy(f"asked {QUESTION!r}, it named no country with its capital: {answer['text'][:300]!r}")
+    return answer
+
+
+def right_capitals(text: str) -> list[str]:
+    """Return the countries that a text names together with their capital."""
+    low = text.lower()
+    return [
+        country
+        for country, names in CAPITALS.items()
+        if country in low and any(name in low for name in names.split("|"))
+    ]
+
+
+def _image(server: Server) -> dict[str, Any]:
+    part = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{picture()}"}}
+    question = {"type": "text", "text": "What colour is this picture? Answer with one word."}
+    answer = server.chat([part, question], SHORT_TOKENS, "question about a picture")
+    if PICTURE_COLOUR not in answer["text"].lower():
+        raise Unhealthy(f"asked for the colour of a {PICTURE_COLOUR} picture, it said {answer['text'][:200]!r}")
+    return answer
+
+
+def _audio(server: Server) -> dict[str, Any]:
+    part = {"type": "input_audio", "input_audio": {"data": sound(), "format": "wav"}}
+    return server.chat([part, {"type": "text", "text": "What do you hear?"}], SHORT_TOKENS, "question about a sound")
+
+
+def _video(server: Server) -> dict[str, Any]:
+    part = {"type": "video_url", "video_url": {"url": f"data:video/mp4;base64,{film()}"}}
+    question = {"type": "text", "text": "What colour is this film? Answer with one word."}
+    return server.chat([part, question], SHORT_TOKENS, "question about a film")
+
+
+def _tools(server: Server) -> None:
+    parameters = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    function = {"name": "get_weather", "description": "Weather of a city now", "parameters": parameters}
+    body = {
+        "messages": [{"role": "user", "content": "What is the weather in Paris now? Use the tool."}],
+        "tools": [{"type": "function", "function": function}],
+        "tool_choice": "auto",
+        "max_tokens": TEXT_TOKENS,
+    }
+    answer = server.json("POST", "/v1/chat/completions", body)
     try:
-        connection.request(method, path, body, dict(headers))
-        response = connection.getresponse()
-        if response.status != 200:
-            detail = response.read(400).decode(errors="replace")
-            raise Unhealthy(f"{method} {path} answered status {response.status}: {detail}")
-        for line in response:
-            if time.monotonic() > deadline:
-                raise Unhealthy(f"{method} {path} took longer than its limit")
-            yield line
-    except (OSError, http.client.HTTPException) as problem:
-        raise Unhealthy(f"{method} {path} on port {model['port']}: {problem or type(problem).__name__}") from problem
-    finally:
-        connection.close()
+        call = answer["choices"][0]["message"]["tool_calls"][0]["function"]
+        if call["name"] == "get_weather" and isinstance(json.loads(call["arguments"])["city"], str):
+            return
+        raise Unhealthy(f"the tool call is another one: {call}")
+    except (LookupError, TypeError, ValueError) as problem:
+        raise Unhealthy(f"asked to use a tool, it made no call: {str(answer.get('choices'))[:300]}") from problem
+
+
+def _embedding(server: Server) -> None:
+    answer = server.json("POST", "/v1/embeddings", {"input": "Paris is the capital of France."})
+    try:
+        vector = answer["data"][0]["embedding"]
+        if vector and all(math.isfinite(number) for number in vector) and any(vector):
+            return
+    except (LookupError, TypeError):
+        pass
+    raise Unhealthy(f"the embedding is no vector of numbers: {str(answer)[:200]}")
+
+
+def _rerank(server: Server) -> None:
+    documents = ["Bananas are yellow.", "Paris is the capital of France."]
+    body = {"query": "What is the capital of France?", "documents": documents}
+    answer = server.json("POST", "/v1/rerank", body)
+    try:
+        best = max(answer["results"], key=lambda result: result["relevance_score"])
+        if best["index"] == 1:
+            return
+    except (LookupError, TypeError, ValueError):
+        pass
+    raise Unhealthy(f"asked for the capital of France, it ranked bananas first: {str(answer)[:200]}")
+
+
+KINDS: dict[str, Callable[[Server], dict[str, Any] | None]] = {
+    "text": _text,
+    "any": _any,
+    "image": _image,
+    "audio": _audio,
+    "video": _video,
+    "tools": _tools,
+    "embedding": _embedding,
+    "rerank": _rerank,
+}
 
 
 def record(name: str, answer: Mapping[str, Any], state: Path = STATE) -> None:

@@ -18,6 +18,8 @@ SECRET = re.compile(r"(API_KEY|TOKEN|PASSWORD|SECRET)$", re.IGNORECASE)
 SECRET_OPTIONS = {"api_key": "VLLM_API_KEY", "hf_token": "HF_TOKEN"}
 # Names of files and folders that the toolkit has beside those of the models.
 RESERVED = ("docker-proxy", "images")
+# What a started model can be asked (vllm_smoke).
+SMOKE_KINDS = ("text", "any", "image", "audio", "video", "tools", "embedding", "rerank")
 Finding = tuple[str, Any, str]  # key, value, what is allowed
 Check = Callable[[Any], str | None]
 
@@ -89,6 +91,11 @@ def _environment(value: Any) -> str | None:
     return None
 
 
+def _smoke(value: Any) -> str | None:
+    good = isinstance(value, list) and value and all(kind in SMOKE_KINDS for kind in value)
+    return None if good else "a list of " + ", ".join(SMOKE_KINDS)
+
+
 def _mounts(value: Any) -> str | None:
     good = isinstance(value, list) and all(
         isinstance(item, Mapping)
@@ -126,6 +133,7 @@ CHECKS: dict[str, Check] = {
     "zero_padding": _flag,
     "fused_sdpa": _flag,
     "served_model_name": _line,
+    "smoke": _smoke,
     "env": _environment,
     "mounts": _mounts,
     "start_timeout_s": _whole(1, 604800, "seconds"),

@@ -44,7 +44,7 @@ def live(models: list[dict[str, Any]], **changed: Any) -> dict[str, Any]:
             "enabled": True,
             "secret_mtime": None,
             "container": {"running": True, "digest": item["digest"], "secret_mtime": ""},
-            "smoke": {"first_token_s": 0.1},
+            "smoke": {"first_token_s": 0.1, "kinds": ["text"]},
         }
     units[models[0]["name"]].update(changed)
     return {"units": units, "supervisor_sha256": digest(SUPERVISOR)}

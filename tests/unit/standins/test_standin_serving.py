@@ -245,3 +245,61 @@ def test_the_vllm_command_takes_the_model_first(host: Any, weights: Path) -> Non
     assert "must be divisible by tensor parallel size (3)" in result.stderr
     result = subprocess.run([*argv, "--x"], capture_output=True, text=True, env=host.environment(), check=False)
     assert (result.returncode, result.stderr.splitlines()[-1]) == (2, "vllm: error: unrecognized arguments: --x")
+
+
+def multimodal(weights: Path, kind: str) -> Path:
+    """Make the model one of this kind."""
+    config = json.loads((weights / "config.json").read_text(encoding="ascii"))
+    (weights / "config.json").write_text(json.dumps({**config, "model_type": kind}), encoding="ascii")
+    return weights
+
+
+def test_a_text_model_takes_no_media_and_calls_no_tools(server: Server) -> None:
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}
+    body = {"model": "small", "messages": [{"role": "user", "content": [picture]}]}
+    status, text = server.ask("/v1/chat/completions", body, "secret")
+    assert (status, json.loads(text)["message"]) == (400, "At most 0 image(s) may be provided in one request.")
+    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    status, text = server.ask("/v1/chat/completions", question(tools=[tool]), "secret")
+    assert status == 400
+    assert "requires --enable-auto-tool-choice and --tool-call-parser" in text
+    for path, job in (("/v1/embeddings", "Embeddings"), ("/v1/rerank", "Rerank")):
+        status, text = server.ask(path, {"model": "small", "input": "x"}, "secret")
+        assert (status, json.loads(text)["message"]) == (400, f"The model does not support {job} API")
+
+
+def test_media_must_be_whole_and_within_their_limits(host: Any, weights: Path) -> None:
+    started = Server(host, multimodal(weights, "qwen2_vl"), "--limit-mm-per-prompt", '{"image":2}')
+
+    def ask(*urls: str) -> tuple[int, str]:
+        parts = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+        body = {"messages": [{"role": "user", "content": parts}]}
+        status, text = started.ask("/v1/chat/completions", body)
+        return status, str(json.loads(text).get("message"))
+
+    png = "data:image/png;base64,iVBORw0KGgo="
+    try:
+        assert ask(png, png, png) == (400, "At most 2 image(s) may be provided in one request.")
+        for url, message in (
+            ("http", "The URL must be"),
+            ("data:image/png;base64,*", "Invalid base64"),
+            ("data:image/png;base64,AAAA", "cannot identify image"),
+            (png, "broken data stream"),
+        ):
+            status, text = ask(url)
+            assert (status, message in text) == (400, True), text
+    finally:
+        started.process.kill()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--enable-auto-tool-choice"], "requires --tool-call-parser"),
+        (["--enable-auto-tool-choice", "--tool-call-parser", "magic"], "invalid tool call parser: magic"),
+    ],
+)
+def test_tool_options_that_vllm_refuses(host: Any, weights: Path, words: list[str], message: str) -> None:
+    status, text = refused(host, weights, *words)
+    assert status == 1
+    assert message in text

@@ -21,28 +21,33 @@ def words_of(text: str) -> list[str]:
     return re.findall(r"\s*\S+", text)
 
 
-def prompt_of(request: dict[str, Any], chat: bool) -> str:
-    """Return the text that was asked."""
+def prompt_of(request: dict[str, Any], chat: bool) -> tuple[str, list[dict[str, Any]]]:
+    """Return the text that was asked, and the parts of the message that are no text."""
     if not chat:
         prompt = request.get("prompt")
         if not isinstance(prompt, str):
             raise Refused(400, "BadRequestError", "prompt: Field required")
-        return prompt
+        return prompt, []
     messages = request.get("messages")
     if not isinstance(messages, list) or not messages:
         raise Refused(400, "BadRequestError", "messages: Field required")
     content = messages[-1].get("content", "")
-    if isinstance(content, list):
-        content = " ".join(part.get("text", "") for part in content)
-    return str(content)
+    if not isinstance(content, list):
+        return str(content), []
+    text = " ".join(part.get("text", "") for part in content)
+    return text, [part for part in content if part.get("type") != "text"]
 
 
-def reply(prompt: str, limit: int, empty: bool) -> tuple[list[str], str]:
+def reply(prompt: str, seen: list[str], limit: int, fault: str) -> tuple[list[str], str]:
     """Return the words of the answer and the reason of its end."""
-    if empty:
+    if fault == "empty_answer":
         return [], "stop"
     capital = re.search(r"countries and their capitals", prompt, re.IGNORECASE)
     text = CAPITALS if capital else f"You said: {' '.join(prompt.split()[:20])}"
+    text = f"It is {' and '.join(seen)}." if seen else text
+    if fault == "garbled_answer":
+        # What wrong results of a device look like: words, but no sense.
+        text = "the the of of lkj !!!! 0 0 0"
     words = words_of(text)
     return words[:limit], "length" if len(words) > limit else "stop"
 

@@ -16,6 +16,7 @@ from typing import Any
 import vllm
 
 from . import answers, log
+from .abilities import Abilities, ranked, vector
 from .metrics import Metrics
 from .model import Model
 
@@ -26,6 +27,7 @@ class Api:
     def __init__(self, model: Model, options: argparse.Namespace, fault: str) -> None:
         self.model, self.fault = model, fault
         self.key = options.api_key or os.environ.get("VLLM_API_KEY") or ""
+        self.abilities = Abilities(options)
         self.metrics = Metrics(model.names[0])
         self.asked = threading.Event()
         self.created = int(time.time())
@@ -124,29 +126,61 @@ class Handler(BaseHTTPRequestHandler):
         if not self.allowed():
             return
         path = self.path.partition("?")[0]
-        if path not in ("/v1/chat/completions", "/v1/completions"):
+        jobs = {
+            "/v1/chat/completions": lambda request: self.complete(request, True),
+            "/v1/completions": lambda request: self.complete(request, False),
+            "/v1/embeddings": self.embed,
+            **dict.fromkeys(("/rerank", "/v1/rerank", "/v2/rerank"), self.rerank),
+        }
+        if path not in jobs:
             self.send(404, {"detail": "Not Found"})
             return
         try:
             request = json.loads(content)
             if not isinstance(request, dict):
                 raise answers.Refused(400, "BadRequestError", "Input should be a valid dictionary")
-            self.complete(request, path == "/v1/chat/completions")
+            self.require_model(request)
+            jobs[path](request)
         except ValueError as problem:
             self.refuse(400, "BadRequestError", f"JSON decode error: {problem}")
         except answers.Refused as refusal:
             self.refuse(refusal.status, refusal.kind, str(refusal))
 
+    def require_model(self, request: dict[str, Any]) -> None:
+        """Refuse a name that is not served."""
+        name = request.setdefault("model", self.server.api.model.names[0])
+        if name not in self.server.api.model.names:
+            raise answers.Refused(404, "NotFoundError", f"The model `{name}` does not exist.")
+
+    def embed(self, request: dict[str, Any]) -> None:
+        """Answer with a vector a text."""
+        self.server.api.abilities.require("Embeddings")
+        texts = request.get("input")
+        texts = [texts] if isinstance(texts, str) else texts
+        if not isinstance(texts, list):
+            raise answers.Refused(400, "BadRequestError", "input: Field required")
+        data = [{"index": index, "object": "embedding", "embedding": vector(text)} for index, text in enumerate(texts)]
+        self.send(200, {"object": "list", "model": request["model"], "data": data})
+
+    def rerank(self, request: dict[str, Any]) -> None:
+        """Answer with the documents, best first."""
+        self.server.api.abilities.require("Rerank")
+        query, documents = request.get("query"), request.get("documents")
+        if not isinstance(query, str) or not isinstance(documents, list):
+            raise answers.Refused(400, "BadRequestError", "query, documents: Field required")
+        self.send(200, {"model": request["model"], "results": ranked(query, documents)})
+
     def complete(self, request: dict[str, Any], chat: bool) -> None:
         """Answer whole or in pieces."""
         api = self.server.api
-        name = request.get("model") or api.model.names[0]
-        if name not in api.model.names:
-            raise answers.Refused(404, "NotFoundError", f"The model `{name}` does not exist.")
-        prompt = answers.prompt_of(request, chat)
+        name = request["model"]
+        api.abilities.require("Chat Completions" if chat else "Completions")
+        prompt, parts = answers.prompt_of(request, chat)
+        seen = api.abilities.seen(parts)
         asked = len(answers.words_of(prompt)) + (10 if chat else 0)
         limit = answers.limit_of(request, asked, api.model.max_model_len)
-        words, reason = answers.reply(prompt, limit, api.fault == "empty_answer")
+        call = api.abilities.tool_call(request) if chat else None
+        words, reason = answers.reply(prompt, seen, limit, api.fault)
         usage = {
             "prompt_tokens": asked,
             "total_tokens": asked + len(words),
@@ -165,6 +199,9 @@ class Handler(BaseHTTPRequestHandler):
             return
         text = "".join(words).lstrip()
         message: dict[str, Any] = {"role": "assistant", "reasoning_content": None, "content": text, "tool_calls": []}
+        if call:
+            calls = [{"id": f"chatcmpl-tool-{uuid.uuid4().hex}", "type": "function", "function": call}]
+            message, reason = {**message, "content": None, "tool_calls": calls}, "tool_calls"
         answer = {"message": message} if chat else {"text": text}
         choice = {"index": 0, **answer, "logprobs": None, "finish_reason": reason, "stop_reason": None}
         kind = "chat.completion" if chat else "text_completion"

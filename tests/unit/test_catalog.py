@@ -1,0 +1,118 @@
+"""The catalog: every model of the manual, with what planning needs, and the manual's own commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gaudi_serve.catalog import model_catalog
+from gaudi_serve.errors import InputError
+from gaudi_serve.launch import option_arguments, vllm_launch
+from gaudi_serve.plan import vllm_plan
+from gaudi_serve.shape import memory_names
+from golden import vectors
+from test_plan import gaudi_host
+
+FOLDER = Path(__file__).parents[2] / "roles/preflight/files/catalog"
+CATALOG = model_catalog([str(FOLDER)])
+MANUAL = {
+    "section 2.2, Qwen2-72B-Instruct, 4 cards": "qwen2-72b-instruct",
+    "section 2.2, QwQ-32B, 8 cards, reduced warm-up": "qwq-32b-reduced-warmup",
+    "section 3.2, DeepSeek-R1-Distill-Llama-70B, 4 cards": "deepseek-r1-distill-llama-70b",
+    "section 3.2, DeepSeek-R1-Distill-Qwen-32B, 2 cards": "deepseek-r1-distill-qwen-32b",
+    "section 3.2, DeepSeek-R1-Distill-Llama-8B, 1 card": "deepseek-r1-distill-llama-8b",
+    "section 3.3, Qwen2.5-7B-Instruct, 1 card": "qwen2.5-7b-instruct",
+    "section 3.3, QwQ-32B, 2 cards": "qwq-32b",
+    "section 3.3, Qwen3-8B, 2 cards": "qwen3-8b",
+    "section 3.1.2, DeepSeek-R1-0528, 8 cards": "deepseek-r1-0528",
+    "section 3.3.2, Qwen3-Coder-480B-A35B-Instruct-FP8, 8 cards (the script's defaults as the manual prints them)": (
+        "qwen3-coder-480b-a35b-instruct-fp8"
+    ),
+}
+# What the manual's multimodal commands say beside the model and its address.
+MULTIMODAL = {
+    "qwen2-vl-7b-instruct": '{"image":5,"video":5}',
+    "qwen2-audio-7b-instruct": '{"audio":5}',
+    "qwen2.5-vl-7b-instruct": '{"image":5,"video":5}',
+    "qwen2.5-omni-7b": '{"audio":5,"image":5,"video":5}',
+}
+
+
+def test_every_model_of_the_manual_is_there() -> None:
+    assert set(CATALOG) == {*MANUAL.values(), *MULTIMODAL, "deepseek-r1"}
+
+
+@pytest.mark.parametrize("row", vectors("manual_commands"), ids=lambda row: row["manual"])
+def test_an_entry_launches_as_the_manual_does(row: dict[str, Any]) -> None:
+    entry = CATALOG[MANUAL[row["manual"]]]
+    # Where the models lie, where the caches go, the address, and which cards: a site's own choice.
+    site = {key: row["spec"].get(key) for key in ("weights", "recipe_cache_path", "host", "port", "module_ids")}
+    spec = {**entry, **{key: value for key, value in site.items() if value is not None}}
+    if "recipe_cache_path" not in row["spec"]:
+        del spec["recipe_cache_path"]
+    launch = vllm_launch(spec, row["host"])
+    assert (launch["env"], launch["args"], launch["numactl"]) == (
+        *(row["expect"]["env"], row["expect"]["args"], row["expect"]["numactl"]),
+    )
+
+
+@pytest.mark.parametrize("name", MULTIMODAL)
+def test_multimodal_entries_are_the_manuals_option_by_option(name: str) -> None:
+    (one,) = vllm_plan([{"name": "m", "model": name, "image": "i"}], gaudi_host(weights={}), CATALOG)["models"]
+    pairs = dict(zip(one["args"][1::2], one["args"][2::2], strict=True))
+    assert one["args"][0] == CATALOG[name]["weights"]
+    assert {key: pairs[key] for key in ("--port", "--host", "--dtype", "--limit-mm-per-prompt")} == {
+        **{"--port": "8000", "--host": "127.0.0.1", "--dtype": "bfloat16"},
+        "--limit-mm-per-prompt": MULTIMODAL[name],
+    }
+    # Beside the manual's: its one card, and the name it is asked by.
+    assert set(pairs) - {"--port", "--host", "--dtype", "--limit-mm-per-prompt"} == {
+        *("--tensor-parallel-size", "--served-model-name"),
+    }
+    assert one["env"]["PT_HPU_LAZY_MODE"] == "1"
+    assert option_arguments("limit_mm_per_prompt", CATALOG[name]["limit_mm_per_prompt"])[1] == MULTIMODAL[name]
+
+
+@pytest.mark.parametrize("name", CATALOG)
+def test_an_entry_has_what_planning_needs_and_plans(name: str) -> None:
+    assert memory_names(CATALOG[name]["config"]), name
+    host = gaudi_host(weights={})
+    plan = vllm_plan([{"name": "m", "model": name, "image": "i"}], host, CATALOG, host_nics=True)
+    assert plan["errors"] == []
+    memory = plan["models"][0]["memory"]
+    assert memory["fits"] and memory["weights_gib"] > 0
+
+
+def test_measurement_files_go_where_the_vendors_checkout_looks() -> None:
+    for name, folder in (
+        ("deepseek-r1-0528", "ds-r1-0528-default-pile-g2-0529"),
+        ("deepseek-r1", "inc-woq-2282samples-514-g2"),
+    ):
+        (mount,) = CATALOG[name]["mounts"]
+        assert mount["source"].endswith(folder)
+        assert mount["target"] == "/opt/vllm-fork/scripts/nc_workspace_measure_kvcache"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[1]", "a catalog entry is a mapping"),
+        ("a: [", "while parsing a flow node"),
+        ("name: x\nweights: /w", "name and model belong to the models that take the entry"),
+        ("weights: /w\nmax_num_seq: 8", "max_num_seq 8: is neither a key"),
+        ("max_num_seqs: 8", "weights None: is required"),
+    ],
+)
+def test_a_bad_entry_is_named_with_its_file(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "bad.yml").write_text(text)
+    with pytest.raises(InputError, match=r"bad\.yml: ") as raised:
+        model_catalog([str(FOLDER), str(tmp_path)])
+    assert message in str(raised.value)
+
+
+def test_a_later_folder_wins(tmp_path: Path) -> None:
+    (tmp_path / "qwq-32b.yml").write_text("weights: /mine")
+    assert model_catalog([str(FOLDER), str(tmp_path)])["qwq-32b"] == {"weights": "/mine"}
+    with pytest.raises(InputError, match="vllm_catalog_dirs: /nowhere: no such folder"):
+        model_catalog(["/nowhere"])
