@@ -14,8 +14,8 @@ from gaudi_serve.smoke import KINDS, Unhealthy, ask, right_capitals
 from gaudi_serve.spec import SMOKE_KINDS
 
 sys.path.insert(0, str(Path(__file__).parent / "standins"))
-from conftest import Host  # noqa: E402 - of the folder added above
-from test_standin_serving import SMALL, Server, multimodal  # noqa: E402 - as above
+from conftest import Host
+from test_standin_serving import SMALL, Server, multimodal
 
 TOOLS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
 
