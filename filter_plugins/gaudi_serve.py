@@ -33,6 +33,7 @@ from gaudi_serve.host_tuning import (
     sysctl_conflicts,
     sysctl_wanted,
 )
+from gaudi_serve.image import vllm_images
 from gaudi_serve.launch import vllm_launch
 from gaudi_serve.memory import hpu_memory
 from gaudi_serve.plan import model_weights, vllm_plan
@@ -83,6 +84,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     vllm_container,
     vllm_fleet_lines,
     vllm_fleet_plan,
+    vllm_images,
     vllm_launch,
     vllm_plan,
     vllm_plan_changes,

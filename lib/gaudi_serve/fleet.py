@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from .changes import vllm_plan_changes
+from .errors import InputError
+from .image import vllm_images
 from .plan import vllm_plan
 from .refusal import host_errors
 from .table import table
@@ -56,6 +58,7 @@ def gaudi_facts_saved(known: Known) -> dict[str, Any]:
 def _host_plan(name: str, known: Known, facts: Known, catalog: Mapping[str, Any]) -> dict[str, Any]:
     host, release = facts["gaudi_host"], str(known.get("gaudi_release") or "1.21.3")
     models, services = known.get("vllm_models"), host.get("services") or {}
+    wanted, problems = _images(name, known, release)
     plan = vllm_plan(
         [] if models is None else models,
         host,
@@ -64,11 +67,12 @@ def _host_plan(name: str, known: Known, facts: Known, catalog: Mapping[str, Any]
         defaults=known.get("vllm_model_defaults") or {},
         release=release,
         host_nics=_true(known.get("gaudi_host_nics")),
+        images=wanted,
     )
     images = None
     if "gaudi_services" in facts:
-        images = [*(known.get("vllm_images") or []), *facts["gaudi_services"]["images"]]
-    errors = host_errors(
+        images = [*wanted, *facts["gaudi_services"]["images"]]
+    errors = problems + host_errors(
         plan,
         facts.get("gaudi_system"),
         host,
@@ -85,6 +89,13 @@ def _host_plan(name: str, known: Known, facts: Known, catalog: Mapping[str, Any]
     changes = vllm_plan_changes(plan["models"], services) if models is not None else []
     about = {"facts": _about(host, facts), "models": plan["models"], "changes": changes}
     return {**about, "errors": errors, "warnings": plan["warnings"]}
+
+
+def _images(name: str, known: Known, release: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    try:
+        return vllm_images(known.get("vllm_images") or [], release), []
+    except InputError as problem:
+        return [], [_error(name, "vllm_images", f"{name}: {problem}")]
 
 
 def unset_models(name: str, services: Mapping[str, Any]) -> str:

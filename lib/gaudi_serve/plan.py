@@ -36,6 +36,7 @@ def vllm_plan(
     defaults: Mapping[str, Any] | None = None,
     release: str = "1.21.3",
     host_nics: bool = False,
+    images: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Plan the models of one host.
 
@@ -47,6 +48,7 @@ def vllm_plan(
         defaults: keys that every model takes where neither it nor the catalog has them.
         release: release of the driver and of the serving image, such as 1.21.3.
         host_nics: the machine has NICs for traffic between cards (matters on Gaudi2E only).
+        images: what filter vllm_images returned; a model may name a built image without its tag.
 
     Returns:
         ``{models: [...], errors: [...], warnings: [...]}``. A user's mistake never raises.
@@ -55,6 +57,8 @@ def vllm_plan(
         problem = finding_error(host_name, {}, "vllm_models", models, "must be a list of models")
         return {"models": [], "errors": [problem], "warnings": []}
     specs, errors = _specs(models, host, catalog or {}, defaults or {}, host_name)
+    names = {entry["alias"]: entry["name"] for entry in images if "alias" in entry}
+    specs = [{**spec, "image": names.get(spec.get("image"), spec.get("image"))} for spec in specs]
     errors += _duplicates(specs, host_name)
     errors += [finding_error(host_name, spec, *problem) for spec in specs for problem in host_problems(spec, host)]
     planned, more = _placed(specs, errors, host, host_name, host_nics, release)

@@ -1,0 +1,95 @@
+"""Recipes of serving images: what is in them is in their name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from gaudi_serve.errors import InputError
+from gaudi_serve.fleet import vllm_fleet_plan
+from gaudi_serve.image import vllm_images
+from test_fleet import known
+from test_plan import model
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def built(release: str = "1.21.3", **recipe: Any) -> dict[str, Any]:
+    """Return one built image."""
+    entry = {"name": "gaudi-serve/vllm", "build": "gaudi", "recipe": {"vllm": {"commit": COMMIT}, **recipe}}
+    return vllm_images([entry], release)[0]
+
+
+def test_images_that_are_not_built_stay_as_they_are() -> None:
+    images = [{"name": "a:1"}, {"name": "b:2", "archive": "/x", "build": "cpu"}]
+    assert vllm_images(images) == images
+
+
+def test_the_manuals_image() -> None:
+    one = built()
+    lines = one["dockerfile"].splitlines()
+    assert lines[0] == (
+        "FROM vault.habana.ai/gaudi-docker/1.21.3/ubuntu22.04/habanalabs/pytorch-installer-2.6.0:latest"
+    )
+    assert "git clone --branch aice/v1.21.0 https://github.com/HabanaAI/vllm-fork /opt/vllm-fork" in one["dockerfile"]
+    assert f"git -C /opt/vllm-fork checkout --detach {COMMIT}" in one["dockerfile"]
+    assert "VLLM_TARGET_DEVICE=hpu pip install -e /opt/vllm-fork" in one["dockerfile"]
+    assert one["alias"] == "gaudi-serve/vllm"
+    assert one["name"].startswith("gaudi-serve/vllm:1.21.3-")
+    for release, torch in (("1.22.0", "2.7.1"), ("1.23.0", "2.9.0")):
+        assert f"{release}/ubuntu22.04/habanalabs/pytorch-installer-{torch}:latest" in built(release)["dockerfile"]
+
+
+def test_the_tag_names_the_content_and_nothing_else() -> None:
+    assert built()["name"] == built()["name"]
+    other = {"commit": COMMIT[::-1]}
+    names = {built(**recipe)["name"] for recipe in ({}, {"vllm": other}, {"audio": True}, {"multimodal": True})}
+    assert len(names) == 4
+
+
+def test_every_part_of_the_manual_can_be_put_in() -> None:
+    source = {"repository": "https://github.com/HabanaAI/vllm-hpu-extension.git", "branch": "deepseek_r1"}
+    inc = {"repository": "https://github.com/intel/neural-compressor.git", "branch": "master", "commit": COMMIT}
+    text = built(extension={**source, "commit": COMMIT}, inc=inc, multimodal=True, audio=True, host_nics=True)[
+        "dockerfile"
+    ]
+    for part in (
+        "pip install -e /opt/extension",
+        "cd /opt/inc && python setup.py pt develop",
+        'CC="cc -mavx2" pip install',
+        "vllm[audio]",
+        "./configure --prefix=/opt/libfabric --with-synapseai=/usr",
+        "hccl_ofi_wrapper",
+    ):
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"name": "x:1"}, "x:1: name 'x:1': a name without a tag"),
+        ({"recipe": {"vllm": {}}}, "recipe.vllm.commit None: 40 hexadecimal digits, such as 'git ls-remote https"),
+        ({"recipe": {"vllm": {"commit": COMMIT, "branch": "a; rm -rf /"}}}, "recipe.vllm.branch 'a; rm -rf /'"),
+        ({"recipe": {"vllm": {"commit": COMMIT, "repository": "/etc"}}}, "recipe.vllm.repository '/etc'"),
+        ({"recipe": {"vllm": {"commit": COMMIT, "tag": 1}}}, "recipe.vllm ['tag']: no such keys"),
+        ({"recipe": {"vllm": {"commit": COMMIT}, "audio": "yes"}}, "recipe.audio 'yes': true or false"),
+        ({"recipe": {"vllm": "x"}}, "recipe.vllm 'x': a mapping"),
+        ({"recipe": {"speed": 1}}, "a mapping of audio, base"),
+        ({"recipe": {"release": "1.19.0"}}, "recipe.release '1.19.0': has no known base image (1.21, 1.22, 1.23)"),
+        ({"recipe": {"release": 1.21}}, "recipe.release '1.21': a quoted release"),
+    ],
+)
+def test_what_is_not_pinned_or_not_known_is_refused(entry: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as raised:
+        vllm_images([{"name": "x", "build": "gaudi", **entry}])
+    assert message in str(raised.value)
+    fleet = vllm_fleet_plan({"a": known(vllm_images=[{"name": "x", "build": "gaudi", **entry}])}, ["a"], {})
+    assert fleet["errors"][0]["key"] == "vllm_images"
+
+
+def test_a_model_may_name_a_built_image_without_its_tag() -> None:
+    entry = {"name": "gaudi-serve/vllm", "build": "gaudi", "recipe": {"vllm": {"commit": COMMIT}}}
+    one = known(vllm_images=[entry], vllm_models=[model(image="gaudi-serve/vllm")])
+    fleet = vllm_fleet_plan({"a": one}, ["a"], {})
+    assert fleet["errors"] == []
+    assert fleet["hosts"]["a"]["models"][0]["image"] == built()["name"]
