@@ -23,6 +23,7 @@ from gaudi_serve.container_runtime import (
 from gaudi_serve.errors import as_filter
 from gaudi_serve.fleet import gaudi_facts_saved, unset_models, vllm_fleet_lines, vllm_fleet_plan
 from gaudi_serve.hccl import hccl_benchmark
+from gaudi_serve.hccl_check import hccl_note, hccl_refusal, hccl_validation_plan
 from gaudi_serve.hl_smi import hl_smi_links, hl_smi_modules, hl_smi_topology
 from gaudi_serve.host_tuning import (
     host_tuning_changes,
@@ -61,6 +62,9 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     gaudi_facts_saved,
     habana_config,
     hccl_benchmark,
+    hccl_note,
+    hccl_refusal,
+    hccl_validation_plan,
     hl_smi_links,
     hl_smi_modules,
     hl_smi_topology,

@@ -16,8 +16,8 @@ options:
     description: Subsets to read. C(host) needs the cards, the services and the weights together.
     type: list
     elements: str
-    choices: [system, tuning, runtime, services, host]
-    default: [system, tuning, runtime, services, host]
+    choices: [system, tuning, runtime, services, hccl, host]
+    default: [system, tuning, runtime, services, hccl, host]
   weights:
     description: Folders of models whose config.json and size (bytes of safetensors files) are wanted.
     type: list
@@ -51,6 +51,9 @@ ansible_facts:
     gaudi_services:
       description: The toolkit's units, their containers and the images of the engine.
       type: dict
+    gaudi_hccl:
+      description: The last measurement of the links between the cards; empty where there is none.
+      type: dict
     gaudi_host:
       description: What planning needs - device, driver, modules, services, ports, weights.
       type: dict
@@ -61,7 +64,7 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gaudi_serve import observe_host, observe_runtime, observe_services, observe_tuning
 
-SUBSETS = ("system", "tuning", "runtime", "services", "host")
+SUBSETS = ("system", "tuning", "runtime", "services", "hccl", "host")
 
 
 def host_facts(system: dict[str, Any], services: dict[str, Any], weights: list[str]) -> dict[str, Any]:
@@ -100,6 +103,8 @@ def main() -> None:
         facts["gaudi_tuning"] = observe_tuning.observe()
     if "runtime" in gather:
         facts["gaudi_runtime"] = observe_runtime.observe()
+    if "hccl" in gather:
+        facts["gaudi_hccl"] = observe_services.hccl_state()
     if "services" in gather or "host" in gather:
         facts["gaudi_services"] = observe_services.observe()
     if "host" in gather:

@@ -33,6 +33,11 @@ def observe() -> dict[str, Any]:
     }
 
 
+def hccl_state() -> dict[str, Any]:
+    """Return what the last measurement of the links between the cards left, or an empty mapping."""
+    return _json(STATE / "hccl.json")
+
+
 def managed_name(path: Path) -> str | None:
     """Return the model of a unit file that carries this toolkit's marker, else None."""
     text = read_text(path) or ""

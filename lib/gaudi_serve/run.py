@@ -1,11 +1,12 @@
-"""Small readers for the state of a host. None of them raises on what is missing."""
+"""Small readers for the state of a host, none of which raises on what is missing, and one writer."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import subprocess
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Result(NamedTuple):
@@ -43,3 +44,13 @@ def sha256_file(path: str | Path) -> str | None:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except OSError:
         return None
+
+
+def write_json(path: str | Path, content: Any) -> None:
+    """Write a file of mode 0640 beside its final name, then rename it: it is never there in half."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    beside = target.with_name(target.name + ".new")
+    beside.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    beside.chmod(0o640)
+    beside.replace(target)

@@ -12,7 +12,7 @@ from typing import Any
 
 from .media import PICTURE_COLOUR, film, picture, sound
 from .observe_services import STATE
-from .run import run
+from .run import run, write_json
 
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to reach such a server from its host
 QUESTION = "List 3 countries and their capitals."
@@ -245,12 +245,7 @@ def record(name: str, answer: Mapping[str, Any], state: Path = STATE) -> None:
     """Keep a passed test beside the start of the container that passed it."""
     inspected = run(["docker", "inspect", "--format", "{{.State.StartedAt}}", f"vllm-{name}"])
     kept = {**answer, "container_started": inspected.out.strip()}
-    folder = state / name
-    folder.mkdir(parents=True, exist_ok=True)
-    beside = folder / "smoke.json.new"
-    beside.write_text(json.dumps(kept), encoding="utf-8")
-    beside.chmod(0o640)
-    beside.replace(folder / "smoke.json")
+    write_json(state / name / "smoke.json", kept)
 
 
 def journal(name: str, lines: int) -> str:

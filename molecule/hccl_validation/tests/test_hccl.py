@@ -1,0 +1,144 @@
+"""hccl_demo under the habana runtime: figures, thresholds, faults, models in the way, two hosts together."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+FILE = "/var/lib/gaudi-serve/hccl.json"
+STATE = "/etc/gaudi-sim/state.json"
+
+
+@pytest.fixture
+def first(host: Any) -> bool:
+    """Tell whether this is the first host; most tests need one only."""
+    name: str = host.backend.get_pytest_id().rpartition("/")[2]
+    return name == "mol-hccl-a"
+
+
+def result(host: Any) -> dict[str, Any]:
+    """Return what the last measurement has left."""
+    found: dict[str, Any] = json.loads(host.file(FILE).content_string)
+    return found
+
+
+def simulate(host: Any, **changes: Any) -> None:
+    """Change the simulated machine."""
+    state = {**json.loads(host.file(STATE).content_string), **changes}
+    assert host.run(f"echo {json.dumps(json.dumps(state))} > {STATE}").rc == 0
+
+
+def test_the_first_run_has_measured(host: Any) -> None:
+    found = result(host)
+    assert found["passed"]
+    (run,) = found["runs"]
+    assert (run["name"], run["nw_gb_s"], run["threshold"]) == ("all", 258.259144, 127.0)
+    assert found["last_good"] == {"all": 258.259144}
+    assert found["fingerprint"]["driver"].startswith("1.21.3")
+    assert host.file(FILE).mode == 0o640
+    assert host.run("docker inspect gaudi-serve-hccl").rc != 0
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("slow", "all: 25.8 GB/s is below 127 GB/s"),
+        ("crash", "all: hccl_demo ended with 1:"),
+        ("silent", "all: hccl_demo: no figure in its output"),
+        ("hang", "all: no end after 20 s"),
+    ],
+)
+def test_a_bad_measurement_fails_with_its_reason(
+    host: Any, playbook: Any, first: bool, fault: str, message: str
+) -> None:
+    if not first:
+        return
+    simulate(host, hccl_fault=fault)
+    try:
+        run = playbook("playbooks/validate.yml", "--limit", "mol-hccl-a")
+    finally:
+        simulate(host, hccl_fault=None)
+    assert run.status != 0
+    assert message in " ".join(run.text.split())
+    found = result(host)
+    assert not found["passed"]
+    # The last good figure stays.
+    assert found["last_good"] == {"all": 258.259144}
+    assert host.run("docker inspect gaudi-serve-hccl").rc != 0
+
+
+def test_what_did_not_pass_is_repeated_and_then_holds(host: Any, playbook: Any, first: bool) -> None:
+    if not first:
+        return
+    converge = ("playbooks/validate.yml", "--limit", "mol-hccl-a", "-e", '{"hccl_validation_asked": false}')
+    assert "the last measurement did not pass" in playbook(*converge).text
+    assert result(host)["passed"]
+    assert playbook(*converge).changed_nothing
+
+
+def test_a_port_that_is_down(host: Any, playbook: Any, first: bool) -> None:
+    if not first:
+        return
+    cards = json.loads(host.file(STATE).content_string)["cards"]
+    broken = [{**card, "links": ["DOWN", *card["links"][1:]]} if card["index"] == 3 else card for card in cards]
+    simulate(host, cards=broken)
+    try:
+        run = playbook("playbooks/validate.yml", "--limit", "mol-hccl-a")
+    finally:
+        simulate(host, cards=cards)
+    assert "is down" in run.text
+
+
+def test_gaudi2e_by_group_and_across(host: Any, playbook: Any, first: bool) -> None:
+    if not first:
+        return
+    simulate(host, device_name="HL-288")
+    try:
+        run = playbook("playbooks/validate.yml", "--limit", "mol-hccl-a")
+        names = {one["name"]: (one["cards"], one["threshold"]) for one in result(host)["runs"]}
+    finally:
+        simulate(host, device_name="HL-225")
+    assert run.status == 0, run.text
+    assert names == {"quad-0": (4, None), "quad-1": (4, None), "all": (8, 15.0)}
+
+
+def test_models_are_in_the_way_unless_they_may_be_drained(host: Any, playbook: Any, first: bool, unit: Any) -> None:
+    if not first:
+        return
+    assert playbook("playbooks/models.yml", "--limit", "mol-hccl-a").status == 0
+    site = ("playbooks/validate.yml", "--limit", "mol-hccl-a")
+    due = playbook(*site, hccl_validation_asked=False, hccl_validation_thresholds={"all": 1})
+    assert due.status == 0, due.text
+    before = unit("small", "ExecMainStartTimestampMonotonic")
+    refused = playbook(*site)
+    assert refused.status != 0
+    text = "the measurement takes the cards of small; allow it with -e hccl_validation_drain=true"
+    assert text in " ".join(refused.text.split())
+    assert unit("small", "ExecMainStartTimestampMonotonic") == before
+    drained = playbook(*site, hccl_validation_drain=True)
+    assert drained.status == 0, drained.text
+    assert playbook("playbooks/models.yml", "--limit", "mol-hccl-a").status == 0
+    assert unit("small", "ActiveState") == "active"
+    assert result(host)["passed"]
+    assert playbook("playbooks/models.yml", "--limit", "mol-hccl-a", vllm_models=[]).status == 0
+
+
+def test_two_hosts_together_and_a_latency(host: Any, playbook: Any, first: bool) -> None:
+    if first:
+        return
+    nodes = ["mol-hccl-a", "mol-hccl-b"]
+    run = playbook("playbooks/validate.yml", hccl_validation_nodes=nodes, hccl_validation_thresholds={"all": 1})
+    assert run.status == 0, run.text
+    assert result(host)["runs"][0]["nw_gb_s"] == 258.259144
+    latency = playbook(
+        "playbooks/validate.yml", "--limit", "mol-hccl-b", hccl_validation_options={"measure": "latency"}
+    )
+    assert latency.status == 0, latency.text
+    assert result(host)["runs"][0]["device_latency_ms"] == 0.2271
+    sizes = playbook(
+        "playbooks/validate.yml", "--limit", "mol-hccl-b", hccl_validation_options={"size_range": ["1m", "32m"]}
+    )
+    assert sizes.status == 0, sizes.text
+    assert [one["size_bytes"] for one in result(host)["runs"][0]["results"]][::5] == [2**20, 2**25]

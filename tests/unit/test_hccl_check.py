@@ -1,0 +1,126 @@
+"""Whether links are to be measured, and what is good enough."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from gaudi_serve.hccl_check import (
+    hccl_arguments,
+    hccl_note,
+    hccl_refusal,
+    hccl_runs,
+    hccl_validation_plan,
+    hccl_verdict,
+)
+from test_plan import gaudi_host
+
+DAY = 86400.0
+
+
+def measured(host: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Return the state that a good measurement leaves."""
+    plan = hccl_validation_plan(host, {}, image="i", image_id="sha256:1")
+    runs = [{**run, "nw_gb_s": 250.0, "passed": True} for run in plan["runs"]]
+    return {
+        "fingerprint": plan["fingerprint"],
+        "runs": runs,
+        "passed": True,
+        "time": 0.0,
+        "last_good": {"all": 250.0},
+        **more,
+    }
+
+
+def due(host: dict[str, Any], state: dict[str, Any], **more: Any) -> list[str]:
+    """Return why a measurement is due."""
+    found: list[str] = hccl_validation_plan(host, state, **{"image": "i", "image_id": "sha256:1", **more})["due"]
+    return found
+
+
+def test_a_measurement_holds_until_something_that_matters_changes() -> None:
+    host = gaudi_host(driver_version="1.21.3")
+    state = measured(host)
+    assert due(host, {}) == ["never measured"]
+    assert due(host, state, now=89 * DAY) == []
+    assert due(host, state, now=100 * DAY) == ["measured 100 days ago, more than 90"]
+    assert due(host, state, now=100 * DAY, max_age_days=0) == []
+    assert due(host, {**state, "passed": False}) == ["the last measurement did not pass"]
+    assert due({**host, "driver_version": "1.22.0"}, state) == ["driver was 1.21.3, is 1.22.0"]
+    assert due(host, state, image_id="sha256:2") == ["image was sha256:1, is sha256:2"]
+    assert due({**host, "modules": host["modules"][:7]}, state) == ["cards was 8 cards, is 7 cards"]
+
+
+def test_gaudi2e_is_measured_by_group_and_across() -> None:
+    runs = hccl_runs(gaudi_host(device_name="HL-288E"), {"quad": 90})
+    assert [(run["name"], run["custom_comm"], run["threshold"]) for run in runs] == [
+        ("quad-0", [0, 1, 2, 3], 90.0),
+        ("quad-1", [4, 5, 6, 7], 90.0),
+        ("all", None, 15.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("device", "cards", "thresholds", "expected"),
+    [
+        ("HL-225D", 8, {}, [("all", 127.0)]),
+        ("HL-225", 8, {"all": 200}, [("all", 200.0)]),
+        ("HL-225", 4, {}, [("all", None)]),
+        ("HL-325L", 8, {}, [("all", None)]),
+        ("HL-288", 4, {}, [("all", None)]),
+        ("HL-225", 1, {}, []),
+    ],
+)
+def test_thresholds_follow_the_machine(device: str, cards: int, thresholds: Any, expected: Any) -> None:
+    host = gaudi_host(device_name=device)
+    runs = hccl_runs({**host, "modules": host["modules"][:cards]}, thresholds)
+    assert [(run["name"], run["threshold"]) for run in runs] == expected
+
+
+def test_a_figure_must_be_there_and_good() -> None:
+    run = {"name": "all", "threshold": 127.0, "last_good": None}
+    assert hccl_verdict(run, 258.0) is None
+    assert hccl_verdict(run, 100.0) == "all: 100.0 GB/s is below 127 GB/s"
+    assert hccl_verdict(run, None) == "all: no bandwidth in the output"
+    free = {"name": "all", "threshold": None, "last_good": 300.0}
+    assert hccl_verdict(free, 241.0) is None
+    assert hccl_verdict(free, 239.0) == "all: 239.0 GB/s is far below the last good 300.0 GB/s"
+
+
+def test_cards_that_others_hold_and_models_that_run() -> None:
+    host = gaudi_host(services={"qwq": {"module_ids": [0, 1], "active": True}})
+    host["modules"][5].update(in_use=True, held_by="python3 (pid 7)")
+    plan = hccl_validation_plan(host, {}, image="i", image_id=None)
+    assert hccl_refusal(plan, "g", drain=False) == [
+        "g: card 5 is held by python3 (pid 7); end it first",
+        "g: the measurement takes the cards of qwq; allow it with -e hccl_validation_drain=true",
+    ]
+    assert hccl_refusal({**plan, "busy": []}, "g", drain=True) == []
+
+
+def test_the_report_shows_the_last_figure_and_what_is_due() -> None:
+    host = gaudi_host()
+    state = measured(host)
+    plan = hccl_validation_plan(host, state, image="i", image_id="sha256:1")
+    assert hccl_note(plan, state) == ["HCCL all_reduce: all 250.0 GB/s"]
+    bad = {**state, "passed": False, "runs": [{**state["runs"][0], "passed": False, "nw_gb_s": 20.0}]}
+    plan = hccl_validation_plan(host, bad, image="i", image_id="sha256:1")
+    assert hccl_note(plan, bad) == [
+        "HCCL all_reduce: all 20.0 GB/s (last good 250.0)",
+        "HCCL validation due (the last measurement did not pass): playbooks/validate.yml",
+    ]
+    never = {**bad, "last_good": {}, "runs": [{"name": "all", "passed": False}]}
+    assert hccl_note(plan, never)[0] == "HCCL all_reduce: all failed (never good)"
+    assert hccl_note({**plan, "runs": []}, state) == []
+
+
+def test_the_manuals_command_and_its_variants() -> None:
+    run = {"name": "all", "custom_comm": None}
+    assert " ".join(hccl_arguments(run, {"cards": 8})) == (
+        "--nranks 8 --node_id 0 --size 32m --test all_reduce --loop 10000 --ranks_per_node 8 -no_color"
+    )
+    options = {"cards": 8, "nodes": 2, "node_id": 1, "size_range": ["1m", "32m"], "loop": 10, "measure": "latency"}
+    assert " ".join(hccl_arguments({**run, "custom_comm": [0, 1]}, options)) == (
+        "--nranks 16 --node_id 1 --size_range 1m 32m --test all_reduce --loop 10 --ranks_per_node 8 -no_color "
+        "--custom_comm 0,1 --measure latency"
+    )
