@@ -135,12 +135,21 @@ def _specs(
                 known = "is not in the catalog, which has " + (", ".join(sorted(catalog)) or "nothing")
                 errors.append(finding_error(host_name, given, "model", given["model"], known))
                 continue
-        spec = {**defaults, **entry, **given} if isinstance(given, Mapping) else given
+        spec = _merged(defaults, entry, given) if isinstance(given, Mapping) else given
         found = findings(spec)
         errors += [finding_error(host_name, spec, *finding) for finding in found]
         if not found:
             specs.append(_completed(spec, host))
     return specs, errors
+
+
+def _merged(*layers: Mapping[str, Any]) -> Model:
+    """Return the keys of all layers, the last winning; of ``env`` variable by variable."""
+    spec = {key: value for layer in layers for key, value in layer.items()}
+    environments = [layer["env"] for layer in layers if layer.get("env") is not None]
+    if environments and all(isinstance(env, Mapping) for env in environments):
+        spec["env"] = {name: value for env in environments for name, value in env.items()}
+    return spec
 
 
 def _completed(spec: Mapping[str, Any], host: Mapping[str, Any]) -> Model:

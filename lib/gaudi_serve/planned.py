@@ -55,7 +55,7 @@ def planned_model(spec: Model, host: Mapping[str, Any], cards: list[int], releas
         "numactl": numactl,
         "runtime": "habana" if cards else None,
         "cap_add": CAPABILITIES[spec["launch_profile"]],
-        "ulimits": ULIMITS[spec["launch_profile"]],
+        "ulimits": list(spec.get("ulimits", ULIMITS[spec["launch_profile"]])),
         "mounts": _mounts(spec, cache),
     }
     model.update(_cost(spec, host, model))

@@ -91,6 +91,14 @@ def _environment(value: Any) -> str | None:
     return None
 
 
+def _ulimits(value: Any) -> str | None:
+    number = r"(-1|\d+)"
+    good = isinstance(value, list) and all(
+        isinstance(item, str) and re.fullmatch(rf"[a-z]+={number}(:{number})?", item) for item in value
+    )
+    return None if good else "a list of Docker's ulimits, such as memlock=-1:-1"
+
+
 def _smoke(value: Any) -> str | None:
     good = isinstance(value, list) and value and all(kind in SMOKE_KINDS for kind in value)
     return None if good else "a list of " + ", ".join(SMOKE_KINDS)
@@ -134,6 +142,7 @@ CHECKS: dict[str, Check] = {
     "fused_sdpa": _flag,
     "served_model_name": _line,
     "smoke": _smoke,
+    "ulimits": _ulimits,
     "env": _environment,
     "mounts": _mounts,
     "start_timeout_s": _whole(1, 604800, "seconds"),

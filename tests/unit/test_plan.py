@@ -191,6 +191,13 @@ def test_catalog_entry_is_taken_and_overridden() -> None:
     assert one["args"][one["args"].index("--max-num-seqs") + 1] == "16"
 
 
+def test_environments_are_merged_variable_by_variable() -> None:
+    catalog = {"x": model(env={"A": "1", "B": "2"})}
+    wish = {"name": "mine", "model": "x", "env": {"B": "3"}}
+    (one,) = vllm_plan([wish], gaudi_host(), catalog, defaults={"env": {"C": "4"}})["models"]
+    assert {name: one["env"][name] for name in "ABC"} == {"A": "1", "B": "3", "C": "4"}
+
+
 def test_weights_are_listed_whatever_else_is_wrong() -> None:
     models = [{"model": "x"}, {"weights": "/b"}, 7, {"model": ["x"]}]
     assert model_weights(models, {"x": {"weights": "/a"}}, {}) == ["/a", "/b"]
