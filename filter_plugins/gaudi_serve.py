@@ -20,6 +20,7 @@ from gaudi_serve.container_runtime import (
     daemon_json,
     habana_config,
 )
+from gaudi_serve.driver import drained, gaudi_driver_changes, gaudi_driver_notes, gaudi_driver_refusal
 from gaudi_serve.errors import as_filter
 from gaudi_serve.fleet import gaudi_facts_saved, unset_models, vllm_fleet_lines, vllm_fleet_plan
 from gaudi_serve.hccl import hccl_benchmark
@@ -59,6 +60,10 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     container_runtime_refusal,
     daemon_json,
     endpoint_table,
+    drained,
+    gaudi_driver_changes,
+    gaudi_driver_notes,
+    gaudi_driver_refusal,
     gaudi_facts_saved,
     habana_config,
     hccl_benchmark,

@@ -16,7 +16,7 @@ options:
     description: Subsets to read. C(host) needs the cards, the services and the weights together.
     type: list
     elements: str
-    choices: [system, tuning, runtime, services, hccl, host]
+    choices: [system, tuning, runtime, services, hccl, host, driver]
     default: [system, tuning, runtime, services, hccl, host]
   weights:
     description: Folders of models whose config.json and size (bytes of safetensors files) are wanted.
@@ -51,6 +51,9 @@ ansible_facts:
     gaudi_services:
       description: The toolkit's units, their containers and the images of the engine.
       type: dict
+    gaudi_driver:
+      description: Packages and modules of the vendor's driver, and ports of the cards that are down; on request only.
+      type: dict
     gaudi_hccl:
       description: The last measurement of the links between the cards; empty where there is none.
       type: dict
@@ -62,9 +65,17 @@ ansible_facts:
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.gaudi_serve import observe_host, observe_runtime, observe_services, observe_tuning
+from ansible.module_utils.gaudi_serve import (
+    observe_driver,
+    observe_host,
+    observe_runtime,
+    observe_services,
+    observe_tuning,
+)
 
 SUBSETS = ("system", "tuning", "runtime", "services", "hccl", "host")
+# Read where it is asked for: it asks every card for its ports.
+OTHERS = ("driver",)
 
 
 def host_facts(system: dict[str, Any], services: dict[str, Any], weights: list[str]) -> dict[str, Any]:
@@ -90,7 +101,7 @@ def main() -> None:
     """Run the module."""
     module = AnsibleModule(
         argument_spec={
-            "gather": {"type": "list", "elements": "str", "choices": list(SUBSETS), "default": list(SUBSETS)},
+            "gather": {"type": "list", "elements": "str", "choices": [*SUBSETS, *OTHERS], "default": list(SUBSETS)},
             "weights": {"type": "list", "elements": "path", "default": []},
         },
         supports_check_mode=True,
@@ -103,6 +114,8 @@ def main() -> None:
         facts["gaudi_tuning"] = observe_tuning.observe()
     if "runtime" in gather:
         facts["gaudi_runtime"] = observe_runtime.observe()
+    if "driver" in gather:
+        facts["gaudi_driver"] = observe_driver.observe()
     if "hccl" in gather:
         facts["gaudi_hccl"] = observe_services.hccl_state()
     if "services" in gather or "host" in gather:

@@ -118,10 +118,8 @@ def _made_for(entry: Mapping[str, Any]) -> str | None:
 
 def _card_reasons(host: Mapping[str, Any], host_name: str, cards: int, release: str) -> list[tuple[str, str]]:
     if host.get("problem"):
-        detail = " ".join(host["problem"])
-        return [
-            ("cards", f"{host_name}: the cards do not answer: {detail}. Is the driver of release {release} loaded?")
-        ]
+        text = f"{host_name}: the cards do not answer: {' '.join(host['problem'])}. Is the driver of release {release} "
+        return [("cards", text + "loaded? playbooks/driver.yml brings it")]
     reasons = []
     here = sorted(module["module_id"] for module in host["modules"])
     if cards and len(here) != cards:

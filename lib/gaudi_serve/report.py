@@ -31,7 +31,7 @@ def endpoint_table(hostvars: Mapping[str, Mapping[str, Any]], hosts: Sequence[st
 
 def _notes(known: Mapping[str, Any]) -> list[str]:
     notes = []
-    for key in ("host_tuning_notes", "container_runtime_notes", "hccl_validation_notes"):
+    for key in ("host_tuning_notes", "gaudi_driver_notes", "container_runtime_notes", "hccl_validation_notes"):
         notes += list(known[key]) if key in known else []
     if known.get("host_tuning_reboot_required"):
         notes.append("reboot required: the running kernel lacks arguments that grub.cfg has")

@@ -1,0 +1,159 @@
+"""What the driver of a host lacks against one release, and what must not be done to it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+RELEASE = re.compile(r"\d+\.\d+\.\d+")
+DKMS = "habanalabs-dkms"
+
+
+def gaudi_driver_refusal(
+    driver: Mapping[str, Any],
+    host: Mapping[str, Any],
+    *,
+    host_name: str,
+    release: str,
+    version: str = "",
+    packages: Sequence[str] = (),
+    upgrade_allowed: bool = False,
+) -> list[str]:
+    """Return why the driver must be left alone; empty when it may be brought to the release.
+
+    Args:
+        driver: ``gaudi_driver`` of the host.
+        host: ``gaudi_host`` of the host: who holds cards.
+        host_name: how messages call the host.
+        release: wanted release, such as 1.21.3.
+        version: wanted version of the packages, such as 1.21.3-57; empty takes the newest of the release.
+        packages: the packages that belong together.
+        upgrade_allowed: another release may be replaced.
+    """
+    if not RELEASE.fullmatch(release):
+        return [f"{host_name}: gaudi_driver_release {release!r}: a quoted release such as '1.21.3'"]
+    if version and release_of(version) != release:
+        return [f"{host_name}: gaudi_driver_version {version}: is not of gaudi_driver_release {release}"]
+    changes = gaudi_driver_changes(driver, release=release, version=version, packages=packages)
+    found = driver["driver_version"]
+    if changes["foreign"] and found != release:
+        return [
+            f"{host_name}: driver {found}, put there by other means, and release {release} differ; "
+            "remove it, or say its release"
+        ]
+    if changes["install"] and not changes["version"]:
+        known = ", ".join(driver["available"]) or "none"
+        return [f"{host_name}: apt knows no {DKMS} of release {release}; it knows {known}"]
+    return _upgrade_refusal(driver, host, host_name, release, packages, upgrade_allowed) if changes["install"] else []
+
+
+def _upgrade_refusal(
+    driver: Mapping[str, Any],
+    host: Mapping[str, Any],
+    host_name: str,
+    release: str,
+    packages: Sequence[str],
+    upgrade_allowed: bool,
+) -> list[str]:
+    others = {release_of(_version(driver, name)) for name in packages if _version(driver, name)} - {release}
+    if others and not upgrade_allowed:
+        models = drained(host)
+        stopped = f" (it stops {', '.join(models)})" if models else ""
+        return [
+            f"{host_name}: driver packages of release {', '.join(sorted(others))} and release {release} differ; "
+            f"allow the change with gaudi_driver_upgrade_allowed: true{stopped}"
+        ]
+    if not others:
+        return []
+    own = {int(number) for service in host.get("services", {}).values() for number in service.get("module_ids", [])}
+    return [
+        f"{host_name}: card {module['module_id']} is held by {module.get('held_by') or 'another program'}; end it first"
+        for module in host.get("modules", [])
+        if module.get("in_use") and int(module["module_id"]) not in own
+    ]
+
+
+def gaudi_driver_changes(
+    driver: Mapping[str, Any],
+    *,
+    release: str,
+    version: str = "",
+    packages: Sequence[str] = (),
+    modules: Sequence[str] = (),
+    ports_may_be_down: Sequence[int] = (),
+) -> dict[str, Any]:
+    """Compare a host's driver with one release.
+
+    Args:
+        driver: ``gaudi_driver`` of the host.
+        release: wanted release.
+        version: wanted version of the packages; empty takes the newest of the release that apt knows.
+        packages: the packages that belong together.
+        modules: kernel modules, in the order of loading.
+        ports_may_be_down: ports that lead to no other card.
+
+    Returns:
+        ``foreign`` (a driver answers that no package brought), ``repair`` (dpkg was cut off),
+        ``version``, ``install`` (name=version), ``hold``, ``reload`` (the loaded driver is another
+        than the installed), ``load`` (modules), ``down`` (ports, as sentences), ``due``.
+    """
+    here = {name: found["version"] for name in packages if (found := driver["packages"].get(name))}
+    foreign = not here.get(DKMS) and driver["driver_version"] is not None
+    target = version or _newest(driver, release, here)
+    wrong = [name for name in packages if here.get(name) != target or not driver["packages"][name]["whole"]]
+    loaded = driver["driver_version"]
+    changes: dict[str, Any] = {
+        "repair": bool(driver["broken"]),
+        "install": [] if foreign else [f"{name}={target}" for name in wrong],
+        "hold": [] if foreign else [name for name in packages if not driver["packages"].get(name, {}).get("held")],
+        # Also where packages of another release are about to be replaced.
+        "reload": bool(loaded) and not foreign and loaded != release,
+        "load": [] if foreign else [name for name in modules if name not in driver["modules"]],
+    }
+    changes["due"] = any(changes.values())
+    return {**changes, "foreign": foreign, "version": target, "down": _down(driver, ports_may_be_down)}
+
+
+def release_of(version: str) -> str:
+    """Return the release of a package version: 1.21.3 of 1.21.3-57."""
+    return version.partition("-")[0]
+
+
+def drained(host: Mapping[str, Any]) -> list[str]:
+    """Return the toolkit's own models that hold cards."""
+    return sorted(
+        name for name, service in host.get("services", {}).items() if service.get("active") or service.get("holds")
+    )
+
+
+def _version(driver: Mapping[str, Any], name: str) -> str:
+    return str(driver["packages"].get(name, {}).get("version", ""))
+
+
+def _newest(driver: Mapping[str, Any], release: str, here: Mapping[str, str]) -> str:
+    # A version of the release that is installed stays: builds of one release differ in nothing that matters.
+    if release_of(here.get(DKMS, "")) == release:
+        return here[DKMS]
+    fitting = [version for version in driver["available"] if release_of(version) == release]
+    return max(fitting, key=lambda version: [int(part) for part in re.findall(r"\d+", version)], default="")
+
+
+def _down(driver: Mapping[str, Any], may_be_down: Sequence[int]) -> list[str]:
+    allowed = {int(port) for port in may_be_down}
+    return [
+        f"card {card}: ports {', '.join(map(str, left))} are down"
+        for card, ports in sorted(driver["ports"].items(), key=lambda item: int(item[0]))
+        if (left := [port for port in ports if port not in allowed])
+    ]
+
+
+def gaudi_driver_notes(driver: Mapping[str, Any], changes: Mapping[str, Any], release: str) -> list[str]:
+    """Return what a user should know of a driver that nothing is wrong with."""
+    notes = []
+    if changes["foreign"]:
+        notes.append(f"driver {driver['driver_version']} was put there by other means: it is not held at its release")
+    runtime = driver["packages"].get("habanalabs-container-runtime")
+    if runtime and release_of(runtime["version"]) != release:
+        notes.append(f"habanalabs-container-runtime {runtime['version']} is not of release {release}")
+    return notes

@@ -1,0 +1,55 @@
+"""The vendor's driver on a host: packages, kernel modules, ports of the cards."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from .errors import InputError
+from .hl_smi import hl_smi_links, hl_smi_modules
+from .run import run
+
+MODULES = Path("/sys/module")
+PACKAGE = "habanalabs-dkms"
+
+
+def observe(modules: Path = MODULES) -> dict[str, Any]:
+    """Return ``{packages, available, broken, modules, ports, driver_version, problem}``.
+
+    ``packages``: ``{name: {version, held, whole}}``; ``available``: versions of the driver that apt
+    knows; ``broken``: what dpkg --audit says; ``ports``: ``{module_id: [down ports]}``.
+    """
+    listed = run(
+        ["dpkg-query", "--show", "--showformat", "${Package}\t${Version}\t${db:Status-Abbrev}\n", "habanalabs-*"]
+    )
+    packages = {}
+    for line in listed.out.splitlines():
+        name, version, status = line.split("\t")
+        if version:
+            packages[name] = {"version": version, "held": status[0] == "h", "whole": status[1] == "i"}
+    madison = run(["apt-cache", "madison", PACKAGE]).out
+    return {
+        "packages": packages,
+        "available": [cells[1].strip() for line in madison.splitlines() if len(cells := line.split("|")) > 1],
+        "broken": run(["dpkg", "--audit"]).out.strip(),
+        "modules": sorted(path.name for path in modules.glob("habanalabs*")),
+        **_cards(),
+    }
+
+
+def _cards() -> dict[str, Any]:
+    """Return what the loaded driver says: its version, and the ports that are down, by card."""
+    query = run(["hl-smi", "-Q", "index,module_id,bus_id,driver_version", "-f", "csv"])
+    if query.status:
+        return {"driver_version": None, "ports": {}, "problem": (query.err or query.out).strip()[-200:]}
+    down: dict[str, list[int]] = {}
+    try:
+        cards = hl_smi_modules(query.out)
+        for card in cards:
+            links = hl_smi_links(run(["hl-smi", "-n", "link", "-i", str(card["bus_id"])]).out)
+            down[str(card["module_id"])] = [port for port, state in links.items() if state == "DOWN"]
+    except InputError as problem:
+        return {"driver_version": None, "ports": {}, "problem": str(problem)}
+    version = re.match(r"[\d.]+", str(cards[0].get("driver_version"))) if cards else None
+    return {"driver_version": version[0] if version else None, "ports": down, "problem": None}

@@ -1,0 +1,116 @@
+"""What is left to do to a driver, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from gaudi_serve.driver import drained, gaudi_driver_changes, gaudi_driver_notes, gaudi_driver_refusal
+from test_plan import gaudi_host
+
+PACKAGES = ["habanalabs-dkms", "habanalabs-firmware"]
+MODULES = ["habanalabs_cn", "habanalabs"]
+
+
+def live(version: str | None = "1.21.3-57", **more: Any) -> dict[str, Any]:
+    """Return a host's driver, whole and held."""
+    packages = {name: {"version": version, "held": True, "whole": True} for name in PACKAGES} if version else {}
+    loaded = version.partition("-")[0] if version else None
+    base = {"available": ["1.22.0-100", "1.21.3-57", "1.21.3-9"], "broken": "", "ports": {}, "problem": None}
+    return {**base, "packages": packages, "modules": MODULES, "driver_version": loaded, **more}
+
+
+def changes(driver: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Return what is left to do for release 1.21.3."""
+    return gaudi_driver_changes(driver, **{"release": "1.21.3", "packages": PACKAGES, "modules": MODULES, **more})
+
+
+def refused(driver: dict[str, Any], host: dict[str, Any] | None = None, **more: Any) -> list[str]:
+    """Return why the driver is left alone."""
+    wish = {"host_name": "g", "release": "1.21.3", "packages": PACKAGES, **more}
+    return gaudi_driver_refusal(driver, host or gaudi_host(), **wish)
+
+
+def test_a_whole_driver_is_left_alone() -> None:
+    found = changes(live())
+    assert not found["due"]
+    assert refused(live()) == gaudi_driver_notes(live(), found, "1.21.3") == []
+
+
+def test_a_bare_host_gets_the_newest_of_the_release() -> None:
+    bare = live(None, modules=[])
+    found = changes(bare)
+    assert found["install"] == ["habanalabs-dkms=1.21.3-57", "habanalabs-firmware=1.21.3-57"]
+    assert (found["hold"], found["load"], found["reload"]) == (PACKAGES, MODULES, False)
+    assert refused(bare) == []
+    assert changes(bare, version="1.21.3-9")["install"][0] == "habanalabs-dkms=1.21.3-9"
+
+
+def test_only_what_is_missing_is_done() -> None:
+    packages = live()["packages"]
+    loose = {**packages, "habanalabs-firmware": {**packages["habanalabs-firmware"], "held": False}}
+    assert changes(live(packages=loose))["hold"] == ["habanalabs-firmware"]
+    half = {**packages, "habanalabs-firmware": {**packages["habanalabs-firmware"], "whole": False}}
+    found = changes(live(packages=half, broken="The following packages are only half configured"))
+    assert (found["repair"], found["install"]) == (True, ["habanalabs-firmware=1.21.3-57"])
+    assert changes(live(modules=["habanalabs_cn"]))["load"] == ["habanalabs"]
+    # A build of the release that is there stays, though apt has a newer one.
+    assert changes(live("1.21.3-9"))["install"] == []
+    assert changes(live(driver_version="1.20.1"))["reload"]
+
+
+def test_another_release_needs_leave_and_free_cards() -> None:
+    host = gaudi_host(services={"qwq": {"module_ids": [0], "active": True}, "idle": {"module_ids": [1]}})
+    assert drained(host) == ["qwq"]
+    host["modules"][0].update(in_use=True, held_by="python3 (pid 1)")
+    assert refused(live("1.20.1-97"), host) == [
+        "g: driver packages of release 1.20.1 and release 1.21.3 differ; allow the change with "
+        "gaudi_driver_upgrade_allowed: true (it stops qwq)"
+    ]
+    assert refused(live("1.20.1-97"), host, upgrade_allowed=True) == []
+    host["modules"][5].update(in_use=True, held_by="python3 (pid 2)")
+    assert refused(live("1.20.1-97"), host, upgrade_allowed=True) == [
+        "g: card 5 is held by python3 (pid 2); end it first"
+    ]
+
+
+def test_a_driver_of_other_means_is_accepted_or_refused_as_it_is() -> None:
+    foreign = live(None, driver_version="1.21.3", modules=[])
+    found = changes(foreign)
+    assert (found["foreign"], found["due"]) == (True, False)
+    assert refused(foreign) == []
+    assert gaudi_driver_notes(foreign, found, "1.21.3") == [
+        "driver 1.21.3 was put there by other means: it is not held at its release"
+    ]
+    assert refused(live(None, driver_version="1.20.0")) == [
+        "g: driver 1.20.0, put there by other means, and release 1.21.3 differ; remove it, or say its release"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wish", "message"),
+    [
+        ({"release": "1.21"}, "g: gaudi_driver_release '1.21': a quoted release such as '1.21.3'"),
+        ({"version": "1.22.0-1"}, "g: gaudi_driver_version 1.22.0-1: is not of gaudi_driver_release 1.21.3"),
+        (
+            {"release": "1.23.0"},
+            "g: apt knows no habanalabs-dkms of release 1.23.0; it knows 1.22.0-100, 1.21.3-57, 1.21.3-9",
+        ),
+    ],
+)
+def test_wishes_that_cannot_be(wish: dict[str, Any], message: str) -> None:
+    assert refused(live(None), **wish) == [message]
+
+
+def test_ports_that_are_down_are_named_by_card() -> None:
+    ports = {"10": [3], "2": [8, 22], "0": []}
+    assert changes(live(ports=ports))["down"] == ["card 2: ports 8, 22 are down", "card 10: ports 3 are down"]
+    assert changes(live(ports=ports), ports_may_be_down=[8, 22, 3])["down"] == []
+
+
+def test_a_runtime_of_another_release_is_noted() -> None:
+    packages = {**live()["packages"], "habanalabs-container-runtime": {"version": "1.22.0-100"}}
+    driver = live(packages=packages)
+    assert gaudi_driver_notes(driver, changes(driver), "1.21.3") == [
+        "habanalabs-container-runtime 1.22.0-100 is not of release 1.21.3"
+    ]
