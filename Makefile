@@ -7,7 +7,7 @@ VENV = $(shell scripts/environment)
 RUN = PATH="$(VENV)/bin:$$PATH"
 TESTHOSTS = molecule/shared/testhosts
 CACHE = $(or $(GAUDI_SERVE_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/gaudi-serve)
-SCENARIOS ?= default host_tuning container_runtime vllm_service
+SCENARIOS ?= default host_tuning container_runtime model_weights vllm_service
 
 .PHONY: help deps demo demo-stop test lint unit molecule bench clean
 

@@ -49,6 +49,13 @@ from gaudi_serve.service import (
     vllm_unit_paths,
     vllm_withdrawn_secrets,
 )
+from gaudi_serve.weights import (
+    weights_changes,
+    weights_folders,
+    weights_lines,
+    weights_refusal,
+    weights_sources,
+)
 
 
 class FilterModule:
@@ -97,5 +104,10 @@ class FilterModule:
             vllm_start_limits,
             vllm_unit_paths,
             vllm_withdrawn_secrets,
+            weights_changes,
+            weights_folders,
+            weights_lines,
+            weights_refusal,
+            weights_sources,
         )
         return {function.__name__: as_filter(function) for function in functions}

@@ -16,13 +16,17 @@ options:
     description: Subsets to read. C(host) needs the cards, the services and the weights together.
     type: list
     elements: str
-    choices: [system, tuning, runtime, services, host]
+    choices: [system, tuning, runtime, services, host, weights_store]
     default: [system, tuning, runtime, services, host]
   weights:
-    description: Folders of models whose config.json and size (bytes of safetensors files) are wanted.
+    description: Folders of models whose config.json and size (bytes of safetensors files), or record, are wanted.
     type: list
     elements: path
     default: []
+  weights_venv:
+    description: Virtual environment of the clients of the hubs, for the subset C(weights_store).
+    type: path
+    default: /opt/gaudi-serve/weights-clients
 author:
   - The gaudi-serve developers (@gaudi-serve)
 """
@@ -51,6 +55,9 @@ ansible_facts:
     gaudi_services:
       description: The toolkit's units, their containers and the images of the engine.
       type: dict
+    gaudi_weights:
+      description: Folders of weights with their records and free bytes, and the tools that fetching needs.
+      type: dict
     gaudi_host:
       description: What planning needs - device, driver, modules, services, ports, weights.
       type: dict
@@ -59,9 +66,17 @@ ansible_facts:
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.gaudi_serve import observe_host, observe_runtime, observe_services, observe_tuning
+from ansible.module_utils.gaudi_serve import (
+    observe_host,
+    observe_runtime,
+    observe_services,
+    observe_tuning,
+    observe_weights,
+)
 
 SUBSETS = ("system", "tuning", "runtime", "services", "host")
+# Read where it is asked for: it means folders of one role.
+OTHERS = ("weights_store",)
 
 
 def host_facts(system: dict[str, Any], services: dict[str, Any], weights: list[str]) -> dict[str, Any]:
@@ -87,8 +102,9 @@ def main() -> None:
     """Run the module."""
     module = AnsibleModule(
         argument_spec={
-            "gather": {"type": "list", "elements": "str", "choices": list(SUBSETS), "default": list(SUBSETS)},
+            "gather": {"type": "list", "elements": "str", "choices": [*SUBSETS, *OTHERS], "default": list(SUBSETS)},
             "weights": {"type": "list", "elements": "path", "default": []},
+            "weights_venv": {"type": "path", "default": "/opt/gaudi-serve/weights-clients"},
         },
         supports_check_mode=True,
     )
@@ -102,6 +118,8 @@ def main() -> None:
         facts["gaudi_runtime"] = observe_runtime.observe()
     if "services" in gather or "host" in gather:
         facts["gaudi_services"] = observe_services.observe()
+    if "weights_store" in gather:
+        facts["gaudi_weights"] = observe_weights.observe(module.params["weights"], module.params["weights_venv"])
     if "host" in gather:
         facts["gaudi_host"] = host_facts(facts["gaudi_system"], facts["gaudi_services"], module.params["weights"])
     module.exit_json(changed=False, ansible_facts=facts)

@@ -122,6 +122,12 @@ class Host:
                 continue
         return total
 
+    def begun(self, process: subprocess.Popen[str]) -> None:
+        """Wait until the first shard is on its way."""
+        while not (self.partial.exists() and list(self.partial.rglob("*model-*"))):
+            assert process.poll() is None, "it ended before it was seen"
+            time.sleep(0.002)
+
     def kill_at(self, part: float, total: int) -> None:
         """Kill the program when so much is there."""
         with self.start(parallel=1) as process:
@@ -267,8 +273,7 @@ def test_wrong_token_is_said_and_shown_nowhere(host: Host, hub: Any) -> None:
 def test_no_token_in_the_process_list(host: Host, hub: Any) -> None:
     hub.token, hub.rate = TOKEN, MIB
     with host.start(token=TOKEN) as process:
-        while host.written() < MIB // 4:
-            time.sleep(0.01)
+        host.begun(process)
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             try:
                 assert TOKEN.encode() not in path.read_bytes()
@@ -354,8 +359,7 @@ def test_cut_off_between_the_two_renames(host: Host, hub: Any) -> None:
 def test_second_run_waits_for_the_first(host: Host, hub: Any) -> None:
     hub.rate = 2 * MIB
     with host.start() as first:
-        while not host.written():
-            time.sleep(0.01)
+        host.begun(first)
         second = host.run()
         assert first.wait(20) == 0
     assert second["changed"] is False
