@@ -185,6 +185,8 @@ def test_interrupted_and_taken_up_again(host: Host, hub: Any, part: float) -> No
     host.kill_at(part, total)
     assert not host.target.exists()
     hub.rate = 0
+    while hub.sending:
+        time.sleep(0.01)
     before, sent = host.written(), len(hub.sent)
     assert before < total
     assert host.run()["changed"] is True

@@ -32,6 +32,7 @@ class Server(ThreadingHTTPServer):
         self.broken = 0  # how many answers still break off in the middle
         self.busy = 0  # how many requests are still answered with 503
         self.sent: list[tuple[str, int, int]] = []  # name, first byte, bytes
+        self.sending = 0  # how many answers are on their way
 
     @property
     def url(self) -> str:
@@ -193,6 +194,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.server.broken and end - begin > step:
             self.server.broken -= 1
             stop = begin + (end - begin) // 2
+        self.server.sending += 1
         try:
             while at < stop:
                 chunk = content[at : min(at + step, stop)]
@@ -204,6 +206,7 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         finally:
             self.server.sent.append((name, begin, at - begin))
+            self.server.sending -= 1
         if stop < end:
             self.close_connection = True
 
