@@ -435,7 +435,7 @@ def test_git_lfs_is_fetched_once(git_host: Host, remote: Path) -> None:
 
 
 def test_git_lfs_interrupted(git_host: Host) -> None:
-    for seen in (lambda: git_host.partial.exists(), lambda: git_host.written() > 0):
+    for seen in (git_host.partial.exists, lambda: git_host.written() > 0):
         until(git_host, seen)
         assert not git_host.target.exists()
     assert git_host.run()["changed"] is True

@@ -65,7 +65,9 @@ def test_token_is_nowhere(host: Any) -> None:
 
 def test_flipped_byte_is_found_and_only_it_is_fetched(host: Any, playbook: Any) -> None:
     flip = f"import os; f = open('{DATA}/Other/{SHARD}', 'r+b'); t = os.fstat(f.fileno()); f.seek(5000); b = f.read(1)"
-    flip += "; f.seek(5000); f.write(bytes([b[0] ^ 1])); f.flush(); os.utime(f.fileno(), ns=(t.st_atime_ns, t.st_mtime_ns))"
+    flip += (
+        "; f.seek(5000); f.write(bytes([b[0] ^ 1])); f.flush(); os.utime(f.fileno(), ns=(t.st_atime_ns, t.st_mtime_ns))"
+    )
     assert host.run(f'python3 -c "{flip}"').rc == 0
     assert playbook(PLAYBOOK).changed_nothing
     run = playbook(PLAYBOOK, model_weights_verify="full")
@@ -128,7 +130,10 @@ def test_wrong_token_and_vanished_revision_end_with_a_sentence(host: Any, playbo
             "model from-modelscope: source: http://127.0.0.1:9200 has no test/Other with a revision v9",
         ),
         (
-            {"vllm_models": models("from-modelscope", revision="main"), "model_weights_tokens": {"modelscope": "wrong"}},
+            {
+                "vllm_models": models("from-modelscope", revision="main"),
+                "model_weights_tokens": {"modelscope": "wrong"},
+            },
             "refuses access (403) with the token that was given; see model_weights_tokens.modelscope",
         ),
     ):
