@@ -243,8 +243,10 @@ def _reason(target: Mapping[str, Any], state: Mapping[str, Any], verify: str) ->
         return "comes from another source or revision"
     if state.get("damaged"):
         return f"has {len(state['damaged'])} missing or changed files: {', '.join(state['damaged'][:3])}"
-    if target["step"] not in ("fetch", "measure"):
-        return ""
+    return _unfinished(state, verify) if target["step"] in ("fetch", "measure") else ""
+
+
+def _unfinished(state: Mapping[str, Any], verify: str) -> str:
     if state.get("leftovers"):
         return "has leftovers of a run that was cut off beside it"
     return "is to be read and compared" if verify == "full" else ""
