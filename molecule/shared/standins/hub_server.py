@@ -239,10 +239,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--token", default="")
+    parser.add_argument("--token-file", type=Path)
     parser.add_argument("--rate", type=int, default=0, help="bytes per second; 0: as fast as it goes")
     given = parser.parse_args()
-    Server(given.root, given.port, given.token, given.rate).serve_forever()
+    token = given.token_file.read_text(encoding="utf-8").strip() if given.token_file else ""
+    Server(given.root, given.port, token, given.rate).serve_forever()
 
 
 if __name__ == "__main__":
