@@ -47,7 +47,7 @@ def test_nothing_else_is_left(host: Any) -> None:
 
 
 def test_converted_by_the_vendors_script_with_its_log(host: Any) -> None:
-    assert host.run(f"grep -aqF '\"converted\": \"g2\"' {DATA}/FP8-G2/{SHARD}").rc == 0
+    assert host.run(f'grep -aqF \'"converted": "g2"\' {DATA}/FP8-G2/{SHARD}').rc == 0
     assert host.run(f"grep -aqF converted {DATA}/FP8/{SHARD}").rc == 1
     assert "(8/8)" in host.file("/var/lib/gaudi-serve/weights/from-hub/convert.log").content_string
     assert host.check_output("docker ps --all --quiet") == ""

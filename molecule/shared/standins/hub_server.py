@@ -34,6 +34,9 @@ class Server(ThreadingHTTPServer):
         self.sent: list[tuple[str, int, int]] = []  # name, first byte, bytes
         self.sending = 0  # how many answers are on their way
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of clients that are killed; that is what they are there for."""
+
     @property
     def url(self) -> str:
         """The address for a client."""
