@@ -7,7 +7,7 @@ VENV = $(shell scripts/environment)
 RUN = PATH="$(VENV)/bin:$$PATH"
 TESTHOSTS = molecule/shared/testhosts
 CACHE = $(or $(GAUDI_SERVE_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/gaudi-serve)
-SCENARIOS ?= default host_tuning container_runtime gaudi_driver vllm_service catalog hccl_validation
+SCENARIOS ?= default host_tuning container_runtime gaudi_driver model_weights vllm_service catalog hccl_validation
 
 .PHONY: help deps demo demo-stop test lint unit molecule bench clean
 
@@ -24,7 +24,7 @@ demo-stop: ## Stop and remove the demo's hosts
 	@$(RUN) scripts/demo --stop
 
 test: deps ## Everything: lint, unit tests, molecule scenarios
-	@$(RUN) scripts/test lint unit molecule
+	@$(RUN) scripts/test lint unit integration molecule
 
 lint: ## ansible-lint, yamllint, ruff, mypy
 	@$(RUN) scripts/test lint

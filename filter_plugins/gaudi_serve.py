@@ -53,6 +53,13 @@ from gaudi_serve.service import (
     vllm_unit_paths,
     vllm_withdrawn_secrets,
 )
+from gaudi_serve.weights import (
+    weights_changes,
+    weights_folders,
+    weights_lines,
+    weights_refusal,
+    weights_sources,
+)
 
 FILTERS: tuple[Callable[..., Any], ...] = (
     container_runtime_changes,
@@ -104,6 +111,11 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     vllm_start_limits,
     vllm_unit_paths,
     vllm_withdrawn_secrets,
+    weights_changes,
+    weights_folders,
+    weights_lines,
+    weights_refusal,
+    weights_sources,
 )
 
 

@@ -16,13 +16,17 @@ options:
     description: Subsets to read. C(host) needs the cards, the services and the weights together.
     type: list
     elements: str
-    choices: [system, tuning, runtime, services, hccl, host, driver]
+    choices: [system, tuning, runtime, services, hccl, host, driver, weights_store]
     default: [system, tuning, runtime, services, hccl, host]
   weights:
-    description: Folders of models whose config.json and size (bytes of safetensors files) are wanted.
+    description: Folders of models whose config.json and size (bytes of safetensors files), or record, are wanted.
     type: list
     elements: path
     default: []
+  weights_venv:
+    description: Virtual environment of the clients of the hubs, for the subset C(weights_store).
+    type: path
+    default: /opt/gaudi-serve/weights-clients
 author:
   - The gaudi-serve developers (@gaudi-serve)
 """
@@ -57,6 +61,9 @@ ansible_facts:
     gaudi_hccl:
       description: The last measurement of the links between the cards; empty where there is none.
       type: dict
+    gaudi_weights:
+      description: Folders of weights with their records and free bytes, and the tools that fetching needs.
+      type: dict
     gaudi_host:
       description: What planning needs - device, driver, modules, services, ports, weights.
       type: dict
@@ -71,11 +78,12 @@ from ansible.module_utils.gaudi_serve import (
     observe_runtime,
     observe_services,
     observe_tuning,
+    observe_weights,
 )
 
 SUBSETS = ("system", "tuning", "runtime", "services", "hccl", "host")
-# Read where it is asked for: it asks every card for its ports.
-OTHERS = ("driver",)
+# Read where they are asked for: every card for its ports, folders of one role.
+OTHERS = ("driver", "weights_store")
 
 
 def host_facts(system: dict[str, Any], services: dict[str, Any], weights: list[str]) -> dict[str, Any]:
@@ -103,6 +111,7 @@ def main() -> None:
         argument_spec={
             "gather": {"type": "list", "elements": "str", "choices": [*SUBSETS, *OTHERS], "default": list(SUBSETS)},
             "weights": {"type": "list", "elements": "path", "default": []},
+            "weights_venv": {"type": "path", "default": "/opt/gaudi-serve/weights-clients"},
         },
         supports_check_mode=True,
     )
@@ -120,6 +129,8 @@ def main() -> None:
         facts["gaudi_hccl"] = observe_services.hccl_state()
     if "services" in gather or "host" in gather:
         facts["gaudi_services"] = observe_services.observe()
+    if "weights_store" in gather:
+        facts["gaudi_weights"] = observe_weights.observe(module.params["weights"], module.params["weights_venv"])
     if "host" in gather:
         facts["gaudi_host"] = host_facts(facts["gaudi_system"], facts["gaudi_services"], module.params["weights"])
     module.exit_json(changed=False, ansible_facts=facts)

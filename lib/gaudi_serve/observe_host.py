@@ -104,7 +104,9 @@ def weights(paths: list[str]) -> dict[str, Any]:
             if not isinstance(config, dict):
                 raise ValueError("config.json is no object")
             size = sum(part.stat().st_size for part in Path(path).glob("*.safetensors"))
-            found[path] = {"config": config, "bytes": size}
+            # A folder that this toolkit has brought carries its record.
+            recorded = Path(path, ".gaudi-serve-weights.json").is_file()
+            found[path] = {"config": config, "bytes": size, "recorded": recorded}
         except (OSError, ValueError):
             found[path] = None
     return found

@@ -10,6 +10,7 @@ from typing import Any
 
 from .launch import PROFILES, label
 from .vllm_options import OPTION_NAMES
+from .weights import source_problem
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -148,6 +149,7 @@ CHECKS: dict[str, Check] = {
     "start_timeout_s": _whole(1, 604800, "seconds"),
     "warmup_budget_minutes": _whole(1, 100_000, "minutes"),
     "config": lambda value: None if isinstance(value, Mapping) else "a mapping with keys of the model's config.json",
+    "source": source_problem,
     "weight_bytes": _whole(1, 10**14, "bytes"),
 }
 OWN_KEYS = frozenset(CHECKS)
@@ -166,7 +168,7 @@ def findings(spec: Any) -> list[Finding]:
             allowed = CHECKS[key](value) if value is not None else None
             if allowed and not any(key == other for other, _, _ in found):
                 # A whole environment may hold the very secret that is refused.
-                found.append((key, "(hidden)" if key == "env" else value, allowed))
+                found.append((key, "(hidden)" if key in ("env", "source") else value, allowed))
         elif key in SECRET_OPTIONS:
             found.append((key, "(hidden)", f"not here: a secret belongs in vllm_secrets as {SECRET_OPTIONS[key]}"))
         elif key not in OPTION_NAMES:

@@ -1,0 +1,292 @@
+"""Where the weights of models come from, and what is left to do for them on a host."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .errors import refusal
+
+KINDS = {"hub": "repo", "modelscope": "repo", "git": "url", "path": "path"}
+KEYS = {"kind", "repo", "url", "path", "revision", "endpoint", "include", "exclude"}
+EXTRAS = {"convert", "calibrate", "measurement", "folder"}
+REPO = re.compile(r"[\w.-]+/[\w.-]+")
+FOLDER = re.compile(r"/[\w./@+-]+")
+URL = re.compile(r"(https?|ssh|file)://[^\s@]+|[\w.-]+@[\w.-]+:[^\s]+")
+# Cards whose FP8 differs from what such weights hold; Gaudi3 serves the originals.
+GAUDI2, GAUDI3 = ("HL-225", "HL-288"), ("HL-325", "HL-338")
+CONVERTED = "-G2"
+
+
+def source_problem(value: Any) -> str | None:
+    """Return what is allowed where a model's ``source`` is wrong, else None."""
+    if not isinstance(value, Mapping):
+        return "a mapping, such as {kind: hub, repo: Qwen/QwQ-32B}"
+    return _problem(value, KEYS | EXTRAS) or _extras(value)
+
+
+def _problem(value: Mapping[str, Any], keys: set[str]) -> str | None:
+    kind = value.get("kind")
+    if kind not in KINDS:
+        return f"a kind of {', '.join(KINDS)}, which {kind!r} is not"
+    unknown = sorted(set(map(str, value)) - keys)
+    if unknown:
+        return f"keys {', '.join(sorted(keys))}, which {', '.join(unknown)} is not"
+    own, place = KINDS[kind], value.get(KINDS[kind])
+    shapes = {"repo": (REPO, "owner/name"), "url": (URL, "an address without a token"), "path": (FOLDER, "a path")}
+    shape, told = shapes[own]
+    if not isinstance(place, str) or not shape.fullmatch(place) or ".." in place.split("/"):
+        return f"with kind {kind} a key {own}: {told}"
+    for key in ("revision", "endpoint"):
+        text = value.get(key)
+        if text is not None and (not isinstance(text, str) or not re.fullmatch(r"[^\s@-][^\s@]*", text)):
+            return f"a {key} that is a quoted text without blanks and tokens"
+    for key in ("include", "exclude"):
+        patterns = value.get(key, [])
+        if not isinstance(patterns, list) or not all(isinstance(pattern, str) for pattern in patterns):
+            return f"a list of file patterns as {key}, such as ['*.safetensors', '*.json']"
+    return None
+
+
+def _extras(value: Mapping[str, Any]) -> str | None:
+    if value.get("convert") not in (None, "g2"):
+        return "convert: g2, or none"
+    if not isinstance(value.get("calibrate", False), bool):
+        return "calibrate: true or false"
+    folder = value.get("folder")
+    if folder is not None and (not isinstance(folder, str) or not FOLDER.fullmatch(folder)):
+        return "a folder that is an absolute path"
+    measurement = value.get("measurement")
+    if measurement is None:
+        return None
+    if not isinstance(measurement, Mapping):
+        return "a measurement that is a source, such as {kind: hub, repo: owner/name}"
+    told = _problem({"kind": "hub", **measurement}, KEYS | {"folder"})
+    return f"a measurement that is a source: {told}" if told else None
+
+
+def weights_sources(
+    models: Any,
+    catalog: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    endpoints: Mapping[str, str] | None = None,
+    here: Mapping[str, Any] | None = None,
+    images: Sequence[Mapping[str, Any]] = (),
+) -> list[dict[str, Any]]:
+    """Return the models whose weights are to be brought, with their catalog entries and mirrors filled in.
+
+    Args:
+        models: the user's list of models.
+        catalog: known models; their ``source`` counts only where no folder was put there by hand.
+        defaults: keys that every model takes.
+        endpoints: mirrors, by kind.
+        here: ``gaudi_host.weights`` of the host.
+        images: what filter vllm_images returned; a model may name a built image without its tag.
+
+    Returns:
+        One ``{name, weights, image, source}`` for each folder; models that share a folder share it.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    mirrors = endpoints or {}
+    names = {entry["alias"]: entry["name"] for entry in images if "alias" in entry}
+    for given in models if isinstance(models, list) else []:
+        if not isinstance(given, Mapping):
+            continue
+        entry = catalog.get(given.get("model") or "", {}) if isinstance(given.get("model"), str) else {}
+        full = {**defaults, **entry, **given}
+        if not full.get("source") or not full.get("weights") or _by_hand(given, full, here or {}):
+            continue
+        source = _mirrored(full["source"], mirrors)
+        name, path = str(full.get("name")), str(full["weights"]).rstrip("/")
+        if path in found and found[path]["source"] != source:
+            allowed = f"differs from that of model {found[path]['name']}, which has the same weights {path}"
+            raise refusal(f"model {name}", "source", full["source"], allowed)
+        found.setdefault(
+            path,
+            {"name": name, "weights": path, "image": names.get(full.get("image"), full.get("image")), "source": source},
+        )
+    return list(found.values())
+
+
+def _by_hand(given: Mapping[str, Any], full: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
+    """Tell whether the folder was put there by hand, and the source is only the catalog's."""
+    there = here.get(str(full["weights"]))
+    return not given.get("source") and bool(there) and not (there or {}).get("recorded")
+
+
+def _mirrored(source: Mapping[str, Any], endpoints: Mapping[str, str]) -> dict[str, Any]:
+    """Return a source with the mirror of its kind, and so its measurement files."""
+    kind, told = source.get("kind"), dict(source)
+    if isinstance(kind, str) and kind in ("hub", "modelscope") and endpoints.get(kind) and not source.get("endpoint"):
+        told["endpoint"] = endpoints[kind]
+    if source.get("measurement"):
+        told["measurement"] = _mirrored({"kind": "hub", **source["measurement"]}, endpoints)
+    return told
+
+
+def weights_targets(sources: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the folders that the models want, in the order in which they can be made.
+
+    Returns:
+        Each ``{step, name, target, source}`` with step fetch, convert, measure or calibrate; a conversion and a
+        calibration also have ``input``, what they read.
+    """
+    targets = []
+    for model in sources:
+        source = model["source"]
+        plain = {key: value for key, value in source.items() if key not in EXTRAS and value is not None}
+        base = {"name": model["name"], "image": model.get("image")}
+        original = model["weights"]
+        if source.get("convert"):
+            original = original_folder(model)
+            told = {"kind": "convert", "convert": source["convert"], "of": plain}
+            targets.append({**base, "step": "fetch", "target": original, "source": plain, "for": model["weights"]})
+            step = {"step": "convert", "target": model["weights"], "source": told, "input": original}
+            targets.append({**base, **step})
+        else:
+            targets.append({**base, "step": "fetch", "target": original, "source": plain})
+        if source.get("measurement"):
+            given = {key: value for key, value in source["measurement"].items() if value is not None}
+            folder = given.pop("folder", f"{model['weights']}-measurement")
+            targets.append({**base, "step": "measure", "target": folder, "source": given})
+        if source.get("calibrate"):
+            told = {"kind": "calibrate", "of": plain}
+            step = {"step": "calibrate", "target": f"{model['weights']}-calibration", "source": told}
+            targets.append({**base, **step, "input": model["weights"]})
+    return targets
+
+
+def original_folder(model: Mapping[str, Any]) -> str:
+    """Return where the weights go that are converted: beside the converted ones unless told otherwise."""
+    given = model["source"].get("folder")
+    return str(given).rstrip("/") if given else model["weights"].removesuffix(CONVERTED)
+
+
+def weights_folders(sources: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return every folder whose state matters."""
+    return sorted({target["target"] for target in weights_targets(sources)})
+
+
+def weights_refusal(
+    sources: Sequence[Mapping[str, Any]], live: Mapping[str, Any], host_name: str, device: str | None = None
+) -> list[str]:
+    """Return why weights cannot be brought to a host; empty where they can.
+
+    Args:
+        sources: as weights_sources returns them.
+        live: fact ``gaudi_weights``.
+        host_name: how messages call the host.
+        device: the cards' name, such as HL-225; None on a host without cards.
+    """
+    reasons = []
+    for model in sources:
+        source, label = model["source"], f"{host_name}: model {model['name']}"
+        told = source_problem(source)
+        if told:
+            reasons.append(f"{label}: source: {told}")
+            continue
+        if source.get("convert"):
+            reasons += _convert_refusal(model, label, device)
+        if source.get("calibrate") and not model.get("image"):
+            reasons.append(f"{label}: source.calibrate: needs the model's image, whose script it runs")
+        if source["kind"] == "path" and source["path"].rstrip("/") == model["weights"]:
+            state = live["folders"].get(model["weights"]) or {}
+            if not state.get("exists"):
+                reasons.append(f"{label}: source.path {model['weights']!r}: is the model's own folder, and not there")
+    for target in weights_targets(sources) if not reasons else []:
+        state = live["folders"].get(target["target"]) or {}
+        if state.get("exists") and not (state.get("manifest") or _taken(target, state)):
+            reasons.append(
+                f"{host_name}: model {target['name']}: weights {target['target']!r}: holds files, but no config.json "
+                "and no record of where they came from; move it away, or complete it"
+            )
+    return reasons
+
+
+def _convert_refusal(model: Mapping[str, Any], label: str, device: str | None) -> list[str]:
+    if device and device.startswith(GAUDI3):
+        return [
+            f"{label}: source.convert 'g2': is for Gaudi2; this host has {device} (Gaudi3), which serves the original "
+            "weights: leave convert out, and let weights name their folder"
+        ]
+    if device and not device.startswith(GAUDI2):
+        return [f"{label}: source.convert 'g2': is for Gaudi2 ({', '.join(GAUDI2)}), and this host has {device}"]
+    if original_folder(model) == model["weights"]:
+        return [f"{label}: source.convert 'g2': weights must end in {CONVERTED}, or source.folder name the original's"]
+    if not model.get("image"):
+        return [f"{label}: source.convert 'g2': needs the model's image, whose script converts"]
+    return []
+
+
+def _taken(target: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
+    """Tell whether a folder that is there without a record is taken as it is."""
+    return bool(state.get("config")) or target["step"] in ("measure", "calibrate")
+
+
+def weights_changes(
+    sources: Sequence[Mapping[str, Any]], live: Mapping[str, Any], verify: str = "quick"
+) -> dict[str, Any]:
+    """Compare the wanted weights with what a host has.
+
+    Args:
+        sources: as weights_sources returns them.
+        live: fact ``gaudi_weights``.
+        verify: quick compares sizes and times, full reads every byte.
+
+    Returns:
+        ``jobs``: the steps that are due, each with ``reason``; ``due``; ``client``: whether one of them needs
+        the clients of the hubs; ``git``: whether one needs git-lfs.
+    """
+    jobs = []
+    whole: set[str] = set()
+    for target in weights_targets(sources):
+        reason = _reason(target, live["folders"].get(target["target"]) or {}, verify)
+        if target["step"] == "fetch" and target.get("for"):
+            final = {"step": "convert", "source": {"kind": "convert", "convert": "g2", "of": target["source"]}}
+            if not _reason(final, live["folders"].get(target["for"]) or {}, "quick"):
+                whole.add(target["target"])  # the original may be removed once it is converted
+                continue
+        if reason:
+            jobs.append({**target, "reason": reason})
+    kinds = {job["source"]["kind"] for job in jobs if job["reason"] != "recorded"}
+    return {
+        "jobs": jobs,
+        "due": bool(jobs),
+        "client": bool(kinds & {"hub", "modelscope"}),
+        "git": "git" in kinds,
+    }
+
+
+def _reason(target: Mapping[str, Any], state: Mapping[str, Any], verify: str) -> str:
+    manifest = state.get("manifest")
+    if not state.get("exists"):
+        return "is not there"
+    if manifest is None:
+        return "is there without a record of what is in it"
+    if manifest["source"].get("kind") != "adopted" and manifest["source"] != target["source"]:
+        return "comes from another source or revision"
+    if state.get("damaged"):
+        return f"has {len(state['damaged'])} missing or changed files: {', '.join(state['damaged'][:3])}"
+    return _unfinished(state, verify) if target["step"] in ("fetch", "measure") else ""
+
+
+def _unfinished(state: Mapping[str, Any], verify: str) -> str:
+    if state.get("leftovers"):
+        return "has leftovers of a run that was cut off beside it"
+    return "is to be read and compared" if verify == "full" else ""
+
+
+def weights_lines(changes: Mapping[str, Any], host_name: str) -> list[str]:
+    """Return one sentence for every step that is due."""
+    verbs = {"fetch": "bring", "convert": "convert", "measure": "bring", "calibrate": "calibrate"}
+    lines = []
+    for job in changes["jobs"]:
+        source = job["source"]
+        place = source.get("repo") or source.get("url") or source.get("path") or job.get("input")
+        revision = f" at {source['revision']}" if source.get("revision") else ""
+        lines.append(
+            f"{host_name}: model {job['name']}: {verbs[job['step']]} {place}{revision} ({source['kind']}) "
+            f"as {job['target']}: it {job['reason']}"
+        )
+    return lines

@@ -1,0 +1,163 @@
+"""Weights on a host: brought once, converted once, repaired piece by piece; never half under their name."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+TOKEN = "canary-7c1d"  # noqa: S105 - a test looks for it
+PLAYBOOK = "playbooks/weights.yml"
+VARIABLES = yaml.safe_load((Path(__file__).parents[1] / "inventory/host_vars/mol-weights.yml").read_text("utf-8"))
+MODELS: list[dict[str, Any]] = VARIABLES["vllm_models"]
+DATA = "/data/hf_models"
+SHARD = "model-00003-of-00008.safetensors"
+FOLDERS = ("FP8", "FP8-G2", "FP8-G2-measurement", "Other", "Copied", "Cloned")
+
+
+def models(name: str, **source: Any) -> list[dict[str, Any]]:
+    """Return the scenario's models, the source of one with other values."""
+    result = copy.deepcopy(MODELS)
+    next(model for model in result if model["name"] == name)["source"].update(source)
+    return result
+
+
+def manifest(host: Any, folder: str) -> dict[str, Any]:
+    """Return the record of a folder."""
+    found: dict[str, Any] = json.loads(host.file(f"{folder}/.gaudi-serve-weights.json").content_string)
+    return found
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_folder_is_whole_and_recorded(host: Any, name: str) -> None:
+    files = manifest(host, f"{DATA}/{name}")["files"]
+    assert len(files) >= (1 if "measurement" in name else 10)
+    sums = "\n".join(f"{file['sha256']}  {path}" for path, file in files.items())
+    assert host.run(f"cd {DATA}/{name} && printf '%s\n' '{sums}' | sha256sum --check --quiet").rc == 0
+
+
+def test_nothing_else_is_left(host: Any) -> None:
+    assert set(host.file(DATA).listdir()) - {"QwQ-32B", "Qwen2.5-7B-Instruct"} == set(FOLDERS)
+    hidden = host.check_output(f"find {DATA} -name '.*' -not -name .gaudi-serve-weights.json -not -name .gitattributes")
+    assert hidden == ""
+
+
+def test_converted_by_the_vendors_script_with_its_log(host: Any) -> None:
+    assert host.run(f'grep -aqF \'"converted": "g2"\' {DATA}/FP8-G2/{SHARD}').rc == 0
+    assert host.run(f"grep -aqF converted {DATA}/FP8/{SHARD}").rc == 1
+    assert "(8/8)" in host.file("/var/lib/gaudi-serve/weights/from-hub/convert.log").content_string
+    assert host.check_output("docker ps --all --quiet") == ""
+
+
+def test_folder_put_there_by_hand_is_taken_as_it_is(host: Any) -> None:
+    assert manifest(host, f"{DATA}/QwQ-32B")["source"] == {"kind": "adopted"}
+
+
+def test_token_is_nowhere(host: Any) -> None:
+    assert host.file("/srv/hub.token").content_string == TOKEN  # the search below looks for the right one
+    places = "/var/lib/gaudi-serve /var/log /data /opt/gaudi-serve /etc /root /tmp /run/systemd/generator"
+    assert host.run(f"grep -rlF {TOKEN} {places}").stdout == ""
+
+
+def test_flipped_byte_is_found_and_only_it_is_fetched(host: Any, playbook: Any) -> None:
+    flip = f"import os; f = open('{DATA}/Other/{SHARD}', 'r+b'); t = os.fstat(f.fileno()); f.seek(5000); b = f.read(1)"
+    flip += (
+        "; f.seek(5000); f.write(bytes([b[0] ^ 1])); f.flush(); os.utime(f.fileno(), ns=(t.st_atime_ns, t.st_mtime_ns))"
+    )
+    assert host.run(f'python3 -c "{flip}"').rc == 0
+    assert playbook(PLAYBOOK).changed_nothing
+    run = playbook(PLAYBOOK, model_weights_verify="full")
+    assert run.status == 0, run.text
+    assert "repaired /data/hf_models/Other: 1 of 10 files" in " ".join(run.text.split())
+    assert playbook(PLAYBOOK, model_weights_verify="full").changed_nothing
+    test_folder_is_whole_and_recorded(host, "Other")
+
+
+def test_lost_shard_is_found_by_any_run(host: Any, playbook: Any) -> None:
+    host.check_output(f"rm {DATA}/Copied/{SHARD}")
+    run = playbook(PLAYBOOK)
+    assert run.status == 0, run.text
+    assert "repaired /data/hf_models/Copied: 1 of 10 files" in " ".join(run.text.split())
+    test_folder_is_whole_and_recorded(host, "Copied")
+
+
+def test_conversion_killed_in_the_middle_is_done_again(host: Any, playbook: Any) -> None:
+    host.check_output(f"rm -r {DATA}/FP8-G2")
+    slow = {"model_weights_convert_env": {"STANDIN_CONVERT_STEP_S": "1"}}
+
+    def halfway() -> bool:
+        return bool(host.run(f"ls {DATA}/FP8-G2.partial/{SHARD}").rc == 0)
+
+    playbook(PLAYBOOK, until=halfway, **slow)
+    # The controller is gone, and now the program and its client of the engine are, too; the container goes on.
+    host.run("kill -9 $(pgrep -f convert_weights) $(pgrep -f 'docker run')")
+    assert host.check_output("docker ps --format '{{.Names}}'") == "gaudi-weights-from-hub"
+    assert not host.file(f"{DATA}/FP8-G2").exists
+    run = playbook(PLAYBOOK)
+    assert run.status == 0, run.text
+    test_folder_is_whole_and_recorded(host, "FP8-G2")
+    test_nothing_else_is_left(host)
+    assert host.check_output("docker ps --all --quiet") == ""
+    assert playbook(PLAYBOOK).changed_nothing
+
+
+def test_conversion_that_leaves_a_shard_out_is_not_accepted(host: Any, playbook: Any) -> None:
+    host.check_output(f"mv {DATA}/FP8-G2 /data/kept")
+    run = playbook(PLAYBOOK, model_weights_convert_env={"STANDIN_FAULT": "convert"})
+    assert run.status != 0
+    assert "model from-hub: the conversion ended, but: model-00008-of-00008.safetensors is missing" in " ".join(
+        run.text.split()
+    )
+    assert not host.file(f"{DATA}/FP8-G2").exists
+    host.check_output(f"rm -r {DATA}/FP8-G2.partial; mv /data/kept {DATA}/FP8-G2")
+    assert playbook(PLAYBOOK).changed_nothing
+
+
+def test_original_may_go_once_it_is_converted(host: Any, playbook: Any) -> None:
+    host.check_output(f"mv {DATA}/FP8 /data/FP8")
+    assert playbook(PLAYBOOK).changed_nothing
+    host.check_output(f"mv /data/FP8 {DATA}/FP8")
+
+
+def test_wrong_token_and_vanished_revision_end_with_a_sentence(host: Any, playbook: Any) -> None:
+    for extra, message in (
+        (
+            {"vllm_models": models("from-modelscope", revision="v9")},
+            "model from-modelscope: source: http://127.0.0.1:9200 has no test/Other with a revision v9",
+        ),
+        (
+            {
+                "vllm_models": models("from-modelscope", revision="main"),
+                "model_weights_tokens": {"modelscope": "wrong"},
+            },
+            "refuses access (403) with the token that was given; see model_weights_tokens.modelscope",
+        ),
+    ):
+        run = playbook(PLAYBOOK, "-vvv", "--diff", **extra)
+        assert run.status != 0
+        assert message in " ".join(run.text.split()), run.text
+        assert TOKEN not in run.text
+        test_folder_is_whole_and_recorded(host, "Other")
+    run = playbook(PLAYBOOK)
+    assert run.status == 0, run.text
+    assert playbook(PLAYBOOK).changed_nothing
+
+
+def test_calibration_with_the_cards(host: Any, playbook: Any) -> None:
+    run = playbook(PLAYBOOK, vllm_models=models("from-hub", calibrate=True))
+    assert run.status == 0, run.text
+    assert host.file(f"{DATA}/FP8-G2-calibration").listdir()
+    assert playbook(PLAYBOOK, vllm_models=models("from-hub", calibrate=True)).changed_nothing
+
+
+def test_conversion_is_refused_on_gaudi3(playbook: Any, host: Any) -> None:
+    before = manifest(host, f"{DATA}/FP8-G2")
+    run = playbook(PLAYBOOK, model_weights_device="HL-325L")
+    assert run.status != 0
+    assert "this host has HL-325L (Gaudi3), which serves the original weights" in " ".join(run.text.split())
+    assert "changed=0" in run.text
+    assert manifest(host, f"{DATA}/FP8-G2") == before

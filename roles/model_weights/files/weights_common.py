@@ -1,0 +1,236 @@
+"""What fetching and converting share: the manifest, checksums, disk space, renaming, locks, progress.
+
+Standard library only: fetching from git or a path, and converting, need nothing else on the host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+MANIFEST = ".gaudi-serve-weights.json"
+# Folders of the toolkit and of the clients inside weights that are being fetched; never part of a model.
+WORK = ".gaudi-serve-work"
+GIB = 1 << 30
+CHUNK = 1 << 22
+# A file system that is full to the last byte serves nobody; what is written besides the weights needs some too.
+SPARE = 16 << 20
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Trouble(Exception):
+    """Why it cannot be done; the text is for the user, and trying again does not help."""
+
+
+def read_manifest(folder: Path) -> dict[str, Any] | None:
+    """Return a folder's manifest, or None where there is no readable one."""
+    try:
+        found = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get("files"), dict) else None
+
+
+def write_manifest(folder: Path, source: dict[str, Any], revision: str | None, files: dict[str, Any]) -> None:
+    """Write a folder's manifest beside its place and rename it.
+
+    Args:
+        folder: the folder that it describes.
+        source: where the files came from, as the user said it.
+        revision: what was resolved from it, such as a commit.
+        files: ``{name: {size (bytes), sha256, mtime_ns}}``.
+    """
+    manifest = {
+        "version": 1,
+        "source": source,
+        "revision": revision,
+        "bytes": sum(file["size"] for file in files.values()),
+        "written": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "files": dict(sorted(files.items())),
+    }
+    write_text(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small file so that a reader sees the old one or the new one, whole."""
+    beside = path.with_name(f"{path.name}.new")
+    with beside.open("w", encoding="utf-8") as handle:
+        handle.write(text)
+        handle.flush()
+        os.fsync(handle.fileno())
+    beside.chmod(0o644)
+    beside.replace(path)
+
+
+def digests(path: Path, blob: bool = False) -> tuple[str, str | None]:
+    """Return a file's sha256 and, where asked for, the name that git gives its content."""
+    sha256, total = hashlib.sha256(), path.stat().st_size
+    sha1 = hashlib.sha1(b"blob %d\0" % total, usedforsecurity=False) if blob else None
+    with path.open("rb") as handle:
+        while chunk := handle.read(CHUNK):
+            sha256.update(chunk)
+            if sha1:
+                sha1.update(chunk)
+    return sha256.hexdigest(), sha1.hexdigest() if sha1 else None
+
+
+def entry(path: Path, sha256: str | None) -> dict[str, Any]:
+    """Return a file's line of the manifest."""
+    stat = path.stat()
+    return {"size": stat.st_size, "sha256": sha256, "mtime_ns": stat.st_mtime_ns}
+
+
+def untouched(path: Path, known: dict[str, Any]) -> bool:
+    """Tell, without reading it, whether a file is as the manifest has it."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return False
+    return (stat.st_size, stat.st_mtime_ns) == (known["size"], known["mtime_ns"])
+
+
+def files_below(folder: Path) -> dict[str, Path]:
+    """Return the files of a model by name; neither git's nor the toolkit's own."""
+    found = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    hidden = (".git", WORK, ".cache")
+    return {name: path for name, path in found.items() if name.split("/")[0] not in hidden and name != MANIFEST}
+
+
+def safe_name(name: str) -> str:
+    """Return a file's name if it stays inside its folder.
+
+    Raises:
+        Trouble: where it would leave it, or be taken for the toolkit's own.
+    """
+    parts = name.split("/")
+    if name.startswith("/") or "\0" in name or any(part in ("", ".", "..") for part in parts) or parts[0] == WORK:
+        raise Trouble(f"the source names a file {name!r}, which has no place in a folder of weights")
+    return name
+
+
+def need_space(job: dict[str, Any], folder: Path, needed: int) -> None:
+    """Look at the free space before anything is written.
+
+    Raises:
+        Trouble: with host, model, path, needed and free GiB.
+    """
+    place = folder
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    if needed and needed + SPARE > free:
+        raise Trouble(
+            f"{job['host']}: model {job['name']}: {folder} needs {needed / GIB:.2f} GiB"
+            f"{job.get('space_reason', '')}, its file system has {free / GIB:.2f} GiB free; "
+            "free some, or choose another folder"
+        )
+
+
+def put_in_place(partial: Path, target: Path) -> None:
+    """Give a whole folder its final name; what had it is removed afterwards."""
+    old = target.with_name(f"{target.name}.old")
+    if target.exists():
+        if old.exists():
+            shutil.rmtree(old)
+        target.rename(old)
+    partial.rename(target)
+    sync_folder(target.parent)
+    if old.exists():
+        shutil.rmtree(old)
+
+
+def sync_folder(folder: Path) -> None:
+    """Let renames in a folder survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def alone(state: Path, log: Log) -> Iterator[None]:
+    """Let one run at a time work on a model; a second one waits for the first."""
+    with (state / "lock").open("w", encoding="ascii") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log("another run works on this model; waiting for its end")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+class Log:
+    """Lines with the time, in a file that is kept; no secret gets through."""
+
+    def __init__(self, path: Path, secrets: list[str]) -> None:
+        self.path, self.secrets = path, [secret for secret in secrets if secret]
+
+    def __call__(self, text: str) -> None:
+        """Append one line."""
+        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        with self.path.open("a", encoding="utf-8") as handle:
+            handle.write(f"{now} {self.clean(text)}\n")
+
+    def clean(self, text: str) -> str:
+        """Return a text without secrets, be they given ones or part of an address."""
+        for secret in self.secrets:
+            text = text.replace(secret, "(hidden)")
+        return re.sub(r"(\w://)[^/@\s]+@", r"\1(hidden)@", text)
+
+
+@contextlib.contextmanager
+def progress(log: Log, done: Callable[[], int], total: int, every_s: float) -> Iterator[None]:
+    """Log how much is there, at most once in so many seconds."""
+    end = threading.Event()
+
+    def tell() -> None:
+        before, begin = done(), time.monotonic()
+        while not end.wait(every_s):
+            now, seconds = done(), time.monotonic() - begin
+            speed = max(now - before, 0) / seconds
+            left = f", {(total - now) / speed / 60:.0f} min left" if speed else ""
+            log(f"{now / GIB:.2f} of {total / GIB:.2f} GiB{left}")
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
+
+
+def run_job(work: Callable[[dict[str, Any], Log], dict[str, Any]], log_name: str) -> int:
+    """Read a job from standard input, do it, and print its result as one line of JSON."""
+    os.umask(0o022)
+    job = json.load(sys.stdin)
+    state = Path(job["state"])
+    state.mkdir(parents=True, exist_ok=True)
+    log = Log(state / log_name, [job.pop("token", None) or ""])
+    job["secrets"] = log.secrets
+    try:
+        with alone(state, log):
+            result = work(job, log)
+    except Trouble as problem:
+        result = {"failed": True, "msg": str(problem)}
+    except OSError as problem:
+        full = "the file system is full" if problem.errno in FULL else str(problem)
+        result = {"failed": True, "msg": f"{job['host']}: model {job['name']}: {full}; what is there stays for a rerun"}
+    result["msg"] = log.clean(result["msg"])
+    log(result["msg"])
+    print(json.dumps(result))
+    return 1 if result.get("failed") else 0

@@ -1,0 +1,291 @@
+"""Where weights come from. Each source tells its files with their checksums, and fetches one of them."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from weights_common import CHUNK, FULL, MANIFEST, WORK, Log, Trouble, files_below, read_manifest, safe_name
+
+
+class Item(NamedTuple):
+    """A file of a source: its size in bytes, its sha256 or git's name of its content, or neither."""
+
+    name: str
+    size: int
+    sha256: str | None = None
+    blob: str | None = None
+
+
+class Again(Exception):
+    """What may go better the next time: a broken line, a server that is busy."""
+
+
+def wanted(name: str, source: dict[str, Any]) -> bool:
+    """Tell whether a file is one that the user wants."""
+    include, exclude = source.get("include") or ["*"], source.get("exclude") or []
+    if name.split("/", maxsplit=1)[0] in (".git", WORK) or name == MANIFEST:
+        return False
+    return any(fnmatch.fnmatch(name, p) for p in include) and not any(fnmatch.fnmatch(name, p) for p in exclude)
+
+
+class Source:
+    """What all sources share."""
+
+    workers = 4
+
+    def __init__(self, job: dict[str, Any], partial: Path, log: Log) -> None:
+        self.source, self.partial, self.log = job["source"], partial, log
+        self.token = (job["secrets"] or [""])[0]
+        self.label = f"{job['host']}: model {job['name']}"
+
+    def files(self, revision: str | None) -> tuple[str | None, list[Item]]:
+        """Return what the revision resolves to, and its files."""
+        raise NotImplementedError
+
+    def fetch(self, item: Item, part: Path) -> None:
+        """Bring a file, or the rest of it, to the path ``part``."""
+        raise NotImplementedError
+
+    def refused(self, status: int, what: str) -> Trouble:
+        """Return the sentence for a source that does not let us in."""
+        said = "with the token that was given" if self.token else "and no token was given"
+        key = f"model_weights_tokens.{self.source['kind']}"
+        return Trouble(f"{self.label}: {what} refuses access ({status}) {said}; see {key}")
+
+    def vanished(self, what: str) -> Trouble:
+        """Return the sentence for what the source does not have, or no longer."""
+        return Trouble(f"{self.label}: source: {what}; nothing on the host has been changed")
+
+
+class Hub(Source):
+    """A Hugging Face hub or a mirror of it, through huggingface_hub."""
+
+    def __init__(self, job: dict[str, Any], partial: Path, log: Log) -> None:
+        super().__init__(job, partial, log)
+        # Read at import: mirrors do not speak the chunk protocol, and nothing belongs below a home folder.
+        os.environ.update(HF_HUB_DISABLE_XET="1", HF_HUB_DISABLE_PROGRESS_BARS="1", HF_HUB_DISABLE_TELEMETRY="1")
+        os.environ.update({"HF_HUB_DISABLE_IMPLICIT_TOKEN": "1", "HF_HOME": str(partial / WORK / "hf")})
+        import huggingface_hub
+
+        self.endpoint = self.source.get("endpoint") or "https://huggingface.co"
+        self.api = huggingface_hub.HfApi(endpoint=self.endpoint, token=self.token or False)
+        self.revision = ""
+
+    def files(self, revision: str | None) -> tuple[str | None, list[Item]]:
+        """Ask the hub's API."""
+        repo = self.source["repo"]
+        info = self._try(lambda: self.api.model_info(repo, revision=revision, files_metadata=True, timeout=30))
+        self.revision = info.sha or revision or "main"
+        items = []
+        for file in info.siblings or []:
+            if wanted(file.rfilename, self.source):
+                sha256 = file.lfs.sha256 if file.lfs else None
+                size = int((file.lfs.size if file.lfs else file.size) or 0)
+                items.append(Item(safe_name(file.rfilename), size, sha256, None if sha256 else file.blob_id))
+        return self.revision, items
+
+    def fetch(self, item: Item, part: Path) -> None:
+        """Download a file from where it broke off."""
+        from huggingface_hub import constants, hf_hub_url
+        from huggingface_hub.file_download import http_get
+
+        # By default a client that is killed loses 10 MiB of every file it was at.
+        constants.DOWNLOAD_CHUNK_SIZE = 1 << 20
+        url = hf_hub_url(self.source["repo"], item.name, revision=self.revision, endpoint=self.endpoint)
+        headers = {**self.api._build_hf_headers(), "Accept-Encoding": "identity"}
+        expected = item.size if item.size <= constants.MAX_HTTP_DOWNLOAD_SIZE else None
+        begin = part.stat().st_size if part.exists() else 0
+        with part.open("ab") as handle:
+            self._try(lambda: http_get(url, handle, resume_size=begin, headers=headers, expected_size=expected))
+
+    def _try(self, call: Callable[[], Any]) -> Any:
+        from huggingface_hub import errors
+
+        repo = self.source["repo"]
+        try:
+            return call()
+        except errors.GatedRepoError:
+            raise self.refused(403, f"{repo} on {self.endpoint} (its terms must be accepted there)") from None
+        except errors.RevisionNotFoundError:
+            revision = self.revision or self.source.get("revision")
+            raise self.vanished(f"{repo} on {self.endpoint} has no revision {revision}") from None
+        except errors.HfHubHTTPError as problem:
+            status = problem.response.status_code if problem.response is not None else 0
+            if status in (401, 403):
+                raise self.refused(status, f"{repo} on {self.endpoint}") from None
+            if status in (404, 410):
+                raise self.vanished(f"{self.endpoint} has no {repo}, or not this file of it ({status})") from None
+            raise Again(f"{self.endpoint}: status {status}") from None
+        except OSError as problem:
+            if problem.errno in FULL:
+                raise
+            raise Again(f"{type(problem).__name__}: {problem}") from None
+        except Exception as problem:
+            # The client's own network errors, whatever library it speaks HTTP with.
+            raise Again(f"{type(problem).__name__}: {problem}") from None
+
+
+class ModelScope(Source):
+    """ModelScope, through its own client."""
+
+    def __init__(self, job: dict[str, Any], partial: Path, log: Log) -> None:
+        super().__init__(job, partial, log)
+        work = partial / WORK / "modelscope"
+        os.environ.update(MODELSCOPE_CACHE=str(work / "cache"), MODELSCOPE_HOME=str(work / "home"))
+        import modelscope_hub
+
+        self.endpoint = self.source.get("endpoint") or "https://modelscope.cn"
+        self.api = modelscope_hub.HubApi(endpoint=self.endpoint, token=self.token)
+        self.revision = self.source.get("revision") or "master"
+
+    def files(self, revision: str | None) -> tuple[str | None, list[Item]]:
+        """Ask ModelScope's API."""
+        self.revision = revision or self.revision
+        listed = self._try(lambda: self.api.list_repo_files(self.source["repo"], "model", revision=self.revision))
+        files = [file for file in listed if not file.is_dir and wanted(file.path, self.source)]
+        return self.revision, [Item(safe_name(file.path), file.size, file.sha256 or None) for file in files]
+
+    def fetch(self, item: Item, part: Path) -> None:
+        """Let the client bring the file; it takes up what broke off by itself."""
+        folder = self.partial / WORK / "modelscope" / "files"
+        given: dict[str, Any] = {"revision": self.revision, "local_dir": folder, "file_size": item.size}
+        self._try(
+            lambda: self.api.download_file(
+                self.source["repo"], "model", item.name, expected_sha256=item.sha256, **given
+            )
+        )
+        (folder / item.name).replace(part)
+
+    def _try(self, call: Callable[[], Any]) -> Any:
+        from modelscope_hub import errors
+
+        repo = self.source["repo"]
+        try:
+            return call()
+        except (errors.AuthenticationError, errors.PermissionDeniedError):
+            raise self.refused(403, f"{repo} on {self.endpoint}") from None
+        except errors.NotExistError:
+            raise self.vanished(f"{self.endpoint} has no {repo} with a revision {self.revision}") from None
+        except Exception as problem:
+            if isinstance(problem, OSError) and problem.errno in FULL:
+                raise
+            raise Again(f"{type(problem).__name__}: {problem}") from None
+
+
+class Git(Source):
+    """A git repository whose large files git-lfs keeps; no second copy of them stays in a .git folder."""
+
+    workers = 1  # git-lfs fetches with several connections itself
+
+    def __init__(self, job: dict[str, Any], partial: Path, log: Log) -> None:
+        super().__init__(job, partial, log)
+        self.folder, self.commit = partial / WORK / "git", ""
+        self.pointers: set[str] = set()
+
+    def files(self, revision: str | None) -> tuple[str | None, list[Item]]:
+        """Fetch the history, and read the pointers that stand for large files."""
+        url = self.source["url"]
+        if not (self.folder / "HEAD").exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.git("init", "--quiet", "--bare", ".")
+        self.git("config", "remote.origin.url", url)
+        self.git("fetch", "--quiet", "--force", "--tags", "origin", "+refs/heads/*:refs/heads/*", "+HEAD:refs/source")
+        name = revision or "refs/source"
+        try:
+            self.commit = self.git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}").decode().strip()
+        except Again:
+            raise self.vanished(f"{url} has no revision {revision}") from None
+        items = []
+        for line in self.git("ls-tree", "-r", "-l", "-z", self.commit).decode().split("\0")[:-1]:
+            about, _, path = line.partition("\t")
+            _, kind, blob, size = about.split()
+            if kind == "blob" and wanted(path, self.source):
+                items.append(self.item(safe_name(path), blob, int(size)))
+        return self.commit, items
+
+    def item(self, name: str, blob: str, size: int) -> Item:
+        """Return a file, behind its pointer where it is one."""
+        if size < 1024:
+            text = self.git("cat-file", "blob", blob).decode(errors="replace")
+            lines = dict(line.split(" ", 1) for line in text.splitlines() if " " in line)
+            if lines.get("version") == "https://git-lfs.github.com/spec/v1" and "oid" in lines:
+                self.pointers.add(name)
+                return Item(name, int(lines["size"]), lines["oid"].removeprefix("sha256:"))
+        return Item(name, size, None, blob)
+
+    def fetch(self, item: Item, part: Path) -> None:
+        """Take a file out of the history, or let git-lfs fetch it and take it from its store."""
+        if item.name not in self.pointers:
+            part.write_bytes(self.git("cat-file", "blob", item.blob or ""))
+            return
+        oid = item.sha256 or ""
+        stored = self.folder / "lfs" / "objects" / oid[:2] / oid[2:4] / oid
+        pattern = "".join(f"\\{sign}" if sign in "*?[\\" else sign for sign in item.name).replace(",", "?")
+        if not stored.exists():
+            self.git("lfs", "fetch", f"--include={pattern}", "--exclude=", "origin", self.commit)
+        if not stored.exists():
+            raise Again(f"git-lfs did not bring {item.name}")
+        # From a repository on the same disk, git-lfs links its object: what changes one would change the other.
+        if stored.stat().st_nlink > 1:
+            shutil.copyfile(stored, part)
+            stored.unlink()
+        else:
+            stored.replace(part)
+
+    def git(self, *words: str) -> bytes:
+        """Run git with the token in its environment, where only root can read it."""
+        helper = '!f() { test "$1" = get && echo "username=oauth2" && echo "password=$GAUDI_SERVE_TOKEN"; }; f'
+        settings = {"safe.directory": "*", "credential.helper": helper if self.token else ""}
+        environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "GIT_LFS_SKIP_SMUDGE": "1"}
+        environment |= {"GAUDI_SERVE_TOKEN": self.token, "GIT_CONFIG_COUNT": str(len(settings)), "LC_ALL": "C"}
+        for number, (key, value) in enumerate(settings.items()):
+            environment |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+        done = subprocess.run(["git", *words], cwd=self.folder, env=environment, capture_output=True, check=False)
+        if done.returncode == 0:
+            return done.stdout
+        said = (done.stderr or done.stdout).decode(errors="replace").strip()
+        self.judge(said)
+        raise Again(f"git {words[0]}: {said.splitlines()[-1] if said else done.returncode}")
+
+    def judge(self, said: str) -> None:
+        """Raise where trying again cannot help."""
+        small, url = said.lower(), self.source["url"]
+        if "no space left" in small or "quota exceeded" in small or "file too large" in small:
+            raise OSError(FULL[0], "No space left on device")
+        if any(sign in small for sign in ("authentication failed", "could not read username", "403", "401")):
+            raise self.refused(401, url)
+        if "not found" in small or "does not appear to be a git repository" in small:
+            raise self.vanished(f"{url}: {said.splitlines()[-1]}")
+
+
+class Folder(Source):
+    """A folder of this host: a local one, or one that is mounted from elsewhere."""
+
+    def files(self, revision: str | None) -> tuple[str | None, list[Item]]:
+        """List it, with the checksums of its manifest where it has one."""
+        folder = Path(self.source["path"])
+        if not folder.is_dir():
+            raise self.vanished(f"{folder} is no folder on this host; is it mounted?")
+        known = (read_manifest(folder) or {}).get("files", {})
+        items = []
+        for name, path in files_below(folder).items():
+            if wanted(name, self.source):
+                items.append(Item(name, path.stat().st_size, known.get(name, {}).get("sha256")))
+        return None, items
+
+    def fetch(self, item: Item, part: Path) -> None:
+        """Copy a file, from where it broke off."""
+        with (Path(self.source["path"]) / item.name).open("rb") as origin, part.open("ab") as copy:
+            origin.seek(copy.tell())
+            shutil.copyfileobj(origin, copy, CHUNK)
+            copy.flush()
+            os.fsync(copy.fileno())
+
+
+KINDS: dict[str, type[Source]] = {"hub": Hub, "modelscope": ModelScope, "git": Git, "path": Folder}

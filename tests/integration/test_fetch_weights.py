@@ -1,0 +1,542 @@
+"""The program that fetches weights, through the real clients, against servers and repositories of this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = ROOT / "roles/model_weights/files/fetch_weights"
+SERVER = ROOT / "molecule/shared/standins/hub_server.py"
+COMMIT, NEWER = "a" * 40, "b" * 40
+TOKEN = "hf_canary5f2a"  # noqa: S105 - a test looks for it in logs
+MIB = 1 << 20
+
+
+def server_module() -> Any:
+    """Import the hub's stand-in."""
+    spec = importlib.util.spec_from_file_location("hub_server", SERVER)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def noise(length: int, seed: int) -> bytes:
+    """Return bytes that repeat nowhere."""
+    return random.Random(seed).randbytes(length)  # noqa: S311 - these are no secrets
+
+
+def model(folder: Path, seed: int = 0, size: int = MIB) -> Path:
+    """Make a small model of two shards."""
+    (folder / "sub").mkdir(parents=True)
+    (folder / "config.json").write_text('{"model_type": "qwen2"}')
+    (folder / "sub/vocab.txt").write_text("a\nb\n")
+    for number in (1, 2):
+        (folder / f"model-{number}.safetensors").write_bytes(noise(size, seed + number))
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return a folder's files, the toolkit's own left out."""
+    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    return {name: path.read_bytes() for name, path in files.items() if not name.startswith(".gaudi-serve")}
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[Any]:
+    """Serve a repository with two commits."""
+    repo = tmp_path / "hub/Qwen/QwQ-32B"
+    model(repo / COMMIT)
+    model(repo / NEWER)
+    (repo / NEWER / "model-2.safetensors").write_bytes(noise(MIB, 9))
+    (repo / "refs.json").write_text(json.dumps({"main": COMMIT, "master": COMMIT, "v2": NEWER}))
+    server = server_module().Server(tmp_path / "hub")
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+class Host:
+    """The program on a made-up host."""
+
+    def __init__(self, folder: Path, source: dict[str, Any]) -> None:
+        self.folder, self.target = folder, folder / "data/QwQ-32B"
+        self.partial = self.target.with_name("QwQ-32B.partial")
+        self.target.parent.mkdir()
+        self.job: dict[str, Any] = {"name": "qwq", "host": "h1", "target": str(self.target), "source": source}
+        self.job |= {"state": str(folder / "state"), "retries": 1, "pause_s": 0.05, "verify": "quick"}
+
+    def start(self, **changed: Any) -> subprocess.Popen[str]:
+        """Start the program."""
+        limit = changed.pop("limit", None)
+        environment = {**os.environ, "HOME": str(self.folder), "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+        process = subprocess.Popen(
+            [sys.executable, PROGRAM],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        if limit:
+            # It waits for its job meanwhile.
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limit, limit))
+        assert process.stdin is not None
+        process.stdin.write(json.dumps({**self.job, **changed}))
+        process.stdin.close()
+        return process
+
+    def run(self, **changed: Any) -> dict[str, Any]:
+        """Run the program to its end."""
+        with self.start(**changed) as process:
+            assert process.stdout is not None and process.stderr is not None
+            out, err = process.stdout.read(), process.stderr.read()
+        assert out, err
+        result: dict[str, Any] = json.loads(out.splitlines()[-1])
+        return result
+
+    def written(self) -> int:
+        """Return how many bytes of shards are there."""
+        shards = self.partial.rglob("*model-*") if self.partial.exists() else []
+        total = 0
+        for path in shards:
+            try:
+                total += path.stat().st_size
+            except OSError:
+                continue
+        return total
+
+    def begun(self, process: subprocess.Popen[str]) -> None:
+        """Wait until the first shard is on its way."""
+        while not (self.partial.exists() and list(self.partial.rglob("*model-*"))):
+            assert process.poll() is None, "it ended before it was seen"
+            time.sleep(0.002)
+
+    def kill_at(self, part: float, total: int) -> None:
+        """Kill the program when so much is there."""
+        with self.start(parallel=1) as process:
+            while self.written() < part * total:
+                assert process.poll() is None, "it ended before it was killed"
+                time.sleep(0.002)
+            assert not self.target.exists()
+            process.send_signal(signal.SIGKILL)
+
+    def manifest(self) -> dict[str, Any]:
+        """Return the target's manifest."""
+        found: dict[str, Any] = json.loads((self.target / ".gaudi-serve-weights.json").read_text())
+        return found
+
+
+@pytest.fixture(params=["hub", "modelscope"])
+def host(request: Any, tmp_path: Path, hub: Any) -> Host:
+    """A host that fetches with one of the clients."""
+    return Host(tmp_path, {"kind": request.param, "repo": "Qwen/QwQ-32B", "endpoint": hub.url})
+
+
+def alone(host: Host, original: Path) -> None:
+    """Assert that the target is the original, and nothing is left beside it."""
+    assert contents(host.target) == contents(original)
+    assert [path.name for path in host.target.parent.iterdir()] == ["QwQ-32B"]
+    assert {path.name for path in host.target.iterdir()} >= {"config.json", "sub", ".gaudi-serve-weights.json"}
+    assert not {path.name for path in host.target.iterdir()} & {".gaudi-serve-work", ".git", ".cache"}
+
+
+def test_fetched_once_and_verified(host: Host, hub: Any) -> None:
+    assert host.run()["changed"] is True
+    alone(host, hub.root / "Qwen/QwQ-32B" / COMMIT)
+    files = host.manifest()["files"]
+    for name, content in contents(host.target).items():
+        assert files[name]["sha256"] == hashlib.sha256(content).hexdigest()
+    hub.sent.clear()
+    again = host.run()
+    assert (again["changed"], hub.sent) == (False, [])
+    assert host.run(verify="full")["changed"] is False
+    assert hub.sent == []
+
+
+def test_revision_is_recorded(tmp_path: Path, hub: Any) -> None:
+    host = Host(tmp_path, {"kind": "hub", "repo": "Qwen/QwQ-32B", "endpoint": hub.url})
+    assert host.run()["revision"] == COMMIT
+    assert host.manifest()["revision"] == COMMIT
+
+
+@pytest.mark.parametrize("part", [0.1, 0.5, 0.99])
+def test_interrupted_and_taken_up_again(host: Host, hub: Any, part: float) -> None:
+    total = 128 * MIB
+    for number in (1, 2):
+        (hub.root / f"Qwen/QwQ-32B/{COMMIT}/model-{number}.safetensors").write_bytes(noise(total // 2, number))
+    hub.rate = 256 * MIB
+    host.kill_at(part, total)
+    assert not host.target.exists()
+    hub.rate = 0
+    while hub.sending:
+        time.sleep(0.01)
+    before, sent = host.written(), len(hub.sent)
+    assert before < total
+    assert host.run()["changed"] is True
+    alone(host, hub.root / "Qwen/QwQ-32B" / COMMIT)
+    again = sum(length for name, _, length in hub.sent[sent:] if name.startswith("model-"))
+    assert again == total - before
+
+
+def test_flipped_byte_on_the_way_is_never_accepted(host: Host, hub: Any) -> None:
+    hub.corrupt = {"model-2.safetensors"}
+    result = host.run()
+    assert result["failed"]
+    assert "h1: model qwq: model-2.safetensors" in result["msg"]
+    assert not host.target.exists()
+    hub.corrupt = set()
+    hub.sent.clear()
+    assert host.run()["changed"] is True
+    assert hub.fetched() == {"model-2.safetensors"}
+    alone(host, hub.root / "Qwen/QwQ-32B" / COMMIT)
+
+
+def test_flipped_byte_on_the_disk_is_found_and_only_it_is_fetched(host: Host, hub: Any) -> None:
+    host.run()
+    shard = host.target / "model-1.safetensors"
+    stat, content = shard.stat(), bytearray(shard.read_bytes())
+    content[1000] ^= 1
+    shard.write_bytes(content)
+    os.utime(shard, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    hub.sent.clear()
+    assert host.run()["changed"] is False  # the same size and time: only a full look finds it
+    result = host.run(verify="full")
+    assert (result["changed"], result["fetched"]) == (True, ["model-1.safetensors"])
+    assert hub.fetched() == {"model-1.safetensors"}
+    alone(host, hub.root / "Qwen/QwQ-32B" / COMMIT)
+
+
+def test_lost_and_cut_off_files_are_found_without_reading_all(host: Host, hub: Any) -> None:
+    host.run()
+    (host.target / "config.json").unlink()
+    os.truncate(host.target / "model-2.safetensors", 5)
+    hub.sent.clear()
+    assert sorted(host.run()["fetched"]) == ["config.json", "model-2.safetensors"]
+    assert hub.fetched() == {"config.json", "model-2.safetensors"}
+    alone(host, hub.root / "Qwen/QwQ-32B" / COMMIT)
+
+
+def test_touched_file_is_read_and_not_fetched(host: Host, hub: Any) -> None:
+    host.run()
+    os.utime(host.target / "model-2.safetensors")
+    hub.sent.clear()
+    result = host.run()
+    assert (result["changed"], hub.sent) == (True, [])
+    assert host.run()["changed"] is False
+
+
+def test_other_revision_replaces_and_fetches_what_differs(host: Host, hub: Any) -> None:
+    host.run()
+    hub.sent.clear()
+    newer = {**host.job["source"], "revision": "v2"}
+    assert host.run(source=newer)["changed"] is True
+    assert hub.fetched() - {"config.json", "vocab.txt"} == {"model-2.safetensors"}
+    alone(host, hub.root / "Qwen/QwQ-32B" / NEWER)
+
+
+def test_vanished_revision_is_said_and_the_old_one_stays(host: Host, hub: Any) -> None:
+    host.run()
+    result = host.run(source={**host.job["source"], "revision": "v9"})
+    assert result["failed"]
+    assert "v9" in result["msg"] and "h1: model qwq: source" in result["msg"]
+    assert contents(host.target) == contents(hub.root / "Qwen/QwQ-32B" / COMMIT)
+
+
+def test_wrong_token_is_said_and_shown_nowhere(host: Host, hub: Any) -> None:
+    hub.token = "right"  # noqa: S105
+    for token, said in ((TOKEN, "with the token that was given"), ("", "no token was given")):
+        result = host.run(token=token)
+        assert result["failed"]
+        assert f"{said}; see model_weights_tokens.{host.job['source']['kind']}" in result["msg"]
+    assert not host.target.exists()
+    assert host.run(token="right")["changed"] is True
+    assert host.run(token=TOKEN, source={**host.job["source"], "revision": "v2"})["failed"]
+    everything = [path.read_bytes() for path in host.folder.rglob("*") if path.is_file()]
+    assert not any(TOKEN.encode() in content for content in everything)
+
+
+def test_no_token_in_the_process_list(host: Host, hub: Any) -> None:
+    hub.token, hub.rate = TOKEN, MIB
+    with host.start(token=TOKEN) as process:
+        host.begun(process)
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                assert TOKEN.encode() not in path.read_bytes()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+        process.kill()
+
+
+def test_line_that_breaks_is_taken_up(host: Host, hub: Any) -> None:
+    hub.broken, hub.busy = 1, 1
+    assert host.run(retries=4)["changed"] is True
+    alone(host, hub.root / "Qwen/QwQ-32B" / COMMIT)
+
+
+def test_server_that_is_gone_ends_with_one_sentence(host: Host, hub: Any) -> None:
+    result = host.run(source={**host.job["source"], "endpoint": "http://127.0.0.1:9"})
+    assert result["failed"]
+    assert "tried 2 times" in result["msg"]
+
+
+def test_disk_that_fills_up_leaves_nothing_under_the_name(host: Host, hub: Any) -> None:
+    result = host.run(limit=MIB // 2)
+    assert result["failed"]
+    assert not host.target.exists()
+    assert host.run()["changed"] is True
+    alone(host, hub.root / "Qwen/QwQ-32B" / COMMIT)
+
+
+def test_too_small_a_disk_is_refused_before_anything_is_fetched(tmp_path: Path, hub: Any) -> None:
+    host = Host(tmp_path, {"kind": "hub", "repo": "Qwen/QwQ-32B", "endpoint": hub.url})
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=17m", "tmpfs", small], check=False).returncode:
+        pytest.skip("mounting a small file system needs root")
+    try:
+        result = host.run(target=str(small / "QwQ-32B"))
+        assert result["failed"]
+        assert f"h1: model qwq: {small}/QwQ-32B.partial needs 0.00 GiB" in result["msg"]
+        assert "GiB free" in result["msg"]
+        assert hub.sent == []
+        assert not (small / "QwQ-32B").exists()
+    finally:
+        subprocess.run(["umount", small], check=True)
+
+
+def test_conversion_is_reckoned_with(tmp_path: Path, hub: Any) -> None:
+    host = Host(tmp_path, {"kind": "hub", "repo": "Qwen/QwQ-32B", "endpoint": hub.url})
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=19m", "tmpfs", small], check=False).returncode:
+        pytest.skip("mounting a small file system needs root")
+    try:
+        target = str(small / "QwQ-32B")
+        refused = host.run(target=target, converts=True, space_reason=" with its conversion")
+        assert "with its conversion, its file system has" in refused["msg"]
+        assert host.run(target=target)["changed"] is True
+    finally:
+        subprocess.run(["umount", small], check=True)
+
+
+def test_folder_put_there_by_hand_is_taken_as_it_is(host: Host, hub: Any) -> None:
+    model(host.target)
+    (host.target / "model-2.safetensors").write_bytes(b"another one")
+    result = host.run()
+    assert result["changed"] is True
+    assert "is taken as it is" in result["msg"]
+    assert host.run()["changed"] is False
+    assert hub.sent == []
+    full = host.run(verify="full")
+    assert full["fetched"] == ["model-2.safetensors"]
+    alone(host, hub.root / "Qwen/QwQ-32B" / COMMIT)
+
+
+def test_cut_off_between_the_two_renames(host: Host, hub: Any) -> None:
+    host.run()
+    host.target.rename(host.target.with_name("QwQ-32B.old"))
+    hub.sent.clear()
+    assert host.run()["changed"] is False
+    assert hub.sent == []
+    alone(host, hub.root / "Qwen/QwQ-32B" / COMMIT)
+
+
+def test_second_run_waits_for_the_first(host: Host, hub: Any) -> None:
+    hub.rate = 2 * MIB
+    with host.start() as first:
+        host.begun(first)
+        second = host.run()
+        assert first.wait(20) == 0
+    assert second["changed"] is False
+    assert sum(length for name, _, length in hub.sent if name == "model-1.safetensors") == MIB
+
+
+def test_only_wanted_files(host: Host, hub: Any) -> None:
+    host.run(source={**host.job["source"], "include": ["*.json", "*.safetensors"], "exclude": ["model-2*"]})
+    assert sorted(contents(host.target)) == ["config.json", "model-1.safetensors"]
+
+
+# A git repository with git-lfs
+
+
+def git(*words: str, cwd: Path) -> str:
+    """Run git without the machine's own settings."""
+    settings = {"GIT_CONFIG_GLOBAL": "/dev/null", "HOME": str(cwd), "GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b"}
+    settings |= {"GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@b"}
+    done = subprocess.run(
+        ["git", *words], cwd=cwd, env={**os.environ, **settings}, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> Path:
+    """Make a bare repository whose shards git-lfs keeps, and a second commit with another shard."""
+    if not shutil.which("git-lfs"):
+        pytest.skip("git-lfs is not installed; make deps installs it")
+    bare, clone = tmp_path / "remote.git", tmp_path / "clone"
+    bare.mkdir()
+    git("init", "--quiet", "--bare", "-b", "main", ".", cwd=bare)
+    git("clone", "--quiet", f"file://{bare}", "clone", cwd=tmp_path)
+    git("lfs", "install", "--local", cwd=clone)
+    git("lfs", "track", "*.safetensors", cwd=clone)
+    model(clone / "x")
+    for path in (clone / "x").iterdir():
+        path.rename(clone / path.name)
+    (clone / "x").rmdir()
+    for number in (1, 2):
+        git("add", "--all", cwd=clone)
+        git("commit", "--quiet", "-m", str(number), cwd=clone)
+        git("tag", f"v{number}", cwd=clone)
+        git("push", "--quiet", "--tags", "origin", "HEAD:main", cwd=clone)
+        if number == 1:
+            (clone / "model-2.safetensors").write_bytes(noise(MIB, 9))
+    return bare
+
+
+@pytest.fixture
+def git_host(tmp_path: Path, remote: Path) -> Host:
+    """A host that clones."""
+    return Host(tmp_path, {"kind": "git", "url": f"file://{remote}", "revision": "v1"})
+
+
+def original(host: Host) -> dict[str, bytes]:
+    """Return what the first commit holds."""
+    expected = contents(model(host.folder / "expected"))
+    return {**expected, ".gitattributes": b"*.safetensors filter=lfs diff=lfs merge=lfs -text\n"}
+
+
+def test_git_lfs_is_fetched_once(git_host: Host, remote: Path) -> None:
+    result = git_host.run()
+    assert result["changed"] is True, result
+    assert result["revision"] == git("rev-parse", "v1", cwd=remote)
+    assert contents(git_host.target) == original(git_host)
+    assert not (git_host.target / ".git").exists()
+    remote.rename(remote.with_name("away"))
+    assert git_host.run()["changed"] is False
+    assert git_host.run(verify="full")["changed"] is False
+
+
+def test_git_lfs_interrupted(git_host: Host) -> None:
+    for seen in (git_host.partial.exists, lambda: git_host.written() > 0):
+        until(git_host, seen)
+        assert not git_host.target.exists()
+    assert git_host.run()["changed"] is True
+    assert contents(git_host.target) == original(git_host)
+
+
+def until(host: Host, seen: Callable[[], bool]) -> None:
+    """Start the program and kill it, and what it has started, as soon as something is seen."""
+    with host.start() as process:
+        while not seen() and process.poll() is None:
+            time.sleep(0.001)
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_git_lfs_repairs_one_file(git_host: Host, remote: Path) -> None:
+    git_host.run()
+    os.truncate(git_host.target / "model-1.safetensors", 7)
+    # Nothing else can come: the store lacks it now.
+    other = hashlib.sha256(noise(MIB, 2)).hexdigest()
+    (remote / "lfs/objects" / other[:2] / other[2:4] / other).unlink()
+    result = git_host.run()
+    assert result.get("fetched") == ["model-1.safetensors"], result
+    assert contents(git_host.target) == original(git_host)
+
+
+def test_git_flipped_byte_in_the_store(git_host: Host, remote: Path) -> None:
+    oid = hashlib.sha256(noise(MIB, 1)).hexdigest()
+    stored = remote / "lfs/objects" / oid[:2] / oid[2:4] / oid
+    stored.chmod(0o644)
+    content = bytearray(stored.read_bytes())
+    content[77] ^= 1
+    stored.write_bytes(content)
+    result = git_host.run()
+    assert result["failed"]
+    assert not git_host.target.exists()
+
+
+def test_git_without_such_a_revision_or_repository(git_host: Host) -> None:
+    url = git_host.job["source"]["url"]
+    result = git_host.run(source={"kind": "git", "url": url, "revision": "v9"})
+    assert f"{url} has no revision v9" in result["msg"]
+    result = git_host.run(source={"kind": "git", "url": "file:///nowhere.git"})
+    assert result["failed"]
+    assert "/nowhere.git" in result["msg"]
+    assert not git_host.target.exists()
+
+
+# A folder of the host
+
+
+@pytest.fixture
+def path_host(tmp_path: Path) -> Host:
+    """A host that copies from a folder."""
+    return Host(tmp_path, {"kind": "path", "path": str(model(tmp_path / "nfs"))})
+
+
+def test_path_is_copied_once(path_host: Host) -> None:
+    assert path_host.run()["changed"] is True
+    alone(path_host, path_host.folder / "nfs")
+    assert path_host.run()["changed"] is False
+
+
+def test_path_that_is_not_mounted(path_host: Host) -> None:
+    result = path_host.run(source={"kind": "path", "path": "/not/mounted"})
+    assert "/not/mounted is no folder on this host; is it mounted?" in result["msg"]
+    assert not path_host.target.exists()
+
+
+@pytest.mark.parametrize("part", [0.1, 0.5, 0.99])
+def test_path_copy_that_broke_off_is_completed(path_host: Host, part: float) -> None:
+    shard = (path_host.folder / "nfs/model-1.safetensors").read_bytes()
+    beginning = path_host.partial / ".gaudi-serve-work/parts" / f"model-1.safetensors.{MIB}"
+    beginning.parent.mkdir(parents=True)
+    beginning.write_bytes(shard[: int(MIB * part)])
+    assert path_host.run()["changed"] is True
+    alone(path_host, path_host.folder / "nfs")
+
+
+def test_path_wrong_beginning_is_not_continued(path_host: Host) -> None:
+    beginning = path_host.partial / ".gaudi-serve-work/parts" / f"model-1.safetensors.{MIB}"
+    beginning.parent.mkdir(parents=True)
+    beginning.write_bytes(b"x" * 1000)
+    assert path_host.run()["changed"] is True
+    alone(path_host, path_host.folder / "nfs")
+
+
+def test_path_repairs_from_the_source(path_host: Host) -> None:
+    path_host.run()
+    os.truncate(path_host.target / "model-2.safetensors", 7)
+    assert path_host.run()["fetched"] == ["model-2.safetensors"]
+    alone(path_host, path_host.folder / "nfs")
+
+
+def test_names_that_leave_the_folder_are_refused() -> None:
+    sys.path.insert(0, str(PROGRAM.parent))
+    import weights_common
+
+    for name in ("../x", "/etc/passwd", "a/../../b", "a//b", ".gaudi-serve-work/x", ""):
+        with pytest.raises(weights_common.Trouble):
+            weights_common.safe_name(name)
+    assert weights_common.safe_name("a/b.json") == "a/b.json"

@@ -1,0 +1,202 @@
+"""What is wanted of weights, what is there, and what is left to do."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gaudi_serve.checks import host_problems
+from gaudi_serve.errors import InputError
+from gaudi_serve.observe_weights import observe
+from gaudi_serve.spec import findings
+from gaudi_serve.weights import (
+    source_problem,
+    weights_changes,
+    weights_folders,
+    weights_lines,
+    weights_refusal,
+    weights_sources,
+)
+
+HUB = {"kind": "hub", "repo": "Qwen/QwQ-32B"}
+R1 = {"name": "r1", "weights": "/data/R1-G2", "image": "i", "source": {**HUB, "convert": "g2"}}
+
+
+def sources(**source: Any) -> list[dict[str, Any]]:
+    """Return one model with a source."""
+    model = {"name": "m", "weights": "/data/M", "image": "i", "source": {**HUB, **source}}
+    return weights_sources([model], {}, {})
+
+
+def record(**source: Any) -> dict[str, Any]:
+    """Return the state of a folder that is whole."""
+    return {"exists": True, "config": True, "damaged": [], "leftovers": [], "manifest": {"source": {**HUB, **source}}}
+
+
+def steps(models: list[dict[str, Any]], folders: dict[str, Any], verify: str = "quick") -> list[tuple[str, str]]:
+    """Return the steps that are due."""
+    changes = weights_changes(models, {"folders": folders}, verify)
+    return [(job["step"], job["target"]) for job in changes["jobs"]]
+
+
+@pytest.mark.parametrize(
+    ("source", "allowed"),
+    [
+        ("hub", "a mapping, such as {kind: hub, repo: Qwen/QwQ-32B}"),
+        ({"kind": "s3"}, "a kind of hub, modelscope, git, path, which 's3' is not"),
+        ({"kind": "hub"}, "with kind hub a key repo: owner/name"),
+        ({**HUB, "repo": "../x"}, "with kind hub a key repo: owner/name"),
+        (
+            {"kind": "git", "url": "https://user:secret@host/x.git"},
+            "with kind git a key url: an address without a token",
+        ),
+        ({"kind": "path", "path": "nfs"}, "with kind path a key path: a path"),
+        ({**HUB, "revision": "--upload-pack=x"}, "a revision that is a quoted text without blanks and tokens"),
+        ({**HUB, "revision": 5}, "a revision that is a quoted text without blanks and tokens"),
+        ({**HUB, "include": "*.json"}, "a list of file patterns as include, such as ['*.safetensors', '*.json']"),
+        ({**HUB, "convert": "g3"}, "convert: g2, or none"),
+        ({**HUB, "calibrate": "yes"}, "calibrate: true or false"),
+        ({**HUB, "folder": "x"}, "a folder that is an absolute path"),
+        ({**HUB, "measurement": {"repo": 1}}, "a measurement that is a source: with kind hub a key repo: owner/name"),
+    ],
+)
+def test_wrong_source_is_refused_with_this_sentence(source: Any, allowed: str) -> None:
+    assert source_problem(source) == allowed
+    found = findings({"name": "m", "weights": "/data/M", "source": source})
+    # Shown nowhere: it may hold the very token that is refused.
+    assert found == [("source", "(hidden)", allowed)]
+
+
+def test_misspelt_key_of_a_source_is_named() -> None:
+    assert "which token is not" in str(source_problem({**HUB, "token": "x"}))
+
+
+def test_good_sources() -> None:
+    for source in (
+        {**HUB, "revision": "main", "endpoint": "https://hf-mirror.com", "include": ["*.json"]},
+        {"kind": "modelscope", "repo": "Qwen/QwQ-32B", "convert": "g2", "measurement": {"repo": "Yi30/x"}},
+        {"kind": "git", "url": "https://www.modelscope.cn/Qwen/QwQ-32B.git"},
+        {"kind": "git", "url": "git@example.net:a/b.git"},
+        {"kind": "path", "path": "/nfs/QwQ-32B", "calibrate": True},
+    ):
+        assert source_problem(source) is None, source
+
+
+def test_model_with_a_source_need_not_be_there_yet() -> None:
+    host = {"accelerator": "gaudi", "weights": {"/data/M": None}, "services": {}, "ports": {}}
+    spec = {"name": "m", "weights": "/data/M", "image": "i", "port": 1, "launch_profile": "vllm"}
+    assert [key for key, _, _ in host_problems(spec, host)] == ["weights"]
+    assert host_problems({**spec, "source": HUB}, host) == []
+
+
+def test_catalog_mirrors_and_shared_folders() -> None:
+    catalog = {"qwq": {"weights": "/data/M/", "source": HUB}}
+    models = [{"name": "a", "model": "qwq"}, {"name": "b", "model": "qwq"}, {"name": "c", "weights": "/data/C"}]
+    found = weights_sources(models, catalog, {"image": "i"}, {"hub": "https://mirror"})
+    assert found == [{"name": "a", "weights": "/data/M", "image": "i", "source": {**HUB, "endpoint": "https://mirror"}}]
+    models[1] = {"name": "b", "weights": "/data/M", "source": {**HUB, "revision": "v2"}}
+    with pytest.raises(InputError, match=r"model b: source: .* differs from that of model a"):
+        weights_sources(models, catalog, {})
+    assert weights_sources("x", {}, {}) == []
+
+
+def test_what_is_due() -> None:
+    models = sources()
+    assert steps(models, {"/data/M": {"exists": False}}) == [("fetch", "/data/M")]
+    assert steps(models, {"/data/M": record()}) == []
+    assert steps(models, {"/data/M": record()}, "full") == [("fetch", "/data/M")]
+    for state in (
+        {**record(), "damaged": ["x"]},
+        {**record(), "leftovers": ["/data/M.old"]},
+        {**record(), "manifest": None},
+        record(revision="v1"),
+    ):
+        assert steps(models, {"/data/M": state}) == [("fetch", "/data/M")], state
+    adopted = {**record(), "manifest": {"source": {"kind": "adopted"}}}
+    assert steps(models, {"/data/M": adopted}) == []
+
+
+def test_conversion_comes_after_its_original_and_outlives_it() -> None:
+    models = weights_sources([R1], {}, {})
+    assert weights_folders(models) == ["/data/R1", "/data/R1-G2"]
+    both = [("fetch", "/data/R1"), ("convert", "/data/R1-G2")]
+    assert steps(models, {}) == both
+    converted = {**record(), "manifest": {"source": {"kind": "convert", "convert": "g2", "of": HUB}}}
+    assert steps(models, {"/data/R1-G2": converted}) == []
+    assert steps(models, {"/data/R1": record()}) == both[1:]
+    assert steps(models, {"/data/R1-G2": {**converted, "damaged": ["x"]}, "/data/R1": record()}) == both[1:]
+
+
+def test_measurement_files_and_calibration() -> None:
+    models = sources(measurement={"repo": "Yi30/x", "folder": "/data/x"}, calibrate=True)
+    assert steps(models, {"/data/M": record()}) == [("measure", "/data/x"), ("calibrate", "/data/M-calibration")]
+    lines = weights_lines(weights_changes(models, {"folders": {}}), "h1")
+    assert lines[0] == "h1: model m: bring Qwen/QwQ-32B (hub) as /data/M: it is not there"
+    assert lines[2] == "h1: model m: calibrate /data/M (calibrate) as /data/M-calibration: it is not there"
+
+
+@pytest.mark.parametrize(
+    ("changed", "device", "message"),
+    [
+        ({}, "HL-325L", "h1: model r1: source.convert 'g2': is for Gaudi2; this host has HL-325L (Gaudi3)"),
+        ({}, "HL-338", "(Gaudi3), which serves the original weights"),
+        ({}, "HL-999", "is for Gaudi2 (HL-225, HL-288), and this host has HL-999"),
+        ({"weights": "/data/R1"}, "HL-225", "weights must end in -G2, or source.folder name the original's"),
+        ({"image": None}, "HL-225", "needs the model's image, whose script converts"),
+    ],
+)
+def test_conversion_is_refused(changed: dict[str, Any], device: str, message: str) -> None:
+    reasons = weights_refusal(weights_sources([{**R1, **changed}], {}, {}), {"folders": {}}, "h1", device)
+    assert len(reasons) == 1
+    assert message in reasons[0]
+
+
+def test_conversion_on_gaudi2_is_not_refused() -> None:
+    for device in ("HL-225", "HL-225B", "HL-288", None):
+        assert weights_refusal(weights_sources([R1], {}, {}), {"folders": {}}, "h1", device) == []
+
+
+def test_unknown_files_are_not_touched() -> None:
+    state = {"exists": True, "manifest": None, "config": False}
+    reasons = weights_refusal(sources(), {"folders": {"/data/M": state}}, "h1")
+    assert reasons[0].startswith("h1: model m: weights '/data/M': holds files, but no config.json")
+    own = weights_sources([{**R1, "weights": "/data/M", "source": {"kind": "path", "path": "/data/M"}}], {}, {})
+    assert "is the model's own folder, and not there" in weights_refusal(own, {"folders": {}}, "h1")[0]
+
+
+def test_folders_are_observed_without_reading_weights(tmp_path: Path) -> None:
+    folder = tmp_path / "M"
+    live = observe([str(folder)], str(tmp_path / "venv"))
+    assert live["folders"][str(folder)]["exists"] is False
+    assert live["folders"][str(folder)]["free_bytes"] > 0
+    assert live["tools"]["clients"] == ""
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "gone.safetensors"}}))
+    state = observe([str(folder)], "")["folders"][str(folder)]
+    assert (state["config"], state["manifest"], state["damaged"]) == (True, None, ["gone.safetensors"])
+    files = {}
+    for path in folder.iterdir():
+        files[path.name] = {"size": path.stat().st_size, "mtime_ns": path.stat().st_mtime_ns, "sha256": None}
+    (folder / ".gaudi-serve-weights.json").write_text(json.dumps({"source": HUB, "files": files}))
+    (tmp_path / "M.partial").mkdir()
+    state = observe([str(folder)], "")["folders"][str(folder)]
+    assert (state["damaged"], state["leftovers"]) == ([], [str(tmp_path / "M.partial")])
+    os.utime(folder / "config.json", ns=(1, 1))
+    assert observe([str(folder)], "")["folders"][str(folder)]["damaged"] == ["config.json"]
+
+
+def test_the_catalogs_source_gives_way_to_a_folder_that_was_put_there_by_hand() -> None:
+    catalog = {"x": {"weights": "/data/x", "source": {"kind": "hub", "repo": "a/x"}}}
+    wish = [{"name": "m", "model": "x"}]
+    assert len(weights_sources(wish, catalog, {})) == 1
+    assert len(weights_sources(wish, catalog, {}, here={"/data/x": None})) == 1
+    assert weights_sources(wish, catalog, {}, here={"/data/x": {"config": {}, "recorded": False}}) == []
+    assert len(weights_sources(wish, catalog, {}, here={"/data/x": {"config": {}, "recorded": True}})) == 1
+    own = [{**wish[0], "source": {"kind": "hub", "repo": "a/y"}, "image": "i"}]
+    images = [{"alias": "i", "name": "i:1"}]
+    (one,) = weights_sources(own, catalog, {}, here={"/data/x": {"recorded": False}}, images=images)
+    assert (one["source"]["repo"], one["image"]) == ("a/y", "i:1")
