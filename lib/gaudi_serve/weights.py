@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .errors import refusal
@@ -88,25 +88,29 @@ def weights_sources(
         One ``{name, weights, image, source}`` for each folder; models that share a folder share it.
     """
     found: dict[str, dict[str, Any]] = {}
-    mirrors = endpoints or {}
     names = {entry["alias"]: entry["name"] for entry in images if "alias" in entry}
+    for full in _to_bring(models, catalog, defaults, here or {}):
+        source = _mirrored(full["source"], endpoints or {})
+        name, path = str(full.get("name")), str(full["weights"]).rstrip("/")
+        if path in found and found[path]["source"] != source:
+            allowed = f"differs from that of model {found[path]['name']}, which has the same weights {path}"
+            raise refusal(f"model {name}", "source", full["source"], allowed)
+        image = names.get(full.get("image"), full.get("image"))
+        found.setdefault(path, {"name": name, "weights": path, "image": image, "source": source})
+    return list(found.values())
+
+
+def _to_bring(
+    models: Any, catalog: Mapping[str, Any], defaults: Mapping[str, Any], here: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """Yield the models that have a source, whole; what is wrong with the others, the plan says."""
     for given in models if isinstance(models, list) else []:
         if not isinstance(given, Mapping):
             continue
         entry = catalog.get(given.get("model") or "", {}) if isinstance(given.get("model"), str) else {}
         full = {**defaults, **entry, **given}
-        if not full.get("source") or not full.get("weights") or _by_hand(given, full, here or {}):
-            continue
-        source = _mirrored(full["source"], mirrors)
-        name, path = str(full.get("name")), str(full["weights"]).rstrip("/")
-        if path in found and found[path]["source"] != source:
-            allowed = f"differs from that of model {found[path]['name']}, which has the same weights {path}"
-            raise refusal(f"model {name}", "source", full["source"], allowed)
-        found.setdefault(
-            path,
-            {"name": name, "weights": path, "image": names.get(full.get("image"), full.get("image")), "source": source},
-        )
-    return list(found.values())
+        if full.get("source") and full.get("weights") and not _by_hand(given, full, here):
+            yield full
 
 
 def _by_hand(given: Mapping[str, Any], full: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
