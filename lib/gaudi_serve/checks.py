@@ -10,7 +10,7 @@ from .shape import Problem, shape_problems
 Spec = Mapping[str, Any]
 
 
-def host_problems(spec: Spec, host: Mapping[str, Any]) -> list[Problem]:
+def host_problems(spec: Spec, host: Mapping[str, Any], weights_come: bool) -> list[Problem]:
     """Return what is wrong with a model before its cards are known."""
     problems: list[Problem] = []
     # A stopped model's port may be somebody else's by now.
@@ -27,7 +27,7 @@ def host_problems(spec: Spec, host: Mapping[str, Any]) -> list[Problem]:
         problems.append(("image", None, allowed))
     if host.get("accelerator") == "cpu":
         problems += _cpu_problems(spec)
-    missing = _weights_problems(spec, host.get("weights") or {})
+    missing = _weights_problems(spec, host.get("weights") or {}, weights_come)
     config = model_config(spec, host)
     return problems + (missing or shape_problems(spec, config, gaudi=host.get("accelerator") != "cpu"))
 
@@ -54,13 +54,15 @@ def _cpu_problems(spec: Spec) -> list[Problem]:
     return problems
 
 
-def _weights_problems(spec: Spec, weights: Mapping[str, Any]) -> list[Problem]:
+def _weights_problems(spec: Spec, weights: Mapping[str, Any], come: bool) -> list[Problem]:
     path = spec["weights"]
     # What has a source is brought before it is served, and completed where it is not whole.
-    if path not in weights or spec.get("source"):
+    if path not in weights or (spec.get("source") and come):
         return []
     if weights[path] is None:
-        return [("weights", path, "holds no readable config.json on this host; put the model there first")]
+        bring = "playbooks/weights.yml brings it from its source"
+        remedy = bring if spec.get("source") else "put the model there first"
+        return [("weights", path, f"holds no readable config.json on this host; {remedy}")]
     if not weights[path]["bytes"]:
         return [("weights", path, "holds no *.safetensors files on this host; is the download complete?")]
     return []

@@ -37,6 +37,7 @@ def vllm_plan(
     release: str = "1.21.3",
     host_nics: bool = False,
     images: Sequence[Mapping[str, Any]] = (),
+    weights_come: bool = True,
 ) -> dict[str, Any]:
     """Plan the models of one host.
 
@@ -49,6 +50,7 @@ def vllm_plan(
         release: release of the driver and of the serving image, such as 1.21.3.
         host_nics: the machine has NICs for traffic between cards (matters on Gaudi2E only).
         images: what filter vllm_images returned; a model may name a built image without its tag.
+        weights_come: weights with a ``source`` need not be there yet, since a later stage brings them.
 
     Returns:
         ``{models: [...], errors: [...], warnings: [...]}``. A user's mistake never raises.
@@ -60,7 +62,8 @@ def vllm_plan(
     names = {entry["alias"]: entry["name"] for entry in images if "alias" in entry}
     specs = [{**spec, "image": names.get(spec.get("image"), spec.get("image"))} for spec in specs]
     errors += _duplicates(specs, host_name)
-    errors += [finding_error(host_name, spec, *problem) for spec in specs for problem in host_problems(spec, host)]
+    found = [(spec, problem) for spec in specs for problem in host_problems(spec, host, weights_come)]
+    errors += [finding_error(host_name, spec, *problem) for spec, problem in found]
     planned, more = _placed(specs, errors, host, host_name, host_nics, release)
     warnings = [f"{host_name}: model {model['name']}: {text}" for model in planned for text in model["warnings"]]
     return {"models": planned, "errors": errors + more, "warnings": warnings}

@@ -207,3 +207,11 @@ def test_weights_are_listed_whatever_else_is_wrong() -> None:
 def test_models_that_are_no_list() -> None:
     plan = vllm_plan({"name": "a"}, gaudi_host(), host_name="gaudi01")
     assert plan["errors"][0]["message"] == "gaudi01: model ?: vllm_models {'name': 'a'}: must be a list of models"
+
+
+def test_weights_with_a_source_need_only_be_there_where_no_stage_brings_them() -> None:
+    host = gaudi_host(weights={"/data/QwQ-32B": None})
+    wish = model(source={"kind": "path", "path": "/mnt/QwQ-32B"})
+    assert vllm_plan([wish], host)["errors"] == []
+    (error,) = vllm_plan([wish], host, weights_come=False)["errors"]
+    assert error["message"].endswith("on this host; playbooks/weights.yml brings it from its source")
