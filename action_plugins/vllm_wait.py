@@ -9,6 +9,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 display = Display()
+LINE = 300  # characters shown of a line of the journal
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no type information
@@ -73,11 +74,12 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         for name, text in problems:
             count = str(self._task.args.get("journal_lines", 30))
             argv = ["journalctl", "-u", f"vllm-{name}", "-n", count, "-o", "cat", "--no-pager"]
-            journal = self._execute_module(
-                "ansible.legacy.command", {"_raw_params": None, "argv": argv}, task_vars=task_vars
-            )
+            journal = self._execute_module("ansible.legacy.command", {"argv": argv}, task_vars=task_vars)
+            said = journal.get("stdout") or journal.get("stderr") or journal.get("msg", "")
             lines.append(f"{host}: model {name} does not serve: {text}")
-            lines.append(f"the last lines of journalctl -u vllm-{name}:\n{journal.get('stdout', '')}")
+            lines.append(f"the last lines of journalctl -u vllm-{name}:")
+            # vLLM prints all its arguments in one line.
+            lines += [line if len(line) <= LINE else f"{line[:LINE]}…" for line in str(said).splitlines()]
         return lines
 
 

@@ -122,6 +122,9 @@ def _unit_changes(
         secret = str(unit["secret_mtime"]) if has_secret and unit.get("secret_mtime") else ""
         if container.get("digest") != model["digest"] or (container.get("secret_mtime") or "") != secret:
             changes["restart"].append(name)
+    elif str(unit.get("status", "")).startswith("failed before"):
+        # Between two tries, with what was read before it: who runs again has mended something, and need not wait.
+        changes["restart"].append(name)
     passed = set((unit.get("smoke") or {}).get("kinds", []))
     if name in changes["start"] or name in changes["restart"] or not set(model["smoke"]) <= passed:
         changes["smoke"].append(name)

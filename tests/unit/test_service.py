@@ -77,6 +77,10 @@ def test_virgin_host_gets_everything(models: list[dict[str, Any]]) -> None:
         ({"state": "failed", "container": None, "smoke": None}, {"start": ["qwq"], "wait": ["qwq"]}),
         ({"enabled": False}, {"start": ["qwq"]}),
         ({"state": "activating", "container": None, "smoke": None}, {"start": [], "restart": [], "wait": ["qwq"]}),
+        (
+            {"state": "activating", "container": None, "status": "failed before; next try in 80 s"},
+            {"start": [], "restart": ["qwq"], "wait": ["qwq"]},
+        ),
         ({"smoke": None}, {"start": [], "restart": [], "smoke": ["qwq"]}),
         ({"env_sha256": "x"}, {"start": [], "restart": [], "reload": False}),
         ({"unit_sha256": "x"}, {"start": [], "restart": [], "reload": True}),

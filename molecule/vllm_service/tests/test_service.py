@@ -223,6 +223,7 @@ def test_server_that_cannot_start_ends_the_run_with_its_journal(playbook: Any, u
     text = " ".join(run.text.split())
     assert "model qwq-32b does not serve: it failed 2 times" in text
     assert "the last lines of journalctl -u vllm-qwq-32b" in text
+    assert "gaudi-serve: the server ended with status" in text
     assert unit("qwen2.5-7b", "ActiveState") == "active"
     mended = playbook("playbooks/models.yml")
     assert mended.status == 0, mended.text
