@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from .shape import Problem, shape_problems
+from .spec import OWN_KEYS
+from .vllm_options import OPTION_NAMES, option_names
 
 Spec = Mapping[str, Any]
 
 
-def host_problems(spec: Spec, host: Mapping[str, Any], weights_come: bool) -> list[Problem]:
+def host_problems(spec: Spec, host: Mapping[str, Any], release: str, weights_come: bool) -> list[Problem]:
     """Return what is wrong with a model before its cards are known."""
     problems: list[Problem] = []
     # A stopped model's port may be somebody else's by now.
@@ -27,6 +29,7 @@ def host_problems(spec: Spec, host: Mapping[str, Any], weights_come: bool) -> li
         problems.append(("image", None, allowed))
     if host.get("accelerator") == "cpu":
         problems += _cpu_problems(spec)
+    problems += _option_problems(spec, str(host.get("accelerator")), release)
     missing = _weights_problems(spec, host.get("weights") or {}, weights_come)
     config = model_config(spec, host)
     return problems + (missing or shape_problems(spec, config, gaudi=host.get("accelerator") != "cpu"))
@@ -52,6 +55,16 @@ def _cpu_problems(spec: Spec) -> list[Problem]:
     if spec.get("module_ids"):
         problems.append(("module_ids", spec["module_ids"], "are Gaudi cards, of which this CPU host has none"))
     return problems
+
+
+def _option_problems(spec: Spec, accelerator: str, release: str) -> list[Problem]:
+    known = option_names(accelerator, release) | OWN_KEYS
+    vllm = "vLLM for CPUs" if accelerator == "cpu" else f"the vLLM of release {release}"
+    return [
+        (key, value, f"is no option of {vllm}")
+        for key, value in spec.items()
+        if key in OPTION_NAMES and key not in known
+    ]
 
 
 def _weights_problems(spec: Spec, weights: Mapping[str, Any], come: bool) -> list[Problem]:

@@ -18,12 +18,25 @@ BASES = {
     "1.23": "ubuntu22.04/habanalabs/pytorch-installer-2.9.0",
 }
 REGISTRY = "vault.habana.ai/gaudi-docker"
-VLLM = {"repository": "https://github.com/HabanaAI/vllm-fork", "branch": "aice/v1.21.0", "folder": "/opt/vllm-fork"}
-LIBFABRIC = "1.20.0"
+HABANA = "https://github.com/HabanaAI"
+# Where the parts come from, and go to, unless told otherwise. None of these says a commit: that is the user's to pin.
+SOURCES = {
+    "vllm": {"repository": f"{HABANA}/vllm-fork", "branch": "aice/v1.21.0", "folder": "/opt/vllm-fork"},
+    "extension": {"repository": f"{HABANA}/vllm-hpu-extension", "folder": "/opt/extension"},
+    "inc": {"repository": "https://github.com/intel/neural-compressor", "folder": "/opt/inc"},
+    "hccl_ofi_wrapper": {
+        "repository": f"{HABANA}/hccl_ofi_wrapper",
+        "branch": "main",
+        "folder": "/opt/hccl_ofi_wrapper",
+    },
+}
+LIBFABRIC = {
+    "url": "https://github.com/ofiwg/libfabric/releases/download/v1.20.0/libfabric-1.20.0.tar.bz2",
+    "sha256": "7fbbaeb0e15c7c4553c0ac5f54e4ef7aecaff8a669d4ba96fa04b0fc780b9ddc",
+}
 SOURCE = re.compile(r"(https?|git|file|ssh)://[\w.@:/~+-]+")
 BRANCH, COMMIT, RELEASE = re.compile(r"[\w./+-]+"), re.compile(r"[0-9a-f]{40}"), re.compile(r"\d+\.\d+\.\d+")
-PARTS = ("vllm", "extension", "inc")
-KEYS = {"base", "release", *PARTS, "multimodal", "audio", "host_nics"}
+KEYS = {"base", "release", "libfabric", "multimodal", "audio", *SOURCES}
 
 CHECKOUT = """\
 RUN git clone --branch {branch} {repository} {folder} && git -C {folder} checkout --detach {commit} \\
@@ -33,20 +46,22 @@ INSTALL = {
     "vllm": "RUN pip install -r {folder}/requirements-hpu.txt && VLLM_TARGET_DEVICE=hpu pip install -e {folder}\n",
     "extension": "RUN pip install -e {folder}\n",
     "inc": "RUN cd {folder} && python setup.py pt develop\n",
+    # Jobs of more than four cards between boxes or Gaudi2E groups go over host NICs.
+    "hccl_ofi_wrapper": """\
+RUN cd {folder} && make -j && cp libhccl_ofi_wrapper.so /usr/lib/habanalabs/ && ldconfig
+""",
 }
+FABRIC = """\
+RUN curl -fsSL --output /tmp/libfabric.tar.bz2 {url} \\
+    && echo '{sha256}  /tmp/libfabric.tar.bz2' | sha256sum --check --strict - \\
+    && mkdir /tmp/libfabric && tar -xjf /tmp/libfabric.tar.bz2 -C /tmp/libfabric --strip-components=1 \\
+    && cd /tmp/libfabric && ./configure --prefix=/opt/libfabric --with-synapseai=/usr && make -j && make install \\
+    && rm -rf /tmp/libfabric /tmp/libfabric.tar.bz2
+ENV LIBFABRIC_ROOT=/opt/libfabric LD_LIBRARY_PATH=/opt/libfabric/lib:$LD_LIBRARY_PATH
+"""
 # From the manual: Pillow with vector instructions for pictures, vLLM's libraries for sound.
 MULTIMODAL = 'RUN pip uninstall --yes pillow && CC="cc -mavx2" pip install --upgrade --force-reinstall pillow-simd\n'
 AUDIO = "RUN pip install 'vllm[audio]'\n"
-# Jobs of more than four cards between boxes or Gaudi2E groups go over host NICs.
-HOST_NICS = f"""\
-RUN curl -fsSL https://github.com/ofiwg/libfabric/releases/download/v{LIBFABRIC}/libfabric-{LIBFABRIC}.tar.bz2 \\
-      | tar -xj -C /tmp && cd /tmp/libfabric-{LIBFABRIC} \\
-    && ./configure --prefix=/opt/libfabric --with-synapseai=/usr && make -j && make install \\
-    && rm -rf /tmp/libfabric-{LIBFABRIC}
-ENV LIBFABRIC_ROOT=/opt/libfabric LD_LIBRARY_PATH=/opt/libfabric/lib:$LD_LIBRARY_PATH
-RUN git clone https://github.com/HabanaAI/hccl_ofi_wrapper.git /opt/hccl_ofi_wrapper && cd /opt/hccl_ofi_wrapper \\
-    && make -j && cp libhccl_ofi_wrapper.so /usr/lib/habanalabs/ && ldconfig
-"""
 
 
 def vllm_images(images: Sequence[Mapping[str, Any]], release: str = "1.21.3") -> list[Entry]:
@@ -54,8 +69,9 @@ def vllm_images(images: Sequence[Mapping[str, Any]], release: str = "1.21.3") ->
 
     Args:
         images: entries of ``vllm_images``. One with ``build: gaudi`` and a name without a tag is made
-            from its ``recipe``: ``release``, ``base``, ``vllm``, ``extension``, ``inc`` (each
-            ``repository``, ``branch``, ``commit``, ``folder``), ``multimodal``, ``audio``, ``host_nics``.
+            from its ``recipe``: ``release``, ``base``, ``vllm``, ``extension``, ``inc``, ``hccl_ofi_wrapper``
+            (each ``repository``, ``branch``, ``commit``, ``folder``), ``libfabric`` (``url``, ``sha256``),
+            ``multimodal``, ``audio``.
         release: release of driver and serving image, for recipes that name none.
 
     Returns:
@@ -88,12 +104,14 @@ def dockerfile(alias: str, recipe: Mapping[str, Any], release: str) -> str:
         InputError: for a release without a known base image, or a part that is not pinned.
     """
     text = f"FROM {_base(alias, recipe, release)}\nWORKDIR /workspace\nARG PIP_INDEX_URL\n"
-    for part in PARTS:
-        given = recipe.get(part) or ({} if part == "vllm" else None)
-        if given is not None:
-            source = _source(alias, part, given)
+    if "libfabric" in recipe or "hccl_ofi_wrapper" in recipe:
+        text += FABRIC.format(**_download(alias, recipe.get("libfabric") or {}))
+    for part in SOURCES:
+        given = recipe.get(part)
+        if part == "vllm" or given is not None:
+            source = _source(alias, part, {} if given is None else given)
             text += CHECKOUT.format(**source) + INSTALL[part].format(**source)
-    for key, lines in (("multimodal", MULTIMODAL), ("audio", AUDIO), ("host_nics", HOST_NICS)):
+    for key, lines in (("multimodal", MULTIMODAL), ("audio", AUDIO)):
         if recipe.get(key, False) is True:
             text += lines
         elif recipe.get(key, False) is not False:
@@ -115,19 +133,36 @@ def _base(alias: str, recipe: Mapping[str, Any], release: str) -> str:
 def _source(alias: str, part: str, given: Any) -> dict[str, str]:
     if not isinstance(given, Mapping):
         raise _refusal(alias, f"recipe.{part}", given, "a mapping of repository, branch, commit, folder")
-    source = {"folder": f"/opt/{part}", **(VLLM if part == "vllm" else {}), **given}
+    source = {**SOURCES[part], **given}
     allowed = {
         "repository": (SOURCE, "an address of a git repository"),
         "branch": (BRANCH, "a branch or tag"),
         "commit": (COMMIT, f"40 hexadecimal digits, such as 'git ls-remote {source.get('repository')}' shows"),
         "folder": (re.compile(r"/[\w./-]+"), "an absolute path"),
     }
+    return _checked(alias, part, source, allowed)
+
+
+def _download(alias: str, given: Any) -> dict[str, str]:
+    if not isinstance(given, Mapping):
+        raise _refusal(alias, "recipe.libfabric", given, "a mapping of url and sha256, or {} for release 1.20.0")
+    allowed = {
+        "url": (re.compile(r"https?://[\w.@:/~+-]+\.tar\.bz2"), "the address of a .tar.bz2"),
+        "sha256": (re.compile(r"[0-9a-f]{64}"), "64 hexadecimal digits: the checksum of what url gives"),
+    }
+    # A checksum belongs to its address: one without the other is a mistake.
+    return _checked(alias, "libfabric", given or LIBFABRIC, allowed)
+
+
+def _checked(
+    alias: str, part: str, source: Mapping[str, Any], allowed: Mapping[str, tuple[re.Pattern[str], str]]
+) -> dict[str, str]:
     for key, (pattern, text) in allowed.items():
         if not isinstance(source.get(key), str) or not pattern.fullmatch(source[key]):
             raise _refusal(alias, f"recipe.{part}.{key}", source.get(key), text)
     if set(source) - set(allowed):
         raise _refusal(alias, f"recipe.{part}", sorted(set(source) - set(allowed)), "no such keys")
-    return source
+    return {key: str(source[key]) for key in allowed}
 
 
 def _refusal(alias: str, key: str, value: Any, allowed: str) -> InputError:

@@ -62,7 +62,7 @@ def vllm_plan(
     names = {entry["alias"]: entry["name"] for entry in images if "alias" in entry}
     specs = [{**spec, "image": names.get(spec.get("image"), spec.get("image"))} for spec in specs]
     errors += _duplicates(specs, host_name)
-    found = [(spec, problem) for spec in specs for problem in host_problems(spec, host, weights_come)]
+    found = [(spec, problem) for spec in specs for problem in host_problems(spec, host, release, weights_come)]
     errors += [finding_error(host_name, spec, *problem) for spec, problem in found]
     planned, more = _placed(specs, errors, host, host_name, host_nics, release)
     warnings = [f"{host_name}: model {model['name']}: {text}" for model in planned for text in model["warnings"]]

@@ -50,16 +50,21 @@ def test_the_tag_names_the_content_and_nothing_else() -> None:
 def test_every_part_of_the_manual_can_be_put_in() -> None:
     source = {"repository": "https://github.com/HabanaAI/vllm-hpu-extension.git", "branch": "deepseek_r1"}
     inc = {"repository": "https://github.com/intel/neural-compressor.git", "branch": "master", "commit": COMMIT}
-    text = built(extension={**source, "commit": COMMIT}, inc=inc, multimodal=True, audio=True, host_nics=True)[
-        "dockerfile"
-    ]
+    text = built(
+        extension={**source, "commit": COMMIT},
+        inc=inc,
+        multimodal=True,
+        audio=True,
+        hccl_ofi_wrapper={"commit": COMMIT},
+    )["dockerfile"]
     for part in (
         "pip install -e /opt/extension",
         "cd /opt/inc && python setup.py pt develop",
         'CC="cc -mavx2" pip install',
         "vllm[audio]",
         "./configure --prefix=/opt/libfabric --with-synapseai=/usr",
-        "hccl_ofi_wrapper",
+        "cp libhccl_ofi_wrapper.so /usr/lib/habanalabs/",
+        "echo '7fbbaeb0",
     ):
         assert part in text
 
@@ -74,6 +79,15 @@ def test_every_part_of_the_manual_can_be_put_in() -> None:
         ({"recipe": {"vllm": {"commit": COMMIT, "tag": 1}}}, "recipe.vllm ['tag']: no such keys"),
         ({"recipe": {"vllm": {"commit": COMMIT}, "audio": "yes"}}, "recipe.audio 'yes': true or false"),
         ({"recipe": {"vllm": "x"}}, "recipe.vllm 'x': a mapping"),
+        ({"recipe": {"vllm": {"commit": COMMIT}, "hccl_ofi_wrapper": {}}}, "recipe.hccl_ofi_wrapper.commit None: 40"),
+        (
+            {"recipe": {"vllm": {"commit": COMMIT}, "libfabric": True}},
+            "recipe.libfabric True: a mapping of url and sha256",
+        ),
+        (
+            {"recipe": {"vllm": {"commit": COMMIT}, "libfabric": {"url": "http://a/b.tar.bz2"}}},
+            "recipe.libfabric.sha256 None: 64 hexadecimal digits",
+        ),
         ({"recipe": {"speed": 1}}, "a mapping of audio, base"),
         ({"recipe": {"release": "1.19.0"}}, "recipe.release '1.19.0': has no known base image (1.21, 1.22, 1.23)"),
         ({"recipe": {"release": 1.21}}, "recipe.release '1.21': a quoted release"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import yaml
 from gaudi_serve.plan import model_weights, vllm_plan
 from gaudi_serve.planned import start_timeout
+from gaudi_serve.vllm_options import option_names
 
 QWQ = {
     "num_hidden_layers": 64,
@@ -215,3 +217,19 @@ def test_weights_with_a_source_need_only_be_there_where_no_stage_brings_them() -
     assert vllm_plan([wish], host)["errors"] == []
     (error,) = vllm_plan([wish], host, weights_come=False)["errors"]
     assert error["message"].endswith("on this host; playbooks/weights.yml brings it from its source")
+
+
+def test_options_are_those_of_the_release() -> None:
+    wish = model(all2all_backend="naive")
+    (error,) = vllm_plan([wish], gaudi_host(), host_name="g")["errors"]
+    assert error["message"] == ("g: model qwq: all2all_backend 'naive': is no option of the vLLM of release 1.21.3")
+    assert vllm_plan([wish], gaudi_host(), release="1.23.0")["errors"] == []
+    assert vllm_plan([model(override_pooler_config={"pooling_type": "MEAN"})], gaudi_host())["errors"] == []
+
+
+def test_the_servers_stand_in_takes_the_options_of_its_release() -> None:
+    folder = Path(__file__).parents[2] / "molecule/shared/standins/serving/vllm/standin/options.py"
+    values = runpy.run_path(str(folder))
+    groups = ("FLAGS", "INTEGERS", "NUMBERS", "TEXTS", "DOCUMENTS")
+    taken = {word.replace("-", "_") for name in groups for word in values[name].split()}
+    assert taken - {"model", "config", "api_key", "hf_token"} == option_names("gaudi", "1.21.3")

@@ -88,8 +88,8 @@ def test_good_sources() -> None:
 def test_model_with_a_source_need_not_be_there_yet() -> None:
     host = {"accelerator": "gaudi", "weights": {"/data/M": None}, "services": {}, "ports": {}}
     spec = {"name": "m", "weights": "/data/M", "image": "i", "port": 1, "launch_profile": "vllm"}
-    assert [key for key, _, _ in host_problems(spec, host, weights_come=True)] == ["weights"]
-    assert host_problems({**spec, "source": HUB}, host, weights_come=True) == []
+    assert [key for key, _, _ in host_problems(spec, host, "1.21.3", weights_come=True)] == ["weights"]
+    assert host_problems({**spec, "source": HUB}, host, "1.21.3", weights_come=True) == []
 
 
 def test_catalog_mirrors_and_shared_folders() -> None:
