@@ -7,7 +7,7 @@ keeps its cards, a model lies on one NUMA node, large gaps stay whole for large 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -84,19 +84,41 @@ class Ledger:
 
 
 def place(
-    specs: list[Spec], host: Mapping[str, Any], host_name: str, host_nics: bool = False
+    specs: list[Spec],
+    host: Mapping[str, Any],
+    host_name: str,
+    host_nics: bool = False,
+    reserved: Collection[str] = (),
 ) -> tuple[Placed, Errors, dict[str, list[int]]]:
     """Give every model its cards.
 
     Models that name their ``module_ids`` get exactly those. A model that runs keeps its cards where
     nobody else asks for them; only if another cannot be placed otherwise, the fewest running models
-    move. The others get free cards of one NUMA node where they fit.
+    move. The others get free cards of one NUMA node where they fit. Models of the names ``reserved``
+    are not to be placed, and keep the cards that they run on.
 
     Returns:
         ``{model: [module_id, ...]}`` of the models that could be placed, the errors of the rest, and
         ``{model: [module_id, ...]}`` of the running models that must move, with their present cards.
     """
     ledger = Ledger(host, host_nics)
+    present = _present(host)
+    for name in sorted(set(reserved) & set(present)):
+        ledger.give(name, [number for number in present[name] if number in ledger.modules])
+    placed, errors = _named(specs, ledger, host_name)
+    floating = [spec for spec in specs if not spec.get("module_ids")]
+    kept = _kept(floating, host, ledger)
+    for spec in floating:
+        ledger.give(_holder(spec), kept.get(spec["name"], []))
+    arranged, unplaced = _arrange_all([spec for spec in floating if spec["name"] not in kept], floating, kept, ledger)
+    now = {_holder(spec): arranged[spec["name"]] for spec in floating if spec["name"] in arranged}
+    errors += [finding_error(host_name, spec, *_no_room(spec, ledger, now)) for spec in unplaced]
+    found = {**placed, **kept, **arranged}
+    return found, errors, _moved(floating, found, present)
+
+
+def _named(specs: list[Spec], ledger: Ledger, host_name: str) -> tuple[Placed, Errors]:
+    """Place the models that name their cards."""
     placed: Placed = {}
     errors: Errors = []
     for spec in specs:
@@ -106,15 +128,29 @@ def place(
                 errors.append(finding_error(host_name, spec, *problem))
             else:
                 placed[spec["name"]] = list(spec["module_ids"])
-                ledger.give(spec["name"], spec["module_ids"])
-    floating = [spec for spec in specs if not spec.get("module_ids")]
-    kept = _kept(floating, host, ledger)
-    for name, cards in kept.items():
-        ledger.give(name, cards)
-    arranged, unplaced = _arrange_all([spec for spec in floating if spec["name"] not in kept], floating, kept, ledger)
-    errors += [finding_error(host_name, spec, *_no_room(spec, ledger, {**kept, **arranged})) for spec in unplaced]
-    moved = {name: kept[name] for name in kept if name in arranged and arranged[name] != kept[name]}
-    return {**placed, **kept, **arranged}, errors, moved
+                ledger.give(_holder(spec), spec["module_ids"])
+    return placed, errors
+
+
+def _moved(floating: Sequence[Spec], found: Placed, present: Placed) -> Placed:
+    """Return the running models that get other cards, though they want as many as they have."""
+    both = sorted({spec["name"] for spec in floating} & set(found) & set(present))
+    changed = [name for name in both if sorted(present[name]) != sorted(found[name])]
+    return {name: present[name] for name in changed if len(present[name]) == len(found[name])}
+
+
+def _holder(spec: Spec) -> str:
+    """Return how messages call who holds a card; a stopped model keeps its cards, which may surprise."""
+    stopped = spec.get("state") == "stopped"
+    return f"{spec['name']} (stopped; it keeps its cards)" if stopped else str(spec["name"])
+
+
+def _present(host: Mapping[str, Any]) -> Placed:
+    """Return the cards of the models that run."""
+    found: Placed = {}
+    for number, name in own_cards(host).items():
+        found.setdefault(name, []).append(number)
+    return found
 
 
 def own_cards(host: Mapping[str, Any]) -> dict[int, str]:
@@ -189,21 +225,23 @@ def _arrange(specs: list[Spec], free: Mapping[Region, list[int]]) -> Placed | No
 
 
 def _takes(count: int, left: Counts, regions: list[Region]) -> Iterator[Counts]:
-    """Yield the ways to take so many cards: from one region, else across the NUMA nodes of one group."""
-    single = [index for index, number in enumerate(left) if number >= count]
-    for index in single:
-        yield tuple(count if other == index else 0 for other in range(len(left)))
-    if single:
-        return
+    """Yield the ways to take so many cards of one group: from one region, and across its NUMA nodes."""
     for quad in sorted({region.quad for region in regions}):
-        # The fullest first: the fewest nodes.
-        order = sorted((index for index, region in enumerate(regions) if region.quad == quad), key=lambda i: -left[i])
-        take, missing = [0] * len(left), count
-        for index in order:
-            take[index] = min(missing, left[index])
-            missing -= take[index]
-        if not missing:
-            yield tuple(take)
+        most = [had if region.quad == quad else 0 for had, region in zip(left, regions, strict=True)]
+        yield from _shares(count, tuple(most))
+
+
+@cache
+def _shares(count: int, most: Counts) -> tuple[Counts, ...]:
+    """Return the ways to take so many of several heaps."""
+    if not most:
+        return ((),) if count == 0 else ()
+    return tuple(
+        (first, *rest)
+        for first in range(min(count, most[0]), -1, -1)
+        if count - first <= sum(most[1:])
+        for rest in _shares(count - first, most[1:])
+    )
 
 
 def _no_room(spec: Spec, ledger: Ledger, placed: Placed) -> Problem:

@@ -5,6 +5,7 @@ Pure functions: the same inputs give the same plan, and nothing is touched.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from .errors import InputError
 from .launch import DEEPSEEK_DEFAULTS, LAUNCH_DEFAULTS, launch_profile
 from .placement import place
 from .planned import planned_model
+from .shape import Problem
 from .spec import finding_error, findings
 
 Model = dict[str, Any]
@@ -22,6 +24,14 @@ DEFAULTS = {
     "aice_1_21": LAUNCH_DEFAULTS,
     "deepseek_r1": DEEPSEEK_DEFAULTS,
     "vllm": {"host": "127.0.0.1", "port": 8000, "tensor_parallel_size": 1},
+}
+# What a problem with one key is worked out from: where one of those is wrong, it is only a consequence.
+SIZES = ("tensor_parallel_size", "module_ids", "dtype", "gpu_memory_utilization", "kv_cache_dtype", "env", "weights")
+FOLLOWS_FROM = {
+    "tensor_parallel_size": SIZES,
+    "max_model_len": SIZES,
+    "max_num_batched_tokens": ("max_model_len", "max_num_seqs", "input_range"),
+    "warmup_budget_minutes": ("input_range", "output_range", "max_num_seqs", "max_num_batched_tokens", "max_model_len"),
 }
 # Generous: DeepSeek-R1 warms up for an hour. What takes longer is most often a range set too wide.
 WARMUP_BUDGET_MINUTES = 240
@@ -56,43 +66,86 @@ def vllm_plan(
         ``{models: [...], errors: [...], warnings: [...]}``. A user's mistake never raises.
     """
     if not isinstance(models, list):
-        problem = finding_error(host_name, {}, "vllm_models", models, "must be a list of models")
-        return {"models": [], "errors": [problem], "warnings": []}
-    specs, errors = _specs(models, host, catalog or {}, defaults or {}, host_name)
+        return {"models": [], "errors": [_no_list(models, host_name)], "warnings": []}
+    wishes, errors = _wishes(models, host, catalog or {}, defaults or {}, host_name)
     names = {entry["alias"]: entry["name"] for entry in images if "alias" in entry}
-    specs = [{**spec, "image": names.get(spec.get("image"), spec.get("image"))} for spec in specs]
-    errors += _duplicates(specs, host_name)
-    found = [(spec, problem) for spec in specs for problem in host_problems(spec, host, release, weights_come)]
-    errors += [finding_error(host_name, spec, *problem) for spec, problem in found]
-    planned, more = _placed(specs, errors, host, host_name, host_nics, release)
+    errors += _duplicates(wishes, host, host_name)
+    for wish in wishes:
+        wish.spec["image"] = names.get(wish.spec.get("image"), wish.spec.get("image"))
+        problems = wish.new(host_problems(wish.spec, host, release, weights_come))
+        errors += [finding_error(host_name, wish.spec, *problem) for problem in problems]
+    planned, more = _placed(wishes, _names(models), host, host_name, host_nics, release)
     warnings = [f"{host_name}: model {model['name']}: {text}" for model in planned for text in model["warnings"]]
     return {"models": planned, "errors": errors + more, "warnings": warnings}
 
 
+def _no_list(models: Any, host_name: str) -> dict[str, Any]:
+    return finding_error(host_name, {}, "vllm_models", models, "must be a list of models")
+
+
+def _names(models: Sequence[Any]) -> set[str]:
+    found = (given.get("name") for given in models if isinstance(given, Mapping))
+    return {name for name in found if isinstance(name, str)}
+
+
+@dataclasses.dataclass
+class Wish:
+    """One model as it can be checked further: without the keys that are wrong, which are named in ``bad``."""
+
+    spec: Model
+    given: frozenset[str]
+    bad: set[str]
+
+    def new(self, problems: Sequence[Problem]) -> list[Problem]:
+        """Note problems, and return those that do not only follow from a key that is wrong already."""
+        known = set(self.bad)
+        found = [
+            item
+            for item in problems
+            if not known or (item[0] in self.given and not known & {item[0], *FOLLOWS_FROM.get(item[0], ())})
+        ]
+        self.bad.update(key for key, _, _ in found)
+        return found
+
+
 def _placed(
-    specs: list[Model], before: Errors, host: Mapping[str, Any], host_name: str, host_nics: bool, release: str
+    wishes: Sequence[Wish],
+    named: set[str],
+    host: Mapping[str, Any],
+    host_name: str,
+    host_nics: bool,
+    release: str,
 ) -> tuple[list[Model], Errors]:
-    sound = [spec for spec in specs if not _broken(spec, before)]
-    cards, errors, moved = _cards(sound, host, host_name, host_nics)
+    """Place all models whose number of cards is sound, also those that something else is wrong with.
+
+    The running ones of the others (``named``) keep their cards: a mistake must not give them away.
+    """
+    sized = [wish for wish in wishes if not wish.bad & {"name", "tensor_parallel_size", "module_ids", "launch_profile"}]
+    reserved = named - {wish.spec["name"] for wish in sized}
+    cards, found, moved = _cards([wish.spec for wish in sized], host, host_name, host_nics, reserved)
+    errors: Errors = []
     planned = []
-    for spec in sound:
-        if _broken(spec, errors):
+    for wish in sized:
+        spec = wish.spec
+        mine = [error for error in found if error["model"] == spec["name"]]
+        errors += [error for error in mine if wish.new([(error["key"], error["value"], "")])]
+        if mine:
             continue
         model, problems = _planned(spec, host, cards.get(spec["name"], []), release)
-        errors += [finding_error(host_name, spec, *problem) for problem in problems]
-        if model and not problems:
+        errors += [finding_error(host_name, spec, *problem) for problem in wish.new(problems)]
+        if model and not wish.bad:
             old = moved.get(spec["name"])
-            move = [f"moves from cards {old} to {model['module_ids']}, so that others fit"] if old else []
+            move = [f"moves from cards {old} to {model['module_ids']}, and restarts"] if old else []
             planned.append({**model, "warnings": move + model["warnings"]})
     return planned, errors
 
 
 def _cards(
-    specs: list[Model], host: Mapping[str, Any], host_name: str, host_nics: bool
+    specs: list[Model], host: Mapping[str, Any], host_name: str, host_nics: bool, reserved: set[str]
 ) -> tuple[dict[str, list[int]], Errors, dict[str, list[int]]]:
     if host.get("accelerator") == "cpu":
         return {}, [], {}
-    return place(specs, host, host_name, host_nics or bool(host.get("host_nics")))
+    return place(specs, host, host_name, host_nics or bool(host.get("host_nics")), reserved)
 
 
 def _planned(
@@ -118,18 +171,14 @@ def model_weights(models: Any, catalog: Mapping[str, Any], defaults: Mapping[str
     return sorted(set(paths))
 
 
-def _broken(spec: Model, errors: Errors) -> bool:
-    return any(error["model"] == spec["name"] for error in errors)
-
-
-def _specs(
+def _wishes(
     models: Sequence[Any],
     host: Mapping[str, Any],
     catalog: Mapping[str, Any],
     defaults: Mapping[str, Any],
     host_name: str,
-) -> tuple[list[Model], Errors]:
-    specs, errors = [], []
+) -> tuple[list[Wish], Errors]:
+    wishes, errors = [], []
     for given in models:
         entry: Mapping[str, Any] = {}
         if isinstance(given, Mapping) and given.get("model") is not None:
@@ -137,13 +186,17 @@ def _specs(
             if not entry:
                 known = "is not in the catalog, which has " + (", ".join(sorted(catalog)) or "nothing")
                 errors.append(finding_error(host_name, given, "model", given["model"], known))
-                continue
         spec = _merged(defaults, entry, given) if isinstance(given, Mapping) else given
         found = findings(spec)
+        missing = isinstance(given, Mapping) and given.get("model") is not None and not entry
+        # Without its entry, a model lacks most of what it wants.
+        found = [item for item in found if not missing or (item[0] != "model" and item[1] is not None)]
         errors += [finding_error(host_name, spec, *finding) for finding in found]
-        if not found:
-            specs.append(_completed(spec, host))
-    return specs, errors
+        bad = {key for key, _, _ in found} | ({"model"} if missing else set())
+        if isinstance(spec, Mapping) and not bad & {"name", "weights", "model"}:
+            sound = {key: value for key, value in spec.items() if key not in bad}
+            wishes.append(Wish(_completed(sound, host), frozenset(spec), bad))
+    return wishes, errors
 
 
 def _merged(*layers: Mapping[str, Any]) -> Model:
@@ -166,17 +219,21 @@ def _completed(spec: Mapping[str, Any], host: Mapping[str, Any]) -> Model:
     return {"served_model_name": full["name"], **full}
 
 
-def _duplicates(specs: Sequence[Model], host_name: str) -> Errors:
+def _duplicates(wishes: Sequence[Wish], host: Mapping[str, Any], host_name: str) -> Errors:
     errors = []
     for key in ("name", "port"):
         first: dict[Any, str] = {}
-        for spec in specs:
-            if spec[key] in first:
-                free = f"belongs to model {first[spec[key]]} already"
+        for wish in wishes:
+            if key in wish.bad:
+                continue
+            value = wish.spec[key]
+            if value in first:
+                free = f"belongs to model {first[value]} already"
                 if key == "port":
-                    used = {other["port"] for other in specs}
+                    used = {other.spec["port"] for other in wishes} | {int(port) for port in host.get("ports", {})}
                     free += f"; {next((port for port in range(30001, 65536) if port not in used), 1024)} is free"
-                errors.append(finding_error(host_name, spec, key, spec[key], free))
+                wish.bad.add(key)
+                errors.append(finding_error(host_name, wish.spec, key, value, free))
             else:
-                first[spec[key]] = spec["name"]
+                first[value] = wish.spec["name"]
     return errors

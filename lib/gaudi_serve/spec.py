@@ -19,6 +19,10 @@ SECRET = re.compile(r"(API_KEY|TOKEN|PASSWORD|SECRET)$", re.IGNORECASE)
 SECRET_OPTIONS = {"api_key": "VLLM_API_KEY", "hf_token": "HF_TOKEN"}
 # Names of files and folders that the toolkit has beside those of the models.
 RESERVED = ("docker-proxy", "images")
+# Variables that give cards to a server; the ledger of the plan must not be passed by.
+CARD_VARIABLES = ("HABANA_VISIBLE_MODULES", "HABANA_VISIBLE_DEVICES", "HLS_MODULE_ID")
+BUCKET = re.compile(r"VLLM_(PROMPT|DECODE)_(BS|SEQ|BLOCK)_BUCKET_(MIN|STEP|MAX)")
+SHARES = ("VLLM_GPU_MEMORY_UTILIZATION", "VLLM_GRAPH_RESERVED_MEM", "VLLM_GRAPH_PROMPT_RATIO")
 # What a started model can be asked (vllm_smoke).
 SMOKE_KINDS = ("text", "any", "image", "audio", "video", "tools", "embedding", "rerank")
 Finding = tuple[str, Any, str]  # key, value, what is allowed
@@ -28,67 +32,102 @@ Check = Callable[[Any], str | None]
 def _whole(low: int, high: int, unit: str = "") -> Check:
     def check(value: Any) -> str | None:
         fits = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
-        return None if fits else f"a whole number from {low} to {high}{unit and ' ' + unit}"
+        return None if fits else f"must be a whole number from {low} to {high}{unit and ' ' + unit}"
+
+    return check
+
+
+def _number(low: float, high: float, unit: str = "") -> Check:
+    def check(value: Any) -> str | None:
+        fits = isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high
+        return None if fits else f"must be a number from {low:g} to {high:g}{unit and ' ' + unit}"
 
     return check
 
 
 def _choice(*allowed: str) -> Check:
-    return lambda value: None if value in allowed else "one of " + ", ".join(allowed)
+    return lambda value: None if isinstance(value, str) and value in allowed else "must be one of " + ", ".join(allowed)
 
 
 def _flag(value: Any) -> str | None:
-    return None if isinstance(value, bool) else "true or false"
+    return None if isinstance(value, bool) else "must be true or false, without quotes"
 
 
 def _span(value: Any) -> str | None:
     number = _whole(1, 10_000_000)
     fits = isinstance(value, list) and len(value) == 2 and not any(number(item) for item in value)
-    return None if fits and value[0] <= value[1] else "two whole numbers [minimum, maximum] of tokens"
+    return None if fits and value[0] <= value[1] else "must be two whole numbers [minimum, maximum] of tokens"
 
 
 def _line(value: Any) -> str | None:
     fits = isinstance(value, str) and value.strip() == value and value and value.isprintable()
-    return None if fits else "a text of one line, without blanks around it"
+    return None if fits else "must be a text of one line, without blanks around it"
+
+
+def _matching(pattern: str, allowed: str) -> Check:
+    def check(value: Any) -> str | None:
+        return None if isinstance(value, str) and re.fullmatch(pattern, value, re.ASCII) else allowed
+
+    return check
 
 
 def _path(value: Any) -> str | None:
     fits = isinstance(value, str) and re.fullmatch(r"/[\w./@+-]+", value) and ".." not in value.split("/")
-    return None if fits else "an absolute path of letters, digits and . _ - / @ +"
+    return None if fits else "must be an absolute path of letters, digits and . _ - / @ +"
 
 
 def _name(value: Any) -> str | None:
     if value in RESERVED:
-        return f"another name: {' and '.join(RESERVED)} are the toolkit's own"
+        return f"must be another name: {' and '.join(RESERVED)} are the toolkit's own"
     fits = isinstance(value, str) and NAME.fullmatch(value)
-    return None if fits else "1 to 63 small letters, digits, dots, dashes and underscores, a letter or digit first"
+    allowed = "must be 1 to 63 small letters, digits, dots, dashes and underscores, a letter or digit first"
+    return None if fits else allowed
 
 
 def _modules(value: Any) -> str | None:
     number = _whole(0, 63)
     fits = isinstance(value, list) and value and not any(number(item) for item in value)
-    return None if fits and len(set(value)) == len(value) else "a list of different module_ids, such as [0, 1]"
+    allowed = "must be a list of different whole numbers from 0 to 63, such as [0, 1]"
+    return None if fits and len(set(value)) == len(value) else allowed
 
 
 def _reduce(value: Any) -> str | None:
     keys = {"max_num_seqs", "max_seq_len"}
     number = _whole(1, 10_000_000)
     fits = isinstance(value, Mapping) and set(value) == keys and not any(number(item) for item in value.values())
-    return None if fits else "a mapping of max_num_seqs and max_seq_len, both whole numbers"
+    return None if fits else "must be a mapping of max_num_seqs and max_seq_len, both whole numbers"
 
 
 def _environment(value: Any) -> str | None:
     if not isinstance(value, Mapping):
-        return "a mapping of variables"
-    for name, content in value.items():
-        if not isinstance(name, str) or not VARIABLE.fullmatch(name):
-            return f"names of letters, digits and underscores, which {name!r} is not"
-        if SECRET.search(name):
-            return f"no secrets: {name} belongs in vllm_secrets, which is kept out of files others can read"
-        if not isinstance(content, (str, int, float)) or isinstance(content, bool):
-            return f"quoted texts or numbers, which the value of {name} is not (quote true, false, yes, no)"
-        if not str(content).isprintable():
-            return f"values of one line, which that of {name} is not"
+        return "must be a mapping of variables"
+    return next((allowed for item in value.items() if (allowed := _variable(*item))), None)
+
+
+def _variable(name: Any, content: Any) -> str | None:
+    if not isinstance(name, str) or not VARIABLE.fullmatch(name):
+        return f"must have names of letters, digits and underscores, which {name!r} is not"
+    if SECRET.search(name):
+        return f"must have no secrets: {name} belongs in vllm_secrets, which is kept out of files others can read"
+    if not isinstance(content, (str, int, float)) or isinstance(content, bool):
+        return f"must have quoted texts or numbers, which the value of {name} is not (quote true, false, yes, no)"
+    if not str(content).isprintable():
+        return f"must have values of one line, which that of {name} is not"
+    allowed = _counted(name, str(content))
+    return f"must not set {name} to {str(content)[:40]!r}: {allowed}" if allowed else None
+
+
+def _counted(name: str, text: str) -> str | None:
+    """What is wrong with the value of a variable that the plan itself counts with."""
+    if name in CARD_VARIABLES:
+        return "the plan chooses the cards; say module_ids"
+    if BUCKET.fullmatch(name):
+        least = 1 if name.endswith("STEP") else 0
+        fits = re.fullmatch(r"[0-9]{1,9}", text) and int(text) >= least
+        return None if fits else f"it must be a whole number from {least}"
+    if name in SHARES:
+        fits = re.fullmatch(r"[0-9]*\.?[0-9]+", text) and float(text) <= 1
+        return None if fits else "it must be a number from 0 to 1"
     return None
 
 
@@ -97,12 +136,16 @@ def _ulimits(value: Any) -> str | None:
     good = isinstance(value, list) and all(
         isinstance(item, str) and re.fullmatch(rf"[a-z]+={number}(:{number})?", item) for item in value
     )
-    return None if good else "a list of Docker's ulimits, such as memlock=-1:-1"
+    return None if good else "must be a list of Docker's ulimits, such as memlock=-1:-1"
 
 
 def _smoke(value: Any) -> str | None:
     good = isinstance(value, list) and value and all(kind in SMOKE_KINDS for kind in value)
-    return None if good else "a list of " + ", ".join(SMOKE_KINDS)
+    return None if good else "must be a list of " + ", ".join(SMOKE_KINDS)
+
+
+def _config(value: Any) -> str | None:
+    return None if isinstance(value, Mapping) else "must be a mapping with keys of the model's config.json"
 
 
 def _mounts(value: Any) -> str | None:
@@ -114,7 +157,7 @@ def _mounts(value: Any) -> str | None:
         and isinstance(item.get("read_only", True), bool)
         for item in value
     )
-    return None if good else "a list of {source: /path, target: /path, read_only: true}"
+    return None if good else "must be a list of {source: /path, target: /path, read_only: true}"
 
 
 CHECKS: dict[str, Check] = {
@@ -122,9 +165,9 @@ CHECKS: dict[str, Check] = {
     "model": _line,
     "weights": _path,
     "launch_profile": _choice(*PROFILES),
-    "image": _line,
+    "image": _matching(r"[\w][\w./:@-]*", "must be the name of an image, without blanks"),
     "state": _choice("started", "stopped"),
-    "host": _line,
+    "host": _matching(r"[\w.:-]+", "must be an address or a name, such as 127.0.0.1"),
     "port": _whole(1, 65535),
     "dtype": _choice("auto", "bfloat16", "float16", "float32", "fp8", "awq", "gptq"),
     "tensor_parallel_size": _whole(1, 64, "cards"),
@@ -148,18 +191,37 @@ CHECKS: dict[str, Check] = {
     "mounts": _mounts,
     "start_timeout_s": _whole(1, 604800, "seconds"),
     "warmup_budget_minutes": _whole(1, 100_000, "minutes"),
-    "config": lambda value: None if isinstance(value, Mapping) else "a mapping with keys of the model's config.json",
+    "config": _config,
     "source": source_problem,
     "weight_bytes": _whole(1, 10**14, "bytes"),
 }
 OWN_KEYS = frozenset(CHECKS)
+# Options of vLLM that the plan counts with, or whose mistakes are common; all others have the server's last word.
+OPTION_CHECKS: dict[str, Check] = {
+    "gpu_memory_utilization": _number(0.01, 1),
+    "cpu_offload_gb": _number(0, 100_000, "GB"),
+    "swap_space": _number(0, 100_000, "GB"),
+    "seed": _whole(0, 2**63),
+    "block_size": _whole(1, 1024, "tokens"),
+    "max_num_prefill_seqs": _whole(1, 65536, "sequences"),
+    "pipeline_parallel_size": _whole(1, 64),
+    "data_parallel_size": _whole(1, 64),
+    "kv_cache_dtype": _matching(r"auto|bfloat16|float16|fp8\w*", "must be auto, bfloat16, float16, or a kind of fp8"),
+    "quantization": _matching(r"[a-z][a-z0-9_-]*", "must be the name of a quantization of vLLM, such as inc"),
+}
 REQUIRED = ("name", "weights")
 
 
 def findings(spec: Any) -> list[Finding]:
     """Return everything that is wrong with one model by itself, as (key, value, what is allowed)."""
     if not isinstance(spec, Mapping):
-        return [("vllm_models", spec, "a mapping a model, such as {name: qwq-32b, weights: /data/QwQ-32B}")]
+        return [
+            (
+                "vllm_models",
+                spec,
+                "must be a list of mappings, one a model, such as {name: qwq-32b, weights: /data/QwQ-32B}",
+            )
+        ]
     found: list[Finding] = [
         (key, None, f"is required; {CHECKS[key](None)}") for key in REQUIRED if spec.get(key) is None
     ]
@@ -173,21 +235,26 @@ def findings(spec: Any) -> list[Finding]:
             found.append((key, "(hidden)", f"not here: a secret belongs in vllm_secrets as {SECRET_OPTIONS[key]}"))
         elif key not in OPTION_NAMES:
             found.append((str(key), value, _near(str(key))))
-        elif allowed := _option(value):
+        elif allowed := _option(str(key), value):
             found.append((key, value, allowed))
     return found
 
 
-def _option(value: Any) -> str | None:
+def _option(key: str, value: Any) -> str | None:
     """What is wrong with the value of a vLLM option that the toolkit passes on."""
+    if key in OPTION_CHECKS:
+        return None if value is None else OPTION_CHECKS[key](value)
+    flag = key.startswith(("enable_", "disable_")) and key != "disable_access_log_for_endpoints"
+    if flag and not isinstance(value, bool) and value is not None:
+        return "must be true or false, without quotes"
     if isinstance(value, str):
         if value.lower() in ("true", "false", "yes", "no"):
-            return "true or false without quotes"
-        return None if value.isprintable() else "a text of one line"
+            return "must be true or false, without quotes"
+        return None if value.isprintable() else "must be a text of one line"
     try:
-        json.dumps(value)
-    except (TypeError, ValueError):
-        return "texts, numbers, true or false, and lists and mappings of them (quote dates)"
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return "must be texts, numbers, true or false, and lists and mappings of them (quote dates)"
     return None
 
 

@@ -74,7 +74,10 @@ def test_what_is_shown() -> None:
 def test_errors_are_shown_together_at_the_end() -> None:
     hosts = {name: known(vllm_models=[model(port=0)]) for name in "abcde"}
     lines = vllm_fleet_lines(vllm_fleet_plan(hosts, list(hosts), {}))
-    assert lines[-4:-2] == ["ERRORS (5)", "  a, b, c and 2 more: model qwq: port 0: a whole number from 1 to 65535"]
+    assert lines[-4:-2] == [
+        "ERRORS (5)",
+        "  a, b, c and 2 more: model qwq: port 0: must be a whole number from 1 to 65535",
+    ]
 
 
 def test_saved_facts_plan_like_live_ones(tmp_path: Path) -> None:

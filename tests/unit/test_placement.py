@@ -88,7 +88,7 @@ def test_one_impossible_wish_does_not_cost_the_others_their_cards() -> None:
 def test_a_running_model_whose_cards_cross_groups_or_are_gone_is_placed_anew() -> None:
     host = machine("HL-288", services=running(a=[3, 4], b=[9]))
     placed, errors, moved = place([wish("a", 2), wish("b", 1)], host, "g")
-    assert (placed, errors, moved) == ({"a": [0, 1], "b": [2]}, [], {})
+    assert (placed, errors, moved) == ({"a": [0, 1], "b": [2]}, [], {"a": [3, 4], "b": [9]})
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 8, 16])

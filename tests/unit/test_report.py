@@ -58,7 +58,7 @@ def test_what_a_run_would_trip_over_later_is_refused_now() -> None:
 def test_errors_of_the_plan_are_reasons() -> None:
     plan = planned(model(port=0))
     assert plan_refusal(plan, DEBIAN, gaudi_host(driver_version="1.21.0")) == [
-        "gaudi01: model qwq: port 0: a whole number from 1 to 65535"
+        "gaudi01: model qwq: port 0: must be a whole number from 1 to 65535"
     ]
 
 
