@@ -47,6 +47,20 @@ def test_table_of_the_run_and_second_run(name: str, playbook: Any) -> None:
     assert "reboot required" in run.text
 
 
+def test_a_mistake_of_one_host_stops_all_before_anything_is_changed(name: str, playbook: Any) -> None:
+    if name != "mol-gaudi":
+        return
+    run = playbook("site.yml", gaudi_cards=7)
+    text = " ".join(run.text.split())
+    assert run.status != 0
+    assert "Nothing has been changed on any host, since mol-gaudi cannot take" in text, run.text
+    assert "gaudi_cards" in text
+    assert "TASK [host_tuning" not in run.text
+    alone = playbook("site.yml", gaudi_cards=7, gaudi_stop_on_errors=False)
+    assert alone.status != 0
+    assert "mol-cpu tiny cpu active" in " ".join(alone.text.split()), alone.text
+
+
 def test_a_plan_from_saved_facts_is_the_plan_of_the_live_hosts(name: str, playbook: Any, tmp_path: Path) -> None:
     if name != "mol-gaudi":
         return
