@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from .shape import Problem, shape_problems
+from .shape import Problem, config_problems, shape_problems
 from .spec import OWN_KEYS
 from .vllm_options import OPTION_NAMES, option_names
 
 Spec = Mapping[str, Any]
+
+BLOCK = 128  # tokens of a KV-cache block
+DEEPSEEK_CARDS = 8
+PLAIN_DTYPES = ("auto", "bfloat16", "float16", "float32")
 
 
 def host_problems(spec: Spec, host: Mapping[str, Any], release: str, weights_come: bool) -> list[Problem]:
@@ -27,12 +31,19 @@ def host_problems(spec: Spec, host: Mapping[str, Any], release: str, weights_com
     if not spec.get("image"):
         allowed = "is required: the serving image, here or as vllm_model_defaults.image"
         problems.append(("image", None, allowed))
-    if host.get("accelerator") == "cpu":
-        problems += _cpu_problems(spec)
+    problems += _cpu_problems(spec) if host.get("accelerator") == "cpu" else _card_problems(spec)
     problems += _option_problems(spec, str(host.get("accelerator")), release)
     missing = _weights_problems(spec, host.get("weights") or {}, weights_come)
     config = model_config(spec, host)
-    return problems + (missing or shape_problems(spec, config, gaudi=host.get("accelerator") != "cpu"))
+    if missing:
+        return problems + missing
+    wrong = config_problems(config)
+    if wrong:
+        # A model cannot be checked against a description that is wrong itself.
+        on_host = bool(((host.get("weights") or {}).get(spec["weights"]) or {}).get("config"))
+        key, value = ("weights", spec["weights"]) if on_host else ("config", None)
+        return [*problems, *((key, value, ("its config.json: " if on_host else "") + text) for text in wrong)]
+    return problems + shape_problems(spec, config, gaudi=host.get("accelerator") != "cpu")
 
 
 def model_config(spec: Spec, host: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -52,9 +63,57 @@ def _cpu_problems(spec: Spec) -> list[Problem]:
     problems: list[Problem] = []
     if spec["launch_profile"] != "vllm":
         problems.append(("launch_profile", spec["launch_profile"], "needs Gaudi cards; a CPU host takes vllm"))
+    else:
+        problems += _plain_problems(spec)
     if spec.get("module_ids"):
         problems.append(("module_ids", spec["module_ids"], "are Gaudi cards, of which this CPU host has none"))
     return problems
+
+
+def _card_problems(spec: Spec) -> list[Problem]:
+    """Return what no launch on Gaudi cards can be."""
+    problems: list[Problem] = []
+    for key in ("pipeline_parallel_size", "data_parallel_size", "data_parallel_size_local"):
+        if spec.get(key) not in (None, 1):
+            allowed = "must be 1: the plan gives a model as many cards as tensor_parallel_size says"
+            problems.append((key, spec[key], allowed))
+    if spec.get("block_size") not in (None, BLOCK):
+        problems.append(("block_size", spec["block_size"], f"must be {BLOCK}, the block of Gaudi's KV cache"))
+    return problems + PROFILE_PROBLEMS.get(spec["launch_profile"], _no_problems)(spec)
+
+
+def _no_problems(_: Spec) -> list[Problem]:
+    return []
+
+
+def _aice_problems(spec: Spec) -> list[Problem]:
+    low, length = spec["input_range"][0], spec["max_model_len"]
+    if low < length:
+        return []
+    return [
+        ("input_range", spec["input_range"], f"must begin below max_model_len {length}, which every prompt is held to")
+    ]
+
+
+def _deepseek_problems(spec: Spec) -> list[Problem]:
+    cards = spec["tensor_parallel_size"]
+    if cards == DEEPSEEK_CARDS:
+        return []
+    return [("tensor_parallel_size", cards, f"must be {DEEPSEEK_CARDS}, which profile deepseek_r1 is made for")]
+
+
+def _plain_problems(spec: Spec) -> list[Problem]:
+    if spec.get("dtype") in (None, *PLAIN_DTYPES):
+        return []
+    allowed = f"must be one of {', '.join(PLAIN_DTYPES)} in profile vllm, where quantization says the rest"
+    return [("dtype", spec["dtype"], allowed)]
+
+
+PROFILE_PROBLEMS: dict[str, Callable[[Spec], list[Problem]]] = {
+    "aice_1_21": _aice_problems,
+    "deepseek_r1": _deepseek_problems,
+    "vllm": _plain_problems,
+}
 
 
 def _option_problems(spec: Spec, accelerator: str, release: str) -> list[Problem]:
@@ -88,7 +147,7 @@ def launch_problems(spec: Spec, model: Mapping[str, Any]) -> list[Problem]:
     if memory and not memory["fits"]:
         problems.append(_memory_problem(spec, memory))
     problems += _batch_problems(spec)
-    minutes, budget = model["warmup_s"] / 60, spec["warmup_budget_minutes"]
+    minutes, budget = (model["warmup_s"] or 0) / 60, spec["warmup_budget_minutes"]
     if minutes > budget:
         about = "about " if model["buckets"]["approximate"] else ""
         allowed = (

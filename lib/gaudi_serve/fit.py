@@ -8,9 +8,11 @@ from typing import Any
 
 from .hl_smi import device_family
 from .memory import GIB, MOST_CARDS, hpu_memory, kv_bytes_per_token
-from .shape import memory_names
+from .placement import QUAD
+from .shape import memory_names, splits
 
 BLOCK = 128  # tokens of a KV-cache block
+CARDS = (2, 4, 8)  # numbers of cards that are worth a suggestion
 GENERATION = {"HL-225": "GAUDI2", "HL-288": "GAUDI2", "HL-325": "GAUDI3", "HL-338": "GAUDI3"}
 # Driver and firmware keep 1.4 to 2 GiB of a card; the profile run of an 8B model took 0.5 GiB.
 UNAVAILABLE_GIB, PROFILE_GIB = 2.0, 0.5
@@ -38,19 +40,31 @@ def plan_memory(
         ``graphs_gib``, ``kv_cache_gib``, ``left_gib``; ``num_hpu_blocks``, ``kv_tokens``, ``sequences``
         (of max_model_len); ``fits``, ``short_by_gib`` and ``suggestions`` as hpu_memory says them.
     """
-    names = memory_names(config)
-    cards = int(spec["tensor_parallel_size"])
-    length = spec.get("max_model_len")
-    if not names or not weight_bytes or not length or cards > MOST_CARDS:
+    names, cards = memory_names(config), int(spec["tensor_parallel_size"])
+    if not names or not weight_bytes or not spec.get("max_model_len") or cards > MOST_CARDS:
         return None
-    given = {
-        **names,
+    given = _given(spec, env, args, host, weight_bytes) | names
+    if _quantised_at_load(spec, config):
+        given["QUANT_DTYPE"] = 1
+    step = int(env.get("VLLM_DECODE_BLOCK_BUCKET_STEP", 1))
+    found = hpu_memory(given)
+    divided = _divided(given, found, step)
+    possible = [number for number in CARDS if cards < number <= _most_cards(host) and splits(config, spec, number)]
+    remedies = [] if divided["fits"] else _remedies(given, found["fit"]["suggestions"], step, possible)
+    return {**divided, "suggestions": remedies}
+
+
+def _given(
+    spec: Mapping[str, Any], env: Mapping[str, str], args: Sequence[str], host: Mapping[str, Any], weight_bytes: int
+) -> dict[str, Any]:
+    """Return what hpu_memory is told, but for the architecture."""
+    return {
         "MODEL": str(spec.get("name") or spec["weights"]),
         "DEVICE_NAME": GENERATION[device_family(str(host["device_name"]))],
-        "TENSOR_PARALLEL_SIZE": cards,
-        "MAX_MODEL_LEN": int(length),
+        "TENSOR_PARALLEL_SIZE": int(spec["tensor_parallel_size"]),
+        "MAX_MODEL_LEN": int(spec["max_model_len"]),
         "MODEL_MEM_FROM_CONFIG": weight_bytes,
-        "QUANT_DTYPE": 1 if _quantised_at_load(spec, config) else 2,
+        "QUANT_DTYPE": 2,
         "CACHE_DTYPE_BYTES": _cache_bytes(args),
         "UNAVAILABLE_MEM_ABS": UNAVAILABLE_GIB,
         "PROFILER_MEM_OVERHEAD": PROFILE_GIB,
@@ -58,7 +72,13 @@ def plan_memory(
         "GPU_MEM_UTILIZATION": _share(spec.get("gpu_memory_utilization"), env, "VLLM_GPU_MEMORY_UTILIZATION"),
         "VLLM_GRAPH_RESERVED_MEM": _share(None, env, "VLLM_GRAPH_RESERVED_MEM", GRAPH_SHARE),
     }
-    return _divided(given, hpu_memory(given), int(env.get("VLLM_DECODE_BLOCK_BUCKET_STEP", 1)))
+
+
+def _most_cards(host: Mapping[str, Any]) -> int:
+    """Return how many cards one model can have at most on a host."""
+    family = device_family(str(host["device_name"]))
+    group = QUAD if family == "HL-288" and not host.get("host_nics") else MOST_CARDS
+    return min(group, len(host.get("modules", [])))
 
 
 def _divided(given: Mapping[str, Any], found: Mapping[str, Any], step: int) -> dict[str, Any]:
@@ -71,6 +91,8 @@ def _divided(given: Mapping[str, Any], found: Mapping[str, Any], step: int) -> d
     blocks = math.floor((usable - graphs) * GIB / per_block) // step * step
     fit = found["fit"]
     sequences = blocks * BLOCK // given["MAX_MODEL_LEN"]
+    # Blocks come in whole decode steps; one sequence may fail by those alone.
+    lacking = -(-given["MAX_MODEL_LEN"] // (BLOCK * step)) * step * per_block / GIB - (usable - graphs)
     return {
         "device_gib": found["DEVICE_HPU_MEM"],
         "reserved_gib": UNAVAILABLE_GIB + PROFILE_GIB,
@@ -81,19 +103,37 @@ def _divided(given: Mapping[str, Any], found: Mapping[str, Any], step: int) -> d
         "num_hpu_blocks": blocks,
         "kv_tokens": blocks * BLOCK,
         "sequences": sequences,
-        "fits": bool(fit["fits"] and sequences),
-        "short_by_gib": fit["short_by_gib"],
-        "suggestions": _whole_blocks(fit["suggestions"], blocks * BLOCK),
+        "fits": sequences > 0,
+        "short_by_gib": 0.0 if sequences else max(fit["short_by_gib"], math.ceil(lacking * 100) / 100),
     }
 
 
-def _whole_blocks(suggestions: Sequence[Mapping[str, int]], tokens: int) -> list[Mapping[str, int]]:
-    """Return the suggestions, a context alone held to the tokens that whole decode steps of blocks keep."""
-    held = [
-        {"max_model_len": min(tokens, change["max_model_len"])} if set(change) == {"max_model_len"} else change
-        for change in suggestions
-    ]
-    return [change for change in held if change.get("max_model_len", 1)]
+def _remedies(
+    given: Mapping[str, Any], suggestions: Sequence[Mapping[str, int]], step: int, possible: Sequence[int]
+) -> list[dict[str, int]]:
+    """Return the nearest changes that fit on this host, each of them divided again; more cards alone first."""
+    alone = [{"tensor_parallel_size": cards} for cards in possible if _changed(given, step, cards)["fits"]][:1]
+    shorter = [change for change in suggestions if set(change) == {"max_model_len"}]
+    length = _longest(given, step, given["TENSOR_PARALLEL_SIZE"]) if shorter else 0
+    found = alone + ([{"max_model_len": length}] if length else [])
+    if found:
+        return found
+    for cards in possible:
+        length = _longest(given, step, cards)
+        if length:
+            return [{"tensor_parallel_size": cards, "max_model_len": length}]
+    return []
+
+
+def _changed(given: Mapping[str, Any], step: int, cards: int, length: int | None = None) -> dict[str, Any]:
+    other = {**given, "TENSOR_PARALLEL_SIZE": cards, "MAX_MODEL_LEN": length or given["MAX_MODEL_LEN"]}
+    return _divided(other, hpu_memory(other), step)
+
+
+def _longest(given: Mapping[str, Any], step: int, cards: int) -> int:
+    """Return the longest context, in whole blocks, of which one sequence fits; 0 where none does."""
+    length = int(min(given["MAX_MODEL_LEN"], _changed(given, step, cards, BLOCK)["kv_tokens"])) // BLOCK * BLOCK
+    return length if length and _changed(given, step, cards, length)["fits"] else 0
 
 
 def _quantised_at_load(spec: Mapping[str, Any], config: Mapping[str, Any]) -> bool:

@@ -33,7 +33,7 @@ FOLLOWS_FROM = {
     "max_num_batched_tokens": ("max_model_len", "max_num_seqs", "input_range"),
     "warmup_budget_minutes": ("input_range", "output_range", "max_num_seqs", "max_num_batched_tokens", "max_model_len"),
 }
-# Generous: DeepSeek-R1 warms up for an hour. What takes longer is most often a range set too wide.
+# Generous: DeepSeek-R1 warms up for a quarter of an hour. What takes longer is most often a range set too wide.
 WARMUP_BUDGET_MINUTES = 240
 
 
@@ -67,14 +67,14 @@ def vllm_plan(
     """
     if not isinstance(models, list):
         return {"models": [], "errors": [_no_list(models, host_name)], "warnings": []}
+    host = {**host, "host_nics": host_nics or bool(host.get("host_nics"))}
     wishes, errors = _wishes(models, host, catalog or {}, defaults or {}, host_name)
-    names = {entry["alias"]: entry["name"] for entry in images if "alias" in entry}
     errors += _duplicates(wishes, host, host_name)
+    names = {entry["alias"]: entry["name"] for entry in images if "alias" in entry}
     for wish in wishes:
         wish.spec["image"] = names.get(wish.spec.get("image"), wish.spec.get("image"))
-        problems = wish.new(host_problems(wish.spec, host, release, weights_come))
-        errors += [finding_error(host_name, wish.spec, *problem) for problem in problems]
-    planned, more = _placed(wishes, _names(models), host, host_name, host_nics, release)
+        errors += wish.errors(host_problems(wish.spec, host, release, weights_come), host_name)
+    planned, more = _placed(wishes, _names(models), host, host_name, release)
     warnings = [f"{host_name}: model {model['name']}: {text}" for model in planned for text in model["warnings"]]
     return {"models": planned, "errors": errors + more, "warnings": warnings}
 
@@ -107,13 +107,16 @@ class Wish:
         self.bad.update(key for key, _, _ in found)
         return found
 
+    def errors(self, problems: Sequence[Problem], host_name: str) -> Errors:
+        """Return the new problems as errors of a plan."""
+        return [finding_error(host_name, self.spec, *problem) for problem in self.new(problems)]
+
 
 def _placed(
     wishes: Sequence[Wish],
     named: set[str],
     host: Mapping[str, Any],
     host_name: str,
-    host_nics: bool,
     release: str,
 ) -> tuple[list[Model], Errors]:
     """Place all models whose number of cards is sound, also those that something else is wrong with.
@@ -122,7 +125,7 @@ def _placed(
     """
     sized = [wish for wish in wishes if not wish.bad & {"name", "tensor_parallel_size", "module_ids", "launch_profile"}]
     reserved = named - {wish.spec["name"] for wish in sized}
-    cards, found, moved = _cards([wish.spec for wish in sized], host, host_name, host_nics, reserved)
+    cards, found, moved = _cards([wish.spec for wish in sized], host, host_name, reserved)
     errors: Errors = []
     planned = []
     for wish in sized:
@@ -132,7 +135,7 @@ def _placed(
         if mine:
             continue
         model, problems = _planned(spec, host, cards.get(spec["name"], []), release)
-        errors += [finding_error(host_name, spec, *problem) for problem in wish.new(problems)]
+        errors += wish.errors(problems, host_name)
         if model and not wish.bad:
             old = moved.get(spec["name"])
             move = [f"moves from cards {old} to {model['module_ids']}, and restarts"] if old else []
@@ -141,11 +144,11 @@ def _placed(
 
 
 def _cards(
-    specs: list[Model], host: Mapping[str, Any], host_name: str, host_nics: bool, reserved: set[str]
+    specs: list[Model], host: Mapping[str, Any], host_name: str, reserved: set[str]
 ) -> tuple[dict[str, list[int]], Errors, dict[str, list[int]]]:
     if host.get("accelerator") == "cpu":
         return {}, [], {}
-    return place(specs, host, host_name, host_nics or bool(host.get("host_nics")), reserved)
+    return place(specs, host, host_name, bool(host["host_nics"]), reserved)
 
 
 def _planned(

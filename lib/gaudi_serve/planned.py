@@ -10,8 +10,9 @@ from typing import Any
 from .checks import model_config, weight_bytes
 from .fit import plan_memory
 from .launch import Launch, option_arguments, vllm_launch
+from .memory import MOST_CARDS
 from .placement import disjoint_cores, own_cards
-from .shape import layers, longest_context
+from .shape import layers, longest_context, memory_names
 from .spec import OWN_KEYS
 from .warmup import BLOCK, bucket_counts, likely_layers, warmup_seconds
 
@@ -26,6 +27,12 @@ CAPABILITIES = {
 ULIMITS = {"aice_1_21": [], "deepseek_r1": ["memlock=-1:-1"], "vllm": []}
 # Options of vLLM that a profile's own rules turn into something else.
 CONSUMED = {"deepseek_r1": {"quantization", "max_num_prefill_seqs"}}
+# Keys of this toolkit that a profile's rules have no use for.
+OF_BUCKETS = ("input_range", "output_range", "reduce_warmup", "zero_padding", "fused_sdpa", "num_scheduler_steps")
+IGNORED = {
+    "deepseek_r1": ("dtype", "max_num_batched_tokens", *OF_BUCKETS),
+    "vllm": ("recipe_cache_path", "skip_warmup", *OF_BUCKETS),
+}
 ALWAYS_SET = {"OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
 # Models that generate no text are asked for what they do.
 SMOKE_OF_TASK = {"embed": ["embedding"], "embedding": ["embedding"], "score": ["rerank"]}
@@ -59,16 +66,24 @@ def planned_model(spec: Model, host: Mapping[str, Any], cards: list[int], releas
         "mounts": _mounts(spec, cache),
     }
     model.update(_cost(spec, host, model))
-    warnings = [*launch["warnings"], *_core_warnings(launch, numactl, cards), *_memory_warnings(spec, model["memory"])]
+    warnings = [
+        *launch["warnings"],
+        *_core_warnings(launch, numactl, cards),
+        *_memory_warnings(spec, model["memory"]),
+        *_unknown_warnings(spec, host, model),
+        *_ignored_warnings(spec),
+    ]
     return {**model, "warnings": warnings, "digest": digest(model)}
 
 
 def _wish(spec: Model) -> Model:
     keys = ("name", "state", "launch_profile", "image", "host", "port", "served_model_name", "weights")
     named = {key: spec[key] for key in keys}
+    fp8 = {"dtype": "fp8"} if spec["launch_profile"] == "deepseek_r1" else {}
     return {
         **named,
         **{key: spec.get(key) for key in ("dtype", "max_model_len", "max_num_seqs")},
+        **fp8,
         "smoke": spec.get("smoke") or SMOKE_OF_TASK.get(str(spec.get("task")), ["text"]),
     }
 
@@ -141,32 +156,71 @@ def _core_warnings(launch: Launch, numactl: list[str] | None, cards: list[int]) 
 
 
 def _cost(spec: Model, host: Mapping[str, Any], model: Model) -> Model:
-    """Return memory, graphs, warm-up and start timeout of a model."""
+    """Return memory, graphs, warm-up and start timeout of a model; None for what cannot be known."""
     config, size = model_config(spec, host), weight_bytes(spec, host)
     memory = None
     if model["module_ids"]:
         sized = {"max_model_len": longest_context(config), **spec}
         memory = plan_memory(sized, model["env"], model["args"], host, config, size)
+    known: Model = {"memory": memory, **_warmup(spec, model, memory, layers(config) or likely_layers(size / 2 or 8e9))}
+    seconds = spec["warmup_budget_minutes"] * 15 if known["warmup_s"] is None else known["warmup_s"]
+    return {**known, "start_timeout_s": spec.get("start_timeout_s") or start_timeout(seconds, size)}
+
+
+def _warmup(spec: Model, model: Model, memory: Mapping[str, Any] | None, depth: float) -> Model:
+    """Return the graphs of a model and the seconds that they take."""
     buckets = dict(NO_BUCKETS)
-    if spec["launch_profile"] != "vllm":
+    plain, deepseek = (spec["launch_profile"] == profile for profile in ("vllm", "deepseek_r1"))
+    skipped = str(model["env"].get("VLLM_SKIP_WARMUP", "")).lower() in ("true", "1")
+    if plain and model["module_ids"] and not skipped:
+        # The server chooses its own buckets.
+        return {"buckets": buckets, "graphs": None, "warmup_s": None, "warmup_cached_s": None}
+    if not plain and not skipped:
         most = int(model["env"]["VLLM_DECODE_BLOCK_BUCKET_MAX"])
         tokens = int(spec.get("max_num_batched_tokens") or spec["max_model_len"])
-        buckets = bucket_counts(model["env"], tokens, min(most, memory["num_hpu_blocks"] or most) if memory else most)
+        # The measured hour of deepseek_r1, and the quarter that is left of it, are of buckets without a cap.
+        held = (memory["num_hpu_blocks"] if memory and not deepseek else 0) or most
+        buckets = bucket_counts(model["env"], tokens, min(most, held))
     graphs = buckets["prompt"] + buckets["decode"]
-    depth = layers(config) or likely_layers(size / 2 or 8e9)
-    fp8 = spec.get("dtype") == "fp8" or spec["launch_profile"] == "deepseek_r1"
-    cards = max(1, len(model["module_ids"]))
-    full, cached = warmup_seconds(graphs, depth, cards, "fp8" if fp8 else "bfloat16")
-    if spec.get("skip_warmup"):
-        full = cached = 0
-    return {
-        "memory": memory,
-        "buckets": buckets,
-        "graphs": graphs,
-        "warmup_s": full,
-        "warmup_cached_s": cached,
-        "start_timeout_s": spec.get("start_timeout_s") or start_timeout(full, size),
-    }
+    full, cached = warmup_seconds(graphs, depth, max(1, len(model["module_ids"])), _precision(spec))
+    has_cache = bool(spec.get("recipe_cache_path")) or not graphs
+    return {"buckets": buckets, "graphs": graphs, "warmup_s": full, "warmup_cached_s": cached if has_cache else None}
+
+
+def _precision(spec: Model) -> str:
+    return "fp8" if spec.get("dtype") == "fp8" or spec["launch_profile"] == "deepseek_r1" else "bfloat16"
+
+
+def _unknown_warnings(spec: Model, host: Mapping[str, Any], model: Model) -> list[str]:
+    """Return what of a model on cards could not be checked, and what would make it known."""
+    if not model["module_ids"]:
+        return []
+    config, size = model_config(spec, host), weight_bytes(spec, host)
+    lacks = [name for name, known in (("config", memory_names(config)), ("weight_bytes", size)) if not known]
+    warnings = []
+    if lacks:
+        what = " and ".join(lacks)
+        warnings.append(f"memory is not checked, since the model is not known; give {what}, or bring its weights")
+    elif len(model["module_ids"]) > MOST_CARDS:
+        warnings.append(f"memory is not checked: the rules for it are known for up to {MOST_CARDS} cards")
+    elif not model["memory"]:
+        warnings.append("memory is not checked: give max_model_len")
+    if model["graphs"] is None:
+        minutes = spec["warmup_budget_minutes"]
+        warnings.append(
+            "graphs and warm-up are not known, since profile vllm lets the server choose its buckets; the start "
+            f"timeout gives it warmup_budget_minutes ({minutes}) and the time to read the weights"
+        )
+    elif model["graphs"] and not layers(config):
+        assumed = f"of {size / 2e9:.0f} billion parameters" if size else "of 8 billion parameters"
+        warnings.append(f"the warm-up is estimated as that of a model {assumed}; give config for its layers")
+    return warnings
+
+
+def _ignored_warnings(spec: Model) -> list[str]:
+    ignored = sorted(key for key in IGNORED.get(spec["launch_profile"], ()) if spec.get(key) is not None)
+    profile = spec["launch_profile"]
+    return [f"profile {profile} takes no notice of {', '.join(ignored)}"] if ignored else []
 
 
 def _memory_warnings(spec: Model, memory: Mapping[str, Any] | None) -> list[str]:

@@ -16,6 +16,14 @@ NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
 # Rope scalings that stretch max_position_embeddings itself; the others say the stretched length there.
 STRETCHING = ("linear", "dynamic", "yarn")
 MOST_CARDS = 16
+MOST_FACTOR = 10_000  # of a rope scaling; infinity is a number too
+# Numbers of a config.json that planning counts with.
+FIGURES = (
+    *("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads"),
+    *("head_dim", "v_head_dim", "kv_lora_rank", "qk_rope_head_dim", "moe_intermediate_size"),
+    "max_position_embeddings",
+)
+MAY_BE_ZERO = ("moe_intermediate_size", "kv_lora_rank", "qk_rope_head_dim", "v_head_dim", "head_dim")
 
 
 def text_config(config: Config) -> Config:
@@ -35,6 +43,27 @@ def _whole(config: Config, key: str) -> int | None:
     """Return a number of a config.json, or None where it is missing or no whole number above 0."""
     value = config.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def config_problems(config: Config) -> list[str]:
+    """Return what of a config.json's figures cannot be, one sentence each."""
+    text = text_config(config)
+    found = []
+    for key in FIGURES:
+        value = text.get(key)
+        # Some architectures list a value a layer; those are not known, rather than wrong.
+        if value is None or isinstance(value, (list, Mapping)) or (key in MAY_BE_ZERO and value == 0):
+            continue
+        if _whole(text, key) is None:
+            found.append(f"{key} {value!r} must be a whole number above 0")
+    rope = text.get("rope_scaling")
+    if rope is not None and not isinstance(rope, Mapping):
+        found.append(f"rope_scaling {rope!r} must be a mapping")
+    factor = rope.get("factor") if isinstance(rope, Mapping) else None
+    numeric = isinstance(factor, (int, float)) and not isinstance(factor, bool) and 0 < factor < MOST_FACTOR
+    if factor is not None and not numeric:
+        found.append(f"rope_scaling.factor {factor!r} must be a number above 0")
+    return found
 
 
 def layers(config: Config) -> int | None:
@@ -88,7 +117,7 @@ def shape_problems(spec: Mapping[str, Any], config: Config, *, gaudi: bool) -> l
     cards = int(spec.get("tensor_parallel_size") or 1)
     heads, kv_heads = _whole(text, "num_attention_heads"), _whole(text, "num_key_value_heads")
     problems: list[Problem] = []
-    good = [number for number in range(1, MOST_CARDS + 1) if _splits(text, spec, number, gaudi=gaudi)]
+    good = [number for number in range(1, MOST_CARDS + 1) if splits(text, spec, number, gaudi=gaudi)]
     if heads and heads % cards:
         allowed = f"does not divide the {heads} attention heads; possible: {good}"
         problems.append(("tensor_parallel_size", cards, allowed))
@@ -104,7 +133,9 @@ def shape_problems(spec: Mapping[str, Any], config: Config, *, gaudi: bool) -> l
     return problems
 
 
-def _splits(text: Config, spec: Mapping[str, Any], cards: int, *, gaudi: bool) -> bool:
+def splits(config: Config, spec: Mapping[str, Any], cards: int, *, gaudi: bool = True) -> bool:
+    """Tell whether so many cards can share a model's heads and its quantised weights."""
+    text = text_config(config)
     heads, kv_heads = _whole(text, "num_attention_heads"), _whole(text, "num_key_value_heads")
     return not (
         (heads and heads % cards) or (gaudi and kv_heads and cards > kv_heads) or uneven_part(text, spec, cards)

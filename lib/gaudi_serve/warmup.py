@@ -18,7 +18,7 @@ GRAPH_SECONDS, GRAPH_LAYERS = 49 / 72, 32
 CARDS_SHARE = 0.15
 # DeepSeek-R1 (61 layers, FP8) on 8 cards: about an hour for 2,560 linear buckets.
 PRECISION = {"fp8": 0.75}
-# Profile deepseek_r1 leaves out buckets by a padding ratio; measured: a quarter of the time remains.
+# Profile deepseek_r1 leaves out buckets by a padding ratio; measured: a quarter of that hour remains.
 PADDING_RATIO_SHARE = 0.25
 # The second of the two passes (graph capture) took 20 of the 49 s; with a filled recipe cache only it is left.
 CACHED_SHARE = 0.4

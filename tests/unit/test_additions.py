@@ -9,7 +9,7 @@ from ansible.errors import AnsibleFilterError
 from gaudi_serve.buckets import hpu_buckets, hpu_padded_shape
 from gaudi_serve.errors import InputError, as_filter
 from gaudi_serve.launch import vllm_launch
-from test_plan import gaudi_host, model, planned
+from test_plan import QWQ, gaudi_host, model, planned
 
 ENV = {
     f"VLLM_{dimension}_BUCKET_{part}": value
@@ -59,7 +59,9 @@ def test_plain_vllm_on_several_cards_gets_what_collectives_need() -> None:
     assert one["env"]["PT_HPU_LAZY_MODE"] == "1"
     assert one["args"][one["args"].index("--limit-mm-per-prompt") + 1] == '{"image":5}'
     assert one["memory"]["fits"]
-    assert (one["graphs"], one["warmup_s"]) == (0, 0)
+    assert (one["graphs"], one["warmup_s"], one["warmup_cached_s"]) == (None, None, None)
+    assert one["start_timeout_s"] >= 600 + 240 * 60
+    assert any("graphs and warm-up are not known" in text for text in one["warnings"])
 
 
 def test_interleaved_cards_get_cores_of_their_own_and_the_plan_says_so() -> None:
@@ -121,3 +123,36 @@ def test_cards_that_are_not_free_are_refused_by_the_launch_itself() -> None:
         vllm_launch({**spec, "module_ids": [0, 2]}, host)
     with pytest.raises(InputError, match="m: launch_profile: 'fast' is not one of aice_1_21, deepseek_r1, vllm"):
         vllm_launch({**spec, "launch_profile": "fast"}, host)
+
+
+def test_what_is_not_known_is_said() -> None:
+    unknown = only(planned(model(weights="/data/elsewhere")))
+    assert unknown["memory"] is None
+    assert any("memory is not checked" in text and "config and weight_bytes" in text for text in unknown["warnings"])
+    assert any("a model of 8 billion parameters" in text for text in unknown["warnings"])
+    sized = only(planned(model(weights="/data/elsewhere", weight_bytes=144_000_000_000)))
+    assert any("give config, or bring" in text for text in sized["warnings"])
+    assert any("a model of 72 billion parameters" in text for text in sized["warnings"])
+    assert not any("not checked" in text for text in only(planned(model()))["warnings"])
+
+
+def test_keys_without_a_use_in_the_profile_are_named() -> None:
+    base = {key: value for key, value in model().items() if not key.endswith("_range")}
+    one = only(planned({**base, "launch_profile": "vllm", "reduce_warmup": {"max_num_seqs": 8, "max_seq_len": 1024}}))
+    assert "profile vllm takes no notice of reduce_warmup" in one["warnings"]
+
+
+def test_without_a_warm_up_there_are_no_graphs() -> None:
+    one = only(planned(model(skip_warmup=True)))
+    assert (one["graphs"], one["warmup_s"], one["buckets"]["decode"]) == (0, 0, 0)
+
+
+def test_deepseek_warms_up_in_a_quarter_of_the_measured_hour() -> None:
+    wish = {"launch_profile": "deepseek_r1", "tensor_parallel_size": 8, "max_model_len": 16384, "max_num_seqs": 128}
+    base = {key: value for key, value in model().items() if not key.endswith(("_range", "_tokens"))}
+    deep = {**QWQ, "num_hidden_layers": 61, "num_attention_heads": 128, "num_key_value_heads": 128}
+    one = only(planned({**base, **wish}, weights={"/data/QwQ-32B": {"config": deep, "bytes": 688_000_000_000}}))
+    assert one["dtype"] == "fp8"
+    assert one["graphs"] == 2560 // 4
+    assert 12 <= one["warmup_s"] / 60 <= 18
+    assert one["warmup_cached_s"] is not None

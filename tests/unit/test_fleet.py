@@ -60,7 +60,7 @@ def test_what_is_shown() -> None:
     assert " ".join(lines[1].split()) == (
         "MODEL CARDS CORES PORT PRECISION CONTEXT GRAPHS WARM-UP CACHED GIB/CARD LEFT FIT"
     )
-    row = "qwq 0,1 0-9,10-19 30001 bfloat16 8192 490 13 min 5 min 90/96 6 44 of 64"
+    row = "qwq 0,1 0-9,10-19 30001 bfloat16 8192 490 13 min - 90/96 6 44 of 64"
     assert " ".join(lines[3].split()) == row
     assert lines[4:6] == ["  would change:", "    + qwq: start on cards 0,1, port 30001"]
     assert "c: CPU host, Debian 12, 10.0.0.9" in lines

@@ -201,3 +201,33 @@ def test_a_plan_that_is_carried_out_has_nothing_left_to_change(cards: int, count
         [model(tensor_parallel_size=2 ** (cards - 1), max_num_seqs=count)], {**host, "services": services}
     )
     assert vllm_plan_changes(again["models"], services) == []
+
+
+@QUICK
+@given(
+    DEVICES,
+    st.sampled_from([1, 2, 4, 8]),
+    st.integers(1, 40960),
+    st.integers(1, 500),
+    st.sampled_from([1, 8, 40]),
+)
+def test_what_is_said_to_fit_fits(device: str, cards: int, length: int, gigabytes: int, kv_heads: int) -> None:
+    assume(cards <= kv_heads)
+    config = {"num_hidden_layers": 64, "hidden_size": 5120, "num_attention_heads": 40, "num_key_value_heads": kv_heads}
+    weights = {"/data/QwQ-32B": {"config": config, "bytes": gigabytes * 10**9}}
+    wished = {"tensor_parallel_size": cards, "max_model_len": length, "max_num_batched_tokens": 40960}
+    host = gaudi_host(device_name=device, weights=weights, host_nics=device == "HL-288" and cards == 8)
+    base = model(**wished, input_range=[1, 4096])
+    assume(length > 1)
+
+    def problems(change: dict[str, int]) -> list[dict[str, Any]]:
+        errors: list[dict[str, Any]] = vllm_plan([{**base, **change}], host)["errors"]
+        return errors
+
+    for error in problems({}):
+        assert "0.0 GiB a card" not in error["message"]
+        assert "; 0 GiB" not in error["message"]
+        _, _, remedy = error["message"].partition("what fits: ")
+        for way in filter(None, remedy.split(" or ")):
+            change = {key: int(value) for key, value in (part.split(" ") for part in way.split(" with "))}
+            assert problems(change) == []
