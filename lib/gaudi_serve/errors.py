@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import difflib
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from typing import Any
+
+LONGEST_VALUE = 80  # characters of a value or line that a message shows
+DIGITS = re.compile(r"[0-9]{1,18}")
 
 
 class InputError(ValueError):
@@ -15,9 +21,72 @@ class InputError(ValueError):
 
 def refusal(label: str, key: str, value: Any, allowed: str) -> InputError:
     """Return the error for one key of a model; ``finding`` keeps its parts, for a plan to sort."""
-    error = InputError(f"{label}: {key}: {allowed}" if value is None else f"{label}: {key}: {value!r} {allowed}")
+    where = f"{label}: {key}" if label else key
+    error = InputError(f"{where}: {allowed}" if value is None else f"{where}: {shown(value)} {allowed}")
     error.finding = (key, value, allowed)
     return error
+
+
+def shown(value: Any) -> str:
+    """Return a value as messages show it: its Python form, cut to 80 characters."""
+    try:
+        text = repr(value[: LONGEST_VALUE + 1] if isinstance(value, (str, bytes)) else value)
+    except (ValueError, RecursionError):
+        # Python writes no integer of more than 4,300 digits.
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= LONGEST_VALUE + 2 else text[:LONGEST_VALUE] + "..."
+
+
+def mapping(label: str, key: str, value: Any, what: str) -> Mapping[Any, Any]:
+    """Return a mapping.
+
+    Raises:
+        InputError: when the value is none; ``what`` says which is wanted.
+    """
+    if not isinstance(value, Mapping):
+        raise refusal(label, key, value, f"is not {what}" if value is not None else f"is required: {what}")
+    return value
+
+
+def whole(label: str, key: str, value: Any, low: int, high: int) -> int:
+    """Return a whole number, also one that is written as text.
+
+    Raises:
+        InputError: for anything else, true and false included, and for a number out of its limits.
+    """
+    number = int(value) if isinstance(value, str) and DIGITS.fullmatch(value) else value
+    if not isinstance(number, int) or isinstance(number, bool) or not low <= number <= high:
+        allowed = f"a whole number from {low} to {high}"
+        raise refusal(label, key, value, f"is required: {allowed}" if value is None else f"is not {allowed}")
+    return number
+
+
+def number(label: str, key: str, value: Any, low: float, high: float) -> float:
+    """Return a number that need not be whole.
+
+    Raises:
+        InputError: for texts, true and false, NaN, and for a number out of its limits.
+    """
+    fits = isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
+    if not fits or not low <= value <= high:
+        allowed = f"a number from {low:g} to {high:g}"
+        raise refusal(label, key, value, f"is required: {allowed}" if value is None else f"is not {allowed}")
+    found: float = value
+    return found
+
+
+def known(label: str, keys: Iterable[Any], allowed: Iterable[str]) -> None:
+    """Refuse keys that are not allowed.
+
+    Raises:
+        InputError: for the first such key, with the allowed names that are near it.
+    """
+    names = sorted(allowed)
+    for key in keys:
+        if key not in names:
+            close = difflib.get_close_matches(str(key)[:LONGEST_VALUE], names, n=3, cutoff=0.6)
+            hint = f"; did you mean {' or '.join(close)}?" if close else f"; known are {', '.join(names)}"
+            raise refusal(label, str(key)[:LONGEST_VALUE], None, f"is not a known name{hint}")
 
 
 def as_filter(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
-from .errors import InputError
-from .hl_smi import ANSI
+from .errors import InputError, shown
+from .hl_smi import LONGEST_LINE, text_lines
 
 Result = dict[str, Any]
 
@@ -42,80 +43,105 @@ def hccl_benchmark(text: str) -> Result:
         size at the top.
 
     Raises:
-        InputError: with the line that is not of the format, or with the last line where no figure is.
+        InputError: with the line that is not of the format, with the title of a measurement that has
+            no figure, or with the last line where no figure is.
     """
-    lines = [line.strip() for line in ANSI.sub("", text).splitlines() if line.strip()]
+    lines = [(place, line.strip()) for place, line in text_lines("hccl_demo", text)]
     found: Result = {"collective": None, "dtype": None, "iterations": None}
     results: list[Result] = []
     columns: list[str] = []
-    for line in lines:
+    for place, line in lines:
+        if len(line) > LONGEST_LINE and line.startswith("["):
+            raise InputError(f"{place}: longer than {LONGEST_LINE} characters: {shown(line)}")
         if line.startswith("[BENCHMARK]"):
-            _benchmark_line(line, found, results)
+            _benchmark_line(place, line, found, results)
         elif REPORT.match(line):
             columns = []
         elif line.startswith("(src") and "collective=" in line:
-            _details(line.strip("()"), found)
+            _details(place, line, line.strip("()"), found)
         elif HEADER.match(line):
-            columns = _columns(line)
-        elif columns and re.match(r"\d", line):
-            results.append(_row(line, columns, found))
-    results = sorted((result for result in results if len(result) > 2), key=lambda result: int(result["size_bytes"]))
+            columns = _columns(place, line)
+        elif columns and re.match(r"[-+]?[0-9]", line):
+            results.append(_row(place, line, columns, found))
     if not results:
-        raise InputError(f"hccl_demo: no figure in its output, which ends with: {(lines or [''])[-1]!r}")
+        place, last = lines[-1] if lines else ("hccl_demo", "")
+        raise InputError(f"{place}: no figure in the output, which ends with: {shown(last)}")
+    _complete(results)
+    results.sort(key=lambda result: int(result["size_bytes"]))
     largest = {key: value for key, value in results[-1].items() if key in NAMES.values()}
     return {**found, "results": results, **largest}
 
 
-def _benchmark_line(line: str, found: Result, results: list[Result]) -> None:
+def _complete(results: list[Result]) -> None:
+    """Refuse a measurement that was announced and has no figure: a run that broke off is no result."""
+    for result in results:
+        title = result.pop("title", "")
+        if len(result) == 2:
+            raise InputError(f"{title} is followed by no figure")
+
+
+def _benchmark_line(place: str, line: str, found: Result, results: list[Result]) -> None:
     title = TITLE.match(line)
     if title:
-        details = _details(title[2], found)
+        details = _details(place, line, title[2], found)
         # AllReduce -> all_reduce, as the command line has it.
         found["collective"] = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", title[1]).lower()
-        count = int(details.get("count", 0))
-        size = details.get("dataSize") or details.get("data_size") or count * BYTES.get(str(found["dtype"]), 4)
-        results.append({"size_bytes": int(size), "count": count})
+        count = _whole(details.get("count", "0"), place, line)
+        size = details.get("dataSize") or details.get("data_size")
+        size_bytes = _whole(size, place, line) if size else count * BYTES.get(str(found["dtype"]), 4)
+        results.append({"size_bytes": size_bytes, "count": count, "title": f"{place}: {shown(line)}"})
         return
     figure = FIGURE.match(line)
     name = NAMES.get(f"{figure[1]} {figure[2]}".lower()) if figure else None
     if not figure or not name or not results or figure[4].upper() not in UNITS:
-        raise InputError(f"hccl_demo: not a line of a figure: {line!r}")
-    results[-1][name] = _number(figure[3], line) * UNITS[figure[4].upper()]
+        raise InputError(f"{place}: not a line of a figure: {shown(line)}")
+    results[-1][name] = _number(figure[3], place, line) * UNITS[figure[4].upper()]
 
 
-def _details(text: str, found: Result) -> dict[str, str]:
-    details = dict(re.findall(r"(\w+)=([\w.]+)", text))
+def _details(place: str, line: str, text: str, found: Result) -> dict[str, str]:
+    pairs = (part.partition("=") for part in text.split(","))
+    details = {key.strip(): value.strip() for key, _, value in pairs}
     found["collective"] = details.get("collective", found["collective"])
     found["dtype"] = details.get("dtype", details.get("data_type", found["dtype"]))
     if "iterations" in details:
-        found["iterations"] = int(details["iterations"])
+        found["iterations"] = _whole(details["iterations"], place, line)
     return details
 
 
-def _columns(line: str) -> list[str]:
+def _columns(place: str, line: str) -> list[str]:
     names = [name.strip().lower() for name in re.split(r"\s{2,}", line)]
     unknown = [name for name in names[4:] if name not in NAMES]
     if unknown:
-        raise InputError(f"hccl_demo: unknown columns {unknown} in {line!r}")
+        raise InputError(f"{place}: unknown columns {shown(unknown)} in {shown(line)}")
     return [NAMES[name] for name in names[4:]]
 
 
-def _row(line: str, columns: list[str], found: Result) -> Result:
-    cells = line.split(maxsplit=4)
-    values = VALUE.findall(cells[4]) if len(cells) == 5 else []
-    if len(values) != len(columns) or not (cells[0].isdigit() and cells[1].isdigit()):
-        raise InputError(f"hccl_demo: not a row of size, count, type, redop and {len(columns)} figures: {line!r}")
+def _row(place: str, line: str, columns: list[str], found: Result) -> Result:
+    cells = line[: LONGEST_LINE + 1].split(maxsplit=4)
+    rest = cells[4] if len(cells) == 5 and len(line) <= LONGEST_LINE else ""
+    values = VALUE.findall(rest)
+    if len(values) != len(columns) or VALUE.sub("", rest).strip():
+        raise InputError(f"{place}: not a row of size, count, type, redop and {len(columns)} figures: {shown(line)}")
     found["dtype"] = cells[2]
     figures = {}
     for name, (number, unit) in zip(columns, values, strict=True):
         if unit and unit.upper() not in UNITS:
-            raise InputError(f"hccl_demo: unknown unit {unit!r} in {line!r}")
-        figures[name] = _number(number, line) * (UNITS[unit.upper()] if unit else 1.0)
-    return {"size_bytes": int(cells[0]), "count": int(cells[1]), **figures}
+            raise InputError(f"{place}: unknown unit {shown(unit)} in {shown(line)}")
+        figures[name] = _number(number, place, line) * (UNITS[unit.upper()] if unit else 1.0)
+    return {"size_bytes": _whole(cells[0], place, line), "count": _whole(cells[1], place, line), **figures}
 
 
-def _number(text: str, line: str) -> float:
+def _whole(text: str, place: str, line: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,15}", text):
+        raise InputError(f"{place}: {shown(text)} is no whole number in {shown(line)}")
+    return int(text)
+
+
+def _number(text: str, place: str, line: str) -> float:
     try:
-        return float(text)
-    except ValueError as problem:
-        raise InputError(f"hccl_demo: {text!r} is no number in {line!r}") from problem
+        value = float(text)
+    except ValueError:
+        value = math.inf
+    if not math.isfinite(value):
+        raise InputError(f"{place}: {shown(text)} is no number in {shown(line)}")
+    return value

@@ -2,19 +2,46 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
+from collections.abc import Iterator
 from typing import Any
 
-from .errors import InputError
+from .errors import InputError, shown
 
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 PREFIXES = ("HL-225", "HL-288", "HL-325", "HL-338")
 # Columns of the process table: card, pid, type, name, memory. "N/A" rows stand for idle cards.
 PROCESS = re.compile(r"^\|\s*(\d+)\s+(\d+)\s+(\S+)\s+(\S.*?)\s+(\d+)\s*MiB\s*\|?\s*$")
-LINK = re.compile(r"^\s*port\s+(\d+)\s*:\s*(UP|DOWN)\s*$", re.IGNORECASE)
-TOPOLOGY = re.compile(r"^\s*(\d+)\s+([\d,\s-]*?)\s+(-?\d+)\s*$")
+LINK = re.compile(r"\s*port\s+([0-9]+)\s*:\s*(UP|DOWN)\s*", re.IGNORECASE)
+CPUS = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
+# Far above every machine (16 cards, 24 ports, 8 NUMA nodes), and far below what garbage holds.
+LARGEST_NUMBER = 255
+LONGEST_LINE = 2000  # characters; the widest query prints about 300
+
+
+def text_lines(tool: str, text: Any) -> list[tuple[str, str]]:
+    """Return the lines of a tool's output that are not blank, without colours, each with its place.
+
+    Raises:
+        InputError: when the output is no text.
+    """
+    if not isinstance(text, str):
+        raise InputError(f"{tool}: {shown(text)} is not the text of its output")
+    lines = enumerate(ANSI.sub("", text).splitlines(), 1)
+    return [(f"{tool}: line {number}", line) for number, line in lines if line.strip()]
+
+
+def _lines(tool: str, text: Any) -> Iterator[tuple[str, str]]:
+    for place, line in text_lines(tool, text):
+        if len(line) > LONGEST_LINE:
+            raise InputError(f"{place}: longer than {LONGEST_LINE} characters: {shown(line)}")
+        yield place, line
+
+
+def _number(text: str) -> int | None:
+    """Return a number of a table, or None where the text is none that can be."""
+    fits = re.fullmatch(r"[0-9]{1,9}", text) and int(text) <= LARGEST_NUMBER
+    return int(text) if fits else None
 
 
 def hl_smi_modules(text: str) -> list[dict[str, Any]]:
@@ -24,25 +51,30 @@ def hl_smi_modules(text: str) -> list[dict[str, Any]]:
         One mapping a card, by index: ``index`` and ``module_id`` as integers, further fields as text.
 
     Raises:
-        InputError: with the line that is not of the format.
+        InputError: with the line that is not of the format, or when no line has a card.
     """
-    lines = [line for line in ANSI.sub("", text).splitlines() if line.strip()]
+    lines = list(_lines("hl-smi", text))
     if not lines:
         raise InputError("hl-smi: no output where a table of cards was expected")
-    if re.fullmatch(r"\s*\d+\s*,\s*\d+\s*", lines[0]):
-        lines.insert(0, "index, module_id")
-    header = [name.strip().split(" ")[0] for name in lines[0].split(",")]
+    if re.fullmatch(r"\s*[0-9]+\s*,\s*[0-9]+\s*", lines[0][1]):
+        lines.insert(0, ("hl-smi", "index, module_id"))
+    place, first = lines[0]
+    header = [name.strip().split(" ")[0] for name in first.split(",")]
     if "index" not in header or "module_id" not in header:
-        raise InputError(f"hl-smi: the header has no index and module_id: {lines[0]!r}")
+        raise InputError(f"{place}: the header has no index and module_id: {shown(first)}")
+    if len(set(header)) < len(header):
+        raise InputError(f"{place}: the header names a column twice: {shown(first)}")
     cards: list[dict[str, Any]] = []
-    for line in lines[1:]:
-        cells = [cell.strip() for cell in next(csv.reader(io.StringIO(line)))]
-        card: dict[str, Any] = dict(zip(header, cells, strict=False))
-        if len(cells) != len(header) or not (card["index"].isdigit() and card["module_id"].isdigit()):
-            raise InputError(f"hl-smi: not a line of {', '.join(header)}: {line!r}")
-        if any(int(card[key]) == other[key] for other in cards for key in ("index", "module_id")):
-            raise InputError(f"hl-smi: an index or module_id that came before: {line!r}")
-        cards.append({**card, "index": int(card["index"]), "module_id": int(card["module_id"])})
+    for place, line in lines[1:]:
+        card: dict[str, Any] = dict(zip(header, (cell.strip() for cell in line.split(",")), strict=False))
+        numbers = {key: _number(card.get(key, "")) for key in ("index", "module_id")}
+        if line.count(",") != first.count(",") or None in numbers.values():
+            raise InputError(f"{place}: not a line of {', '.join(header)}: {shown(line)}")
+        if any(number == other[key] for other in cards for key, number in numbers.items()):
+            raise InputError(f"{place}: an index or module_id that came before: {shown(line)}")
+        cards.append({**card, **numbers})
+    if not cards:
+        raise InputError(f"{place}: no line of a card follows the header {shown(first)}")
     return sorted(cards, key=lambda card: int(card["index"]))
 
 
@@ -54,20 +86,30 @@ def hl_smi_topology(text: str) -> dict[int, dict[str, Any]]:
         cores, a second one their hyper-threading siblings.
 
     Raises:
-        InputError: with the line that is not of the format.
+        InputError: with the line that is not of the format, or when there is none.
     """
-    rows = {}
-    for line in ANSI.sub("", text).splitlines():
-        if not line.strip() or set(line.strip()) <= set("-= ") or line.lower().lstrip().startswith("modid"):
+    rows: dict[int, dict[str, Any]] = {}
+    for place, line in _lines("hl-smi topo", text):
+        cells = line.split()
+        if set("".join(cells)) <= set("-=") or cells[0].lower() == "modid":
             continue
-        match = TOPOLOGY.match(line)
-        if not match:
-            raise InputError(f"hl-smi topo: not a line of module, CPU affinity, NUMA node: {line!r}")
-        cpus = [part.strip() for part in match[2].split(",") if part.strip()]
-        rows[int(match[1])] = {"cpus": cpus, "numa_node": int(match[3])}
+        module = _number(cells[0])
+        node = -1 if cells[-1] == "-1" else _number(cells[-1])
+        cpus = "".join(cells[1:-1]).split(",")
+        if module is None or node is None or not all(map(is_cpu_range, cpus)):
+            raise InputError(f"{place}: not a line of module, CPU affinity, NUMA node: {shown(line)}")
+        if module in rows:
+            raise InputError(f"{place}: a module that came before: {shown(line)}")
+        rows[module] = {"cpus": cpus, "numa_node": node}
     if not rows:
         raise InputError("hl-smi topo: no line with a module")
     return rows
+
+
+def is_cpu_range(text: Any) -> bool:
+    """Tell whether a text is a range of cores, such as 0-39, or one core."""
+    match = CPUS.fullmatch(text) if isinstance(text, str) else None
+    return bool(match and int(match[1]) <= int(match[2] or match[1]))
 
 
 def hl_smi_links(text: str) -> dict[int, str]:
@@ -77,15 +119,14 @@ def hl_smi_links(text: str) -> dict[int, str]:
         InputError: with the line that is not of the format, or when there is none.
     """
     links: dict[int, str] = {}
-    for line in ANSI.sub("", text).splitlines():
-        if not line.strip():
-            continue
-        match = LINK.match(line)
-        if not match:
-            raise InputError(f"hl-smi -n link: not a line of a port that is UP or DOWN: {line!r}")
-        if int(match[1]) in links:
-            raise InputError(f"hl-smi -n link: a port that came before: {line!r}")
-        links[int(match[1])] = match[2].upper()
+    for place, line in _lines("hl-smi -n link", text):
+        match = LINK.fullmatch(line)
+        port = _number(match[1]) if match else None
+        if not match or port is None:
+            raise InputError(f"{place}: not a line of a port that is UP or DOWN: {shown(line)}")
+        if port in links:
+            raise InputError(f"{place}: a port that came before: {shown(line)}")
+        links[port] = match[2].upper()
     if not links:
         raise InputError("hl-smi -n link: no line with a port")
     return links
@@ -94,8 +135,8 @@ def hl_smi_links(text: str) -> dict[int, str]:
 def hl_smi_processes(text: str) -> dict[int, str]:
     """Parse the process table of plain ``hl-smi``: ``{index: "python3 (pid 4711)"}`` for cards in use."""
     holders = {}
-    for line in ANSI.sub("", text).splitlines():
-        match = PROCESS.match(line)
+    for _, line in text_lines("hl-smi", text):
+        match = PROCESS.match(line) if len(line) <= LONGEST_LINE else None
         if match:
             holders[int(match[1])] = f"{match[4]} (pid {match[2]})"
     return holders
