@@ -5,34 +5,33 @@ Every bucket is one graph that a server compiles while it warms up.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 
-from .errors import InputError
+from .errors import InputError, mapping, refusal, whole
 
 Bucket = list[int]
+Range = tuple[int, int, int]  # min, step, max
+Row = tuple[int, list[int]]  # sequences, and the lengths they are warmed up with
 DIMENSIONS = ("PROMPT_BS", "PROMPT_SEQ", "DECODE_BS", "DECODE_BLOCK")
+LARGEST = 10**12  # of any number here
+# Large servers warm up some thousand buckets, in about an hour. Above these numbers a range is a mistake,
+# and would take the memory and the minutes of the machine that plans.
+MOST_VALUES, MOST_BUCKETS = 100_000, 1_000_000
 
 
 def bucket_range(env: Mapping[str, str], dimension: str) -> tuple[int, int, int]:
     """Return (min, step, max) of a dimension such as ``PROMPT_SEQ``.
 
     Raises:
-        InputError: when a variable is missing, no whole number, or the minimum is above the maximum.
+        InputError: when a variable is missing, no whole number, or the minimum is above the maximum;
+            its ``finding`` names the variable.
     """
-    values = []
-    for part in ("MIN", "STEP", "MAX"):
-        name = f"VLLM_{dimension}_BUCKET_{part}"
-        try:
-            values.append(int(env[name]))
-        except (KeyError, ValueError) as problem:
-            raise InputError(f"{name}: {env.get(name)!r} is not a whole number of at least 1") from problem
-    low, step, high = values
-    if low > high or min(low, step) < 1:
-        raise InputError(
-            f"VLLM_{dimension}_BUCKET: minimum {low} is above maximum {high}"
-            if low > high
-            else f"VLLM_{dimension}_BUCKET: minimum {low} and step {step} must be at least 1"
-        )
+    variables = mapping("", "env", env, "a mapping with the variables VLLM_*_BUCKET_{MIN,STEP,MAX}")
+    names = [f"VLLM_{dimension}_BUCKET_{part}" for part in ("MIN", "STEP", "MAX")]
+    low, step, high = (whole("", name, variables.get(name), 1, LARGEST) for name in names)
+    if low > high:
+        raise refusal("", names[0], low, f"is above {names[2]}, which is {high}")
     return low, step, high
 
 
@@ -45,6 +44,14 @@ def bucket_values(low: int, step: int, high: int) -> list[int]:
         value *= 2
     values += [value for value in range(step, high + 1, step) if value >= low]
     return values
+
+
+def count_values(low: int, step: int, high: int) -> int:
+    """Return how many values bucket_values gives, without making them."""
+    doubling = 0
+    while low << doubling < step and low << doubling <= high:
+        doubling += 1
+    return doubling + max(0, high // step - max(1, -(-low // step)) + 1)
 
 
 def hpu_buckets(
@@ -60,24 +67,63 @@ def hpu_buckets(
     Returns:
         ``prompt``: [batch, tokens] pairs, ``decode``: [batch, blocks] pairs, both sorted by
         (batch * length, length, batch); ``omitted``: prompt pairs left out.
+
+    Raises:
+        InputError: as bucket_rows does.
     """
-    prompt = [
-        [batch, tokens]
-        for batch in bucket_values(*bucket_range(env, "PROMPT_BS"))
-        for tokens in bucket_values(*bucket_range(env, "PROMPT_SEQ"))
-    ]
-    kept = [pair for pair in prompt if pair[0] * pair[1] <= max_num_batched_tokens]
-    omitted = len(prompt) - len(kept) if kept else 0
-    decode = []
-    block_values = bucket_values(*bucket_range(env, "DECODE_BLOCK"))
-    for batch in bucket_values(*bucket_range(env, "DECODE_BS")):
-        for blocks in block_values:
-            if batch > blocks:
-                continue
-            decode.append([batch, min(blocks, num_hpu_blocks)])
-            if blocks >= num_hpu_blocks:
-                break
-    return {"prompt": _sorted(kept or prompt), "decode": _sorted(decode), "omitted": omitted}
+    prompt, decode, omitted = bucket_rows(env, max_num_batched_tokens, num_hpu_blocks)
+    most = int(num_hpu_blocks)
+    return {
+        "prompt": _sorted([[batch, tokens] for batch, row in prompt for tokens in row]),
+        "decode": _sorted([[batch, min(blocks, most)] for batch, row in decode for blocks in row]),
+        "omitted": omitted,
+    }
+
+
+def bucket_rows(
+    env: Mapping[str, str], max_num_batched_tokens: int, num_hpu_blocks: int
+) -> tuple[list[Row], list[Row], int]:
+    """Return (batch, lengths) of the prompt and of the decode buckets, and how many prompt pairs are omitted.
+
+    Raises:
+        InputError: when a number is none, or when there are more than 100,000 values in a dimension or
+            1,000,000 buckets in a phase; this is found by counting. Its ``finding`` names the variable.
+    """
+    tokens = whole("", "max_num_batched_tokens", max_num_batched_tokens, 1, LARGEST)
+    most = whole("", "num_hpu_blocks", num_hpu_blocks, 1, LARGEST)
+    ranges = {dimension: bucket_range(env, dimension) for dimension in DIMENSIONS}
+    low, step, high = ranges["DECODE_BLOCK"]
+    # A row of decode buckets ends with the first value that the device does not hold.
+    used = {**ranges, "DECODE_BLOCK": (low, step, min(high, max(low, -(-most // step) * step)))}
+    for dimension, limits in used.items():
+        if count_values(*limits) > MOST_VALUES:
+            raise _too_many(dimension, ranges[dimension], f"{MOST_VALUES:,} values")
+    batches, lengths = bucket_values(*ranges["PROMPT_BS"]), bucket_values(*ranges["PROMPT_SEQ"])
+    ends = [bisect_right(lengths, tokens // batch) for batch in batches]
+    kept = sum(ends)
+    if not kept:
+        # Where no bucket is within the token limit, the server keeps them all.
+        ends, kept = [len(lengths)] * len(batches), len(lengths) * len(batches)
+    _refuse_many(kept, "PROMPT_BS", "PROMPT_SEQ", ranges)
+    rows, blocks = bucket_values(*used["DECODE_BS"]), bucket_values(*used["DECODE_BLOCK"])
+    blocks = blocks[: bisect_left(blocks, most) + 1]
+    starts = [bisect_left(blocks, batch) for batch in rows]
+    _refuse_many(len(blocks) * len(starts) - sum(starts), "DECODE_BS", "DECODE_BLOCK", ranges)
+    prompt = [(batch, lengths[:end]) for batch, end in zip(batches, ends, strict=True)]
+    decode = [(batch, blocks[start:]) for batch, start in zip(rows, starts, strict=True)]
+    return prompt, decode, len(batches) * len(lengths) - kept
+
+
+def _refuse_many(count: int, first: str, second: str, ranges: Mapping[str, Range]) -> None:
+    if count > MOST_BUCKETS:
+        larger = max(first, second, key=lambda dimension: count_values(*ranges[dimension]))
+        raise _too_many(larger, ranges[larger], f"{MOST_BUCKETS:,} buckets ({count:,} of {first} and {second})")
+
+
+def _too_many(dimension: str, limits: Range, most: str) -> InputError:
+    name = f"VLLM_{dimension}_BUCKET"
+    allowed = f"with {name}_STEP {limits[1]} gives {count_values(*limits):,} values, which is above {most}"
+    return refusal("", f"{name}_MAX", limits[2], f"{allowed}; lower it, or raise the step")
 
 
 def _sorted(buckets: list[Bucket]) -> list[Bucket]:
@@ -94,16 +140,16 @@ def hpu_padded_shape(env: Mapping[str, str], phase: str, batch: int, length: int
         num_hpu_blocks: KV-cache blocks on the device; caps the decode length.
 
     Raises:
-        InputError: for another phase.
+        InputError: for another phase, for a number that is none of at least 1, and as bucket_range does.
     """
     if phase not in ("prompt", "decode"):
-        raise InputError(f"phase: {phase!r} is not one of prompt, decode")
+        raise refusal("", "phase", phase, "is not one of prompt, decode")
+    given = {"batch": batch, "length": length, "num_hpu_blocks": num_hpu_blocks}
+    sequences, long, most = (whole("", key, value, 1, LARGEST) for key, value in given.items())
     second = "PROMPT_SEQ" if phase == "prompt" else "DECODE_BLOCK"
-    padded_batch = padded(batch, *bucket_range(env, f"{phase.upper()}_BS"))
-    padded_length = padded(length, *bucket_range(env, second))
-    if phase == "decode":
-        padded_length = min(padded_length, num_hpu_blocks)
-    return [padded_batch, padded_length]
+    padded_batch = padded(sequences, *bucket_range(env, f"{phase.upper()}_BS"))
+    padded_length = padded(long, *bucket_range(env, second))
+    return [padded_batch, min(padded_length, most) if phase == "decode" else padded_length]
 
 
 def padded(value: int, low: int, step: int, _high: int) -> int:

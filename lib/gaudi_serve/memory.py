@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from .errors import InputError
+from .errors import known, mapping, number, refusal, whole
 
 Numbers = dict[str, Any]
 
@@ -53,6 +53,29 @@ REQUIRED = (
     *("MAX_MODEL_LEN", "MODEL_MEM_FROM_CONFIG", "NUM_HIDDEN_LAYERS", "HIDDEN_SIZE"),
     *("NUM_KEY_VALUE_HEADS", "NUM_ATTENTION_HEADS"),
 )
+_BUCKETS = tuple(
+    f"VLLM_{name}_BUCKET" for name in ("PROMPT_BS", "PROMPT_QUERY", "PROMPT_CTX", "DECODE_BS", "DECODE_BLOCK")
+)
+# What each number may be: whole ones, and those with a decimal point.
+LIMITS: dict[str, tuple[float, float]] = {
+    "TENSOR_PARALLEL_SIZE": (1, MOST_CARDS),
+    **dict.fromkeys(("MAX_MODEL_LEN", "MAX_NUM_BATCHED_TOKENS", "MAX_NUM_SEQS"), (1, 10**9)),
+    **dict.fromkeys(("NUM_HIDDEN_LAYERS", "NUM_KEY_VALUE_HEADS", "NUM_ATTENTION_HEADS"), (1, 100_000)),
+    **dict.fromkeys(("HIDDEN_SIZE", "HEAD_DIM", "BLOCK_SIZE"), (1, 10**6)),
+    **dict.fromkeys(("KV_LORA_RANK", "QK_ROPE_HEAD_DIM"), (0, 10**6)),
+    **{f"{name}_{part}": (1, 10**9) for name in _BUCKETS for part in ("MIN", "STEP", "MAX")},
+    "MODEL_MEM_FROM_CONFIG": (1.0, 1e15),
+    **dict.fromkeys(("UNAVAILABLE_MEM_ABS", "PROFILER_MEM_OVERHEAD", "GPU_FREE_MEM_TARGET"), (0.0, 1024)),
+    "APPROX_MEM_PER_GRAPH_MB": (0.001, 10**6),
+    **dict.fromkeys(("MODEL_DTYPE", "QUANT_DTYPE", "CACHE_DTYPE_BYTES"), (0.125, 16)),
+    **dict.fromkeys(("GPU_MEM_UTILIZATION", "VLLM_GRAPH_RESERVED_MEM"), (0.01, 1)),
+}
+FLAGS = ("ENABLE_PREFIX_CACHING", "VLLM_EXPONENTIAL_BUCKETING", "PT_HPU_LAZY_MODE")
+# Names that the vendor's table of models has beside these, and that change nothing here.
+UNUSED = (
+    *("TOTAL_GPU_MEM", "MODEL_MEM", "LIMIT_MODEL_LEN", "VLLM_SKIP_WARMUP", "VLLM_CONTIGUOUS_PA", "VLLM_DEFRAG"),
+    *("ASYNC_SCHEDULING", "VLLM_WEIGHT_LOAD_FORCE_SYNC"),
+)
 
 
 def hpu_memory(given: Mapping[str, Any]) -> Numbers:
@@ -72,7 +95,8 @@ def hpu_memory(given: Mapping[str, Any]) -> Numbers:
         ``{tensor_parallel_size: 4}``; two keys together where one alone does not do.
 
     Raises:
-        InputError: for a name that is missing or not a number that can be.
+        InputError: for a name that is missing or not known, and for a value that is none of its limits
+            (LIMITS); its ``finding`` names it.
     """
     numbers = _checked(given)
     out = _estimate(numbers)
@@ -89,21 +113,31 @@ def hpu_memory(given: Mapping[str, Any]) -> Numbers:
 
 
 def _checked(given: Mapping[str, Any]) -> Numbers:
-    label = str(given.get("MODEL") or "the model")
-    numbers = {**DEFAULTS, **{key: value for key, value in given.items() if value is not None}}
-    if numbers["DEVICE_NAME"] not in DEVICE_GIB:
-        raise InputError(f"{label}: DEVICE_NAME: {numbers['DEVICE_NAME']!r} is not one of {', '.join(DEVICE_GIB)}")
-    positive = [name for name in DEFAULTS if name.endswith(("_STEP", "_MIN", "_DTYPE", "_SIZE"))]
-    for key in (*REQUIRED, *positive, "CACHE_DTYPE_BYTES", "APPROX_MEM_PER_GRAPH_MB"):
+    names = mapping("hpu_memory", "input", given, "a mapping of the vendor's names, such as MAX_MODEL_LEN")
+    label = names.get("MODEL") or "the model"
+    if not isinstance(label, str):
+        raise refusal("the model", "MODEL", label, "is not a text")
+    known(label, names, {*DEFAULTS, *LIMITS, *UNUSED})
+    numbers = {**DEFAULTS, **{key: value for key, value in names.items() if value is not None}}
+    if numbers["DEVICE_NAME"] not in tuple(DEVICE_GIB):
+        raise refusal(label, "DEVICE_NAME", numbers["DEVICE_NAME"], f"is not one of {', '.join(DEVICE_GIB)}")
+    for key in FLAGS:
+        if numbers[key] not in (0, 1):
+            raise refusal(label, key, numbers[key], "is not true or false")
+    for key, (low, high) in LIMITS.items():
         value = numbers.get(key)
-        numeric = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-        if not numeric or (value <= 0 and key not in ("TENSOR_PARALLEL_SIZE", "MAX_MODEL_LEN")):  # type: ignore[operator]
-            raise InputError(f"{label}: {key}: {value!r} is not a number above 0")
-    numbers["TENSOR_PARALLEL_SIZE"] = min(MOST_CARDS, max(1, int(numbers["TENSOR_PARALLEL_SIZE"])))
-    for key in ("MAX_MODEL_LEN", "MAX_NUM_BATCHED_TOKENS", "VLLM_PROMPT_BS_BUCKET_MAX"):
-        numbers[key] = max(1, numbers[key])
+        if value is not None or key in REQUIRED:
+            check = number if isinstance(low, float) else _integer
+            numbers[key] = check(label, key, value, low, high)
     numbers["VLLM_CONTIGUOUS_PA"] = not numbers["ENABLE_PREFIX_CACHING"]
     return numbers
+
+
+def _integer(label: str, key: str, value: Any, low: int, high: int) -> int:
+    # Numbers in text are an environment's; here they would be texts that nobody turned into numbers.
+    if isinstance(value, str):
+        raise refusal(label, key, value, f"is a text, not a whole number from {low} to {high}")
+    return whole(label, key, value, low, high)
 
 
 def kv_bytes_per_token(numbers: Mapping[str, Any]) -> float:

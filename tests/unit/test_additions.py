@@ -30,8 +30,11 @@ def only(plan: dict[str, Any]) -> dict[str, Any]:
     ("change", "message"),
     [
         ({"VLLM_DECODE_BS_BUCKET_MAX": "many"}, "VLLM_DECODE_BS_BUCKET_MAX: 'many' is not a whole number"),
-        ({"VLLM_PROMPT_SEQ_BUCKET_MIN": "9"}, "VLLM_PROMPT_SEQ_BUCKET: minimum 9 is above maximum 4"),
-        ({"VLLM_PROMPT_BS_BUCKET_STEP": "0"}, "VLLM_PROMPT_BS_BUCKET: minimum 1 and step 0 must be at least 1"),
+        (
+            {"VLLM_PROMPT_SEQ_BUCKET_MIN": "9"},
+            "VLLM_PROMPT_SEQ_BUCKET_MIN: 9 is above VLLM_PROMPT_SEQ_BUCKET_MAX, which is 4",
+        ),
+        ({"VLLM_PROMPT_BS_BUCKET_STEP": "0"}, "VLLM_PROMPT_BS_BUCKET_STEP: '0' is not a whole number from 1 to"),
     ],
 )
 def test_buckets_name_the_variable(change: dict[str, str], message: str) -> None:
