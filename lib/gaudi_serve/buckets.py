@@ -14,6 +14,13 @@ Bucket = list[int]
 Range = tuple[int, int, int]  # min, step, max
 Row = tuple[int, list[int]]  # sequences, and the lengths they are warmed up with
 DIMENSIONS = ("PROMPT_BS", "PROMPT_SEQ", "DECODE_BS", "DECODE_BLOCK")
+# The keys of a model that a launch makes each maximum of, for who looks what to lower.
+SOURCES = {
+    "PROMPT_BS": "max_num_seqs and max_num_batched_tokens",
+    "PROMPT_SEQ": "input_range or reduce_warmup",
+    "DECODE_BS": "max_num_seqs or reduce_warmup",
+    "DECODE_BLOCK": "input_range, output_range and max_num_seqs, or reduce_warmup",
+}
 LARGEST = 10**12  # of any number here
 # Large servers warm up some thousand buckets, in about an hour. Above these numbers a range is a mistake,
 # and would take the memory and the minutes of the machine that plans.
@@ -95,9 +102,7 @@ def bucket_rows(
     low, step, high = ranges["DECODE_BLOCK"]
     # A row of decode buckets ends with the first value that the device does not hold.
     used = {**ranges, "DECODE_BLOCK": (low, step, min(high, max(low, -(-most // step) * step)))}
-    for dimension, limits in used.items():
-        if count_values(*limits) > MOST_VALUES:
-            raise _too_many(dimension, ranges[dimension], f"{MOST_VALUES:,} values")
+    refuse_wide(used)
     batches, lengths = bucket_values(*ranges["PROMPT_BS"]), bucket_values(*ranges["PROMPT_SEQ"])
     ends = [bisect_right(lengths, tokens // batch) for batch in batches]
     kept = sum(ends)
@@ -114,16 +119,27 @@ def bucket_rows(
     return prompt, decode, len(batches) * len(lengths) - kept
 
 
+def refuse_wide(ranges: Mapping[str, Range]) -> None:
+    """Refuse a dimension of more than 100,000 values, before they are made.
+
+    Raises:
+        InputError: its ``finding`` names the variable.
+    """
+    for dimension, limits in ranges.items():
+        if count_values(*limits) > MOST_VALUES:
+            raise _too_many(dimension, limits, f"above {MOST_VALUES:,}")
+
+
 def _refuse_many(count: int, first: str, second: str, ranges: Mapping[str, Range]) -> None:
     if count > MOST_BUCKETS:
         larger = max(first, second, key=lambda dimension: count_values(*ranges[dimension]))
-        raise _too_many(larger, ranges[larger], f"{MOST_BUCKETS:,} buckets ({count:,} of {first} and {second})")
+        raise _too_many(larger, ranges[larger], f"and {count:,} buckets, above {MOST_BUCKETS:,}")
 
 
-def _too_many(dimension: str, limits: Range, most: str) -> InputError:
-    name = f"VLLM_{dimension}_BUCKET"
-    allowed = f"with {name}_STEP {limits[1]} gives {count_values(*limits):,} values, which is above {most}"
-    return refusal("", f"{name}_MAX", limits[2], f"{allowed}; lower it, or raise the step")
+def _too_many(dimension: str, limits: Range, above: str) -> InputError:
+    gives = f"gives {count_values(*limits):,} values in steps of {limits[1]}, {above}"
+    allowed = f"{gives}; profile aice_1_21 makes it of {SOURCES[dimension]}"
+    return refusal("", f"VLLM_{dimension}_BUCKET_MAX", limits[2], allowed)
 
 
 def _sorted(buckets: list[Bucket]) -> list[Bucket]:

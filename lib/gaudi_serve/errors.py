@@ -33,7 +33,7 @@ def shown(value: Any) -> str:
         text = repr(value[: LONGEST_VALUE + 1] if isinstance(value, (str, bytes)) else value)
     except (ValueError, RecursionError):
         # Python writes no integer of more than 4,300 digits.
-        text = f"a {type(value).__name__}"
+        text = f"a value of type {type(value).__name__}"
     return text if len(text) <= LONGEST_VALUE + 2 else text[:LONGEST_VALUE] + "..."
 
 

@@ -10,9 +10,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from .buckets import DIMENSIONS
-from .errors import refusal
-from .hl_smi import device_family
+from .buckets import DIMENSIONS, bucket_range, bucket_rows, refuse_wide
+from .errors import InputError, mapping, refusal, whole
+from .hl_smi import LARGEST_NUMBER, device_family, is_cpu_range
 from .vllm_options import OPTION_NAMES
 from .warmup import coverage_warnings
 
@@ -126,20 +126,61 @@ def vllm_launch(spec: Mapping[str, Any], host: Mapping[str, Any]) -> Launch:
         ``numactl`` (arguments or None), ``warnings`` (sentences).
 
     Raises:
-        InputError: for a profile that does not exist, cards that are not free, or buckets whose
-            minimum is above their maximum; the message names the model, the key and what is allowed.
+        InputError: for keys and values that docs/models.md does not allow, a host without the facts that
+            the profile reads, a profile that does not exist, cards that are not free, and buckets that are
+            none or too many; the message names the model, the key and what is allowed.
     """
+    spec = _checked_spec(spec, host)
     profile = launch_profile(spec, host)
+    _check_host(spec, host, profile)
     if profile == "vllm":
         return _plain(spec, host)
     if profile == "aice_1_21":
         return _aice(spec, host)
-    if profile == "deepseek_r1":
-        return _deepseek(spec, host)
-    raise refusal(label(spec), "launch_profile", profile, f"is not one of {', '.join(PROFILES)}")
+    return _deepseek(spec, host)
 
 
-PROFILES = ("aice_1_21", "deepseek_r1", "vllm")
+# What each profile reads of a host.
+PROFILES: dict[str, tuple[str, ...]] = {"aice_1_21": ("ip", "interface"), "deepseek_r1": ("device_name",), "vllm": ()}
+
+
+def _checked_spec(given: Any, host: Any) -> dict[str, Any]:
+    # Those checks know the profiles of this module.
+    from .spec import findings
+
+    wish = mapping("vllm_launch", "model", given, "a mapping, such as {weights: /data/QwQ-32B}")
+    spec = {key: value for key, value in wish.items() if value is not None}
+    profile = launch_profile(spec, mapping(label(spec), "host", host, "a mapping of host facts"))
+    if profile not in PROFILES:
+        raise refusal(label(spec), "launch_profile", profile, f"is not one of {', '.join(PROFILES)}")
+    for key, value, allowed in findings({"name": "model", **spec}):
+        error = refusal(label(spec), key, value, f"is refused: {allowed}" if value is not None else allowed)
+        error.finding = (key, value, allowed)
+        raise error
+    return spec
+
+
+def _check_host(spec: Mapping[str, Any], host: Mapping[str, Any], profile: str) -> None:
+    for key in PROFILES[profile]:
+        if not isinstance(host.get(key), str) or not host[key]:
+            raise refusal(label(spec), f"host.{key}", host.get(key), "must be a text, as module gaudi_facts returns it")
+    modules = host.get("modules") if profile == "aice_1_21" else []
+    if not isinstance(modules, list):
+        raise refusal(label(spec), "host.modules", modules, "must be a list of cards")
+    seen = set()
+    for place, module in enumerate(modules):
+        key = f"host.modules[{place}]"
+        card = mapping(label(spec), key, module, "a mapping of module_id, numa_node and cpus")
+        number = whole(label(spec), f"{key}.module_id", card.get("module_id"), 0, LARGEST_NUMBER)
+        if number in seen:
+            raise refusal(label(spec), f"{key}.module_id", number, "came before")
+        seen.add(number)
+        if spec.get("module_ids"):
+            node = card.get("numa_node")
+            whole(label(spec), f"{key}.numa_node", 0 if node == -1 else node, 0, LARGEST_NUMBER)
+            cpus = card.get("cpus") or []
+            if not isinstance(cpus, list) or not all(map(is_cpu_range, cpus)):
+                raise refusal(label(spec), f"{key}.cpus", cpus, "are not ranges of cores, such as [0-39]")
 
 
 def launch_profile(spec: Mapping[str, Any], host: Mapping[str, Any]) -> str:
@@ -188,7 +229,7 @@ def _aice(given: Mapping[str, Any], host: Mapping[str, Any]) -> Launch:
     numactl, cards = _cards(spec, host)
     env = {**CONSTANTS, **_network(host), **_switches(spec), **bucket_env(spec), **cards}
     env.update(_quantization_env(spec))
-    _refuse_empty_buckets(spec, env)
+    _refuse_buckets(spec, env)
     warnings = launch_warnings(spec, env) + coverage_warnings(spec, env) + _node_warnings(spec, host)
     return {"env": env, "args": _aice_args(spec), "numactl": numactl, "warnings": warnings}
 
@@ -198,10 +239,14 @@ def _deepseek(given: Mapping[str, Any], host: Mapping[str, Any]) -> Launch:
     length = int(spec["max_model_len"])
     if length > DEEPSEEK_LONGEST:
         raise refusal(label(spec), "max_model_len", length, f"is above {DEEPSEEK_LONGEST}, the most of one host")
+    if length < BLOCK:
+        raise refusal(label(spec), "max_model_len", length, f"is below {BLOCK}, the tokens of one block")
+    whole(label(spec), "max_num_prefill_seqs", spec["max_num_prefill_seqs"], 1, 65536)
     if spec.get("quantization") not in (None, "inc"):
         raise refusal(label(spec), "quantization", spec["quantization"], "is not inc, the only one here")
     utilization = "0.85" if length <= DEEPSEEK_SHORT_CONTEXT else "0.65"
     env = {**DEEPSEEK_CONSTANTS, **_deepseek_buckets(spec, host), "VLLM_GPU_MEMORY_UTILIZATION": utilization}
+    _refuse_buckets(spec, env)
     env["PT_HPU_RECIPE_CACHE_CONFIG"] = f"{spec['recipe_cache_path']},false,16384"
     env["VLLM_MOE_N_SLICE"] = "1" if spec.get("quantization") else "8"
     env.update(DEEPSEEK_INC if spec.get("quantization") else {})
@@ -295,17 +340,49 @@ def bucket_env(spec: Mapping[str, Any]) -> dict[str, str]:
     return env
 
 
-def _refuse_empty_buckets(spec: Mapping[str, Any], env: Mapping[str, str]) -> None:
+def _refuse_buckets(spec: Mapping[str, Any], env: Mapping[str, str]) -> None:
+    """Refuse ranges without a bucket, and ranges with too many of them, by the key that is to change."""
     for dimension in DIMENSIONS:
         low, high = (int(env[f"VLLM_{dimension}_BUCKET_{part}"]) for part in ("MIN", "MAX"))
         if low > high:
-            raise refusal(
-                label(spec),
-                f"VLLM_{dimension}_BUCKET",
-                None,
-                f"minimum {low} is above maximum {high}; vLLM would stop at start. "
-                "Widen input_range, reduce_warmup or max_num_batched_tokens.",
-            )
+            key, wanted = _too_narrow(spec, dimension)
+            empty = f"leaves VLLM_{dimension}_BUCKET: minimum {low} is above maximum {high}; vLLM would stop at start"
+            raise refusal(label(spec), key, spec[key], f"{empty}; {wanted}")
+    tokens = int(spec.get("max_num_batched_tokens", spec["max_model_len"]))
+    try:
+        refuse_wide({dimension: bucket_range(env, dimension) for dimension in DIMENSIONS})
+        # How many decode buckets there are depends on the blocks of the device, which a launch does not know.
+        bucket_rows(env, tokens, 1)
+    except InputError as problem:
+        variable = problem.finding[0] if problem.finding else ""
+        key, reason = _cause(spec, variable), str(problem).partition("; ")[0]
+        raise refusal(label(spec), key, spec[key], f"makes too many buckets; lower it: {reason}") from None
+
+
+def _too_narrow(spec: Mapping[str, Any], dimension: str) -> tuple[str, str]:
+    """Return the key of a model that leaves a dimension without buckets, and what it takes."""
+    low = spec["input_range"][0]
+    if dimension != "PROMPT_BS":
+        return "reduce_warmup", f"it must reach input_range, whose minimum is {low} tokens"
+    # The one that a user wrote: the other is at its default.
+    key, other = "max_num_batched_tokens", "input_range"
+    if spec[key] == LAUNCH_DEFAULTS[key] and spec[other] != LAUNCH_DEFAULTS[other]:
+        return other, f"its minimum must be within max_num_batched_tokens, {spec[key]} tokens"
+    return key, f"it must be at least the minimum of input_range, {low} tokens"
+
+
+def _cause(spec: Mapping[str, Any], variable: str) -> str:
+    """Return the key of a model that makes the range of a variable wide: the one furthest above its default."""
+    dimension = variable.removeprefix("VLLM_").partition("_BUCKET")[0]
+    if spec.get("launch_profile") == "deepseek_r1":
+        return {"PROMPT_BS": "max_num_prefill_seqs", "PROMPT_SEQ": "max_model_len"}.get(dimension, "max_num_seqs")
+    if spec.get("reduce_warmup") and dimension != "PROMPT_BS":
+        return "reduce_warmup"
+    if dimension != "DECODE_BLOCK":
+        return "input_range" if dimension == "PROMPT_SEQ" else "max_num_seqs"
+    excess = {key: spec[key][1] / LAUNCH_DEFAULTS[key][1] for key in ("input_range", "output_range")}
+    excess["max_num_seqs"] = spec["max_num_seqs"] / LAUNCH_DEFAULTS["max_num_seqs"]
+    return max(excess, key=lambda key: float(excess[key]))
 
 
 def launch_warnings(spec: Mapping[str, Any], env: Mapping[str, str]) -> list[str]:
