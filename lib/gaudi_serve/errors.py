@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
@@ -21,7 +20,9 @@ class InputError(ValueError):
 
 def refusal(label: str, key: str, value: Any, allowed: str) -> InputError:
     """Return the error for one key of a model; ``finding`` keeps its parts, for a plan to sort."""
-    where = f"{label}: {key}" if label else key
+    # A name that is itself the mistake may hold anything.
+    sound = label.isprintable() and len(label) <= LONGEST_VALUE
+    where = f"{label if sound else shown(label)}: {key}" if label else key
     error = InputError(f"{where}: {allowed}" if value is None else f"{where}: {shown(value)} {allowed}")
     error.finding = (key, value, allowed)
     return error
@@ -67,12 +68,11 @@ def number(label: str, key: str, value: Any, low: float, high: float) -> float:
     Raises:
         InputError: for texts, true and false, NaN, and for a number out of its limits.
     """
-    fits = isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
-    if not fits or not low <= value <= high:
+    # NaN is within no limits.
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not low <= value <= high:
         allowed = f"a number from {low:g} to {high:g}"
         raise refusal(label, key, value, f"is required: {allowed}" if value is None else f"is not {allowed}")
-    found: float = value
-    return found
+    return value
 
 
 def known(label: str, keys: Iterable[Any], allowed: Iterable[str]) -> None:

@@ -240,7 +240,9 @@ def _reserve(n: Numbers, out: Numbers) -> Numbers:
     decode_mb = out["NUM_DECODE_GRAPHS"] * n["APPROX_MEM_PER_GRAPH_MB"]
     ratio = prompt_mb / (prompt_mb + decode_mb)
     target = math.ceil(decode_mb / 1024 * 100) / 100
-    reserve = target / (out["USABLE_MEM"] * out["GPU_MEM_UTILIZATION"] * (1 - ratio))
+    # Beside very many prompt graphs, the share of the others is rounded away.
+    rest = (1 - ratio) or decode_mb / (prompt_mb + decode_mb)
+    reserve = target / (out["USABLE_MEM"] * out["GPU_MEM_UTILIZATION"] * rest)
     reserve = math.ceil(reserve * 100) / 100
     most = 0.5 if n["PT_HPU_LAZY_MODE"] else 0.1
     kept = n.get("VLLM_GRAPH_RESERVED_MEM")

@@ -92,6 +92,21 @@ def test_buckets_of_anything(key: str, value: Any) -> None:
     assert key == "tokens" or isinstance(sentence(lambda: hpu_padded_shape(env, *shape)), str)
 
 
+def test_very_many_prompt_graphs_leave_the_others_a_share() -> None:
+    odd = {"MAX_MODEL_LEN": 10**9, "MAX_NUM_BATCHED_TOKENS": 10**9, "VLLM_PROMPT_BS_BUCKET_MAX": 10**9}
+    small = {"BLOCK_SIZE": 1, "CACHE_DTYPE_BYTES": 0.125, "GPU_MEM_UTILIZATION": 0.01, "HEAD_DIM": 1}
+    more = {"APPROX_MEM_PER_GRAPH_MB": 0.001, "GPU_FREE_MEM_TARGET": 0.0, "VLLM_EXPONENTIAL_BUCKETING": False}
+    assert not hpu_memory({**LLAMA, **odd, **small, **more})["fit"]["fits"]
+
+
+def test_a_name_that_is_the_mistake_does_not_break_the_sentence() -> None:
+    assert sentence(lambda: vllm_launch({**SPEC, "name": "a\nb"}, gaudi_host())).startswith("'a\\nb': name: 'a\\nb' is")
+    assert sentence(lambda: hpu_memory({**LLAMA, "MODEL": "\n", "HIDDEN_SIZE": 10**400})).startswith(
+        "'\\n': HIDDEN_SIZE"
+    )
+    assert "MODEL_MEM_FROM_CONFIG: 1000" in sentence(lambda: hpu_memory({**LLAMA, "MODEL_MEM_FROM_CONFIG": 10**400}))
+
+
 @pytest.mark.parametrize("value", [None, [], "x", 7, True, b"x"])
 def test_what_is_no_mapping_is_refused_by_name(value: Any) -> None:
     for function, key in (
