@@ -68,8 +68,9 @@ LIMITS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("UNAVAILABLE_MEM_ABS", "PROFILER_MEM_OVERHEAD", "GPU_FREE_MEM_TARGET"), (0.0, 1024)),
     "APPROX_MEM_PER_GRAPH_MB": (0.001, 10**6),
     **dict.fromkeys(("MODEL_DTYPE", "QUANT_DTYPE", "CACHE_DTYPE_BYTES"), (0.125, 16)),
-    **dict.fromkeys(("GPU_MEM_UTILIZATION", "VLLM_GRAPH_RESERVED_MEM"), (0.01, 1)),
+    **dict.fromkeys(("GPU_MEM_UTILIZATION", "VLLM_GRAPH_RESERVED_MEM"), (0.0, 1)),
 }
+HELD = ("TENSOR_PARALLEL_SIZE", "MAX_MODEL_LEN", "MAX_NUM_BATCHED_TOKENS", "VLLM_PROMPT_BS_BUCKET_MAX")
 FLAGS = ("ENABLE_PREFIX_CACHING", "VLLM_EXPONENTIAL_BUCKETING", "PT_HPU_LAZY_MODE")
 # Names that the vendor's table of models has beside these, and that change nothing here.
 UNUSED = (
@@ -128,9 +129,16 @@ def _checked(given: Mapping[str, Any]) -> Numbers:
         value = numbers.get(key)
         if value is not None or key in REQUIRED:
             check = number if isinstance(low, float) else _integer
-            numbers[key] = check(label, key, value, low, high)
+            numbers[key] = check(label, key, _held(key, value), low, high)
     numbers["VLLM_CONTIGUOUS_PA"] = not numbers["ENABLE_PREFIX_CACHING"]
     return numbers
+
+
+def _held(key: str, value: Any) -> Any:
+    """Hold a number within its limits where the vendor's rules do so themselves."""
+    if not isinstance(value, int) or isinstance(value, bool) or key not in HELD:
+        return value
+    return max(1, min(MOST_CARDS, value)) if key == "TENSOR_PARALLEL_SIZE" else max(1, value)
 
 
 def _integer(label: str, key: str, value: Any, low: int, high: int) -> int:

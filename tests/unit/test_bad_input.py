@@ -184,7 +184,7 @@ def test_as_many_buckets_as_allowed_are_made() -> None:
         ({"input_range": [30000, 40000]}, "input_range: [30000, 40000] leaves VLLM_PROMPT_BS_BUCKET: minimum 1 is"),
         ({"max_num_batched_tokens": 3}, "max_num_batched_tokens: 3 leaves VLLM_PROMPT_BS_BUCKET: minimum 1 is above"),
         ({"reduce_warmup": {"max_num_seqs": 1, "max_seq_len": 9}}, "reduce_warmup: {'max_num_seqs': 1, 'max_seq_len'"),
-        ({"max_num_prefill_seqs": "many", "launch_profile": "deepseek_r1"}, "max_num_prefill_seqs: 'many' is not"),
+        ({"max_num_prefill_seqs": "many", "launch_profile": "deepseek_r1"}, "max_num_prefill_seqs: 'many' is"),
         ({"max_model_len": 100, "launch_profile": "deepseek_r1"}, "max_model_len: 100 is below 128"),
         ({"max_num_sequences": 4}, "max_num_sequences: 4 is refused: is neither a key of this toolkit nor an option"),
         ({"weights": None}, "weights: is required"),
