@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from .service import LAUNCHERS, vllm_container
@@ -10,12 +10,16 @@ from .service import LAUNCHERS, vllm_container
 View = dict[str, str]
 
 
-def vllm_plan_changes(models: Sequence[Mapping[str, Any]], services: Mapping[str, Any]) -> list[str]:
+def vllm_plan_changes(
+    models: Sequence[Mapping[str, Any]], services: Mapping[str, Any], but: Collection[str | None] = ()
+) -> list[str]:
     """Return the difference of the planned models and the live ones, as lines to read.
 
     Args:
         models: the models of a plan.
         services: ``gaudi_host.services`` of the host.
+        but: models that are wished for though not planned, such as those that a plan's errors name;
+            they are not to be removed.
 
     Returns:
         One line a model that would be started, restarted, stopped or removed, and below it one line a
@@ -23,7 +27,7 @@ def vllm_plan_changes(models: Sequence[Mapping[str, Any]], services: Mapping[str
     """
     lines: list[str] = []
     planned = {str(model["name"]): model for model in models}
-    for name in sorted(set(services) - set(planned)):
+    for name in sorted(set(services) - set(planned) - set(but)):
         lines.append(f"- {name}: stop and remove (it held cards {_cards(services[name])})")
     for name, model in planned.items():
         live = services.get(name)

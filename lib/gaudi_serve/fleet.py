@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from .changes import vllm_plan_changes
 from .errors import InputError
+from .facts import FACTS, checked_facts, checked_variables, saved_facts, shown
 from .image import vllm_images
 from .plan import vllm_plan
 from .refusal import host_errors
 from .table import table
 
 Known = Mapping[str, Any]
-FACTS = ("gaudi_system", "gaudi_host", "gaudi_services")
+Errors = list[dict[str, Any]]
 
 
 def vllm_fleet_plan(
@@ -26,7 +25,8 @@ def vllm_fleet_plan(
     Args:
         hostvars: variables by host; read are vllm_models, vllm_images, vllm_model_defaults,
             vllm_secrets (for their form), gaudi_accelerator, gaudi_cards, gaudi_release,
-            gaudi_host_nics, preflight_catalog, and the facts of gaudi_facts.
+            gaudi_host_nics, preflight_catalog, plan_facts_dir (whether it is set at all), and the
+            facts of gaudi_facts.
         hosts: the hosts to plan.
         catalog: known models.
         facts_dir: folder with one ``<host>.json`` each, as gaudi_facts_saved returns them, or holding
@@ -34,19 +34,23 @@ def vllm_fleet_plan(
 
     Returns:
         ``hosts``: by name ``{facts, models, changes}``, ``facts`` being a line about the host;
-        ``errors`` and ``warnings`` of all hosts. A user's mistake never raises.
+        ``errors`` and ``warnings`` of all hosts. A user's mistake never raises; a host whose facts, or
+        variables that a plan is made from, are wrong has errors only.
     """
     fleet: dict[str, Any] = {"hosts": {}, "errors": [], "warnings": []}
     for name in hosts:
         known = hostvars[name]
-        facts, problem = _saved(facts_dir, name) if facts_dir else _live(known, name)
+        # An empty plan_facts_dir has kept the playbook from reading the hosts.
+        given = facts_dir or "plan_facts_dir" in known
+        facts, problem = saved_facts(facts_dir, name) if given else _live(known)
         if problem:
             fleet["errors"].append(_error(name, "facts", problem))
             continue
-        one = _host_plan(name, known, facts, catalog)
-        fleet["hosts"][name] = {key: one[key] for key in ("facts", "models", "changes")}
-        fleet["errors"] += one["errors"]
-        fleet["warnings"] += one["warnings"]
+        host, errors = _host_plan(name, known, facts, catalog)
+        fleet["errors"] += errors
+        if host:
+            fleet["warnings"] += host.pop("warnings")
+            fleet["hosts"][name] = host
     return fleet
 
 
@@ -55,78 +59,99 @@ def gaudi_facts_saved(known: Known) -> dict[str, Any]:
     return {name: known[name] for name in FACTS if name in known}
 
 
-def _host_plan(name: str, known: Known, facts: Known, catalog: Mapping[str, Any]) -> dict[str, Any]:
-    host, release = facts["gaudi_host"], str(known.get("gaudi_release") or "1.21.3")
-    models, services = known.get("vllm_models"), host.get("services") or {}
-    wanted, problems = _images(name, known, release)
+def _host_plan(
+    name: str, known: Known, given: Known, catalog: Mapping[str, Any]
+) -> tuple[dict[str, Any] | None, Errors]:
+    """Return the plan of a host, None where it cannot be made, and everything that is wrong."""
+    facts, wrong = checked_facts(given)
+    values, unfit, sound = checked_variables(known)
+    errors = [_problem(name, "facts: ", *problem) for problem in wrong]
+    errors += [_problem(name, "", *problem) for problem in unfit]
+    if wrong or not sound:
+        return None, errors
+    host, models = facts["gaudi_host"], values["vllm_models"]
+    plan, more = _checked_plan(name, known, facts, values, catalog)
+    errors += more
+    if models is None and host["services"]:
+        errors.append(_error(name, "vllm_models", _unset(host["services"])))
+    named = {str(error["model"]) for error in errors}
+    changes = [] if models is None else vllm_plan_changes(plan["models"], host["services"], named)
+    about = {"facts": _about(host, facts), "models": plan["models"], "changes": changes}
+    return {**about, "warnings": plan["warnings"]}, errors
+
+
+def _checked_plan(
+    name: str, known: Known, facts: Known, values: Known, catalog: Mapping[str, Any]
+) -> tuple[dict[str, Any], Errors]:
+    host, release = facts["gaudi_host"], values["gaudi_release"]
+    images, errors = _images(name, values["vllm_images"], release)
     plan = vllm_plan(
-        [] if models is None else models,
+        values["vllm_models"] or [],
         host,
-        known.get("preflight_catalog") or catalog,
+        values["preflight_catalog"] or catalog,
         host_name=name,
-        defaults=known.get("vllm_model_defaults") or {},
+        defaults=values["vllm_model_defaults"],
         release=release,
-        host_nics=_true(known.get("gaudi_host_nics")),
-        images=wanted,
+        host_nics=_true(values["gaudi_host_nics"]),
+        images=images or [],
     )
-    images = None
-    if "gaudi_services" in facts:
-        images = [*wanted, *facts["gaudi_services"]["images"]]
-    errors = problems + host_errors(
+    there = facts["gaudi_services"]["images"] if "gaudi_services" in facts else None
+    return plan, errors + host_errors(
         plan,
         facts.get("gaudi_system"),
         host,
         host_name=name,
-        wanted=known.get("gaudi_accelerator") or "auto",
-        cards=int(known.get("gaudi_cards") or 0),
+        wanted=values["gaudi_accelerator"],
+        cards=int(values["gaudi_cards"]),
         release=release,
-        images=images,
-        daemon=known.get("gaudi_runtime", {}).get("daemon_json"),
+        images=None if images is None or there is None else [*images, *there],
+        daemon=_daemon(known),
         secrets=known.get("vllm_secrets"),
     )
-    if models is None and services:
-        errors.append(_error(name, "vllm_models", unset_models(name, services)))
-    changes = vllm_plan_changes(plan["models"], services) if models is not None else []
-    about = {"facts": _about(host, facts), "models": plan["models"], "changes": changes}
-    return {**about, "errors": errors, "warnings": plan["warnings"]}
 
 
-def _images(name: str, known: Known, release: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    try:
-        return vllm_images(known.get("vllm_images") or [], release), []
-    except InputError as problem:
-        return [], [_error(name, "vllm_images", f"{name}: {problem}")]
+def _images(name: str, given: Sequence[Any] | None, release: str) -> tuple[list[dict[str, Any]] | None, Errors]:
+    """Return the images, None where one is wrong: what a model may name is not known then."""
+    images: list[dict[str, Any]] = []
+    errors = []
+    for entry in given or []:
+        try:
+            images += vllm_images([entry], release)
+        except InputError as problem:
+            errors.append(_error(name, "vllm_images", str(problem)))
+    return None if given is None or errors else images, errors
 
 
 def unset_models(name: str, services: Mapping[str, Any]) -> str:
     """Return the sentence for a host that serves models while its inventory names none."""
-    return (
-        f"{name}: vllm_models is not set, but this host serves {', '.join(services)}; "
-        "say vllm_models: [] to remove them all"
-    )
+    return f"{name}: {_unset(services)}"
 
 
-def _live(known: Known, name: str) -> tuple[Known, str | None]:
+def _unset(services: Mapping[str, Any]) -> str:
+    served = ", ".join(services)
+    return f"vllm_models is not set, but this host serves {served}; say vllm_models: [] to remove them all"
+
+
+def _live(known: Known) -> tuple[Known, str | None]:
     if "gaudi_host" in known:
         return known, None
-    return {}, f"{name}: could not be read; see above, or plan it from saved facts (plan_facts_dir)"
+    return {}, "could not be read; see above, or plan it from saved facts (plan_facts_dir)"
 
 
-def _saved(folder: str, name: str) -> tuple[Known, str | None]:
-    path = Path(folder) / f"{name}.json"
-    try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-        facts = facts if "gaudi_host" in facts else {"gaudi_host": facts}
-        if facts["gaudi_host"]["accelerator"] not in ("gaudi", "cpu"):
-            raise ValueError("accelerator is neither gaudi nor cpu")
-        return facts, None
-    except FileNotFoundError:
-        return {}, f"{name}: no saved facts {path}; save them with playbooks/plan.yml -e plan_save_facts_dir={folder}"
-    except (OSError, ValueError, KeyError, TypeError) as problem:
-        return {}, f"{name}: {path}: not saved facts: {problem!r}"
+def _daemon(known: Known) -> str | None:
+    runtime = known.get("gaudi_runtime")
+    text = runtime.get("daemon_json") if isinstance(runtime, Mapping) else None
+    return text if isinstance(text, str) else None
 
 
-def _error(host: str, key: str, message: str) -> dict[str, Any]:
+def _problem(host: str, where: str, key: str, value: Any, allowed: str) -> dict[str, Any]:
+    named = key if key.isprintable() else shown(key)
+    sentence = f"{named} is missing: it {allowed}" if value is None else f"{named} {shown(value)}: {allowed}"
+    return {**_error(host, key, where + sentence), "value": value, "allowed": allowed}
+
+
+def _error(host: str, key: str, sentence: str) -> dict[str, Any]:
+    message = f"{host}: {sentence}"
     return {"host": host, "model": None, "key": key, "value": None, "allowed": None, "message": message}
 
 
@@ -140,9 +165,9 @@ def _about(host: Known, facts: Known) -> str:
         parts = ["CPU host"]
     else:
         nodes = len({module["numa_node"] for module in host["modules"]})
-        parts = [f"{len(host['modules'])} cards {host.get('device_name')} on {nodes} NUMA nodes"]
+        parts = [f"{len(host['modules'])} cards {host['device_name']} on {nodes} NUMA nodes"]
         parts.append(f"driver {host.get('driver_version') or 'unknown'}")
-    return ", ".join([*parts, *([system] if system else []), str(host.get("ip", ""))])
+    return ", ".join([*parts, *([system] if system else []), str(host["ip"])])
 
 
 HEAD = (
@@ -167,7 +192,7 @@ def vllm_fleet_lines(fleet: Mapping[str, Any]) -> list[str]:
     for name, host in fleet["hosts"].items():
         lines += ["", f"{name}: {host['facts']}"]
         rows = [_row(model) for model in host["models"]]
-        lines += [f"  {line}" for line in table([list(HEAD), *rows])] if rows else ["  no models"]
+        lines += [f"  {line}" for line in table(_narrowed([list(HEAD), *rows]))] if rows else ["  no models"]
         lines += ["  would change:", *[f"    {line}" for line in host["changes"]]] if host["changes"] else []
     for key, title in (("warnings", "WARNINGS"), ("errors", "ERRORS")):
         found = [item["message"] if isinstance(item, Mapping) else item for item in fleet[key]]
@@ -190,13 +215,30 @@ def _grouped(sentences: Sequence[str]) -> list[str]:
     ]
 
 
+def _narrowed(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Return rows without the columns that say nothing of any model."""
+    kept = [column for column in range(len(HEAD)) if any(row[column] != "-" for row in rows[1:])]
+    return [[row[column] for column in kept] for row in rows]
+
+
+def _runs(parts: Sequence[str]) -> str:
+    """Return numbers and ranges, those that join as one: 0-9 and 10-19 are 0-19."""
+    runs: list[tuple[int, int]] = []
+    for part in parts:
+        first, _, last = part.partition("-")
+        joins = runs and runs[-1][1] + 1 == int(first)
+        begin = runs.pop()[0] if joins else int(first)
+        runs.append((begin, int(last or first)))
+    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in runs)
+
+
 def _row(model: Mapping[str, Any]) -> list[str]:
     memory = model["memory"]
     used = f"{memory['device_gib'] - memory['left_gib']:.0f}/{memory['device_gib']}" if memory else "-"
     return [
         model["name"] + (" (stopped)" if model["state"] == "stopped" else ""),
-        ",".join(map(str, model["module_ids"])) or "cpu",
-        ",".join(model["cpus"] or []) or "-",
+        _runs([str(number) for number in model["module_ids"]]) or "cpu",
+        _runs(model["cpus"] or []) or "-",
         str(model["port"]),
         str(model["dtype"] or "auto"),
         str(model["max_model_len"] or "auto"),

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .errors import InputError
+from .facts import shown
 
 Entry = dict[str, Any]
 
@@ -36,6 +37,7 @@ LIBFABRIC = {
 }
 SOURCE = re.compile(r"(https?|git|file|ssh)://[\w.@:/~+-]+")
 BRANCH, COMMIT, RELEASE = re.compile(r"[\w./+-]+"), re.compile(r"[0-9a-f]{40}"), re.compile(r"\d+\.\d+\.\d+")
+NAME = re.compile(r"\w[\w./:@-]*", re.ASCII)
 KEYS = {"base", "release", "libfabric", "multimodal", "audio", *SOURCES}
 
 CHECKOUT = """\
@@ -81,7 +83,22 @@ def vllm_images(images: Sequence[Mapping[str, Any]], release: str = "1.21.3") ->
     Raises:
         InputError: with the image, the key, the value and what is allowed.
     """
+    if not isinstance(images, list):
+        raise InputError(f"vllm_images: {shown(images)}: must be a list of images")
+    for entry in images:
+        _check(entry)
     return [_built(entry, release) if entry.get("build") == "gaudi" else dict(entry) for entry in images]
+
+
+def _check(entry: Any) -> None:
+    """Refuse an entry that is none of an image. What only building needs is checked where it is used."""
+    if not isinstance(entry, Mapping) or not entry.get("name"):
+        raise InputError(f"vllm_images: {shown(entry)}: must be a mapping with the name of an image")
+    if not isinstance(entry["name"], str) or not NAME.fullmatch(entry["name"]):
+        raise InputError(f"vllm_images: name {shown(entry['name'])}: must be the name of an image, without blanks")
+    for key, known in (("build", ("cpu", "gaudi")), ("accelerator", ("gaudi", "cpu"))):
+        if entry.get(key) is not None and entry[key] not in known:
+            raise _refusal(entry["name"], key, entry[key], f"must be {' or '.join(known)}")
 
 
 def _built(entry: Mapping[str, Any], release: str) -> Entry:
@@ -121,7 +138,9 @@ def dockerfile(alias: str, recipe: Mapping[str, Any], release: str) -> str:
 
 def _base(alias: str, recipe: Mapping[str, Any], release: str) -> str:
     if recipe.get("base"):
-        return str(recipe["base"])
+        if not isinstance(recipe["base"], str) or not NAME.fullmatch(recipe["base"]):
+            raise _refusal(alias, "recipe.base", recipe["base"], "the name of an image, without blanks")
+        return recipe["base"]
     if not RELEASE.fullmatch(release):
         raise _refusal(alias, "recipe.release", release, "a quoted release such as '1.21.3'")
     known = BASES.get(release.rpartition(".")[0])
@@ -161,7 +180,7 @@ def _checked(
         if not isinstance(source.get(key), str) or not pattern.fullmatch(source[key]):
             raise _refusal(alias, f"recipe.{part}.{key}", source.get(key), text)
     if set(source) - set(allowed):
-        raise _refusal(alias, f"recipe.{part}", sorted(set(source) - set(allowed)), "no such keys")
+        raise _refusal(alias, f"recipe.{part}", sorted(map(str, set(source) - set(allowed))), "no such keys")
     return {key: str(source[key]) for key in allowed}
 
 

@@ -101,7 +101,7 @@ def test_measurement_files_go_where_the_vendors_checkout_looks() -> None:
         ("a: [", "while parsing a flow node"),
         ("name: x\nweights: /w", "name and model belong to the models that take the entry"),
         ("weights: /w\nmax_num_seq: 8", "max_num_seq 8: is neither a key"),
-        ("max_num_seqs: 8", "weights None: is required"),
+        ("max_num_seqs: 8", "weights: is required"),
     ],
 )
 def test_a_bad_entry_is_named_with_its_file(tmp_path: Path, text: str, message: str) -> None:

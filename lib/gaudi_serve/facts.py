@@ -1,0 +1,325 @@
+"""Facts and variables that users may have written by hand: what is wrong with them, and what they may leave out."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from copy import copy
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .hl_smi import PREFIXES
+
+Known = Mapping[str, Any]
+Problem = tuple[str, Any, str]  # key, value (None where it is missing), what is allowed
+Check = Callable[[Any], bool]
+
+FACTS = ("gaudi_system", "gaudi_host", "gaudi_services")
+REQUIRED = object()
+MOST_CARDS = 16
+# config.json of a model: deeper, or with larger whole numbers, is none.
+DEEPEST, LARGEST, LARGEST_FLOAT = 20, 10**15, 1e40
+
+
+class Rule(NamedTuple):
+    """What is allowed as the value of a key, and what a key that is missing or null means."""
+
+    good: Check
+    allowed: str
+    default: Any = REQUIRED
+
+
+def shown(value: Any) -> str:
+    """Return a value as messages show it: of one line, and short."""
+    if isinstance(value, str):
+        text = repr(str(value))
+    else:
+        try:
+            text = json.dumps(value, ensure_ascii=False, skipkeys=True, default=str)
+        except (ValueError, RecursionError):
+            text = "a value of many levels"
+        text = text if text.isprintable() else ascii(text)
+    return text if len(text) <= 60 else f"{text[:56]} ..."
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str) and value.isprintable()
+
+
+def _flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _list(value: Any) -> bool:
+    return isinstance(value, list)
+
+
+def _mapping(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(key, str) and key.isprintable() for key in value)
+
+
+def _whole(low: int, high: int) -> Check:
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def _matching(pattern: str) -> Check:
+    return lambda value: isinstance(value, str) and re.fullmatch(pattern, value, re.ASCII) is not None
+
+
+def _choice(*allowed: str) -> Check:
+    return lambda value: isinstance(value, str) and value in allowed
+
+
+def _every(check: Check) -> Check:
+    return lambda value: isinstance(value, list) and all(map(check, value))
+
+
+def _cores(value: Any) -> bool:
+    if not isinstance(value, str) or not re.fullmatch(r"[0-9]{1,5}(-[0-9]{1,5})?", value):
+        return False
+    first, _, last = value.partition("-")
+    return int(first) <= int(last or first)
+
+
+def _ports(value: Any) -> bool:
+    number = re.compile(r"[0-9]{1,5}")
+    return _mapping(value) and all(number.fullmatch(port) and _text(program) for port, program in value.items())
+
+
+def _sound(value: Any, depth: int = 0) -> bool:
+    """Tell whether a part of a config.json can be counted with."""
+    if isinstance(value, Mapping):
+        return depth < DEEPEST and all(_sound(part, depth + 1) for part in value.values())
+    if isinstance(value, list):
+        return depth < DEEPEST and all(_sound(part, depth + 1) for part in value)
+    # What is no number, as NaN, is in no range.
+    most = LARGEST if isinstance(value, int) else LARGEST_FLOAT
+    return not isinstance(value, (int, float)) or -most <= value <= most
+
+
+CARDS = _every(_whole(0, 63))
+CARDS_ALLOWED = "must be a list of whole numbers from 0 to 63"
+DEVICES = ", ".join(f"{prefix}*" for prefix in PREFIXES)
+HOST = {
+    "accelerator": Rule(_choice("gaudi", "cpu"), "must be gaudi or cpu"),
+    "device_name": Rule(_matching(rf"({'|'.join(PREFIXES)})[\w-]*"), f"must be one of {DEVICES}", None),
+    "driver_version": Rule(_text, "must be a text such as 1.21.3-57", None),
+    "modules": Rule(_list, "must be a list of cards, such as {module_id: 0, numa_node: 0, cpus: [0-39]}", None),
+    "problem": Rule(_every(_text), "must be a list of texts", None),
+    "ip": Rule(_matching(r"[\w.:%-]+"), "must be an address such as 10.0.0.1", "127.0.0.1"),
+    "interface": Rule(_matching(r"[\w.:@-]+"), "must be the name of an interface, such as eth0", "lo"),
+    "host_nics": Rule(_flag, "must be true or false, without quotes", False),
+    "services": Rule(_mapping, "must be a mapping of models that are served", {}),
+    "ports": Rule(_ports, "must be a mapping of port numbers to programs", {}),
+    "weights": Rule(_mapping, "must be a mapping of folders to {config, bytes}", {}),
+}
+MODULE = {
+    "module_id": Rule(_whole(0, 63), "must be a whole number from 0 to 63"),
+    "numa_node": Rule(_whole(-1, 63), "must be a whole number from -1 to 63"),
+    "index": Rule(_whole(0, 63), "must be a whole number from 0 to 63", None),
+    "cpus": Rule(_every(_cores), "must be a list of ranges of cores, such as 0-39", []),
+    "in_use": Rule(_flag, "must be true or false, without quotes", False),
+    "held_by": Rule(_text, "must be a text of one line", None),
+}
+SERVICE = {
+    "module_ids": Rule(CARDS, CARDS_ALLOWED, []),
+    "port": Rule(_whole(1, 65535), "must be a whole number from 1 to 65535", None),
+    "digest": Rule(_text, "must be a text of one line", None),
+    "active": Rule(_flag, "must be true or false, without quotes", False),
+    "holds": Rule(_flag, "must be true or false, without quotes", False),
+    "launch": Rule(_mapping, "must be a mapping of image, command, mounts and the like", {}),
+    "env": Rule(_mapping, "must be a mapping of variables", {}),
+}
+LAUNCH = {
+    "module_ids": Rule(CARDS, CARDS_ALLOWED, []),
+    "command": Rule(_list, "must be a list of texts", []),
+    "mounts": Rule(_list, "must be a list of {source, target, read_only}", []),
+}
+MOUNT = {
+    "source": Rule(_text, "must be a path"),
+    "target": Rule(_text, "must be a path"),
+    "read_only": Rule(_flag, "must be true or false, without quotes"),
+}
+WEIGHTS = {
+    "config": Rule(lambda value: isinstance(value, Mapping) and _sound(value), "must be a model's config.json", {}),
+    "bytes": Rule(_whole(0, 10**14), "must be a whole number of bytes, from 0 to 10^14"),
+}
+SYSTEM = {
+    "id": Rule(_text, "must be a text such as ubuntu"),
+    "version_id": Rule(_text, "must be a quoted text such as '22.04'"),
+    "pretty_name": Rule(_text, "must be a text such as Ubuntu 22.04.5 LTS", None),
+}
+IMAGES = {
+    "images": Rule(
+        lambda value: _mapping(value) or _every(_text)(value), "must be the names of the images on the host, as a list"
+    )
+}
+VARIABLES = {
+    "vllm_models": Rule(_list, "must be a list of models", None),
+    "vllm_images": Rule(_list, "must be a list of images", []),
+    "vllm_model_defaults": Rule(_mapping, "must be a mapping of keys that every model takes", {}),
+    "vllm_catalog_dirs": Rule(_every(_text), "must be a list of folders", []),
+    "preflight_catalog": Rule(
+        lambda value: _mapping(value) and all(map(_mapping, value.values())), "must be a mapping of catalog entries", {}
+    ),
+    "gaudi_accelerator": Rule(_choice("auto", "gaudi", "cpu"), "must be auto, gaudi or cpu", "auto"),
+    "gaudi_cards": Rule(
+        lambda value: _whole(0, MOST_CARDS)(value) or (_matching(r"\d{1,2}")(value) and int(value) <= MOST_CARDS),
+        f"must be the number of cards that the host must have, a whole one up to {MOST_CARDS}; 0 for any",
+        0,
+    ),
+    "gaudi_release": Rule(_matching(r"\d+\.\d+\.\d+[\w.+-]*"), "must be a quoted release such as '1.21.3'", "1.21.3"),
+    # -e gives texts.
+    "gaudi_host_nics": Rule(
+        lambda value: str(value).lower() in ("true", "yes", "on", "1", "false", "no", "off", "0"),
+        "must be true or false",
+        False,
+    ),
+}
+# In place of a wrong value, one that no other error follows from. The other variables are what a plan is made from.
+INSTEAD = {
+    **{"gaudi_cards": 0, "gaudi_accelerator": "auto", "gaudi_host_nics": True},
+    **{"vllm_catalog_dirs": [], "vllm_images": None},
+}
+
+
+def checked_host(host_facts: Any) -> tuple[dict[str, Any], list[Problem]]:
+    """Complete a ``gaudi_host`` by what one that is written by hand may leave out.
+
+    Returns:
+        The host, with every key that planning reads and ``driver_version`` only where one was given; and
+        everything that is wrong with it, of the mistakes that several cards or services share the first.
+        With a problem, the host is not fit to be planned.
+    """
+    host, problems = _filled(host_facts, HOST, "gaudi_host")
+    if problems:
+        return host, problems
+    if "driver_version" not in host_facts:
+        del host["driver_version"]
+    if host["modules"] is None:
+        host["modules"] = []
+        if host["accelerator"] == "gaudi" and not host["problem"]:
+            problems.append(("gaudi_host.modules", None, HOST["modules"].allowed))
+    if host["modules"] and not host["device_name"] and host["accelerator"] == "gaudi":
+        problems.append(("gaudi_host.device_name", None, HOST["device_name"].allowed))
+    problems += _fill_modules(host) + _fill_services(host) + _fill_weights(host)
+    first: dict[tuple[str, str], Problem] = {}
+    for problem in problems:
+        first.setdefault((re.sub(r"\[\d+\]", "", problem[0]), problem[2]), problem)
+    return host, list(first.values())
+
+
+def _filled(given: Any, rules: Mapping[str, Rule], where: str) -> tuple[dict[str, Any], list[Problem]]:
+    """Return a mapping with what it leaves out, and what is wrong with it."""
+    if not isinstance(given, Mapping):
+        return {}, [(where, given, f"must be a mapping of {', '.join(rules)}")]
+    filled, problems = dict(given), []
+    for key, rule in rules.items():
+        value = given.get(key)
+        if value is None and rule.default is not REQUIRED:
+            filled[key] = copy(rule.default)
+        elif value is None or not rule.good(value):
+            problems.append((f"{where}.{key}" if where else key, value, rule.allowed))
+    return filled, problems
+
+
+def _each(items: list[Any], rules: Mapping[str, Rule], where: str) -> tuple[list[dict[str, Any]], list[Problem]]:
+    found = [_filled(item, rules, f"{where}[{number}]") for number, item in enumerate(items)]
+    return [item for item, _ in found], [problem for _, problems in found for problem in problems]
+
+
+def _fill_modules(host: dict[str, Any]) -> list[Problem]:
+    where = "gaudi_host.modules"
+    if len(host["modules"]) > MOST_CARDS:
+        return [(where, host["modules"], f"must be {MOST_CARDS} cards at most")]
+    host["modules"], problems = _each(host["modules"], MODULE, where)
+    if problems:
+        return problems
+    numbers = [module["module_id"] for module in host["modules"]]
+    for place, (number, module) in enumerate(zip(numbers, host["modules"], strict=True)):
+        module["index"] = number if module["index"] is None else module["index"]
+        if number in numbers[:place]:
+            problems.append((f"{where}[{place}].module_id", number, "is another card's already"))
+    return problems
+
+
+def _fill_services(host: dict[str, Any]) -> list[Problem]:
+    problems: list[Problem] = []
+    services = {}
+    for name, given in host["services"].items():
+        where = f"gaudi_host.services.{name}"
+        services[name], found = _filled(given, SERVICE, where)
+        if not found:
+            services[name]["launch"], found = _filled(services[name]["launch"], LAUNCH, f"{where}.launch")
+            mounts = [] if found else services[name]["launch"]["mounts"]
+            found += _each(mounts, MOUNT, f"{where}.launch.mounts")[1]
+        problems += found
+    host["services"] = services
+    return problems
+
+
+def _fill_weights(host: dict[str, Any]) -> list[Problem]:
+    problems: list[Problem] = []
+    weights: dict[str, Any] = {}
+    for path, given in host["weights"].items():
+        # None stands for a folder without a readable config.json.
+        weights[path], found = (None, []) if given is None else _filled(given, WEIGHTS, f"gaudi_host.weights.{path}")
+        problems += found
+    host["weights"] = weights
+    return problems
+
+
+def checked_facts(facts: Known) -> tuple[dict[str, Any], list[Problem]]:
+    """Return the facts that planning needs, completed, and everything that is wrong with them."""
+    host, problems = checked_host(facts.get("gaudi_host"))
+    checked: dict[str, Any] = {"gaudi_host": host}
+    for name, rules in (("gaudi_system", SYSTEM), ("gaudi_services", IMAGES)):
+        if facts.get(name) is not None:
+            checked[name], found = _filled(facts[name], rules, name)
+            problems += found
+    system = checked.get("gaudi_system", {})
+    if "pretty_name" in system:
+        system["pretty_name"] = system["pretty_name"] or f"{system['id']} {system['version_id']}"
+    return checked, problems
+
+
+def checked_variables(known: Known) -> tuple[dict[str, Any], list[Problem], bool]:
+    """Return the variables of a host that planning reads, what is wrong with them, and whether it can go on."""
+    given = {name: known.get(name) for name in VARIABLES}
+    values, problems = _filled(given, VARIABLES, "")
+    wrong = [key for key, _, _ in problems]
+    values.update({key: INSTEAD.get(key) for key in wrong})
+    return values, problems, set(wrong) <= set(INSTEAD)
+
+
+def saved_facts(folder: Any, name: str) -> tuple[Known, str | None]:
+    """Read ``<name>.json`` of a folder; a file may hold only a ``gaudi_host``.
+
+    Returns:
+        The facts as they are in the file, and the sentence that says why there are none.
+    """
+    if not isinstance(folder, str) or not folder.strip():
+        return {}, f"plan_facts_dir {shown(folder)}: must be the folder of saved facts; leave it out to read the hosts"
+    save = f"save them with playbooks/plan.yml -e plan_save_facts_dir={folder} on a run that reaches the hosts"
+    path = Path(folder) / f"{name}.json"
+    if not Path(folder).is_dir():
+        return {}, f"plan_facts_dir {folder}: no such folder of saved facts; {save}"
+    if not path.exists():
+        return {}, f"no saved facts {path}; {save}"
+    facts, problem = _read(path)
+    if problem:
+        return {}, f"{path}: {problem}"
+    return facts if isinstance(facts, Mapping) and set(facts) & set(FACTS) else {"gaudi_host": facts}, None
+
+
+def _read(path: Path) -> tuple[Any, str | None]:
+    try:
+        # Editors of some systems begin a file with a mark of its encoding.
+        return json.loads(path.read_text(encoding="utf-8-sig")), None
+    except OSError as problem:
+        return None, str(problem.strerror)
+    except json.JSONDecodeError as problem:
+        return None, f"line {problem.lineno}, column {problem.colno}: no JSON: {problem.msg}"
+    except (ValueError, RecursionError):
+        return None, "no facts: not UTF-8, or with numbers or nesting beyond measure"
