@@ -39,8 +39,13 @@ def shown(value: Any) -> str:
             text = json.dumps(value, ensure_ascii=False, skipkeys=True, default=str)
         except (ValueError, RecursionError):
             text = "a value of many levels"
-        text = text if text.isprintable() else ascii(text)
+        text = one_line(text)
     return text if len(text) <= 60 else f"{text[:56]} ..."
+
+
+def one_line(text: str) -> str:
+    """Return a text with escapes in place of what cannot be printed on one line."""
+    return text if text.isprintable() else text.encode("unicode_escape").decode()
 
 
 def _text(value: Any) -> bool:
@@ -142,7 +147,11 @@ MOUNT = {
     "read_only": Rule(_flag, "must be true or false, without quotes"),
 }
 WEIGHTS = {
-    "config": Rule(lambda value: isinstance(value, Mapping) and _sound(value), "must be a model's config.json", {}),
+    "config": Rule(
+        lambda value: isinstance(value, Mapping) and _sound(value),
+        "must be a model's config.json, with numbers below 10^15",
+        {},
+    ),
     "bytes": Rule(_whole(0, 10**14), "must be a whole number of bytes, from 0 to 10^14"),
 }
 SYSTEM = {
@@ -278,8 +287,8 @@ def checked_facts(facts: Known) -> tuple[dict[str, Any], list[Problem]]:
         if facts.get(name) is not None:
             checked[name], found = _filled(facts[name], rules, name)
             problems += found
-    system = checked.get("gaudi_system", {})
-    if "pretty_name" in system:
+    system = checked.get("gaudi_system")
+    if system and not problems:
         system["pretty_name"] = system["pretty_name"] or f"{system['id']} {system['version_id']}"
     return checked, problems
 

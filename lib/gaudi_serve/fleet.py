@@ -7,7 +7,7 @@ from typing import Any
 
 from .changes import vllm_plan_changes
 from .errors import InputError
-from .facts import FACTS, checked_facts, checked_variables, saved_facts, shown
+from .facts import FACTS, checked_facts, checked_variables, one_line, saved_facts, shown
 from .image import vllm_images
 from .plan import vllm_plan
 from .refusal import host_errors
@@ -47,7 +47,8 @@ def vllm_fleet_plan(
             fleet["errors"].append(_error(name, "facts", problem))
             continue
         host, errors = _host_plan(name, known, facts, catalog)
-        fleet["errors"] += errors
+        # What a user has named with signs that cannot be printed must not break the lines of the others.
+        fleet["errors"] += [{**error, "message": one_line(error["message"])} for error in errors]
         if host:
             fleet["warnings"] += host.pop("warnings")
             fleet["hosts"][name] = host
@@ -145,8 +146,7 @@ def _daemon(known: Known) -> str | None:
 
 
 def _problem(host: str, where: str, key: str, value: Any, allowed: str) -> dict[str, Any]:
-    named = key if key.isprintable() else shown(key)
-    sentence = f"{named} is missing: it {allowed}" if value is None else f"{named} {shown(value)}: {allowed}"
+    sentence = f"{key} is missing: it {allowed}" if value is None else f"{key} {shown(value)}: {allowed}"
     return {**_error(host, key, where + sentence), "value": value, "allowed": allowed}
 
 

@@ -111,6 +111,29 @@ def test_a_bad_entry_is_named_with_its_file(tmp_path: Path, text: str, message: 
     assert message in str(raised.value)
 
 
+def test_everything_wrong_with_a_catalog_is_said_at_once(tmp_path: Path) -> None:
+    (tmp_path / "a.yml").write_text("weights: w\nmax_num_seqs: many\nname: a")
+    (tmp_path / "b.yml").write_text("a: [")
+    (tmp_path / "c.yml").write_bytes(b"weights: /\xe9")
+    (tmp_path / "d.yml").write_text("weights: /d\nseed: 2020-02-30")
+    (tmp_path / "good.yml").write_text("weights: /good")
+    with pytest.raises(InputError) as raised:
+        model_catalog(["/nowhere", str(tmp_path), 5])  # type: ignore[list-item]
+    lines = str(raised.value).replace(str(tmp_path), "FOLDER").split("\n")
+    assert [line.partition(": must")[0].partition(": while")[0].partition(" codec")[0] for line in lines] == [
+        "vllm_catalog_dirs: /nowhere: no such folder",
+        "FOLDER/a.yml: name and model belong to the models that take the entry",
+        "FOLDER/a.yml: weights 'w'",
+        "FOLDER/a.yml: max_num_seqs 'many'",
+        "FOLDER/b.yml",
+        "FOLDER/c.yml: 'utf-8'",
+        "FOLDER/d.yml: day is out of range for month",
+        "vllm_catalog_dirs: 5: no such folder",
+    ]
+    with pytest.raises(InputError, match="vllm_catalog_dirs: '/srv': must be a list of folders"):
+        model_catalog("/srv")
+
+
 def test_a_later_folder_wins(tmp_path: Path) -> None:
     (tmp_path / "qwq-32b.yml").write_text("weights: /mine")
     assert model_catalog([str(FOLDER), str(tmp_path)])["qwq-32b"] == {"weights": "/mine"}

@@ -1,0 +1,189 @@
+"""Facts and variables of a wrong shape: the exact sentence each gets, and never a traceback."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from gaudi_serve.changes import vllm_plan_changes
+from gaudi_serve.facts import checked_host, shown
+from gaudi_serve.fleet import gaudi_facts_saved, vllm_fleet_lines, vllm_fleet_plan
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_fleet import known, live_of
+from test_plan import gaudi_host, model, planned
+
+CASES = yaml.safe_load(Path(__file__).with_name("facts.yml").read_text(encoding="utf-8"))
+HAND = {
+    "accelerator": "gaudi",
+    "device_name": "HL-225",
+    "modules": [{"module_id": n, "numa_node": n // 4} for n in range(8)],
+}
+
+
+def put(into: Any, path: str, value: Any) -> None:
+    """Set what lies at a dotted path; null takes it away."""
+    *parents, last = [int(part) if part.isdigit() else part for part in path.split(".")]
+    for part in parents:
+        into = into[part]
+    if value is None:
+        del into[last]
+    else:
+        into[last] = value
+
+
+def told(case: dict[str, Any], folder: Path) -> list[str]:
+    """Return the messages that a host gets from saved facts, beside a good host that is planned all the same."""
+    one = known()
+    one["gaudi_host"]["services"] = live_of(planned(model()))
+    facts = copy.deepcopy(gaudi_facts_saved(one))
+    for path, value in case.get("facts", {}).items():
+        put(facts, path, value)
+    (folder / "a.json").write_bytes(str(case.get("text", json.dumps(facts))).encode(case.get("encoding", "utf-8")))
+    (folder / "b.json").write_text(json.dumps(HAND))
+    variables = {"a": {"vllm_models": [model()], **case.get("variables", {})}, "b": {"vllm_models": [model()]}}
+    fleet = vllm_fleet_plan(variables, ["a", "b"], {}, str(folder))
+    assert len(fleet["hosts"]["b"]["models"]) == 1
+    assert all(error["host"] == "a" and error["key"] for error in fleet["errors"])
+    return [error["message"].replace(str(folder), "FOLDER") for error in fleet["errors"]]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["messages"][0][:60])
+def test_a_mistake_is_one_sentence(case: dict[str, Any], tmp_path: Path) -> None:
+    assert told(case, tmp_path) == case["messages"]
+
+
+def test_a_good_host_is_told_nothing(tmp_path: Path) -> None:
+    assert told({}, tmp_path) == []
+
+
+def test_what_facts_by_hand_may_leave_out() -> None:
+    host, problems = checked_host(HAND)
+    assert problems == []
+    card = {"module_id": 7, "numa_node": 1, "index": 7, "cpus": [], "in_use": False, "held_by": None}
+    assert host["modules"][7] == card
+    empty = {"services": {}, "ports": {}, "weights": {}, "problem": None, "host_nics": False}
+    assert {key: host[key] for key in empty} == empty
+    assert (host["ip"], host["interface"], "driver_version" in host) == ("127.0.0.1", "lo", False)
+    assert set(HAND["modules"][0]) == {"module_id", "numa_node"}, "what was given is not changed"
+    assert checked_host({"accelerator": "cpu"})[0]["modules"] == []
+
+
+def test_what_is_observed_is_taken_as_it_is() -> None:
+    silent = {"device_name": None, "driver_version": None, "memory_mib": 0, "modules": [], "problem": ["no device"]}
+    assert checked_host({"accelerator": "gaudi", **silent})[1] == []
+    services = live_of(planned(model()))
+    services["old"] = {"module_ids": [0], "port": None, "digest": None, "active": False, "launch": {}, "env": {}}
+    host = gaudi_host(services=services, ports={"22": "sshd (pid 1)"}, weights={"/m": None})
+    found, problems = checked_host(host)
+    assert problems == []
+    assert {key: found["services"]["qwq"][key] for key in services["qwq"]} == services["qwq"]
+    assert found["weights"] == {"/m": None}
+
+
+def test_folders_without_facts(tmp_path: Path) -> None:
+    def first(folder: Any, **more: Any) -> str:
+        message: str = vllm_fleet_plan({"a": {"vllm_models": [], **more}}, ["a"], {}, folder)["errors"][0]["message"]
+        return message.replace(str(tmp_path), "FOLDER")
+
+    save = "save them with playbooks/plan.yml -e plan_save_facts_dir=FOLDER{} on a run that reaches the hosts"
+    assert first(str(tmp_path)) == f"a: no saved facts FOLDER/a.json; {save.format('')}"
+    nowhere = f"{tmp_path}/nowhere"
+    assert (
+        first(nowhere) == f"a: plan_facts_dir FOLDER/nowhere: no such folder of saved facts; {save.format('/nowhere')}"
+    )
+    empty = "must be the folder of saved facts; leave it out to read the hosts"
+    assert first("", plan_facts_dir="") == f"a: plan_facts_dir '': {empty}"
+    assert first(["x"], plan_facts_dir=["x"]) == f'a: plan_facts_dir ["x"]: {empty}'
+    assert first("") == "a: could not be read; see above, or plan it from saved facts (plan_facts_dir)"
+    for text in ("[" * 100_000, f'{{"accelerator": {"1" * 5000}}}'):
+        (tmp_path / "a.json").write_text(text)
+        unread = "no facts: not UTF-8, or with numbers or nesting beyond measure"
+        assert first(str(tmp_path)) == f"a: FOLDER/a.json: {unread}"
+    (tmp_path / "a.json").unlink()
+    (tmp_path / "a.json").mkdir()
+    assert first(str(tmp_path)) == "a: FOLDER/a.json: Is a directory"
+
+
+def test_models_with_mistakes_are_not_said_to_be_removed() -> None:
+    one = known(vllm_models=[model(port=0)])
+    one["gaudi_host"]["services"] = {**live_of(planned(model())), **live_of(planned(model(name="gone")))}
+    fleet = vllm_fleet_plan({"a": one}, ["a"], {})
+    assert [error["key"] for error in fleet["errors"]] == ["port"]
+    assert fleet["hosts"]["a"]["changes"] == ["- gone: stop and remove (it held cards 0,1)"]
+    assert vllm_plan_changes([], live_of(planned(model())), ["qwq", None]) == []
+
+
+def test_values_are_shown_short_and_on_one_line() -> None:
+    assert shown("a\nb") == r"'a\nb'"
+    assert shown({"a": True}) == '{"a": true}'
+    assert shown(["\u2028"]).isprintable()
+    assert len(shown(list(range(100)))) == 60
+    deep: list[Any] = []
+    for _ in range(5000):
+        deep = [deep]
+    assert shown(deep) == "a value of many levels"
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from(["0-39", "1", "cpu"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=4,
+)
+VARIABLES = (
+    *("vllm_models", "vllm_images", "vllm_model_defaults", "vllm_catalog_dirs", "vllm_secrets", "preflight_catalog"),
+    *("gaudi_accelerator", "gaudi_cards", "gaudi_release", "gaudi_host_nics", "gaudi_runtime", "plan_facts_dir"),
+)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the path of every part of a value."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *[found for key, part in inner for found in places(part, (*path, key))]]
+
+
+def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
+    """Return a value in which the part at a path is another one."""
+    if not path:
+        return new
+    parts = dict(value) if isinstance(value, dict) else list(value)
+    parts[path[0]] = replaced(value[path[0]], path[1:], new)
+    return parts
+
+
+def served() -> dict[str, Any]:
+    """Return the facts of a host that serves a model."""
+    one = known()
+    one["gaudi_host"]["services"] = live_of(planned(model()))
+    return json.loads(json.dumps(gaudi_facts_saved(one)))  # type: ignore[no-any-return]
+
+
+FACTS = served()
+PLACES = st.sampled_from(places(FACTS))
+
+
+@settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(st.lists(st.tuples(PLACES, JSON), max_size=2), st.dictionaries(st.sampled_from(VARIABLES), JSON, max_size=2))
+def test_no_facts_and_no_variables_make_a_plan_raise(
+    changes: list[tuple[tuple[Any, ...], Any]], variables: dict[str, Any]
+) -> None:
+    facts = FACTS
+    for path, value in changes:
+        if path in places(facts):
+            facts = replaced(facts, path, value)
+    one = {"vllm_models": [model()], **(facts if isinstance(facts, dict) else {"gaudi_host": facts}), **variables}
+    fleet = vllm_fleet_plan({"a": one, "b": known()}, ["a", "b"], {})
+    assert fleet["hosts"]["b"]["models"]
+    for error in fleet["errors"]:
+        assert error["host"] == "a" and error["message"].startswith("a: ")
+        assert error["message"].isprintable(), error
+    assert vllm_fleet_lines(fleet)
