@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .errors import InputError
-from .facts import shown
+from .errors import InputError, shown
 from .spec import findings
 
 

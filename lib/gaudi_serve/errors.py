@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
@@ -29,13 +30,21 @@ def refusal(label: str, key: str, value: Any, allowed: str) -> InputError:
 
 
 def shown(value: Any) -> str:
-    """Return a value as messages show it: its Python form, cut to 80 characters."""
-    try:
-        text = repr(value[: LONGEST_VALUE + 1] if isinstance(value, (str, bytes)) else value)
-    except (ValueError, RecursionError):
-        # Python writes no integer of more than 4,300 digits.
-        text = f"a value of type {type(value).__name__}"
+    """Return a value as messages show it: of one line, as YAML has it, cut to 80 characters."""
+    if isinstance(value, (str, bytes)):
+        text = repr(value[: LONGEST_VALUE + 1])
+    else:
+        try:
+            text = one_line(json.dumps(value, ensure_ascii=False, skipkeys=True, default=str))
+        except (ValueError, RecursionError):
+            # Too deep, or an integer of more digits than Python writes.
+            text = f"a value of type {type(value).__name__}"
     return text if len(text) <= LONGEST_VALUE + 2 else text[:LONGEST_VALUE] + "..."
+
+
+def one_line(text: str) -> str:
+    """Return a text with escapes in place of what cannot be printed on one line."""
+    return text if text.isprintable() else text.encode("unicode_escape").decode()
 
 
 def mapping(label: str, key: str, value: Any, what: str) -> Mapping[Any, Any]:

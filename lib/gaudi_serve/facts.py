@@ -9,6 +9,7 @@ from copy import copy
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .errors import shown
 from .hl_smi import PREFIXES
 
 Known = Mapping[str, Any]
@@ -28,24 +29,6 @@ class Rule(NamedTuple):
     good: Check
     allowed: str
     default: Any = REQUIRED
-
-
-def shown(value: Any) -> str:
-    """Return a value as messages show it: of one line, and short."""
-    if isinstance(value, str):
-        text = repr(str(value))
-    else:
-        try:
-            text = json.dumps(value, ensure_ascii=False, skipkeys=True, default=str)
-        except (ValueError, RecursionError):
-            text = "a value of many levels"
-        text = one_line(text)
-    return text if len(text) <= 60 else f"{text[:56]} ..."
-
-
-def one_line(text: str) -> str:
-    """Return a text with escapes in place of what cannot be printed on one line."""
-    return text if text.isprintable() else text.encode("unicode_escape").decode()
 
 
 def _text(value: Any) -> bool:
@@ -92,12 +75,12 @@ def _ports(value: Any) -> bool:
     return _mapping(value) and all(number.fullmatch(port) and _text(program) for port, program in value.items())
 
 
-def _sound(value: Any, depth: int = 0) -> bool:
+def sound(value: Any, depth: int = 0) -> bool:
     """Tell whether a part of a config.json can be counted with."""
     if isinstance(value, Mapping):
-        return depth < DEEPEST and all(_sound(part, depth + 1) for part in value.values())
+        return depth < DEEPEST and all(sound(part, depth + 1) for part in value.values())
     if isinstance(value, list):
-        return depth < DEEPEST and all(_sound(part, depth + 1) for part in value)
+        return depth < DEEPEST and all(sound(part, depth + 1) for part in value)
     # What is no number, as NaN, is in no range.
     most = LARGEST if isinstance(value, int) else LARGEST_FLOAT
     return not isinstance(value, (int, float)) or -most <= value <= most
@@ -148,7 +131,7 @@ MOUNT = {
 }
 WEIGHTS = {
     "config": Rule(
-        lambda value: isinstance(value, Mapping) and _sound(value),
+        lambda value: isinstance(value, Mapping) and sound(value),
         "must be a model's config.json, with numbers below 10^15",
         {},
     ),

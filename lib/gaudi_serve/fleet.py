@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .changes import vllm_plan_changes
-from .errors import InputError
-from .facts import FACTS, checked_facts, checked_variables, one_line, saved_facts, shown
+from .errors import InputError, one_line, shown
+from .facts import FACTS, checked_facts, checked_variables, saved_facts
 from .image import vllm_images
 from .plan import vllm_plan
 from .refusal import host_errors

@@ -7,8 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .errors import InputError
-from .facts import shown
+from .errors import InputError, shown
 
 Entry = dict[str, Any]
 

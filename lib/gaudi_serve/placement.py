@@ -249,8 +249,8 @@ def _no_room(spec: Spec, ledger: Ledger, placed: Placed) -> Problem:
     held = ", ".join(f"{number}: {name}" for number, name in sorted(holders.items()))
     free = sorted(set(ledger.modules) - set(holders))
     text = f"this host has {len(ledger.modules)} cards, {len(free)} of them free" + (f" (held: {held})" if held else "")
-    if ledger.quads and len(free) >= spec["tensor_parallel_size"]:
-        text += f"; no group of four has so many free, and only host NICs connect the groups; {NICS}"
+    if ledger.quads and (spec["tensor_parallel_size"] > QUAD or len(free) >= spec["tensor_parallel_size"]):
+        text += f"; no group of four has so many, and only host NICs connect the groups; {NICS}"
     return "tensor_parallel_size", spec["tensor_parallel_size"], text
 
 

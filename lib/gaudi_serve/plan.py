@@ -164,10 +164,11 @@ def _planned(
 def model_weights(models: Any, catalog: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
     """Return the weights folders that the models name, whatever else is wrong with them."""
     paths = []
+    defaults = defaults if isinstance(defaults, Mapping) else {}
     for given in models if isinstance(models, list) else []:
         if isinstance(given, Mapping):
             name = given.get("model")
-            entry = catalog.get(name, {}) if isinstance(name, str) else {}
+            entry = catalog.get(name, {}) if isinstance(name, str) and isinstance(catalog, Mapping) else {}
             path = {**defaults, **entry, **given}.get("weights")
             if isinstance(path, str) and path.startswith("/"):
                 paths.append(path)

@@ -140,8 +140,8 @@ def _numactl(launch: Launch, host: Mapping[str, Any], cards: list[int]) -> list[
     if numactl and all(number in cores for number in cards):
         numactl = ["-C", ",".join(cores[number] for number in cards), *numactl[2:]]
     # More cards on a node than cores: a range such as 4-3, which numactl refuses.
-    bounds = [part.split("-") for part in numactl[1].split(",")] if numactl else []
-    return numactl if all(int(first) <= int(last) for first, last in bounds) else None
+    bounds = [part.partition("-") for part in numactl[1].split(",")] if numactl else []
+    return numactl if all(int(first) <= int(last) for first, _, last in bounds) else None
 
 
 def _core_warnings(launch: Launch, numactl: list[str] | None, cards: list[int]) -> list[str]:

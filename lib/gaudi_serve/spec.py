@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from .errors import shown
+from .facts import sound
 from .launch import PROFILES, label
 from .vllm_options import OPTION_NAMES
 from .weights import source_problem
@@ -145,7 +147,8 @@ def _smoke(value: Any) -> str | None:
 
 
 def _config(value: Any) -> str | None:
-    return None if isinstance(value, Mapping) else "must be a mapping with keys of the model's config.json"
+    fits = isinstance(value, Mapping) and sound(value)
+    return None if fits else "must be a mapping with keys of the model's config.json, and numbers below 10^15"
 
 
 def _mounts(value: Any) -> str | None:
@@ -267,6 +270,6 @@ def _near(key: str) -> str:
 def finding_error(host: str, spec: Any, key: str, value: Any, allowed: str) -> dict[str, Any]:
     """Return one error of a plan: host, model, key, value, allowed, and the sentence for a reader."""
     model = label(spec) if isinstance(spec, Mapping) else "?"
-    shown = "" if value is None else f" {value}" if value == "(hidden)" else f" {value!r}"
-    message = f"{host}: model {model}: {key}{shown}: {allowed}"
+    written = "" if value is None else f" {value}" if value == "(hidden)" else f" {shown(value)}"
+    message = f"{host}: model {model}: {key}{written}: {allowed}"
     return {"host": host, "model": model, "key": key, "value": value, "allowed": allowed, "message": message}

@@ -103,12 +103,12 @@ def test_the_vendors_rules_hold_these_within_limits(key: str, given: int, held: 
         ({"NUM_HIDDEN_LAYERS": None}, "llama-8b: NUM_HIDDEN_LAYERS: is required: a whole number from 1 to 100000"),
         ({"HIDDEN_SIZE": "4096"}, "llama-8b: HIDDEN_SIZE: '4096' is a text, not a whole number from 1 to 1000000"),
         ({"MAX_NUM_SEQS": 0}, "llama-8b: MAX_NUM_SEQS: 0 is not a whole number from 1 to 1000000000"),
-        ({"MAX_MODEL_LEN": True}, "llama-8b: MAX_MODEL_LEN: True is not a whole number from 1 to 1000000000"),
-        ({"MODEL_MEM_FROM_CONFIG": math.nan}, "llama-8b: MODEL_MEM_FROM_CONFIG: nan is not a number from 1 to 1e+15"),
+        ({"MAX_MODEL_LEN": True}, "llama-8b: MAX_MODEL_LEN: true is not a whole number from 1 to 1000000000"),
+        ({"MODEL_MEM_FROM_CONFIG": math.nan}, "llama-8b: MODEL_MEM_FROM_CONFIG: NaN is not a number from 1 to 1e+15"),
         ({"GPU_MEM_UTILIZATION": 90}, "llama-8b: GPU_MEM_UTILIZATION: 90 is not a number from 0 to 1"),
         ({"ENABLE_PREFIX_CACHING": "false"}, "llama-8b: ENABLE_PREFIX_CACHING: 'false' is not true or false"),
         ({"MAX_NUM_SEQ": 1}, "llama-8b: MAX_NUM_SEQ: is not a known name; did you mean MAX_NUM_SEQS?"),
-        ({"MODEL": ["x"]}, "the model: MODEL: ['x'] is not a text"),
+        ({"MODEL": ["x"]}, 'the model: MODEL: ["x"] is not a text'),
     ],
 )
 def test_bad_numbers_are_named(change: dict[str, Any], message: str) -> None:

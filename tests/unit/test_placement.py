@@ -48,7 +48,7 @@ def test_gaudi2e_groups_are_not_crossed_without_host_nics() -> None:
     _, errors, _ = place(specs, machine("HL-288"), "g")
     assert errors[0]["message"] == (
         "g: model c: tensor_parallel_size 2: this host has 8 cards, 2 of them free (held: 0: a, 1: a, 2: a, 4: b, "
-        "5: b, 6: b); no group of four has so many free, and only host NICs connect the groups; declare host NICs "
+        "5: b, 6: b); no group of four has so many, and only host NICs connect the groups; declare host NICs "
         "(gaudi_host_nics: true) if the machine has them"
     )
     placed, errors, _ = place(specs, machine("HL-288"), "g", host_nics=True)

@@ -208,7 +208,7 @@ def test_weights_are_listed_whatever_else_is_wrong() -> None:
 
 def test_models_that_are_no_list() -> None:
     plan = vllm_plan({"name": "a"}, gaudi_host(), host_name="gaudi01")
-    assert plan["errors"][0]["message"] == "gaudi01: model ?: vllm_models {'name': 'a'}: must be a list of models"
+    assert plan["errors"][0]["message"] == 'gaudi01: model ?: vllm_models {"name": "a"}: must be a list of models'
 
 
 def test_weights_with_a_source_need_only_be_there_where_no_stage_brings_them() -> None:

@@ -24,6 +24,11 @@ def plan(folder: Path, models: Any, *arguments: str, **more: Any) -> tuple[int, 
     hosts = {name: {"ansible_host": "192.0.2.1"} for name in ("g1", "g2")}
     inventory = {"all": {"hosts": hosts, "vars": {"vllm_models": models, **more}}}
     (folder / "hosts.yml").write_text(yaml.safe_dump(inventory))
+    return run(folder, *arguments)
+
+
+def run(folder: Path, *arguments: str) -> tuple[int, str]:
+    """Run the playbook on an inventory and facts that are there."""
     done = subprocess.run(
         [
             *(Path(sys.executable).with_name("ansible-playbook"), "-i", folder / "hosts.yml", "playbooks/plan.yml"),
@@ -62,4 +67,22 @@ def test_every_mistake_of_every_host_ends_the_run_with_its_sentence(tmp_path: Pa
     ]
     for error in errors:
         assert error["message"] in " ".join(text.split())
+    assert "Traceback" not in text
+
+
+def test_the_purchase_of_the_documentation(tmp_path: Path) -> None:
+    page = (ROOT / "docs/planning.md").read_text(encoding="utf-8")
+    (tmp_path / "facts").mkdir()
+    (tmp_path / "facts/new01.json").write_text(page.partition("```json\n")[2].partition("```")[0])
+    (tmp_path / "hosts.yml").write_text(page.partition("```yaml\n")[2].partition("```")[0])
+    status, text = run(tmp_path)
+    assert status == 2
+    assert "8 cards HL-288 on 2 NUMA nodes" in text
+    assert "1 hosts, 1 models, 1 hosts would change, 1 errors" in text
+    assert "no group of four has so many, and only host NICs connect the groups" in " ".join(text.split())
+    assert "FAILED" in text
+    status, text = run(
+        tmp_path, "-e", '{"gaudi_host_nics": true, "gaudi_cards": 8}', "-e", '{"vllm_catalog_dirs": "x"}'
+    )
+    assert "vllm_catalog_dirs" in text
     assert "Traceback" not in text
