@@ -24,7 +24,7 @@ demo-stop: ## Stop and remove the demo's hosts
 	@$(RUN) scripts/demo --stop
 
 test: deps ## Everything: lint, unit tests, molecule scenarios
-	@$(RUN) scripts/test lint unit integration molecule
+	@$(RUN) scripts/test lint coverage integration molecule
 
 lint: ## ansible-lint, yamllint, ruff, mypy
 	@$(RUN) scripts/test lint
