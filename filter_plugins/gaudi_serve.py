@@ -53,6 +53,7 @@ from gaudi_serve.service import (
     vllm_unit_paths,
     vllm_withdrawn_secrets,
 )
+from gaudi_serve.status import drift_lines, fleet_status, fleet_status_lines
 from gaudi_serve.weights import (
     weights_changes,
     weights_folders,
@@ -68,6 +69,9 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     daemon_json,
     endpoint_table,
     drained,
+    drift_lines,
+    fleet_status,
+    fleet_status_lines,
     gaudi_driver_changes,
     gaudi_driver_notes,
     gaudi_driver_refusal,

@@ -23,6 +23,10 @@ options:
     type: list
     elements: dict
     required: true
+  health_only:
+    description: Only look whether every model is well and lists its name; asks nothing, records nothing, never fails.
+    type: bool
+    default: false
   api_keys:
     description: Keys by model name.
     type: dict
@@ -51,13 +55,26 @@ answers:
   description: By model, C(kinds), C(text), C(finish_reason), C(first_token_s) and C(total_s).
   returned: always
   type: dict
+health:
+  description: By model, why it does not answer; an empty text where it does.
+  returned: with I(health_only)
+  type: dict
 """
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.gaudi_serve.smoke import Unhealthy, ask, journal, record
+from ansible.module_utils.gaudi_serve.smoke import Unhealthy, ask, health, journal, record
+
+
+def _health(given: dict[str, Any]) -> dict[str, str]:
+    def look(model: dict[str, Any]) -> tuple[str, str]:
+        name = str(model["name"])
+        return name, health(model, given["timeout"], given["api_keys"].get(name))
+
+    with ThreadPoolExecutor(max_workers=max(1, len(given["models"]))) as pool:
+        return dict(pool.map(look, given["models"]))
 
 
 def main() -> None:
@@ -65,6 +82,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "models": {"type": "list", "elements": "dict", "required": True},
+            "health_only": {"type": "bool", "default": False},
             "api_keys": {"type": "dict", "default": {}, "no_log": True},
             "timeout": {"type": "int", "default": 120},
             "journal_lines": {"type": "int", "default": 30},
@@ -72,6 +90,8 @@ def main() -> None:
         supports_check_mode=True,
     )
     given = module.params
+    if given["health_only"]:
+        module.exit_json(changed=False, answers={}, health=_health(given))
     if module.check_mode:
         module.exit_json(changed=False, answers={}, msg="not asked in check mode")
 

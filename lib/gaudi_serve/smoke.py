@@ -109,6 +109,18 @@ def ask(model: Mapping[str, Any], kinds: Sequence[str], timeout: float, api_key:
     return {**found, "kinds": list(kinds)}
 
 
+def health(model: Mapping[str, Any], timeout: float, api_key: str | None = None) -> str:
+    """Return why a model does not answer ``/health`` and list itself, or an empty text; nothing is generated."""
+    server = Server(model, timeout, api_key)
+    try:
+        for _ in server.lines("GET", "/health"):
+            pass
+        _require_listed(server)
+    except Unhealthy as problem:
+        return str(problem)
+    return ""
+
+
 def _require_listed(server: Server) -> None:
     listed = server.json("GET", "/v1/models")
     try:

@@ -61,6 +61,34 @@ def test_a_mistake_of_one_host_stops_all_before_anything_is_changed(name: str, p
     assert "mol-cpu tiny cpu active" in " ".join(alone.text.split()), alone.text
 
 
+def test_status_names_what_has_drifted_and_changes_nothing(host: Any, name: str, playbook: Any, tmp_path: Path) -> None:
+    if name != "mol-gaudi":
+        return
+    path = tmp_path / "status.json"
+    playbook("playbooks/status.yml", "--check", status_file=str(path))
+    before = json.loads(path.read_text())
+    # The containers run on this machine's kernel, whose arguments nobody sets.
+    assert all(set(one["drift"]) == {"host"} for one in before["hosts"].values()), before
+    assert all(line.startswith("the running kernel lacks") for line in before["hosts"][name]["drift"]["host"])
+    assert all(model["answers"] for one in before["hosts"].values() for model in one["models"])
+    host.check_output("systemctl stop vllm-qwen2.5-7b")
+    host.check_output("rm /etc/sysctl.d/zz-gaudi-serve.conf")
+    ghost = tmp_path / "ghost.yml"
+    ghost.write_text("all: {hosts: {ghost: {ansible_connection: ssh, ansible_host: 127.0.0.1, ansible_port: 1}}}")
+    run = playbook("playbooks/status.yml", "-i", str(ghost), status_file=str(path))
+    text = " ".join(run.text.split())
+    assert run.status != 0
+    assert "3 hosts: 0 as planned, 2 drifted, 1 could not be read" in text, run.text
+    assert "ghost: cannot be reached" in text
+    assert "mol-gaudi: answers: qwen2.5-7b does not answer: GET /health on port 30002" in text
+    drift = json.loads(path.read_text())["hosts"][name]["drift"]
+    assert "start qwen2.5-7b" in drift["models"]
+    assert any("sysctl" in line for line in drift["host"])
+    assert host.run("systemctl is-active vllm-qwen2.5-7b").stdout.strip() == "inactive"
+    mended = playbook("site.yml")
+    assert mended.status == 0, mended.text
+
+
 def test_a_plan_from_saved_facts_is_the_plan_of_the_live_hosts(name: str, playbook: Any, tmp_path: Path) -> None:
     if name != "mol-gaudi":
         return

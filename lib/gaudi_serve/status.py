@@ -1,0 +1,117 @@
+"""What is live against what is planned, for every host of a fleet, and how it is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .smoke import EVERYWHERE
+from .table import table
+
+Known = Mapping[str, Any]
+# By part of a host, the fact in which its role keeps what differs.
+PARTS = {
+    "plan": "preflight_status",
+    "host": "host_tuning_status",
+    "driver": "gaudi_driver_status",
+    "runtime": "container_runtime_status",
+    "images": "vllm_image_status",
+    "weights": "model_weights_status",
+    "models": "vllm_service_status",
+}
+
+# Facts with what is worth knowing, though nothing differs.
+NOTES = ("gaudi_driver_notes", "hccl_validation_notes")
+
+
+def drift_lines(changes: Known, but: Sequence[str] = ()) -> list[str]:
+    """Return what a role's comparison found as lines, one a difference.
+
+    Args:
+        changes: what a filter such as host_tuning_changes returned.
+        but: its keys that are no differences.
+    """
+    lines = []
+    for key, value in changes.items():
+        if key in ("due", *but) or not value:
+            continue
+        for item in value if isinstance(value, list) else [value]:
+            text = item.get("path", item) if isinstance(item, Mapping) else item
+            # Sentences stand for themselves; names need to be told what is due with them.
+            lines.append(key if text is True else str(text) if " " in str(text) else f"{key} {text}")
+    return lines
+
+
+def fleet_status(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> dict[str, Any]:
+    """Put together what playbooks/status.yml has read of all hosts.
+
+    Args:
+        hostvars: variables by host; read are the facts that the roles' status tasks keep.
+        hosts: the hosts to show.
+
+    Returns:
+        ``hosts``: by name ``{read, problem, drift: {part: [line]}, models: [...], notes: [...]}``;
+        ``drifted`` and ``unread``: names of the hosts that are not as planned, and that could not be read.
+    """
+    found = {name: _host(hostvars[name]) for name in hosts}
+    return {
+        "hosts": found,
+        "drifted": [name for name, host in found.items() if host["read"] and host["drift"]],
+        "unread": [name for name, host in found.items() if not host["read"]],
+    }
+
+
+def _host(known: Known) -> dict[str, Any]:
+    problem = str(known["status_problem"]) if "status_problem" in known else ""
+    if "vllm_service_status" not in known:
+        unreached = "gaudi_host" not in known and (not problem or "undefined" in problem)
+        text = "cannot be reached" if unreached else " ".join(problem.split())
+        return {"read": False, "problem": text, "drift": {}, "models": [], "notes": []}
+    drift = {part: list(known[fact]) for part, fact in PARTS.items() if known.get(fact)}
+    models = [_model(model, known) for model in known["preflight_plan"]["models"]]
+    silent = [f"{model['name']} does not answer: {model['problem']}" for model in models if model["problem"]]
+    if silent:
+        drift["answers"] = silent
+    notes = [note for fact in NOTES for note in known.get(fact) or []]
+    return {"read": True, "problem": "", "drift": drift, "models": models, "notes": notes}
+
+
+def _model(model: Known, known: Known) -> dict[str, Any]:
+    name = model["name"]
+    unit = known["gaudi_services"]["units"].get(name, {})
+    problem = known["vllm_service_health"].get(name)
+    address = str(known["gaudi_host"]["ip"]) if model["host"] in EVERYWHERE else model["host"]
+    return {
+        "name": name,
+        "wanted": model["state"],
+        "state": unit.get("state", "not there"),
+        "status": unit.get("status", ""),
+        "restarts": unit.get("restarts", 0),
+        "answers": problem == "",
+        "problem": problem or "",
+        "module_ids": model["module_ids"],
+        "url": f"http://{address}:{model['port']}/v1",
+    }
+
+
+def fleet_status_lines(status: Known) -> list[str]:
+    """Return a fleet's status as text: a table of models, what has drifted, and a last line that counts."""
+    rows = [["HOST", "MODEL", "CARDS", "STATE", "ANSWERS", "URL"]]
+    lines: list[str] = []
+    for name, host in status["hosts"].items():
+        rows += [[name, *_cells(model)] for model in host["models"]]
+        if not host["read"]:
+            lines.append(f"{name}: {host['problem']}")
+        for part, drift in host["drift"].items():
+            lines += [f"{name}: {part}: {text}" for text in drift]
+        lines += [f"{name}: {note}" for note in host["notes"]]
+    good = len(status["hosts"]) - len(status["drifted"]) - len(status["unread"])
+    counts = f"{len(status['hosts'])} hosts: {good} as planned, {len(status['drifted'])} drifted"
+    tail = f"{counts}, {len(status['unread'])} could not be read"
+    return [*(table(rows) if len(rows) > 1 else []), *lines, tail]
+
+
+def _cells(model: Known) -> list[str]:
+    answers = "-" if model["wanted"] == "stopped" else "yes" if model["answers"] else "no"
+    state = model["state"] + (" (wanted: stopped)" if model["wanted"] == "stopped" else "")
+    return [model["name"], ",".join(map(str, model["module_ids"])) or "cpu", state, answers, model["url"]]

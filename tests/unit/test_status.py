@@ -1,0 +1,68 @@
+"""What playbooks/status.yml shows of a fleet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gaudi_serve.status import drift_lines, fleet_status, fleet_status_lines
+from test_plan import gaudi_host, model, planned
+
+
+def known(**more: Any) -> dict[str, Any]:
+    """Return what is kept of a host that serves one model as planned."""
+    return {
+        "gaudi_host": gaudi_host(),
+        "gaudi_services": {"units": {"qwq": {"state": "active", "status": "serving", "restarts": 0}}},
+        "preflight_plan": planned(model()),
+        "vllm_service_health": {"qwq": ""},
+        **{key: [] for key in ("preflight_status", "host_tuning_status", "vllm_service_status")},
+        "hccl_validation_notes": ["HCCL all_reduce: all 258.1 GB/s"],
+        **more,
+    }
+
+
+def test_a_fleet_as_planned() -> None:
+    status = fleet_status({"a": known()}, ["a"])
+    assert (status["drifted"], status["unread"]) == ([], [])
+    lines = fleet_status_lines(status)
+    assert " ".join(lines[2].split()) == "a qwq 0,1 active yes http://127.0.0.1:30001/v1"
+    assert lines[-2:] == ["a: HCCL all_reduce: all 258.1 GB/s", "1 hosts: 1 as planned, 0 drifted, 0 could not be read"]
+
+
+def test_every_kind_of_trouble_is_a_line_with_its_host() -> None:
+    silent = known(vllm_service_health={"qwq": "GET /health on port 30001: refused"})
+    hosts = {
+        "a": known(host_tuning_status=["sysctl kernel.numa_balancing"], vllm_image_status=["vllm:1 is missing"]),
+        "b": silent,
+        "c": {},
+        "d": {"status_problem": "no python3\non this host"},
+        "e": {"status_problem": "'gaudi_host' is undefined"},
+        "f": {**known(), "status_problem": "x"},
+    }
+    status = fleet_status(hosts, list(hosts))
+    assert status["drifted"] == ["a", "b"]
+    assert status["unread"] == ["c", "d", "e"]
+    lines = fleet_status_lines(status)
+    for line in (
+        "a: host: sysctl kernel.numa_balancing",
+        "a: images: vllm:1 is missing",
+        "b: answers: qwq does not answer: GET /health on port 30001: refused",
+        "c: cannot be reached",
+        "d: no python3 on this host",
+        "e: cannot be reached",
+    ):
+        assert line in lines
+    assert lines[-1] == "6 hosts: 1 as planned, 2 drifted, 3 could not be read"
+
+
+def test_a_stopped_model_need_not_answer() -> None:
+    host = known(preflight_plan=planned(model(state="stopped")), vllm_service_health={})
+    status = fleet_status({"a": host}, ["a"])
+    assert status["drifted"] == []
+    assert " active (wanted: stopped) " in " ".join(fleet_status_lines(status)[2].split()) + " "
+
+
+def test_differences_as_lines() -> None:
+    changes = {"due": True, "write": [{"path": "/a", "content": "x"}], "install": ["docker.io"], "reload": True}
+    found = drift_lines({**changes, "reboot": ["the kernel lacks x"], "hold": [], "version": "1"}, ["version"])
+    assert found == ["write /a", "install docker.io", "reload", "the kernel lacks x"]
