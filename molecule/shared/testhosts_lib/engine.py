@@ -9,7 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from .common import Trouble, cache, install, locked, say, succeeds
+from .common import Trouble, cache, install, locked, run, say, succeeds
 
 ENVIRONMENT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -69,9 +69,13 @@ def own_pid() -> int | None:
     return pid if name == "dockerd" else None
 
 
-def stop() -> None:
-    """End the engine that this script started, and no other."""
+def stop(if_unused: bool = False) -> None:
+    """End the engine that this script started, and no other; on request not while containers run."""
     with locked("engine"):
+        running = run("docker", "ps", "--format", "{{.Names}}").split() if if_unused and own_pid() else []
+        if running:
+            say(f"Docker engine: left to {', '.join(running)}")
+            return
         pid = own_pid()
         (cache() / "engine.pid").unlink(missing_ok=True)
         if pid is None:
