@@ -27,7 +27,7 @@ def vllm_plan_changes(
     """
     lines: list[str] = []
     planned = {str(model["name"]): model for model in models}
-    for name in sorted(set(services) - set(planned) - set(but)):
+    for name in sorted(set() if "?" in but else set(services) - set(planned) - set(but)):
         lines.append(f"- {name}: stop and remove (it held cards {_cards(services[name])})")
     for name, model in planned.items():
         live = services.get(name)
@@ -66,7 +66,8 @@ def _view(launch: Mapping[str, Any], env: Mapping[str, str]) -> View:
     for mount in launch.get("mounts", []):
         view[f"mount {mount['target']}"] = f"{mount['source']} {'read-only' if mount['read_only'] else 'writable'}"
     for key in ("runtime", "cap_add", "ulimits"):
-        view[key] = str(launch.get(key))
+        value = launch.get(key) or "none"
+        view[key] = value if isinstance(value, str) else ", ".join(map(str, value))
     return view
 
 

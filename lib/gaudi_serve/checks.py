@@ -55,8 +55,16 @@ def model_config(spec: Spec, host: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def weight_bytes(spec: Spec, host: Mapping[str, Any]) -> int:
     """Return the bytes of a model's weights on the host, else what the catalog says; 0 if neither knows."""
+    said = int(spec.get("weight_bytes") or 0)
+    here = bytes_here(spec, host)
+    # What is not whole yet will be completed from its source.
+    return max(here, said) if spec.get("source") else here or said
+
+
+def bytes_here(spec: Spec, host: Mapping[str, Any]) -> int:
+    """Return the bytes of a model's weights on the host; 0 where there are none."""
     found = (host.get("weights") or {}).get(spec["weights"]) or {}
-    return int(found.get("bytes") or spec.get("weight_bytes") or 0)
+    return int(found.get("bytes") or 0)
 
 
 def _cpu_problems(spec: Spec) -> list[Problem]:
@@ -146,6 +154,7 @@ def launch_problems(spec: Spec, model: Mapping[str, Any]) -> list[Problem]:
     memory = model["memory"]
     if memory and not memory["fits"]:
         problems.append(_memory_problem(spec, memory))
+    problems += _weights_alone(spec, model)
     problems += _batch_problems(spec)
     minutes, budget = (model["warmup_s"] or 0) / 60, spec["warmup_budget_minutes"]
     if minutes > budget:
@@ -156,6 +165,15 @@ def launch_problems(spec: Spec, model: Mapping[str, Any]) -> list[Problem]:
         )
         problems.append(("warmup_budget_minutes", budget, allowed))
     return problems
+
+
+def _weights_alone(spec: Spec, model: Mapping[str, Any]) -> list[Problem]:
+    """Return whether weights of an unknown architecture are by themselves more than the cards hold."""
+    share, device = model["weights_gib"], model["device_gib"]
+    if model["memory"] or not share or share < device:
+        return []
+    allowed = f"gives each card {share} GiB of weights, of {device} GiB"
+    return [("tensor_parallel_size", spec["tensor_parallel_size"], allowed)]
 
 
 def _batch_problems(spec: Spec) -> list[Problem]:
@@ -175,7 +193,9 @@ def _memory_problem(spec: Spec, memory: Mapping[str, Any]) -> Problem:
     ways = " or ".join(
         " with ".join(f"{key} {value}" for key, value in change.items()) for change in memory["suggestions"]
     )
-    remedy = f"what fits: {ways}" if ways else "no number of cards of this host fits"
+    more = "tensor_parallel_size" in ways and spec.get("module_ids")
+    remedy = f"what fits: {ways}{' (and as many module_ids)' if more else ''}"
+    remedy = remedy if ways else "nothing that this host has left fits"
     cards = spec["tensor_parallel_size"]
     if memory["kv_cache_gib"] <= 0 or "max_model_len" not in spec:
         allowed = (

@@ -44,12 +44,14 @@ def plan_memory(
     if not names or not weight_bytes or not spec.get("max_model_len") or cards > MOST_CARDS:
         return None
     given = _given(spec, env, args, host, weight_bytes) | names
-    if _quantised_at_load(spec, config):
+    if quantised_at_load(spec, config):
         given["QUANT_DTYPE"] = 1
     step = int(env.get("VLLM_DECODE_BLOCK_BUCKET_STEP", 1))
     found = hpu_memory(given)
     divided = _divided(given, found, step)
-    possible = [number for number in CARDS if cards < number <= _most_cards(host) and splits(config, spec, number)]
+    possible = [
+        number for number in CARDS if cards < number <= _most_cards(host, cards) and splits(config, spec, number)
+    ]
     remedies = [] if divided["fits"] else _remedies(given, found["fit"]["suggestions"], step, possible)
     return {**divided, "suggestions": remedies}
 
@@ -74,11 +76,11 @@ def _given(
     }
 
 
-def _most_cards(host: Mapping[str, Any]) -> int:
-    """Return how many cards one model can have at most on a host."""
+def _most_cards(host: Mapping[str, Any], cards: int) -> int:
+    """Return how many cards a model of so many can have at most on a host, others keeping theirs."""
     family = device_family(str(host["device_name"]))
     group = QUAD if family == "HL-288" and not host.get("host_nics") else MOST_CARDS
-    return min(group, len(host.get("modules", [])))
+    return min(group, cards + int(host.get("cards_left", len(host.get("modules", [])))))
 
 
 def _divided(given: Mapping[str, Any], found: Mapping[str, Any], step: int) -> dict[str, Any]:
@@ -136,7 +138,8 @@ def _longest(given: Mapping[str, Any], step: int, cards: int) -> int:
     return length if length and _changed(given, step, cards, length)["fits"] else 0
 
 
-def _quantised_at_load(spec: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+def quantised_at_load(spec: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+    """Tell whether a server halves a model's weights while it loads them."""
     # INC turns bfloat16 weights into FP8 while loading; weights that are quantised already keep their size.
     return spec.get("dtype") == "fp8" and not config.get("quantization_config")
 

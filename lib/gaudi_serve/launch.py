@@ -267,7 +267,7 @@ def _deepseek_buckets(spec: Mapping[str, Any], host: Mapping[str, Any]) -> dict[
     family = device_family(device)
     if family not in DEEPSEEK_DECODE_STEP:
         known = ", ".join(f"{name}*" for name in DEEPSEEK_DECODE_STEP)
-        raise refusal(label(spec), "launch_profile", None, f"deepseek_r1 knows {known}, not {device}")
+        raise refusal(label(spec), "launch_profile", "deepseek_r1", f"is made for {known}, and this host has {device}")
     ranges = {
         "PROMPT_BS": (1, 1, spec["max_num_prefill_seqs"]),
         "PROMPT_SEQ": (BLOCK, BLOCK, length),

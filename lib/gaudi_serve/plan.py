@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .checks import host_problems, launch_problems
-from .errors import InputError
+from .errors import InputError, shown
 from .launch import DEEPSEEK_DEFAULTS, LAUNCH_DEFAULTS, launch_profile
 from .placement import place
 from .planned import planned_model
@@ -95,6 +95,7 @@ class Wish:
     spec: Model
     given: frozenset[str]
     bad: set[str]
+    notes: tuple[str, ...] = ()
 
     def new(self, problems: Sequence[Problem]) -> list[Problem]:
         """Note problems, and return those that do not only follow from a key that is wrong already."""
@@ -126,6 +127,9 @@ def _placed(
     sized = [wish for wish in wishes if not wish.bad & {"name", "tensor_parallel_size", "module_ids", "launch_profile"}]
     reserved = named - {wish.spec["name"] for wish in sized}
     cards, found, moved = _cards([wish.spec for wish in sized], host, host_name, reserved)
+    given = {number for mine in cards.values() for number in mine}
+    idle = [module for module in host.get("modules", []) if not module.get("in_use")]
+    left = sum(int(module["module_id"]) not in given for module in idle)
     errors: Errors = []
     planned = []
     for wish in sized:
@@ -134,12 +138,12 @@ def _placed(
         errors += [error for error in mine if wish.new([(error["key"], error["value"], "")])]
         if mine:
             continue
-        model, problems = _planned(spec, host, cards.get(spec["name"], []), release)
+        model, problems = _planned(spec, {**host, "cards_left": left}, cards.get(spec["name"], []), release)
         errors += wish.errors(problems, host_name)
         if model and not wish.bad:
             old = moved.get(spec["name"])
             move = [f"moves from cards {old} to {model['module_ids']}, and restarts"] if old else []
-            planned.append({**model, "warnings": move + model["warnings"]})
+            planned.append({**model, "warnings": [*wish.notes, *move, *model["warnings"]]})
     return planned, errors
 
 
@@ -199,8 +203,15 @@ def _wishes(
         bad = {key for key, _, _ in found} | ({"model"} if missing else set())
         if isinstance(spec, Mapping) and not bad & {"name", "weights", "model"}:
             sound = {key: value for key, value in spec.items() if key not in bad}
-            wishes.append(Wish(_completed(sound, host), frozenset(spec), bad))
+            notes = _emptied(given, {**defaults, **entry})
+            wishes.append(Wish(_completed(sound, host), frozenset(spec), bad, notes))
     return wishes, errors
+
+
+def _emptied(given: Mapping[str, Any], below: Mapping[str, Any]) -> tuple[str, ...]:
+    """Say which values of the catalog or the defaults an empty key takes away; it may be meant, or a slip."""
+    lost = [key for key, value in given.items() if value is None and below.get(key) is not None]
+    return tuple(f"{key} is empty, which takes away {shown(below[key])}; leave it out to keep that" for key in lost)
 
 
 def _merged(*layers: Mapping[str, Any]) -> Model:
@@ -225,6 +236,7 @@ def _completed(spec: Mapping[str, Any], host: Mapping[str, Any]) -> Model:
 
 def _duplicates(wishes: Sequence[Wish], host: Mapping[str, Any], host_name: str) -> Errors:
     errors = []
+    used = {wish.spec["port"] for wish in wishes} | {int(port) for port in host.get("ports", {})}
     for key in ("name", "port"):
         first: dict[Any, str] = {}
         for wish in wishes:
@@ -234,10 +246,17 @@ def _duplicates(wishes: Sequence[Wish], host: Mapping[str, Any], host_name: str)
             if value in first:
                 free = f"belongs to model {first[value]} already"
                 if key == "port":
-                    used = {other.spec["port"] for other in wishes} | {int(port) for port in host.get("ports", {})}
-                    free += f"; {next((port for port in range(30001, 65536) if port not in used), 1024)} is free"
+                    default = "" if key in wish.given else " (it is the default)"
+                    free += f"{default}; {_free_port(used)} is free"
                 wish.bad.add(key)
                 errors.append(finding_error(host_name, wish.spec, key, value, free))
             else:
                 first[value] = wish.spec["name"]
     return errors
+
+
+def _free_port(used: set[int]) -> int:
+    """Return a port that nobody has, and nobody else is told to take."""
+    free = next((port for port in range(30001, 65536) if port not in used), 1024)
+    used.add(free)
+    return free

@@ -7,10 +7,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from .checks import model_config, weight_bytes
-from .fit import plan_memory
+from .checks import bytes_here, model_config, weight_bytes
+from .fit import GENERATION, plan_memory, quantised_at_load
+from .hl_smi import device_family
 from .launch import Launch, option_arguments, vllm_launch
-from .memory import MOST_CARDS
+from .memory import DEVICE_GIB, GIB, MOST_CARDS
 from .placement import disjoint_cores, own_cards
 from .shape import layers, longest_context, memory_names
 from .spec import OWN_KEYS
@@ -162,7 +163,10 @@ def _cost(spec: Model, host: Mapping[str, Any], model: Model) -> Model:
     if model["module_ids"]:
         sized = {"max_model_len": longest_context(config), **spec}
         memory = plan_memory(sized, model["env"], model["args"], host, config, size)
-    known: Model = {"memory": memory, **_warmup(spec, model, memory, layers(config) or likely_layers(size / 2 or 8e9))}
+    share = size * (0.5 if quantised_at_load(spec, config) else 1) / GIB / max(1, len(model["module_ids"]))
+    device = DEVICE_GIB[GENERATION[device_family(str(host["device_name"]))]] if model["module_ids"] else None
+    known: Model = {"weights_gib": round(share, 1), "device_gib": device}
+    known |= {"memory": memory, **_warmup(spec, model, memory, layers(config) or likely_layers(size / 2 or 8e9))}
     seconds = spec["warmup_budget_minutes"] * 15 if known["warmup_s"] is None else known["warmup_s"]
     return {**known, "start_timeout_s": spec.get("start_timeout_s") or start_timeout(seconds, size)}
 
@@ -198,6 +202,9 @@ def _unknown_warnings(spec: Model, host: Mapping[str, Any], model: Model) -> lis
     config, size = model_config(spec, host), weight_bytes(spec, host)
     lacks = [name for name, known in (("config", memory_names(config)), ("weight_bytes", size)) if not known]
     warnings = []
+    here = bytes_here(spec, host)
+    if here and here < 0.95 * size:
+        warnings.append(f"the folder holds {here / 1e9:.0f} of {size / 1e9:.0f} GB; the rest is counted in")
     if lacks:
         what = " and ".join(lacks)
         warnings.append(f"memory is not checked, since the model is not known; give {what}, or bring its weights")

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from .errors import shown
+
 Config = Mapping[str, Any]
 Problem = tuple[str, Any, str]
 
@@ -55,14 +57,14 @@ def config_problems(config: Config) -> list[str]:
         if value is None or isinstance(value, (list, Mapping)) or (key in MAY_BE_ZERO and value == 0):
             continue
         if _whole(text, key) is None:
-            found.append(f"{key} {value!r} must be a whole number above 0")
+            found.append(f"{key} {shown(value)} must be a whole number above 0")
     rope = text.get("rope_scaling")
     if rope is not None and not isinstance(rope, Mapping):
-        found.append(f"rope_scaling {rope!r} must be a mapping")
+        found.append(f"rope_scaling {shown(rope)} must be a mapping")
     factor = rope.get("factor") if isinstance(rope, Mapping) else None
     numeric = isinstance(factor, (int, float)) and not isinstance(factor, bool) and 0 < factor < MOST_FACTOR
     if factor is not None and not numeric:
-        found.append(f"rope_scaling.factor {factor!r} must be a number above 0")
+        found.append(f"rope_scaling.factor {shown(factor)} must be a number above 0")
     return found
 
 

@@ -97,13 +97,13 @@ def _reduce(value: Any) -> str | None:
     keys = {"max_num_seqs", "max_seq_len"}
     number = _whole(1, 10_000_000)
     fits = isinstance(value, Mapping) and set(value) == keys and not any(number(item) for item in value.values())
-    return None if fits else "must be a mapping of max_num_seqs and max_seq_len, both whole numbers"
+    return None if fits else "must be a mapping of max_num_seqs and max_seq_len, both whole numbers from 1"
 
 
 def _environment(value: Any) -> str | None:
     if not isinstance(value, Mapping):
         return "must be a mapping of variables"
-    return next((allowed for item in value.items() if (allowed := _variable(*item))), None)
+    return "; ".join(allowed for item in value.items() if (allowed := _variable(*item))) or None
 
 
 def _variable(name: Any, content: Any) -> str | None:
@@ -196,7 +196,7 @@ CHECKS: dict[str, Check] = {
     "warmup_budget_minutes": _whole(1, 100_000, "minutes"),
     "config": _config,
     "source": source_problem,
-    "weight_bytes": _whole(1, 10**14, "bytes"),
+    "weight_bytes": _whole(10**6, 10**14, "bytes"),
 }
 OWN_KEYS = frozenset(CHECKS)
 # Options of vLLM that the plan counts with, or whose mistakes are common; all others have the server's last word.

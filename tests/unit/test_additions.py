@@ -9,6 +9,7 @@ from ansible.errors import AnsibleFilterError
 from gaudi_serve.buckets import hpu_buckets, hpu_padded_shape
 from gaudi_serve.errors import InputError, as_filter
 from gaudi_serve.launch import vllm_launch
+from gaudi_serve.plan import vllm_plan
 from test_plan import QWQ, gaudi_host, model, planned
 
 ENV = {
@@ -159,3 +160,18 @@ def test_deepseek_warms_up_in_a_quarter_of_the_measured_hour() -> None:
     assert one["graphs"] == 2560 // 4
     assert 12 <= one["warmup_s"] / 60 <= 18
     assert one["warmup_cached_s"] is not None
+
+
+def test_a_download_that_is_not_whole_counts_with_all_of_it() -> None:
+    host = {"weights": {"/data/QwQ-32B": {"config": QWQ, "bytes": 4_000_000_000}}}
+    source = {"kind": "hub", "repo": "Qwen/QwQ-32B"}
+    one = only(planned(model(source=source, weight_bytes=65_000_000_000), **host))
+    assert one["memory"]["weights_gib"] == 30.3
+    assert "the folder holds 4 of 65 GB; the rest is counted in" in one["warnings"]
+
+
+def test_an_empty_key_that_takes_away_a_value_is_said() -> None:
+    catalog = {"entry": {"recipe_cache_path": "/data/cache"}}
+    plan = vllm_plan([model(model="entry", recipe_cache_path=None)], gaudi_host(), catalog)
+    (note,) = (text for text in only(plan)["warnings"] if "takes away" in text)
+    assert note == "recipe_cache_path is empty, which takes away '/data/cache'; leave it out to keep that"

@@ -116,7 +116,7 @@ def test_fp8_profile_takes_the_whole_box_with_the_manuals_limits() -> None:
         errors = vllm_plan([{**spec, **wrong}], gaudi_host())["errors"]
         assert message in errors[0]["message"]
     other = vllm_plan([spec], gaudi_host(device_name="HL-325L"))["errors"]
-    assert "deepseek_r1 knows HL-225*, HL-288*, not HL-325L" in other[0]["message"]
+    assert "is made for HL-225*, HL-288*, and this host has HL-325L" in other[0]["message"]
 
 
 def test_digest_follows_what_a_server_depends_on_and_nothing_else() -> None:
