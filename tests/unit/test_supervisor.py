@@ -63,7 +63,7 @@ def test_container_gets_the_manuals_options_its_cards_and_nothing_more(one: Any)
         "--cap-add SYS_NICE",
         "--runtime habana",
         "--env HABANA_VISIBLE_DEVICES=6,7",
-        "--volume /data/QwQ-32B:/data/QwQ-32B:ro",
+        "--mount type=bind,source=/data/QwQ-32B,target=/data/QwQ-32B,readonly",
         "--security-opt no-new-privileges",
     ):
         assert wanted in text
