@@ -42,6 +42,15 @@ def shown(value: Any) -> str:
     return text if len(text) <= LONGEST_VALUE + 2 else text[:LONGEST_VALUE] + "..."
 
 
+def plain(value: Any) -> Any:
+    """Return a value as it is where JSON can carry it, else the text of messages."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return shown(value)
+    return value
+
+
 def one_line(text: str) -> str:
     """Return a text with escapes in place of what cannot be printed on one line."""
     return text if text.isprintable() else text.encode("unicode_escape").decode()

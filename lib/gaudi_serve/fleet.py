@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .changes import vllm_plan_changes
-from .errors import InputError, one_line, shown
+from .errors import InputError, one_line, plain, shown
 from .facts import FACTS, checked_facts, checked_variables, saved_facts
 from .image import vllm_images
 from .plan import vllm_plan
@@ -147,7 +147,7 @@ def _daemon(known: Known) -> str | None:
 
 def _problem(host: str, where: str, key: str, value: Any, allowed: str) -> dict[str, Any]:
     sentence = f"{key} is missing: it {allowed}" if value is None else f"{key} {shown(value)}: {allowed}"
-    return {**_error(host, key, where + sentence), "value": value, "allowed": allowed}
+    return {**_error(host, key, where + sentence), "value": plain(value), "allowed": allowed}
 
 
 def _error(host: str, key: str, sentence: str) -> dict[str, Any]:

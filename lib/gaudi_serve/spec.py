@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .errors import shown
+from .errors import LONGEST_VALUE, plain, shown
 from .facts import sound
 from .launch import PROFILES, label
 from .vllm_options import OPTION_NAMES
@@ -168,7 +168,7 @@ CHECKS: dict[str, Check] = {
     "model": _line,
     "weights": _path,
     "launch_profile": _choice(*PROFILES),
-    "image": _matching(r"[\w][\w./:@-]*", "must be the name of an image, without blanks"),
+    "image": _matching(r"[\w][\w./:@-]{0,254}", "must be the name of an image, without blanks"),
     "state": _choice("started", "stopped"),
     "host": _matching(r"[\w.:-]+", "must be an address or a name, such as 127.0.0.1"),
     "port": _whole(1, 65535),
@@ -269,7 +269,11 @@ def _near(key: str) -> str:
 
 def finding_error(host: str, spec: Any, key: str, value: Any, allowed: str) -> dict[str, Any]:
     """Return one error of a plan: host, model, key, value, allowed, and the sentence for a reader."""
-    model = label(spec) if isinstance(spec, Mapping) else "?"
+    model = _readable(label(spec)) if isinstance(spec, Mapping) else "?"
     written = "" if value is None else f" {value}" if value == "(hidden)" else f" {shown(value)}"
-    message = f"{host}: model {model}: {key}{written}: {allowed}"
-    return {"host": host, "model": model, "key": key, "value": value, "allowed": allowed, "message": message}
+    message = f"{host}: model {model}: {_readable(key)}{written}: {allowed}"
+    return {"host": host, "model": model, "key": key, "value": plain(value), "allowed": allowed, "message": message}
+
+
+def _readable(key: str) -> str:
+    return key if key.strip() and key.isprintable() and len(key) <= LONGEST_VALUE else shown(key)
