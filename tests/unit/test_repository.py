@@ -87,3 +87,18 @@ def test_no_function_is_longer_than_a_screen() -> None:
                 if isinstance(node, ast.FunctionDef) and node.end_lineno and node.end_lineno - node.lineno >= 40:
                     long.append(f"{path.relative_to(ROOT)}: {node.name}")
     assert long == []
+
+
+def test_every_row_of_the_reliability_page_has_its_test() -> None:
+    import re
+
+    page = (ROOT / "docs/reliability.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| ") and not line.startswith("| fault")]
+    assert len(rows) >= 25
+    for row in rows:
+        named = re.findall(r"\b([MIU])/([\w.]+)::(test_\w+)", row)
+        assert named, row
+        for kind, place, test in named:
+            folder = {"M": f"molecule/{place}/tests", "I": "tests/integration", "U": "tests/unit"}[kind]
+            files = (ROOT / folder).glob("*.py") if kind == "M" else [ROOT / folder / place]
+            assert any(f"def {test}(" in path.read_text(encoding="utf-8") for path in files), (place, test)
