@@ -465,7 +465,8 @@ def _node_warnings(spec: Mapping[str, Any], host: Mapping[str, Any]) -> list[str
 
 def _numactl(mine: list[dict[str, Any]], every: list[dict[str, Any]]) -> list[str] | None:
     nodes = {module["numa_node"] for module in mine}
-    if len(nodes) != 1 or not mine[0].get("cpus"):
+    # A node of -1 is none, as machines without NUMA have it; numactl refuses it.
+    if len(nodes) != 1 or -1 in nodes or not mine[0].get("cpus"):
         return None
     node = nodes.pop()
     neighbours = sum(module["numa_node"] == node for module in every)
