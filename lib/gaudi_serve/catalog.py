@@ -9,9 +9,15 @@ from typing import Any
 from .errors import InputError, shown
 from .spec import findings
 
+Catalog = dict[str, dict[str, Any]]
 
-def model_catalog(folders: Sequence[str]) -> dict[str, dict[str, Any]]:
+
+def model_catalog(folders: Sequence[str], strict: bool = True) -> Catalog:
     """Read the catalog: every ``<entry>.yml`` of the folders; of two with one name the later folder's wins.
+
+    Args:
+        folders: folders.
+        strict: false leaves out what is wrong, for callers that have it said elsewhere.
 
     Raises:
         InputError: for folders that are not there, files that are no YAML mapping, and keys that no
@@ -19,21 +25,38 @@ def model_catalog(folders: Sequence[str]) -> dict[str, dict[str, Any]]:
     """
     if not isinstance(folders, list):
         raise InputError(f"vllm_catalog_dirs: {shown(folders)}: must be a list of folders")
-    catalog: dict[str, dict[str, Any]] = {}
+    catalog: Catalog = {}
     problems: list[str] = []
     for folder in folders:
-        if not isinstance(folder, str) or not Path(folder).is_dir():
-            problems.append(
-                f"vllm_catalog_dirs: {folder if isinstance(folder, str) else shown(folder)}: no such folder"
-            )
-            continue
-        for path in sorted(Path(folder).glob("*.yml")):
-            entry, found = _read(path)
-            problems += [f"{path}: {text}" for text in found or _problems(entry)]
-            catalog[path.stem] = entry
-    if problems:
+        entries, found = catalog_folder(folder)
+        catalog.update(entries)
+        problems += found
+    if problems and strict:
         raise InputError("\n".join(problems))
     return catalog
+
+
+def catalog_folder(folder: Any) -> tuple[Catalog, list[str]]:
+    """Return the sound entries of one folder, and a sentence for each thing that is wrong in it."""
+    if not _is_folder(folder):
+        return {}, [f"vllm_catalog_dirs: {folder if isinstance(folder, str) else shown(folder)}: no such folder"]
+    entries: Catalog = {}
+    problems: list[str] = []
+    for path in sorted(Path(folder).glob("*.yml")):
+        entry, found = _read(path)
+        found = found or _problems(entry)
+        problems += [f"{path}: {text}" for text in found]
+        if not found:
+            entries[path.stem] = entry
+    return entries, problems
+
+
+def _is_folder(folder: Any) -> bool:
+    try:
+        return isinstance(folder, str) and Path(folder).is_dir()
+    except OSError:
+        # A name that is too long, or a folder on the way that must not be searched.
+        return False
 
 
 def _read(path: Path) -> tuple[Any, list[str]]:
@@ -44,9 +67,16 @@ def _read(path: Path) -> tuple[Any, list[str]]:
         return yaml.safe_load(path.read_text(encoding="utf-8")), []
     except OSError as problem:
         return None, [str(problem.strerror)]
-    # A date that no calendar has, or a text that is not UTF-8, is a ValueError.
+    except UnicodeDecodeError:
+        return None, ["not UTF-8"]
+    except yaml.MarkedYAMLError as problem:
+        mark = problem.problem_mark
+        return None, [
+            f"line {mark.line + 1}, column {mark.column + 1}: no YAML: {problem.problem}" if mark else "no YAML"
+        ]
+    # A date that no calendar has is a ValueError.
     except (yaml.YAMLError, ValueError, RecursionError) as problem:
-        return None, [" ".join(str(problem).split())]
+        return None, [f"no YAML: {' '.join(str(problem).split())}"]
 
 
 def _problems(entry: Any) -> list[str]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from copy import copy
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .errors import shown
+from .errors import InputError, known, one_line, shown
 from .hl_smi import PREFIXES
 
 Known = Mapping[str, Any]
@@ -137,6 +137,10 @@ WEIGHTS = {
     ),
     "bytes": Rule(_whole(0, 10**14), "must be a whole number of bytes, from 0 to 10^14"),
 }
+# What gaudi_facts reads besides; planning does not.
+HOST_BESIDE = ("memory_mib",)
+MODULE_BESIDE = ("bus_id", "memory_mib")
+WEIGHTS_BESIDE = ("recorded",)
 SYSTEM = {
     "id": Rule(_text, "must be a text such as ubuntu"),
     "version_id": Rule(_text, "must be a quoted text such as '22.04'"),
@@ -169,6 +173,8 @@ VARIABLES = {
         False,
     ),
 }
+# Looked at for their form alone.
+OTHERS = ("vllm_secrets", "gaudi_runtime")
 # In place of a wrong value, one that no other error follows from. The other variables are what a plan is made from.
 INSTEAD = {
     **{"gaudi_cards": 0, "gaudi_accelerator": "auto", "gaudi_host_nics": True},
@@ -184,7 +190,7 @@ def checked_host(host_facts: Any) -> tuple[dict[str, Any], list[Problem]]:
         everything that is wrong with it, of the mistakes that several cards or services share the first.
         With a problem, the host is not fit to be planned.
     """
-    host, problems = _filled(host_facts, HOST, "gaudi_host")
+    host, problems = _filled(host_facts, HOST, "gaudi_host", HOST_BESIDE)
     if problems:
         return host, problems
     if "driver_version" not in host_facts:
@@ -202,11 +208,21 @@ def checked_host(host_facts: Any) -> tuple[dict[str, Any], list[Problem]]:
     return host, list(first.values())
 
 
-def _filled(given: Any, rules: Mapping[str, Rule], where: str) -> tuple[dict[str, Any], list[Problem]]:
-    """Return a mapping with what it leaves out, and what is wrong with it."""
+def _filled(
+    given: Any, rules: Mapping[str, Rule], where: str, beside: Collection[str] | None = None
+) -> tuple[dict[str, Any], list[Problem]]:
+    """Return a mapping with what it leaves out, and what is wrong with it.
+
+    Args:
+        given: the mapping, or something else in its place.
+        rules: its keys.
+        where: its path.
+        beside: keys that it may have as well, whatever their value; None lets it have any.
+    """
     if not isinstance(given, Mapping):
         return {}, [(where, given, f"must be a mapping of {', '.join(rules)}")]
-    filled, problems = dict(given), []
+    filled = dict(given)
+    problems = [] if beside is None else _unknown(given, (*rules, *beside), where)
     for key, rule in rules.items():
         value = given.get(key)
         if value is None and rule.default is not REQUIRED:
@@ -216,8 +232,21 @@ def _filled(given: Any, rules: Mapping[str, Rule], where: str) -> tuple[dict[str
     return filled, problems
 
 
-def _each(items: list[Any], rules: Mapping[str, Rule], where: str) -> tuple[list[dict[str, Any]], list[Problem]]:
-    found = [_filled(item, rules, f"{where}[{number}]") for number, item in enumerate(items)]
+def _unknown(given: Mapping[Any, Any], names: Collection[str], where: str) -> list[Problem]:
+    problems: list[Problem] = []
+    for key in given:
+        try:
+            known("", [key], names)
+        except InputError as problem:
+            allowed = problem.finding[2] if problem.finding else str(problem)
+            problems.append((where, str(key), allowed))
+    return problems
+
+
+def _each(
+    items: list[Any], rules: Mapping[str, Rule], where: str, beside: Collection[str] | None = None
+) -> tuple[list[dict[str, Any]], list[Problem]]:
+    found = [_filled(item, rules, f"{where}[{number}]", beside) for number, item in enumerate(items)]
     return [item for item, _ in found], [problem for _, problems in found for problem in problems]
 
 
@@ -225,7 +254,7 @@ def _fill_modules(host: dict[str, Any]) -> list[Problem]:
     where = "gaudi_host.modules"
     if len(host["modules"]) > MOST_CARDS:
         return [(where, host["modules"], f"must be {MOST_CARDS} cards at most")]
-    host["modules"], problems = _each(host["modules"], MODULE, where)
+    host["modules"], problems = _each(host["modules"], MODULE, where, MODULE_BESIDE)
     if problems:
         return problems
     numbers = [module["module_id"] for module in host["modules"]]
@@ -233,7 +262,33 @@ def _fill_modules(host: dict[str, Any]) -> list[Problem]:
         module["index"] = number if module["index"] is None else module["index"]
         if number in numbers[:place]:
             problems.append((f"{where}[{place}].module_id", number, "is another card's already"))
-    return problems
+    return problems + _core_problems(host["modules"], where)
+
+
+def _core_problems(modules: list[dict[str, Any]], where: str) -> list[Problem]:
+    """Return cores that contradict each other: the cards of a NUMA node have the same ones, and no other node's."""
+    first: dict[int, int] = {}
+    ranges: list[tuple[int, int, int]] = []
+    for place, module in enumerate(modules):
+        # Nothing is bound without a node, or without cores.
+        if module["numa_node"] < 0 or not module["cpus"]:
+            continue
+        node, other = module["numa_node"], first.setdefault(module["numa_node"], place)
+        if module["cpus"] != modules[other]["cpus"]:
+            allowed = f"differs from {shown(modules[other]['cpus'])} of [{other}], a card of the same NUMA node {node}"
+            return [(f"{where}[{place}].cpus", module["cpus"], allowed)]
+        if place == other:
+            bounds = [part.partition("-") for part in module["cpus"]]
+            ranges += [(int(low), int(high or low), place) for low, _, high in bounds]
+    # In this order, ranges of two cards overlap where one begins before the furthest so far has ended.
+    furthest = (-1, -1, -1)
+    for one in sorted(ranges):
+        if one[0] <= furthest[1] and one[2] != furthest[2]:
+            earlier, later = sorted((one[2], furthest[2]))
+            allowed = f"overlaps with {shown(modules[earlier]['cpus'])} of [{earlier}], a card of another NUMA node"
+            return [(f"{where}[{later}].cpus", modules[later]["cpus"], allowed)]
+        furthest = max(furthest, one, key=lambda item: item[1])
+    return []
 
 
 def _fill_services(host: dict[str, Any]) -> list[Problem]:
@@ -241,7 +296,7 @@ def _fill_services(host: dict[str, Any]) -> list[Problem]:
     services = {}
     for name, given in host["services"].items():
         where = f"gaudi_host.services.{name}"
-        services[name], found = _filled(given, SERVICE, where)
+        services[name], found = _filled(given, SERVICE, where, ())
         if not found:
             services[name]["launch"], found = _filled(services[name]["launch"], LAUNCH, f"{where}.launch")
             mounts = [] if found else services[name]["launch"]["mounts"]
@@ -255,8 +310,9 @@ def _fill_weights(host: dict[str, Any]) -> list[Problem]:
     problems: list[Problem] = []
     weights: dict[str, Any] = {}
     for path, given in host["weights"].items():
+        where = f"gaudi_host.weights.{path}"
         # None stands for a folder without a readable config.json.
-        weights[path], found = (None, []) if given is None else _filled(given, WEIGHTS, f"gaudi_host.weights.{path}")
+        weights[path], found = (None, []) if given is None else _filled(given, WEIGHTS, where, WEIGHTS_BESIDE)
         problems += found
     host["weights"] = weights
     return problems
@@ -276,13 +332,59 @@ def checked_facts(facts: Known) -> tuple[dict[str, Any], list[Problem]]:
     return checked, problems
 
 
-def checked_variables(known: Known) -> tuple[dict[str, Any], list[Problem], bool]:
-    """Return the variables of a host that planning reads, what is wrong with them, and whether it can go on."""
-    given = {name: known.get(name) for name in VARIABLES}
+def rendered(variables: Known, facts: bool) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return what planning reads of a host's variables, without any template left in it.
+
+    Args:
+        variables: ``hostvars`` of the host.
+        facts: whether its facts are among what is read.
+
+    Returns:
+        The values by name; and for each variable that has none - for an undefined variable, a template
+        with a mistake, a vault that cannot be opened - the reason by its name.
+    """
+    values: dict[str, Any] = {}
+    unread: dict[str, str] = {}
+    for name in (*VARIABLES, *OTHERS, *(FACTS if facts else ())):
+        try:
+            if name in variables:
+                values[name] = _plain(variables[name])
+        # Of Ansible's and of Jinja's many errors; hosts have neither, and this module is for them as well.
+        except Exception as problem:
+            unread[name] = _reason(name, problem)
+    return values, unread
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_plain(part) for part in value]
+    # In place of what could not be rendered, Ansible gives an object that raises as soon as it is used.
+    bool(value)
+    return value
+
+
+def _reason(name: str, problem: Exception) -> str:
+    cause = problem.__cause__
+    if cause is not None and name == "vllm_secrets":
+        # The reason may quote a part of the secret.
+        return "a template with a mistake, or a vault that cannot be opened"
+    return one_line(" ".join(str(cause or problem).split()))
+
+
+def checked_variables(variables: Known, unread: Collection[str] = ()) -> tuple[dict[str, Any], list[Problem], set[str]]:
+    """Return the variables of a host that planning reads, what is wrong with them, and which are wrong.
+
+    Args:
+        variables: the variables.
+        unread: names of those that could not be read, which are taken for wrong.
+    """
+    given = {name: variables.get(name) for name in VARIABLES}
     values, problems = _filled(given, VARIABLES, "")
-    wrong = [key for key, _, _ in problems]
+    wrong = {key for key, _, _ in problems} | (set(unread) & set(VARIABLES))
     values.update({key: INSTEAD.get(key) for key in wrong})
-    return values, problems, set(wrong) <= set(INSTEAD)
+    return values, problems, wrong
 
 
 def saved_facts(folder: Any, name: str) -> tuple[Known, str | None]:
@@ -293,7 +395,8 @@ def saved_facts(folder: Any, name: str) -> tuple[Known, str | None]:
     """
     if not isinstance(folder, str) or not folder.strip():
         return {}, f"plan_facts_dir {shown(folder)}: must be the folder of saved facts; leave it out to read the hosts"
-    save = f"save them with playbooks/plan.yml -e plan_save_facts_dir={folder} on a run that reaches the hosts"
+    save = f"save them with playbooks/plan.yml -e plan_save_facts_dir={folder} on a run that reaches the hosts, "
+    save += "or write them by hand (docs/planning.md)"
     path = Path(folder) / f"{name}.json"
     if not Path(folder).is_dir():
         return {}, f"plan_facts_dir {folder}: no such folder of saved facts; {save}"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
 from typing import Any
 
+from .catalog import Catalog, catalog_folder
 from .changes import vllm_plan_changes
 from .errors import InputError, one_line, plain, shown
-from .facts import FACTS, checked_facts, checked_variables, saved_facts
+from .facts import FACTS, INSTEAD, checked_facts, checked_variables, rendered, saved_facts
 from .image import vllm_images
 from .plan import vllm_plan
 from .refusal import host_errors
@@ -15,38 +17,33 @@ from .table import table
 
 Known = Mapping[str, Any]
 Errors = list[dict[str, Any]]
+Catalogs = Callable[[Sequence[str]], tuple[Catalog, list[str]]]
 
 
 def vllm_fleet_plan(
-    hostvars: Mapping[str, Known], hosts: Sequence[str], catalog: Mapping[str, Any], facts_dir: str = ""
+    hostvars: Mapping[str, Known], hosts: Sequence[str], catalog_dirs: Collection[str], facts_dir: str = ""
 ) -> dict[str, Any]:
     """Plan all hosts.
 
     Args:
         hostvars: variables by host; read are vllm_models, vllm_images, vllm_model_defaults,
-            vllm_secrets (for their form), gaudi_accelerator, gaudi_cards, gaudi_release,
-            gaudi_host_nics, preflight_catalog, plan_facts_dir (whether it is set at all), and the
-            facts of gaudi_facts.
+            vllm_catalog_dirs, vllm_secrets (for their form), gaudi_accelerator, gaudi_cards,
+            gaudi_release, gaudi_host_nics, preflight_catalog (in place of all folders of the
+            catalog), plan_facts_dir (whether it is set at all), and the facts of gaudi_facts.
         hosts: the hosts to plan.
-        catalog: known models.
+        catalog_dirs: folders of the catalog that all hosts have; a host's own come after them.
         facts_dir: folder with one ``<host>.json`` each, as gaudi_facts_saved returns them, or holding
             only a ``gaudi_host``; empty takes the facts in ``hostvars``.
 
     Returns:
         ``hosts``: by name ``{facts, models, changes}``, ``facts`` being a line about the host;
         ``errors`` and ``warnings`` of all hosts. A user's mistake never raises; a host whose facts, or
-        variables that a plan is made from, are wrong has errors only.
+        variables that a plan is made from, are wrong or cannot be read has errors only.
     """
     fleet: dict[str, Any] = {"hosts": {}, "errors": [], "warnings": []}
+    catalogs = _catalogs(catalog_dirs)
     for name in hosts:
-        known = hostvars[name]
-        # An empty plan_facts_dir has kept the playbook from reading the hosts.
-        given = facts_dir or "plan_facts_dir" in known
-        facts, problem = saved_facts(facts_dir, name) if given else _live(known)
-        if problem:
-            fleet["errors"].append(_error(name, "facts", problem))
-            continue
-        host, errors = _host_plan(name, known, facts, catalog)
+        host, errors = _host_plan(name, hostvars[name], facts_dir, catalogs)
         # What a user has named with signs that cannot be printed must not break the lines of the others.
         fleet["errors"] += [{**error, "message": one_line(error["message"])} for error in errors]
         if host:
@@ -60,25 +57,66 @@ def gaudi_facts_saved(known: Known) -> dict[str, Any]:
     return {name: known[name] for name in FACTS if name in known}
 
 
-def _host_plan(
-    name: str, known: Known, given: Known, catalog: Mapping[str, Any]
-) -> tuple[dict[str, Any] | None, Errors]:
+def _catalogs(common: Collection[str]) -> Catalogs:
+    """Return what reads the catalog of a host by its own folders, none of them twice."""
+    folder = cache(catalog_folder)
+
+    def catalog(own: Sequence[str]) -> tuple[Catalog, list[str]]:
+        entries: Catalog = {}
+        problems: dict[str, None] = {}
+        for path in (*common, *own):
+            found, wrong = folder(path)
+            entries.update(found)
+            problems.update(dict.fromkeys(wrong))
+        return entries, list(problems)
+
+    return catalog
+
+
+def _host_plan(name: str, variables: Known, facts_dir: str, catalogs: Catalogs) -> tuple[dict[str, Any] | None, Errors]:
     """Return the plan of a host, None where it cannot be made, and everything that is wrong."""
+    # An empty plan_facts_dir has kept the playbook from reading the hosts.
+    saved = bool(facts_dir) or "plan_facts_dir" in variables
+    known, unread = rendered(variables, facts=not saved)
+    errors = [_error(name, key, f"{key}: {reason}") for key, reason in unread.items()]
+    given, problem = saved_facts(facts_dir, name) if saved else _live(known)
+    if problem:
+        return None, [*errors, _error(name, "facts", problem)]
     facts, wrong = checked_facts(given)
-    values, unfit, sound = checked_variables(known)
-    errors = [_problem(name, "facts: ", *problem) for problem in wrong]
+    values, unfit, unsound = checked_variables(known, unread)
+    errors += [_problem(name, "facts: ", *problem) for problem in wrong]
     errors += [_problem(name, "", *problem) for problem in unfit]
-    if wrong or not sound:
+    # An inventory may bring the whole catalog as a variable.
+    whole = values["preflight_catalog"]
+    catalog, lost = (whole, []) if whole else catalogs(values["vllm_catalog_dirs"])
+    errors += [_error(name, "vllm_catalog_dirs", text) for text in lost]
+    if wrong or not unsound <= set(INSTEAD):
         return None, errors
+    host, more = _planned(name, known, facts, values, catalog)
+    if lost or "vllm_catalog_dirs" in unsound:
+        # Models may take the very entries that could not be read.
+        more = [error for error in more if error["key"] != "model" or not isinstance(error["value"], str)]
+    return host, errors + more
+
+
+def _planned(
+    name: str, known: Known, facts: Known, values: Known, catalog: Mapping[str, Any]
+) -> tuple[dict[str, Any], Errors]:
     host, models = facts["gaudi_host"], values["vllm_models"]
-    plan, more = _checked_plan(name, known, facts, values, catalog)
-    errors += more
+    plan, errors = _checked_plan(name, known, facts, values, catalog)
     if models is None and host["services"]:
         errors.append(_error(name, "vllm_models", _unset(host["services"])))
     named = {str(error["model"]) for error in errors}
     changes = [] if models is None else vllm_plan_changes(plan["models"], host["services"], named)
     about = {"facts": _about(host, facts), "models": plan["models"], "changes": changes}
-    return {**about, "warnings": plan["warnings"]}, errors
+    return {**about, "warnings": _warnings(name, host) + list(plan["warnings"])}, errors
+
+
+def _warnings(name: str, host: Known) -> list[str]:
+    """Return what facts leave out that a plan goes without."""
+    bound = any(module["cpus"] and module["numa_node"] >= 0 for module in host["modules"])
+    text = f"{name}: facts: no card has cpus and a numa_node, so no model is bound to cores"
+    return [text] if host["modules"] and not bound else []
 
 
 def _checked_plan(
@@ -89,7 +127,7 @@ def _checked_plan(
     plan = vllm_plan(
         values["vllm_models"] or [],
         host,
-        values["preflight_catalog"] or catalog,
+        catalog,
         host_name=name,
         defaults=values["vllm_model_defaults"],
         release=release,

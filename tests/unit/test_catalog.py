@@ -98,7 +98,7 @@ def test_measurement_files_go_where_the_vendors_checkout_looks() -> None:
     ("text", "message"),
     [
         ("[1]", "a catalog entry is a mapping"),
-        ("a: [", "while parsing a flow node"),
+        ("a: [", "bad.yml: line 1, column 5: no YAML: expected the node content"),
         ("name: x\nweights: /w", "name and model belong to the models that take the entry"),
         ("weights: /w\nmax_num_seq: 8", "max_num_seq 8: is neither a key"),
         ("max_num_seqs: 8", "weights: is required"),
@@ -120,18 +120,19 @@ def test_everything_wrong_with_a_catalog_is_said_at_once(tmp_path: Path) -> None
     with pytest.raises(InputError) as raised:
         model_catalog(["/nowhere", str(tmp_path), 5])  # type: ignore[list-item]
     lines = str(raised.value).replace(str(tmp_path), "FOLDER").split("\n")
-    assert [line.partition(": must")[0].partition(": while")[0].partition(" codec")[0] for line in lines] == [
+    assert [line.partition(": must")[0].partition(": expected")[0] for line in lines] == [
         "vllm_catalog_dirs: /nowhere: no such folder",
         "FOLDER/a.yml: name and model belong to the models that take the entry",
         "FOLDER/a.yml: weights 'w'",
         "FOLDER/a.yml: max_num_seqs 'many'",
-        "FOLDER/b.yml",
-        "FOLDER/c.yml: 'utf-8'",
-        "FOLDER/d.yml: day is out of range for month",
+        "FOLDER/b.yml: line 1, column 5: no YAML",
+        "FOLDER/c.yml: not UTF-8",
+        "FOLDER/d.yml: no YAML: day is out of range for month",
         "vllm_catalog_dirs: 5: no such folder",
     ]
     with pytest.raises(InputError, match="vllm_catalog_dirs: '/srv': must be a list of folders"):
         model_catalog("/srv")
+    assert model_catalog(["/nowhere", str(tmp_path), "x" * 300], strict=False) == {"good": {"weights": "/good"}}
 
 
 def test_a_later_folder_wins(tmp_path: Path) -> None:
