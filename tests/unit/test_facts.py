@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import json
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +16,14 @@ from gaudi_serve.changes import vllm_plan_changes
 from gaudi_serve.errors import shown
 from gaudi_serve.facts import checked_host
 from gaudi_serve.fleet import gaudi_facts_saved, vllm_fleet_lines, vllm_fleet_plan
+from gaudi_serve.observe_host import cards, weights
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_fleet import known, live_of
-from test_plan import gaudi_host, model, planned
+from test_plan import QWQ, gaudi_host, model, planned
+
+sys.path.insert(0, str(Path(__file__).parent / "standins"))
+from conftest import STANDINS, Host
 
 CASES = yaml.safe_load(Path(__file__).with_name("facts.yml").read_text(encoding="utf-8"))
 HAND = {
@@ -47,7 +54,7 @@ def told(case: dict[str, Any], folder: Path) -> list[str]:
     (folder / "a.json").write_bytes(str(case.get("text", json.dumps(facts))).encode(case.get("encoding", "utf-8")))
     (folder / "b.json").write_text(json.dumps(HAND))
     variables = {"a": {"vllm_models": [model()], **case.get("variables", {})}, "b": {"vllm_models": [model()]}}
-    fleet = vllm_fleet_plan(variables, ["a", "b"], {}, str(folder))
+    fleet = vllm_fleet_plan(variables, ["a", "b"], [], str(folder))
     assert len(fleet["hosts"]["b"]["models"]) == 1
     assert all(error["host"] == "a" and error["key"] for error in fleet["errors"])
     return [error["message"].replace(str(folder), "FOLDER") for error in fleet["errors"]]
@@ -86,9 +93,33 @@ def test_what_is_observed_is_taken_as_it_is() -> None:
     assert found["weights"] == {"/m": None}
 
 
+def test_everything_that_gaudi_facts_reads_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GAUDI_SIM_ROOT", str(Host(tmp_path).root))
+    monkeypatch.setenv("PATH", f"{STANDINS}:/usr/bin:/bin")
+    folder = tmp_path / "qwq"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(QWQ))
+    module = (Path(__file__).parents[2] / "library/gaudi_facts.py").read_text(encoding="utf-8")
+    keep = ast.literal_eval(re.search(r"keep = (\(.*\))", module)[1])  # type: ignore[index]
+    service = {**dict.fromkeys(keep), "holds": False}
+    read = {"accelerator": "gaudi", **cards(), "weights": weights([str(folder)]), "services": {"qwq": service}}
+    assert len(read["modules"]) == 8 and read["weights"][str(folder)]
+    assert checked_host(read)[1] == []
+
+
+def test_cards_without_cores_or_a_node_are_bound_to_none() -> None:
+    alone = [{"module_id": n, "numa_node": -1, "cpus": ["0-79"] if n else ["3", "5-9"]} for n in range(8)]
+    for modules in (HAND["modules"], alone):
+        fleet = vllm_fleet_plan({"a": known(gaudi_host={**HAND, "modules": modules})}, ["a"], [])
+        assert len(fleet["hosts"]["a"]["models"]) == 1
+        assert fleet["warnings"][0] == "a: facts: no card has cpus and a numa_node, so no model is bound to cores"
+    one = planned(model(), modules=[{**module, "in_use": False} for module in alone])["models"][0]
+    assert (one["numactl"], one["cpus"]) == (None, None)
+
+
 def test_folders_without_facts(tmp_path: Path) -> None:
     def first(folder: Any, **more: Any) -> str:
-        message: str = vllm_fleet_plan({"a": {"vllm_models": [], **more}}, ["a"], {}, folder)["errors"][0]["message"]
+        message: str = vllm_fleet_plan({"a": {"vllm_models": [], **more}}, ["a"], [], folder)["errors"][0]["message"]
         return message.replace(str(tmp_path), "FOLDER")
 
     save = "save them with playbooks/plan.yml -e plan_save_facts_dir=FOLDER{} on a run that reaches the hosts"
@@ -114,7 +145,7 @@ def test_folders_without_facts(tmp_path: Path) -> None:
 def test_models_with_mistakes_are_not_said_to_be_removed() -> None:
     one = known(vllm_models=[model(port=0)])
     one["gaudi_host"]["services"] = {**live_of(planned(model())), **live_of(planned(model(name="gone")))}
-    fleet = vllm_fleet_plan({"a": one}, ["a"], {})
+    fleet = vllm_fleet_plan({"a": one}, ["a"], [])
     assert [error["key"] for error in fleet["errors"]] == ["port"]
     assert fleet["hosts"]["a"]["changes"] == ["- gone: stop and remove (it held cards 0,1)"]
     assert vllm_plan_changes([], live_of(planned(model())), ["qwq", None]) == []
@@ -183,7 +214,7 @@ def test_no_facts_and_no_variables_make_a_plan_raise(
         if path in places(facts):
             facts = replaced(facts, path, value)
     one = {"vllm_models": [model()], **(facts if isinstance(facts, dict) else {"gaudi_host": facts}), **variables}
-    fleet = vllm_fleet_plan({"a": one, "b": known()}, ["a", "b"], {})
+    fleet = vllm_fleet_plan({"a": one, "b": known()}, ["a", "b"], [])
     assert fleet["hosts"]["b"]["models"]
     for error in fleet["errors"]:
         assert error["host"] == "a" and error["message"].startswith("a: ")

@@ -34,7 +34,7 @@ def live_of(plan: dict[str, Any]) -> dict[str, Any]:
 
 def test_all_hosts_in_one_call_and_every_error_with_its_host() -> None:
     wrong = {"vllm_models": [model(port=0)], "gaudi_cards": "4", "gaudi_accelerator": "cpu"}
-    fleet = vllm_fleet_plan({"a": known(), "b": known(**wrong), "c": {}}, ["a", "b", "c"], {})
+    fleet = vllm_fleet_plan({"a": known(), "b": known(**wrong), "c": {}}, ["a", "b", "c"], [])
     assert [one["name"] for one in fleet["hosts"]["a"]["models"]] == ["qwq"]
     assert [(error["host"], error["key"]) for error in fleet["errors"]] == [
         ("b", "gaudi_accelerator"),
@@ -55,7 +55,7 @@ def test_what_is_shown() -> None:
         "c": known(gaudi_host=cpu, vllm_models=[tiny]),
         "d": known(vllm_models=[]),
     }
-    lines = vllm_fleet_lines(vllm_fleet_plan(hosts, list(hosts), {}))
+    lines = vllm_fleet_lines(vllm_fleet_plan(hosts, list(hosts), []))
     assert lines[0] == "a: 8 cards HL-225 on 2 NUMA nodes, driver 1.21.3-57, Debian 12, 10.0.0.1"
     assert " ".join(lines[1].split()) == (
         "MODEL CARDS CORES PORT PRECISION CONTEXT GRAPHS WARM-UP CACHED GIB/CARD LEFT FIT"
@@ -76,7 +76,7 @@ def test_what_is_shown() -> None:
 
 def test_errors_are_shown_together_at_the_end() -> None:
     hosts = {name: known(vllm_models=[model(port=0)]) for name in "abcde"}
-    lines = vllm_fleet_lines(vllm_fleet_plan(hosts, list(hosts), {}))
+    lines = vllm_fleet_lines(vllm_fleet_plan(hosts, list(hosts), []))
     assert lines[-4:-2] == [
         "ERRORS (5)",
         "  a, b, c and 2 more: model qwq: port 0: must be a whole number from 1 to 65535",
@@ -87,18 +87,68 @@ def test_saved_facts_plan_like_live_ones(tmp_path: Path) -> None:
     one = known()
     (tmp_path / "a.json").write_text(json.dumps(gaudi_facts_saved(one)))
     (tmp_path / "b.json").write_text(json.dumps(one["gaudi_host"]))
-    desk = vllm_fleet_plan({name: {"vllm_models": [model()]} for name in "ab"}, ["a", "b"], {}, str(tmp_path))
-    live = vllm_fleet_plan({"a": one, "b": one}, ["a", "b"], {})
+    desk = vllm_fleet_plan({name: {"vllm_models": [model()]} for name in "ab"}, ["a", "b"], [], str(tmp_path))
+    live = vllm_fleet_plan({"a": one, "b": one}, ["a", "b"], [])
     assert desk["errors"] == live["errors"] == []
     assert desk["hosts"]["a"] == live["hosts"]["a"]
     assert desk["hosts"]["b"]["models"] == live["hosts"]["b"]["models"]
+
+
+def test_every_host_has_its_own_catalog(tmp_path: Path) -> None:
+    entry = {"weights": "/data/QwQ-32B", "max_model_len": 4096, "input_range": [4, 2048], "output_range": [4, 2048]}
+    for folder, more in (("common", {}), ("own", {"max_model_len": 8192}), ("wrong", {"weights": "w"})):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.yml").write_text(json.dumps({**entry, **more}))
+    (tmp_path / "wrong/list.yml").write_text("- a\n")
+    one = known(vllm_models=[{"name": "q", "model": "mine", "image": "vllm:1", "tensor_parallel_size": 2}])
+    other = known(vllm_models=[{**one["vllm_models"][0], "model": "nowhere"}])
+    own, wrong = [str(tmp_path / "own")], [str(tmp_path / "wrong"), "/nowhere"]
+    hosts = {
+        "a": one,
+        "b": {**one, "vllm_catalog_dirs": own},
+        "c": {**one, "vllm_catalog_dirs": wrong},
+        "d": {**other, "vllm_catalog_dirs": wrong},
+        "e": {**one, "vllm_catalog_dirs": wrong, "preflight_catalog": {"mine": entry}},
+        "f": {**other, "vllm_catalog_dirs": "/srv"},
+    }
+    fleet = vllm_fleet_plan(hosts, list(hosts), [str(tmp_path / "common")])
+    lengths = {name: [m["max_model_len"] for m in host["models"]] for name, host in fleet["hosts"].items()}
+    assert lengths == {"a": [4096], "b": [8192], "c": [4096], "d": [], "e": [4096], "f": []}
+    told = [error["message"].replace(str(tmp_path), "FOLDER") for error in fleet["errors"]]
+    mistakes = [
+        "FOLDER/wrong/list.yml: a catalog entry is a mapping with the keys of a model",
+        "FOLDER/wrong/mine.yml: weights 'w': must be an absolute path of letters, digits and . _ - / @ +",
+        "vllm_catalog_dirs: /nowhere: no such folder",
+    ]
+    # Nothing is said to be missing that may be in a folder that could not be read.
+    assert told == [
+        *[f"{host}: {mistake}" for host in "cd" for mistake in mistakes],
+        "f: vllm_catalog_dirs '/srv': must be a list of folders",
+    ]
+    assert {error["key"] for error in fleet["errors"]} == {"vllm_catalog_dirs"}
+
+
+class Unread(dict[str, Any]):
+    """Variables of which one cannot be read."""
+
+    def __getitem__(self, key: str) -> Any:
+        if key == "vllm_secrets":
+            raise ValueError("a template\nwith s3cret") from KeyError("s3cret")
+        return super().__getitem__(key)
+
+
+def test_a_secret_that_cannot_be_read_is_not_quoted() -> None:
+    fleet = vllm_fleet_plan({"a": Unread(known(vllm_secrets={}))}, ["a"], [])
+    (error,) = fleet["errors"]
+    assert error["message"] == "a: vllm_secrets: a template with a mistake, or a vault that cannot be opened"
+    assert len(fleet["hosts"]["a"]["models"]) == 1
 
 
 def test_unset_models_do_not_remove_what_is_served() -> None:
     one = known()
     one["gaudi_host"]["services"] = live_of(planned(model()))
     del one["vllm_models"]
-    fleet = vllm_fleet_plan({"a": one}, ["a"], {})
+    fleet = vllm_fleet_plan({"a": one}, ["a"], [])
     assert fleet["hosts"]["a"]["changes"] == []
     assert fleet["errors"][0]["message"] == (
         "a: vllm_models is not set, but this host serves qwq; say vllm_models: [] to remove them all"
@@ -108,8 +158,8 @@ def test_unset_models_do_not_remove_what_is_served() -> None:
 def test_host_nics_are_an_inventory_variable() -> None:
     host = gaudi_host(device_name="HL-288", driver_version="1.21.3-57")
     wide = {"gaudi_host": host, "vllm_models": [model(tensor_parallel_size=8)]}
-    assert vllm_fleet_plan({"a": known(**wide)}, ["a"], {})["errors"]
-    assert not vllm_fleet_plan({"a": known(**wide, gaudi_host_nics="true")}, ["a"], {})["errors"]
+    assert vllm_fleet_plan({"a": known(**wide)}, ["a"], [])["errors"]
+    assert not vllm_fleet_plan({"a": known(**wide, gaudi_host_nics="true")}, ["a"], [])["errors"]
 
 
 def test_images_of_another_accelerator_or_release_are_refused() -> None:
@@ -119,7 +169,7 @@ def test_images_of_another_accelerator_or_release_are_refused() -> None:
         (vendor, {"name": vendor}, "is of release 1.22, but gaudi_release is 1.21.3; both must be of one release"),
     ):
         one = known(vllm_models=[model(image=image)], vllm_images=[entry])
-        (error,) = vllm_fleet_plan({"a": one}, ["a"], {})["errors"]
+        (error,) = vllm_fleet_plan({"a": one}, ["a"], [])["errors"]
         assert (error["key"], error["allowed"]) == ("image", allowed)
 
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from test_plan import gaudi_host, model
 
@@ -29,10 +30,15 @@ def plan(folder: Path, models: Any, *arguments: str, **more: Any) -> tuple[int, 
 
 def run(folder: Path, *arguments: str) -> tuple[int, str]:
     """Run the playbook on an inventory and facts that are there."""
+    return read(folder, "-e", f"plan_facts_dir={folder}/facts", *arguments)
+
+
+def read(folder: Path, *arguments: str) -> tuple[int, str]:
+    """Run the playbook on an inventory; without saved facts it reads the hosts."""
     done = subprocess.run(
         [
             *(Path(sys.executable).with_name("ansible-playbook"), "-i", folder / "hosts.yml", "playbooks/plan.yml"),
-            *("-e", f"plan_facts_dir={folder}/facts", *arguments),
+            *arguments,
         ],
         cwd=ROOT,
         env={**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"},
@@ -86,3 +92,75 @@ def test_the_purchase_of_the_documentation(tmp_path: Path) -> None:
     )
     assert "vllm_catalog_dirs" in text
     assert "Traceback" not in text
+
+
+LOCAL = """
+all:
+  hosts:
+    a:
+      vllm_catalog_dirs: [FOLDER/tab, FOLDER/nowhere]
+    b:
+      vllm_catalog_dirs: [FOLDER/own]
+      vllm_models: [{name: m, model: mine, state: stopped}]
+    c:
+      vllm_models: [{name: m, model: qwen3-8b, port: "{{ base_port }}"}]
+    d:
+      vllm_catalog_dirs: "{{ no_dirs }}"
+      vllm_images: ["{{ cut"]
+      vllm_secrets: {tiny: {VLLM_API_KEY: "{{ no_key }}"}}
+    e:
+      vllm_model_defaults:
+        image: !vault |
+          $ANSIBLE_VAULT;1.1;AES256
+          36306233376437363930333066316531363436326133613038383535393137663161363130643661
+          6637353238613535343866363263366565653066393536640a396232326135346638396332373637
+  vars:
+    ansible_connection: local
+    ansible_become: false
+    ansible_python_interpreter: "{{ ansible_playbook_python }}"
+    vllm_model_defaults: {image: "vllm:1"}
+    vllm_models: []
+"""
+
+
+def test_what_is_wrong_with_one_host_leaves_the_others_planned(tmp_path: Path) -> None:
+    for folder in ("tab", "own"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "tab/x.yml").write_text("weights: /x\n\tseed: 1\n")
+    (tmp_path / "own/mine.yml").write_text(f"weights: {tmp_path}/weights\ndtype: auto\n")
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights/config.json").write_text("{}")
+    (tmp_path / "weights/model.safetensors").write_text("x")
+    (tmp_path / "hosts.yml").write_text(LOCAL.replace("FOLDER", str(tmp_path)))
+    path = tmp_path / "plan.json"
+    status, text = read(tmp_path, "-e", f"plan_file={path}")
+    assert status == 2
+    fleet = json.loads(path.read_text())
+    assert {name: len(host["models"]) for name, host in fleet["hosts"].items()} == {"a": 0, "b": 1, "d": 0}, text
+    assert [error["message"].replace(str(tmp_path), "FOLDER") for error in fleet["errors"]] == [
+        r"a: FOLDER/tab/x.yml: line 2, column 1: no YAML: found character '\t' that cannot start any token",
+        "a: vllm_catalog_dirs: FOLDER/nowhere: no such folder",
+        "c: vllm_models: 'base_port' is undefined",
+        "d: vllm_images: Syntax error in template: unexpected end of template, expected 'end of print statement'.",
+        "d: vllm_catalog_dirs: 'no_dirs' is undefined",
+        "d: vllm_secrets: 'no_key' is undefined",
+        "e: vllm_model_defaults: Attempt to use undecryptable variable: "
+        "Attempting to decrypt but no vault secrets found.",
+    ]
+    assert "Finalization of task args" not in text
+
+
+@pytest.mark.parametrize(
+    ("inventory", "sentence"),
+    [
+        ("all:\n\thosts: {a: }\n", "No inventory was parsed"),
+        ("all: {hosts: {a: }\n", "No inventory was parsed"),
+        ("", "The inventory has no hosts, so there is nothing to plan"),
+        ("all:\n  hosts:\n", "The inventory has no hosts, so there is nothing to plan"),
+    ],
+)
+def test_an_inventory_that_is_none_is_a_failure(tmp_path: Path, inventory: str, sentence: str) -> None:
+    (tmp_path / "hosts.yml").write_text(inventory)
+    status, text = read(tmp_path)
+    assert status != 0
+    assert sentence in text
