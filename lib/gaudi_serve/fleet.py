@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -109,7 +110,24 @@ def _planned(
     named = {str(error["model"]) for error in errors}
     changes = [] if models is None else vllm_plan_changes(plan["models"], host["services"], named)
     about = {"facts": _about(host, facts), "models": plan["models"], "changes": changes}
-    return {**about, "warnings": _warnings(name, host) + list(plan["warnings"])}, errors
+    secrets = _secret_warnings(name, known.get("vllm_secrets"), models or [])
+    return {**about, "warnings": [*_warnings(name, host), *secrets, *plan["warnings"]]}, errors
+
+
+def _secret_warnings(name: str, secrets: Any, models: Sequence[Any]) -> list[str]:
+    """Return names in ``vllm_secrets`` that are a slip: of no model here, but near one that has no secrets."""
+    if not isinstance(secrets, Mapping):
+        return []
+    named = [str(model["name"]) for model in models if isinstance(model, Mapping) and "name" in model]
+    lacking = [model for model in named if model not in secrets]
+    warnings = []
+    for key in secrets:
+        near = difflib.get_close_matches(str(key), lacking, n=1, cutoff=0.6) if key not in named else []
+        if near:
+            warnings.append(
+                f"{name}: vllm_secrets: {shown(str(key))} is no model of this host; did you mean {near[0]}?"
+            )
+    return warnings
 
 
 def _warnings(name: str, host: Known) -> list[str]:

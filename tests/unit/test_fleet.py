@@ -210,3 +210,10 @@ def test_a_live_launch_that_cannot_be_read_is_a_restart_with_everything_new() ->
     lines = vllm_plan_changes(planned(model())["models"], {"qwq": {"digest": None, "active": True}})
     assert lines[0] == "~ qwq: restart"
     assert "    + --max-num-seqs: 32" in lines
+
+
+def test_secrets_of_a_misspelt_model_are_warned_about() -> None:
+    one = known(vllm_secrets={"qvq": {"VLLM_API_KEY": "s3cret"}, "elsewhere": {"A": "b"}})
+    fleet = vllm_fleet_plan({"a": one}, ["a"], [])
+    (warning,) = (text for text in fleet["warnings"] if "vllm_secrets" in text)
+    assert warning == "a: vllm_secrets: 'qvq' is no model of this host; did you mean qwq?"

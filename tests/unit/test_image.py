@@ -97,13 +97,13 @@ def test_what_is_not_pinned_or_not_known_is_refused(entry: dict[str, Any], messa
     with pytest.raises(InputError) as raised:
         vllm_images([{"name": "x", "build": "gaudi", **entry}])
     assert message in str(raised.value)
-    fleet = vllm_fleet_plan({"a": known(vllm_images=[{"name": "x", "build": "gaudi", **entry}])}, ["a"], {})
+    fleet = vllm_fleet_plan({"a": known(vllm_images=[{"name": "x", "build": "gaudi", **entry}])}, ["a"], [])
     assert fleet["errors"][0]["key"] == "vllm_images"
 
 
 def test_a_model_may_name_a_built_image_without_its_tag() -> None:
     entry = {"name": "gaudi-serve/vllm", "build": "gaudi", "recipe": {"vllm": {"commit": COMMIT}}}
     one = known(vllm_images=[entry], vllm_models=[model(image="gaudi-serve/vllm")])
-    fleet = vllm_fleet_plan({"a": one}, ["a"], {})
+    fleet = vllm_fleet_plan({"a": one}, ["a"], [])
     assert fleet["errors"] == []
     assert fleet["hosts"]["a"]["models"][0]["image"] == built()["name"]
