@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import fnmatch
+import http.client
 import os
 import shutil
 import subprocess
+import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,6 +40,7 @@ class Source:
     """What all sources share."""
 
     workers = 4
+    says = "the source says it is"
 
     def __init__(self, job: dict[str, Any], partial: Path, log: Log) -> None:
         self.source, self.partial, self.log = job["source"], partial, log
@@ -286,6 +289,52 @@ class Folder(Source):
             shutil.copyfileobj(origin, copy, CHUNK)
             copy.flush()
             os.fsync(copy.fileno())
+
+
+class Neighbour(Source):
+    """Another host, which has brought the folder from its source and serves it meanwhile."""
+
+    timeout_s = 120.0
+
+    def __init__(self, job: dict[str, Any], partial: Path, log: Log) -> None:
+        super().__init__(job, partial, log)
+        self.given = job["from"]
+        self.host, self.place = self.given["host"], urllib.parse.urlsplit(self.given["url"])
+        self.says = f"{self.host} has recorded; where it stays so, run model_weights_verify=full for {self.host}"
+
+    def files(self, revision: str | None) -> tuple[str | None, list[Item]]:
+        """Return what the other host's record holds; the job has brought it, not the line that the files take."""
+        files = self.given["files"]
+        return self.given["revision"], [Item(safe_name(n), f["size"], f["sha256"]) for n, f in files.items()]
+
+    def fetch(self, item: Item, part: Path) -> None:
+        """Take a file, or the rest of it, over a line of its own; no proxy is asked."""
+        begin = part.stat().st_size if part.exists() else 0
+        headers = {"Authorization": f"Bearer {self.token}", **({"Range": f"bytes={begin}-"} if begin else {})}
+        line = http.client.HTTPConnection(self.place.hostname or "", self.place.port, timeout=self.timeout_s)
+        try:
+            line.request("GET", f"{self.place.path}/{urllib.parse.quote(item.name)}", headers=headers)
+            answer = line.getresponse()
+            self.judge(answer.status, item.name)
+            with part.open("ab") as handle:
+                shutil.copyfileobj(answer, handle, 1 << 18)  # what a kill loses
+        except (OSError, http.client.HTTPException) as problem:
+            if isinstance(problem, OSError) and problem.errno in FULL:
+                raise
+            raise Again(f"{self.host}: {type(problem).__name__}: {problem}") from None
+        finally:
+            line.close()
+        if part.stat().st_size < item.size:
+            raise Again(f"{self.host}: the line broke off in {item.name}")
+
+    def judge(self, status: int, name: str) -> None:
+        """Raise where trying again cannot help."""
+        if status in (403, 404):
+            raise Trouble(f"{self.label}: {self.host} serves another run by now ({status}); what has come stays")
+        if status == 409:
+            raise Trouble(f"{self.label}: {name} is not as {self.host} has recorded it; run it for that host")
+        if status not in (200, 206):
+            raise Again(f"{self.host}: status {status}")
 
 
 KINDS: dict[str, type[Source]] = {"hub": Hub, "modelscope": ModelScope, "git": Git, "path": Folder}

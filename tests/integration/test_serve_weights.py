@@ -1,0 +1,308 @@
+"""Folders of weights that one host gives to another: the program that serves, and the one that fetches."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import io
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_fetch_weights import MIB, PROGRAM, Host, alone, contents, model, noise
+
+TOKEN = "gaudi-serve-once-canary"  # noqa: S105 - a test looks for it
+SERVE = PROGRAM.with_name("serve_weights")
+HUB = {"kind": "hub", "repo": "Qwen/QwQ-32B"}
+sys.path.insert(0, str(PROGRAM.parent))
+loader = importlib.machinery.SourceFileLoader("serve_weights", str(SERVE))
+spec = importlib.util.spec_from_loader("serve_weights", loader)
+assert spec is not None
+serve_weights: Any = importlib.util.module_from_spec(spec)
+loader.exec_module(serve_weights)
+
+
+class Slow(io.FileIO):
+    """A file that is read slowly, or with one wrong byte."""
+
+    rate = 0  # bytes a second
+    flip: str | None = None  # name of the file
+
+    def fileno(self) -> int:
+        """Let no system call send it whole."""
+        raise io.UnsupportedOperation
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Return what is next."""
+        begin = self.tell()
+        data = super().read(size)
+        if self.rate:
+            time.sleep(len(data) / self.rate)
+        if self.flip and str(self.name).endswith(self.flip) and begin == 0:
+            return bytes([data[0] ^ 1]) + data[1:]
+        return data
+
+
+class Giver:
+    """The host that gives."""
+
+    def __init__(self, folder: Path, source: dict[str, Any], revision: str | None = "c0ffee") -> None:
+        self.folder, self.source, self.revision = model(folder), source, revision
+        self.note()
+        self.server: Any = None
+
+    def note(self, sums: bool = True) -> None:
+        """Write the folder's record."""
+        files = {}
+        for name, path in _files(self.folder).items():
+            sha256 = serve_weights.digests(path)[0] if sums else None
+            files[name] = {"size": path.stat().st_size, "mtime_ns": path.stat().st_mtime_ns, "sha256": sha256}
+        serve_weights.write_manifest(self.folder, self.source, self.revision, files)
+
+    def listed(self) -> dict[str, Any]:
+        """Run the program that tells what is there."""
+        job = {"do": "list", "host": "h0", "name": "served", "folders": [str(self.folder)]}
+        job["state"] = str(self.folder.with_name("served"))
+        done = subprocess.run(
+            [sys.executable, SERVE], input=json.dumps(job), capture_output=True, text=True, check=False
+        )
+        assert done.stdout, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    def serve(self, **job: Any) -> dict[str, Any]:
+        """Serve, and return what a job of fetching gets."""
+        listed = self.listed()["folders"][str(self.folder)]
+        given = {"host": "h0", "folders": [str(self.folder)], "address": "127.0.0.1", "port": 0, "idle_s": 60}
+        self.server = serve_weights.Server({**given, "token": TOKEN, **job})
+        thread = threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{self.server.server_address[1]}/{listed['number']}"
+        return {"token": TOKEN, "from": {**listed, "host": "h0", "url": url}}
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    """Return the files of a model by name."""
+    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    return {name: path for name, path in found.items() if not name.startswith(".gaudi-serve")}
+
+
+@pytest.fixture
+def giver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Giver]:
+    """A host that has a whole folder."""
+    monkeypatch.setattr(Slow, "rate", 0)
+    monkeypatch.setattr(Slow, "flip", None)
+    found = Giver(tmp_path / "given", HUB)
+    yield found
+    if found.server:
+        found.server.shutdown()
+        found.server.server_close()
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> type[Slow]:
+    """Let the server read its files in a way that a test can spoil."""
+    monkeypatch.setattr(serve_weights.Path, "open", _opened(serve_weights.Path.open))
+    return Slow
+
+
+def _opened(real: Any) -> Any:
+    def opened(path: Path, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        return Slow(path) if mode == "rb" and path.suffix == ".safetensors" else real(path, mode, *args, **kwargs)
+
+    return opened
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    """The host that takes; it can reach no hub."""
+    return Host(tmp_path, {**HUB, "endpoint": "http://127.0.0.1:9"})
+
+
+def test_taken_once_with_its_origin_and_never_asked_for_again(host: Host, giver: Giver) -> None:
+    given = giver.serve()
+    result = host.run(**given)
+    assert (result["changed"], result["revision"]) == (True, "c0ffee"), result
+    alone(host, giver.folder)
+    record = host.manifest()
+    assert (record["source"], record["revision"]) == (host.job["source"], "c0ffee")
+    giver.server.shutdown()
+    giver.server.server_close()
+    for again in ({}, given, {"verify": "full"}):
+        assert host.run(**again)["changed"] is False
+
+
+@pytest.mark.parametrize("part", [0.1, 0.5, 0.99])
+def test_broken_off_and_taken_up_again(host: Host, giver: Giver, slow: type[Slow], part: float) -> None:
+    total = 64 * MIB
+    for number in (1, 2):
+        (giver.folder / f"model-{number}.safetensors").write_bytes(noise(total // 2, number))
+    giver.note()
+    given = giver.serve()
+    slow.rate = 128 * MIB
+    host.job |= given
+    host.kill_at(part, total)
+    slow.rate = 0
+    before, sent = host.written(), []
+    assert part * total <= before < total
+    give = serve_weights.Handler.give
+
+    def counted(handler: Any, place: Path, known: dict[str, Any]) -> None:
+        begin = handler.headers.get("Range", "bytes=0-").removeprefix("bytes=").removesuffix("-")
+        sent.append(known["size"] - int(begin) if place.suffix == ".safetensors" else 0)
+        give(handler, place, known)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(serve_weights.Handler, "give", counted)
+        assert host.run()["changed"] is True
+    alone(host, giver.folder)
+    assert sum(sent) == total - before
+
+
+def test_flipped_byte_on_the_way_is_never_accepted(host: Host, giver: Giver, slow: type[Slow]) -> None:
+    given = giver.serve()
+    slow.flip = "model-2.safetensors"
+    result = host.run(**given)
+    assert "model-2.safetensors is not what h0 has recorded" in result["msg"]
+    assert not host.target.exists()
+    slow.flip = None
+    assert host.run(**given)["fetched"] == ["model-2.safetensors"]
+    alone(host, giver.folder)
+
+
+def test_flipped_byte_in_the_folder_that_is_given(host: Host, giver: Giver) -> None:
+    shard = giver.folder / "model-1.safetensors"
+    stat, content = shard.stat(), bytearray(shard.read_bytes())
+    content[77] ^= 1
+    shard.write_bytes(content)
+    os.utime(shard, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    result = host.run(**giver.serve())
+    assert "model-1.safetensors is not what h0 has recorded" in result["msg"]
+    assert "model_weights_verify=full for h0 (tried 2 times)" in result["msg"]
+    assert not host.target.exists()
+
+
+def test_file_that_changes_while_it_is_given(host: Host, giver: Giver) -> None:
+    given = giver.serve()
+    (giver.folder / "model-1.safetensors").write_bytes(b"another one")
+    assert "model-1.safetensors is not as h0 has recorded it" in host.run(**given)["msg"]
+    assert not host.target.exists()
+    assert "model-1.safetensors is not as recorded" in giver.listed()["msg"]
+
+
+def test_server_that_is_gone_or_not_ours(host: Host, giver: Giver) -> None:
+    given = giver.serve()
+    assert "h0 serves another run by now (403)" in host.run(**{**given, "token": "old"})["msg"]
+    giver.server.shutdown()
+    giver.server.server_close()
+    result = host.run(**given)
+    assert "h0: ConnectionRefusedError" in result["msg"] and "tried 2 times" in result["msg"]
+    assert not host.target.exists()
+
+
+def test_only_what_was_asked_for_and_only_with_the_token(giver: Giver) -> None:
+    (giver.folder / "notes.txt").write_text("not in the record")
+    url = giver.serve()["from"]["url"]
+
+    def status(path: str, token: str = TOKEN, method: str = "GET", **headers: str) -> int:
+        headers = {"Authorization": f"Bearer {token}", **headers}
+        asked = urllib.request.Request(f"{url}{path}", headers=headers, method=method)  # noqa: S310
+        try:
+            with urllib.request.urlopen(asked, timeout=5) as answer:  # noqa: S310
+                return int(answer.status)
+        except urllib.error.HTTPError as problem:
+            return problem.code
+
+    assert status("/config.json") == 200
+    assert status("/config.json", Range="bytes=5-") == 206
+    assert status("/config.json", Range="bytes=5000-") == 416
+    for path in ("/config.json", "/nothing", "/../../etc/passwd"):
+        assert status(path, token="") == 403
+    for path in ("/notes.txt", "/.gaudi-serve-weights.json", "/../../etc/passwd", "/%2e%2e/x", "/sub", ""):
+        assert status(path) == 404
+    assert status("/config.json", method="PUT") == 501
+
+
+def test_token_is_in_no_process_list_and_no_file(host: Host, giver: Giver, slow: type[Slow]) -> None:
+    given = giver.serve()
+    slow.rate = MIB
+    with host.start(**given) as process:
+        host.begun(process)
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                assert TOKEN.encode() not in path.read_bytes()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+        slow.rate = 0
+        assert process.wait(30) == 0
+    assert not any(TOKEN.encode() in path.read_bytes() for path in host.folder.rglob("*") if path.is_file())
+
+
+def test_server_ends_by_itself(giver: Giver) -> None:
+    giver.serve(idle_s=0.2)
+    watch = threading.Thread(target=giver.server.end_when_idle, daemon=True)
+    watch.start()
+    watch.join(5)
+    assert not watch.is_alive()
+
+
+def test_folder_that_was_put_there_by_hand_gets_checksums_and_stays_what_it_is(host: Host, giver: Giver) -> None:
+    giver.source, giver.revision = {"kind": "adopted"}, None
+    giver.note(sums=False)
+    assert giver.listed()["changed"] is True
+    assert giver.listed()["changed"] is False
+    assert host.run(**giver.serve())["changed"] is True
+    alone(host, giver.folder)
+    assert host.manifest()["source"] == {"kind": "adopted"}
+    assert host.run()["changed"] is False
+
+
+def test_converted_folder_is_repaired_and_never_mixed_with_another(host: Host, giver: Giver) -> None:
+    made = {"kind": "convert", "convert": "g2", "of": HUB}
+    giver.source = made
+    giver.note()
+    given = {**giver.serve(), "source": made, "made": True}
+    assert host.run(**given)["changed"] is True
+    (host.target / "model-2.safetensors").unlink()
+    assert host.run(**given)["fetched"] == ["model-2.safetensors"]
+    alone(host, giver.folder)
+    # Converted anew, and not the same: all of it comes, but for what is equal.
+    (giver.folder / "model-1.safetensors").write_bytes(noise(MIB, 77))
+    (giver.folder / "model-2.safetensors").write_bytes(noise(MIB, 78))
+    giver.note()
+    giver.server.shutdown()
+    giver.server.server_close()
+    (host.target / "config.json").unlink()
+    result = host.run(**{**giver.serve(), "source": made, "made": True})
+    assert sorted(result["fetched"]) == ["config.json", "model-1.safetensors", "model-2.safetensors"], result
+    alone(host, giver.folder)
+
+
+def test_converted_folder_without_a_record_is_not_taken_as_it_is(host: Host, giver: Giver) -> None:
+    model(host.target, seed=5)
+    result = host.run(**giver.serve(), made=True)
+    assert result["changed"] is True
+    assert contents(host.target) == contents(giver.folder)
+
+
+def test_too_small_a_disk_is_refused_before_anything_is_taken(tmp_path: Path, host: Host, giver: Giver) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=17m", "tmpfs", small], check=False).returncode:
+        pytest.skip("mounting a small file system needs root")
+    try:
+        given, asked = giver.serve(), giver.server.last
+        result = host.run(target=str(small / "QwQ-32B"), **given)
+        assert f"h1: model qwq: {small}/QwQ-32B.partial needs 0.00 GiB" in result["msg"]
+        assert giver.server.last == asked
+    finally:
+        subprocess.run(["umount", small], check=True)
