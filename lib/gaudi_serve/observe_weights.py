@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from .observe_host import network
 from .run import read_text
 
 MANIFEST = ".gaudi-serve-weights.json"
@@ -16,13 +17,14 @@ INDEX = "model.safetensors.index.json"
 
 
 def observe(folders: list[str], venv: str) -> dict[str, Any]:
-    """Return ``folders`` by path, and the ``tools`` that are there.
+    """Return ``folders`` by path, the ``tools`` that are there, and the host's ``address``.
 
     Args:
         folders: absolute paths.
         venv: folder of the clients' virtual environment.
     """
-    return {"folders": {path: folder(Path(path)) for path in folders}, "tools": tools(venv)}
+    found = {path: folder(Path(path)) for path in folders}
+    return {"folders": found, "tools": tools(venv), "address": network()["ip"]}
 
 
 def folder(path: Path) -> dict[str, Any]:

@@ -17,6 +17,7 @@ URL = re.compile(r"(https?|ssh|file)://[^\s@]+|[\w.-]+@[\w.-]+:[^\s]+")
 # Cards whose FP8 differs from what such weights hold; Gaudi3 serves the originals.
 GAUDI2, GAUDI3 = ("HL-225", "HL-288"), ("HL-325", "HL-338")
 CONVERTED = "-G2"
+UNRECORDED = "is there without a record of what is in it"
 
 
 def source_problem(value: Any) -> str | None:
@@ -173,7 +174,11 @@ def weights_folders(sources: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def weights_refusal(
-    sources: Sequence[Mapping[str, Any]], live: Mapping[str, Any], host_name: str, device: str | None = None
+    sources: Sequence[Mapping[str, Any]],
+    live: Mapping[str, Any],
+    host_name: str,
+    device: str | None = None,
+    giver: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """Return why weights cannot be brought to a host; empty where they can.
 
@@ -182,6 +187,7 @@ def weights_refusal(
         live: fact ``gaudi_weights``.
         host_name: how messages call the host.
         device: the cards' name, such as HL-225; None on a host without cards.
+        giver: as for weights_changes; with ``absent`` it takes no part in the run, and must have what is missing.
     """
     reasons = []
     for model in sources:
@@ -194,7 +200,7 @@ def weights_refusal(
             reasons += _convert_refusal(model, label, device)
         if source.get("calibrate") and not model.get("image"):
             reasons.append(f"{label}: source.calibrate: needs the model's image, whose script it runs")
-        if source["kind"] == "path" and source["path"].rstrip("/") == model["weights"]:
+        if source["kind"] == "path" and source["path"].rstrip("/") == model["weights"] and not giver:
             state = live["folders"].get(model["weights"]) or {}
             if not state.get("exists"):
                 reasons.append(f"{label}: source.path {model['weights']!r}: is the model's own folder, and not there")
@@ -205,7 +211,20 @@ def weights_refusal(
                 f"{host_name}: model {target['name']}: weights {target['target']!r}: holds files, but no config.json "
                 "and no record of where they came from; move it away, or complete it"
             )
-    return reasons
+    return reasons or _not_given(sources, live, host_name, giver or {})
+
+
+def _not_given(
+    sources: Sequence[Mapping[str, Any]], live: Mapping[str, Any], host_name: str, giver: Mapping[str, Any]
+) -> list[str]:
+    """Return what a host that takes no part in the run cannot give."""
+    jobs = weights_changes(sources, live, giver=giver)["jobs"] if giver.get("absent") else []
+    return [
+        f"{host_name}: model {job['name']}: model_weights_from_host {giver['host']!r}: takes no part in this run "
+        f"(--limit), and has no whole folder {job['target']}, or cannot be reached; let it take part"
+        for job in jobs
+        if not job.get("from") and not _is_adopted(job)
+    ]
 
 
 def _convert_refusal(model: Mapping[str, Any], label: str, device: str | None) -> list[str]:
@@ -229,7 +248,10 @@ def _taken(target: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
 
 
 def weights_changes(
-    sources: Sequence[Mapping[str, Any]], live: Mapping[str, Any], verify: str = "quick"
+    sources: Sequence[Mapping[str, Any]],
+    live: Mapping[str, Any],
+    verify: str = "quick",
+    giver: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Compare the wanted weights with what a host has.
 
@@ -237,23 +259,25 @@ def weights_changes(
         sources: as weights_sources returns them.
         live: fact ``gaudi_weights``.
         verify: quick compares sizes and times, full reads every byte.
+        giver: the host whose finished folders are taken: ``host``, ``models`` (its sources), and ``live``, its
+            fact, or None where it will have them all; None where each host brings its own.
 
     Returns:
-        ``jobs``: the steps that are due, each with ``reason``; ``due``; ``client``: whether one of them needs
-        the clients of the hubs; ``git``: whether one needs git-lfs.
+        ``jobs``: the steps that are due, each with ``reason``, and ``from`` (``host``, ``folder``, ``made``: not
+        fetched there) where the giver has it; ``due``; ``client``: whether one of them needs the clients of the
+        hubs; ``git``: whether one needs git-lfs.
     """
     jobs = []
-    whole: set[str] = set()
     for target in weights_targets(sources):
         reason = _reason(target, live["folders"].get(target["target"]) or {}, verify)
         if target["step"] == "fetch" and target.get("for"):
             final = {"step": "convert", "source": {"kind": "convert", "convert": "g2", "of": target["source"]}}
             if not _reason(final, live["folders"].get(target["for"]) or {}, "quick"):
-                whole.add(target["target"])  # the original may be removed once it is converted
-                continue
+                continue  # the original may be removed once it is converted
         if reason:
             jobs.append({**target, "reason": reason})
-    kinds = {job["source"]["kind"] for job in jobs if job["reason"] != "recorded"}
+    jobs = _given(jobs, giver, verify) if giver else jobs
+    kinds = {job["source"]["kind"] for job in jobs if not job.get("from")}
     return {
         "jobs": jobs,
         "due": bool(jobs),
@@ -262,12 +286,49 @@ def weights_changes(
     }
 
 
+def _given(jobs: list[dict[str, Any]], giver: Mapping[str, Any], verify: str) -> list[dict[str, Any]]:
+    """Return the steps with what is taken from another host; what that has converted needs no original here."""
+    result = []
+    for job in jobs:
+        folder = None if verify == "quick" and _is_adopted(job) else _folder_of(giver, job)
+        made = job["step"] in ("convert", "calibrate")
+        result.append({**job, "from": {"host": giver["host"], "folder": folder, "made": made}} if folder else job)
+    converted = {job["target"] for job in result if job["step"] == "convert" and job.get("from")}
+    return [job for job in result if job.get("for") not in converted]
+
+
+def _is_adopted(job: Mapping[str, Any]) -> bool:
+    """Tell whether a folder is only to be recorded as it is."""
+    return job["step"] in ("fetch", "measure") and job["reason"] == UNRECORDED
+
+
+def _folder_of(giver: Mapping[str, Any], job: Mapping[str, Any]) -> str | None:
+    """Return the giver's folder from the same source, mirrors left aside, if it is whole or will be."""
+    for target in weights_targets(giver["models"]):
+        if target["step"] != job["step"] or _plain(target["source"]) != _plain(job["source"]):
+            continue
+        if giver.get("live") is None:
+            return str(target["target"])
+        state = giver["live"]["folders"].get(target["target"]) or {}
+        known = (state.get("manifest") or {}).get("source") or {}
+        same = known.get("kind") == "adopted" or _plain(known) == _plain(target["source"])
+        if state.get("exists") and known and same and not state.get("damaged"):
+            return str(target["target"])
+    return None
+
+
+def _plain(source: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a source without its mirror."""
+    told = {key: value for key, value in source.items() if key != "endpoint"}
+    return {**told, "of": _plain(told["of"])} if "of" in told else told
+
+
 def _reason(target: Mapping[str, Any], state: Mapping[str, Any], verify: str) -> str:
     manifest = state.get("manifest")
     if not state.get("exists"):
         return "is not there"
     if manifest is None:
-        return "is there without a record of what is in it"
+        return UNRECORDED
     if manifest["source"].get("kind") != "adopted" and manifest["source"] != target["source"]:
         return "comes from another source or revision"
     if state.get("damaged"):
@@ -289,8 +350,8 @@ def weights_lines(changes: Mapping[str, Any], host_name: str) -> list[str]:
         source = job["source"]
         place = source.get("repo") or source.get("url") or source.get("path") or job.get("input")
         revision = f" at {source['revision']}" if source.get("revision") else ""
-        lines.append(
-            f"{host_name}: model {job['name']}: {verbs[job['step']]} {place}{revision} ({source['kind']}) "
-            f"as {job['target']}: it {job['reason']}"
-        )
+        told = f"{verbs[job['step']]} {place}{revision} ({source['kind']})"
+        if job.get("from"):
+            told = f"take {job['from']['folder']} from {job['from']['host']}"
+        lines.append(f"{host_name}: model {job['name']}: {told} as {job['target']}: it {job['reason']}")
     return lines

@@ -200,3 +200,68 @@ def test_the_catalogs_source_gives_way_to_a_folder_that_was_put_there_by_hand() 
     images = [{"alias": "i", "name": "i:1"}]
     (one,) = weights_sources(own, catalog, {}, here={"/data/x": {"recorded": False}}, images=images)
     assert (one["source"]["repo"], one["image"]) == ("a/y", "i:1")
+
+
+def given(models: list[dict[str, Any]], giver: list[dict[str, Any]], **more: Any) -> list[tuple[str, str, str]]:
+    """Return the steps that are due where host a gives what it has, and the folders that it gives."""
+    told = {"host": "a", "models": giver, "live": None, **more}
+    jobs = weights_changes(models, {"folders": {}}, giver=told)["jobs"]
+    return [(job["step"], job["target"], (job.get("from") or {}).get("folder", "")) for job in jobs]
+
+
+def test_finished_folders_come_from_a_host_that_has_them() -> None:
+    wish = {**R1, "source": {**R1["source"], "measurement": {"repo": "Yi30/x"}, "calibrate": True}}
+    ours = weights_sources([wish], {}, {})
+    theirs = weights_sources([{**wish, "weights": "/nvme/R1-G2"}], {}, {}, {"hub": "https://mirror"})
+    taken = [
+        ("convert", "/data/R1-G2", "/nvme/R1-G2"),
+        ("measure", "/data/R1-G2-measurement", "/nvme/R1-G2-measurement"),
+        ("calibrate", "/data/R1-G2-calibration", "/nvme/R1-G2-calibration"),
+    ]
+    assert given(ours, theirs) == taken  # and no original
+    changes = weights_changes(ours, {"folders": {}}, giver={"host": "a", "models": theirs, "live": None})
+    assert (changes["client"], changes["git"]) == (False, False)
+    assert weights_lines(changes, "h1")[0] == ("h1: model r1: take /nvme/R1-G2 from a as /data/R1-G2: it is not there")
+
+
+def test_only_a_whole_folder_from_the_same_source_is_taken() -> None:
+    models = sources()
+    assert given(models, sources(revision="v2")) == [("fetch", "/data/M", "")]
+    adopted = {**record(), "manifest": {"source": {"kind": "adopted"}}}
+    for state, folder in (
+        (record(), "/data/M"),
+        (adopted, "/data/M"),
+        (record(endpoint="https://mirror"), "/data/M"),
+        (record(revision="v2"), ""),
+        ({**record(), "damaged": ["x"]}, ""),
+        ({**record(), "manifest": None}, ""),
+        ({}, ""),
+    ):
+        assert given(models, models, live={"folders": {"/data/M": state}}) == [("fetch", "/data/M", folder)], state
+
+
+def test_folder_that_is_only_to_be_recorded_is_not_taken() -> None:
+    giver = {"host": "a", "models": sources(), "live": None}
+    live = {"folders": {"/data/M": {**record(), "manifest": None}}}
+    assert "from" not in weights_changes(sources(), live, giver=giver)["jobs"][0]
+    assert weights_changes(sources(), live, "full", giver)["jobs"][0]["from"]["folder"] == "/data/M"
+    absent = {**giver, "live": {"folders": {}}, "absent": True}
+    assert weights_refusal(sources(), live, "h1", giver=absent) == []
+
+
+def test_host_outside_the_run_must_have_what_is_missing() -> None:
+    absent = {"host": "a", "models": sources(), "live": {"folders": {}}, "absent": True}
+    (reason,) = weights_refusal(sources(), {"folders": {}}, "h1", giver=absent)
+    assert reason == (
+        "h1: model m: model_weights_from_host 'a': takes no part in this run (--limit), and has no whole folder "
+        "/data/M, or cannot be reached; let it take part"
+    )
+    assert weights_refusal(sources(), {"folders": {}}, "h1", giver={**absent, "absent": False}) == []
+    assert weights_refusal(sources(), {"folders": {}}, "h1", giver={**absent, "live": None}) == []
+
+
+def test_folder_that_was_put_by_hand_on_one_host_reaches_the_others() -> None:
+    own = weights_sources([{**R1, "weights": "/data/M", "source": {"kind": "path", "path": "/data/M"}}], {}, {})
+    giver = {"host": "a", "models": own, "live": None}
+    assert weights_refusal(own, {"folders": {}}, "h1", giver=giver) == []
+    assert given(own, own) == [("fetch", "/data/M", "/data/M")]
