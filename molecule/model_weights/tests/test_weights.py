@@ -4,19 +4,35 @@ from __future__ import annotations
 
 import copy
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import testinfra
 import yaml
 
 TOKEN = "canary-7c1d"  # noqa: S105 - a test looks for it
 PLAYBOOK = "playbooks/weights.yml"
-VARIABLES = yaml.safe_load((Path(__file__).parents[1] / "inventory/host_vars/mol-weights.yml").read_text("utf-8"))
+VARIABLES = yaml.safe_load((Path(__file__).parents[1] / "inventory/group_vars/all.yml").read_text("utf-8"))
 MODELS: list[dict[str, Any]] = VARIABLES["vllm_models"]
 DATA = "/data/hf_models"
 SHARD = "model-00003-of-00008.safetensors"
+TAKEN = ("FP8-G2", "FP8-G2-measurement", "Copied")
+UNIT = "gaudi-serve-weights-server"
+ONCE = "gaudi-serve-once-[0-9A-Za-z_-]{20}"  # a token with which a host takes folders from another
 FOLDERS = ("FP8", "FP8-G2", "FP8-G2-measurement", "Other", "Copied", "Cloned")
+
+
+@pytest.fixture
+def playbook(playbook: Any) -> Callable[..., Any]:
+    """Return a function that runs a playbook on the host that has a hub, or where ``--limit`` says."""
+
+    def run(name: str, *arguments: str, **given: Any) -> Any:
+        return playbook(name, "--limit", "mol-weights", *arguments, **given)
+
+    return run
 
 
 def models(name: str, **source: Any) -> list[dict[str, Any]]:
@@ -30,6 +46,29 @@ def manifest(host: Any, folder: str) -> dict[str, Any]:
     """Return the record of a folder."""
     found: dict[str, Any] = json.loads(host.file(f"{folder}/.gaudi-serve-weights.json").content_string)
     return found
+
+
+@pytest.fixture
+def other() -> Any:
+    """The host that takes finished folders from the first one."""
+    return testinfra.get_host("docker://mol-weights-b")
+
+
+def served(host: Any) -> int:
+    """Return how often the server was started; assert that it does not run."""
+    assert host.run(f"systemctl is-active {UNIT}").stdout.strip() == "inactive"
+    return int(host.check_output(f"journalctl --unit={UNIT} --output=cat | grep -c ^Started"))
+
+
+def taken_whole(host: Any, other: Any) -> None:
+    """Assert that the second host has what the first one has, with its origin."""
+    for name in TAKEN:
+        theirs, ours = manifest(host, f"{DATA}/{name}"), manifest(other, f"{DATA}/{name}")
+        for record in (theirs, ours):
+            record["files"] = {path: (file["size"], file["sha256"]) for path, file in record["files"].items()}
+            del record["written"]
+        assert ours == theirs
+        test_folder_is_whole_and_recorded(other, name)
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -61,6 +100,55 @@ def test_token_is_nowhere(host: Any) -> None:
     assert host.file("/srv/hub.token").content_string == TOKEN  # the search below looks for the right one
     places = "/var/lib/gaudi-serve /var/log /data /opt/gaudi-serve /etc /root /tmp /run/systemd/generator"
     assert host.run(f"grep -rlF {TOKEN} {places}").stdout == ""
+
+
+def test_other_host_took_what_was_brought_once(host: Any, other: Any) -> None:
+    taken_whole(host, other)
+    # No original, no client of a hub: it could not have asked the one that is on the first host's loopback.
+    assert set(other.file(DATA).listdir()) - {"QwQ-32B", "Qwen2.5-7B-Instruct"} == set(TAKEN)
+    assert not other.file("/opt/gaudi-serve/weights-clients").exists
+    assert not other.run("curl -sS http://127.0.0.1:9200").succeeded
+    assert served(host) == 1  # the run that had nothing to do has started none
+
+
+def test_taken_again_from_a_host_outside_the_run_and_its_token_is_nowhere(host: Any, other: Any, playbook: Any) -> None:
+    other.check_output(f"rm -r {DATA}/Copied {DATA}/FP8-G2/{SHARD}")
+    # What a run leaves behind that was cut off.
+    host.check_output(f"systemd-run --unit={UNIT} sleep 1000")
+    look = "while :; do cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ | tr '\\0' ' ' >>/run/seen; sleep 0.1; done 2>&-"
+    for machine in (host, other):
+        machine.check_output(f'systemd-run --unit=look sh -c "{look}"')
+    run = playbook(PLAYBOOK, "--limit", "mol-weights-b", "-vvv", "--diff")
+    assert run.status == 0, run.text
+    assert f"repaired {DATA}/FP8-G2: 1 of 10 files" in " ".join(run.text.split())
+    taken_whole(host, other)
+    served(host)
+    assert not re.search(ONCE, run.text)
+    for machine in (host, other):
+        machine.check_output("systemctl stop look")
+        assert "_weights" in machine.check_output(
+            "grep -ao fetch_weights /run/seen || grep -ao serve_weights /run/seen"
+        )
+        assert machine.run(f"grep -aE {ONCE} /run/seen").stdout == ""
+        assert machine.run(f"journalctl --output=cat | grep -E {ONCE}").stdout == ""
+        places = "/var/lib/gaudi-serve /var/log /data /etc /root /tmp"
+        assert machine.run(f"grep -rlaE {ONCE} {places}").stdout == ""
+
+
+def test_nothing_to_take_where_the_first_host_fails(host: Any, other: Any, playbook: Any) -> None:
+    host.check_output(f"mv {DATA}/Copied /data/Copied && mv /srv/nfs/Copied /srv/nfs/away")
+    other.check_output(f"mv {DATA}/Copied /data/Copied")
+    run = playbook(PLAYBOOK, "--limit", "all")
+    said = " ".join(run.text.split())
+    assert run.status != 0
+    assert "mol-weights: model from-path: source: /srv/nfs/Copied is no folder on this host" in said
+    assert "mol-weights-b: model_weights_from_host mol-weights: has brought no weights in this run: it failed" in said
+    assert not other.file(f"{DATA}/Copied").exists
+    host.check_output(
+        f"mv /data/Copied {DATA}/Copied && mv /srv/nfs/away /srv/nfs/Copied; rm -rf {DATA}/Copied.partial"
+    )
+    other.check_output(f"mv /data/Copied {DATA}/Copied")
+    served(host)
 
 
 def test_flipped_byte_is_found_and_only_it_is_fetched(host: Any, playbook: Any) -> None:

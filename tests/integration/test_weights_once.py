@@ -1,0 +1,102 @@
+"""The role on two hosts of this machine, one of which is to bring the weights for both: what it says beforehand."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_fetch_weights import ROOT, model
+
+PLAY = [
+    {
+        "hosts": "all",
+        "gather_facts": False,
+        "tasks": [{"name": "Bring", "ansible.builtin.include_role": {"name": "model_weights"}}],
+    }
+]
+
+
+class Fleet:
+    """Hosts a and b, each with a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.hosts = {name: self.variables(name) for name in ("a", "b")}
+        (folder / "play.yml").write_text(json.dumps(PLAY))
+
+    def variables(self, name: str) -> dict[str, Any]:
+        """Return a host's variables."""
+        source = {"kind": "hub", "repo": "Qwen/QwQ-32B", "endpoint": f"https://{name}.example.net"}
+        wished = {"name": "qwq", "weights": f"{self.folder}/{name}/QwQ-32B", "image": None, "source": source}
+        known = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+        return {**known, "model_weights_from_host": "a", "model_weights_models": [wished]}
+
+    def check(self, *arguments: str) -> tuple[int, str]:
+        """Run the role in check mode, and return its status and what it says in one line."""
+        (self.folder / "hosts.json").write_text(json.dumps({"all": {"hosts": self.hosts}}))
+        environment = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"}
+        environment["ANSIBLE_LOCAL_TEMP"] = environment["ANSIBLE_REMOTE_TEMP"] = str(self.folder / "ansible")
+        argv = ["ansible-playbook", "-i", str(self.folder / "hosts.json"), str(self.folder / "play.yml"), "--check"]
+        done = subprocess.run([*argv, *arguments], env=environment, capture_output=True, text=True, check=False)
+        return done.returncode, " ".join((done.stdout + done.stderr).split())
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Fleet:
+    """Two hosts."""
+    return Fleet(tmp_path)
+
+
+def test_check_says_who_brings_and_who_takes(fleet: Fleet) -> None:
+    status, said = fleet.check()
+    assert status == 0, said
+    assert f"a: model qwq: bring Qwen/QwQ-32B (hub) as {fleet.folder}/a/QwQ-32B: it is not there" in said
+    assert f"b: model qwq: take {fleet.folder}/a/QwQ-32B from a as {fleet.folder}/b/QwQ-32B: it is not there" in said
+
+
+def test_model_that_the_host_does_not_have_comes_from_its_source(fleet: Fleet) -> None:
+    fleet.hosts["b"]["model_weights_models"][0]["source"]["revision"] = "v2"
+    status, said = fleet.check()
+    assert status == 0, said
+    assert "b: model qwq: bring Qwen/QwQ-32B at v2 (hub)" in said
+
+
+def test_host_that_is_not_in_the_inventory(fleet: Fleet) -> None:
+    fleet.hosts["b"]["model_weights_from_host"] = "c"
+    status, said = fleet.check()
+    assert status != 0
+    assert "b: model_weights_from_host c: is no host of the inventory, which has a, b" in said
+
+
+def test_host_that_fails_or_cannot_be_reached(fleet: Fleet) -> None:
+    fleet.hosts["a"] |= {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 9}
+    status, said = fleet.check()
+    assert status != 0
+    assert "b: model_weights_from_host a: has brought no weights in this run: it failed, cannot be reached," in said
+    status, said = fleet.check("--limit", "b")
+    assert status != 0
+    assert "b: model qwq: model_weights_from_host 'a': takes no part in this run (--limit)" in said
+
+
+def test_host_outside_the_run_gives_what_it_has(fleet: Fleet) -> None:
+    # Both names are this machine: a has what is not whole on b, once it is.
+    wished = fleet.hosts["b"]["model_weights_models"][0]
+    status, said = fleet.check("--limit", "b")
+    assert status != 0
+    assert f"and has no whole folder {wished['weights']}, or cannot be reached; let it take part" in said
+    folder = model(Path(wished["weights"]))
+    files = {
+        path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "mtime_ns": path.stat().st_mtime_ns}
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+    record = {"source": {**wished["source"], "endpoint": "https://a.example.net"}, "revision": "v", "files": files}
+    (folder / ".gaudi-serve-weights.json").write_text(json.dumps(record))
+    status, said = fleet.check("--limit", "b")
+    assert status == 0, said
+    assert f"b: model qwq: take {folder} from a as {folder}: it comes from another source or revision" in said
