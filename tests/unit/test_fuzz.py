@@ -20,8 +20,7 @@ from test_plan import gaudi_host
 ROOT = Path(__file__).parents[2]
 CASES, SEED = 2000, 20
 TEMPLATE = (ROOT / "roles/vllm_service/templates/vllm.service.j2").read_text(encoding="utf-8")
-FOLDER = str(ROOT / "roles/preflight/files/catalog")
-CATALOG = model_catalog([FOLDER])
+CATALOG = model_catalog([str(ROOT / "roles/preflight/files/catalog")])
 HOSTILE: list[Any] = [
     *(None, True, False, 0, -1, 1, 8, 2**31, 2**63, 10**40, 1e308, float("inf"), float("nan"), 0.5, -0.0),
     *("", " ", "no", "08", "0x1f", "1_000", "12:30:45", "~", "null", ".inf", "1e3", "ß", "日本", "\u202eevil", "\x00"),
@@ -110,9 +109,9 @@ def test_two_thousand_wishes_mutated_at_random() -> None:
     for number in range(CASES):
         models = mutated(chance)
         host = gaudi_host(driver_version="1.21.3-57")
-        facts = {"gaudi_host": host, "gaudi_services": {"images": {"vllm:1": "x"}}}
+        facts = {"gaudi_host": host, "gaudi_services": {"images": {"vllm:1": "x"}}, "preflight_catalog": CATALOG}
         model_weights(models, CATALOG, {})
-        fleet = vllm_fleet_plan({"g": {**facts, "vllm_models": models}}, ["g"], [FOLDER])
+        fleet = vllm_fleet_plan({"g": {**facts, "vllm_models": models}}, ["g"], [])
         text = "\n".join(vllm_fleet_lines(fleet))
         assert "Traceback" not in text
         for error in fleet["errors"]:
