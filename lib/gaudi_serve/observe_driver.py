@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +44,17 @@ def _cards() -> dict[str, Any]:
     query = run(["hl-smi", "-Q", "index,module_id,bus_id,driver_version", "-f", "csv"])
     if query.status:
         return {"driver_version": None, "ports": {}, "problem": (query.err or query.out).strip()[-200:]}
-    down: dict[str, list[int]] = {}
     try:
         cards = hl_smi_modules(query.out)
-        for card in cards:
-            links = hl_smi_links(run(["hl-smi", "-n", "link", "-i", str(card["bus_id"])]).out)
-            down[str(card["module_id"])] = [port for port, state in links.items() if state == "DOWN"]
+        # A call takes a part of a second, and there are as many as cards.
+        with ThreadPoolExecutor(max_workers=max(1, len(cards))) as pool:
+            links = pool.map(
+                lambda card: hl_smi_links(run(["hl-smi", "-n", "link", "-i", str(card["bus_id"])]).out), cards
+            )
+            down = {
+                str(card["module_id"]): [port for port, state in found.items() if state == "DOWN"]
+                for card, found in zip(cards, links, strict=True)
+            }
     except InputError as problem:
         return {"driver_version": None, "ports": {}, "problem": str(problem)}
     version = re.match(r"[\d.]+", str(cards[0].get("driver_version"))) if cards else None
