@@ -170,7 +170,7 @@ def launch_problems(spec: Spec, model: Mapping[str, Any]) -> list[Problem]:
 def _weights_alone(spec: Spec, model: Mapping[str, Any]) -> list[Problem]:
     """Return whether weights of an unknown architecture are by themselves more than the cards hold."""
     share, device = model["weights_gib"], model["device_gib"]
-    if model["memory"] or not share or share < device:
+    if model["memory"] or not device or share < device:
         return []
     allowed = f"gives each card {share} GiB of weights, of {device} GiB"
     return [("tensor_parallel_size", spec["tensor_parallel_size"], allowed)]

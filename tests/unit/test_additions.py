@@ -175,3 +175,9 @@ def test_an_empty_key_that_takes_away_a_value_is_said() -> None:
     plan = vllm_plan([model(model="entry", recipe_cache_path=None)], gaudi_host(), catalog)
     (note,) = (text for text in only(plan)["warnings"] if "takes away" in text)
     assert note == "recipe_cache_path is empty, which takes away '/data/cache'; leave it out to keep that"
+
+
+def test_a_cpu_host_has_no_cards_that_weights_could_be_too_large_for() -> None:
+    host = {"accelerator": "cpu", "device_name": None, "modules": []}
+    one = only(planned(model(launch_profile="vllm", tensor_parallel_size=1, weight_bytes=800_000_000_000), **host))
+    assert (one["weights_gib"], one["device_gib"]) == (60.5, None)
