@@ -34,6 +34,12 @@ options:
     description: C(size) or C(size_range), C(loop), C(test), C(measure), C(node_id), C(nodes).
     type: dict
     default: {}
+  aside:
+    description: >-
+      Name under which the result is kept beside the host's own one, of which it is none - hosts together, latency,
+      other sizes; empty for the host's own.
+    type: str
+    default: ""
   comm_id:
     description: Address and port at which the ranks meet.
     type: str
@@ -155,6 +161,20 @@ def judged(run: dict[str, Any], output: str, measure: str) -> dict[str, Any]:
     return {**run, **found, "passed": fault is None, "problem": fault}
 
 
+def kept(given: dict[str, Any], runs: list[dict[str, Any]], passed: bool) -> dict[str, Any]:
+    """Return what is kept: of a measurement aside, nothing that the host's own is judged by."""
+    state, fingerprint = hccl_state(), given["fingerprint"]
+    good = last_good(state, fingerprint)
+    if not given["options"].get("measure") and not given["options"].get("size_range"):
+        good.update({run["name"]: run["nw_gb_s"] for run in runs if run["passed"] and run.get("nw_gb_s")})
+    result = {"time": time.time(), "runs": runs, "passed": passed}
+    aside = dict(state.get("aside") or {})
+    if given["aside"]:
+        aside[given["aside"]] = result
+        return {"fingerprint": fingerprint, **state, "last_good": good, "aside": aside}
+    return {**result, "fingerprint": fingerprint, "last_good": good, "aside": aside}
+
+
 def main() -> None:
     """Run the module."""
     module = AnsibleModule(
@@ -164,6 +184,7 @@ def main() -> None:
             "fingerprint": {"type": "dict", "required": True},
             "indices": {"type": "list", "elements": "int", "required": True},
             "options": {"type": "dict", "default": {}},
+            "aside": {"type": "str", "default": ""},
             "comm_id": {"type": "str", "default": "127.0.0.1:5555"},
             "checkout": {"type": "path", "default": "/opt/hccl_demo"},
             "repository": {"type": "str", "default": "https://github.com/HabanaAI/hccl_demo.git"},
@@ -177,11 +198,8 @@ def main() -> None:
     if module.check_mode:
         module.exit_json(changed=True, runs=[], msg="not measured in check mode")
     runs = [measured(given, run) for run in given["runs"]]
-    good = last_good(hccl_state(), given["fingerprint"])
-    good.update({run["name"]: run["nw_gb_s"] for run in runs if run["passed"] and run.get("nw_gb_s")})
     problems = [run["problem"] for run in runs if not run["passed"]]
-    result = {"time": time.time(), "fingerprint": given["fingerprint"], "runs": runs, "last_good": good}
-    write_json(given["state"], {**result, "passed": not problems})
+    write_json(given["state"], kept(given, runs, not problems))
     if problems:
         module.fail_json(msg="; ".join(problems), runs=runs)
     module.exit_json(changed=True, runs=runs)

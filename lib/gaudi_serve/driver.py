@@ -45,27 +45,29 @@ def gaudi_driver_refusal(
     if changes["install"] and not changes["version"]:
         known = ", ".join(driver["available"]) or "none"
         return [f"{host_name}: apt knows no {DKMS} of release {release}; it knows {known}"]
-    return _upgrade_refusal(driver, host, host_name, release, packages, upgrade_allowed) if changes["install"] else []
+    return _upgrade_refusal(driver, host, host_name, changes, packages, upgrade_allowed)
 
 
 def _upgrade_refusal(
     driver: Mapping[str, Any],
     host: Mapping[str, Any],
     host_name: str,
-    release: str,
+    changes: Mapping[str, Any],
     packages: Sequence[str],
     upgrade_allowed: bool,
 ) -> list[str]:
-    others = {release_of(_version(driver, name)) for name in packages if _version(driver, name)} - {release}
-    if others and not upgrade_allowed:
+    """Return why what is installed or loaded must not be replaced: no leave, or a stranger on a card."""
+    here = {_version(driver, name) for name in packages if changes["install"] and _version(driver, name)}
+    others = sorted(here - {changes["version"]})
+    if not others and not changes["reload"]:
+        return []
+    if not upgrade_allowed:
         models = drained(host)
         stopped = f" (it stops {', '.join(models)})" if models else ""
         return [
-            f"{host_name}: driver packages of release {', '.join(sorted(others))} and release {release} differ; "
+            f"{host_name}: {_pair(others, changes['version'], driver['driver_version'])} differ; "
             f"allow the change with gaudi_driver_upgrade_allowed: true{stopped}"
         ]
-    if not others:
-        return []
     own = {int(number) for service in host.get("services", {}).values() for number in service.get("module_ids", [])}
     return [
         f"{host_name}: card {module['module_id']} is held by {module.get('held_by') or 'another program'}; end it first"
@@ -125,6 +127,16 @@ def drained(host: Mapping[str, Any]) -> list[str]:
     return sorted(
         name for name, service in host.get("services", {}).items() if service.get("active") or service.get("holds")
     )
+
+
+def _pair(others: Sequence[str], target: str, loaded: Any) -> str:
+    """Name what is there and what is wanted: releases, or where they are the same, versions."""
+    releases = sorted({release_of(version) for version in others} - {release_of(target)})
+    if releases:
+        return f"driver packages of release {', '.join(releases)} and release {release_of(target)}"
+    if others:
+        return f"driver packages of version {', '.join(others)} and version {target}"
+    return f"the loaded driver {loaded} and the installed release {release_of(target)}"
 
 
 def _version(driver: Mapping[str, Any], name: str) -> str:

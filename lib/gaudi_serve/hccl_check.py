@@ -26,6 +26,8 @@ def hccl_validation_plan(
     max_age_days: float = 90,
     now: float = 0,
     thresholds: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+    nodes: int = 1,
 ) -> dict[str, Any]:
     """Return what is to be measured on a host, and what is in the way.
 
@@ -36,26 +38,38 @@ def hccl_validation_plan(
         image_id: what the engine says that image is; None where it is missing.
         max_age_days: a measurement older than that is repeated; 0 never for its age.
         now: seconds since 1970.
-        thresholds: GB/s by run (``all``, ``quad-0``, ``quad-1``) that override the built-in ones.
+        thresholds: GB/s by run (``all``, ``quad-0``, ``quad-1``, ``all-2-hosts``) that override the built-in ones.
+        options: what is measured instead of the default, such as ``{measure: latency}``.
+        nodes: hosts that measure together.
 
     Returns:
         ``due`` (reasons, empty when the last measurement holds), ``busy`` (who holds cards, as
-        sentences), ``drain`` (the toolkit's own models among them), ``runs``, ``fingerprint``.
+        sentences), ``drain`` (the toolkit's own models among them), ``runs``, ``fingerprint``, and
+        ``aside``: the name under which a measurement that is none of the host by itself is kept, or empty.
     """
     fingerprint = _fingerprint(host, image_id or image)
+    return {
+        "due": _due(fingerprint, state, max_age_days, now),
+        "busy": _strangers(host),
+        "drain": sorted(set(own_cards(host).values())),
+        "runs": hccl_runs(host, thresholds or {}, state, options, nodes),
+        "aside": _aside(options or {}, nodes),
+        "fingerprint": fingerprint,
+    }
+
+
+def _strangers(host: Mapping[str, Any]) -> list[str]:
     own = own_cards(host)
-    strangers = [
+    return [
         f"card {module['module_id']} is held by {module.get('held_by') or 'another program'}"
         for module in host.get("modules", [])
         if module.get("in_use") and module["module_id"] not in own
     ]
-    return {
-        "due": _due(fingerprint, state, max_age_days, now),
-        "busy": strangers,
-        "drain": sorted(set(own.values())),
-        "runs": hccl_runs(host, thresholds or {}, state),
-        "fingerprint": fingerprint,
-    }
+
+
+def _aside(options: Mapping[str, Any], nodes: int) -> str:
+    kind = "latency" if options.get("measure") == "latency" else "-".join(sorted(options))
+    return "-".join(filter(None, [f"all-{nodes}-hosts" if nodes > 1 else "", kind]))
 
 
 def _fingerprint(host: Mapping[str, Any], image: str) -> dict[str, Any]:
@@ -90,21 +104,28 @@ def _short(value: Any) -> str:
 
 
 def hccl_runs(
-    host: Mapping[str, Any], thresholds: Mapping[str, Any], state: Mapping[str, Any] | None = None
+    host: Mapping[str, Any],
+    thresholds: Mapping[str, Any],
+    state: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+    nodes: int = 1,
 ) -> list[Run]:
     """Return the measurements of a host: all cards, and on Gaudi2E each group of four before.
 
     Each: ``name``, ``cards`` (how many take part), ``custom_comm`` (ranks, or None for all),
-    ``threshold`` (GB/s, or None), ``last_good`` (GB/s, or None). A host with one card has none.
+    ``threshold`` (GB/s, or None), ``last_good`` (GB/s, or None). A host with one card has none. Hosts
+    together have one of their own name, and what ``options`` ask for is compared with nothing.
     """
     count = len(host.get("modules", []))
     known = next((value for key, value in THRESHOLDS.items() if str(host.get("device_name")).startswith(key)), {})
     runs: list[Run] = []
-    if str(host.get("device_name")).startswith("HL-288") and count > QUAD:
+    if nodes > 1:
+        runs.append({"name": f"all-{nodes}-hosts", "cards": count, "custom_comm": None})
+    elif str(host.get("device_name")).startswith("HL-288") and count > QUAD:
         for quad in range(-(-count // QUAD)):
             ranks = list(range(quad * QUAD, min(count, quad * QUAD + QUAD)))
             runs.append({"name": f"quad-{quad}", "cards": len(ranks), "custom_comm": ranks})
-    if count > 1:
+    if count > 1 and nodes == 1:
         runs.append({"name": "all", "cards": count, "custom_comm": None})
     good = last_good(state or {}, _fingerprint(host, ""))
     for run in runs:
@@ -112,8 +133,8 @@ def hccl_runs(
         given = thresholds.get(name, thresholds.get("quad") if name.startswith("quad") else None)
         # Fewer cards than the published figures are for give other ones.
         published = known.get(name) if count == 8 else None
-        run["threshold"] = float(given) if given is not None else published
-        run["last_good"] = good.get(name)
+        run["threshold"] = None if options else float(given) if given is not None else published
+        run["last_good"] = None if options else good.get(name)
     return runs
 
 
@@ -143,6 +164,8 @@ def hccl_note(plan: Mapping[str, Any], state: Mapping[str, Any]) -> list[str]:
     if state.get("runs"):
         figures = ", ".join(f"{run['name']} {_figure(run, state)}" for run in state["runs"])
         notes.append(f"HCCL all_reduce: {figures}")
+    for name, other in (state.get("aside") or {}).items():
+        notes.append(f"HCCL {name}: {_figure(other['runs'][-1], state)}")
     if plan["due"]:
         notes.append(f"HCCL validation due ({'; '.join(plan['due'])}): playbooks/validate.yml")
     return notes
@@ -150,6 +173,8 @@ def hccl_note(plan: Mapping[str, Any], state: Mapping[str, Any]) -> list[str]:
 
 def _figure(run: Mapping[str, Any], state: Mapping[str, Any]) -> str:
     figure = run.get("nw_gb_s")
+    if run.get("device_latency_ms") is not None:
+        return f"{run['device_latency_ms']:g} ms"
     good = (state.get("last_good") or {}).get(run["name"])
     text = f"{figure:.1f} GB/s" if figure is not None else "failed"
     return text if run.get("passed") else f"{text} (last good {good:.1f})" if good else f"{text} (never good)"

@@ -74,6 +74,24 @@ def test_another_release_needs_leave_and_free_cards() -> None:
     ]
 
 
+def test_a_reload_and_another_build_need_leave_and_free_cards_too() -> None:
+    host = gaudi_host(services={"qwq": {"module_ids": [0], "active": True}})
+    loaded = live(driver_version="1.20.1")
+    assert refused(loaded, host) == [
+        "g: the loaded driver 1.20.1 and the installed release 1.21.3 differ; allow the change with "
+        "gaudi_driver_upgrade_allowed: true (it stops qwq)"
+    ]
+    assert refused(loaded, host, upgrade_allowed=True) == []
+    build = refused(live("1.21.3-9"), host, version="1.21.3-57")
+    assert build[0].startswith("g: driver packages of version 1.21.3-9 and version 1.21.3-57 differ; allow")
+    host["modules"][3].update(in_use=True, held_by="python3 (pid 2)")
+    held = ["g: card 3 is held by python3 (pid 2); end it first"]
+    assert refused(loaded, host, upgrade_allowed=True) == held
+    assert refused(live("1.21.3-9"), host, version="1.21.3-57", upgrade_allowed=True) == held
+    # Nothing is replaced where something is only missing.
+    assert refused(live(None, driver_version=None, modules=[]), host) == []
+
+
 def test_a_driver_of_other_means_is_accepted_or_refused_as_it_is() -> None:
     foreign = live(None, driver_version="1.21.3", modules=[])
     found = changes(foreign)

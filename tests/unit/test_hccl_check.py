@@ -124,3 +124,18 @@ def test_the_manuals_command_and_its_variants() -> None:
         "--nranks 16 --node_id 1 --size_range 1m 32m --test all_reduce --loop 10 --ranks_per_node 8 -no_color "
         "--custom_comm 0,1 --measure latency"
     )
+
+
+def test_what_is_measured_aside_is_judged_by_itself() -> None:
+    host = gaudi_host()
+    state = measured(host)
+    both = hccl_validation_plan(host, state, image="i", image_id="sha256:1", nodes=2, thresholds={"all-2-hosts": 20})
+    assert both["aside"] == "all-2-hosts"
+    assert [(run["name"], run["threshold"], run["last_good"]) for run in both["runs"]] == [("all-2-hosts", 20.0, None)]
+    late = hccl_validation_plan(host, state, image="i", image_id="sha256:1", options={"measure": "latency"})
+    assert late["aside"] == "latency"
+    assert [(run["name"], run["threshold"], run["last_good"]) for run in late["runs"]] == [("all", None, None)]
+    plain = hccl_validation_plan(host, state, image="i", image_id="sha256:1")
+    assert plain["aside"] == ""
+    aside = {"latency": {"runs": [{"name": "all", "device_latency_ms": 0.2271, "passed": True}]}}
+    assert "HCCL latency: 0.2271 ms" in hccl_note(plain, {**state, "aside": aside})

@@ -129,16 +129,31 @@ def test_two_hosts_together_and_a_latency(host: Any, playbook: Any, first: bool)
     if first:
         return
     nodes = ["mol-hccl-a", "mol-hccl-b"]
-    run = playbook("playbooks/validate.yml", hccl_validation_nodes=nodes, hccl_validation_thresholds={"all": 1})
+    alone = result(host)
+    absent = playbook("playbooks/validate.yml", "--limit", "mol-hccl-b", hccl_validation_nodes=nodes)
+    assert absent.status != 0
+    assert "hccl_validation_nodes: mol-hccl-a take no part in this run" in " ".join(absent.text.split())
+    run = playbook("playbooks/validate.yml", hccl_validation_nodes=nodes, hccl_validation_thresholds={"all-2-hosts": 1})
     assert run.status == 0, run.text
-    assert result(host)["runs"][0]["nw_gb_s"] == 258.259144
+    assert result(host)["aside"]["all-2-hosts"]["runs"][0]["nw_gb_s"] == 258.259144
+    slow = playbook(
+        "playbooks/validate.yml", hccl_validation_nodes=nodes, hccl_validation_thresholds={"all-2-hosts": 300}
+    )
+    assert slow.status != 0
+    assert "all-2-hosts: 258.3 GB/s is below 300 GB/s" in " ".join(slow.text.split())
     latency = playbook(
         "playbooks/validate.yml", "--limit", "mol-hccl-b", hccl_validation_options={"measure": "latency"}
     )
     assert latency.status == 0, latency.text
-    assert result(host)["runs"][0]["device_latency_ms"] == 0.2271
+    assert result(host)["aside"]["latency"]["runs"][0]["device_latency_ms"] == 0.2271
     sizes = playbook(
         "playbooks/validate.yml", "--limit", "mol-hccl-b", hccl_validation_options={"size_range": ["1m", "32m"]}
     )
     assert sizes.status == 0, sizes.text
-    assert [one["size_bytes"] for one in result(host)["runs"][0]["results"]][::5] == [2**20, 2**25]
+    sized = result(host)["aside"]["size_range"]["runs"][0]["results"]
+    assert [one["size_bytes"] for one in sized][::5] == [2**20, 2**25]
+    # None of this is the host's own measurement.
+    assert {key: result(host)[key] for key in ("time", "runs", "passed", "fingerprint")} == {
+        key: alone[key] for key in ("time", "runs", "passed", "fingerprint")
+    }
+    assert result(host)["last_good"]["all"] == alone["last_good"]["all"]
