@@ -29,12 +29,15 @@ SOURCES = {
         "branch": "main",
         "folder": "/opt/hccl_ofi_wrapper",
     },
+    "hccl_demo": {"repository": f"{HABANA}/hccl_demo", "branch": "main", "folder": "/opt/hccl_demo"},
 }
 LIBFABRIC = {
     "url": "https://github.com/ofiwg/libfabric/releases/download/v1.20.0/libfabric-1.20.0.tar.bz2",
     "sha256": "7fbbaeb0e15c7c4553c0ac5f54e4ef7aecaff8a669d4ba96fa04b0fc780b9ddc",
 }
 SOURCE = re.compile(r"(https?|git|file|ssh)://[\w.@:/~+-]+")
+# A user or a password before the host; the user alone says nothing with ssh, and may be a token with https.
+SECRET = re.compile(r"https?://.*@|\w+://[^/@]*:[^/]*@", re.IGNORECASE | re.DOTALL)
 BRANCH, COMMIT, RELEASE = re.compile(r"[\w./+-]+"), re.compile(r"[0-9a-f]{40}"), re.compile(r"\d+\.\d+\.\d+")
 NAME = re.compile(r"\w[\w./:@-]*", re.ASCII)
 KEYS = {"base", "release", "libfabric", "multimodal", "audio", *SOURCES}
@@ -51,6 +54,8 @@ INSTALL = {
     "hccl_ofi_wrapper": """\
 RUN cd {folder} && make -j && cp libhccl_ofi_wrapper.so /usr/lib/habanalabs/ && ldconfig
 """,
+    # The measurement of the links, for hosts that cannot clone it.
+    "hccl_demo": "RUN cd {folder} && make -j\n",
 }
 FABRIC = """\
 RUN curl -fsSL --output /tmp/libfabric.tar.bz2 {url} \\
@@ -70,9 +75,9 @@ def vllm_images(images: Sequence[Mapping[str, Any]], release: str = "1.21.3") ->
 
     Args:
         images: entries of ``vllm_images``. One with ``build: gaudi`` and a name without a tag is made
-            from its ``recipe``: ``release``, ``base``, ``vllm``, ``extension``, ``inc``, ``hccl_ofi_wrapper``
-            (each ``repository``, ``branch``, ``commit``, ``folder``), ``libfabric`` (``url``, ``sha256``),
-            ``multimodal``, ``audio``.
+            from its ``recipe``: ``release``, ``base``, ``vllm``, ``extension``, ``inc``, ``hccl_ofi_wrapper``,
+            ``hccl_demo`` (each ``repository``, ``branch``, ``commit``, ``folder``), ``libfabric`` (``url``,
+            ``sha256``), ``multimodal``, ``audio``.
         release: release of driver and serving image, for recipes that name none.
 
     Returns:
@@ -83,7 +88,7 @@ def vllm_images(images: Sequence[Mapping[str, Any]], release: str = "1.21.3") ->
         InputError: with the image, the key, the value and what is allowed.
     """
     if not isinstance(images, list):
-        raise InputError(f"vllm_images: {shown(images)}: must be a list of images")
+        raise InputError(f"vllm_images: {shown(_bare(images))}: must be a list of images")
     for entry in images:
         _check(entry)
     return [_built(entry, release) if entry.get("build") == "gaudi" else dict(entry) for entry in images]
@@ -92,12 +97,17 @@ def vllm_images(images: Sequence[Mapping[str, Any]], release: str = "1.21.3") ->
 def _check(entry: Any) -> None:
     """Refuse an entry that is none of an image. What only building needs is checked where it is used."""
     if not isinstance(entry, Mapping) or not entry.get("name"):
-        raise InputError(f"vllm_images: {shown(entry)}: must be a mapping with the name of an image")
+        raise InputError(f"vllm_images: {shown(_bare(entry))}: must be a mapping with the name of an image")
     if not isinstance(entry["name"], str) or not NAME.fullmatch(entry["name"]):
         raise InputError(f"vllm_images: name {shown(entry['name'])}: must be the name of an image, without blanks")
     for key, known in (("build", ("cpu", "gaudi")), ("accelerator", ("gaudi", "cpu"))):
         if entry.get(key) is not None and entry[key] not in known:
             raise _refusal(entry["name"], key, entry[key], f"must be {' or '.join(known)}")
+
+
+def _bare(value: Any) -> Any:
+    """Return an entry without its recipe, whose addresses may hold what no message is to show."""
+    return {key: part for key, part in value.items() if key != "recipe"} if isinstance(value, Mapping) else value
 
 
 def _built(entry: Mapping[str, Any], release: str) -> Entry:
@@ -106,7 +116,9 @@ def _built(entry: Mapping[str, Any], release: str) -> Entry:
         raise _refusal(alias, "name", alias, "a name without a tag: the tag says what is in a built image")
     recipe = entry.get("recipe") or {}
     if not isinstance(recipe, Mapping) or set(recipe) - KEYS:
-        raise _refusal(alias, "recipe", recipe, "a mapping of " + ", ".join(sorted(KEYS)))
+        # Keys alone: values may hold what no log is to have.
+        wrong = sorted(map(str, set(recipe) - KEYS)) if isinstance(recipe, Mapping) else recipe
+        raise _refusal(alias, "recipe", wrong, "a mapping of " + ", ".join(sorted(KEYS)))
     used = str(recipe.get("release") or release)
     text = dockerfile(alias, recipe, used)
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -127,7 +139,8 @@ def dockerfile(alias: str, recipe: Mapping[str, Any], release: str) -> str:
         if part == "vllm" or given is not None:
             source = _source(alias, part, {} if given is None else given)
             text += CHECKOUT.format(**source) + INSTALL[part].format(**source)
-    for key, lines in (("multimodal", MULTIMODAL), ("audio", AUDIO)):
+    # Sound first: vLLM's requirements bring plain Pillow back.
+    for key, lines in (("audio", AUDIO), ("multimodal", MULTIMODAL)):
         if recipe.get(key, False) is True:
             text += lines
         elif recipe.get(key, False) is not False:
@@ -175,6 +188,10 @@ def _download(alias: str, given: Any) -> dict[str, str]:
 def _checked(
     alias: str, part: str, source: Mapping[str, Any], allowed: Mapping[str, tuple[re.Pattern[str], str]]
 ) -> dict[str, str]:
+    for key in ("repository", "url"):
+        if SECRET.match(str(source.get(key))):
+            fault = "an address without user and password, which would stay in the image's history"
+            raise InputError(f"vllm_images: {alias}: recipe.{part}.{key}: must be {fault}")
     for key, (pattern, text) in allowed.items():
         if not isinstance(source.get(key), str) or not pattern.fullmatch(source[key]):
             raise _refusal(alias, f"recipe.{part}.{key}", source.get(key), text)
@@ -184,4 +201,4 @@ def _checked(
 
 
 def _refusal(alias: str, key: str, value: Any, allowed: str) -> InputError:
-    return InputError(f"vllm_images: {alias}: {key} {value!r}: {allowed}")
+    return InputError(f"vllm_images: {alias}: {key} {SECRET.sub('***@', repr(value))}: {allowed}")

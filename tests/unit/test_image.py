@@ -56,6 +56,7 @@ def test_every_part_of_the_manual_can_be_put_in() -> None:
         multimodal=True,
         audio=True,
         hccl_ofi_wrapper={"commit": COMMIT},
+        hccl_demo={"commit": COMMIT},
     )["dockerfile"]
     for part in (
         "pip install -e /opt/extension",
@@ -65,8 +66,56 @@ def test_every_part_of_the_manual_can_be_put_in() -> None:
         "./configure --prefix=/opt/libfabric --with-synapseai=/usr",
         "cp libhccl_ofi_wrapper.so /usr/lib/habanalabs/",
         "echo '7fbbaeb0",
+        "git clone --branch main https://github.com/HabanaAI/hccl_demo /opt/hccl_demo",
+        "RUN cd /opt/hccl_demo && make -j\n",
     ):
         assert part in text
+
+
+def test_nothing_brings_plain_pillow_back() -> None:
+    text = built(audio=True, multimodal=True, inc={"branch": "master", "commit": COMMIT})["dockerfile"]
+    assert text.splitlines()[-1].endswith("pillow-simd")
+
+
+SECRETS: dict[str, Any] = {
+    "password": {"vllm": {"commit": COMMIT, "repository": "https://bot:s3cret@host/vllm.git"}},
+    "token alone": {"vllm": {"commit": COMMIT, "repository": "https://s3cret@host/vllm.git"}},
+    "no commit": {"vllm": {"repository": "HTTPS://bot:s3cret@host/vllm.git"}},
+    "odd characters": {"vllm": {"commit": COMMIT, "repository": "https://bot:s3/cr@t!s3cret@host/vllm.git"}},
+    "over ssh": {"vllm": {"commit": COMMIT}, "inc": {"repository": "ssh://bot:s3cret@host/inc.git"}},
+    "download": {"vllm": {"commit": COMMIT}, "libfabric": {"url": "http://bot:s3cret@host/a.tar.bz2"}},
+    "no address": {"vllm": {"commit": COMMIT, "repository": " https://bot:s3cret@host/vllm.git"}},
+    "no mapping": {"vllm": ["https://bot:s3cret@host/vllm.git"]},
+    "unknown part": {"vllm": {"commit": COMMIT}, "vlm": {"repository": "https://bot:s3cret@host/vllm.git"}},
+}
+
+
+@pytest.mark.parametrize("recipe", SECRETS.values(), ids=SECRETS)
+def test_an_address_with_a_secret_is_refused_and_not_shown(recipe: dict[str, Any]) -> None:
+    with pytest.raises(InputError) as raised:
+        vllm_images([{"name": "x", "build": "gaudi", "recipe": recipe}])
+    with pytest.raises(InputError) as nameless:
+        vllm_images([{"build": "gaudi", "recipe": recipe}])
+    for error in (raised, nameless):
+        assert "s3c" not in str(error.value)
+        assert "s3/" not in str(error.value)
+        assert "\n" not in str(error.value)
+
+
+def test_what_the_refusal_of_a_secret_says() -> None:
+    with pytest.raises(InputError) as raised:
+        vllm_images([{"name": "x", "build": "gaudi", "recipe": SECRETS["password"]}])
+    assert str(raised.value) == (
+        "vllm_images: x: recipe.vllm.repository: must be an address without user and password, "
+        "which would stay in the image's history"
+    )
+
+
+def test_a_user_alone_is_no_secret_where_ssh_asks_for_one() -> None:
+    assert (
+        "ssh://git@host:22/vllm.git"
+        in built(vllm={"commit": COMMIT, "repository": "ssh://git@host:22/vllm.git"})["dockerfile"]
+    )
 
 
 @pytest.mark.parametrize(
