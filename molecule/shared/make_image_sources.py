@@ -26,8 +26,15 @@ from setuptools import find_packages, setup
 
 if os.environ.get("VLLM_TARGET_DEVICE") != "hpu":
     raise SystemExit("VLLM_TARGET_DEVICE must be hpu")
-extras = {"audio": ["librosa"]}
-setup(name="vllm", version="0.9.0", packages=find_packages(), scripts=["bin/vllm"], extras_require=extras)
+needs, extras = ["pillow"], {"audio": ["librosa"]}
+setup(
+    name="vllm",
+    version="0.9.0",
+    packages=find_packages(),
+    scripts=["bin/vllm"],
+    install_requires=needs,
+    extras_require=extras,
+)
 """
 INC_SETUP = """\
 import sys
@@ -38,7 +45,9 @@ if sys.argv.pop(1) != "pt":
 setup(name="neural_compressor_pt", version="3.4", py_modules=["neural_compressor_pt"])
 """
 PLAIN_SETUP = 'from setuptools import setup\nsetup(name="{name}", version="1.0", py_modules=["{module}"])\n'
-PILLOW_SETUP = """\
+# As with the real two: both bring PIL, and who comes last has it.
+PILLOW = "OWNER = '{name}'\n"
+SIMD_SETUP = """\
 import os
 from setuptools import setup
 
@@ -50,6 +59,11 @@ WRAPPER_MAKEFILE = """\
 libhccl_ofi_wrapper.so:
 \ttest -e $(LIBFABRIC_ROOT)/lib/libfabric.so
 \techo wrapper > $@
+"""
+HCCL_MAKEFILE = """\
+hccl_demo:
+\ttest -d /usr/lib/habanalabs
+\techo measurement > $@
 """
 CONFIGURE = """\
 #!/bin/sh
@@ -73,16 +87,24 @@ def main(folder: Path) -> None:
     write(inc / "setup.py", INC_SETUP)
     write(inc / "neural_compressor_pt.py", "")
     write(folder / "work" / "hccl_ofi_wrapper" / "Makefile", WRAPPER_MAKEFILE)
+    shutil.copytree(SERVING / "hccl_demo", folder / "work" / "hccl_demo", ignore=shutil.ignore_patterns("__pycache__"))
+    write(folder / "work" / "hccl_demo" / "Makefile", HCCL_MAKEFILE)
     pins = {path.name: commit(path, folder / "git") for path in sorted((folder / "work").iterdir())}
-    for name in ("librosa", "tabulate"):
-        files = {"setup.py": PLAIN_SETUP.format(name=name, module=name), f"{name}.py": ""}
-        sdist(folder / "www" / "simple" / name, f"{name}-1.0", files)
-    sdist(
-        folder / "www" / "simple" / "pillow-simd", "pillow-simd-9.5.0.post1", {"setup.py": PILLOW_SETUP, "PIL.py": ""}
-    )
+    packages(folder / "www" / "simple")
     pins["libfabric"] = libfabric(folder / "www" / "libfabric-1.20.0.tar.bz2")
     shutil.rmtree(folder / "work")
     write(folder / "pins.json", json.dumps(pins))
+
+
+def packages(index: Path) -> None:
+    """Fill the package index."""
+    for name in ("librosa", "tabulate"):
+        files = {"setup.py": PLAIN_SETUP.format(name=name, module=name), f"{name}.py": ""}
+        sdist(index / name, f"{name}-1.0", files)
+    pillow = {"setup.py": PLAIN_SETUP.format(name="pillow", module="PIL"), "PIL.py": PILLOW.format(name="pillow")}
+    sdist(index / "pillow", "pillow-1.0", pillow)
+    simd = {"setup.py": SIMD_SETUP, "PIL.py": PILLOW.format(name="pillow-simd")}
+    sdist(index / "pillow-simd", "pillow-simd-9.5.0.post1", simd)
 
 
 def write(path: Path, text: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import eventually
 
 NAME = "gaudi-serve/vllm-gaudi"
 PINS = Path(os.environ["MOLECULE_SCENARIO_DIRECTORY"]).parents[1] / ".molecule" / "image-sources" / "pins.json"
@@ -51,8 +52,11 @@ def test_every_part_is_in_it_at_its_pin(host: Any) -> None:
     ):
         assert name in listed.replace("_", "-")
     assert "pillow-simd==9.5.0.post1" in listed
-    found = inside(host, "cat $LIBFABRIC_ROOT/lib/libfabric.so /usr/lib/habanalabs/libhccl_ofi_wrapper.so")
-    assert found.split() == ["fabric", "wrapper"]
+    # Plain Pillow, which vLLM asks for, does not lie over it.
+    assert inside(host, "python -c 'import PIL; print(PIL.OWNER)'") == "pillow-simd"
+    made = "$LIBFABRIC_ROOT/lib/libfabric.so /usr/lib/habanalabs/libhccl_ofi_wrapper.so /opt/hccl_demo/hccl_demo"
+    found = inside(host, f"cat {made}")
+    assert found.split() == ["fabric", "wrapper", "measurement"]
     assert inside(host, "echo $LD_LIBRARY_PATH").startswith("/opt/libfabric/lib:")
 
 
@@ -87,3 +91,17 @@ def test_a_changed_recipe_is_another_image_and_the_old_one_stays(host: Any, play
     assert back.status == 0, back.text
     assert "Build the image" not in back.text
     assert serving(host) == old
+
+
+def test_the_links_can_be_measured_without_the_network(host: Any, playbook: Any, unit: Any) -> None:
+    nowhere = "git://127.0.0.1:9/hccl_demo.git"
+    run = playbook(
+        "playbooks/validate.yml",
+        "--limit=mol-image-a",
+        hccl_validation_drain=True,
+        hccl_validation_repository=nowhere,
+    )
+    assert run.status == 0, run.text
+    result = json.loads(host.file("/var/lib/gaudi-serve/hccl.json").content_string)
+    assert result["passed"]
+    assert eventually(lambda: bool(unit("small", "ActiveState") == "active"))
