@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from gaudi_serve.errors import InputError
 from gaudi_serve.fleet import vllm_fleet_plan
 from gaudi_serve.image import vllm_images
@@ -156,3 +159,15 @@ def test_a_model_may_name_a_built_image_without_its_tag() -> None:
     fleet = vllm_fleet_plan({"a": one}, ["a"], [])
     assert fleet["errors"] == []
     assert fleet["hosts"]["a"]["models"][0]["image"] == built()["name"]
+
+
+def test_the_examples_of_the_documentation_are_sound() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "images.md").read_text(encoding="utf-8")
+    examples = [yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)]
+    images = [image for example in examples for image in vllm_images(example.get("vllm_images", []))]
+    assert [image.get("alias") for image in images] == ["gaudi-serve/vllm-gaudi", "gaudi-serve/vllm-deepseek", None]
+    second = images[1]["dockerfile"]
+    assert second.count("--branch deepseek_r1") == 2
+    assert "/opt/vllm-fork/requirements-hpu.txt" in second
+    # One that nobody has pinned cannot be built.
+    assert f"checkout --detach {'0' * 40}" in second
