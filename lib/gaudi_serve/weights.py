@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import urllib.parse
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
 from .errors import refusal
@@ -17,6 +20,8 @@ URL = re.compile(r"(https?|ssh|file)://[^\s@]+|[\w.-]+@[\w.-]+:[^\s]+")
 # Cards whose FP8 differs from what such weights hold; Gaudi3 serves the originals.
 GAUDI2, GAUDI3 = ("HL-225", "HL-288"), ("HL-325", "HL-338")
 CONVERTED = "-G2"
+# What a token may cross in clear text: nothing but the host itself.
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 UNRECORDED = "is there without a record of what is in it"
 
 
@@ -55,16 +60,27 @@ def _extras(value: Mapping[str, Any]) -> str | None:
         return "convert: g2, or none"
     if not isinstance(value.get("calibrate", False), bool):
         return "calibrate: true or false"
-    folder = value.get("folder")
-    if folder is not None and (not isinstance(folder, str) or not FOLDER.fullmatch(folder)):
-        return "a folder that is an absolute path"
-    measurement = value.get("measurement")
-    if measurement is None:
-        return None
+    if value.get("folder") is not None and not _is_folder(value["folder"]):
+        return "a folder that is an absolute path without .."
+    return _measurement(value["measurement"]) if value.get("measurement") is not None else None
+
+
+def _measurement(measurement: Any) -> str | None:
     if not isinstance(measurement, Mapping):
         return "a measurement that is a source, such as {kind: hub, repo: owner/name}"
     told = _problem({"kind": "hub", **measurement}, KEYS | {"folder"})
-    return f"a measurement that is a source: {told}" if told else None
+    if told:
+        return f"a measurement that is a source: {told}"
+    if measurement.get("folder") is not None and not _is_folder(measurement["folder"]):
+        return "a measurement whose folder is an absolute path without .."
+    return None
+
+
+def _is_folder(value: Any) -> bool:
+    """Tell whether a value names one folder below the root, and no other than it seems to."""
+    if not isinstance(value, str) or not FOLDER.fullmatch(value):
+        return False
+    return bool(value.strip("/")) and not {".", ".."} & set(value.split("/"))
 
 
 def weights_sources(
@@ -153,7 +169,7 @@ def weights_targets(sources: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
             targets.append({**base, "step": "fetch", "target": original, "source": plain})
         if source.get("measurement"):
             given = {key: value for key, value in source["measurement"].items() if value is not None}
-            folder = given.pop("folder", f"{model['weights']}-measurement")
+            folder = given.pop("folder", f"{model['weights']}-measurement").rstrip("/")
             targets.append({**base, "step": "measure", "target": folder, "source": given})
         if source.get("calibrate"):
             told = {"kind": "calibrate", "of": plain}
@@ -179,6 +195,7 @@ def weights_refusal(
     host_name: str,
     device: str | None = None,
     giver: Mapping[str, Any] | None = None,
+    tokens: Iterable[str] = (),
 ) -> list[str]:
     """Return why weights cannot be brought to a host; empty where they can.
 
@@ -188,6 +205,7 @@ def weights_refusal(
         host_name: how messages call the host.
         device: the cards' name, such as HL-225; None on a host without cards.
         giver: as for weights_changes; with ``absent`` it takes no part in the run, and must have what is missing.
+        tokens: the kinds of sources for which there is a token.
     """
     reasons = []
     for model in sources:
@@ -198,12 +216,15 @@ def weights_refusal(
             continue
         if source.get("convert"):
             reasons += _convert_refusal(model, label, device)
+        if "git" in tokens:
+            reasons += _token_refusal(source, label)
         if source.get("calibrate") and not model.get("image"):
             reasons.append(f"{label}: source.calibrate: needs the model's image, whose script it runs")
         if source["kind"] == "path" and source["path"].rstrip("/") == model["weights"] and not giver:
             state = live["folders"].get(model["weights"]) or {}
             if not state.get("exists"):
                 reasons.append(f"{label}: source.path {model['weights']!r}: is the model's own folder, and not there")
+    reasons = reasons or _collisions(sources, host_name)
     for target in weights_targets(sources) if not reasons else []:
         state = live["folders"].get(target["target"]) or {}
         if state.get("exists") and not (state.get("manifest") or _taken(target, state)):
@@ -212,6 +233,51 @@ def weights_refusal(
                 "and no record of where they came from; move it away, or complete it"
             )
     return reasons or _not_given(sources, live, host_name, giver or {})
+
+
+def _token_refusal(source: Mapping[str, Any], label: str) -> list[str]:
+    """Return why git's token is not sent: anybody on the way could read it."""
+    reasons = []
+    for key, one in (("source", source), ("source.measurement", source.get("measurement") or {})):
+        place = urllib.parse.urlsplit(str(one.get("url"))) if one.get("kind") == "git" else None
+        if place and place.scheme == "http" and place.hostname not in LOOPBACK:
+            told = f"{label}: {key}.url {one['url']!r}: there is a model_weights_tokens.git, which goes out over https"
+            reasons.append(f"{told} only, and http shows it to anybody on the way; use https, or leave the token out")
+    return reasons
+
+
+def _collisions(sources: Sequence[Mapping[str, Any]], host_name: str) -> list[str]:
+    """Return which folders would be brought over one another."""
+    keys = {"measure": "source.measurement.folder", "calibrate": "weights (its -calibration)"}
+    wanted = []
+    for target in weights_targets(sources):
+        key = keys.get(target["step"], "source.folder" if target.get("for") else "weights")
+        wanted.append((f"model {target['name']}: {key} {target['target']!r}", target))
+    reasons = []
+    for (label, one), (other_label, other) in combinations(wanted, 2):
+        if one["target"] == other["target"] and one["source"] == other["source"]:
+            continue  # models may share what they are made from
+        if _over(one["target"], other["target"]) or _over(other["target"], one["target"]):
+            told = f"{host_name}: {label}: would hold something else, or lie inside or around {other_label}"
+            reasons.append(f"{told}; give each folder a place of its own")
+    return reasons + [
+        f"{host_name}: {label}: lies inside or around its source.path {target['source']['path']!r}; take another folder"
+        for label, target in wanted
+        if target["source"].get("path")
+        and _place(target["target"]) != _place(target["source"]["path"])
+        and (_over(target["target"], target["source"]["path"]) or _over(target["source"]["path"], target["target"]))
+    ]
+
+
+def _place(path: str) -> str:
+    """Return a path as the file system takes it, links aside."""
+    return posixpath.normpath(path).replace("//", "/")
+
+
+def _over(folder: str, other: str) -> bool:
+    """Tell whether what happens to a folder happens to another one: it is the same, or inside, or a passing one."""
+    place, inner = _place(folder), _place(other)
+    return any(inner == outer or inner.startswith(f"{outer}/") for outer in (place, f"{place}.partial", f"{place}.old"))
 
 
 def _not_given(
@@ -264,8 +330,8 @@ def weights_changes(
 
     Returns:
         ``jobs``: the steps that are due, each with ``reason``, and ``from`` (``host``, ``folder``, ``made``: not
-        fetched there) where the giver has it; ``due``; ``client``: whether one of them needs the clients of the
-        hubs; ``git``: whether one needs git-lfs.
+        fetched there) where the giver has it, these first; ``due``; ``client``: whether one of them needs the clients
+        of the hubs; ``git``: whether one needs git-lfs.
     """
     jobs = []
     for target in weights_targets(sources):
@@ -276,7 +342,8 @@ def weights_changes(
                 continue  # the original may be removed once it is converted
         if reason:
             jobs.append({**target, "reason": reason})
-    jobs = _given(jobs, giver, verify) if giver else jobs
+    # Nobody waits with a server for what comes from elsewhere; nothing that is taken needs anything that is not.
+    jobs = sorted(_given(jobs, giver, verify), key=lambda job: "from" not in job) if giver else jobs
     kinds = {job["source"]["kind"] for job in jobs if not job.get("from")}
     return {
         "jobs": jobs,

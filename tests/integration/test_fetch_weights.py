@@ -476,6 +476,56 @@ def test_git_flipped_byte_in_the_store(git_host: Host, remote: Path) -> None:
     assert not git_host.target.exists()
 
 
+def test_gits_token_is_for_the_host_of_the_address_alone(tmp_path: Path) -> None:
+    if not shutil.which("git"):
+        pytest.skip("git is not installed; make deps installs it")
+    sources = sources_module()
+
+    def given(url: str, place: str) -> str:
+        job = {"source": {"kind": "git", "url": url}, "secrets": [TOKEN], "host": "h1", "name": "qwq"}
+        git = sources.Git(job, tmp_path, lambda text: None)
+        git.folder.mkdir(parents=True, exist_ok=True)
+        place = f"url={place}\n\n"
+        real = subprocess.run
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sources.subprocess, "run", lambda *a, **k: real(*a, **k, input=place.encode()))
+            try:
+                found: str = git.git("credential", "fill").decode()
+            except (sources.Again, sources.Trouble):
+                return ""
+            return found
+
+    ours = "https://git.example.net/a/b.git"
+    assert f"password={TOKEN}" in given(ours, ours)
+    for place in (
+        "https://other.example.net/a/b.git",
+        "http://git.example.net/a/b.git",
+        "https://git.example.net:444/a",
+    ):
+        assert TOKEN not in given(ours, place), place
+    assert TOKEN not in given("http://git.example.net/a.git", "http://git.example.net/a.git")
+    assert TOKEN in given("http://127.0.0.1:9/a.git", "http://127.0.0.1:9/a.git")
+
+
+def test_git_tells_a_refusal_from_a_number(tmp_path: Path) -> None:
+    sources = sources_module()
+    job = {"source": {"kind": "git", "url": "https://h/m-401/x 403.git"}, "secrets": [], "host": "h1", "name": "qwq"}
+    git = sources.Git(job, tmp_path, lambda text: None)
+    for said in (
+        "fatal: unable to access: The requested URL returned error: 403",
+        "error: RPC failed; HTTP 401 curl 22",
+        "batch response: Client error: https://h/x from HTTP 403",
+    ):
+        with pytest.raises(sources.Trouble, match="refuses access"):
+            git.judge(said)
+    for said in (
+        "transfer closed with 403 bytes remaining to read",
+        "fetching model-401 of 4013",
+        "error: 4031 objects",
+    ):
+        git.judge(said)
+
+
 def test_git_without_such_a_revision_or_repository(git_host: Host) -> None:
     url = git_host.job["source"]["url"]
     result = git_host.run(source={"kind": "git", "url": url, "revision": "v9"})
@@ -484,6 +534,35 @@ def test_git_without_such_a_revision_or_repository(git_host: Host) -> None:
     assert result["failed"]
     assert "/nowhere.git" in result["msg"]
     assert not git_host.target.exists()
+
+
+# A script of the image
+
+
+@pytest.mark.parametrize("calibrates", [True, False])
+def test_what_docker_is_asked_for(tmp_path: Path, calibrates: bool) -> None:
+    # It says what it was given and writes nothing, with status 0, as the vendor's calibration does where it fails.
+    docker = tmp_path / "bin/docker"
+    docker.parent.mkdir()
+    docker.write_text('#!/bin/sh\n[ "$1" = rm ] || { echo "$@"; echo "proxy=$https_proxy"; echo no texts; }\n')
+    docker.chmod(0o755)
+    source = {"kind": "calibrate" if calibrates else "convert"}
+    job: dict[str, Any] = {"host": "h1", "name": "r1", "state": str(tmp_path / "state"), "source": source}
+    job |= {"target": str(tmp_path / "out"), "input": str(tmp_path), "in": "/in", "out": "/out", "weights": False}
+    job |= {"container": "c", "image": "i", "log": "x.log", "what": "the step", "command": ["bash", "x.sh"]}
+    job |= {"network": calibrates, "workdir": "/opt/vllm-fork" if calibrates else "", "options": []}
+    job["env"] = {"https_proxy": f"http://u:{TOKEN}@proxy:3128"}
+    environment = {**os.environ, "PATH": f"{docker.parent}:{os.environ['PATH']}"}
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state/x.log").write_text("of a run before\n")
+    argv = [sys.executable, PROGRAM.with_name("convert_weights")]
+    done = subprocess.run(argv, input=json.dumps(job), env=environment, capture_output=True, text=True, check=False)
+    told = json.loads(done.stdout)["msg"]
+    assert "it has written nothing: run --rm" in told and "no texts" in told
+    asked = (tmp_path / "state/x.log").read_text().splitlines()[1]
+    assert ("--network none" in asked, "--workdir /opt/vllm-fork" in asked) == (not calibrates, calibrates)
+    assert "--env https_proxy" in asked and TOKEN not in asked
+    assert TOKEN not in told and f"proxy=http://u:{TOKEN}@proxy:3128" in (tmp_path / "state/x.log").read_text()
 
 
 # A folder of the host
@@ -499,6 +578,34 @@ def test_path_is_copied_once(path_host: Host) -> None:
     assert path_host.run()["changed"] is True
     alone(path_host, path_host.folder / "nfs")
     assert path_host.run()["changed"] is False
+
+
+def test_links_out_of_a_folder_are_left_out(path_host: Host) -> None:
+    nfs, secret = path_host.folder / "nfs", path_host.folder / "secret"
+    secret.write_text("of root")
+    (nfs / "link.json").symlink_to(secret)
+    (nfs / "alias.json").symlink_to("config.json")
+    assert path_host.run()["changed"] is True
+    assert sorted(set(contents(path_host.target))) == sorted(
+        ["alias.json", "config.json", "model-1.safetensors", "model-2.safetensors", "sub/vocab.txt"]
+    )
+    log = path_host.folder / "state/fetch.log"
+    assert f"link.json is a link out of {nfs}, and left out" in log.read_text()
+    adopted = path_host.folder / "adopted"
+    adopted.mkdir()
+    (adopted / "config.json").write_text("{}")
+    (adopted / "link.json").symlink_to(secret)
+    result = path_host.run(target=str(adopted))
+    assert "taken as it is, 1 files (1 links out of it left out)" in result["msg"]
+    assert "link.json" not in json.loads((adopted / ".gaudi-serve-weights.json").read_text())["files"]
+
+
+def test_folder_of_nothing_but_links_is_refused(path_host: Host) -> None:
+    links = path_host.folder / "links"
+    links.mkdir()
+    (links / "config.json").symlink_to(path_host.folder / "nfs/config.json")
+    result = path_host.run(source={"kind": "path", "path": str(links)})
+    assert "holds links to files elsewhere only; name a folder that holds the files" in result["msg"]
 
 
 def test_path_that_is_not_mounted(path_host: Host) -> None:
@@ -530,6 +637,14 @@ def test_path_repairs_from_the_source(path_host: Host) -> None:
     os.truncate(path_host.target / "model-2.safetensors", 7)
     assert path_host.run()["fetched"] == ["model-2.safetensors"]
     alone(path_host, path_host.folder / "nfs")
+
+
+def sources_module() -> Any:
+    """Import the program's sources."""
+    sys.path.insert(0, str(PROGRAM.parent))
+    import weights_sources
+
+    return weights_sources
 
 
 def test_names_that_leave_the_folder_are_refused() -> None:

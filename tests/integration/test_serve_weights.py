@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.machinery
 import importlib.util
 import io
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -71,7 +73,7 @@ class Giver:
     def listed(self) -> dict[str, Any]:
         """Run the program that tells what is there."""
         job = {"do": "list", "host": "h0", "name": "served", "folders": [str(self.folder)]}
-        job["state"] = str(self.folder.with_name("served"))
+        job |= {"state": str(self.folder.with_name("served")), "address": "127.0.0.1", "port": 0, "idle_s": 1}
         done = subprocess.run(
             [sys.executable, SERVE], input=json.dumps(job), capture_output=True, text=True, check=False
         )
@@ -156,10 +158,10 @@ def test_broken_off_and_taken_up_again(host: Host, giver: Giver, slow: type[Slow
     assert part * total <= before < total
     give = serve_weights.Handler.give
 
-    def counted(handler: Any, place: Path, known: dict[str, Any]) -> None:
+    def counted(handler: Any, folder: Path, place: Path, known: dict[str, Any]) -> None:
         begin = handler.headers.get("Range", "bytes=0-").removeprefix("bytes=").removesuffix("-")
         sent.append(known["size"] - int(begin) if place.suffix == ".safetensors" else 0)
-        give(handler, place, known)
+        give(handler, folder, place, known)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(serve_weights.Handler, "give", counted)
@@ -255,6 +257,82 @@ def test_server_ends_by_itself(giver: Giver) -> None:
     assert not watch.is_alive()
 
 
+def test_server_waits_for_those_who_take_while_they_are_busy_with_something_else(
+    host: Host, giver: Giver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The taker waits for another run on its host; meanwhile it asks for nothing but to be waited for.
+    given = giver.serve(idle_s=1.5)
+    watch = threading.Thread(target=giver.server.end_when_idle, daemon=True)
+    watch.start()
+    state = Path(host.job["state"])
+    state.mkdir()
+    with (state / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with host.start(**given, ping_s=0.2) as process:
+            watch.join(4)
+            assert watch.is_alive() and process.poll() is None
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            assert process.wait(30) == 0
+    alone(host, giver.folder)
+    watch.join(10)
+    assert not watch.is_alive()
+
+
+def test_one_run_leaves_anothers_server_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[list[str]] = []
+    said: list[str] = []
+    monkeypatch.setattr(serve_weights, "running", lambda unit: [f"{unit}-0a1b2c3d.service"])
+    monkeypatch.setattr(serve_weights.time, "sleep", lambda seconds: None)
+    clock = iter(range(0, 100000, 20))
+    monkeypatch.setattr(serve_weights.time, "monotonic", lambda: next(clock))
+
+    def run(argv: list[str], **more: Any) -> subprocess.CompletedProcess[str]:
+        commands.append(argv)
+        return subprocess.CompletedProcess(argv, 0, "", "")
+
+    monkeypatch.setattr(serve_weights.subprocess, "run", run)
+    job = {"host": "h0", "state": str(tmp_path), "unit": "weights", "folders": [], "address": "127.0.0.1"}
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        job |= {"port": taken.getsockname()[1], "idle_s": 60, "max_s": 60}
+        for do in ("list", "start"):
+            with pytest.raises(serve_weights.Trouble, match=r"another run serves weights \(weights-0a1b2c3d.service\)"):
+                serve_weights.work({**job, "do": do}, said.append)
+        assert commands == []
+        assert said.count("another run serves weights (weights-0a1b2c3d.service); waiting for its end") == 4
+    units = {serve_weights.start(job, lambda text: None)["unit"] for _ in range(2)}
+    assert len(units) == 2 and all(unit.startswith("weights-") for unit in units)
+    assert [argv[1] for argv in commands] == [f"--unit={unit}" for unit in (c[1][7:] for c in commands)]
+    monkeypatch.setattr(serve_weights, "running", lambda unit: [])
+    with (
+        socket.create_server(("127.0.0.1", job["port"])),
+        pytest.raises(serve_weights.Trouble, match=r"see model_weights_serve_address and model_weights_serve_port"),
+    ):
+        serve_weights.start(job, lambda text: None)
+
+
+def test_link_out_of_the_folder_is_never_given(host: Host, giver: Giver) -> None:
+    secret = giver.folder.with_name("secret")
+    secret.write_text("of root")
+    (giver.folder / "link.json").symlink_to(secret)
+    (giver.folder / "alias.json").symlink_to("config.json")
+    giver.note()  # recorded by somebody who did not know
+    given = giver.serve()
+    assert "link.json" not in given["from"]["files"]
+    # And one that takes a file's place while it is given.
+    shard = giver.folder / "model-1.safetensors"
+    stat = shard.stat()
+    shard.rename(giver.folder.with_name("elsewhere"))
+    shard.symlink_to(giver.folder.with_name("elsewhere"))
+    assert serve_weights.untouched(shard, {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns})
+    assert "model-1.safetensors is not as h0 has recorded it" in host.run(**given)["msg"]
+    shard.unlink()
+    giver.folder.with_name("elsewhere").rename(shard)
+    assert host.run(**given)["changed"] is True
+    assert "link.json" not in contents(host.target)
+    assert not (host.target / "alias.json").is_symlink()
+    assert contents(host.target)["alias.json"] == contents(host.target)["config.json"]
+
+
 def test_folder_that_was_put_there_by_hand_gets_checksums_and_stays_what_it_is(host: Host, giver: Giver) -> None:
     giver.source, giver.revision = {"kind": "adopted"}, None
     giver.note(sums=False)
@@ -294,15 +372,17 @@ def test_converted_folder_without_a_record_is_not_taken_as_it_is(host: Host, giv
     assert contents(host.target) == contents(giver.folder)
 
 
-def test_too_small_a_disk_is_refused_before_anything_is_taken(tmp_path: Path, host: Host, giver: Giver) -> None:
+def test_too_small_a_disk_is_refused_before_anything_is_taken(
+    tmp_path: Path, host: Host, giver: Giver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     small = tmp_path / "small"
     small.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=17m", "tmpfs", small], check=False).returncode:
         pytest.skip("mounting a small file system needs root")
     try:
-        given, asked = giver.serve(), giver.server.last
+        given = giver.serve()
+        monkeypatch.setattr(serve_weights.Handler, "give", None)  # who asks for a file breaks it
         result = host.run(target=str(small / "QwQ-32B"), **given)
         assert f"h1: model qwq: {small}/QwQ-32B.partial needs 0.00 GiB" in result["msg"]
-        assert giver.server.last == asked
     finally:
         subprocess.run(["umount", small], check=True)

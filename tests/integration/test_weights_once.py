@@ -66,6 +66,23 @@ def test_model_that_the_host_does_not_have_comes_from_its_source(fleet: Fleet) -
     assert "b: model qwq: bring Qwen/QwQ-32B at v2 (hub)" in said
 
 
+def test_host_without_a_model_with_a_source_has_nothing_to_give(fleet: Fleet) -> None:
+    fleet.hosts["a"]["model_weights_models"] = []
+    status, said = fleet.check()
+    assert status == 0, said
+    assert "b: model qwq: bring Qwen/QwQ-32B (hub)" in said
+
+
+def test_gits_token_is_not_sent_over_an_open_line(fleet: Fleet) -> None:
+    fleet.hosts["b"] |= {"model_weights_from_host": "", "model_weights_tokens": {"git": "canary-9d2f", "hub": ""}}
+    source = {"kind": "git", "url": "http://git.example.net/a.git"}
+    fleet.hosts["b"]["model_weights_models"][0]["source"] = source
+    status, said = fleet.check("--limit", "b")
+    assert status != 0
+    assert "b: model qwq: source.url 'http://git.example.net/a.git': there is a model_weights_tokens.git" in said
+    assert "canary-9d2f" not in said
+
+
 def test_host_that_is_not_in_the_inventory(fleet: Fleet) -> None:
     fleet.hosts["b"]["model_weights_from_host"] = "c"
     status, said = fleet.check()

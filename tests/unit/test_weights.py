@@ -59,7 +59,16 @@ def steps(models: list[dict[str, Any]], folders: dict[str, Any], verify: str = "
         ({**HUB, "include": "*.json"}, "a list of file patterns as include, such as ['*.safetensors', '*.json']"),
         ({**HUB, "convert": "g3"}, "convert: g2, or none"),
         ({**HUB, "calibrate": "yes"}, "calibrate: true or false"),
-        ({**HUB, "folder": "x"}, "a folder that is an absolute path"),
+        ({**HUB, "folder": "x"}, "a folder that is an absolute path without .."),
+        ({**HUB, "folder": "/data/../etc"}, "a folder that is an absolute path without .."),
+        (
+            {**HUB, "measurement": {"repo": "a/b", "folder": "../etc"}},
+            "a measurement whose folder is an absolute path without ..",
+        ),
+        (
+            {**HUB, "measurement": {"repo": "a/b", "folder": "/data/../etc"}},
+            "a measurement whose folder is an absolute path without ..",
+        ),
         ({**HUB, "measurement": {"repo": 1}}, "a measurement that is a source: with kind hub a key repo: owner/name"),
     ],
 )
@@ -159,6 +168,69 @@ def test_conversion_on_gaudi2_is_not_refused() -> None:
         assert weights_refusal(weights_sources([R1], {}, {}), {"folders": {}}, "h1", device) == []
 
 
+TWO = {"name": "n", "weights": "/data/N", "image": "i", "source": {"kind": "hub", "repo": "a/n"}}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        ({"measurement": {"repo": "a/m", "folder": "/data/M"}}, {}, "source.measurement.folder '/data/M'"),
+        ({"measurement": {"repo": "a/m", "folder": "/data/M/sub"}}, {}, "source.measurement.folder '/data/M/sub'"),
+        ({"measurement": {"repo": "a/m", "folder": "/data//M.partial"}}, {}, "inside or around"),
+        ({"measurement": {"repo": "a/m", "folder": "/data/N"}}, {}, "model n: weights '/data/N'"),
+        ({}, {"weights": "/data/M/N"}, "model n: weights '/data/M/N'"),
+        (
+            {},
+            {"weights": "/data/N-G2", "source": {**HUB, "convert": "g2", "folder": "/data/M", "revision": "v2"}},
+            "folder",
+        ),
+        (
+            {"measurement": {"repo": "a/m", "folder": "/data/x"}},
+            {"source": {**TWO["source"], "measurement": {"repo": "a/other", "folder": "/data/x/"}}},
+            "source.measurement.folder '/data/x'",
+        ),
+        ({"kind": "path", "repo": None, "path": "/data/M/sub"}, {}, "lies inside or around its source.path"),
+        ({"kind": "path", "repo": None, "path": "/data"}, {}, "lies inside or around its source.path '/data'"),
+    ],
+)
+def test_folders_that_would_be_brought_over_one_another(
+    first: dict[str, Any], second: dict[str, Any], message: str
+) -> None:
+    source = {key: value for key, value in {**HUB, **first}.items() if value is not None}
+    model = {"name": "m", "weights": "/data/M", "image": "i", "source": source}
+    reasons = weights_refusal(weights_sources([model, {**TWO, **second}], {}, {}), {"folders": {}}, "h1")
+    assert len(reasons) == 1, reasons
+    assert reasons[0].startswith("h1: model ")
+    assert message in reasons[0]
+
+
+def test_models_may_share_what_they_are_made_from() -> None:
+    plain = {"name": "m", "weights": "/data/R1", "image": "i", "source": HUB}
+    measured = {**R1, "source": {**R1["source"], "measurement": {"repo": "a/m", "folder": "/data/x"}}}
+    other = {**TWO, "source": {**TWO["source"], "measurement": {"repo": "a/m", "folder": "/data/x"}}}
+    beside = {**TWO, "name": "o", "weights": "/data/N2", "source": {"kind": "path", "path": "/data/R1"}}
+    models = weights_sources([plain, measured, other, beside], {}, {})
+    assert weights_refusal(models, {"folders": {}}, "h1") == []
+
+
+@pytest.mark.parametrize(
+    ("url", "refused"),
+    [
+        ("http://git.example.net/a/b.git", True),
+        ("https://git.example.net/a/b.git", False),
+        ("ssh://git.example.net/a/b.git", False),
+        ("http://127.0.0.1:8000/a.git", False),
+    ],
+)
+def test_gits_token_over_an_open_line_is_refused(url: str, refused: bool) -> None:
+    fetched = weights_sources([{**R1, "source": {"kind": "git", "url": url}}], {}, {})
+    measured = sources(measurement={"kind": "git", "url": url})
+    for models, key in ((fetched, "source.url"), (measured, "source.measurement.url")):
+        reasons = weights_refusal(models, {"folders": {}}, "h1", tokens=["git", "hub"])
+        assert [f"{key} {url!r}" in reason for reason in reasons] == [True] * refused
+        assert weights_refusal(models, {"folders": {}}, "h1", tokens=["hub"]) == []
+
+
 def test_unknown_files_are_not_touched() -> None:
     state = {"exists": True, "manifest": None, "config": False}
     reasons = weights_refusal(sources(), {"folders": {"/data/M": state}}, "h1")
@@ -222,6 +294,12 @@ def test_finished_folders_come_from_a_host_that_has_them() -> None:
     changes = weights_changes(ours, {"folders": {}}, giver={"host": "a", "models": theirs, "live": None})
     assert (changes["client"], changes["git"]) == (False, False)
     assert weights_lines(changes, "h1")[0] == ("h1: model r1: take /nvme/R1-G2 from a as /data/R1-G2: it is not there")
+
+
+def test_what_is_taken_comes_before_what_is_fetched() -> None:
+    models = weights_sources([TWO, {**R1, "weights": "/data/M", "source": HUB}], {}, {})
+    taken = [("fetch", "/data/M", "/data/M"), ("fetch", "/data/N", "")]
+    assert given(models, sources()) == taken
 
 
 def test_only_a_whole_folder_from_the_same_source_is_taken() -> None:

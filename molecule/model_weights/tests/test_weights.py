@@ -56,8 +56,8 @@ def other() -> Any:
 
 def served(host: Any) -> int:
     """Return how often the server was started; assert that it does not run."""
-    assert host.run(f"systemctl is-active {UNIT}").stdout.strip() == "inactive"
-    return int(host.check_output(f"journalctl --unit={UNIT} --output=cat | grep -c ^Started"))
+    assert host.check_output(f"systemctl list-units --all --plain --no-legend '{UNIT}*'") == ""
+    return int(host.check_output(f"journalctl --unit='{UNIT}-*' --output=cat | grep -c ^Started"))
 
 
 def taken_whole(host: Any, other: Any) -> None:
@@ -113,8 +113,9 @@ def test_other_host_took_what_was_brought_once(host: Any, other: Any) -> None:
 
 def test_taken_again_from_a_host_outside_the_run_and_its_token_is_nowhere(host: Any, other: Any, playbook: Any) -> None:
     other.check_output(f"rm -r {DATA}/Copied {DATA}/FP8-G2/{SHARD}")
-    # What a run leaves behind that was cut off.
-    host.check_output(f"systemd-run --unit={UNIT} sleep 1000")
+    # What a run leaves behind that was cut off: it has the port for a while, and is waited for.
+    held = "import socket, time; s = socket.create_server(('0.0.0.0', 8873)); time.sleep(90)"
+    host.check_output(f'systemd-run --collect --unit={UNIT}-0ld python3 -c "{held}"')
     look = "while :; do cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ | tr '\\0' ' ' >>/run/seen; sleep 0.1; done 2>&-"
     for machine in (host, other):
         machine.check_output(f'systemd-run --unit=look sh -c "{look}"')
@@ -123,6 +124,7 @@ def test_taken_again_from_a_host_outside_the_run_and_its_token_is_nowhere(host: 
     assert f"repaired {DATA}/FP8-G2: 1 of 10 files" in " ".join(run.text.split())
     taken_whole(host, other)
     served(host)
+    assert "another run serves weights" in host.file("/var/lib/gaudi-serve/weights/served/serve.log").content_string
     assert not re.search(ONCE, run.text)
     for machine in (host, other):
         machine.check_output("systemctl stop look")
@@ -133,6 +135,31 @@ def test_taken_again_from_a_host_outside_the_run_and_its_token_is_nowhere(host: 
         assert machine.run(f"journalctl --output=cat | grep -E {ONCE}").stdout == ""
         places = "/var/lib/gaudi-serve /var/log /data /etc /root /tmp"
         assert machine.run(f"grep -rlaE {ONCE} {places}").stdout == ""
+
+
+def test_server_of_another_run_is_left_alone(host: Any, other: Any, playbook: Any) -> None:
+    other.check_output(f"mv {DATA}/Copied /data/Copied")
+    held = "import socket, time; s = socket.create_server(('0.0.0.0', 8873)); time.sleep(1000)"
+    host.check_output(f'systemd-run --collect --unit={UNIT}-live python3 -c "{held}"')
+    run = playbook(PLAYBOOK, "--limit", "all", __model_weights_idle=5)
+    said = " ".join(run.text.split())
+    assert run.status != 0
+    assert f"another run serves weights ({UNIT}-live.service); start again when it has ended" in said
+    assert host.check_output(f"systemctl is-active {UNIT}-live") == "active"
+    host.check_output(f"systemctl stop {UNIT}-live")
+    other.check_output(f"mv /data/Copied {DATA}/Copied")
+    served(host)
+
+
+def test_host_that_has_nothing_to_give_lets_the_others_fetch(other: Any, playbook: Any) -> None:
+    # No hub can be reached there, so what comes from its own source is a folder of its own.
+    other.check_output(f"mkdir -p /srv/own && cp -r {DATA}/Copied/. /srv/own")
+    wish = [{"name": "own", "weights": f"{DATA}/Own", "port": 30009, "source": {"kind": "path", "path": "/srv/own"}}]
+    models_of = "{{ wish if inventory_hostname == 'mol-weights-b' else [] }}"
+    run = playbook(PLAYBOOK, "--limit", "all", vllm_models=models_of, wish=wish)
+    assert run.status == 0, run.text
+    test_folder_is_whole_and_recorded(other, "Own")
+    other.check_output(f"rm -r {DATA}/Own /srv/own")
 
 
 def test_nothing_to_take_where_the_first_host_fails(host: Any, other: Any, playbook: Any) -> None:
@@ -236,6 +263,13 @@ def test_wrong_token_and_vanished_revision_end_with_a_sentence(host: Any, playbo
 
 
 def test_calibration_with_the_cards(host: Any, playbook: Any) -> None:
+    # The vendor's script ends with status 0 where it can load nothing.
+    wish = models("from-hub", calibrate=True)
+    run = playbook(PLAYBOOK, vllm_models=wish, model_weights_calibrate_endpoint="http://127.0.0.1:9")
+    assert run.status != 0
+    reason = "it has written nothing: ConnectionError: Couldn't reach 'NeelNanda/pile-10k' on the Hub"
+    assert f"the calibration ended, but: {reason}" in " ".join(run.text.split())
+    assert not host.file(f"{DATA}/FP8-G2-calibration").exists
     run = playbook(PLAYBOOK, vllm_models=models("from-hub", calibrate=True))
     assert run.status == 0, run.text
     assert host.file(f"{DATA}/FP8-G2-calibration").listdir()

@@ -103,7 +103,24 @@ def untouched(path: Path, known: dict[str, Any]) -> bool:
 
 
 def files_below(folder: Path) -> dict[str, Path]:
-    """Return the files of a model by name; neither git's nor the toolkit's own."""
+    """Return the files of a model by name; neither git's nor the toolkit's own, and no links out of the folder."""
+    return {name: path for name, path in _named(folder).items() if inside(path, folder)}
+
+
+def links_out(folder: Path) -> list[str]:
+    """Return the names that are links to files elsewhere: what such a file holds was not put into the folder."""
+    return [name for name, path in _named(folder).items() if not inside(path, folder)]
+
+
+def inside(path: Path, folder: Path) -> bool:
+    """Tell whether a file, all links followed, is one of a folder's own."""
+    try:
+        return path.resolve(strict=True).is_relative_to(folder.resolve(strict=True))
+    except (OSError, RuntimeError):
+        return False
+
+
+def _named(folder: Path) -> dict[str, Path]:
     found = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
     hidden = (".git", WORK, ".cache")
     return {name: path for name, path in found.items() if name.split("/")[0] not in hidden and name != MANIFEST}
@@ -214,8 +231,23 @@ def progress(log: Log, done: Callable[[], int], total: int, every_s: float) -> I
         thread.join()
 
 
-def run_job(work: Callable[[dict[str, Any], Log], dict[str, Any]], log_name: str) -> int:
-    """Read a job from standard input, do it, and print its result as one line of JSON."""
+def nothing_beside(job: dict[str, Any]) -> contextlib.AbstractContextManager[None]:
+    """Let nothing go on beside a job."""
+    return contextlib.nullcontext()
+
+
+def run_job(
+    work: Callable[[dict[str, Any], Log], dict[str, Any]],
+    log_name: str,
+    beside: Callable[[dict[str, Any]], contextlib.AbstractContextManager[None]] = nothing_beside,
+) -> int:
+    """Read a job from standard input, do it, and print its result as one line of JSON.
+
+    Args:
+        work: does the job.
+        log_name: file of the job's ``state`` folder.
+        beside: what goes on from the first moment to the last, also while another run is waited for.
+    """
     os.umask(0o022)
     job = json.load(sys.stdin)
     state = Path(job["state"])
@@ -223,7 +255,7 @@ def run_job(work: Callable[[dict[str, Any], Log], dict[str, Any]], log_name: str
     log = Log(state / log_name, [job.pop("token", None) or ""])
     job["secrets"] = log.secrets
     try:
-        with alone(state, log):
+        with beside(job), alone(state, log):
             result = work(job, log)
     except Trouble as problem:
         result = {"failed": True, "msg": str(problem)}

@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import http.client
 import os
+import re
 import shutil
 import subprocess
+import threading
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from weights_common import CHUNK, FULL, MANIFEST, WORK, Log, Trouble, files_below, read_manifest, safe_name
+from weights_common import (
+    CHUNK,
+    FULL,
+    MANIFEST,
+    WORK,
+    Log,
+    Trouble,
+    files_below,
+    inside,
+    links_out,
+    read_manifest,
+    safe_name,
+)
+
+# Hosts to which an open line shows a token to nobody else.
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+# How git and git-lfs tell of it; the bare number may be part of a name, or count bytes.
+DENIED = re.compile(r"\b(?:error:|status:?|http(?:/[\d.]+)?) 40[13]\b")
+PING_S = 30.0  # seconds between two words to the host that gives
 
 
 class Item(NamedTuple):
@@ -244,7 +265,9 @@ class Git(Source):
     def git(self, *words: str) -> bytes:
         """Run git with the token in its environment, where only root can read it."""
         helper = '!f() { test "$1" = get && echo "username=oauth2" && echo "password=$GAUDI_SERVE_TOKEN"; }; f'
-        settings = {"safe.directory": "*", "credential.helper": helper if self.token else ""}
+        settings = {"safe.directory": "*", "credential.helper": ""}  # the host's own helpers are not asked
+        if self.token and self.scope():
+            settings[f"credential.{self.scope()}.helper"] = helper
         environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "GIT_LFS_SKIP_SMUDGE": "1"}
         environment |= {"GAUDI_SERVE_TOKEN": self.token, "GIT_CONFIG_COUNT": str(len(settings)), "LC_ALL": "C"}
         for number, (key, value) in enumerate(settings.items()):
@@ -256,12 +279,18 @@ class Git(Source):
         self.judge(said)
         raise Again(f"git {words[0]}: {said.splitlines()[-1] if said else done.returncode}")
 
+    def scope(self) -> str:
+        """Return whom the token is for: scheme, host and port of the address, or nobody on an open line."""
+        place = urllib.parse.urlsplit(self.source["url"])
+        private = place.scheme == "https" or (place.scheme == "http" and place.hostname in LOOPBACK)
+        return f"{place.scheme}://{place.netloc}" if private else ""
+
     def judge(self, said: str) -> None:
         """Raise where trying again cannot help."""
         small, url = said.lower(), self.source["url"]
         if "no space left" in small or "quota exceeded" in small or "file too large" in small:
             raise OSError(FULL[0], "No space left on device")
-        if any(sign in small for sign in ("authentication failed", "could not read username", "403", "401")):
+        if any(sign in small for sign in ("authentication failed", "could not read username")) or DENIED.search(small):
             raise self.refused(401, url)
         if "not found" in small or "does not appear to be a git repository" in small:
             raise self.vanished(f"{url}: {said.splitlines()[-1]}")
@@ -276,15 +305,23 @@ class Folder(Source):
         if not folder.is_dir():
             raise self.vanished(f"{folder} is no folder on this host; is it mounted?")
         known = (read_manifest(folder) or {}).get("files", {})
+        outside = links_out(folder)
+        for name in outside:
+            self.log(f"{name} is a link out of {folder}, and left out")
         items = []
         for name, path in files_below(folder).items():
             if wanted(name, self.source):
                 items.append(Item(name, path.stat().st_size, known.get(name, {}).get("sha256")))
+        if outside and not items:
+            raise self.vanished(f"{folder} holds links to files elsewhere only; name a folder that holds the files")
         return None, items
 
     def fetch(self, item: Item, part: Path) -> None:
         """Copy a file, from where it broke off."""
-        with (Path(self.source["path"]) / item.name).open("rb") as origin, part.open("ab") as copy:
+        folder = Path(self.source["path"])
+        if not inside(folder / item.name, folder):
+            raise Trouble(f"{self.label}: {item.name} has left {folder}, or is a link out of it by now")
+        with (folder / item.name).open("rb") as origin, part.open("ab") as copy:
             origin.seek(copy.tell())
             shutil.copyfileobj(origin, copy, CHUNK)
             copy.flush()
@@ -335,6 +372,35 @@ class Neighbour(Source):
             raise Trouble(f"{self.label}: {name} is not as {self.host} has recorded it; run it for that host")
         if status not in (200, 206):
             raise Again(f"{self.host}: status {status}")
+
+
+@contextlib.contextmanager
+def still_here(job: dict[str, Any]) -> Iterator[None]:
+    """Tell the host that gives, as long as a job lives, that its files are still to be taken.
+
+    Folders are read and other runs waited for meanwhile, for hours where they are large.
+    """
+    end = threading.Event()
+    thread = threading.Thread(target=_ping, args=(job, end), daemon=True)
+    if job.get("from"):
+        thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+
+
+def _ping(job: dict[str, Any], end: threading.Event) -> None:
+    """Ask for nothing; what is wrong with the line, those who fetch find out."""
+    place = urllib.parse.urlsplit(job["from"]["url"])
+    headers = {"Authorization": f"Bearer {(job['secrets'] or [''])[0]}"}
+    while True:
+        line = http.client.HTTPConnection(place.hostname or "", place.port, timeout=PING_S)
+        with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(line):
+            line.request("GET", "/alive", headers=headers)
+            line.getresponse().read()
+        if end.wait(job.get("ping_s", PING_S)):
+            return
 
 
 KINDS: dict[str, type[Source]] = {"hub": Hub, "modelscope": ModelScope, "git": Git, "path": Folder}
