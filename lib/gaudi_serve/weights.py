@@ -209,21 +209,14 @@ def weights_refusal(
     """
     reasons = []
     for model in sources:
-        source, label = model["source"], f"{host_name}: model {model['name']}"
-        told = source_problem(source)
+        label = f"{host_name}: model {model['name']}"
+        told = source_problem(model["source"])
         if told:
             reasons.append(f"{label}: source: {told}")
             continue
-        if source.get("convert"):
-            reasons += _convert_refusal(model, label, device)
-        if "git" in tokens:
-            reasons += _token_refusal(source, label)
-        if source.get("calibrate") and not model.get("image"):
-            reasons.append(f"{label}: source.calibrate: needs the model's image, whose script it runs")
-        if source["kind"] == "path" and source["path"].rstrip("/") == model["weights"] and not giver:
-            state = live["folders"].get(model["weights"]) or {}
-            if not state.get("exists"):
-                reasons.append(f"{label}: source.path {model['weights']!r}: is the model's own folder, and not there")
+        reasons += _model_refusal(model, label, device, tokens)
+        if not giver:
+            reasons += _own_folder_refusal(model, live, label)
     reasons = reasons or _collisions(sources, host_name)
     for target in weights_targets(sources) if not reasons else []:
         state = live["folders"].get(target["target"]) or {}
@@ -233,6 +226,25 @@ def weights_refusal(
                 "and no record of where they came from; move it away, or complete it"
             )
     return reasons or _not_given(sources, live, host_name, giver or {})
+
+
+def _model_refusal(model: Mapping[str, Any], label: str, device: str | None, tokens: Iterable[str]) -> list[str]:
+    """Return what is wrong with a model's wish, whatever is on the host."""
+    source = model["source"]
+    reasons = _convert_refusal(model, label, device) if source.get("convert") else []
+    if "git" in tokens:
+        reasons += _token_refusal(source, label)
+    if source.get("calibrate") and not model.get("image"):
+        reasons.append(f"{label}: source.calibrate: needs the model's image, whose script it runs")
+    return reasons
+
+
+def _own_folder_refusal(model: Mapping[str, Any], live: Mapping[str, Any], label: str) -> list[str]:
+    """Return why a folder cannot be taken as it is: it is not there, and no other host has it."""
+    source, state = model["source"], live["folders"].get(model["weights"]) or {}
+    if source["kind"] != "path" or source["path"].rstrip("/") != model["weights"] or state.get("exists"):
+        return []
+    return [f"{label}: source.path {model['weights']!r}: is the model's own folder, and not there"]
 
 
 def _token_refusal(source: Mapping[str, Any], label: str) -> list[str]:
