@@ -169,7 +169,7 @@ def weights_targets(sources: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
             targets.append({**base, "step": "fetch", "target": original, "source": plain})
         if source.get("measurement"):
             given = {key: value for key, value in source["measurement"].items() if value is not None}
-            folder = given.pop("folder", f"{model['weights']}-measurement").rstrip("/")
+            folder = str(given.pop("folder", f"{model['weights']}-measurement")).rstrip("/")
             targets.append({**base, "step": "measure", "target": folder, "source": given})
         if source.get("calibrate"):
             told = {"kind": "calibrate", "of": plain}
