@@ -270,8 +270,9 @@ def test_server_waits_for_those_who_take_while_they_are_busy_with_something_else
         fcntl.flock(lock, fcntl.LOCK_EX)
         with host.start(**given, ping_s=0.2) as process:
             watch.join(4)
-            assert watch.is_alive() and process.poll() is None
+            waited = watch.is_alive() and process.poll() is None
             fcntl.flock(lock, fcntl.LOCK_UN)
+            assert waited
             assert process.wait(30) == 0
     alone(host, giver.folder)
     watch.join(10)
