@@ -407,7 +407,8 @@ def _reason(target: Mapping[str, Any], state: Mapping[str, Any], verify: str) ->
     if not state.get("exists"):
         return "is not there"
     if manifest is None:
-        return UNRECORDED
+        # What somebody has converted or calibrated by hand took hours: it is served as it is.
+        return UNRECORDED if target["step"] in ("fetch", "measure") else ""
     if manifest["source"].get("kind") != "adopted" and manifest["source"] != target["source"]:
         return "comes from another source or revision"
     if state.get("damaged"):

@@ -343,3 +343,17 @@ def test_folder_that_was_put_by_hand_on_one_host_reaches_the_others() -> None:
     giver = {"host": "a", "models": own, "live": None}
     assert weights_refusal(own, {"folders": {}}, "h1", giver=giver) == []
     assert given(own, own) == [("fetch", "/data/M", "/data/M")]
+
+
+@pytest.mark.parametrize("step", ["convert", "calibrate"])
+def test_what_was_converted_or_calibrated_by_hand_is_left_alone(step: str) -> None:
+    source = {"kind": "hub", "repo": "a/b", "convert": "g2", "calibrate": True}
+    wish = {"name": "m", "weights": "/data/m-G2", "image": "i", "source": source}
+    folders = {
+        "/data/m-G2": {"exists": True, "config": True, "manifest": None},
+        "/data/m-G2-calibration": {"exists": True, "manifest": None},
+    }
+    live = {"folders": folders, "tools": {}}
+    assert step not in {job["step"] for job in weights_changes([wish], live)["jobs"]}
+    gone = {"folders": {**folders, "/data/m-G2": {}, "/data/m-G2-calibration": {}}, "tools": {}}
+    assert step in {job["step"] for job in weights_changes([wish], gone)["jobs"]}
