@@ -232,8 +232,7 @@ def _model_refusal(model: Mapping[str, Any], label: str, device: str | None, tok
     """Return what is wrong with a model's wish, whatever is on the host."""
     source = model["source"]
     reasons = _convert_refusal(model, label, device) if source.get("convert") else []
-    if "git" in tokens:
-        reasons += _token_refusal(source, label)
+    reasons += _token_refusal(source, label, set(tokens))
     if source.get("calibrate") and not model.get("image"):
         reasons.append(f"{label}: source.calibrate: needs the model's image, whose script it runs")
     return reasons
@@ -247,14 +246,16 @@ def _own_folder_refusal(model: Mapping[str, Any], live: Mapping[str, Any], label
     return [f"{label}: source.path {model['weights']!r}: is the model's own folder, and not there"]
 
 
-def _token_refusal(source: Mapping[str, Any], label: str) -> list[str]:
-    """Return why git's token is not sent: anybody on the way could read it."""
+def _token_refusal(source: Mapping[str, Any], label: str, tokens: set[str]) -> list[str]:
+    """Return why a token is not sent: anybody on the way could read it."""
     reasons = []
     for key, one in (("source", source), ("source.measurement", source.get("measurement") or {})):
-        place = urllib.parse.urlsplit(str(one.get("url"))) if one.get("kind") == "git" else None
+        part = "url" if one.get("kind") == "git" else "endpoint"
+        place = urllib.parse.urlsplit(str(one.get(part) or "")) if one.get("kind") in tokens else None
         if place and place.scheme == "http" and place.hostname not in LOOPBACK:
-            told = f"{label}: {key}.url {one['url']!r}: there is a model_weights_tokens.git, which goes out over https"
-            reasons.append(f"{told} only, and http shows it to anybody on the way; use https, or leave the token out")
+            told = f"{label}: {key}.{part} {one[part]!r}: there is a model_weights_tokens.{one['kind']}"
+            told += ", which goes out over https only, and http shows it to anybody on the way"
+            reasons.append(f"{told}; use https, or leave the token out")
     return reasons
 
 

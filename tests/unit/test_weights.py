@@ -357,3 +357,20 @@ def test_what_was_converted_or_calibrated_by_hand_is_left_alone(step: str) -> No
     assert step not in {job["step"] for job in weights_changes([wish], live)["jobs"]}
     gone = {"folders": {**folders, "/data/m-G2": {}, "/data/m-G2-calibration": {}}, "tools": {}}
     assert step in {job["step"] for job in weights_changes([wish], gone)["jobs"]}
+
+
+@pytest.mark.parametrize("kind", ["hub", "modelscope"])
+def test_a_token_is_not_sent_to_a_mirror_that_everybody_can_listen_to(kind: str) -> None:
+    def reasons(endpoint: str, tokens: list[str]) -> list[str]:
+        source = {"kind": kind, "repo": "a/b", "endpoint": endpoint}
+        live = {"folders": {}, "tools": {}}
+        return weights_refusal([{"name": "m", "weights": "/data/m", "source": source}], live, "g", tokens=tokens)
+
+    (reason,) = reasons("http://mirror.example", [kind])
+    assert reason.startswith("g: model m: source.endpoint 'http://mirror.example': there is a model_weights_tokens")
+    for endpoint, tokens in (
+        ("http://127.0.0.1:9", [kind]),
+        ("https://mirror.example", [kind]),
+        ("http://m.example", []),
+    ):
+        assert reasons(endpoint, tokens) == []
