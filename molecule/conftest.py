@@ -16,6 +16,36 @@ import pytest
 PROJECT = Path(__file__).parents[1]
 
 
+def pytest_configure(config: Any) -> None:
+    """Make the marker known."""
+    config.addinivalue_line(
+        "markers", "on(*hosts): the hosts of the scenario that the test is about; the others have none"
+    )
+
+
+def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
+    """Leave out what is about another host, instead of passing or skipping there."""
+    kept = [item for item in items if is_about(item)]
+    # A name that no host has would take the test away in silence.
+    lost = {item.originalname for item in items} - {item.originalname for item in kept}
+    if lost:
+        raise pytest.UsageError(f"no host of the scenario is one that is named for {', '.join(sorted(lost))}")
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = kept
+
+
+def is_about(item: Any) -> bool:
+    """Tell whether a test is about the host that it would run on."""
+    marker = item.get_closest_marker("on")
+    return marker is None or host_name(item.callspec.params["_testinfra_host"]) in marker.args
+
+
+def host_name(host: Any) -> str:
+    """Return the inventory's name of a host of testinfra."""
+    name: str = host.backend.get_pytest_id().rpartition("/")[2]
+    return name
+
+
 class Run(NamedTuple):
     """What an ansible-playbook run gave."""
 

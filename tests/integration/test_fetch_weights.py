@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import json
@@ -274,15 +275,20 @@ def test_wrong_token_is_said_and_shown_nowhere(host: Host, hub: Any) -> None:
     assert not any(TOKEN.encode() in content for content in everything)
 
 
+def in_process_list(secret: str) -> bool:
+    """Tell whether a text stands in the command of any process."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if secret.encode() in path.read_bytes():
+                return True
+    return False
+
+
 def test_no_token_in_the_process_list(host: Host, hub: Any) -> None:
     hub.token, hub.rate = TOKEN, MIB
     with host.start(token=TOKEN) as process:
         host.begun(process)
-        for path in Path("/proc").glob("[0-9]*/cmdline"):
-            try:
-                assert TOKEN.encode() not in path.read_bytes()
-            except (FileNotFoundError, ProcessLookupError):
-                continue
+        assert not in_process_list(TOKEN)
         process.kill()
 
 
@@ -306,36 +312,40 @@ def test_disk_that_fills_up_leaves_nothing_under_the_name(host: Host, hub: Any) 
     alone(host, hub.root / "Qwen/QwQ-32B" / COMMIT)
 
 
+NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a file system; make test runs as root")
+
+
+@contextlib.contextmanager
+def mounted(folder: Path, size: str) -> Iterator[Path]:
+    """Mount a small file system for a while."""
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+@NEEDS_ROOT
 def test_too_small_a_disk_is_refused_before_anything_is_fetched(tmp_path: Path, hub: Any) -> None:
     host = Host(tmp_path, {"kind": "hub", "repo": "Qwen/QwQ-32B", "endpoint": hub.url})
-    small = tmp_path / "small"
-    small.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=17m", "tmpfs", small], check=False).returncode:
-        pytest.skip("mounting a small file system needs root")
-    try:
+    with mounted(tmp_path / "small", "17m") as small:
         result = host.run(target=str(small / "QwQ-32B"))
         assert result["failed"]
         assert f"h1: model qwq: {small}/QwQ-32B.partial needs 0.00 GiB" in result["msg"]
         assert "GiB free" in result["msg"]
         assert hub.sent == []
         assert not (small / "QwQ-32B").exists()
-    finally:
-        subprocess.run(["umount", small], check=True)
 
 
+@NEEDS_ROOT
 def test_conversion_is_reckoned_with(tmp_path: Path, hub: Any) -> None:
     host = Host(tmp_path, {"kind": "hub", "repo": "Qwen/QwQ-32B", "endpoint": hub.url})
-    small = tmp_path / "small"
-    small.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=19m", "tmpfs", small], check=False).returncode:
-        pytest.skip("mounting a small file system needs root")
-    try:
+    with mounted(tmp_path / "small", "19m") as small:
         target = str(small / "QwQ-32B")
         refused = host.run(target=target, converts=True, space_reason=" with its conversion")
         assert "with its conversion, its file system has" in refused["msg"]
         assert host.run(target=target)["changed"] is True
-    finally:
-        subprocess.run(["umount", small], check=True)
 
 
 def test_folder_put_there_by_hand_is_taken_as_it_is(host: Host, hub: Any) -> None:
@@ -392,7 +402,7 @@ def git(*words: str, cwd: Path) -> str:
 def remote(tmp_path: Path) -> Path:
     """Make a bare repository whose shards git-lfs keeps, and a second commit with another shard."""
     if not shutil.which("git-lfs"):
-        pytest.skip("git-lfs is not installed; make deps installs it")
+        pytest.fail("git-lfs is not installed; make deps installs it")
     bare, clone = tmp_path / "remote.git", tmp_path / "clone"
     bare.mkdir()
     git("init", "--quiet", "--bare", "-b", "main", ".", cwd=bare)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_fetch_weights import MIB, PROGRAM, Host, alone, contents, model, noise
+from test_fetch_weights import MIB, NEEDS_ROOT, PROGRAM, Host, alone, contents, in_process_list, model, mounted, noise
 
 TOKEN = "gaudi-serve-once-canary"  # noqa: S105 - a test looks for it
 SERVE = PROGRAM.with_name("serve_weights")
@@ -239,11 +239,7 @@ def test_token_is_in_no_process_list_and_no_file(host: Host, giver: Giver, slow:
     slow.rate = MIB
     with host.start(**given) as process:
         host.begun(process)
-        for path in Path("/proc").glob("[0-9]*/cmdline"):
-            try:
-                assert TOKEN.encode() not in path.read_bytes()
-            except (FileNotFoundError, ProcessLookupError):
-                continue
+        assert not in_process_list(TOKEN)
         slow.rate = 0
         assert process.wait(30) == 0
     assert not any(TOKEN.encode() in path.read_bytes() for path in host.folder.rglob("*") if path.is_file())
@@ -373,17 +369,12 @@ def test_converted_folder_without_a_record_is_not_taken_as_it_is(host: Host, giv
     assert contents(host.target) == contents(giver.folder)
 
 
+@NEEDS_ROOT
 def test_too_small_a_disk_is_refused_before_anything_is_taken(
     tmp_path: Path, host: Host, giver: Giver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = tmp_path / "small"
-    small.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=17m", "tmpfs", small], check=False).returncode:
-        pytest.skip("mounting a small file system needs root")
-    try:
+    with mounted(tmp_path / "small", "17m") as small:
         given = giver.serve()
         monkeypatch.setattr(serve_weights.Handler, "give", None)  # who asks for a file breaks it
         result = host.run(target=str(small / "QwQ-32B"), **given)
         assert f"h1: model qwq: {small}/QwQ-32B.partial needs 0.00 GiB" in result["msg"]
-    finally:
-        subprocess.run(["umount", small], check=True)

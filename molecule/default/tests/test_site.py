@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import host_name
 
 
 @pytest.fixture
 def name(host: Any) -> str:
     """Return which of the two hosts this is."""
-    text: str = host.backend.get_pytest_id().rpartition("/")[2]
-    return text
+    return host_name(host)
 
 
 def test_every_model_answers(name: str, ask: Any, unit: Any) -> None:
@@ -25,9 +25,8 @@ def test_every_model_answers(name: str, ask: Any, unit: Any) -> None:
         assert choice["finish_reason"] in ("stop", "length")
 
 
-def test_real_vllm_and_its_metrics(host: Any, name: str) -> None:
-    if name != "mol-cpu":
-        return
+@pytest.mark.on("mol-cpu")
+def test_real_vllm_and_its_metrics(host: Any) -> None:
     assert '"0.32.0' in host.check_output("curl -sS http://127.0.0.1:8000/version")
     assert "vllm:num_requests_running" in host.check_output("curl -sS http://127.0.0.1:8000/metrics")
 
@@ -37,9 +36,8 @@ def test_kernel_settings_are_live(host: Any) -> None:
     assert host.file("/proc/sys/vm/nr_hugepages").content_string.strip() == "64"
 
 
-def test_table_of_the_run_and_second_run(name: str, playbook: Any) -> None:
-    if name != "mol-gaudi":
-        return
+@pytest.mark.on("mol-gaudi")
+def test_table_of_the_run_and_second_run(playbook: Any) -> None:
     run = playbook("site.yml")
     assert run.changed_nothing, run.text
     for row in ("mol-cpu tiny cpu active", "mol-gaudi qwq-32b", "mol-gaudi qwen2.5-7b"):
@@ -47,9 +45,8 @@ def test_table_of_the_run_and_second_run(name: str, playbook: Any) -> None:
     assert "reboot required" in run.text
 
 
-def test_a_mistake_of_one_host_stops_all_before_anything_is_changed(name: str, playbook: Any) -> None:
-    if name != "mol-gaudi":
-        return
+@pytest.mark.on("mol-gaudi")
+def test_a_mistake_of_one_host_stops_all_before_anything_is_changed(playbook: Any) -> None:
     run = playbook("site.yml", gaudi_cards=7)
     text = " ".join(run.text.split())
     assert run.status != 0
@@ -61,9 +58,8 @@ def test_a_mistake_of_one_host_stops_all_before_anything_is_changed(name: str, p
     assert "mol-cpu tiny cpu active" in " ".join(alone.text.split()), alone.text
 
 
+@pytest.mark.on("mol-gaudi")
 def test_status_names_what_has_drifted_and_changes_nothing(host: Any, name: str, playbook: Any, tmp_path: Path) -> None:
-    if name != "mol-gaudi":
-        return
     path = tmp_path / "status.json"
     playbook("playbooks/status.yml", "--check", status_file=str(path))
     before = json.loads(path.read_text())
@@ -89,9 +85,8 @@ def test_status_names_what_has_drifted_and_changes_nothing(host: Any, name: str,
     assert mended.status == 0, mended.text
 
 
-def test_a_plan_from_saved_facts_is_the_plan_of_the_live_hosts(name: str, playbook: Any, tmp_path: Path) -> None:
-    if name != "mol-gaudi":
-        return
+@pytest.mark.on("mol-gaudi")
+def test_a_plan_from_saved_facts_is_the_plan_of_the_live_hosts(playbook: Any, tmp_path: Path) -> None:
     facts = tmp_path / "facts"
     live = playbook("playbooks/plan.yml", "--check", plan_save_facts_dir=str(facts), plan_file=str(tmp_path / "a"))
     assert live.status == 0, live.text

@@ -11,11 +11,8 @@ FILE = "/var/lib/gaudi-serve/hccl.json"
 STATE = "/etc/gaudi-sim/state.json"
 
 
-@pytest.fixture
-def first(host: Any) -> bool:
-    """Tell whether this is the first host; most tests need one only."""
-    name: str = host.backend.get_pytest_id().rpartition("/")[2]
-    return name == "mol-hccl-a"
+FIRST = pytest.mark.on("mol-hccl-a")
+SECOND = pytest.mark.on("mol-hccl-b")
 
 
 def result(host: Any) -> dict[str, Any]:
@@ -41,6 +38,7 @@ def test_the_first_run_has_measured(host: Any) -> None:
     assert host.run("docker inspect gaudi-serve-hccl").rc != 0
 
 
+@FIRST
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
@@ -50,11 +48,7 @@ def test_the_first_run_has_measured(host: Any) -> None:
         ("hang", "all: no end after 20 s"),
     ],
 )
-def test_a_bad_measurement_fails_with_its_reason(
-    host: Any, playbook: Any, first: bool, fault: str, message: str
-) -> None:
-    if not first:
-        return
+def test_a_bad_measurement_fails_with_its_reason(host: Any, playbook: Any, fault: str, message: str) -> None:
     simulate(host, hccl_fault=fault)
     try:
         run = playbook("playbooks/validate.yml", "--limit", "mol-hccl-a")
@@ -69,18 +63,16 @@ def test_a_bad_measurement_fails_with_its_reason(
     assert host.run("docker inspect gaudi-serve-hccl").rc != 0
 
 
-def test_what_did_not_pass_is_repeated_and_then_holds(host: Any, playbook: Any, first: bool) -> None:
-    if not first:
-        return
+@FIRST
+def test_what_did_not_pass_is_repeated_and_then_holds(host: Any, playbook: Any) -> None:
     converge = ("playbooks/validate.yml", "--limit", "mol-hccl-a", "-e", '{"hccl_validation_asked": false}')
     assert "the last measurement did not pass" in playbook(*converge).text
     assert result(host)["passed"]
     assert playbook(*converge).changed_nothing
 
 
-def test_a_port_that_is_down(host: Any, playbook: Any, first: bool) -> None:
-    if not first:
-        return
+@FIRST
+def test_a_port_that_is_down(host: Any, playbook: Any) -> None:
     cards = json.loads(host.file(STATE).content_string)["cards"]
     broken = [{**card, "links": ["DOWN", *card["links"][1:]]} if card["index"] == 3 else card for card in cards]
     simulate(host, cards=broken)
@@ -88,12 +80,12 @@ def test_a_port_that_is_down(host: Any, playbook: Any, first: bool) -> None:
         run = playbook("playbooks/validate.yml", "--limit", "mol-hccl-a")
     finally:
         simulate(host, cards=cards)
+    assert run.status != 0
     assert "is down" in run.text
 
 
-def test_gaudi2e_by_group_and_across(host: Any, playbook: Any, first: bool) -> None:
-    if not first:
-        return
+@FIRST
+def test_gaudi2e_by_group_and_across(host: Any, playbook: Any) -> None:
     simulate(host, device_name="HL-288")
     try:
         run = playbook("playbooks/validate.yml", "--limit", "mol-hccl-a")
@@ -104,9 +96,8 @@ def test_gaudi2e_by_group_and_across(host: Any, playbook: Any, first: bool) -> N
     assert names == {"quad-0": (4, None), "quad-1": (4, None), "all": (8, 15.0)}
 
 
-def test_models_are_in_the_way_unless_they_may_be_drained(host: Any, playbook: Any, first: bool, unit: Any) -> None:
-    if not first:
-        return
+@FIRST
+def test_models_are_in_the_way_unless_they_may_be_drained(host: Any, playbook: Any, unit: Any) -> None:
     assert playbook("playbooks/models.yml", "--limit", "mol-hccl-a").status == 0
     site = ("playbooks/validate.yml", "--limit", "mol-hccl-a")
     due = playbook(*site, hccl_validation_asked=False, hccl_validation_thresholds={"all": 1})
@@ -125,9 +116,8 @@ def test_models_are_in_the_way_unless_they_may_be_drained(host: Any, playbook: A
     assert playbook("playbooks/models.yml", "--limit", "mol-hccl-a", vllm_models=[]).status == 0
 
 
-def test_two_hosts_together_and_a_latency(host: Any, playbook: Any, first: bool) -> None:
-    if first:
-        return
+@SECOND
+def test_two_hosts_together_and_a_latency(host: Any, playbook: Any) -> None:
     nodes = ["mol-hccl-a", "mol-hccl-b"]
     alone = result(host)
     absent = playbook("playbooks/validate.yml", "--limit", "mol-hccl-b", hccl_validation_nodes=nodes)

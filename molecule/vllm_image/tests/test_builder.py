@@ -14,10 +14,7 @@ NAME = "gaudi-serve/vllm-gaudi"
 PINS = Path(os.environ["MOLECULE_SCENARIO_DIRECTORY"]).parents[1] / ".molecule" / "image-sources" / "pins.json"
 
 
-@pytest.fixture(autouse=True)
-def _on_the_builder(host: Any) -> None:
-    if host.check_output("hostname") != "mol-image-a":
-        pytest.skip("only one host builds")
+pytestmark = pytest.mark.on("mol-image-a")
 
 
 def tags(host: Any) -> list[str]:
