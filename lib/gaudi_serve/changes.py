@@ -65,6 +65,7 @@ def _view(launch: Mapping[str, Any], env: Mapping[str, str]) -> View:
     view.update(_options([str(part) for part in launch.get("command", [])]))
     for mount in launch.get("mounts", []):
         view[f"mount {mount['target']}"] = f"{mount['source']} {'read-only' if mount['read_only'] else 'writable'}"
+    view["root"] = "read-only" if launch.get("read_only") else "writable"
     for key in ("runtime", "cap_add", "ulimits"):
         value = launch.get(key) or "none"
         view[key] = value if isinstance(value, str) else ", ".join(map(str, value))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from .buckets import BLOCK
 from .shape import Problem, config_problems, shape_problems
 from .spec import OWN_KEYS
 from .vllm_options import OPTION_NAMES, option_names
 
 Spec = Mapping[str, Any]
 
-BLOCK = 128  # tokens of a KV-cache block
 DEEPSEEK_CARDS = 8
 PLAIN_DTYPES = ("auto", "bfloat16", "float16", "float32")
 

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
-from typing import Any
+from typing import Any, TypeGuard
 
 LONGEST_VALUE = 80  # characters of a value or line that a message shows
 DIGITS = re.compile(r"[0-9]{1,18}")
@@ -67,6 +67,22 @@ def mapping(label: str, key: str, value: Any, what: str) -> Mapping[Any, Any]:
     return value
 
 
+def is_whole(value: Any, low: int, high: int) -> TypeGuard[int]:
+    """Tell whether a value is a whole number within its limits; true and false are none."""
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def is_number(value: Any, low: float, high: float) -> TypeGuard[float]:
+    """Tell whether a value is a number within its limits; true, false and NaN are none."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high
+
+
+def near(key: Any, names: Iterable[str], most: int = 3) -> str:
+    """Return the end of a sentence that asks whether a near name was meant; empty where none is near."""
+    close = difflib.get_close_matches(str(key)[:LONGEST_VALUE], sorted(names), n=most, cutoff=0.6)
+    return f"; did you mean {' or '.join(close)}?" if close else ""
+
+
 def whole(label: str, key: str, value: Any, low: int, high: int) -> int:
     """Return a whole number, also one that is written as text.
 
@@ -74,7 +90,7 @@ def whole(label: str, key: str, value: Any, low: int, high: int) -> int:
         InputError: for anything else, true and false included, and for a number out of its limits.
     """
     number = int(value) if isinstance(value, str) and DIGITS.fullmatch(value) else value
-    if not isinstance(number, int) or isinstance(number, bool) or not low <= number <= high:
+    if not is_whole(number, low, high):
         allowed = f"a whole number from {low} to {high}"
         raise refusal(label, key, value, f"is required: {allowed}" if value is None else f"is not {allowed}")
     return number
@@ -86,8 +102,7 @@ def number(label: str, key: str, value: Any, low: float, high: float) -> float:
     Raises:
         InputError: for texts, true and false, NaN, and for a number out of its limits.
     """
-    # NaN is within no limits.
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not low <= value <= high:
+    if not is_number(value, low, high):
         allowed = f"a number from {low:g} to {high:g}"
         raise refusal(label, key, value, f"is required: {allowed}" if value is None else f"is not {allowed}")
     return value
@@ -102,8 +117,7 @@ def known(label: str, keys: Iterable[Any], allowed: Iterable[str]) -> None:
     names = sorted(allowed)
     for key in keys:
         if key not in names:
-            close = difflib.get_close_matches(str(key)[:LONGEST_VALUE], names, n=3, cutoff=0.6)
-            hint = f"; did you mean {' or '.join(close)}?" if close else f"; known are {', '.join(names)}"
+            hint = near(key, names) or f"; known are {', '.join(names)}"
             raise refusal(label, str(key)[:LONGEST_VALUE], None, f"is not a known name{hint}")
 
 

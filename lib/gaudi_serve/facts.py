@@ -9,7 +9,7 @@ from copy import copy
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .errors import InputError, known, one_line, shown
+from .errors import InputError, is_whole, known, one_line, shown
 from .hl_smi import PREFIXES
 
 Known = Mapping[str, Any]
@@ -35,7 +35,8 @@ def _text(value: Any) -> bool:
     return isinstance(value, str) and value.isprintable()
 
 
-def _flag(value: Any) -> bool:
+def is_flag(value: Any) -> bool:
+    """Tell whether a value is true or false."""
     return isinstance(value, bool)
 
 
@@ -47,15 +48,18 @@ def _mapping(value: Any) -> bool:
     return isinstance(value, Mapping) and all(isinstance(key, str) and key.isprintable() for key in value)
 
 
-def _whole(low: int, high: int) -> Check:
-    return lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+def whole(low: int, high: int) -> Check:
+    """Return what tells whether a value is a whole number within limits."""
+    return lambda value: is_whole(value, low, high)
 
 
-def _matching(pattern: str) -> Check:
+def matching(pattern: str) -> Check:
+    """Return what tells whether a value is a text of a pattern."""
     return lambda value: isinstance(value, str) and re.fullmatch(pattern, value, re.ASCII) is not None
 
 
-def _choice(*allowed: str) -> Check:
+def one_of(*allowed: str) -> Check:
+    """Return what tells whether a value is one of some texts."""
     return lambda value: isinstance(value, str) and value in allowed
 
 
@@ -86,36 +90,36 @@ def sound(value: Any, depth: int = 0) -> bool:
     return not isinstance(value, (int, float)) or -most <= value <= most
 
 
-CARDS = _every(_whole(0, 63))
+CARDS = _every(whole(0, 63))
 CARDS_ALLOWED = "must be a list of whole numbers from 0 to 63"
 DEVICES = ", ".join(f"{prefix}*" for prefix in PREFIXES)
 HOST = {
-    "accelerator": Rule(_choice("gaudi", "cpu"), "must be gaudi or cpu"),
-    "device_name": Rule(_matching(rf"({'|'.join(PREFIXES)})[\w-]*"), f"must be one of {DEVICES}", None),
+    "accelerator": Rule(one_of("gaudi", "cpu"), "must be gaudi or cpu"),
+    "device_name": Rule(matching(rf"({'|'.join(PREFIXES)})[\w-]*"), f"must be one of {DEVICES}", None),
     "driver_version": Rule(_text, "must be a text such as 1.21.3-57", None),
     "modules": Rule(_list, "must be a list of cards, such as {module_id: 0, numa_node: 0, cpus: [0-39]}", None),
     "problem": Rule(_every(_text), "must be a list of texts", None),
-    "ip": Rule(_matching(r"[\w.:%-]+"), "must be an address such as 10.0.0.1", "127.0.0.1"),
-    "interface": Rule(_matching(r"[\w.:@-]+"), "must be the name of an interface, such as eth0", "lo"),
-    "host_nics": Rule(_flag, "must be true or false, without quotes", False),
+    "ip": Rule(matching(r"[\w.:%-]+"), "must be an address such as 10.0.0.1", "127.0.0.1"),
+    "interface": Rule(matching(r"[\w.:@-]+"), "must be the name of an interface, such as eth0", "lo"),
+    "host_nics": Rule(is_flag, "must be true or false, without quotes", False),
     "services": Rule(_mapping, "must be a mapping of models that are served", {}),
     "ports": Rule(_ports, "must be a mapping of port numbers to programs", {}),
     "weights": Rule(_mapping, "must be a mapping of folders to {config, bytes}", {}),
 }
 MODULE = {
-    "module_id": Rule(_whole(0, 63), "must be a whole number from 0 to 63"),
-    "numa_node": Rule(_whole(-1, 63), "must be a whole number from -1 to 63"),
-    "index": Rule(_whole(0, 63), "must be a whole number from 0 to 63", None),
+    "module_id": Rule(whole(0, 63), "must be a whole number from 0 to 63"),
+    "numa_node": Rule(whole(-1, 63), "must be a whole number from -1 to 63"),
+    "index": Rule(whole(0, 63), "must be a whole number from 0 to 63", None),
     "cpus": Rule(_every(_cores), "must be a list of ranges of cores, such as 0-39", []),
-    "in_use": Rule(_flag, "must be true or false, without quotes", False),
+    "in_use": Rule(is_flag, "must be true or false, without quotes", False),
     "held_by": Rule(_text, "must be a text of one line", None),
 }
 SERVICE = {
     "module_ids": Rule(CARDS, CARDS_ALLOWED, []),
-    "port": Rule(_whole(1, 65535), "must be a whole number from 1 to 65535", None),
+    "port": Rule(whole(1, 65535), "must be a whole number from 1 to 65535", None),
     "digest": Rule(_text, "must be a text of one line", None),
-    "active": Rule(_flag, "must be true or false, without quotes", False),
-    "holds": Rule(_flag, "must be true or false, without quotes", False),
+    "active": Rule(is_flag, "must be true or false, without quotes", False),
+    "holds": Rule(is_flag, "must be true or false, without quotes", False),
     "launch": Rule(_mapping, "must be a mapping of image, command, mounts and the like", {}),
     "env": Rule(_mapping, "must be a mapping of variables", {}),
 }
@@ -127,7 +131,7 @@ LAUNCH = {
 MOUNT = {
     "source": Rule(_text, "must be a path"),
     "target": Rule(_text, "must be a path"),
-    "read_only": Rule(_flag, "must be true or false, without quotes"),
+    "read_only": Rule(is_flag, "must be true or false, without quotes"),
 }
 WEIGHTS = {
     "config": Rule(
@@ -135,7 +139,7 @@ WEIGHTS = {
         "must be a model's config.json, with numbers below 10^15",
         {},
     ),
-    "bytes": Rule(_whole(0, 10**14), "must be a whole number of bytes, from 0 to 10^14"),
+    "bytes": Rule(whole(0, 10**14), "must be a whole number of bytes, from 0 to 10^14"),
 }
 # What gaudi_facts reads besides; planning does not.
 HOST_BESIDE = ("memory_mib",)
@@ -159,13 +163,13 @@ VARIABLES = {
     "preflight_catalog": Rule(
         lambda value: _mapping(value) and all(map(_mapping, value.values())), "must be a mapping of catalog entries", {}
     ),
-    "gaudi_accelerator": Rule(_choice("auto", "gaudi", "cpu"), "must be auto, gaudi or cpu", "auto"),
+    "gaudi_accelerator": Rule(one_of("auto", "gaudi", "cpu"), "must be auto, gaudi or cpu", "auto"),
     "gaudi_cards": Rule(
-        lambda value: _whole(0, MOST_CARDS)(value) or (_matching(r"\d{1,2}")(value) and int(value) <= MOST_CARDS),
+        lambda value: whole(0, MOST_CARDS)(value) or (matching(r"\d{1,2}")(value) and int(value) <= MOST_CARDS),
         f"must be the number of cards that the host must have, a whole one up to {MOST_CARDS}; 0 for any",
         0,
     ),
-    "gaudi_release": Rule(_matching(r"\d+\.\d+\.\d+[\w.+-]*"), "must be a quoted release such as '1.21.3'", "1.21.3"),
+    "gaudi_release": Rule(matching(r"\d+\.\d+\.\d+[\w.+-]*"), "must be a quoted release such as '1.21.3'", "1.21.3"),
     # -e gives texts.
     "gaudi_host_nics": Rule(
         lambda value: str(value).lower() in ("true", "yes", "on", "1", "false", "no", "off", "0"),

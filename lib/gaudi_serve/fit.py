@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .buckets import BLOCK
 from .hl_smi import device_family
 from .memory import GIB, MOST_CARDS, hpu_memory, kv_bytes_per_token
 from .placement import QUAD
 from .shape import memory_names, splits
 
-BLOCK = 128  # tokens of a KV-cache block
 CARDS = (2, 4, 8)  # numbers of cards that are worth a suggestion
 GENERATION = {"HL-225": "GAUDI2", "HL-288": "GAUDI2", "HL-325": "GAUDI3", "HL-338": "GAUDI3"}
 # Driver and firmware keep 1.4 to 2 GiB of a card; the profile run of an 8B model took 0.5 GiB.

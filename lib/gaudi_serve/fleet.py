@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from .catalog import Catalog, catalog_folder
 from .changes import vllm_plan_changes
-from .errors import InputError, one_line, plain, shown
+from .errors import InputError, near, one_line, plain, shown
 from .facts import FACTS, INSTEAD, checked_facts, checked_variables, rendered, saved_facts
 from .image import vllm_images
 from .plan import vllm_plan
@@ -122,11 +121,9 @@ def _secret_warnings(name: str, secrets: Any, models: Sequence[Any]) -> list[str
     lacking = [model for model in named if model not in secrets]
     warnings = []
     for key in secrets:
-        near = difflib.get_close_matches(str(key), lacking, n=1, cutoff=0.6) if key not in named else []
-        if near:
-            warnings.append(
-                f"{name}: vllm_secrets: {shown(str(key))} is no model of this host; did you mean {near[0]}?"
-            )
+        hint = near(key, lacking, 1) if key not in named else ""
+        if hint:
+            warnings.append(f"{name}: vllm_secrets: {shown(str(key))} is no model of this host{hint}")
     return warnings
 
 

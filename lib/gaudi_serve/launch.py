@@ -10,14 +10,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from .buckets import DIMENSIONS, bucket_range, bucket_rows, refuse_wide
+from .buckets import BLOCK, DIMENSIONS, bucket_range, bucket_rows, refuse_wide
 from .errors import InputError, mapping, refusal, whole
 from .hl_smi import LARGEST_NUMBER, device_family, is_cpu_range
 from .vllm_options import OPTION_NAMES
 from .warmup import coverage_warnings
 
 CHECKOUT = "/opt/vllm-fork"
-BLOCK = 128  # tokens of a KV-cache block
 Launch = dict[str, Any]
 
 FP32_SOFTMAX_OFF = (

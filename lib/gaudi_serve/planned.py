@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from .buckets import BLOCK
 from .checks import bytes_here, model_config, weight_bytes
 from .fit import GENERATION, plan_memory, quantised_at_load
 from .hl_smi import device_family
@@ -15,16 +16,20 @@ from .memory import DEVICE_GIB, GIB, MOST_CARDS
 from .placement import disjoint_cores, own_cards
 from .shape import layers, longest_context, memory_names
 from .spec import OWN_KEYS
-from .warmup import BLOCK, bucket_counts, likely_layers, warmup_seconds
+from .warmup import bucket_counts, likely_layers, warmup_seconds
 
 Model = dict[str, Any]
 
-# The manual's container settings (its sections 1.2.1 and 3.1.1).
+# The manual's container settings (its sections 1.2.1 and 3.1.1). All other capabilities are dropped, but for the one
+# by which root in the container reads weights and writes caches that belong to another user.
+FOREIGN_FILES = "DAC_OVERRIDE"
 CAPABILITIES = {
     "aice_1_21": ["SYS_NICE"],
     "deepseek_r1": ["SYS_NICE", "SYS_PTRACE", "IPC_LOCK"],
     "vllm": ["SYS_NICE"],
 }
+PRIVILEGED_PORTS = 1024
+HANG_TIMEOUT_S = 600  # a server under full load may keep /health waiting for minutes
 ULIMITS = {"aice_1_21": [], "deepseek_r1": ["memlock=-1:-1"], "vllm": []}
 # Options of vLLM that a profile's own rules turn into something else.
 CONSUMED = {"deepseek_r1": {"quantization", "max_num_prefill_seqs"}}
@@ -62,7 +67,8 @@ def planned_model(spec: Model, host: Mapping[str, Any], cards: list[int], releas
         "args": _arguments(launch, spec),
         "numactl": numactl,
         "runtime": "habana" if cards else None,
-        "cap_add": CAPABILITIES[spec["launch_profile"]],
+        "cap_add": _capabilities(spec),
+        "read_only": spec.get("read_only", True),
         "ulimits": list(spec.get("ulimits", ULIMITS[spec["launch_profile"]])),
         "mounts": _mounts(spec, cache),
     }
@@ -87,6 +93,11 @@ def _wish(spec: Model) -> Model:
         **fp8,
         "smoke": spec.get("smoke") or SMOKE_OF_TASK.get(str(spec.get("task")), ["text"]),
     }
+
+
+def _capabilities(spec: Model) -> list[str]:
+    named = {FOREIGN_FILES, *CAPABILITIES[spec["launch_profile"]], *spec.get("cap_add", [])}
+    return sorted(named | ({"NET_BIND_SERVICE"} if spec["port"] < PRIVILEGED_PORTS else set()))
 
 
 def _environment(launch: Launch, spec: Model, cards: list[int]) -> dict[str, str]:
@@ -168,7 +179,8 @@ def _cost(spec: Model, host: Mapping[str, Any], model: Model) -> Model:
     known: Model = {"weights_gib": round(share, 1), "device_gib": device}
     known |= {"memory": memory, **_warmup(spec, model, memory, layers(config) or likely_layers(size / 2 or 8e9))}
     seconds = spec["warmup_budget_minutes"] * 15 if known["warmup_s"] is None else known["warmup_s"]
-    return {**known, "start_timeout_s": spec.get("start_timeout_s") or start_timeout(seconds, size)}
+    known["start_timeout_s"] = spec.get("start_timeout_s") or start_timeout(seconds, size)
+    return {**known, "hang_timeout_s": spec.get("hang_timeout_s", HANG_TIMEOUT_S)}
 
 
 def _warmup(spec: Model, model: Model, memory: Mapping[str, Any] | None, depth: float) -> Model:
@@ -260,6 +272,7 @@ def digest(model: Mapping[str, Any]) -> str:
         "numactl",
         "runtime",
         "cap_add",
+        "read_only",
         "ulimits",
         "mounts",
         "module_ids",

@@ -38,13 +38,17 @@ def _notes(known: Mapping[str, Any]) -> list[str]:
     return notes
 
 
-def _cells(model: Mapping[str, Any], unit: Mapping[str, Any], address: str) -> list[str]:
-    # A server on all addresses is reached at the host's.
+def endpoint(model: Mapping[str, Any], address: str) -> str:
+    """Return the URL of a model; a server on all addresses is reached at the host's."""
     where = address if model["host"] in EVERYWHERE else model["host"]
+    return f"http://[{where}]:{model['port']}/v1" if ":" in where else f"http://{where}:{model['port']}/v1"
+
+
+def _cells(model: Mapping[str, Any], unit: Mapping[str, Any], address: str) -> list[str]:
     first = (unit.get("smoke") or {}).get("first_token_s")
     return [
         ",".join(map(str, model["module_ids"])) or "cpu",
         unit.get("state", "not there"),
-        f"http://{where}:{model['port']}/v1",
+        endpoint(model, address),
         f"{first * 1000:.0f} ms" if first is not None else "-",
     ]

@@ -18,8 +18,8 @@ LAUNCHERS = {
     "vllm": ["vllm", "serve"],
 }
 LAUNCH_KEYS = (
-    *("name", "image", "host", "port", "module_ids", "runtime", "cap_add", "ulimits", "mounts"),
-    *("start_timeout_s", "digest"),
+    *("name", "image", "host", "port", "module_ids", "runtime", "cap_add", "read_only", "ulimits", "mounts"),
+    *("start_timeout_s", "hang_timeout_s", "digest"),
 )
 
 

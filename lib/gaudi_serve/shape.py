@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .errors import shown
+from .errors import is_number, is_whole, shown
 
 Config = Mapping[str, Any]
 Problem = tuple[str, Any, str]
@@ -18,6 +18,7 @@ NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
 # Rope scalings that stretch max_position_embeddings itself; the others say the stretched length there.
 STRETCHING = ("linear", "dynamic", "yarn")
 MOST_CARDS = 16
+LARGEST = 10**15
 MOST_FACTOR = 10_000  # of a rope scaling; infinity is a number too
 # Numbers of a config.json that planning counts with.
 FIGURES = (
@@ -44,7 +45,7 @@ def text_config(config: Config) -> Config:
 def _whole(config: Config, key: str) -> int | None:
     """Return a number of a config.json, or None where it is missing or no whole number above 0."""
     value = config.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+    return value if is_whole(value, 1, LARGEST) else None
 
 
 def config_problems(config: Config) -> list[str]:
@@ -62,8 +63,7 @@ def config_problems(config: Config) -> list[str]:
     if rope is not None and not isinstance(rope, Mapping):
         found.append(f"rope_scaling {shown(rope)} must be a mapping")
     factor = rope.get("factor") if isinstance(rope, Mapping) else None
-    numeric = isinstance(factor, (int, float)) and not isinstance(factor, bool) and 0 < factor < MOST_FACTOR
-    if factor is not None and not numeric:
+    if factor is not None and not (is_number(factor, 0, MOST_FACTOR) and factor):
         found.append(f"rope_scaling.factor {shown(factor)} must be a number above 0")
     return found
 

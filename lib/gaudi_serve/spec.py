@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .errors import LONGEST_VALUE, plain, shown
-from .facts import sound
+from .errors import LONGEST_VALUE, is_number, near, plain, shown
+from .facts import is_flag, matching, one_of, sound, whole
 from .launch import PROFILES, label
 from .vllm_options import OPTION_NAMES
 from .weights import source_problem
@@ -31,28 +30,28 @@ Finding = tuple[str, Any, str]  # key, value, what is allowed
 Check = Callable[[Any], str | None]
 
 
-def _whole(low: int, high: int, unit: str = "") -> Check:
-    def check(value: Any) -> str | None:
-        fits = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
-        return None if fits else f"must be a whole number from {low} to {high}{unit and ' ' + unit}"
+def _rule(good: Callable[[Any], bool], allowed: str) -> Check:
+    return lambda value: None if good(value) else allowed
 
-    return check
+
+def _whole(low: int, high: int, unit: str = "") -> Check:
+    return _rule(whole(low, high), f"must be a whole number from {low} to {high}{unit and ' ' + unit}")
 
 
 def _number(low: float, high: float, unit: str = "") -> Check:
-    def check(value: Any) -> str | None:
-        fits = isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high
-        return None if fits else f"must be a number from {low:g} to {high:g}{unit and ' ' + unit}"
-
-    return check
+    allowed = f"must be a number from {low:g} to {high:g}{unit and ' ' + unit}"
+    return _rule(lambda value: is_number(value, low, high), allowed)
 
 
 def _choice(*allowed: str) -> Check:
-    return lambda value: None if isinstance(value, str) and value in allowed else "must be one of " + ", ".join(allowed)
+    return _rule(one_of(*allowed), "must be one of " + ", ".join(allowed))
 
 
-def _flag(value: Any) -> str | None:
-    return None if isinstance(value, bool) else "must be true or false, without quotes"
+def _matching(pattern: str, allowed: str) -> Check:
+    return _rule(matching(pattern), allowed)
+
+
+FLAG = "must be true or false, without quotes"
 
 
 def _span(value: Any) -> str | None:
@@ -64,13 +63,6 @@ def _span(value: Any) -> str | None:
 def _line(value: Any) -> str | None:
     fits = isinstance(value, str) and value.strip() == value and value and value.isprintable()
     return None if fits else "must be a text of one line, without blanks around it"
-
-
-def _matching(pattern: str, allowed: str) -> Check:
-    def check(value: Any) -> str | None:
-        return None if isinstance(value, str) and re.fullmatch(pattern, value, re.ASCII) else allowed
-
-    return check
 
 
 def _path(value: Any) -> str | None:
@@ -141,6 +133,14 @@ def _ulimits(value: Any) -> str | None:
     return None if good else "must be a list of Docker's ulimits, such as memlock=-1:-1"
 
 
+def _capabilities(value: Any) -> str | None:
+    good = isinstance(value, list) and all(
+        isinstance(item, str) and re.fullmatch("[A-Z][A-Z_]+", item) and item != "ALL" and not item.startswith("CAP_")
+        for item in value
+    )
+    return None if good else "must be a list of capabilities without CAP_, such as [IPC_LOCK]; ALL is none"
+
+
 def _smoke(value: Any) -> str | None:
     good = isinstance(value, list) and value and all(kind in SMOKE_KINDS for kind in value)
     return None if good else "must be a list of " + ", ".join(SMOKE_KINDS)
@@ -183,16 +183,19 @@ CHECKS: dict[str, Check] = {
     "num_scheduler_steps": _whole(1, 1024),
     "reduce_warmup": _reduce,
     "recipe_cache_path": _path,
-    "recipe_cache_exact": _flag,
-    "skip_warmup": _flag,
-    "zero_padding": _flag,
-    "fused_sdpa": _flag,
+    "recipe_cache_exact": _rule(is_flag, FLAG),
+    "skip_warmup": _rule(is_flag, FLAG),
+    "zero_padding": _rule(is_flag, FLAG),
+    "fused_sdpa": _rule(is_flag, FLAG),
     "served_model_name": _line,
     "smoke": _smoke,
     "ulimits": _ulimits,
+    "cap_add": _capabilities,
+    "read_only": _rule(is_flag, FLAG),
     "env": _environment,
     "mounts": _mounts,
     "start_timeout_s": _whole(1, 604800, "seconds"),
+    "hang_timeout_s": _whole(0, 604800, "seconds"),
     "warmup_budget_minutes": _whole(1, 100_000, "minutes"),
     "config": _config,
     "source": source_problem,
@@ -237,7 +240,8 @@ def findings(spec: Any) -> list[Finding]:
         elif key in SECRET_OPTIONS:
             found.append((key, "(hidden)", f"not here: a secret belongs in vllm_secrets as {SECRET_OPTIONS[key]}"))
         elif key not in OPTION_NAMES:
-            found.append((str(key), value, _near(str(key))))
+            hint = near(key, OWN_KEYS | OPTION_NAMES)
+            found.append((str(key), value, f"is neither a key of this toolkit nor an option of vLLM{hint}"))
         elif allowed := _option(str(key), value):
             found.append((key, value, allowed))
     return found
@@ -249,22 +253,16 @@ def _option(key: str, value: Any) -> str | None:
         return None if value is None else OPTION_CHECKS[key](value)
     flag = key.startswith(("enable_", "disable_")) and key != "disable_access_log_for_endpoints"
     if flag and not isinstance(value, bool) and value is not None:
-        return "must be true or false, without quotes"
+        return FLAG
     if isinstance(value, str):
         if value.lower() in ("true", "false", "yes", "no"):
-            return "must be true or false, without quotes"
+            return FLAG
         return None if value.isprintable() else "must be a text of one line"
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
         return "must be texts, numbers, true or false, and lists and mappings of them (quote dates)"
     return None
-
-
-def _near(key: str) -> str:
-    close = difflib.get_close_matches(key, sorted(OWN_KEYS | OPTION_NAMES), n=3, cutoff=0.6)
-    hint = f"; did you mean {' or '.join(close)}?" if close else ""
-    return f"is neither a key of this toolkit nor an option of vLLM{hint}"
 
 
 def finding_error(host: str, spec: Any, key: str, value: Any, allowed: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .smoke import EVERYWHERE
+from .report import endpoint
 from .table import table
 
 Known = Mapping[str, Any]
@@ -80,7 +80,6 @@ def _model(model: Known, known: Known) -> dict[str, Any]:
     name = model["name"]
     unit = known["gaudi_services"]["units"].get(name, {})
     problem = known["vllm_service_health"].get(name)
-    address = str(known["gaudi_host"]["ip"]) if model["host"] in EVERYWHERE else model["host"]
     return {
         "name": name,
         "wanted": model["state"],
@@ -90,7 +89,7 @@ def _model(model: Known, known: Known) -> dict[str, Any]:
         "answers": problem == "",
         "problem": problem or "",
         "module_ids": model["module_ids"],
-        "url": f"http://{address}:{model['port']}/v1",
+        "url": endpoint(model, str(known["gaudi_host"]["ip"])),
     }
 
 

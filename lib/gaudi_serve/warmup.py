@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from .buckets import DIMENSIONS, bucket_range, bucket_values, hpu_buckets, padded
-
-BLOCK = 128  # tokens of a KV-cache block
+from .buckets import BLOCK, DIMENSIONS, bucket_range, bucket_values, hpu_buckets, padded
 
 # Measured: 72 graphs of an 8B model (32 layers, bfloat16, one card) in 49 s.
 GRAPH_SECONDS, GRAPH_LAYERS = 49 / 72, 32

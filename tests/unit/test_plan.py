@@ -105,7 +105,7 @@ def test_fp8_profile_takes_the_whole_box_with_the_manuals_limits() -> None:
     assert plan["errors"] == []
     (one,) = plan["models"]
     assert one["module_ids"] == list(range(8))
-    assert one["cap_add"] == ["SYS_NICE", "SYS_PTRACE", "IPC_LOCK"]
+    assert one["cap_add"] == ["DAC_OVERRIDE", "IPC_LOCK", "SYS_NICE", "SYS_PTRACE"]
     assert one["ulimits"] == ["memlock=-1:-1"]
     assert "--quantization" not in one["args"]
     assert (one["host"], one["port"]) == ("127.0.0.1", 8688)

@@ -65,6 +65,9 @@ def test_container_gets_the_manuals_options_its_cards_and_nothing_more(one: Any)
         "--env HABANA_VISIBLE_DEVICES=6,7",
         "--mount type=bind,source=/data/QwQ-32B,target=/data/QwQ-32B,readonly",
         "--security-opt no-new-privileges",
+        "--cap-drop ALL",
+        "--cap-add DAC_OVERRIDE",
+        "--read-only --tmpfs /tmp:exec,mode=1777",
     ):
         assert wanted in text
     assert "/data/cache/qwq/1.21.3-bfloat16-HL-225:rw" in text
@@ -134,3 +137,59 @@ def test_cards_are_resolved_from_the_modules(
     one.stopping.set()
     with pytest.raises(supervisor.Trouble, match=r"waiting for cards \[7\]"):
         one.cards()
+
+
+def test_root_that_may_be_written_to(one: Any) -> None:
+    one.launch["read_only"] = False
+    assert not {"--read-only", "--tmpfs"} & set(one.options([0]))
+
+
+def test_hint_for_a_server_that_wants_to_write_to_its_root_is_given_once(
+    one: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):
+        one.hint("OSError: [Errno 30] Read-only file system: '/opt/cache'")
+    assert capsys.readouterr().out.count("read_only: false in the model") == 1
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        """Return the made-up time."""
+        return self.now
+
+
+def test_server_that_is_silent_for_too_long_is_given_up_and_one_that_comes_back_is_not(
+    supervisor: ModuleType, one: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    clock = Clock()
+    said: list[dict[str, Any]] = []
+    monkeypatch.setattr(supervisor, "time", clock)
+    monkeypatch.setattr(supervisor, "notify", lambda **fields: said.append(fields))
+    backoff = supervisor.Backoff(tmp_path, "a")
+    one.answered(backoff)
+    assert said[-1]["READY"] == 1
+    for clock.now in (1000.0, 1599.0):
+        one.judge_silence()
+    assert said[-1] == {"STATUS": "has not answered /health for 599 s"}
+    one.answered(backoff)
+    assert said[-1]["STATUS"].startswith("serving on")
+    for clock.now in (2000.0, 2599.0):
+        one.judge_silence()
+    clock.now = 2600.0
+    with pytest.raises(supervisor.Trouble, match=r"not answered /health for 600 s \(hang_timeout_s 600\)"):
+        one.judge_silence()
+
+
+def test_silence_without_a_limit_is_only_told(
+    supervisor: ModuleType, one: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(supervisor, "time", clock)
+    one.path.write_text(json.dumps({**one.launch, "hang_timeout_s": 0}), encoding="utf-8")
+    one.judge_silence()
+    clock.now += 10**6
+    one.judge_silence()
