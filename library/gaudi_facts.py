@@ -43,6 +43,9 @@ ansible_facts:
   returned: always
   type: dict
   contains:
+    gaudi_observed_at:
+      description: When the host was looked at, in seconds since its boot.
+      type: float
     gaudi_system:
       description: Operating system, kernel, memory (KiB), accelerator (gaudi or cpu).
       type: dict
@@ -80,6 +83,7 @@ from ansible.module_utils.gaudi_serve import (
     observe_tuning,
     observe_weights,
 )
+from ansible.module_utils.gaudi_serve.run import since_boot
 
 SUBSETS = ("system", "tuning", "runtime", "services", "hccl", "host")
 # Read where they are asked for: every card for its ports, folders of one role.
@@ -116,7 +120,8 @@ def main() -> None:
         supports_check_mode=True,
     )
     gather = module.params["gather"]
-    facts: dict[str, Any] = {}
+    # Before the first look: what changes meanwhile counts as changed afterwards.
+    facts: dict[str, Any] = {"gaudi_observed_at": since_boot()}
     if "system" in gather or "host" in gather:
         facts["gaudi_system"] = observe_host.system()
     if "tuning" in gather:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,3 +55,8 @@ def write_json(path: str | Path, content: Any) -> None:
     beside.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     beside.chmod(0o640)
     beside.replace(target)
+
+
+def since_boot() -> float:
+    """Return the seconds since the boot of this machine; no change of the clock moves them."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

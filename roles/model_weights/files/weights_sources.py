@@ -14,6 +14,7 @@ import urllib.parse
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.request import getproxies_environment, proxy_bypass_environment
 
 from weights_common import (
     CHUNK,
@@ -62,6 +63,7 @@ class Source:
 
     workers = 4
     says = "the source says it is"
+    endpoint = ""  # of sources that are reached by HTTP
 
     def __init__(self, job: dict[str, Any], partial: Path, log: Log) -> None:
         self.source, self.partial, self.log = job["source"], partial, log
@@ -81,6 +83,17 @@ class Source:
         said = "with the token that was given" if self.token else "and no token was given"
         key = f"model_weights_tokens.{self.source['kind']}"
         return Trouble(f"{self.label}: {what} refuses access ({status}) {said}; see {key}")
+
+    def unreached(self, problem: Exception) -> Again:
+        """What to raise when the hub, or the proxy before it, does not answer; a full disk is raised as it is."""
+        if isinstance(problem, OSError) and problem.errno in FULL:
+            raise problem
+        there = urllib.parse.urlsplit(self.endpoint)
+        name = there.hostname or ""
+        proxy = "" if proxy_bypass_environment(name) else getproxies_environment().get(there.scheme, "")
+        # Never the whole of it: it may carry a password.
+        way = f" by the proxy on {urllib.parse.urlsplit(proxy).netloc.rpartition('@')[2]}" if proxy else ""
+        return Again(f"{there.scheme}://{name}{way}: {type(problem).__name__}: {problem}")
 
     def vanished(self, what: str) -> Trouble:
         """Return the sentence for what the source does not have, or no longer."""
@@ -146,13 +159,9 @@ class Hub(Source):
             if status in (404, 410):
                 raise self.vanished(f"{self.endpoint} has no {repo}, or not this file of it ({status})") from None
             raise Again(f"{self.endpoint}: status {status}") from None
-        except OSError as problem:
-            if problem.errno in FULL:
-                raise
-            raise Again(f"{type(problem).__name__}: {problem}") from None
         except Exception as problem:
             # The client's own network errors, whatever library it speaks HTTP with.
-            raise Again(f"{type(problem).__name__}: {problem}") from None
+            raise self.unreached(problem) from None
 
 
 class ModelScope(Source):
@@ -197,9 +206,7 @@ class ModelScope(Source):
         except errors.NotExistError:
             raise self.vanished(f"{self.endpoint} has no {repo} with a revision {self.revision}") from None
         except Exception as problem:
-            if isinstance(problem, OSError) and problem.errno in FULL:
-                raise
-            raise Again(f"{type(problem).__name__}: {problem}") from None
+            raise self.unreached(problem) from None
 
 
 class Git(Source):

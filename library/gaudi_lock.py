@@ -1,0 +1,136 @@
+#!/usr/bin/python
+"""Ansible module: lets one run at a time change a host."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: gaudi_lock
+short_description: Holds a host for one run while it changes something, and lets it go
+description:
+  - Only runs that change something hold a host, and only meanwhile; a run with nothing to do never asks.
+  - A run that has looked at the host before another one changed it is told so, since what it saw is no more.
+  - The record lives in /run, so that no boot is ever locked. Of a run that has died on the same controller it is
+    taken over at once, of one on another controller after I(lease_s).
+  - Tasks name I(stage) and I(state) only; the action plugin of the same name adds who runs.
+options:
+  state:
+    description: Whether the host is to be held.
+    type: str
+    choices: [present, absent]
+    default: present
+  stage:
+    description: What will be changed, for the message to others.
+    type: str
+    default: ''
+  run:
+    description: The run, as C({id, who, controller, pid, begin}).
+    type: dict
+    default: {}
+  observed_at:
+    description: When the run has looked at the host, in seconds since the host's boot; 0 where it has not.
+    type: float
+    default: 0
+  lease_s:
+    description: Seconds after which a record of a run on another controller no longer counts.
+    type: int
+    default: 3600
+  instead_of:
+    description: Id of the run whose record is taken over, as it is known to be dead.
+    type: str
+    default: ''
+author:
+  - The gaudi-serve developers (@gaudi-serve)
+"""
+
+EXAMPLES = r"""
+- name: Hold the host
+  gaudi_lock:
+    stage: container_runtime
+
+- name: Let it go
+  gaudi_lock:
+    state: absent
+"""
+
+RETURN = r"""
+held:
+  description: Whether this run holds the host now.
+  returned: always
+  type: bool
+holder:
+  description: The record of the run that is in the way; empty where none is.
+  returned: always
+  type: dict
+since:
+  description: C(held) where another run holds the host, C(changed) where one has changed it since it was looked at.
+  returned: when I(holder) is not empty
+  type: str
+"""
+
+import fcntl
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gaudi_serve.run import read_text, since_boot, write_json
+
+FOLDER = Path("/run/gaudi-serve")
+RECORD = FOLDER / "run.json"
+
+
+def record() -> dict[str, Any]:
+    """Return what the last run has written; {} where none has since the boot, or where it cannot be read."""
+    try:
+        found = json.loads(read_text(RECORD) or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def in_the_way(found: dict[str, Any], given: dict[str, Any]) -> str:
+    """Return why another run's record keeps this run from changing the host: held, changed, or nothing."""
+    if not found or found.get("id") in (given["run"]["id"], given["instead_of"] or None):
+        return ""
+    if found.get("held"):
+        # Whether a run on the same controller lives, the action plugin knows.
+        near = found.get("controller") == given["run"]["controller"]
+        return "held" if near or since_boot() - float(found.get("at", 0)) < given["lease_s"] else ""
+    return "changed" if 0 < given["observed_at"] < float(found.get("at", 0)) else ""
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "stage": {"type": "str", "default": ""},
+            "run": {"type": "dict", "default": {}},
+            "observed_at": {"type": "float", "default": 0},
+            "lease_s": {"type": "int", "default": 3600},
+            "instead_of": {"type": "str", "default": ""},
+        },
+        supports_check_mode=True,
+    )
+    given = module.params
+    if module.check_mode:
+        module.exit_json(changed=False, held=False, holder={})
+    FOLDER.mkdir(mode=0o755, exist_ok=True)
+    with (FOLDER / "run.lock").open("w", encoding="ascii") as gate:
+        fcntl.flock(gate, fcntl.LOCK_EX)
+        found = record()
+        hold = given["state"] == "present"
+        if hold and (why := in_the_way(found, given)):
+            module.exit_json(changed=False, held=False, holder=found, since=why)
+        # Who lets go what another run has taken over meanwhile leaves that alone.
+        if hold or found.get("id") == given["run"]["id"]:
+            said = {"stage": given["stage"] or found.get("stage", ""), "clock": time.strftime("%F %T")}
+            write_json(RECORD, {**given["run"], **said, "held": hold, "at": since_boot()})
+    # Not a change of the host that anybody asked for: a run that does nothing else has changed nothing.
+    module.exit_json(changed=False, held=hold, holder={})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Who may change a host: what one run says of another; two real runs are in scenario faults."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MINE = {"id": "a", "controller": "here", "pid": 1, "begin": "1", "who": "me"}
+OTHER = {"id": "b", "controller": "there", "pid": 2, "begin": "2", "who": "anna on ctl (site.yml, process 2)"}
+
+
+def load(folder: str) -> ModuleType:
+    """Return a plugin as a module."""
+    spec = importlib.util.spec_from_file_location(f"{folder}_gaudi_lock", ROOT / folder / "gaudi_lock.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def module() -> ModuleType:
+    """Return what runs on the host."""
+    import ansible.module_utils
+    import gaudi_serve
+
+    # As on a host, where the shared code is shipped under this name.
+    sys.modules["ansible.module_utils.gaudi_serve"] = gaudi_serve
+    ansible.module_utils.gaudi_serve = gaudi_serve
+    return load("library")
+
+
+@pytest.fixture(scope="module")
+def action() -> ModuleType:
+    """Return what runs on the controller."""
+    return load("action_plugins")
+
+
+def asked(**changed: Any) -> dict[str, Any]:
+    """Return what a run asks the host."""
+    return {"run": MINE, "observed_at": 100.0, "lease_s": 3600, "instead_of": "", **changed}
+
+
+@pytest.mark.parametrize(
+    ("found", "given", "expected"),
+    [
+        ({}, asked(), ""),
+        ({**MINE, "held": True, "at": 150}, asked(), ""),
+        ({**OTHER, "held": True, "at": 150}, asked(), "held"),
+        ({**OTHER, "held": True, "at": 150}, asked(instead_of="b"), ""),
+        ({**OTHER, "held": True, "at": -3451}, asked(), ""),
+        ({**OTHER, "controller": "here", "held": True, "at": -3451}, asked(), "held"),
+        ({**OTHER, "held": False, "at": 150}, asked(), "changed"),
+        ({**OTHER, "held": False, "at": 99}, asked(), ""),
+        ({**OTHER, "held": False, "at": 150}, asked(observed_at=0.0), ""),
+    ],
+)
+def test_another_run_is_in_the_way_while_it_holds_or_after_it_has_changed(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch, found: dict[str, Any], given: dict[str, Any], expected: str
+) -> None:
+    monkeypatch.setattr(module, "since_boot", lambda: 200.0)
+    assert module.in_the_way(found, given) == expected
+
+
+@pytest.mark.parametrize("text", ["", "{half", "[]", "7"])
+def test_a_record_that_cannot_be_read_holds_nobody(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str
+) -> None:
+    monkeypatch.setattr(module, "RECORD", tmp_path / "run.json")
+    (tmp_path / "run.json").write_text(text, encoding="utf-8")
+    assert module.record() == {}
+
+
+def test_only_a_dead_run_of_the_same_controller_is_known_to_be_dead(action: ModuleType) -> None:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        living = {"controller": "here", "pid": child.pid, "begin": action._begin(child.pid)}
+        assert not action.is_dead(living, MINE)
+        # The number of a process is given to another one some day.
+        assert action.is_dead({**living, "begin": "1"}, MINE)
+        child.kill()
+    assert action.is_dead(living, MINE)
+    assert not action.is_dead({**living, "controller": "there"}, MINE)
+
+
+def test_refusals_name_the_holder_and_what_to_do(action: ModuleType) -> None:
+    record = {**OTHER, "stage": "container_runtime", "clock": "2026-11-21 10:00:00"}
+    held = action.refusal("h1", record, "held")
+    assert held.startswith("h1: anna on ctl (site.yml, process 2) holds this host since 2026-11-21 10:00:00")
+    assert "-e gaudi_lock_break=true" in held
+    changed = action.refusal("h1", record, "changed")
+    assert "has changed this host (container_runtime, 2026-11-21 10:00:00) since this run looked at it" in changed
+
+
+def test_a_run_tells_person_machine_playbook_and_process(action: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["ansible-playbook", "-i", "inventory/a.yml", "site.yml"])
+    run = action.this_run({"awx_user_name": "anna"})
+    assert run["who"].startswith("anna on ")
+    assert "(site.yml, " in run["who"]
+    assert run["pid"] == os.getppid()
+    assert f"process {os.getppid()})" in run["who"]
+    assert "AWX job 7)" in action.this_run({"awx_job_id": 7})["who"]
