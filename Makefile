@@ -7,7 +7,6 @@ VENV = $(shell scripts/environment)
 RUN = PATH="$(VENV)/bin:$$PATH"
 TESTHOSTS = molecule/shared/testhosts
 CACHE = $(or $(GAUDI_SERVE_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/gaudi-serve)
-SCENARIOS ?= default host_tuning container_runtime gaudi_driver model_weights vllm_service vllm_image catalog hccl_validation
 
 .PHONY: help deps demo demo-stop test lint unit molecule bench clean
 
