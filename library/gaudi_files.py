@@ -55,6 +55,7 @@ removed:
   elements: str
 """
 
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -80,14 +81,33 @@ def make_folder(path: Path, mode: int) -> None:
 
 
 def write(module: AnsibleModule, file: dict[str, Any], folder_mode: int) -> None:
-    """Write a file beside and rename it."""
+    """Write a file beside, bring it to the disk and rename it: a power cut leaves the old one or the new one."""
     path = Path(file["path"])
-    make_folder(path.parent, folder_mode)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as beside:
-        beside.write(file["content"])
+    try:
+        make_folder(path.parent, folder_mode)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as beside:
+            try:
+                beside.write(file["content"])
+                beside.flush()
+                os.fsync(beside.fileno())
+            except OSError:
+                Path(beside.name).unlink()
+                raise
+    except OSError as problem:
+        module.fail_json(msg=f"{path}: cannot be written: {problem.strerror}; the file is as it was")
     Path(beside.name).chmod(int(file["mode"], 8))
     module.atomic_move(beside.name, str(path), unsafe_writes=False)
     path.chmod(int(file["mode"], 8))
+    sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Bring a folder's names to the disk."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def main() -> None:

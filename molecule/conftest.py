@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,44 +61,67 @@ class Run(NamedTuple):
         return self.status == 0 and "changed=0" in recap and not any(f"changed={n}" in recap for n in range(1, 10))
 
 
-@pytest.fixture
-def playbook(host: Any) -> Callable[..., Run]:
-    """Return a function that runs a playbook of the project on the scenario's inventory.
+class Halted:
+    """A run that was stopped; what it gave is known when it has ended."""
 
-    It needs ``host`` only to keep the tests in the order of their file.
-    """
-    inventory = Path(os.environ["MOLECULE_SCENARIO_DIRECTORY"]) / "inventory"
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.run = Run(-1, "")
 
-    environment = {**os.environ, "ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"}
 
-    def run(name: str, *arguments: str, until: Callable[[], bool] | None = None, **extra: Any) -> Run:
-        argv = ["ansible-playbook", "-i", str(inventory), str(PROJECT / name), *arguments]
-        for key, value in extra.items():
-            argv += ["-e", json.dumps({key: value})]
+class Playbook:
+    """Runs playbooks of the project on the scenario's inventory."""
+
+    def __init__(self) -> None:
+        self.inventory = Path(os.environ["MOLECULE_SCENARIO_DIRECTORY"]) / "inventory"
+        self.options: dict[str, Any] = {
+            "cwd": PROJECT,
+            "env": {**os.environ, "ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"},
+            "text": True,
+        }
+
+    def argv(self, name: str, *arguments: str, **extra: Any) -> list[str]:
+        """Return the command of a run."""
+        given = [word for key, value in extra.items() for word in ("-e", json.dumps({key: value}))]
+        return ["ansible-playbook", "-i", str(self.inventory), str(PROJECT / name), *arguments, *given]
+
+    def __call__(self, name: str, *arguments: str, until: Callable[[], bool] | None = None, **extra: Any) -> Run:
+        """Run to the end; or kill the run, and all that it has started, as soon as a condition holds."""
+        argv = self.argv(name, *arguments, **extra)
         if until is not None:
-            return cut_off(argv, environment, until)
-        done = subprocess.run(
-            argv, cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=600, check=False
-        )
+            with self.stopped(argv, until) as halted:
+                os.killpg(halted.pid, signal.SIGKILL)
+            return halted.run
+        done = subprocess.run(argv, **self.options, capture_output=True, timeout=600, check=False)
         return Run(done.returncode, done.stdout + done.stderr)
 
-    return run
+    @contextlib.contextmanager
+    def stopped(self, argv: list[str], until: Callable[[], bool]) -> Iterator[Halted]:
+        """Start a run, stop it (it lives, and does nothing) as soon as a condition holds, and let it go on after."""
+        with (
+            tempfile.TemporaryFile("w+") as said,
+            subprocess.Popen(argv, **self.options, stdout=said, stderr=said, start_new_session=True) as process,
+        ):
+            try:
+                reached = eventually(lambda: until() or process.poll() is not None, 120, 0.1)
+                if process.poll() is not None or not reached:
+                    said.seek(0)
+                    pytest.fail(f"the run did not get to where it was to be stopped: {said.read()}")
+                os.killpg(process.pid, signal.SIGSTOP)
+                halted = Halted(process.pid)
+                yield halted
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGCONT)
+                process.wait(300)
+            said.seek(0)
+            halted.run = Run(process.returncode, said.read())
 
 
-def cut_off(argv: list[str], environment: dict[str, str], until: Callable[[], bool]) -> Run:
-    """Start a run and kill it, and all that it has started, as soon as the condition holds."""
-    with subprocess.Popen(
-        argv,
-        cwd=PROJECT,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as process:
-        reached = eventually(until, 120)
-        os.killpg(process.pid, signal.SIGKILL)
-    assert reached, "the run ended before it could be cut off"
-    return Run(process.returncode, "")
+@pytest.fixture
+def playbook(host: Any) -> Playbook:
+    """Return what runs playbooks; it needs ``host`` only to keep the tests in the order of their file."""
+    return Playbook()
 
 
 @pytest.fixture
@@ -139,11 +164,11 @@ def ask(host: Any) -> Callable[..., dict[str, Any]]:
     return question
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 60) -> bool:
-    """Look once a second until the condition holds or the time is over."""
+def eventually(condition: Callable[[], bool], seconds: float = 60, pause: float = 1) -> bool:
+    """Look again and again until the condition holds or the time is over."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
             return False
-        time.sleep(1)
+        time.sleep(pause)
     return True

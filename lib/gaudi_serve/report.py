@@ -9,13 +9,16 @@ from .smoke import EVERYWHERE
 from .table import table
 
 
-def endpoint_table(hostvars: Mapping[str, Mapping[str, Any]], hosts: Sequence[str]) -> list[str]:
+def endpoint_table(
+    hostvars: Mapping[str, Mapping[str, Any]], hosts: Sequence[str], lost: Sequence[str] = ()
+) -> list[str]:
     """Return the lines of the final table: host, model, cards, state, URL, time to the first token.
 
     Args:
         hostvars: Ansible's variables by host; read are ``preflight_plan``, ``gaudi_services`` and what
             host_tuning and container_runtime have to say.
         hosts: the hosts that the table shows.
+        lost: hosts of the run that have dropped out of it.
     """
     rows = [["HOST", "MODEL", "CARDS", "STATE", "URL", "FIRST TOKEN"]]
     notes = []
@@ -26,7 +29,8 @@ def endpoint_table(hostvars: Mapping[str, Mapping[str, Any]], hosts: Sequence[st
         address = str(known["gaudi_host"]["ip"]) if "gaudi_host" in known else "127.0.0.1"
         rows += [[host, model["name"], *_cells(model, units.get(model["name"], {}), address)] for model in models]
         notes += [f"{host}: {note}" for note in _notes(known)]
-    return [*table(rows), *notes]
+    dropped = "dropped out of this run, since it failed or could not be reached; the reason is above"
+    return [*table(rows), *notes, *[f"{host}: {dropped}" for host in lost]]
 
 
 def _notes(known: Mapping[str, Any]) -> list[str]:

@@ -259,7 +259,7 @@ def _option(key: str, value: Any) -> str | None:
             return FLAG
         return None if value.isprintable() else "must be a text of one line"
     try:
-        json.dumps(value, allow_nan=False)
+        json.dumps(value, allow_nan=False, sort_keys=True)  # as it will be written: keys of two kinds have no order
     except (TypeError, ValueError, RecursionError):
         return "must be texts, numbers, true or false, and lists and mappings of them (quote dates)"
     return None

@@ -304,6 +304,23 @@ def test_server_that_is_gone_ends_with_one_sentence(host: Host, hub: Any) -> Non
     assert "tried 2 times" in result["msg"]
 
 
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"endpoint": "http://hub.invalid"}, "hub.invalid"),
+        ({"endpoint": "http://192.0.2.1", "proxy": "http://u:canary-proxy@127.0.0.1:9"}, "127.0.0.1"),
+    ],
+)
+def test_name_or_proxy_that_is_gone_is_told(host: Host, hub: Any, changed: dict[str, str], named: str) -> None:
+    proxies = {"http_proxy": changed["proxy"]} if "proxy" in changed else {}
+    result = host.run(source={**host.job["source"], "endpoint": changed["endpoint"]}, proxies=proxies)
+    assert result["failed"]
+    assert "tried 2 times" in result["msg"]
+    assert named in result["msg"]
+    assert "canary-proxy" not in result["msg"]
+    assert not host.target.exists()
+
+
 def test_disk_that_fills_up_leaves_nothing_under_the_name(host: Host, hub: Any) -> None:
     result = host.run(limit=MIB // 2)
     assert result["failed"]

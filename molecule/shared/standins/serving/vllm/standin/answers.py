@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any
 
+MOST_MIB = 2048  # of the fault out_of_memory
 CAPITALS = "1. France - Paris\n2. Japan - Tokyo\n3. Egypt - Cairo"
 
 
@@ -42,6 +44,10 @@ def reply(prompt: str, seen: list[str], limit: int, fault: str) -> tuple[list[st
     """Return the words of the answer and the reason of its end."""
     if fault == "empty_answer":
         return [], "stop"
+    if fault == "out_of_memory" and "everything" in prompt:
+        # Ends by the kernel's hand where memory is limited, and by itself where it is not.
+        kept = [os.urandom(1 << 20) for _ in range(MOST_MIB)]
+        return [str(len(kept))], "stop"
     capital = re.search(r"countries and their capitals", prompt, re.IGNORECASE)
     text = CAPITALS if capital else f"You said: {' '.join(prompt.split()[:20])}"
     text = f"It is {' and '.join(seen)}." if seen else text

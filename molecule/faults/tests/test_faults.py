@@ -1,0 +1,318 @@
+"""What happens when parts of a host fail while models serve: each is found, named, and harms no other model."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import eventually
+
+KEY = "canary-81c4"
+RUN = "molecule/faults/converge.yml"
+MODELS = "playbooks/models.yml"
+HOSTS = yaml.safe_load((Path(__file__).parents[1] / "inventory/hosts.yml").read_text(encoding="utf-8"))
+LIMIT = ("--limit", "mol-fault-a")
+FIRST = pytest.mark.on("mol-fault-a")
+SECOND = pytest.mark.on("mol-fault-b")
+
+
+def wish(**changed: Any) -> dict[str, Any]:
+    """Return the scenario's models, the first one with other values."""
+    models: list[dict[str, Any]] = copy.deepcopy(HOSTS["all"]["vars"]["vllm_models"])
+    models[0].update(changed)
+    return {"vllm_models": models}
+
+
+def one_line(text: str) -> str:
+    """Return a text as one line, since Ansible folds long messages."""
+    return " ".join(text.split())
+
+
+@pytest.fixture
+def journal(host: Any) -> Any:
+    """Return a function that tells whether a text is in the journal of the first model."""
+    begin = host.check_output("date '+%F %T'")
+
+    def has(text: str) -> bool:
+        return text in host.check_output(f"journalctl -u vllm-qwq-32b --since '{begin}' -o cat --no-pager")
+
+    return has
+
+
+@pytest.fixture
+def other_serves_on(started: Any, ask: Any) -> Any:
+    """Fail where the second model was touched by what was done to the first."""
+    before = started("qwen2.5-7b")
+    yield
+    assert started("qwen2.5-7b") == before
+    assert ask(30002, "qwen2.5-7b", KEY)["choices"]
+
+
+@FIRST
+def test_two_runs_at_once(host: Any, playbook: Any, other_serves_on: Any) -> None:
+    def held() -> bool:
+        record = host.file("/run/gaudi-serve/run.json")
+        return record.exists and json.loads(record.content_string or "{}").get("held", False)
+
+    first = playbook.argv(MODELS, *LIMIT, **wish(max_num_seqs=4))
+    with playbook.stopped(first, held) as halted:
+        refused = playbook(MODELS, *LIMIT, **wish(max_num_seqs=6))
+        assert refused.status != 0
+        text = one_line(refused.text)
+        assert f"(models.yml, process {halted.pid}) holds this host since" in text
+        assert "(vllm_service)" in text
+        assert "-e gaudi_lock_break=true" in text
+    assert halted.run.status == 0, halted.run.text
+    assert not held()
+    assert playbook(MODELS, *LIMIT, **wish(max_num_seqs=4)).changed_nothing
+    # One that was killed holds nobody up.
+    playbook(MODELS, *LIMIT, until=held, **wish(max_num_seqs=6))
+    assert held()
+    assert playbook(MODELS, *LIMIT).status == 0
+    assert playbook(MODELS, *LIMIT).changed_nothing
+
+
+@FIRST
+def test_server_that_hangs_with_its_port_open(
+    host: Any, playbook: Any, ask: Any, journal: Any, unit: Any, other_serves_on: Any
+) -> None:
+    hanging = wish(env={"STANDIN_FAULT": "hang_after_ready"}, hang_timeout_s=15, smoke=["any"])
+    run = playbook(MODELS, *LIMIT, "-e", "vllm_service_smoke_timeout=5", **hanging)
+    assert run.status != 0
+    assert "model qwq-32b failed its smoke test" in one_line(run.text)
+    assert host.socket("tcp://127.0.0.1:30001").is_listening
+    assert eventually(lambda: "has not answered /health for" in unit("qwq-32b", "StatusText"), 30)
+    assert eventually(lambda: journal("the server runs, but has not answered /health for"), 60)
+    assert eventually(lambda: journal("waiting 5 s before the next try"), 30)
+    assert playbook(MODELS, *LIMIT).status == 0
+    assert ask(30001, "qwq-32b")["choices"]
+
+
+@FIRST
+def test_server_that_runs_out_of_memory(host: Any, playbook: Any, ask: Any, journal: Any, other_serves_on: Any) -> None:
+    assert playbook(MODELS, *LIMIT, **wish(env={"STANDIN_FAULT": "out_of_memory"})).status == 0
+    host.check_output("docker update --memory 200m --memory-swap 200m vllm-qwq-32b")
+    assert "choices" not in ask(30001, "qwq-32b", prompt="Remember everything.")
+    assert eventually(lambda: journal("the server ended with status 137, out of memory"))
+    assert playbook(MODELS, *LIMIT).status == 0
+    assert ask(30001, "qwq-32b")["choices"]
+
+
+@FIRST
+def test_server_that_dies_under_load(host: Any, ask: Any, started: Any, other_serves_on: Any) -> None:
+    before = started("qwq-32b")
+    load = "seq 200 | xargs -P 8 -I @ curl -s -o /dev/null -w '%{http_code}\\n' --max-time 20 http://127.0.0.1:PORT/v1/models"
+    header = f" -H 'Authorization: Bearer {KEY}'"
+    other = f"({load.replace('PORT', '30002')}{header} >/tmp/load) & "
+    host.check_output(f"{other}sleep 0.3; docker kill vllm-qwq-32b; wait")
+    assert host.check_output("sort /tmp/load | uniq -c").split() == ["200", "200"]
+    assert eventually(lambda: "choices" in ask(30001, "qwq-32b"))
+    assert started("qwq-32b") != before
+
+
+@FIRST
+def test_warm_up_that_takes_longer_than_its_limit(playbook: Any, unit: Any, other_serves_on: Any) -> None:
+    slow = wish(env={"STANDIN_STEP_S": "3"}, recipe_cache_path=None, start_timeout_s=12)
+    run = playbook(MODELS, *LIMIT, "-e", "vllm_service_max_restarts=1", **slow)
+    assert run.status != 0
+    text = one_line(run.text)
+    assert "mol-fault-a: model qwq-32b does not serve: " in text
+    assert "start operation timed out" in text or "does not answer after" in text
+    assert playbook(MODELS, *LIMIT).status == 0
+    assert unit("qwq-32b", "ActiveState") == "active"
+
+
+@FIRST
+def test_image_that_is_gone(host: Any, playbook: Any, journal: Any, unit: Any, other_serves_on: Any) -> None:
+    image = host.check_output("docker inspect --format '{{.Config.Image}}' vllm-qwq-32b")
+    host.check_output(f"docker tag {image} kept:1 && docker image rm {image}")
+    host.check_output("docker kill vllm-qwq-32b")
+    assert eventually(lambda: journal(f"image {image} is not on this host"))
+    run = playbook(MODELS, *LIMIT)
+    assert run.status == 0, run.text
+    assert unit("qwq-32b", "ActiveState") == "active"
+    host.check_output("docker image rm --force kept:1")
+
+
+@FIRST
+def test_weights_that_are_gone(host: Any, playbook: Any, journal: Any, unit: Any, other_serves_on: Any) -> None:
+    folder = "/data/hf_models/QwQ-32B"
+    host.check_output(f"mv {folder} {folder}.away && docker kill vllm-qwq-32b")
+    try:
+        assert eventually(lambda: journal(folder) and journal("does not exist"))
+    finally:
+        host.check_output(f"mv {folder}.away {folder}")
+    run = playbook(MODELS, *LIMIT)
+    assert run.status == 0, run.text
+    assert unit("qwq-32b", "ActiveState") == "active"
+
+
+@FIRST
+def test_weights_that_cannot_be_read(host: Any, playbook: Any, unit: Any, other_serves_on: Any) -> None:
+    path = "/data/hf_models/QwQ-32B/config.json"
+    host.check_output(f"cp -p {path} /root/config.json && echo '{{half' >{path}")
+    try:
+        run = playbook(MODELS, *LIMIT, **wish(max_num_seqs=6))
+        assert run.status != 0
+        assert "QwQ-32B" in run.text
+        assert "config" in run.text
+    finally:
+        host.check_output(f"cp -p /root/config.json {path}")
+    assert playbook(MODELS, *LIMIT).status == 0
+    assert unit("qwq-32b", "ActiveState") == "active"
+
+
+@FIRST
+def test_port_that_a_stranger_has_taken(host: Any, playbook: Any, unit: Any, other_serves_on: Any) -> None:
+    assert playbook(MODELS, *LIMIT, **wish(state="stopped")).status == 0
+    host.check_output("systemd-run --quiet --unit stranger python3 -m http.server --bind 127.0.0.1 30001")
+    assert eventually(lambda: host.socket("tcp://127.0.0.1:30001").is_listening)
+    try:
+        run = playbook(MODELS, *LIMIT)
+        assert run.status != 0
+        text = one_line(run.text)
+        assert "mol-fault-a: model qwq-32b: port 30001" in text, text
+    finally:
+        host.check_output("systemctl stop stranger")
+    run = playbook(MODELS, *LIMIT)
+    assert run.status == 0, run.text
+    assert unit("qwq-32b", "ActiveState") == "active"
+
+
+@FIRST
+def test_card_that_vanishes(host: Any, playbook: Any, unit: Any, other_serves_on: Any) -> None:
+    state = json.loads(host.file("/etc/gaudi-sim/state.json").content_string)
+    module = json.loads(host.file("/etc/gaudi-serve/qwq-32b.json").content_string)["module_ids"][0]
+    gone = copy.deepcopy(state)
+    next(card for card in gone["cards"] if card["module_id"] == module)["missing"] = True
+    write(host, gone)
+    host.check_output("docker kill vllm-qwq-32b")
+    assert eventually(lambda: f"waiting for cards [{module}]" in unit("qwq-32b", "StatusText"))
+    refused = playbook(MODELS, *LIMIT)
+    assert refused.status != 0
+    assert "gaudi_cards is 8, but hl-smi shows 7" in one_line(refused.text)
+    write(host, state)
+    assert eventually(lambda: unit("qwq-32b", "ActiveState") == "active")
+    assert playbook(MODELS, *LIMIT).status == 0
+
+
+def write(host: Any, state: dict[str, Any]) -> None:
+    """Change the simulated cards, and show the change where a driver would."""
+    script = f"import pathlib; pathlib.Path('/etc/gaudi-sim/state.json').write_text({json.dumps(state)!r})"
+    host.check_output("python3 -c %s", script)
+    host.check_output(f"/usr/local/sbin/testhost-init driver {state['driver_version']}")
+
+
+@FIRST
+def test_engine_that_is_dead(host: Any, playbook: Any, ask: Any, started: Any, unit: Any) -> None:
+    before = started("qwq-32b")
+    host.check_output("systemctl stop docker.socket docker.service")
+    assert ask(30001, "qwq-32b")["choices"]
+    run = playbook(RUN, *LIMIT)
+    assert run.status == 0, run.text
+    assert host.service("docker").is_running
+    assert started("qwq-32b") == before
+    assert eventually(lambda: unit("qwq-32b", "ActiveState") == "active")
+    assert playbook(RUN, *LIMIT).changed_nothing
+
+
+@FIRST
+def test_root_disk_that_is_full(host: Any, playbook: Any, unit: Any, started: Any, other_serves_on: Any) -> None:
+    before = started("qwq-32b")
+    folder = "/etc/gaudi-serve"
+    listed = host.check_output(f"cd {folder} && sha256sum * && ls -A")
+    host.check_output(f"cp -a {folder} /root/kept && mount -t tmpfs -o size=64k,mode=0750 tmpfs {folder}")
+    try:
+        host.check_output(f"cp -a /root/kept/. {folder}/")
+        host.run(f"dd if=/dev/zero of={folder}/fills bs=1k count=1000")
+        run = playbook(MODELS, *LIMIT, **wish(max_num_seqs=6, env={"LONG": "x" * 9000}))
+        assert run.status != 0
+        assert f"{folder}/qwq-32b.env: cannot be written: No space left on device" in one_line(run.text)
+        host.check_output(f"rm {folder}/fills")
+        assert host.check_output(f"cd {folder} && sha256sum * && ls -A") == listed
+    finally:
+        host.check_output(f"umount {folder} && rm -r /root/kept")
+    run = playbook(MODELS, *LIMIT)
+    assert run.status == 0, run.text
+    assert started("qwq-32b") == before
+    assert unit("qwq-32b", "ActiveState") == "active"
+
+
+@FIRST
+def test_disk_of_the_engine_that_is_full(host: Any, playbook: Any, unit: Any, other_serves_on: Any) -> None:
+    image = host.check_output("docker inspect --format '{{.Config.Image}}' vllm-qwq-32b")
+    archive = host.check_output("ls /var/lib/docker/overlay2 | head -1")
+    assert archive
+    # Where images are unpacked to: the driver's folder cannot be made small while the engine runs.
+    host.check_output(f"docker tag {image} kept:1 && docker image rm {image}")
+    host.check_output("mkdir -p /var/lib/docker/tmp && mount -t tmpfs -o size=1m tmpfs /var/lib/docker/tmp")
+    try:
+        run = playbook(MODELS, *LIMIT)
+        assert run.status != 0
+        assert "no space left on device" in one_line(run.text).lower()
+        assert image in one_line(run.text)
+    finally:
+        host.check_output("umount /var/lib/docker/tmp")
+    run = playbook(MODELS, *LIMIT)
+    assert run.status == 0, run.text
+    host.check_output("docker image rm --force kept:1")
+    assert unit("qwq-32b", "ActiveState") == "active"
+
+
+@FIRST
+def test_secrets_are_in_no_output_no_journal_no_process_list_and_no_open_file(host: Any, playbook: Any) -> None:
+    secret = "/etc/gaudi-serve/qwen2.5-7b.secret"  # noqa: S105 - a path
+    host.check_output(f"rm {secret}")
+    run = playbook(RUN, *LIMIT, "-vvv", "--diff")
+    assert run.status == 0, run.text
+    assert "secret" in run.text
+    assert KEY not in run.text
+    assert host.run(f"journalctl --no-pager | grep -c {KEY}").stdout.strip() == "0"
+    # The pattern must not find the search itself.
+    pattern = f"{KEY[:-1]}[{KEY[-1]}]"
+    assert host.run(f"grep -slE '{pattern}' /proc/[0-9]*/cmdline").stdout == ""
+    places = "/etc /var/lib/gaudi-serve /var/log /tmp /root /home /run/systemd /opt"
+    found = host.check_output(f"grep -rlsE '{pattern}' {places} || true").split()
+    assert found == [secret]
+    assert host.file(secret).mode == 0o600
+    assert host.file("/etc/gaudi-serve").mode == 0o750
+
+
+@FIRST
+def test_servers_have_the_least_that_they_need(host: Any) -> None:
+    record = json.loads(host.check_output("docker inspect vllm-qwq-32b"))[0]["HostConfig"]
+    assert record["Privileged"] is False
+    assert record["ReadonlyRootfs"] is True
+    assert record["CapDrop"] == ["ALL"]
+    assert [name.removeprefix("CAP_") for name in record["CapAdd"]] == ["DAC_OVERRIDE", "SYS_NICE"]
+    assert "no-new-privileges" in record["SecurityOpt"]
+    status = host.check_output("docker exec vllm-qwq-32b grep CapEff /proc/1/status").split()[1]
+    assert int(status, 16) == (1 << 1) | (1 << 23)
+    refused = host.run("docker exec vllm-qwq-32b touch /usr/x")
+    assert "Read-only file system" in refused.stderr
+    listening = host.check_output("ss -Hltn")
+    assert "127.0.0.1:30001" in listening
+    assert not any(address in listening for address in ("0.0.0.0:30001", "*:30001", "[::]:30001"))
+
+
+@SECOND
+def test_host_that_dies_in_the_middle_of_a_batch(host: Any, playbook: Any) -> None:
+    changed = wish(max_num_seqs=5)
+    record = host.file("/run/gaudi-serve/run.json")
+    with playbook.stopped(playbook.argv(RUN, **changed), lambda: record.contains('"stage": "vllm_service"')) as halted:
+        # From outside, as by a power cut.
+        subprocess.run(["docker", "kill", "mol-fault-b"], check=True, capture_output=True)
+    subprocess.run(["docker", "start", "mol-fault-b"], check=True, capture_output=True)
+    assert halted.run.status != 0
+    text = one_line(halted.run.text)
+    assert "mol-fault-b: dropped out of this run" in text
+    assert "mol-fault-a qwq-32b" in text
+    assert "mol-fault-b qwq-32b" not in text
+    assert eventually(lambda: host.run("docker info").rc == 0)
+    mended = playbook(RUN, **changed)
+    assert mended.status == 0, mended.text
