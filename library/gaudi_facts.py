@@ -13,11 +13,13 @@ description:
   - Every subset becomes one fact, so that a role that is used alone reads its own subset only.
 options:
   gather:
-    description: Subsets to read. C(host) needs the cards, the services and the weights together.
+    description:
+      - Subsets to read. C(host) needs the cards, the services and the weights together; C(driver) is left out
+        where C(system) is read too and shows no Gaudi cards.
     type: list
     elements: str
     choices: [system, tuning, runtime, services, hccl, host, driver, weights_store]
-    default: [system, tuning, runtime, services, hccl, host]
+    default: [system, tuning, runtime, services, hccl, host, driver]
   weights:
     description: Folders of models whose config.json and size (bytes of safetensors files), or record, are wanted.
     type: list
@@ -59,7 +61,7 @@ ansible_facts:
       description: The toolkit's units, their containers and the images of the engine.
       type: dict
     gaudi_driver:
-      description: Packages and modules of the vendor's driver, and ports of the cards that are down; on request only.
+      description: Packages and modules of the vendor's driver, and ports of the cards that are down.
       type: dict
     gaudi_hccl:
       description: The last measurement of the links between the cards; empty where there is none.
@@ -72,6 +74,7 @@ ansible_facts:
       type: dict
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -85,9 +88,8 @@ from ansible.module_utils.gaudi_serve import (
 )
 from ansible.module_utils.gaudi_serve.run import since_boot
 
-SUBSETS = ("system", "tuning", "runtime", "services", "hccl", "host")
-# Read where they are asked for: every card for its ports, folders of one role.
-OTHERS = ("driver", "weights_store")
+SUBSETS = ("system", "tuning", "runtime", "services", "hccl", "host", "driver")
+OTHERS = ("weights_store",)  # folders of one role, read where they are asked for
 
 
 def host_facts(system: dict[str, Any], services: dict[str, Any], weights: list[str]) -> dict[str, Any]:
@@ -109,6 +111,33 @@ def host_facts(system: dict[str, Any], services: dict[str, Any], weights: list[s
     }
 
 
+def observe(given: dict[str, Any], aside: ThreadPoolExecutor) -> dict[str, Any]:
+    """Return one fact a subset."""
+    gather = given["gather"]
+    # Before the first look: what changes meanwhile counts as changed afterwards.
+    facts: dict[str, Any] = {"gaudi_observed_at": since_boot()}
+    if "system" in gather or "host" in gather:
+        facts["gaudi_system"] = observe_host.system()
+    # The driver is asked for every card's ports, which takes as long as all the rest.
+    cards = facts.get("gaudi_system", {}).get("accelerator") != "cpu"
+    driver = aside.submit(observe_driver.observe) if "driver" in gather and cards else None
+    if "tuning" in gather:
+        facts["gaudi_tuning"] = observe_tuning.observe()
+    if "runtime" in gather:
+        facts["gaudi_runtime"] = observe_runtime.observe()
+    if "hccl" in gather:
+        facts["gaudi_hccl"] = observe_services.hccl_state()
+    if "services" in gather or "host" in gather:
+        facts["gaudi_services"] = observe_services.observe()
+    if "weights_store" in gather:
+        facts["gaudi_weights"] = observe_weights.observe(given["weights"], given["weights_venv"])
+    if "host" in gather:
+        facts["gaudi_host"] = host_facts(facts["gaudi_system"], facts["gaudi_services"], given["weights"])
+    if driver:
+        facts["gaudi_driver"] = driver.result()
+    return facts
+
+
 def main() -> None:
     """Run the module."""
     module = AnsibleModule(
@@ -119,26 +148,8 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    gather = module.params["gather"]
-    # Before the first look: what changes meanwhile counts as changed afterwards.
-    facts: dict[str, Any] = {"gaudi_observed_at": since_boot()}
-    if "system" in gather or "host" in gather:
-        facts["gaudi_system"] = observe_host.system()
-    if "tuning" in gather:
-        facts["gaudi_tuning"] = observe_tuning.observe()
-    if "runtime" in gather:
-        facts["gaudi_runtime"] = observe_runtime.observe()
-    if "driver" in gather:
-        facts["gaudi_driver"] = observe_driver.observe()
-    if "hccl" in gather:
-        facts["gaudi_hccl"] = observe_services.hccl_state()
-    if "services" in gather or "host" in gather:
-        facts["gaudi_services"] = observe_services.observe()
-    if "weights_store" in gather:
-        facts["gaudi_weights"] = observe_weights.observe(module.params["weights"], module.params["weights_venv"])
-    if "host" in gather:
-        facts["gaudi_host"] = host_facts(facts["gaudi_system"], facts["gaudi_services"], module.params["weights"])
-    module.exit_json(changed=False, ansible_facts=facts)
+    with ThreadPoolExecutor(1) as aside:
+        module.exit_json(changed=False, ansible_facts=observe(module.params, aside))
 
 
 if __name__ == "__main__":
