@@ -18,7 +18,7 @@ options:
         where C(system) is read too and shows no Gaudi cards.
     type: list
     elements: str
-    choices: [system, tuning, runtime, services, hccl, host, driver, weights_store]
+    choices: [system, tuning, runtime, services, hccl, host, driver, weights_store, left]
     default: [system, tuning, runtime, services, hccl, host, driver]
   weights:
     description: Folders of models whose config.json and size (bytes of safetensors files), or record, are wanted.
@@ -63,6 +63,9 @@ ansible_facts:
     gaudi_driver:
       description: Packages and modules of the vendor's driver, and ports of the cards that are down.
       type: dict
+    gaudi_left:
+      description: What a reset would take back, with the records of what was found before; on request only.
+      type: dict
     gaudi_hccl:
       description: The last measurement of the links between the cards; empty where there is none.
       type: dict
@@ -81,6 +84,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gaudi_serve import (
     observe_driver,
     observe_host,
+    observe_left,
     observe_runtime,
     observe_services,
     observe_tuning,
@@ -89,7 +93,7 @@ from ansible.module_utils.gaudi_serve import (
 from ansible.module_utils.gaudi_serve.run import since_boot
 
 SUBSETS = ("system", "tuning", "runtime", "services", "hccl", "host", "driver")
-OTHERS = ("weights_store",)  # folders of one role, read where they are asked for
+OTHERS = ("weights_store", "left")  # folders of one role, what a reset looks at: read where they are asked for
 
 
 def host_facts(system: dict[str, Any], services: dict[str, Any], weights: list[str]) -> dict[str, Any]:
@@ -125,6 +129,8 @@ def observe(given: dict[str, Any], aside: ThreadPoolExecutor) -> dict[str, Any]:
         facts["gaudi_tuning"] = observe_tuning.observe()
     if "runtime" in gather:
         facts["gaudi_runtime"] = observe_runtime.observe()
+    if "left" in gather:
+        facts["gaudi_left"] = observe_left.observe()
     if "hccl" in gather:
         facts["gaudi_hccl"] = observe_services.hccl_state()
     if "services" in gather or "host" in gather:

@@ -1,0 +1,145 @@
+"""What a host had before a role's first change, and what a role has brought: one record a role, on the host."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .run import read_text, run
+
+RECORDS = Path("/var/lib/gaudi-serve/found")
+# Paths that only this toolkit makes, by the role that makes them.
+TRACES = {
+    "/etc/default/grub.d/zz-gaudi-serve.cfg": "host_tuning",
+    "/etc/sysctl.d/zz-gaudi-serve.conf": "host_tuning",
+    "/etc/docker/daemon.json.before-gaudi-serve": "container_runtime",
+    "/etc/systemd/system/docker.service.d/gaudi-serve-proxy.conf": "container_runtime",
+    "/etc/apt/sources.list.d/gaudi-serve-habana.sources": "container_runtime",
+    "/etc/apt/sources.list.d/gaudi-serve-driver.sources": "gaudi_driver",
+    "/usr/local/lib/gaudi-serve/vllm-supervisor": "vllm_service",
+    "/usr/local/lib/gaudi-serve/weights": "model_weights",
+}
+
+
+def records(folder: Path = RECORDS) -> dict[str, dict[str, Any]]:
+    """Return all records by role; one that cannot be read is ``{"broken": True}``."""
+    found = {}
+    for path in sorted(folder.glob("*.json")):
+        try:
+            value = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            value = None
+        found[path.stem] = value if isinstance(value, dict) else {"broken": True}
+    return found
+
+
+def late(known: Mapping[str, Mapping[str, Any]], root: str = "/") -> bool:
+    """Tell whether the toolkit has changed this host before there were records.
+
+    What is found then may be its own work, and is no state to go back to. A trace counts where its role has not
+    written down what it found before it.
+    """
+    return any(
+        os.path.lexists(Path(root, path.lstrip("/")))
+        for path, role in TRACES.items()
+        if (known.get(role, {}).get("found") or {"late": True}).get("late")
+    )
+
+
+def first_missing(path: str) -> str | None:
+    """Return the outermost folder of a path that is not there, the path itself included; None where all is."""
+    missing = None
+    for one in (Path(path), *Path(path).parents):
+        if os.path.lexists(one):
+            break
+        missing = str(one)
+    return missing
+
+
+def installed() -> list[str]:
+    """Return the names of all packages that dpkg knows something of."""
+    shown = run(["dpkg-query", "--show", "--showformat", "${Package} ${db:Status-Status}\n"])
+    rows = [line.split() for line in shown.out.splitlines()]
+    return sorted({row[0] for row in rows if len(row) == 2 and row[1] != "not-installed"})
+
+
+def extended(
+    record: Mapping[str, Any], found: Mapping[str, Any] | None, brought: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return a record with more in it: what was found is written once, what is brought is added.
+
+    Args:
+        record: as it is; empty for a new one.
+        found: what was there before the first change; None where the role has nothing to go back to.
+        brought: by kind (images, weights ...) what is brought, and what is known of each.
+    """
+    result = {**record, "brought": {kind: dict(values) for kind, values in record.get("brought", {}).items()}}
+    if found is not None and "found" not in record:
+        result["found"] = dict(found)
+    for kind, values in brought.items():
+        kept = result["brought"].setdefault(kind, {})
+        kept.update({name: value for name, value in values.items() if name not in kept or kept[name] is None})
+    return result
+
+
+def absent(paths: Mapping[str, Sequence[str]]) -> dict[str, dict[str, str]]:
+    """Return those of the paths, by kind, that are not there, each with the outermost folder that is missing.
+
+    A folder for weights or recipes that is empty counts as not there.
+    """
+    return {kind: {one: made for one in some if (made := _made(kind, one)) is not None} for kind, some in paths.items()}
+
+
+def _made(kind: str, path: str) -> str | None:
+    empty = kind in ("weights", "caches") and Path(path).is_dir() and not any(Path(path).iterdir())
+    return path if empty else first_missing(path)
+
+
+def text_of(record: Mapping[str, Any]) -> str:
+    """Return a record as it is written."""
+    return json.dumps(record, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def write_record(path: Path, text: str) -> None:
+    """Write a record of mode 0600 beside its place, make sure that it is on the disk, and rename it."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+    path.parent.chmod(0o700)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".", encoding="utf-8", delete=False) as beside:
+        beside.write(text)
+        beside.flush()
+        os.fsync(beside.fileno())
+    Path(beside.name).replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def keep(role: str, found: Mapping[str, Any] | None, **given: Any) -> str | None:
+    """Return the text of a role's record where it differs from the one that is there, else None.
+
+    Args:
+        role: whose record.
+        found: as of extended; a host that was changed before there were records gets ``{"late": True}`` instead.
+        given: ``brought`` and ``paths`` (as of extended and absent), ``packages`` (keep the names of all that are
+            installed), ``folder`` of the records.
+    """
+    folder = Path(given.get("folder") or RECORDS)
+    known = records(folder)
+    record = known.get(role, {})
+    if record.get("broken"):
+        record = {"found": {"late": True}}
+    fresh = found is not None and "found" not in record
+    if fresh and late(known):
+        found = {"late": True}
+    lacking = extended(record, found, absent(given.get("paths") or {}))
+    result = extended(lacking, None, given.get("brought") or {})
+    if given.get("packages") and "installed" not in result and not result.get("found", {}).get("late"):
+        result["installed"] = installed()
+    text = text_of(result)
+    return None if text == read_text(folder / f"{role}.json") else text

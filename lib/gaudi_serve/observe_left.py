@@ -1,0 +1,119 @@
+"""What the toolkit has left on a host, as a reset looks at it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from .found import TRACES, records
+from .remove import MANIFEST
+from .run import read_text, run
+
+OWN = ("/etc/gaudi-serve", "/usr/local/lib/gaudi-serve", "/var/lib/gaudi-serve")
+STATE = Path(OWN[2])
+TOOK_OVER = "# gaudi-serve took this over: "
+# What roles write under names of their own, beside what their records tell.
+FILES = (
+    "/etc/gaudi-serve/docker-proxy.env",
+    "/etc/apt/sources.list.d/docker.sources",
+    "/etc/apt/keyrings/docker.asc",
+    *(f"/etc/apt/keyrings/gaudi-serve-{name}.{kind}" for name in ("habana", "driver") for kind in ("asc", "gpg")),
+)
+MOST = 2000  # names of a folder that are read
+# What supervisor, smoke test and docker as their client write for a model.
+OF_MODELS = {"smoke.json", "failures.json", "failures.new", ".token_seed", ".token_seed.lock"}
+
+
+def observe() -> dict[str, Any]:
+    """Return everything that the filters ``*_reset`` compare, but for what the roles' own subsets have."""
+    known = records()
+    return {
+        "records": known,
+        "traces": [path for path in TRACES if os.path.lexists(path)],
+        "files": [path for path in FILES if os.path.lexists(path)],
+        "own": {folder: names(Path(folder)) for folder in OWN},
+        "states": [path.name for path in sorted(STATE.glob("*/")) if set(names(path) or []) <= OF_MODELS],
+        "took_over": took_over(),
+        "dropins": [str(path) for path in sorted(Path("/etc/systemd/system").glob("vllm-*.service.d"))],
+        "daemon_backup": read_text("/etc/docker/daemon.json.before-gaudi-serve"),
+        "busy": busy(Path("/var/lib/gaudi-serve/weights")),
+        "brought": {path: folder(Path(path)) for path in brought_paths(known)},
+        "containers": containers(),
+        **packages(),
+    }
+
+
+def names(folder: Path) -> list[str] | None:
+    """Return the names in a folder, or None where there is none."""
+    return sorted(path.name for path in folder.iterdir())[:MOST] if folder.is_dir() else None
+
+
+def took_over(root: str = "/") -> list[str]:
+    """Return the files with lines that host_tuning has commented out."""
+    files = [Path(root, "etc/sysctl.conf"), *sorted(Path(root, "etc/sysctl.d").glob("*.conf"))]
+    found = {path.resolve() for path in files if f"\n{TOOK_OVER}" in f"\n{read_text(path) or ''}"}
+    return sorted(str(path) for path in found)
+
+
+def busy(folder: Path) -> list[str]:
+    """Return the models whose weights are being fetched or converted right now."""
+    working = []
+    for path in sorted(folder.glob("*/lock")):
+        with path.open("rb") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                working.append(path.parent.name)
+    return working
+
+
+def brought_paths(known: dict[str, dict[str, Any]]) -> list[str]:
+    """Return all paths that records say were brought."""
+    kinds = [(record.get("brought") or {}).get(kind, {}) for record in known.values() for kind in PATHS]
+    return sorted({path for kind in kinds for path in kind})
+
+
+PATHS = ("paths", "weights", "venv", "caches")
+
+
+def folder(path: Path) -> dict[str, Any]:
+    """Return whether a path is there, and as weights: who says that it is the toolkit's, and what lies beside it."""
+    try:
+        source = json.loads((path / MANIFEST).read_text(encoding="utf-8"))["source"]["kind"]
+    except (OSError, ValueError, LookupError, TypeError):
+        source = None
+    beside = [str(path.with_name(f"{path.name}.{suffix}")) for suffix in ("partial", "old")]
+    return {
+        "exists": os.path.lexists(path),
+        "source": source,
+        "beside": [one for one in beside if os.path.lexists(one)],
+    }
+
+
+def containers() -> list[dict[str, Any]]:
+    """Return all containers: name, whether it runs, its image, whether it is the toolkit's."""
+    columns = '{{.Names}}\t{{.State}}\t{{.Image}}\t{{.Label "gaudi-serve.model"}}'
+    rows = [line.split("\t") for line in run(["docker", "ps", "-a", "--format", columns]).out.splitlines()]
+    own = ("gaudi-serve-hccl", "gaudi-weights-")
+    return [
+        {"name": row[0], "running": row[1] == "running", "image": row[2], "own": bool(row[3]) or row[0].startswith(own)}
+        for row in rows
+        if len(row) == 4
+    ]
+
+
+def packages() -> dict[str, Any]:
+    """Return packages: ``installed``, ``asked_for`` by a user, ``held``, ``unneeded`` by any other."""
+    shown = run(["dpkg-query", "--show", "--showformat", "${Package} ${db:Status-Status}\n"])
+    rows = [line.split() for line in shown.out.splitlines()]
+    # What is only suggested does not make a package needed.
+    simulated = run(["apt-get", "--simulate", "-o", "APT::AutoRemove::SuggestsImportant=false", "autoremove"], 60)
+    return {
+        "installed": sorted({row[0] for row in rows if len(row) == 2 and row[1] == "installed"}),
+        "asked_for": run(["apt-mark", "showmanual"]).out.split(),
+        "held": run(["apt-mark", "showhold"]).out.split(),
+        "unneeded": [line.split()[1] for line in simulated.out.splitlines() if line.startswith(("Remv ", "Purg "))],
+    }

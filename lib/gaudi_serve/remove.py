@@ -1,0 +1,88 @@
+"""Removing what the toolkit has made: whole paths, weights by their record, folders that are empty."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+MANIFEST = ".gaudi-serve-weights.json"
+
+
+def remove_all(
+    paths: Sequence[Path] = (), weights: Sequence[Path] = (), empty: Sequence[Path] = (), dry: bool = False
+) -> list[Path]:
+    """Remove what is there of the given, and return what that was.
+
+    Args:
+        paths: files, and folders with all that is in them.
+        weights: folders of weights; what their record does not list stays.
+        empty: folders that go where nothing is in them.
+        dry: only tell.
+
+    Raises:
+        OSError: where the system refuses.
+    """
+    gone = [path for path in paths if os.path.lexists(path)]
+    for path in [] if dry else gone:
+        remove(path)
+    for folder in weights:
+        gone += remove_weights(folder, dry)
+    for folder in empty:
+        left = set(folder.iterdir()) - set(gone) if folder.is_dir() and not folder.is_symlink() else None
+        # Read again where it counts: a file may have come meanwhile.
+        if left == set() and (dry or removed_folder(folder)):
+            gone.append(folder)
+    return gone
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link or a whole folder, unless a file system is mounted in it."""
+    if path.is_dir() and not path.is_symlink():
+        if mounted := [one for one in mounts() if one == path or path in one.parents]:
+            raise OSError(errno.EBUSY, "a file system is mounted there", str(mounted[0]))
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def mounts() -> list[Path]:
+    """Return where file systems are mounted."""
+    text = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
+    return [Path(line.split()[1].replace("\\040", " ")) for line in text.splitlines()]
+
+
+def removed_folder(folder: Path) -> bool:
+    """Remove a folder that is empty; tell whether it was."""
+    try:
+        folder.rmdir()
+    except OSError:
+        return False
+    return True
+
+
+def listed(folder: Path) -> list[Path] | None:
+    """Return the files of a folder of weights that its record lists; None where there is no record."""
+    try:
+        files = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    inside = [folder / name for name in files if not Path(name).is_absolute() and ".." not in Path(name).parts]
+    return [path for path in inside if os.path.lexists(path)]
+
+
+def remove_weights(folder: Path, dry: bool) -> list[Path]:
+    """Remove the files that a folder's record lists, the record last, then folders that are empty."""
+    files = listed(folder)
+    if files is None:
+        return []
+    for path in [] if dry else [*files, folder / MANIFEST]:
+        path.unlink()
+    if not dry:
+        inner = sorted((path for path in folder.rglob("*") if path.is_dir() and not path.is_symlink()), reverse=True)
+        for path in [*inner, folder]:
+            removed_folder(path)
+    return [folder]

@@ -1,0 +1,287 @@
+"""What a reset takes back of the engine's and the kernel's settings."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .container_runtime import ALL_AS_DEFAULT, HABANA, habana_config
+from .host_tuning import IOMMU, TUNED
+from .reset import Known, brought_of, found_of, made_for, new_packages, record_of, touched_by
+
+DAEMON = "/etc/docker/daemon.json"
+BACKUP = f"{DAEMON}.before-gaudi-serve"
+CONFIG = "/etc/habana-container-runtime/config.toml"
+PROXY = ("/etc/systemd/system/docker.service.d/gaudi-serve-proxy.conf", "/etc/gaudi-serve/docker-proxy.env")
+VENDOR = ("/etc/apt/sources.list.d/docker.sources", "/etc/apt/keyrings/docker.asc")
+DROPIN, SYSCTL = "/etc/default/grub.d/zz-gaudi-serve.cfg", "/etc/sysctl.d/zz-gaudi-serve.conf"
+
+
+def container_runtime_reset(
+    runtime: Known, left: Known, packages: Sequence[str] = (), remove: bool = False
+) -> dict[str, Any]:
+    """Return how the engine's settings go back to what they were; those that a user has changed since are kept.
+
+    Args:
+        runtime: ``gaudi_runtime`` of the host.
+        left: ``gaudi_left`` of the host.
+        packages: the packages that the role may install.
+        remove: packages that were not there before are removed later in this run, and their source goes now.
+
+    Returns:
+        As all ``*_reset`` filters, and ``write`` ({path, content, mode}: the end), ``reload`` (text of a daemon.json
+        that a reload brings to the same end: an engine forgets no key that is merely gone from the file), ``told``
+        (what docker info says then), ``restart``, ``moves`` (the end is written before the restart), ``disable``,
+        ``paths``, ``first`` (those of them that go before the restart), ``empty``.
+    """
+    known = _Engine(runtime, left)
+    plan: dict[str, Any] = {"write": [], "reload": "", "restart": [], "left": list(known.left), "did": []}
+    if known.daemon_differs:
+        plan["did"].append(f"{DAEMON}: {'as it was' if known.daemon is not None else 'removed'}")
+    if known.daemon_differs and known.daemon is not None:
+        plan["write"].append({"path": DAEMON, "content": known.daemon, "mode": known.mode, "hide": True})
+    if known.config is not None and known.config != runtime["habana_config"]:
+        plan["write"].append({"path": CONFIG, "content": known.config, "mode": "0644"})
+        plan["did"].append(f"{CONFIG}: as it was")
+    paths = [path for path in (BACKUP, *PROXY) if path in (*left["traces"], *left["files"])]
+    paths += [path for path in left["traces"] if path.endswith("-habana.sources")]
+    paths += [path for path in left["files"] if "/gaudi-serve-habana." in path]
+    vendor = [
+        path for path in VENDOR if path in left["files"] and path in brought_of(left, "container_runtime", "paths")
+    ]
+    paths += [DAEMON] if known.daemon_differs and known.daemon is None else []
+    plan["first"] = [path for path in paths if path in PROXY]
+    plan["paths"] = paths + (vendor if remove else [])
+    plan["left"] += (
+        [] if remove else [f"package source {path}: goes with its packages (reset_packages)" for path in vendor]
+    )
+    plan["did"] += ["the engine's proxies"] if PROXY[0] in paths else []
+    plan["did"] += [f"package source {path}" for path in plan["paths"] if path.endswith(".sources")]
+    plan["told"] = known.told
+    if runtime["info"]:
+        plan["reload"] = known.interim if known.reload_due else ""
+        plan["restart"] = known.restart_reasons()
+    plan["moves"] = any(reason.startswith("data-root") for reason in plan["restart"])
+    plan["did"] += ["habana runtime of the engine"] if plan["reload"] and not known.told.endswith(" habana") else []
+    plan["disable"] = runtime["enabled"] and known.was_disabled
+    plan["did"] += ["docker.service does not start at boot"] if plan["disable"] else []
+    folders = {
+        path: made for path, made in brought_of(left, "container_runtime", "paths").items() if path not in VENDOR
+    }
+    plan["empty"] = [*folders, *made_for(folders)]
+    plan["due"] = bool(plan["write"] or plan["paths"] or plan["reload"] or plan["restart"] or plan["disable"])
+    plan["packages"] = new_packages(left, "container_runtime", packages)
+    return plan
+
+
+class _Engine:
+    """The engine's settings: what they are, and what they go back to."""
+
+    def __init__(self, runtime: Known, left: Known) -> None:
+        self.runtime, self.live = runtime, runtime["daemon_json"]
+        self.found = found_of(left, "container_runtime")
+        self.brought = brought_of(left, "container_runtime", "engine")
+        self.keys = brought_of(left, "container_runtime", "keys")
+        self.left: list[str] = []
+        self.daemon, self.mode = self.live, runtime["daemon_json_mode"] or "0644"
+        if known := self._before(left):
+            self._go_back(known[0])
+        elif touched_by(left, "container_runtime"):
+            self.left.append(f"{DAEMON}: what it was before the toolkit is not known; it stays")
+        self.config = self._config()
+        before = record_of(left, "container_runtime").get("installed", [])
+        self.was_disabled = self.found.get("enabled") is False and not {"docker.io", "docker-ce"}.isdisjoint(before)
+
+    def _before(self, left: Known) -> list[str | None]:
+        """Return a list of the daemon.json that was there (None: none was), or an empty one where it is not known."""
+        if "daemon_json" in self.found:
+            return [self.found["daemon_json"]]
+        if left["daemon_backup"] is not None:
+            return [left["daemon_backup"]]
+        # No backup: the toolkit has either changed nothing, or written the whole file.
+        own = _object(self.live)
+        ours = (
+            own
+            and set(own) <= {"live-restore", "runtimes"}
+            and own.get("runtimes", {"habana": HABANA}) == {"habana": HABANA}
+        )
+        if left["traces"] and ours and self.live == json.dumps(own, indent=2) + "\n":
+            return [None]
+        return []
+
+    def _go_back(self, before: str | None) -> None:
+        now, then = _object(self.live), _object(before)
+        if then is None or now is None:
+            if self.live is not None:
+                self.left.append(f"{DAEMON}: is no JSON object; it stays")
+            return
+        result = {key: value for key, value in now.items() if key != "live-restore" or "live-restore" in then}
+        if "live-restore" in then:
+            result["live-restore"] = then["live-restore"]
+        result = _without_habana(result, then)
+        if "data-root" in self.keys and now.get("data-root") != then.get("data-root"):
+            result = self._moved_back(result, then)
+        if result == then:
+            self.daemon = before
+        elif result != now:
+            indent = re.search(r'^([ \t]+)"', self.live or "", re.MULTILINE)
+            self.daemon = json.dumps(result, indent=indent[1] if indent else 2, ensure_ascii=False) + "\n"
+        if result != now or self.daemon != self.live:
+            self.mode = self.found.get("daemon_json_mode") or self.mode
+
+    def _moved_back(self, result: dict[str, Any], then: Known) -> dict[str, Any]:
+        running = (self.runtime["info"] or {}).get("containers_running")
+        if running:
+            self.left.append(f"{DAEMON}: data-root: {running} containers run from there; stop them and run again")
+            return result
+        rest = {key: value for key, value in result.items() if key != "data-root"}
+        return {**rest, "data-root": then["data-root"]} if "data-root" in then else rest
+
+    def _config(self) -> str | None:
+        """Return the text that the habana runtime's config.toml goes back to; None where it stays or is not there."""
+        live, before = (
+            self.runtime["habana_config"],
+            self.found.get("habana_config") or self.brought.get("habana_config"),
+        )
+        if live is None or before is None or not self.found:
+            return None
+        if live == habana_config(before):
+            return str(before)
+        old = next((line for line in before.splitlines() if ALL_AS_DEFAULT.match(line.lstrip().lstrip("#"))), None)
+        lines = [line if line != "visible_devices_all_as_default = false" else old for line in live.splitlines()]
+        return "".join(f"{line}\n" for line in lines if line is not None)
+
+    @property
+    def daemon_differs(self) -> bool:
+        """Tell whether the file is another than it goes back to."""
+        return bool(self.daemon != self.live)
+
+    @property
+    def wanted(self) -> dict[str, Any]:
+        """Return what the file says in the end."""
+        return _object(self.daemon) or {}
+
+    @property
+    def told(self) -> str:
+        """What docker info says of an engine that has taken it."""
+        names = " habana" if "habana" in (self.wanted.get("runtimes") or {}) else ""
+        return f"{str(bool(self.wanted.get('live-restore', False))).lower()}{names}"
+
+    @property
+    def reload_due(self) -> bool:
+        """Tell whether the running engine has what the file will not have."""
+        info = self.runtime["info"]
+        if not self.daemon_differs and not self.found:
+            return False
+        habana = "habana" in (self.wanted.get("runtimes") or {})
+        return bool(
+            info["live_restore"] is not bool(self.wanted.get("live-restore", False))
+            or (not habana and "habana" in info["runtimes"])
+        )
+
+    @property
+    def interim(self) -> str:
+        """Return a file that says no where the last one says nothing."""
+        wanted = self.wanted
+        said = {"live-restore": bool(wanted.get("live-restore", False)), "runtimes": wanted.get("runtimes", {})}
+        return json.dumps({**wanted, **said}, indent=2, ensure_ascii=False) + "\n"
+
+    def restart_reasons(self) -> list[str]:
+        """Return what only a restart takes from the engine."""
+        reasons = []
+        if self.runtime["proxies_running"]:
+            reasons.append("proxies: the running engine was started with the toolkit's")
+        now = (_object(self.live) or {}).get("data-root")
+        if self.daemon_differs and now != self.wanted.get("data-root"):
+            reasons.append("data-root: goes back")
+        return reasons
+
+
+def _object(text: str | None) -> dict[str, Any] | None:
+    """Return a JSON object; an empty one where there is no text."""
+    try:
+        found = json.loads(text) if text and text.strip() else {}
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get("runtimes", {}), dict) else None
+
+
+def _without_habana(result: dict[str, Any], then: Known) -> dict[str, Any]:
+    """Return a daemon.json whose runtime habana is as it was: gone, or a user's own."""
+    runtimes = {name: one for name, one in result.get("runtimes", {}).items() if name != "habana"}
+    before = then.get("runtimes", {})
+    if "habana" in before:
+        runtimes["habana"] = before["habana"]
+    if runtimes or "runtimes" in then:
+        return {**result, "runtimes": runtimes}
+    return {key: value for key, value in result.items() if key != "runtimes"}
+
+
+def host_tuning_reset(tuning: Known, left: Known, packages: Sequence[str] = ()) -> dict[str, Any]:
+    """Return how the kernel's settings go back.
+
+    Args:
+        tuning: ``gaudi_tuning`` of the host.
+        left: ``gaudi_left`` of the host.
+        packages: the packages that the role may install.
+
+    Returns:
+        As all ``*_reset`` filters, and ``paths``, ``empty``, ``grub`` (the menu is to be written anew), ``lines``
+        (files with lines to be taken back), ``sysctl`` ({key: value}), ``governors`` ({governor: cpus}), ``reboot``.
+    """
+    found, touched = found_of(left, "host_tuning"), touched_by(left, "host_tuning")
+    paths = [path for path in (DROPIN, SYSCTL) if path in left["traces"]]
+    grub = tuning["grub"]
+    stale = touched and grub["present"] and (grub["dropin_folder_mtime"] or 0) > (grub["cfg_mtime"] or 0)
+    sysctl = {
+        key: value
+        for key, value in found.get("sysctl", {}).items()
+        if value is not None and tuning["sysctl"].get(key) not in (None, value)
+    }
+    governors: dict[str, list[str]] = {}
+    for cpu, value in found.get("governors", {}).items():
+        if tuning["governor"]["values"].get(cpu, value) != value:
+            governors.setdefault(value, []).append(cpu.removeprefix("cpu"))
+    folders = brought_of(left, "host_tuning", "paths")
+    plan: dict[str, Any] = {
+        "paths": paths,
+        "grub": bool(grub["present"] and (DROPIN in paths or stale)),
+        "lines": list(left["took_over"]),
+        "sysctl": sysctl,
+        "governors": {value: ",".join(cpus) for value, cpus in governors.items()},
+        "empty": [*folders, *made_for(folders)],
+        "reboot": _reboot(tuning, found) if touched else [],
+        "packages": new_packages(left, "host_tuning", packages),
+    }
+    plan["due"] = bool(paths or plan["grub"] or plan["lines"] or sysctl or governors)
+    plan["did"] = (
+        (["kernel arguments: GRUB drop-in"] if DROPIN in paths else [])
+        + ([f"sysctl file {SYSCTL}"] if SYSCTL in paths else [])
+        + [f"{path}: lines that were commented out" for path in left["took_over"]]
+        + [f"{key}: {tuning['sysctl'][key]} -> {value}" for key, value in sysctl.items()]
+        + [f"governor of {len(cpus)} CPUs: {value}" for value, cpus in governors.items()]
+    )
+    plan["left"] = list(plan["reboot"])
+    if touched and not found and (plan["due"] or record_of(left, "host_tuning")):
+        plan["left"].append(
+            "live sysctl values and governor: those before the toolkit are not known; until the next boot"
+        )
+    return plan
+
+
+def _reboot(tuning: Known, found: Known) -> list[str]:
+    """Return which arguments the running kernel still has, though its menu has them no more."""
+    entries, before = tuning["grub"]["entries"], found.get("cmdline", [])
+    ours = {word.partition("=")[0] for word in (*TUNED, *IOMMU, *found.get("args", []))}
+    return [
+        f"reboot required: the running kernel still has {word}"
+        for word in tuning["cmdline"]
+        if word.partition("=")[0] in ours and word not in before and entries and word not in entries[0]
+    ]
+
+
+def container_runtime_found(runtime: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a reset needs to know of an engine before the first change."""
+    return {key: runtime[key] for key in ("daemon_json", "daemon_json_mode", "habana_config", "enabled")}

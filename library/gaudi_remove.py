@@ -1,0 +1,67 @@
+#!/usr/bin/python
+"""Ansible module: removes what the toolkit has made, and nothing beside it."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: gaudi_remove
+short_description: Removes files, folders and weights that the toolkit has made
+description:
+  - What is not there is passed over. Links are removed, never followed; a folder with a mounted file system is refused.
+options:
+  paths:
+    description: Files, and folders with all that is in them.
+    type: list
+    elements: path
+    default: []
+  weights:
+    description: Folders of weights; removed is what their record lists, and a folder that is empty then.
+    type: list
+    elements: path
+    default: []
+  empty:
+    description: Folders that are removed where nothing is in them, in this order.
+    type: list
+    elements: path
+    default: []
+author:
+  - The gaudi-serve developers (@gaudi-serve)
+"""
+
+EXAMPLES = r"""
+- name: Remove the state of a model
+  gaudi_remove:
+    paths: [/var/lib/gaudi-serve/qwq-32b]
+    empty: [/var/lib/gaudi-serve]
+"""
+
+RETURN = r"""
+removed:
+  description: Paths that are gone.
+  returned: always
+  type: list
+"""
+
+from pathlib import Path
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gaudi_serve.remove import remove_all
+
+
+def main() -> None:
+    """Run the module."""
+    lists = {"type": "list", "elements": "path", "default": []}
+    module = AnsibleModule(argument_spec={"paths": lists, "weights": lists, "empty": lists}, supports_check_mode=True)
+    given = {name: [Path(path) for path in module.params[name]] for name in ("paths", "weights", "empty")}
+    try:
+        removed = [str(path) for path in remove_all(**given, dry=module.check_mode)]
+    except OSError as problem:
+        module.fail_json(msg=f"{problem.filename}: cannot be removed: {problem.strerror}")
+    header = {"before_header": "on the host", "after_header": "after the reset"}
+    diff = [{**header, "before": "".join(f"{path}\n" for path in removed), "after": ""}] if removed else []
+    module.exit_json(changed=bool(removed), removed=removed, diff=diff)
+
+
+if __name__ == "__main__":
+    main()
