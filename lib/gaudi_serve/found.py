@@ -46,7 +46,7 @@ def late(known: Mapping[str, Mapping[str, Any]], root: str = "/") -> bool:
     return any(
         os.path.lexists(Path(root, path.lstrip("/")))
         for path, role in TRACES.items()
-        if (known.get(role, {}).get("found") or {"late": True}).get("late")
+        if known.get(role, {}).get("found", {"late": True}).get("late")
     )
 
 

@@ -26,9 +26,11 @@ def remove_all(
     Raises:
         OSError: where the system refuses.
     """
-    gone = [path for path in paths if os.path.lexists(path)]
+    gone = [path for path in dict.fromkeys(paths) if os.path.lexists(path)]
     for path in [] if dry else gone:
-        remove(path)
+        # It may have gone with a folder before it.
+        if os.path.lexists(path):
+            remove(path)
     for folder in weights:
         gone += remove_weights(folder, dry)
     for folder in empty:

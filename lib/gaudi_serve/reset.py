@@ -378,7 +378,8 @@ def reset_lines(hostvars: Mapping[str, Known], hosts: Sequence[str], check: bool
         reached = "reset_done" in hostvars[host] or problem
         state = "done" if "reset_done" in hostvars[host] else "failed" if problem else "cannot be reached"
         rows.append([host, str(len(did)), str(len(left)), state if not check or state != "done" else "nothing changed"])
-        lines += [f"{host}: {'would take back' if check or problem else 'taken back'}: {text}" for text in did]
+        verb = "would take back" if check else "begun" if problem else "taken back"
+        lines += [f"{host}: {verb}: {text}" for text in did]
         lines += [f"{host}: stays: {text}" for text in left]
         lines += [f"{host}: {problem if reached else 'cannot be reached'}"] if state in ("failed",) else []
     return [*table(rows), *lines]
