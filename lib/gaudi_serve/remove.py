@@ -33,7 +33,7 @@ def remove_all(
             remove(path)
     for folder in weights:
         gone += remove_weights(folder, dry)
-    for folder in empty:
+    for folder in [one for one in empty if one not in gone]:
         left = set(folder.iterdir()) - set(gone) if folder.is_dir() and not folder.is_symlink() else None
         # Read again where it counts: a file may have come meanwhile.
         if left == set() and (dry or removed_folder(folder)):

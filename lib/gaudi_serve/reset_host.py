@@ -37,43 +37,44 @@ def container_runtime_reset(
         ``paths``, ``first`` (those of them that go before the restart), ``empty``.
     """
     known = _Engine(runtime, left)
-    plan: dict[str, Any] = {"write": [], "reload": "", "restart": [], "left": list(known.left), "did": []}
-    if known.daemon_differs:
-        plan["did"].append(f"{DAEMON}: {'as it was' if known.daemon is not None else 'removed'}")
-    if known.daemon_differs and known.daemon is not None:
-        plan["write"].append({"path": DAEMON, "content": known.daemon, "mode": known.mode, "hide": True})
-    if known.config is not None and known.config != runtime["habana_config"]:
-        plan["write"].append({"path": CONFIG, "content": known.config, "mode": "0644"})
-        plan["did"].append(f"{CONFIG}: as it was")
-    paths = [path for path in (BACKUP, *PROXY) if path in (*left["traces"], *left["files"])]
-    paths += [path for path in left["traces"] if path.endswith("-habana.sources")]
-    paths += [path for path in left["files"] if "/gaudi-serve-habana." in path]
-    vendor = [
-        path for path in VENDOR if path in left["files"] and path in brought_of(left, "container_runtime", "paths")
-    ]
+    folders, paths, kept = _runtime_paths(left, remove)
     paths += [DAEMON] if known.daemon_differs and known.daemon is None else []
-    plan["first"] = [path for path in paths if path in PROXY]
-    plan["paths"] = paths + (vendor if remove else [])
-    plan["left"] += (
-        [] if remove else [f"package source {path}: goes with its packages (reset_packages)" for path in vendor]
-    )
-    plan["did"] += ["the engine's proxies"] if PROXY[0] in paths else []
-    plan["did"] += [f"package source {path}" for path in plan["paths"] if path.endswith(".sources")]
-    plan["told"] = known.told
-    if runtime["info"]:
-        plan["reload"] = known.interim if known.reload_due else ""
-        plan["restart"] = known.restart_reasons()
-    plan["moves"] = any(reason.startswith("data-root") for reason in plan["restart"])
-    plan["did"] += ["habana runtime of the engine"] if plan["reload"] and not known.told.endswith(" habana") else []
-    plan["disable"] = runtime["enabled"] and known.was_disabled
-    plan["did"] += ["docker.service does not start at boot"] if plan["disable"] else []
-    folders = {
-        path: made for path, made in brought_of(left, "container_runtime", "paths").items() if path not in VENDOR
+    running = runtime["info"] is not None
+    plan: dict[str, Any] = {
+        "write": known.files(),
+        "reload": known.interim if running and known.reload_due else "",
+        "told": known.told,
+        "restart": known.restart_reasons() if running else [],
+        "first": [path for path in paths if path in PROXY],
+        "paths": paths,
+        "empty": [*folders, *made_for(folders)],
+        "disable": runtime["enabled"] and known.was_disabled,
     }
-    plan["empty"] = [*folders, *made_for(folders)]
-    plan["due"] = bool(plan["write"] or plan["paths"] or plan["reload"] or plan["restart"] or plan["disable"])
+    plan["moves"] = any(reason.startswith("data-root") for reason in plan["restart"])
+    plan["due"] = any(plan[key] for key in ("write", "paths", "reload", "restart", "disable"))
+    plan["did"] = _engine_did(plan, known)
+    plan["left"] = [*known.left, *(f"package source {path}: goes with its packages (reset_packages)" for path in kept)]
     plan["packages"] = new_packages(left, "container_runtime", packages)
     return plan
+
+
+def _runtime_paths(left: Known, remove: bool) -> tuple[dict[str, str], list[str], list[str]]:
+    """Return folders that were made for files, the files that go, and those that go with their packages only."""
+    brought = brought_of(left, "container_runtime", "paths")
+    paths = [path for path in (BACKUP, *PROXY) if path in (*left["traces"], *left["files"])]
+    paths += [path for path in (*left["traces"], *left["files"]) if "/gaudi-serve-habana." in path]
+    vendor = [path for path in VENDOR if path in left["files"] and path in brought]
+    folders = {path: made for path, made in brought.items() if path not in VENDOR}
+    return folders, paths + (vendor if remove else []), [] if remove else vendor
+
+
+def _engine_did(plan: Known, known: _Engine) -> list[str]:
+    did = [f"{path}: as it was" for path in (one["path"] for one in plan["write"])]
+    did += [f"{DAEMON}: removed" for path in plan["paths"] if path == DAEMON]
+    did += ["the engine's proxies"] if plan["first"] else []
+    did += [f"package source {path}" for path in plan["paths"] if path.endswith(".sources")]
+    did += ["habana runtime of the engine"] if plan["reload"] and not known.told.endswith(" habana") else []
+    return did + (["docker.service starts at boot"] if plan["disable"] else [])
 
 
 class _Engine:
@@ -152,6 +153,15 @@ class _Engine:
         old = next((line for line in before.splitlines() if ALL_AS_DEFAULT.match(line.lstrip().lstrip("#"))), None)
         lines = [line if line != "visible_devices_all_as_default = false" else old for line in live.splitlines()]
         return "".join(f"{line}\n" for line in lines if line is not None)
+
+    def files(self) -> list[dict[str, Any]]:
+        """Return the files that are written anew, for module gaudi_files."""
+        found = []
+        if self.daemon_differs and self.daemon is not None:
+            found.append({"path": DAEMON, "content": self.daemon, "mode": self.mode, "hide": True})
+        if self.config is not None and self.config != self.runtime["habana_config"]:
+            found.append({"path": CONFIG, "content": self.config, "mode": "0644"})
+        return found
 
     @property
     def daemon_differs(self) -> bool:
@@ -235,40 +245,48 @@ def host_tuning_reset(tuning: Known, left: Known, packages: Sequence[str] = ()) 
     paths = [path for path in (DROPIN, SYSCTL) if path in left["traces"]]
     grub = tuning["grub"]
     stale = touched and grub["present"] and (grub["dropin_folder_mtime"] or 0) > (grub["cfg_mtime"] or 0)
-    sysctl = {
-        key: value
-        for key, value in found.get("sysctl", {}).items()
-        if value is not None and tuning["sysctl"].get(key) not in (None, value)
-    }
-    governors: dict[str, list[str]] = {}
-    for cpu, value in found.get("governors", {}).items():
-        if tuning["governor"]["values"].get(cpu, value) != value:
-            governors.setdefault(value, []).append(cpu.removeprefix("cpu"))
     folders = brought_of(left, "host_tuning", "paths")
     plan: dict[str, Any] = {
         "paths": paths,
         "grub": bool(grub["present"] and (DROPIN in paths or stale)),
         "lines": list(left["took_over"]),
-        "sysctl": sysctl,
-        "governors": {value: ",".join(cpus) for value, cpus in governors.items()},
+        "sysctl": _differing(found.get("sysctl", {}), tuning["sysctl"]),
+        "governors": _governors(found.get("governors", {}), tuning["governor"]["values"]),
         "empty": [*folders, *made_for(folders)],
         "reboot": _reboot(tuning, found) if touched else [],
         "packages": new_packages(left, "host_tuning", packages),
     }
-    plan["due"] = bool(paths or plan["grub"] or plan["lines"] or sysctl or governors)
-    plan["did"] = (
-        (["kernel arguments: GRUB drop-in"] if DROPIN in paths else [])
-        + ([f"sysctl file {SYSCTL}"] if SYSCTL in paths else [])
-        + [f"{path}: lines that were commented out" for path in left["took_over"]]
-        + [f"{key}: {tuning['sysctl'][key]} -> {value}" for key, value in sysctl.items()]
-        + [f"governor of {len(cpus)} CPUs: {value}" for value, cpus in governors.items()]
-    )
+    plan["due"] = any(plan[key] for key in ("paths", "grub", "lines", "sysctl", "governors"))
+    plan["did"] = _tuning_did(plan, tuning)
     plan["left"] = list(plan["reboot"])
     if touched and not found and (plan["due"] or record_of(left, "host_tuning")):
         plan["left"].append(
-            "live sysctl values and governor: those before the toolkit are not known; until the next boot"
+            "live sysctl values and governor: what they were is not known; they stay until the next boot"
         )
     return plan
+
+
+def _differing(before: Known, live: Known) -> dict[str, str]:
+    return {key: value for key, value in before.items() if value is not None and live.get(key) not in (None, value)}
+
+
+def _governors(before: Known, live: Known) -> dict[str, str]:
+    """Return ``{governor: cpus}`` of the CPUs that have another one by now."""
+    found: dict[str, list[str]] = {}
+    for cpu, value in before.items():
+        if live.get(cpu, value) != value:
+            found.setdefault(value, []).append(cpu.removeprefix("cpu"))
+    return {value: ",".join(cpus) for value, cpus in found.items()}
+
+
+def _tuning_did(plan: Known, tuning: Known) -> list[str]:
+    return [
+        *(["kernel arguments: GRUB drop-in"] if DROPIN in plan["paths"] else []),
+        *([f"sysctl file {SYSCTL}"] if SYSCTL in plan["paths"] else []),
+        *(f"{path}: lines that were commented out" for path in plan["lines"]),
+        *(f"{key}: {tuning['sysctl'][key]} -> {value}" for key, value in plan["sysctl"].items()),
+        *(f"governor of CPUs {cpus}: {value}" for value, cpus in plan["governors"].items()),
+    ]
 
 
 def _reboot(tuning: Known, found: Known) -> list[str]:

@@ -1,0 +1,527 @@
+"""What a reset takes back, what it leaves, and what it knows from before."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gaudi_serve import found, observe_left
+from gaudi_serve.container_runtime import HABANA, daemon_json, habana_config
+from gaudi_serve.remove import remove_all
+from gaudi_serve.reset import (
+    gaudi_driver_reset,
+    hccl_validation_reset,
+    model_weights_reset,
+    packages_reset,
+    recipe_caches,
+    reset_lines,
+    reset_refusal,
+    rest_reset,
+    vllm_image_reset,
+    vllm_service_reset,
+)
+from gaudi_serve.reset_host import container_runtime_found, container_runtime_reset, host_tuning_reset
+
+STATE = "/var/lib/gaudi-serve"
+OWNERS = '{\n    "log-opts": {"max-size": "10m"}\n}\n'
+SYSCTL = "/etc/sysctl.d/zz-gaudi-serve.conf"
+
+
+def left(**changes: Any) -> dict[str, Any]:
+    """Return ``gaudi_left`` of a host that the toolkit has never seen, with changes."""
+    return {
+        "records": {},
+        "traces": [],
+        "files": [],
+        "own": {"/etc/gaudi-serve": None, "/usr/local/lib/gaudi-serve": None, STATE: None},
+        "states": [],
+        "took_over": [],
+        "dropins": [],
+        "daemon_backup": None,
+        "busy": [],
+        "brought": {},
+        "containers": [],
+        **{"installed": [], "asked_for": [], "held": [], "unneeded": []},
+        **changes,
+    }
+
+
+def runtime(text: str | None, **changes: Any) -> dict[str, Any]:
+    """Return ``gaudi_runtime`` of a host whose engine has taken the toolkit's settings."""
+    info = {"live_restore": True, "runtimes": {"habana": HABANA, "runc": {}}, "containers_running": 1}
+    return {
+        **{"daemon_json": text, "daemon_json_mode": "0600", "habana_config": None, "info": info},
+        **{"proxies_running": None, "enabled": True},
+        **changes,
+    }
+
+
+def of_runtime(before: str | None, **changes: Any) -> dict[str, Any]:
+    """Return what is left where the engine had this daemon.json."""
+    record = {"found": {"daemon_json": before, "daemon_json_mode": "0644", "habana_config": None, "enabled": True}}
+    return left(records={"container_runtime": {**record, **changes}})
+
+
+def merged(before: str | None) -> str:
+    """Return the daemon.json that the toolkit made of another."""
+    return daemon_json(before, True, True, "", "host")
+
+
+def services(**changes: Any) -> dict[str, Any]:
+    """Return ``gaudi_services`` of a host without models."""
+    return {"units": {}, "orphans": [], "images": {}, **changes}
+
+
+def tuning(**changes: Any) -> dict[str, Any]:
+    """Return ``gaudi_tuning`` of a tuned host."""
+    entries = [["root=/dev/sda1", "intel_idle.max_cstate=0"]]
+    grub = {"present": True, "entries": entries, "cfg_mtime": 9.0, "dropin_folder_mtime": 8.0}
+    return {
+        **{"sysctl": {"vm.nr_hugepages": "64", "kernel.numa_balancing": "0"}, "grub": grub, "cmdline": []},
+        "governor": {"values": {"cpu0": "performance", "cpu1": "performance"}},
+        **changes,
+    }
+
+
+@pytest.mark.parametrize("before", [None, "{}\n", OWNERS, '{"live-restore": false, "runtimes": {"a": {"path": "/a"}}}'])
+def test_daemon_json_goes_back_to_the_letter(before: str | None) -> None:
+    plan = container_runtime_reset(runtime(merged(before)), of_runtime(before))
+    assert plan["due"]
+    if before is None:
+        assert plan["paths"] == ["/etc/docker/daemon.json"] and plan["write"] == []
+    else:
+        assert [(one["path"], one["content"], one["mode"]) for one in plan["write"]] == [
+            ("/etc/docker/daemon.json", before, "0644")
+        ]
+    # A reload takes only what the file names.
+    asked = json.loads(plan["reload"])
+    assert asked["live-restore"] is False and "habana" not in asked["runtimes"]
+    assert plan["told"] == "false" and plan["restart"] == []
+
+
+def test_what_a_user_has_changed_since_is_kept() -> None:
+    now = {**json.loads(merged(OWNERS)), "log-level": "debug"}
+    plan = container_runtime_reset(runtime(json.dumps(now)), of_runtime(OWNERS))
+    assert json.loads(plan["write"][0]["content"]) == {**json.loads(OWNERS), "log-level": "debug"}
+
+
+def test_a_habana_runtime_of_the_owners_stays() -> None:
+    before = json.dumps({"runtimes": {"habana": HABANA}, "live-restore": True}) + "\n"
+    plan = container_runtime_reset(runtime(merged(before)), of_runtime(before))
+    assert not plan["due"] and plan["told"] == "true habana"
+
+
+def test_an_engine_that_has_gone_back_is_left_alone() -> None:
+    info = {"live_restore": False, "runtimes": {"runc": {}}, "containers_running": 1}
+    assert not container_runtime_reset(runtime(OWNERS, info=info), of_runtime(OWNERS))["due"]
+    assert not container_runtime_reset(runtime(merged(OWNERS)), left())["due"]
+
+
+def test_a_reset_cut_off_at_its_own_file_is_finished() -> None:
+    half = container_runtime_reset(runtime(merged(OWNERS)), of_runtime(OWNERS))["reload"]
+    plan = container_runtime_reset(runtime(half), of_runtime(OWNERS))
+    assert plan["write"][0]["content"] == OWNERS
+
+
+def test_data_goes_back_where_no_container_runs_from_it() -> None:
+    now = daemon_json(OWNERS, True, True, "/data/docker", "host")
+    known = of_runtime(OWNERS, brought={"keys": {"data-root": True}})
+    plan = container_runtime_reset(runtime(now), known)
+    assert json.loads(plan["write"][0]["content"])["data-root"] == "/data/docker"
+    assert "1 containers run from there" in plan["left"][0] and not plan["moves"]
+    idle = {"live_restore": True, "runtimes": {}, "containers_running": 0}
+    plan = container_runtime_reset(runtime(now, info=idle), known)
+    assert plan["write"][0]["content"] == OWNERS and plan["moves"] and plan["restart"]
+    before = '{"data-root": "/old"}\n'
+    plan = container_runtime_reset(
+        runtime(daemon_json(before, True, True, "/data/docker", "host"), info=idle),
+        of_runtime(before, brought={"keys": {"data-root": True}}),
+    )
+    assert plan["write"][0]["content"] == before
+
+
+def test_a_daemon_json_that_is_none_stays() -> None:
+    plan = container_runtime_reset(runtime("{nonsense", info=None), of_runtime(OWNERS))
+    assert plan["write"] == [] and "is no JSON object; it stays" in plan["left"][0]
+
+
+def test_a_site_from_before_the_records_goes_back_to_its_backup() -> None:
+    late = {"container_runtime": {"found": {"late": True}}}
+    plan = container_runtime_reset(runtime(merged(OWNERS)), left(records=late, daemon_backup=OWNERS, traces=[SYSCTL]))
+    assert plan["write"][0]["content"] == OWNERS
+    # No backup: the toolkit wrote the whole file, or its owner did.
+    plan = container_runtime_reset(runtime(merged(None)), left(traces=[SYSCTL]))
+    assert "/etc/docker/daemon.json" in plan["paths"]
+    plan = container_runtime_reset(runtime(merged(OWNERS)), left(records=late, traces=[SYSCTL]))
+    assert plan["write"] == [] and "what it was before the toolkit is not known" in plan["left"][0]
+
+
+def test_the_habana_runtimes_settings_go_back() -> None:
+    shipped = "[habana-container-runtime]\n#visible_devices_all_as_default = true\nmode = 1\n"
+    known = of_runtime(None, brought={"engine": {"habana_config": shipped}})
+    plan = container_runtime_reset(runtime(merged(None), habana_config=habana_config(shipped)), known)
+    assert plan["write"] == [{"path": "/etc/habana-container-runtime/config.toml", "content": shipped, "mode": "0644"}]
+    users = habana_config(shipped).replace("mode = 1", "mode = 2")
+    plan = container_runtime_reset(runtime(merged(None), habana_config=users), known)
+    assert plan["write"][0]["content"] == shipped.replace("mode = 1", "mode = 2")
+
+
+def test_the_engines_proxies_packages_source_and_boot() -> None:
+    proxy = "/etc/systemd/system/docker.service.d/gaudi-serve-proxy.conf"
+    sources = "/etc/apt/sources.list.d/docker.sources"
+    record = {
+        "found": {"daemon_json": OWNERS, "habana_config": None, "enabled": False},
+        "brought": {
+            "paths": {sources: sources, "/etc/systemd/system/docker.service.d": "/etc/systemd/system/docker.service.d"}
+        },
+        "installed": ["docker.io"],
+    }
+    here = left(
+        records={"container_runtime": record},
+        traces=[proxy],
+        files=["/etc/gaudi-serve/docker-proxy.env", sources],
+        installed=["docker.io", "python3-debian"],
+    )
+    live = runtime(merged(OWNERS), proxies_running="abc")
+    plan = container_runtime_reset(live, here, ["docker.io", "python3-debian"])
+    assert plan["first"] == [proxy, "/etc/gaudi-serve/docker-proxy.env"] and len(plan["restart"]) == 1
+    assert plan["disable"] and plan["packages"] == ["python3-debian"]
+    assert plan["left"] == [f"package source {sources}: goes with its packages (reset_packages)"]
+    assert sources in container_runtime_reset(live, here, remove=True)["paths"]
+    assert plan["empty"] == ["/etc/systemd/system/docker.service.d"]
+    assert container_runtime_found(live) == {
+        **{"daemon_json": live["daemon_json"], "daemon_json_mode": "0600"},
+        **{"habana_config": None, "enabled": True},
+    }
+
+
+def test_the_kernel_gets_its_values_back() -> None:
+    record = {
+        "found": {
+            "sysctl": {"vm.nr_hugepages": "3", "kernel.numa_balancing": "0", "gone": None},
+            "governors": {"cpu0": "powersave", "cpu1": "schedutil"},
+            **{"cmdline": ["iommu=pt"], "args": ["quiet=1"]},
+        },
+        "installed": ["bash"],
+    }
+    here = left(
+        records={"host_tuning": record},
+        traces=["/etc/default/grub.d/zz-gaudi-serve.cfg", SYSCTL],
+        took_over=["/etc/sysctl.conf"],
+        installed=["bash", "linux-cpupower"],
+    )
+    plan = host_tuning_reset(tuning(), here, ["linux-cpupower"])
+    assert plan["due"] and plan["grub"] and plan["lines"] == ["/etc/sysctl.conf"]
+    assert plan["sysctl"] == {"vm.nr_hugepages": "3"}
+    assert plan["governors"] == {"powersave": "0", "schedutil": "1"}
+    assert plan["packages"] == ["linux-cpupower"] and plan["left"] == []
+    # Of what still runs, only the toolkit's arguments call for a reboot.
+    running = ["root=/dev/sda1", "iommu=pt", "intel_idle.max_cstate=0", "mine=1", "quiet=1"]
+    menu = {**tuning()["grub"], "entries": [["root=/dev/sda1"]], "dropin_folder_mtime": 10.0}
+    plan = host_tuning_reset(tuning(cmdline=running, grub=menu), left(records={"host_tuning": record}))
+    assert plan["reboot"] == [
+        "reboot required: the running kernel still has intel_idle.max_cstate=0",
+        "reboot required: the running kernel still has quiet=1",
+    ]
+    assert plan["grub"], "a run was cut off between the drop-in and the menu"
+
+
+def test_a_host_that_the_toolkit_never_saw_is_left_alone() -> None:
+    menu = {**tuning()["grub"], "dropin_folder_mtime": 10.0}
+    for plan in (
+        host_tuning_reset(tuning(grub=menu, cmdline=["intel_idle.max_cstate=0"]), left()),
+        container_runtime_reset(runtime(merged(None)), left()),
+        gaudi_driver_reset(
+            {"modules": ["habanalabs"]}, left(held=["habanalabs-dkms"]), ["habanalabs-dkms"], ["habanalabs"], True
+        ),
+        vllm_service_reset(services(), left()),
+        vllm_image_reset(services(images={"a:1": "x"}), left(), "/var/lib/gaudi-serve/images", True),
+        model_weights_reset(left(), weights=True),
+        hccl_validation_reset(left()),
+        packages_reset(left(unneeded=["old"]), [], True),
+        rest_reset(left(), {}),
+    ):
+        assert not plan["due"] and plan["did"] == [] and plan["left"] == []
+
+
+def test_values_that_nobody_wrote_down_are_told() -> None:
+    late = {"host_tuning": {"found": {"late": True}}}
+    plan = host_tuning_reset(tuning(), left(records=late, traces=[SYSCTL]))
+    assert plan["paths"] == [SYSCTL] and plan["sysctl"] == {}
+    assert plan["left"] == [
+        "live sysctl values and governor: what they were is not known; they stay until the next boot"
+    ]
+
+
+def test_units_and_what_belongs_to_them() -> None:
+    cache = "/data/recipes/a/1.21"
+    known = {"vllm_service": {"found": {}, "brought": {"caches": {cache: "/data/recipes"}}}}
+    own = {
+        "/etc/gaudi-serve": ["a.env", "b.secret"],
+        "/usr/local/lib/gaudi-serve": ["vllm-supervisor"],
+        STATE: ["a", "old", "notes"],
+    }
+    here = left(
+        records=known,
+        own=own,
+        states=["old"],
+        brought={cache: {"exists": True}},
+        dropins=["/etc/systemd/system/vllm-a.service.d"],
+    )
+    live = services(units={"a": {"container": {}}, "c": {"container": {"running": True}}}, orphans=["vllm-x"])
+    plan = vllm_service_reset(live, here)
+    assert plan["units"] == ["a", "c"] and plan["containers"] == ["vllm-c", "vllm-x"]
+    assert plan["paths"][:3] == [f"{STATE}/a", f"{STATE}/old", "/etc/gaudi-serve/b.secret"]
+    assert f"{STATE}/notes" not in plan["paths"] and cache not in plan["paths"]
+    assert plan["left"] == [f"recipe cache {cache}: kept (reset_caches)", "/etc/systemd/system/vllm-a.service.d: yours"]
+    plan = vllm_service_reset(live, here, caches=True)
+    assert cache in plan["paths"] and plan["empty"] == ["/data/recipes/a", "/data/recipes"]
+
+
+def test_only_weights_that_were_brought_go() -> None:
+    brought = {"/w/a": "/w", "/w/mine": "/w/mine", "/w/half": "/w"}
+    here = left(
+        records={
+            "model_weights": {
+                "found": {},
+                "brought": {"weights": brought, "venv": {"/opt/g/v": "/opt/g"}},
+                "installed": ["git"],
+            }
+        },
+        own={**left()["own"], "/usr/local/lib/gaudi-serve": ["weights"], STATE: ["weights", "found"]},
+        brought={
+            "/w/a": {"exists": True, "source": "hub", "beside": []},
+            "/w/mine": {"exists": True, "source": None, "beside": []},
+            "/w/half": {"exists": False, "source": None, "beside": ["/w/half.partial"]},
+            "/opt/g/v": {"exists": True, "source": None, "beside": []},
+        },
+        installed=["git", "git-lfs"],
+        containers=[{"name": "gaudi-weights-a", "running": True, "image": "i", "own": True}],
+    )
+    plan = model_weights_reset(here, ["git", "git-lfs"])
+    assert plan["weights"] == [] and plan["packages"] == ["git-lfs"] and plan["containers"] == ["gaudi-weights-a"]
+    assert plan["paths"] == ["/usr/local/lib/gaudi-serve/weights", f"{STATE}/weights", "/opt/g/v"]
+    assert "weights /w/mine: not as the toolkit brought them" in plan["left"]
+    plan = model_weights_reset(here, weights=True)
+    assert plan["weights"] == ["/w/a"] and "/w/half.partial" in plan["paths"]
+    assert "/w" in plan["empty"] and "/opt/g" in plan["empty"] and "/" not in plan["empty"]
+
+
+def test_images_that_are_used_or_changed_stay() -> None:
+    known = {
+        "vllm_image": {"found": {}, "brought": {"images": {"a:1": "x", "b:1": "old", "c:1": None, "library/d": "z"}}}
+    }
+    owners = [{"name": "owners", "running": False, "image": "c:1", "own": False}]
+    here = left(records=known, containers=owners, own={**left()["own"], STATE: ["images", "images-build"]})
+    live = services(images={"a:1": "x", "b:1": "y", "c:1": "w", "d:latest": "z"})
+    plan = vllm_image_reset(live, here, f"{STATE}/images", True)
+    assert plan["images"] == ["a:1", "d:latest"] and len(plan["paths"]) == 2
+    assert plan["left"] == ["image b:1: another one than was brought", "image c:1: container owners uses it"]
+    assert "image a:1: kept (reset_images)" in vllm_image_reset(live, here, f"{STATE}/images")["left"]
+
+
+def test_holds_go_and_the_driver_with_its_packages() -> None:
+    names, modules = ["habanalabs-dkms", "habanalabs-graph"], ["habanalabs_cn", "habanalabs"]
+    record = {"found": {"held": ["habanalabs-graph"], "modules": []}, "installed": ["habanalabs-graph"]}
+    ours = "/etc/apt/sources.list.d/gaudi-serve-driver.sources"
+    key = "/etc/apt/keyrings/gaudi-serve-driver.asc"
+    here = left(records={"gaudi_driver": record}, held=names, installed=names, traces=[ours], files=[key])
+    plan = gaudi_driver_reset({"modules": modules}, here, names, modules)
+    assert plan["holds"] == ["habanalabs-dkms"] and plan["paths"] == [key, ours] and plan["unload"] == []
+    assert plan["packages"] == ["habanalabs-dkms"]
+    plan = gaudi_driver_reset({"modules": modules}, here, names, modules, True)
+    assert plan["unload"] == ["habanalabs", "habanalabs_cn"]
+
+
+def test_packages_go_that_nothing_else_needs() -> None:
+    records = {"a": {"installed": ["bash", "kept"]}, "b": {"installed": ["bash", "kept", "new"]}, "c": {}}
+    here = left(records=records, asked_for=["bash", "new"], unneeded=["kept", "lib:amd64"], installed=["new"])
+    assert packages_reset(here, ["new"])["left"] == ["packages new: kept (reset_packages)"]
+    plan = packages_reset(here, ["new"], True)
+    assert plan["release"] == ["new"] and plan["purge"] == ["lib:amd64"] and plan["due"]
+    needed = packages_reset({**here, "asked_for": ["bash"], "unneeded": []}, ["new"], True)
+    assert needed["left"] == ["packages new: others need them"] and not needed["due"]
+
+
+def test_an_engine_with_containers_of_the_owners_stays() -> None:
+    owners = [{"name": "owners", "running": True, "image": "c:1", "own": False}]
+    here = left(
+        records={"a": {"installed": []}}, containers=owners, asked_for=["docker.io"], unneeded=["containerd", "x"]
+    )
+    plan = packages_reset(here, ["docker.io"], True)
+    assert plan["release"] == [] and plan["purge"] == ["x"]
+    assert plan["left"] == ["packages docker.io: containers of yours are there (owners)"]
+
+
+def test_records_go_last_and_what_stays_is_remembered() -> None:
+    records = {
+        "host_tuning": {"found": {"sysctl": {}}, "installed": []},
+        "vllm_image": {"found": {}, "brought": {"images": {"a:1": "x", "b:1": "gone"}}},
+        "model_weights": {"brought": {"weights": {"/w/a": "/w"}}},
+        "gaudi_driver": {"found": {}, "brought": {"paths": {"/p": "/p"}}, "installed": ["bash"]},
+    }
+    own = {"/etc/gaudi-serve": ["mine"], "/usr/local/lib/gaudi-serve": [], STATE: ["found"]}
+    here = left(records=records, own=own, brought={"/w/a": {"exists": True}})
+    plan = rest_reset(here, {"a:1": "x"}, ["dkms"])
+    assert plan["absent"] == [f"{STATE}/found/host_tuning.json"] or len(plan["files"]) == 3
+    written = {Path(one["path"]).stem: json.loads(one["content"]) for one in plan["files"]}
+    assert written["vllm_image"] == {"brought": {"images": {"a:1": "x"}}}
+    assert written["gaudi_driver"] == {"brought": {"paths": {"/p": "/p"}}, "installed": ["bash"]}
+    assert "model_weights" not in written, "it says no more than what stays"
+    assert plan["left"][0] == "/etc/gaudi-serve/mine: not the toolkit's"
+    assert plan["did"] == ["folder /usr/local/lib/gaudi-serve"]
+    plan = rest_reset(left(own={**own, "/etc/gaudi-serve": []}), {})
+    assert plan["left"] == [] and len(plan["did"]) == 3
+
+
+def test_a_reset_is_refused_without_the_word_and_for_odd_wishes() -> None:
+    assert reset_refusal({"reset_weights": "yes", "reset_images": False}, "reset") == []
+    assert reset_refusal({}, "", check=True) == []
+    assert "type the word reset" in reset_refusal({}, "Reset")[0]
+    assert reset_refusal({"reset_weights": "maybe", "reset_images": 1}, "reset") == [
+        "reset_weights: 'maybe' is neither true nor false",
+        "reset_images: 1 is neither true nor false",
+    ]
+
+
+def test_the_end_is_told_host_by_host() -> None:
+    done = {"vllm_service_reset": {"did": ["model a"], "left": ["b: yours"]}, "reset_done": True}
+    hosts = {"one": done, "two": {"reset_problem": "it\nbroke", "rest_reset": {"did": ["x"], "left": []}}, "three": {}}
+    lines = reset_lines(hosts, list(hosts))
+    assert [line.split() for line in lines[2:5]] == [
+        ["one", "1", "1", "done"],
+        ["two", "1", "0", "failed"],
+        ["three", "0", "0", "cannot", "be", "reached"],
+    ]
+    assert lines[5:] == ["one: taken back: model a", "one: stays: b: yours", "two: begun: x", "two: it broke"]
+    checked = reset_lines({"one": {**done, "rest_reset": {"did": ["x"], "left": []}}}, ["one"], check=True)
+    assert (
+        checked[2].endswith("nothing changed") and checked[3] == "one: would take back: model a" and len(checked) == 5
+    )
+
+
+def test_recipes_are_where_the_mounts_say() -> None:
+    mounts = [
+        {"source": "/host", "target": "/cache", "read_only": False},
+        {"source": "/w", "target": "/w", "read_only": True},
+    ]
+    model = {"env": {"PT_HPU_RECIPE_CACHE_CONFIG": "/cache,false,16384"}, "mounts": mounts}
+    assert recipe_caches([model, {"env": {}, "mounts": mounts}]) == ["/host"]
+
+
+def kept(folder: Path, role: str, **given: Any) -> dict[str, Any]:
+    """Keep a record, and return it."""
+    text = found.keep(role, given.pop("found", None), folder=folder, **given)
+    if text is not None:
+        found.write_record(folder / f"{role}.json", text)
+    record: dict[str, Any] = json.loads((folder / f"{role}.json").read_text(encoding="utf-8"))
+    return record
+
+
+def test_what_was_found_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(found, "TRACES", {})
+    monkeypatch.setattr(found, "installed", lambda: ["bash"])
+    folder = tmp_path / "state" / "found"
+    new = tmp_path / "new" / "inner"
+    assert kept(folder, "a", found={"x": 1}, packages=True, paths={"paths": [str(new), str(tmp_path)]}) == {
+        "found": {"x": 1},
+        "installed": ["bash"],
+        "brought": {"paths": {str(new): str(tmp_path / "new")}},
+    }
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert (folder / "a.json").stat().st_mode & 0o777 == 0o600
+    assert found.keep("a", {"x": 2}, folder=folder, packages=True) is None
+    # What is brought is added, and its details are filled in once.
+    assert kept(folder, "a", brought={"images": {"i": None}})["brought"]["images"] == {"i": None}
+    assert kept(folder, "a", brought={"images": {"i": "id"}})["brought"]["images"] == {"i": "id"}
+    assert kept(folder, "a", brought={"images": {"i": "other"}})["found"] == {"x": 1}
+    assert [path.name for path in folder.iterdir()] == ["a.json"]
+
+
+def test_a_site_from_before_the_records_is_known_by_its_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = tmp_path / "trace"
+    monkeypatch.setattr(found, "TRACES", {str(trace): "b"})
+    folder = tmp_path / "found"
+    assert kept(folder, "a", found={"x": 1})["found"] == {"x": 1}
+    trace.touch()
+    assert kept(folder, "c", found={"x": 1}, packages=True) == {"found": {"late": True}, "brought": {}}
+    # The trace's own role has noted what was there before it: no other is late for that.
+    trace.unlink()
+    kept(tmp_path / "other", "b", found={})
+    trace.touch()
+    assert kept(tmp_path / "other", "c", found={})["found"] == {}
+    (folder / "d.json").write_text("nonsense", encoding="utf-8")
+    assert found.records(folder)["d"] == {"broken": True}
+    assert kept(folder, "d", found={"x": 1})["found"] == {"late": True}
+
+
+def test_an_empty_folder_for_weights_counts_as_missing(tmp_path: Path) -> None:
+    here = str(tmp_path / "w")
+    Path(here).mkdir()
+    assert found.absent({"weights": [here], "paths": [here]}) == {"weights": {here: here}, "paths": {}}
+
+
+def test_removing_keeps_what_is_not_listed(tmp_path: Path) -> None:
+    weights = tmp_path / "w"
+    (weights / "sub").mkdir(parents=True)
+    for name in ("a", "sub/b", "mine"):
+        (weights / name).touch()
+    listed = {"files": {"a": {}, "sub/b": {}, "../tree": {}, "lost": {}}, "source": {"kind": "hub"}}
+    (weights / ".gaudi-serve-weights.json").write_text(json.dumps(listed), encoding="utf-8")
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "inner").touch()
+    link = tmp_path / "link"
+    link.symlink_to(weights)
+    everything = {
+        "paths": [tree, tree / "inner", link, tmp_path / "none"],
+        "weights": [weights],
+        "empty": [weights, tree],
+    }
+    assert remove_all(**everything, dry=True) == [tree, tree / "inner", link, weights]
+    assert tree.exists() and link.is_symlink()
+    assert remove_all(**everything) == [tree, tree / "inner", link, weights]
+    assert [path.name for path in weights.iterdir()] == ["mine"]
+    (weights / "mine").unlink()
+    assert remove_all(empty=[weights, tmp_path / "none"]) == [weights]
+    assert remove_all(weights=[tmp_path]) == []
+
+
+def test_a_mounted_folder_is_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gaudi_serve import remove
+
+    monkeypatch.setattr(remove, "mounts", lambda: [tmp_path / "a" / "nfs"])
+    (tmp_path / "a" / "nfs").mkdir(parents=True)
+    with pytest.raises(OSError, match="a file system is mounted there"):
+        remove_all([tmp_path / "a"])
+    assert (tmp_path / "a" / "nfs").exists()
+
+
+def test_what_is_left_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    etc = tmp_path / "etc"
+    (etc / "sysctl.d").mkdir(parents=True)
+    (etc / "sysctl.conf").write_text("# gaudi-serve took this over: a = 1\n", encoding="utf-8")
+    (etc / "sysctl.d" / "b.conf").write_text("a = 1\n", encoding="utf-8")
+    assert observe_left.took_over(str(tmp_path)) == [str((etc / "sysctl.conf").resolve())]
+    (tmp_path / "w").mkdir()
+    (tmp_path / "w.partial").mkdir()
+    assert observe_left.folder(tmp_path / "w") == {
+        "exists": True,
+        "source": None,
+        "beside": [str(tmp_path / "w.partial")],
+    }
+    (tmp_path / "w" / ".gaudi-serve-weights.json").write_text('{"source": {"kind": "path"}}', encoding="utf-8")
+    assert observe_left.folder(tmp_path / "w")["source"] == "path"
+    known = {"a": {"brought": {"weights": {"/w": "/"}}}, "b": {"broken": True}}
+    assert observe_left.brought_paths(known) == ["/w"]
+    (tmp_path / "state" / "m").mkdir(parents=True)
+    with (tmp_path / "state" / "m" / "lock").open("w", encoding="ascii") as handle:
+        assert observe_left.busy(tmp_path / "state") == []
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        assert observe_left.busy(tmp_path / "state") == ["m"]
+    assert observe_left.names(tmp_path / "none") is None
+    seen = observe_left.observe()
+    assert set(left()) == set(seen)
