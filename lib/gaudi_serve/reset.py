@@ -21,7 +21,7 @@ RECORDS = f"{STATE}/found"
 ON_REQUEST = ("weights", "images", "packages", "caches")
 ROLES = (
     *("vllm_service", "model_weights", "hccl_validation", "vllm_image"),
-    *("container_runtime", "gaudi_driver", "host_tuning", "packages", "rest"),
+    *("container_runtime", "gaudi_driver", "host_tuning", "preflight_packages", "preflight_rest"),
 )
 ENGINES = ("docker.io", "docker-ce", "docker-ce-cli", "containerd.io", "containerd", "runc")
 # Names in the toolkit's folder of states that are no models.
@@ -370,7 +370,7 @@ def reset_lines(hostvars: Mapping[str, Known], hosts: Sequence[str], check: bool
     rows, lines = [["HOST", "TAKEN BACK" if not check else "WOULD BE TAKEN BACK", "STAYS", "STATE"]], []
     for host in hosts:
         # Nothing is gone that the end of a reset looks for.
-        roles = [role for role in ROLES if not (check and role == "rest")]
+        roles = [role for role in ROLES if not (check and role == "preflight_rest")]
         plans = [hostvars[host][f"{role}_reset"] for role in roles if f"{role}_reset" in hostvars[host]]
         did = list(dict.fromkeys(text for plan in plans for text in plan["did"]))
         left = list(dict.fromkeys(text for plan in plans for text in plan["left"]))

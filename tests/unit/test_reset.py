@@ -389,7 +389,8 @@ def test_a_reset_is_refused_without_the_word_and_for_odd_wishes() -> None:
 
 def test_the_end_is_told_host_by_host() -> None:
     done = {"vllm_service_reset": {"did": ["model a"], "left": ["b: yours"]}, "reset_done": True}
-    hosts = {"one": done, "two": {"reset_problem": "it\nbroke", "rest_reset": {"did": ["x"], "left": []}}, "three": {}}
+    broken = {"reset_problem": "it\nbroke", "preflight_rest_reset": {"did": ["x"], "left": []}}
+    hosts = {"one": done, "two": broken, "three": {}}
     lines = reset_lines(hosts, list(hosts))
     assert [line.split() for line in lines[2:5]] == [
         ["one", "1", "1", "done"],
@@ -397,7 +398,7 @@ def test_the_end_is_told_host_by_host() -> None:
         ["three", "0", "0", "cannot", "be", "reached"],
     ]
     assert lines[5:] == ["one: taken back: model a", "one: stays: b: yours", "two: begun: x", "two: it broke"]
-    checked = reset_lines({"one": {**done, "rest_reset": {"did": ["x"], "left": []}}}, ["one"], check=True)
+    checked = reset_lines({"one": {**done, "preflight_rest_reset": {"did": ["x"], "left": []}}}, ["one"], check=True)
     assert (
         checked[2].endswith("nothing changed") and checked[3] == "one: would take back: model a" and len(checked) == 5
     )

@@ -57,7 +57,8 @@ def test_a_site_has_written_down_what_it_found(host: Any, before: dict[str, Any]
     assert host.file(f"{RECORDS}/host_tuning.json").mode == 0o600
     assert {key.replace(".", "/"): value for key, value in tuning["found"]["sysctl"].items()} == before["sysctl"]
     assert tuning["found"]["governors"] == before["governors"]
-    assert '"max-size": "10m"' in json.loads(host.file(f"{RECORDS}/container_runtime.json").content_string)["found"]["daemon_json"]
+    engine = json.loads(host.file(f"{RECORDS}/container_runtime.json").content_string)
+    assert '"max-size": "10m"' in engine["found"]["daemon_json"]
 
 
 def test_nothing_is_changed_without_the_word(host: Any, playbook: Any) -> None:
