@@ -15,10 +15,10 @@ options:
   gather:
     description:
       - Subsets to read. C(host) needs the cards, the services and the weights together; C(driver) is left out
-        where C(system) is read too and shows no Gaudi cards.
+        where C(system) is read too and shows no Gaudi cards; C(apt) makes C(left) ask apt too.
     type: list
     elements: str
-    choices: [system, tuning, runtime, services, hccl, host, driver, weights_store, left]
+    choices: [system, tuning, runtime, services, hccl, host, driver, weights_store, left, apt]
     default: [system, tuning, runtime, services, hccl, host, driver]
   weights:
     description: Folders of models whose config.json and size (bytes of safetensors files), or record, are wanted.
@@ -93,7 +93,7 @@ from ansible.module_utils.gaudi_serve import (
 from ansible.module_utils.gaudi_serve.run import since_boot
 
 SUBSETS = ("system", "tuning", "runtime", "services", "hccl", "host", "driver")
-OTHERS = ("weights_store", "left")  # folders of one role, what a reset looks at: read where they are asked for
+OTHERS = ("weights_store", "left", "apt")  # folders of one role, what a reset looks at: read where asked for
 
 
 def host_facts(system: dict[str, Any], services: dict[str, Any], weights: list[str]) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def observe(given: dict[str, Any], aside: ThreadPoolExecutor) -> dict[str, Any]:
     if "runtime" in gather:
         facts["gaudi_runtime"] = observe_runtime.observe()
     if "left" in gather:
-        facts["gaudi_left"] = observe_left.observe()
+        facts["gaudi_left"] = observe_left.observe(apt="apt" in gather)
     if "hccl" in gather:
         facts["gaudi_hccl"] = observe_services.hccl_state()
     if "services" in gather or "host" in gather:

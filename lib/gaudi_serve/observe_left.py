@@ -27,8 +27,12 @@ MOST = 2000  # names of a folder that are read
 OF_MODELS = {"smoke.json", "failures.json", "failures.new", ".token_seed", ".token_seed.lock"}
 
 
-def observe() -> dict[str, Any]:
-    """Return everything that the filters ``*_reset`` compare, but for what the roles' own subsets have."""
+def observe(apt: bool = False) -> dict[str, Any]:
+    """Return everything that the filters ``*_reset`` compare, but for what the roles' own subsets have.
+
+    Args:
+        apt: ask apt too what a user has asked for and what nothing needs, which takes it a second.
+    """
     known = records()
     return {
         "records": known,
@@ -42,7 +46,7 @@ def observe() -> dict[str, Any]:
         "busy": busy(Path("/var/lib/gaudi-serve/weights")),
         "brought": {path: folder(Path(path)) for path in brought_paths(known)},
         "containers": containers(),
-        **packages(),
+        **packages(apt),
     }
 
 
@@ -105,15 +109,16 @@ def containers() -> list[dict[str, Any]]:
     ]
 
 
-def packages() -> dict[str, Any]:
+def packages(apt: bool) -> dict[str, Any]:
     """Return packages: ``installed``, ``asked_for`` by a user, ``held``, ``unneeded`` by any other."""
     shown = run(["dpkg-query", "--show", "--showformat", "${Package} ${db:Status-Status}\n"])
     rows = [line.split() for line in shown.out.splitlines()]
     # What is only suggested does not make a package needed.
-    simulated = run(["apt-get", "--simulate", "-o", "APT::AutoRemove::SuggestsImportant=false", "autoremove"], 60)
+    autoremove = ["apt-get", "--simulate", "-o", "APT::AutoRemove::SuggestsImportant=false", "autoremove"]
+    said = run(autoremove, 60).out.splitlines() if apt else []
     return {
         "installed": sorted({row[0] for row in rows if len(row) == 2 and row[1] == "installed"}),
-        "asked_for": run(["apt-mark", "showmanual"]).out.split(),
+        "asked_for": run(["apt-mark", "showmanual"]).out.split() if apt else [],
         "held": run(["apt-mark", "showhold"]).out.split(),
-        "unneeded": [line.split()[1] for line in simulated.out.splitlines() if line.startswith(("Remv ", "Purg "))],
+        "unneeded": [line.split()[1] for line in said if line.startswith(("Remv ", "Purg "))],
     }
