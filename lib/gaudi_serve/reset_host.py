@@ -69,7 +69,8 @@ def _runtime_paths(left: Known, remove: bool) -> tuple[dict[str, str], list[str]
 
 
 def _engine_did(plan: Known, known: _Engine) -> list[str]:
-    did = [f"{path}: as it was" for path in (one["path"] for one in plan["write"])]
+    said = "as it was" if known.wholly else "without the toolkit's keys; what you have changed since stays"
+    did = [f"{one['path']}: {said if one['path'] == DAEMON else 'as it was'}" for one in plan["write"]]
     did += [f"{DAEMON}: removed" for path in plan["paths"] if path == DAEMON]
     did += ["the engine's proxies"] if plan["first"] else []
     did += [f"package source {path}" for path in plan["paths"] if path.endswith(".sources")]
@@ -86,6 +87,7 @@ class _Engine:
         self.brought = brought_of(left, "container_runtime", "engine")
         self.keys = brought_of(left, "container_runtime", "keys")
         self.left: list[str] = []
+        self.wholly = True
         self.daemon, self.mode = self.live, runtime["daemon_json_mode"] or "0644"
         if known := self._before(left):
             self._go_back(known[0])
@@ -124,7 +126,8 @@ class _Engine:
         result = _without_habana(result, then)
         if "data-root" in self.keys and now.get("data-root") != then.get("data-root"):
             result = self._moved_back(result, then)
-        if result == then:
+        self.wholly = result == then
+        if self.wholly:
             self.daemon = before
         elif result != now:
             indent = re.search(r'^([ \t]+)"', self.live or "", re.MULTILINE)

@@ -106,6 +106,7 @@ def test_what_a_user_has_changed_since_is_kept() -> None:
     now = {**json.loads(merged(OWNERS)), "log-level": "debug"}
     plan = container_runtime_reset(runtime(json.dumps(now)), of_runtime(OWNERS))
     assert json.loads(plan["write"][0]["content"]) == {**json.loads(OWNERS), "log-level": "debug"}
+    assert plan["did"][0].endswith("without the toolkit's keys; what you have changed since stays")
 
 
 def test_a_habana_runtime_of_the_owners_stays() -> None:
