@@ -8,7 +8,7 @@ from . import engine, kernel
 from .common import KEY_LABEL, LABEL, cache, run, say
 
 # The folder may be one that the user shares with other things.
-OWN = ("images", "wheels", "site-*", "tiny-model-*", "testhosts.json*", "kernel.json*", "images.lock", "cpu-image.lock")
+OWN = ("images", "wheels", "site-*", "tiny-model-*", "testhosts.json*", "kernel.json*", "images.lock", "cpu-image.lock", "vm-*")
 
 
 def clean() -> None:

@@ -1,0 +1,283 @@
+"""A virtual machine with a real boot loader: made, cut off, reached over ssh, and given to the toolkit's playbooks.
+
+QEMU emulates (no KVM is needed), so a boot takes half a minute and every command some tenths of a second.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import ctypes
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import pytest
+
+PROJECT = Path(__file__).parents[2]
+LIFETIME_S = 3000  # of one QEMU: longer than any test
+BOOT_S = 300
+PLAY_S = 900
+DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+
+
+class Run(NamedTuple):
+    """What an ansible-playbook run gave."""
+
+    status: int
+    text: str
+    seconds: float
+
+    @property
+    def flat(self) -> str:
+        """Return the text without line ends: messages are folded."""
+        return " ".join(self.text.split())
+
+    @property
+    def changed_nothing(self) -> bool:
+        """Tell whether the run succeeded without a change."""
+        found = re.findall(r"changed=(\d+) .*?failed=(\d+)", self.text)
+        return self.status == 0 and found == [("0", "0")]
+
+
+def images() -> dict[str, str]:
+    """Make what is missing of the disk and the image, and return where they are."""
+    argv = [str(PROJECT / "molecule/shared/testhosts"), "vm-image"]
+    done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, str] = json.loads(done.stdout)
+    return found
+
+
+def die_with_parent() -> None:
+    """End with the process that started this one, however that ends."""
+    ctypes.CDLL(None).prctl(DIES_WITH_PARENT, signal.SIGKILL)
+
+
+class Machine:
+    """One virtual machine; its disk is a copy-on-write file over the image."""
+
+    def __init__(self, folder: Path, made: dict[str, str], drive: Path | None = None) -> None:
+        self.folder, self.user, self.drive = folder, made["user"], drive
+        self.disk, self.key = folder / "disk.qcow2", folder / "key"
+        self.console = folder / "console.log"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.port = free_port()
+        # ssh wants a short path for its socket, and pytest's folders are long.
+        self.sockets = Path(tempfile.mkdtemp(prefix="gsvm"))
+        argv = ["qemu-img", "create", "-q", "-f", "qcow2", "-b", made["disk"], "-F", "qcow2", str(self.disk)]
+        subprocess.run(argv, check=True)
+        argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "test", "-f", str(self.key)]
+        subprocess.run(argv, check=True)
+        self.console.touch()
+        self.write_inventory()
+
+    def write_inventory(self) -> None:
+        """Write the inventory that has this machine as its one host."""
+        host = {
+            "ansible_host": "127.0.0.1",
+            "ansible_port": self.port,
+            "ansible_user": self.user,
+            "ansible_ssh_private_key_file": str(self.key),
+            "ansible_ssh_common_args": " ".join(self.ssh_options()),
+            "ansible_python_interpreter": "/usr/bin/python3",
+        }
+        inventory = {"all": {"hosts": {"vm": host}}}
+        (self.folder / "inventory.yml").write_text(json.dumps(inventory), encoding="utf-8")
+
+    @staticmethod
+    def ssh_options() -> list[str]:
+        """Return what every ssh gets: no questions, and no memory of hosts."""
+        options = ["StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR", "BatchMode=yes"]
+        # A machine that is cut off says nothing any more.
+        options += ["ConnectTimeout=5", "ServerAliveInterval=5", "ServerAliveCountMax=12"]
+        return [word for option in options for word in ("-o", option)]
+
+    def argv(self) -> list[str]:
+        """Return QEMU's command line: two processors, each with its memory, a disk, a network to this machine alone."""
+        ssh_folder, public = f"/home/{self.user}/.ssh", self.key.with_suffix(".pub").read_bytes()
+        lines = f"d {ssh_folder} 0700 {self.user} {self.user}\n"
+        lines += f"f+~ {ssh_folder}/authorized_keys 0600 {self.user} {self.user} - {base64.b64encode(public).decode()}\n"
+        credential = f"io.systemd.credential.binary:tmpfiles.extra={base64.b64encode(lines.encode()).decode()}"
+        argv = ["qemu-system-x86_64", "-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "qemu64"]
+        argv += ["-m", "2048", "-smp", "2,sockets=2", "-display", "none", "-monitor", "none", "-nodefaults"]
+        for node in (0, 1):
+            argv += ["-object", f"memory-backend-ram,id=m{node},size=1G"]
+            argv += ["-numa", f"node,nodeid={node},cpus={node},memdev=m{node}"]
+        argv += ["-drive", f"file={self.disk},if=virtio,format=qcow2"]
+        if self.drive:
+            argv += ["-drive", f"file={self.drive},if=virtio,format=raw,readonly=on"]
+        argv += ["-netdev", f"user,id=n0,hostfwd=tcp:127.0.0.1:{self.port}-:22"]
+        argv += ["-device", "virtio-net-pci,netdev=n0", "-device", "virtio-rng-pci"]
+        argv += ["-chardev", f"file,id=c0,path={self.console},append=on", "-serial", "chardev:c0"]
+        return [*argv, "-smbios", f"type=11,value={credential}"]
+
+    def start(self) -> None:
+        """Start QEMU and wait until the machine takes commands."""
+        with (self.folder / "qemu.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                self.argv(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - no other thread starts processes meanwhile
+            )
+        timer = threading.Timer(LIFETIME_S, self.process.kill)
+        timer.daemon = True
+        timer.start()
+        self.wait()
+
+    def wait(self, seconds: float = BOOT_S) -> None:
+        """Wait for an answer: the forwarded port is open long before sshd is."""
+        deadline = time.monotonic() + seconds
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                if self.ssh("true", timeout=10, check=False).returncode == 0:
+                    return
+            assert self.process and self.process.poll() is None, (self.folder / "qemu.log").read_text(encoding="utf-8")
+            assert time.monotonic() < deadline, f"no answer within {seconds:g} s:\n{self.said()[-3000:]}"
+            time.sleep(0.5)
+
+    def cut(self) -> None:
+        """Cut the power: nothing is written any more that was not on the disk."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def close(self) -> None:
+        """Cut the power for good, and remove what is large."""
+        self.cut()
+        self.close_connections()
+        self.disk.unlink(missing_ok=True)
+        shutil.rmtree(self.sockets, ignore_errors=True)
+
+    def connections(self) -> list[int]:
+        """Return the processes that hold connections of Ansible's to this machine."""
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                line = (folder / "cmdline").read_bytes()
+                if line.startswith(b"ssh") and str(self.sockets).encode() in line:
+                    found.append(int(folder.name))
+        return found
+
+    def close_connections(self) -> None:
+        """Kill Ansible's ssh processes, masters too: the line is dead."""
+        for pid in self.connections():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def said(self) -> str:
+        """Return what the serial console has printed, over all boots."""
+        return self.console.read_text(encoding="utf-8", errors="replace")
+
+    def ssh(self, command: str, timeout: float = 120, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run a shell command as the user."""
+        argv = ["ssh", *self.ssh_options(), "-i", str(self.key), "-p", str(self.port), f"{self.user}@127.0.0.1"]
+        done = subprocess.run([*argv, command], capture_output=True, text=True, timeout=timeout, check=False)
+        assert not check or done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}{done.stderr}"
+        return done
+
+    def root(self, command: str, timeout: float = 300) -> str:
+        """Run a shell command as root and return its output, without the last line's end."""
+        quoted = command.replace("'", "'\\''")
+        return self.ssh(f"sudo sh -euc '{quoted}'", timeout).stdout.rstrip("\n")
+
+    def write(self, path: str, content: str, mode: str = "0644") -> None:
+        """Write a file as root, for good."""
+        code = base64.b64encode(content.encode()).decode()
+        folder = str(Path(path).parent)
+        self.root(f"mkdir -p {folder}; echo {code} | base64 -d >{path}; chmod {mode} {path}")
+
+    def boot_id(self) -> str:
+        """Return what is another with every boot."""
+        return self.ssh("cat /proc/sys/kernel/random/boot_id").stdout.strip()
+
+    def play_argv(self, playbook: str, **extra: Any) -> list[str]:
+        """Return the command that runs a playbook of the project on this machine."""
+        argv = ["ansible-playbook", "-i", str(self.folder / "inventory.yml"), str(PROJECT / playbook)]
+        for key, value in extra.items():
+            argv += ["-e", json.dumps({key: value})]
+        return argv
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """Return the environment of a run: the project's settings, connections that live on, and patience."""
+        return {
+            **os.environ,
+            "ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg"),
+            "ANSIBLE_NOCOLOR": "1",
+            "ANSIBLE_SSH_CONTROL_PATH_DIR": str(self.sockets),
+            "ANSIBLE_SSH_ARGS": "-o ControlMaster=auto -o ControlPersist=120s",
+            "ANSIBLE_TIMEOUT": "60",
+            **more,
+        }
+
+    def play(self, playbook: str, **extra: Any) -> Run:
+        """Run a playbook to its end."""
+        begin = time.monotonic()
+        done = subprocess.run(
+            self.play_argv(playbook, **extra),
+            cwd=PROJECT,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=PLAY_S,
+            check=False,
+        )
+        taken = time.monotonic() - begin
+        print(f"{playbook}: {taken:.0f} s\n{done.stdout}{done.stderr}")
+        return Run(done.returncode, done.stdout + done.stderr, taken)
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def eventually(condition: Callable[[], bool], seconds: float, pause: float = 0.05) -> bool:
+    """Look until the condition holds or the time is over."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(pause)
+    return True
+
+
+def unpacked(archive: Path, target: Path) -> Path:
+    """Unpack a gzip file: the emulated processor would take ten times as long."""
+    with target.open("wb") as out:
+        done: IO[bytes] = out
+        subprocess.run(["gzip", "--decompress", "--stdout", str(archive)], stdout=done, check=True)
+    return target
+
+
+@pytest.fixture(scope="session")
+def made() -> dict[str, str]:
+    """Return where the disk and the serving image are."""
+    return images()
+
+
+@pytest.fixture(scope="module")
+def machine(made: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """Return a running machine that the tests of one file share, in their order."""
+    folder = tmp_path_factory.mktemp("vm")
+    one = Machine(folder, made, unpacked(Path(made["standin_archive"]), folder / "standin.tar"))
+    try:
+        one.start()
+        yield one
+    finally:
+        one.close()
+        (folder / "standin.tar").unlink(missing_ok=True)
