@@ -8,7 +8,7 @@ RUN = PATH="$(VENV)/bin:$$PATH"
 TESTHOSTS = molecule/shared/testhosts
 CACHE = $(or $(GAUDI_SERVE_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/gaudi-serve)
 
-.PHONY: help deps demo demo-stop test lint unit molecule bench clean
+.PHONY: help deps demo demo-stop test test-long lint unit molecule bench clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,8 +22,11 @@ demo: deps ## Make two hosts, bring models up on them, ask one a question
 demo-stop: ## Stop and remove the demo's hosts
 	@$(RUN) scripts/demo --stop
 
-test: deps ## Everything: lint, unit tests, molecule scenarios
-	@$(RUN) scripts/test lint coverage integration molecule
+test: deps ## Everything: lint, unit tests, a virtual machine, molecule scenarios
+	@$(RUN) scripts/test lint coverage integration vm molecule
+
+test-long: deps ## The long cycles: a run cut off at every stage in a virtual machine, in every way (an hour or two)
+	@$(RUN) scripts/test vm-long
 
 lint: ## ansible-lint, yamllint, ruff, mypy
 	@$(RUN) scripts/test lint

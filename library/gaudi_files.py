@@ -138,6 +138,7 @@ def main() -> None:
             removed.append(path)
             if not module.check_mode:
                 Path(path).unlink()
+                sync_folder(Path(path).parent)
     module.exit_json(changed=bool(written or removed), written=written, removed=removed, diff=diff)
 
 

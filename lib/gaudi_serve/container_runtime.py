@@ -90,13 +90,14 @@ def container_runtime_changes(live: Mapping[str, Any], wanted: Mapping[str, Any]
             ``proxies``, ``proxies_dropin`` (texts) and ``proxies_marker`` (all empty where none is wanted).
 
     Returns:
-        ``install_engine``, ``install_habana``, ``write``, ``enable``, ``reload``, ``restart``: what differs,
-        as sentences; ``due``. A restart is asked for only where the running daemon lacks what cannot be
+        ``repair``, ``install_engine``, ``install_habana``, ``write``, ``enable``, ``reload``, ``restart``: what
+        differs, as sentences; ``due``. A restart is asked for only where the running daemon lacks what cannot be
         reloaded.
     """
     info = live["info"] or {}
     found: dict[str, Any] = {
-        "install_engine": [] if _has_engine(live) else [f"install {', '.join(wanted['packages'])}"],
+        "repair": [f"dpkg was cut off in {', '.join(live['interrupted'])}"] if live["interrupted"] else [],
+        "install_engine": [] if _has_engine(live, wanted) else [f"install {', '.join(wanted['packages'])}"],
         "install_habana": _habana_package(live, wanted),
         "write": _files(live, wanted),
         "enable": [] if live["enabled"] else ["docker.service does not start at boot"],
@@ -111,7 +112,10 @@ def container_runtime_changes(live: Mapping[str, Any], wanted: Mapping[str, Any]
     return found
 
 
-def _has_engine(live: Mapping[str, Any]) -> bool:
+def _has_engine(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    # What it cannot do without may be the half that is missing.
+    if "docker.io" in live["packages"] and set(wanted["packages"]) & set(live["interrupted"]):
+        return False
     # Any will do, also one from no package: an engine that a user has installed is not swapped for another.
     engines = {"docker.io", "docker-ce"}
     return bool(engines & set(live["packages"]) or (live["info"] and not engines & set(live["interrupted"])))

@@ -9,7 +9,7 @@ from typing import Any
 
 from .errors import InputError
 from .hl_smi import hl_smi_links, hl_smi_modules
-from .run import run
+from .run import interrupted_dpkg, run
 
 MODULES = Path("/sys/module")
 PACKAGE = "habanalabs-dkms"
@@ -33,7 +33,7 @@ def observe(modules: Path = MODULES) -> dict[str, Any]:
     return {
         "packages": packages,
         "available": [cells[1].strip() for line in madison.splitlines() if len(cells := line.split("|")) > 1],
-        "broken": run(["dpkg", "--audit"]).out.strip(),
+        "broken": interrupted_dpkg(),
         "modules": sorted(path.name for path in modules.glob("habanalabs*")),
         **_cards(),
     }

@@ -16,6 +16,7 @@ PROXIES_DROPIN = "/etc/systemd/system/docker.service.d/gaudi-serve-proxy.conf"
 # credentials; and a proxy that a user has set elsewhere is none of ours.
 PROXIES_MARKER = "GAUDI_SERVE_PROXIES"
 PACKAGES = ("docker.io", "docker-ce", "containerd.io", "habanalabs-container-runtime")
+NEEDED = ("containerd", "runc", "apparmor", "iptables", "ca-certificates", "docker-ce-cli")
 
 
 def observe() -> dict[str, Any]:
@@ -51,7 +52,7 @@ def running_proxies(pid: str, root: str = "/") -> str | None:
 
 def packages() -> dict[str, Any]:
     """Return ``packages`` of interest that are wholly installed, with versions, and those ``interrupted``."""
-    shown = run(["dpkg-query", "-W", "-f", "${Package} ${Version} ${db:Status-Status}\\n", *PACKAGES])
+    shown = run(["dpkg-query", "-W", "-f", "${Package} ${Version} ${db:Status-Status}\\n", *PACKAGES, *NEEDED])
     rows = [line.split() for line in shown.out.splitlines()]
     whole = {row[0]: row[1] for row in rows if len(row) == 3 and row[2] == "installed"}
     known = ("not-installed", "config-files", "installed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import time
 from pathlib import Path
@@ -47,12 +48,23 @@ def sha256_file(path: str | Path) -> str | None:
         return None
 
 
+def interrupted_dpkg() -> str:
+    """Return what dpkg says of packages that are not wholly installed; empty where it was not cut off."""
+    audit = run(["dpkg", "--audit"], timeout=120).out.strip()
+    # Its own journal of a run: apt refuses to work while there is one, whatever it says.
+    journal = [path.name for path in Path("/var/lib/dpkg/updates").glob("[0-9]*")]
+    return audit or ("dpkg's journal was not taken over" if journal else "")
+
+
 def write_json(path: str | Path, content: Any) -> None:
     """Write a file of mode 0640 beside its final name, then rename it: it is never there in half."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     beside = target.with_name(target.name + ".new")
-    beside.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    with beside.open("w", encoding="utf-8") as handle:
+        handle.write(json.dumps(content, indent=2, sort_keys=True) + "\n")
+        handle.flush()
+        os.fsync(handle.fileno())  # a power cut must not leave the new name with nothing in it
     beside.chmod(0o640)
     beside.replace(target)
 

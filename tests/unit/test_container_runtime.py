@@ -163,6 +163,18 @@ def test_an_engine_from_no_package_stays_and_an_interrupted_one_is_finished() ->
     assert due(cut_off)["install_engine"] == ["install docker.io"]
 
 
+def test_what_dpkg_was_cut_off_in_is_finished_also_where_the_engine_is_whole() -> None:
+    assert due(live(interrupted=["runc"])) == {"repair": ["dpkg was cut off in runc"]}
+    # Half unpacked, it must be installed anew, which dpkg alone cannot.
+    assert due(live(interrupted=["apparmor"]), packages=["docker.io", "apparmor"]) == {
+        "repair": ["dpkg was cut off in apparmor"],
+        "install_engine": ["install docker.io, apparmor"],
+    }
+    vendors = live(packages={**live()["packages"], "docker-ce": "27"}, interrupted=["apparmor"])
+    vendors["packages"].pop("docker.io")
+    assert "install_engine" not in due(vendors, packages=["docker.io", "apparmor"])
+
+
 def test_an_engine_that_is_only_not_enabled_is_not_restarted() -> None:
     assert due(live(enabled=False)) == {"enable": ["docker.service does not start at boot"]}
 

@@ -96,9 +96,10 @@ def test_every_row_of_the_reliability_page_has_its_test() -> None:
     rows = [line for line in page.splitlines() if line.startswith("| ") and not line.startswith("| fault")]
     assert len(rows) >= 25
     for row in rows:
-        named = re.findall(r"\b([MIU])/([\w.]+)::(test_\w+)", row)
+        named = re.findall(r"\b([MIUV])/([\w.]+)::(test_\w+)", row)
         assert named, row
         for kind, place, test in named:
-            folder = {"M": f"molecule/{place}/tests", "I": "tests/integration", "U": "tests/unit"}[kind]
+            folders = {"M": f"molecule/{place}/tests", "I": "tests/integration", "U": "tests/unit", "V": "tests/vm"}
+            folder = folders[kind]
             files = (ROOT / folder).glob("*.py") if kind == "M" else [ROOT / folder / place]
             assert any(f"def {test}(" in path.read_text(encoding="utf-8") for path in files), (place, test)

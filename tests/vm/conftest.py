@@ -29,6 +29,14 @@ LIFETIME_S = 3000  # of one QEMU: longer than any test
 BOOT_S = 300
 PLAY_S = 900
 DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+MODEL, WEIGHTS, PORT, PAGES = "small", "/data/models/small", 8000, 128
+CONFIG = {
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "num_hidden_layers": 2,
+    "hidden_size": 512,
+    "vocab_size": 1000,
+}
 
 
 class Run(NamedTuple):
@@ -48,6 +56,28 @@ class Run(NamedTuple):
         """Tell whether the run succeeded without a change."""
         found = re.findall(r"changed=(\d+) .*?failed=(\d+)", self.text)
         return self.status == 0 and found == [("0", "0")]
+
+
+def wishes(image: str) -> dict[str, Any]:
+    """Return the variables of a host without cards that serves one model.
+
+    The serving image's stand-in wants a card: it gets one of a made-up root, in the folder of the weights.
+    """
+    model = {
+        "name": MODEL,
+        "weights": WEIGHTS,
+        "image": image,
+        "port": PORT,
+        "max_model_len": 1024,
+        "max_num_seqs": 1,
+        "env": {"GAUDI_SIM_ROOT": f"{WEIGHTS}/card", "VLLM_SKIP_WARMUP": "true"},
+    }
+    return {
+        "gaudi_accelerator": "cpu",
+        "host_tuning_hugepages": PAGES,
+        "vllm_images": [{"name": image, "archive": "/dev/vdb", "archive_on_host": True}],
+        "vllm_models": [model],
+    }
 
 
 def images() -> dict[str, str]:
@@ -79,11 +109,12 @@ class Machine:
         argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "test", "-f", str(self.key)]
         subprocess.run(argv, check=True)
         self.console.touch()
-        self.write_inventory()
+        self.write_inventory(made["standin_image"])
 
-    def write_inventory(self) -> None:
-        """Write the inventory that has this machine as its one host."""
-        host = {
+    def write_inventory(self, image: str) -> None:
+        """Write the inventory that has this machine as its one host, with the wishes of its owner."""
+        host: dict[str, Any] = {
+            **wishes(image),
             "ansible_host": "127.0.0.1",
             "ansible_port": self.port,
             "ansible_user": self.user,
@@ -91,7 +122,7 @@ class Machine:
             "ansible_ssh_common_args": " ".join(self.ssh_options()),
             "ansible_python_interpreter": "/usr/bin/python3",
         }
-        inventory = {"all": {"hosts": {"vm": host}}}
+        inventory: dict[str, Any] = {"all": {"hosts": {"vm": host}}}
         (self.folder / "inventory.yml").write_text(json.dumps(inventory), encoding="utf-8")
 
     @staticmethod
@@ -104,9 +135,9 @@ class Machine:
 
     def argv(self) -> list[str]:
         """Return QEMU's command line: two processors, each with its memory, a disk, a network to this machine alone."""
-        ssh_folder, public = f"/home/{self.user}/.ssh", self.key.with_suffix(".pub").read_bytes()
-        lines = f"d {ssh_folder} 0700 {self.user} {self.user}\n"
-        lines += f"f+~ {ssh_folder}/authorized_keys 0600 {self.user} {self.user} - {base64.b64encode(public).decode()}\n"
+        ssh_folder, owner = f"/home/{self.user}/.ssh", f"{self.user} {self.user}"
+        public = base64.b64encode(self.key.with_suffix(".pub").read_bytes()).decode()
+        lines = f"d {ssh_folder} 0700 {owner}\nf+~ {ssh_folder}/authorized_keys 0600 {owner} - {public}\n"
         credential = f"io.systemd.credential.binary:tmpfiles.extra={base64.b64encode(lines.encode()).decode()}"
         argv = ["qemu-system-x86_64", "-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "qemu64"]
         argv += ["-m", "2048", "-smp", "2,sockets=2", "-display", "none", "-monitor", "none", "-nodefaults"]
@@ -193,11 +224,22 @@ class Machine:
         quoted = command.replace("'", "'\\''")
         return self.ssh(f"sudo sh -euc '{quoted}'", timeout).stdout.rstrip("\n")
 
-    def write(self, path: str, content: str, mode: str = "0644") -> None:
-        """Write a file as root, for good."""
-        code = base64.b64encode(content.encode()).decode()
+    def write(self, path: str, content: str | bytes, mode: str = "0644") -> None:
+        """Write a file as root, and its folder."""
+        code = base64.b64encode(content.encode() if isinstance(content, str) else content).decode()
         folder = str(Path(path).parent)
         self.root(f"mkdir -p {folder}; echo {code} | base64 -d >{path}; chmod {mode} {path}")
+
+    def put_model(self) -> None:
+        """Put a small model on the disk, and the card that it is served with."""
+        tensor = {"model.norm.weight": {"dtype": "BF16", "shape": [512], "data_offsets": [0, 1024]}}
+        header = json.dumps(tensor).encode()
+        content = len(header).to_bytes(8, "little") + header + bytes(1024)
+        card = {"driver_loaded": True, "cards": [{"module_id": 0, "index": 0}]}
+        self.write(f"{WEIGHTS}/config.json", json.dumps(CONFIG))
+        self.write(f"{WEIGHTS}/model.safetensors", content)
+        self.write(f"{WEIGHTS}/card/etc/gaudi-sim/state.json", json.dumps(card))
+        self.write(f"{WEIGHTS}/card/dev/accel/accel0", "")
 
     def boot_id(self) -> str:
         """Return what is another with every boot."""

@@ -8,7 +8,17 @@ from . import engine, kernel
 from .common import KEY_LABEL, LABEL, cache, run, say
 
 # The folder may be one that the user shares with other things.
-OWN = ("images", "wheels", "site-*", "tiny-model-*", "testhosts.json*", "kernel.json*", "images.lock", "cpu-image.lock", "vm-*")
+OWN = (
+    "images",
+    "wheels",
+    "site-*",
+    "tiny-model-*",
+    "vm-*",
+    "testhosts.json*",
+    "kernel.json*",
+    "images.lock",
+    "*-image.lock",
+)
 
 
 def clean() -> None:

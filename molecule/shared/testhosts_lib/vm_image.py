@@ -16,10 +16,27 @@ FILES = SHARED / "vmimage"
 INDEXER = SHARED / "hostimage" / "index-packages"
 SIZE_MIB = 6144
 # A boot loader, what a server has, what the roles' modules and the engine need: nothing is fetched in a test.
-PACKAGES = """
-systemd-sysv dbus udev linux-image-cloud-amd64 grub-pc initramfs-tools kmod zstd openssh-server sudo iproute2 procps
-python3 python3-apt ca-certificates curl docker.io apparmor iptables
-""".split()
+PACKAGES = [
+    "systemd-sysv",
+    "dbus",
+    "udev",
+    "linux-image-cloud-amd64",
+    "grub-pc",
+    "initramfs-tools",
+    "kmod",
+    "zstd",
+    "openssh-server",
+    "sudo",
+    "iproute2",
+    "procps",
+    "python3",
+    "python3-apt",
+    "ca-certificates",
+    "curl",
+    "docker.io",
+    "apparmor",
+    "iptables",
+]
 # What a test installs anew, out of the machine's own repository.
 KEPT = ["docker.io", "apparmor"]
 USER = "ops"

@@ -1,0 +1,110 @@
+"""Arguments, values and models of a machine that the toolkit restarts. The tests build on each other."""
+
+from __future__ import annotations
+
+import json
+
+from conftest import MODEL, PAGES, PORT, WEIGHTS, Machine, eventually
+
+TUNED = ["cpufreq.default_governor=performance", "intel_idle.max_cstate=0"]
+# Of the distribution, of a cloud image's drop-in, of the site's own; the drop-in's max_cstate gives way while tuned.
+OWN = ["net.ifnames=0", "console=tty0", "console=ttyS0", "panic=30", "mitigations=off"]
+SERVING_S = 180
+
+
+def cmdline(machine: Machine) -> list[str]:
+    """Return the arguments of the running kernel."""
+    return machine.ssh("cat /proc/cmdline").stdout.split()
+
+
+def values(machine: Machine) -> list[str]:
+    """Return NUMA balancing and hugepages as they are live."""
+    return machine.ssh("cat /proc/sys/kernel/numa_balancing /proc/sys/vm/nr_hugepages").stdout.split()
+
+
+def menu(machine: Machine) -> list[str]:
+    """Return the kernel arguments of GRUB's first entry; the menu must be whole."""
+    machine.root("grub-script-check /boot/grub/grub.cfg")
+    line = machine.root("grep -m1 vmlinuz /boot/grub/grub.cfg")
+    return line.split()[2:]
+
+
+def started(machine: Machine) -> str:
+    """Return when the model's container was started."""
+    return machine.root(f"docker inspect --format '{{{{.State.StartedAt}}}}' vllm-{MODEL}")
+
+
+def answer(machine: Machine) -> str:
+    """Return what the model says to a question."""
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "List 3 countries and their capitals."}]}
+    url = f"http://127.0.0.1:{PORT}/v1/chat/completions"
+    command = f"curl -sS -m 60 -H 'Content-Type: application/json' -d '{json.dumps(body)}' {url}"
+    found = json.loads(machine.ssh(command).stdout)
+    return str(found["choices"][0]["message"]["content"])
+
+
+def test_a_reboot_that_is_not_allowed_is_only_reported(machine: Machine) -> None:
+    assert values(machine) == ["1", "0"]
+    assert not set(TUNED) & set(cmdline(machine))
+    machine.put_model()
+    boot = machine.boot_id()
+    run = machine.play("site.yml")
+    assert run.status == 0, run.text
+    assert "the running kernel lacks intel_idle.max_cstate=0" in run.flat
+    assert machine.boot_id() == boot
+    assert values(machine) == ["0", str(PAGES)]
+    assert not set(TUNED) & set(cmdline(machine))
+    assert "Paris" in answer(machine)
+
+
+def test_arguments_and_values_are_there_after_the_boot(machine: Machine) -> None:
+    boot, before = machine.boot_id(), machine.root("journalctl --list-boots | wc -l")
+    # Only what a boot itself brings shall count.
+    machine.root("sysctl -q kernel.numa_balancing=1")
+    run = machine.play("playbooks/host.yml", host_tuning_reboot_allowed=True)
+    assert run.status == 0, run.text
+    assert "Reboot the host" in run.text
+    assert machine.boot_id() != boot
+    assert int(machine.root("journalctl --list-boots | wc -l")) == int(before) + 1
+    for words in (cmdline(machine), menu(machine)):
+        assert [word for word in words if word.partition("=")[0] in {arg.partition("=")[0] for arg in TUNED}] == TUNED
+        assert [word for word in words if word in OWN] == OWN
+        assert "lost.on.purpose=1" not in words  # the cloud image's doing, not the toolkit's
+    assert values(machine) == ["0", str(PAGES)]
+    # By the boot itself: what the role repairs afterwards would be a change of a second apply.
+    assert "Sysctl | Load the file" not in run.text.partition("Reboot | Reboot the host")[2]
+
+
+def test_engine_and_model_are_back_after_the_boot(machine: Machine) -> None:
+    unit = f"vllm-{MODEL}.service"
+    assert machine.root("systemctl is-active docker.service") == "active"
+    booted = machine.root("uptime -s")
+    if not eventually(lambda: machine.ssh(f"systemctl is-active -q {unit}", check=False).returncode == 0, SERVING_S, 2):
+        raise AssertionError(machine.root(f"journalctl -u {unit} -n 40 -o cat --no-pager"))
+    assert machine.root(f"date -d $(docker inspect --format '{{{{.State.StartedAt}}}}' vllm-{MODEL}) '+%F %T'") > booted
+    assert "Paris" in answer(machine)
+
+
+def test_second_run_of_everything_changes_nothing_and_does_not_reboot(machine: Machine) -> None:
+    boot, before = machine.boot_id(), started(machine)
+    run = machine.play("site.yml", host_tuning_reboot_allowed=True)
+    assert run.changed_nothing, run.text
+    assert machine.boot_id() == boot
+    assert started(machine) == before
+
+
+def test_a_variable_changed_back_is_taken_back(machine: Machine) -> None:
+    boot = machine.boot_id()
+    wish = {"host_tuning_kernel_args": [], "host_tuning_hugepages": 0, "host_tuning_reboot_allowed": True}
+    run = machine.play("playbooks/host.yml", **wish)
+    assert run.status == 0, run.text
+    assert machine.boot_id() != boot
+    for words in (cmdline(machine), menu(machine)):
+        assert not set(TUNED) & set(words)
+        assert [word for word in words if word in OWN] == OWN
+        assert "intel_idle.max_cstate=9" in words
+    assert values(machine) == ["0", "0"]
+    assert machine.root(f"ls {WEIGHTS}")
+    boot = machine.boot_id()
+    assert machine.play("playbooks/host.yml", **wish).changed_nothing
+    assert machine.boot_id() == boot
