@@ -25,7 +25,7 @@ from typing import IO, Any, NamedTuple
 import pytest
 
 PROJECT = Path(__file__).parents[2]
-LIFETIME_S = 3000  # of one QEMU: longer than any test
+LIFETIME_S = 4 * 3600  # of one QEMU: longer than all tests
 BOOT_S = 300
 PLAY_S = 900
 DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
@@ -312,9 +312,9 @@ def made() -> dict[str, str]:
     return images()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def machine(made: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    """Return a running machine that the tests of one file share, in their order."""
+    """Return a running machine that all tests share, in their order: every boot costs half a minute."""
     folder = tmp_path_factory.mktemp("vm")
     one = Machine(folder, made, unpacked(Path(made["standin_archive"]), folder / "standin.tar"))
     try:

@@ -14,11 +14,10 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import MODEL, PAGES, PROJECT, WEIGHTS, Machine, eventually, unpacked
+from conftest import MODEL, PAGES, PROJECT, WEIGHTS, Machine, eventually
 
 KINDS = ("run", "line", "power")
 REACH_S = 400
@@ -27,7 +26,6 @@ OWNERS = {"log-driver": "json-file", "log-opts": {"max-size": "11m"}}
 # What takes its time on a server, a look for other systems or a slow start, takes it here once, and says so.
 SLOW = """#!/bin/sh
 if [ -e /run/slow ]; then rm /run/slow; echo "stage: $(basename $0)" >/dev/ttyS0; sleep 25; fi
-exit %d
 """
 TELL = '#!/bin/sh\nwhile read -r line; do echo "dpkg: $line" >/dev/ttyS0; done\n'
 
@@ -49,10 +47,15 @@ class Stage:
 
 
 def untuned(machine: Machine) -> None:
-    """Make the machine one that was never tuned, whose update-grub is slow in its middle."""
-    machine.write("/etc/grub.d/09_slow", SLOW % 0, "0755")
+    """Make the machine one that was never tuned."""
     machine.root(f"rm -f {SYSCTL} /etc/default/grub.d/{DROPIN}; update-grub 2>&1")
     machine.root("sysctl -qw vm.nr_hugepages=0 kernel.numa_balancing=1; sync")
+
+
+def slow_untuned(machine: Machine) -> None:
+    """Make the machine one that was never tuned, whose next update-grub is slow in its middle."""
+    machine.write("/etc/grub.d/09_slow", SLOW, "0755")
+    untuned(machine)
     machine.root("touch /run/slow")
 
 
@@ -73,7 +76,7 @@ def tuned(machine: Machine) -> None:
 def engineless(machine: Machine) -> None:
     """Take the engine away; let dpkg tell the console what it does, and the start of the engine be slow."""
     machine.write("/usr/local/sbin/tell", TELL, "0755")
-    machine.write("/usr/sbin/policy-rc.d", SLOW % 0, "0755")
+    machine.write("/usr/sbin/policy-rc.d", SLOW, "0755")
     machine.root("apt-get remove -qq -y docker.io apparmor >/dev/null 2>&1; sync", timeout=600)
     machine.write("/etc/dpkg/dpkg.cfg.d/tell", "status-logger=/usr/local/sbin/tell\n")
     machine.root("sync")
@@ -150,7 +153,7 @@ def fetched(machine: Machine) -> None:
 
 COPIED = {"name": "copy", "weights": "/data/models/copy", "source": {"kind": "path", "path": "/srv/nfs/copy"}}
 STAGES = {
-    "update-grub": Stage("playbooks/host.yml", "stage: 09_slow", untuned, tuned),
+    "update-grub": Stage("playbooks/host.yml", "stage: 09_slow", slow_untuned, tuned),
     "sysctl": Stage("playbooks/host.yml", "end Sysctl | Write the file", untuned, tuned),
     "apt-unpack": Stage(
         "playbooks/runtime.yml", r"dpkg: status: docker.io\S* half-installed", engineless, engine_whole
@@ -170,19 +173,6 @@ STAGES = {
 }
 QUICK = [("update-grub", "power"), ("apt-unpack", "power")]
 OTHERS = [(stage, kind) for stage in STAGES for kind in KINDS if (stage, kind) not in QUICK]
-
-
-@pytest.fixture(scope="module")
-def machine(made: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    """Return the machine that is cut off again and again."""
-    folder = tmp_path_factory.mktemp("cuts")
-    one = Machine(folder, made, unpacked(Path(made["standin_archive"]), folder / "standin.tar"))
-    try:
-        one.start()
-        yield one
-    finally:
-        one.close()
-        (folder / "standin.tar").unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
