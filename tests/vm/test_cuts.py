@@ -25,7 +25,7 @@ SYSCTL, DAEMON, DROPIN = "/etc/sysctl.d/zz-gaudi-serve.conf", "/etc/docker/daemo
 OWNERS = {"log-driver": "json-file", "log-opts": {"max-size": "11m"}}
 # What takes its time on a server, a look for other systems or a slow start, takes it here once, and says so.
 SLOW = """#!/bin/sh
-if [ -e /run/slow ]; then rm /run/slow; echo "stage: $(basename $0)" >/dev/ttyS0; sleep 25; fi
+if [ -e /run/slow ]; then rm /run/slow; echo "stage: $(basename $0)" >/dev/ttyS0; sleep 90; fi
 """
 TELL = '#!/bin/sh\nwhile read -r line; do echo "dpkg: $line" >/dev/ttyS0; done\n'
 
