@@ -158,7 +158,9 @@ STAGES = {
     "apt-unpack": Stage(
         "playbooks/runtime.yml", r"dpkg: status: docker.io\S* half-installed", engineless, engine_whole
     ),
-    "apt-configure": Stage("playbooks/runtime.yml", "stage: policy-rc.d", slow_engineless, engine_whole),
+    # The engine is whole then, what it cannot do without is not.
+    "apt-configure": Stage("playbooks/runtime.yml", "dpkg: processing: configure: apparmor", engineless, engine_whole),
+    "apt-start": Stage("playbooks/runtime.yml", "stage: policy-rc.d", slow_engineless, engine_whole),
     "daemon.json": Stage("playbooks/runtime.yml", "end Configure | Write the files", owners_engine, merged),
     "unit": Stage("playbooks/models.yml", "end Apply | Write units, environments and launch files", serving, served),
     "start": Stage("playbooks/models.yml", "end Apply | Start units", serving, served),
@@ -171,7 +173,7 @@ STAGES = {
         extra={"vllm_models": [COPIED], "model_weights_parallel": 1},
     ),
 }
-QUICK = [("update-grub", "power"), ("apt-unpack", "power")]
+QUICK = [("update-grub", "power"), ("apt-configure", "power")]
 OTHERS = [(stage, kind) for stage in STAGES for kind in KINDS if (stage, kind) not in QUICK]
 
 
