@@ -215,7 +215,9 @@ class Machine:
     def ssh(self, command: str, timeout: float = 120, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run a shell command as the user."""
         argv = ["ssh", *self.ssh_options(), "-i", str(self.key), "-p", str(self.port), f"{self.user}@127.0.0.1"]
-        done = subprocess.run([*argv, command], capture_output=True, text=True, timeout=timeout, check=False)
+        done = subprocess.run(
+            [*argv, command], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, check=False
+        )
         assert not check or done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}{done.stderr}"
         return done
 
@@ -271,6 +273,7 @@ class Machine:
             self.play_argv(playbook, **extra),
             cwd=PROJECT,
             env=self.environment(),
+            stdin=subprocess.DEVNULL,  # ssh makes it non-blocking, which Ansible refuses
             capture_output=True,
             text=True,
             timeout=PLAY_S,

@@ -194,7 +194,13 @@ def held(machine: Machine, stage: Stage) -> Iterator[subprocess.Popen[bytes]]:
     argv = machine.play_argv(stage.playbook, **stage.extra)
     with (machine.folder / "cut.log").open("wb") as log:
         process = subprocess.Popen(
-            argv, cwd=PROJECT, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            argv,
+            cwd=PROJECT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
         try:
             there = reached.exists if of_task else lambda: re.search(stage.at, machine.said()[said:]) is not None
