@@ -25,8 +25,8 @@ demo-stop: ## Stop and remove the demo's hosts
 test: deps ## Everything: lint, unit tests, a virtual machine, molecule scenarios
 	@$(RUN) scripts/test lint coverage integration vm molecule
 
-test-long: deps ## The long cycles: a run cut off at every stage in a virtual machine, in every way (an hour or two)
-	@$(RUN) scripts/test vm-long
+test-long: deps ## The long cycles: a run cut off at every stage in a virtual machine, and all faults (two hours)
+	@$(RUN) GAUDI_SERVE_LONG=1 SCENARIOS="faults model_weights vllm_image vllm_service reset" scripts/test vm-long molecule
 
 lint: ## ansible-lint, yamllint, ruff, mypy
 	@$(RUN) scripts/test lint

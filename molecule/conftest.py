@@ -16,22 +16,26 @@ from typing import Any, NamedTuple
 import pytest
 
 PROJECT = Path(__file__).parents[1]
+LONG = bool(os.environ.get("GAUDI_SERVE_LONG"))
 
 
 def pytest_configure(config: Any) -> None:
-    """Make the marker known."""
-    config.addinivalue_line(
-        "markers", "on(*hosts): the hosts of the scenario that the test is about; the others have none"
-    )
+    """Make the markers known."""
+    for line in (
+        "on(*hosts): the hosts of the scenario that the test is about; the others have none",
+        "long: runs in make test-long alone",
+    ):
+        config.addinivalue_line("markers", line)
 
 
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
-    """Leave out what is about another host, instead of passing or skipping there."""
-    kept = [item for item in items if is_about(item)]
+    """Leave out what is about another host, instead of passing or skipping there, and what takes long."""
+    about = [item for item in items if is_about(item)]
     # A name that no host has would take the test away in silence.
-    lost = {item.originalname for item in items} - {item.originalname for item in kept}
+    lost = {item.originalname for item in items} - {item.originalname for item in about}
     if lost:
         raise pytest.UsageError(f"no host of the scenario is one that is named for {', '.join(sorted(lost))}")
+    kept = [item for item in about if LONG or not item.get_closest_marker("long")]
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = kept
 

@@ -93,6 +93,19 @@ def test_second_run_of_everything_changes_nothing_and_does_not_reboot(machine: M
     assert started(machine) == before
 
 
+def test_a_clock_that_jumps_stops_nothing(machine: Machine) -> None:
+    before = started(machine)
+    for jump in ("+2 days", "-4 days", "+2 days"):
+        machine.root(f"date -s '{jump}'")
+        assert "Paris" in answer(machine)
+    machine.root("date -s '-4 days'")
+    run = machine.play("site.yml")
+    assert run.changed_nothing, run.text
+    machine.root("date -s '+4 days'")
+    assert machine.root(f"systemctl is-active vllm-{MODEL}.service") == "active"
+    assert started(machine) == before
+
+
 def test_a_variable_changed_back_is_taken_back(machine: Machine) -> None:
     boot = machine.boot_id()
     wish = {"host_tuning_kernel_args": [], "host_tuning_hugepages": 0, "host_tuning_reboot_allowed": True}

@@ -93,6 +93,7 @@ def test_server_that_hangs_with_its_port_open(
     assert ask(30001, "qwq-32b")["choices"]
 
 
+@pytest.mark.long
 @FIRST
 def test_server_that_runs_out_of_memory(host: Any, playbook: Any, ask: Any, journal: Any, other_serves_on: Any) -> None:
     assert playbook(MODELS, *LIMIT, **wish(env={"STANDIN_FAULT": "out_of_memory"})).status == 0
@@ -115,6 +116,7 @@ def test_server_that_dies_under_load(host: Any, ask: Any, started: Any, other_se
     assert started("qwq-32b") != before
 
 
+@pytest.mark.long
 @FIRST
 def test_warm_up_that_takes_longer_than_its_limit(playbook: Any, unit: Any, other_serves_on: Any) -> None:
     slow = wish(env={"STANDIN_STEP_S": "3"}, recipe_cache_path=None, start_timeout_s=12)
@@ -127,6 +129,7 @@ def test_warm_up_that_takes_longer_than_its_limit(playbook: Any, unit: Any, othe
     assert unit("qwq-32b", "ActiveState") == "active"
 
 
+@pytest.mark.long
 @FIRST
 def test_image_that_is_gone(host: Any, playbook: Any, journal: Any, unit: Any, other_serves_on: Any) -> None:
     image = host.check_output("docker inspect --format '{{.Config.Image}}' vllm-qwq-32b")
@@ -139,6 +142,7 @@ def test_image_that_is_gone(host: Any, playbook: Any, journal: Any, unit: Any, o
     host.check_output("docker image rm --force kept:1")
 
 
+@pytest.mark.long
 @FIRST
 def test_weights_that_are_gone(host: Any, playbook: Any, journal: Any, unit: Any, other_serves_on: Any) -> None:
     folder = "/data/hf_models/QwQ-32B"
@@ -152,6 +156,7 @@ def test_weights_that_are_gone(host: Any, playbook: Any, journal: Any, unit: Any
     assert unit("qwq-32b", "ActiveState") == "active"
 
 
+@pytest.mark.long
 @FIRST
 def test_weights_that_cannot_be_read(host: Any, playbook: Any, unit: Any, other_serves_on: Any) -> None:
     path = "/data/hf_models/QwQ-32B/config.json"
@@ -167,6 +172,7 @@ def test_weights_that_cannot_be_read(host: Any, playbook: Any, unit: Any, other_
     assert unit("qwq-32b", "ActiveState") == "active"
 
 
+@pytest.mark.long
 @FIRST
 def test_port_that_a_stranger_has_taken(host: Any, playbook: Any, unit: Any, other_serves_on: Any) -> None:
     assert playbook(MODELS, *LIMIT, **wish(state="stopped")).status == 0
@@ -184,6 +190,7 @@ def test_port_that_a_stranger_has_taken(host: Any, playbook: Any, unit: Any, oth
     assert unit("qwq-32b", "ActiveState") == "active"
 
 
+@pytest.mark.long
 @FIRST
 def test_card_that_vanishes(host: Any, playbook: Any, unit: Any, other_serves_on: Any) -> None:
     state = json.loads(host.file("/etc/gaudi-sim/state.json").content_string)
@@ -243,6 +250,7 @@ def test_root_disk_that_is_full(host: Any, playbook: Any, unit: Any, started: An
     assert unit("qwq-32b", "ActiveState") == "active"
 
 
+@pytest.mark.long
 @FIRST
 def test_disk_of_the_engine_that_is_full(host: Any, playbook: Any, unit: Any, other_serves_on: Any) -> None:
     image = host.check_output("docker inspect --format '{{.Config.Image}}' vllm-qwq-32b")

@@ -179,6 +179,7 @@ def test_missing_card_wrong_driver_unsupported_kind_are_refused(playbook: Any) -
         assert message in " ".join(run.text.split()), run.text
 
 
+@pytest.mark.long
 def test_progress_is_told_while_a_model_warms_up(playbook: Any) -> None:
     slow = models(env={"STANDIN_STEP_S": "0.3"}, recipe_cache_path=None)
     run = playbook("playbooks/models.yml", vllm_models=slow, vllm_service_report_every=2)
@@ -230,6 +231,7 @@ def test_server_that_cannot_start_ends_the_run_with_its_journal(playbook: Any, u
     assert unit("qwq-32b", "ActiveState") == "active"
 
 
+@pytest.mark.long
 def test_empty_answer_fails_the_smoke_test(playbook: Any) -> None:
     run = playbook("playbooks/models.yml", vllm_models=models(env={"STANDIN_FAULT": "empty_answer"}))
     assert run.status != 0
