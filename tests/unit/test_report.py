@@ -82,3 +82,9 @@ def test_table_of_all_hosts() -> None:
         "a: hugepages capped",
         "a: reboot required: the running kernel lacks arguments that grub.cfg has",
     ]
+
+
+def test_hosts_that_dropped_out_are_named_below_the_table() -> None:
+    lines = endpoint_table({}, [], ["gaudi02"])
+    assert lines[0].startswith("HOST")
+    assert lines[-1].startswith("gaudi02: dropped out of this run")
