@@ -12,8 +12,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
+LEASE_S = 3600
 TAKE_FILES = ("-i", "--inventory", "-e", "--extra-vars")
 
 
@@ -29,17 +31,15 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         if self._task.check_mode:
             return {**result, "changed": False, "skipped": True, "held": False}
         variables = task_vars or {}
-        facts = variables.get("ansible_facts") or {}
         given = {
             **self._task.args,
             "run": this_run(variables),
-            "observed_at": float(variables.get("gaudi_observed_at") or facts.get("gaudi_observed_at") or 0),
+            "observed_at": variables.get("gaudi_observed_at", 0),
+            "lease_s": variables.get("gaudi_lock_lease_s", LEASE_S),
         }
-        if lease := variables.get("gaudi_lock_lease_s"):
-            given["lease_s"] = int(lease)
         answer = self._execute_module("gaudi_lock", given, task_vars=task_vars)
         holder = answer.get("holder") or {}
-        if holder.get("held") and (_asked_to_break(variables) or is_dead(holder, given["run"])):
+        if holder.get("held") and (boolean(variables.get("gaudi_lock_break", False)) or is_dead(holder, given["run"])):
             given["instead_of"] = holder["id"]
             answer = self._execute_module("gaudi_lock", given, task_vars=task_vars)
             holder = answer.get("holder") or {}
@@ -47,10 +47,6 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
             host = str(variables.get("inventory_hostname", "host"))
             answer = {**answer, "failed": True, "msg": refusal(host, holder, answer["since"])}
         return {**result, **answer}
-
-
-def _asked_to_break(variables: dict[str, Any]) -> bool:
-    return str(variables.get("gaudi_lock_break", False)).lower() in ("true", "yes", "1")
 
 
 def this_run(variables: dict[str, Any]) -> dict[str, Any]:
@@ -82,7 +78,7 @@ def _begin(pid: int) -> str:
     """Return when a process was started, in the kernel's ticks; empty where there is none, or no /proc."""
     try:
         # The name of the program, in brackets, may hold anything.
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19]
     except OSError:
         return ""
 

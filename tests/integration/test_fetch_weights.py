@@ -505,7 +505,7 @@ def test_git_flipped_byte_in_the_store(git_host: Host, remote: Path) -> None:
 
 def test_gits_token_is_for_the_host_of_the_address_alone(tmp_path: Path) -> None:
     if not shutil.which("git"):
-        pytest.skip("git is not installed; make deps installs it")
+        pytest.fail("git is not installed; make deps installs it")
     sources = sources_module()
 
     def given(url: str, place: str) -> str:

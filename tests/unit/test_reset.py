@@ -8,22 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gaudi_serve import found, observe_left
+from gaudi_serve import found, observe_left, reset, reset_host
 from gaudi_serve.container_runtime import HABANA, daemon_json, habana_config
 from gaudi_serve.remove import remove_all
-from gaudi_serve.reset import (
-    gaudi_driver_reset,
-    hccl_validation_reset,
-    model_weights_reset,
-    packages_reset,
-    recipe_caches,
-    reset_lines,
-    reset_refusal,
-    rest_reset,
-    vllm_image_reset,
-    vllm_service_reset,
-)
-from gaudi_serve.reset_host import container_runtime_found, container_runtime_reset, host_tuning_reset
 
 STATE = "/var/lib/gaudi-serve"
 OWNERS = '{\n    "log-opts": {"max-size": "10m"}\n}\n'
@@ -88,7 +75,7 @@ def tuning(**changes: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("before", [None, "{}\n", OWNERS, '{"live-restore": false, "runtimes": {"a": {"path": "/a"}}}'])
 def test_daemon_json_goes_back_to_the_letter(before: str | None) -> None:
-    plan = container_runtime_reset(runtime(merged(before)), of_runtime(before))
+    plan = reset_host.container_runtime_reset(runtime(merged(before)), of_runtime(before))
     assert plan["due"]
     if before is None:
         assert plan["paths"] == ["/etc/docker/daemon.json"] and plan["write"] == []
@@ -104,40 +91,40 @@ def test_daemon_json_goes_back_to_the_letter(before: str | None) -> None:
 
 def test_what_a_user_has_changed_since_is_kept() -> None:
     now = {**json.loads(merged(OWNERS)), "log-level": "debug"}
-    plan = container_runtime_reset(runtime(json.dumps(now)), of_runtime(OWNERS))
+    plan = reset_host.container_runtime_reset(runtime(json.dumps(now)), of_runtime(OWNERS))
     assert json.loads(plan["write"][0]["content"]) == {**json.loads(OWNERS), "log-level": "debug"}
     assert plan["did"][0].endswith("without the toolkit's keys; what you have changed since stays")
 
 
 def test_a_habana_runtime_of_the_owners_stays() -> None:
     before = json.dumps({"runtimes": {"habana": HABANA}, "live-restore": True}) + "\n"
-    plan = container_runtime_reset(runtime(merged(before)), of_runtime(before))
+    plan = reset_host.container_runtime_reset(runtime(merged(before)), of_runtime(before))
     assert not plan["due"] and plan["told"] == "true habana"
 
 
 def test_an_engine_that_has_gone_back_is_left_alone() -> None:
     info = {"live_restore": False, "runtimes": {"runc": {}}, "containers_running": 1}
-    assert not container_runtime_reset(runtime(OWNERS, info=info), of_runtime(OWNERS))["due"]
-    assert not container_runtime_reset(runtime(merged(OWNERS)), left())["due"]
+    assert not reset_host.container_runtime_reset(runtime(OWNERS, info=info), of_runtime(OWNERS))["due"]
+    assert not reset_host.container_runtime_reset(runtime(merged(OWNERS)), left())["due"]
 
 
 def test_a_reset_cut_off_at_its_own_file_is_finished() -> None:
-    half = container_runtime_reset(runtime(merged(OWNERS)), of_runtime(OWNERS))["reload"]
-    plan = container_runtime_reset(runtime(half), of_runtime(OWNERS))
+    half = reset_host.container_runtime_reset(runtime(merged(OWNERS)), of_runtime(OWNERS))["reload"]
+    plan = reset_host.container_runtime_reset(runtime(half), of_runtime(OWNERS))
     assert plan["write"][0]["content"] == OWNERS
 
 
 def test_data_goes_back_where_no_container_runs_from_it() -> None:
     now = daemon_json(OWNERS, True, True, "/data/docker", "host")
     known = of_runtime(OWNERS, brought={"keys": {"data-root": True}})
-    plan = container_runtime_reset(runtime(now), known)
+    plan = reset_host.container_runtime_reset(runtime(now), known)
     assert json.loads(plan["write"][0]["content"])["data-root"] == "/data/docker"
     assert "1 containers run from there" in plan["left"][0] and not plan["moves"]
     idle = {"live_restore": True, "runtimes": {}, "containers_running": 0}
-    plan = container_runtime_reset(runtime(now, info=idle), known)
+    plan = reset_host.container_runtime_reset(runtime(now, info=idle), known)
     assert plan["write"][0]["content"] == OWNERS and plan["moves"] and plan["restart"]
     before = '{"data-root": "/old"}\n'
-    plan = container_runtime_reset(
+    plan = reset_host.container_runtime_reset(
         runtime(daemon_json(before, True, True, "/data/docker", "host"), info=idle),
         of_runtime(before, brought={"keys": {"data-root": True}}),
     )
@@ -145,28 +132,30 @@ def test_data_goes_back_where_no_container_runs_from_it() -> None:
 
 
 def test_a_daemon_json_that_is_none_stays() -> None:
-    plan = container_runtime_reset(runtime("{nonsense", info=None), of_runtime(OWNERS))
+    plan = reset_host.container_runtime_reset(runtime("{nonsense", info=None), of_runtime(OWNERS))
     assert plan["write"] == [] and "is no JSON object; it stays" in plan["left"][0]
 
 
 def test_a_site_from_before_the_records_goes_back_to_its_backup() -> None:
     late = {"container_runtime": {"found": {"late": True}}}
-    plan = container_runtime_reset(runtime(merged(OWNERS)), left(records=late, daemon_backup=OWNERS, traces=[SYSCTL]))
+    plan = reset_host.container_runtime_reset(
+        runtime(merged(OWNERS)), left(records=late, daemon_backup=OWNERS, traces=[SYSCTL])
+    )
     assert plan["write"][0]["content"] == OWNERS
     # No backup: the toolkit wrote the whole file, or its owner did.
-    plan = container_runtime_reset(runtime(merged(None)), left(traces=[SYSCTL]))
+    plan = reset_host.container_runtime_reset(runtime(merged(None)), left(traces=[SYSCTL]))
     assert "/etc/docker/daemon.json" in plan["paths"]
-    plan = container_runtime_reset(runtime(merged(OWNERS)), left(records=late, traces=[SYSCTL]))
+    plan = reset_host.container_runtime_reset(runtime(merged(OWNERS)), left(records=late, traces=[SYSCTL]))
     assert plan["write"] == [] and "what it was before the toolkit is not known" in plan["left"][0]
 
 
 def test_the_habana_runtimes_settings_go_back() -> None:
     shipped = "[habana-container-runtime]\n#visible_devices_all_as_default = true\nmode = 1\n"
     known = of_runtime(None, brought={"engine": {"habana_config": shipped}})
-    plan = container_runtime_reset(runtime(merged(None), habana_config=habana_config(shipped)), known)
+    plan = reset_host.container_runtime_reset(runtime(merged(None), habana_config=habana_config(shipped)), known)
     assert plan["write"] == [{"path": "/etc/habana-container-runtime/config.toml", "content": shipped, "mode": "0644"}]
     users = habana_config(shipped).replace("mode = 1", "mode = 2")
-    plan = container_runtime_reset(runtime(merged(None), habana_config=users), known)
+    plan = reset_host.container_runtime_reset(runtime(merged(None), habana_config=users), known)
     assert plan["write"][0]["content"] == shipped.replace("mode = 1", "mode = 2")
 
 
@@ -187,13 +176,13 @@ def test_the_engines_proxies_packages_source_and_boot() -> None:
         installed=["docker.io", "python3-debian"],
     )
     live = runtime(merged(OWNERS), proxies_running="abc")
-    plan = container_runtime_reset(live, here, ["docker.io", "python3-debian"])
+    plan = reset_host.container_runtime_reset(live, here, ["docker.io", "python3-debian"])
     assert plan["first"] == [proxy, "/etc/gaudi-serve/docker-proxy.env"] and len(plan["restart"]) == 1
     assert plan["disable"] and plan["packages"] == ["python3-debian"]
     assert plan["left"] == [f"package source {sources}: goes with its packages (reset_packages)"]
-    assert sources in container_runtime_reset(live, here, remove=True)["paths"]
+    assert sources in reset_host.container_runtime_reset(live, here, remove=True)["paths"]
     assert plan["empty"] == ["/etc/systemd/system/docker.service.d"]
-    assert container_runtime_found(live) == {
+    assert reset_host.container_runtime_found(live) == {
         **{"daemon_json": live["daemon_json"], "daemon_json_mode": "0600"},
         **{"habana_config": None, "enabled": True},
     }
@@ -214,7 +203,7 @@ def test_the_kernel_gets_its_values_back() -> None:
         took_over=["/etc/sysctl.conf"],
         installed=["bash", "linux-cpupower"],
     )
-    plan = host_tuning_reset(tuning(), here, ["linux-cpupower"])
+    plan = reset_host.host_tuning_reset(tuning(), here, ["linux-cpupower"])
     assert plan["due"] and plan["grub"] and plan["lines"] == ["/etc/sysctl.conf"]
     assert plan["sysctl"] == {"vm.nr_hugepages": "3"}
     assert plan["governors"] == {"powersave": "0", "schedutil": "1"}
@@ -222,7 +211,7 @@ def test_the_kernel_gets_its_values_back() -> None:
     # Of what still runs, only the toolkit's arguments call for a reboot.
     running = ["root=/dev/sda1", "iommu=pt", "intel_idle.max_cstate=0", "mine=1", "quiet=1"]
     menu = {**tuning()["grub"], "entries": [["root=/dev/sda1"]], "dropin_folder_mtime": 10.0}
-    plan = host_tuning_reset(tuning(cmdline=running, grub=menu), left(records={"host_tuning": record}))
+    plan = reset_host.host_tuning_reset(tuning(cmdline=running, grub=menu), left(records={"host_tuning": record}))
     assert plan["reboot"] == [
         "reboot required: the running kernel still has intel_idle.max_cstate=0",
         "reboot required: the running kernel still has quiet=1",
@@ -233,24 +222,24 @@ def test_the_kernel_gets_its_values_back() -> None:
 def test_a_host_that_the_toolkit_never_saw_is_left_alone() -> None:
     menu = {**tuning()["grub"], "dropin_folder_mtime": 10.0}
     for plan in (
-        host_tuning_reset(tuning(grub=menu, cmdline=["intel_idle.max_cstate=0"]), left()),
-        container_runtime_reset(runtime(merged(None)), left()),
-        gaudi_driver_reset(
+        reset_host.host_tuning_reset(tuning(grub=menu, cmdline=["intel_idle.max_cstate=0"]), left()),
+        reset_host.container_runtime_reset(runtime(merged(None)), left()),
+        reset.gaudi_driver_reset(
             {"modules": ["habanalabs"]}, left(held=["habanalabs-dkms"]), ["habanalabs-dkms"], ["habanalabs"], True
         ),
-        vllm_service_reset(services(), left()),
-        vllm_image_reset(services(images={"a:1": "x"}), left(), "/var/lib/gaudi-serve/images", True),
-        model_weights_reset(left(), weights=True),
-        hccl_validation_reset(left()),
-        packages_reset(left(unneeded=["old"]), [], True),
-        rest_reset(left(), {}),
+        reset.vllm_service_reset(services(), left()),
+        reset.vllm_image_reset(services(images={"a:1": "x"}), left(), "/var/lib/gaudi-serve/images", True),
+        reset.model_weights_reset(left(), weights=True),
+        reset.hccl_validation_reset(left()),
+        reset.packages_reset(left(unneeded=["old"]), [], True),
+        reset.rest_reset(left(), {}),
     ):
         assert not plan["due"] and plan["did"] == [] and plan["left"] == []
 
 
 def test_values_that_nobody_wrote_down_are_told() -> None:
     late = {"host_tuning": {"found": {"late": True}}}
-    plan = host_tuning_reset(tuning(), left(records=late, traces=[SYSCTL]))
+    plan = reset_host.host_tuning_reset(tuning(), left(records=late, traces=[SYSCTL]))
     assert plan["paths"] == [SYSCTL] and plan["sysctl"] == {}
     assert plan["left"] == [
         "live sysctl values and governor: what they were is not known; they stay until the next boot"
@@ -273,12 +262,12 @@ def test_units_and_what_belongs_to_them() -> None:
         dropins=["/etc/systemd/system/vllm-a.service.d"],
     )
     live = services(units={"a": {"container": {}}, "c": {"container": {"running": True}}}, orphans=["vllm-x"])
-    plan = vllm_service_reset(live, here)
+    plan = reset.vllm_service_reset(live, here)
     assert plan["units"] == ["a", "c"] and plan["containers"] == ["vllm-c", "vllm-x"]
     assert plan["paths"][:3] == [f"{STATE}/a", f"{STATE}/old", "/etc/gaudi-serve/b.secret"]
     assert f"{STATE}/notes" not in plan["paths"] and cache not in plan["paths"]
     assert plan["left"] == [f"recipe cache {cache}: kept (reset_caches)", "/etc/systemd/system/vllm-a.service.d: yours"]
-    plan = vllm_service_reset(live, here, caches=True)
+    plan = reset.vllm_service_reset(live, here, caches=True)
     assert cache in plan["paths"] and plan["empty"] == ["/data/recipes/a", "/data/recipes"]
 
 
@@ -302,11 +291,11 @@ def test_only_weights_that_were_brought_go() -> None:
         installed=["git", "git-lfs"],
         containers=[{"name": "gaudi-weights-a", "running": True, "image": "i", "own": True}],
     )
-    plan = model_weights_reset(here, ["git", "git-lfs"])
+    plan = reset.model_weights_reset(here, ["git", "git-lfs"])
     assert plan["weights"] == [] and plan["packages"] == ["git-lfs"] and plan["containers"] == ["gaudi-weights-a"]
     assert plan["paths"] == ["/usr/local/lib/gaudi-serve/weights", f"{STATE}/weights", "/opt/g/v"]
     assert "weights /w/mine: not as the toolkit brought them" in plan["left"]
-    plan = model_weights_reset(here, weights=True)
+    plan = reset.model_weights_reset(here, weights=True)
     assert plan["weights"] == ["/w/a"] and "/w/half.partial" in plan["paths"]
     assert "/w" in plan["empty"] and "/opt/g" in plan["empty"] and "/" not in plan["empty"]
 
@@ -318,10 +307,10 @@ def test_images_that_are_used_or_changed_stay() -> None:
     owners = [{"name": "owners", "running": False, "image": "c:1", "own": False}]
     here = left(records=known, containers=owners, own={**left()["own"], STATE: ["images", "images-build"]})
     live = services(images={"a:1": "x", "b:1": "y", "c:1": "w", "d:latest": "z"})
-    plan = vllm_image_reset(live, here, f"{STATE}/images", True)
+    plan = reset.vllm_image_reset(live, here, f"{STATE}/images", True)
     assert plan["images"] == ["a:1", "d:latest"] and len(plan["paths"]) == 2
     assert plan["left"] == ["image b:1: another one than was brought", "image c:1: container owners uses it"]
-    assert "image a:1: kept (reset_images)" in vllm_image_reset(live, here, f"{STATE}/images")["left"]
+    assert "image a:1: kept (reset_images)" in reset.vllm_image_reset(live, here, f"{STATE}/images")["left"]
 
 
 def test_holds_go_and_the_driver_with_its_packages() -> None:
@@ -330,20 +319,20 @@ def test_holds_go_and_the_driver_with_its_packages() -> None:
     ours = "/etc/apt/sources.list.d/gaudi-serve-driver.sources"
     key = "/etc/apt/keyrings/gaudi-serve-driver.asc"
     here = left(records={"gaudi_driver": record}, held=names, installed=names, traces=[ours], files=[key])
-    plan = gaudi_driver_reset({"modules": modules}, here, names, modules)
+    plan = reset.gaudi_driver_reset({"modules": modules}, here, names, modules)
     assert plan["holds"] == ["habanalabs-dkms"] and plan["paths"] == [key, ours] and plan["unload"] == []
     assert plan["packages"] == ["habanalabs-dkms"]
-    plan = gaudi_driver_reset({"modules": modules}, here, names, modules, True)
+    plan = reset.gaudi_driver_reset({"modules": modules}, here, names, modules, True)
     assert plan["unload"] == ["habanalabs", "habanalabs_cn"]
 
 
 def test_packages_go_that_nothing_else_needs() -> None:
     records = {"a": {"installed": ["bash", "kept"]}, "b": {"installed": ["bash", "kept", "new"]}, "c": {}}
     here = left(records=records, asked_for=["bash", "new"], unneeded=["kept", "lib:amd64"], installed=["new"])
-    assert packages_reset(here, ["new"])["left"] == ["packages new: kept (reset_packages)"]
-    plan = packages_reset(here, ["new"], True)
+    assert reset.packages_reset(here, ["new"])["left"] == ["packages new: kept (reset_packages)"]
+    plan = reset.packages_reset(here, ["new"], True)
     assert plan["release"] == ["new"] and plan["purge"] == ["lib:amd64"] and plan["due"]
-    needed = packages_reset({**here, "asked_for": ["bash"], "unneeded": []}, ["new"], True)
+    needed = reset.packages_reset({**here, "asked_for": ["bash"], "unneeded": []}, ["new"], True)
     assert needed["left"] == ["packages new: others need them"] and not needed["due"]
 
 
@@ -352,7 +341,7 @@ def test_an_engine_with_containers_of_the_owners_stays() -> None:
     here = left(
         records={"a": {"installed": []}}, containers=owners, asked_for=["docker.io"], unneeded=["containerd", "x"]
     )
-    plan = packages_reset(here, ["docker.io"], True)
+    plan = reset.packages_reset(here, ["docker.io"], True)
     assert plan["release"] == [] and plan["purge"] == ["x"]
     assert plan["left"] == ["packages docker.io: containers of yours are there (owners)"]
 
@@ -366,7 +355,7 @@ def test_records_go_last_and_what_stays_is_remembered() -> None:
     }
     own = {"/etc/gaudi-serve": ["mine"], "/usr/local/lib/gaudi-serve": [], STATE: ["found"]}
     here = left(records=records, own=own, brought={"/w/a": {"exists": True}})
-    plan = rest_reset(here, {"a:1": "x"}, ["dkms"])
+    plan = reset.rest_reset(here, {"a:1": "x"}, ["dkms"])
     assert plan["absent"] == [f"{STATE}/found/host_tuning.json"] or len(plan["files"]) == 3
     written = {Path(one["path"]).stem: json.loads(one["content"]) for one in plan["files"]}
     assert written["vllm_image"] == {"brought": {"images": {"a:1": "x"}}}
@@ -374,15 +363,15 @@ def test_records_go_last_and_what_stays_is_remembered() -> None:
     assert "model_weights" not in written, "it says no more than what stays"
     assert plan["left"][0] == "/etc/gaudi-serve/mine: not the toolkit's"
     assert plan["did"] == ["folder /usr/local/lib/gaudi-serve"]
-    plan = rest_reset(left(own={**own, "/etc/gaudi-serve": []}), {})
+    plan = reset.rest_reset(left(own={**own, "/etc/gaudi-serve": []}), {})
     assert plan["left"] == [] and len(plan["did"]) == 3
 
 
 def test_a_reset_is_refused_without_the_word_and_for_odd_wishes() -> None:
-    assert reset_refusal({"reset_weights": "yes", "reset_images": False}, "reset") == []
-    assert reset_refusal({}, "", check=True) == []
-    assert "type the word reset" in reset_refusal({}, "Reset")[0]
-    assert reset_refusal({"reset_weights": "maybe", "reset_images": 1}, "reset") == [
+    assert reset.reset_refusal({"reset_weights": "yes", "reset_images": False}, "reset") == []
+    assert reset.reset_refusal({}, "", check=True) == []
+    assert "type the word reset" in reset.reset_refusal({}, "Reset")[0]
+    assert reset.reset_refusal({"reset_weights": "maybe", "reset_images": 1}, "reset") == [
         "reset_weights: 'maybe' is neither true nor false",
         "reset_images: 1 is neither true nor false",
     ]
@@ -392,14 +381,16 @@ def test_the_end_is_told_host_by_host() -> None:
     done = {"vllm_service_reset": {"did": ["model a"], "left": ["b: yours"]}, "reset_done": True}
     broken = {"reset_problem": "it\nbroke", "preflight_rest_reset": {"did": ["x"], "left": []}}
     hosts = {"one": done, "two": broken, "three": {}}
-    lines = reset_lines(hosts, list(hosts))
+    lines = reset.reset_lines(hosts, list(hosts))
     assert [line.split() for line in lines[2:5]] == [
         ["one", "1", "1", "done"],
         ["two", "1", "0", "failed"],
         ["three", "0", "0", "cannot", "be", "reached"],
     ]
     assert lines[5:] == ["one: taken back: model a", "one: stays: b: yours", "two: begun: x", "two: it broke"]
-    checked = reset_lines({"one": {**done, "preflight_rest_reset": {"did": ["x"], "left": []}}}, ["one"], check=True)
+    checked = reset.reset_lines(
+        {"one": {**done, "preflight_rest_reset": {"did": ["x"], "left": []}}}, ["one"], check=True
+    )
     assert (
         checked[2].endswith("nothing changed") and checked[3] == "one: would take back: model a" and len(checked) == 5
     )
@@ -411,7 +402,7 @@ def test_recipes_are_where_the_mounts_say() -> None:
         {"source": "/w", "target": "/w", "read_only": True},
     ]
     model = {"env": {"PT_HPU_RECIPE_CACHE_CONFIG": "/cache,false,16384"}, "mounts": mounts}
-    assert recipe_caches([model, {"env": {}, "mounts": mounts}]) == ["/host"]
+    assert reset.recipe_caches([model, {"env": {}, "mounts": mounts}]) == ["/host"]
 
 
 def kept(folder: Path, role: str, **given: Any) -> dict[str, Any]:
