@@ -7,13 +7,16 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent / "shared"))
+from runs import Run, eventually
 
 PROJECT = Path(__file__).parents[1]
 LONG = bool(os.environ.get("GAUDI_SERVE_LONG"))
@@ -50,19 +53,6 @@ def host_name(host: Any) -> str:
     """Return the inventory's name of a host of testinfra."""
     name: str = host.backend.get_pytest_id().rpartition("/")[2]
     return name
-
-
-class Run(NamedTuple):
-    """What an ansible-playbook run gave."""
-
-    status: int
-    text: str
-
-    @property
-    def changed_nothing(self) -> bool:
-        """Tell whether every host ended with changed=0 and failed=0."""
-        recap = self.text.rpartition("PLAY RECAP")[2]
-        return self.status == 0 and "changed=0" in recap and not any(f"changed={n}" in recap for n in range(1, 10))
 
 
 class Halted:
@@ -166,13 +156,3 @@ def ask(host: Any) -> Callable[..., dict[str, Any]]:
         return json.loads(answer.stdout or "{}")
 
     return question
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 60, pause: float = 1) -> bool:
-    """Look again and again until the condition holds or the time is over."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(pause)
-    return True

@@ -10,21 +10,24 @@ import contextlib
 import ctypes
 import json
 import os
-import re
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import pytest
 
 PROJECT = Path(__file__).parents[2]
+sys.path.insert(0, str(PROJECT / "molecule/shared"))
+from runs import Run  # noqa: E402
+
 LIFETIME_S = 4 * 3600  # of one QEMU: longer than all tests
 BOOT_S = 300
 PLAY_S = 900
@@ -37,25 +40,6 @@ CONFIG = {
     "hidden_size": 512,
     "vocab_size": 1000,
 }
-
-
-class Run(NamedTuple):
-    """What an ansible-playbook run gave."""
-
-    status: int
-    text: str
-    seconds: float
-
-    @property
-    def flat(self) -> str:
-        """Return the text without line ends: messages are folded."""
-        return " ".join(self.text.split())
-
-    @property
-    def changed_nothing(self) -> bool:
-        """Tell whether the run succeeded without a change."""
-        found = re.findall(r"changed=(\d+) .*?failed=(\d+)", self.text)
-        return self.status == 0 and found == [("0", "0")]
 
 
 def wishes(image: str) -> dict[str, Any]:
@@ -281,7 +265,7 @@ class Machine:
         )
         taken = time.monotonic() - begin
         print(f"{playbook}: {taken:.0f} s\n{done.stdout}{done.stderr}")
-        return Run(done.returncode, done.stdout + done.stderr, taken)
+        return Run(done.returncode, done.stdout + done.stderr)
 
 
 def free_port() -> int:
@@ -289,16 +273,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def eventually(condition: Callable[[], bool], seconds: float, pause: float = 0.05) -> bool:
-    """Look until the condition holds or the time is over."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(pause)
-    return True
 
 
 def unpacked(archive: Path, target: Path) -> Path:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from conftest import MODEL, PAGES, PORT, WEIGHTS, Machine, eventually
+from conftest import MODEL, PAGES, PORT, WEIGHTS, Machine
+from runs import eventually
 
 TUNED = ["cpufreq.default_governor=performance", "intel_idle.max_cstate=0"]
 # Of the distribution, of a cloud image's drop-in, of the site's own; the drop-in's max_cstate gives way while tuned.

@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from conftest import MODEL, PAGES, PROJECT, WEIGHTS, Machine, eventually
+from conftest import MODEL, PAGES, PROJECT, WEIGHTS, Machine
+from runs import eventually
 
 KINDS = ("run", "line", "power")
 REACH_S = 400
@@ -204,12 +205,14 @@ def held(machine: Machine, stage: Stage) -> Iterator[subprocess.Popen[bytes]]:
         )
         try:
             there = reached.exists if of_task else lambda: re.search(stage.at, machine.said()[said:]) is not None
-            eventually(lambda: there() or process.poll() is not None, REACH_S)
+            eventually(lambda: there() or process.poll() is not None, REACH_S, 0.05)
             assert there(), (machine.folder / "cut.log").read_text(encoding="utf-8")
             if stage.then:
                 go.touch()
                 # Over a connection of its own: Ansible's is one of those that are killed.
-                assert eventually(lambda: machine.ssh(f"sudo sh -c '{stage.then}'", check=False).returncode == 0, 120)
+                assert eventually(
+                    lambda: machine.ssh(f"sudo sh -c '{stage.then}'", check=False).returncode == 0, 120, 0.05
+                )
             yield process
             go.touch()
         finally:

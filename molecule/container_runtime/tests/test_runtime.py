@@ -84,9 +84,7 @@ def test_an_engine_with_running_containers_is_not_moved(host: Any, playbook: Any
     run = playbook("playbooks/runtime.yml", container_runtime_data_root="/data/docker")
     host.check_output("docker rm --force lasting")
     assert run.status != 0
-    assert "container_runtime_data_root: '/data/docker': 1 containers run from /var/lib/docker" in " ".join(
-        run.text.split()
-    )
+    assert "container_runtime_data_root: '/data/docker': 1 containers run from /var/lib/docker" in run.flat
     assert "changed=0" in run.text
 
 
@@ -116,7 +114,7 @@ def test_an_invalid_daemon_json_is_refused_and_untouched(host: Any, playbook: An
     broken, pid = host.file(DAEMON).sha256sum, engine_pid(host)
     run = playbook("playbooks/runtime.yml")
     assert run.status != 0
-    assert "mol-runtime: /etc/docker/daemon.json: line 3, column 1" in " ".join(run.text.split())
+    assert "mol-runtime: /etc/docker/daemon.json: line 3, column 1" in run.flat
     assert (host.file(DAEMON).sha256sum, engine_pid(host)) == (broken, pid)
     host.check_output(f"cp /tmp/kept {DAEMON}")
 
@@ -126,7 +124,7 @@ def test_an_engine_that_does_not_take_the_file_gets_its_old_one_back(host: Any, 
     # A folder that cannot be made: the merged file is valid JSON, but no engine starts with it.
     run = playbook("playbooks/runtime.yml", container_runtime_data_root="/proc/nowhere")
     assert run.status != 0
-    assert "the previous one is back and runs" in " ".join(run.text.split()), run.text
+    assert "the previous one is back and runs" in run.flat, run.text
     assert host.file(DAEMON).sha256sum == before
     assert info(host)["ServerVersion"]
 

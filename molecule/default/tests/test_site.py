@@ -41,21 +41,21 @@ def test_table_of_the_run_and_second_run(playbook: Any) -> None:
     run = playbook("site.yml")
     assert run.changed_nothing, run.text
     for row in ("mol-cpu tiny cpu active", "mol-gaudi qwq-32b", "mol-gaudi qwen2.5-7b"):
-        assert row in " ".join(run.text.split()), run.text
+        assert row in run.flat, run.text
     assert "reboot required" in run.text
 
 
 @pytest.mark.on("mol-gaudi")
 def test_a_mistake_of_one_host_stops_all_before_anything_is_changed(playbook: Any) -> None:
     run = playbook("site.yml", gaudi_cards=7)
-    text = " ".join(run.text.split())
+    text = run.flat
     assert run.status != 0
     assert "Nothing has been changed on any host, since mol-gaudi cannot take" in text, run.text
     assert "gaudi_cards" in text
     assert "TASK [host_tuning" not in run.text
     alone = playbook("site.yml", gaudi_cards=7, gaudi_stop_on_errors=False)
     assert alone.status != 0
-    assert "mol-cpu tiny cpu active" in " ".join(alone.text.split()), alone.text
+    assert "mol-cpu tiny cpu active" in alone.flat, alone.text
 
 
 @pytest.mark.on("mol-gaudi")
@@ -72,7 +72,7 @@ def test_status_names_what_has_drifted_and_changes_nothing(host: Any, name: str,
     ghost = tmp_path / "ghost.yml"
     ghost.write_text("all: {hosts: {ghost: {ansible_connection: ssh, ansible_host: 127.0.0.1, ansible_port: 1}}}")
     run = playbook("playbooks/status.yml", "-i", str(ghost), status_file=str(path))
-    text = " ".join(run.text.split())
+    text = run.flat
     assert run.status != 0
     assert "3 hosts: 0 as planned, 2 drifted, 1 could not be read" in text, run.text
     assert "ghost: cannot be reached" in text
@@ -97,7 +97,7 @@ def test_a_plan_from_saved_facts_is_the_plan_of_the_live_hosts(playbook: Any, tm
     # A change is seen before it is made, and nothing is made of it.
     models = [{"name": "qwq-32b", "model": "qwq-32b", "max_num_seqs": 16}]
     change = playbook("playbooks/plan.yml", plan_facts_dir=str(facts), vllm_models=models)
-    text = " ".join(change.text.split())
+    text = change.flat
     for line in (
         "~ qwq-32b: restart",
         "~ --max-num-seqs: 32 -> 16",

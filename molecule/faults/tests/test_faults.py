@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import eventually
+from runs import eventually
 
 KEY = "canary-81c4"
 RUN = "molecule/faults/converge.yml"
@@ -26,11 +26,6 @@ def wish(**changed: Any) -> dict[str, Any]:
     models: list[dict[str, Any]] = copy.deepcopy(HOSTS["all"]["vars"]["vllm_models"])
     models[0].update(changed)
     return {"vllm_models": models}
-
-
-def one_line(text: str) -> str:
-    """Return a text as one line, since Ansible folds long messages."""
-    return " ".join(text.split())
 
 
 def mends(playbook: Any, unit: Any) -> None:
@@ -70,7 +65,7 @@ def test_two_runs_at_once(host: Any, playbook: Any, other_serves_on: Any) -> Non
     with playbook.stopped(first, held) as halted:
         refused = playbook(MODELS, *LIMIT, **wish(max_num_seqs=6))
         assert refused.status != 0
-        text = one_line(refused.text)
+        text = refused.flat
         assert f"(models.yml, process {halted.pid}) holds this host since" in text
         assert "(vllm_service)" in text
         assert "-e gaudi_lock_break=true" in text
@@ -91,7 +86,7 @@ def test_server_that_hangs_with_its_port_open(
     hanging = wish(env={"STANDIN_FAULT": "hang_after_ready"}, hang_timeout_s=15, smoke=["any"])
     run = playbook(MODELS, *LIMIT, "-e", "vllm_service_smoke_timeout=5", **hanging)
     assert run.status != 0
-    assert "model qwq-32b failed its smoke test" in one_line(run.text)
+    assert "model qwq-32b failed its smoke test" in run.flat
     assert host.socket("tcp://127.0.0.1:30001").is_listening
     assert eventually(lambda: "has not answered /health for" in unit("qwq-32b", "StatusText"), 30)
     assert eventually(lambda: journal("the server runs, but has not answered /health for"), 60)
@@ -129,7 +124,7 @@ def test_warm_up_that_takes_longer_than_its_limit(playbook: Any, unit: Any, othe
     slow = wish(env={"STANDIN_STEP_S": "3"}, recipe_cache_path=None, start_timeout_s=12)
     run = playbook(MODELS, *LIMIT, "-e", "vllm_service_max_restarts=1", **slow)
     assert run.status != 0
-    text = one_line(run.text)
+    text = run.flat
     assert "mol-fault-a: model qwq-32b does not serve: " in text
     assert "start operation timed out" in text or "does not answer after" in text
     mends(playbook, unit)
@@ -182,7 +177,7 @@ def test_port_that_a_stranger_has_taken(host: Any, playbook: Any, unit: Any, oth
     try:
         run = playbook(MODELS, *LIMIT)
         assert run.status != 0
-        text = one_line(run.text)
+        text = run.flat
         assert "mol-fault-a: model qwq-32b: port 30001" in text, text
     finally:
         host.check_output("systemctl stop stranger")
@@ -201,7 +196,7 @@ def test_card_that_vanishes(host: Any, playbook: Any, unit: Any, other_serves_on
     assert eventually(lambda: f"waiting for cards [{module}]" in unit("qwq-32b", "StatusText"))
     refused = playbook(MODELS, *LIMIT)
     assert refused.status != 0
-    assert "gaudi_cards is 8, but hl-smi shows 7" in one_line(refused.text)
+    assert "gaudi_cards is 8, but hl-smi shows 7" in refused.flat
     write(host, state)
     assert eventually(lambda: unit("qwq-32b", "ActiveState") == "active")
     assert playbook(MODELS, *LIMIT).status == 0
@@ -238,7 +233,7 @@ def test_root_disk_that_is_full(host: Any, playbook: Any, unit: Any, started: An
         host.run(f"dd if=/dev/zero of={folder}/fills bs=1k count=1000")
         run = playbook(MODELS, *LIMIT, **wish(max_num_seqs=6, env={"LONG": "x" * 9000}))
         assert run.status != 0
-        assert f"{folder}/qwq-32b.env: cannot be written: No space left on device" in one_line(run.text)
+        assert f"{folder}/qwq-32b.env: cannot be written: No space left on device" in run.flat
         host.check_output(f"rm {folder}/fills")
         assert host.check_output(f"cd {folder} && sha256sum * && ls -A") == listed
     finally:
@@ -259,8 +254,8 @@ def test_disk_of_the_engine_that_is_full(host: Any, playbook: Any, unit: Any, ot
     try:
         run = playbook(MODELS, *LIMIT)
         assert run.status != 0
-        assert "no space left on device" in one_line(run.text).lower()
-        assert image in one_line(run.text)
+        assert "no space left on device" in run.flat.lower()
+        assert image in run.flat
     finally:
         host.check_output("umount /var/lib/docker/tmp")
     run = playbook(MODELS, *LIMIT)
@@ -314,7 +309,7 @@ def test_host_that_dies_in_the_middle_of_a_batch(host: Any, playbook: Any) -> No
         subprocess.run(["docker", "kill", "mol-fault-b"], check=True, capture_output=True)
     subprocess.run(["docker", "start", "mol-fault-b"], check=True, capture_output=True)
     assert halted.run.status != 0
-    text = one_line(halted.run.text)
+    text = halted.run.flat
     assert "mol-fault-b: dropped out of this run" in text
     assert "mol-fault-a qwq-32b" in text
     assert "mol-fault-b qwq-32b" not in text

@@ -23,11 +23,6 @@ def simulate(host: Any, **changes: Any) -> None:
     host.check_output("echo %s > %s", json.dumps(state), STATE)
 
 
-def flat(run: Any) -> str:
-    """Return what a run printed, on one line."""
-    return " ".join(run.text.split())
-
-
 def held(host: Any) -> set[str]:
     """Return the packages that are held."""
     return set(host.check_output("apt-mark showhold").split())
@@ -60,9 +55,9 @@ def test_another_release_is_refused_with_the_pair(host: Any, playbook: Any) -> N
     run = playbook("playbooks/driver.yml", gaudi_release="1.22.0")
     assert run.status != 0
     text = "mol-driver: driver packages of release 1.21.3 and release 1.22.0 differ; allow the change with"
-    assert text in flat(run)
+    assert text in run.flat
     unknown = playbook("playbooks/driver.yml", gaudi_release="1.99.0")
-    assert "apt knows no habanalabs-dkms of release 1.99.0; it knows 1.22.0-100, 1.21.3-57" in flat(unknown)
+    assert "apt knows no habanalabs-dkms of release 1.99.0; it knows 1.22.0-100, 1.21.3-57" in unknown.flat
     assert driver(host) == "1.21.3"
 
 
@@ -76,7 +71,7 @@ def test_a_card_in_a_strangers_hands_stops_an_upgrade(host: Any, playbook: Any) 
     finally:
         host.run("systemctl stop stranger")
     assert run.status != 0
-    assert "is held by python3" in flat(run)
+    assert "is held by python3" in run.flat
     assert driver(host) == "1.21.3"
 
 
@@ -105,7 +100,7 @@ def test_a_module_that_does_not_load_is_told_with_its_reason(host: Any, playbook
         simulate(host, modprobe_fault=None)
     assert run.status != 0
     for part in ("module habanalabs does not load", "Key was rejected by service", "Secure Boot"):
-        assert part in flat(run), run.text
+        assert part in run.flat, run.text
     assert playbook("playbooks/driver.yml", gaudi_release="1.22.0").status == 0
     assert driver(host) == "1.22.0"
 
@@ -121,7 +116,7 @@ def test_a_port_that_is_down_is_named(host: Any, playbook: Any) -> None:
         allowed = playbook("playbooks/driver.yml", gaudi_release="1.22.0", gaudi_driver_ports_may_be_down=[8])
     finally:
         simulate(host, cards=cards)
-    assert "mol-driver: card 5: ports 8 are down; look at cables" in flat(run)
+    assert "mol-driver: card 5: ports 8 are down; look at cables" in run.flat
     assert allowed.changed_nothing, allowed.text
 
 

@@ -55,7 +55,7 @@ def test_a_bad_measurement_fails_with_its_reason(host: Any, playbook: Any, fault
     finally:
         simulate(host, hccl_fault=None)
     assert run.status != 0
-    assert message in " ".join(run.text.split())
+    assert message in run.flat
     found = result(host)
     assert not found["passed"]
     # The last good figure stays.
@@ -106,7 +106,7 @@ def test_models_are_in_the_way_unless_they_may_be_drained(host: Any, playbook: A
     refused = playbook(*site)
     assert refused.status != 0
     text = "the measurement takes the cards of small; allow it with -e hccl_validation_drain=true"
-    assert text in " ".join(refused.text.split())
+    assert text in refused.flat
     assert unit("small", "ExecMainStartTimestampMonotonic") == before
     drained = playbook(*site, hccl_validation_drain=True)
     assert drained.status == 0, drained.text
@@ -122,7 +122,7 @@ def test_two_hosts_together_and_a_latency(host: Any, playbook: Any) -> None:
     alone = result(host)
     absent = playbook("playbooks/validate.yml", "--limit", "mol-hccl-b", hccl_validation_nodes=nodes)
     assert absent.status != 0
-    assert "hccl_validation_nodes: mol-hccl-a take no part in this run" in " ".join(absent.text.split())
+    assert "hccl_validation_nodes: mol-hccl-a take no part in this run" in absent.flat
     run = playbook("playbooks/validate.yml", hccl_validation_nodes=nodes, hccl_validation_thresholds={"all-2-hosts": 1})
     assert run.status == 0, run.text
     assert result(host)["aside"]["all-2-hosts"]["runs"][0]["nw_gb_s"] == 258.259144
@@ -130,7 +130,7 @@ def test_two_hosts_together_and_a_latency(host: Any, playbook: Any) -> None:
         "playbooks/validate.yml", hccl_validation_nodes=nodes, hccl_validation_thresholds={"all-2-hosts": 300}
     )
     assert slow.status != 0
-    assert "all-2-hosts: 258.3 GB/s is below 300 GB/s" in " ".join(slow.text.split())
+    assert "all-2-hosts: 258.3 GB/s is below 300 GB/s" in slow.flat
     latency = playbook(
         "playbooks/validate.yml", "--limit", "mol-hccl-b", hccl_validation_options={"measure": "latency"}
     )

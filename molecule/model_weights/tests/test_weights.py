@@ -122,7 +122,7 @@ def test_taken_again_from_a_host_outside_the_run_and_its_token_is_nowhere(host: 
         machine.check_output(f'systemd-run --unit=look sh -c "{look}"')
     run = playbook(PLAYBOOK, "--limit", "mol-weights-b", "-vvv", "--diff")
     assert run.status == 0, run.text
-    assert f"repaired {DATA}/FP8-G2: 1 of 10 files" in " ".join(run.text.split())
+    assert f"repaired {DATA}/FP8-G2: 1 of 10 files" in run.flat
     taken_whole(host, other)
     served(host)
     assert "another run serves weights" in host.file("/var/lib/gaudi-serve/weights/served/serve.log").content_string
@@ -144,7 +144,7 @@ def test_server_of_another_run_is_left_alone(host: Any, other: Any, playbook: An
     held = "import socket, time; s = socket.create_server(('0.0.0.0', 8873)); time.sleep(1000)"
     host.check_output(f'systemd-run --collect --unit={UNIT}-live python3 -c "{held}"')
     run = playbook(PLAYBOOK, "--limit", "all", __model_weights_idle=5)
-    said = " ".join(run.text.split())
+    said = run.flat
     assert run.status != 0
     assert f"another run serves weights ({UNIT}-live.service); start again when it has ended" in said
     assert host.check_output(f"systemctl is-active {UNIT}-live") == "active"
@@ -170,7 +170,7 @@ def test_nothing_to_take_where_the_first_host_fails(host: Any, other: Any, playb
     host.check_output(f"mv {DATA}/Copied /data/Copied && mv /srv/nfs/Copied /srv/nfs/away")
     other.check_output(f"mv {DATA}/Copied /data/Copied")
     run = playbook(PLAYBOOK, "--limit", "all")
-    said = " ".join(run.text.split())
+    said = run.flat
     assert run.status != 0
     assert "mol-weights: model from-path: source: /srv/nfs/Copied is no folder on this host" in said
     assert "mol-weights-b: model_weights_from_host mol-weights: has brought no weights in this run: it failed" in said
@@ -191,7 +191,7 @@ def test_flipped_byte_is_found_and_only_it_is_fetched(host: Any, playbook: Any) 
     assert playbook(PLAYBOOK).changed_nothing
     run = playbook(PLAYBOOK, model_weights_verify="full")
     assert run.status == 0, run.text
-    assert "repaired /data/hf_models/Other: 1 of 10 files" in " ".join(run.text.split())
+    assert "repaired /data/hf_models/Other: 1 of 10 files" in run.flat
     assert playbook(PLAYBOOK, model_weights_verify="full").changed_nothing
     test_folder_is_whole_and_recorded(host, "Other")
 
@@ -200,7 +200,7 @@ def test_lost_shard_is_found_by_any_run(host: Any, playbook: Any) -> None:
     host.check_output(f"rm {DATA}/Copied/{SHARD}")
     run = playbook(PLAYBOOK)
     assert run.status == 0, run.text
-    assert "repaired /data/hf_models/Copied: 1 of 10 files" in " ".join(run.text.split())
+    assert "repaired /data/hf_models/Copied: 1 of 10 files" in run.flat
     test_folder_is_whole_and_recorded(host, "Copied")
 
 
@@ -229,9 +229,7 @@ def test_conversion_that_leaves_a_shard_out_is_not_accepted(host: Any, playbook:
     host.check_output(f"mv {DATA}/FP8-G2 /data/kept")
     run = playbook(PLAYBOOK, model_weights_convert_env={"STANDIN_FAULT": "convert"})
     assert run.status != 0
-    assert "model from-hub: the conversion ended, but: model-00008-of-00008.safetensors is missing" in " ".join(
-        run.text.split()
-    )
+    assert "model from-hub: the conversion ended, but: model-00008-of-00008.safetensors is missing" in run.flat
     assert not host.file(f"{DATA}/FP8-G2").exists
     host.check_output(f"rm -r {DATA}/FP8-G2.partial; mv /data/kept {DATA}/FP8-G2")
     assert playbook(PLAYBOOK).changed_nothing
@@ -259,7 +257,7 @@ def test_wrong_token_and_vanished_revision_end_with_a_sentence(host: Any, playbo
     ):
         run = playbook(PLAYBOOK, "-vvv", "--diff", **extra)
         assert run.status != 0
-        assert message in " ".join(run.text.split()), run.text
+        assert message in run.flat, run.text
         assert TOKEN not in run.text
         test_folder_is_whole_and_recorded(host, "Other")
     run = playbook(PLAYBOOK)
@@ -272,7 +270,7 @@ def test_calibration_with_the_cards(host: Any, playbook: Any) -> None:
     wish = models("from-hub", calibrate=True)
     run = playbook(PLAYBOOK, vllm_models=wish, model_weights_calibrate_endpoint="http://127.0.0.1:9")
     assert run.status != 0
-    text = " ".join(run.text.split()).replace("''", "'")
+    text = run.flat.replace("''", "'")
     assert "the calibration ended, but: it has written nothing:" in text, run.text
     assert "ConnectionError: Couldn't reach 'NeelNanda/pile-10k' on the Hub" in text, run.text
     assert not host.file(f"{DATA}/FP8-G2-calibration").exists
@@ -286,6 +284,6 @@ def test_conversion_is_refused_on_gaudi3(playbook: Any, host: Any) -> None:
     before = manifest(host, f"{DATA}/FP8-G2")
     run = playbook(PLAYBOOK, model_weights_device="HL-325L")
     assert run.status != 0
-    assert "this host has HL-325L (Gaudi3), which serves the original weights" in " ".join(run.text.split())
+    assert "this host has HL-325L (Gaudi3), which serves the original weights" in run.flat
     assert "changed=0" in run.text
     assert manifest(host, f"{DATA}/FP8-G2") == before

@@ -45,11 +45,6 @@ def differences(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
     return found
 
 
-def flat(run: Any) -> str:
-    """Return what a run printed, on one line."""
-    return " ".join(run.text.split())
-
-
 def test_a_site_has_written_down_what_it_found(host: Any, before: dict[str, Any]) -> None:
     folder = host.file(RECORDS)
     assert folder.mode == 0o700
@@ -65,10 +60,10 @@ def test_nothing_is_changed_without_the_word(host: Any, playbook: Any) -> None:
     now = picture(host, "now")
     run = playbook("playbooks/reset.yml")
     assert run.status != 0
-    assert "type the word reset, or give -e reset_confirm=reset" in flat(run)
+    assert "type the word reset, or give -e reset_confirm=reset" in run.flat
     run = playbook("playbooks/reset.yml", "-e", "reset_weights=perhaps", reset_confirm="yes")
     assert run.status != 0
-    assert "reset_weights: 'perhaps' is neither true nor false" in flat(run)
+    assert "reset_weights: 'perhaps' is neither true nor false" in run.flat
     assert differences(now, picture(host)) == []
 
 
@@ -76,7 +71,7 @@ def test_a_check_tells_what_would_go_and_changes_nothing(host: Any, playbook: An
     now = picture(host, "now")
     run = playbook("playbooks/reset.yml", "--check", "--diff")
     assert run.status == 0, run.text
-    assert "would take back: model qwen2.5-7b: unit, settings, secrets, container" in flat(run)
+    assert "would take back: model qwen2.5-7b: unit, settings, secrets, container" in run.flat
     assert "+vm.nr_hugepages=12" in run.text
     assert "canary-5f2b" not in run.text
     assert differences(now, picture(host)) == []
@@ -93,7 +88,7 @@ def test_a_reset_that_was_cut_off_is_finished_by_the_next(host: Any, playbook: A
         f"stays: recipe cache {CACHE}/qwen2.5-7b",
         "stays: packages habanalabs-container-runtime",
     ):
-        assert part in flat(run), run.text
+        assert part in run.flat, run.text
     now = picture(host)
     for part in ("sysctl", "governors", "holds", "engine", "runtimes", "containers", "started", "failed"):
         assert now[part] == before[part], part

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import eventually
+from runs import eventually
 
 NAME = "gaudi-serve/vllm-gaudi"
 PINS = Path(os.environ["MOLECULE_SCENARIO_DIRECTORY"]).parents[1] / ".molecule" / "image-sources" / "pins.json"
@@ -68,7 +68,7 @@ def test_a_build_that_fails_leaves_what_serves(host: Any, playbook: Any, started
     before = tags(host), started("small")
     run = playbook("playbooks/models.yml", image_commit="0" * 40)
     assert run.status != 0
-    text = " ".join(run.text.split())
+    text = run.flat
     assert f"mol-image-a: image {NAME}:1.21.3-" in text
     assert "could not be built" in text
     assert "0" * 40 in text

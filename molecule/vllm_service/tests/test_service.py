@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import eventually
+from runs import eventually
 
 KEY = "canary-5f2a"
 VARIABLES = yaml.safe_load(
@@ -126,7 +126,7 @@ def test_restart_and_logs_of_one_model(playbook: Any, started: Any) -> None:
     assert run.status == 0, run.text
     assert started("qwq-32b") != before["qwq-32b"]
     assert started("qwen2.5-7b") == before["qwen2.5-7b"]
-    assert "the server answers" in " ".join(playbook("playbooks/logs.yml", model="qwq-32b").text.split())
+    assert "the server answers" in playbook("playbooks/logs.yml", model="qwq-32b").flat
     unknown = playbook("playbooks/restart.yml", model="nonsense")
     assert unknown.status != 0
     assert "no host has a model nonsense; there are ['qwen2.5-7b', 'qwq-32b']" in unknown.text
@@ -154,7 +154,7 @@ def test_wrong_wish_is_refused_before_anything_changes(
     assert eventually(lambda: host.socket("tcp://127.0.0.1:31999").is_listening, 10)
     run = playbook("playbooks/models.yml", vllm_models=models(**wrong))
     assert run.status != 0
-    assert message in " ".join(run.text.split()), run.text
+    assert message in run.flat, run.text
     assert "Nothing has been changed" in run.text
     assert "changed=0" in run.text
     assert (started("qwq-32b"), host.file("/etc/gaudi-serve/qwq-32b.json").sha256sum) == before
@@ -165,7 +165,7 @@ def test_card_in_two_models_is_refused(playbook: Any) -> None:
     both[1]["module_ids"] = [5]
     run = playbook("playbooks/preflight.yml", vllm_models=both)
     assert run.status != 0
-    assert "model qwen2.5-7b: module_ids [5]: card 5 belongs to model qwq-32b already" in " ".join(run.text.split())
+    assert "model qwen2.5-7b: module_ids [5]: card 5 belongs to model qwq-32b already" in run.flat
 
 
 def test_missing_card_wrong_driver_unsupported_kind_are_refused(playbook: Any) -> None:
@@ -176,7 +176,7 @@ def test_missing_card_wrong_driver_unsupported_kind_are_refused(playbook: Any) -
     ):
         run = playbook("playbooks/preflight.yml", **extra)
         assert run.status != 0
-        assert message in " ".join(run.text.split()), run.text
+        assert message in run.flat, run.text
 
 
 @pytest.mark.long
@@ -213,7 +213,7 @@ def test_withdrawn_secret_is_gone_for_good(host: Any, playbook: Any, ask: Any) -
 def test_forgotten_inventory_removes_nothing(playbook: Any, unit: Any) -> None:
     run = playbook("playbooks/models.yml", vllm_models=None)
     assert run.status != 0
-    assert "vllm_models is not set, but this host serves qwen2.5-7b, qwq-32b" in " ".join(run.text.split())
+    assert "vllm_models is not set, but this host serves qwen2.5-7b, qwq-32b" in run.flat
     assert unit("qwq-32b", "ActiveState") == "active"
 
 
@@ -221,7 +221,7 @@ def test_server_that_cannot_start_ends_the_run_with_its_journal(playbook: Any, u
     broken = models(env={"STANDIN_FAULT": "crash_in_warmup"})
     run = playbook("playbooks/models.yml", vllm_models=broken)
     assert run.status != 0
-    text = " ".join(run.text.split())
+    text = run.flat
     assert "model qwq-32b does not serve: it failed 2 times" in text
     assert "the last lines of journalctl -u vllm-qwq-32b" in text
     assert "gaudi-serve: the server ended with status" in text
@@ -235,7 +235,7 @@ def test_server_that_cannot_start_ends_the_run_with_its_journal(playbook: Any, u
 def test_empty_answer_fails_the_smoke_test(playbook: Any) -> None:
     run = playbook("playbooks/models.yml", vllm_models=models(env={"STANDIN_FAULT": "empty_answer"}))
     assert run.status != 0
-    text = " ".join(run.text.split())
+    text = run.flat
     assert "model qwq-32b failed its smoke test: the chat completion brought no text" in text
     assert playbook("playbooks/models.yml").status == 0
 

@@ -1,0 +1,36 @@
+"""What tests of scenarios and of the virtual machine share: the result of a run, and patience."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class Run(NamedTuple):
+    """What an ansible-playbook run gave."""
+
+    status: int
+    text: str
+
+    @property
+    def flat(self) -> str:
+        """Return the text as one line, since Ansible folds long messages."""
+        return " ".join(self.text.split())
+
+    @property
+    def changed_nothing(self) -> bool:
+        """Tell whether the run succeeded without a change on any host."""
+        recap = re.findall(r"changed=(\d+) .*?failed=(\d+)", self.text.rpartition("PLAY RECAP")[2])
+        return self.status == 0 and bool(recap) and set(recap) == {("0", "0")}
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 60, pause: float = 1) -> bool:
+    """Look again and again until the condition holds or the time (in seconds) is over."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(pause)
+    return True
