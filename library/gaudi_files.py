@@ -55,13 +55,11 @@ removed:
   elements: str
 """
 
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.gaudi_serve.run import read_text
+from ansible.module_utils.gaudi_serve.run import read_text, sync_folder, write_whole
 
 
 def mode_of(path: Path) -> int | None:
@@ -81,33 +79,13 @@ def make_folder(path: Path, mode: int) -> None:
 
 
 def write(module: AnsibleModule, file: dict[str, Any], folder_mode: int) -> None:
-    """Write a file beside, bring it to the disk and rename it: a power cut leaves the old one or the new one."""
+    """Write a file and the folders to it."""
     path = Path(file["path"])
     try:
         make_folder(path.parent, folder_mode)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as beside:
-            try:
-                beside.write(file["content"])
-                beside.flush()
-                os.fsync(beside.fileno())
-            except OSError:
-                Path(beside.name).unlink()
-                raise
+        write_whole(path, file["content"], int(file["mode"], 8))
     except OSError as problem:
         module.fail_json(msg=f"{path}: cannot be written: {problem.strerror}; the file is as it was")
-    Path(beside.name).chmod(int(file["mode"], 8))
-    module.atomic_move(beside.name, str(path), unsafe_writes=False)
-    path.chmod(int(file["mode"], 8))
-    sync_folder(path.parent)
-
-
-def sync_folder(path: Path) -> None:
-    """Bring a folder's names to the disk."""
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def main() -> None:

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .run import read_text, run
+from . import observe_tuning
+from .observe_runtime import PROXIES_DROPIN
+from .run import read_text, run, write_whole
 
+DROPIN, SYSCTL = f"/{observe_tuning.DROPIN}", f"/{observe_tuning.SYSCTL}"
+BACKUP = "/etc/docker/daemon.json.before-gaudi-serve"
 RECORDS = Path("/var/lib/gaudi-serve/found")
 # Paths that only this toolkit makes, by the role that makes them.
 TRACES = {
-    "/etc/default/grub.d/zz-gaudi-serve.cfg": "host_tuning",
-    "/etc/sysctl.d/zz-gaudi-serve.conf": "host_tuning",
-    "/etc/docker/daemon.json.before-gaudi-serve": "container_runtime",
-    "/etc/systemd/system/docker.service.d/gaudi-serve-proxy.conf": "container_runtime",
+    DROPIN: "host_tuning",
+    SYSCTL: "host_tuning",
+    BACKUP: "container_runtime",
+    PROXIES_DROPIN: "container_runtime",
     "/etc/apt/sources.list.d/gaudi-serve-habana.sources": "container_runtime",
     "/etc/apt/sources.list.d/gaudi-serve-driver.sources": "gaudi_driver",
     "/usr/local/lib/gaudi-serve/vllm-supervisor": "vllm_service",
@@ -60,11 +63,11 @@ def first_missing(path: str) -> str | None:
     return missing
 
 
-def installed() -> list[str]:
-    """Return the names of all packages that dpkg knows something of."""
+def package_states() -> dict[str, str]:
+    """Return ``{name: state}`` of all packages that dpkg knows something of."""
     shown = run(["dpkg-query", "--show", "--showformat", "${Package} ${db:Status-Status}\n"])
     rows = [line.split() for line in shown.out.splitlines()]
-    return sorted({row[0] for row in rows if len(row) == 2 and row[1] != "not-installed"})
+    return {row[0]: row[1] for row in rows if len(row) == 2 and row[1] != "not-installed"}
 
 
 def extended(
@@ -105,19 +108,10 @@ def text_of(record: Mapping[str, Any]) -> str:
 
 
 def write_record(path: Path, text: str) -> None:
-    """Write a record of mode 0600 beside its place, make sure that it is on the disk, and rename it."""
+    """Write a record of mode 0600, in a folder of root's alone."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
     path.parent.chmod(0o700)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".", encoding="utf-8", delete=False) as beside:
-        beside.write(text)
-        beside.flush()
-        os.fsync(beside.fileno())
-    Path(beside.name).replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    write_whole(path, text, 0o600)
 
 
 def keep(role: str, found: Mapping[str, Any] | None, **given: Any) -> str | None:
@@ -140,6 +134,6 @@ def keep(role: str, found: Mapping[str, Any] | None, **given: Any) -> str | None
     lacking = extended(record, found, absent(given.get("paths") or {}))
     result = extended(lacking, None, given.get("brought") or {})
     if given.get("packages") and "installed" not in result and not result.get("found", {}).get("late"):
-        result["installed"] = installed()
+        result["installed"] = sorted(package_states())
     text = text_of(result)
     return None if text == read_text(folder / f"{role}.json") else text

@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from .found import TRACES, records
-from .remove import MANIFEST
+from .found import BACKUP, TRACES, package_states, records
+from .observe_weights import MANIFEST
 from .run import read_text, run
 
 OWN = ("/etc/gaudi-serve", "/usr/local/lib/gaudi-serve", "/var/lib/gaudi-serve")
@@ -42,7 +42,7 @@ def observe(apt: bool = False) -> dict[str, Any]:
         "states": [path.name for path in sorted(STATE.glob("*/")) if set(names(path) or []) <= OF_MODELS],
         "took_over": took_over(),
         "dropins": [str(path) for path in sorted(Path("/etc/systemd/system").glob("vllm-*.service.d"))],
-        "daemon_backup": read_text("/etc/docker/daemon.json.before-gaudi-serve"),
+        "daemon_backup": read_text(BACKUP),
         "busy": busy(Path("/var/lib/gaudi-serve/weights")),
         "brought": {path: folder(Path(path)) for path in brought_paths(known)},
         "containers": containers(),
@@ -111,13 +111,11 @@ def containers() -> list[dict[str, Any]]:
 
 def packages(apt: bool) -> dict[str, Any]:
     """Return packages: ``installed``, ``asked_for`` by a user, ``held``, ``unneeded`` by any other."""
-    shown = run(["dpkg-query", "--show", "--showformat", "${Package} ${db:Status-Status}\n"])
-    rows = [line.split() for line in shown.out.splitlines()]
     # What is only suggested does not make a package needed.
     autoremove = ["apt-get", "--simulate", "-o", "APT::AutoRemove::SuggestsImportant=false", "autoremove"]
     said = run(autoremove, 60).out.splitlines() if apt else []
     return {
-        "installed": sorted({row[0] for row in rows if len(row) == 2 and row[1] == "installed"}),
+        "installed": sorted(name for name, state in package_states().items() if state == "installed"),
         "asked_for": run(["apt-mark", "showmanual"]).out.split() if apt else [],
         "held": run(["apt-mark", "showhold"]).out.split(),
         "unneeded": [line.split()[1] for line in said if line.startswith(("Remv ", "Purg "))],

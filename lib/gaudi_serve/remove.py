@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-MANIFEST = ".gaudi-serve-weights.json"
+from .observe_weights import MANIFEST
 
 
 def remove_all(

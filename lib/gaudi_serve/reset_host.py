@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .container_runtime import ALL_AS_DEFAULT, HABANA, habana_config
+from .found import BACKUP, DROPIN, SYSCTL
 from .host_tuning import IOMMU, TUNED
+from .observe_runtime import PROXIES_DROPIN
 from .reset import Known, brought_of, found_of, made_for, new_packages, record_of, touched_by
 
 DAEMON = "/etc/docker/daemon.json"
-BACKUP = f"{DAEMON}.before-gaudi-serve"
 CONFIG = "/etc/habana-container-runtime/config.toml"
-PROXY = ("/etc/systemd/system/docker.service.d/gaudi-serve-proxy.conf", "/etc/gaudi-serve/docker-proxy.env")
+PROXY = (PROXIES_DROPIN, "/etc/gaudi-serve/docker-proxy.env")
 VENDOR = ("/etc/apt/sources.list.d/docker.sources", "/etc/apt/keyrings/docker.asc")
-DROPIN, SYSCTL = "/etc/default/grub.d/zz-gaudi-serve.cfg", "/etc/sysctl.d/zz-gaudi-serve.conf"
 
 
 def container_runtime_reset(

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,17 +57,45 @@ def interrupted_dpkg() -> str:
     return audit or ("dpkg's journal was not taken over" if journal else "")
 
 
-def write_json(path: str | Path, content: Any) -> None:
-    """Write a file of mode 0640 beside its final name, then rename it: it is never there in half."""
+def write_whole(path: str | Path, text: str, mode: int) -> None:
+    """Write a file beside its name, bring it to the disk and rename it: a power cut leaves the old one or the new one.
+
+    The owner of a file that is there already stays; the folder must be there.
+
+    Raises:
+        OSError: where the system refuses; the file is as it was then, and nothing lies beside it.
+    """
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    beside = target.with_name(target.name + ".new")
-    with beside.open("w", encoding="utf-8") as handle:
-        handle.write(json.dumps(content, indent=2, sort_keys=True) + "\n")
-        handle.flush()
-        os.fsync(handle.fileno())  # a power cut must not leave the new name with nothing in it
-    beside.chmod(0o640)
-    beside.replace(target)
+    with tempfile.NamedTemporaryFile(
+        "w", dir=target.parent, prefix=f".{target.name}.", encoding="utf-8", delete=False
+    ) as beside:
+        try:
+            beside.write(text)
+            beside.flush()
+            if target.exists():
+                os.fchown(beside.fileno(), target.stat().st_uid, target.stat().st_gid)
+            os.fchmod(beside.fileno(), mode)
+            os.fsync(beside.fileno())
+            Path(beside.name).replace(target)
+        except OSError:
+            Path(beside.name).unlink()
+            raise
+    sync_folder(target.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Bring a folder's names to the disk, where later steps rely on what is there and what is gone."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def write_json(path: str | Path, content: Any) -> None:
+    """Write a JSON file of mode 0640, and its folder."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, json.dumps(content, indent=2, sort_keys=True) + "\n", 0o640)
 
 
 def since_boot() -> float:

@@ -416,7 +416,7 @@ def kept(folder: Path, role: str, **given: Any) -> dict[str, Any]:
 
 def test_what_was_found_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(found, "TRACES", {})
-    monkeypatch.setattr(found, "installed", lambda: ["bash"])
+    monkeypatch.setattr(found, "package_states", lambda: {"bash": "installed"})
     folder = tmp_path / "state" / "found"
     new = tmp_path / "new" / "inner"
     assert kept(folder, "a", found={"x": 1}, packages=True, paths={"paths": [str(new), str(tmp_path)]}) == {
