@@ -8,6 +8,11 @@ RUN = PATH="$(VENV)/bin:$$PATH"
 TESTHOSTS = molecule/shared/testhosts
 CACHE = $(or $(GAUDI_SERVE_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/gaudi-serve)
 
+# The daily loop uses two processors.
+ifeq ($(sort $(MAKECMDGOALS)),lint unit)
+MAKEFLAGS += --jobs=2 --output-sync=target
+endif
+
 .PHONY: help deps demo demo-stop test test-long lint unit molecule bench clean
 
 help: ## Show the targets
