@@ -14,7 +14,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -23,23 +22,15 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
+from make_weights_hub import CONFIG
+from runs import Run
 
 PROJECT = Path(__file__).parents[2]
-sys.path.insert(0, str(PROJECT / "molecule/shared"))
-from runs import Run  # noqa: E402
-
 LIFETIME_S = 4 * 3600  # of one QEMU: longer than all tests
 BOOT_S = 300
 PLAY_S = 900
 DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 MODEL, WEIGHTS, PORT, PAGES = "small", "/data/models/small", 8000, 128
-CONFIG = {
-    "num_attention_heads": 8,
-    "num_key_value_heads": 8,
-    "num_hidden_layers": 2,
-    "hidden_size": 512,
-    "vocab_size": 1000,
-}
 
 
 def wishes(image: str) -> dict[str, Any]:
