@@ -183,6 +183,17 @@ class Machine:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
+    @contextlib.contextmanager
+    def no_line(self) -> Iterator[None]:
+        """Kill the connections and let no new one come about: Ansible makes one for the next task otherwise."""
+        away = self.key.with_suffix(".away")
+        self.key.rename(away)
+        try:
+            self.close_connections()
+            yield
+        finally:
+            away.rename(self.key)
+
     def said(self) -> str:
         """Return what the serial console has printed, over all boots."""
         return self.console.read_text(encoding="utf-8", errors="replace")

@@ -227,12 +227,11 @@ def cut_off(machine: Machine, stage: Stage, kind: str) -> None:
         if kind == "run":
             os.killpg(process.pid, signal.SIGKILL)
         elif kind == "line":
-            machine.close_connections()
+            with machine.no_line():
+                (machine.folder / "go").touch()
+                assert process.wait(300) != 0, (machine.folder / "cut.log").read_text(encoding="utf-8")
         else:
             machine.cut()
-        if kind == "line":
-            (machine.folder / "go").touch()
-            assert process.wait(300) != 0, (machine.folder / "cut.log").read_text(encoding="utf-8")
     machine.close_connections()
     if kind == "power":
         machine.start()
