@@ -25,6 +25,11 @@ options:
     type: list
     elements: path
     default: []
+  packages:
+    description: Packages that the toolkit has brought, for the subset C(apt).
+    type: list
+    elements: str
+    default: []
   weights_venv:
     description: Virtual environment of the clients of the hubs, for the subset C(weights_store).
     type: path
@@ -130,7 +135,7 @@ def observe(given: dict[str, Any], aside: ThreadPoolExecutor) -> dict[str, Any]:
     if "runtime" in gather:
         facts["gaudi_runtime"] = observe_runtime.observe()
     if "left" in gather:
-        facts["gaudi_left"] = observe_left.observe(apt="apt" in gather)
+        facts["gaudi_left"] = observe_left.observe(given["packages"] if "apt" in gather else None)
     if "hccl" in gather:
         facts["gaudi_hccl"] = observe_services.hccl_state()
     if "services" in gather or "host" in gather:
@@ -150,6 +155,7 @@ def main() -> None:
         argument_spec={
             "gather": {"type": "list", "elements": "str", "choices": [*SUBSETS, *OTHERS], "default": list(SUBSETS)},
             "weights": {"type": "list", "elements": "path", "default": []},
+            "packages": {"type": "list", "elements": "str", "default": []},
             "weights_venv": {"type": "path", "default": "/opt/gaudi-serve/weights-clients"},
         },
         supports_check_mode=True,

@@ -25,6 +25,11 @@ options:
     type: list
     elements: path
     default: []
+  stay:
+    description: Those of I(paths) and I(weights) that are emptied only, since somebody else has made them.
+    type: list
+    elements: path
+    default: []
 author:
   - The gaudi-serve developers (@gaudi-serve)
 """
@@ -52,8 +57,9 @@ from ansible.module_utils.gaudi_serve.remove import remove_all
 def main() -> None:
     """Run the module."""
     lists = {"type": "list", "elements": "path", "default": []}
-    module = AnsibleModule(argument_spec={"paths": lists, "weights": lists, "empty": lists}, supports_check_mode=True)
-    given = {name: [Path(path) for path in module.params[name]] for name in ("paths", "weights", "empty")}
+    names = ("paths", "weights", "empty", "stay")
+    module = AnsibleModule(argument_spec=dict.fromkeys(names, lists), supports_check_mode=True)
+    given = {name: [Path(path) for path in module.params[name]] for name in names}
     try:
         removed = [str(path) for path in remove_all(**given, dry=module.check_mode)]
     except OSError as problem:

@@ -92,14 +92,14 @@ def extended(
 def absent(paths: Mapping[str, Sequence[str]]) -> dict[str, dict[str, str]]:
     """Return those of the paths, by kind, that are not there, each with the outermost folder that is missing.
 
-    A folder for weights or recipes that is empty counts as not there.
+    A folder for weights or recipes that is there and empty has an empty text: what comes into it is the toolkit's.
     """
     return {kind: {one: made for one in some if (made := _made(kind, one)) is not None} for kind, some in paths.items()}
 
 
 def _made(kind: str, path: str) -> str | None:
     empty = kind in ("weights", "caches") and Path(path).is_dir() and not any(Path(path).iterdir())
-    return path if empty else first_missing(path)
+    return "" if empty else first_missing(path)
 
 
 def text_of(record: Mapping[str, Any]) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +29,12 @@ MOST = 2000  # names of a folder that are read
 OF_MODELS = {"smoke.json", "failures.json", "failures.new", ".token_seed", ".token_seed.lock"}
 
 
-def observe(apt: bool = False) -> dict[str, Any]:
+def observe(ours: Sequence[str] | None = None) -> dict[str, Any]:
     """Return everything that the filters ``*_reset`` compare, but for what the roles' own subsets have.
 
     Args:
-        apt: ask apt too what a user has asked for and what nothing needs, which takes it a second.
+        ours: packages that the toolkit has brought: ask apt too what a user has asked for, and what nothing but these
+            needs, which takes it some seconds; None for not asking.
     """
     known = records()
     return {
@@ -46,7 +49,7 @@ def observe(apt: bool = False) -> dict[str, Any]:
         "busy": busy(Path("/var/lib/gaudi-serve/weights")),
         "brought": {path: folder(Path(path)) for path in brought_paths(known)},
         "containers": containers(),
-        **packages(apt),
+        **packages(ours),
     }
 
 
@@ -92,6 +95,7 @@ def folder(path: Path) -> dict[str, Any]:
     beside = [str(path.with_name(f"{path.name}.{suffix}")) for suffix in ("partial", "old")]
     return {
         "exists": os.path.lexists(path),
+        "empty": path.is_dir() and not any(path.iterdir()),
         "source": source,
         "beside": [one for one in beside if os.path.lexists(one)],
     }
@@ -109,14 +113,22 @@ def containers() -> list[dict[str, Any]]:
     ]
 
 
-def packages(apt: bool) -> dict[str, Any]:
-    """Return packages: ``installed``, ``asked_for`` by a user, ``held``, ``unneeded`` by any other."""
-    # What is only suggested does not make a package needed.
-    autoremove = ["apt-get", "--simulate", "-o", "APT::AutoRemove::SuggestsImportant=false", "autoremove"]
-    said = run(autoremove, 60).out.splitlines() if apt else []
+def packages(ours: Sequence[str] | None) -> dict[str, Any]:
+    """Return packages: ``installed``, ``asked_for`` by a user, ``held``, ``unneeded`` but for the toolkit's."""
+    # What nothing needs for other reasons, an old kernel for instance, is a user's to remove.
+    gone = set(unneeded()) - set(unneeded(ours)) if ours else set()
     return {
         "installed": sorted(name for name, state in package_states().items() if state == "installed"),
-        "asked_for": run(["apt-mark", "showmanual"]).out.split() if apt else [],
+        "asked_for": run(["apt-mark", "showmanual"]).out.split() if ours is not None else [],
         "held": run(["apt-mark", "showhold"]).out.split(),
-        "unneeded": [line.split()[1] for line in said if line.startswith(("Remv ", "Purg "))],
+        "unneeded": sorted(gone),
     }
+
+
+def unneeded(kept: Sequence[str] = ()) -> list[str]:
+    """Return what apt would remove since nothing needs it, if some packages were to be kept."""
+    # What is only suggested does not make a package needed.
+    options = ["APT::AutoRemove::SuggestsImportant=false", *(f"APT::NeverAutoRemove::=^{re.escape(n)}$" for n in kept)]
+    words = [word for option in options for word in ("-o", option)]
+    said = run(["apt-get", "--simulate", *words, "autoremove"], 60).out.splitlines()
+    return [line.split()[1] for line in said if line.startswith(("Remv ", "Purg "))]

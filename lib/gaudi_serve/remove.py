@@ -13,7 +13,11 @@ from .observe_weights import MANIFEST
 
 
 def remove_all(
-    paths: Sequence[Path] = (), weights: Sequence[Path] = (), empty: Sequence[Path] = (), dry: bool = False
+    paths: Sequence[Path] = (),
+    weights: Sequence[Path] = (),
+    empty: Sequence[Path] = (),
+    stay: Sequence[Path] = (),
+    dry: bool = False,
 ) -> list[Path]:
     """Remove what is there of the given, and return what that was.
 
@@ -21,24 +25,31 @@ def remove_all(
         paths: files, and folders with all that is in them.
         weights: folders of weights; what their record does not list stays.
         empty: folders that go where nothing is in them.
+        stay: those of the paths and weights that are emptied only: somebody else has made them.
         dry: only tell.
 
     Raises:
         OSError: where the system refuses.
     """
-    gone = [path for path in dict.fromkeys(paths) if os.path.lexists(path)]
+    inside = [one for path in paths for one in (inner(path) if path in stay else [path])]
+    gone = [path for path in dict.fromkeys(inside) if os.path.lexists(path)]
     for path in [] if dry else gone:
         # It may have gone with a folder before it.
         if os.path.lexists(path):
             remove(path)
     for folder in weights:
-        gone += remove_weights(folder, dry)
+        gone += remove_weights(folder, folder in stay, dry)
     for folder in [one for one in empty if one not in gone]:
         left = set(folder.iterdir()) - set(gone) if folder.is_dir() and not folder.is_symlink() else None
         # Read again where it counts: a file may have come meanwhile.
         if left == set() and (dry or removed_folder(folder)):
             gone.append(folder)
     return gone
+
+
+def inner(folder: Path) -> list[Path]:
+    """Return what is in a folder; nothing where there is none."""
+    return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
 def remove(path: Path) -> None:
@@ -72,11 +83,13 @@ def listed(folder: Path) -> list[Path] | None:
         files = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
     except (OSError, ValueError, LookupError, TypeError):
         return None
-    inside = [folder / name for name in files if not Path(name).is_absolute() and ".." not in Path(name).parts]
-    return [path for path in inside if os.path.lexists(path)]
+    whole = folder.resolve()
+    # A link to a folder elsewhere leads to somebody else's files.
+    inside = [folder / name for name in files if ".." not in Path(name).parts]
+    return [path for path in inside if os.path.lexists(path) and whole in (path.parent.resolve() / "x").parents]
 
 
-def remove_weights(folder: Path, dry: bool) -> list[Path]:
+def remove_weights(folder: Path, stays: bool, dry: bool) -> list[Path]:
     """Remove the files that a folder's record lists, the record last, then folders that are empty."""
     files = listed(folder)
     if files is None:
@@ -84,7 +97,7 @@ def remove_weights(folder: Path, dry: bool) -> list[Path]:
     for path in [] if dry else [*files, folder / MANIFEST]:
         path.unlink()
     if not dry:
-        inner = sorted((path for path in folder.rglob("*") if path.is_dir() and not path.is_symlink()), reverse=True)
-        for path in [*inner, folder]:
+        below = sorted((path for path in folder.rglob("*") if path.is_dir() and not path.is_symlink()), reverse=True)
+        for path in [*below, *([] if stays else [folder])]:
             removed_folder(path)
     return [folder]

@@ -13,6 +13,7 @@ from typing import Any
 from .errors import shown
 from .found import text_of
 from .service import image_name, vllm_unit_paths
+from .spec import RESERVED
 from .table import table
 
 Known = Mapping[str, Any]
@@ -24,8 +25,6 @@ ROLES = (
     *("container_runtime", "gaudi_driver", "host_tuning", "preflight_packages", "preflight_rest"),
 )
 ENGINES = ("docker.io", "docker-ce", "docker-ce-cli", "containerd.io", "containerd", "runc")
-# Names in the toolkit's folder of states that are no models.
-NO_MODELS = ("found", "weights", "images", "images-build")
 
 
 def reset_refusal(wishes: Known, confirm: Any, check: bool = False) -> list[str]:
@@ -45,6 +44,17 @@ def reset_refusal(wishes: Known, confirm: Any, check: bool = False) -> list[str]
             "type the word reset, or give -e reset_confirm=reset. Nothing has been changed."
         )
     return reasons
+
+
+def reset_failure(result: Known) -> str:
+    """Return why a task failed: the reason of its first item that did, and where it has none, what its command said."""
+    failed = [one for one in result.get("results") or [] if isinstance(one, Mapping) and one.get("failed")]
+    one = failed[0] if failed else result
+    said = [str(one.get(key) or "").strip() for key in ("msg", "stderr", "stdout")]
+    if said[0] in ("", "non-zero return code"):
+        said = [*said[1:], said[0]]
+    item = f"{one['item']}: " if failed and isinstance(one.get("item"), str) else ""
+    return item + (next((text for text in said if text), "") or "it says nothing")
 
 
 def _flag(value: Any) -> bool | None:
@@ -73,8 +83,15 @@ def brought_of(left: Known, role: str, kind: str) -> dict[str, Any]:
     return dict((record_of(left, role).get("brought") or {}).get(kind) or {})
 
 
-def there_of(left: Known, paths: Sequence[str]) -> list[str]:
-    return [path for path in paths if (left["brought"].get(path) or {}).get("exists")]
+def there_of(left: Known, paths: Mapping[str, str]) -> list[str]:
+    """Return which of the paths that were brought are there; an empty folder that was there before is not."""
+    known = {path: left["brought"].get(path) or {} for path in paths}
+    return [path for path, one in known.items() if one.get("exists") and (paths[path] or not one.get("empty"))]
+
+
+def others_of(paths: Mapping[str, str]) -> list[str]:
+    """Return the folders that were there, and empty, when something was brought into them."""
+    return [path for path, made in paths.items() if not made]
 
 
 def made_for(paths: Mapping[str, str]) -> list[str]:
@@ -103,10 +120,10 @@ def vllm_service_reset(services: Known, left: Known, caches: bool = False) -> di
     boxes = [f"vllm-{name}" for name in names if services["units"][name]["container"]] + services["orphans"]
     # Secrets come before the units: a run that was cut off there has left files that no unit tells of.
     strays = [f"/etc/gaudi-serve/{name}" for name in left["own"]["/etc/gaudi-serve"] or [] if name.endswith(".secret")]
-    states = [name for name in left["own"][STATE] or [] if name in (*names, *left["states"])]
+    states = [name for name in left["own"][STATE] or [] if name in {*names, *left["states"]} - {*RESERVED}]
     supervisor = "vllm-supervisor" in (left["own"]["/usr/local/lib/gaudi-serve"] or [])
     brought = brought_of(left, "vllm_service", "caches")
-    kept = there_of(left, list(brought))
+    kept = there_of(left, brought)
     plan: dict[str, Any] = {
         "units": names,
         "containers": boxes,
@@ -117,6 +134,7 @@ def vllm_service_reset(services: Known, left: Known, caches: bool = False) -> di
         + (["/usr/local/lib/gaudi-serve/vllm-supervisor"] if supervisor else [])
         + (kept if caches else []),
         "empty": made_for(brought) if caches else [],
+        "stay": others_of(brought),
         "did": [f"model {name}: unit, settings, secrets, container" for name in names]
         + [f"container {name}" for name in services["orphans"]]
         + ([f"recipe cache {path}" for path in kept] if caches else []),
@@ -141,21 +159,21 @@ def model_weights_reset(left: Known, packages: Sequence[str] = (), weights: bool
     # A record of somebody's own folder says so: kind adopted.
     own = [path for path in brought if left["brought"].get(path, {}).get("source") not in (None, "adopted")]
     begun = [one for path in brought for one in left["brought"].get(path, {}).get("beside", [])]
-    foreign = [path for path in there_of(left, list(brought)) if path not in own]
+    foreign = [path for path in there_of(left, brought) if path not in own]
     programs = ["/usr/local/lib/gaudi-serve/weights"]
     programs = programs if "weights" in (left["own"]["/usr/local/lib/gaudi-serve"] or []) else []
     states = [f"{STATE}/weights"] if "weights" in (left["own"][STATE] or []) else []
-    paths = programs + states + there_of(left, list(venv))
+    paths = programs + states + there_of(left, venv)
     boxes = [one["name"] for one in left["containers"] if one["name"].startswith("gaudi-weights-")]
     return {
-        "busy": list(left["busy"]),
         "containers": boxes,
         "paths": paths + (begun if weights else []),
         "weights": own if weights else [],
+        "stay": others_of(brought),
         "empty": made_for(venv) + (made_for(brought) if weights else []),
         "due": bool(paths or boxes or (weights and (own or begun))),
         "did": (["programs that fetch and convert weights"] if programs else [])
-        + [f"clients of the hubs in {path}" for path in there_of(left, list(venv))]
+        + [f"clients of the hubs in {path}" for path in there_of(left, venv)]
         + ([f"weights {path}" for path in own + begun] if weights else []),
         "left": ([] if weights else [f"weights {path}: kept (reset_weights)" for path in own + begun])
         + [f"weights {path}: not as the toolkit brought them" for path in foreign],
@@ -228,7 +246,7 @@ def gaudi_driver_reset(
     """Return how the driver's holds and repository are taken back, and what its packages need to go.
 
     Args:
-        driver: ``gaudi_driver`` of the host.
+        driver: ``gaudi_driver`` of the host; empty for one without cards.
         left: ``gaudi_left`` of the host.
         packages: the packages that the role installs.
         modules: its kernel modules, in the order of loading.
@@ -241,7 +259,8 @@ def gaudi_driver_reset(
     files = [path for path in left["files"] if "/gaudi-serve-driver." in path]
     files = [*files, ours] if ours in left["traces"] else files
     new = new_packages(left, "gaudi_driver", packages)
-    loaded = [name for name in reversed(modules) if name in driver["modules"] and name not in found.get("modules", [])]
+    live = driver.get("modules", {})
+    loaded = [name for name in reversed(modules) if name in live and name not in found.get("modules", [])]
     unload = loaded if remove and any(name.endswith("-dkms") for name in new) else []
     return {
         "holds": holds,
@@ -315,7 +334,7 @@ def rest_reset(left: Known, images: Known, packages: Sequence[str] = ()) -> dict
         elif smaller != record:
             files.append({"path": path, "content": text_of(smaller), "mode": "0600", "hide": True})
     for name in left["own"][STATE] or []:
-        if name not in (*NO_MODELS, "hccl.json"):
+        if name not in (*RESERVED, "hccl.json"):
             foreign.append(f"{STATE}/{name}")
     foreign += [f"{folder}/{name}" for folder, names in left["own"].items() if folder != STATE for name in names or []]
     here = [folder for folder, names in left["own"].items() if names is not None]
@@ -340,7 +359,7 @@ def _smaller(record: Known, left: Known, images: Known, packages: Sequence[str])
     brought = record.get("brought") or {}
     result: dict[str, Any] = {}
     for kind in ("weights", "caches"):
-        some = {path: made for path, made in (brought.get(kind) or {}).items() if _remains(left, path)}
+        some = {path: made for path, made in (brought.get(kind) or {}).items() if _remains(left, path, made)}
         if some:
             result.setdefault("brought", {})[kind] = some
     some = {name: one for name, one in images_of(brought.get("images") or {}).items() if images.get(name) == one}
@@ -354,9 +373,8 @@ def _smaller(record: Known, left: Known, images: Known, packages: Sequence[str])
     return result
 
 
-def _remains(left: Known, path: str) -> bool:
-    known = left["brought"].get(path) or {}
-    return bool(known.get("exists") or known.get("beside"))
+def _remains(left: Known, path: str, made: str) -> bool:
+    return bool(there_of(left, {path: made}) or (left["brought"].get(path) or {}).get("beside"))
 
 
 def reset_lines(hostvars: Mapping[str, Known], hosts: Sequence[str], check: bool = False) -> list[str]:
@@ -378,7 +396,7 @@ def reset_lines(hostvars: Mapping[str, Known], hosts: Sequence[str], check: bool
         reached = "reset_done" in hostvars[host] or problem
         state = "done" if "reset_done" in hostvars[host] else "failed" if problem else "cannot be reached"
         rows.append([host, str(len(did)), str(len(left)), state if not check or state != "done" else "nothing changed"])
-        verb = "would take back" if check else "begun" if problem else "taken back"
+        verb = "would take back" if check else "taken back" if "reset_done" in hostvars[host] else "begun"
         lines += [f"{host}: {verb}: {text}" for text in did]
         lines += [f"{host}: stays: {text}" for text in left]
         lines += [f"{host}: {problem if reached else 'cannot be reached'}"] if state in ("failed",) else []

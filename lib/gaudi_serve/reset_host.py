@@ -74,7 +74,8 @@ def _engine_did(plan: Known, known: _Engine) -> list[str]:
     did += [f"{DAEMON}: removed" for path in plan["paths"] if path == DAEMON]
     did += ["the engine's proxies"] if plan["first"] else []
     did += [f"package source {path}" for path in plan["paths"] if path.endswith(".sources")]
-    did += ["habana runtime of the engine"] if plan["reload"] and not known.told.endswith(" habana") else []
+    here = "habana" in (known.runtime["info"] or {}).get("runtimes", [])
+    did += ["habana runtime of the engine"] if plan["reload"] and here and not known.told.endswith(" habana") else []
     return did + (["docker.service starts at boot"] if plan["disable"] else [])
 
 
@@ -124,6 +125,8 @@ class _Engine:
         if "live-restore" in then:
             result["live-restore"] = then["live-restore"]
         result = _without_habana(result, then)
+        if result.get("default-runtime") != now.get("default-runtime"):
+            self.left.append(f"{DAEMON}: your default-runtime habana goes with the runtime of that name")
         if "data-root" in self.keys and now.get("data-root") != then.get("data-root"):
             result = self._moved_back(result, then)
         self.wholly = result == then
@@ -199,6 +202,8 @@ class _Engine:
         """Return a file that says no where the last one says nothing."""
         wanted = self.wanted
         said = {"live-restore": bool(wanted.get("live-restore", False)), "runtimes": wanted.get("runtimes", {})}
+        if (_object(self.live) or {}).get("default-runtime") == "habana":
+            said["default-runtime"] = wanted.get("default-runtime", "runc")
         return json.dumps({**wanted, **said}, indent=2, ensure_ascii=False) + "\n"
 
     def restart_reasons(self) -> list[str]:
@@ -227,6 +232,10 @@ def _without_habana(result: dict[str, Any], then: Known) -> dict[str, Any]:
     before = then.get("runtimes", {})
     if "habana" in before:
         runtimes["habana"] = before["habana"]
+    # An engine does not start whose default runtime is gone.
+    if result.get("default-runtime") == "habana" and "habana" not in runtimes:
+        result = {key: value for key, value in result.items() if key != "default-runtime"}
+        result |= {key: then[key] for key in ("default-runtime",) if then.get(key, "habana") != "habana"}
     if runtimes or "runtimes" in then:
         return {**result, "runtimes": runtimes}
     return {key: value for key, value in result.items() if key != "runtimes"}

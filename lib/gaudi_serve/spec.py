@@ -19,7 +19,7 @@ SECRET = re.compile(r"(API_KEY|TOKEN|PASSWORD|SECRET)$", re.IGNORECASE)
 # Options of vLLM whose value would be seen in a process list, and the variable that is not.
 SECRET_OPTIONS = {"api_key": "VLLM_API_KEY", "hf_token": "HF_TOKEN"}
 # Names of files and folders that the toolkit has beside those of the models.
-RESERVED = ("docker-proxy", "images")
+RESERVED = ("docker-proxy", "found", "images", "images-build", "weights")
 # Variables that give cards to a server; the ledger of the plan must not be passed by.
 CARD_VARIABLES = ("HABANA_VISIBLE_MODULES", "HABANA_VISIBLE_DEVICES", "HLS_MODULE_ID")
 BUCKET = re.compile(r"VLLM_(PROMPT|DECODE)_(BS|SEQ|BLOCK)_BUCKET_(MIN|STEP|MAX)")
@@ -72,7 +72,7 @@ def _path(value: Any) -> str | None:
 
 def _name(value: Any) -> str | None:
     if value in RESERVED:
-        return f"must be another name: {' and '.join(RESERVED)} are the toolkit's own"
+        return f"must be another name: {', '.join(RESERVED)} are the toolkit's own"
     fits = isinstance(value, str) and NAME.fullmatch(value)
     allowed = "must be 1 to 63 small letters, digits, dots, dashes and underscores, a letter or digit first"
     return None if fits else allowed

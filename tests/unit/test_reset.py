@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -94,6 +95,20 @@ def test_what_a_user_has_changed_since_is_kept() -> None:
     plan = reset_host.container_runtime_reset(runtime(json.dumps(now)), of_runtime(OWNERS))
     assert json.loads(plan["write"][0]["content"]) == {**json.loads(OWNERS), "log-level": "debug"}
     assert plan["did"][0].endswith("without the toolkit's keys; what you have changed since stays")
+
+
+def test_a_default_runtime_goes_with_the_runtime() -> None:
+    now = json.dumps({**json.loads(merged(OWNERS)), "default-runtime": "habana"})
+    plan = reset_host.container_runtime_reset(runtime(now), of_runtime(OWNERS))
+    assert plan["write"][0]["content"] == OWNERS
+    # An engine forgets no key that is merely gone, and does not start where its default runtime is.
+    assert json.loads(plan["reload"])["default-runtime"] == "runc"
+    assert plan["left"] == ["/etc/docker/daemon.json: your default-runtime habana goes with the runtime of that name"]
+    before = '{"default-runtime": "kata", "runtimes": {"kata": {"path": "/kata"}}}\n'
+    now = json.dumps({**json.loads(merged(before)), "default-runtime": "habana"})
+    plan = reset_host.container_runtime_reset(runtime(now), of_runtime(before))
+    assert plan["write"][0]["content"] == before
+    assert json.loads(plan["reload"])["default-runtime"] == "kata"
 
 
 def test_a_habana_runtime_of_the_owners_stays() -> None:
@@ -271,6 +286,14 @@ def test_units_and_what_belongs_to_them() -> None:
     assert cache in plan["paths"] and plan["empty"] == ["/data/recipes/a", "/data/recipes"]
 
 
+@pytest.mark.parametrize("name", ["found", "weights", "images", "images-build"])
+def test_no_model_takes_the_toolkits_own_folders_with_it(name: str) -> None:
+    unit = {"container": None}
+    here = left(own={**left()["own"], STATE: [name, "a"]}, states=[name])
+    plan = reset.vllm_service_reset(services(units={name: unit, "a": unit}), here)
+    assert f"{STATE}/a" in plan["paths"] and f"{STATE}/{name}" not in plan["paths"]
+
+
 def test_only_weights_that_were_brought_go() -> None:
     brought = {"/w/a": "/w", "/w/mine": "/w/mine", "/w/half": "/w"}
     here = left(
@@ -324,6 +347,8 @@ def test_holds_go_and_the_driver_with_its_packages() -> None:
     assert plan["packages"] == ["habanalabs-dkms"]
     plan = reset.gaudi_driver_reset({"modules": modules}, here, names, modules, True)
     assert plan["unload"] == ["habanalabs", "habanalabs_cn"]
+    # A host without cards has no such fact.
+    assert not reset.gaudi_driver_reset({}, left(), names, modules, True)["due"]
 
 
 def test_packages_go_that_nothing_else_needs() -> None:
@@ -334,6 +359,31 @@ def test_packages_go_that_nothing_else_needs() -> None:
     assert plan["release"] == ["new"] and plan["purge"] == ["lib:amd64"] and plan["due"]
     needed = reset.packages_reset({**here, "asked_for": ["bash"], "unneeded": []}, ["new"], True)
     assert needed["left"] == ["packages new: others need them"] and not needed["due"]
+
+
+def test_what_nothing_needs_for_other_reasons_is_not_the_toolkits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def apt(argv: list[str], *_: Any) -> Any:
+        if argv[0] != "apt-get":
+            return SimpleNamespace(out="")
+        kept = "APT::NeverAutoRemove::=^docker\\.io$" in argv
+        names = ["linux-image-6.1.0-40-amd64"] + ([] if kept else ["docker.io", "containerd"])
+        return SimpleNamespace(out="".join(f"Remv {name} [1]\n" for name in names))
+
+    monkeypatch.setattr(observe_left, "run", apt)
+    monkeypatch.setattr(observe_left, "package_states", dict)
+    assert observe_left.packages(["docker.io"])["unneeded"] == ["containerd", "docker.io"]
+    assert observe_left.packages([])["unneeded"] == []
+
+
+def test_why_a_task_failed() -> None:
+    items = [
+        {"item": "a", "rc": 0, "msg": ""},
+        {"item": "b", "failed": True, "msg": "non-zero return code", "stderr": "in use\n"},
+    ]
+    assert reset.reset_failure({"msg": "One or more items failed", "results": items}) == "b: in use"
+    assert reset.reset_failure({"msg": "", "rc": 0, "stdout": "true habana"}) == "true habana"
+    assert reset.reset_failure({"msg": "non-zero return code"}) == "non-zero return code"
+    assert reset.reset_failure({}) == "it says nothing"
 
 
 def test_an_engine_with_containers_of_the_owners_stays() -> None:
@@ -451,10 +501,42 @@ def test_a_site_from_before_the_records_is_known_by_its_traces(tmp_path: Path, m
     assert kept(folder, "d", found={"x": 1})["found"] == {"late": True}
 
 
-def test_an_empty_folder_for_weights_counts_as_missing(tmp_path: Path) -> None:
+def test_an_empty_folder_of_the_owners_stays(tmp_path: Path) -> None:
     here = str(tmp_path / "w")
     Path(here).mkdir()
-    assert found.absent({"weights": [here], "paths": [here]}) == {"weights": {here: here}, "paths": {}}
+    brought = found.absent({"weights": [here], "caches": [here], "paths": [here]})
+    assert brought == {"weights": {here: ""}, "caches": {here: ""}, "paths": {}}
+    records = {"model_weights": {"brought": brought}, "vllm_service": {"brought": brought}}
+    full = left(records=records, brought={here: {"exists": True, "source": "hub", "empty": False, "beside": []}})
+    weights = reset.model_weights_reset(full, weights=True)
+    caches = reset.vllm_service_reset(services(), full, caches=True)
+    assert (weights["weights"], weights["stay"], weights["empty"]) == ([here], [here], [])
+    assert (caches["paths"], caches["stay"], caches["empty"]) == ([here], [here], [])
+    gone = left(records=records, brought={here: {"exists": True, "source": None, "empty": True, "beside": []}})
+    assert not reset.model_weights_reset(gone, weights=True)["due"]
+    assert not reset.vllm_service_reset(services(), gone, caches=True)["due"]
+    assert reset.rest_reset(gone, {})["files"] == []
+    (tmp_path / "w" / "a").touch()
+    (tmp_path / "w" / "sub").mkdir()
+    assert remove_all([tmp_path / "w"], stay=[tmp_path / "w"]) == [tmp_path / "w" / "a", tmp_path / "w" / "sub"]
+    assert list((tmp_path / "w").iterdir()) == []
+    (tmp_path / "w" / ".gaudi-serve-weights.json").write_text('{"files": {}}', encoding="utf-8")
+    remove_all(weights=[tmp_path / "w"], stay=[tmp_path / "w"])
+    assert list((tmp_path / "w").iterdir()) == []
+
+
+def test_weights_behind_a_link_are_not_removed(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "w" / "sub").mkdir(parents=True)
+    for name in ("mine/vocab.txt", "w/sub/a", "w/b"):
+        (tmp_path / name).touch()
+    (tmp_path / "w" / "link").symlink_to(tmp_path / "mine")
+    listed = {"files": {"link/vocab.txt": {}, "sub/a": {}, "b": {}, str(tmp_path / "mine" / "vocab.txt"): {}}}
+    (tmp_path / "w" / ".gaudi-serve-weights.json").write_text(json.dumps(listed), encoding="utf-8")
+    (tmp_path / "disk").symlink_to(tmp_path / "w")
+    remove_all(weights=[tmp_path / "disk"])
+    assert (tmp_path / "mine" / "vocab.txt").exists()
+    assert [path.name for path in (tmp_path / "w").iterdir()] == ["link"]
 
 
 def test_removing_keeps_what_is_not_listed(tmp_path: Path) -> None:
@@ -503,6 +585,7 @@ def test_what_is_left_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     (tmp_path / "w.partial").mkdir()
     assert observe_left.folder(tmp_path / "w") == {
         "exists": True,
+        "empty": True,
         "source": None,
         "beside": [str(tmp_path / "w.partial")],
     }

@@ -99,6 +99,15 @@ def test_a_clock_that_jumps_stops_nothing(machine: Machine) -> None:
     for jump in ("+2 days", "-4 days", "+2 days"):
         machine.root(f"date -s '{jump}'")
         assert "Paris" in answer(machine)
+    # Also while the server is silent: by the clock it would have been so for days, and be started anew.
+    told = f"systemctl show vllm-{MODEL}.service --property=StatusText --value"
+    machine.root(f"docker pause vllm-{MODEL}")
+    assert eventually(lambda: "has not answered" in machine.root(told), 90, 1)
+    machine.root("date -s '+2 days'")
+    before_jump = machine.root(told)
+    assert eventually(lambda: machine.root(told) != before_jump, 90, 1)
+    machine.root(f"docker unpause vllm-{MODEL}; date -s '-2 days'")
+    assert "Paris" in answer(machine)
     machine.root("date -s '-4 days'")
     run = machine.play("site.yml")
     assert run.changed_nothing, run.text

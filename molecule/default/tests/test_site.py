@@ -105,3 +105,16 @@ def test_a_plan_from_saved_facts_is_the_plan_of_the_live_hosts(playbook: Any, tm
         "- qwen2.5-7b: stop and remove",
     ):
         assert line in text, change.text
+
+
+@pytest.mark.on("mol-gaudi")  # the last test of all: the other host is no more what it was
+def test_a_host_without_cards_is_reset(playbook: Any) -> None:
+    told = playbook("playbooks/reset.yml", "--limit", "mol-cpu", "--check")
+    assert told.status == 0, told.text
+    assert "would take back: model tiny: unit, settings, secrets, container" in told.flat
+    run = playbook("playbooks/reset.yml", "--limit", "mol-cpu", reset_confirm="reset")
+    assert run.status == 0, run.text
+    assert "taken back: governor of CPUs" in run.flat
+    assert playbook("playbooks/reset.yml", "--limit", "mol-cpu", reset_confirm="reset").changed_nothing
+    gone = playbook("playbooks/reset.yml", "--start-at-task", "Hold the host", reset_confirm="perhaps")
+    assert "changed=0" in gone.flat and "Models" not in gone.text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -63,8 +64,11 @@ def test_two_runs_at_once(host: Any, playbook: Any, other_serves_on: Any) -> Non
 
     first = playbook.argv(MODELS, *LIMIT, **wish(max_num_seqs=4))
     with playbook.stopped(first, held) as halted:
-        refused = playbook(MODELS, *LIMIT, **wish(max_num_seqs=6))
+        secrets = {"vllm_secrets": {"qwq-32b": {"VLLM_API_KEY": "another"}}}
+        refused = playbook(MODELS, *LIMIT, **wish(max_num_seqs=6), **secrets)
         assert refused.status != 0
+        assert not host.file("/etc/gaudi-serve/qwq-32b.secret").exists
+        assert host.file("/etc/gaudi-serve/qwen2.5-7b.secret").exists
         text = refused.flat
         assert f"(models.yml, process {halted.pid}) holds this host since" in text
         assert "(vllm_service)" in text
@@ -127,6 +131,7 @@ def test_warm_up_that_takes_longer_than_its_limit(playbook: Any, unit: Any, othe
     text = run.flat
     assert "mol-fault-a: model qwq-32b does not serve: " in text
     assert "start operation timed out" in text or "does not answer after" in text
+    assert re.search(r"Warmup.*\[\d+/\d+\]", text), "how far it was"
     mends(playbook, unit)
 
 
@@ -293,6 +298,12 @@ def test_servers_have_the_least_that_they_need(host: Any) -> None:
     assert "no-new-privileges" in record["SecurityOpt"]
     status = host.check_output("docker exec vllm-qwq-32b grep CapEff /proc/1/status").split()[1]
     assert int(status, 16) == (1 << 1) | (1 << 23)
+    # The unit around it, as systemd has taken it.
+    shown = host.check_output("systemctl show vllm-qwq-32b.service").splitlines()
+    for line in ("NoNewPrivileges=yes", "ProtectSystem=strict", "ProtectHome=yes", "PrivateTmp=yes", "UMask=0077"):
+        assert line in shown
+    bounds = next(line.partition("=")[2].split() for line in shown if line.startswith("CapabilityBoundingSet="))
+    assert set(bounds) == {"cap_sys_ptrace", "cap_dac_read_search", "cap_net_bind_service"}
     refused = host.run("docker exec vllm-qwq-32b touch /usr/x")
     assert "Read-only file system" in refused.stderr
     listening = host.check_output("ss -Hltn")
