@@ -59,7 +59,9 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gaudi_serve.found import with_passwords
 from ansible.module_utils.gaudi_serve.run import read_text, sync_folder, write_whole
+from ansible.module_utils.gaudi_serve.veil import veiled
 
 
 def mode_of(path: Path) -> int | None:
@@ -88,6 +90,15 @@ def write(module: AnsibleModule, file: dict[str, Any], folder_mode: int) -> None
         module.fail_json(msg=f"{path}: cannot be written: {problem.strerror}; the file is as it was")
 
 
+def with_all_passwords(module: AnsibleModule, files: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the files with the passwords of the host's own that the controller has never seen."""
+    try:
+        return [{**file, "content": with_passwords(file["content"])} for file in files]
+    except ValueError as problem:
+        module.fail_json(msg=f"{files[0]['path']} and others: {problem}; nothing is written")
+        raise
+
+
 def main() -> None:
     """Run the module."""
     module = AnsibleModule(
@@ -101,14 +112,14 @@ def main() -> None:
     )
     given = module.params
     written, removed, diff = [], [], []
-    for file in given["files"]:
+    for file in with_all_passwords(module, given["files"]):
         before, mode = read_text(file["path"]), mode_of(Path(file["path"]))
         if before == file["content"] and mode == int(file["mode"], 8):
             continue
         written.append(file["path"])
         if not (given["hide"] or file.get("hide")):
             header = {"before_header": file["path"], "after_header": file["path"]}
-            diff.append({**header, "before": before or "", "after": file["content"]})
+            diff.append({**header, "before": veiled(before) or "", "after": veiled(file["content"])})
         if not module.check_mode:
             write(module, file, int(given["folder_mode"], 8))
     for path in given["absent"]:

@@ -67,7 +67,11 @@ def main() -> None:
     )
     given = dict(module.params)
     path = RECORDS / f"{given['role']}.json"
-    text = keep(given.pop("role"), given.pop("found"), **given)
+    try:
+        text = keep(given.pop("role"), given.pop("found"), **given)
+    except ValueError as problem:
+        module.fail_json(msg=f"{path}: {problem}; nothing is written")
+        raise
     if text is not None and not module.check_mode:
         write_record(path, text)
     module.exit_json(changed=text is not None, path=str(path))

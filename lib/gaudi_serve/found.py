@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from . import observe_tuning
-from .observe_runtime import PROXIES_DROPIN
+from .observe_runtime import DAEMON_JSON, PROXIES_DROPIN
 from .run import read_text, run, write_whole
+from .veil import MARK, unveiled, veiled
 
 DROPIN, SYSCTL = f"/{observe_tuning.DROPIN}", f"/{observe_tuning.SYSCTL}"
 BACKUP = "/etc/docker/daemon.json.before-gaudi-serve"
@@ -38,6 +39,30 @@ def records(folder: Path = RECORDS) -> dict[str, dict[str, Any]]:
             value = None
         found[path.stem] = value if isinstance(value, dict) else {"broken": True}
     return found
+
+
+def veiled_records() -> dict[str, dict[str, Any]]:
+    """Return all records by role, without the passwords that a user's files had."""
+    return {role: _of_found(record, veiled) for role, record in records().items()}
+
+
+def with_passwords(text: str) -> str:
+    """Return a text with the passwords that its marks stand for, from the files that the engine's settings are in.
+
+    Raises:
+        ValueError: where one of them is in no file any more.
+    """
+    if not MARK.search(text):
+        return text
+    kept = (records().get("container_runtime", {}).get("found") or {}).get("daemon_json")
+    return unveiled(text, [read_text(DAEMON_JSON), read_text(BACKUP), kept])
+
+
+def _of_found(record: Mapping[str, Any], change: Callable[[str], str | None]) -> dict[str, Any]:
+    if not isinstance(record.get("found"), Mapping):
+        return dict(record)
+    texts = {key: change(value) if isinstance(value, str) else value for key, value in record["found"].items()}
+    return {**record, "found": texts}
 
 
 def late(known: Mapping[str, Mapping[str, Any]], root: str = "/") -> bool:
@@ -122,6 +147,9 @@ def keep(role: str, found: Mapping[str, Any] | None, **given: Any) -> str | None
         found: as of extended; a host that was changed before there were records gets ``{"late": True}`` instead.
         given: ``brought`` and ``paths`` (as of extended and absent), ``packages`` (keep the names of all that are
             installed), ``folder`` of the records.
+
+    Raises:
+        ValueError: where a password that was found is in no file any more.
     """
     folder = Path(given.get("folder") or RECORDS)
     known = records(folder)
@@ -131,6 +159,8 @@ def keep(role: str, found: Mapping[str, Any] | None, **given: Any) -> str | None
     fresh = found is not None and "found" not in record
     if fresh and late(known):
         found = {"late": True}
+    if found is not None:
+        found = _of_found({"found": found}, with_passwords)["found"]
     lacking = extended(record, found, absent(given.get("paths") or {}))
     result = extended(lacking, None, given.get("brought") or {})
     if given.get("packages") and "installed" not in result and not result.get("found", {}).get("late"):

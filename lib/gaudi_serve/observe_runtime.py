@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .run import read_text, run, sha256_file
+from .veil import veiled
 
 DAEMON_JSON = "/etc/docker/daemon.json"
 HABANA_CONFIG = "/etc/habana-container-runtime/config.toml"
@@ -26,7 +27,7 @@ def observe() -> dict[str, Any]:
     unit = unit_state()
     return {
         **packages(),
-        "daemon_json": read_text(daemon),
+        "daemon_json": veiled(read_text(daemon)),
         "daemon_json_mode": f"{daemon.stat().st_mode & 0o7777:04o}" if daemon.exists() else None,
         "info": info,
         "reason": reason,

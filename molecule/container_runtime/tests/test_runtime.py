@@ -147,6 +147,22 @@ def test_proxies_with_credentials_stay_hidden(host: Any, playbook: Any) -> None:
     assert playbook("playbooks/runtime.yml").changed_nothing
 
 
+def test_passwords_of_the_owners_proxies_stay_on_the_host(host: Any, playbook: Any) -> None:
+    owners = json.loads(host.file(DAEMON).content_string)
+    changed = {**owners, "live-restore": False, "proxies": {"http-proxy": "http://bob:canary-88@127.0.0.1:3128"}}
+    host.check_output(f"echo '{json.dumps(changed)}' > {DAEMON}; systemctl reload docker")
+    try:
+        run = playbook("playbooks/runtime.yml", "-vvv", "--diff")
+        assert run.status == 0, run.text
+        assert "canary-88" not in run.text
+        written = json.loads(host.file(DAEMON).content_string)
+        assert written["proxies"] == changed["proxies"] and written["live-restore"] is True
+        status = playbook("playbooks/status.yml", "-vvv")
+        assert "bob:gaudi-serve-veiled-" in status.text and "canary-88" not in status.text
+    finally:
+        host.check_output(f"echo '{json.dumps(owners)}' > {DAEMON}; systemctl reload docker")
+
+
 def test_pinned_package_version(host: Any, playbook: Any) -> None:
     for version in ("1.22.0-100", "1.21.3-57"):
         run = playbook("playbooks/runtime.yml", container_runtime_habana_version=version)

@@ -1,0 +1,43 @@
+"""Passwords in texts of a host: they stay on the host, and the controller sees marks in their place."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Iterable
+
+from .run import read_text
+
+# user:password@ of a URL, as it stands in a JSON text.
+CREDENTIALS = re.compile(r"(://[^/\s\"@:]*:)([^/\s\"@]+)@")
+MARK = re.compile(r"gaudi-serve-veiled-[0-9a-f]{16}")
+
+
+def mark(password: str) -> str:
+    """Return what stands for a password: the same on this host always, and nothing to guess it by elsewhere."""
+    if MARK.fullmatch(password):
+        return password
+    key = (read_text("/etc/machine-id") or "").encode()
+    return f"gaudi-serve-veiled-{hmac.new(key, password.encode(), hashlib.sha256).hexdigest()[:16]}"
+
+
+def veiled(text: str | None) -> str | None:
+    """Return a text with marks for the passwords of its URLs."""
+    return text and CREDENTIALS.sub(lambda found: f"{found[1]}{mark(found[2])}@", text)
+
+
+def unveiled(text: str, sources: Iterable[str | None]) -> str:
+    """Return a text with the passwords that its marks stand for.
+
+    Args:
+        text: with marks, or without.
+        sources: texts of this host that may have the passwords.
+
+    Raises:
+        ValueError: where a password is in none of the sources.
+    """
+    known = {mark(found[2]): found[2] for one in sources if one for found in CREDENTIALS.finditer(one)}
+    if lost := sorted({one for one in MARK.findall(text) if one not in known}):
+        raise ValueError(f"the password that {lost[0]} stands for is in no file of this host any more")
+    return MARK.sub(lambda found: known[found[0]], text)
