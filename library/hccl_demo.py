@@ -114,7 +114,7 @@ def docker_command(given: dict[str, Any], words: list[str]) -> list[str]:
     """Return the command of one measurement, with the manual's settings of a container."""
     cards = ",".join(str(index) for index in given["indices"])
     return [
-        *("docker", "run", "--rm", "--name", CONTAINER, "--runtime", "habana"),
+        *("docker", "run", "--rm", "--name", CONTAINER, "--label", "gaudi-serve.hccl=1", "--runtime", "habana"),
         *("--env", f"HABANA_VISIBLE_DEVICES={cards}", "--env", f"HCCL_COMM_ID={given['comm_id']}"),
         *("--env", "OMPI_MCA_btl_vader_single_copy_mechanism=none", "--cap-add", "SYS_NICE"),
         *("--net", "host", "--ipc", "host"),

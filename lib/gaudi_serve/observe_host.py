@@ -12,6 +12,7 @@ from typing import Any
 from .errors import InputError
 from .hl_smi import hl_smi_modules, hl_smi_processes, hl_smi_topology
 from .run import read_text, run
+from .weights_names import MANIFEST
 
 FIELDS = "index,module_id,bus_id,name,driver_version,memory.total"
 
@@ -105,7 +106,7 @@ def weights(paths: list[str]) -> dict[str, Any]:
                 raise ValueError("config.json is no object")
             size = sum(part.stat().st_size for part in Path(path).glob("*.safetensors"))
             # A folder that this toolkit has brought carries its record.
-            recorded = Path(path, ".gaudi-serve-weights.json").is_file()
+            recorded = Path(path, MANIFEST).is_file()
             found[path] = {"config": config, "bytes": size, "recorded": recorded}
         except (OSError, ValueError):
             found[path] = None

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from .found import BACKUP, TRACES, package_states, veiled_records
-from .observe_weights import MANIFEST
 from .run import read_text, run
 from .veil import veiled
+from .weights_names import MANIFEST, leftovers
 
 OWN = ("/etc/gaudi-serve", "/usr/local/lib/gaudi-serve", "/var/lib/gaudi-serve")
 STATE = Path(OWN[2])
@@ -26,6 +26,9 @@ FILES = (
     *(f"/etc/apt/keyrings/gaudi-serve-{name}.{kind}" for name in ("habana", "driver") for kind in ("asc", "gpg")),
 )
 MOST = 2000  # names of a folder that are read
+# Labels of the toolkit's containers: of models, of steps that make weights, of measurements of the links.
+KINDS = ("model", "weights", "hccl")
+COLUMNS = "[{{json .Name}},{{json .State.Status}},{{json .Config.Image}},{{json .Image}},{{json .Config.Labels}}]"
 # What supervisor, smoke test and docker as their client write for a model.
 OF_MODELS = {"smoke.json", "failures.json", "failures.new", ".token_seed", ".token_seed.lock"}
 
@@ -88,30 +91,35 @@ PATHS = ("paths", "weights", "venv", "caches")
 
 
 def folder(path: Path) -> dict[str, Any]:
-    """Return whether a path is there, and as weights: who says that it is the toolkit's, and what lies beside it."""
+    """Return whether a path is there, and as weights: the kind of source in its record, and leftovers beside it."""
     try:
         source = json.loads((path / MANIFEST).read_text(encoding="utf-8"))["source"]["kind"]
     except (OSError, ValueError, LookupError, TypeError):
         source = None
-    beside = [str(path.with_name(f"{path.name}.{suffix}")) for suffix in ("partial", "old")]
     return {
         "exists": os.path.lexists(path),
         "empty": path.is_dir() and not any(path.iterdir()),
         "source": source,
-        "beside": [one for one in beside if os.path.lexists(one)],
+        "beside": [str(one) for one in leftovers(path)],
     }
 
 
 def containers() -> list[dict[str, Any]]:
-    """Return all containers: name, whether it runs, its image, whether it is the toolkit's."""
-    columns = '{{.Names}}\t{{.State}}\t{{.Image}}\t{{.Label "gaudi-serve.model"}}'
-    rows = [line.split("\t") for line in run(["docker", "ps", "-a", "--format", columns]).out.splitlines()]
-    own = ("gaudi-serve-hccl", "gaudi-weights-")
-    return [
-        {"name": row[0], "running": row[1] == "running", "image": row[2], "own": bool(row[3]) or row[0].startswith(own)}
-        for row in rows
-        if len(row) == 4
-    ]
+    """Return all containers.
+
+    Returns:
+        Each with ``name``; ``running``; ``image``, as it was asked for, and ``image_id``, as the engine lists images;
+        ``own``, whether it is the toolkit's, by its labels; ``kind``: model, weights, hccl, or "" for others.
+    """
+    ids = run(["docker", "ps", "-aq", "--no-trunc"]).out.split()
+    # One that has gone meanwhile does not keep the others from being told.
+    told = run(["docker", "inspect", "--type", "container", "--format", COLUMNS, *ids]).out if ids else ""
+    found = []
+    for name, state, image, image_id, labels in map(json.loads, filter(None, told.splitlines())):
+        kind = next((kind for kind in KINDS if (labels or {}).get(f"gaudi-serve.{kind}")), "")
+        one = {"name": name.removeprefix("/"), "running": state == "running", "image": image, "image_id": image_id}
+        found.append({**one, "own": bool(kind), "kind": kind})
+    return found
 
 
 def packages(ours: Sequence[str] | None) -> dict[str, Any]:

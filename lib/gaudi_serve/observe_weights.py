@@ -11,8 +11,8 @@ from typing import Any
 
 from .observe_host import network
 from .run import read_text
+from .weights_names import MANIFEST, in_the_way, leftovers
 
-MANIFEST = ".gaudi-serve-weights.json"
 INDEX = "model.safetensors.index.json"
 
 
@@ -28,10 +28,15 @@ def observe(folders: list[str], venv: str) -> dict[str, Any]:
 
 
 def folder(path: Path) -> dict[str, Any]:
-    """Return one folder's state without reading any weights; ``free_bytes`` of its file system."""
+    """Return one folder's state without reading any weights.
+
+    Returns:
+        Among others ``free_bytes`` of its file system, ``leftovers`` of the toolkit's beside it, and ``in_the_way``: a
+        path of a user's where its files would be brought, or None.
+    """
     state: dict[str, Any] = {"exists": path.is_dir() and any(path.iterdir()), "free_bytes": free_bytes(path)}
-    beside = [path.with_name(f"{path.name}.{suffix}") for suffix in ("partial", "old")]
-    state["leftovers"] = [str(one) for one in beside if one.exists()]
+    state["leftovers"] = [str(one) for one in leftovers(path)]
+    state["in_the_way"] = str(foreign) if (foreign := in_the_way(path)) else None
     record = _object(path / MANIFEST)
     files = record.get("files") if record else None
     if record is None or not isinstance(files, dict):

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from .observe_weights import MANIFEST
+from .weights_names import MANIFEST, WORK, remove_own
 
 
 def remove_all(
@@ -57,7 +57,8 @@ def remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         if mounted := [one for one in mounts() if one == path or path in one.parents]:
             raise OSError(errno.EBUSY, "a file system is mounted there", str(mounted[0]))
-        shutil.rmtree(path)
+        # The mark of weights that are on their way goes last.
+        remove_own(path) if (path / WORK).is_dir() else shutil.rmtree(path)
     else:
         path.unlink()
 

@@ -164,7 +164,7 @@ def model_weights_reset(left: Known, packages: Sequence[str] = (), weights: bool
     programs = programs if "weights" in (left["own"]["/usr/local/lib/gaudi-serve"] or []) else []
     states = [f"{STATE}/weights"] if "weights" in (left["own"][STATE] or []) else []
     paths = programs + states + there_of(left, venv)
-    boxes = [one["name"] for one in left["containers"] if one["name"].startswith("gaudi-weights-")]
+    boxes = [one["name"] for one in left["containers"] if one["kind"] == "weights"]
     return {
         "containers": boxes,
         "paths": paths + (begun if weights else []),
@@ -172,7 +172,8 @@ def model_weights_reset(left: Known, packages: Sequence[str] = (), weights: bool
         "stay": others_of(brought),
         "empty": made_for(venv) + (made_for(brought) if weights else []),
         "due": bool(paths or boxes or (weights and (own or begun))),
-        "did": (["programs that fetch and convert weights"] if programs else [])
+        "did": [f"container {name}" for name in boxes]
+        + (["programs that fetch and convert weights"] if programs else [])
         + [f"clients of the hubs in {path}" for path in there_of(left, venv)]
         + ([f"weights {path}" for path in own + begun] if weights else []),
         "left": ([] if weights else [f"weights {path}: kept (reset_weights)" for path in own + begun])
@@ -184,8 +185,8 @@ def model_weights_reset(left: Known, packages: Sequence[str] = (), weights: bool
 def hccl_validation_reset(left: Known) -> dict[str, Any]:
     """Return how the results of measurements are taken back; ``left`` is ``gaudi_left`` of the host."""
     results = [f"{STATE}/{name}" for name in left["own"][STATE] or [] if name.startswith("hccl") and "json" in name]
-    boxes = [one["name"] for one in left["containers"] if one["name"] == "gaudi-serve-hccl"]
-    did = ["results of hccl_demo"] if results else []
+    boxes = [one["name"] for one in left["containers"] if one["kind"] == "hccl"]
+    did = [f"container {name}" for name in boxes] + (["results of hccl_demo"] if results else [])
     return {
         "containers": boxes,
         "paths": results,
@@ -208,8 +209,10 @@ def vllm_image_reset(services: Known, left: Known, spool: str, images: bool = Fa
     brought, live = images_of(brought_of(left, "vllm_image", "images")), services["images"]
     here = {name: live[name] for name in brought if name in live}
     other = [name for name in here if brought[name] not in (None, here[name])]
-    used = {one["image"]: one["name"] for one in left["containers"] if not one["own"]}
-    in_use = [name for name in here if name in used]
+    # A container may have been started by an image's name or by its ID.
+    foreign = [one for one in left["containers"] if not one["own"]]
+    used = {one[key]: one["name"] for one in foreign for key in ("image", "image_id")}
+    in_use = {name: used.get(name) or used[here[name]] for name in here if name in used or here[name] in used}
     gone = [name for name in here if name not in other and name not in in_use]
     folders = [f"{STATE}/{name}" for name in left["own"][STATE] or [] if name in ("images", "images-build")]
     # Elsewhere the folder is a user's: nothing but the copy that a cut off run has left was ever in it.
@@ -221,7 +224,7 @@ def vllm_image_reset(services: Known, left: Known, spool: str, images: bool = Fa
         "did": [f"image {name}" for name in gone] if images else [],
         "left": ([] if images else [f"image {name}: kept (reset_images)" for name in gone])
         + [f"image {name}: another one than was brought" for name in other]
-        + [f"image {name}: container {used[name]} uses it" for name in in_use],
+        + [f"image {name}: container {user} uses it" for name, user in in_use.items()],
         "packages": [],
     }
 

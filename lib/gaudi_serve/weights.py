@@ -10,6 +10,7 @@ from itertools import combinations
 from typing import Any
 
 from .errors import refusal
+from .weights_names import OLD, PARTIAL, refused
 
 KINDS = {"hub": "repo", "modelscope": "repo", "git": "url", "path": "path"}
 KEYS = {"kind", "repo", "url", "path", "revision", "endpoint", "include", "exclude"}
@@ -225,7 +226,21 @@ def weights_refusal(
                 f"{host_name}: model {target['name']}: weights {target['target']!r}: holds files, but no config.json "
                 "and no record of where they came from; move it away, or complete it"
             )
+    reasons = reasons or _in_the_way(sources, live, host_name, giver)
     return reasons or _not_given(sources, live, host_name, giver or {})
+
+
+def _in_the_way(
+    sources: Sequence[Mapping[str, Any]], live: Mapping[str, Any], host_name: str, giver: Mapping[str, Any] | None
+) -> list[str]:
+    """Return what a user has where folders would be brought that are not there; others may need no such place."""
+    jobs = weights_changes(sources, live, giver=giver)["jobs"]
+    states = [(job, live["folders"].get(job["target"]) or {}) for job in jobs]
+    return [
+        refused(f"{host_name}: model {job['name']}", state["in_the_way"])
+        for job, state in states
+        if state.get("in_the_way") and not state.get("exists") and not state.get("leftovers")
+    ]
 
 
 def _model_refusal(model: Mapping[str, Any], label: str, device: str | None, tokens: Iterable[str]) -> list[str]:
@@ -290,7 +305,8 @@ def _place(path: str) -> str:
 def _over(folder: str, other: str) -> bool:
     """Tell whether what happens to a folder happens to another one: it is the same, or inside, or a passing one."""
     place, inner = _place(folder), _place(other)
-    return any(inner == outer or inner.startswith(f"{outer}/") for outer in (place, f"{place}.partial", f"{place}.old"))
+    outers = (place, f"{place}{PARTIAL}", f"{place}{OLD}")
+    return any(inner == outer or inner.startswith(f"{outer}/") for outer in outers)
 
 
 def _not_given(

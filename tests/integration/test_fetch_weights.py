@@ -380,11 +380,34 @@ def test_folder_put_there_by_hand_is_taken_as_it_is(host: Host, hub: Any) -> Non
 
 def test_cut_off_between_the_two_renames(host: Host, hub: Any) -> None:
     host.run()
-    host.target.rename(host.target.with_name("QwQ-32B.old"))
+    host.target.rename(host.target.with_name("QwQ-32B.gaudi-serve-old"))
     hub.sent.clear()
     assert host.run()["changed"] is False
     assert hub.sent == []
     alone(host, hub.root / "Qwen/QwQ-32B" / COMMIT)
+
+
+def test_empty_folder_and_a_link_to_one_get_their_weights(host: Host, hub: Any, tmp_path: Path) -> None:
+    host.target.mkdir(parents=True)
+    assert host.run()["changed"] is True
+    alone(host, hub.root / "Qwen/QwQ-32B" / COMMIT)
+    disk, link = tmp_path / "disk/Qwen", tmp_path / "link"
+    disk.mkdir(parents=True)
+    link.symlink_to(disk)
+    assert host.run(target=str(link))["changed"] is True
+    assert link.is_symlink() and (disk / "config.json").is_file()
+    assert [path.name for path in disk.parent.iterdir()] == ["Qwen"]
+    assert host.run(target=str(link))["changed"] is False
+
+
+@NEEDS_ROOT
+def test_mounted_folder_is_refused_before_anything_is_fetched(tmp_path: Path, hub: Any) -> None:
+    host = Host(tmp_path, {"kind": "hub", "repo": "Qwen/QwQ-32B", "endpoint": hub.url})
+    with mounted(tmp_path / "disk", "64m") as disk:
+        result = host.run(target=str(disk))
+        assert result["failed"]
+        assert f"{disk}: is a mounted file system; weights need a folder inside it, such as {disk}/qwq" in result["msg"]
+        assert hub.sent == []
 
 
 def test_second_run_waits_for_the_first(host: Host, hub: Any) -> None:
@@ -588,8 +611,20 @@ def test_what_docker_is_asked_for(tmp_path: Path, calibrates: bool) -> None:
     assert "it has written nothing: run --rm" in told and "no texts" in told
     asked = (tmp_path / "state/x.log").read_text().splitlines()[1]
     assert ("--network none" in asked, "--workdir /opt/vllm-fork" in asked) == (not calibrates, calibrates)
-    assert "--env https_proxy" in asked and TOKEN not in asked
+    assert "--env https_proxy" in asked and TOKEN not in asked and "--label gaudi-serve.weights=r1" in asked
     assert TOKEN not in told and f"proxy=http://u:{TOKEN}@proxy:3128" in (tmp_path / "state/x.log").read_text()
+    # The mark is there from before the script's first byte; without it the folder is a user's.
+    partial = tmp_path / "out.partial"
+    assert [path.name for path in partial.iterdir()] == [".gaudi-serve-work"]
+    (partial / "of-the-script").touch()
+    subprocess.run(argv, input=json.dumps(job), env=environment, capture_output=True, text=True, check=False)
+    assert [path.name for path in partial.iterdir()] == [".gaudi-serve-work"]
+    shutil.rmtree(partial)
+    partial.mkdir()
+    (partial / "mine").touch()
+    done = subprocess.run(argv, input=json.dumps(job), env=environment, capture_output=True, text=True, check=False)
+    assert json.loads(done.stdout)["msg"].startswith(f"h1: model r1: {partial}: is not the toolkit's")
+    assert [path.name for path in partial.iterdir()] == ["mine"]
 
 
 # A folder of the host
@@ -633,6 +668,79 @@ def test_folder_of_nothing_but_links_is_refused(path_host: Host) -> None:
     (links / "config.json").symlink_to(path_host.folder / "nfs/config.json")
     result = path_host.run(source={"kind": "path", "path": str(links)})
     assert "holds links to files elsewhere only; name a folder that holds the files" in result["msg"]
+
+
+def users(host: Host, suffix: str) -> Path:
+    """Put a folder of a user's beside the target, and return its file."""
+    mine = host.target.with_name(f"QwQ-32B{suffix}") / "mine.safetensors"
+    mine.parent.mkdir()
+    mine.write_bytes(b"mine")
+    return mine
+
+
+def test_a_users_old_folder_is_neither_removed_nor_served(path_host: Host) -> None:
+    mine = users(path_host, ".old")
+    assert path_host.run()["changed"] is True
+    assert contents(path_host.target) == contents(path_host.folder / "nfs")
+    os.truncate(path_host.target / "model-2.safetensors", 7)
+    assert path_host.run()["fetched"] == ["model-2.safetensors"]
+    (path_host.folder / "nfs/config.json").write_text("{}")
+    assert path_host.run(source={**path_host.job["source"], "revision": "2"})["changed"] is True
+    assert mine.read_bytes() == b"mine"
+    assert {path.name for path in path_host.target.parent.iterdir()} == {"QwQ-32B", "QwQ-32B.old"}
+
+
+def test_a_users_partial_folder_is_refused(path_host: Host) -> None:
+    mine = users(path_host, ".partial")
+    result = path_host.run()
+    assert result["failed"]
+    assert result["msg"].startswith(f"h1: model qwq: {path_host.partial}: is not the toolkit's")
+    assert result["msg"].endswith("move it away, or remove it")
+    assert not path_host.target.exists()
+    assert [path.name for path in path_host.partial.iterdir()] == ["mine.safetensors"]
+    # It is in the way only of what needs its place.
+    away = path_host.folder / "away"
+    path_host.partial.rename(away)
+    assert path_host.run()["changed"] is True
+    away.rename(path_host.partial)
+    assert path_host.run()["changed"] is False
+    os.truncate(path_host.target / "model-2.safetensors", 7)
+    assert "is not the toolkit's" in path_host.run()["msg"]
+    assert mine.read_bytes() == b"mine"
+
+
+def test_a_partial_folder_is_marked_at_every_moment(path_host: Host) -> None:
+    """Kill the program at its every call that changes the partial folder; the next run takes it up."""
+    calls = ("mkdir", "rename", "unlink", "rmdir", "open")
+    cut = f"""
+import os, runpy, sys
+count = 0
+def hook(event, given):
+    global count
+    place = str(given[0]) if given else ""
+    writes = event != "open" or isinstance(given[1], str) and set(given[1]) & set("wax")
+    if event.rpartition(".")[2] in {calls!r} and writes and ".partial" in place:
+        count += 1
+        if count == int(sys.argv[1]):
+            os._exit(9)
+sys.addaudithook(hook)
+sys.argv[0] = sys.argv[2]
+sys.path.insert(0, os.path.dirname(sys.argv[2]))
+runpy.run_path(sys.argv[2], run_name="__main__")
+"""
+    original = path_host.folder / "nfs"
+    job = json.dumps({**path_host.job, "parallel": 1})
+    for number in range(1, 200):
+        argv = [sys.executable, "-c", cut, str(number), str(PROGRAM)]
+        done = subprocess.run(argv, input=job, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            break
+        assert done.returncode == 9, done.stderr
+        assert path_host.run().get("failed") is None, f"cut off at call {number}"
+        alone(path_host, original)
+        shutil.rmtree(path_host.target)
+    assert number > 20
+    alone(path_host, original)
 
 
 def test_path_that_is_not_mounted(path_host: Host) -> None:

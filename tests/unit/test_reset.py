@@ -12,6 +12,7 @@ import pytest
 from gaudi_serve import found, observe_left, reset, reset_host
 from gaudi_serve.container_runtime import HABANA, daemon_json, habana_config
 from gaudi_serve.remove import remove_all
+from gaudi_serve.run import Result
 
 STATE = "/var/lib/gaudi-serve"
 OWNERS = '{\n    "log-opts": {"max-size": "10m"}\n}\n'
@@ -35,6 +36,11 @@ def left(**changes: Any) -> dict[str, Any]:
         **{"installed": [], "asked_for": [], "held": [], "unneeded": []},
         **changes,
     }
+
+
+def box(name: str, kind: str = "") -> dict[str, Any]:
+    """Return a container that runs; without a kind it is a user's."""
+    return {"name": name, "running": True, "image": "i:1", "image_id": "i", "own": bool(kind), "kind": kind}
 
 
 def runtime(text: str | None, **changes: Any) -> dict[str, Any]:
@@ -312,10 +318,11 @@ def test_only_weights_that_were_brought_go() -> None:
             "/opt/g/v": {"exists": True, "source": None, "beside": []},
         },
         installed=["git", "git-lfs"],
-        containers=[{"name": "gaudi-weights-a", "running": True, "image": "i", "own": True}],
+        containers=[box("gaudi-weights-a", "weights"), box("gaudi-weights-exporter"), box("gaudi-serve-hccl", "hccl")],
     )
     plan = reset.model_weights_reset(here, ["git", "git-lfs"])
     assert plan["weights"] == [] and plan["packages"] == ["git-lfs"] and plan["containers"] == ["gaudi-weights-a"]
+    assert plan["did"][0] == "container gaudi-weights-a"
     assert plan["paths"] == ["/usr/local/lib/gaudi-serve/weights", f"{STATE}/weights", "/opt/g/v"]
     assert "weights /w/mine: not as the toolkit brought them" in plan["left"]
     plan = reset.model_weights_reset(here, weights=True)
@@ -323,16 +330,66 @@ def test_only_weights_that_were_brought_go() -> None:
     assert "/w" in plan["empty"] and "/opt/g" in plan["empty"] and "/" not in plan["empty"]
 
 
+def test_a_users_containers_stay_whatever_their_names() -> None:
+    here = left(containers=[box("gaudi-weights-exporter"), box("gaudi-serve-hccl")])
+    for plan in (reset.model_weights_reset(here), reset.hccl_validation_reset(here)):
+        assert not plan["due"] and plan["containers"] == [] and plan["did"] == []
+    ours = left(containers=[box("gaudi-weights-a", "weights"), box("gaudi-serve-hccl", "hccl")])
+    for plan, name in (
+        (reset.model_weights_reset(ours), "gaudi-weights-a"),
+        (reset.hccl_validation_reset(ours), "gaudi-serve-hccl"),
+    ):
+        assert plan["due"] and plan["containers"] == [name] and plan["did"] == [f"container {name}"]
+
+
+def test_containers_are_known_by_their_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    def row(name: str, labels: dict[str, str] | None, state: str = "running") -> str:
+        return json.dumps([f"/{name}", state, "i:1", "sha256:1", labels])
+
+    told = [
+        row("a", {"gaudi-serve.model": "a"}),
+        row("b", {"gaudi-serve.weights": "b"}, "exited"),
+        row("c", {"gaudi-serve.hccl": "1"}),
+        row("gaudi-weights-exporter", None),
+        row("gaudi-serve-hccl", {"mine": "\t"}),
+    ]
+
+    def docker(argv: list[str]) -> Result:
+        if argv[1] == "ps":
+            return Result(0, "1\n2\n3\n4\n5\n6\n", "")
+        # One has gone meanwhile.
+        assert argv[-6:] == ["1", "2", "3", "4", "5", "6"]
+        return Result(1, "\n".join(["", *told, ""]), "Error: No such container: 6")
+
+    monkeypatch.setattr(observe_left, "run", docker)
+    seen = observe_left.containers()
+    assert [(one["name"], one["kind"], one["own"], one["running"]) for one in seen] == [
+        ("a", "model", True, True),
+        ("b", "weights", True, False),
+        ("c", "hccl", True, True),
+        ("gaudi-weights-exporter", "", False, True),
+        ("gaudi-serve-hccl", "", False, True),
+    ]
+    assert {(one["image"], one["image_id"]) for one in seen} == {("i:1", "sha256:1")}
+    monkeypatch.setattr(observe_left, "run", lambda argv: Result(127, "", "docker: not found"))
+    assert observe_left.containers() == []
+
+
 def test_images_that_are_used_or_changed_stay() -> None:
-    known = {
-        "vllm_image": {"found": {}, "brought": {"images": {"a:1": "x", "b:1": "old", "c:1": None, "library/d": "z"}}}
-    }
-    owners = [{"name": "owners", "running": False, "image": "c:1", "own": False}]
+    brought = {"a:1": "x", "b:1": "old", "c:1": None, "library/d": "z", "e:1": "e", "f:1": "f"}
+    known = {"vllm_image": {"found": {}, "brought": {"images": brought}}}
+    # Started by name, by ID, and one of the toolkit's own.
+    owners = [{**box("owners"), "image": "c:1"}, {**box("byid"), "image": "e", "image_id": "e"}]
+    owners.append({**box("ours", "model"), "image": "f:1", "image_id": "f"})
     here = left(records=known, containers=owners, own={**left()["own"], STATE: ["images", "images-build"]})
-    live = services(images={"a:1": "x", "b:1": "y", "c:1": "w", "d:latest": "z"})
+    live = services(images={"a:1": "x", "b:1": "y", "c:1": "w", "d:latest": "z", "e:1": "e", "f:1": "f"})
     plan = reset.vllm_image_reset(live, here, f"{STATE}/images", True)
-    assert plan["images"] == ["a:1", "d:latest"] and len(plan["paths"]) == 2
-    assert plan["left"] == ["image b:1: another one than was brought", "image c:1: container owners uses it"]
+    assert plan["images"] == ["a:1", "d:latest", "f:1"] and len(plan["paths"]) == 2
+    assert plan["left"] == [
+        "image b:1: another one than was brought",
+        "image c:1: container owners uses it",
+        "image e:1: container byid uses it",
+    ]
     assert "image a:1: kept (reset_images)" in reset.vllm_image_reset(live, here, f"{STATE}/images")["left"]
 
 
@@ -387,7 +444,7 @@ def test_why_a_task_failed() -> None:
 
 
 def test_an_engine_with_containers_of_the_owners_stays() -> None:
-    owners = [{"name": "owners", "running": True, "image": "c:1", "own": False}]
+    owners = [box("owners")]
     here = left(
         records={"a": {"installed": []}}, containers=owners, asked_for=["docker.io"], unneeded=["containerd", "x"]
     )
@@ -583,12 +640,15 @@ def test_what_is_left_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert observe_left.took_over(str(tmp_path)) == [str((etc / "sysctl.conf").resolve())]
     (tmp_path / "w").mkdir()
     (tmp_path / "w.partial").mkdir()
-    assert observe_left.folder(tmp_path / "w") == {
-        "exists": True,
-        "empty": True,
-        "source": None,
-        "beside": [str(tmp_path / "w.partial")],
-    }
+    (tmp_path / "w.old").mkdir()
+    (tmp_path / "w.gaudi-serve-old").mkdir()
+    beside = [str(tmp_path / "w.partial"), str(tmp_path / "w.gaudi-serve-old")]
+    assert observe_left.folder(tmp_path / "w") == {"exists": True, "empty": True, "source": None, "beside": beside}
+    # What holds something without the toolkit's mark is a user's.
+    (tmp_path / "w.partial" / "mine").touch()
+    assert observe_left.folder(tmp_path / "w")["beside"] == beside[1:]
+    (tmp_path / "w.partial" / ".gaudi-serve-work").mkdir()
+    assert observe_left.folder(tmp_path / "w")["beside"] == beside
     (tmp_path / "w" / ".gaudi-serve-weights.json").write_text('{"source": {"kind": "path"}}', encoding="utf-8")
     assert observe_left.folder(tmp_path / "w")["source"] == "path"
     known = {"a": {"brought": {"weights": {"/w": "/"}}}, "b": {"broken": True}}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from gaudi_serve import weights_names
 from gaudi_serve.checks import host_problems
 from gaudi_serve.errors import InputError
 from gaudi_serve.observe_weights import observe
@@ -119,7 +121,7 @@ def test_what_is_due() -> None:
     assert steps(models, {"/data/M": record()}, "full") == [("fetch", "/data/M")]
     for state in (
         {**record(), "damaged": ["x"]},
-        {**record(), "leftovers": ["/data/M.old"]},
+        {**record(), "leftovers": ["/data/M.gaudi-serve-old"]},
         {**record(), "manifest": None},
         record(revision="v1"),
     ):
@@ -177,6 +179,7 @@ TWO = {"name": "n", "weights": "/data/N", "image": "i", "source": {"kind": "hub"
         ({"measurement": {"repo": "a/m", "folder": "/data/M"}}, {}, "source.measurement.folder '/data/M'"),
         ({"measurement": {"repo": "a/m", "folder": "/data/M/sub"}}, {}, "source.measurement.folder '/data/M/sub'"),
         ({"measurement": {"repo": "a/m", "folder": "/data//M.partial"}}, {}, "inside or around"),
+        ({"measurement": {"repo": "a/m", "folder": "/data/M.gaudi-serve-old/x"}}, {}, "inside or around"),
         ({"measurement": {"repo": "a/m", "folder": "/data/N"}}, {}, "model n: weights '/data/N'"),
         ({}, {"weights": "/data/M/N"}, "model n: weights '/data/M/N'"),
         (
@@ -259,6 +262,65 @@ def test_folders_are_observed_without_reading_weights(tmp_path: Path) -> None:
     assert (state["damaged"], state["leftovers"]) == ([], [str(tmp_path / "M.partial")])
     os.utime(folder / "config.json", ns=(1, 1))
     assert observe([str(folder)], "")["folders"][str(folder)]["damaged"] == ["config.json"]
+
+
+def test_what_lies_beside_a_folder_is_told_apart(tmp_path: Path) -> None:
+    folder, partial = tmp_path / "M", tmp_path / "M.partial"
+
+    def seen() -> tuple[list[str], str | None]:
+        state = observe([str(folder)], "")["folders"][str(folder)]
+        return [Path(one).name for one in state["leftovers"]], state["in_the_way"]
+
+    (tmp_path / "M.old").mkdir()
+    (tmp_path / "M.old/mine.safetensors").touch()
+    assert seen() == ([], None)
+    (tmp_path / "M.gaudi-serve-old").mkdir()
+    partial.mkdir()
+    assert seen() == (["M.partial", "M.gaudi-serve-old"], None)
+    (partial / "mine.safetensors").touch()
+    assert seen() == (["M.gaudi-serve-old"], str(partial))
+    (partial / ".gaudi-serve-weights.json").touch()
+    assert seen() == (["M.partial", "M.gaudi-serve-old"], None)
+    for other in (lambda: partial.symlink_to(tmp_path / "M.old"), partial.touch):
+        shutil.rmtree(partial) if partial.is_dir() and not partial.is_symlink() else partial.unlink()
+        other()
+        assert seen() == (["M.gaudi-serve-old"], str(partial))
+
+
+def test_what_is_in_the_way_is_refused_where_a_folder_is_to_be_brought() -> None:
+    beside = {"in_the_way": "/data/M.partial", "leftovers": []}
+    reasons = weights_refusal(sources(), {"folders": {"/data/M": {"exists": False, **beside}}}, "h1")
+    assert len(reasons) == 1
+    assert reasons[0].startswith("h1: model m: /data/M.partial: is not the toolkit's")
+    assert reasons[0].endswith("move it away, or remove it")
+    assert weights_refusal(sources(), {"folders": {"/data/M": {**record(), **beside}}}, "h1") == []
+    # What was being replaced comes back, and may need nothing.
+    back = {"exists": False, **beside, "leftovers": ["/data/M.gaudi-serve-old"]}
+    assert weights_refusal(sources(), {"folders": {"/data/M": back}}, "h1") == []
+
+
+@pytest.mark.parametrize("mark", [".gaudi-serve-work/parts", ".gaudi-serve-weights.json"])
+def test_the_mark_of_a_partial_folder_goes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str) -> None:
+    partial = tmp_path / "M.partial"
+    for name in ("sub/x", "~last", mark):
+        (partial / name).parent.mkdir(parents=True, exist_ok=True)
+        (partial / name).touch()
+    removed: list[str] = []
+    known: list[bool] = []
+
+    def seen(call: Any) -> Any:
+        def counted(path: Any, *given: Any, **named: Any) -> None:
+            call(path, *given, **named)
+            removed.append(Path(path).name)
+            known.append(not partial.exists() or weights_names.is_own(partial))
+
+        return counted
+
+    monkeypatch.setattr(os, "unlink", seen(os.unlink))
+    monkeypatch.setattr(os, "rmdir", seen(os.rmdir))
+    weights_names.remove_own(partial)
+    assert len(removed) >= 5 and all(known), removed
+    assert not partial.exists()
 
 
 def test_the_catalogs_source_gives_way_to_a_folder_that_was_put_there_by_hand() -> None:

@@ -21,9 +21,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-MANIFEST = ".gaudi-serve-weights.json"
-# Folders of the toolkit and of the clients inside weights that are being fetched; never part of a model.
-WORK = ".gaudi-serve-work"
+from weights_names import MANIFEST, WORK, old_of
+
 GIB = 1 << 30
 CHUNK = 1 << 22
 # A file system that is full to the last byte serves nobody; what is written besides the weights needs some too.
@@ -158,8 +157,9 @@ def need_space(job: dict[str, Any], folder: Path, needed: int) -> None:
 
 def put_in_place(partial: Path, target: Path) -> None:
     """Give a whole folder its final name; what had it is removed afterwards."""
-    old = target.with_name(f"{target.name}.old")
-    if target.exists():
+    old = old_of(target)
+    # An empty folder is taken the place of by the rename itself.
+    if target.exists() and any(target.iterdir()):
         if old.exists():
             shutil.rmtree(old)
         target.rename(old)

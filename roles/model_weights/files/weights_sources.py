@@ -19,8 +19,6 @@ from urllib.request import getproxies_environment, proxy_bypass_environment
 from weights_common import (
     CHUNK,
     FULL,
-    MANIFEST,
-    WORK,
     Log,
     Trouble,
     files_below,
@@ -29,6 +27,7 @@ from weights_common import (
     read_manifest,
     safe_name,
 )
+from weights_names import MANIFEST, WORK
 
 # Hosts to which an open line shows a token to nobody else.
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
