@@ -15,6 +15,7 @@ from gaudi_serve.catalog import model_catalog
 from gaudi_serve.changes import vllm_plan_changes
 from gaudi_serve.container_runtime import (
     container_runtime_changes,
+    container_runtime_drift,
     container_runtime_notes,
     container_runtime_refusal,
     daemon_json,
@@ -56,11 +57,14 @@ from gaudi_serve.reset import (
 )
 from gaudi_serve.reset_host import container_runtime_found, container_runtime_reset, host_tuning_reset
 from gaudi_serve.service import (
+    image_drift,
     missing_images,
+    model_refusal,
     vllm_api_keys,
     vllm_container,
     vllm_secret_files,
     vllm_service_changes,
+    vllm_service_drift,
     vllm_service_files,
     vllm_service_summary,
     vllm_start_limits,
@@ -70,6 +74,7 @@ from gaudi_serve.service import (
 from gaudi_serve.status import drift_lines, fleet_status, fleet_status_lines
 from gaudi_serve.weights import (
     weights_changes,
+    weights_drift,
     weights_folders,
     weights_lines,
     weights_refusal,
@@ -78,6 +83,7 @@ from gaudi_serve.weights import (
 
 FILTERS: tuple[Callable[..., Any], ...] = (
     container_runtime_changes,
+    container_runtime_drift,
     container_runtime_found,
     container_runtime_notes,
     container_runtime_refusal,
@@ -110,8 +116,10 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     hpu_memory,
     hpu_padded_shape,
     hugepages_wanted,
+    image_drift,
     kernel_arguments_wanted,
     missing_images,
+    model_refusal,
     packages_reset,
     model_catalog,
     model_weights,
@@ -137,6 +145,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     vllm_plan_changes,
     vllm_secret_files,
     vllm_service_changes,
+    vllm_service_drift,
     vllm_service_files,
     vllm_service_reset,
     vllm_service_summary,
@@ -144,6 +153,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     vllm_unit_paths,
     vllm_withdrawn_secrets,
     weights_changes,
+    weights_drift,
     weights_folders,
     weights_lines,
     weights_refusal,

@@ -112,6 +112,44 @@ def container_runtime_changes(live: Mapping[str, Any], wanted: Mapping[str, Any]
     return found
 
 
+def container_runtime_drift(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """Return how the engine differs from what is planned, as sentences: what is live, and what is planned.
+
+    Args:
+        live: ``gaudi_runtime`` of the host.
+        wanted: as of container_runtime_changes.
+    """
+    changes = container_runtime_changes(live, wanted)
+    version = wanted["habana_version"] or "any version"
+    found = live["packages"].get("habanalabs-container-runtime")
+    lines: list[str] = list(changes["repair"])
+    lines += [f"engine: is not installed, planned {', '.join(wanted['packages'])}"] * bool(changes["install_engine"])
+    here = f"{found}, planned {version}" if found else f"is not installed, planned {version}"
+    lines += [f"habanalabs-container-runtime: {here}"] * bool(changes["install_habana"])
+    if "daemon.json" in changes["write"]:
+        lines += [f"daemon.json: {text}" for text in _daemon_drift(live["daemon_json"], wanted["daemon_json"])]
+    if "config.toml" in changes["write"]:
+        lines.append("config.toml: visible_devices_all_as_default is not set, planned false")
+    # Without their values, which may hold credentials.
+    lines += ["proxies: the engine's differ from the planned ones"] * ("proxy" in changes["write"])
+    # Of an engine that does not answer, nothing but that is known.
+    return [*lines, *changes["enable"], *changes["restart"], *(changes["reload"] if live["info"] else [])]
+
+
+def _daemon_drift(text: str | None, planned: str) -> list[str]:
+    found, wanted = json.loads(text) if text and text.strip() else {}, json.loads(planned)
+    lines = []
+    for key, value in wanted.items():
+        if found.get(key) == value:
+            continue
+        if key == "runtimes":
+            lines.append("runtimes lack habana as planned")
+        else:
+            here = f"is {json.dumps(found[key])}" if key in found else "is not set"
+            lines.append(f"{key} {here}, planned {json.dumps(value)}")
+    return lines
+
+
 def _has_engine(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     # What it cannot do without may be the half that is missing.
     if "docker.io" in live["packages"] and set(wanted["packages"]) & set(live["interrupted"]):

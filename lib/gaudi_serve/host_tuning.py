@@ -9,7 +9,7 @@ from typing import Any
 
 from .errors import InputError
 
-ARGUMENT = re.compile(r"[\w.,:+@/-]+(=[\w.,:+@/=-]*)?")
+ARGUMENT = re.compile(r"[\w.,:+@/-]+(=[\w.,:+@/=-]*)?", re.ASCII)
 TUNED = ("cpufreq.default_governor=performance", "intel_idle.max_cstate=0")
 # Without these, kernel 6.8 (Ubuntu 22.04.5 and 24.04.2) can garble results on Gaudi.
 IOMMU, IOMMU_KERNEL = ("intel_iommu=on", "iommu=pt"), (6, 8)
@@ -150,7 +150,9 @@ def _governor_differences(values: Mapping[str, str], governor: str) -> list[str]
 
 def _file_difference(what: str, live: str | None, text: str) -> list[str]:
     wanted = hashlib.sha256(text.encode()).hexdigest() if text else None
-    return [] if live == wanted else [f"{what}: {'write' if text else 'remove'}"]
+    if live == wanted:
+        return []
+    return [f"{what}: {'is there, planned none' if not text else 'differs from the plan' if live else 'is not there'}"]
 
 
 def _grub_differences(grub: Mapping[str, Any], arguments: Sequence[str], dropin: str) -> list[str]:
@@ -159,8 +161,10 @@ def _grub_differences(grub: Mapping[str, Any], arguments: Sequence[str], dropin:
     written = grub["cfg_mtime"] or 0
     # A run cut off between the drop-in (or its removal) and update-grub leaves a menu that is older.
     changed = grub["dropin_mtime"] if dropin else grub["dropin_folder_mtime"]
-    if _file_difference("", grub["dropin_sha256"], dropin) or (changed or 0) > written:
-        return ["grub.cfg: older than the drop-in"]
+    if _file_difference("", grub["dropin_sha256"], dropin):
+        return ["grub.cfg: written " + ("without the planned drop-in" if dropin else "with a drop-in, planned none")]
+    if (changed or 0) > written:
+        return [f"grub.cfg: older than the drop-in{'' if dropin else ' was taken back'}"]
     return sorted(
         {
             f"grub.cfg: {argument} is {'missing' if argument not in entry else 'not the only one of its key'}"

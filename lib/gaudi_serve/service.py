@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .errors import InputError
+from .errors import InputError, near, shown
 from .spec import VARIABLE
 
 UNITS = "/etc/systemd/system"
@@ -218,7 +218,7 @@ def vllm_unit_paths(names: Sequence[str]) -> list[str]:
 
 
 def vllm_service_summary(changes: Mapping[str, Any]) -> list[str]:
-    """Return what differs, one sentence a kind."""
+    """Return what is to be done, one sentence a kind."""
     lines = [f"write {file['path']}" for file in changes["write"]]
     if changes["supervisor"]:
         lines.append("write the supervisor")
@@ -227,11 +227,85 @@ def vllm_service_summary(changes: Mapping[str, Any]) -> list[str]:
     return lines + [f"ask {name}" for name in changes["smoke"]]
 
 
+FILES = {"service": "unit", "env": "environment", "json": "launch"}
+
+
+def vllm_service_drift(changes: Mapping[str, Any], live: Mapping[str, Any]) -> list[str]:
+    """Return how the live units differ from the planned ones, one sentence a difference.
+
+    Args:
+        changes: what vllm_service_changes returned.
+        live: ``gaudi_services`` of the host.
+    """
+    lines = [] if not changes["supervisor"] else ["supervisor: is not there, or not of this release"]
+    lines += [f"container {name}: runs without a unit" for name in changes["orphans"]]
+    lines += [f"model {name}: is there, but not planned" for name in changes["remove"]]
+    for name in dict.fromkeys([*(file["model"] for file in changes["write"]), *_named(changes)]):
+        unit = live["units"].get(name)
+        lines += [f"model {name}: {text}" for text in _unit_drift(name, unit, changes)]
+    return lines
+
+
+def _named(changes: Mapping[str, Any]) -> list[str]:
+    return [name for key in ("stop", "start", "restart", "smoke") for name in changes[key]]
+
+
+def _unit_drift(name: str, unit: Mapping[str, Any] | None, changes: Mapping[str, Any]) -> list[str]:
+    if unit is None:
+        return ["has no unit"]
+    kinds = [FILES[file["path"].rpartition(".")[2]] for file in changes["write"] if file["model"] == name]
+    lines = (
+        [f"its {' and its '.join(kinds)} {'differs' if len(kinds) == 1 else 'differ'} from the plan"] if kinds else []
+    )
+    runs = unit.get("state") in ("active", "activating")
+    if name in changes["stop"]:
+        lines.append(f"{'runs' if runs else 'starts at boot'}, planned stopped")
+    elif name in changes["start"]:
+        lines.append("does not start at boot" if runs else "not running")
+    elif name in changes["restart"]:
+        status = str(unit.get("status", ""))
+        lines.append(f"does not run: {status}" if status.startswith("failed") else "runs as it was planned before")
+    elif name in changes["smoke"] and runs:
+        lines.append("has not answered its smoke test since its last start")
+    return lines
+
+
+def model_refusal(model: Any, hostvars: Mapping[str, Mapping[str, Any]], hosts: Sequence[str]) -> str:
+    """Return why nothing can be done with one model of a fleet, or an empty text.
+
+    Args:
+        model: its name as it was given; None where nobody has given one.
+        hostvars: variables by host; read is the fact gaudi_services.
+        hosts: the hosts that take part.
+    """
+    here = {host: sorted(hostvars[host].get("gaudi_services", {}).get("units", {})) for host in hosts}
+    names = sorted({name for models in here.values() for name in models})
+    known = "; ".join(f"{host}: its models are {', '.join(models)}" for host, models in here.items() if models)
+    known = known or f"no model is served on {', '.join(hosts)}"
+    if model is None or model == "":
+        return f"-e model=NAME is missing: the name of one model; {known}"
+    if model in names:
+        return ""
+    return f"model {shown(model)}: no host has it; {known}{near(model, names, 1)}"
+
+
 def image_name(name: str) -> str:
     """Return an image's name as the engine lists it: with a tag or digest, without the default registry."""
     short = name.removeprefix("docker.io/").removeprefix("library/")
     has_tag = "@" in short or ":" in short.rpartition("/")[2]
     return short if has_tag else f"{short}:latest"
+
+
+def image_drift(missing: Sequence[Mapping[str, Any]], runtime: Mapping[str, Any]) -> list[str]:
+    """Return which images a host lacks, as sentences; without an engine that answers, that this is not known.
+
+    Args:
+        missing: what missing_images returned.
+        runtime: ``gaudi_runtime`` of the host.
+    """
+    if not runtime["info"]:
+        return ["not known, the Docker engine does not answer"]
+    return [f"{image['name']} is missing" for image in missing]
 
 
 def missing_images(wanted: Sequence[Mapping[str, Any]], images: Mapping[str, Any]) -> list[Mapping[str, Any]]:

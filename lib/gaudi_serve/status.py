@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,8 +21,22 @@ PARTS = {
     "models": "vllm_service_status",
 }
 
+# What a name means under the key of a difference; what is no sentence by itself is one with it.
+WORDS = {
+    "repair": "dpkg was cut off",
+    "install": "{} is not installed",
+    "hold": "{} is not held",
+    "reload": "the loaded driver is not the planned one",
+    "load": "module {} is not loaded",
+    "take_over": "{} (a line that sets a planned key elsewhere)",
+}
+
 # Facts with what is worth knowing, though nothing differs.
 NOTES = ("gaudi_driver_notes", "hccl_validation_notes")
+
+
+# What a host without facts says of the first one that is read.
+UNREAD = re.compile(r"'gaudi_\w+' is undefined")
 
 
 def drift_lines(changes: Known, but: Sequence[str] = ()) -> list[str]:
@@ -36,9 +51,7 @@ def drift_lines(changes: Known, but: Sequence[str] = ()) -> list[str]:
         if key in ("due", *but) or not value:
             continue
         for item in value if isinstance(value, list) else [value]:
-            text = item.get("path", item) if isinstance(item, Mapping) else item
-            # Sentences stand for themselves; names need to be told what is due with them.
-            lines.append(key if text is True else str(text) if " " in str(text) else f"{key} {text}")
+            lines.append(WORDS.get(key, "{}").format(item))
     return lines
 
 
@@ -64,7 +77,7 @@ def fleet_status(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> dict[st
 def _host(known: Known) -> dict[str, Any]:
     problem = str(known["status_problem"]) if "status_problem" in known else ""
     if "vllm_service_status" not in known:
-        unreached = "gaudi_host" not in known and (not problem or "undefined" in problem)
+        unreached = "gaudi_host" not in known and (not problem or bool(UNREAD.search(problem)))
         text = "cannot be reached" if unreached else " ".join(problem.split())
         return {"read": False, "problem": text, "drift": {}, "models": [], "notes": []}
     drift = {part: list(known[fact]) for part, fact in PARTS.items() if known.get(fact)}

@@ -439,6 +439,11 @@ def _unfinished(state: Mapping[str, Any], verify: str) -> str:
     return "is to be read and compared" if verify == "full" else ""
 
 
+def weights_drift(changes: Mapping[str, Any]) -> list[str]:
+    """Return how folders of weights differ from what is wanted, one sentence each."""
+    return [f"model {job['name']}: {job['target']} {job['reason']}" for job in changes["jobs"]]
+
+
 def weights_lines(changes: Mapping[str, Any], host_name: str) -> list[str]:
     """Return one sentence for every step that is due."""
     verbs = {"fetch": "bring", "convert": "convert", "measure": "bring", "calibrate": "calibrate"}

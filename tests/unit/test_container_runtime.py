@@ -241,3 +241,18 @@ def test_other_input_that_is_refused() -> None:
     assert refusal(live(), http_proxy="http://a\nINJECTED=1") == [
         "gaudi01: container_runtime_http_proxy: one line, it has more"
     ]
+
+
+def test_drift_is_what_is_live_against_what_is_planned() -> None:
+    found = merged(USERS.replace("{", '{"live-restore": false, ', 1), habana=False, live_restore=False)
+    state = live(daemon_json=found, packages={}, info=None, reason="refused")
+    lines = runtime.container_runtime_drift(state, wanted(daemon_json=merged(found, data_root="/d"), data_root="/d"))
+    assert lines == [
+        "engine: is not installed, planned docker.io",
+        "habanalabs-container-runtime: is not installed, planned any version",
+        "daemon.json: live-restore is false, planned true",
+        "daemon.json: runtimes lack habana as planned",
+        'daemon.json: data-root is not set, planned "/d"',
+        "the engine does not answer: refused",
+    ]
+    assert runtime.container_runtime_drift(live(), wanted()) == []

@@ -177,8 +177,8 @@ def changes(tree: Path, arguments: list[str] = ARGS) -> dict[str, Any]:
 
 def test_everything_that_differs_is_found(tree: Path) -> None:
     found = changes(tree)
-    assert found["dropin"] == ["GRUB drop-in: write"]
-    assert found["grub"] == ["grub.cfg: older than the drop-in"]
+    assert found["dropin"] == ["GRUB drop-in: is not there"]
+    assert found["grub"] == ["grub.cfg: written without the planned drop-in"]
     assert found["sysctl"] == ["kernel.numa_balancing: 1 -> 0", "vm.nr_hugepages: 12 -> 64"]
     assert found["take_over"] == [f"{tree}/etc/sysctl.conf:2: vm.nr_hugepages=15000"]
     assert found["governor"] == ["cpu0: powersave -> performance"]
@@ -228,8 +228,8 @@ def test_run_cut_off_before_update_grub_is_finished(tree: Path) -> None:
 def test_arguments_are_taken_back(tree: Path) -> None:
     settle(tree)
     found = changes(tree, [])
-    assert found["dropin"] == ["GRUB drop-in: remove"]
-    assert found["grub"] == ["grub.cfg: older than the drop-in"]
+    assert found["dropin"] == ["GRUB drop-in: is there, planned none"]
+    assert found["grub"] == ["grub.cfg: written with a drop-in, planned none"]
     (tree / observe_tuning.DROPIN).unlink()
     menu = tree / "boot/grub/grub.cfg"
     menu.write_text("linux /vmlinuz ro quiet\n", encoding="utf-8")

@@ -189,3 +189,50 @@ def test_small_helpers(models: list[dict[str, Any]]) -> None:
     summary = service.vllm_service_summary(changes(models, {"units": {}, "supervisor_sha256": None}))
     assert "start qwq" in summary
     assert "write the supervisor" in summary
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, []),
+        ({"state": "inactive", "smoke": None}, ["model qwq: not running"]),
+        ({"enabled": False}, ["model qwq: does not start at boot"]),
+        ({"smoke": None}, ["model qwq: has not answered its smoke test since its last start"]),
+        (
+            {"env_sha256": "x", "container": {"running": True, "digest": "x"}, "smoke": None},
+            ["model qwq: its environment differs from the plan", "model qwq: runs as it was planned before"],
+        ),
+    ],
+)
+def test_drift_of_a_model_in_words(models: list[dict[str, Any]], changed: dict[str, Any], expected: list[str]) -> None:
+    state = live(models, **changed)
+    assert service.vllm_service_drift(changes(models, state), state) == expected
+
+
+def test_drift_of_models_that_are_not_there_or_not_planned(models: list[dict[str, Any]]) -> None:
+    state = {**live(models), "orphans": ["vllm-old"]}
+    del state["units"]["two"]
+    models[0]["state"] = "stopped"
+    assert service.vllm_service_drift(changes(models, state), state) == [
+        "container vllm-old: runs without a unit",
+        "model two: has no unit",
+        "model qwq: runs, planned stopped",
+    ]
+    assert "model qwq: is there, but not planned" in service.vllm_service_drift(changes([], state), state)
+
+
+def test_images_of_an_engine_that_does_not_answer_are_not_known() -> None:
+    missing = [{"name": "a:1"}, {"name": "b:1"}]
+    assert service.image_drift(missing, {"info": None}) == ["not known, the Docker engine does not answer"]
+    assert service.image_drift(missing, {"info": {"a": 1}}) == ["a:1 is missing", "b:1 is missing"]
+
+
+def test_one_model_of_a_fleet_is_named_or_refused() -> None:
+    fleet = {"a": {"gaudi_services": {"units": {"tiny": {}, "qwq": {}}}}, "b": {"gaudi_services": {"units": {}}}}
+    assert service.model_refusal("qwq", fleet, ["a", "b"]) == ""
+    assert service.model_refusal(None, fleet, ["a", "b"]) == (
+        "-e model=NAME is missing: the name of one model; a: its models are qwq, tiny"
+    )
+    assert service.model_refusal("x;id", fleet, ["a"]) == "model 'x;id': no host has it; a: its models are qwq, tiny"
+    assert service.model_refusal("qw", fleet, ["a"]).endswith("; did you mean qwq?")
+    assert service.model_refusal("qwq", fleet, ["b"]) == "model 'qwq': no host has it; no model is served on b"

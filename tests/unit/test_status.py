@@ -63,6 +63,16 @@ def test_a_stopped_model_need_not_answer() -> None:
 
 
 def test_differences_as_lines() -> None:
-    changes = {"due": True, "write": [{"path": "/a", "content": "x"}], "install": ["docker.io"], "reload": True}
+    changes = {"due": True, "install": ["docker.io"], "load": ["habanalabs"], "reload": True}
     found = drift_lines({**changes, "reboot": ["the kernel lacks x"], "hold": [], "version": "1"}, ["version"])
-    assert found == ["write /a", "install docker.io", "reload", "the kernel lacks x"]
+    assert found == [
+        "docker.io is not installed",
+        "module habanalabs is not loaded",
+        "the loaded driver is not the planned one",
+        "the kernel lacks x",
+    ]
+
+
+def test_a_template_with_a_mistake_is_no_host_that_cannot_be_reached() -> None:
+    hosts = {"a": {"status_problem": "a: vllm_models: 'nope' is undefined"}}
+    assert fleet_status(hosts, ["a"])["hosts"]["a"]["problem"] == "a: vllm_models: 'nope' is undefined"

@@ -17,6 +17,7 @@ from gaudi_serve.spec import findings
 from gaudi_serve.weights import (
     source_problem,
     weights_changes,
+    weights_drift,
     weights_folders,
     weights_lines,
     weights_refusal,
@@ -436,3 +437,7 @@ def test_a_token_is_not_sent_to_a_mirror_that_everybody_can_listen_to(kind: str)
         ("http://m.example", []),
     ):
         assert reasons(endpoint, tokens) == []
+
+
+def test_drift_is_a_sentence_a_folder() -> None:
+    assert weights_drift(weights_changes(sources(), {"folders": {}})) == ["model m: /data/M is not there"]

@@ -78,7 +78,7 @@ def test_status_names_what_has_drifted_and_changes_nothing(host: Any, name: str,
     assert "ghost: cannot be reached" in text
     assert "mol-gaudi: answers: qwen2.5-7b does not answer: GET /health on port 30002" in text
     drift = json.loads(path.read_text())["hosts"][name]["drift"]
-    assert "start qwen2.5-7b" in drift["models"]
+    assert "model qwen2.5-7b: not running" in drift["models"]
     assert any("sysctl" in line for line in drift["host"])
     assert host.run("systemctl is-active vllm-qwen2.5-7b").stdout.strip() == "inactive"
     mended = playbook("site.yml")

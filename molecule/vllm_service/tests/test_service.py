@@ -127,9 +127,14 @@ def test_restart_and_logs_of_one_model(playbook: Any, started: Any) -> None:
     assert started("qwq-32b") != before["qwq-32b"]
     assert started("qwen2.5-7b") == before["qwen2.5-7b"]
     assert "the server answers" in playbook("playbooks/logs.yml", model="qwq-32b").flat
-    unknown = playbook("playbooks/restart.yml", model="nonsense")
-    assert unknown.status != 0
-    assert "no host has a model nonsense; there are ['qwen2.5-7b', 'qwq-32b']" in unknown.text
+    for name in ("playbooks/restart.yml", "playbooks/logs.yml"):
+        unknown = playbook(name, model="nonsense;id")
+        assert unknown.status != 0
+        assert "model 'nonsense;id': no host has it; " in unknown.flat, unknown.text
+        assert "its models are qwen2.5-7b, qwq-32b" in unknown.flat, unknown.text
+        missing = playbook(name)
+        assert missing.status != 0
+        assert "-e model=NAME is missing" in missing.flat, missing.text
 
 
 WRONG = [
