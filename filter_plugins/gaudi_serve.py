@@ -37,6 +37,7 @@ from gaudi_serve.host_tuning import (
     sysctl_wanted,
 )
 from gaudi_serve.image import vllm_images
+from gaudi_serve.inventory import inventory_refusal
 from gaudi_serve.launch import vllm_launch
 from gaudi_serve.memory import hpu_memory
 from gaudi_serve.plan import model_weights, vllm_plan
@@ -117,6 +118,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     hpu_padded_shape,
     hugepages_wanted,
     image_drift,
+    inventory_refusal,
     kernel_arguments_wanted,
     missing_images,
     model_refusal,

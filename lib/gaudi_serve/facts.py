@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from copy import copy
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,6 +38,12 @@ def _text(value: Any) -> bool:
 def is_flag(value: Any) -> bool:
     """Tell whether a value is true or false."""
     return isinstance(value, bool)
+
+
+def is_flag_text(value: Any) -> bool:
+    """Tell whether a value is true or false, also as text: ``-e key=value`` gives nothing else."""
+    text = isinstance(value, str) and value.lower() in ("true", "yes", "on", "1", "false", "no", "off", "0")
+    return isinstance(value, bool) or text or is_whole(value, 0, 1)
 
 
 def _list(value: Any) -> bool:
@@ -172,13 +178,18 @@ VARIABLES = {
     "gaudi_release": Rule(matching(r"\d+\.\d+\.\d+[\w.+-]*"), "must be a quoted release such as '1.21.3'", "1.21.3"),
     # -e gives texts.
     "gaudi_host_nics": Rule(
-        lambda value: str(value).lower() in ("true", "yes", "on", "1", "false", "no", "off", "0"),
+        is_flag_text,
         "must be true or false",
         False,
     ),
 }
 # Looked at for their form alone.
 OTHERS = ("vllm_secrets", "gaudi_runtime")
+# Of these no message says the value: it may hold a password or a token.
+HIDDEN = (
+    *("vllm_secrets", "container_runtime_http_proxy", "container_runtime_https_proxy", "vllm_image_proxies"),
+    *("model_weights_tokens", "model_weights_http_proxy", "model_weights_https_proxy", "model_weights_index_url"),
+)
 # In place of a wrong value, one that no other error follows from. The other variables are what a plan is made from.
 INSTEAD = {
     **{"gaudi_cards": 0, "gaudi_accelerator": "auto", "gaudi_host_nics": True},
@@ -336,12 +347,13 @@ def checked_facts(facts: Known) -> tuple[dict[str, Any], list[Problem]]:
     return checked, problems
 
 
-def rendered(variables: Known, facts: bool) -> tuple[dict[str, Any], dict[str, str]]:
+def rendered(variables: Known, facts: bool, more: Iterable[str] = ()) -> tuple[dict[str, Any], dict[str, str]]:
     """Return what planning reads of a host's variables, without any template left in it.
 
     Args:
         variables: ``hostvars`` of the host.
         facts: whether its facts are among what is read.
+        more: names of further variables.
 
     Returns:
         The values by name; and for each variable that has none - for an undefined variable, a template
@@ -349,7 +361,7 @@ def rendered(variables: Known, facts: bool) -> tuple[dict[str, Any], dict[str, s
     """
     values: dict[str, Any] = {}
     unread: dict[str, str] = {}
-    for name in (*VARIABLES, *OTHERS, *(FACTS if facts else ())):
+    for name in (*VARIABLES, *OTHERS, *(FACTS if facts else ()), *more):
         try:
             if name in variables:
                 values[name] = _plain(variables[name])
@@ -371,7 +383,7 @@ def _plain(value: Any) -> Any:
 
 def _reason(name: str, problem: Exception) -> str:
     cause = problem.__cause__
-    if cause is not None and name == "vllm_secrets":
+    if cause is not None and name in HIDDEN:
         # The reason may quote a part of the secret.
         return "a template with a mistake, or a vault that cannot be opened"
     return one_line(" ".join(str(cause or problem).split()))

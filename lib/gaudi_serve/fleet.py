@@ -11,6 +11,7 @@ from .changes import vllm_plan_changes
 from .errors import InputError, near, one_line, plain, shown
 from .facts import FACTS, INSTEAD, checked_facts, checked_variables, rendered, saved_facts
 from .image import vllm_images
+from .inventory import INPUTS, input_problems, problem_text
 from .plan import vllm_plan
 from .refusal import host_errors
 from .table import table
@@ -77,7 +78,7 @@ def _host_plan(name: str, variables: Known, facts_dir: str, catalogs: Catalogs) 
     """Return the plan of a host, None where it cannot be made, and everything that is wrong."""
     # An empty plan_facts_dir has kept the playbook from reading the hosts.
     saved = bool(facts_dir) or "plan_facts_dir" in variables
-    known, unread = rendered(variables, facts=not saved)
+    known, unread = rendered(variables, facts=not saved, more=INPUTS)
     errors = [_error(name, key, f"{key}: {reason}") for key, reason in unread.items()]
     given, problem = saved_facts(facts_dir, name) if saved else _live(known)
     if problem:
@@ -85,7 +86,7 @@ def _host_plan(name: str, variables: Known, facts_dir: str, catalogs: Catalogs) 
     facts, wrong = checked_facts(given)
     values, unfit, unsound = checked_variables(known, unread)
     errors += [_problem(name, "facts: ", *problem) for problem in wrong]
-    errors += [_problem(name, "", *problem) for problem in unfit]
+    errors += [_problem(name, "", *problem) for problem in (*unfit, *input_problems(known))]
     # An inventory may bring the whole catalog as a variable.
     whole = values["preflight_catalog"]
     catalog, lost = (whole, []) if whole else catalogs(values["vllm_catalog_dirs"])
@@ -199,12 +200,11 @@ def _daemon(known: Known) -> str | None:
 
 
 def _problem(host: str, where: str, key: str, value: Any, allowed: str) -> dict[str, Any]:
-    sentence = f"{key} is missing: it {allowed}" if value is None else f"{key} {shown(value)}: {allowed}"
-    return {**_error(host, key, where + sentence), "value": plain(value), "allowed": allowed}
+    return {**_error(host, key, where + problem_text(key, value, allowed)), "value": plain(value), "allowed": allowed}
 
 
-def _error(host: str, key: str, sentence: str) -> dict[str, Any]:
-    message = f"{host}: {sentence}"
+def _error(host: str, key: str, text: str) -> dict[str, Any]:
+    message = f"{host}: {text}"
     return {"host": host, "model": None, "key": key, "value": None, "allowed": None, "message": message}
 
 

@@ -7,7 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .errors import InputError, shown
+from .errors import LONGEST_VALUE, InputError, shown
+from .facts import is_flag_text
 
 Entry = dict[str, Any]
 
@@ -40,6 +41,7 @@ SOURCE = re.compile(r"(https?|git|file|ssh)://[\w.@:/~+-]+")
 SECRET = re.compile(r"https?://.*@|\w+://[^/@]*:[^/]*@", re.IGNORECASE | re.DOTALL)
 BRANCH, COMMIT, RELEASE = re.compile(r"[\w./+-]+"), re.compile(r"[0-9a-f]{40}"), re.compile(r"\d+\.\d+\.\d+")
 NAME = re.compile(r"\w[\w./:@-]*", re.ASCII)
+ENTRY = {"name", "archive", "archive_on_host", "build", "build_host", "accelerator", "recipe"}
 KEYS = {"base", "release", "libfabric", "multimodal", "audio", *SOURCES}
 
 CHECKOUT = """\
@@ -103,6 +105,15 @@ def _check(entry: Any) -> None:
     for key, known in (("build", ("cpu", "gaudi")), ("accelerator", ("gaudi", "cpu"))):
         if entry.get(key) is not None and entry[key] not in known:
             raise _refusal(entry["name"], key, entry[key], f"must be {' or '.join(known)}")
+    wrong = sorted(map(str, set(entry) - ENTRY))
+    if wrong:
+        raise _refusal(entry["name"], wrong[0], entry.get(wrong[0]), "must be one of " + ", ".join(sorted(ENTRY)))
+    for key in ("archive", "build_host"):
+        text = entry.get(key)
+        if text is not None and (not isinstance(text, str) or not text.strip() or not text.isprintable()):
+            raise _refusal(entry["name"], key, text, "must be a quoted text of one line")
+    if not is_flag_text(entry.get("archive_on_host", False)):
+        raise _refusal(entry["name"], "archive_on_host", entry["archive_on_host"], "must be true or false")
 
 
 def _bare(value: Any) -> Any:
@@ -201,4 +212,7 @@ def _checked(
 
 
 def _refusal(alias: str, key: str, value: Any, allowed: str) -> InputError:
-    return InputError(f"vllm_images: {alias}: {key} {SECRET.sub('***@', repr(value))}: {allowed}")
+    # Cut after secrets have gone: a cut one would not be known for what it is.
+    text = SECRET.sub("***@", repr(value))
+    text = text if len(text) <= LONGEST_VALUE + 2 else text[:LONGEST_VALUE] + "..."
+    return InputError(f"vllm_images: {alias}: {key} {text}: {allowed}")

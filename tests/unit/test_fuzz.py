@@ -17,7 +17,8 @@ from gaudi_serve.service import vllm_service_files
 from test_plan import gaudi_host
 
 ROOT = Path(__file__).parents[2]
-CASES, SEED = 2000, 20
+CASES, SEED = 1300, 20
+INVENTORIES = 900
 TEMPLATE = (ROOT / "roles/vllm_service/templates/vllm.service.j2").read_text(encoding="utf-8")
 CATALOG = model_catalog([str(ROOT / "roles/preflight/files/catalog")])
 HOSTILE: list[Any] = [
@@ -103,7 +104,7 @@ def nothing_injected(models: list[dict[str, Any]]) -> None:
             assert all(isinstance(word, str) for word in json.loads(text)["command"])
 
 
-def test_two_thousand_wishes_mutated_at_random() -> None:
+def test_wishes_mutated_at_random() -> None:
     chance = random.Random(SEED)  # noqa: S311 - reproducible, not secret
     accepted = 0
     for number in range(CASES):

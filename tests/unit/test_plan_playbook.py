@@ -33,11 +33,16 @@ def run(folder: Path, *arguments: str) -> tuple[int, str]:
     return read(folder, "-e", f"plan_facts_dir={folder}/facts", *arguments)
 
 
-def read(folder: Path, *arguments: str) -> tuple[int, str]:
+def read(folder: Path, *arguments: str, playbook: str = "plan") -> tuple[int, str]:
     """Run the playbook on an inventory; without saved facts it reads the hosts."""
     done = subprocess.run(
         [
-            *(Path(sys.executable).with_name("ansible-playbook"), "-i", folder / "hosts.yml", "playbooks/plan.yml"),
+            *(
+                Path(sys.executable).with_name("ansible-playbook"),
+                "-i",
+                folder / "hosts.yml",
+                f"playbooks/{playbook}.yml",
+            ),
             *arguments,
         ],
         cwd=ROOT,

@@ -1,0 +1,108 @@
+"""Every variable of every role: one sentence with host, key, value and what is allowed, before a role begins."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from gaudi_serve.facts import HIDDEN, VARIABLES
+from gaudi_serve.fleet import vllm_fleet_plan
+from gaudi_serve.inventory import INPUTS, inventory_refusal
+from test_fleet import known
+from test_plan_playbook import ROOT, read
+
+SPECS = {
+    name: option
+    for path in sorted(ROOT.glob("roles/*/meta/argument_specs.yml"))
+    for name, option in yaml.safe_load(path.read_text())["argument_specs"]["main"]["options"].items()
+}
+DEFAULTS = {
+    name: value
+    for path in sorted(ROOT.glob("roles/*/defaults/main.yml"))
+    for name, value in yaml.safe_load(path.read_text()).items()
+}
+# What the playbooks hand to the roles, from variables with names of their own.
+HANDED = {
+    *("preflight_models", "preflight_images", "preflight_secrets", "preflight_catalog_dirs", "preflight_catalog"),
+    *("preflight_model_defaults", "preflight_accelerator", "preflight_cards", "preflight_release"),
+    *("preflight_host_nics", "vllm_image_images", "vllm_image_release", "model_weights_models"),
+    *("model_weights_device", "model_weights_calibrate_endpoint", "hccl_validation_image"),
+    *("vllm_service_plan", "vllm_service_secrets"),
+}
+
+
+def test_every_input_of_the_roles_is_checked_and_their_defaults_are_right() -> None:
+    assert set(SPECS) - HANDED == {key for key in INPUTS if key in SPECS}
+    assert {key for key, option in SPECS.items() if option.get("no_log")} - HANDED <= set(HIDDEN)
+    for key, rule in INPUTS.items():
+        value = DEFAULTS.get(key)
+        assert key not in DEFAULTS or "{{" in str(value) or rule.good(value), key
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "sentence"),
+    [
+        ("gaudi_release", 1.21, "g: gaudi_release 1.21: must be a quoted release such as '1.21.3'"),
+        ("gaudi_release", [1], "g: gaudi_release [1]: must be a quoted release such as '1.21.3'"),
+        ("gaudi_accelerator", "tpu", "g: gaudi_accelerator 'tpu': must be auto, gaudi or cpu"),
+        ("vllm_images", "x", "g: vllm_images 'x': must be a list of images"),
+        ("vllm_images", [{"name": "a b"}], "g: vllm_images: name 'a b': must be the name of an image, without blanks"),
+        ("vllm_images", [{"name": "a:1", "archve": "/x"}], "g: vllm_images: a:1: archve '/x': must be one of acc"),
+        ("vllm_images", [{"name": "a:1", "archive": "a\nb"}], "g: vllm_images: a:1: archive 'a\\nb': must be a quo"),
+        ("vllm_secrets", {"m": {"A": "s3cret\n"}}, "g: vllm_secrets: m: A must be one line of printable text"),
+        ("vllm_model_defaults", [], "g: vllm_model_defaults []: must be a mapping of keys that every model takes"),
+        ("vllm_catalog_dirs", ["/nowhere"], "g: vllm_catalog_dirs: /nowhere: no such folder"),
+        ("host_tuning_iommu", True, "g: host_tuning_iommu true: must be auto, on or off, as a quoted text"),
+        ("host_tuning_hugepages", "many", "g: host_tuning_hugepages 'many': must be a whole number of pages from 0"),
+        ("host_tuning_governor", "a\nb", "g: host_tuning_governor 'a\\nb': must be a governor such as performance"),
+        ("container_runtime_data_root", "data", "g: container_runtime_data_root 'data': must be an absolute path of"),
+        ("container_runtime_data_root", None, "g: container_runtime_data_root (empty): must be an absolute path of"),
+        ("container_runtime_http_proxy", "s3cret\nx", "g: container_runtime_http_proxy (hidden): must be a quoted te"),
+        ("model_weights_tokens", {"hub": "s3cret\n"}, "g: model_weights_tokens (hidden): must be a mapping of hub, m"),
+        ("model_weights_parallel", 0, "g: model_weights_parallel 0: must be a whole number of files from 1 to 256"),
+        ("hccl_validation_options", {"loop": "x"}, 'g: hccl_validation_options {"loop": "x"}: must be a mapping'),
+        ("hccl_validation_thresholds", {"all": "x"}, 'g: hccl_validation_thresholds {"all": "x"}: must be a ma'),
+    ],
+)
+def test_one_sentence_with_host_key_value_and_what_is_allowed(key: str, value: Any, sentence: str) -> None:
+    (found,) = inventory_refusal({key: value}, "g")
+    assert found.startswith(sentence)
+    assert "s3cret" not in found
+    # The plan of a fleet says the same.
+    messages = [error["message"] for error in vllm_fleet_plan({"g": known(**{key: value})}, ["g"], [])["errors"]]
+    assert found in messages
+
+
+def test_right_values_pass_also_as_the_texts_of_extra_variables() -> None:
+    right = {
+        "host_tuning_hugepages": "64",
+        "hccl_validation_drain": "true",
+        "host_tuning_hugepages_max_fraction": "0.5",
+    }
+    assert inventory_refusal({**right, "vllm_models": [], "gaudi_cards": "8", "gaudi_release": None}, "g") == []
+    assert set(VARIABLES) & set(INPUTS) == set()
+
+
+def local(folder: Path, **variables: Any) -> None:
+    """Write an inventory of one host, which is this machine."""
+    own = {"ansible_connection": "local", "ansible_become": False, "ansible_python_interpreter": "/nowhere/python"}
+    (folder / "hosts.yml").write_text(yaml.safe_dump({"all": {"hosts": {"g": {**own, **variables}}}}))
+
+
+@pytest.mark.parametrize("playbook", ["models", "host", "status"])
+def test_stages_refuse_before_they_touch_a_host(tmp_path: Path, playbook: str) -> None:
+    local(tmp_path, gaudi_release=1.21, model_weights_parallel="x")
+    more = ["-e", json.dumps({"vllm_models": "{{ nope }}"})]
+    status, text = read(tmp_path, "--check", *more, playbook=playbook)
+    assert status == 2
+    for sentence in (
+        "g: vllm_models: 'nope' is undefined",
+        "g: gaudi_release 1.21: must be a quoted release such as '1.21.3'",
+        "g: model_weights_parallel 'x': must be a whole number of files from 1 to 256",
+    ):
+        assert sentence.replace("'", "") in " ".join(text.split()).replace("'", ""), text
+    assert "/nowhere/python" not in text
+    assert "Finalization of task args" not in text
