@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import InputError, shown
-from .spec import findings
+from .spec import findings, readable
 
 Catalog = dict[str, dict[str, Any]]
 
@@ -39,7 +39,7 @@ def model_catalog(folders: Sequence[str], strict: bool = True) -> Catalog:
 def catalog_folder(folder: Any) -> tuple[Catalog, list[str]]:
     """Return the sound entries of one folder, and a sentence for each thing that is wrong in it."""
     if not _is_folder(folder):
-        return {}, [f"vllm_catalog_dirs: {folder if isinstance(folder, str) else shown(folder)}: no such folder"]
+        return {}, [f"vllm_catalog_dirs: {readable(folder)}: no such folder"]
     entries: Catalog = {}
     problems: list[str] = []
     for path in sorted(Path(folder).glob("*.yml")):

@@ -16,6 +16,7 @@ from .host_tuning import kernel_arguments_wanted
 from .image import vllm_images
 from .service import secrets_refusal
 from .spec import VARIABLE
+from .weights import is_address
 
 Known = Mapping[str, Any]
 MOST = 10**9
@@ -106,6 +107,11 @@ def _repository(value: Any) -> bool:
     return all(_word(one) or _list_of(_word)(one) for one in lists) and _signed_by(value.get("signed_by") or "")
 
 
+def _web(value: Any) -> bool:
+    fits = isinstance(value, str) and re.fullmatch(r"https?://[!-~]+", value) and not re.search(r"['\"\\`$<>|;]", value)
+    return bool(fits) and is_address(value)
+
+
 def _word(value: Any) -> bool:
     return isinstance(value, str) and re.fullmatch(r"[!-~]+", value) is not None
 
@@ -126,7 +132,7 @@ TEXT = Input(_line, "must be a quoted text of one line; '' for none")
 FLAG = Input(is_flag_text, "must be true or false")
 FOLDER = Input(_folder, "must be an absolute path of letters, digits and . _ - / @ +, without ..")
 ON_CONTROLLER = Input(lambda value: _line(value) and bool(value.strip()), "must be a path on the controller")
-WEB = Input(matching(r"https?://[^\s'\"\\`$<>|;]+"), "must be an address such as https://mirror.example/x")
+WEB = Input(_web, "must be an address such as https://mirror.example/x")
 NO_WEB = Input(_empty_or(WEB.good), f"{WEB.allowed}, or ''")
 NO_FOLDER = Input(_empty_or(_folder), f"{FOLDER.allowed}, or ''")
 WORDS = Input(_list_of(lambda word: _line(word) and word != ""), "must be a list of quoted texts of one line each")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .errors import InputError, near, shown
-from .spec import VARIABLE
+from .spec import VARIABLE, readable
 
 UNITS = "/etc/systemd/system"
 CONFIG = "/etc/gaudi-serve"
@@ -179,15 +179,18 @@ def secrets_refusal(secrets: Any, host_name: str = "this host") -> list[str]:
     if not isinstance(secrets, Mapping):
         return [f"{host_name}: vllm_secrets: must be a mapping of models"]
     reasons = []
-    for model, variables in secrets.items():
+    for key, variables in secrets.items():
+        model = readable(key)
         if not isinstance(variables, Mapping):
             reasons.append(f"{host_name}: vllm_secrets: {model}: must be a mapping of environment variables")
             continue
         for name, value in variables.items():
             if not isinstance(name, str) or not VARIABLE.fullmatch(name):
-                reasons.append(f"{host_name}: vllm_secrets: {model}: {name!r} is no name of a variable")
+                reasons.append(f"{host_name}: vllm_secrets: {model}: {shown(name)} is no name of a variable")
             elif not isinstance(value, (str, int)) or not str(value).isprintable() or not str(value):
-                reasons.append(f"{host_name}: vllm_secrets: {model}: {name} must be one line of printable text")
+                reasons.append(
+                    f"{host_name}: vllm_secrets: {model}: {readable(name)} must be one line of printable text"
+                )
     return reasons
 
 

@@ -267,11 +267,14 @@ def _option(key: str, value: Any) -> str | None:
 
 def finding_error(host: str, spec: Any, key: str, value: Any, allowed: str) -> dict[str, Any]:
     """Return one error of a plan: host, model, key, value, allowed, and the sentence for a reader."""
-    model = _readable(label(spec)) if isinstance(spec, Mapping) else "?"
+    model = readable(label(spec)) if isinstance(spec, Mapping) else "?"
     written = "" if value is None else f" {value}" if value == "(hidden)" else f" {shown(value)}"
-    message = f"{host}: model {model}: {_readable(key)}{written}: {allowed}"
+    message = f"{host}: model {model}: {readable(key)}{written}: {allowed}"
     return {"host": host, "model": model, "key": key, "value": plain(value), "allowed": allowed, "message": message}
 
 
-def _readable(key: str) -> str:
+def readable(key: Any) -> str:
+    """Return a name or path as messages show it: as it is, unless it would break or fill the line."""
+    if not isinstance(key, str):
+        return shown(key)
     return key if key.strip() and key.isprintable() and len(key) <= LONGEST_VALUE else shown(key)

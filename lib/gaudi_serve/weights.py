@@ -43,17 +43,28 @@ def _problem(value: Mapping[str, Any], keys: set[str]) -> str | None:
     own, place = KINDS[kind], value.get(KINDS[kind])
     shapes = {"repo": (REPO, "owner/name"), "url": (URL, "an address without a token"), "path": (FOLDER, "a path")}
     shape, told = shapes[own]
-    if not isinstance(place, str) or not shape.fullmatch(place) or ".." in place.split("/"):
+    if not isinstance(place, str) or not shape.fullmatch(place) or ".." in place.split("/") or not is_address(place):
         return f"with kind {kind} a key {own}: {told}"
     for key in ("revision", "endpoint"):
         text = value.get(key)
-        if text is not None and (not isinstance(text, str) or not re.fullmatch(r"[^\s@-][^\s@]*", text)):
+        if text is not None and (
+            not isinstance(text, str) or not re.fullmatch(r"[^\s@-][^\s@]*", text) or not is_address(text)
+        ):
             return f"a {key} that is a quoted text without blanks and tokens"
     for key in ("include", "exclude"):
         patterns = value.get(key, [])
         if not isinstance(patterns, list) or not all(isinstance(pattern, str) for pattern in patterns):
             return f"a list of file patterns as {key}, such as ['*.safetensors', '*.json']"
     return None
+
+
+def is_address(text: str) -> bool:
+    """Tell whether the parts of an address can be told apart, as those of one with a lone bracket cannot."""
+    try:
+        urllib.parse.urlsplit(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _extras(value: Mapping[str, Any]) -> str | None:
@@ -113,7 +124,9 @@ def weights_sources(
         if path in found and found[path]["source"] != source:
             allowed = f"differs from that of model {found[path]['name']}, which has the same weights {path}"
             raise refusal(f"model {name}", "source", full["source"], allowed)
-        image = names.get(full.get("image"), full.get("image"))
+        image = full.get("image")
+        # What is no text, the plan refuses.
+        image = names.get(image, image) if isinstance(image, str) else None
         found.setdefault(path, {"name": name, "weights": path, "image": image, "source": source})
     return list(found.values())
 

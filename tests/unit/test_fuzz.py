@@ -18,7 +18,7 @@ from test_plan import gaudi_host
 
 ROOT = Path(__file__).parents[2]
 CASES, SEED = 1300, 20
-INVENTORIES = 900
+INVENTORIES = 1200
 TEMPLATE = (ROOT / "roles/vllm_service/templates/vllm.service.j2").read_text(encoding="utf-8")
 CATALOG = model_catalog([str(ROOT / "roles/preflight/files/catalog")])
 HOSTILE: list[Any] = [

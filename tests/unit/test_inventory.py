@@ -63,6 +63,8 @@ def test_every_input_of_the_roles_is_checked_and_their_defaults_are_right() -> N
         ("container_runtime_http_proxy", "s3cret\nx", "g: container_runtime_http_proxy (hidden): must be a quoted te"),
         ("model_weights_tokens", {"hub": "s3cret\n"}, "g: model_weights_tokens (hidden): must be a mapping of hub, m"),
         ("model_weights_parallel", 0, "g: model_weights_parallel 0: must be a whole number of files from 1 to 256"),
+        ("vllm_weights_endpoints", {"hub": "http://[x"}, 'g: vllm_weights_endpoints {"hub": "http://[x"}: must be'),
+        ("vllm_secrets", {"x" * 999: 1}, "g: vllm_secrets: " + "'" + "x" * 79 + "...: must"),
         ("hccl_validation_options", {"loop": "x"}, 'g: hccl_validation_options {"loop": "x"}: must be a mapping'),
         ("hccl_validation_thresholds", {"all": "x"}, 'g: hccl_validation_thresholds {"all": "x"}: must be a ma'),
     ],

@@ -57,6 +57,8 @@ def steps(models: list[dict[str, Any]], folders: dict[str, Any], verify: str = "
             "with kind git a key url: an address without a token",
         ),
         ({"kind": "path", "path": "nfs"}, "with kind path a key path: a path"),
+        ({"kind": "git", "url": "https://[x"}, "with kind git a key url: an address without a token"),
+        ({**HUB, "endpoint": "http://[x"}, "a endpoint that is a quoted text without blanks and tokens"),
         ({**HUB, "revision": "--upload-pack=x"}, "a revision that is a quoted text without blanks and tokens"),
         ({**HUB, "revision": 5}, "a revision that is a quoted text without blanks and tokens"),
         ({**HUB, "include": "*.json"}, "a list of file patterns as include, such as ['*.safetensors', '*.json']"),
@@ -441,3 +443,8 @@ def test_a_token_is_not_sent_to_a_mirror_that_everybody_can_listen_to(kind: str)
 
 def test_drift_is_a_sentence_a_folder() -> None:
     assert weights_drift(weights_changes(sources(), {"folders": {}})) == ["model m: /data/M is not there"]
+
+
+def test_an_image_that_is_no_text_is_the_plans_to_refuse() -> None:
+    model = {"name": "m", "weights": "/data/M", "source": HUB, "image": ["x"]}
+    assert weights_sources([model], {}, {})[0]["image"] is None

@@ -1,0 +1,279 @@
+"""Inventories mutated at random: one sentence that names the key, or files in which nothing was injected."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import re
+from functools import cache
+from typing import Any
+
+import jinja2
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from gaudi_serve import container_runtime, host_tuning
+from gaudi_serve.catalog import model_catalog
+from gaudi_serve.driver import gaudi_driver_changes, gaudi_driver_refusal
+from gaudi_serve.errors import InputError
+from gaudi_serve.facts import VARIABLES
+from gaudi_serve.fleet import vllm_fleet_lines, vllm_fleet_plan
+from gaudi_serve.hccl_check import hccl_arguments, hccl_note, hccl_refusal, hccl_validation_plan
+from gaudi_serve.image import vllm_images
+from gaudi_serve.inventory import INPUTS, inventory_refusal
+from gaudi_serve.service import missing_images, vllm_api_keys, vllm_secret_files
+from gaudi_serve.weights import weights_changes, weights_refusal, weights_sources
+from test_container_runtime import USERS
+from test_container_runtime import live as engine
+from test_driver import live as driver
+from test_fleet import known
+from test_fuzz import HOSTILE, INVENTORIES, ROOT, SEED, nothing_injected
+from test_inventory import DEFAULTS, SPECS
+from test_plan import gaudi_host, model
+
+ROLES = ("host_tuning", "gaudi_driver", "container_runtime", "vllm_image", "model_weights", "hccl_validation")
+CATALOG = model_catalog([str(ROOT / "roles/preflight/files/catalog")])
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+GOOD: dict[str, Any] = {
+    "vllm_images": [{"name": "vllm", "build": "gaudi", "recipe": {"vllm": {"commit": COMMIT}}}, {"name": "vllm:1"}],
+    "vllm_secrets": {"qwq": {"VLLM_API_KEY": "k"}},
+    "vllm_model_defaults": {"image": "vllm:1", "env": {"A": "1"}, "host": "127.0.0.1"},
+    "vllm_weights_endpoints": {"hub": "http://127.0.0.1:9200"},
+    "vllm_catalog_dirs": [],
+    "gaudi_release": "1.21.3",
+    "gaudi_accelerator": "gaudi",
+    "gaudi_cards": 8,
+    "gaudi_host_nics": False,
+    "host_tuning_kernel_args": ["quiet", "iommu=pt"],
+    "container_runtime_data_root": "/data/docker",
+    "container_runtime_http_proxy": 'http://user:pa"ss\\@proxy:1',
+    "container_runtime_habana_repository": {"uris": ["https://x"], "suites": ["jammy"], "signed_by": "/etc/x.asc"},
+    "gaudi_driver_repository": {"uris": ["https://x"], "suites": ["jammy"]},
+    "model_weights_tokens": {"hub": "t"},
+    "hccl_validation_options": {"size_range": ["1m", "32m"], "loop": 5},
+    "hccl_validation_thresholds": {"all": 100},
+    "hccl_validation_nodes": ["a"],
+}
+BASE = {**{key: DEFAULTS[key] for key in INPUTS if key in DEFAULTS and "{{" not in str(DEFAULTS[key])}, **GOOD}
+KEYS = sorted({*INPUTS, *VARIABLES, "vllm_secrets"} - {"vllm_models", "preflight_catalog"})
+TUNING = {
+    **{"mem_total_kib": 2**30, "hugepage_kib": 2048, "cmdline": ["quiet"], "sysctl_file_sha256": None},
+    "sysctl": {"kernel.numa_balancing": "1", "vm.nr_hugepages": "0"},
+    "sysctl_others": [{"path": "/etc/sysctl.conf", "line": 2, "key": "vm.nr_hugepages", "value": "1", "text": "x"}],
+    "governor": {"values": {"cpu0": "powersave"}, "available": []},
+    "grub": {
+        **{"present": True, "dropin_sha256": None, "entries": [["ro", "quiet"]]},
+        **{"cfg_mtime": 1, "dropin_mtime": None, "dropin_folder_mtime": 1},
+    },
+}
+SYSTEM = {"kernel": "6.8.0-45-generic", "accelerator": "gaudi", "pretty_name": "Ubuntu 24.04"}
+# As Ansible's template lookup has it.
+TEMPLATES = jinja2.Environment(trim_blocks=True, keep_trailing_newline=True)  # noqa: S701 - no web page
+
+
+@cache
+def template(path: str) -> jinja2.Template:
+    """Return a template of a role."""
+    return TEMPLATES.from_string((ROOT / "roles" / path).read_text(encoding="utf-8"))
+
+
+@cache
+def validator(role: str) -> ArgumentSpecValidator:
+    """Return what Ansible checks a role's inputs with when the role begins."""
+    return ArgumentSpecValidator({name: plain(option) for name, option in SPECS.items() if name.startswith(f"{role}_")})
+
+
+def plain(option: dict[str, Any]) -> dict[str, Any]:
+    """Return an option without what is for readers, and without defaults that are templates."""
+    kept = {key: option[key] for key in ("type", "elements", "choices", "required", "no_log") if key in option}
+    if "options" in option:
+        kept["options"] = {name: plain(part) for name, part in option["options"].items()}
+    return kept
+
+
+def bent(chance: random.Random, value: Any) -> Any:
+    """Return a value with something hostile in its place, behind its text, or somewhere inside."""
+    hostile, kind = copy.deepcopy(chance.choice(HOSTILE)), chance.random()
+    if isinstance(value, str) and value and kind < 0.5:
+        return value + str(hostile)[:100]
+    if isinstance(value, list) and kind < 0.7:
+        place = chance.randrange(len(value) + 1)
+        inner = [bent(chance, one) for one in value[place : place + 1]] if kind < 0.5 else [hostile]
+        return [*value[:place], *inner, *value[place + 1 :]]
+    if isinstance(value, dict) and value and kind < 0.6:
+        key = chance.choice(sorted(value, key=str))
+        return {**value, key: bent(chance, value[key])}
+    if isinstance(value, dict) and kind < 0.8:
+        return {**value, hostile if isinstance(hostile, (str, int)) else "x": hostile}
+    return hostile
+
+
+def bent_inventory(chance: random.Random) -> dict[str, Any]:
+    """Return an inventory with one to three variables bent; the others are as the defaults of the roles."""
+    keys = chance.sample(KEYS, chance.randint(1, 3))
+    return {**BASE, **{key: bent(chance, BASE.get(key)) for key in keys}}
+
+
+def test_inventories_mutated_at_random() -> None:
+    chance = random.Random(SEED + 2)  # noqa: S311 - reproducible, not secret
+    accepted = 0
+    assert inventory_refusal(BASE, "g") == []
+    for number in range(INVENTORIES):
+        given = bent_inventory(chance)
+        reasons = inventory_refusal(given, "g")
+        for reason in reasons:
+            assert reason.startswith("g: ") and reason.isprintable() and len(reason) < 600, (number, reason)
+            assert re.match(r"g: [a-z_]+", reason), (number, reason)
+        if not reasons:
+            accepted += 1
+            carried_out(given)
+    assert INVENTORIES // 20 < accepted < INVENTORIES // 2
+
+
+def carried_out(given: dict[str, Any]) -> None:
+    """Do with the inputs what a run does: check them as roles do, then make everything that reaches a host."""
+    for role in ROLES:
+        inputs = {key: value for key, value in given.items() if key.startswith(f"{role}_")}
+        inputs |= {"vllm_image_images": given["vllm_images"] or []} if role == "vllm_image" else {}
+        result = validator(role).validate(inputs)
+        assert not result.error_messages, (inputs, result.error_messages)
+    # What a filter refuses is one sentence too; roles compute before they change anything.
+    for part in (tuned, engined, driven, imaged, weighed, kept_secret, measured, planned_and_served):
+        try:
+            part(given)
+        except InputError as problem:
+            assert str(problem).isprintable() and len(str(problem)) < 600
+
+
+def tuned(given: dict[str, Any]) -> None:
+    """The GRUB drop-in and the sysctl file."""
+    wanted = host_tuning.kernel_arguments_wanted(SYSTEM, given["host_tuning_iommu"], given["host_tuning_kernel_args"])
+    dropin = template("host_tuning/templates/zz-gaudi-serve.cfg.j2").render(__host_tuning_args=wanted)
+    assert dropin.isascii() and dropin.count("\n") == template_lines("host_tuning/templates/zz-gaudi-serve.cfg.j2")
+    assert re.search(r'^gaudi_serve_args="[A-Za-z0-9_.,:+@/= -]*"$', dropin, re.MULTILINE), dropin
+    share = given["host_tuning_hugepages_max_fraction"]
+    pages = host_tuning.hugepages_wanted(TUNING, given["host_tuning_hugepages"], share)["pages"]
+    values = host_tuning.sysctl_wanted(TUNING, pages)
+    text = template("host_tuning/templates/zz-gaudi-serve.conf.j2").render(__host_tuning_sysctl=values)
+    assert all(re.fullmatch(r"#.*|[a-z_.]+ = [0-9]+", line) for line in text.splitlines()), text
+    governor = given["host_tuning_governor"]
+    found = host_tuning.host_tuning_changes(TUNING, wanted, dropin, text, values, governor)
+    assert all(line.isprintable() for lines in found.values() if isinstance(lines, list) for line in lines)
+    assert re.fullmatch("[a-z_]*", governor)
+    host_tuning.host_tuning_refusal(SYSTEM, TUNING, wanted, "g", governor)
+
+
+def template_lines(path: str) -> int:
+    """Return how many lines a template of one value a line has."""
+    return (ROOT / "roles" / path).read_text(encoding="utf-8").count("\n")
+
+
+def true(value: Any) -> bool:
+    """Tell what Ansible's filter bool makes of a value."""
+    return str(value).lower() in ("true", "yes", "on", "1")
+
+
+def engined(given: dict[str, Any]) -> None:
+    """daemon.json, and the environment file of the engine."""
+    restore, root = true(given["container_runtime_live_restore"]), given["container_runtime_data_root"]
+    daemon = container_runtime.daemon_json(USERS, True, restore, root, "g")
+    assert {"log-opts", "runtimes"} < set(json.loads(daemon)) <= {"log-opts", "runtimes", "live-restore", "data-root"}
+    proxies = {f"{name}_proxy": given[f"container_runtime_{name}_proxy"] for name in ("http", "https", "no")}
+    own = {f"container_runtime_{name}": value for name, value in proxies.items()}
+    path = "container_runtime/templates/docker-proxy.env.j2"
+    text = template(path).render(__container_runtime_proxies_marker="m", **own)
+    settings = text.splitlines()[2:]
+    assert len(settings) == sum(bool(value) for value in proxies.values()), text
+    # As systemd reads it: nothing ends the quotes before the line's end.
+    assert all(re.fullmatch(r'[A-Z_]+="([^"\\\n]|\\["\\])*"', line) for line in settings), text
+    wanted = {
+        **{"packages": given["container_runtime_distribution_packages"], "habana": True, "live_restore": restore},
+        **{"habana_version": given["container_runtime_habana_version"], "data_root": root, "daemon_json": daemon},
+        **{"habana_repository": given["container_runtime_habana_repository"], "habana_config": "C", "proxies": text},
+        **{"proxies_dropin": "d", "proxies_marker": "m", **proxies},
+    }
+    state = engine(daemon_json=USERS, packages={})
+    container_runtime.container_runtime_refusal(state, wanted, "g")
+    found = container_runtime.container_runtime_changes(state, wanted)
+    lines = container_runtime.container_runtime_drift(state, wanted)
+    assert all(line.isprintable() for line in [*lines, *found["install_engine"], *found["install_habana"]])
+    for package in wanted["packages"]:
+        assert re.fullmatch(r"[a-z0-9][\w.+:~=-]*", package, re.ASCII)
+
+
+def driven(given: dict[str, Any]) -> None:
+    """What apt and modprobe are told."""
+    packages = given["gaudi_driver_packages"] + given["gaudi_driver_optional_packages"]
+    wish = {"release": given["gaudi_release"] or "1.21.3", "version": given["gaudi_driver_version"]}
+    state = driver(None)
+    gaudi_driver_refusal(state, gaudi_host(), host_name="g", packages=packages, **wish)
+    ports = given["gaudi_driver_ports_may_be_down"]
+    modules = given["gaudi_driver_modules"]
+    found = gaudi_driver_changes(state, packages=packages, modules=modules, ports_may_be_down=ports, **wish)
+    for word in (*found["install"], *found["hold"], *found["load"]):
+        assert re.fullmatch(r"[a-z0-9][\w.+:~=-]*", word, re.ASCII), word
+
+
+def imaged(given: dict[str, Any]) -> None:
+    """Dockerfiles, and what docker is told."""
+    for entry in vllm_images(given["vllm_images"] or [], given["gaudi_release"] or "1.21.3"):
+        assert re.fullmatch(r"\w[\w./:@-]*", entry["name"], re.ASCII)
+        for line in entry.get("dockerfile", "").splitlines():
+            assert re.match(r"(FROM|WORKDIR|ARG|RUN|ENV) |    && ", line), line
+        assert missing_images([entry], {})
+    assert all(str(value).isprintable() for value in given["vllm_image_proxies"].values())
+
+
+def weighed(given: dict[str, Any]) -> None:
+    """What the jobs of weights are told."""
+    models = [{"name": "qwq", "model": "qwq-32b"}]
+    defaults, endpoints = given["vllm_model_defaults"] or {}, given["vllm_weights_endpoints"]
+    sources = weights_sources(models, CATALOG, defaults, endpoints, {}, [])
+    tokens = [kind for kind, token in given["model_weights_tokens"].items() if token]
+    assert all(line.isprintable() for line in weights_refusal(sources, {"folders": {}}, "g", "HL-225", None, tokens))
+    json.dumps(weights_changes(sources, {"folders": {}}, given["model_weights_verify"]), allow_nan=False)
+    for key in ("model_weights_convert_command", "model_weights_calibrate_options"):
+        assert all(isinstance(word, str) and word.isprintable() for word in given[key])
+
+
+def kept_secret(given: dict[str, Any]) -> None:
+    """The files of secrets."""
+    secrets = given["vllm_secrets"] or {}
+    vllm_api_keys(secrets)
+    for file in vllm_secret_files(secrets, [{"name": "qwq"}]):
+        lines = file["content"].split("\n")
+        assert len(lines) == len(secrets["qwq"]) + 1
+        assert all(re.match(r"[A-Za-z_][A-Za-z0-9_]*=", line) and line.isprintable() for line in lines[:-1])
+
+
+def measured(given: dict[str, Any]) -> None:
+    """What hccl_demo is told."""
+    options = given["hccl_validation_options"]
+    found = hccl_validation_plan(
+        gaudi_host(),
+        {},
+        image="vllm:1",
+        image_id=None,
+        max_age_days=int(given["hccl_validation_max_age_days"]),
+        thresholds=given["hccl_validation_thresholds"],
+        options=options,
+        nodes=len(given["hccl_validation_nodes"]) or 1,
+    )
+    hccl_note(found, {})
+    hccl_refusal(found, "g", drain=False)
+    for run in found["runs"]:
+        words = hccl_arguments(run, {"cards": 8, **options})
+        assert all(re.fullmatch(r"[\w.,-]+", word, re.ASCII) for word in words), words
+    assert re.fullmatch(r"/[\w./@+-]+", given["hccl_validation_checkout"])
+    assert not given["hccl_validation_repository"].startswith("-")
+
+
+def planned_and_served(given: dict[str, Any]) -> None:
+    """Units, environments and launch files of a model that takes the defaults."""
+    if all(given[key] == BASE.get(key) for key in BASE if key.startswith(("vllm_", "gaudi_"))):
+        return
+    own = {key: value for key, value in model().items() if key not in ("image", "env")}
+    fleet = vllm_fleet_plan({"g": known(**{**given, "vllm_models": [own]})}, ["g"], [])
+    assert all(error["message"].isprintable() for error in fleet["errors"])
+    assert "Traceback" not in "\n".join(vllm_fleet_lines(fleet))
+    if not fleet["errors"]:
+        nothing_injected(fleet["hosts"]["g"]["models"])
