@@ -68,9 +68,12 @@ def test_a_false_given_as_text_reboots_nothing(host: Any, playbook: Any) -> None
 def test_wrong_input_is_refused_before_anything_changes(playbook: Any) -> None:
     for given, message in (
         # YAML's bare on: taken for off, it would leave the IOMMU's arguments out.
-        ({"host_tuning_iommu": True}, "host_tuning_iommu: True: 'auto', 'on' or 'off', quoted"),
-        ({"host_tuning_kernel_args": [True]}, "host_tuning_kernel_args: True: a quoted text such as 'iommu=pt'"),
-        ({"host_tuning_hugepages_max_fraction": 50}, "host_tuning_hugepages_max_fraction: 50: a number from 0 to 1"),
+        ({"host_tuning_iommu": True}, "host_tuning_iommu true: must be auto, on or off, as a quoted text"),
+        ({"host_tuning_kernel_args": [True]}, "host_tuning_kernel_args [true]: must be a list of quoted texts such as"),
+        (
+            {"host_tuning_hugepages_max_fraction": 50},
+            "host_tuning_hugepages_max_fraction 50: must be a number from 0 to 1",
+        ),
         (
             {"host_tuning_governor": "ondemand"},
             "mol-tuning: host_tuning_governor: 'ondemand': the host has performance",
