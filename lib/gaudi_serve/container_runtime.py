@@ -107,7 +107,8 @@ def container_runtime_changes(live: Mapping[str, Any], wanted: Mapping[str, Any]
     if wanted["habana"] and info.get("runtimes", {}).get("habana") != HABANA:
         found["reload"].append("the running engine lacks the habana runtime")
     if info.get("live_restore") is not wanted["live_restore"]:
-        found["reload"].append(f"live-restore: {info.get('live_restore')} -> {wanted['live_restore']}")
+        here, planned = (json.dumps(value) for value in (info.get("live_restore"), wanted["live_restore"]))
+        found["reload"].append(f"the running engine has live-restore {here}, planned {planned}")
     found["due"] = any(found.values())
     return found
 

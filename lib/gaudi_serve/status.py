@@ -113,9 +113,10 @@ def fleet_status_lines(status: Known) -> list[str]:
     for name, host in status["hosts"].items():
         rows += [[name, *_cells(model)] for model in host["models"]]
         if not host["read"]:
-            lines.append(f"{name}: {host['problem']}")
+            lines.append(f"{name}: {host['problem'].removeprefix(f'{name}: ')}")
         for part, drift in host["drift"].items():
-            lines += [f"{name}: {part}: {text}" for text in drift]
+            # Sentences of a refusal begin with the host.
+            lines += [f"{name}: {part}: {text.removeprefix(f'{name}: ')}" for text in drift]
         lines += [f"{name}: {note}" for note in host["notes"]]
     good = len(status["hosts"]) - len(status["drifted"]) - len(status["unread"])
     counts = f"{len(status['hosts'])} hosts: {good} as planned, {len(status['drifted'])} drifted"

@@ -131,7 +131,9 @@ def test_nothing_to_do() -> None:
 def test_only_the_running_engine_counts() -> None:
     info = live()["info"]
     assert due(live(info={**info, "runtimes": {}})) == {"reload": ["the running engine lacks the habana runtime"]}
-    assert due(live(info={**info, "live_restore": False})) == {"reload": ["live-restore: False -> True"]}
+    assert due(live(info={**info, "live_restore": False})) == {
+        "reload": ["the running engine has live-restore false, planned true"]
+    }
     assert due(live(), data_root="/data") == {"restart": ["data-root: /var/lib/docker -> /data"]}
     assert due(live(info=None, reason="refused"))["restart"] == ["the engine does not answer: refused"]
     assert due(live(daemon_json="x", habana_config="y")) == {"write": ["daemon.json", "config.toml"]}

@@ -75,4 +75,4 @@ def test_differences_as_lines() -> None:
 
 def test_a_template_with_a_mistake_is_no_host_that_cannot_be_reached() -> None:
     hosts = {"a": {"status_problem": "a: vllm_models: 'nope' is undefined"}}
-    assert fleet_status(hosts, ["a"])["hosts"]["a"]["problem"] == "a: vllm_models: 'nope' is undefined"
+    assert fleet_status_lines(fleet_status(hosts, ["a"]))[0] == "a: vllm_models: 'nope' is undefined"
