@@ -162,9 +162,9 @@ def test_values_are_counted_as_they_are_made(low: int, step: int, more: int) -> 
     ],
 )
 def test_too_many_buckets_are_refused_before_they_are_made(env: dict[str, str], blocks: int, variable: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     assert variable in sentence(lambda: hpu_buckets(env, 10**9, blocks))
-    assert time.perf_counter() - start < 0.5  # 0.05 s on an idle machine
+    assert time.process_time() - start < 0.5  # 0.05 s on an idle machine
 
 
 def test_as_many_buckets_as_allowed_are_made() -> None:
@@ -192,11 +192,11 @@ def test_as_many_buckets_as_allowed_are_made() -> None:
     ],
 )
 def test_a_launch_names_the_key_that_was_written(change: dict[str, Any], start: str) -> None:
-    begin = time.perf_counter()
+    begin = time.process_time()
     assert sentence(lambda: vllm_launch({"name": "m", "weights": "/m", **change}, gaudi_host())).startswith(
         f"m: {start}"
     )
-    assert time.perf_counter() - begin < 0.5
+    assert time.process_time() - begin < 0.5
 
 
 def test_a_plan_names_the_variable_of_env_that_was_written() -> None:
@@ -306,9 +306,9 @@ def test_a_line_of_a_megabyte_takes_no_time(parser: Callable[[Any], Any], begin:
     for filling in LONG:
         line = begin + filling * (10**6 // len(filling))
         for text in (line, PARSERS[parser][-1] + line, line + "!"):
-            start = time.perf_counter()
+            start = time.process_time()
             sentence(lambda text=text: parser(text))
-            assert time.perf_counter() - start < 2, (begin, filling)  # 0.05 s on an idle machine
+            assert time.process_time() - start < 2, (begin, filling)  # 0.05 s on an idle machine
 
 
 def test_values_are_shown_short() -> None:
