@@ -152,7 +152,10 @@ def fetched(machine: Machine) -> None:
     assert machine.root("ls -d /data/models/copy*") == "/data/models/copy"
 
 
-COPIED = {"name": "copy", "weights": "/data/models/copy", "source": {"kind": "path", "path": "/srv/nfs/copy"}}
+COPIED = {
+    **{"name": "copy", "image": "{{ vllm_images[0].name }}", "weights": "/data/models/copy"},
+    "source": {"kind": "path", "path": "/srv/nfs/copy"},
+}
 STAGES = {
     "update-grub": Stage("playbooks/host.yml", "stage: 09_slow", slow_untuned, tuned),
     "sysctl": Stage("playbooks/host.yml", "end Sysctl | Write the file", untuned, tuned),
