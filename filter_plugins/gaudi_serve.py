@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from jinja2 import pass_context
+
 # Works from every playbook, molecule, ansible-runner and AWX, with nothing installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 
@@ -163,9 +165,25 @@ FILTERS: tuple[Callable[..., Any], ...] = (
 )
 
 
+# Those whose first argument are the variables of the task that they are in: unlike a host's hostvars, these may refer
+# to hostvars themselves.
+OF_TASK = (inventory_refusal,)
+
+
+def of_task(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a filter the variables of its task in place of what is piped into it."""
+
+    @pass_context
+    def call(context: Any, _: Any, *args: Any) -> Any:
+        return function(context, *args)
+
+    return call
+
+
 class FilterModule:
     """Names under which templates find the functions."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         """Return the filters by name."""
-        return {function.__name__: as_filter(function) for function in FILTERS}
+        found = {function.__name__: as_filter(function) for function in FILTERS}
+        return found | {function.__name__: of_task(as_filter(function)) for function in OF_TASK}

@@ -283,7 +283,7 @@ def inventory_refusal(variables: Known, host_name: str) -> list[str]:
     What is wrong with its models by themselves, its plan says.
 
     Args:
-        variables: ``hostvars`` of the host.
+        variables: those of the host, as a task of it sees them.
         host_name: how messages call the host.
     """
     values, unread = rendered(variables, facts=False, more=INPUTS)

@@ -36,7 +36,8 @@ class Stage:
     """One place to cut a run off.
 
     ``at`` is what the console says there (a pattern), or ``begin`` or ``end`` and a task; ``then`` is a command of the
-    machine's that must succeed after that. ``prepare`` makes sure that the run has that to do.
+    machine's that must succeed after that. ``prepare`` makes sure that the run has that to do. ``outlives``: the
+    run asks again and again what a long task does, and finds it when its line is back.
     """
 
     playbook: str
@@ -44,6 +45,7 @@ class Stage:
     prepare: Callable[[Machine], None]
     holds: Callable[[Machine], None]
     then: str = ""
+    outlives: bool = False
     extra: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -174,6 +176,7 @@ STAGES = {
         weightless,
         fetched,
         then="test $(du -sm /data/models/copy.partial 2>/dev/null | cut -f1) -gt 40",
+        outlives=True,
         extra={"vllm_models": [COPIED], "model_weights_parallel": 1},
     ),
 }
@@ -229,6 +232,10 @@ def cut_off(machine: Machine, stage: Stage, kind: str) -> None:
     with held(machine, stage) as process:
         if kind == "run":
             os.killpg(process.pid, signal.SIGKILL)
+        elif kind == "line" and stage.outlives:
+            machine.close_connections()
+            (machine.folder / "go").touch()
+            assert process.wait(300) == 0, (machine.folder / "cut.log").read_text(encoding="utf-8")
         elif kind == "line":
             with machine.no_line():
                 (machine.folder / "go").touch()
