@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +168,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
 # Those whose first argument are the variables of the task that they are in: unlike a host's hostvars, these may refer
 # to hostvars themselves.
 OF_TASK = (inventory_refusal,)
+OF_HOSTS = (vllm_fleet_plan,)
 
 
 def of_task(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -180,10 +181,35 @@ def of_task(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+class Hosts(Mapping[str, Any]):
+    """``hostvars`` of hosts whose variables may refer to hostvars too, as those of a task may."""
+
+    def __init__(self, hostvars: Any) -> None:
+        self._hostvars = hostvars
+
+    def __getitem__(self, name: str) -> Any:
+        from ansible.vars.hostvars import HostVarsVars
+
+        variables = {**self._hostvars.raw_get(name), "hostvars": self._hostvars}
+        return HostVarsVars(variables, loader=getattr(self._hostvars, "_loader", None), host=name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._hostvars)
+
+    def __len__(self) -> int:
+        return len(self._hostvars)
+
+
+def of_hosts(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a filter hosts whose variables may refer to others."""
+    return lambda hostvars, *args: function(Hosts(hostvars), *args)
+
+
 class FilterModule:
     """Names under which templates find the functions."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         """Return the filters by name."""
         found = {function.__name__: as_filter(function) for function in FILTERS}
-        return found | {function.__name__: of_task(as_filter(function)) for function in OF_TASK}
+        found |= {function.__name__: of_task(as_filter(function)) for function in OF_TASK}
+        return found | {function.__name__: of_hosts(as_filter(function)) for function in OF_HOSTS}
