@@ -275,6 +275,44 @@ def test_wrong_token_is_said_and_shown_nowhere(host: Host, hub: Any) -> None:
     assert not any(TOKEN.encode() in content for content in everything)
 
 
+def test_own_mistake_is_said_and_its_traceback_kept(host: Host, hub: Any) -> None:
+    result = host.run(token=TOKEN, retries=None, source={**host.job["source"], "endpoint": f"http://u:{TOKEN}@[/x"})
+    assert result["failed"]
+    assert result["msg"].startswith("h1: model qwq: ")
+    assert "a mistake of the toolkit's; see " in result["msg"]
+    kept = (host.folder / "state/fetch.log").read_text(encoding="utf-8")
+    assert "Traceback (most recent call last)" in kept
+    assert TOKEN not in kept + result["msg"]
+
+
+NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a file system; make test runs as root")
+
+
+@contextlib.contextmanager
+def mounted(folder: Path, size: str) -> Iterator[Path]:
+    """Mount a small file system for a while."""
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+@NEEDS_ROOT
+def test_full_disk_under_the_log_hides_no_reason(host: Host, hub: Any) -> None:
+    with mounted(host.folder / "state", "64k") as state:
+        (state / "lock").touch()
+        with contextlib.suppress(OSError):
+            (state / "fill").write_bytes(bytes(1 << 20))
+        hub.token = "right"  # noqa: S105
+        assert "the file system is full" in host.run()["msg"]
+    # Not even the folder can be made.
+    (host.folder / "file").touch()
+    result = host.run(state=str(host.folder / "file/state"))
+    assert "Not a directory" in result["msg"]
+
+
 def in_process_list(secret: str) -> bool:
     """Tell whether a text stands in the command of any process."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
@@ -327,20 +365,6 @@ def test_disk_that_fills_up_leaves_nothing_under_the_name(host: Host, hub: Any) 
     assert not host.target.exists()
     assert host.run()["changed"] is True
     alone(host, hub.root / "Qwen/QwQ-32B" / COMMIT)
-
-
-NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a file system; make test runs as root")
-
-
-@contextlib.contextmanager
-def mounted(folder: Path, size: str) -> Iterator[Path]:
-    """Mount a small file system for a while."""
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], check=True)
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", folder], check=True)
 
 
 @NEEDS_ROOT

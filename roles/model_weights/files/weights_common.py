@@ -16,6 +16,7 @@ import shutil
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
@@ -251,10 +252,11 @@ def run_job(
     os.umask(0o022)
     job = json.load(sys.stdin)
     state = Path(job["state"])
-    state.mkdir(parents=True, exist_ok=True)
     log = Log(state / log_name, [job.pop("token", None) or ""])
     job["secrets"] = log.secrets
+    trace = ""
     try:
+        state.mkdir(parents=True, exist_ok=True)
         with beside(job), alone(state, log):
             result = work(job, log)
     except Trouble as problem:
@@ -262,7 +264,13 @@ def run_job(
     except OSError as problem:
         full = "the file system is full" if problem.errno in FULL else str(problem)
         result = {"failed": True, "msg": f"{job['host']}: model {job['name']}: {full}; what is there stays for a rerun"}
+    except Exception as problem:  # whatever it is: nobody sees the standard error of a task without log
+        trace = traceback.format_exc()
+        told = f"{type(problem).__name__}: {problem} (a mistake of the toolkit's; see {state / log_name})"
+        result = {"failed": True, "msg": f"{job['host']}: model {job['name']}: {told}"}
     result["msg"] = log.clean(result["msg"])
-    log(result["msg"])
+    # A disk that is full must not keep the reason from being told.
+    with contextlib.suppress(OSError):
+        log(trace + result["msg"])
     print(json.dumps(result))
     return 1 if result.get("failed") else 0
