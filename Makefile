@@ -31,7 +31,7 @@ test: deps ## Everything: lint, unit tests, a virtual machine, molecule scenario
 	@$(RUN) scripts/test lint coverage integration vm molecule
 
 test-long: deps ## The long cycles: a run cut off at every stage in a virtual machine, and all faults (two hours)
-	@$(RUN) GAUDI_SERVE_LONG=1 SCENARIOS="faults model_weights vllm_image vllm_service reset" scripts/test vm-long molecule
+	@$(RUN) GAUDI_SERVE_LONG=1 SCENARIOS=$$'faults vllm_image\nvllm_service model_weights reset' scripts/test vm-long molecule
 
 lint: ## ansible-lint, yamllint, ruff, mypy
 	@$(RUN) scripts/test lint
