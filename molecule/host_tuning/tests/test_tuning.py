@@ -97,6 +97,19 @@ def test_run_that_was_cut_off_is_finished(host: Any, playbook: Any) -> None:
     assert playbook("playbooks/host.yml").changed_nothing
 
 
+def test_a_menu_that_is_still_being_written_is_waited_for(host: Any, playbook: Any) -> None:
+    # As if the update-grub of a run whose line broke went on alone: two at once write one file.
+    host.check_output(f"sed -i 's/ intel_idle.max_cstate=0//' {MENU}")
+    writes = "sleep 40; date +%s.%N >/root/written"
+    host.check_output(f"systemd-run --quiet flock /run/lock/gaudi-serve-grub sh -c '{writes}'")
+    run = playbook("playbooks/host.yml")
+    assert run.status == 0, run.text
+    written = float(host.check_output("cat /root/written"))
+    assert float(host.check_output(f"stat --format %.Y {MENU}")) > written
+    host.check_output("rm /root/written")
+    test_arguments_are_in_the_menu_exactly_once_and_the_users_stay(host)
+
+
 def test_user_setting_wins_and_is_taken_back(host: Any, playbook: Any) -> None:
     run = playbook("playbooks/host.yml", host_tuning_kernel_args=["mitigations=off"], host_tuning_hugepages=16)
     assert run.status == 0, run.text
