@@ -67,6 +67,9 @@ def test_two_runs_at_once(host: Any, playbook: Any, other_serves_on: Any) -> Non
         secrets = {"vllm_secrets": {"qwq-32b": {"VLLM_API_KEY": "another"}}}
         refused = playbook(MODELS, *LIMIT, **wish(max_num_seqs=6), **secrets)
         assert refused.status != 0
+        restart = playbook("playbooks/restart.yml", *LIMIT, model="qwen2.5-7b")
+        assert restart.status != 0
+        assert f"process {halted.pid}) holds this host since" in restart.flat, restart.text
         assert not host.file("/etc/gaudi-serve/qwq-32b.secret").exists
         assert host.file("/etc/gaudi-serve/qwen2.5-7b.secret").exists
         text = refused.flat
@@ -286,6 +289,9 @@ def test_secrets_are_in_no_output_no_journal_no_process_list_and_no_open_file(ho
     assert found == [secret]
     assert host.file(secret).mode == 0o600
     assert host.file("/etc/gaudi-serve").mode == 0o750
+    # Docker itself keeps the environment of a container, in files of root alone.
+    kept = host.check_output(f"grep -rlsE '{pattern}' /var/lib/docker/containers").split()
+    assert {host.file(path).mode & 0o077 for path in kept} == {0}
 
 
 @FIRST

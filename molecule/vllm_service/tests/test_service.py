@@ -135,6 +135,11 @@ def test_restart_and_logs_of_one_model(playbook: Any, started: Any) -> None:
         missing = playbook(name)
         assert missing.status != 0
         assert "-e model=NAME is missing" in missing.flat, missing.text
+        wrong = playbook(name, model="qwq-32b", lines="all", restart_timeout="0")
+        assert wrong.status != 0
+        assert 'lines must be a whole number from 1 to 9999999; it is "all"' in wrong.flat, wrong.text
+        assert "restart_timeout must be a whole number from 1 to 9999999; it is" in wrong.flat, wrong.text
+        assert "Restart the unit" not in wrong.flat
 
 
 WRONG = [
