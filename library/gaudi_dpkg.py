@@ -9,6 +9,8 @@ module: gaudi_dpkg
 short_description: Waits for other package runs, and finishes what dpkg was cut off in
 description:
   - After a power cut or a killed installation, apt refuses every further one until dpkg has been told to finish.
+  - A package whose files are half there, which apt takes for installed, is installed anew; where it was being
+    removed, the rest goes.
   - An installation whose connection broke goes on alone; it is waited for, since dpkg itself does not wait.
   - Configuration files that an owner has changed stay as they are.
 options:
@@ -27,7 +29,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 interrupted:
-  description: What dpkg said of packages that were not wholly installed; empty where nothing was to be done.
+  description: Which packages were not wholly installed, and where dpkg had stopped; empty where nothing was to be done.
   returned: always
   type: str
 """
@@ -40,9 +42,10 @@ from pathlib import Path
 from typing import IO
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.gaudi_serve.run import interrupted_dpkg
+from ansible.module_utils.gaudi_serve.dpkg import interrupted_dpkg, packages, versions
 
 LOCK = Path("/var/lib/dpkg/lock-frontend")
+KEEP = ("--force-confdef", "--force-confold")
 
 
 def locked(handle: IO[str], timeout: float) -> bool:
@@ -59,27 +62,57 @@ def locked(handle: IO[str], timeout: float) -> bool:
             return True
 
 
+def command(module: AnsibleModule, argv: list[str], found: str, must: bool = True) -> None:
+    """Run a command that asks nothing; fail with the last it said, unless what comes after may mend it."""
+    # As apt does it: while the lock is this module's, dpkg must not ask for it.
+    more = {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
+    more |= {"DPKG_FRONTEND_LOCKED": "true"} if argv[0] == "dpkg" else {}
+    environment = {**os.environ, **more}
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment, check=False)
+    if must and done.returncode:
+        tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-20:])
+        module.fail_json(msg=f"{found}; {' '.join(argv)}: status {done.returncode}\n{tail}", interrupted=found)
+
+
+def finish(module: AnsibleModule, found: str) -> list[str]:
+    """Finish what dpkg can alone, and return what has to be installed anew: its archive is apt's to find."""
+    torn = [package for package in packages() if package.torn]
+    # Where a removal was cut off, the rest goes too.
+    going = [package for package in torn if package.want in ("deinstall", "purge")]
+    for package in going:
+        action = "--purge" if package.want == "purge" else "--remove"
+        command(module, ["dpkg", "--force-remove-reinstreq", action, package.unique], found)
+    anew = [package for package in torn if package not in going]
+    command(module, ["dpkg", *KEEP, "--configure", "--pending"], found, must=not anew)
+    # The very version where a repository has it, so that what is held stays held.
+    return [
+        f"{package.unique}={package.version}" if package.version in versions(package.unique) else package.unique
+        for package in anew
+    ]
+
+
 def main() -> None:
     """Run the module."""
     module = AnsibleModule(argument_spec={"timeout": {"type": "int", "default": 900}}, supports_check_mode=True)
     if module.check_mode:
         found = interrupted_dpkg()
         module.exit_json(changed=bool(found), interrupted=found)
+    timeout = module.params["timeout"]
     with LOCK.open("a", encoding="ascii") as handle:
-        if not locked(handle, module.params["timeout"]):
-            module.fail_json(msg=f"another package run holds {LOCK} for more than {module.params['timeout']} s")
+        if not locked(handle, timeout):
+            module.fail_json(msg=f"another package run holds {LOCK} for more than {timeout} s")
         found = interrupted_dpkg()
-        if found:
-            argv = ["dpkg", "--force-confdef", "--force-confold", "--configure", "--pending"]
-            # As apt does it: the lock is this module's, dpkg must not ask for it.
-            more = {"DEBIAN_FRONTEND": "noninteractive", "DPKG_FRONTEND_LOCKED": "true", "LC_ALL": "C"}
-            environment = {**os.environ, **more}
-            done = subprocess.run(
-                argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment, check=False
-            )
-            if done.returncode:
-                tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-20:])
-                module.fail_json(msg=f"{' '.join(argv)}: status {done.returncode}\n{tail}", interrupted=found)
+        anew = finish(module, found) if found else []
+    if anew:
+        options = [f"-oDPkg::Lock::Timeout={timeout}", *(f"-oDpkg::Options::={option}" for option in KEEP)]
+        command(
+            module,
+            ["apt-get", "install", "--reinstall", "--no-install-recommends", "-qq", "-y", *options, *anew],
+            found,
+        )
+    left = interrupted_dpkg() if found else ""
+    if left:
+        module.fail_json(msg=f"dpkg and apt have not finished: {left}", interrupted=left)
     module.exit_json(changed=bool(found), interrupted=found)
 
 

@@ -60,8 +60,9 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gaudi_serve.found import with_passwords
-from ansible.module_utils.gaudi_serve.run import read_text, sync_folder, write_whole
+from ansible.module_utils.gaudi_serve.run import read_text
 from ansible.module_utils.gaudi_serve.veil import veiled
+from ansible.module_utils.gaudi_serve.whole import sync_folder, write_whole
 
 
 def mode_of(path: Path) -> int | None:

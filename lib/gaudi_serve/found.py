@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from . import observe_tuning
+from .dpkg import packages
 from .observe_runtime import DAEMON_JSON, PROXIES_DROPIN
-from .run import read_text, run, write_whole
+from .run import read_text
 from .veil import MARK, unveiled, veiled
+from .whole import write_whole
 
 DROPIN, SYSCTL = f"/{observe_tuning.DROPIN}", f"/{observe_tuning.SYSCTL}"
 BACKUP = "/etc/docker/daemon.json.before-gaudi-serve"
@@ -90,9 +92,7 @@ def first_missing(path: str) -> str | None:
 
 def package_states() -> dict[str, str]:
     """Return ``{name: state}`` of all packages that dpkg knows something of."""
-    shown = run(["dpkg-query", "--show", "--showformat", "${Package} ${db:Status-Status}\n"])
-    rows = [line.split() for line in shown.out.splitlines()]
-    return {row[0]: row[1] for row in rows if len(row) == 2 and row[1] != "not-installed"}
+    return {package.name: package.state for package in packages() if package.state != "not-installed"}
 
 
 def extended(

@@ -137,6 +137,7 @@ NO_WEB = Input(_empty_or(WEB.good), f"{WEB.allowed}, or ''")
 NO_FOLDER = Input(_empty_or(_folder), f"{FOLDER.allowed}, or ''")
 WORDS = Input(_list_of(lambda word: _line(word) and word != ""), "must be a list of quoted texts of one line each")
 PACKAGE = r"[a-z0-9][a-z0-9+.-]+(=[\w.+:~-]+)?"
+NAMES = Input(_list_of(matching(r"[a-z0-9][a-z0-9+.-]+")), "must be a list of names of packages")
 PACKAGES = Input(_list_of(matching(PACKAGE)), "must be a list of packages, such as [docker.io]")
 VERSION = Input(_empty_or(matching(r"\d[\w.+:~-]*")), "must be a quoted version such as '1.21.3-57'; '' for none")
 RELEASE = Input(VARIABLES["gaudi_release"].good, VARIABLES["gaudi_release"].allowed)
@@ -167,10 +168,8 @@ INPUTS: dict[str, Input] = {
     "host_tuning_reboot_timeout": SECONDS,
     "gaudi_driver_release": RELEASE,
     "gaudi_driver_version": VERSION,
-    "gaudi_driver_packages": Input(_list_of(matching(r"[a-z0-9][a-z0-9+.-]+")), "must be a list of names of packages"),
-    "gaudi_driver_optional_packages": Input(
-        _list_of(matching(r"[a-z0-9][a-z0-9+.-]+")), "must be a list of names of packages"
-    ),
+    "gaudi_driver_packages": NAMES,
+    "gaudi_driver_optional_packages": NAMES,
     "gaudi_driver_modules": Input(_list_of(matching(r"[a-z]\w*")), "must be a list of kernel modules"),
     "gaudi_driver_kernel_headers": FLAG,
     "gaudi_driver_upgrade_allowed": FLAG,

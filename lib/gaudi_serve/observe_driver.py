@@ -7,9 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from .dpkg import interrupted_dpkg, packages, versions
 from .errors import InputError
 from .hl_smi import hl_smi_links, hl_smi_modules
-from .run import interrupted_dpkg, run
+from .run import run
 
 MODULES = Path("/sys/module")
 PACKAGE = "habanalabs-dkms"
@@ -19,20 +20,19 @@ def observe(modules: Path = MODULES) -> dict[str, Any]:
     """Return ``{packages, available, broken, modules, ports, driver_version, problem}``.
 
     ``packages``: ``{name: {version, held, whole}}``; ``available``: versions of the driver that apt
-    knows; ``broken``: what dpkg --audit says; ``ports``: ``{module_id: [down ports]}``.
+    knows; ``broken``: what dpkg was cut off in; ``ports``: ``{module_id: [down ports]}``.
     """
-    listed = run(
-        ["dpkg-query", "--show", "--showformat", "${Package}\t${Version}\t${db:Status-Abbrev}\n", "habanalabs-*"]
-    )
-    packages = {}
-    for line in listed.out.splitlines():
-        name, version, status = line.split("\t")
-        if version:
-            packages[name] = {"version": version, "held": status[0] == "h", "whole": status[1] == "i"}
-    madison = run(["apt-cache", "madison", PACKAGE]).out
     return {
-        "packages": packages,
-        "available": [cells[1].strip() for line in madison.splitlines() if len(cells := line.split("|")) > 1],
+        "packages": {
+            package.name: {
+                "version": package.version,
+                "held": package.want == "hold",
+                "whole": package.state == "installed",
+            }
+            for package in packages("habanalabs-*")
+            if package.version
+        },
+        "available": versions(PACKAGE),
         "broken": interrupted_dpkg(),
         "modules": sorted(path.name for path in modules.glob("habanalabs*")),
         **_cards(),

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from .dpkg import packages
 from .run import read_text, run, sha256_file
 from .veil import veiled
 
@@ -26,7 +27,7 @@ def observe() -> dict[str, Any]:
     daemon = Path(DAEMON_JSON)
     unit = unit_state()
     return {
-        **packages(),
+        **engine_packages(),
         "daemon_json": veiled(read_text(daemon)),
         "daemon_json_mode": f"{daemon.stat().st_mode & 0o7777:04o}" if daemon.exists() else None,
         "info": info,
@@ -51,13 +52,13 @@ def running_proxies(pid: str, root: str = "/") -> str | None:
     return next((word.partition("=")[2] for word in words if word.startswith(f"{PROXIES_MARKER}=")), None)
 
 
-def packages() -> dict[str, Any]:
+def engine_packages() -> dict[str, Any]:
     """Return ``packages`` of interest that are wholly installed, with versions, and those ``interrupted``."""
-    shown = run(["dpkg-query", "-W", "-f", "${Package} ${Version} ${db:Status-Status}\\n", *PACKAGES, *NEEDED])
-    rows = [line.split() for line in shown.out.splitlines()]
-    whole = {row[0]: row[1] for row in rows if len(row) == 3 and row[2] == "installed"}
-    known = ("not-installed", "config-files", "installed")
-    return {"packages": whole, "interrupted": [row[0] for row in rows if row[-1] not in known]}
+    known = packages(*PACKAGES, *NEEDED)
+    return {
+        "packages": {package.name: package.version for package in known if package.state == "installed"},
+        "interrupted": [package.name for package in known if package.unfinished],
+    }
 
 
 def daemon_info() -> tuple[dict[str, Any] | None, str | None]:

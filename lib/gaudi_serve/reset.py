@@ -11,14 +11,14 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from .errors import shown
-from .found import text_of
+from .facts import is_flag_text
+from .found import RECORDS, text_of
 from .service import image_name, vllm_unit_paths
 from .spec import RESERVED
 from .table import table
 
 Known = Mapping[str, Any]
 STATE = "/var/lib/gaudi-serve"
-RECORDS = f"{STATE}/found"
 ON_REQUEST = ("weights", "images", "packages", "caches")
 ROLES = (
     *("vllm_service", "model_weights", "hccl_validation", "vllm_image"),
@@ -36,7 +36,7 @@ def reset_refusal(wishes: Known, confirm: Any, check: bool = False) -> list[str]
         check: nothing is changed anyway.
     """
     reasons = [
-        f"{key}: {shown(value)} is neither true nor false" for key, value in wishes.items() if _flag(value) is None
+        f"{key}: {shown(value)} is neither true nor false" for key, value in wishes.items() if not is_flag_text(value)
     ]
     if not check and confirm != "reset":
         reasons.append(
@@ -50,18 +50,15 @@ def reset_failure(result: Known) -> str:
     """Return why a task failed: the reason of its first item that did, and where it has none, what its command said."""
     failed = [one for one in result.get("results") or [] if isinstance(one, Mapping) and one.get("failed")]
     one = failed[0] if failed else result
-    said = [str(one.get(key) or "").strip() for key in ("msg", "stderr", "stdout")]
+    texts = [one.get(key) or "" for key in ("msg", "stderr", "stdout")]
+    said = [
+        "; ".join(map(str, text)).replace(":; ", ": ") if isinstance(text, list) else str(text).strip()
+        for text in texts
+    ]
     if said[0] in ("", "non-zero return code"):
         said = [*said[1:], said[0]]
     item = f"{one['item']}: " if failed and isinstance(one.get("item"), str) else ""
     return item + (next((text for text in said if text), "") or "it says nothing")
-
-
-def _flag(value: Any) -> bool | None:
-    if isinstance(value, bool):
-        return value
-    words = {"true": True, "yes": True, "false": False, "no": False}
-    return words.get(value.lower()) if isinstance(value, str) else None
 
 
 def record_of(left: Known, role: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Run(NamedTuple):
@@ -34,3 +34,10 @@ def eventually(condition: Callable[[], bool], seconds: float = 60, pause: float 
             return False
         time.sleep(pause)
     return True
+
+
+def tear(host: Any, package: str, want: str) -> None:
+    """Make a package one whose files are half there, as a power cut leaves it while dpkg unpacks or removes it."""
+    status = f"Status: {want} reinstreq half-installed"
+    host.check_output(f"sed -i '/^Package: {package}$/,/^$/s/^Status: .*/{status}/' /var/lib/dpkg/status")
+    assert package in host.check_output("dpkg --audit")

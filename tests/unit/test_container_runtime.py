@@ -258,3 +258,7 @@ def test_drift_is_what_is_live_against_what_is_planned() -> None:
         "the engine does not answer: refused",
     ]
     assert runtime.container_runtime_drift(live(), wanted()) == []
+    packages = {"docker.io": "1", "habanalabs-container-runtime": "1.20.0-1"}
+    assert runtime.container_runtime_drift(live(packages=packages), wanted(habana_version="1.21.3-57")) == [
+        "habanalabs-container-runtime: 1.20.0-1, planned 1.21.3-57"
+    ]

@@ -440,6 +440,7 @@ def test_why_a_task_failed() -> None:
     assert reset.reset_failure({"msg": "One or more items failed", "results": items}) == "b: in use"
     assert reset.reset_failure({"msg": "", "rc": 0, "stdout": "true habana"}) == "true habana"
     assert reset.reset_failure({"msg": "non-zero return code"}) == "non-zero return code"
+    assert reset.reset_failure({"msg": ["In the way:", "a: x", "a: y"]}) == "In the way: a: x; a: y"
     assert reset.reset_failure({}) == "it says nothing"
 
 
@@ -478,9 +479,9 @@ def test_a_reset_is_refused_without_the_word_and_for_odd_wishes() -> None:
     assert reset.reset_refusal({"reset_weights": "yes", "reset_images": False}, "reset") == []
     assert reset.reset_refusal({}, "", check=True) == []
     assert "type the word reset" in reset.reset_refusal({}, "Reset")[0]
-    assert reset.reset_refusal({"reset_weights": "maybe", "reset_images": 1}, "reset") == [
+    assert reset.reset_refusal({"reset_weights": "maybe", "reset_images": 2}, "reset") == [
         "reset_weights: 'maybe' is neither true nor false",
-        "reset_images: 1 is neither true nor false",
+        "reset_images: 2 is neither true nor false",
     ]
 
 

@@ -161,8 +161,13 @@ COPIED = {
 STAGES = {
     "update-grub": Stage("playbooks/host.yml", "stage: 09_slow", slow_untuned, tuned),
     "sysctl": Stage("playbooks/host.yml", "end Sysctl | Write the file", untuned, tuned),
+    # dpkg tells first and writes then: only what it has written is there after a cut.
     "apt-unpack": Stage(
-        "playbooks/runtime.yml", r"dpkg: status: docker.io\S* half-installed", engineless, engine_whole
+        "playbooks/runtime.yml",
+        r"dpkg: status: docker.io\S* half-installed",
+        engineless,
+        engine_whole,
+        then="grep -qs half-installed /var/lib/dpkg/updates/*",
     ),
     # The engine is whole then, what it cannot do without is not.
     "apt-configure": Stage("playbooks/runtime.yml", "dpkg: processing: configure: apparmor", engineless, engine_whole),

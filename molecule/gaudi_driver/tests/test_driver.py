@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+from runs import tear
+
 STATE = "/etc/gaudi-sim/state.json"
 NAMES = ["dkms", "firmware", "firmware-tools", "graph", "thunk", "rdma-core"]
 UNIT = """[Unit]
@@ -126,4 +129,17 @@ def test_an_interrupted_dpkg_is_finished(host: Any, playbook: Any) -> None:
     run = playbook("playbooks/driver.yml", gaudi_release="1.22.0")
     assert run.status == 0, run.text
     assert host.check_output("dpkg --audit") == ""
+    assert playbook("playbooks/driver.yml", gaudi_release="1.22.0").changed_nothing
+
+
+@pytest.mark.parametrize("want", ["hold", "deinstall"])
+def test_a_package_whose_files_are_half_there_is_installed_anew(host: Any, playbook: Any, want: str) -> None:
+    tear(host, "habanalabs-graph", want)
+    folder = "/usr/share/doc/habanalabs-graph"
+    host.check_output(f"rmdir {folder}")
+    run = playbook("playbooks/driver.yml", gaudi_release="1.22.0")
+    assert run.status == 0, run.text
+    assert host.check_output("dpkg --audit") == ""
+    assert host.file(folder).is_directory
+    assert held(host) == {f"habanalabs-{name}" for name in NAMES}
     assert playbook("playbooks/driver.yml", gaudi_release="1.22.0").changed_nothing

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from runs import tear
 
 RECORDS = "/var/lib/gaudi-serve/found"
 ALL = {"reset_weights": True, "reset_images": True, "reset_caches": True, "reset_packages": True}
@@ -98,6 +99,7 @@ def test_a_reset_that_was_cut_off_is_finished_by_the_next(host: Any, playbook: A
 
 
 def test_with_all_flags_the_host_is_as_it_was(host: Any, playbook: Any, before: dict[str, Any]) -> None:
+    tear(host, "habanalabs-container-runtime", "purge")
     run = playbook("playbooks/reset.yml", reset_confirm="reset", **ALL)
     assert run.status == 0, run.text
     assert differences(before, picture(host)) == []

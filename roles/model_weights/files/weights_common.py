@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from weights_names import MANIFEST, WORK, old_of
+from whole import sync_folder, write_whole
 
 GIB = 1 << 30
 CHUNK = 1 << 22
@@ -61,18 +62,7 @@ def write_manifest(folder: Path, source: dict[str, Any], revision: str | None, f
         "written": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "files": dict(sorted(files.items())),
     }
-    write_text(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a small file so that a reader sees the old one or the new one, whole."""
-    beside = path.with_name(f"{path.name}.new")
-    with beside.open("w", encoding="utf-8") as handle:
-        handle.write(text)
-        handle.flush()
-        os.fsync(handle.fileno())
-    beside.chmod(0o644)
-    beside.replace(path)
+    write_whole(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n", 0o644)
 
 
 def digests(path: Path, blob: bool = False) -> tuple[str, str | None]:
@@ -168,15 +158,6 @@ def put_in_place(partial: Path, target: Path) -> None:
     sync_folder(target.parent)
     if old.exists():
         shutil.rmtree(old)
-
-
-def sync_folder(folder: Path) -> None:
-    """Let renames in a folder survive a power cut."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 @contextlib.contextmanager
