@@ -106,16 +106,17 @@ def host_facts(system: dict[str, Any], services: dict[str, Any], weights: list[s
     keep = ("module_ids", "port", "digest", "active", "launch", "env")
     accelerator = system["accelerator"]
     cards = observe_host.cards() if accelerator == "gaudi" else {"device_name": None, "modules": []}
+    ports = observe_host.ports()
+    holding = observe_services.holding(services["units"])
     return {
         "accelerator": accelerator,
         **cards,
         **observe_host.network(),
         "services": {
-            # A container that warms up holds its cards and its port before its unit is active.
-            name: {**{key: unit[key] for key in keep}, "holds": bool((unit["container"] or {}).get("running"))}
+            name: {**{key: unit[key] for key in keep}, "holds": name in holding}
             for name, unit in services["units"].items()
         },
-        "ports": observe_host.ports(),
+        "ports": ports,
         "weights": observe_host.weights(weights),
     }
 

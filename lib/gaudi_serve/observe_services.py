@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,22 @@ def observe() -> dict[str, Any]:
         "supervisor_sha256": sha256_file(SUPERVISOR),
         "images": _images(),
     }
+
+
+def holding(units: Mapping[str, Any]) -> set[str]:
+    """Return the models whose containers run: those hold cards and a port before their units are active.
+
+    Called after cards and ports were read. A server that came back meanwhile is asked for once more, lest it
+    be taken for a stranger on its own port.
+    """
+    found = {name for name, unit in units.items() if (unit["container"] or {}).get("running")}
+    if all(unit["active"] or name in found for name, unit in units.items()):
+        return found
+    listed = run(["docker", "ps", "--filter", "label=gaudi-serve.model", "--format", "{{.Names}}"])
+    if listed.status != 0:
+        # Without its engine, what a unit on its way has started may serve already.
+        return found | {name for name, unit in units.items() if unit["state"] not in ("inactive", "failed")}
+    return found | {name for name in units if f"vllm-{name}" in listed.out.split()}
 
 
 def hccl_state() -> dict[str, Any]:

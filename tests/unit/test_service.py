@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gaudi_serve import service
+from gaudi_serve import observe_services, service
 from gaudi_serve.errors import InputError
+from gaudi_serve.run import Result
 from test_plan import model, planned
 
 TEMPLATE = (Path(__file__).parents[2] / "roles/vllm_service/templates/vllm.service.j2").read_text(encoding="utf-8")
@@ -236,3 +237,26 @@ def test_one_model_of_a_fleet_is_named_or_refused() -> None:
     assert service.model_refusal("x;id", fleet, ["a"]) == "model 'x;id': no host has it; a: its models are qwq, tiny"
     assert service.model_refusal("qw", fleet, ["a"]).endswith("; did you mean qwq?")
     assert service.model_refusal("qwq", fleet, ["b"]) == "model 'qwq': no host has it; no model is served on b"
+
+
+def test_a_server_that_came_back_between_two_looks_is_no_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    answer = Result(0, "vllm-back\n", "")
+
+    def docker(argv: list[str]) -> Result:
+        asked.append(argv)
+        return answer
+
+    monkeypatch.setattr(observe_services, "run", docker)
+    units: dict[str, Any] = {
+        "up": {"active": True, "state": "active", "container": {"running": True}},
+        "warms-up": {"active": False, "state": "activating", "container": {"running": True}},
+    }
+    assert observe_services.holding(units) == {"up", "warms-up"}
+    assert asked == [], "only where something is down"
+    units |= {name: {"active": False, "state": "activating", "container": None} for name in ("back", "waits")}
+    units["down"] = {"active": False, "state": "inactive", "container": {"running": False}}
+    assert observe_services.holding(units) == {"up", "warms-up", "back"}
+    # A dead engine says of no container whether it runs.
+    answer = Result(1, "", "Cannot connect to the Docker daemon")
+    assert observe_services.holding(units) == {"up", "warms-up", "back", "waits"}

@@ -231,6 +231,26 @@ def test_engine_that_is_dead(host: Any, playbook: Any, ask: Any, started: Any, u
 
 
 @FIRST
+def test_engine_that_dies_while_a_model_starts(host: Any, playbook: Any, ask: Any, started: Any, unit: Any) -> None:
+    # The server is held up in its start until the engine is gone.
+    host.check_output(
+        "docker kill vllm-qwq-32b; sleep 1; "
+        "until docker ps --format '{{.Names}}' | grep -qx vllm-qwq-32b; do sleep 0.1; done; "
+        "pid=$(docker inspect --format '{{.State.Pid}}' vllm-qwq-32b) && kill -STOP $pid; "
+        "docker inspect --format '{{.State.StartedAt}}' vllm-qwq-32b >/root/before; "
+        "systemctl stop docker.socket docker.service; kill -CONT $pid"
+    )
+    assert eventually(lambda: "choices" in ask(30001, "qwq-32b"))
+    assert host.check_output("systemctl show vllm-qwq-32b --property=ActiveState --value") == "activating"
+    # Its own server is no stranger on its port.
+    run = playbook(RUN, *LIMIT)
+    assert run.status == 0, run.text
+    assert unit("qwq-32b", "ActiveState") == "active"
+    assert started("qwq-32b") == host.check_output("cat /root/before")
+    assert playbook(RUN, *LIMIT).changed_nothing
+
+
+@FIRST
 def test_root_disk_that_is_full(host: Any, playbook: Any, unit: Any, started: Any, other_serves_on: Any) -> None:
     before = started("qwq-32b")
     folder = "/etc/gaudi-serve"
@@ -277,7 +297,9 @@ def test_secrets_are_in_no_output_no_journal_no_process_list_and_no_open_file(ho
     secret = "/etc/gaudi-serve/qwen2.5-7b.secret"  # noqa: S105 - a path
     host.check_output(f"rm {secret}")
     run = playbook(RUN, *LIMIT, "-vvv", "--diff")
-    assert run.status == 0, run.text
+    # What Ansible tells of its own work comes last, and is too long to read.
+    told = run.text.partition("ansible-playbook [core")[0]
+    assert run.status == 0, told + host.check_output("journalctl -u vllm-qwq-32b -n 60 --no-pager")
     assert "secret" in run.text
     assert KEY not in run.text
     assert host.run(f"journalctl --no-pager | grep -c {KEY}").stdout.strip() == "0"
