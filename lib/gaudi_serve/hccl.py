@@ -51,7 +51,7 @@ def hccl_benchmark(text: str) -> Result:
     results: list[Result] = []
     columns: list[str] = []
     for place, line in lines:
-        if len(line) > LONGEST_LINE and line.startswith("["):
+        if len(line) > LONGEST_LINE and line.startswith(("[", "(src")):
             raise InputError(f"{place}: longer than {LONGEST_LINE} characters: {shown(line)}")
         if line.startswith("[BENCHMARK]"):
             _benchmark_line(place, line, found, results)

@@ -22,6 +22,8 @@ from test_hl_smi import CARDS, TOPOLOGY
 from test_memory import LLAMA
 from test_plan import gaudi_host, model
 
+# What grows as the square of such input takes hours; a busy machine may take seconds for what is quick.
+FOREVER_S = 30
 QUICK = settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 ODD = st.sampled_from([None, "", "x", "8", -1, 0, 1, 3, 10**30, 10**400, 0.5, 1e308, 1e-320, math.nan, math.inf])
 GARBAGE = ODD | st.recursive(
@@ -164,7 +166,7 @@ def test_values_are_counted_as_they_are_made(low: int, step: int, more: int) -> 
 def test_too_many_buckets_are_refused_before_they_are_made(env: dict[str, str], blocks: int, variable: str) -> None:
     start = time.process_time()
     assert variable in sentence(lambda: hpu_buckets(env, 10**9, blocks))
-    assert time.process_time() - start < 0.5  # 0.05 s on an idle machine
+    assert time.process_time() - start < FOREVER_S  # 0.05 s on an idle machine
 
 
 def test_as_many_buckets_as_allowed_are_made() -> None:
@@ -196,7 +198,7 @@ def test_a_launch_names_the_key_that_was_written(change: dict[str, Any], start: 
     assert sentence(lambda: vllm_launch({"name": "m", "weights": "/m", **change}, gaudi_host())).startswith(
         f"m: {start}"
     )
-    assert time.process_time() - begin < 0.5
+    assert time.process_time() - begin < FOREVER_S
 
 
 def test_a_plan_names_the_variable_of_env_that_was_written() -> None:
@@ -270,6 +272,8 @@ def test_a_table_cut_anywhere_never_loses_a_card_of_its_whole_lines(count: int, 
         (hccl_benchmark, OLD.replace("iterations=1000", "iterations=1.5"), "line 4: '1.5' is no whole number"),
         (hccl_benchmark, OLD.replace("258.259144", "1e999"), "line 5: '1e999' is no number"),
         (hccl_benchmark, OLD.replace("258.259144", "-258"), "line 5: not a line of a figure"),
+        (hccl_benchmark, OLD + "[BENCHMARK] " + "x" * 10**6, "line 8: longer than "),
+        (hccl_benchmark, TABLE + "(src collective=" + "," * 10**6, "line 8: longer than "),
         (hccl_benchmark, TABLE.replace("59.19", "-59.19"), "line 6: not a row of size, count, type, redop"),
         (hccl_benchmark, TABLE.replace("33554432", "-33554432"), "line 7: '-33554432' is no whole number"),
         (hccl_benchmark, OLD + OLD.splitlines()[3], "line 8: '[BENCHMARK] hcclAllReduce"),
@@ -308,7 +312,7 @@ def test_a_line_of_a_megabyte_takes_no_time(parser: Callable[[Any], Any], begin:
         for text in (line, PARSERS[parser][-1] + line, line + "!"):
             start = time.process_time()
             sentence(lambda text=text: parser(text))
-            assert time.process_time() - start < 2, (begin, filling)  # 0.05 s on an idle machine
+            assert time.process_time() - start < FOREVER_S, (begin, filling)  # 0.05 s on an idle machine
 
 
 def test_values_are_shown_short() -> None:
