@@ -28,10 +28,10 @@ demo-stop: ## Stop and remove the demo's hosts
 	@$(RUN) scripts/demo --stop
 
 test: deps ## Everything: lint, unit tests, a virtual machine, molecule scenarios
-	@$(RUN) scripts/test code-and-vm molecule
+	@$(RUN) scripts/test all
 
 test-long: deps ## The long cycles: a run cut off at every stage in a virtual machine, and all faults (two hours)
-	@$(RUN) GAUDI_SERVE_LONG=1 SCENARIOS=$$'faults vllm_image\nvllm_service model_weights reset' scripts/test vm-long molecule
+	@$(RUN) GAUDI_SERVE_LONG=1 scripts/test long
 
 lint: ## ansible-lint, yamllint, ruff, mypy
 	@$(RUN) scripts/test lint
