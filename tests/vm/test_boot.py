@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from conftest import MODEL, PAGES, PORT, WEIGHTS, Machine
 from runs import eventually
 
@@ -94,6 +95,7 @@ def test_second_run_of_everything_changes_nothing_and_does_not_reboot(machine: M
     assert started(machine) == before
 
 
+@pytest.mark.long
 def test_a_clock_that_jumps_stops_nothing(machine: Machine) -> None:
     before = started(machine)
     for jump in ("+2 days", "-4 days", "+2 days"):
