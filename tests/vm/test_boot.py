@@ -1,4 +1,4 @@
-"""Arguments, values and models of a machine that the toolkit restarts. The tests build on each other."""
+"""Arguments, values and models of a machine that the toolkit restarts. The tests build on each other, as do the cuts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runs import eventually
 TUNED = ["cpufreq.default_governor=performance", "intel_idle.max_cstate=0"]
 # Of the distribution, of a cloud image's drop-in, of the site's own; the drop-in's max_cstate gives way while tuned.
 OWN = ["net.ifnames=0", "console=tty0", "console=ttyS0", "panic=30", "mitigations=off"]
-SERVING_S = 180
+SERVING_S = 900
 
 
 def cmdline(machine: Machine) -> list[str]:
@@ -45,25 +45,40 @@ def answer(machine: Machine) -> str:
     return str(found["choices"][0]["message"]["content"])
 
 
-def test_a_reboot_that_is_not_allowed_is_only_reported(machine: Machine) -> None:
+def back(machine: Machine) -> None:
+    """The engine and the model have started by themselves since the boot, and the model answers."""
+    unit = f"vllm-{MODEL}.service"
+    assert machine.root("systemctl is-active docker.service") == "active"
+    booted = machine.root("uptime -s")
+    if not eventually(lambda: machine.ssh(f"systemctl is-active -q {unit}", check=False).returncode == 0, SERVING_S, 2):
+        raise AssertionError(machine.root(f"journalctl -u {unit} -n 40 -o cat --no-pager"))
+    assert machine.root(f"date -d $(docker inspect --format '{{{{.State.StartedAt}}}}' vllm-{MODEL}) '+%F %T'") > booted
+    assert "Paris" in answer(machine)
+
+
+def test_a_machine_that_was_never_tuned_balances_and_has_no_pages(machine: Machine) -> None:
     assert values(machine) == ["1", "0"]
-    assert not set(TUNED) & set(cmdline(machine))
-    machine.put_model()
+    for words in (cmdline(machine), menu(machine)):
+        assert not set(TUNED) & set(words)
+
+
+@pytest.mark.long
+def test_a_reboot_that_is_not_allowed_is_only_reported(machine: Machine) -> None:
     boot = machine.boot_id()
-    run = machine.play("site.yml")
+    run = machine.play("playbooks/host.yml")
     assert run.status == 0, run.text
     assert "the running kernel lacks intel_idle.max_cstate=0" in run.flat
     assert machine.boot_id() == boot
     assert values(machine) == ["0", str(PAGES)]
     assert not set(TUNED) & set(cmdline(machine))
-    assert "Paris" in answer(machine)
 
 
 def test_arguments_and_values_are_there_after_the_boot(machine: Machine) -> None:
+    machine.put_model()
     boot, before = machine.boot_id(), machine.root("journalctl --list-boots | wc -l")
     # Only what a boot itself brings shall count.
     machine.root("sysctl -q kernel.numa_balancing=1")
-    run = machine.play("playbooks/host.yml", host_tuning_reboot_allowed=True)
+    run = machine.play("site.yml", host_tuning_reboot_allowed=True)
     assert run.status == 0, run.text
     assert "Reboot the host" in run.text
     assert machine.boot_id() != boot
@@ -75,15 +90,6 @@ def test_arguments_and_values_are_there_after_the_boot(machine: Machine) -> None
     assert values(machine) == ["0", str(PAGES)]
     # By the boot itself: what the role repairs afterwards would be a change of a second apply.
     assert "Sysctl | Load the file" not in run.text.partition("Reboot | Reboot the host")[2]
-
-
-def test_engine_and_model_are_back_after_the_boot(machine: Machine) -> None:
-    unit = f"vllm-{MODEL}.service"
-    assert machine.root("systemctl is-active docker.service") == "active"
-    booted = machine.root("uptime -s")
-    if not eventually(lambda: machine.ssh(f"systemctl is-active -q {unit}", check=False).returncode == 0, SERVING_S, 2):
-        raise AssertionError(machine.root(f"journalctl -u {unit} -n 40 -o cat --no-pager"))
-    assert machine.root(f"date -d $(docker inspect --format '{{{{.State.StartedAt}}}}' vllm-{MODEL}) '+%F %T'") > booted
     assert "Paris" in answer(machine)
 
 
@@ -116,20 +122,3 @@ def test_a_clock_that_jumps_stops_nothing(machine: Machine) -> None:
     machine.root("date -s '+4 days'")
     assert machine.root(f"systemctl is-active vllm-{MODEL}.service") == "active"
     assert started(machine) == before
-
-
-def test_a_variable_changed_back_is_taken_back(machine: Machine) -> None:
-    boot = machine.boot_id()
-    wish = {"host_tuning_kernel_args": [], "host_tuning_hugepages": 0, "host_tuning_reboot_allowed": True}
-    run = machine.play("playbooks/host.yml", **wish)
-    assert run.status == 0, run.text
-    assert machine.boot_id() != boot
-    for words in (cmdline(machine), menu(machine)):
-        assert not set(TUNED) & set(words)
-        assert [word for word in words if word in OWN] == OWN
-        assert "intel_idle.max_cstate=9" in words
-    assert values(machine) == ["0", "0"]
-    assert machine.root(f"ls {WEIGHTS}")
-    boot = machine.boot_id()
-    assert machine.play("playbooks/host.yml", **wish).changed_nothing
-    assert machine.boot_id() == boot
