@@ -1,11 +1,11 @@
-"""Arguments, values and models of a machine that the toolkit restarts. The tests build on each other, as do the cuts."""
+"""Arguments, values and models of a machine that is restarted. The tests build on each other, as do the cuts."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-from conftest import MODEL, PAGES, PORT, WEIGHTS, Machine
+from conftest import MODEL, PAGES, PORT, Machine
 from runs import eventually
 
 TUNED = ["cpufreq.default_governor=performance", "intel_idle.max_cstate=0"]
