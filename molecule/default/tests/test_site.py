@@ -108,6 +108,7 @@ def test_a_plan_from_saved_facts_is_the_plan_of_the_live_hosts(playbook: Any, tm
 
 
 @pytest.mark.on("mol-gaudi")  # the last test of all: the other host is no more what it was
+@pytest.mark.long
 def test_a_host_without_cards_is_reset(playbook: Any) -> None:
     told = playbook("playbooks/reset.yml", "--limit", "mol-cpu", "--check")
     assert told.status == 0, told.text

@@ -87,6 +87,7 @@ def test_two_runs_at_once(host: Any, playbook: Any, other_serves_on: Any) -> Non
 
 
 @FIRST
+@pytest.mark.long
 def test_server_that_hangs_with_its_port_open(
     host: Any, playbook: Any, ask: Any, journal: Any, unit: Any, other_serves_on: Any
 ) -> None:
@@ -231,6 +232,7 @@ def test_engine_that_is_dead(host: Any, playbook: Any, ask: Any, started: Any, u
 
 
 @FIRST
+@pytest.mark.long
 def test_engine_that_dies_while_a_model_starts(host: Any, playbook: Any, ask: Any, started: Any, unit: Any) -> None:
     # The server is held up in its start until the engine is gone.
     host.check_output(

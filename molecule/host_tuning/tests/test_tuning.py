@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 MENU = "/boot/grub/grub.cfg"
 SYSCTL = "/etc/sysctl.d/zz-gaudi-serve.conf"
 
@@ -97,6 +99,7 @@ def test_run_that_was_cut_off_is_finished(host: Any, playbook: Any) -> None:
     assert playbook("playbooks/host.yml").changed_nothing
 
 
+@pytest.mark.long
 def test_a_menu_that_is_still_being_written_is_waited_for(host: Any, playbook: Any) -> None:
     # As if the update-grub of a run whose line broke went on alone: two at once write one file.
     host.check_output(f"sed -i 's/ intel_idle.max_cstate=0//' {MENU}")

@@ -204,6 +204,7 @@ def test_lost_shard_is_found_by_any_run(host: Any, playbook: Any) -> None:
     test_folder_is_whole_and_recorded(host, "Copied")
 
 
+@pytest.mark.long
 def test_conversion_killed_in_the_middle_is_done_again(host: Any, playbook: Any) -> None:
     host.check_output(f"rm -r {DATA}/FP8-G2")
     slow = {"model_weights_convert_env": {"STANDIN_CONVERT_STEP_S": "1"}}

@@ -198,6 +198,7 @@ def test_progress_is_told_while_a_model_warms_up(playbook: Any) -> None:
     assert playbook("playbooks/models.yml").status == 0
 
 
+@pytest.mark.long
 def test_run_cut_off_in_a_warm_up_is_finished_by_the_next(playbook: Any, unit: Any, started: Any) -> None:
     slow = models(env={"STANDIN_STEP_S": "0.6"}, recipe_cache_path=None)
     playbook("playbooks/models.yml", vllm_models=slow, until=lambda: "warming up" in unit("qwq-32b", "StatusText"))
