@@ -105,8 +105,8 @@ class Machine:
     def ssh_options() -> list[str]:
         """Return what every ssh gets: no questions, and no memory of hosts."""
         options = ["StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR", "BatchMode=yes"]
-        # A machine that is cut off says nothing any more.
-        options += ["ConnectTimeout=5", "ServerAliveInterval=5", "ServerAliveCountMax=12"]
+        # A machine that is cut off says nothing any more; one that is emulated beside others may be silent for a while.
+        options += ["ConnectTimeout=120", "ServerAliveInterval=10", "ServerAliveCountMax=12"]
         return [word for option in options for word in ("-o", option)]
 
     def argv(self) -> list[str]:
@@ -145,11 +145,13 @@ class Machine:
 
     def wait(self, seconds: float = BOOT_S) -> None:
         """Wait for an answer: the forwarded port is open long before sshd is."""
-        deadline = time.monotonic() + seconds
+        deadline, patience = time.monotonic() + seconds, 10
         while True:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                if self.ssh("true", timeout=10, check=False).returncode == 0:
+            try:
+                if self.ssh("true", timeout=patience, check=False).returncode == 0:
                     return
+            except subprocess.TimeoutExpired:
+                patience += 10
             assert self.process and self.process.poll() is None, (self.folder / "qemu.log").read_text(encoding="utf-8")
             assert time.monotonic() < deadline, f"no answer within {seconds:g} s:\n{self.said()[-3000:]}"
             time.sleep(0.5)
@@ -169,7 +171,7 @@ class Machine:
         shutil.rmtree(self.sockets, ignore_errors=True)
 
     def connections(self) -> list[int]:
-        """Return the processes that hold connections of Ansible's to this machine."""
+        """Return the ssh processes that share connections to this machine."""
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -179,7 +181,7 @@ class Machine:
         return found
 
     def close_connections(self) -> None:
-        """Kill Ansible's ssh processes, masters too: the line is dead."""
+        """Kill them, masters too: the line is dead."""
         for pid in self.connections():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -202,6 +204,8 @@ class Machine:
     def ssh(self, command: str, timeout: float = 600, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run a shell command as the user."""
         argv = ["ssh", *self.ssh_options(), "-i", str(self.key), "-p", str(self.port), f"{self.user}@127.0.0.1"]
+        # The emulated processors take seconds to agree on keys: once for many commands.
+        argv += ["-o", "ControlMaster=auto", "-o", "ControlPersist=60s", "-o", f"ControlPath={self.sockets}/test"]
         done = subprocess.run(
             [*argv, command], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, check=False
         )
@@ -255,6 +259,7 @@ class Machine:
 
     def play(self, playbook: str, **extra: Any) -> Run:
         """Run a playbook to its end."""
+        self.close_connections()  # a restart of the machine leaves them dead
         begin = time.monotonic()
         done = subprocess.run(
             self.play_argv(playbook, **extra),
