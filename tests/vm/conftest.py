@@ -223,6 +223,12 @@ class Machine:
         folder = str(Path(path).parent)
         self.root(f"mkdir -p {folder}; echo {code} | base64 -d >{path}; chmod {mode} {path}")
 
+    def keep_compiled(self) -> None:
+        """Let Python keep what it compiles: see compiled.py."""
+        folder = "/usr/local/lib/python3.11/dist-packages"
+        self.write(f"{folder}/compiled.py", (Path(__file__).parent / "compiled.py").read_bytes())
+        self.write(f"{folder}/compiled.pth", "import compiled\n")
+
     def put_model(self) -> None:
         """Put a small model on the disk, and the card that it is served with."""
         tensor = {"model.norm.weight": {"dtype": "BF16", "shape": [512], "data_offsets": [0, 1024]}}
@@ -304,6 +310,7 @@ def machine(made: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> I
     one = Machine(folder, made, unpacked(Path(made["standin_archive"]), folder / "standin.tar"))
     try:
         one.start()
+        one.keep_compiled()
         yield one
     finally:
         one.close()

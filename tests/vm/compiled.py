@@ -1,0 +1,43 @@
+"""Keeps what Python compiles out of zip files, until the machine is restarted.
+
+For a machine that is emulated: Ansible sends its modules as source in a zip file, and compiling them again takes half
+the time of every task. What runs is the same. Every Python of the machine imports this, so it imports little itself.
+"""
+
+# ruff: noqa: PTH103, PTH105, PTH123 - pathlib takes longer to import than all else here
+
+import _imp
+import marshal
+import os
+import zipimport
+from types import CodeType
+
+FOLDER = "/run/compiled"
+compile_source = zipimport._compile_source  # type: ignore[attr-defined]
+
+
+def compiled(path: str, source: bytes) -> CodeType:
+    """Return the code of a module: what another process has compiled, or what this one compiles."""
+    kept = f"{FOLDER}/{_imp.source_hash(0, source).hex()}"
+    try:
+        with open(kept, "rb") as handle:
+            code: CodeType = marshal.load(handle)  # noqa: S302 - written below, by the user who runs modules
+    except OSError:
+        code = compile_source(path, source)
+        keep(kept, marshal.dumps(code))
+    return code
+
+
+def keep(path: str, code: bytes) -> None:
+    """Write a file whole, where that is allowed."""
+    beside = f"{path}.{os.getpid()}"
+    try:
+        os.makedirs(FOLDER, exist_ok=True)
+        with open(beside, "wb") as handle:
+            handle.write(code)
+        os.replace(beside, path)
+    except OSError:
+        return  # of a user who may not: compiled again the next time
+
+
+zipimport._compile_source = compiled  # type: ignore[attr-defined]
