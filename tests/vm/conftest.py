@@ -25,6 +25,7 @@ import pytest
 from make_weights_hub import CONFIG
 from runs import Run
 
+pytest.register_assert_rewrite("cuts")
 PROJECT = Path(__file__).parents[2]
 LIFETIME_S = 4 * 3600  # of one QEMU: longer than all tests
 # None of these is a claim: a machine whose processor others use takes several times as long.

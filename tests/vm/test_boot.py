@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
 from conftest import MODEL, PAGES, PORT, Machine
+from cuts import STAGES, cut_off
 from runs import eventually
 
 TUNED = ["cpufreq.default_governor=performance", "intel_idle.max_cstate=0"]
@@ -73,23 +75,27 @@ def test_a_reboot_that_is_not_allowed_is_only_reported(machine: Machine) -> None
     assert not set(TUNED) & set(cmdline(machine))
 
 
-def test_arguments_and_values_are_there_after_the_boot(machine: Machine) -> None:
+def test_the_first_run_restarts_the_machine_and_is_completed_although_the_power_is_cut_in_apt(machine: Machine) -> None:
     machine.put_model()
-    boot, before = machine.boot_id(), machine.root("journalctl --list-boots | wc -l")
+    boot = machine.boot_id()
     # Only what a boot itself brings shall count.
     machine.root("sysctl -q kernel.numa_balancing=1")
-    run = machine.play("site.yml", host_tuning_reboot_allowed=True)
-    assert run.status == 0, run.text
-    assert "Reboot the host" in run.text
+    allowed = {"host_tuning_reboot_allowed": True}
+    stage = dataclasses.replace(STAGES["apt-configure"], playbook="site.yml", extra=allowed)
+    stage.prepare(machine)
+    text = cut_off(machine, stage, "power")
+    assert "Reboot the host" in text
     assert machine.boot_id() != boot
-    assert int(machine.root("journalctl --list-boots | wc -l")) == int(before) + 1
+    # The boot has brought the values: no task did after it.
+    assert "Sysctl | Load the file" not in text.partition("Reboot | Reboot the host")[2]
     for words in (cmdline(machine), menu(machine)):
         assert [word for word in words if word.partition("=")[0] in {arg.partition("=")[0] for arg in TUNED}] == TUNED
         assert [word for word in words if word in OWN] == OWN
         assert "lost.on.purpose=1" not in words  # the cloud image's doing, not the toolkit's
     assert values(machine) == ["0", str(PAGES)]
-    # By the boot itself: what the role repairs afterwards would be a change of a second apply.
-    assert "Sysctl | Load the file" not in run.text.partition("Reboot | Reboot the host")[2]
+    run = machine.play(stage.playbook, **stage.extra)
+    assert run.status == 0, run.text
+    stage.holds(machine)
     assert "Paris" in answer(machine)
 
 
