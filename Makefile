@@ -39,7 +39,7 @@ lint: ## ansible-lint, yamllint, ruff, mypy
 unit: ## Tests of filters, modules and stand-ins
 	@$(RUN) scripts/test unit
 
-molecule: deps ## The molecule scenarios: make molecule SCENARIOS="host_tuning"
+molecule: deps ## The molecule scenarios: make molecule SCENARIOS="host"
 	@$(RUN) SCENARIOS="$(SCENARIOS)" scripts/test molecule
 
 bench: ## Figures, as ratios in one run; fails on nothing
