@@ -1,4 +1,4 @@
-"""The supervisor's own decisions; what it does with a real engine is in scenario vllm_service."""
+"""The supervisor's own decisions; what it does with a real engine is in molecule's life service."""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ from .common import SHARED, Trouble, cache, digest, install, remove_superseded, 
 from .standin_image import archives
 
 FILES = SHARED / "vmimage"
-INDEXER = SHARED / "hostimage" / "index-packages"
+# What both kinds of test hosts use.
+COMMON = [SHARED / "hostimage" / name for name in ("index-packages", "keep-compiled", "compiled.py")]
 SIZE_MIB = 6144
 # A boot loader, what a server has, what the roles' modules and the engine need: nothing is fetched in a test.
 PACKAGES = [
@@ -33,11 +34,16 @@ PACKAGES = [
     "python3-apt",
     "ca-certificates",
     "curl",
-    "docker.io",
-    "apparmor",
     "iptables",
+    # What the engine needs beside what a test installs: unpacking is slow under emulation.
+    "containerd",
+    "runc",
+    "tini",
+    "libdevmapper1.02.1",
+    "adduser",
+    "lsb-base",
 ]
-# What a test installs anew, out of the machine's own repository.
+# What tests install, out of the machine's own repository.
 KEPT = ["docker.io", "apparmor"]
 USER = "ops"
 EDITION = "1"  # to be raised when the image is made differently from the same inputs
@@ -45,7 +51,7 @@ EDITION = "1"  # to be raised when the image is made differently from the same i
 
 def key() -> str:
     """Return the key of the image."""
-    return digest(base_image.CODENAME, " ".join([*PACKAGES, *KEPT]), str(SIZE_MIB), EDITION, FILES, INDEXER)
+    return digest(base_image.CODENAME, " ".join([*PACKAGES, *KEPT]), str(SIZE_MIB), EDITION, FILES, *COMMON)
 
 
 def ensure() -> Path:
@@ -89,8 +95,8 @@ def fill(raw: Path, root: Path) -> None:
             bootstrap(root)
             for folder in ("dev", "proc", "sys"):
                 mounted(mounts, "--bind", f"/{folder}", root / folder)
-            shutil.copy(FILES / "prepare", root / "srv" / "prepare")
-            shutil.copy(INDEXER, root / "srv" / "index-packages")
+            for path in (FILES / "prepare", *COMMON):
+                shutil.copy(path, root / "srv" / path.name)
             run("chroot", root, "/srv/prepare", device, env={"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"})
             with contextlib.suppress(Trouble):
                 run("fstrim", root)  # what was written and removed need not be kept
