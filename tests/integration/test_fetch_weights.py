@@ -89,6 +89,8 @@ class Host:
         """Start the program."""
         limit = changed.pop("limit", None)
         environment = {**os.environ, "HOME": str(self.folder), "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+        # ModelScope's client asks four times for a list, with pauses of up to eight seconds.
+        environment["MODELSCOPE_REPO_TREE_PAGE_RETRY_MAX_DELAY_SECONDS"] = "1"
         process = subprocess.Popen(
             [sys.executable, PROGRAM],
             stdin=subprocess.PIPE,

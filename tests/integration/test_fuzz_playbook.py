@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 from pathlib import Path
@@ -12,30 +13,47 @@ import yaml
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 from test_fuzz import SEED, mutated, wishes
 from test_fuzz_inventory import BASE, KEYS, bent
-from test_plan_playbook import plan
+from test_plan import gaudi_host
+from test_plan_playbook import run
+
+HOSTS = 5  # in one run: each has a wish of its own
 
 
-def case(chance: random.Random, number: int) -> tuple[Any, dict[str, Any]]:
-    """Return models and other variables, of which in turn one or the other are mutated."""
+def case(chance: random.Random, number: int) -> dict[str, Any]:
+    """Return a host's variables: its models, or in turn the others, are mutated."""
     if number % 2:
-        return mutated(chance), {}
-    return wishes(), {key: bent(chance, BASE.get(key)) for key in chance.sample(KEYS, 2)}
+        return {"vllm_models": mutated(chance)}
+    return {"vllm_models": wishes(), **{key: bent(chance, BASE.get(key)) for key in chance.sample(KEYS, 2)}}
 
 
-def test_twenty_wishes_through_a_run(tmp_path: Path) -> None:
+def sayable(variables: dict[str, Any]) -> bool:
+    """Tell whether YAML can carry the variables, and there is a wish among them."""
+    try:
+        return yaml.safe_load(yaml.safe_dump(variables))["vllm_models"] is not None
+    except yaml.YAMLError:
+        return False
+
+
+def test_twenty_wishes_through_four_runs(tmp_path: Path) -> None:
     chance = random.Random(SEED + 1)  # noqa: S311 - reproducible, not secret
-    tried = 0
-    while tried < 20:
-        models, more = case(chance, tried)
-        try:
-            if yaml.safe_load(yaml.safe_dump([models, more]))[0] is None:
-                continue
-        except yaml.YAMLError:
-            continue  # YAML itself cannot carry it
-        tried += 1
-        folder = tmp_path / str(tried)
-        folder.mkdir()
-        status, text = plan(folder, models, "--check", **more)
+    (tmp_path / "facts").mkdir()
+    number = 0
+    for _ in range(4):
+        hosts: dict[str, Any] = {}
+        while len(hosts) < HOSTS:
+            number += 1
+            if sayable(variables := case(chance, number)):
+                hosts[f"g{number}"] = {**variables, "ansible_host": "192.0.2.1"}
+        for name in hosts:
+            facts = {"gaudi_host": gaudi_host(driver_version="1.21.3-57")}
+            (tmp_path / f"facts/{name}.json").write_text(json.dumps(facts))
+        (tmp_path / "hosts.yml").write_text(yaml.safe_dump({"all": {"hosts": hosts}}))
+        path = tmp_path / "plan.json"
+        path.unlink(missing_ok=True)
+        status, text = run(tmp_path, "-e", f"plan_file={path}")
         assert status in (0, 2), text
         assert "Traceback" not in text, text
         assert ("ERRORS (" in text) == (status == 2), text
+        # Every host has been planned, or refused by its own name.
+        plan = json.loads(path.read_text())
+        assert set(plan["hosts"]) | {error["host"] for error in plan["errors"]} == set(hosts), text

@@ -170,6 +170,8 @@ class ModelScope(Source):
         super().__init__(job, partial, log)
         work = partial / WORK / "modelscope"
         os.environ.update(MODELSCOPE_CACHE=str(work / "cache"), MODELSCOPE_HOME=str(work / "home"))
+        # One layer of tries, the user's: with five of the client's for each, a full disk would be told after a minute.
+        os.environ.update(MODELSCOPE_API_MAX_RETRIES="1", MODELSCOPE_DOWNLOAD_MAX_RETRIES="0")
         import modelscope_hub
 
         self.endpoint = self.source.get("endpoint") or "https://modelscope.cn"
