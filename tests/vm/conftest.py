@@ -1,6 +1,6 @@
 """A virtual machine with a real boot loader: made, cut off, reached over ssh, and given to the toolkit's playbooks.
 
-QEMU emulates (no KVM is needed), so a boot takes half a minute and every command some tenths of a second.
+Where KVM boots no guest, QEMU emulates: a boot takes half a minute then, and every command some tenths of a second.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import IO, Any
 
 import pytest
 from make_weights_hub import CONFIG
-from runs import Run
+from runs import Run, eventually
 
 pytest.register_assert_rewrite("cuts")
 PROJECT = Path(__file__).parents[2]
@@ -31,6 +31,8 @@ LIFETIME_S = 4 * 3600  # of one QEMU: longer than all tests
 # None of these is a claim: a machine whose processor others use takes several times as long.
 BOOT_S = 900
 PLAY_S = 3600
+EMULATED = "tcg,thread=multi"
+KVM_BOOT_S = 30  # until the kernel says its first word; with KVM it takes three
 DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 MODEL, WEIGHTS, PORT, PAGES = "small", "/data/models/small", 8000, 128
 
@@ -75,9 +77,10 @@ class Machine:
 
     def __init__(self, folder: Path, made: dict[str, str], drive: Path | None = None) -> None:
         self.folder, self.user, self.drive = folder, made["user"], drive
-        self.disk, self.key = folder / "disk.qcow2", folder / "key"
+        self.disk, self.key, self.image = folder / "disk.qcow2", folder / "key", Path(made["disk"])
         self.console = folder / "console.log"
         self.process: subprocess.Popen[bytes] | None = None
+        self.accelerator = EMULATED
         self.port = free_port()
         # ssh wants a short path for its socket, and pytest's folders are long.
         self.sockets = Path(tempfile.mkdtemp(prefix="gsvm"))
@@ -116,7 +119,7 @@ class Machine:
         public = base64.b64encode(self.key.with_suffix(".pub").read_bytes()).decode()
         lines = f"d {ssh_folder} 0700 {owner}\nf+~ {ssh_folder}/authorized_keys 0600 {owner} - {public}\n"
         credential = f"io.systemd.credential.binary:tmpfiles.extra={base64.b64encode(lines.encode()).decode()}"
-        argv = ["qemu-system-x86_64", "-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "qemu64"]
+        argv = ["qemu-system-x86_64", "-machine", "q35", "-accel", self.accelerator, "-cpu", "qemu64"]
         argv += ["-m", "2048", "-smp", "2,sockets=2", "-display", "none", "-monitor", "none", "-nodefaults"]
         for node in (0, 1):
             argv += ["-object", f"memory-backend-ram,id=m{node},size=1G"]
@@ -143,6 +146,26 @@ class Machine:
         timer.daemon = True
         timer.start()
         self.wait()
+
+    def choose_accelerator(self) -> None:
+        """Take KVM where a guest boots with it: on some machines it is there, and none does.
+
+        What was found is kept beside the disk's image, since the boot that shows nothing takes its time.
+        """
+        kept = self.image.with_name("vm-accelerator")
+        if kept.exists():
+            self.accelerator = kept.read_text(encoding="ascii").strip()
+            return
+        if os.access("/dev/kvm", os.R_OK | os.W_OK):
+            self.accelerator = "kvm"
+            process = subprocess.Popen(self.argv(), stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            boots = eventually(lambda: "Linux version" in self.said() or process.poll() is not None, KVM_BOOT_S)
+            process.kill()
+            process.wait()
+            if not boots or "Linux version" not in self.said():
+                self.accelerator = EMULATED
+            self.console.write_text("", encoding="utf-8")
+        kept.write_text(self.accelerator + "\n", encoding="ascii")
 
     def wait(self, seconds: float = BOOT_S) -> None:
         """Wait for an answer: the forwarded port is open long before sshd is."""
@@ -224,12 +247,6 @@ class Machine:
         folder = str(Path(path).parent)
         self.root(f"mkdir -p {folder}; echo {code} | base64 -d >{path}; chmod {mode} {path}")
 
-    def keep_compiled(self) -> None:
-        """Let Python keep what it compiles: see compiled.py."""
-        folder = "/usr/local/lib/python3.11/dist-packages"
-        self.write(f"{folder}/compiled.py", (Path(__file__).parent / "compiled.py").read_bytes())
-        self.write(f"{folder}/compiled.pth", "import compiled\n")
-
     def put_model(self) -> None:
         """Put a small model on the disk, and the card that it is served with."""
         tensor = {"model.norm.weight": {"dtype": "BF16", "shape": [512], "data_offsets": [0, 1024]}}
@@ -310,8 +327,8 @@ def machine(made: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> I
     folder = tmp_path_factory.mktemp("vm")
     one = Machine(folder, made, unpacked(Path(made["standin_archive"]), folder / "standin.tar"))
     try:
+        one.choose_accelerator()
         one.start()
-        one.keep_compiled()
         yield one
     finally:
         one.close()

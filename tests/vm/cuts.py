@@ -84,7 +84,9 @@ def engineless(machine: Machine) -> None:
     """Take the engine away; let dpkg tell the console what it does, and the start of the engine be slow."""
     machine.write("/usr/local/sbin/tell", TELL, "0755")
     machine.write("/usr/sbin/policy-rc.d", SLOW, "0755")
-    machine.root("apt-get remove -qq -y docker.io apparmor >/dev/null 2>&1; sync")
+    machine.root(
+        "if dpkg -s docker.io >/dev/null 2>&1; then apt-get remove -qq -y docker.io apparmor >/dev/null 2>&1; fi; sync"
+    )
     machine.write("/etc/dpkg/dpkg.cfg.d/tell", "status-logger=/usr/local/sbin/tell\n")
     machine.root("sync")
 
@@ -106,6 +108,9 @@ def engine_whole(machine: Machine) -> None:
 
 def owners_engine(machine: Machine) -> None:
     """Let the engine run with its owner's settings alone."""
+    if machine.ssh("command -v dockerd", check=False).returncode != 0:
+        run = machine.play("playbooks/runtime.yml")
+        assert run.status == 0, run.text
     machine.write(DAEMON, json.dumps(OWNERS))
     machine.root("systemctl reset-failed docker.service; systemctl restart docker.service; sync")
 

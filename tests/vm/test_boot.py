@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from typing import Any
 
 import pytest
 from conftest import MODEL, PAGES, PORT, Machine
-from cuts import STAGES, cut_off
+from cuts import STAGES, cut_off, slow_grub
 from runs import eventually
 
 TUNED = ["cpufreq.default_governor=performance", "intel_idle.max_cstate=0"]
 # Of the distribution, of a cloud image's drop-in, of the site's own; the drop-in's max_cstate gives way while tuned.
 OWN = ["net.ifnames=0", "console=tty0", "console=ttyS0", "panic=30", "mitigations=off"]
 SERVING_S = 900
+REBOOTS: dict[str, Any] = {"host_tuning_reboot_allowed": True}
+# What serves after a boot is shown on hosts that are not emulated, and here in the long tests.
+BARE: dict[str, Any] = {**REBOOTS, "vllm_models": [], "vllm_images": []}
 
 
 def cmdline(machine: Machine) -> list[str]:
@@ -80,12 +84,24 @@ def test_a_reboot_that_is_not_allowed_is_only_reported(machine: Machine) -> None
     assert not set(TUNED) & set(cmdline(machine))
 
 
-def test_the_first_run_restarts_the_machine_and_is_completed_although_the_power_is_cut_in_apt(machine: Machine) -> None:
-    machine.put_model()
+def untouched(machine: Machine) -> None:
+    """The machine has been started by the menu that it had, whole, with nothing of the toolkit's."""
+    for words in (cmdline(machine), menu(machine)):
+        assert not set(TUNED) & set(words)
+        assert [word for word in words if word in OWN] == OWN
+
+
+def test_a_power_cut_in_update_grub_leaves_the_menu_that_was_there(machine: Machine) -> None:
+    stage = dataclasses.replace(STAGES["update-grub"], playbook="site.yml", extra=BARE)
+    slow_grub(machine)
+    cut_off(machine, stage, "power")
+    untouched(machine)
+
+
+def test_the_next_run_restarts_the_machine_and_is_completed_although_the_power_is_cut_in_apt(machine: Machine) -> None:
     # Only what a boot itself brings shall count.
     machine.root("sysctl -q kernel.numa_balancing=1")
-    allowed = {"host_tuning_reboot_allowed": True}
-    stage = dataclasses.replace(STAGES["apt-configure"], playbook="site.yml", extra=allowed)
+    stage = dataclasses.replace(STAGES["apt-configure"], playbook="site.yml", extra=BARE)
     stage.prepare(machine)
     before = boots(machine)
     text = cut_off(machine, stage, "power")
@@ -97,18 +113,29 @@ def test_the_first_run_restarts_the_machine_and_is_completed_although_the_power_
         assert [word for word in words if word.partition("=")[0] in {arg.partition("=")[0] for arg in TUNED}] == TUNED
         assert [word for word in words if word in OWN] == OWN
         assert "lost.on.purpose=1" not in words  # the cloud image's doing, not the toolkit's
+    assert machine.root("find /boot/grub -name 'grub.cfg.new'") == ""
     assert values(machine) == ["0", str(PAGES)]
     run = machine.play(stage.playbook, **stage.extra)
     assert run.status == 0, run.text
     stage.holds(machine)
-    assert "Paris" in answer(machine)
 
 
 def test_second_run_of_everything_changes_nothing_and_does_not_reboot(machine: Machine) -> None:
-    boot, before = machine.boot_id(), started(machine)
-    run = machine.play("site.yml", host_tuning_reboot_allowed=True)
+    boot = machine.boot_id()
+    run = machine.play("site.yml", **BARE)
     assert run.changed_nothing, run.text
     assert machine.boot_id() == boot
+
+
+@pytest.mark.long
+def test_a_model_serves_and_a_second_run_leaves_it_alone(machine: Machine) -> None:
+    machine.put_model()
+    run = machine.play("site.yml", **REBOOTS)
+    assert run.status == 0, run.text
+    assert "Paris" in answer(machine)
+    before = started(machine)
+    run = machine.play("site.yml", **REBOOTS)
+    assert run.changed_nothing, run.text
     assert started(machine) == before
 
 

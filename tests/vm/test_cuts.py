@@ -23,6 +23,7 @@ def taken_back(machine: Machine) -> None:
     back(machine)
 
 
+@pytest.mark.long
 def test_a_variable_changed_back_is_taken_back_although_the_power_is_cut(machine: Machine) -> None:
     stage = dataclasses.replace(STAGES["update-grub"], holds=taken_back, extra=UNTUNED)
     slow_grub(machine)
