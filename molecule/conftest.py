@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -14,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 sys.path.insert(0, str(Path(__file__).parent / "shared"))
+from lives import Life, differences
 from runs import Run, eventually
 
 PROJECT = Path(__file__).parents[1]
@@ -27,6 +30,7 @@ def pytest_configure(config: Any) -> None:
     for line in (
         "on(*hosts): the hosts of the scenario that the test is about; the others have none",
         "long: runs in make test-long alone",
+        "anyhow: begins on hosts in any state; the others find them as converge has left them",
     ):
         config.addinivalue_line("markers", line)
 
@@ -41,6 +45,9 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
     kept = [item for item in about if LONG or not item.get_closest_marker("long")]
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = kept
+    # Tests of a life run in any order; this shows it.
+    if order := os.environ.get("GAUDI_SERVE_ORDER"):
+        random.Random(order).shuffle(items)  # noqa: S311 - reproducible, not secret
 
 
 def is_about(item: Any) -> bool:
@@ -53,6 +60,31 @@ def host_name(host: Any) -> str:
     """Return the inventory's name of a host of testinfra."""
     name: str = host.backend.get_pytest_id().rpartition("/")[2]
     return name
+
+
+@pytest.fixture(scope="session")
+def life() -> Life | None:
+    """Return how the scenario's hosts are mended; None where the tests do so themselves."""
+    return None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def first_look(life: Life | None) -> None:
+    """Keep how converge has left the hosts, before the first test."""
+    if life is not None:
+        differences(Playbook().hosts, life.parts)
+
+
+@pytest.fixture(autouse=True)
+def as_converged(request: pytest.FixtureRequest, life: Life | None) -> None:
+    """Let a test find the hosts as converge has left them, whatever was done to them before."""
+    if life is None or request.node.get_closest_marker("anyhow"):
+        return
+    playbook = Playbook()
+    if wrong := differences(playbook.hosts, life.parts):
+        life.mend(playbook, sorted(wrong))
+        left = differences(playbook.hosts, life.parts)
+        assert not left, f"not as they were before the tests, although mended: {left}"
 
 
 class Halted:
@@ -68,6 +100,8 @@ class Playbook:
 
     def __init__(self) -> None:
         self.inventory = Path(os.environ["MOLECULE_SCENARIO_DIRECTORY"]) / "inventory"
+        read = yaml.safe_load((self.inventory / "hosts.yml").read_text(encoding="utf-8"))
+        self.hosts: list[str] = list(read["all"]["children"]["testhosts"]["hosts"])
         self.options: dict[str, Any] = {
             "cwd": PROJECT,
             "env": {**os.environ, "ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"},

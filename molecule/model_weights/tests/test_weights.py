@@ -35,11 +35,11 @@ def playbook(playbook: Any) -> Callable[..., Any]:
     return run
 
 
-def models(name: str, **source: Any) -> list[dict[str, Any]]:
-    """Return the scenario's models, the source of one with other values."""
-    result = copy.deepcopy(MODELS)
-    next(model for model in result if model["name"] == name)["source"].update(source)
-    return result
+def only(name: str, **source: Any) -> list[dict[str, Any]]:
+    """Return one of the scenario's models, its source with other values: a run looks at every folder of every model."""
+    model = copy.deepcopy(next(model for model in MODELS if model["name"] == name))
+    model["source"].update(source)
+    return [model]
 
 
 def manifest(host: Any, folder: str) -> dict[str, Any]:
@@ -188,17 +188,18 @@ def test_flipped_byte_is_found_and_only_it_is_fetched(host: Any, playbook: Any) 
         "; f.seek(5000); f.write(bytes([b[0] ^ 1])); f.flush(); os.utime(f.fileno(), ns=(t.st_atime_ns, t.st_mtime_ns))"
     )
     assert host.run(f'python3 -c "{flip}"').rc == 0
-    assert playbook(PLAYBOOK).changed_nothing
-    run = playbook(PLAYBOOK, model_weights_verify="full")
+    wish = {"vllm_models": only("from-modelscope")}
+    assert playbook(PLAYBOOK, **wish).changed_nothing
+    run = playbook(PLAYBOOK, model_weights_verify="full", **wish)
     assert run.status == 0, run.text
     assert "repaired /data/hf_models/Other: 1 of 10 files" in run.flat
-    assert playbook(PLAYBOOK, model_weights_verify="full").changed_nothing
+    assert playbook(PLAYBOOK, model_weights_verify="full", **wish).changed_nothing
     test_folder_is_whole_and_recorded(host, "Other")
 
 
 def test_lost_shard_is_found_by_any_run(host: Any, playbook: Any) -> None:
     host.check_output(f"rm {DATA}/Copied/{SHARD}")
-    run = playbook(PLAYBOOK)
+    run = playbook(PLAYBOOK, vllm_models=only("from-path"))
     assert run.status == 0, run.text
     assert "repaired /data/hf_models/Copied: 1 of 10 files" in run.flat
     test_folder_is_whole_and_recorded(host, "Copied")
@@ -238,19 +239,19 @@ def test_conversion_that_leaves_a_shard_out_is_not_accepted(host: Any, playbook:
 
 def test_original_may_go_once_it_is_converted(host: Any, playbook: Any) -> None:
     host.check_output(f"mv {DATA}/FP8 /data/FP8")
-    assert playbook(PLAYBOOK).changed_nothing
+    assert playbook(PLAYBOOK, vllm_models=only("from-hub")).changed_nothing
     host.check_output(f"mv /data/FP8 {DATA}/FP8")
 
 
 def test_wrong_token_and_vanished_revision_end_with_a_sentence(host: Any, playbook: Any) -> None:
     for extra, message in (
         (
-            {"vllm_models": models("from-modelscope", revision="v9")},
+            {"vllm_models": only("from-modelscope", revision="v9")},
             "model from-modelscope: source: http://127.0.0.1:9200 has no test/Other with a revision v9",
         ),
         (
             {
-                "vllm_models": models("from-modelscope", revision="main"),
+                "vllm_models": only("from-modelscope", revision="main"),
                 "model_weights_tokens": {"modelscope": "wrong"},
             },
             "refuses access (403) with the token that was given; see model_weights_tokens.modelscope",
@@ -261,29 +262,30 @@ def test_wrong_token_and_vanished_revision_end_with_a_sentence(host: Any, playbo
         assert message in run.flat, run.text
         assert TOKEN not in run.text
         test_folder_is_whole_and_recorded(host, "Other")
-    run = playbook(PLAYBOOK)
+    wish = {"vllm_models": only("from-modelscope")}
+    run = playbook(PLAYBOOK, **wish)
     assert run.status == 0, run.text
-    assert playbook(PLAYBOOK).changed_nothing
+    assert playbook(PLAYBOOK, **wish).changed_nothing
 
 
 def test_calibration_with_the_cards(host: Any, playbook: Any) -> None:
     # The vendor's script ends with status 0 where it can load nothing.
-    wish = models("from-hub", calibrate=True)
+    wish = only("from-hub", calibrate=True)
     run = playbook(PLAYBOOK, vllm_models=wish, model_weights_calibrate_endpoint="http://127.0.0.1:9")
     assert run.status != 0
     text = run.flat.replace("''", "'")
     assert "the calibration ended, but: it has written nothing:" in text, run.text
     assert "ConnectionError: Couldn't reach 'NeelNanda/pile-10k' on the Hub" in text, run.text
     assert not host.file(f"{DATA}/FP8-G2-calibration").exists
-    run = playbook(PLAYBOOK, vllm_models=models("from-hub", calibrate=True))
+    run = playbook(PLAYBOOK, vllm_models=only("from-hub", calibrate=True))
     assert run.status == 0, run.text
     assert host.file(f"{DATA}/FP8-G2-calibration").listdir()
-    assert playbook(PLAYBOOK, vllm_models=models("from-hub", calibrate=True)).changed_nothing
+    assert playbook(PLAYBOOK, vllm_models=only("from-hub", calibrate=True)).changed_nothing
 
 
 def test_conversion_is_refused_on_gaudi3(playbook: Any, host: Any) -> None:
     before = manifest(host, f"{DATA}/FP8-G2")
-    run = playbook(PLAYBOOK, model_weights_device="HL-325L")
+    run = playbook(PLAYBOOK, model_weights_device="HL-325L", vllm_models=only("from-hub"))
     assert run.status != 0
     assert "this host has HL-325L (Gaudi3), which serves the original weights" in run.flat
     assert "changed=0" in run.text

@@ -1,0 +1,12 @@
+"""How this life's host is mended between tests."""
+
+from __future__ import annotations
+
+import pytest
+from lives import Life, bare
+
+
+@pytest.fixture(scope="session")
+def life() -> Life:
+    """Return it."""
+    return bare()

@@ -1,0 +1,295 @@
+"""One unit a model: what it does when it is left alone, killed, changed, removed, or wished for wrongly."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from runs import eventually
+
+KEY = "canary-5f2a"
+VARIABLES = yaml.safe_load(
+    (Path(__file__).parents[1] / "inventory/host_vars/mol-service.yml").read_text(encoding="utf-8")
+)
+MODELS: list[dict[str, Any]] = VARIABLES["vllm_models"]
+
+
+def models(**changed: Any) -> list[dict[str, Any]]:
+    """Return the scenario's models, the first one with other values."""
+    result = copy.deepcopy(MODELS)
+    result[0].update(changed)
+    return result
+
+
+def test_both_models_answer(ask: Any, unit: Any) -> None:
+    for model, port, key in (("qwq-32b", 30001, ""), ("qwen2.5-7b", 30002, KEY)):
+        assert unit(model, "ActiveState") == "active"
+        choice = ask(port, model, key)["choices"][0]
+        assert "Paris" in choice["message"]["content"]
+        assert choice["finish_reason"] == "stop"
+
+
+def test_container_has_exactly_the_cards_of_its_modules(host: Any) -> None:
+    launch = yaml.safe_load(host.file("/etc/gaudi-serve/qwq-32b.json").content_string)
+    listed = host.check_output("hl-smi -Q index,module_id -f csv,noheader")
+    by_module = dict(reversed(line.split(", ")) for line in listed.splitlines())
+    expected = sorted(f"accel{by_module[str(module)]}" for module in launch["module_ids"])
+    nodes = host.check_output("docker exec vllm-qwq-32b sh -c 'ls /dev/accel'").split()
+    assert sorted(node for node in nodes if node.startswith("accel") and "control" not in node) == expected
+    assert len(expected) == 2
+
+
+def test_models_share_no_card_and_listen_on_loopback(host: Any) -> None:
+    taken = [
+        module
+        for name in ("qwq-32b", "qwen2.5-7b")
+        for module in yaml.safe_load(host.file(f"/etc/gaudi-serve/{name}.json").content_string)["module_ids"]
+    ]
+    assert len(taken) == len(set(taken)) == 3
+    assert host.socket("tcp://127.0.0.1:30001").is_listening
+    assert "0.0.0.0:30001" not in host.check_output("ss -Hltn")
+
+
+def test_second_use_of_a_busy_card_is_refused(host: Any) -> None:
+    image = yaml.safe_load(host.file("/etc/gaudi-serve/qwq-32b.json").content_string)["image"]
+    visible = host.check_output("docker inspect --format '{{json .Config.Env}}' vllm-qwq-32b")
+    devices = next(item for item in yaml.safe_load(visible) if item.startswith("HABANA_VISIBLE_DEVICES="))
+    result = host.run(
+        "timeout 60 docker run --rm --runtime=habana --net=host --ipc=host "
+        f"-e {devices} -v /data:/data:ro {image} vllm serve /data/hf_models/QwQ-32B --port 31000"
+    )
+    assert result.rc != 0
+    assert "Device acquire failed" in result.stdout + result.stderr
+
+
+def test_secret_is_nowhere_but_in_its_file(host: Any) -> None:
+    secret = host.file("/etc/gaudi-serve/qwen2.5-7b.secret")
+    assert (secret.mode, secret.user) == (0o600, "root")
+    assert KEY in secret.content_string
+    assert host.file("/etc/gaudi-serve/qwen2.5-7b.env").mode == 0o640
+    assert host.run(f"grep -rl {KEY} /etc/systemd /var/lib/gaudi-serve /etc/gaudi-serve/*.json").stdout == ""
+    assert KEY not in host.check_output("journalctl --no-pager -o cat")
+    assert KEY not in host.check_output("ps -ewwo args").replace("grep", "")
+
+
+def test_key_is_asked_for(ask: Any) -> None:
+    assert "choices" not in ask(30002, "qwen2.5-7b")
+
+
+def test_killed_supervisor_adopts_its_container(host: Any, unit: Any, started: Any) -> None:
+    before, pid = started("qwq-32b"), unit("qwq-32b", "MainPID")
+    host.check_output(f"kill -9 {pid}")
+    assert eventually(lambda: unit("qwq-32b", "MainPID") not in (pid, "0") and unit("qwq-32b", "SubState") == "running")
+    assert started("qwq-32b") == before
+
+
+def test_servers_survive_a_restart_of_the_engine(host: Any, unit: Any, started: Any) -> None:
+    before = {model: started(model) for model in ("qwq-32b", "qwen2.5-7b")}
+    host.check_output("systemctl restart docker")
+    for model, when in before.items():
+        assert started(model) == when
+        assert unit(model, "ActiveState") == "active"
+
+
+def test_a_reboot_of_the_host_brings_engine_and_models_back(host: Any, unit: Any, started: Any, ask: Any) -> None:
+    before = started("qwq-32b"), host.check_output("cat /proc/sys/kernel/random/boot_id")
+    host.run("systemctl reboot")
+    assert eventually(lambda: host.run("cat /proc/sys/kernel/random/boot_id").stdout not in ("", before[1]), 60)
+    for model, port, key in (("qwq-32b", 30001, ""), ("qwen2.5-7b", 30002, KEY)):
+        assert eventually(lambda: unit(model, "SubState") == "running", 90)  # noqa: B023 - asked at once
+        assert "Paris" in ask(port, model, key)["choices"][0]["message"]["content"]
+    assert started("qwq-32b") != before[0]
+
+
+def test_killed_server_comes_back_and_the_next_run_asks_it(
+    host: Any, playbook: Any, unit: Any, started: Any, ask: Any
+) -> None:
+    before = started("qwq-32b")
+    host.check_output("docker kill vllm-qwq-32b")
+    assert eventually(lambda: unit("qwq-32b", "SubState") != "running", 20)
+    assert eventually(lambda: unit("qwq-32b", "SubState") == "running", 90)
+    assert started("qwq-32b") != before
+    assert ask(30001, "qwq-32b")["choices"]
+    first, second = playbook("playbooks/models.yml"), playbook("playbooks/models.yml")
+    assert first.changed_nothing, first.text
+    assert "Ask every model that has started" in first.text
+    assert second.changed_nothing, second.text
+    assert "Ask every model that has started" not in second.text
+
+
+def test_changed_model_is_restarted_alone(playbook: Any, started: Any) -> None:
+    before = {model: started(model) for model in ("qwq-32b", "qwen2.5-7b")}
+    run = playbook("playbooks/models.yml", vllm_models=models(max_num_seqs=4))
+    assert run.status == 0, run.text
+    assert started("qwq-32b") != before["qwq-32b"]
+    assert started("qwen2.5-7b") == before["qwen2.5-7b"]
+
+
+def test_restart_and_logs_of_one_model(playbook: Any, started: Any) -> None:
+    before = {model: started(model) for model in ("qwq-32b", "qwen2.5-7b")}
+    run = playbook("playbooks/restart.yml", model="qwq-32b")
+    assert run.status == 0, run.text
+    assert started("qwq-32b") != before["qwq-32b"]
+    assert started("qwen2.5-7b") == before["qwen2.5-7b"]
+    assert "the server answers" in playbook("playbooks/logs.yml", model="qwq-32b").flat
+
+
+# restart.yml and logs.yml begin with the same tasks.
+@pytest.mark.parametrize(
+    ("name", "given", "sentences"),
+    [
+        (
+            "playbooks/restart.yml",
+            {"model": "nonsense;id"},
+            ["model 'nonsense;id': no host has it; ", "its models are qwen2.5-7b, qwq-32b"],
+        ),
+        ("playbooks/logs.yml", {}, ["-e model=NAME is missing"]),
+        (
+            "playbooks/restart.yml",
+            {"model": "qwq-32b", "lines": "all", "restart_timeout": "0"},
+            [
+                'lines must be a whole number from 1 to 9999999; it is "all"',
+                "restart_timeout must be a whole number from 1 to 9999999; it is",
+            ],
+        ),
+    ],
+    ids=["unknown", "missing", "no number"],
+)
+def test_what_is_no_model_and_no_number_is_refused(
+    playbook: Any, started: Any, name: str, given: dict[str, Any], sentences: list[str]
+) -> None:
+    before = started("qwq-32b")
+    run = playbook(name, **given)
+    assert run.status != 0
+    for sentence in sentences:
+        assert sentence in run.flat, run.text
+    assert started("qwq-32b") == before
+
+
+# What is wrong with one more model, and the sentence that says so; tests/unit/test_plan.py has every sentence.
+WRONG = [
+    ({"max_num_seq": 8}, "max_num_seq 8: is neither a key of this toolkit nor an option of vLLM"),
+    ({"name": "qwq-32b"}, "name 'qwq-32b': belongs to model qwq-32b already"),
+    ({"port": 30002}, "port 30002: belongs to model qwen2.5-7b already"),
+    ({"module_ids": [0, 9]}, "module_ids [9]: not on this host, which has [0, 1, 2, 3, 4, 5, 6, 7]"),
+    ({"tensor_parallel_size": 8}, "tensor_parallel_size 8: this host has 8 cards, 1 of them free (held: 0: qwq-32b"),
+    ({"weights": "/data/nowhere"}, "weights '/data/nowhere': holds no readable config.json on this host"),
+    ({"tensor_parallel_size": 16}, "tensor_parallel_size 16: does not divide the 40 attention heads"),
+    ({"port": 31999}, "port 31999: is taken on this host by python3"),
+]
+
+
+def test_wrong_wishes_are_all_refused_before_anything_changes(host: Any, playbook: Any, started: Any) -> None:
+    before = started("qwq-32b"), host.file("/etc/gaudi-serve/qwq-32b.json").sha256sum
+    host.check_output("systemd-run --quiet --unit=stranger python3 -m http.server 31999 --bind 127.0.0.1")
+    assert eventually(lambda: host.socket("tcp://127.0.0.1:31999").is_listening, 10)
+    more = [{**MODELS[0], "name": f"more-{n}", "port": 32000 + n, **wrong} for n, (wrong, _) in enumerate(WRONG)]
+    try:
+        run = playbook("playbooks/models.yml", vllm_models=[*MODELS, *more])
+    finally:
+        host.check_output("systemctl stop stranger")
+    assert run.status != 0
+    for _, message in WRONG:
+        assert message in run.flat, run.text
+    assert "Nothing has been changed" in run.text
+    assert "changed=0" in run.text
+    assert (started("qwq-32b"), host.file("/etc/gaudi-serve/qwq-32b.json").sha256sum) == before
+
+
+def test_card_in_two_models_is_refused(playbook: Any) -> None:
+    both = models(module_ids=[4, 5])
+    both[1]["module_ids"] = [5]
+    run = playbook("playbooks/preflight.yml", vllm_models=both)
+    assert run.status != 0
+    assert "model qwen2.5-7b: module_ids [5]: card 5 belongs to model qwq-32b already" in run.flat
+
+
+def test_missing_card_wrong_driver_unsupported_kind_are_refused(playbook: Any) -> None:
+    for given, messages in (
+        (
+            {"gaudi_cards": 9, "gaudi_release": "1.22.0"},
+            [
+                "gaudi_cards is 9, but hl-smi shows 8",
+                "and image release 1.22.0 differ; both must be of one release",
+            ],
+        ),
+        ({"gaudi_accelerator": "cpu"}, ["gaudi_accelerator is cpu, but this is a gaudi host"]),
+    ):
+        run = playbook("playbooks/preflight.yml", **given)
+        assert run.status != 0
+        for message in messages:
+            assert message in run.flat, run.text
+
+
+@pytest.mark.long
+def test_progress_is_told_while_a_model_warms_up(playbook: Any) -> None:
+    slow = models(env={"STANDIN_STEP_S": "0.3"}, recipe_cache_path=None)
+    run = playbook("playbooks/models.yml", vllm_models=slow, vllm_service_report_every=2)
+    assert run.status == 0, run.text
+    assert "mol-service: qwq-32b: warming up: " in run.text
+
+
+@pytest.mark.long
+def test_run_cut_off_in_a_warm_up_is_finished_by_the_next(playbook: Any, unit: Any, started: Any) -> None:
+    slow = models(env={"STANDIN_STEP_S": "0.6"}, recipe_cache_path=None)
+    playbook("playbooks/models.yml", vllm_models=slow, until=lambda: "warming up" in unit("qwq-32b", "StatusText"))
+    before = started("qwq-32b")
+    run = playbook("playbooks/models.yml", vllm_models=slow)
+    assert run.status == 0, run.text
+    assert unit("qwq-32b", "ActiveState") == "active"
+    assert started("qwq-32b") == before
+    assert playbook("playbooks/models.yml", vllm_models=slow).changed_nothing
+
+
+def test_withdrawn_secret_is_gone_for_good(host: Any, playbook: Any, ask: Any) -> None:
+    run = playbook("playbooks/models.yml", vllm_secrets={})
+    assert run.status == 0, run.text
+    assert not host.file("/etc/gaudi-serve/qwen2.5-7b.secret").exists
+    assert ask(30002, "qwen2.5-7b")["choices"]
+    assert playbook("playbooks/models.yml", vllm_secrets={}).changed_nothing
+
+
+def test_forgotten_inventory_removes_nothing(playbook: Any, unit: Any) -> None:
+    run = playbook("playbooks/models.yml", vllm_models=None)
+    assert run.status != 0
+    assert "vllm_models is not set, but this host serves qwen2.5-7b, qwq-32b" in run.flat
+    assert unit("qwq-32b", "ActiveState") == "active"
+
+
+def test_server_that_cannot_start_ends_the_run_with_its_journal(playbook: Any, unit: Any) -> None:
+    broken = models(env={"STANDIN_FAULT": "crash_in_warmup"})
+    run = playbook("playbooks/models.yml", vllm_models=broken)
+    assert run.status != 0
+    text = run.flat
+    assert "model qwq-32b does not serve: it failed 2 times" in text
+    assert "the last lines of journalctl -u vllm-qwq-32b" in text
+    assert "gaudi-serve: the server ended with status" in text
+    assert unit("qwen2.5-7b", "ActiveState") == "active"
+    mended = playbook("playbooks/models.yml")
+    assert mended.status == 0, mended.text
+    assert unit("qwq-32b", "ActiveState") == "active"
+
+
+@pytest.mark.long
+def test_empty_answer_fails_the_smoke_test(playbook: Any) -> None:
+    run = playbook("playbooks/models.yml", vllm_models=models(env={"STANDIN_FAULT": "empty_answer"}))
+    assert run.status != 0
+    text = run.flat
+    assert "model qwq-32b failed its smoke test: the chat completion brought no text" in text
+
+
+def test_stopped_and_removed_models(host: Any, playbook: Any, unit: Any, started: Any) -> None:
+    before = started("qwen2.5-7b")
+    run = playbook("playbooks/models.yml", vllm_models=models(state="stopped"))
+    assert run.status == 0, run.text
+    assert unit("qwq-32b", "ActiveState") == "inactive"
+    assert not host.service("vllm-qwq-32b").is_enabled
+    run = playbook("playbooks/models.yml", vllm_models=MODELS[1:])
+    assert run.status == 0, run.text
+    for path in ("/etc/systemd/system/vllm-qwq-32b.service", "/etc/gaudi-serve/qwq-32b.env"):
+        assert not host.file(path).exists
+    assert "vllm-qwq-32b" not in host.check_output("docker ps --all --format '{{.Names}}'")
+    assert started("qwen2.5-7b") == before
