@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 sys.path.insert(0, str(Path(__file__).parent / "shared"))
-from lives import Life, differences
+from lives import Life, differences, looked_at
 from runs import Run, eventually
 
 PROJECT = Path(__file__).parents[1]
@@ -72,7 +72,10 @@ def life() -> Life | None:
 def first_look(life: Life | None) -> None:
     """Keep how converge has left the hosts, before the first test."""
     if life is not None:
-        differences(Playbook().hosts, life.parts)
+        hosts = Playbook().hosts
+        # A probe that fails here would fail alike before every test, and nothing would ever differ.
+        assert not [text for text in looked_at(hosts, life.parts).values() if "Traceback" in text]
+        differences(hosts, life.parts)
 
 
 @pytest.fixture(autouse=True)

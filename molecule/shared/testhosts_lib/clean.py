@@ -16,6 +16,8 @@ OWN = (
     "vm-*",
     "testhosts.json*",
     "kernel.json*",
+    "durations.json",
+    "logs",
     "images.lock",
     "*-image.lock",
 )

@@ -20,7 +20,7 @@ NAME = "gaudi-serve/testhost-provisioned"
 HOST = "mol-provision"
 FOLDER = SHARED / "provision"
 STORE = "/var/lib/docker"
-ROLES = [REPOSITORY / "roles" / name for name in ("preflight", "container_runtime", "vllm_image")]
+ROLES = [REPOSITORY / "roles" / name for name in ("preflight", "container_runtime", "vllm_image", "vllm_service")]
 CODE = ("lib", "library", "action_plugins", "filter_plugins", "callback_plugins", "playbooks", "ansible.cfg")
 # What was made for the host that the image was made from.
 OWN = ["/etc/gaudi-sim", "/var/log/journal", "/etc/machine-id", "/run/gaudi-serve"]
