@@ -36,6 +36,15 @@ def eventually(condition: Callable[[], bool], seconds: float = 60, pause: float 
     return True
 
 
+def reboot(host: Any) -> None:
+    """Restart a host, and come back when its new systemd answers: it has its boot id a while before that."""
+    boot_id = "cat /proc/sys/kernel/random/boot_id"
+    before = host.check_output(boot_id)
+    host.run("systemctl reboot")
+    assert eventually(lambda: host.run(boot_id).stdout.strip() not in ("", before), 60)
+    assert eventually(lambda: host.run("systemctl show --property=Version").rc == 0, 60)
+
+
 def tear(host: Any, package: str, want: str) -> None:
     """Make a package one whose files are half there, as a power cut leaves it while dpkg unpacks or removes it."""
     status = f"Status: {want} reinstreq half-installed"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from runs import eventually
+from runs import eventually, reboot
 
 KEY = "canary-5f2a"
 VARIABLES = yaml.safe_load(
@@ -95,13 +95,12 @@ def test_servers_survive_a_restart_of_the_engine(host: Any, unit: Any, started: 
 
 
 def test_a_reboot_of_the_host_brings_engine_and_models_back(host: Any, unit: Any, started: Any, ask: Any) -> None:
-    before = started("qwq-32b"), host.check_output("cat /proc/sys/kernel/random/boot_id")
-    host.run("systemctl reboot")
-    assert eventually(lambda: host.run("cat /proc/sys/kernel/random/boot_id").stdout not in ("", before[1]), 60)
+    before = started("qwq-32b")
+    reboot(host)
     for model, port, key in (("qwq-32b", 30001, ""), ("qwen2.5-7b", 30002, KEY)):
         assert eventually(lambda: unit(model, "SubState") == "running", 90)  # noqa: B023 - asked at once
         assert "Paris" in ask(port, model, key)["choices"][0]["message"]["content"]
-    assert started("qwq-32b") != before[0]
+    assert started("qwq-32b") != before
 
 
 def test_killed_server_comes_back_and_the_next_run_asks_it(
