@@ -34,7 +34,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         given = {
             **self._task.args,
             "run": this_run(variables),
-            "observed_at": variables.get("gaudi_observed_at", 0),
+            "observed": observed(variables),
             "lease_s": variables.get("gaudi_lock_lease_s", LEASE_S),
         }
         answer = self._execute_module("gaudi_lock", given, task_vars=task_vars)
@@ -47,6 +47,15 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
             host = str(variables.get("inventory_hostname", "host"))
             answer = {**answer, "failed": True, "msg": refusal(host, holder, answer["since"])}
         return {**result, **answer}
+
+
+def observed(variables: dict[str, Any]) -> dict[str, Any]:
+    """Return which look at the host counts: the one that the plan was made of, else the last one."""
+    if "preflight_observed" in variables:
+        return dict(variables["preflight_observed"])
+    if "gaudi_observed_at" not in variables:
+        return {}
+    return {"at": variables["gaudi_observed_at"], "boot": variables.get("gaudi_boot_id", "")}
 
 
 def this_run(variables: dict[str, Any]) -> dict[str, Any]:

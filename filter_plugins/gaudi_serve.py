@@ -24,6 +24,7 @@ from gaudi_serve.container_runtime import (
     habana_config,
 )
 from gaudi_serve.driver import drained, gaudi_driver_changes, gaudi_driver_notes, gaudi_driver_refusal
+from gaudi_serve.due import due_lines, facts_wanted, plans_models, run_stages, stages_due
 from gaudi_serve.errors import as_filter
 from gaudi_serve.fleet import gaudi_facts_saved, unset_models, vllm_fleet_lines, vllm_fleet_plan
 from gaudi_serve.hccl import hccl_benchmark
@@ -43,7 +44,7 @@ from gaudi_serve.inventory import inventory_refusal
 from gaudi_serve.launch import vllm_launch
 from gaudi_serve.memory import hpu_memory
 from gaudi_serve.plan import model_weights, vllm_plan
-from gaudi_serve.refusal import plan_refusal, system_refusal
+from gaudi_serve.refusal import plan_refusal, refused_hosts, system_refusal
 from gaudi_serve.report import endpoint_table
 from gaudi_serve.reset import (
     gaudi_driver_reset,
@@ -95,6 +96,8 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     endpoint_table,
     drained,
     drift_lines,
+    due_lines,
+    facts_wanted,
     fleet_status,
     fleet_status_lines,
     gaudi_driver_changes,
@@ -129,11 +132,15 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     model_weights,
     model_weights_reset,
     plan_refusal,
+    plans_models,
     recipe_caches,
     reset_failure,
     reset_lines,
+    refused_hosts,
     reset_refusal,
     rest_reset,
+    run_stages,
+    stages_due,
     sysctl_conflicts,
     sysctl_wanted,
     system_refusal,

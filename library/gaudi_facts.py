@@ -53,6 +53,9 @@ ansible_facts:
     gaudi_observed_at:
       description: When the host was looked at, in seconds since its boot.
       type: float
+    gaudi_boot_id:
+      description: The boot that this time belongs to.
+      type: str
     gaudi_system:
       description: Operating system, kernel, memory (KiB), accelerator (gaudi or cpu).
       type: dict
@@ -95,7 +98,7 @@ from ansible.module_utils.gaudi_serve import (
     observe_tuning,
     observe_weights,
 )
-from ansible.module_utils.gaudi_serve.run import since_boot
+from ansible.module_utils.gaudi_serve.run import boot_id, since_boot
 
 SUBSETS = ("system", "tuning", "runtime", "services", "hccl", "host", "driver")
 OTHERS = ("weights_store", "left", "apt")  # folders of one role, what a reset looks at: read where asked for
@@ -125,7 +128,7 @@ def observe(given: dict[str, Any], aside: ThreadPoolExecutor) -> dict[str, Any]:
     """Return one fact a subset."""
     gather = given["gather"]
     # Before the first look: what changes meanwhile counts as changed afterwards.
-    facts: dict[str, Any] = {"gaudi_observed_at": since_boot()}
+    facts: dict[str, Any] = {"gaudi_observed_at": since_boot(), "gaudi_boot_id": boot_id()}
     if "system" in gather or "host" in gather:
         facts["gaudi_system"] = observe_host.system()
     # The driver is asked for every card's ports, which takes as long as all the rest.

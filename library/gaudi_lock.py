@@ -27,10 +27,12 @@ options:
     description: The run, as C({id, who, controller, pid, begin}).
     type: dict
     default: {}
-  observed_at:
-    description: When the run has looked at the host, in seconds since the host's boot; 0 where it has not.
-    type: float
-    default: 0
+  observed:
+    description:
+      - When the run has looked at the host, as C(at) in seconds since the host's boot, and C(boot), that boot's id.
+      - Of a run with a plan it is the look that the plan was made of. Empty where it has not looked.
+    type: dict
+    default: {}
   lease_s:
     description: Seconds after which a record of a run on another controller no longer counts.
     type: int
@@ -75,7 +77,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.gaudi_serve.run import read_text, since_boot, write_json
+from ansible.module_utils.gaudi_serve.run import boot_id, read_text, since_boot, write_json
 
 FOLDER = Path("/run/gaudi-serve")
 RECORD = FOLDER / "run.json"
@@ -98,7 +100,10 @@ def in_the_way(found: dict[str, Any], given: dict[str, Any]) -> str:
         # Whether a run on the same controller lives, the action plugin knows.
         near = found.get("controller") == given["run"]["controller"]
         return "held" if near or since_boot() - float(found.get("at", 0)) < given["lease_s"] else ""
-    return "changed" if 0 < given["observed_at"] < float(found.get("at", 0)) else ""
+    seen = given["observed"]
+    # No record outlives a boot: one that is found after a boot that this run has not seen is of a later run.
+    booted = bool(seen.get("boot")) and seen["boot"] != boot_id()
+    return "changed" if seen and (booted or float(seen["at"]) < float(found.get("at", 0))) else ""
 
 
 def main() -> None:
@@ -108,7 +113,7 @@ def main() -> None:
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "stage": {"type": "str", "default": ""},
             "run": {"type": "dict", "default": {}},
-            "observed_at": {"type": "float", "default": 0},
+            "observed": {"type": "dict", "default": {}},
             "lease_s": {"type": "int", "default": 3600},
             "instead_of": {"type": "str", "default": ""},
         },

@@ -10,14 +10,17 @@ from .errors import InputError, shown
 from .spec import findings, readable
 
 Catalog = dict[str, dict[str, Any]]
+# The project's own, wherever a playbook lies.
+BUILTIN = str(Path(__file__).resolve().parents[2] / "roles/preflight/files/catalog")
 
 
-def model_catalog(folders: Sequence[str], strict: bool = True) -> Catalog:
+def model_catalog(folders: Sequence[str], strict: bool = True, builtin: bool = False) -> Catalog:
     """Read the catalog: every ``<entry>.yml`` of the folders; of two with one name the later folder's wins.
 
     Args:
         folders: folders.
         strict: false leaves out what is wrong, for callers that have it said elsewhere.
+        builtin: read the project's own folder before them.
 
     Raises:
         InputError: for folders that are not there, files that are no YAML mapping, and keys that no
@@ -27,7 +30,7 @@ def model_catalog(folders: Sequence[str], strict: bool = True) -> Catalog:
         raise InputError(f"vllm_catalog_dirs: {shown(folders)}: must be a list of folders")
     catalog: Catalog = {}
     problems: list[str] = []
-    for folder in folders:
+    for folder in ([BUILTIN] if builtin else []) + folders:
         entries, found = catalog_folder(folder)
         catalog.update(entries)
         problems += found

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from .catalog import catalog_folder
+from .due import tags_refusal
 from .errors import InputError, is_number, is_whole, one_line, shown
 from .facts import HIDDEN, VARIABLES, Check, Problem, checked_variables, is_flag_text, matching, one_of, rendered
 from .host_tuning import kernel_arguments_wanted
@@ -298,6 +299,9 @@ def inventory_refusal(variables: Known, host_name: str) -> list[str]:
             vllm_images([entry], release)
         except InputError as problem:
             reasons.append(f"{host_name}: {one_line(str(problem))}")
+    # Playbooks with stages only: other ones have tags of nobody's business.
+    if "preflight_for" in variables and "ansible_run_tags" in variables:
+        reasons += [f"{host_name}: {text}" for text in tags_refusal(list(variables["ansible_run_tags"]))]
     if "vllm_secrets" in values and values["vllm_secrets"] is not None:
         reasons += [one_line(text) for text in secrets_refusal(values["vllm_secrets"], host_name)]
     return reasons

@@ -71,6 +71,20 @@ def plan_refusal(plan: Mapping[str, Any], system: Mapping[str, Any], host: Mappi
     return [error["message"] for error in host_errors(plan, system, host, **more)]
 
 
+def refused_hosts(hostvars: Mapping[str, Mapping[str, Any]], hosts: Sequence[str]) -> list[str]:
+    """Return the hosts that a run must not begin on: read, but refused, or with variables that cannot be understood.
+
+    A host that could not be reached is none of them: it drops out alone.
+    """
+    refused = []
+    for name in hosts:
+        known = hostvars[name]
+        read = "gaudi_observed_at" in known and "preflight_passed" not in known
+        if read or known.get("preflight_wrong") or known.get("preflight_refusal"):
+            refused.append(name)
+    return refused
+
+
 def system_refusal(system: Mapping[str, Any], host_name: str) -> list[str]:
     """Return why this toolkit does not work on an operating system; empty where it does."""
     if (system["id"], system["version_id"]) in SUPPORTED:

@@ -58,3 +58,8 @@ def write_json(path: str | Path, content: Any) -> None:
 def since_boot() -> float:
     """Return the seconds since the boot of this machine; no change of the clock moves them."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+def boot_id() -> str:
+    """Return what tells the boots of this machine apart."""
+    return (read_text("/proc/sys/kernel/random/boot_id") or "").strip()

@@ -227,7 +227,7 @@ def vllm_service_summary(changes: Mapping[str, Any]) -> list[str]:
         lines.append("write the supervisor")
     lines += [f"remove container {name}, which has no unit" for name in changes["orphans"]]
     lines += [f"{verb} {name}" for verb in ("remove", "stop", "start", "restart") for name in changes[verb]]
-    return lines + [f"ask {name}" for name in changes["smoke"]]
+    return lines + [f"send a test question to {name}" for name in changes["smoke"]]
 
 
 FILES = {"service": "unit", "env": "environment", "json": "launch"}

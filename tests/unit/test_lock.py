@@ -47,7 +47,7 @@ def action() -> ModuleType:
 
 def asked(**changed: Any) -> dict[str, Any]:
     """Return what a run asks the host."""
-    return {"run": MINE, "observed_at": 100.0, "lease_s": 3600, "instead_of": "", **changed}
+    return {"run": MINE, "observed": {"at": 100.0, "boot": "this"}, "lease_s": 3600, "instead_of": "", **changed}
 
 
 @pytest.mark.parametrize(
@@ -61,13 +61,16 @@ def asked(**changed: Any) -> dict[str, Any]:
         ({**OTHER, "controller": "here", "held": True, "at": -3451}, asked(), "held"),
         ({**OTHER, "held": False, "at": 150}, asked(), "changed"),
         ({**OTHER, "held": False, "at": 99}, asked(), ""),
-        ({**OTHER, "held": False, "at": 150}, asked(observed_at=0.0), ""),
+        ({**OTHER, "held": False, "at": 150}, asked(observed={}), ""),
+        # A boot that this run has not seen: the record is younger than its look, though its time is smaller.
+        ({**OTHER, "held": False, "at": 50}, asked(observed={"at": 100.0, "boot": "before"}), "changed"),
     ],
 )
 def test_another_run_is_in_the_way_while_it_holds_or_after_it_has_changed(
     module: ModuleType, monkeypatch: pytest.MonkeyPatch, found: dict[str, Any], given: dict[str, Any], expected: str
 ) -> None:
     monkeypatch.setattr(module, "since_boot", lambda: 200.0)
+    monkeypatch.setattr(module, "boot_id", lambda: "this")
     assert module.in_the_way(found, given) == expected
 
 
@@ -108,3 +111,10 @@ def test_a_run_tells_person_machine_playbook_and_process(action: ModuleType, mon
     assert run["pid"] == os.getppid()
     assert f"process {os.getppid()})" in run["who"]
     assert "AWX job 7)" in action.this_run({"awx_job_id": 7})["who"]
+
+
+def test_the_look_that_counts_is_the_one_that_the_plan_was_made_of(action: ModuleType) -> None:
+    later = {"gaudi_observed_at": 200.0, "gaudi_boot_id": "x"}
+    assert action.observed({**later, "preflight_observed": {"at": 100.0, "boot": "x"}}) == {"at": 100.0, "boot": "x"}
+    assert action.observed(later) == {"at": 200.0, "boot": "x"}
+    assert action.observed({}) == {}
