@@ -5,15 +5,24 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 display = Display()
 LINE = 300  # characters shown of a line of the journal
+LOOK_S = 30.0  # one look on the host
+UNREACHABLE_S, PAUSE_S = 300.0, 5.0  # how long a host may be out of reach, and between two tries
+# What systemd says of a try that is over.
+ENDED = "Failed with result"
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no type information
-    """``vllm_wait: {models: {name: limit in seconds}, interval: 3, journal_lines: 30, max_restarts: 2}``."""
+    """``vllm_wait: {models: {name: limit in seconds}, interval: 3, journal_lines: 30, max_restarts: 2}``.
+
+    The looking itself is done on the host, by one module call for half a minute: an hour of waiting is 120 of them.
+    A connection that breaks meanwhile is tried again, since nothing depends on it: the models start by themselves.
+    """
 
     _VALID_ARGS = frozenset(("models", "interval", "journal_lines", "max_restarts", "report_every"))
     _supports_check_mode = True
@@ -26,26 +35,47 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         if not waiting or self._task.check_mode:
             return {**result, "changed": False, "skipped": True, "msg": "nothing to wait for"}
         host = str((task_vars or {}).get("inventory_hostname", "host"))
+        interval, every = float(arguments.get("interval", 3)), float(arguments.get("report_every", 60))
         begin = reported = time.monotonic()
         first: dict[str, int] = {}
+        seen: dict[str, int] = {}
+        left = list(waiting)
         while True:
-            facts = self._execute_module("gaudi_facts", {"gather": ["services"]}, task_vars=task_vars)
-            if facts.get("failed"):
-                return {**result, **facts}
-            units = facts["ansible_facts"]["gaudi_services"]["units"]
+            given = {"models": left, "restarts": seen, "for_s": min(LOOK_S, every), "interval": interval}
+            answer = self._look(given, host, task_vars)
+            if "units" not in answer:
+                return {**result, **answer}
+            units = answer["units"]
             elapsed = time.monotonic() - begin
-            for name in waiting:
+            for name in left:
                 first.setdefault(name, int(units.get(name, {}).get("restarts", 0)))
-            problems = [text for name in waiting if (text := self._problem(name, units, waiting, first, elapsed))]
+                seen[name] = int(units.get(name, {}).get("restarts", 0))
+            problems = [text for name in left if (text := self._problem(name, units, waiting, first, elapsed))]
             if problems:
                 return {**result, "failed": True, "msg": "\n".join(self._explain(problems, host, task_vars))}
-            left = [name for name in waiting if not units[name]["active"]]
+            left = [name for name in left if not units[name]["active"]]
             if not left:
-                return {**result, "changed": False, "seconds": round(elapsed), **_facts(facts)}
-            if time.monotonic() - reported >= float(arguments.get("report_every", 60)):
+                return {**result, "changed": False, "seconds": round(elapsed)}
+            if time.monotonic() - reported >= every:
                 reported = time.monotonic()
                 display.display("\n".join(_line(host, name, units[name], elapsed) for name in left))
-            time.sleep(float(arguments.get("interval", 3)))
+            if any(units[name]["state"] in ("failed", "inactive") for name in left):
+                # It has not begun yet; the look on the host would come back at once, again and again.
+                time.sleep(1)
+
+    def _look(self, given: dict[str, Any], host: str, task_vars: dict[str, Any] | None) -> dict[str, Any]:
+        """Run the module; where the connection breaks, try again for a while."""
+        begin = time.monotonic()
+        while True:
+            try:
+                answer: dict[str, Any] = self._execute_module("vllm_units", given, task_vars=task_vars)
+            except AnsibleConnectionFailure as problem:
+                if time.monotonic() - begin > UNREACHABLE_S:
+                    raise
+                display.warning(f"{host}: {problem}; the models start without it, trying again")
+                time.sleep(PAUSE_S)
+                continue
+            return answer
 
     def _problem(
         self,
@@ -72,19 +102,22 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
     def _explain(self, problems: list[tuple[str, str]], host: str, task_vars: dict[str, Any] | None) -> list[str]:
         lines = []
         for name, text in problems:
-            count = str(self._task.args.get("journal_lines", 30))
-            argv = ["journalctl", "-u", f"vllm-{name}", "-n", count, "-o", "cat", "--no-pager"]
+            count = int(self._task.args.get("journal_lines", 30))
+            argv = ["journalctl", "-u", f"vllm-{name}", "-n", str(count * 5), "-o", "cat", "--no-pager"]
             journal = self._execute_module("ansible.legacy.command", {"argv": argv}, task_vars=task_vars)
             said = journal.get("stdout") or journal.get("stderr") or journal.get("msg", "")
             lines.append(f"{host}: model {name} does not serve: {text}")
             lines.append(f"the last lines of journalctl -u vllm-{name}:")
             # vLLM prints all its arguments in one line.
-            lines += [line if len(line) <= LINE else f"{line[:LINE]}…" for line in str(said).splitlines()]
+            lines += [line if len(line) <= LINE else f"{line[:LINE]}…" for line in last_words(str(said), count)]
         return lines
 
 
-def _facts(facts: dict[str, Any]) -> dict[str, Any]:
-    return {"ansible_facts": facts["ansible_facts"]}
+def last_words(journal: str, count: int) -> list[str]:
+    """Return the last lines up to the end of the last try: what the next try has said since is not the reason."""
+    lines = journal.splitlines()
+    ends = [number for number, line in enumerate(lines, 1) if ENDED in line]
+    return lines[: ends[-1] if ends else len(lines)][-count:]
 
 
 def _line(host: str, name: str, unit: dict[str, Any], elapsed: float) -> str:

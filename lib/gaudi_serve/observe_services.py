@@ -16,7 +16,7 @@ STATE = Path("/var/lib/gaudi-serve")
 MARKER = "X-Gaudi-Serve="
 SUPERVISOR = Path("/usr/local/lib/gaudi-serve/vllm-supervisor")
 LAUNCH = ("image", "module_ids", "command", "mounts", "runtime", "cap_add", "ulimits")
-PROPERTIES = "Id,ActiveState,SubState,UnitFileState,StatusText,NRestarts,Job,NeedDaemonReload"
+PROPERTIES = "Id,LoadState,ActiveState,SubState,UnitFileState,StatusText,NRestarts,Job,NeedDaemonReload"
 
 
 def observe() -> dict[str, Any]:
@@ -32,6 +32,12 @@ def observe() -> dict[str, Any]:
         "supervisor_sha256": sha256_file(SUPERVISOR),
         "images": _images(),
     }
+
+
+def unit_states(names: list[str]) -> dict[str, dict[str, Any]]:
+    """Return what systemd says of models' units, without files and containers; nothing of those that it lacks."""
+    shown = _show_units(names)
+    return {name: _state(shown[name]) for name in names if shown.get(name, {}).get("LoadState") == "loaded"}
 
 
 def holding(units: Mapping[str, Any]) -> set[str]:
@@ -77,16 +83,22 @@ def _unit(name: str, shown: dict[str, str], container: dict[str, Any] | None) ->
         "env": _environment(CONFIG / f"{name}.env"),
         "module_ids": launch.get("module_ids", []),
         "port": launch.get("port"),
+        **_state(shown),
+        "need_reload": shown.get("NeedDaemonReload") == "yes",
+        "enabled": shown.get("UnitFileState") == "enabled",
+        "container": container,
+        "smoke": smoke if smoke and started and smoke.get("container_started") == started else None,
+    }
+
+
+def _state(shown: dict[str, str]) -> dict[str, Any]:
+    return {
         # With a job in the queue, an active unit is about to be stopped or restarted.
         "active": shown.get("ActiveState") == "active" and not int(shown.get("Job") or 0),
         "state": shown.get("ActiveState", "inactive"),
         "sub_state": shown.get("SubState", "dead"),
-        "need_reload": shown.get("NeedDaemonReload") == "yes",
-        "enabled": shown.get("UnitFileState") == "enabled",
         "status": shown.get("StatusText", ""),
         "restarts": int(shown.get("NRestarts") or 0),
-        "container": container,
-        "smoke": smoke if smoke and started and smoke.get("container_started") == started else None,
     }
 
 

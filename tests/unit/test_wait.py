@@ -1,0 +1,88 @@
+"""Waiting for models: what is looked at on the host, what a broken connection does, and what a failure shows."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from ansible.errors import AnsibleConnectionFailure
+
+ROOT = Path(__file__).parents[2]
+SERVES = {"active": True, "state": "active", "sub_state": "running", "status": "", "restarts": 0}
+STARTS = {**SERVES, "active": False, "state": "activating", "sub_state": "start"}
+
+
+@pytest.fixture
+def action() -> ModuleType:
+    """Return the action plugin."""
+    spec = importlib.util.spec_from_file_location("action_vllm_wait", ROOT / "action_plugins/vllm_wait.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Task:
+    """What an action plugin reads of its task."""
+
+    def __init__(self, **args: Any) -> None:
+        self.args, self.check_mode = args, False
+
+
+def waiting(
+    action: ModuleType, monkeypatch: pytest.MonkeyPatch, looks: list[Any], **args: Any
+) -> tuple[Any, list[Any]]:
+    """Return the plugin, whose modules give one of ``looks`` after the other, and the list of what they were asked."""
+    asked: list[Any] = []
+
+    def execute(name: str, given: dict[str, Any], task_vars: Any = None) -> Any:
+        asked.append((name, dict(given)))
+        look = looks.pop(0)
+        if isinstance(look, Exception):
+            raise look
+        return look
+
+    plugin = action.ActionModule.__new__(action.ActionModule)
+    plugin._task = Task(**args)
+    plugin._execute_module = execute
+    monkeypatch.setattr(action.ActionBase, "run", lambda *_: {})
+    monkeypatch.setattr(action.time, "sleep", lambda _: None)
+    return plugin, asked
+
+
+def test_what_serves_is_not_asked_again(action: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = [{"units": {"a": SERVES, "b": STARTS}}, {"units": {"b": SERVES}}]
+    plugin, asked = waiting(action, monkeypatch, looks, models={"a": 60, "b": 60})
+    assert not plugin.run(task_vars={}).get("failed")
+    assert [given["models"] for _, given in asked] == [["a", "b"], ["b"]]
+    assert {name for name, _ in asked} == {"vllm_units"}
+
+
+def test_a_connection_that_breaks_is_tried_again(action: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = [AnsibleConnectionFailure("reset by peer"), {"units": {"a": SERVES}}]
+    plugin, asked = waiting(action, monkeypatch, looks, models={"a": 60})
+    assert not plugin.run(task_vars={}).get("failed")
+    assert len(asked) == 2
+
+
+def test_a_host_that_stays_away_is_unreachable(action: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(action, "UNREACHABLE_S", -1)
+    plugin, _ = waiting(action, monkeypatch, [AnsibleConnectionFailure("no route")], models={"a": 60})
+    with pytest.raises(AnsibleConnectionFailure):
+        plugin.run(task_vars={})
+
+
+def test_a_failure_shows_the_last_words_of_the_last_try(action: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = ["old"] * 40 + ["the reason", "vllm-a.service: Failed with result 'exit-code'."] + ["next try"] * 40
+    crashed = {"units": {"a": {**STARTS, "restarts": 2}}}
+    looks = [{"units": {"a": STARTS}}, crashed, {"stdout": "\n".join(journal)}]
+    plugin, _ = waiting(action, monkeypatch, looks, models={"a": 60}, journal_lines=5)
+    result = plugin.run(task_vars={"inventory_hostname": "h"})
+    assert result["failed"]
+    lines = result["msg"].splitlines()
+    assert lines[0].startswith("h: model a does not serve: it failed 2 times")
+    assert lines[2:] == ["old", "old", "old", "the reason", "vllm-a.service: Failed with result 'exit-code'."]
