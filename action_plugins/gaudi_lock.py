@@ -9,13 +9,15 @@ import itertools
 import os
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
-LEASE_S = 3600
+# A record that nobody has renewed for so long no longer counts; the run that holds the host renews it.
+LEASE_S, RENEW_S = 300, 60
 TAKE_FILES = ("-i", "--inventory", "-e", "--extra-vars")
 
 
@@ -43,10 +45,55 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
             given["instead_of"] = holder["id"]
             answer = self._execute_module("gaudi_lock", given, task_vars=task_vars)
             holder = answer.get("holder") or {}
+        if answer.get("held"):
+            self._keep(given, task_vars)
         if holder:
             host = str(variables.get("inventory_hostname", "host"))
             answer = {**answer, "failed": True, "msg": refusal(host, holder, answer["since"])}
         return {**result, **answer}
+
+    def _keep(self, given: dict[str, Any], task_vars: dict[str, Any] | None) -> None:
+        """Start a process beside the run that renews its record as long as the run lives and holds the host.
+
+        Of a run on another controller, as in the container of an AWX job that was cancelled, nothing else tells
+        whether it lives. It is a process of its own since this one ends with its task.
+        """
+        run = given["run"]
+        child = os.fork()
+        if child:
+            os.waitpid(child, 0)
+            return
+        # From here on nothing may return to the worker's code, whose queues belong to the worker.
+        try:
+            if os.fork() == 0:
+                os.setsid()
+                null = os.open(os.devnull, os.O_RDWR)
+                for number in (0, 1, 2):
+                    os.dup2(null, number)
+                renew = {**given, "state": "renewed"}
+                pause = max(0.2, min(RENEW_S, int(given["lease_s"]) / 4))
+                while stays(run, pause) and self._renew(renew, task_vars):
+                    pass
+        finally:
+            os._exit(0)
+
+    def _renew(self, given: dict[str, Any], task_vars: dict[str, Any] | None) -> bool:
+        """Renew the record; tell whether it is worth doing so again."""
+        try:
+            return bool(self._execute_module("gaudi_lock", given, task_vars=task_vars).get("held"))
+        except Exception:
+            # A host that is out of reach for a moment, as in its reboot.
+            return True
+
+
+def stays(run: dict[str, Any], seconds: float) -> bool:
+    """Wait, and tell whether a run of this controller still lives."""
+    deadline = time.monotonic() + seconds
+    while _begin(run["pid"]) == run["begin"]:
+        if time.monotonic() >= deadline:
+            return True
+        time.sleep(min(1.0, seconds))
+    return False
 
 
 def observed(variables: dict[str, Any]) -> dict[str, Any]:
@@ -65,13 +112,22 @@ def this_run(variables: dict[str, Any]) -> dict[str, Any]:
     words = [word for before, word in itertools.pairwise(sys.argv) if before not in TAKE_FILES]
     playbook = next((Path(word).name for word in words if word.endswith((".yml", ".yaml"))), "a playbook")
     job = variables.get("awx_job_id")
+    # A scheduled job has nobody's name.
+    scheduled = variables.get("awx_schedule_name")
     try:
-        person = str(variables.get("awx_user_name") or getpass.getuser())
+        person = str(variables.get("awx_user_name") or (scheduled and f"schedule {scheduled}") or getpass.getuser())
     except (KeyError, OSError):
         person = f"user {os.getuid()}"  # containers run as users without a name
     who = f"{person} on {socket.gethostname()} ({playbook}, " + (f"AWX job {job})" if job else f"process {pid})")
     begin, controller = _begin(pid), _controller()
-    return {"id": f"{controller}-{pid}-{begin}", "who": who, "controller": controller, "pid": pid, "begin": begin}
+    return {
+        "id": f"{controller}-{pid}-{begin}",
+        "who": who,
+        "controller": controller,
+        "pid": pid,
+        "begin": begin,
+        "awx_job": str(job or ""),
+    }
 
 
 def _controller() -> str:
@@ -113,7 +169,10 @@ def refusal(host: str, holder: dict[str, Any], since: str) -> str:
             f"{host}: {who} has changed this host ({stage}, {holder.get('clock')}) since this run looked at it; "
             "nothing was done upon what is no more. Run again"
         )
+    died = "-e gaudi_lock_break=true"
+    if holder.get("awx_job"):
+        died += " (in AWX: launch with the extra variable gaudi_lock_break: true)"
     return (
-        f"{host}: {who} holds this host since {holder.get('clock')} ({stage}). Run again when that has ended; "
-        "if it has died: -e gaudi_lock_break=true"
+        f"{host}: {who} holds this host since {holder.get('clock')} ({stage}). Run again when that has ended; if it "
+        f"has died, its hold ends {holder.get('lease_s', LEASE_S)} s after it was last renewed, or at once with {died}"
     )

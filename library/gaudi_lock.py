@@ -11,13 +11,15 @@ description:
   - Only runs that change something hold a host, and only meanwhile; a run with nothing to do never asks.
   - A run that has looked at the host before another one changed it is told so, since what it saw is no more.
   - The record lives in /run, so that no boot is ever locked. Of a run that has died on the same controller it is
-    taken over at once, of one on another controller after I(lease_s).
+    taken over at once, of one on another controller when it has not been renewed for I(lease_s), which a process
+    beside the run does as long as that lives.
   - Tasks name I(stage) and I(state) only; the action plugin of the same name adds who runs.
 options:
   state:
-    description: Whether the host is to be held.
+    description:
+      - Whether the host is to be held; C(renewed) only renews a record that this run holds already.
     type: str
-    choices: [present, absent]
+    choices: [present, absent, renewed]
     default: present
   stage:
     description: What will be changed, for the message to others.
@@ -34,9 +36,9 @@ options:
     type: dict
     default: {}
   lease_s:
-    description: Seconds after which a record of a run on another controller no longer counts.
+    description: Seconds after which a record of a run on another controller, if it is not renewed, no longer counts.
     type: int
-    default: 3600
+    default: 300
   instead_of:
     description: Id of the run whose record is taken over, as it is known to be dead.
     type: str
@@ -99,7 +101,9 @@ def in_the_way(found: dict[str, Any], given: dict[str, Any]) -> str:
     if found.get("held"):
         # Whether a run on the same controller lives, the action plugin knows.
         near = found.get("controller") == given["run"]["controller"]
-        return "held" if near or since_boot() - float(found.get("at", 0)) < given["lease_s"] else ""
+        # Its own lease counts, not that of whoever asks.
+        lease = float(found.get("lease_s", given["lease_s"]))
+        return "held" if near or since_boot() - float(found.get("at", 0)) < lease else ""
     seen = given["observed"]
     # No record outlives a boot: one that is found after a boot that this run has not seen is of a later run.
     booted = bool(seen.get("boot")) and seen["boot"] != boot_id()
@@ -110,11 +114,11 @@ def main() -> None:
     """Run the module."""
     module = AnsibleModule(
         argument_spec={
-            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "state": {"type": "str", "choices": ["present", "absent", "renewed"], "default": "present"},
             "stage": {"type": "str", "default": ""},
             "run": {"type": "dict", "default": {}},
             "observed": {"type": "dict", "default": {}},
-            "lease_s": {"type": "int", "default": 3600},
+            "lease_s": {"type": "int", "default": 300},
             "instead_of": {"type": "str", "default": ""},
         },
         supports_check_mode=True,
@@ -126,12 +130,18 @@ def main() -> None:
     with (FOLDER / "run.lock").open("w", encoding="ascii") as gate:
         fcntl.flock(gate, fcntl.LOCK_EX)
         found = record()
+        mine = found.get("id") == given["run"]["id"]
+        if given["state"] == "renewed":
+            if mine and found.get("held"):
+                write_json(RECORD, {**found, "at": since_boot()})
+            module.exit_json(changed=False, held=bool(mine and found.get("held")), holder={})
         hold = given["state"] == "present"
         if hold and (why := in_the_way(found, given)):
             module.exit_json(changed=False, held=False, holder=found, since=why)
         # Who lets go what another run has taken over meanwhile leaves that alone.
-        if hold or found.get("id") == given["run"]["id"]:
+        if hold or mine:
             said = {"stage": given["stage"] or found.get("stage", ""), "clock": time.strftime("%F %T")}
+            said["lease_s"] = given["lease_s"]
             write_json(RECORD, {**given["run"], **said, "held": hold, "at": since_boot()})
     # Not a change of the host that anybody asked for: a run that does nothing else has changed nothing.
     module.exit_json(changed=False, held=hold, holder={})

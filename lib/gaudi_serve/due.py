@@ -31,6 +31,11 @@ SUBSETS = {
     "container_runtime": ("system", "runtime", "services"),
 }
 EVERYTHING = ("system", "tuning", "runtime", "services", "hccl", "host", "driver")
+# The facts in which the roles' due.yml keep what they would do.
+TOLD = (
+    *(f"{stage}_{kind}" for stage in STAGES for kind in ("due", "refusal", "stops")),
+    *("host_tuning_reboots", "container_runtime_restarts", "preflight_unclear"),
+)
 # Tags that Ansible itself gives a meaning.
 TAGS = ("all", "always", "never", "tagged", "untagged")
 
@@ -76,7 +81,8 @@ def plans_models(stages: Sequence[str]) -> bool:
     return bool(set(stages) & set(PLANNED)) or not stages
 
 
-def _due(known: Known, stages: Sequence[str]) -> dict[str, list[str]]:
+def due_by_stage(known: Known, stages: Sequence[str] = tuple(STAGES)) -> dict[str, list[str]]:
+    """Return what is due by stage, of those that have something, from the facts ``<role>_due``."""
     found = {stage: list(known[f"{stage}_due"]) for stage in stages if f"{stage}_due" in known}
     return {stage: lines for stage, lines in found.items() if lines}
 
@@ -91,7 +97,7 @@ def stages_due(known: Known, stages: Sequence[str]) -> list[str]:
             of lines), ``model_weights_together`` and ``hccl_validation_nodes``.
         stages: the stages that the run is about.
     """
-    due = _due(known, stages)
+    due = due_by_stage(known, stages)
     first = next((index for index, stage in enumerate(stages) if stage in due), len(stages))
     together = {
         "model_weights": bool(known.get("model_weights_together")),
@@ -128,7 +134,7 @@ def due_lines(known: Known, stages: Sequence[str]) -> list[str]:
             and ``gaudi_host``.
         stages: the stages that the run is about.
     """
-    due = _due(known, stages)
+    due = due_by_stage(known, stages)
     lines = [f"{STAGES[stage]}: {text}" for stage, texts in due.items() if stage != "vllm_service" for text in texts]
     planned, live = known.get("preflight_plan"), known.get("gaudi_host")
     changes: list[str] = []
@@ -140,7 +146,7 @@ def due_lines(known: Known, stages: Sequence[str]) -> list[str]:
     return [*lines, *changes, *rest, *[f"! {one.line}" for one in downtimes(known, stages)]]
 
 
-def downtimes(known: Known, stages: Sequence[str]) -> list[Down]:
+def downtimes(known: Known, stages: Sequence[str] = tuple(STAGES)) -> list[Down]:
     """Return which serving models a run takes down, from which stage on, and for about how long.
 
     The first reason counts: a model that is down already is not taken down again. The time is that of
@@ -148,7 +154,7 @@ def downtimes(known: Known, stages: Sequence[str]) -> list[Down]:
     start: reading the weights at 1.5 GB/s and the warm-up, with a filled recipe cache where the launch
     is the same.
     """
-    due = _due(known, stages)
+    due = due_by_stage(known, stages)
     host = known.get("gaudi_host") or {}
     services = host.get("services") or {}
     planned = {str(model["name"]): model for model in (known.get("preflight_plan") or {}).get("models", [])}

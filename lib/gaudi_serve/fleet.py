@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from .catalog import Catalog, catalog_folder
 from .changes import vllm_plan_changes
+from .due import STAGES, TOLD, Down, downtimes, due_by_stage
 from .errors import InputError, near, one_line, plain, shown
 from .facts import FACTS, INSTEAD, checked_facts, checked_variables, rendered, saved_facts
 from .image import vllm_images
@@ -37,7 +39,9 @@ def vllm_fleet_plan(
             only a ``gaudi_host``; empty takes the facts in ``hostvars``.
 
     Returns:
-        ``hosts``: by name ``{facts, models, changes}``, ``facts`` being a line about the host;
+        ``hosts``: by name ``{facts, models, changes}``, ``facts`` being a line about the host; of a live
+        host also ``due`` (by stage what differs, as lines) and ``down`` (``{model, stage, reason,
+        minutes}`` of every serving model that a run takes down; minutes null where it does not come back);
         ``errors`` and ``warnings`` of all hosts. A user's mistake never raises; a host whose facts, or
         variables that a plan is made from, are wrong or cannot be read has errors only.
     """
@@ -94,6 +98,13 @@ def _host_plan(name: str, variables: Known, facts_dir: str, catalogs: Catalogs) 
     if wrong or not unsound <= set(INSTEAD):
         return None, errors
     host, more = _planned(name, known, facts, values, catalog)
+    if not saved:
+        # What the roles have told of the live host.
+        told = {key: variables[key] for key in TOLD if key in variables}
+        host["due"] = due_by_stage(told)
+        host["down"] = [dataclasses.asdict(one) for one in downtimes({**told, **_going_down(host, facts)})]
+        more += _refused_by_roles(name, told, errors + more)
+    host.pop("plan")
     if lost or "vllm_catalog_dirs" in unsound:
         # Models may take the very entries that could not be read.
         more = [error for error in more if error["key"] != "model" or not isinstance(error["value"], str)]
@@ -109,9 +120,42 @@ def _planned(
         errors.append(_error(name, "vllm_models", _unset(host["services"])))
     named = {str(error["model"]) for error in errors}
     changes = [] if models is None else vllm_plan_changes(plan["models"], host["services"], named)
-    about = {"facts": _about(host, facts), "models": plan["models"], "changes": changes}
+    about = {"facts": _about(host, facts), "models": plan["models"], "changes": changes, "plan": plan}
     secrets = _secret_warnings(name, known.get("vllm_secrets"), models or [])
     return {**about, "warnings": [*_warnings(name, host), *secrets, *plan["warnings"]]}, errors
+
+
+def _going_down(host: Known, facts: Known) -> dict[str, Any]:
+    """Return what downtimes reads of a plan: the models that restart, stop or go away."""
+    live = facts["gaudi_host"]["services"]
+    planned = {model["name"]: model for model in host["models"]}
+    stops = {
+        "remove": [name for name in live if name not in planned],
+        "stop": [name for name, model in planned.items() if model["state"] == "stopped"],
+        "restart": [
+            name
+            for name, model in planned.items()
+            if model["state"] == "started" and name in live and live[name].get("digest") != model["digest"]
+        ],
+    }
+    # A mistake in a model's entry does not take it away.
+    if host["plan"]["errors"]:
+        stops["remove"] = []
+    due = {"vllm_service_due": ["models"] if any(stops.values()) else []}
+    return {"gaudi_host": facts["gaudi_host"], "preflight_plan": host["plan"], "vllm_service_stops": stops, **due}
+
+
+def _refused_by_roles(name: str, told: Known, errors: Errors) -> Errors:
+    """Return what keeps roles from doing their part; why they could not say so only where nothing else is wrong."""
+    found = [
+        {**_error(name, stage, ""), "message": text}
+        for stage in STAGES
+        for text in told.get(f"{stage}_refusal") or []
+        if text not in [error["message"] for error in errors]
+    ]
+    if "preflight_unclear" in told and not found and not errors:
+        found.append(_error(name, "host", str(told["preflight_unclear"])))
+    return found
 
 
 def _secret_warnings(name: str, secrets: Any, models: Sequence[Any]) -> list[str]:
@@ -246,14 +290,23 @@ def vllm_fleet_lines(fleet: Mapping[str, Any]) -> list[str]:
         lines += ["", f"{name}: {host['facts']}"]
         rows = [_row(model) for model in host["models"]]
         lines += [f"  {line}" for line in table(_narrowed([list(HEAD), *rows]))] if rows else ["  no models"]
-        lines += ["  would change:", *[f"    {line}" for line in host["changes"]]] if host["changes"] else []
+        changes = _changes(host)
+        lines += ["  would change:", *[f"    {line}" for line in changes]] if changes else []
+        if "due" not in host:
+            lines.append("  from saved facts: what else a run would change is seen on the live host only")
     for key, title in (("warnings", "WARNINGS"), ("errors", "ERRORS")):
         found = [item["message"] if isinstance(item, Mapping) else item for item in fleet[key]]
         lines += ["", f"{title} ({len(found)})", *[f"  {text}" for text in _grouped(found)]] if found else []
     hosts, models = len(fleet["hosts"]), sum(len(host["models"]) for host in fleet["hosts"].values())
-    changing = sum(bool(host["changes"]) for host in fleet["hosts"].values())
+    changing = sum(bool(_changes(host)) for host in fleet["hosts"].values())
     summary = f"{hosts} hosts, {models} models, {changing} hosts would change, {len(fleet['errors'])} errors"
     return [*lines[1:], "", summary]
+
+
+def _changes(host: Known) -> list[str]:
+    """Return what a run would do on a host: below the models, to the models, and what is down meanwhile."""
+    due = [f"{STAGES[stage]}: {text}" for stage, texts in host.get("due", {}).items() for text in texts]
+    return [*due, *host["changes"], *[f"! {Down(**one).line}" for one in host.get("down", [])]]
 
 
 def _grouped(sentences: Sequence[str]) -> list[str]:

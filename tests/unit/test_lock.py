@@ -6,6 +6,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -110,7 +111,10 @@ def test_a_run_tells_person_machine_playbook_and_process(action: ModuleType, mon
     assert "(site.yml, " in run["who"]
     assert run["pid"] == os.getppid()
     assert f"process {os.getppid()})" in run["who"]
-    assert "AWX job 7)" in action.this_run({"awx_job_id": 7})["who"]
+    job = action.this_run({"awx_job_id": 7, "awx_schedule_name": "hourly"})
+    assert "AWX job 7)" in job["who"]
+    assert job["who"].startswith("schedule hourly on ")
+    assert "the extra variable gaudi_lock_break: true" in action.refusal("h", job, "held")
 
 
 def test_the_look_that_counts_is_the_one_that_the_plan_was_made_of(action: ModuleType) -> None:
@@ -118,3 +122,38 @@ def test_the_look_that_counts_is_the_one_that_the_plan_was_made_of(action: Modul
     assert action.observed({**later, "preflight_observed": {"at": 100.0, "boot": "x"}}) == {"at": 100.0, "boot": "x"}
     assert action.observed(later) == {"at": 200.0, "boot": "x"}
     assert action.observed({}) == {}
+
+
+def test_a_lease_is_renewed_while_its_run_lives_and_ends_with_it(
+    action: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The keeper is a process of its own; it goes by the run's process, here a stand-in for ansible-playbook."""
+    log = tmp_path / "renewed"
+
+    def execute(name: str, given: dict[str, Any], task_vars: Any = None) -> dict[str, Any]:
+        with log.open("a", encoding="ascii") as out:
+            out.write(f"{name} {given['state']}\n")
+        return {"held": True}
+
+    def renewals() -> int:
+        return len(log.read_text(encoding="ascii").splitlines()) if log.exists() else 0
+
+    def wait(condition: Any) -> bool:
+        deadline = time.monotonic() + 20
+        while not condition() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return bool(condition())
+
+    plugin = action.ActionModule.__new__(action.ActionModule)
+    plugin._execute_module = execute
+    monkeypatch.setattr(action, "RENEW_S", 0.2)
+    with subprocess.Popen(["sleep", "60"]) as child:
+        run = {"pid": child.pid, "begin": action._begin(child.pid)}
+        plugin._keep({"run": run, "lease_s": 1, "state": "present"}, {})
+        assert wait(lambda: renewals() >= 2)
+        child.kill()
+    time.sleep(0.5)
+    ended = renewals()
+    time.sleep(0.7)
+    assert renewals() == ended
+    assert "gaudi_lock renewed" in log.read_text(encoding="ascii")

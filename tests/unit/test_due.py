@@ -1,0 +1,118 @@
+"""What is due at which stage, which stages run for it, and which models go down for how long."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from gaudi_serve.due import STAGES, downtimes, due_lines, facts_wanted, run_stages, stages_due, tags_refusal
+from gaudi_serve.fleet import vllm_fleet_lines, vllm_fleet_plan
+from gaudi_serve.plan import vllm_plan
+from test_plan import gaudi_host, model
+
+EVERY = list(STAGES)
+
+
+@pytest.mark.parametrize(
+    ("asked", "tags", "skipped", "expected"),
+    [
+        (None, ["all"], [], EVERY),
+        ([], ["all"], [], []),
+        (["vllm_service", "host_tuning"], ["all"], ["molecule-notest"], ["host_tuning", "vllm_service"]),
+        (None, ["models", "host"], [], ["host_tuning", "vllm_service"]),
+        (None, ["always"], [], EVERY),
+        (None, ["all"], ["driver"], [role for role in EVERY if role != "gaudi_driver"]),
+    ],
+)
+def test_tags_take_some_of_the_stages(asked: Any, tags: list[str], skipped: list[str], expected: list[str]) -> None:
+    assert run_stages(asked, tags, skipped) == expected
+
+
+def test_a_tag_that_no_stage_has_is_refused() -> None:
+    assert tags_refusal(["all", "models"]) == []
+    assert tags_refusal(["model"]) == [
+        "--tags model: must be one of host, driver, runtime, images, validate, weights, models; did you mean models?"
+    ]
+
+
+def test_stages_run_from_the_first_that_is_due_on() -> None:
+    nothing: dict[str, Any] = {f"{role}_due": [] for role in EVERY}
+    assert stages_due(nothing, EVERY) == []
+    due = {**nothing, "vllm_image_due": ["bring x"]}
+    assert stages_due(due, EVERY) == EVERY[EVERY.index("vllm_image") :]
+    assert stages_due(due, ["host_tuning", "vllm_image"]) == ["vllm_image"]
+    # Hosts wait for each other in these.
+    assert stages_due({**nothing, "model_weights_together": True}, EVERY) == ["model_weights"]
+    assert stages_due({**nothing, "hccl_validation_nodes": ["a", "b"]}, EVERY) == ["hccl_validation"]
+
+
+def test_stages_below_the_models_need_little() -> None:
+    assert facts_wanted(["host_tuning"]) == ["system", "tuning"]
+    assert "hccl" in facts_wanted(["host_tuning", "vllm_image"])
+    assert "hccl" in facts_wanted([])
+
+
+def known(**changed: Any) -> dict[str, Any]:
+    """Return the variables of a host that serves qwq as planned, and old, which is not planned."""
+    host = gaudi_host()
+    plan = vllm_plan([model(recipe_cache_path="/data/cache")], host)
+    assert not plan["errors"]
+    same = {"active": True, "digest": plan["models"][0]["digest"], "module_ids": [0, 1], "launch": {}, "env": {}}
+    host["services"] = {"qwq": same, "old": {**same, "module_ids": [2]}}
+    return {"gaudi_host": host, "preflight_plan": plan, **changed}
+
+
+def minutes(**changed: Any) -> dict[str, tuple[str, int | None]]:
+    """Return what goes down: by model the stage and the minutes."""
+    return {one.model: (one.stage, one.minutes) for one in downtimes(known(**changed))}
+
+
+def test_a_model_is_down_for_its_stage_and_its_start() -> None:
+    plan = known()["preflight_plan"]["models"][0]
+    load = known()["gaudi_host"]["weights"][plan["weights"]]["bytes"] / 1.5e9
+    cached, whole = (round((load + plan[key]) / 60) for key in ("warmup_cached_s", "warmup_s"))
+    assert 1 < cached < whole
+    assert minutes() == {}
+    # Due, and yet nothing of it takes a model down.
+    assert minutes(host_tuning_due=["x"], container_runtime_due=["x"]) == {}
+    reboot = minutes(host_tuning_due=["x"], host_tuning_reboots=True)
+    assert reboot == {"qwq": ("host", 10 + cached), "old": ("host", None)}
+    assert minutes(gaudi_driver_due=["x"], gaudi_driver_stops=["qwq"]) == {"qwq": ("driver", 5 + cached)}
+    assert minutes(container_runtime_due=["x"], container_runtime_restarts=True)["qwq"] == ("runtime", 1 + cached)
+    assert minutes(hccl_validation_due=["x"], hccl_validation_stops=["qwq"]) == {"qwq": ("validate", 5 + cached)}
+    changes = {"restart": ["qwq"], "remove": ["old"], "stop": []}
+    due = {"vllm_service_due": ["x"], "vllm_service_stops": changes}
+    assert minutes(**due) == {"old": ("models", None), "qwq": ("models", cached)}
+    # Another launch compiles anew.
+    other = known(**due)
+    other["gaudi_host"]["services"]["qwq"]["digest"] = "other"
+    assert {one.model: one.minutes for one in downtimes(other)} == {"old": None, "qwq": whole}
+    # What is down already is not taken down again.
+    assert minutes(**due, host_tuning_due=["x"], host_tuning_reboots=True) == reboot
+
+
+def test_lines_say_what_differs_what_becomes_of_the_models_and_what_is_down() -> None:
+    changes = {"restart": [], "remove": ["old"], "stop": []}
+    due = {"vllm_service_due": ["remove old"], "vllm_service_stops": changes, "host_tuning_due": ["cpu0: a -> b"]}
+    assert due_lines(known(**due), EVERY) == [
+        "host: cpu0: a -> b",
+        "- old: stop and remove (it held cards 2)",
+        "! old goes down for good, from stage models on: it is not planned any more",
+    ]
+    assert due_lines(known(vllm_service_due=["write x"], vllm_service_stops={}), ["host_tuning"]) == []
+
+
+def test_the_plan_of_a_live_host_tells_all_that_a_run_would_do() -> None:
+    told = {
+        "host_tuning_due": ["cpu0: a -> b"],
+        "host_tuning_reboots": True,
+        "gaudi_driver_refusal": ["a: driver 1.20 and release 1.21.3 differ"],
+    }
+    host = known(**told, vllm_models=[model(recipe_cache_path="/data/cache")])
+    fleet = vllm_fleet_plan({"a": host}, ["a"], [])
+    assert fleet["hosts"]["a"]["due"] == {"host_tuning": ["cpu0: a -> b"]}
+    assert [one["model"] for one in fleet["hosts"]["a"]["down"]] == ["qwq", "old"]
+    assert fleet["errors"][0]["message"] == "a: driver 1.20 and release 1.21.3 differ"
+    text = "\n".join(vllm_fleet_lines(fleet))
+    assert "    host: cpu0: a -> b\n    - old: stop and remove" in text
+    assert "    ! old goes down for good, from stage host on: the host reboots" in text
