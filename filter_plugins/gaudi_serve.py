@@ -26,7 +26,7 @@ from gaudi_serve.container_runtime import (
 from gaudi_serve.driver import drained, gaudi_driver_changes, gaudi_driver_notes, gaudi_driver_refusal
 from gaudi_serve.due import due_lines, facts_wanted, plans_models, run_stages, stages_due
 from gaudi_serve.errors import as_filter
-from gaudi_serve.fleet import gaudi_facts_saved, unset_models, vllm_fleet_lines, vllm_fleet_plan
+from gaudi_serve.fleet import gaudi_facts_saved, unset_models, vllm_fleet_lines, vllm_fleet_plan, vllm_fleet_summary
 from gaudi_serve.hccl import hccl_benchmark
 from gaudi_serve.hccl_check import hccl_note, hccl_refusal, hccl_validation_plan
 from gaudi_serve.hl_smi import hl_smi_links, hl_smi_modules, hl_smi_topology
@@ -148,6 +148,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     vllm_api_keys,
     vllm_container,
     vllm_fleet_lines,
+    vllm_fleet_summary,
     vllm_fleet_plan,
     vllm_image_reset,
     vllm_images,

@@ -303,6 +303,23 @@ def vllm_fleet_lines(fleet: Mapping[str, Any]) -> list[str]:
     return [*lines[1:], "", summary]
 
 
+def vllm_fleet_summary(fleet: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a fleet's plan a person or the next node of a workflow decides by.
+
+    Returns:
+        ``changing`` (names of hosts), ``changes`` (lines by host), ``down`` (by host, as in the plan),
+        ``errors`` and ``warnings`` (sentences).
+    """
+    changes = {name: found for name, host in fleet["hosts"].items() if (found := _changes(host))}
+    return {
+        "changing": sorted(changes),
+        "changes": changes,
+        "down": {name: host["down"] for name, host in fleet["hosts"].items() if host.get("down")},
+        "errors": [error["message"] for error in fleet["errors"]],
+        "warnings": list(fleet["warnings"]),
+    }
+
+
 def _changes(host: Known) -> list[str]:
     """Return what a run would do on a host: below the models, to the models, and what is down meanwhile."""
     due = [f"{STAGES[stage]}: {text}" for stage, texts in host.get("due", {}).items() for text in texts]

@@ -80,7 +80,8 @@ def test_every_mistake_of_every_host_ends_the_run_with_its_sentence(tmp_path: Pa
         *(("g1", "port"), ("g1", "dtype"), ("g2", "port"), ("g2", "dtype"))
     ]
     for error in errors:
-        assert error["message"] in " ".join(text.split())
+        # What is the same on several hosts is said once, and nothing a second time at the end.
+        assert " ".join(text.split()).count("g1, g2: " + error["message"].partition(": ")[2]) == 1
     assert "Traceback" not in text
 
 
@@ -173,3 +174,27 @@ def test_an_inventory_that_is_none_is_a_failure(tmp_path: Path, inventory: str, 
     status, text = read(tmp_path)
     assert status != 0
     assert sentence in text
+
+
+def refused(folder: Path, **b: Any) -> tuple[int, str]:
+    """Run playbooks/models.yml on this machine as two hosts, a with a mistake.
+
+    It is run from another folder, without the project's settings, and with the callbacks' path taken by somebody else.
+    """
+    hosts = {"a": {"gaudi_cards": "many"}, "b": b}
+    variables = {"ansible_connection": "local", "ansible_become": False, "vllm_models": []}
+    variables["ansible_python_interpreter"] = sys.executable
+    (folder / "hosts.yml").write_text(yaml.safe_dump({"all": {"hosts": hosts, "vars": variables}}))
+    argv = ["ansible-playbook", "-i", str(folder / "hosts.yml"), str(ROOT / "playbooks/models.yml"), "--check"]
+    kept = {name: value for name, value in os.environ.items() if name != "ANSIBLE_CONFIG"}
+    environment = {**kept, "ANSIBLE_CALLBACK_PLUGINS": str(folder), "ANSIBLE_NOCOLOR": "1"}
+    done = subprocess.run(argv, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    return done.returncode, " ".join((done.stdout + done.stderr).split())
+
+
+def test_a_stage_alone_stops_on_another_hosts_mistake_and_tells_a_refusal_by_its_status(tmp_path: Path) -> None:
+    status, text = refused(tmp_path)
+    assert "a: gaudi_cards 'many': must be" in text
+    assert "Nothing has been changed on any host, since a cannot take what is wished" in text
+    assert "arg spec 'main' - Brings the serving images" not in text
+    assert status == 3

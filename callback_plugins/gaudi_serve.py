@@ -1,0 +1,56 @@
+"""What every run of a playbook of the project has: its filters loaded once, and an exit status of its own when refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible.plugins.callback import CallbackBase
+from ansible.plugins.loader import filter_loader
+
+DOCUMENTATION = """
+name: gaudi_serve
+type: aggregate
+short_description: Loads the project's filters once, and tells a refused run from a failed one
+description:
+  - A task runs in a fork of the controller's process, which keeps no plugin that it loads. With this callback
+    a run that changes nothing takes a third less. It shows nothing.
+  - A run in which hosts were refused, nothing else failed and nothing was changed ends with status 3, not 2.
+"""
+
+REFUSED = 3
+# The first words of every refusal that comes before anything is changed.
+NOTHING = "Nothing has been changed"
+
+
+class CallbackModule(CallbackBase):  # type: ignore[misc]  # ansible-core has no type information
+    """Shows nothing; its first event comes before the first fork, its last one after all others."""
+
+    CALLBACK_VERSION = 2.0
+    CALLBACK_TYPE = "aggregate"
+    CALLBACK_NAME = "gaudi_serve"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused: dict[str, bool] = {}
+
+    def v2_playbook_on_start(self, playbook: Any) -> None:
+        """Load the file of filters; one that cannot be loaded is told where it is used."""
+        filter_loader.get("vllm_plan")
+
+    def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
+        """Keep whether a host's last failure was a refusal."""
+        if not ignore_errors:
+            said = result.result.get("msg")
+            first = said[0] if isinstance(said, list) and said else said
+            self.refused[result.host.get_name()] = str(first).startswith(NOTHING)
+
+    def v2_playbook_on_stats(self, stats: Any) -> None:
+        """End the run with the status of a refusal where it was nothing else.
+
+        Raises:
+            SystemExit: ansible-playbook then ends with this status in place of its own.
+        """
+        failed = [name for name in stats.processed if stats.failures.get(name)]
+        lost = any(stats.dark.values())
+        if failed and not lost and not any(stats.changed.values()) and all(map(self.refused.get, failed)):
+            raise SystemExit(REFUSED)
