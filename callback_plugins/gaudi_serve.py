@@ -1,4 +1,4 @@
-"""What every run of a playbook of the project has: its filters loaded once, and an exit status of its own when refused."""
+"""What every run of a playbook has: the project's filters loaded once, and an exit status of its own when refused."""
 
 from __future__ import annotations
 

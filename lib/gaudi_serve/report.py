@@ -10,7 +10,7 @@ from .table import table
 
 
 def endpoint_table(
-    hostvars: Mapping[str, Mapping[str, Any]], hosts: Sequence[str], lost: Sequence[str] = ()
+    hostvars: Mapping[str, Mapping[str, Any]], hosts: Sequence[str], lost: Sequence[str] = (), check: bool = False
 ) -> list[str]:
     """Return the lines of the final table: host, model, cards, state, URL, time to the first token.
 
@@ -19,6 +19,7 @@ def endpoint_table(
             host_tuning and container_runtime have to say.
         hosts: the hosts that the table shows.
         lost: hosts of the run that have dropped out of it.
+        check: nothing was changed, so that the table is what is live before a real run.
     """
     rows = [["HOST", "MODEL", "CARDS", "STATE", "URL", "FIRST TOKEN"]]
     notes = []
@@ -30,7 +31,8 @@ def endpoint_table(
         rows += [[host, model["name"], *_cells(model, units.get(model["name"], {}), address)] for model in models]
         notes += [f"{host}: {note}" for note in _notes(known)]
     dropped = "dropped out of this run, since it failed or could not be reached; the reason is above"
-    return [*table(rows), *notes, *[f"{host}: {dropped}" for host in lost]]
+    before = ["check mode: nothing was changed; this is what is live now, before a real run"] if check else []
+    return [*table(rows), *notes, *[f"{host}: {dropped}" for host in lost], *before]
 
 
 def _notes(known: Mapping[str, Any]) -> list[str]:

@@ -620,7 +620,11 @@ def test_what_docker_is_asked_for(tmp_path: Path, calibrates: bool) -> None:
     # It says what it was given and writes nothing, with status 0, as the vendor's calibration does where it fails.
     docker = tmp_path / "bin/docker"
     docker.parent.mkdir()
-    docker.write_text('#!/bin/sh\n[ "$1" = rm ] || { echo "$@"; echo "proxy=$https_proxy"; echo no texts; }\n')
+    # A container of an earlier run is there, and a stranger's of the same name, which has no label.
+    says = ["#!/bin/sh", 'case "$1" in', 'ps) echo "$@" >>"$0.ps"', 'case "$@" in']
+    says += ["*label=gaudi-serve.weights=r1*) echo 0wn;;", "*) echo 5tranger;;", "esac;;"]
+    says += ['rm) echo "$@" >>"$0.rm";;', '*) echo "$@"; echo "proxy=$https_proxy"; echo no texts;;', "esac"]
+    docker.write_text("\n".join(says) + "\n")
     docker.chmod(0o755)
     source = {"kind": "calibrate" if calibrates else "convert"}
     job: dict[str, Any] = {"host": "h1", "name": "r1", "state": str(tmp_path / "state"), "source": source}
@@ -638,6 +642,8 @@ def test_what_docker_is_asked_for(tmp_path: Path, calibrates: bool) -> None:
     asked = (tmp_path / "state/x.log").read_text().splitlines()[1]
     assert ("--network none" in asked, "--workdir /opt/vllm-fork" in asked) == (not calibrates, calibrates)
     assert "--env https_proxy" in asked and TOKEN not in asked and "--label gaudi-serve.weights=r1" in asked
+    assert docker.with_name("docker.rm").read_text() == "rm --force 0wn\n"
+    assert "name=^/c$" in docker.with_name("docker.ps").read_text()
     assert TOKEN not in told and f"proxy=http://u:{TOKEN}@proxy:3128" in (tmp_path / "state/x.log").read_text()
     # The mark is there from before the script's first byte; without it the folder is a user's.
     partial = tmp_path / "out.partial"

@@ -37,6 +37,14 @@ def test_role_reference_is_current() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_nothing_writes_a_repository_before_its_library_is_installed() -> None:
+    """deb822_repository needs python3-debian on the host, and fails on a bare one."""
+    for path in ROOT.glob("roles/*/tasks/*.yml"):
+        text = path.read_text(encoding="utf-8")
+        if "deb822_repository" in text:
+            assert 0 < text.find("python3-debian") < text.index("ansible.builtin.deb822_repository"), path
+
+
 def test_example_inventory_plans() -> None:
     from gaudi_serve.plan import vllm_plan
     from test_plan import gaudi_host

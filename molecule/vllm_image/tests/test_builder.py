@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,9 @@ def test_a_changed_recipe_is_another_image_and_the_old_one_stays(host: Any, play
     run = playbook("playbooks/models.yml", image_audio=False)
     assert run.status == 0, run.text
     assert serving(host) != old
+    # Both hosts lack it; it is built once, by its host, and fetched once, by the first that asks.
+    built = re.findall(r"TASK \[vllm_image : Build \| Build the image\].*?(?=TASK)", run.text, re.DOTALL)
+    assert re.findall(r"changed: \[(.*?)\]", "".join(built)) == ["mol-image-a"]
     assert len(tags(host)) == 2
     assert playbook("playbooks/models.yml", image_audio=False).changed_nothing
     back = playbook("playbooks/models.yml")
