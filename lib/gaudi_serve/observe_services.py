@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,7 +32,15 @@ def observe() -> dict[str, Any]:
         "orphans": orphans,
         "supervisor_sha256": sha256_file(SUPERVISOR),
         "images": _images(),
+        "free": {str(path): _free(path) for path in (CONFIG, STATE)},
     }
+
+
+def _free(path: Path) -> int:
+    """Return the bytes that root can write below a path, or where it will be made."""
+    there = next(folder for folder in (path, *path.parents) if folder.exists())
+    found = os.statvfs(there)
+    return found.f_bfree * found.f_frsize
 
 
 def unit_states(names: list[str]) -> dict[str, dict[str, Any]]:

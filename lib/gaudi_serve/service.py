@@ -17,6 +17,8 @@ LAUNCHERS = {
     "deepseek_r1": ["python3", "-m", "vllm.entrypoints.openai.api_server"],
     "vllm": ["vllm", "serve"],
 }
+# Bytes that must be free where small files are written.
+ROOM = 1024 * 1024
 LAUNCH_KEYS = (
     *("name", "image", "host", "port", "module_ids", "runtime", "cap_add", "read_only", "ulimits", "mounts"),
     *("start_timeout_s", "hang_timeout_s", "digest"),
@@ -217,6 +219,22 @@ def vllm_unit_paths(names: Sequence[str]) -> list[str]:
             # Last: by it a run that was cut off here is finished by the next.
             f"{UNITS}/vllm-{name}.service",
         )
+    ]
+
+
+def vllm_service_refusal(changes: Mapping[str, Any], live: Mapping[str, Any], host_name: str) -> list[str]:
+    """Return why models must be left alone: no room for their files, which would be seen after a restart else.
+
+    Args:
+        changes: what vllm_service_changes returned; where nothing is due, nothing is written.
+        live: ``gaudi_services`` of the host, with ``free`` (bytes by folder).
+        host_name: how messages call the host.
+    """
+    return [
+        f"{host_name}: {folder}: {free // 1024} KiB are free there, and {ROOM // 1024} must be: units, environments "
+        "and results of smoke tests are written below it"
+        for folder, free in live.get("free", {}).items()
+        if changes["due"] and free < ROOM
     ]
 
 

@@ -615,10 +615,10 @@ def test_git_without_such_a_revision_or_repository(git_host: Host) -> None:
 # A script of the image
 
 
-@pytest.mark.parametrize("calibrates", [True, False])
-def test_what_docker_is_asked_for(tmp_path: Path, calibrates: bool) -> None:
+def docker_that_does_nothing(folder: Path) -> Path:
+    """Return a stand-in of docker that keeps what it was asked to list and to remove."""
     # It says what it was given and writes nothing, with status 0, as the vendor's calibration does where it fails.
-    docker = tmp_path / "bin/docker"
+    docker = folder / "docker"
     docker.parent.mkdir()
     # A container of an earlier run is there, and a stranger's of the same name, which has no label.
     says = ["#!/bin/sh", 'case "$1" in', 'ps) echo "$@" >>"$0.ps"', 'case "$@" in']
@@ -626,6 +626,12 @@ def test_what_docker_is_asked_for(tmp_path: Path, calibrates: bool) -> None:
     says += ['rm) echo "$@" >>"$0.rm";;', '*) echo "$@"; echo "proxy=$https_proxy"; echo no texts;;', "esac"]
     docker.write_text("\n".join(says) + "\n")
     docker.chmod(0o755)
+    return docker
+
+
+@pytest.mark.parametrize("calibrates", [True, False])
+def test_what_docker_is_asked_for(tmp_path: Path, calibrates: bool) -> None:
+    docker = docker_that_does_nothing(tmp_path / "bin")
     source = {"kind": "calibrate" if calibrates else "convert"}
     job: dict[str, Any] = {"host": "h1", "name": "r1", "state": str(tmp_path / "state"), "source": source}
     job |= {"target": str(tmp_path / "out"), "input": str(tmp_path), "in": "/in", "out": "/out", "weights": False}

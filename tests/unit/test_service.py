@@ -260,3 +260,14 @@ def test_a_server_that_came_back_between_two_looks_is_no_stranger(monkeypatch: p
     # A dead engine says of no container whether it runs.
     answer = Result(1, "", "Cannot connect to the Docker daemon")
     assert observe_services.holding(units) == {"up", "warms-up", "back", "waits"}
+
+
+def test_a_full_disk_is_told_before_anything_restarts() -> None:
+    live = {"free": {"/etc/gaudi-serve": 10 * service.ROOM, "/var/lib/gaudi-serve": 4096}}
+    assert service.vllm_service_refusal({"due": True}, live, "h") == [
+        "h: /var/lib/gaudi-serve: 4 KiB are free there, and 1024 must be: units, environments and results of "
+        "smoke tests are written below it"
+    ]
+    # Who writes nothing needs no room.
+    assert service.vllm_service_refusal({"due": False}, live, "h") == []
+    assert service.vllm_service_refusal({"due": True}, {}, "h") == []
