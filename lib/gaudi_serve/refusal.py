@@ -9,6 +9,7 @@ from typing import Any
 from .container_runtime import daemon_json
 from .errors import InputError
 from .service import image_name, secrets_refusal
+from .spec import CARD_VARIABLES
 
 Errors = list[dict[str, Any]]
 
@@ -52,7 +53,26 @@ def host_errors(
         {"host": host_name, "model": None, "key": key, "value": None, "allowed": None, "message": text}
         for key, text in found
     ]
+    errors += _twice_errors(plan, secrets, host_name)
     return errors + _image_errors(plan, images, host_name, host["accelerator"], release) + list(plan["errors"])
+
+
+def _twice_errors(plan: Mapping[str, Any], secrets: Any, host_name: str) -> Errors:
+    """Return the secrets that would set a variable a second time: which of the two counts, none of us decides."""
+    errors = []
+    for model in plan["models"]:
+        named = secrets.get(model["name"]) if isinstance(secrets, Mapping) else None
+        for key in named if isinstance(named, Mapping) else ():
+            if key in CARD_VARIABLES:
+                allowed = "must not be set: the plan chooses the cards; say module_ids"
+            elif key in model["env"]:
+                allowed = "is set by the model's launch too; a container takes one of the two, so say it in one place"
+            else:
+                continue
+            message = f"{host_name}: model {model['name']}: vllm_secrets: {key} {allowed}"
+            keys = {"host": host_name, "model": model["name"], "key": f"vllm_secrets: {key}", "value": None}
+            errors.append({**keys, "allowed": allowed, "message": message})
+    return errors
 
 
 def _accelerator_reasons(

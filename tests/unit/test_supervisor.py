@@ -34,6 +34,7 @@ def one(supervisor: ModuleType, tmp_path: Path) -> Any:
     (plan,) = planned(model(recipe_cache_path="/data/cache"))["models"]
     path = tmp_path / "qwq.json"
     path.write_text(json.dumps(vllm_container(plan)), encoding="utf-8")
+    path.with_suffix(".env").write_text("A=1\n", encoding="utf-8")
     return supervisor.Supervisor(path)
 
 
@@ -81,6 +82,22 @@ def test_secret_file_is_named_only_where_there_is_one(one: Any) -> None:
     options = one.options([0])
     assert str(one.path.with_suffix(".secret")) in options
     assert not any("VLLM_API_KEY" in option for option in options)
+
+
+def test_a_variable_that_stands_twice_stops_the_start(supervisor: ModuleType, one: Any) -> None:
+    one.path.with_suffix(".env").write_text("A=1\nHABANA_VISIBLE_DEVICES=ALL\n", encoding="utf-8")
+    with pytest.raises(supervisor.Trouble, match=r"HABANA_VISIBLE_DEVICES is set twice .*/qwq\.env and the super"):
+        one.options([0])
+    one.path.with_suffix(".env").write_text("A=1\n", encoding="utf-8")
+    one.path.with_suffix(".secret").write_text("A=s3cret\n", encoding="utf-8")
+    with pytest.raises(supervisor.Trouble, match=r"A is set twice .*/qwq\.secret and .*/qwq\.env;") as trouble:
+        one.options([0])
+    assert "s3cret" not in str(trouble.value)
+    one.path.with_suffix(".secret").write_text("B=s3cret\n", encoding="utf-8")
+    assert sum(option.startswith("HABANA_VISIBLE_DEVICES=") for option in one.options([0])) == 1
+    one.path.with_suffix(".env").unlink()
+    with pytest.raises(supervisor.Trouble, match=r"qwq\.env is missing"):
+        one.options([0])
 
 
 def test_taken_port_is_named(supervisor: ModuleType, one: Any) -> None:
