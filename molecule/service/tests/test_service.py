@@ -42,6 +42,25 @@ def test_container_has_exactly_the_cards_of_its_modules(host: Any) -> None:
     assert len(expected) == 2
 
 
+def test_a_container_cannot_open_another_models_card(host: Any) -> None:
+    opening = (
+        "import errno, os; exec('try: os.open(\\'/dev/tried\\', os.O_RDWR)\\nexcept OSError as e: print(e.errno)')"
+    )
+    launch = yaml.safe_load(host.file("/etc/gaudi-serve/qwq-32b.json").content_string)
+    indices = host.check_output("hl-smi -Q index,module_id -f csv,noheader").splitlines()
+    pid = host.check_output("docker inspect --format '{{.State.Pid}}' vllm-qwq-32b")
+    for line in indices:
+        index, module = map(int, line.split(", "))
+        for name in (f"accel/accel{index}", f"accel/accel_controlD{index}", f"infiniband/uverbs{index}"):
+            numbers = host.check_output(f"stat --format '0x%t 0x%T' /dev/{name}")
+            tried = f"/proc/{pid}/root/dev/tried"
+            host.check_output(f"mknod -m 666 {tried} c {numbers}")
+            said = host.check_output(f'docker exec vllm-qwq-32b python3 -c "{opening}"')
+            host.check_output(f"rm {tried}")
+            # No driver is behind a made-up card (ENXIO, 6); the cgroup forbids those of others before that (EPERM, 1).
+            assert int(said) == (6 if module in launch["module_ids"] else 1), (name, module)
+
+
 def test_models_share_no_card_and_listen_on_loopback(host: Any) -> None:
     taken = [
         module
@@ -84,6 +103,51 @@ def test_killed_supervisor_adopts_its_container(host: Any, unit: Any, started: A
     host.check_output(f"kill -9 {pid}")
     assert eventually(lambda: unit("qwq-32b", "MainPID") not in (pid, "0") and unit("qwq-32b", "SubState") == "running")
     assert started("qwq-32b") == before
+
+
+def test_a_new_supervisor_takes_over_what_serves(host: Any, playbook: Any, unit: Any, started: Any) -> None:
+    before = {model: (started(model), unit(model, "MainPID")) for model in ("qwq-32b", "qwen2.5-7b")}
+    # As of an older release, which wrote nothing down.
+    host.check_output("rm /var/lib/gaudi-serve/qwq-32b/supervisor.json")
+    status = playbook("playbooks/status.yml")
+    assert status.status != 0
+    assert "model qwq-32b: its supervisor is of another version" in status.flat
+    run = playbook("playbooks/models.yml")
+    assert run.status == 0, run.text
+    assert "replace the supervisor of qwq-32b: its server goes on" in run.flat
+    assert started("qwq-32b") == before["qwq-32b"][0]
+    assert unit("qwq-32b", "MainPID") != before["qwq-32b"][1]
+    assert (started("qwen2.5-7b"), unit("qwen2.5-7b", "MainPID")) == before["qwen2.5-7b"]
+    assert playbook("playbooks/models.yml").changed_nothing
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "truncate -s 0 /etc/gaudi-serve/qwq-32b.json && kill -9 $(systemctl show -P MainPID vllm-qwq-32b)",
+        "truncate -s 0 /etc/systemd/system/vllm-qwq-32b.service && systemctl daemon-reload",
+        # Only the container is left.
+        "mkdir -p /run/systemd/system/vllm-qwq-32b.service.d; "
+        "printf '[Service]\\nRestart=no\\n' > /run/systemd/system/vllm-qwq-32b.service.d/no.conf; "
+        "systemctl daemon-reload; "
+        "kill -9 $(systemctl show -P MainPID vllm-qwq-32b); rm -r /run/systemd/system/vllm-qwq-32b.service.d "
+        "/etc/systemd/system/vllm-qwq-32b.service /etc/gaudi-serve/qwq-32b.*; systemctl daemon-reload",
+    ],
+)
+def test_lost_files_of_a_serving_model_are_written_anew(
+    host: Any, playbook: Any, unit: Any, started: Any, loss: str
+) -> None:
+    before = started("qwq-32b")
+    host.check_output(loss)
+    refused = playbook("playbooks/restart.yml", model="qwq-32b")
+    assert refused.status != 0
+    assert "missing or empty, so a restart would end its server and start none" in refused.flat
+    assert playbook("playbooks/status.yml").status != 0
+    run = playbook("playbooks/models.yml")
+    assert run.status == 0, run.text
+    assert started("qwq-32b") == before
+    assert (unit("qwq-32b", "ActiveState"), unit("qwq-32b", "UnitFileState")) == ("active", "enabled")
+    assert playbook("playbooks/models.yml").changed_nothing
 
 
 def test_servers_survive_a_restart_of_the_engine(host: Any, unit: Any, started: Any) -> None:
