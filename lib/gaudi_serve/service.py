@@ -82,8 +82,8 @@ def vllm_service_changes(
         secrets: names of the models that have secrets.
 
     Returns:
-        ``write`` (files that differ), ``supervisor`` (it differs), ``remove``, ``stop``, ``start``, ``restart``, ``adopt``
-        (a new supervisor), ``wait`` (for an answer), ``smoke`` (never asked since they started), ``due`` (any).
+        ``write`` (files that differ), ``supervisor`` (it differs), ``remove``, ``stop``, ``start``, ``restart``,
+        ``adopt`` (a new supervisor), ``wait`` (for an answer), ``smoke`` (never asked since their start), ``due``.
     """
     planned, version = {model["name"]: model for model in models}, _sha256(supervisor)
     units: Mapping[str, Any] = {**(lost := _adoptable(planned, live)), **live["units"]}
