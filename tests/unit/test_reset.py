@@ -171,6 +171,14 @@ def test_a_site_from_before_the_records_goes_back_to_its_backup() -> None:
     assert plan["write"] == [] and "what it was before the toolkit is not known" in plan["left"][0]
 
 
+def test_a_model_that_has_lost_its_unit_is_taken_back_too() -> None:
+    services = {"units": {}, "without_unit": {"qwq": {}}, "orphans": ["vllm-qwq"]}
+    own = {"/etc/gaudi-serve": [], "/usr/local/lib/gaudi-serve": [], STATE: ["qwq"]}
+    plan = reset.vllm_service_reset(services, left(own=own))
+    assert (plan["units"], plan["containers"]) == ([], ["vllm-qwq"])
+    assert {f"{STATE}/qwq", "/etc/gaudi-serve/qwq.json"} <= set(plan["paths"])
+
+
 def test_the_habana_runtimes_settings_go_back() -> None:
     shipped = "[habana-container-runtime]\n#visible_devices_all_as_default = true\nmode = 1\n"
     known = of_runtime(None, brought={"engine": {"habana_config": shipped}})
