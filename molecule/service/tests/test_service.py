@@ -42,23 +42,33 @@ def test_container_has_exactly_the_cards_of_its_modules(host: Any) -> None:
     assert len(expected) == 2
 
 
+TRY = """
+import os, pathlib
+for node in sorted(pathlib.Path("/dev/tried").iterdir()):
+    try:
+        os.close(os.open(node, os.O_RDWR))
+        print(node.name, 0)
+    except OSError as problem:
+        print(node.name, problem.errno)
+"""
+
+
 def test_a_container_cannot_open_another_models_card(host: Any) -> None:
-    opening = (
-        "import errno, os; exec('try: os.open(\\'/dev/tried\\', os.O_RDWR)\\nexcept OSError as e: print(e.errno)')"
+    mine = yaml.safe_load(host.file("/etc/gaudi-serve/qwq-32b.json").content_string)["module_ids"]
+    listed = host.check_output("hl-smi -Q index,module_id -f csv,noheader").splitlines()
+    indices = {int(line.split(", ")[0]) for line in listed if int(line.split(", ")[1]) in mine}
+    # What root in a container could do for itself if it had the right to: nodes of all cards.
+    host.check_output(
+        "cd /proc/$(docker inspect --format '{{.State.Pid}}' vllm-qwq-32b)/root/dev && mkdir tried && "
+        "for node in /dev/accel/* /dev/infiniband/uverbs*; do "
+        "mknod -m 666 tried/${node##*/} c $(stat --format '0x%t 0x%T' $node); done"
     )
-    launch = yaml.safe_load(host.file("/etc/gaudi-serve/qwq-32b.json").content_string)
-    indices = host.check_output("hl-smi -Q index,module_id -f csv,noheader").splitlines()
-    pid = host.check_output("docker inspect --format '{{.State.Pid}}' vllm-qwq-32b")
-    for line in indices:
-        index, module = map(int, line.split(", "))
-        for name in (f"accel/accel{index}", f"accel/accel_controlD{index}", f"infiniband/uverbs{index}"):
-            numbers = host.check_output(f"stat --format '0x%t 0x%T' /dev/{name}")
-            tried = f"/proc/{pid}/root/dev/tried"
-            host.check_output(f"mknod -m 666 {tried} c {numbers}")
-            said = host.check_output(f'docker exec vllm-qwq-32b python3 -c "{opening}"')
-            host.check_output(f"rm {tried}")
-            # No driver is behind a made-up card (ENXIO, 6); the cgroup forbids those of others before that (EPERM, 1).
-            assert int(said) == (6 if module in launch["module_ids"] else 1), (name, module)
+    said = dict(line.split() for line in host.check_output(f"docker exec vllm-qwq-32b python3 -c '{TRY}'").splitlines())
+    host.check_output("docker exec vllm-qwq-32b rm -r /dev/tried")
+    assert len(said) == 24
+    for name, errno in said.items():
+        # No driver is behind a made-up card (ENXIO, 6); the cgroup forbids those of others before that (EPERM, 1).
+        assert errno == ("6" if int(name[-1]) in indices else "1"), name
 
 
 def test_models_share_no_card_and_listen_on_loopback(host: Any) -> None:
@@ -139,10 +149,12 @@ def test_lost_files_of_a_serving_model_are_written_anew(
 ) -> None:
     before = started("qwq-32b")
     host.check_output(loss)
-    refused = playbook("playbooks/restart.yml", model="qwq-32b")
-    assert refused.status != 0
-    assert "missing or empty, so a restart would end its server and start none" in refused.flat
-    assert playbook("playbooks/status.yml").status != 0
+    if "Restart=no" in loss:
+        refused = playbook("playbooks/restart.yml", model="qwq-32b")
+        assert refused.status != 0
+        assert "missing or empty, so a restart would end its server and start none" in refused.flat
+        status = playbook("playbooks/status.yml")
+        assert "model qwq-32b: has no unit; the next run writes it, and its container goes on" in status.flat
     run = playbook("playbooks/models.yml")
     assert run.status == 0, run.text
     assert started("qwq-32b") == before
