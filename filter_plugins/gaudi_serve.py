@@ -21,12 +21,12 @@ from gaudi_serve.container_runtime import (
     container_runtime_notes,
     container_runtime_refusal,
     daemon_json,
-    habana_config,
 )
 from gaudi_serve.driver import drained, gaudi_driver_changes, gaudi_driver_notes, gaudi_driver_refusal
 from gaudi_serve.due import due_lines, facts_wanted, plans_models, run_stages, stages_due
 from gaudi_serve.errors import as_filter
 from gaudi_serve.fleet import gaudi_facts_saved, unset_models, vllm_fleet_lines, vllm_fleet_plan, vllm_fleet_summary
+from gaudi_serve.habana_config import habana_config, habana_config_problems
 from gaudi_serve.hccl import hccl_benchmark
 from gaudi_serve.hccl_check import hccl_note, hccl_refusal, hccl_validation_plan
 from gaudi_serve.hl_smi import hl_smi_links, hl_smi_modules, hl_smi_topology
@@ -64,6 +64,7 @@ from gaudi_serve.service import (
     image_drift,
     missing_images,
     model_refusal,
+    restart_refusal,
     vllm_api_keys,
     vllm_container,
     vllm_secret_files,
@@ -107,6 +108,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     gaudi_driver_reset,
     gaudi_facts_saved,
     habana_config,
+    habana_config_problems,
     hccl_benchmark,
     hccl_note,
     hccl_refusal,
@@ -140,6 +142,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     refused_hosts,
     reset_refusal,
     rest_reset,
+    restart_refusal,
     run_stages,
     stages_due,
     sysctl_conflicts,

@@ -106,18 +106,19 @@ OTHERS = ("weights_store", "left", "apt")  # folders of one role, what a reset l
 
 def host_facts(system: dict[str, Any], services: dict[str, Any], weights: list[str]) -> dict[str, Any]:
     """Return ``gaudi_host``: with a saved copy of it, planning needs no host at all."""
-    keep = ("module_ids", "port", "digest", "active", "launch", "env")
+    keep = ("module_ids", "port", "digest", "active", "launch", "env", "lost", "supervisor")
+    # Also those of which only the container is left: it holds cards and a port.
+    units = {**services["without_unit"], **services["units"]}
     accelerator = system["accelerator"]
     cards = observe_host.cards() if accelerator == "gaudi" else {"device_name": None, "modules": []}
     ports = observe_host.ports()
-    holding = observe_services.holding(services["units"])
+    holding = observe_services.holding(units)
     return {
         "accelerator": accelerator,
         **cards,
         **observe_host.network(),
         "services": {
-            name: {**{key: unit[key] for key in keep}, "holds": name in holding}
-            for name, unit in services["units"].items()
+            name: {**{key: unit[key] for key in keep}, "holds": name in holding} for name, unit in units.items()
         },
         "ports": ports,
         "weights": observe_host.weights(weights),

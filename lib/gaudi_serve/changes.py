@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-from .service import LAUNCHERS, vllm_container
+from .run import sha256_file
+from .service import LAUNCHERS, LOST, vllm_container
 
 View = dict[str, str]
 
 
 def vllm_plan_changes(
-    models: Sequence[Mapping[str, Any]], services: Mapping[str, Any], but: Collection[str | None] = ()
+    models: Sequence[Mapping[str, Any]],
+    services: Mapping[str, Any],
+    but: Collection[str | None] = (),
+    supervisor: str | None = None,
 ) -> list[str]:
     """Return the difference of the planned models and the live ones, as lines to read.
 
@@ -20,6 +26,7 @@ def vllm_plan_changes(
         services: ``gaudi_host.services`` of the host.
         but: models that are wished for though not planned, such as those that a plan's errors name;
             they are not to be removed.
+        supervisor: SHA-256 of the supervisor that a run would bring; None for the toolkit's own.
 
     Returns:
         One line a model that would be started, restarted, stopped or removed, and below it one line a
@@ -43,7 +50,21 @@ def vllm_plan_changes(
             lines += [f"~ {name}: restart", *[f"    {text}" for text in differences]]
         elif not (live.get("active") or live.get("holds")):
             lines.append(f"~ {name}: start on {_place(model)}, port {model['port']}")
+        else:
+            lines += [f"~ {name}: {text} (its server goes on)" for text in _beside(live, supervisor or _own())]
     return lines
+
+
+def _beside(live: Mapping[str, Any], supervisor: str | None) -> list[str]:
+    """Return what a run does around a server that goes on."""
+    lost = [LOST[kind] for kind in live.get("lost") or [] if kind in LOST]
+    lines = [f"write its {' and its '.join(lost)} anew"] if lost else []
+    return lines + ["replace its supervisor"] * (live.get("supervisor") not in (None, supervisor))
+
+
+@cache
+def _own() -> str | None:
+    return sha256_file(Path(__file__).resolve().parents[2] / "roles/vllm_service/files/vllm-supervisor")
 
 
 def _place(model: Mapping[str, Any]) -> str:

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from .errors import InputError
+from .habana_config import habana_config_problems
 
 HABANA = {"path": "/usr/bin/habana-container-runtime", "runtimeArgs": []}
-SECTION = re.compile(r"\s*\[habana-container-runtime\]\s*(#.*)?")
-ALL_AS_DEFAULT = re.compile(r"\s*visible_devices_all_as_default\s*=")
+# Without either, every start of a container with cards fails.
+PROGRAMS = ("habana-container-hook", "habana-container-cli")
 
 
 def daemon_json(text: str | None, habana: bool, live_restore: bool, data_root: str, host_name: str) -> str:
@@ -56,28 +57,6 @@ def daemon_json(text: str | None, habana: bool, live_restore: bool, data_root: s
 
 def _folder(path: str) -> str:
     return path.rstrip("/") or "/"
-
-
-def habana_config(text: str | None) -> str:
-    """Return the habana runtime's config.toml with ``visible_devices_all_as_default = false``.
-
-    Without it, a container of this runtime that names no cards gets all of them. The runtime reads
-    the key in its own section only.
-    """
-    wanted = "visible_devices_all_as_default = false"
-    lines = (text or "").splitlines()
-    if not any(map(SECTION.fullmatch, lines)):
-        lines += ["[habana-container-runtime]"]
-    begin = next(i for i, line in enumerate(lines) if SECTION.fullmatch(line)) + 1
-    end = next((i for i in range(begin, len(lines)) if lines[i].lstrip().startswith("[")), len(lines))
-    # A line in force goes before one that is commented out: the key twice would be no TOML.
-    places = [i for i in range(begin, end) if ALL_AS_DEFAULT.match(lines[i])]
-    places += [i for i in range(begin, end) if ALL_AS_DEFAULT.match(lines[i].lstrip().lstrip("#"))]
-    if places:
-        lines[places[0]] = wanted
-    else:
-        lines.insert(begin, wanted)
-    return "\n".join(lines) + "\n"
 
 
 def container_runtime_changes(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,11 +105,18 @@ def container_runtime_drift(live: Mapping[str, Any], wanted: Mapping[str, Any]) 
     lines: list[str] = list(changes["repair"])
     lines += [f"engine: is not installed, planned {', '.join(wanted['packages'])}"] * bool(changes["install_engine"])
     here = f"{found}, planned {version}" if found else f"is not installed, planned {version}"
-    lines += [f"habanalabs-container-runtime: {here}"] * bool(changes["install_habana"])
+    missing = _missing_programs(live)
+    lines += (
+        [f"habanalabs-container-runtime: its {' and '.join(missing)} is missing" for _ in changes["install_habana"]]
+        if found and missing
+        else [f"habanalabs-container-runtime: {here}"] * bool(changes["install_habana"])
+    )
     if "daemon.json" in changes["write"]:
         lines += [f"daemon.json: {text}" for text in _daemon_drift(live["daemon_json"], wanted["daemon_json"])]
     if "config.toml" in changes["write"]:
         lines.append("config.toml: visible_devices_all_as_default is not set, planned false")
+    if wanted["habana"] and found and live.get("habana_problem"):
+        lines.append(f"habana-container-runtime does not run: {live['habana_problem']}")
     # Without their values, which may hold credentials.
     lines += ["proxies: the engine's differ from the planned ones"] * ("proxy" in changes["write"])
     # Of an engine that does not answer, nothing but that is known.
@@ -162,9 +148,18 @@ def _has_engine(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
 
 def _habana_package(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     found, version = live["packages"].get("habanalabs-container-runtime"), wanted["habana_version"]
-    if not wanted["habana"] or (found and version in ("", found)):
+    if not wanted["habana"]:
         return []
+    if found and version in ("", found):
+        missing = _missing_programs(live)
+        return [f"habanalabs-container-runtime: {' and '.join(missing)} missing, install it anew"] if missing else []
     return [f"habanalabs-container-runtime: {found} -> {version or 'newest'}"]
+
+
+def _missing_programs(live: Mapping[str, Any]) -> list[str]:
+    """Return the programs that the runtime needs and the host lacks; nothing of facts that do not tell."""
+    here = live.get("habana_programs")
+    return [name for name in PROGRAMS if not here.get(name)] if here is not None else []
 
 
 def _files(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
@@ -211,6 +206,8 @@ def container_runtime_refusal(live: Mapping[str, Any], wanted: Mapping[str, Any]
             f"containers run from {info['data_root']}, and an engine that has moved no longer knows them; "
             "stop them first, or leave the variable empty"
         )
+    if wanted["habana"]:
+        reasons += habana_config_problems(live["habana_config"], host_name)
     for key in ("http_proxy", "https_proxy", "no_proxy"):
         if any(character in wanted[key] for character in "\n\r\0"):
             reasons.append(f"{host_name}: container_runtime_{key}: one line, it has more")

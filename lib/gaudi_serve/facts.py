@@ -128,6 +128,8 @@ SERVICE = {
     "holds": Rule(is_flag, "must be true or false, without quotes", False),
     "launch": Rule(_mapping, "must be a mapping of image, command, mounts and the like", {}),
     "env": Rule(_mapping, "must be a mapping of variables", {}),
+    "lost": Rule(_list, "must be a list of unit, environment, launch", []),
+    "supervisor": Rule(_text, "must be a text of one line", None),
 }
 LAUNCH = {
     "module_ids": Rule(CARDS, CARDS_ALLOWED, []),

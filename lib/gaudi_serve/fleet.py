@@ -204,7 +204,8 @@ def _checked_plan(
         cards=int(values["gaudi_cards"]),
         release=release,
         images=None if images is None or there is None else [*images, *there],
-        daemon=_daemon(known),
+        daemon=_of_runtime(known, "daemon_json"),
+        habana=_of_runtime(known, "habana_config"),
         secrets=known.get("vllm_secrets"),
     )
 
@@ -237,9 +238,9 @@ def _live(known: Known) -> tuple[Known, str | None]:
     return {}, "could not be read; see above, or plan it from saved facts (plan_facts_dir)"
 
 
-def _daemon(known: Known) -> str | None:
+def _of_runtime(known: Known, key: str) -> str | None:
     runtime = known.get("gaudi_runtime")
-    text = runtime.get("daemon_json") if isinstance(runtime, Mapping) else None
+    text = runtime.get(key) if isinstance(runtime, Mapping) else None
     return text if isinstance(text, str) else None
 
 

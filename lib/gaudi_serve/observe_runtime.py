@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,9 @@ from .run import read_text, run, sha256_file
 from .veil import veiled
 
 DAEMON_JSON = "/etc/docker/daemon.json"
+HABANA_RUNTIME = "/usr/bin/habana-container-runtime"
+PROGRAMS = ("habana-container-hook", "habana-container-cli")
+PROGRAM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 HABANA_CONFIG = "/etc/habana-container-runtime/config.toml"
 PROXIES = "/etc/gaudi-serve/docker-proxy.env"
 PROXIES_DROPIN = "/etc/systemd/system/docker.service.d/gaudi-serve-proxy.conf"
@@ -33,11 +38,32 @@ def observe() -> dict[str, Any]:
         "info": info,
         "reason": reason,
         "habana_config": read_text(HABANA_CONFIG),
+        **habana_runtime(),
         "proxies_sha256": sha256_file(PROXIES),
         "proxies_dropin_sha256": sha256_file(PROXIES_DROPIN),
         "proxies_running": running_proxies(unit.get("MainPID", "0")),
         "enabled": unit.get("UnitFileState") == "enabled",
     }
+
+
+def habana_runtime() -> dict[str, Any]:
+    """Return which of the habana runtime's programs are there, and what keeps it from running, or None."""
+    # The hook finds its program as shells do; the runtime its hook beside itself too.
+    programs = {name: bool(shutil.which(name, path=PROGRAM_PATH)) for name in PROGRAMS}
+    if read_cli_path(read_text(HABANA_CONFIG) or ""):
+        programs["habana-container-cli"] = True
+    problem = None
+    if Path(HABANA_RUNTIME).exists():
+        # It reads its config.toml first, whatever it is asked for.
+        told = run([HABANA_RUNTIME, "--version"])
+        problem = (told.err.strip().splitlines() or ["no reason given"])[-1] if told.status else None
+    return {"habana_programs": programs, "habana_problem": problem}
+
+
+def read_cli_path(text: str) -> bool:
+    """Tell whether a config.toml names habana-container-cli by its path; which one, is then its owner's to know."""
+    section = re.search(r"^\s*\[\s*[\"']?habana-container-cli[\"']?\s*\]([^\[]*)", text, re.MULTILINE)
+    return bool(section and re.search(r"^\s*path\s*=", section[1], re.MULTILINE))
 
 
 def unit_state() -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +16,29 @@ CONFIG = Path("/etc/gaudi-serve")
 STATE = Path("/var/lib/gaudi-serve")
 MARKER = "X-Gaudi-Serve="
 SUPERVISOR = Path("/usr/local/lib/gaudi-serve/vllm-supervisor")
+ACCEL = Path("/sys/class/accel")
+LABEL = "gaudi-serve.model"
+VISIBLE = "HABANA_VISIBLE_DEVICES="
+UNKNOWN = "unknown"  # a version of the supervisor that did not write down which it is
 LAUNCH = ("image", "module_ids", "command", "mounts", "runtime", "cap_add", "ulimits")
-PROPERTIES = "Id,LoadState,ActiveState,SubState,UnitFileState,StatusText,NRestarts,Job,NeedDaemonReload"
+PROPERTIES = "Id,LoadState,ActiveState,SubState,UnitFileState,StatusText,NRestarts,Job,NeedDaemonReload,MainPID"
 
 
 def observe() -> dict[str, Any]:
-    """Return ``{units: {model: state}, orphans: [container], supervisor_sha256, images: {name: id}}``."""
+    """Return ``{units, without_unit, orphans: [container], supervisor_sha256, images: {name: id}}``.
+
+    ``units`` and ``without_unit`` are ``{model: state}``: the second of models of which only the container is left,
+    known by its label. Their containers are among the ``orphans`` too.
+    """
     names = [name for path in sorted(UNITS.glob("vllm-*.service")) if (name := managed_name(path))]
-    shown = _show_units(names)
     containers = _containers()
-    units = {name: _unit(name, shown.get(name, {}), containers.get(f"vllm-{name}")) for name in names}
     orphans = sorted(set(containers) - {f"vllm-{name}" for name in names})
+    lost = [name for box in orphans if (name := containers[box]["model"]) and box == f"vllm-{name}" and is_lost(name)]
+    shown = _show_units([*names, *lost])
+    found = {name: _unit(name, shown.get(name, {}), containers.get(f"vllm-{name}")) for name in [*names, *lost]}
     return {
-        "units": units,
+        "units": {name: found[name] for name in names},
+        "without_unit": {name: found[name] for name in lost},
         "orphans": orphans,
         "supervisor_sha256": sha256_file(SUPERVISOR),
         "images": _images(),
@@ -76,8 +86,16 @@ def managed_name(path: Path) -> str | None:
     return path.name[len("vllm-") : -len(".service")] if MARKER in text else None
 
 
+def is_lost(name: str) -> bool:
+    """Tell whether a model's unit file is gone or empty; one with other content is a stranger's."""
+    path = UNITS / f"vllm-{name}.service"
+    return not (read_text(path) or "").strip() and not path.is_dir()
+
+
 def _unit(name: str, shown: dict[str, str], container: dict[str, Any] | None) -> dict[str, Any]:
     launch = _json(CONFIG / f"{name}.json")
+    # Where the file is lost, the container itself tells what it was started with.
+    told = launch or container or {}
     secret = CONFIG / f"{name}.secret"
     smoke = _json(STATE / name / "smoke.json")
     started = container["started"] if container else None
@@ -86,12 +104,14 @@ def _unit(name: str, shown: dict[str, str], container: dict[str, Any] | None) ->
         "env_sha256": sha256_file(CONFIG / f"{name}.env"),
         "launch_sha256": sha256_file(CONFIG / f"{name}.json"),
         "secret_mtime": secret.stat().st_mtime if secret.exists() else None,
-        "digest": launch.get("digest"),
+        "digest": told.get("digest"),
         # What a plan is compared with; secrets lie elsewhere.
         "launch": {key: launch[key] for key in LAUNCH if key in launch},
         "env": _environment(CONFIG / f"{name}.env"),
-        "module_ids": launch.get("module_ids", []),
-        "port": launch.get("port"),
+        "module_ids": told.get("module_ids") or [],
+        "port": told.get("port"),
+        "lost": _lost(name),
+        "supervisor": _supervisor(name, int(shown.get("MainPID") or 0)),
         **_state(shown),
         "need_reload": shown.get("NeedDaemonReload") == "yes",
         "enabled": shown.get("UnitFileState") == "enabled",
@@ -109,6 +129,31 @@ def _state(shown: dict[str, str]) -> dict[str, Any]:
         "status": shown.get("StatusText", ""),
         "restarts": int(shown.get("NRestarts") or 0),
     }
+
+
+def _lost(name: str) -> list[str]:
+    """Return which files of a model that has a container are gone or empty."""
+    files = {
+        "unit": UNITS / f"vllm-{name}.service",
+        "environment": CONFIG / f"{name}.env",
+        "launch": CONFIG / f"{name}.json",
+    }
+    return [kind for kind, path in files.items() if not (read_text(path) or "").strip()]
+
+
+def _supervisor(name: str, pid: int) -> str | None:
+    """Return the digest of the supervisor that runs, as it has written down itself; None where none runs."""
+    if not pid:
+        return None
+    record = _json(STATE / name / "supervisor.json")
+    return str(record.get("sha256")) if record.get("pid") == pid else UNKNOWN
+
+
+def supervisors(names: Sequence[str]) -> dict[str, tuple[int, str | None]]:
+    """Return ``{model: (process, digest)}`` of the supervisors of these models; process 0 where none runs."""
+    shown = _show_units(list(names))
+    pids = {name: int(shown.get(name, {}).get("MainPID") or 0) for name in names}
+    return {name: (pid, _supervisor(name, pid)) for name, pid in pids.items()}
 
 
 def _environment(path: Path) -> dict[str, str]:
@@ -137,6 +182,9 @@ def _containers() -> dict[str, dict[str, Any]]:
     for entry in _json_text(run(["docker", "inspect", "--type", "container", *ids.out.split()])) or []:
         labels = entry["Config"]["Labels"]
         found[entry["Name"].lstrip("/")] = {
+            "model": labels.get(LABEL),
+            "port": _port(entry["Config"].get("Cmd") or []),
+            "module_ids": _module_ids(entry["Config"].get("Env") or []),
             "id": entry["Id"][:12],
             "running": entry["State"]["Running"],
             "started": entry["State"]["StartedAt"],
@@ -146,6 +194,25 @@ def _containers() -> dict[str, dict[str, Any]]:
             "secret_mtime": labels.get("gaudi-serve.secret-mtime"),
         }
     return found
+
+
+def _port(command: list[str]) -> int | None:
+    """Return the port that a server was told to listen on."""
+    for place, word in enumerate(command):
+        name, sign, value = word.partition("=")
+        if name == "--port":
+            text = value if sign else "".join(command[place + 1 : place + 2])
+            return int(text) if text.isdigit() else None
+    return None
+
+
+def _module_ids(environment: list[str]) -> list[int]:
+    """Return the cards that a container was given by their indices, which do not change before the next boot."""
+    given = [entry for entry in environment if entry.startswith(VISIBLE)]
+    # Of a version that set it twice, the supervisor's is the last.
+    indices = given[-1].partition("=")[2].split(",") if given else []
+    texts = [read_text(ACCEL / f"accel{index}" / "device/module_id") for index in indices if index.isdigit()]
+    return [int(text) for text in texts if text and text.strip().isdigit()]
 
 
 def _images() -> dict[str, str]:

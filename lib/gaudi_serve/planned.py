@@ -39,6 +39,7 @@ IGNORED = {
     "deepseek_r1": ("dtype", "max_num_batched_tokens", *OF_BUCKETS),
     "vllm": ("recipe_cache_path", "skip_warmup", *OF_BUCKETS),
 }
+VISIBLE_DEVICES = "HABANA_VISIBLE_DEVICES"
 ALWAYS_SET = {"OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
 # Models that generate no text are asked for what they do.
 SMOKE_OF_TASK = {"embed": ["embedding"], "embedding": ["embedding"], "score": ["rerank"]}
@@ -101,7 +102,9 @@ def _capabilities(spec: Model) -> list[str]:
 
 
 def _environment(launch: Launch, spec: Model, cards: list[int]) -> dict[str, str]:
-    env = {**ALWAYS_SET, **launch["env"]}
+    # The supervisor alone sets it: the runtime takes the first of two, and the exact launch of deepseek_r1 says ALL,
+    # which the runtime does not know.
+    env = {key: value for key, value in {**ALWAYS_SET, **launch["env"]}.items() if key != VISIBLE_DEVICES}
     if spec["launch_profile"] == "vllm" and len(cards) > 1:
         # A forked worker cannot initialise its card again, and collectives need their lazy form.
         env.update(VLLM_WORKER_MULTIPROC_METHOD="spawn", PT_HPU_ENABLE_LAZY_COLLECTIVES="true")

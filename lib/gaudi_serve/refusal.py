@@ -8,7 +8,9 @@ from typing import Any
 
 from .container_runtime import daemon_json
 from .errors import InputError
+from .habana_config import habana_config_problems
 from .service import image_name, secrets_refusal
+from .spec import CARD_VARIABLES
 
 Errors = list[dict[str, Any]]
 
@@ -29,6 +31,7 @@ def host_errors(
     images: Sequence[Any] | None = None,
     daemon: str | None = None,
     secrets: Any = None,
+    habana: str | None = None,
 ) -> Errors:
     """Return everything that is wrong with a host and its plan, each with host, model, key and message.
 
@@ -43,16 +46,36 @@ def host_errors(
         images: names of the images on the host and entries of ``vllm_images``; None does not check.
         daemon: text of the host's daemon.json, which must be one that can be merged into.
         secrets: ``vllm_secrets``.
+        habana: text of the host's config.toml of the habana runtime, with which servers must be able to start.
     """
     found = [("system", text) for text in system_refusal(system, host_name)] if system is not None else []
     found += _accelerator_reasons(host, host_name, wanted, cards, release)
-    found += [("daemon.json", text) for text in _daemon_reasons(daemon, host_name)]
+    found += _file_reasons(daemon, habana if host["accelerator"] == "gaudi" else None, host_name)
     found += [("vllm_secrets", text) for text in secrets_refusal({} if secrets is None else secrets, host_name)]
     errors: Errors = [
         {"host": host_name, "model": None, "key": key, "value": None, "allowed": None, "message": text}
         for key, text in found
     ]
+    errors += _twice_errors(plan, secrets, host_name)
     return errors + _image_errors(plan, images, host_name, host["accelerator"], release) + list(plan["errors"])
+
+
+def _twice_errors(plan: Mapping[str, Any], secrets: Any, host_name: str) -> Errors:
+    """Return the secrets that would set a variable a second time: which of the two counts, none of us decides."""
+    errors = []
+    for model in plan["models"]:
+        named = secrets.get(model["name"]) if isinstance(secrets, Mapping) else None
+        for key in named if isinstance(named, Mapping) else ():
+            if key in CARD_VARIABLES:
+                allowed = "must not be set: the plan chooses the cards; say module_ids"
+            elif key in model["env"]:
+                allowed = "is set by the model's launch too; a container takes one of the two, so say it in one place"
+            else:
+                continue
+            message = f"{host_name}: model {model['name']}: vllm_secrets: {key} {allowed}"
+            keys = {"host": host_name, "model": model["name"], "key": f"vllm_secrets: {key}", "value": None}
+            errors.append({**keys, "allowed": allowed, "message": message})
+    return errors
 
 
 def _accelerator_reasons(
@@ -93,12 +116,13 @@ def system_refusal(system: Mapping[str, Any], host_name: str) -> list[str]:
     return [f"{host_name}: {system['pretty_name']} is not supported; supported are {known}"]
 
 
-def _daemon_reasons(daemon: str | None, host_name: str) -> list[str]:
+def _file_reasons(daemon: str | None, habana: str | None, host_name: str) -> list[tuple[str, str]]:
+    reasons = [("config.toml", text) for text in habana_config_problems(habana, host_name)]
     try:
         daemon_json(daemon, habana=False, live_restore=True, data_root="", host_name=host_name)
     except InputError as problem:
-        return [str(problem)]
-    return []
+        return [("daemon.json", str(problem)), *reasons]
+    return reasons
 
 
 def _image_errors(

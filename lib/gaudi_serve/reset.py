@@ -114,10 +114,12 @@ def vllm_service_reset(services: Known, left: Known, caches: bool = False) -> di
         caches: remove the recipe caches too.
     """
     names = sorted(services["units"])
+    # Of a model whose unit is lost, its other files may be there.
+    every = sorted({*names, *services.get("without_unit", {})})
     boxes = [f"vllm-{name}" for name in names if services["units"][name]["container"]] + services["orphans"]
     # Secrets come before the units: a run that was cut off there has left files that no unit tells of.
     strays = [f"/etc/gaudi-serve/{name}" for name in left["own"]["/etc/gaudi-serve"] or [] if name.endswith(".secret")]
-    states = [name for name in left["own"][STATE] or [] if name in {*names, *left["states"]} - {*RESERVED}]
+    states = [name for name in left["own"][STATE] or [] if name in {*every, *left["states"]} - {*RESERVED}]
     supervisor = "vllm-supervisor" in (left["own"]["/usr/local/lib/gaudi-serve"] or [])
     brought = brought_of(left, "vllm_service", "caches")
     kept = there_of(left, brought)
@@ -127,7 +129,7 @@ def vllm_service_reset(services: Known, left: Known, caches: bool = False) -> di
         # The states first: the unit's file is what a run that was cut off finds them by.
         "paths": [f"{STATE}/{name}" for name in states]
         + strays
-        + vllm_unit_paths(names)
+        + vllm_unit_paths(every)
         + (["/usr/local/lib/gaudi-serve/vllm-supervisor"] if supervisor else [])
         + (kept if caches else []),
         "empty": made_for(brought) if caches else [],

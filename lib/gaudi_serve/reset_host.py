@@ -7,8 +7,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .container_runtime import ALL_AS_DEFAULT, HABANA, habana_config
+from .container_runtime import HABANA
+from .errors import InputError
 from .found import BACKUP, DROPIN, SYSCTL
+from .habana_config import WANTED, habana_config
 from .host_tuning import IOMMU, TUNED
 from .observe_runtime import PROXIES_DROPIN
 from .reset import Known, brought_of, found_of, made_for, new_packages, record_of, touched_by
@@ -154,11 +156,17 @@ class _Engine:
         )
         if live is None or before is None or not self.found:
             return None
-        if live == habana_config(before):
+        try:
+            edited = habana_config(before)
+        except InputError:
+            return None  # what cannot be edited was never edited
+        if live == edited:
             return str(before)
-        old = next((line for line in before.splitlines() if ALL_AS_DEFAULT.match(line.lstrip().lstrip("#"))), None)
-        lines = [line if line != "visible_devices_all_as_default = false" else old for line in live.splitlines()]
-        return "".join(f"{line}\n" for line in lines if line is not None)
+        # What else a user has changed since stays: only the lines of the edit go back.
+        old = [line for line in before.splitlines() if line not in edited.splitlines()]
+        new = [line for line in edited.splitlines() if line not in before.splitlines() and line.endswith(WANTED)]
+        lines = [old[:1] if line in new else [line] for line in live.splitlines()]
+        return "".join(f"{line}\n" for parts in lines for line in parts)
 
     def files(self) -> list[dict[str, Any]]:
         """Return the files that are written anew, for module gaudi_files."""

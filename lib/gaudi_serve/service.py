@@ -84,29 +84,44 @@ def vllm_service_changes(
         secrets: names of the models that have secrets.
 
     Returns:
-        ``write`` (files that differ), ``supervisor`` (it differs), ``remove``, ``stop``, ``start``,
-        ``restart`` (names), ``wait`` (must answer before the run is over), ``smoke`` (never asked
-        since they started), ``due`` (anything at all).
+        ``write`` (files that differ), ``supervisor`` (it differs), ``remove``, ``stop``, ``start``, ``restart``,
+        ``adopt`` (a new supervisor), ``wait`` (for an answer), ``smoke`` (never asked since their start), ``due``.
     """
-    units: Mapping[str, Any] = live["units"]
-    planned = {model["name"]: model for model in models}
+    planned, version = {model["name"]: model for model in models}, _sha256(supervisor)
+    units: Mapping[str, Any] = {**(lost := _adoptable(planned, live)), **live["units"]}
     changes: dict[str, Any] = {
-        "supervisor": live["supervisor_sha256"] != _sha256(supervisor),
+        "supervisor": live["supervisor_sha256"] != version,
         "write": [{"path": path, **file} for path, file in files.items() if _differs(path, file, units)],
-        "remove": sorted(set(units) - set(planned)),
-        "orphans": list(live.get("orphans", [])),
-        **{key: [] for key in ("stop", "start", "restart", "smoke")},
+        "remove": sorted(set(live["units"]) - set(planned)),
+        "orphans": [box for box in live.get("orphans", []) if box.removeprefix("vllm-") not in lost],
+        **{key: [] for key in ("stop", "start", "restart", "adopt", "smoke")},
     }
     for name, model in planned.items():
         _unit_changes(changes, name, model, units.get(name, {}), name in secrets)
-    written = {file["model"] for file in changes["write"] if file["path"].endswith(".service")}
+    changes["adopt"] = _superseded(planned, units, changes["restart"], version)
+    written = any(file["path"].endswith(".service") for file in changes["write"])
     stale = any(unit.get("need_reload") for unit in units.values())
     changes["reload"] = bool(written or changes["remove"] or stale)
     started = {name for name, model in planned.items() if model["state"] == "started"}
     waiting = {name for name in started if units.get(name, {}).get("state") == "activating"}
-    changes["wait"] = sorted({*changes["start"], *changes["restart"], *waiting})
+    changes["wait"] = sorted({*changes["start"], *changes["restart"], *changes["adopt"], *waiting})
     changes["due"] = any(changes.values())
     return changes
+
+
+def _adoptable(planned: Mapping[str, Any], live: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the models of which only a container is left, and which the unit that is written anew takes over."""
+    left = live.get("without_unit", {})
+    return {name: unit for name, unit in left.items() if planned.get(name, {}).get("state") == "started"}
+
+
+def _superseded(
+    planned: Mapping[str, Any], units: Mapping[str, Any], restarted: Sequence[str], version: str
+) -> list[str]:
+    """Return the models that go on under a supervisor of another version than the toolkit's."""
+    go_on = [name for name, model in planned.items() if model["state"] == "started" and name not in restarted]
+    runs = [name for name in go_on if units.get(name, {}).get("state") in ("active", "activating")]
+    return [name for name in runs if units[name].get("supervisor") not in (None, version)]
 
 
 def _unit_changes(
@@ -118,15 +133,16 @@ def _unit_changes(
             changes["stop"].append(name)
         return
     container = unit.get("container") or {}
-    if state not in ("active", "activating") or not unit.get("enabled"):
+    secret = str(unit["secret_mtime"]) if has_secret and unit.get("secret_mtime") else ""
+    same = container.get("digest") == model["digest"] and (container.get("secret_mtime") or "") == secret
+    # Between two tries, with what was read before it: who runs again has mended something, and need not wait.
+    pauses = not container.get("running") and str(unit.get("status", "")).startswith("failed before")
+    if state not in ("active", "activating"):
         changes["start"].append(name)
-    elif container.get("running"):
-        secret = str(unit["secret_mtime"]) if has_secret and unit.get("secret_mtime") else ""
-        if container.get("digest") != model["digest"] or (container.get("secret_mtime") or "") != secret:
-            changes["restart"].append(name)
-    elif str(unit.get("status", "")).startswith("failed before"):
-        # Between two tries, with what was read before it: who runs again has mended something, and need not wait.
+    elif (container.get("running") and not same) or pauses:
         changes["restart"].append(name)
+    elif not unit.get("enabled"):
+        changes["start"].append(name)
     passed = set((unit.get("smoke") or {}).get("kinds", []))
     if name in changes["start"] or name in changes["restart"] or not set(model["smoke"]) <= passed:
         changes["smoke"].append(name)
@@ -215,7 +231,7 @@ def vllm_unit_paths(names: Sequence[str]) -> list[str]:
         for name in names
         for path in (
             *[f"{CONFIG}/{name}.{kind}" for kind in ("env", "json", "secret")],
-            f"/var/lib/gaudi-serve/{name}/smoke.json",
+            *[f"/var/lib/gaudi-serve/{name}/{record}.json" for record in ("smoke", "supervisor")],
             # Last: by it a run that was cut off here is finished by the next.
             f"{UNITS}/vllm-{name}.service",
         )
@@ -243,12 +259,14 @@ def vllm_service_summary(changes: Mapping[str, Any]) -> list[str]:
     lines = [f"write {file['path']}" for file in changes["write"]]
     if changes["supervisor"]:
         lines.append("write the supervisor")
+    lines += [f"replace the supervisor of {name}: its server goes on" for name in changes["adopt"]]
     lines += [f"remove container {name}, which has no unit" for name in changes["orphans"]]
     lines += [f"{verb} {name}" for verb in ("remove", "stop", "start", "restart") for name in changes[verb]]
     return lines + [f"send a test question to {name}" for name in changes["smoke"]]
 
 
 FILES = {"service": "unit", "env": "environment", "json": "launch"}
+LOST = {"unit": "unit file", "environment": "environment file", "launch": "launch file"}
 
 
 def vllm_service_drift(changes: Mapping[str, Any], live: Mapping[str, Any]) -> list[str]:
@@ -262,22 +280,31 @@ def vllm_service_drift(changes: Mapping[str, Any], live: Mapping[str, Any]) -> l
     lines += [f"container {name}: runs without a unit" for name in changes["orphans"]]
     lines += [f"model {name}: is there, but not planned" for name in changes["remove"]]
     for name in dict.fromkeys([*(file["model"] for file in changes["write"]), *_named(changes)]):
+        left = live.get("without_unit", {})
         unit = live["units"].get(name)
+        if name in left and f"vllm-{name}" not in changes["orphans"]:
+            lines.append(f"model {name}: has no unit; the next run writes it, and its container goes on")
+            continue
         lines += [f"model {name}: {text}" for text in _unit_drift(name, unit, changes)]
     return lines
 
 
 def _named(changes: Mapping[str, Any]) -> list[str]:
-    return [name for key in ("stop", "start", "restart", "smoke") for name in changes[key]]
+    return [name for key in ("stop", "start", "restart", "adopt", "smoke") for name in changes[key]]
 
 
 def _unit_drift(name: str, unit: Mapping[str, Any] | None, changes: Mapping[str, Any]) -> list[str]:
     if unit is None:
         return ["has no unit"]
+    lost = [LOST[kind] for kind in unit.get("lost", [])]
+    lines = [f"its {' and its '.join(lost)} {'is' if len(lost) == 1 else 'are'} missing or empty"] if lost else []
     kinds = [FILES[file["path"].rpartition(".")[2]] for file in changes["write"] if file["model"] == name]
-    lines = (
+    kinds = [kind for kind in kinds if kind not in unit.get("lost", [])]
+    lines += (
         [f"its {' and its '.join(kinds)} {'differs' if len(kinds) == 1 else 'differ'} from the plan"] if kinds else []
     )
+    if name in changes["adopt"]:
+        lines.append("its supervisor is of another version; the next run replaces it, and the server goes on")
     runs = unit.get("state") in ("active", "activating")
     if name in changes["stop"]:
         lines.append(f"{'runs' if runs else 'starts at boot'}, planned stopped")
@@ -299,7 +326,11 @@ def model_refusal(model: Any, hostvars: Mapping[str, Mapping[str, Any]], hosts: 
         hostvars: variables by host; read is the fact gaudi_services.
         hosts: the hosts that take part.
     """
-    here = {host: sorted(hostvars[host].get("gaudi_services", {}).get("units", {})) for host in hosts}
+    found = {host: hostvars[host].get("gaudi_services", {}) for host in hosts}
+    here = {
+        host: sorted({*services.get("units", {}), *services.get("without_unit", {})})
+        for host, services in found.items()
+    }
     names = sorted({name for models in here.values() for name in models})
     known = "; ".join(f"{host}: its models are {', '.join(models)}" for host, models in here.items() if models)
     known = known or f"no model is served on {', '.join(hosts)}"
@@ -308,6 +339,25 @@ def model_refusal(model: Any, hostvars: Mapping[str, Mapping[str, Any]], hosts: 
     if model in names:
         return ""
     return f"model {shown(model)}: no host has it; {known}{near(model, names, 1)}"
+
+
+def restart_refusal(services: Mapping[str, Any], model: str, host_name: str = "this host") -> list[str]:
+    """Return why a model of a host must not be restarted: what is lost would be missing for its next start.
+
+    Args:
+        services: ``gaudi_services`` of the host.
+        model: its name.
+        host_name: how messages call the host.
+    """
+    unit = services["units"].get(model) or services.get("without_unit", {}).get(model) or {}
+    lost = [LOST[kind] for kind in unit.get("lost", [])]
+    if not lost:
+        return []
+    verb = "is" if len(lost) == 1 else "are"
+    return [
+        f"{host_name}: model {model}: its {' and its '.join(lost)} {verb} missing or empty, so a restart would end its "
+        "server and start none; run playbooks/models.yml, which writes it anew and lets the server go on"
+    ]
 
 
 def image_name(name: str) -> str:

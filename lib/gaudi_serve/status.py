@@ -91,7 +91,8 @@ def _host(known: Known) -> dict[str, Any]:
 
 def _model(model: Known, known: Known) -> dict[str, Any]:
     name = model["name"]
-    unit = known["gaudi_services"]["units"].get(name, {})
+    services = known["gaudi_services"]
+    unit = services["units"].get(name) or services.get("without_unit", {}).get(name) or {}
     problem = known["vllm_service_health"].get(name)
     return {
         "name": name,

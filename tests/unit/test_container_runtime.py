@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomllib
 from gaudi_serve import container_runtime as runtime
 from gaudi_serve import observe_runtime
 from gaudi_serve.errors import InputError
+from gaudi_serve.habana_config import habana_config, habana_config_problems
+from gaudi_serve.refusal import host_errors
+from test_plan import gaudi_host
 
 USERS = '{\n    "log-opts": {"max-size": "10m"},\n    "runtimes": {"other": {"path": "/usr/bin/other"}}\n}\n'
 
@@ -87,8 +91,108 @@ def test_a_data_root_is_a_path_and_its_last_slash_means_nothing() -> None:
     ],
 )
 def test_habana_config(text: str | None, expected: str) -> None:
-    assert runtime.habana_config(text) == expected
-    assert runtime.habana_config(expected) == expected
+    assert habana_config(text) == expected
+    assert habana_config(expected) == expected
+
+
+SECTION = "[habana-container-runtime]\n"
+WANTED = "visible_devices_all_as_default = false\n"
+DOTTED = "habana-container-runtime."
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[ habana-container-runtime ]\na = 1\n", f"[ habana-container-runtime ]\n{WANTED}a = 1\n"),
+        ('["habana-container-runtime"]\na = 1', f'["habana-container-runtime"]\n{WANTED}a = 1'),
+        (f'{SECTION}"visible_devices_all_as_default" = true\n', f"{SECTION}{WANTED}"),
+        (f"{DOTTED}mode = 'oci'\n", f"{DOTTED}{WANTED}{DOTTED}mode = 'oci'\n"),
+        (
+            "'habana-container-runtime' . 'visible_devices_all_as_default' = true\n[x]\n",
+            f"{DOTTED}{WANTED}[x]\n",
+        ),
+        # What looks like the section inside a text of several lines is none.
+        (f"a = '''\n{SECTION}'''\n", f"a = '''\n{SECTION}'''\n{SECTION}{WANTED}"),
+        ("[habana-container-runtime.sub]\na = 1\n", f"[habana-container-runtime.sub]\na = 1\n{SECTION}{WANTED}"),
+        ("[x]\r\na = 1", f"[x]\r\na = 1\n{SECTION}{WANTED}"),
+        # What is so already stays to the letter, whatever its form.
+        ("habana-container-runtime = {visible_devices_all_as_default = false}", None),
+        (f"  {SECTION}  visible_devices_all_as_default=false # ours", None),
+    ],
+)
+def test_habana_config_in_every_form_of_toml(text: str, expected: str | None) -> None:
+    assert habana_config(text) == (text if expected is None else expected)
+    assert tomllib.loads(habana_config(text))["habana-container-runtime"]["visible_devices_all_as_default"] is False
+    assert habana_config_problems(text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("no toml\n", "is no TOML, and the runtime starts no container with it: Expected '=' after a key"),
+        (
+            f"{SECTION}a = 1\n{SECTION}b = 2\n",
+            "is no TOML, and the runtime starts no container with it: Cannot declare",
+        ),
+        ("habana-container-runtime = 1\n", "habana-container-runtime must be a table, it is 1"),
+        (
+            "habana-container-runtime = {mode = 'oci'}\n",
+            "section habana-container-runtime is written in a way that cannot be edited safely, such as an inline table"
+            "; set visible_devices_all_as_default = false there",
+        ),
+        ("mount_accelerators = false\n", "mount_accelerators = false gives no container a card; take the line out"),
+        (
+            "accept-habana-visible-devices-envvar-when-unprivileged = false\n",
+            "accept-habana-visible-devices-envvar-when-unprivileged = false refuses every container without CAP_SYS_AD",
+        ),
+    ],
+)
+def test_a_config_toml_with_which_no_server_starts_is_refused_before_anything_is_changed(
+    text: str, reason: str
+) -> None:
+    (said,) = refusal(live(habana_config=text))
+    assert said.startswith(f"gaudi01: /etc/habana-container-runtime/config.toml: {reason}")
+    assert said.endswith("The file is as it was; mend it and run again.")
+    assert refusal(live(habana_config=text), habana=False) == []
+    plan: dict[str, Any] = {"models": [], "errors": []}
+    (error,) = host_errors(plan, None, gaudi_host(driver_version="1.21.3"), host_name="gaudi01", habana=text)
+    assert (error["key"], error["message"]) == ("config.toml", said)
+
+
+def test_a_runtime_that_does_not_run_or_lacks_a_program_has_drifted() -> None:
+    here = {"habana-container-hook": True, "habana-container-cli": True}
+    assert due(live(habana_programs=here, habana_problem=None)) == {}
+    lacking = live(habana_programs={**here, "habana-container-cli": False})
+    assert due(lacking) == {
+        "install_habana": ["habanalabs-container-runtime: habana-container-cli missing, install it anew"]
+    }
+    assert runtime.container_runtime_drift(lacking, wanted()) == [
+        "habanalabs-container-runtime: its habana-container-cli is missing"
+    ]
+    assert due(lacking, habana=False) == {}
+    broken = live(habana_problem="ERROR: open /nowhere/x: no such file or directory")
+    assert runtime.container_runtime_drift(broken, wanted()) == [
+        "habana-container-runtime does not run: ERROR: open /nowhere/x: no such file or directory"
+    ]
+
+
+def test_programs_of_the_runtime_as_the_host_has_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("habana-container-hook", "habana-container-runtime"):
+        (tmp_path / name).write_text("#!/bin/sh\necho 'ERROR: toml: no' >&2; exit 1\n", encoding="ascii")
+        (tmp_path / name).chmod(0o755)
+    config = tmp_path / "config.toml"
+    monkeypatch.setattr(observe_runtime, "PROGRAM_PATH", str(tmp_path))
+    monkeypatch.setattr(observe_runtime, "HABANA_RUNTIME", str(tmp_path / "habana-container-runtime"))
+    monkeypatch.setattr(observe_runtime, "HABANA_CONFIG", str(config))
+    assert observe_runtime.habana_runtime() == {
+        "habana_programs": {"habana-container-hook": True, "habana-container-cli": False},
+        "habana_problem": "ERROR: toml: no",
+    }
+    # Where its owner says that it lies elsewhere, nobody looks for it.
+    config.write_text("[habana-container-cli]\n#path = 'a'\npath = '/opt/cli'\n", encoding="ascii")
+    assert observe_runtime.habana_runtime()["habana_programs"]["habana-container-cli"]
+    monkeypatch.setattr(observe_runtime, "HABANA_RUNTIME", str(tmp_path / "none"))
+    assert observe_runtime.habana_runtime()["habana_problem"] is None
 
 
 def live(**more: Any) -> dict[str, Any]:
@@ -98,7 +202,7 @@ def live(**more: Any) -> dict[str, Any]:
         "packages": {"docker.io": "20", "habanalabs-container-runtime": "1.21.3-57"},
         "interrupted": [],
         "daemon_json": "D",
-        "habana_config": "C",
+        "habana_config": "c = 1",
         "proxies_sha256": None,
         "proxies_dropin_sha256": None,
         "proxies_running": None,
@@ -113,7 +217,7 @@ def wanted(**more: Any) -> dict[str, Any]:
     """Return what the role asks for."""
     base = {"packages": ["docker.io"], "habana": True, "habana_version": "", "habana_repository": {}}
     base |= {"live_restore": True, "data_root": ""}
-    texts = {"daemon_json": "D", "habana_config": "C", "proxies": "", "proxies_dropin": "", "proxies_marker": ""}
+    texts = {"daemon_json": "D", "habana_config": "c = 1", "proxies": "", "proxies_dropin": "", "proxies_marker": ""}
     return {**base, **texts, "http_proxy": "", "https_proxy": "", "no_proxy": "", **more}
 
 

@@ -194,6 +194,17 @@ def test_changes_are_the_difference_of_two_plans() -> None:
     ]
 
 
+def test_a_variable_that_only_the_supervisor_sets_is_shown_as_a_restart() -> None:
+    spec = {"name": "r1", "weights": "/data/R1-G2", "image": "vllm:1", "launch_profile": "deepseek_r1"}
+    plan = planned(spec)
+    before = live_of(plan)
+    before["r1"]["env"] = {**before["r1"]["env"], "HABANA_VISIBLE_DEVICES": "ALL"}
+    before["r1"]["digest"] = "of the version before"
+    lines = vllm_plan_changes(plan["models"], before)
+    assert lines[0] == "~ r1: restart"
+    assert "    - env HABANA_VISIBLE_DEVICES: ALL" in lines
+
+
 def test_models_that_go_stop_or_only_start() -> None:
     live = live_of(planned(model()))
     stopped = planned(model(state="stopped"), services=live)["models"]

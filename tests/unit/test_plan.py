@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from gaudi_serve.launch import vllm_launch
 from gaudi_serve.plan import model_weights, vllm_plan
 from gaudi_serve.planned import start_timeout
 from gaudi_serve.vllm_options import option_names
@@ -115,6 +116,9 @@ def test_fp8_profile_takes_the_whole_box_with_the_manuals_limits() -> None:
     ):
         errors = vllm_plan([{**spec, **wrong}], gaudi_host())["errors"]
         assert message in errors[0]["message"]
+    # The supervisor gives the container its cards, once: the runtime takes the first of two and knows no ALL.
+    assert "HABANA_VISIBLE_DEVICES" not in one["env"]
+    assert vllm_launch({**spec, "tensor_parallel_size": 8}, gaudi_host())["env"]["HABANA_VISIBLE_DEVICES"] == "ALL"
     other = vllm_plan([spec], gaudi_host(device_name="HL-325L"))["errors"]
     assert "is made for HL-225*, HL-288*, and this host has HL-325L" in other[0]["message"]
 

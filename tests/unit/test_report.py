@@ -92,3 +92,16 @@ def test_hosts_that_dropped_out_are_named_below_the_table() -> None:
 
 def test_the_table_of_a_check_says_that_it_shows_what_is_live_before() -> None:
     assert endpoint_table({}, [], [], check=True)[-1].startswith("check mode: nothing was changed")
+
+
+def test_a_variable_stands_once_in_a_container() -> None:
+    plan = {"models": [{**planned(model(env={"A": 1}))["models"][0], "state": "stopped"}], "errors": []}
+    host = gaudi_host(driver_version="1.21.3")
+    secrets = {"qwq": {"A": "s3cret", "HABANA_VISIBLE_DEVICES": "s3cret", "B": "s3cret"}, "elsewhere": {"A": "b"}}
+    assert plan_refusal(plan, DEBIAN, host, host_name="gaudi01", secrets=secrets) == [
+        "gaudi01: model qwq: vllm_secrets: A is set by the model's launch too; a container takes one of the two, so "
+        "say it in one place",
+        "gaudi01: model qwq: vllm_secrets: HABANA_VISIBLE_DEVICES must not be set: the plan chooses the cards; say "
+        "module_ids",
+    ]
+    assert plan_refusal(plan, DEBIAN, host, secrets={"qwq": {"B": "s3cret"}}) == []

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from gaudi_serve import found, observe_left, reset, reset_host
-from gaudi_serve.container_runtime import HABANA, daemon_json, habana_config
+from gaudi_serve.container_runtime import HABANA, daemon_json
+from gaudi_serve.habana_config import habana_config
 from gaudi_serve.remove import remove_all
 from gaudi_serve.run import Result
 
@@ -170,6 +171,14 @@ def test_a_site_from_before_the_records_goes_back_to_its_backup() -> None:
     assert plan["write"] == [] and "what it was before the toolkit is not known" in plan["left"][0]
 
 
+def test_a_model_that_has_lost_its_unit_is_taken_back_too() -> None:
+    services = {"units": {}, "without_unit": {"qwq": {}}, "orphans": ["vllm-qwq"]}
+    own = {"/etc/gaudi-serve": [], "/usr/local/lib/gaudi-serve": [], STATE: ["qwq"]}
+    plan = reset.vllm_service_reset(services, left(own=own))
+    assert (plan["units"], plan["containers"]) == ([], ["vllm-qwq"])
+    assert {f"{STATE}/qwq", "/etc/gaudi-serve/qwq.json"} <= set(plan["paths"])
+
+
 def test_the_habana_runtimes_settings_go_back() -> None:
     shipped = "[habana-container-runtime]\n#visible_devices_all_as_default = true\nmode = 1\n"
     known = of_runtime(None, brought={"engine": {"habana_config": shipped}})
@@ -178,6 +187,13 @@ def test_the_habana_runtimes_settings_go_back() -> None:
     users = habana_config(shipped).replace("mode = 1", "mode = 2")
     plan = reset_host.container_runtime_reset(runtime(merged(None), habana_config=users), known)
     assert plan["write"][0]["content"] == shipped.replace("mode = 1", "mode = 2")
+    dotted = "habana-container-runtime.mode = 'oci'\nhabana-container-runtime.visible_devices_all_as_default = true\n"
+    known = of_runtime(None, brought={"engine": {"habana_config": dotted}})
+    users = habana_config(dotted).replace("oci", "legacy")
+    plan = reset_host.container_runtime_reset(runtime(merged(None), habana_config=users), known)
+    assert plan["write"][0]["content"] == dotted.replace("oci", "legacy")
+    known = of_runtime(None, brought={"engine": {"habana_config": "no toml"}})
+    assert reset_host.container_runtime_reset(runtime(merged(None), habana_config="no toml"), known)["write"] == []
 
 
 def test_the_engines_proxies_packages_source_and_boot() -> None:

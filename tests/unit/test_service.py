@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import signal
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
 from gaudi_serve import observe_services, service
+from gaudi_serve.adopt import adopt
+from gaudi_serve.changes import vllm_plan_changes
 from gaudi_serve.errors import InputError
 from gaudi_serve.run import Result
-from test_plan import model, planned
+from test_plan import gaudi_host, model, planned
 
 TEMPLATE = (Path(__file__).parents[2] / "roles/vllm_service/templates/vllm.service.j2").read_text(encoding="utf-8")
 SUPERVISOR = "#!/usr/bin/python3\n"
@@ -271,3 +275,152 @@ def test_a_full_disk_is_told_before_anything_restarts() -> None:
     # Who writes nothing needs no room.
     assert service.vllm_service_refusal({"due": False}, live, "h") == []
     assert service.vllm_service_refusal({"due": True}, {}, "h") == []
+
+
+NEWER = "2" * 64
+
+
+def test_a_new_supervisor_reaches_what_serves_and_restarts_nothing(models: list[dict[str, Any]]) -> None:
+    current = digest(SUPERVISOR)
+    state = live(models, supervisor="of an older release")
+    state["units"]["two"]["supervisor"] = current
+    found = changes(models, state)
+    assert {key: value for key, value in found.items() if value} == {"adopt": ["qwq"], "wait": ["qwq"], "due": True}
+    assert service.vllm_service_summary(found) == ["replace the supervisor of qwq: its server goes on"]
+    assert service.vllm_service_drift(found, state) == [
+        "model qwq: its supervisor is of another version; the next run replaces it, and the server goes on"
+    ]
+    # What is restarted gets it anyway, what waits between two tries too, and of what does not run there is none.
+    old = {"running": True, "digest": "old", "secret_mtime": ""}
+    for changed in (
+        {"supervisor": "older", "container": old},
+        {"supervisor": "older", "state": "activating", "container": None, "status": "failed before; next try in 5 s"},
+        {"supervisor": None, "state": "inactive", "container": None},
+    ):
+        assert changes(models, live(models, **changed))["adopt"] == []
+
+
+def test_supervisors_are_replaced_and_looked_at_until_all_are(models: list[dict[str, Any]]) -> None:
+    looks: list[dict[str, tuple[int, str | None]]] = [
+        {"a": (10, "old"), "b": (11, NEWER), "c": (12, "old"), "gone": (0, None)},
+        {"a": (0, None), "c": (12, "old"), "gone": (0, None)},
+        {"a": (20, NEWER), "c": (22, NEWER), "gone": (23, NEWER)},
+    ]
+    killed: list[tuple[int, int]] = []
+    given = {"look": lambda _: looks.pop(0), "kill": lambda *one: killed.append(one), "sleep": lambda _: None}
+    assert adopt(["a", "b", "c", "gone"], NEWER, **given) == []
+    # One that is asked to end would stop its container.
+    assert killed == [(10, signal.SIGKILL), (12, signal.SIGKILL)]
+    stuck = {**given, "look": lambda names: dict.fromkeys(names, (10, "old"))}
+    assert adopt(["a"], NEWER, timeout=0, **stuck) == ["a"]
+
+
+@pytest.fixture
+def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    """Return what observes a host on which model qwq serves, as its files and the engine tell."""
+    folders = {name: tmp_path / name.lower() for name in ("UNITS", "CONFIG", "STATE", "ACCEL")}
+    for name, folder in folders.items():
+        folder.mkdir()
+        monkeypatch.setattr(observe_services, name, folder)
+    (plan,) = planned(model())["models"]
+    for path, file in service.vllm_service_files([plan], TEMPLATE).items():
+        (folders["UNITS" if path.startswith(service.UNITS) else "CONFIG"] / Path(path).name).write_text(file["content"])
+    for index, module in ((7, 0), (6, 1)):
+        (folders["ACCEL"] / f"accel{index}/device").mkdir(parents=True)
+        (folders["ACCEL"] / f"accel{index}/device/module_id").write_text(f"{module}\n", encoding="ascii")
+    (folders["STATE"] / "qwq").mkdir()
+    record = {"pid": 77, "sha256": digest(SUPERVISOR)}
+    (folders["STATE"] / "qwq/supervisor.json").write_text(json.dumps(record), encoding="utf-8")
+    config = {
+        "Labels": {"gaudi-serve.model": "qwq", "gaudi-serve.digest": plan["digest"], "gaudi-serve.secret-mtime": ""},
+        "Cmd": service.vllm_container(plan)["command"],
+        "Env": ["HABANA_VISIBLE_DEVICES=ALL", "HABANA_VISIBLE_DEVICES=7,6"],
+    }
+    state = {"Running": True, "StartedAt": "now"}
+    box = {"Name": "/vllm-qwq", "Id": "a" * 64, "Config": config, "State": state, "Created": "c", "Image": "i"}
+
+    def observed(unit_state: str = "active", pid: int = 77) -> dict[str, Any]:
+        shown = f"Id=vllm-qwq.service\nActiveState={unit_state}\nUnitFileState=enabled\nMainPID={pid}\n"
+        answers = {"systemctl": shown, "ps": "a\n", "inspect": json.dumps([box]), "image": ""}
+
+        def run(argv: list[str]) -> Result:
+            return Result(0, answers[argv[0] if argv[0] == "systemctl" else argv[1]], "")
+
+        monkeypatch.setattr(observe_services, "run", run)
+        return {**observe_services.observe(), "supervisor_sha256": digest(SUPERVISOR)}
+
+    return observed
+
+
+@pytest.fixture(params=[("launch", None), ("launch", ""), ("unit", ""), ("unit", None)], ids=str)
+def lost(request: Any, serving: Callable[..., dict[str, Any]]) -> tuple[str, dict[str, Any]]:
+    """Return which file of the serving model is lost or emptied, and what is observed of it."""
+    kind, content = request.param
+    unit, launch = observe_services.UNITS / "vllm-qwq.service", observe_services.CONFIG / "qwq.json"
+    path = unit if kind == "unit" else launch
+    path.unlink()
+    if content is not None:
+        path.write_text(content, encoding="utf-8")
+    return f"{kind} file", serving("inactive", pid=0) if kind == "unit" else serving()
+
+
+def planned_beside(found: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Plan the model again on the host that was observed, and return services and plan."""
+    units = {**found["without_unit"], **found["units"]}
+    services = {name: {**unit, "holds": name in observe_services.holding(units)} for name, unit in units.items()}
+    cards = [{**card, "in_use": card["module_id"] in (0, 1)} for card in gaudi_host()["modules"]]
+    return services, planned(model(), services=services, ports={"30001": "python3 (pid 469)"}, modules=cards)
+
+
+def test_a_serving_model_is_known_by_its_container_whatever_file_is_lost(lost: tuple[str, dict[str, Any]]) -> None:
+    (plan,) = planned(model())["models"]
+    words, found = lost
+    services, again = planned_beside(found)
+    state = services["qwq"]
+    assert (state["port"], state["module_ids"], state["digest"]) == (30001, [0, 1], plan["digest"])
+    # Neither its port nor its cards are a stranger's.
+    assert (again["errors"], again["models"][0]["module_ids"]) == ([], [0, 1])
+    shown = vllm_plan_changes(again["models"], services, (), digest(SUPERVISOR))
+    assert shown == [f"~ qwq: write its {words} anew (its server goes on)"]
+    todo = changes(again["models"], found)
+    assert (todo["restart"], todo["orphans"], todo["remove"]) == ([], [], [])
+    assert todo["start"] == (["qwq"] if words == "unit file" else [])
+    assert service.vllm_service_drift(todo, found)[0] == (
+        "model qwq: has no unit; the next run writes it, and its container goes on"
+        if words == "unit file"
+        else "model qwq: its launch file is missing or empty"
+    )
+
+
+def test_a_model_that_has_lost_a_file_is_not_restarted_by_hand(lost: tuple[str, dict[str, Any]]) -> None:
+    words, found = lost
+    assert service.model_refusal("qwq", {"a": {"gaudi_services": found}}, ["a"]) == ""
+    assert service.restart_refusal(found, "qwq", "gaudi01") == [
+        f"gaudi01: model qwq: its {words} is missing or empty, so a restart would end its server and start none; "
+        "run playbooks/models.yml, which writes it anew and lets the server go on"
+    ]
+
+
+def test_what_is_observed_of_a_serving_model(serving: Callable[..., dict[str, Any]]) -> None:
+    whole = serving()
+    assert whole["units"]["qwq"]["supervisor"] == digest(SUPERVISOR)
+    assert (whole["units"]["qwq"]["lost"], whole["without_unit"]) == ([], {})
+    assert service.restart_refusal(whole, "qwq") == []
+    assert serving(pid=78)["units"]["qwq"]["supervisor"] == "unknown", "a version that wrote nothing down"
+    assert serving("inactive", pid=0)["units"]["qwq"]["supervisor"] is None
+    services, again = planned_beside(serving(pid=78))
+    assert vllm_plan_changes(again["models"], services) == ["~ qwq: replace its supervisor (its server goes on)"]
+    # Of a model that is not planned, or planned stopped, the container goes.
+    unit = observe_services.UNITS / "vllm-qwq.service"
+    unit.unlink()
+    assert changes([], serving())["orphans"] == ["vllm-qwq"]
+    assert changes([{**again["models"][0], "state": "stopped"}], serving())["orphans"] == ["vllm-qwq"]
+    # A unit of another's is not taken for a lost one.
+    unit.write_text("[Service]\nExecStart=/bin/true\n", encoding="utf-8")
+    assert (serving()["without_unit"], serving()["orphans"]) == ({}, ["vllm-qwq"])
+
+
+def test_a_changed_model_whose_unit_does_not_start_at_boot_is_restarted(models: list[dict[str, Any]]) -> None:
+    old = {"running": True, "digest": "old", "secret_mtime": ""}
+    found = changes(models, live(models, enabled=False, container=old))
+    assert (found["restart"], found["start"]) == (["qwq"], [])

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import socket
+import subprocess
+from hashlib import sha256
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -34,6 +37,7 @@ def one(supervisor: ModuleType, tmp_path: Path) -> Any:
     (plan,) = planned(model(recipe_cache_path="/data/cache"))["models"]
     path = tmp_path / "qwq.json"
     path.write_text(json.dumps(vllm_container(plan)), encoding="utf-8")
+    path.with_suffix(".env").write_text("A=1\n", encoding="utf-8")
     return supervisor.Supervisor(path)
 
 
@@ -81,6 +85,22 @@ def test_secret_file_is_named_only_where_there_is_one(one: Any) -> None:
     options = one.options([0])
     assert str(one.path.with_suffix(".secret")) in options
     assert not any("VLLM_API_KEY" in option for option in options)
+
+
+def test_a_variable_that_stands_twice_stops_the_start(supervisor: ModuleType, one: Any) -> None:
+    one.path.with_suffix(".env").write_text("A=1\nHABANA_VISIBLE_DEVICES=ALL\n", encoding="utf-8")
+    with pytest.raises(supervisor.Trouble, match=r"HABANA_VISIBLE_DEVICES is set twice .*/qwq\.env and the super"):
+        one.options([0])
+    one.path.with_suffix(".env").write_text("A=1\n", encoding="utf-8")
+    one.path.with_suffix(".secret").write_text("A=s3cret\n", encoding="utf-8")
+    with pytest.raises(supervisor.Trouble, match=r"A is set twice .*/qwq\.secret and .*/qwq\.env;") as trouble:
+        one.options([0])
+    assert "s3cret" not in str(trouble.value)
+    one.path.with_suffix(".secret").write_text("B=s3cret\n", encoding="utf-8")
+    assert sum(option.startswith("HABANA_VISIBLE_DEVICES=") for option in one.options([0])) == 1
+    one.path.with_suffix(".env").unlink()
+    with pytest.raises(supervisor.Trouble, match=r"qwq\.env is missing"):
+        one.options([0])
 
 
 def test_taken_port_is_named(supervisor: ModuleType, one: Any) -> None:
@@ -190,6 +210,106 @@ def test_silence_without_a_limit_is_only_told(
     clock = Clock()
     monkeypatch.setattr(supervisor, "time", clock)
     one.path.write_text(json.dumps({**one.launch, "hang_timeout_s": 0}), encoding="utf-8")
+    told: list[dict[str, Any]] = []
+    monkeypatch.setattr(supervisor, "notify", lambda **fields: told.append(fields))
     one.judge_silence()
     clock.now += 10**6
     one.judge_silence()
+    assert told[-1] == {"STATUS": "has not answered /health for 1000000 s"}
+    # Nor does a launch file that has gone meanwhile end a server.
+    one.path.unlink()
+    clock.now += 10
+    one.judge_silence()
+    assert told[-1] == {"STATUS": "has not answered /health for 1000010 s"}
+
+
+@pytest.fixture
+def card(supervisor: ModuleType, one: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Give the model a card of index 3, as the driver shows it, and return the root of all of it."""
+    for name, place in (("ACCEL", "sys/accel"), ("INFINIBAND", "sys/infiniband"), ("DEVICES", "dev")):
+        monkeypatch.setattr(supervisor, name, tmp_path / place)
+    one.launch["module_ids"] = [0]
+    (tmp_path / "sys/infiniband/hlib_3/device/infiniband_verbs/uverbs7").mkdir(parents=True)
+    files = (
+        "dev/accel/accel3",
+        "dev/accel/accel_controlD3",
+        "dev/infiniband/uverbs7",
+        "sys/accel/accel3/device/pci_addr",
+    )
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "sys/accel/accel3/device/module_id").write_text("0\n", encoding="ascii")
+    return tmp_path
+
+
+def test_what_the_runtime_would_miss_without_a_word_is_named_before_the_start(
+    supervisor: ModuleType, one: Any, card: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def docker(*arguments: str, **_: Any) -> subprocess.CompletedProcess[str]:
+        calls.append(arguments[0])
+        silent = "failed to retrieve OCI runtime container pid: open /run/x/init.pid: no such file or directory"
+        return subprocess.CompletedProcess([], int(arguments[0] == "start"), "", silent)
+
+    monkeypatch.setattr(supervisor, "docker", docker)
+    monkeypatch.setattr(one, "port_must_be_free", lambda: None)
+    with pytest.raises(
+        supervisor.Trouble, match=r"init\.pid.*; the habana runtime tells its reason in its log .*debug ="
+    ):
+        one.create()
+    for name in ("accel/accel3", "accel/accel_controlD3", "infiniband/uverbs7"):
+        calls.clear()
+        (card / "dev" / name).unlink()
+        with pytest.raises(supervisor.Trouble) as trouble:
+            one.create()
+        assert f"/dev/{name} (module_id 0)" in str(trouble.value) and "debug =" in str(trouble.value)
+        assert calls == ["image"]
+        (card / "dev" / name).touch()
+
+
+def test_what_the_runtime_tells_a_container_is_told(
+    supervisor: ModuleType, one: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environment = {"HABANA_VISIBLE_DEVICES": "99", "HABANA_RUNTIME_ERROR": '"netConfig: deviceType: no such file"'}
+    with subprocess.Popen(["/bin/sleep", "60"], env=environment) as process:
+        try:
+            monkeypatch.setattr(one, "inspect", lambda: {"State": {"Pid": process.pid}})
+            with pytest.raises(supervisor.Trouble, match=r"\[\] instead of \[99\]; the habana runtime .*netConfig"):
+                one.check_cards([99])
+            monkeypatch.setattr(Path, "glob", lambda *_: [Path("/dev/accel/accel99")])
+            one.check_cards([99])
+        finally:
+            process.kill()
+    assert "tells the container HABANA_RUNTIME_ERROR: netConfig: deviceType: no such file" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", [None, "", "{}", "{half", "[]"])
+def test_a_lost_launch_file_is_waited_for_and_its_container_is_known(
+    supervisor: ModuleType, one: Any, monkeypatch: pytest.MonkeyPatch, content: str | None
+) -> None:
+    kept = one.path.read_text(encoding="utf-8")
+    one.path.unlink()
+    if content is not None:
+        one.path.write_text(content, encoding="utf-8")
+    lost = supervisor.Supervisor(one.path)
+    assert (lost.container, lost.launch) == ("vllm-qwq", {})
+    told: list[str] = []
+    monkeypatch.setattr(supervisor, "notify", lambda **fields: told.append(fields["STATUS"]))
+    # The next run mends the file while this waits.
+    monkeypatch.setattr(lost.stopping, "wait", lambda _: one.path.write_text(kept, encoding="utf-8") and False)
+    lost.readable()
+    assert lost.launch == one.launch
+    assert told == [f"{one.path} is missing or damaged; the run that serves the models writes it anew"]
+
+
+def test_version_that_runs_is_written_down(
+    supervisor: ModuleType, one: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one.record()
+    assert "cannot write down" in capsys.readouterr().out, "in a folder that is not there"
+    one.state = one.path.parent
+    one.record()
+    record = json.loads((one.state / "supervisor.json").read_text(encoding="utf-8"))
+    assert record == {"pid": os.getpid(), "sha256": sha256(PROGRAM.read_bytes()).hexdigest()}

@@ -63,6 +63,27 @@ def test_no_container_gets_cards_that_it_did_not_name(host: Any, small: None) ->
     assert named.split() == ["accel3", "accel_controlD3"]
 
 
+def test_settings_of_the_runtime_are_toml(host: Any, playbook: Any, small: None) -> None:
+    config = "/etc/habana-container-runtime/config.toml"
+    host.check_output(f"cp {config} /tmp/config.toml; mv /usr/bin/habana-container-cli /tmp")
+    quoted = '[ "habana-container-runtime" ]\\nmode = "oci"'
+    host.check_output(f"printf '{quoted}' > {config}")
+    run = playbook("playbooks/runtime.yml")
+    assert run.status == 0, run.text
+    assert "habana-container-cli missing, install it anew" in run.flat
+    written = host.file(config).content_string
+    assert written == '[ "habana-container-runtime" ]\nvisible_devices_all_as_default = false\nmode = "oci"'
+    shown = "docker run --rm --runtime=habana -e HABANA_VISIBLE_DEVICES=3 small:1 ls /dev/accel"
+    assert host.check_output(shown).split() == ["accel3", "accel_controlD3"]
+    for text, reason in (("no toml", "is no TOML"), ("mount_accelerators = false", "gives no container a card")):
+        host.check_output(f"echo '{text}' > {config}")
+        run = playbook("playbooks/runtime.yml")
+        assert run.status != 0
+        assert f"mol-host: {config}: {text if '=' in text else ''}" in run.flat and reason in run.flat
+        assert host.file(config).content_string == f"{text}\n"
+    host.check_output(f"cp /tmp/config.toml {config}")
+
+
 def test_a_runtime_that_the_running_engine_lacks_is_brought_by_a_reload(host: Any, playbook: Any) -> None:
     pid = engine_pid(host)
     written = json.loads(host.file(DAEMON).content_string)

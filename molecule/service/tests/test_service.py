@@ -42,6 +42,35 @@ def test_container_has_exactly_the_cards_of_its_modules(host: Any) -> None:
     assert len(expected) == 2
 
 
+TRY = """
+import os, pathlib
+for node in sorted(pathlib.Path("/dev/tried").iterdir()):
+    try:
+        os.close(os.open(node, os.O_RDWR))
+        print(node.name, 0)
+    except OSError as problem:
+        print(node.name, problem.errno)
+"""
+
+
+def test_a_container_cannot_open_another_models_card(host: Any) -> None:
+    mine = yaml.safe_load(host.file("/etc/gaudi-serve/qwq-32b.json").content_string)["module_ids"]
+    listed = host.check_output("hl-smi -Q index,module_id -f csv,noheader").splitlines()
+    indices = {int(line.split(", ")[0]) for line in listed if int(line.split(", ")[1]) in mine}
+    # What root in a container could do for itself if it had the right to: nodes of all cards.
+    host.check_output(
+        "cd /proc/$(docker inspect --format '{{.State.Pid}}' vllm-qwq-32b)/root/dev && mkdir tried && "
+        "for node in /dev/accel/* /dev/infiniband/uverbs*; do "
+        "mknod -m 666 tried/${node##*/} c $(stat --format '0x%t 0x%T' $node); done"
+    )
+    said = dict(line.split() for line in host.check_output(f"docker exec vllm-qwq-32b python3 -c '{TRY}'").splitlines())
+    host.check_output("docker exec vllm-qwq-32b rm -r /dev/tried")
+    assert len(said) == 24
+    for name, errno in said.items():
+        # No driver is behind a made-up card (ENXIO, 6); the cgroup forbids those of others before that (EPERM, 1).
+        assert errno == ("6" if int(name[-1]) in indices else "1"), name
+
+
 def test_models_share_no_card_and_listen_on_loopback(host: Any) -> None:
     taken = [
         module
@@ -84,6 +113,53 @@ def test_killed_supervisor_adopts_its_container(host: Any, unit: Any, started: A
     host.check_output(f"kill -9 {pid}")
     assert eventually(lambda: unit("qwq-32b", "MainPID") not in (pid, "0") and unit("qwq-32b", "SubState") == "running")
     assert started("qwq-32b") == before
+
+
+def test_a_new_supervisor_takes_over_what_serves(host: Any, playbook: Any, unit: Any, started: Any) -> None:
+    before = {model: (started(model), unit(model, "MainPID")) for model in ("qwq-32b", "qwen2.5-7b")}
+    # As of an older release, which wrote nothing down.
+    host.check_output("rm /var/lib/gaudi-serve/qwq-32b/supervisor.json")
+    status = playbook("playbooks/status.yml")
+    assert status.status != 0
+    assert "model qwq-32b: its supervisor is of another version" in status.flat
+    run = playbook("playbooks/models.yml")
+    assert run.status == 0, run.text
+    assert "replace the supervisor of qwq-32b: its server goes on" in run.flat
+    assert started("qwq-32b") == before["qwq-32b"][0]
+    assert unit("qwq-32b", "MainPID") != before["qwq-32b"][1]
+    assert (started("qwen2.5-7b"), unit("qwen2.5-7b", "MainPID")) == before["qwen2.5-7b"]
+    assert playbook("playbooks/models.yml").changed_nothing
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "truncate -s 0 /etc/gaudi-serve/qwq-32b.json && kill -9 $(systemctl show -P MainPID vllm-qwq-32b)",
+        "truncate -s 0 /etc/systemd/system/vllm-qwq-32b.service && systemctl daemon-reload",
+        # Only the container is left.
+        "mkdir -p /run/systemd/system/vllm-qwq-32b.service.d; "
+        "printf '[Service]\\nRestart=no\\n' > /run/systemd/system/vllm-qwq-32b.service.d/no.conf; "
+        "systemctl daemon-reload; "
+        "kill -9 $(systemctl show -P MainPID vllm-qwq-32b); rm -r /run/systemd/system/vllm-qwq-32b.service.d "
+        "/etc/systemd/system/vllm-qwq-32b.service /etc/gaudi-serve/qwq-32b.*; systemctl daemon-reload",
+    ],
+)
+def test_lost_files_of_a_serving_model_are_written_anew(
+    host: Any, playbook: Any, unit: Any, started: Any, loss: str
+) -> None:
+    before = started("qwq-32b")
+    host.check_output(loss)
+    if "Restart=no" in loss:
+        refused = playbook("playbooks/restart.yml", model="qwq-32b")
+        assert refused.status != 0
+        assert "missing or empty, so a restart would end its server and start none" in refused.flat
+        status = playbook("playbooks/status.yml")
+        assert "model qwq-32b: has no unit; the next run writes it, and its container goes on" in status.flat
+    run = playbook("playbooks/models.yml")
+    assert run.status == 0, run.text
+    assert started("qwq-32b") == before
+    assert (unit("qwq-32b", "ActiveState"), unit("qwq-32b", "UnitFileState")) == ("active", "enabled")
+    assert playbook("playbooks/models.yml").changed_nothing
 
 
 def test_servers_survive_a_restart_of_the_engine(host: Any, unit: Any, started: Any) -> None:

@@ -11,7 +11,8 @@ from .common import KEY_LABEL, SHARED, digest, run, step, succeeds
 
 REPOSITORY = "gaudi-serve/testhost"
 FILES = SHARED / "hostimage"
-STANDINS = [SHARED / "standins" / name for name in ("hl-smi", "habana-container-runtime", "habana-container-hook")]
+RUNTIME = [f"habana-container-{part}" for part in ("runtime", "hook", "cli")]
+STANDINS = [SHARED / "standins" / name for name in ("hl-smi", *RUNTIME)]
 
 
 def key() -> str:

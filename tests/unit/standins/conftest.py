@@ -48,6 +48,9 @@ class Host:
             device = root / f"sys/class/accel/accel{index}/device"
             device.mkdir(parents=True)
             (device / "pci_addr").write_text(f"{cards[index]['bus_id']}\n", encoding="ascii")
+            (device / "device_type").write_text("GAUDI2\n", encoding="ascii")
+            verbs = f"infiniband/hlib_{index}/device/infiniband_verbs/uverbs{index}"
+            (root / "sys/class" / verbs).mkdir(parents=True)
 
     def save(self) -> None:
         """Write the state, after a test has changed it."""
@@ -57,8 +60,10 @@ class Host:
 
     def add_node(self, index: int) -> None:
         """Make a card's nodes; a link to a real one needs no privilege."""
-        for name in (f"accel{index}", f"accel_controlD{index}"):
-            (self.root / "dev/accel" / name).symlink_to("/dev/null")
+        (self.root / "dev/infiniband").mkdir(exist_ok=True)
+        for name in (f"accel/accel{index}", f"accel/accel_controlD{index}", f"infiniband/uverbs{index}"):
+            (self.root / "dev" / name).unlink(missing_ok=True)
+            (self.root / "dev" / name).symlink_to("/dev/null")
 
     def keep_nodes(self, *indices: int) -> None:
         """Leave only these cards' nodes, as in a container."""
