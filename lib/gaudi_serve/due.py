@@ -34,7 +34,7 @@ EVERYTHING = ("system", "tuning", "runtime", "services", "hccl", "host", "driver
 # The facts in which the roles' due.yml keep what they would do.
 TOLD = (
     *(f"{stage}_{kind}" for stage in STAGES for kind in ("due", "refusal", "stops")),
-    *("host_tuning_reboots", "container_runtime_restarts", "preflight_unclear"),
+    *("host_tuning_reboots", "host_tuning_reboot_reasons", "container_runtime_restarts", "preflight_unclear"),
 )
 # Tags that Ansible itself gives a meaning.
 TAGS = ("all", "always", "never", "tagged", "untagged")

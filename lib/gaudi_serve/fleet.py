@@ -40,7 +40,7 @@ def vllm_fleet_plan(
 
     Returns:
         ``hosts``: by name ``{facts, models, changes}``, ``facts`` being a line about the host; of a live
-        host also ``due`` (by stage what differs, as lines) and ``down`` (``{model, stage, reason,
+        host also ``due`` (by stage what differs, as lines), ``reboot`` (why one is due that is not allowed) and ``down`` (``{model, stage, reason,
         minutes}`` of every serving model that a run takes down; minutes null where it does not come back);
         ``errors`` and ``warnings`` of all hosts. A user's mistake never raises; a host whose facts, or
         variables that a plan is made from, are wrong or cannot be read has errors only.
@@ -102,6 +102,7 @@ def _host_plan(name: str, variables: Known, facts_dir: str, catalogs: Catalogs) 
         # What the roles have told of the live host.
         told = {key: variables[key] for key in TOLD if key in variables}
         host["due"] = due_by_stage(told)
+        host["reboot"] = [] if told.get("host_tuning_reboots") else list(told.get("host_tuning_reboot_reasons") or [])
         host["down"] = [dataclasses.asdict(one) for one in downtimes({**told, **_going_down(host, facts)})]
         more += _refused_by_roles(name, told, errors + more)
     host.pop("plan")
@@ -293,6 +294,9 @@ def vllm_fleet_lines(fleet: Mapping[str, Any]) -> list[str]:
         lines += [f"  {line}" for line in table(_narrowed([list(HEAD), *rows]))] if rows else ["  no models"]
         changes = _changes(host)
         lines += ["  would change:", *[f"    {line}" for line in changes]] if changes else []
+        if host.get("reboot"):
+            lines.append("  a reboot is due, which nobody has allowed yet (host_tuning_reboot_allowed: true):")
+            lines += [f"    {text}" for text in host["reboot"]]
         if "due" not in host:
             lines.append("  from saved facts: what else a run would change is seen on the live host only")
     for key, title in (("warnings", "WARNINGS"), ("errors", "ERRORS")):

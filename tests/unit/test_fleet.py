@@ -91,7 +91,7 @@ def test_saved_facts_plan_like_live_ones(tmp_path: Path) -> None:
     live = vllm_fleet_plan({"a": one, "b": one}, ["a", "b"], [])
     assert desk["errors"] == live["errors"] == []
     # What a run would do below the models, only the live host tells.
-    assert {**desk["hosts"]["a"], "due": {}, "down": []} == live["hosts"]["a"]
+    assert {**desk["hosts"]["a"], "due": {}, "down": [], "reboot": []} == live["hosts"]["a"]
     assert desk["hosts"]["b"]["models"] == live["hosts"]["b"]["models"]
 
 
