@@ -40,7 +40,8 @@ def vllm_fleet_plan(
 
     Returns:
         ``hosts``: by name ``{facts, models, changes}``, ``facts`` being a line about the host; of a live
-        host also ``due`` (by stage what differs, as lines), ``reboot`` (why one is due that is not allowed) and ``down`` (``{model, stage, reason,
+        host also ``due`` (by stage what differs, as lines), ``reboot`` (why one is due that nobody has
+        allowed) and ``down`` (``{model, stage, reason,
         minutes}`` of every serving model that a run takes down; minutes null where it does not come back);
         ``errors`` and ``warnings`` of all hosts. A user's mistake never raises; a host whose facts, or
         variables that a plan is made from, are wrong or cannot be read has errors only.
