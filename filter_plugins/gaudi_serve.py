@@ -59,6 +59,7 @@ from gaudi_serve.reset import (
     vllm_service_reset,
 )
 from gaudi_serve.reset_host import container_runtime_found, container_runtime_reset, host_tuning_reset
+from gaudi_serve.secret import vllm_secret_marks
 from gaudi_serve.service import (
     image_drift,
     missing_images,
@@ -148,6 +149,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     vllm_plan,
     vllm_plan_changes,
     vllm_secret_files,
+    vllm_secret_marks,
     vllm_service_changes,
     vllm_service_drift,
     vllm_service_files,
@@ -171,12 +173,32 @@ OF_TASK = (inventory_refusal,)
 OF_HOSTS = (vllm_fleet_plan,)
 
 
+class OfTask(Mapping[str, Any]):
+    """The variables of a task, with ``hostvars`` of hosts whose variables may refer to others."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+
+    def __getitem__(self, name: str) -> Any:
+        value = self._context[name]
+        return Hosts(value) if name == "hostvars" else value
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._context
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._context.keys())
+
+    def __len__(self) -> int:
+        return len(self._context.keys())
+
+
 def of_task(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a filter the variables of its task in place of what is piped into it."""
 
     @pass_context
     def call(context: Any, _: Any, *args: Any) -> Any:
-        return function(context, *args)
+        return function(OfTask(context), *args)
 
     return call
 

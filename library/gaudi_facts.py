@@ -25,6 +25,10 @@ options:
     type: list
     elements: path
     default: []
+  secrets:
+    description: What filter vllm_secret_marks returned; whether a model's secrets differ from them is told, no more.
+    type: dict
+    default: {}
   packages:
     description: Packages that the toolkit has brought, for the subset C(apt).
     type: list
@@ -96,6 +100,7 @@ from ansible.module_utils.gaudi_serve import (
     observe_weights,
 )
 from ansible.module_utils.gaudi_serve.run import since_boot
+from ansible.module_utils.gaudi_serve.secret import secret_changed
 
 SUBSETS = ("system", "tuning", "runtime", "services", "hccl", "host", "driver")
 OTHERS = ("weights_store", "left", "apt")  # folders of one role, what a reset looks at: read where asked for
@@ -113,7 +118,7 @@ def host_facts(system: dict[str, Any], services: dict[str, Any], weights: list[s
         **cards,
         **observe_host.network(),
         "services": {
-            name: {**{key: unit[key] for key in keep}, "holds": name in holding}
+            name: {**{key: unit[key] for key in keep}, "holds": name in holding, "secret_changed": secret_changed(unit)}
             for name, unit in services["units"].items()
         },
         "ports": ports,
@@ -140,7 +145,7 @@ def observe(given: dict[str, Any], aside: ThreadPoolExecutor) -> dict[str, Any]:
     if "hccl" in gather:
         facts["gaudi_hccl"] = observe_services.hccl_state()
     if "services" in gather or "host" in gather:
-        facts["gaudi_services"] = observe_services.observe()
+        facts["gaudi_services"] = observe_services.observe(given["secrets"])
     if "weights_store" in gather:
         facts["gaudi_weights"] = observe_weights.observe(given["weights"], given["weights_venv"])
     if "host" in gather:
@@ -156,6 +161,7 @@ def main() -> None:
         argument_spec={
             "gather": {"type": "list", "elements": "str", "choices": [*SUBSETS, *OTHERS], "default": list(SUBSETS)},
             "weights": {"type": "list", "elements": "path", "default": []},
+            "secrets": {"type": "dict", "default": {}, "no_log": True},
             "packages": {"type": "list", "elements": "str", "default": []},
             "weights_venv": {"type": "path", "default": "/opt/gaudi-serve/weights-clients"},
         },

@@ -38,12 +38,23 @@ def vllm_plan_changes(
         if not live:
             lines.append(f"+ {name}: start on {_place(model)}, port {model['port']}")
             continue
-        differences = _differences(_view(live.get("launch") or {}, live.get("env") or {}), _planned_view(model))
+        restart = f"~ {name}: restart{' (secret changed)' * bool(live.get('secret_changed'))}"
         if live.get("digest") != model["digest"]:
-            lines += [f"~ {name}: restart", *[f"    {text}" for text in differences]]
+            lines += [restart, *[f"    {text}" for text in _changed(live, model)]]
         elif not (live.get("active") or live.get("holds")):
             lines.append(f"~ {name}: start on {_place(model)}, port {model['port']}")
+        elif live.get("secret_changed"):
+            lines.append(restart)
     return lines
+
+
+def _changed(live: Mapping[str, Any], model: Mapping[str, Any]) -> list[str]:
+    launch = live.get("launch") or {}
+    planned = _planned_view(model)
+    if "read_only" not in launch:
+        # Facts that were saved before this was read.
+        del planned["root"]
+    return _differences(_view(launch, live.get("env") or {}), planned)
 
 
 def _place(model: Mapping[str, Any]) -> str:
@@ -65,7 +76,8 @@ def _view(launch: Mapping[str, Any], env: Mapping[str, str]) -> View:
     view.update(_options([str(part) for part in launch.get("command", [])]))
     for mount in launch.get("mounts", []):
         view[f"mount {mount['target']}"] = f"{mount['source']} {'read-only' if mount['read_only'] else 'writable'}"
-    view["root"] = "read-only" if launch.get("read_only") else "writable"
+    if "read_only" in launch:
+        view["root"] = "read-only" if launch["read_only"] else "writable"
     for key in ("runtime", "cap_add", "ulimits"):
         value = launch.get(key) or "none"
         view[key] = value if isinstance(value, str) else ", ".join(map(str, value))

@@ -126,6 +126,7 @@ SERVICE = {
     "digest": Rule(_text, "must be a text of one line", None),
     "active": Rule(is_flag, "must be true or false, without quotes", False),
     "holds": Rule(is_flag, "must be true or false, without quotes", False),
+    "secret_changed": Rule(is_flag, "must be true or false, without quotes", False),
     "launch": Rule(_mapping, "must be a mapping of image, command, mounts and the like", {}),
     "env": Rule(_mapping, "must be a mapping of variables", {}),
 }

@@ -11,7 +11,7 @@ from .changes import vllm_plan_changes
 from .errors import InputError, near, one_line, plain, shown
 from .facts import FACTS, INSTEAD, checked_facts, checked_variables, rendered, saved_facts
 from .image import vllm_images
-from .inventory import INPUTS, input_problems, problem_text
+from .inventory import INPUTS, input_problems, octal_problems, problem_text, strange_secrets
 from .plan import vllm_plan
 from .refusal import host_errors
 from .table import table
@@ -44,7 +44,7 @@ def vllm_fleet_plan(
     fleet: dict[str, Any] = {"hosts": {}, "errors": [], "warnings": []}
     catalogs = _catalogs(catalog_dirs)
     for name in hosts:
-        host, errors = _host_plan(name, hostvars[name], facts_dir, catalogs)
+        host, errors = _host_plan(name, hostvars, facts_dir, catalogs)
         # What a user has named with signs that cannot be printed must not break the lines of the others.
         fleet["errors"] += [{**error, "message": one_line(error["message"])} for error in errors]
         if host:
@@ -74,12 +74,20 @@ def _catalogs(common: Collection[str]) -> Catalogs:
     return catalog
 
 
-def _host_plan(name: str, variables: Known, facts_dir: str, catalogs: Catalogs) -> tuple[dict[str, Any] | None, Errors]:
+def _host_plan(
+    name: str, hostvars: Mapping[str, Known], facts_dir: str, catalogs: Catalogs
+) -> tuple[dict[str, Any] | None, Errors]:
     """Return the plan of a host, None where it cannot be made, and everything that is wrong."""
+    variables = hostvars[name]
     # An empty plan_facts_dir has kept the playbook from reading the hosts.
     saved = bool(facts_dir) or "plan_facts_dir" in variables
     known, unread = rendered(variables, facts=not saved, more=INPUTS)
     errors = [_error(name, key, f"{key}: {reason}") for key, reason in unread.items()]
+    odd = octal_problems(known, name) + strange_secrets(known, name, hostvars)
+    errors += [
+        _error(name, "vllm_secrets" if "vllm_secrets" in text else "vllm_models", text.partition(": ")[2])
+        for text in odd
+    ]
     given, problem = saved_facts(facts_dir, name) if saved else _live(known)
     if problem:
         return None, [*errors, _error(name, "facts", problem)]

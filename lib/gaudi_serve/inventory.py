@@ -14,9 +14,10 @@ from .errors import InputError, is_number, is_whole, one_line, shown
 from .facts import HIDDEN, VARIABLES, Check, Problem, checked_variables, is_flag_text, matching, one_of, rendered
 from .host_tuning import kernel_arguments_wanted
 from .image import vllm_images
-from .service import secrets_refusal
-from .spec import VARIABLE
+from .service import nobodys_secrets, secrets_refusal
+from .spec import VARIABLE, readable
 from .weights import is_address
+from .written import octals
 
 Known = Mapping[str, Any]
 MOST = 10**9
@@ -260,6 +261,9 @@ INPUTS: dict[str, Input] = {
 }
 
 
+READ = frozenset((*VARIABLES, *INPUTS))
+
+
 def input_problems(variables: Known) -> list[Problem]:
     """Return what is wrong with the variables of the roles, as (key, value, what is allowed)."""
     return [
@@ -300,4 +304,29 @@ def inventory_refusal(variables: Known, host_name: str) -> list[str]:
             reasons.append(f"{host_name}: {one_line(str(problem))}")
     if "vllm_secrets" in values and values["vllm_secrets"] is not None:
         reasons += [one_line(text) for text in secrets_refusal(values["vllm_secrets"], host_name)]
-    return reasons
+    more = octal_problems(values, host_name) + strange_secrets(values, host_name, variables.get("hostvars") or {})
+    return reasons + [one_line(text) for text in more]
+
+
+def octal_problems(values: Known, host_name: str) -> list[str]:
+    """Return which numbers of an inventory are not what stands there, since YAML takes a leading zero for octal."""
+    return [
+        f"{host_name}: {readable(key)} {text}: YAML reads this as octal, {number}; write it without the zero in front"
+        for name, value in values.items()
+        if name in READ and name != "vllm_secrets"
+        for key, number, text in octals(value, name)
+    ]
+
+
+def strange_secrets(values: Known, host_name: str, hostvars: Known) -> list[str]:
+    """Return which names in a host's ``vllm_secrets`` are of no model of any host.
+
+    Nothing is said where the models of a host cannot be read, which is an error of its own.
+    """
+    others = (hostvars[name].get("vllm_models") for name in hostvars if name != host_name)
+    try:
+        found = nobodys_secrets(values.get("vllm_secrets"), host_name, values.get("vllm_models"), others)
+    # Of Ansible's and of Jinja's many errors.
+    except Exception:
+        return []
+    return found

@@ -9,22 +9,34 @@ from pathlib import Path
 from typing import Any
 
 from .run import Result, read_text, run, sha256_file
+from .secret import secret_differs
 
 UNITS = Path("/etc/systemd/system")
 CONFIG = Path("/etc/gaudi-serve")
 STATE = Path("/var/lib/gaudi-serve")
 MARKER = "X-Gaudi-Serve="
 SUPERVISOR = Path("/usr/local/lib/gaudi-serve/vllm-supervisor")
-LAUNCH = ("image", "module_ids", "command", "mounts", "runtime", "cap_add", "ulimits")
+LAUNCH = ("image", "module_ids", "command", "mounts", "runtime", "cap_add", "ulimits", "read_only")
 PROPERTIES = "Id,ActiveState,SubState,UnitFileState,StatusText,NRestarts,Job,NeedDaemonReload"
 
 
-def observe() -> dict[str, Any]:
-    """Return ``{units: {model: state}, orphans: [container], supervisor_sha256, images: {name: id}}``."""
+def observe(secrets: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return ``{units: {model: state}, orphans: [container], supervisor_sha256, images: {name: id}}``.
+
+    Args:
+        secrets: what filter vllm_secret_marks returned, to be compared with the secret files here.
+    """
+    marks = secrets or {}
     names = [name for path in sorted(UNITS.glob("vllm-*.service")) if (name := managed_name(path))]
     shown = _show_units(names)
     containers = _containers()
-    units = {name: _unit(name, shown.get(name, {}), containers.get(f"vllm-{name}")) for name in names}
+    units = {
+        name: {
+            **_unit(name, shown.get(name, {}), containers.get(f"vllm-{name}")),
+            "secret_differs": secret_differs(CONFIG / f"{name}.secret", marks.get(name)),
+        }
+        for name in names
+    }
     orphans = sorted(set(containers) - {f"vllm-{name}" for name in names})
     return {
         "units": units,

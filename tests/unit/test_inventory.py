@@ -108,3 +108,22 @@ def test_stages_refuse_before_they_touch_a_host(tmp_path: Path, playbook: str) -
         assert sentence.replace("'", "") in " ".join(text.split()).replace("'", ""), text
     assert "/nowhere/python" not in text
     assert "Finalization of task args" not in text
+
+
+def test_numbers_that_yaml_reads_as_octal_are_refused_as_they_are_written(tmp_path: Path) -> None:
+    own = "{ansible_connection: local, ansible_become: false, ansible_python_interpreter: /nowhere/python}"
+    models = "vllm_models:\n        - {name: a, weights: /w, image: 'i:1', port: 030010}\n"
+    more = "        - {name: b, weights: /w, image: 'i:1', port: 30010}\n      vllm_service_smoke_timeout: 0200\n"
+    text = f"all:\n  vars: {own}\n  hosts:\n    g:\n      {models}{more}"
+    (tmp_path / "hosts.yml").write_text(text)
+    (tmp_path / "g.json").write_text(json.dumps({"gaudi_host": {"accelerator": "cpu"}}))
+    for playbook, *facts in (("models",), ("plan", "-e", f"plan_facts_dir={tmp_path}")):
+        status, shown = read(tmp_path, "--check", *facts, playbook=playbook)
+        assert status == 2
+        flat = " ".join(shown.split())
+        for wrong in (
+            "port 030010: YAML reads this as octal, 12296",
+            "vllm_service_smoke_timeout 0200: YAML reads this",
+        ):
+            assert f"g: {wrong}" in flat
+        assert "write it without the zero in front" in flat
