@@ -42,7 +42,7 @@ from gaudi_serve.image import vllm_images
 from gaudi_serve.inventory import inventory_refusal
 from gaudi_serve.launch import vllm_launch
 from gaudi_serve.memory import hpu_memory
-from gaudi_serve.plan import model_weights, vllm_plan
+from gaudi_serve.plan import model_hosts, model_weights, vllm_plan
 from gaudi_serve.refusal import plan_refusal, system_refusal
 from gaudi_serve.report import endpoint_table
 from gaudi_serve.reset import (
@@ -127,6 +127,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     model_refusal,
     packages_reset,
     model_catalog,
+    model_hosts,
     model_weights,
     model_weights_reset,
     plan_refusal,

@@ -29,7 +29,7 @@ def vllm_fleet_plan(
     Args:
         hostvars: variables by host; read are vllm_models, vllm_images, vllm_model_defaults,
             vllm_catalog_dirs, vllm_secrets (for their form), gaudi_accelerator, gaudi_cards,
-            gaudi_release, gaudi_host_nics, preflight_catalog (in place of all folders of the
+            gaudi_release, gaudi_host_nics, gaudi_move_allowed, preflight_catalog (in place of all folders of the
             catalog), plan_facts_dir (whether it is set at all), and the facts of gaudi_facts.
         hosts: the hosts to plan.
         catalog_dirs: folders of the catalog that all hosts have; a host's own come after them.
@@ -157,6 +157,7 @@ def _checked_plan(
         release=release,
         host_nics=_true(values["gaudi_host_nics"]),
         images=images or [],
+        move_allowed=_true(values["gaudi_move_allowed"]),
     )
     there = facts["gaudi_services"]["images"] if "gaudi_services" in facts else None
     return plan, errors + host_errors(

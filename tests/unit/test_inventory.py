@@ -28,7 +28,13 @@ DEFAULTS = {
 HANDED = {
     *("preflight_models", "preflight_images", "preflight_secrets", "preflight_catalog_dirs", "preflight_catalog"),
     *("preflight_model_defaults", "preflight_accelerator", "preflight_cards", "preflight_release"),
-    *("preflight_host_nics", "vllm_image_images", "vllm_image_release", "model_weights_models"),
+    *(
+        "preflight_host_nics",
+        "preflight_move_allowed",
+        "vllm_image_images",
+        "vllm_image_release",
+        "model_weights_models",
+    ),
     *("model_weights_device", "model_weights_calibrate_endpoint", "hccl_validation_image"),
     *("vllm_service_plan", "vllm_service_secrets"),
 }
