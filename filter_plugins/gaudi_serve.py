@@ -188,10 +188,10 @@ class OfTask(Mapping[str, Any]):
         return name in self._context
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._context.keys())
+        return iter(self._context.get_all())
 
     def __len__(self) -> int:
-        return len(self._context.keys())
+        return len(self._context.get_all())
 
 
 def of_task(function: Callable[..., Any]) -> Callable[..., Any]:

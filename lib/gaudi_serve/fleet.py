@@ -11,7 +11,7 @@ from .changes import vllm_plan_changes
 from .errors import InputError, near, one_line, plain, shown
 from .facts import FACTS, INSTEAD, checked_facts, checked_variables, rendered, saved_facts
 from .image import vllm_images
-from .inventory import INPUTS, input_problems, octal_problems, problem_text, strange_secrets
+from .inventory import INPUTS, input_problems, octal_problems, problem_text, strange_secrets, unknown_variables
 from .plan import vllm_plan
 from .refusal import host_errors
 from .table import table
@@ -83,11 +83,12 @@ def _host_plan(
     saved = bool(facts_dir) or "plan_facts_dir" in variables
     known, unread = rendered(variables, facts=not saved, more=INPUTS)
     errors = [_error(name, key, f"{key}: {reason}") for key, reason in unread.items()]
-    odd = octal_problems(known, name) + strange_secrets(known, name, hostvars)
-    errors += [
-        _error(name, "vllm_secrets" if "vllm_secrets" in text else "vllm_models", text.partition(": ")[2])
-        for text in odd
-    ]
+    for key, found in (
+        ("inventory", unknown_variables(variables, name)),
+        ("vllm_models", octal_problems(known, name)),
+        ("vllm_secrets", strange_secrets(known, name, hostvars)),
+    ):
+        errors += [_error(name, key, text.removeprefix(f"{name}: ")) for text in found]
     given, problem = saved_facts(facts_dir, name) if saved else _live(known)
     if problem:
         return None, [*errors, _error(name, "facts", problem)]
