@@ -83,6 +83,7 @@ def planned_model(spec: Model, host: Mapping[str, Any], cards: list[int], releas
         *_memory_warnings(spec, model["memory"]),
         *_unknown_warnings(spec, host, model),
         *_ignored_warnings(spec),
+        *_danger_warnings(spec),
     ]
     return {**model, "warnings": warnings, "digest": digest(model)}
 
@@ -286,6 +287,17 @@ def _ignored_warnings(spec: Model) -> list[str]:
     ignored = sorted(key for key in IGNORED.get(spec["launch_profile"], ()) if spec.get(key) is not None)
     profile = spec["launch_profile"]
     return [f"profile {profile} takes no notice of {', '.join(ignored)}"] if ignored else []
+
+
+def _danger_warnings(spec: Model) -> list[str]:
+    """Return what is allowed and gives a server more than a user may think."""
+    sockets = [mount["source"] for mount in spec.get("mounts", []) if mount["source"].endswith("/docker.sock")]
+    found = [f"mounts {path}: who gets into the server is root on the host then" for path in sockets]
+    names = sorted({"LD_PRELOAD", "LD_LIBRARY_PATH", "PATH"} & set(spec.get("env", {})))
+    found += [f"env sets {name}, in place of the image's own" for name in names]
+    if spec["port"] < PRIVILEGED_PORTS:
+        found.append(f"port {spec['port']} is below {PRIVILEGED_PORTS}: the server gets NET_BIND_SERVICE for it")
+    return found
 
 
 def _memory_warnings(spec: Model, memory: Mapping[str, Any] | None) -> list[str]:

@@ -342,6 +342,17 @@ def image_name(name: str) -> str:
     return short if has_tag else f"{short}:latest"
 
 
+def vllm_image_id(images: Mapping[str, Any], name: str) -> str | None:
+    """Return the id of an image by whatever name a user gives it; None where the host's engine lacks it.
+
+    Args:
+        images: ``gaudi_services.images`` of the host.
+        name: with or without a tag and the default registry.
+    """
+    found = images.get(image_name(name))
+    return str(found) if found else None
+
+
 def image_drift(missing: Sequence[Mapping[str, Any]], runtime: Mapping[str, Any]) -> list[str]:
     """Return which images a host lacks, as sentences; without an engine that answers, that this is not known.
 

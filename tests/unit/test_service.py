@@ -181,6 +181,7 @@ def test_image_names_are_compared_as_the_engine_lists_them(name: str, expected: 
     assert service.image_name(name) == expected
     assert service.missing_images([{"name": name}], {expected: "id"}) == []
     assert service.missing_images([{"name": name}], {}) == [{"name": name}]
+    assert (service.vllm_image_id({expected: "id"}, name), service.vllm_image_id({}, name)) == ("id", None)
 
 
 def test_small_helpers(models: list[dict[str, Any]]) -> None:
