@@ -43,7 +43,7 @@ from gaudi_serve.image import vllm_images
 from gaudi_serve.inventory import inventory_refusal
 from gaudi_serve.launch import vllm_launch
 from gaudi_serve.memory import hpu_memory
-from gaudi_serve.plan import model_weights, vllm_plan
+from gaudi_serve.plan import model_hosts, model_weights, vllm_plan
 from gaudi_serve.refusal import plan_refusal, refused_hosts, system_refusal
 from gaudi_serve.report import endpoint_table
 from gaudi_serve.reset import (
@@ -60,6 +60,7 @@ from gaudi_serve.reset import (
     vllm_service_reset,
 )
 from gaudi_serve.reset_host import container_runtime_found, container_runtime_reset, host_tuning_reset
+from gaudi_serve.secret import vllm_secret_marks
 from gaudi_serve.service import (
     image_drift,
     missing_images,
@@ -67,6 +68,7 @@ from gaudi_serve.service import (
     restart_refusal,
     vllm_api_keys,
     vllm_container,
+    vllm_image_id,
     vllm_secret_files,
     vllm_service_changes,
     vllm_service_drift,
@@ -132,6 +134,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     model_refusal,
     packages_reset,
     model_catalog,
+    model_hosts,
     model_weights,
     model_weights_reset,
     plan_refusal,
@@ -154,12 +157,14 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     vllm_fleet_lines,
     vllm_fleet_summary,
     vllm_fleet_plan,
+    vllm_image_id,
     vllm_image_reset,
     vllm_images,
     vllm_launch,
     vllm_plan,
     vllm_plan_changes,
     vllm_secret_files,
+    vllm_secret_marks,
     vllm_service_changes,
     vllm_service_drift,
     vllm_service_files,
@@ -184,12 +189,32 @@ OF_TASK = (inventory_refusal,)
 OF_HOSTS = (vllm_fleet_plan,)
 
 
+class OfTask(Mapping[str, Any]):
+    """The variables of a task, with ``hostvars`` of hosts whose variables may refer to others."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+
+    def __getitem__(self, name: str) -> Any:
+        value = self._context[name]
+        return Hosts(value) if name == "hostvars" else value
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._context
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._context.get_all())
+
+    def __len__(self) -> int:
+        return len(self._context.get_all())
+
+
 def of_task(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a filter the variables of its task in place of what is piped into it."""
 
     @pass_context
     def call(context: Any, _: Any, *args: Any) -> Any:
-        return function(context, *args)
+        return function(OfTask(context), *args)
 
     return call
 

@@ -25,6 +25,15 @@ options:
     type: list
     elements: path
     default: []
+  names:
+    description: Names that models listen on; which addresses the host finds behind them is told.
+    type: list
+    elements: str
+    default: []
+  secrets:
+    description: What filter vllm_secret_marks returned; whether a model's secrets differ from them is told, no more.
+    type: dict
+    default: {}
   packages:
     description: Packages that the toolkit has brought, for the subset C(apt).
     type: list
@@ -99,12 +108,13 @@ from ansible.module_utils.gaudi_serve import (
     observe_weights,
 )
 from ansible.module_utils.gaudi_serve.run import boot_id, since_boot
+from ansible.module_utils.gaudi_serve.secret import secret_changed
 
 SUBSETS = ("system", "tuning", "runtime", "services", "hccl", "host", "driver")
 OTHERS = ("weights_store", "left", "apt")  # folders of one role, what a reset looks at: read where asked for
 
 
-def host_facts(system: dict[str, Any], services: dict[str, Any], weights: list[str]) -> dict[str, Any]:
+def host_facts(system: dict[str, Any], services: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     """Return ``gaudi_host``: with a saved copy of it, planning needs no host at all."""
     keep = ("module_ids", "port", "digest", "active", "launch", "env", "lost", "supervisor")
     # Also those of which only the container is left: it holds cards and a port.
@@ -117,11 +127,14 @@ def host_facts(system: dict[str, Any], services: dict[str, Any], weights: list[s
         "accelerator": accelerator,
         **cards,
         **observe_host.network(),
+        "addresses": observe_host.addresses(),
+        "names": observe_host.resolved(given["names"]),
         "services": {
-            name: {**{key: unit[key] for key in keep}, "holds": name in holding} for name, unit in units.items()
+            name: {**{key: unit[key] for key in keep}, "holds": name in holding, "secret_changed": secret_changed(unit)}
+            for name, unit in units.items()
         },
         "ports": ports,
-        "weights": observe_host.weights(weights),
+        "weights": observe_host.weights(given["weights"]),
     }
 
 
@@ -144,11 +157,11 @@ def observe(given: dict[str, Any], aside: ThreadPoolExecutor) -> dict[str, Any]:
     if "hccl" in gather:
         facts["gaudi_hccl"] = observe_services.hccl_state()
     if "services" in gather or "host" in gather:
-        facts["gaudi_services"] = observe_services.observe()
+        facts["gaudi_services"] = observe_services.observe(given["secrets"])
     if "weights_store" in gather:
         facts["gaudi_weights"] = observe_weights.observe(given["weights"], given["weights_venv"])
     if "host" in gather:
-        facts["gaudi_host"] = host_facts(facts["gaudi_system"], facts["gaudi_services"], given["weights"])
+        facts["gaudi_host"] = host_facts(facts["gaudi_system"], facts["gaudi_services"], given)
     if driver:
         facts["gaudi_driver"] = driver.result()
     return facts
@@ -160,6 +173,8 @@ def main() -> None:
         argument_spec={
             "gather": {"type": "list", "elements": "str", "choices": [*SUBSETS, *OTHERS], "default": list(SUBSETS)},
             "weights": {"type": "list", "elements": "path", "default": []},
+            "names": {"type": "list", "elements": "str", "default": []},
+            "secrets": {"type": "dict", "default": {}, "no_log": True},
             "packages": {"type": "list", "elements": "str", "default": []},
             "weights_venv": {"type": "path", "default": "/opt/gaudi-serve/weights-clients"},
         },

@@ -49,8 +49,10 @@ path:
   type: str
 """
 
+import contextlib
+
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.gaudi_serve.found import RECORDS, keep, write_record
+from ansible.module_utils.gaudi_serve.found import RECORDS, alone, keep, write_record
 
 
 def main() -> None:
@@ -68,12 +70,14 @@ def main() -> None:
     given = dict(module.params)
     path = RECORDS / f"{given['role']}.json"
     try:
-        text = keep(given.pop("role"), given.pop("found"), **given)
+        # A check makes no folder, and writes nothing that could be lost.
+        with contextlib.nullcontext() if module.check_mode else alone():
+            text = keep(given.pop("role"), given.pop("found"), **given)
+            if text is not None and not module.check_mode:
+                write_record(path, text)
     except ValueError as problem:
         module.fail_json(msg=f"{path}: {problem}; nothing is written")
         raise
-    if text is not None and not module.check_mode:
-        write_record(path, text)
     module.exit_json(changed=text is not None, path=str(path))
 
 

@@ -28,7 +28,7 @@ options:
     type: bool
     default: false
   api_keys:
-    description: Keys by model name.
+    description: Keys by model name; for others, the key in the secret file that the host has of the model.
     type: dict
     default: {}
   timeout:
@@ -65,6 +65,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gaudi_serve.observe_services import CONFIG
+from ansible.module_utils.gaudi_serve.secret import own_api_key
 from ansible.module_utils.gaudi_serve.smoke import Unhealthy, ask, health, journal, record
 
 
@@ -75,6 +77,14 @@ def _health(given: dict[str, Any]) -> dict[str, str]:
 
     with ThreadPoolExecutor(max_workers=max(1, len(given["models"]))) as pool:
         return dict(pool.map(look, given["models"]))
+
+
+def _with_own_keys(module: AnsibleModule) -> dict[str, str]:
+    """Return the keys: a run that was started without the secrets asks with those that the host has."""
+    names = [str(model["name"]) for model in module.params["models"]]
+    own = {name: key for name in names if (key := own_api_key(CONFIG / f"{name}.secret"))}
+    module.no_log_values.update(own.values())
+    return {**own, **module.params["api_keys"]}
 
 
 def main() -> None:
@@ -90,6 +100,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     given = module.params
+    given["api_keys"] = _with_own_keys(module)
     if given["health_only"]:
         module.exit_json(changed=False, answers={}, health=_health(given))
     if module.check_mode:

@@ -54,6 +54,14 @@ def bucket_values(low: int, step: int, high: int) -> list[int]:
     return values
 
 
+def _largest(low: int, step: int, high: int) -> int:
+    """Return the last value that bucket_values gives, without making them; 0 where it gives none."""
+    multiple = high // step * step
+    if multiple >= max(low, step):
+        return multiple
+    return low << ((high // low).bit_length() - 1) if low < step else 0
+
+
 def count_values(low: int, step: int, high: int) -> int:
     """Return how many values bucket_values gives, without making them."""
     doubling = 0
@@ -114,9 +122,13 @@ def bucket_rows(
     rows, blocks = bucket_values(*used["DECODE_BS"]), bucket_values(*used["DECODE_BLOCK"])
     blocks = blocks[: bisect_left(blocks, most) + 1]
     starts = [bisect_left(blocks, batch) for batch in rows]
-    _refuse_many(len(blocks) * len(starts) - sum(starts), "DECODE_BS", "DECODE_BLOCK", ranges)
+    # A larger batch passes by all of them; the first value that it takes is beyond the device too, and ends its row.
+    last = blocks[-1] if blocks else most
+    ends_of = {batch: [most] for batch in rows if most <= last < batch <= _largest(low, step, high)}
+    count = len(blocks) * len(starts) - sum(starts) + len(ends_of)
+    _refuse_many(count, "DECODE_BS", "DECODE_BLOCK", ranges)
     prompt = [(batch, lengths[:end]) for batch, end in zip(batches, ends, strict=True)]
-    decode = [(batch, blocks[start:]) for batch, start in zip(rows, starts, strict=True)]
+    decode = [(batch, ends_of.get(batch, blocks[start:])) for batch, start in zip(rows, starts, strict=True)]
     return prompt, decode, len(batches) * len(lengths) - kept
 
 

@@ -37,22 +37,23 @@ def vllm_plan_changes(
     for name in sorted(set() if "?" in but else set(services) - set(planned) - set(but)):
         lines.append(f"- {name}: stop and remove (it held cards {_cards(services[name])})")
     for name, model in planned.items():
-        live = services.get(name)
-        if model["state"] == "stopped":
-            if live and live.get("active"):
-                lines.append(f"~ {name}: stop")
-            continue
-        if not live:
-            lines.append(f"+ {name}: start on {_place(model)}, port {model['port']}")
-            continue
-        differences = _differences(_view(live.get("launch") or {}, live.get("env") or {}), _planned_view(model))
-        if live.get("digest") != model["digest"]:
-            lines += [f"~ {name}: restart", *[f"    {text}" for text in differences]]
-        elif not (live.get("active") or live.get("holds")):
-            lines.append(f"~ {name}: start on {_place(model)}, port {model['port']}")
-        else:
-            lines += [f"~ {name}: {text} (its server goes on)" for text in _beside(live, supervisor or _own())]
+        lines += _of_model(name, model, services.get(name), supervisor or _own())
     return lines
+
+
+def _of_model(name: str, model: Mapping[str, Any], live: Mapping[str, Any] | None, supervisor: str | None) -> list[str]:
+    if model["state"] == "stopped":
+        return [f"~ {name}: stop"] if live and live.get("active") else []
+    if not live:
+        return [f"+ {name}: start on {_place(model)}, port {model['port']}"]
+    restart = f"~ {name}: restart{' (secret changed)' * bool(live.get('secret_changed'))}"
+    if live.get("digest") != model["digest"]:
+        return [restart, *[f"    {text}" for text in _changed(live, model)]]
+    if not (live.get("active") or live.get("holds")):
+        return [f"~ {name}: start on {_place(model)}, port {model['port']}"]
+    if live.get("secret_changed"):
+        return [restart]
+    return [f"~ {name}: {text} (its server goes on)" for text in _beside(live, supervisor)]
 
 
 def _beside(live: Mapping[str, Any], supervisor: str | None) -> list[str]:
@@ -65,6 +66,15 @@ def _beside(live: Mapping[str, Any], supervisor: str | None) -> list[str]:
 @cache
 def _own() -> str | None:
     return sha256_file(Path(__file__).resolve().parents[2] / "roles/vllm_service/files/vllm-supervisor")
+
+
+def _changed(live: Mapping[str, Any], model: Mapping[str, Any]) -> list[str]:
+    launch = live.get("launch") or {}
+    planned = _planned_view(model)
+    if "read_only" not in launch:
+        # Facts that were saved before this was read.
+        del planned["root"]
+    return _differences(_view(launch, live.get("env") or {}), planned)
 
 
 def _place(model: Mapping[str, Any]) -> str:
@@ -86,7 +96,8 @@ def _view(launch: Mapping[str, Any], env: Mapping[str, str]) -> View:
     view.update(_options([str(part) for part in launch.get("command", [])]))
     for mount in launch.get("mounts", []):
         view[f"mount {mount['target']}"] = f"{mount['source']} {'read-only' if mount['read_only'] else 'writable'}"
-    view["root"] = "read-only" if launch.get("read_only") else "writable"
+    if "read_only" in launch:
+        view["root"] = "read-only" if launch["read_only"] else "writable"
     for key in ("runtime", "cap_add", "ulimits"):
         value = launch.get(key) or "none"
         view[key] = value if isinstance(value, str) else ", ".join(map(str, value))

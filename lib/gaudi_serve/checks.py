@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
+from ipaddress import ip_address
 from typing import Any
 
 from .buckets import BLOCK
@@ -28,6 +30,7 @@ def host_problems(spec: Spec, host: Mapping[str, Any], release: str, weights_com
     program = host.get("ports", {}).get(str(spec["port"]))
     if program and str(spec["port"]) not in own_ports:
         problems.append(("port", spec["port"], f"is taken on this host by {program}; end it or choose another port"))
+    problems += _address_problems(spec, host)
     if not spec.get("image"):
         allowed = "is required: the serving image, here or as vllm_model_defaults.image"
         problems.append(("image", None, allowed))
@@ -44,6 +47,33 @@ def host_problems(spec: Spec, host: Mapping[str, Any], release: str, weights_com
         key, value = ("weights", spec["weights"]) if on_host else ("config", None)
         return [*problems, *((key, value, ("its config.json: " if on_host else "") + text) for text in wrong)]
     return problems + shape_problems(spec, config, gaudi=host.get("accelerator") != "cpu")
+
+
+def _address_problems(spec: Spec, host: Mapping[str, Any]) -> list[Problem]:
+    """Return whether a server could not listen where it is told to: its old one would be stopped for nothing.
+
+    Facts that were saved by an older version, or written by hand, have neither addresses nor names: then only the form
+    is looked at.
+    """
+    name, addresses = str(spec.get("host", "127.0.0.1")), host.get("addresses")
+    own = f"those of this host are 0.0.0.0, {', '.join(addresses)}" if addresses else "it must be one such as 127.0.0.1"
+    if not re.fullmatch(r"[\d.]+|.*:.*", name):
+        found = (host.get("names") or {}).get(name)
+        if found is None or any(_is_own(address, addresses) for address in found):
+            return []
+        behind = f"is {', '.join(found)} here" if found else "is no name that this host can resolve"
+        return [("host", name, f"{behind}; it must be an address of this host: {own}")]
+    try:
+        return [] if _is_own(name, addresses) else [("host", name, f"is no address of this host; {own}")]
+    except ValueError:
+        return [("host", name, f"is no address; {own}")]
+
+
+def _is_own(text: str, addresses: Sequence[str] | None) -> bool:
+    address = ip_address(text)
+    if address.is_unspecified or address.is_loopback or not addresses:
+        return True
+    return address in {ip_address(one) for one in addresses}
 
 
 def model_config(spec: Spec, host: Mapping[str, Any]) -> Mapping[str, Any]:

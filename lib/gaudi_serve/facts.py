@@ -107,6 +107,12 @@ HOST = {
     "problem": Rule(_every(_text), "must be a list of texts", None),
     "ip": Rule(matching(r"[\w.:%-]+"), "must be an address such as 10.0.0.1", "127.0.0.1"),
     "interface": Rule(matching(r"[\w.:@-]+"), "must be the name of an interface, such as eth0", "lo"),
+    "addresses": Rule(_every(matching(r"[\w.:%-]+")), "must be a list of the host's addresses", None),
+    "names": Rule(
+        lambda value: _mapping(value) and all(map(_every(_text), value.values())),
+        "must be a mapping of names to lists of addresses",
+        {},
+    ),
     "host_nics": Rule(is_flag, "must be true or false, without quotes", False),
     "services": Rule(_mapping, "must be a mapping of models that are served", {}),
     "ports": Rule(_ports, "must be a mapping of port numbers to programs", {}),
@@ -126,6 +132,7 @@ SERVICE = {
     "digest": Rule(_text, "must be a text of one line", None),
     "active": Rule(is_flag, "must be true or false, without quotes", False),
     "holds": Rule(is_flag, "must be true or false, without quotes", False),
+    "secret_changed": Rule(is_flag, "must be true or false, without quotes", False),
     "launch": Rule(_mapping, "must be a mapping of image, command, mounts and the like", {}),
     "env": Rule(_mapping, "must be a mapping of variables", {}),
     "lost": Rule(_list, "must be a list of unit, environment, launch", []),
@@ -178,6 +185,7 @@ VARIABLES = {
         0,
     ),
     "gaudi_release": Rule(matching(r"\d+\.\d+\.\d+[\w.+-]*"), "must be a quoted release such as '1.21.3'", "1.21.3"),
+    "gaudi_move_allowed": Rule(is_flag_text, "must be true or false", False),
     # -e gives texts.
     "gaudi_host_nics": Rule(
         is_flag_text,
@@ -194,7 +202,7 @@ HIDDEN = (
 )
 # In place of a wrong value, one that no other error follows from. The other variables are what a plan is made from.
 INSTEAD = {
-    **{"gaudi_cards": 0, "gaudi_accelerator": "auto", "gaudi_host_nics": True},
+    **{"gaudi_cards": 0, "gaudi_accelerator": "auto", "gaudi_host_nics": True, "gaudi_move_allowed": False},
     **{"vllm_catalog_dirs": [], "vllm_images": None},
 }
 

@@ -13,7 +13,7 @@ from .due import STAGES, TOLD, Down, downtimes, due_by_stage
 from .errors import InputError, near, one_line, plain, shown
 from .facts import FACTS, INSTEAD, checked_facts, checked_variables, rendered, saved_facts
 from .image import vllm_images
-from .inventory import INPUTS, input_problems, problem_text
+from .inventory import INPUTS, input_problems, octal_problems, problem_text, strange_secrets, unknown_variables
 from .plan import vllm_plan
 from .refusal import host_errors
 from .table import table
@@ -31,7 +31,7 @@ def vllm_fleet_plan(
     Args:
         hostvars: variables by host; read are vllm_models, vllm_images, vllm_model_defaults,
             vllm_catalog_dirs, vllm_secrets (for their form), gaudi_accelerator, gaudi_cards,
-            gaudi_release, gaudi_host_nics, preflight_catalog (in place of all folders of the
+            gaudi_release, gaudi_host_nics, gaudi_move_allowed, preflight_catalog (in place of all folders of the
             catalog), plan_facts_dir (whether it is set at all), and the facts of gaudi_facts.
         hosts: the hosts to plan.
         catalog_dirs: folders of the catalog that all hosts have; a host's own come after them.
@@ -49,7 +49,7 @@ def vllm_fleet_plan(
     fleet: dict[str, Any] = {"hosts": {}, "errors": [], "warnings": []}
     catalogs = _catalogs(catalog_dirs)
     for name in hosts:
-        host, errors = _host_plan(name, hostvars[name], facts_dir, catalogs)
+        host, errors = _host_plan(name, hostvars, facts_dir, catalogs)
         # What a user has named with signs that cannot be printed must not break the lines of the others.
         fleet["errors"] += [{**error, "message": one_line(error["message"])} for error in errors]
         if host:
@@ -79,12 +79,21 @@ def _catalogs(common: Collection[str]) -> Catalogs:
     return catalog
 
 
-def _host_plan(name: str, variables: Known, facts_dir: str, catalogs: Catalogs) -> tuple[dict[str, Any] | None, Errors]:
+def _host_plan(
+    name: str, hostvars: Mapping[str, Known], facts_dir: str, catalogs: Catalogs
+) -> tuple[dict[str, Any] | None, Errors]:
     """Return the plan of a host, None where it cannot be made, and everything that is wrong."""
+    variables = hostvars[name]
     # An empty plan_facts_dir has kept the playbook from reading the hosts.
     saved = bool(facts_dir) or "plan_facts_dir" in variables
     known, unread = rendered(variables, facts=not saved, more=INPUTS)
     errors = [_error(name, key, f"{key}: {reason}") for key, reason in unread.items()]
+    for key, found in (
+        ("inventory", unknown_variables(variables, name)),
+        ("vllm_models", octal_problems(known, name)),
+        ("vllm_secrets", strange_secrets(known, name, hostvars)),
+    ):
+        errors += [_error(name, key, text.removeprefix(f"{name}: ")) for text in found]
     given, problem = saved_facts(facts_dir, name) if saved else _live(known)
     if problem:
         return None, [*errors, _error(name, "facts", problem)]
@@ -100,11 +109,8 @@ def _host_plan(name: str, variables: Known, facts_dir: str, catalogs: Catalogs) 
         return None, errors
     host, more = _planned(name, known, facts, values, catalog)
     if not saved:
-        # What the roles have told of the live host.
         told = {key: variables[key] for key in TOLD if key in variables}
-        host["due"] = due_by_stage(told)
-        host["reboot"] = [] if told.get("host_tuning_reboots") else list(told.get("host_tuning_reboot_reasons") or [])
-        host["down"] = [dataclasses.asdict(one) for one in downtimes({**told, **_going_down(host, facts)})]
+        host |= _told(host, facts, told)
         more += _refused_by_roles(name, told, errors + more)
     host.pop("plan")
     if lost or "vllm_catalog_dirs" in unsound:
@@ -125,6 +131,15 @@ def _planned(
     about = {"facts": _about(host, facts), "models": plan["models"], "changes": changes, "plan": plan}
     secrets = _secret_warnings(name, known.get("vllm_secrets"), models or [])
     return {**about, "warnings": [*_warnings(name, host), *secrets, *plan["warnings"]]}, errors
+
+
+def _told(host: Known, facts: Known, told: Known) -> dict[str, Any]:
+    """Return what the roles tell of a live host: what is due, why a reboot is that may not be done, what goes down."""
+    return {
+        "due": due_by_stage(told),
+        "reboot": [] if told.get("host_tuning_reboots") else list(told.get("host_tuning_reboot_reasons") or []),
+        "down": [dataclasses.asdict(one) for one in downtimes({**told, **_going_down(host, facts)})],
+    }
 
 
 def _going_down(host: Known, facts: Known) -> dict[str, Any]:
@@ -195,6 +210,7 @@ def _checked_plan(
         release=release,
         host_nics=_true(values["gaudi_host_nics"]),
         images=images or [],
+        move_allowed=_true(values["gaudi_move_allowed"]),
     )
     there = facts["gaudi_services"]["images"] if "gaudi_services" in facts else None
     return plan, errors + host_errors(

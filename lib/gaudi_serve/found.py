@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +134,19 @@ def text_of(record: Mapping[str, Any]) -> str:
     return json.dumps(record, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
+@contextlib.contextmanager
+def alone(folder: Path = RECORDS) -> Iterator[None]:
+    """Keep other writers of records away: two that read before either has written would lose one's record."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o755)
+    folder.chmod(0o700)
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
 def write_record(path: Path, text: str) -> None:
     """Write a record of mode 0600, in a folder of root's alone."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
@@ -149,13 +164,16 @@ def keep(role: str, found: Mapping[str, Any] | None, **given: Any) -> str | None
             installed), ``folder`` of the records.
 
     Raises:
-        ValueError: where a password that was found is in no file any more.
+        ValueError: where a password that was found is in no file any more, or the record that is there cannot be read.
     """
     folder = Path(given.get("folder") or RECORDS)
     known = records(folder)
     record = known.get(role, {})
     if record.get("broken"):
-        record = {"found": {"late": True}}
+        raise ValueError(
+            "cannot be read, so that what was found before the first change is not known; restore it, or remove it: "
+            "then a reset leaves what it cannot know"
+        )
     fresh = found is not None and "found" not in record
     if fresh and late(known):
         found = {"late": True}

@@ -6,18 +6,30 @@ Pure functions. What one key may hold is said here once, for all stages of a run
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from .catalog import catalog_folder
-from .due import tags_refusal
-from .errors import InputError, is_number, is_whole, one_line, shown
-from .facts import HIDDEN, VARIABLES, Check, Problem, checked_variables, is_flag_text, matching, one_of, rendered
+from .due import TOLD, tags_refusal
+from .errors import InputError, is_number, is_whole, near, one_line, shown
+from .facts import (
+    HIDDEN,
+    OTHERS,
+    VARIABLES,
+    Check,
+    Problem,
+    checked_variables,
+    is_flag_text,
+    matching,
+    one_of,
+    rendered,
+)
 from .host_tuning import kernel_arguments_wanted
 from .image import vllm_images
-from .service import secrets_refusal
-from .spec import VARIABLE
+from .service import nobodys_secrets, secrets_refusal
+from .spec import VARIABLE, readable
 from .weights import is_address
+from .written import octals
 
 Known = Mapping[str, Any]
 MOST = 10**9
@@ -261,6 +273,46 @@ INPUTS: dict[str, Input] = {
 }
 
 
+# Variables whose names begin so are the toolkit's own: one that it does not know is a slip.
+PREFIXES = (
+    *("gaudi_", "vllm_", "preflight_", "host_tuning_", "container_runtime_", "model_weights_", "hccl_validation_"),
+)
+# What the playbooks hand to roles, which may be used alone too, under names of the roles' own.
+HANDED = frozenset(
+    """
+    preflight_models preflight_images preflight_secrets preflight_catalog_dirs preflight_model_defaults
+    preflight_accelerator preflight_cards preflight_release preflight_host_nics preflight_move_allowed
+    vllm_image_images vllm_image_release vllm_service_plan vllm_service_secrets model_weights_models
+    model_weights_device model_weights_calibrate_endpoint hccl_validation_image preflight_for
+    """.split()
+)
+# Facts, and what roles say of a run.
+SAID = frozenset(
+    """
+    gaudi_observed_at gaudi_system gaudi_tuning gaudi_runtime gaudi_services gaudi_driver gaudi_left gaudi_hccl
+    gaudi_weights gaudi_host gaudi_driver_notes gaudi_driver_reset gaudi_driver_status
+    container_runtime_notes container_runtime_reset container_runtime_status
+    hccl_validation_notes hccl_validation_reset hccl_validation_status
+    host_tuning_notes host_tuning_reboot_reasons host_tuning_reboot_required host_tuning_reset host_tuning_status
+    model_weights_asked model_weights_brought model_weights_given model_weights_reset model_weights_status
+    preflight_packages_reset preflight_passed preflight_plan preflight_rest_reset preflight_status preflight_wrong
+    vllm_image_reset vllm_image_status vllm_service_health vllm_service_reset vllm_service_status
+    gaudi_boot_id preflight_observed preflight_stages preflight_refusal model_weights_together vllm_image_missing
+    gaudi_stages gaudi_images_to_convert gaudi_plan gaudi_status
+    """.split()
+    + list(TOLD)
+)
+# Of resets: what playbooks/reset.yml hands to the roles.
+TAKEN = frozenset(
+    """
+    container_runtime_reset_packages gaudi_driver_reset_packages model_weights_reset_weights preflight_reset_names
+    preflight_reset_packages vllm_image_reset_images vllm_service_reset_caches
+    """.split()
+)
+KNOWN = frozenset((*VARIABLES, *OTHERS, *INPUTS, *HANDED, *SAID, *TAKEN))
+READ = frozenset((*VARIABLES, *INPUTS))
+
+
 def input_problems(variables: Known) -> list[Problem]:
     """Return what is wrong with the variables of the roles, as (key, value, what is allowed)."""
     return [
@@ -304,4 +356,40 @@ def inventory_refusal(variables: Known, host_name: str) -> list[str]:
         reasons += [f"{host_name}: {text}" for text in tags_refusal(list(variables["ansible_run_tags"]))]
     if "vllm_secrets" in values and values["vllm_secrets"] is not None:
         reasons += [one_line(text) for text in secrets_refusal(values["vllm_secrets"], host_name)]
-    return reasons
+    more = octal_problems(values, host_name) + strange_secrets(values, host_name, variables.get("hostvars") or {})
+    return reasons + [one_line(text) for text in unknown_variables(variables, host_name) + more]
+
+
+def unknown_variables(variables: Iterable[Any], host_name: str) -> list[str]:
+    """Return which variables with a prefix of the toolkit's own nobody knows: they would change nothing, in silence."""
+    return [
+        f"{host_name}: {readable(name)} is no variable of this toolkit{near(name, KNOWN - SAID, 1)}"
+        + f"; names that begin with {prefix} are its own"
+        for name in variables
+        for prefix in PREFIXES
+        if isinstance(name, str) and name.startswith(prefix) and name not in KNOWN
+    ]
+
+
+def octal_problems(values: Known, host_name: str) -> list[str]:
+    """Return which numbers of an inventory are not what stands there, since YAML takes a leading zero for octal."""
+    return [
+        f"{host_name}: {readable(key)} {text}: YAML reads this as octal, {number}; write it without the zero in front"
+        for name, value in values.items()
+        if name in READ and name != "vllm_secrets"
+        for key, number, text in octals(value, name)
+    ]
+
+
+def strange_secrets(values: Known, host_name: str, hostvars: Known) -> list[str]:
+    """Return which names in a host's ``vllm_secrets`` are of no model of any host.
+
+    Nothing is said where the models of a host cannot be read, which is an error of its own.
+    """
+    others = (hostvars[name].get("vllm_models") for name in hostvars if name != host_name)
+    try:
+        found = nobodys_secrets(values.get("vllm_secrets"), host_name, values.get("vllm_models"), others)
+    # Of Ansible's and of Jinja's many errors.
+    except Exception:
+        return []
+    return found

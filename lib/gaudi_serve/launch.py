@@ -212,10 +212,14 @@ def option_arguments(key: str, value: Any) -> list[str]:
     if value is False:
         return ["--no-" + key.replace("_", "-")]
     if isinstance(value, Mapping):
-        return [flag, json.dumps(value, sort_keys=True, separators=(",", ":"))]
+        return [flag, _sorted_json(value)]
     if isinstance(value, list):
-        return [flag, *[str(item) for item in value]]
+        return [flag, *[_sorted_json(item) if isinstance(item, Mapping) else str(item) for item in value]]
     return [flag, str(value)]
+
+
+def _sorted_json(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def _plain(spec: Mapping[str, Any], host: Mapping[str, Any]) -> Launch:

@@ -96,6 +96,29 @@ def network() -> dict[str, Any]:
         return {"ip": "127.0.0.1", "interface": "lo"}
 
 
+def addresses() -> list[str] | None:
+    """Return the host's own addresses; None where they are not known, or where others may be listened on too."""
+    if (read_text("/proc/sys/net/ipv4/ip_nonlocal_bind") or "").strip() == "1":
+        return None
+    try:
+        links = json.loads(run(["ip", "-j", "address"]).out)
+        return sorted({entry["local"] for link in links for entry in link.get("addr_info", []) if "local" in entry})
+    except (ValueError, TypeError, AttributeError):
+        return None
+
+
+def resolved(names: list[str]) -> dict[str, list[str]]:
+    """Return the addresses that this host finds behind names; none for a name that it does not know."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        try:
+            answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError):
+            answers = []
+        found[name] = sorted({str(answer[4][0]) for answer in answers})
+    return found
+
+
 def weights(paths: list[str]) -> dict[str, Any]:
     """Return ``{path: {config, bytes} | None}``; None where no readable config.json is."""
     found: dict[str, Any] = {}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .run import Result, read_text, run, sha256_file
+from .secret import secret_differs
 
 UNITS = Path("/etc/systemd/system")
 CONFIG = Path("/etc/gaudi-serve")
@@ -20,16 +21,20 @@ ACCEL = Path("/sys/class/accel")
 LABEL = "gaudi-serve.model"
 VISIBLE = "HABANA_VISIBLE_DEVICES="
 UNKNOWN = "unknown"  # a version of the supervisor that did not write down which it is
-LAUNCH = ("image", "module_ids", "command", "mounts", "runtime", "cap_add", "ulimits")
+LAUNCH = ("image", "module_ids", "command", "mounts", "runtime", "cap_add", "ulimits", "read_only")
 PROPERTIES = "Id,LoadState,ActiveState,SubState,UnitFileState,StatusText,NRestarts,Job,NeedDaemonReload,MainPID"
 
 
-def observe() -> dict[str, Any]:
+def observe(secrets: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return ``{units, without_unit, orphans: [container], supervisor_sha256, images: {name: id}}``.
 
     ``units`` and ``without_unit`` are ``{model: state}``: the second of models of which only the container is left,
     known by its label. Their containers are among the ``orphans`` too.
+
+    Args:
+        secrets: what filter vllm_secret_marks returned, to be compared with the secret files here.
     """
+    marks = secrets or {}
     names = [name for path in sorted(UNITS.glob("vllm-*.service")) if (name := managed_name(path))]
     containers = _containers()
     orphans = sorted(set(containers) - {f"vllm-{name}" for name in names})
@@ -37,7 +42,10 @@ def observe() -> dict[str, Any]:
     shown = _show_units([*names, *lost])
     found = {name: _unit(name, shown.get(name, {}), containers.get(f"vllm-{name}")) for name in [*names, *lost]}
     return {
-        "units": {name: found[name] for name in names},
+        "units": {
+            name: {**found[name], "secret_differs": secret_differs(CONFIG / f"{name}.secret", marks.get(name))}
+            for name in names
+        },
         "without_unit": {name: found[name] for name in lost},
         "orphans": orphans,
         "supervisor_sha256": sha256_file(SUPERVISOR),

@@ -2,7 +2,8 @@
 
 Hard rules: a card belongs to one model; cards that others hold are not touched; on Gaudi2E (HL-288) a
 model stays within one group of four unless host NICs are declared. Then, in this order: a running model
-keeps its cards, a model lies on one NUMA node, large gaps stay whole for large models.
+keeps its cards and moves only where a user allows it, a model lies on one NUMA node, large gaps stay whole for
+large models.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ Problem = tuple[str, Any, str]
 Counts = tuple[int, ...]
 
 QUAD = 4  # cards of one group of a Gaudi2E machine, linked among themselves only
+MOVE = "-e gaudi_move_allowed=true lets running models move"
 NICS = "declare host NICs (gaudi_host_nics: true) if the machine has them"
 
 
@@ -89,13 +91,15 @@ def place(
     host_name: str,
     host_nics: bool = False,
     reserved: Collection[str] = (),
+    move_allowed: bool = False,
 ) -> tuple[Placed, Errors, dict[str, list[int]]]:
     """Give every model its cards.
 
-    Models that name their ``module_ids`` get exactly those. A model that runs keeps its cards where
-    nobody else asks for them; only if another cannot be placed otherwise, the fewest running models
-    move. The others get free cards of one NUMA node where they fit. Models of the names ``reserved``
-    are not to be placed, and keep the cards that they run on.
+    Models that name their ``module_ids`` get exactly those. A model that runs keeps its cards: who names one
+    of them is refused. With ``move_allowed`` it keeps them only where nobody else asks for them, and if
+    another cannot be placed otherwise, the fewest running models move. The others get free cards of one
+    NUMA node where they fit. Models of the names ``reserved`` are not to be placed, and keep the cards that
+    they run on.
 
     Returns:
         ``{model: [module_id, ...]}`` of the models that could be placed, the errors of the rest, and
@@ -105,25 +109,44 @@ def place(
     present = _present(host)
     for name in sorted(set(reserved) & set(present)):
         ledger.give(name, [number for number in present[name] if number in ledger.modules])
-    placed, errors = _named(specs, ledger, host_name)
     floating = [spec for spec in specs if not spec.get("module_ids")]
+    standing = {} if move_allowed else _standing(floating, present, ledger)
+    placed, errors = _named(specs, ledger, host_name, standing)
     kept = _kept(floating, host, ledger)
     for spec in floating:
         ledger.give(_holder(spec), kept.get(spec["name"], []))
-    arranged, unplaced = _arrange_all([spec for spec in floating if spec["name"] not in kept], floating, kept, ledger)
+    new = [spec for spec in floating if spec["name"] not in kept]
+    arranged, unplaced = _arrange_all(new, floating, kept, ledger, standing)
+    moving = bool(unplaced and standing) and not _arrange_all(new, floating, kept, ledger)[1]
     now = {_holder(spec): arranged[spec["name"]] for spec in floating if spec["name"] in arranged}
-    errors += [finding_error(host_name, spec, *_no_room(spec, ledger, now)) for spec in unplaced]
+    for spec in unplaced:
+        key, value, text = _no_room(spec, ledger, now)
+        errors.append(finding_error(host_name, spec, key, value, f"{text}; {MOVE}" if moving else text))
     found = {**placed, **kept, **arranged}
     return found, errors, _moved(floating, found, present)
 
 
-def _named(specs: list[Spec], ledger: Ledger, host_name: str) -> tuple[Placed, Errors]:
+def _standing(floating: Sequence[Spec], present: Placed, ledger: Ledger) -> Placed:
+    """Return the running models that can stay where they are, with their cards: to move one is to restart it."""
+    started = {spec["name"]: spec for spec in floating if spec.get("state") != "stopped"}
+    both = {name: cards for name, cards in present.items() if name in started}
+    return {name: cards for name, cards in both.items() if not ledger.refusal(started[name], cards)}
+
+
+def _named(specs: list[Spec], ledger: Ledger, host_name: str, standing: Placed) -> tuple[Placed, Errors]:
     """Place the models that name their cards."""
+    holders = {number: name for name, cards in standing.items() for number in cards}
+    wanted = {number for spec in specs for number in spec.get("module_ids") or []}
     placed: Placed = {}
     errors: Errors = []
     for spec in specs:
         if spec.get("module_ids"):
             problem = ledger.refusal(spec, spec["module_ids"])
+            taken = next((number for number in spec["module_ids"] if number in holders), None)
+            if not problem and taken is not None:
+                free = sorted(set(ledger.modules) - set(ledger.holders) - set(holders) - wanted)
+                text = f"card {taken} is held by model {holders[taken]}, which runs; free are {free}; {MOVE}"
+                problem = ("module_ids", spec["module_ids"], text)
             if problem:
                 errors.append(finding_error(host_name, spec, *problem))
             else:
@@ -174,13 +197,15 @@ def _kept(floating: list[Spec], host: Mapping[str, Any], ledger: Ledger) -> Plac
     return kept
 
 
-def _arrange_all(new: list[Spec], floating: list[Spec], kept: Placed, ledger: Ledger) -> tuple[Placed, list[Spec]]:
-    """Place the new models, moving as few of the running ones as will do."""
+def _arrange_all(
+    new: list[Spec], floating: list[Spec], kept: Placed, ledger: Ledger, standing: Collection[str] = ()
+) -> tuple[Placed, list[Spec]]:
+    """Place the new models, moving as few of the others as will do, and none that is ``standing``."""
     by_name = {spec["name"]: spec for spec in floating}
-    by_size = sorted(kept, key=lambda name: (len(kept[name]), name))
-    most = sum(map(len, ledger.free(frozenset(number for cards in kept.values() for number in cards)).values()))
-    possible = sum(spec["tensor_parallel_size"] for spec in new) + sum(map(len, kept.values())) <= most
-    for count in range(len(kept) + 1 if possible else 1):
+    by_size = sorted(set(kept) - set(standing), key=lambda name: (len(kept[name]), name))
+    most = sum(map(len, ledger.free(frozenset(number for name in by_size for number in kept[name])).values()))
+    possible = sum(spec["tensor_parallel_size"] for spec in new) + sum(len(kept[name]) for name in by_size) <= most
+    for count in range(len(by_size) + 1 if possible else 1):
         for released in combinations(by_size, count):
             freed = frozenset(number for name in released for number in kept[name])
             found = _arrange([*new, *[by_name[name] for name in released]], ledger.free(freed))

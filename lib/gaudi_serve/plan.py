@@ -6,7 +6,8 @@ Pure functions: the same inputs give the same plan, and nothing is touched.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .checks import host_problems, launch_problems
@@ -48,35 +49,45 @@ def vllm_plan(
     host_nics: bool = False,
     images: Sequence[Mapping[str, Any]] = (),
     weights_come: bool = True,
+    move_allowed: bool = False,
 ) -> dict[str, Any]:
     """Plan the models of one host.
 
     Args:
         models: the user's list of models.
         host: host facts, as module gaudi_facts returns them in ``gaudi_host``.
-        catalog: known models; a model's ``model: <entry>`` takes the entry's keys, its own keys win.
+        catalog: known models; ``model: <entry>`` takes the entry's keys, a model's own keys win.
         host_name: how messages call the host.
         defaults: keys that every model takes where neither it nor the catalog has them.
         release: release of the driver and of the serving image, such as 1.21.3.
         host_nics: the machine has NICs for traffic between cards (matters on Gaudi2E only).
-        images: what filter vllm_images returned; a model may name a built image without its tag.
-        weights_come: weights with a ``source`` need not be there yet, since a later stage brings them.
+        images: what filter vllm_images returned; models may leave out a built image's tag.
+        weights_come: weights with a ``source`` are brought by a later stage.
+        move_allowed: running models may get other cards where others need theirs, which restarts them.
 
     Returns:
         ``{models: [...], errors: [...], warnings: [...]}``. A user's mistake never raises.
     """
     if not isinstance(models, list):
         return {"models": [], "errors": [_no_list(models, host_name)], "warnings": []}
-    host = {**host, "host_nics": host_nics or bool(host.get("host_nics"))}
+    host = {**host, "host_nics": host_nics or host.get("host_nics"), "move_allowed": move_allowed}
     wishes, errors = _wishes(models, host, catalog or {}, defaults or {}, host_name)
     errors += _duplicates(wishes, host, host_name)
+    _name_images(wishes, images)
+    for wish in wishes:
+        errors += wish.errors(host_problems(wish.spec, host, release, weights_come), host_name)
+    planned, more = _placed(wishes, _names(models), host, host_name, release)
+    return {"models": planned, "errors": errors + more, "warnings": _warnings(planned, host_name)}
+
+
+def _warnings(planned: Sequence[Model], host_name: str) -> list[str]:
+    return [f"{host_name}: model {model['name']}: {text}" for model in planned for text in model["warnings"]]
+
+
+def _name_images(wishes: Sequence[Wish], images: Sequence[Mapping[str, Any]]) -> None:
     names = {entry["alias"]: entry["name"] for entry in images if "alias" in entry}
     for wish in wishes:
         wish.spec["image"] = names.get(wish.spec.get("image"), wish.spec.get("image"))
-        errors += wish.errors(host_problems(wish.spec, host, release, weights_come), host_name)
-    planned, more = _placed(wishes, _names(models), host, host_name, release)
-    warnings = [f"{host_name}: model {model['name']}: {text}" for model in planned for text in model["warnings"]]
-    return {"models": planned, "errors": errors + more, "warnings": warnings}
 
 
 def _no_list(models: Any, host_name: str) -> dict[str, Any]:
@@ -142,9 +153,16 @@ def _placed(
         errors += wish.errors(problems, host_name)
         if model and not wish.bad:
             old = moved.get(spec["name"])
-            move = [f"moves from cards {old} to {model['module_ids']}, and restarts"] if old else []
+            move = [f"moves from cards {old} to {model['module_ids']}, and restarts; {_down(model)}"] if old else []
             planned.append({**model, "warnings": [*wish.notes, *move, *model["warnings"]]})
     return planned, errors
+
+
+def _down(model: Model) -> str:
+    """Return for how long a model that runs with other cards is down."""
+    seconds = model["warmup_s"] if model["warmup_cached_s"] is None else model["warmup_cached_s"]
+    reading = f"the time to read {model['weights_gib'] * max(1, len(model['module_ids'])):.0f} GiB of weights"
+    return f"it is down for {reading}" + ("" if seconds is None else f" and about {max(1, round(seconds / 60))} min")
 
 
 def _cards(
@@ -152,7 +170,7 @@ def _cards(
 ) -> tuple[dict[str, list[int]], Errors, dict[str, list[int]]]:
     if host.get("accelerator") == "cpu":
         return {}, [], {}
-    return place(specs, host, host_name, bool(host["host_nics"]), reserved)
+    return place(specs, host, host_name, bool(host["host_nics"]), reserved, bool(host["move_allowed"]))
 
 
 def _planned(
@@ -167,16 +185,27 @@ def _planned(
 
 def model_weights(models: Any, catalog: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
     """Return the weights folders that the models name, whatever else is wrong with them."""
-    paths = []
+    paths = (spec.get("weights") for spec in _specs(models, catalog, defaults))
+    return sorted({path for path in paths if isinstance(path, str) and path.startswith("/")})
+
+
+def model_hosts(models: Any, catalog: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
+    """Return the names, not the addresses, that the models listen on, whatever else is wrong with them."""
+    names = set()
+    for spec in _specs(models, catalog, defaults):
+        name = spec.get("host")
+        if isinstance(name, str) and re.fullmatch(r"(?![\d.]+$)[\w.-]{1,253}", name):
+            names.add(name)
+    return sorted(names)
+
+
+def _specs(models: Any, catalog: Any, defaults: Any) -> Iterator[Mapping[str, Any]]:
     defaults = defaults if isinstance(defaults, Mapping) else {}
     for given in models if isinstance(models, list) else []:
         if isinstance(given, Mapping):
             name = given.get("model")
             entry = catalog.get(name, {}) if isinstance(name, str) and isinstance(catalog, Mapping) else {}
-            path = {**defaults, **entry, **given}.get("weights")
-            if isinstance(path, str) and path.startswith("/"):
-                paths.append(path)
-    return sorted(set(paths))
+            yield {**defaults, **entry, **given}
 
 
 def _wishes(

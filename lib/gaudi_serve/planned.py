@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 from .buckets import BLOCK
@@ -14,8 +15,10 @@ from .hl_smi import device_family
 from .launch import Launch, option_arguments, vllm_launch
 from .memory import DEVICE_GIB, GIB, MOST_CARDS
 from .placement import disjoint_cores, own_cards
+from .service import LAUNCHERS
 from .shape import layers, longest_context, memory_names
 from .spec import OWN_KEYS
+from .vllm_options import OPTION_NAMES
 from .warmup import bucket_counts, likely_layers, warmup_seconds
 
 Model = dict[str, Any]
@@ -65,7 +68,7 @@ def planned_model(spec: Model, host: Mapping[str, Any], cards: list[int], releas
         "cpus": numactl[1].split(",") if numactl else None,
         "numa_node": nodes.pop() if len(nodes) == 1 else None,
         "env": _environment(launch, spec, cards),
-        "args": _arguments(launch, spec),
+        "args": launch["args"],
         "numactl": numactl,
         "runtime": "habana" if cards else None,
         "cap_add": _capabilities(spec),
@@ -73,6 +76,7 @@ def planned_model(spec: Model, host: Mapping[str, Any], cards: list[int], releas
         "ulimits": list(spec.get("ulimits", ULIMITS[spec["launch_profile"]])),
         "mounts": _mounts(spec, cache),
     }
+    model["args"] = _arguments(model, spec, placed, host)
     model.update(_cost(spec, host, model))
     warnings = [
         *launch["warnings"],
@@ -80,6 +84,7 @@ def planned_model(spec: Model, host: Mapping[str, Any], cards: list[int], releas
         *_memory_warnings(spec, model["memory"]),
         *_unknown_warnings(spec, host, model),
         *_ignored_warnings(spec),
+        *_danger_warnings(spec),
     ]
     return {**model, "warnings": warnings, "digest": digest(model)}
 
@@ -111,15 +116,57 @@ def _environment(launch: Launch, spec: Model, cards: list[int]) -> dict[str, str
     return {**env, **{name: str(value) for name, value in spec.get("env", {}).items()}}
 
 
-def _arguments(launch: Launch, spec: Model) -> list[str]:
-    """The exact launch, plus what a user adds: the served name, and further options of vLLM."""
-    args = list(launch["args"])
-    if spec["launch_profile"] == "vllm":
-        return args
-    for key, value in spec.items():
-        if key not in OWN_KEYS and key not in CONSUMED.get(spec["launch_profile"], ()):
-            args += option_arguments(key, value)
-    return [*args, "--served-model-name", spec["served_model_name"]]
+def _arguments(model: Model, spec: Model, placed: Model, host: Mapping[str, Any]) -> list[str]:
+    """Return the exact launch, plus what a user adds: the served name, and further options of vLLM.
+
+    The options stand in the order of their names: an inventory's own order says nothing, and gets lost in AWX, which
+    gives every variable with sorted keys. Only where a server runs with the very same options in another order, since a
+    version before this one has launched it in the order that its user wrote, does that order stay: then digest and
+    files are the ones that are there, and nothing is restarted. Such an order is known from the launch file on the
+    host, and where that is lost from the digest of the order in the inventory.
+
+    Args:
+        model: everything else of the planned model, with the profile's own arguments in ``args``.
+        spec: the model as it is wished for.
+        placed: the same as its launch has seen it.
+        host: host facts, with ``services``.
+    """
+    profile = spec["launch_profile"]
+    if profile == "vllm":
+        head, tail = model["args"][:1], []
+        wished = {key: value for key, value in placed.items() if key in OPTION_NAMES}
+    else:
+        head, tail = list(model["args"]), ["--served-model-name", spec["served_model_name"]]
+        used = OWN_KEYS | CONSUMED.get(profile, set())
+        wished = {key: value for key, value in spec.items() if key not in used}
+    options = [part for key, value in wished.items() if (part := option_arguments(key, value))]
+    live: Mapping[str, Any] = host.get("services", {}).get(spec["name"]) or {}
+    by_name = [*head, *chain(*sorted(options)), *tail]
+    present = _present_arguments(model, live)
+    same = _same_options(present[len(head) : len(present) - len(tail)], options)
+    for args in (by_name, [*head, *chain(*options), *tail], present if same else by_name):
+        if digest({**model, "args": args}) == live.get("digest"):
+            return args
+    return by_name
+
+
+def _present_arguments(model: Model, live: Mapping[str, Any]) -> list[str]:
+    """Return the arguments of the launch file on the host."""
+    command = [str(part) for part in (live.get("launch") or {}).get("command", [])]
+    before = len(LAUNCHERS[model["launch_profile"]]) + (1 + len(model["numactl"]) if model["numactl"] else 0)
+    return command[before:]
+
+
+def _same_options(present: list[str], options: list[list[str]]) -> bool:
+    """Tell whether arguments are these options, in whatever order."""
+    left = {option[0]: option for option in options}
+    place = 0
+    while place < len(present):
+        option = left.pop(present[place], [])
+        if not option or present[place : place + len(option)] != option:
+            return False
+        place += len(option)
+    return not left
 
 
 def _without_own_use(host: Mapping[str, Any]) -> dict[str, Any]:
@@ -245,6 +292,17 @@ def _ignored_warnings(spec: Model) -> list[str]:
     return [f"profile {profile} takes no notice of {', '.join(ignored)}"] if ignored else []
 
 
+def _danger_warnings(spec: Model) -> list[str]:
+    """Return what is allowed and gives a server more than a user may think."""
+    sockets = [mount["source"] for mount in spec.get("mounts", []) if mount["source"].endswith("/docker.sock")]
+    found = [f"mounts {path}: who gets into the server is root on the host then" for path in sockets]
+    names = sorted({"LD_PRELOAD", "LD_LIBRARY_PATH", "PATH"} & set(spec.get("env", {})))
+    found += [f"env sets {name}, in place of the image's own" for name in names]
+    if spec["port"] < PRIVILEGED_PORTS:
+        found.append(f"port {spec['port']} is below {PRIVILEGED_PORTS}: the server gets NET_BIND_SERVICE for it")
+    return found
+
+
 def _memory_warnings(spec: Model, memory: Mapping[str, Any] | None) -> list[str]:
     count, context = spec.get("max_num_seqs"), spec.get("max_model_len")
     if not memory or not count or not context:
@@ -267,7 +325,10 @@ def start_timeout(warmup_s: int, size: int) -> int:
 
 
 def digest(model: Mapping[str, Any]) -> str:
-    """Return the digest of all that a running server depends on: if it differs, a restart is due."""
+    """Return the digest of all that a running server depends on: if it differs, a restart is due.
+
+    Its value is pinned by a test: a new version of the toolkit restarts no server whose launch did not change.
+    """
     keys = (
         "image",
         "env",

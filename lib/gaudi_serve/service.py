@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from .errors import InputError, near, shown
+from .errors import InputError, is_number, near, shown
+from .secret import secret_changed, secret_text
 from .spec import VARIABLE, readable
 
 UNITS = "/etc/systemd/system"
@@ -81,11 +84,11 @@ def vllm_service_changes(
         live: ``gaudi_services`` of the host.
         files: what vllm_service_files returned.
         supervisor: text of the supervisor program.
-        secrets: names of the models that have secrets.
+        secrets: names of the models that have secrets; not needed any more, since the host itself compares them.
 
     Returns:
-        ``write`` (files that differ), ``supervisor`` (it differs), ``remove``, ``stop``, ``start``, ``restart``,
-        ``adopt`` (a new supervisor), ``wait`` (for an answer), ``smoke`` (never asked since their start), ``due``.
+        ``write`` (files), ``supervisor`` (differs), ``remove``, ``stop``, ``start``, ``restart``, ``secret``
+        (for one), ``adopt`` (a new supervisor), ``wait``, ``smoke`` (not asked since their start), ``due``.
     """
     planned, version = {model["name"]: model for model in models}, _sha256(supervisor)
     units: Mapping[str, Any] = {**(lost := _adoptable(planned, live)), **live["units"]}
@@ -94,10 +97,10 @@ def vllm_service_changes(
         "write": [{"path": path, **file} for path, file in files.items() if _differs(path, file, units)],
         "remove": sorted(set(live["units"]) - set(planned)),
         "orphans": [box for box in live.get("orphans", []) if box.removeprefix("vllm-") not in lost],
-        **{key: [] for key in ("stop", "start", "restart", "adopt", "smoke")},
+        **{key: [] for key in ("stop", "start", "restart", "adopt", "secret", "smoke")},
     }
     for name, model in planned.items():
-        _unit_changes(changes, name, model, units.get(name, {}), name in secrets)
+        _unit_changes(changes, name, model, units.get(name, {}))
     changes["adopt"] = _superseded(planned, units, changes["restart"], version)
     written = any(file["path"].endswith(".service") for file in changes["write"])
     stale = any(unit.get("need_reload") for unit in units.values())
@@ -124,22 +127,21 @@ def _superseded(
     return [name for name in runs if units[name].get("supervisor") not in (None, version)]
 
 
-def _unit_changes(
-    changes: dict[str, Any], name: str, model: Mapping[str, Any], unit: Mapping[str, Any], has_secret: bool
-) -> None:
+def _unit_changes(changes: dict[str, Any], name: str, model: Mapping[str, Any], unit: Mapping[str, Any]) -> None:
     state = unit.get("state", "inactive")
     if model["state"] == "stopped":
         if state not in ("inactive", "failed") or unit.get("enabled"):
             changes["stop"].append(name)
         return
     container = unit.get("container") or {}
-    secret = str(unit["secret_mtime"]) if has_secret and unit.get("secret_mtime") else ""
-    same = container.get("digest") == model["digest"] and (container.get("secret_mtime") or "") == secret
+    secret = secret_changed(unit)
+    same = container.get("digest") == model["digest"] and not secret
     # Between two tries, with what was read before it: who runs again has mended something, and need not wait.
     pauses = not container.get("running") and str(unit.get("status", "")).startswith("failed before")
     if state not in ("active", "activating"):
         changes["start"].append(name)
     elif (container.get("running") and not same) or pauses:
+        changes["secret"] += [name] if secret else []
         changes["restart"].append(name)
     elif not unit.get("enabled"):
         changes["start"].append(name)
@@ -175,7 +177,7 @@ def vllm_secret_files(
     return [
         {
             "path": f"{CONFIG}/{model['name']}.secret",
-            "content": "".join(f"{key}={value}\n" for key, value in sorted(secrets[model["name"]].items())),
+            "content": secret_text(secrets[model["name"]]),
             "mode": "0600",
         }
         for model in models
@@ -184,11 +186,15 @@ def vllm_secret_files(
 
 
 def vllm_withdrawn_secrets(live: Mapping[str, Any], secrets: Mapping[str, Any]) -> list[str]:
-    """Return the secret files on the host whose model has no secrets any more."""
+    """Return the secret files on the host that the inventory takes back: of models with an entry that is empty.
+
+    A model of which it says nothing keeps its secrets: a run that was started without them, as a job of AWX whose
+    credential is missing, must not open its server.
+    """
     return [
         f"{CONFIG}/{name}.secret"
         for name, unit in sorted(live["units"].items())
-        if unit.get("secret_mtime") and not secrets.get(name)
+        if unit.get("secret_mtime") and name in secrets and not secrets[name]
     ]
 
 
@@ -205,11 +211,46 @@ def secrets_refusal(secrets: Any, host_name: str = "this host") -> list[str]:
         for name, value in variables.items():
             if not isinstance(name, str) or not VARIABLE.fullmatch(name):
                 reasons.append(f"{host_name}: vllm_secrets: {model}: {shown(name)} is no name of a variable")
-            elif not isinstance(value, (str, int)) or not str(value).isprintable() or not str(value):
-                reasons.append(
-                    f"{host_name}: vllm_secrets: {model}: {readable(name)} must be one line of printable text"
-                )
+            elif allowed := _secret_problem(value):
+                reasons.append(f"{host_name}: vllm_secrets: {model}: {readable(name)} must be {allowed}")
     return reasons
+
+
+def _secret_problem(value: Any) -> str | None:
+    if is_number(value, -math.inf, math.inf):
+        return "quoted: YAML makes another number of 0123456, and of 1_000"
+    if not isinstance(value, str) or not value.isprintable() or not value:
+        return "one line of printable text"
+    try:
+        value.encode("latin-1")
+    except UnicodeEncodeError:
+        return "of signs that a header of HTTP can carry (Latin-1)"
+    return None
+
+
+def nobodys_secrets(secrets: Any, host_name: str, models: Any, others: Iterable[Any]) -> list[str]:
+    """Return the names in ``vllm_secrets`` that no host has a model of: its server would run without its key.
+
+    A group's hosts share the variable, so that a model may be another host's.
+
+    Args:
+        secrets: ``vllm_secrets`` of a host.
+        host_name: how messages call the host.
+        models: its ``vllm_models``; None where nobody has said any.
+        others: those of the other hosts, of which no more are looked at than it takes.
+    """
+    if not isinstance(secrets, Mapping) or not isinstance(models, list):
+        return []
+    known: set[str] = set()
+    for some in itertools.chain([models], others):
+        known |= {str(one["name"]) for one in some or [] if isinstance(one, Mapping) and "name" in one}
+        if set(secrets) <= known:
+            return []
+    return [
+        f"{host_name}: vllm_secrets: {readable(key)} is no model of any host{near(key, known, 1)}"
+        for key in secrets
+        if key not in known
+    ]
 
 
 def vllm_api_keys(secrets: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
@@ -261,7 +302,8 @@ def vllm_service_summary(changes: Mapping[str, Any]) -> list[str]:
         lines.append("write the supervisor")
     lines += [f"replace the supervisor of {name}: its server goes on" for name in changes["adopt"]]
     lines += [f"remove container {name}, which has no unit" for name in changes["orphans"]]
-    lines += [f"{verb} {name}" for verb in ("remove", "stop", "start", "restart") for name in changes[verb]]
+    lines += [f"{verb} {name}" for verb in ("remove", "stop", "start") for name in changes[verb]]
+    lines += [f"restart {name}{' (secret changed)' * (name in changes['secret'])}" for name in changes["restart"]]
     return lines + [f"send a test question to {name}" for name in changes["smoke"]]
 
 
@@ -312,7 +354,8 @@ def _unit_drift(name: str, unit: Mapping[str, Any] | None, changes: Mapping[str,
         lines.append("does not start at boot" if runs else "not running")
     elif name in changes["restart"]:
         status = str(unit.get("status", ""))
-        lines.append(f"does not run: {status}" if status.startswith("failed") else "runs as it was planned before")
+        before = "runs with other secrets" if name in changes["secret"] else "runs as it was planned before"
+        lines.append(f"does not run: {status}" if status.startswith("failed") else before)
     elif name in changes["smoke"] and runs:
         lines.append("has not answered its smoke test since its last start")
     return lines
@@ -365,6 +408,17 @@ def image_name(name: str) -> str:
     short = name.removeprefix("docker.io/").removeprefix("library/")
     has_tag = "@" in short or ":" in short.rpartition("/")[2]
     return short if has_tag else f"{short}:latest"
+
+
+def vllm_image_id(images: Mapping[str, Any], name: str) -> str | None:
+    """Return the id of an image by whatever name a user gives it; None where the host's engine lacks it.
+
+    Args:
+        images: ``gaudi_services.images`` of the host.
+        name: with or without a tag and the default registry.
+    """
+    found = images.get(image_name(name))
+    return str(found) if found else None
 
 
 def image_drift(missing: Sequence[Mapping[str, Any]], runtime: Mapping[str, Any]) -> list[str]:

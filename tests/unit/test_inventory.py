@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import yaml
 from gaudi_serve.facts import HIDDEN, VARIABLES
 from gaudi_serve.fleet import vllm_fleet_plan
-from gaudi_serve.inventory import INPUTS, inventory_refusal
+from gaudi_serve.inventory import HANDED, INPUTS, KNOWN, PREFIXES, inventory_refusal
 from test_fleet import known
 from test_plan_playbook import ROOT, read
 
@@ -25,18 +26,25 @@ DEFAULTS = {
     for name, value in yaml.safe_load(path.read_text()).items()
 }
 # What the playbooks hand to the roles, from variables with names of their own.
-HANDED = {
+GIVEN = {
     *("preflight_models", "preflight_images", "preflight_secrets", "preflight_catalog_dirs", "preflight_catalog"),
     *("preflight_model_defaults", "preflight_accelerator", "preflight_cards", "preflight_release"),
-    *("preflight_host_nics", "preflight_for", "vllm_image_images", "vllm_image_release", "model_weights_models"),
+    *(
+        "preflight_host_nics",
+        "preflight_move_allowed",
+        "preflight_for",
+        "vllm_image_images",
+        "vllm_image_release",
+        "model_weights_models",
+    ),
     *("model_weights_device", "model_weights_calibrate_endpoint", "hccl_validation_image"),
     *("vllm_service_plan", "vllm_service_secrets"),
 }
 
 
 def test_every_input_of_the_roles_is_checked_and_their_defaults_are_right() -> None:
-    assert set(SPECS) - HANDED == {key for key in INPUTS if key in SPECS}
-    assert {key for key, option in SPECS.items() if option.get("no_log")} - HANDED <= set(HIDDEN)
+    assert set(SPECS) - GIVEN == {key for key in INPUTS if key in SPECS}
+    assert {key for key, option in SPECS.items() if option.get("no_log")} - GIVEN <= set(HIDDEN)
     for key, rule in INPUTS.items():
         value = DEFAULTS.get(key)
         assert key not in DEFAULTS or "{{" in str(value) or rule.good(value), key
@@ -109,3 +117,56 @@ def test_stages_refuse_before_they_touch_a_host(tmp_path: Path, playbook: str) -
         assert sentence.replace("'", "") in " ".join(text.split()).replace("'", ""), text
     assert "/nowhere/python" not in text
     assert "Finalization of task args" not in text
+
+
+def test_numbers_that_yaml_reads_as_octal_are_refused_as_they_are_written(tmp_path: Path) -> None:
+    own = "{ansible_connection: local, ansible_become: false, ansible_python_interpreter: /nowhere/python}"
+    models = "vllm_models:\n        - {name: a, weights: /w, image: 'i:1', port: 030010}\n"
+    more = "        - {name: b, weights: /w, image: 'i:1', port: 30010}\n      vllm_service_smoke_timeout: 0200\n"
+    text = f"all:\n  vars: {own}\n  hosts:\n    g:\n      {models}{more}"
+    (tmp_path / "hosts.yml").write_text(text)
+    (tmp_path / "g.json").write_text(json.dumps({"gaudi_host": {"accelerator": "cpu"}}))
+    for playbook, *facts in (("models",), ("plan", "-e", f"plan_facts_dir={tmp_path}")):
+        status, shown = read(tmp_path, "--check", *facts, playbook=playbook)
+        assert status == (2 if playbook == "plan" else 3)
+        flat = " ".join(shown.split())
+        for wrong in (
+            "port 030010: YAML reads this as octal, 12296",
+            "vllm_service_smoke_timeout 0200: YAML reads this",
+        ):
+            assert f"g: {wrong}" in flat
+        assert "write it without the zero in front" in flat
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("host_tuning_hugepage", "host_tuning_hugepages"),
+        ("gaudi_card", "gaudi_cards"),
+        ("vllm_model", "vllm_models"),
+        ("vllm_secret", "vllm_secrets"),
+        ("container_runtime_http_proxi", "container_runtime_http_proxy"),
+    ],
+)
+def test_a_misspelt_variable_is_refused_with_the_nearest_one(name: str, near: str) -> None:
+    prefix = next(one for one in PREFIXES if name.startswith(one))
+    sentence = (
+        f"g: {name} is no variable of this toolkit; did you mean {near}?; names that begin with {prefix} are its own"
+    )
+    assert inventory_refusal({name: 1, "my_own": 2, "__vllm_x": 3}, "g") == [sentence]
+    fleet = vllm_fleet_plan({"g": known(**{name: 1})}, ["g"], [])
+    assert sentence in [error["message"] for error in fleet["errors"]]
+
+
+def test_every_variable_of_roles_and_playbooks_is_known() -> None:
+    folders = (ROOT / "roles", ROOT / "playbooks", ROOT / "inventory", ROOT / "molecule")
+    names = set(SPECS)
+    for path in [ROOT / "site.yml", *(path for folder in folders for path in folder.rglob("*.yml"))]:
+        if "argument_specs" not in path.name and "catalog" not in path.parts:
+            names |= set(re.findall(r"^\s*(?:- )?([a-z]\w+):(?:\s|$)", path.read_text(), re.MULTILINE))
+            names |= set(re.findall(r"register: (\w+)", path.read_text()))
+    modules = {path.stem for path in (*ROOT.glob("library/*.py"), *ROOT.glob("action_plugins/*.py"))}
+    roles = {path.name for path in ROOT.glob("roles/*")}
+    named = {name for name in names if name.startswith(PREFIXES)} - modules - roles
+    assert named - KNOWN == set()
+    assert HANDED | {"preflight_catalog"} == GIVEN

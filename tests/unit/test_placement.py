@@ -63,7 +63,9 @@ def test_gaudi2e_cards_named_across_the_groups_are_refused() -> None:
 
 def test_the_fewest_running_models_move_and_only_where_they_must() -> None:
     host = machine("HL-288", services=running(a=[0], b=[4], c=[5]))
-    placed, errors, moved = place([wish("a", 1), wish("b", 1), wish("c", 1), wish("big", 4)], host, "g")
+    placed, errors, moved = place(
+        [wish("a", 1), wish("b", 1), wish("c", 1), wish("big", 4)], host, "g", move_allowed=True
+    )
     assert errors == []
     # One move, not two: a makes room for big.
     assert placed == {"b": [4], "c": [5], "big": [0, 1, 2, 3], "a": [6]}
@@ -108,3 +110,24 @@ def test_interleaved_modules_get_disjoint_cores_of_their_node() -> None:
         **{0: "0-9", 2: "10-19", 4: "20-29", 6: "30-39"},
         **{1: "40-49", 3: "50-59", 5: "60-69", 7: "70-79"},
     }
+
+
+def test_a_running_model_is_not_moved_for_another_unless_that_is_allowed() -> None:
+    host = machine(services=running(a=[0], b=[4]))
+    specs = [wish("a", 1), wish("b", 1), wish("new", 2, [0, 1])]
+    placed, errors, moved = place(specs, host, "g")
+    assert (placed, moved) == ({"a": [0], "b": [4]}, {})
+    assert [error["message"] for error in errors] == [
+        "g: model new: module_ids [0, 1]: card 0 is held by model a, which runs; free are [2, 3, 5, 6, 7]; "
+        "-e gaudi_move_allowed=true lets running models move"
+    ]
+    assert place(specs, host, "g", move_allowed=True)[2] == {"a": [0]}
+    # Nor for one that finds no room otherwise.
+    host = machine("HL-288", services=running(a=[0], b=[4]))
+    placed, errors, moved = place([wish("a", 1), wish("b", 1), wish("big", 4)], host, "g")
+    assert (placed, moved) == ({"a": [0], "b": [4]}, {})
+    assert errors[0]["message"].endswith("; -e gaudi_move_allowed=true lets running models move")
+    # What is to be stopped, or gets another number of cards, does not run on as it is.
+    for changed in ({"state": "stopped"}, {"tensor_parallel_size": 2}):
+        placed, errors, _ = place([{**wish("a", 1), **changed}, wish("new", 1, [0])], host, "g")
+        assert (errors, placed["new"]) == ([], [0])

@@ -572,7 +572,8 @@ def test_a_site_from_before_the_records_is_known_by_its_traces(tmp_path: Path, m
     assert kept(tmp_path / "other", "c", found={})["found"] == {}
     (folder / "d.json").write_text("nonsense", encoding="utf-8")
     assert found.records(folder)["d"] == {"broken": True}
-    assert kept(folder, "d", found={"x": 1})["found"] == {"late": True}
+    with pytest.raises(ValueError, match="cannot be read"):
+        kept(folder, "d", found={"x": 1})
 
 
 def test_an_empty_folder_of_the_owners_stays(tmp_path: Path) -> None:

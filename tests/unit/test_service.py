@@ -145,7 +145,7 @@ def test_secret_files_are_those_of_this_hosts_models(models: list[dict[str, Any]
 
 def test_withdrawn_secret_is_removed(models: list[dict[str, Any]]) -> None:
     state = live(models, secret_mtime=5.0)
-    assert service.vllm_withdrawn_secrets(state, {}) == ["/etc/gaudi-serve/qwq.secret"]
+    assert service.vllm_withdrawn_secrets(state, {"qwq": {}}) == ["/etc/gaudi-serve/qwq.secret"]
     assert service.vllm_withdrawn_secrets(state, {"qwq": {"A": "b"}}) == []
     with_secret = {"running": True, "digest": models[0]["digest"], "secret_mtime": "5.0"}
     assert changes(models, live(models, container=with_secret))["restart"] == ["qwq"]
@@ -185,6 +185,7 @@ def test_image_names_are_compared_as_the_engine_lists_them(name: str, expected: 
     assert service.image_name(name) == expected
     assert service.missing_images([{"name": name}], {expected: "id"}) == []
     assert service.missing_images([{"name": name}], {}) == [{"name": name}]
+    assert (service.vllm_image_id({expected: "id"}, name), service.vllm_image_id({}, name)) == ("id", None)
 
 
 def test_small_helpers(models: list[dict[str, Any]]) -> None:

@@ -320,11 +320,16 @@ def test_run_cut_off_in_a_warm_up_is_finished_by_the_next(playbook: Any, unit: A
 
 
 def test_withdrawn_secret_is_gone_for_good(host: Any, playbook: Any, ask: Any) -> None:
-    run = playbook("playbooks/models.yml", vllm_secrets={})
+    # A run that says nothing of secrets takes none away.
+    assert playbook("playbooks/models.yml", vllm_secrets={}).changed_nothing
+    assert host.file("/etc/gaudi-serve/qwen2.5-7b.secret").exists
+    withdrawn = {"qwen2.5-7b": {}}
+    run = playbook("playbooks/models.yml", vllm_secrets=withdrawn)
     assert run.status == 0, run.text
+    assert "~ qwen2.5-7b: restart (secret changed)" in run.text
     assert not host.file("/etc/gaudi-serve/qwen2.5-7b.secret").exists
     assert ask(30002, "qwen2.5-7b")["choices"]
-    assert playbook("playbooks/models.yml", vllm_secrets={}).changed_nothing
+    assert playbook("playbooks/models.yml", vllm_secrets=withdrawn).changed_nothing
 
 
 def test_forgotten_inventory_removes_nothing(playbook: Any, unit: Any) -> None:

@@ -1,0 +1,46 @@
+"""What a user has written in an inventory where YAML makes something else of it, on the controller."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+OCTAL = re.compile(r"-?0[0-7_]+")
+
+
+def octals(value: Any, key: str = "") -> Iterator[tuple[str, int, str]]:
+    """Yield (key, number, what stands in the file) of all numbers in a value that YAML read as octal."""
+    if isinstance(value, Mapping):
+        for name, part in value.items():
+            yield from octals(part, str(name))
+    elif isinstance(value, list):
+        for part in value:
+            yield from octals(part, key)
+    elif isinstance(value, int) and not isinstance(value, bool) and abs(value) > 0:
+        text = _source(value)
+        if text:
+            yield key, int(value), text
+
+
+def _source(value: int) -> str | None:
+    """Return how an octal number is written in its file; None where it is none, or where that is not known."""
+    try:
+        # Of ansible-core's own parts, since nothing public tells where a value comes from; without it, nothing is told.
+        from ansible._internal._datatag._tags import Origin
+
+        origin = Origin.get_tag(value)
+        if origin is None or not origin.path or not origin.line_num or not origin.col_num:
+            return None
+        text = _lines(str(origin.path))[origin.line_num - 1][origin.col_num - 1 :]
+    except (ImportError, AttributeError, OSError, ValueError, IndexError):
+        return None
+    found = re.match(r"[^\s,}\]#]+", text)
+    return found[0] if found and OCTAL.fullmatch(found[0]) else None
+
+
+@cache
+def _lines(path: str) -> list[str]:
+    return Path(path).read_text(encoding="utf-8").splitlines()

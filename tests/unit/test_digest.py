@@ -1,0 +1,107 @@
+"""The digest that decides on restarts: its very value, and that no order of an inventory changes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from gaudi_serve import service
+from gaudi_serve.changes import vllm_plan_changes
+from gaudi_serve.plan import vllm_plan
+from gaudi_serve.planned import digest
+from test_fleet import live_of
+from test_plan import gaudi_host, model
+from test_service import TEMPLATE
+
+CPU = {"accelerator": "cpu", "modules": [], "device_name": None, "ip": "10.0.0.9", "interface": "eth0"}
+OF = {"aice_1_21": {}, "deepseek_r1": {}, "vllm": CPU}
+WISHES: dict[str, dict[str, Any]] = {
+    "aice_1_21": model(
+        **{"port": 30001, "env": {"B": "1", "A": "2"}, "recipe_cache_path": "/data/cache"},
+        **{
+            "tool_call_parser": "hermes",
+            "enable_auto_tool_choice": True,
+            "override_generation_config": {"b": 1, "a": 2},
+        },
+    ),
+    "deepseek_r1": {
+        **{"name": "r1", "weights": "/data/DeepSeek-R1", "image": "vllm:1", "launch_profile": "deepseek_r1"},
+        **{"tool_call_parser": "deepseek_v3", "enable_auto_tool_choice": True},
+    },
+    "vllm": {
+        **{"name": "tiny", "weights": "/m/tiny", "image": "vllm:1", "port": 8001, "max_model_len": 2048},
+        **{"dtype": "bfloat16", "enforce_eager": True, "env": {"Z": "1", "A": "2"}},
+    },
+}
+# As versions before this one have written them on hosts: in the order above. (Of deepseek_r1 they had a variable more,
+# with which no real runtime starts it; that one change restarts it, see the changelog.)
+OLD_DIGESTS = {"aice_1_21": "608be5ce65a98c36", "deepseek_r1": "1650b309970fabf0", "vllm": "9e68aedc6cabc47c"}
+DIGESTS = {"aice_1_21": "3e29b416855111a3", "deepseek_r1": "ecb3b597e08b7131", "vllm": "33893ba6f3678593"}
+OLD_ARGUMENTS = {
+    "aice_1_21": [
+        *("--tool-call-parser", "hermes", "--enable-auto-tool-choice"),
+        *("--override-generation-config", '{"a":2,"b":1}', "--served-model-name", "qwq"),
+    ],
+    "deepseek_r1": ["--tool-call-parser", "deepseek_v3", "--enable-auto-tool-choice", "--served-model-name", "r1"],
+    "vllm": [
+        *("--served-model-name", "tiny", "--host", "127.0.0.1", "--port", "8001", "--tensor-parallel-size", "1"),
+        *("--max-model-len", "2048", "--dtype", "bfloat16", "--enforce-eager"),
+    ],
+}
+
+
+def only(profile: str, wish: dict[str, Any], **host: Any) -> dict[str, Any]:
+    """Plan one model on a host of its profile."""
+    plan = vllm_plan([wish], gaudi_host(**OF[profile], **host), host_name="g")
+    assert plan["errors"] == []
+    (one,) = plan["models"]
+    result: dict[str, Any] = one
+    return result
+
+
+def in_order(wish: Any) -> Any:
+    """Return a wish as AWX gives it."""
+    return {key: in_order(value) for key, value in sorted(wish.items())} if isinstance(wish, dict) else wish
+
+
+def launched_before(profile: str) -> dict[str, Any]:
+    """Return a model as a version before this one has launched it."""
+    planned = only(profile, WISHES[profile])
+    count = len(OLD_ARGUMENTS[profile])
+    old = {**planned, "args": [*planned["args"][:-count], *OLD_ARGUMENTS[profile]]}
+    return {**old, "digest": digest(old)}
+
+
+@pytest.mark.parametrize("profile", WISHES)
+def test_the_digest_of_every_profile_is_this(profile: str) -> None:
+    assert only(profile, WISHES[profile])["digest"] == DIGESTS[profile]
+    assert only(profile, in_order(WISHES[profile]))["digest"] == DIGESTS[profile]
+    assert launched_before(profile)["digest"] == OLD_DIGESTS[profile]
+
+
+@pytest.mark.parametrize("profile", WISHES)
+def test_a_server_that_was_launched_in_another_order_is_left_alone(profile: str) -> None:
+    old = launched_before(profile)
+    services = live_of({"models": [old]})
+    backwards = dict(reversed(WISHES[profile].items()))
+    for wish in (WISHES[profile], in_order(WISHES[profile]), backwards):
+        now = only(profile, wish, services=services)
+        assert now["digest"] == OLD_DIGESTS[profile]
+        assert service.vllm_service_files([now], TEMPLATE) == service.vllm_service_files([old], TEMPLATE)
+        assert vllm_plan_changes([now], services) == []
+    # Also where its launch file is lost, and no more is known of it than its digest.
+    (alone,) = live_of({"models": [old]}).values()
+    del alone["launch"]
+    assert only(profile, WISHES[profile], services={old["name"]: alone})["digest"] == OLD_DIGESTS[profile]
+
+
+@pytest.mark.parametrize("profile", WISHES)
+def test_a_changed_option_restarts_once_and_then_stands_in_the_order_of_names(profile: str) -> None:
+    services = live_of({"models": [launched_before(profile)]})
+    changed = {**WISHES[profile], "seed": 7}
+    now = only(profile, changed, services=services)
+    assert now["digest"] == only(profile, in_order(changed))["digest"] != OLD_DIGESTS[profile]
+    (first, *lines) = vllm_plan_changes([now], services)
+    assert first.endswith(": restart")
+    assert len(lines) == 1
+    assert "--seed" in lines[0]
