@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import testinfra
+from runs import eventually
 
 FILE = "/var/lib/gaudi-serve/hccl.json"
 STATE = "/etc/gaudi-sim/state.json"
@@ -60,6 +61,19 @@ def test_models_are_in_the_way_unless_they_may_be_drained(host: Any, playbook: A
         assert unit(model, "ActiveState") == "active"
     assert unit("qwq-32b", "ExecMainStartTimestampMonotonic") != before
     assert result(host)["passed"]
+
+
+@FIRST
+def test_models_that_a_lost_run_has_stopped_for_a_measurement_start_again(host: Any, playbook: Any, unit: Any) -> None:
+    promise = "gaudi-serve-hccl-models"
+    site = ("playbooks/validate.yml", "--limit", "mol-fault-a")
+    stopped = lambda: host.run("systemctl is-active vllm-qwq-32b").stdout.strip() == "inactive"  # noqa: E731
+    playbook(*site, until=stopped, hccl_validation_drain=True)
+    host.check_output(f"systemctl is-active {promise}.timer")
+    # What systemd does when all measurements would be over.
+    host.check_output(f"systemctl start {promise}.service && systemctl stop {promise}.timer")
+    for model in ("qwq-32b", "qwen2.5-7b"):
+        assert eventually(lambda: unit(model, "ActiveState") == "active", 60)  # noqa: B023 - asked at once
 
 
 @on_idle_hosts
