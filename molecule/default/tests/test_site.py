@@ -58,7 +58,7 @@ def test_a_mistake_of_one_host_stops_all_before_anything_is_changed(playbook: An
     assert "Nothing has been changed on any host, since mol-gaudi cannot take" in text, run.text
     assert "gaudi_cards" in text
     assert "TASK [host_tuning : Report" not in run.text
-    assert "PLAY [Report" not in run.text
+    assert "TASK [Show the table]" not in run.text
     alone = playbook("site.yml", gaudi_cards=7, gaudi_stop_on_errors=False)
     assert alone.status != 0
     assert "mol-cpu tiny cpu active" in alone.flat, alone.text
@@ -97,7 +97,10 @@ def test_a_plan_from_saved_facts_is_the_plan_of_the_live_hosts(playbook: Any, tm
     assert "2 hosts, 3 models, 0 hosts would change, 0 errors" in live.text
     desk = playbook("playbooks/plan.yml", plan_facts_dir=str(facts), plan_file=str(tmp_path / "b"))
     assert desk.status == 0, desk.text
-    assert json.loads((tmp_path / "a").read_text()) == json.loads((tmp_path / "b").read_text())
+    seen, planned = (json.loads((tmp_path / name).read_text()) for name in "ab")
+    # What a run would do below the models, only the live host tells.
+    assert all((one.pop("due"), one.pop("down"), one.pop("reboot")) == ({}, [], []) for one in seen["hosts"].values())
+    assert seen == planned
     # A change is seen before it is made, and nothing is made of it.
     models = [{"name": "qwq-32b", "model": "qwq-32b", "max_num_seqs": 16}]
     change = playbook("playbooks/plan.yml", plan_facts_dir=str(facts), vllm_models=models)

@@ -36,7 +36,7 @@ def wishes(entries: list[str]) -> list[dict[str, Any]]:
 @pytest.mark.anyhow
 @pytest.mark.parametrize("entries", TURNS, ids=lambda entries: entries[0])
 def test_models_of_the_manual_start_and_answer(host: Any, playbook: Any, unit: Any, entries: list[str]) -> None:
-    run = playbook("playbooks/models.yml", vllm_models=wishes(entries))
+    run = playbook("playbooks/models.yml", vllm_models=wishes(entries), vllm_secrets={})
     assert run.status == 0, run.text
     for entry in entries:
         assert unit(entry, "ActiveState") == "active"
@@ -57,6 +57,6 @@ def test_models_of_the_manual_start_and_answer(host: Any, playbook: Any, unit: A
 def test_a_garbled_answer_is_no_success(playbook: Any) -> None:
     wish = wishes(["qwen2.5-7b-instruct"])
     wish[0]["env"]["STANDIN_FAULT"] = "garbled_answer"
-    run = playbook("playbooks/models.yml", vllm_models=wish)
+    run = playbook("playbooks/models.yml", vllm_models=wish, vllm_secrets={})
     assert run.status != 0
     assert "it named no country with its capital" in run.flat
