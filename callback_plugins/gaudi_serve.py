@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from typing import Any
 
 from ansible.plugins.callback import CallbackBase
 from ansible.plugins.loader import filter_loader
+from ansible.release import __version__
 
 DOCUMENTATION = """
 name: gaudi_serve
@@ -18,8 +21,21 @@ description:
 """
 
 REFUSED = 3
+# What it uses of ansible-core came with this release. No sentence here may need a newer one.
+OLDEST = [2, 19]
 # The first words of every refusal that comes before anything is changed.
 NOTHING = "Nothing has been changed"
+
+
+def refuse_older(found: str) -> None:
+    """End the run with a sentence where ansible-core is older than the project needs; later it would be a traceback."""
+    if [int(part) for part in re.findall(r"\d+", found)[:2]] < OLDEST:
+        needed = ".".join(map(str, OLDEST))
+        sys.stderr.write(
+            f"gaudi-serve: this is ansible-core {found}; {needed} or newer is needed (requirements.txt names "
+            "the tested one, make deps brings it). Nothing has been changed.\n"
+        )
+        raise SystemExit(REFUSED)
 
 
 class CallbackModule(CallbackBase):  # type: ignore[misc]  # ansible-core has no type information
@@ -34,7 +50,14 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]  # ansible-core has no
         self.refused: dict[str, bool] = {}
 
     def v2_playbook_on_start(self, playbook: Any) -> None:
-        """Load the file of filters; one that cannot be loaded is told where it is used."""
+        """Refuse an ansible-core that is too old, and load the file of filters.
+
+        One that cannot be loaded is told where it is used.
+
+        Raises:
+            SystemExit: before the first task.
+        """
+        refuse_older(__version__)
         filter_loader.get("vllm_plan")
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:

@@ -160,7 +160,16 @@ def _mounts(value: Any) -> str | None:
         and isinstance(item.get("read_only", True), bool)
         for item in value
     )
-    return None if good else "must be a list of {source: /path, target: /path, read_only: true}"
+    if good:
+        return None
+    whole = (
+        [mount for mount in value if isinstance(mount, Mapping) and "/" in mount.values()]
+        if isinstance(value, list)
+        else []
+    )
+    if whole:
+        return "names / as a whole: a server is given folders below it, and its own root stays the image's"
+    return "must be a list of {source: /path, target: /path, read_only: true}"
 
 
 CHECKS: dict[str, Check] = {

@@ -369,7 +369,8 @@ def test_stopped_and_removed_models(host: Any, playbook: Any, unit: Any, started
     assert not host.service("vllm-qwq-32b").is_enabled
     run = playbook("playbooks/models.yml", vllm_models=MODELS[1:])
     assert run.status == 0, run.text
-    for path in ("/etc/systemd/system/vllm-qwq-32b.service", "/etc/gaudi-serve/qwq-32b.env"):
+    state = "/var/lib/gaudi-serve/qwq-32b"
+    for path in ("/etc/systemd/system/vllm-qwq-32b.service", "/etc/gaudi-serve/qwq-32b.env", state):
         assert not host.file(path).exists
     assert "vllm-qwq-32b" not in host.check_output("docker ps --all --format '{{.Names}}'")
     assert started("qwen2.5-7b") == before
