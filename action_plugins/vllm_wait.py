@@ -41,7 +41,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         seen: dict[str, int] = {}
         left = list(waiting)
         while True:
-            given = {"models": left, "restarts": seen, "for_s": min(LOOK_S, every), "interval": interval}
+            # The first look only tells what there is: restarts are counted from it.
+            look_s = min(LOOK_S, every) if seen else 0.0
+            given = {"models": left, "restarts": dict(seen), "for_s": look_s, "interval": interval}
             answer = self._look(given, host, task_vars)
             if "units" not in answer:
                 return {**result, **answer}

@@ -62,6 +62,17 @@ def test_what_serves_is_not_asked_again(action: ModuleType, monkeypatch: pytest.
     assert {name for name, _ in asked} == {"vllm_units"}
 
 
+def test_restarts_are_counted_from_a_first_look_that_waits_for_nothing(
+    action: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a server that crashes at once has restarted a few times before anybody counts."""
+    looks = [{"units": {"a": STARTS}}, {"units": {"a": {**STARTS, "restarts": 1}}}, {"units": {"a": SERVES}}]
+    plugin, asked = waiting(action, monkeypatch, looks, models={"a": 60})
+    plugin.run(task_vars={})
+    assert [given["for_s"] for _, given in asked] == [0, 30, 30]
+    assert [given["restarts"] for _, given in asked] == [{}, {"a": 0}, {"a": 1}]
+
+
 def test_a_connection_that_breaks_is_tried_again(action: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = [AnsibleConnectionFailure("reset by peer"), {"units": {"a": SERVES}}]
     plugin, asked = waiting(action, monkeypatch, looks, models={"a": 60})
