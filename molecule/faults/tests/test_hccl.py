@@ -29,12 +29,22 @@ def simulate(host: Any, **changes: Any) -> None:
     assert host.run(f"echo {json.dumps(json.dumps(state))} > {STATE}").rc == 0
 
 
+HOSTS = ("mol-fault-a", "mol-fault-b")
+KEPT = "/root/hccl.json"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def keep_the_first_measurement() -> None:
+    """Keep what converge has measured, before a test measures anew or cuts a measurement off."""
+    for name in HOSTS:
+        testinfra.get_host(f"docker://{name}").check_output(f"[ -e {KEPT} ] || cp {FILE} {KEPT}")
+
+
 @pytest.fixture
 def idle() -> None:
     """Let both hosts have nothing on their cards, and the first run's measurement."""
-    kept = f"/root/hccl.json; [ -e $kept ] || cp {FILE} $kept; cp $kept {FILE}"
-    for name in ("mol-fault-a", "mol-fault-b"):
-        testinfra.get_host(f"docker://{name}").check_output(f"systemctl stop 'vllm-*'; kept={kept}")
+    for name in HOSTS:
+        testinfra.get_host(f"docker://{name}").check_output(f"systemctl stop 'vllm-*'; cp {KEPT} {FILE}")
 
 
 def on_idle_hosts(test: Any) -> Any:
@@ -74,6 +84,8 @@ def test_models_that_a_lost_run_has_stopped_for_a_measurement_start_again(host: 
     host.check_output(f"systemctl start {promise}.service && systemctl stop {promise}.timer")
     for model in ("qwq-32b", "qwen2.5-7b"):
         assert eventually(lambda: unit(model, "ActiveState") == "active", 60)  # noqa: B023 - asked at once
+    # The module outlives the run, and writes what became of its measurement.
+    assert eventually(lambda: host.run("ls -d /tmp/ansible_*hccl*_payload_*").rc != 0, 60)
 
 
 @on_idle_hosts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 
 from . import engine, kernel
-from .common import KEY_LABEL, LABEL, cache, run, say
+from .common import KEY_LABEL, LABEL, cache, run, say, succeeds
 
 # The folder may be one that the user shares with other things.
 OWN = (
@@ -29,6 +29,8 @@ def clean() -> None:
         hosts = run("docker", "ps", "--all", "--quiet", "--filter", f"label={LABEL}").split()
         if hosts:
             run("docker", "rm", "--force", "--volumes", *hosts)
+        if succeeds("docker", "network", "inspect", engine.NETWORK):
+            run("docker", "network", "rm", engine.NETWORK)
         images = run("docker", "images", "--quiet", "--no-trunc", "--filter", f"label={KEY_LABEL}").split()
         if images:
             run("docker", "rmi", "--force", *dict.fromkeys(images))

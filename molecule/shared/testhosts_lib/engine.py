@@ -11,6 +11,10 @@ from pathlib import Path
 
 from .common import Trouble, cache, install, locked, run, say, succeeds
 
+# Test hosts have addresses of their own: on Docker's own bridge a host that restarts gets the first free one, and a
+# server's environment says its host's address.
+NETWORK = "gaudi-serve-test"
+SUBNET = "10.209.0.0/16"
 ENVIRONMENT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -20,25 +24,30 @@ def answers() -> bool:
 
 
 def start() -> None:
-    """Start an engine unless one answers already."""
+    """Start an engine unless one answers already, and make the test hosts' network."""
     with locked("engine"):
-        if answers():
-            say("Docker engine: already running")
-            return
-        install("docker.io", "dockerd")
+        if not answers():
+            install("docker.io", "dockerd")
         if answers():  # the package starts the engine by itself where systemd runs
             say("Docker engine: already running")
-            return
-        begin = time.monotonic()
-        process = launch()
-        while not answers():
-            if process.poll() is not None:
-                raise Trouble(f"dockerd ended with status {process.returncode}; see {cache() / 'engine.log'}")
-            if time.monotonic() - begin > 60:
-                process.terminate()
-                raise Trouble(f"dockerd does not answer after 60 s; see {cache() / 'engine.log'}")
-            time.sleep(0.3)
-        say(f"Docker engine: started in {time.monotonic() - begin:.0f} s")
+        else:
+            start_own()
+        if not succeeds("docker", "network", "inspect", NETWORK):
+            run("docker", "network", "create", "--subnet", SUBNET, NETWORK)
+
+
+def start_own() -> None:
+    """Start an engine, and wait until it answers."""
+    begin = time.monotonic()
+    process = launch()
+    while not answers():
+        if process.poll() is not None:
+            raise Trouble(f"dockerd ended with status {process.returncode}; see {cache() / 'engine.log'}")
+        if time.monotonic() - begin > 60:
+            process.terminate()
+            raise Trouble(f"dockerd does not answer after 60 s; see {cache() / 'engine.log'}")
+        time.sleep(0.3)
+    say(f"Docker engine: started in {time.monotonic() - begin:.0f} s")
 
 
 def launch() -> subprocess.Popen[bytes]:
