@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -361,14 +362,25 @@ def _unit_drift(name: str, unit: Mapping[str, Any] | None, changes: Mapping[str,
     return lines
 
 
-def model_refusal(model: Any, hostvars: Mapping[str, Mapping[str, Any]], hosts: Sequence[str]) -> str:
-    """Return why nothing can be done with one model of a fleet, or an empty text.
+def model_refusal(
+    model: Any,
+    hostvars: Mapping[str, Mapping[str, Any]],
+    hosts: Sequence[str],
+    numbers: Mapping[str, Any] | None = None,
+) -> list[str]:
+    """Return why nothing can be done with one model of a fleet, a sentence each.
 
     Args:
         model: its name as it was given; None where nobody has given one.
         hostvars: variables by host; read is the fact gaudi_services.
         hosts: the hosts that take part.
+        numbers: what else was given by the names of the variables, each a whole number from 1 to 9999999.
     """
+    wrong = [
+        f"{name} must be a whole number from 1 to 9999999; it is {shown(value)}"
+        for name, value in (numbers or {}).items()
+        if not re.fullmatch("[1-9][0-9]{0,6}", str(value))
+    ]
     found = {host: hostvars[host].get("gaudi_services", {}) for host in hosts}
     here = {
         host: sorted({*services.get("units", {}), *services.get("without_unit", {})})
@@ -378,10 +390,10 @@ def model_refusal(model: Any, hostvars: Mapping[str, Mapping[str, Any]], hosts: 
     known = "; ".join(f"{host}: its models are {', '.join(models)}" for host, models in here.items() if models)
     known = known or f"no model is served on {', '.join(hosts)}"
     if model is None or model == "":
-        return f"-e model=NAME is missing: the name of one model; {known}"
+        return [*wrong, f"-e model=NAME is missing: the name of one model; {known}"]
     if model in names:
-        return ""
-    return f"model {shown(model)}: no host has it; {known}{near(model, names, 1)}"
+        return wrong
+    return [*wrong, f"model {shown(model)}: no host has it; {known}{near(model, names, 1)}"]
 
 
 def restart_refusal(services: Mapping[str, Any], model: str, host_name: str = "this host") -> list[str]:

@@ -37,7 +37,7 @@ def run(folder: Path, *arguments: str) -> tuple[int, str]:
 
 
 def read(folder: Path, *arguments: str, playbook: str = "plan") -> tuple[int, str]:
-    """Run the playbook on an inventory; without saved facts it reads the hosts."""
+    """Run the playbook on an inventory, with a home that cannot be written; without saved facts it reads the hosts."""
     done = subprocess.run(
         [
             *(
@@ -49,7 +49,7 @@ def read(folder: Path, *arguments: str, playbook: str = "plan") -> tuple[int, st
             *arguments,
         ],
         cwd=ROOT,
-        env={**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"},
+        env={**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1", "HOME": "/proc/none"},
         capture_output=True,
         text=True,
         timeout=120,

@@ -97,16 +97,16 @@ def test_no_function_is_longer_than_a_screen() -> None:
     assert long == []
 
 
-def running_tests(path: Path) -> set[str]:
-    """Return the names of a file's tests that pytest runs: none that is skipped, and none inside of a function."""
+def running_tests(path: Path) -> dict[str, bool]:
+    """Return a file's tests that pytest runs, none that is skipped or inside of a function; and which are long."""
     import ast
 
-    found = set()
+    found = {}
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
             marks = " ".join(ast.unparse(mark) for mark in node.decorator_list)
             if "mark.skip(" not in marks and "mark.xfail" not in marks:
-                found.add(node.name)
+                found[node.name] = "mark.long" in marks
     return found
 
 
@@ -114,8 +114,9 @@ def test_a_skipped_or_inner_test_shows_nothing(tmp_path: Path) -> None:
     path = tmp_path / "test_x.py"
     path.write_text(
         "@pytest.mark.skip(reason='')\ndef test_a(): pass\ndef helper():\n  def test_b(): pass\ndef test_c(): pass\n"
+        "@pytest.mark.long\ndef test_d(): pass\n"
     )
-    assert running_tests(path) == {"test_c"}
+    assert running_tests(path) == {"test_c": False, "test_d": True}
 
 
 def test_every_row_of_the_reliability_page_has_its_test() -> None:
@@ -125,10 +126,11 @@ def test_every_row_of_the_reliability_page_has_its_test() -> None:
     rows = [line for line in page.splitlines() if line.startswith("| ") and not line.startswith("| fault")]
     assert len(rows) >= 25
     for row in rows:
-        named = re.findall(r"\b([MIUV])/([\w.]+)::(test_\w+)", row)
+        named = re.findall(r"\b([MIUV])/([\w.]+)::(test_\w+)( `long`)?", row)
         assert named, row
-        for kind, place, test in named:
+        for kind, place, test, long in named:
             folders = {"M": f"molecule/{place}/tests", "I": "tests/integration", "U": "tests/unit", "V": "tests/vm"}
             folder = folders[kind]
             files = (ROOT / folder).glob("*.py") if kind == "M" else [ROOT / folder / place]
-            assert any(test in running_tests(path) for path in files), (place, test)
+            marks = [found[test] for path in files if test in (found := running_tests(path))]
+            assert marks == [bool(long)], (place, test, "is marked `long` on the page where make test leaves it out")

@@ -235,13 +235,17 @@ def test_images_of_an_engine_that_does_not_answer_are_not_known() -> None:
 
 def test_one_model_of_a_fleet_is_named_or_refused() -> None:
     fleet = {"a": {"gaudi_services": {"units": {"tiny": {}, "qwq": {}}}}, "b": {"gaudi_services": {"units": {}}}}
-    assert service.model_refusal("qwq", fleet, ["a", "b"]) == ""
-    assert service.model_refusal(None, fleet, ["a", "b"]) == (
+    assert service.model_refusal("qwq", fleet, ["a", "b"], {"lines": "200", "restart_timeout": 7200}) == []
+    assert service.model_refusal(None, fleet, ["a", "b"]) == [
         "-e model=NAME is missing: the name of one model; a: its models are qwq, tiny"
-    )
-    assert service.model_refusal("x;id", fleet, ["a"]) == "model 'x;id': no host has it; a: its models are qwq, tiny"
-    assert service.model_refusal("qw", fleet, ["a"]).endswith("; did you mean qwq?")
-    assert service.model_refusal("qwq", fleet, ["b"]) == "model 'qwq': no host has it; no model is served on b"
+    ]
+    assert service.model_refusal("x;id", fleet, ["a"]) == ["model 'x;id': no host has it; a: its models are qwq, tiny"]
+    assert service.model_refusal("qw", fleet, ["a"])[0].endswith("; did you mean qwq?")
+    assert service.model_refusal("qwq", fleet, ["b"]) == ["model 'qwq': no host has it; no model is served on b"]
+    assert service.model_refusal("qwq", fleet, ["a"], {"lines": "all", "restart_timeout": "0"}) == [
+        "lines must be a whole number from 1 to 9999999; it is 'all'",
+        "restart_timeout must be a whole number from 1 to 9999999; it is '0'",
+    ]
 
 
 def test_a_server_that_came_back_between_two_looks_is_no_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -395,7 +399,7 @@ def test_a_serving_model_is_known_by_its_container_whatever_file_is_lost(lost: t
 
 def test_a_model_that_has_lost_a_file_is_not_restarted_by_hand(lost: tuple[str, dict[str, Any]]) -> None:
     words, found = lost
-    assert service.model_refusal("qwq", {"a": {"gaudi_services": found}}, ["a"]) == ""
+    assert service.model_refusal("qwq", {"a": {"gaudi_services": found}}, ["a"]) == []
     assert service.restart_refusal(found, "qwq", "gaudi01") == [
         f"gaudi01: model qwq: its {words} is missing or empty, so a restart would end its server and start none; "
         "run playbooks/models.yml, which writes it anew and lets the server go on"
