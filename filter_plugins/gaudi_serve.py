@@ -12,6 +12,7 @@ from jinja2 import pass_context
 # Works from every playbook, molecule, ansible-runner and AWX, with nothing installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 
+from gaudi_serve.apt_access import apt_access
 from gaudi_serve.buckets import hpu_buckets, hpu_padded_shape
 from gaudi_serve.catalog import model_catalog
 from gaudi_serve.changes import vllm_plan_changes
@@ -90,6 +91,7 @@ from gaudi_serve.weights import (
 )
 
 FILTERS: tuple[Callable[..., Any], ...] = (
+    apt_access,
     container_runtime_changes,
     container_runtime_drift,
     container_runtime_found,

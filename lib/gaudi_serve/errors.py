@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from typing import Any, TypeGuard
 
+from .veil import without_credentials
+
 LONGEST_VALUE = 80  # characters of a value or line that a message shows
 DIGITS = re.compile(r"[0-9]{1,18}")
 
@@ -30,12 +32,12 @@ def refusal(label: str, key: str, value: Any, allowed: str) -> InputError:
 
 
 def shown(value: Any) -> str:
-    """Return a value as messages show it: of one line, as YAML has it, cut to 80 characters."""
+    """Return a value as messages show it: of one line, as YAML has it, cut to 80 characters, without credentials."""
     if isinstance(value, (str, bytes)):
-        text = repr(value[: LONGEST_VALUE + 1])
+        text = repr(without_credentials(value)[: LONGEST_VALUE + 1])
     else:
         try:
-            text = one_line(json.dumps(value, ensure_ascii=False, skipkeys=True, default=str))
+            text = one_line(json.dumps(without_credentials(value), ensure_ascii=False, skipkeys=True, default=str))
         except (ValueError, RecursionError):
             # Too deep, or an integer of more digits than Python writes.
             text = f"a value of type {type(value).__name__}"
@@ -43,8 +45,9 @@ def shown(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as it is where JSON can carry it, else the text of messages."""
+    """Return a value as it is, but for credentials, where JSON can carry it, else the text of messages."""
     try:
+        value = without_credentials(value)
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
         return shown(value)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from .apt_access import access
 from .catalog import catalog_folder
 from .due import TOLD, tags_refusal
 from .errors import InputError, is_number, is_whole, near, one_line, shown
@@ -117,12 +118,29 @@ def _repository(value: Any) -> bool:
     if not isinstance(value, Mapping) or not set(value) <= {"uris", "suites", "components", "signed_by"}:
         return False
     lists = (value[key] for key in ("uris", "suites", "components") if value.get(key) is not None)
-    return all(_word(one) or _list_of(_word)(one) for one in lists) and _signed_by(value.get("signed_by") or "")
+    if not all(_word(one) or _list_of(_word)(one) for one in lists) or not _signed_by(value.get("signed_by") or ""):
+        return False
+    uris = value.get("uris") or []
+    return all(map(_readable, [uris] if isinstance(uris, str) else uris)) and _bare(value.get("signed_by"))
+
+
+def _readable(address: str) -> bool:
+    """Tell whether apt can read an address, and the credentials that may be in it."""
+    try:
+        access(address)
+    except InputError:
+        return False
+    return True
+
+
+def _bare(address: Any) -> bool:
+    """Tell whether an address is without credentials; the user that ssh asks for is none."""
+    return not re.match(r"https?://[^/]*@|\w+://[^/@]*:[^/]*@", str(address or ""), re.IGNORECASE)
 
 
 def _web(value: Any) -> bool:
     fits = isinstance(value, str) and re.fullmatch(r"https?://[!-~]+", value) and not re.search(r"['\"\\`$<>|;]", value)
-    return bool(fits) and is_address(value)
+    return bool(fits) and is_address(value) and _readable(value)
 
 
 def _word(value: Any) -> bool:
@@ -154,10 +172,15 @@ NAMES = Input(_list_of(matching(r"[a-z0-9][a-z0-9+.-]+")), "must be a list of na
 PACKAGES = Input(_list_of(matching(PACKAGE)), "must be a list of packages, such as [docker.io]")
 VERSION = Input(_empty_or(matching(r"\d[\w.+:~-]*")), "must be a quoted version such as '1.21.3-57'; '' for none")
 RELEASE = Input(VARIABLES["gaudi_release"].good, VARIABLES["gaudi_release"].allowed)
-REPOSITORY = Input(_repository, "must be a mapping of uris, suites, components and signed_by; {} for none")
+REPOSITORY = Input(
+    _repository,
+    "must be a mapping of uris, suites, components and signed_by; {} for none; credentials stand in uris alone, as "
+    "https://user:password@host/path",
+)
 ENVIRONMENT = Input(_environment, "must be a mapping of environment variables to texts of one line")
 HOSTS = Input(_list_of(matching(r"[\w.-]+")), "must be a list of hosts of the inventory")
 SECONDS, PORT = _whole(1, 10**7, "seconds"), _whole(1, 65535)
+GIT = matching(r"([a-z]+://[^\s'\"\\`$<>|;]+|/[\w./@+-]+|[\w.-]+@[\w.-]+:[\w./~-]+)")
 KINDS = ("hub", "modelscope", "git")
 
 INPUTS: dict[str, Input] = {
@@ -257,8 +280,9 @@ INPUTS: dict[str, Input] = {
     "hccl_validation_port": PORT,
     "hccl_validation_checkout": FOLDER,
     "hccl_validation_repository": Input(
-        matching(r"([a-z]+://[^\s'\"\\`$<>|;]+|/[\w./@+-]+|[\w.-]+@[\w.-]+:[\w./~-]+)"),
-        "must be an address of a git repository",
+        lambda value: GIT(value) and _bare(value),
+        "must be an address of a git repository without user and password, which all users of the host would see while "
+        "git runs; with them, clone it into hccl_validation_checkout first, which is used as it is",
     ),
     "hccl_validation_commit": Input(
         _empty_or(matching(r"[0-9a-f]{7,40}")), "must be a quoted commit; '' for the newest"

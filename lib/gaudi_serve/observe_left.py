@@ -24,6 +24,7 @@ FILES = (
     "/etc/apt/sources.list.d/docker.sources",
     "/etc/apt/keyrings/docker.asc",
     *(f"/etc/apt/keyrings/gaudi-serve-{name}.{kind}" for name in ("habana", "driver") for kind in ("asc", "gpg")),
+    *(f"/etc/apt/auth.conf.d/gaudi-serve-{name}.conf" for name in ("habana", "driver", "docker")),
 )
 MOST = 2000  # names of a folder that are read
 # Labels of the toolkit's containers: of models, of steps that make weights, of measurements of the links.

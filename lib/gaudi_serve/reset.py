@@ -270,7 +270,7 @@ def gaudi_driver_reset(
         "unload": unload,
         "due": bool(holds or files or unload),
         "did": [f"hold of {', '.join(holds)}" for _ in holds[:1]]
-        + [f"package source {path}" for path in files if path == ours]
+        + [f"package source {path}" for path in files if path == ours or "/auth.conf.d/" in path]
         + [f"kernel modules {', '.join(unload)} unloaded" for _ in unload[:1]],
         "left": [],
         "packages": new,

@@ -18,7 +18,10 @@ from .reset import Known, brought_of, found_of, made_for, new_packages, record_o
 DAEMON = "/etc/docker/daemon.json"
 CONFIG = "/etc/habana-container-runtime/config.toml"
 PROXY = (PROXIES_DROPIN, "/etc/gaudi-serve/docker-proxy.env")
-VENDOR = ("/etc/apt/sources.list.d/docker.sources", "/etc/apt/keyrings/docker.asc")
+VENDOR = (
+    *("/etc/apt/sources.list.d/docker.sources", "/etc/apt/keyrings/docker.asc"),
+    "/etc/apt/auth.conf.d/gaudi-serve-docker.conf",
+)
 
 
 def container_runtime_reset(
@@ -75,7 +78,7 @@ def _engine_did(plan: Known, known: _Engine) -> list[str]:
     did = [f"{one['path']}: {said if one['path'] == DAEMON else 'as it was'}" for one in plan["write"]]
     did += [f"{DAEMON}: removed" for path in plan["paths"] if path == DAEMON]
     did += ["the engine's proxies"] if plan["first"] else []
-    did += [f"package source {path}" for path in plan["paths"] if path.endswith(".sources")]
+    did += [f"package source {path}" for path in plan["paths"] if path.endswith(".sources") or "/auth.conf.d/" in path]
     here = "habana" in (known.runtime["info"] or {}).get("runtimes", [])
     did += ["habana runtime of the engine"] if plan["reload"] and here and not known.told.endswith(" habana") else []
     return did + (["docker.service starts at boot"] if plan["disable"] else [])

@@ -5,13 +5,31 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from .run import read_text
 
 # user:password@ of a URL, as it stands in a JSON text.
 CREDENTIALS = re.compile(r"(://[^/\s\"@:]*:)([^/\s\"@]+)@")
 MARK = re.compile(r"gaudi-serve-veiled-[0-9a-f]{16}")
+
+
+def without_credentials(value: Any) -> Any:
+    """Return a value, to be shown to a reader, with ``***`` for user and password of all addresses in it.
+
+    What stands before the last @ of a word goes, since a password may have any sign: rather more than is needed.
+    """
+    if isinstance(value, str):
+        return re.sub(r"\S+", lambda word: _hidden(word[0]), value) if "@" in value and "://" in value else value
+    if isinstance(value, Mapping):
+        return {without_credentials(key): without_credentials(one) for key, one in value.items()}
+    return [without_credentials(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+def _hidden(word: str) -> str:
+    scheme, _, rest = word.partition("://")
+    return f"{scheme}://***{rest[rest.rindex('@') :]}" if "@" in rest else word
 
 
 def mark(password: str) -> str:
