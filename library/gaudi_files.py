@@ -12,13 +12,32 @@ description:
   - Works in check mode on a host where not even the folder exists, and shows a diff.
 options:
   files:
-    description: Files that must exist, each with C(path), C(content), C(mode) (octal text) and, for
-      what is long or secret, C(hide); owner is root.
+    description: Files that must exist; their owner is root.
     type: list
     elements: dict
     default: []
+    suboptions:
+      path:
+        description: The absolute path.
+        type: str
+        required: true
+      content:
+        description: The whole text.
+        type: str
+        required: true
+      mode:
+        description: Permission bits as octal digits with a zero in front.
+        type: str
+        required: true
+      hide:
+        description: Show no content in the diff, since it is long or secret.
+        type: bool
+        default: false
+      model:
+        description: Whose file it is; for readers.
+        type: str
   absent:
-    description: Paths that must not exist.
+    description: Files and links that must not exist; folders are refused.
     type: list
     elements: path
     default: []
@@ -55,6 +74,7 @@ removed:
   elements: str
 """
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +83,14 @@ from ansible.module_utils.gaudi_serve.found import with_passwords
 from ansible.module_utils.gaudi_serve.run import read_text
 from ansible.module_utils.gaudi_serve.veil import veiled
 from ansible.module_utils.gaudi_serve.whole import sync_folder, write_whole
+
+FILE = {
+    "path": {"type": "str", "required": True},
+    "content": {"type": "str", "required": True},
+    "mode": {"type": "str", "required": True},
+    "hide": {"type": "bool", "default": False},
+    "model": {"type": "str"},
+}
 
 
 def mode_of(path: Path) -> int | None:
@@ -79,6 +107,35 @@ def make_folder(path: Path, mode: int) -> None:
         make_folder(path.parent, 0o755)
         path.mkdir(mode=mode)
         path.chmod(mode)
+
+
+def refusal(files: list[dict[str, Any]], absent: list[str]) -> str | None:
+    """Return why files cannot be what they should, before any of them is touched; None where they can."""
+    for file in files:
+        path, mode = Path(file["path"]), file["mode"]
+        if not path.is_absolute():
+            return f"{path}: must be an absolute path"
+        if not re.fullmatch(r"0[0-7]{3,4}", mode):
+            return f"{path}: mode {mode!r}: must be quoted octal digits such as '0640'"
+        above = next(one for one in path.parents if one.exists())
+        if not above.is_dir():
+            return f"{above}: is a file, where a folder belongs; move it away and run again. Nothing has been written"
+        if path.is_dir():
+            return f"{path}: is a folder, where a file belongs; move it away and run again. Nothing has been written"
+    for path in map(Path, absent):
+        if path.is_dir() and not path.is_symlink():
+            text = "is a folder, where a file was to be removed; move it away and run again. Nothing has been written"
+            return f"{path}: {text}"
+    return None
+
+
+def remove(module: AnsibleModule, path: Path) -> None:
+    """Remove a file or a link."""
+    try:
+        path.unlink()
+        sync_folder(path.parent)
+    except OSError as problem:
+        module.fail_json(msg=f"{path}: cannot be removed: {problem.strerror}")
 
 
 def write(module: AnsibleModule, file: dict[str, Any], folder_mode: int) -> None:
@@ -104,7 +161,7 @@ def main() -> None:
     """Run the module."""
     module = AnsibleModule(
         argument_spec={
-            "files": {"type": "list", "elements": "dict", "default": []},
+            "files": {"type": "list", "elements": "dict", "default": [], "options": FILE},
             "absent": {"type": "list", "elements": "path", "default": []},
             "folder_mode": {"type": "str", "default": "0755"},
             "hide": {"type": "bool", "default": False},
@@ -112,13 +169,15 @@ def main() -> None:
         supports_check_mode=True,
     )
     given = module.params
+    if wrong := refusal(given["files"], given["absent"]):
+        module.fail_json(msg=wrong)
     written, removed, diff = [], [], []
     for file in with_all_passwords(module, given["files"]):
         before, mode = read_text(file["path"]), mode_of(Path(file["path"]))
         if before == file["content"] and mode == int(file["mode"], 8):
             continue
         written.append(file["path"])
-        if not (given["hide"] or file.get("hide")):
+        if not (given["hide"] or file["hide"]):
             header = {"before_header": file["path"], "after_header": file["path"]}
             diff.append({**header, "before": veiled(before) or "", "after": veiled(file["content"])})
         if not module.check_mode:
@@ -127,8 +186,7 @@ def main() -> None:
         if Path(path).exists() or Path(path).is_symlink():
             removed.append(path)
             if not module.check_mode:
-                Path(path).unlink()
-                sync_folder(Path(path).parent)
+                remove(module, Path(path))
     module.exit_json(changed=bool(written or removed), written=written, removed=removed, diff=diff)
 
 

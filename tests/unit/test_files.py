@@ -1,0 +1,87 @@
+"""Module gaudi_files, run as Ansible runs it: by its arguments alone."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import ansible.module_utils
+import gaudi_serve
+import pytest
+from ansible.module_utils.testing import patch_module_args
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(capsys: pytest.CaptureFixture[str], check: bool = False, **arguments: Any) -> dict[str, Any]:
+    """Run the module, and return what it says."""
+    # As on a host, where the shared code is shipped under this name.
+    sys.modules["ansible.module_utils.gaudi_serve"] = gaudi_serve
+    ansible.module_utils.gaudi_serve = gaudi_serve
+    spec = importlib.util.spec_from_file_location("gaudi_files", ROOT / "library/gaudi_files.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    with patch_module_args({**arguments, "_ansible_check_mode": check}), pytest.raises(SystemExit):
+        module.main()
+    said: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return said
+
+
+def file(path: Path, **keys: Any) -> dict[str, Any]:
+    return {"path": str(path), "content": "a\n", "mode": "0640", **keys}
+
+
+@pytest.mark.parametrize(
+    ("entry", "sentence"),
+    [
+        ({"content": "a", "mode": "0640"}, "missing required arguments: path found in files"),
+        ({"path": "/x", "mode": "0640"}, "missing required arguments: content found in files"),
+        ({"path": "/x", "content": "a"}, "missing required arguments: mode found in files"),
+        ({"path": "/x", "content": "a", "mode": "0640", "owner": "bob"}, "Unsupported parameters"),
+        ({"path": "/x", "content": "a", "mode": "0640", "hide": "often"}, "unable to convert to bool"),
+        ({"path": "x", "content": "a", "mode": "0640"}, "x: must be an absolute path"),
+        ({"path": "/x", "content": "a", "mode": "rw"}, "/x: mode 'rw': must be quoted octal digits such as '0640'"),
+        ({"path": "/x", "content": "a", "mode": 416}, "/x: mode '416': must be quoted octal digits such as '0640'"),
+    ],
+)
+def test_a_wrong_entry_is_told_in_a_sentence(
+    capsys: pytest.CaptureFixture[str], entry: dict[str, Any], sentence: str
+) -> None:
+    for check in (True, False):
+        said = run(capsys, check, files=[entry])
+        assert said["failed"] and sentence in said["msg"], said
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_a_folder_where_a_file_belongs_is_named_before_anything_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], check: bool
+) -> None:
+    first, folder, plain = tmp_path / "first", tmp_path / "folder", tmp_path / "plain"
+    (folder / "kept").mkdir(parents=True)
+    plain.write_text("kept")
+    for given, sentence in (
+        ({"files": [file(first), file(folder)]}, f"{folder}: is a folder, where a file belongs"),
+        ({"files": [file(first)], "absent": [str(folder)]}, f"{folder}: is a folder, where a file was to be removed"),
+        ({"files": [file(first), file(plain / "x")]}, f"{plain}: is a file, where a folder belongs"),
+    ):
+        said = run(capsys, check, **given)
+        assert said["failed"]
+        assert said["msg"] == f"{sentence}; move it away and run again. Nothing has been written"
+        assert not first.exists() and (folder / "kept").is_dir() and plain.read_text() == "kept"
+
+
+def test_files_are_written_with_their_modes_and_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old, link, new = tmp_path / "old", tmp_path / "link", tmp_path / "made/new"
+    old.write_text("x")
+    link.symlink_to(tmp_path)
+    given = {"files": [file(new, model="m", hide=True)], "absent": [str(old), str(link), str(tmp_path / "none")]}
+    told = {"changed": True, "written": [str(new)], "removed": [str(old), str(link)]}
+    for check in (True, False):
+        said = run(capsys, check, **given)
+        assert {key: said[key] for key in told} == told and said["diff"] == []
+        assert new.exists() is not check and old.exists() is check
+    assert new.stat().st_mode & 0o777 == 0o640 and not run(capsys, **given)["changed"]
