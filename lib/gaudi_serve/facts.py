@@ -6,6 +6,8 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from copy import copy
+from functools import partial
+from operator import getitem
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -156,6 +158,7 @@ WEIGHTS = {
     ),
     "bytes": Rule(whole(0, 10**14), "must be a whole number of bytes, from 0 to 10^14"),
 }
+UNDEFINED = re.compile(r"'\w+' is undefined")
 # What gaudi_facts reads besides; planning does not.
 HOST_BESIDE = ("memory_mib",)
 MODULE_BESIDE = ("bus_id", "memory_mib")
@@ -357,7 +360,15 @@ def checked_facts(facts: Known) -> tuple[dict[str, Any], list[Problem]]:
     return checked, problems
 
 
-def rendered(variables: Known, facts: bool, more: Iterable[str] = ()) -> tuple[dict[str, Any], dict[str, str]]:
+class Unread(NamedTuple):
+    """A part of a variable that has no value, and why: of ``vllm_models`` the model's name and its key."""
+
+    model: str | None
+    key: str
+    text: str
+
+
+def rendered(variables: Known, facts: bool, more: Iterable[str] = ()) -> tuple[dict[str, Any], dict[str, list[Unread]]]:
     """Return what planning reads of a host's variables, without any template left in it.
 
     Args:
@@ -367,36 +378,68 @@ def rendered(variables: Known, facts: bool, more: Iterable[str] = ()) -> tuple[d
 
     Returns:
         The values by name; and for each variable that has none - for an undefined variable, a template
-        with a mistake, a vault that cannot be opened - the reason by its name.
+        with a mistake, a vault that cannot be opened - by its name every place where that is so.
     """
     values: dict[str, Any] = {}
-    unread: dict[str, str] = {}
+    unread: dict[str, list[Unread]] = {}
     for name in (*VARIABLES, *OTHERS, *(FACTS if facts else ()), *more):
+        bad: list[tuple[Place, Exception]] = []
         try:
             if name in variables:
-                values[name] = _plain(variables[name])
-        # Of Ansible's and of Jinja's many errors; hosts have neither, and this module is for them as well.
-        except Exception as problem:
-            unread[name] = _reason(name, problem)
+                values[name] = _plain(partial(getitem, variables, name), (), bad)
+        # Deeper than anything a user means.
+        except RecursionError as problem:
+            bad = [((), problem)]
+        if bad:
+            value = values.pop(name, None)
+            unread[name] = [_unread(name, value, *one) for one in bad]
     return values, unread
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _plain(part) for key, part in value.items()}
-    if isinstance(value, list):
-        return [_plain(part) for part in value]
-    # In place of what could not be rendered, Ansible gives an object that raises as soon as it is used.
-    bool(value)
-    return value
+Place = tuple[Any, ...]  # keys and numbers that lead to a part of a variable
 
 
-def _reason(name: str, problem: Exception) -> str:
+def _plain(read: Callable[[], Any], place: Place, bad: list[tuple[Place, Exception]]) -> Any:
+    """Return a value without templates; parts that have none are None, and written down in ``bad``."""
+    try:
+        value = read()
+        # In place of what could not be rendered, Ansible gives an object that raises as soon as it is used.
+        bool(value)
+        if isinstance(value, Mapping):
+            return {key: _plain(partial(getitem, value, key), (*place, key), bad) for key in value}
+        if isinstance(value, list):
+            return [_plain(partial(getitem, value, number), (*place, number), bad) for number in range(len(value))]
+        return value
+    except RecursionError:
+        raise
+    # Of Ansible's and of Jinja's many errors; hosts have neither, and this module is for them as well.
+    except Exception as problem:
+        bad.append((place, problem))
+        return None
+
+
+def _unread(name: str, value: Any, place: Place, problem: Exception) -> Unread:
+    where = "".join(f"[{part}]" if isinstance(part, int) else f".{one_line(str(part))}" for part in place)
+    reason = _reason(name, problem)
+    if name != "vllm_models" or len(place) < 2 or not isinstance(place[0], int):
+        return Unread(None, name, f"{name}{where}: {reason}")
+    model = value[place[0]].get("name")
+    key = where.partition(".")[2]
+    if not isinstance(model, str):
+        return Unread(None, key, f"{name}[{place[0]}].{key}: {reason}")
+    return Unread(model, key, f"model {one_line(model)}: {key}: {reason}")
+
+
+def _reason(name: str, problem: BaseException) -> str:
     cause = problem.__cause__
     if cause is not None and name in HIDDEN:
         # The reason may quote a part of the secret.
         return "a template with a mistake, or a vault that cannot be opened"
-    return one_line(" ".join(str(cause or problem).split()))
+    # A filter's own sentence lies below Ansible's.
+    if cause is not None and str(cause).startswith("The filter plugin") and cause.__cause__ is not None:
+        cause = cause.__cause__
+    text = one_line(" ".join(str(cause or problem).split()))
+    return f"{text}; set it for this host, or write the value itself" if UNDEFINED.fullmatch(text) else text
 
 
 def checked_variables(variables: Known, unread: Collection[str] = ()) -> tuple[dict[str, Any], list[Problem], set[str]]:

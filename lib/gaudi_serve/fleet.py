@@ -87,7 +87,7 @@ def _host_plan(
     # An empty plan_facts_dir has kept the playbook from reading the hosts.
     saved = bool(facts_dir) or "plan_facts_dir" in variables
     known, unread = rendered(variables, facts=not saved, more=INPUTS)
-    errors = [_error(name, key, f"{key}: {reason}") for key, reason in unread.items()]
+    errors = [{**_error(name, one.key, one.text), "model": one.model} for found in unread.values() for one in found]
     for key, found in (
         ("inventory", unknown_variables(variables, name)),
         ("vllm_models", octal_problems(known, name)),

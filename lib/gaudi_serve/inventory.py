@@ -363,7 +363,7 @@ def inventory_refusal(variables: Known, host_name: str) -> list[str]:
         host_name: how messages call the host.
     """
     values, unread = rendered(variables, facts=False, more=INPUTS)
-    reasons = [f"{host_name}: {key}: {reason}" for key, reason in unread.items()]
+    reasons = [f"{host_name}: {one.text}" for found in unread.values() for one in found]
     checked, problems, wrong = checked_variables(values, unread)
     problems += input_problems(values)
     reasons += [f"{host_name}: {problem_text(*problem)}" for problem in problems]

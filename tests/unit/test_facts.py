@@ -16,6 +16,7 @@ from gaudi_serve.changes import vllm_plan_changes
 from gaudi_serve.errors import shown
 from gaudi_serve.facts import checked_host
 from gaudi_serve.fleet import gaudi_facts_saved, vllm_fleet_lines, vllm_fleet_plan
+from gaudi_serve.inventory import inventory_refusal
 from gaudi_serve.observe_host import cards, weights
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -220,3 +221,51 @@ def test_no_facts_and_no_variables_make_a_plan_raise(
         assert error["host"] == "a" and error["message"].startswith("a: ")
         assert error["message"].isprintable(), error
     assert vllm_fleet_lines(fleet)
+
+
+class Templates(dict[str, Any]):
+    """As Ansible gives a mapping: what has a template is rendered when it is read, which may fail."""
+
+    def __getitem__(self, key: str) -> Any:
+        if super().__getitem__(key) == "{{ no_such }}/x":
+            raise ValueError("Ansible's words") from ValueError("'no_such' is undefined")
+        return super().__getitem__(key)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "model", "key", "place"),
+    [
+        ("vllm_models", [{"name": "a"}, Templates(name="m", image="{{ no_such }}/x")], "m", "image", "model m: image"),
+        ("vllm_models", [{"name": "m", "env": Templates(A="{{ no_such }}/x")}], "m", "env.A", "model m: env.A"),
+        ("vllm_models", [Templates(name="{{ no_such }}/x")], None, "name", "vllm_models[0].name"),
+        (
+            "vllm_model_defaults",
+            Templates(image="{{ no_such }}/x"),
+            None,
+            "vllm_model_defaults",
+            "vllm_model_defaults.image",
+        ),
+        (
+            "preflight_catalog",
+            {"b": Templates(image="{{ no_such }}/x")},
+            None,
+            "preflight_catalog",
+            "preflight_catalog.b.image",
+        ),
+    ],
+)
+def test_what_has_no_value_is_told_with_its_model_and_key(
+    variable: str, value: Any, model: str | None, key: str, place: str
+) -> None:
+    known_ = known(**{variable: value})
+    (error,) = vllm_fleet_plan({"a": known_}, ["a"], [])["errors"]
+    sentence = f"a: {place}: 'no_such' is undefined; set it for this host, or write the value itself"
+    assert (error["model"], error["key"], error["message"]) == (model, key, sentence)
+    assert inventory_refusal(known_, "a") == [sentence]
+
+
+def test_a_list_that_holds_itself_twice_ends() -> None:
+    models: list[Any] = []
+    models += [models, models]
+    (error,) = vllm_fleet_plan({"a": known(vllm_models=models)}, ["a"], [])["errors"]
+    assert error["message"].startswith("a: vllm_models: maximum recursion depth exceeded")

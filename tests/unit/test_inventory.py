@@ -105,12 +105,12 @@ def local(folder: Path, **variables: Any) -> None:
 @pytest.mark.parametrize("playbook", ["models", "host", "status"])
 def test_stages_refuse_before_they_touch_a_host(tmp_path: Path, playbook: str) -> None:
     local(tmp_path, gaudi_release=1.21, model_weights_parallel="x")
-    more = ["-e", json.dumps({"vllm_models": "{{ nope }}"})]
+    more = ["-e", json.dumps({"vllm_models": [{"name": "m", "weights": "/w", "image": "{{ nope }}/x"}]})]
     status, text = read(tmp_path, "--check", *more, playbook=playbook)
     # A run that was refused has a status of its own; a look that finds something wrong has failed.
     assert status == (2 if playbook == "status" else 3)
     for sentence in (
-        "g: vllm_models: 'nope' is undefined",
+        "g: model m: image: 'nope' is undefined; set it for this host, or write the value itself",
         "g: gaudi_release 1.21: must be a quoted release such as '1.21.3'",
         "g: model_weights_parallel 'x': must be a whole number of files from 1 to 256",
     ):

@@ -150,11 +150,11 @@ def test_what_is_wrong_with_one_host_leaves_the_others_planned(tmp_path: Path) -
     assert [error["message"].replace(str(tmp_path), "FOLDER") for error in errors] == [
         r"a: FOLDER/tab/x.yml: line 2, column 1: no YAML: found character '\t' that cannot start any token",
         "a: vllm_catalog_dirs: FOLDER/nowhere: no such folder",
-        "c: vllm_models: 'base_port' is undefined",
-        "d: vllm_images: Syntax error in template: unexpected end of template, expected 'end of print statement'.",
-        "d: vllm_catalog_dirs: 'no_dirs' is undefined",
-        "d: vllm_secrets: 'no_key' is undefined",
-        "e: vllm_model_defaults: Attempt to use undecryptable variable: "
+        "c: model m: port: 'base_port' is undefined; set it for this host, or write the value itself",
+        "d: vllm_images[0]: Syntax error in template: unexpected end of template, expected 'end of print statement'.",
+        "d: vllm_catalog_dirs: 'no_dirs' is undefined; set it for this host, or write the value itself",
+        "d: vllm_secrets.tiny.VLLM_API_KEY: 'no_key' is undefined; set it for this host, or write the value itself",
+        "e: vllm_model_defaults.image: Attempt to use undecryptable variable: "
         "Attempting to decrypt but no vault secrets found.",
     ]
     assert "Finalization of task args" not in text
