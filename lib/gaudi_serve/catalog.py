@@ -54,6 +54,18 @@ def catalog_folder(folder: Any) -> tuple[Catalog, list[str]]:
     return entries, problems
 
 
+def sound_entries(catalog: Mapping[Any, Any]) -> tuple[Catalog, list[str]]:
+    """Return the sound entries of a catalog that is given as a variable, and a sentence for each that is none."""
+    entries: Catalog = {}
+    problems: list[str] = []
+    for name, entry in catalog.items():
+        found = _problems(entry) if isinstance(name, str) else ["its name must be a text; quote it"]
+        problems += [f"preflight_catalog: {readable(name)}: {text}" for text in found]
+        if not found:
+            entries[name] = entry
+    return entries, problems
+
+
 def _is_folder(folder: Any) -> bool:
     try:
         return isinstance(folder, str) and Path(folder).is_dir()
@@ -69,9 +81,9 @@ def _read(path: Path) -> tuple[Any, list[str]]:
     try:
         return yaml.safe_load(path.read_text(encoding="utf-8")), []
     except OSError as problem:
-        return None, [str(problem.strerror)]
+        return None, [f"cannot be read: {problem.strerror}"]
     except UnicodeDecodeError:
-        return None, ["not UTF-8"]
+        return None, ["not UTF-8; it must be a text file of YAML"]
     except yaml.MarkedYAMLError as problem:
         mark = problem.problem_mark
         return None, [
@@ -84,7 +96,8 @@ def _read(path: Path) -> tuple[Any, list[str]]:
 
 def _problems(entry: Any) -> list[str]:
     if not isinstance(entry, Mapping):
-        return ["a catalog entry is a mapping with the keys of a model"]
+        what = "is empty" if entry is None else f"is {shown(entry)}"
+        return [f"{what}; a catalog entry must be a mapping with the keys of a model"]
     problems = ["name and model belong to the models that take the entry"] if {"name", "model"} & set(entry) else []
     own = {key: value for key, value in entry.items() if key not in ("name", "model")}
     for key, value, allowed in findings({"name": "catalog", **own}):

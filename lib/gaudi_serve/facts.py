@@ -178,8 +178,9 @@ VARIABLES = {
     "vllm_images": Rule(_list, "must be a list of images", []),
     "vllm_model_defaults": Rule(_mapping, "must be a mapping of keys that every model takes", {}),
     "vllm_catalog_dirs": Rule(_every(_text), "must be a list of folders", []),
+    # Its entries are looked at one by one, as those of files are.
     "preflight_catalog": Rule(
-        lambda value: _mapping(value) and all(map(_mapping, value.values())), "must be a mapping of catalog entries", {}
+        lambda value: isinstance(value, Mapping), "must be a mapping of catalog entries by their names", {}
     ),
     "gaudi_accelerator": Rule(one_of("auto", "gaudi", "cpu"), "must be auto, gaudi or cpu", "auto"),
     "gaudi_cards": Rule(
@@ -438,6 +439,7 @@ def _reason(name: str, problem: BaseException) -> str:
     # A filter's own sentence lies below Ansible's.
     if cause is not None and str(cause).startswith("The filter plugin") and cause.__cause__ is not None:
         cause = cause.__cause__
+        return one_line("; ".join(" ".join(line.split()) for line in str(cause).splitlines()))
     text = one_line(" ".join(str(cause or problem).split()))
     return f"{text}; set it for this host, or write the value itself" if UNDEFINED.fullmatch(text) else text
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from .catalog import Catalog, catalog_folder
+from .catalog import Catalog, catalog_folder, sound_entries
 from .changes import vllm_plan_changes
 from .due import STAGES, TOLD, Down, downtimes, due_by_stage
 from .errors import InputError, near, one_line, plain, shown
@@ -103,8 +103,8 @@ def _host_plan(
     errors += [_problem(name, "", *problem) for problem in (*unfit, *input_problems(known))]
     # An inventory may bring the whole catalog as a variable.
     whole = values["preflight_catalog"]
-    catalog, lost = (whole, []) if whole else catalogs(values["vllm_catalog_dirs"])
-    errors += [_error(name, "vllm_catalog_dirs", text) for text in lost]
+    catalog, lost = sound_entries(whole) if whole else catalogs(values["vllm_catalog_dirs"])
+    errors += [_error(name, "preflight_catalog" if whole else "vllm_catalog_dirs", text) for text in lost]
     if wrong or not unsound <= set(INSTEAD):
         return None, errors
     host, more = _planned(name, known, facts, values, catalog)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from .apt_access import access
-from .catalog import catalog_folder
+from .catalog import catalog_folder, sound_entries
 from .due import TOLD, tags_refusal
 from .errors import InputError, is_number, is_whole, near, one_line, shown
 from .facts import (
@@ -363,12 +363,18 @@ def inventory_refusal(variables: Known, host_name: str) -> list[str]:
         host_name: how messages call the host.
     """
     values, unread = rendered(variables, facts=False, more=INPUTS)
-    reasons = [f"{host_name}: {one.text}" for found in unread.values() for one in found]
     checked, problems, wrong = checked_variables(values, unread)
+    # An inventory may bring the whole catalog as a variable; without it, a role's default has read the folders.
+    whole = checked["preflight_catalog"]
+    folders = [] if whole else checked["vllm_catalog_dirs"]
+    lost = sound_entries(whole or {})[1] + [text for folder in folders for text in catalog_folder(folder)[1]]
+    if lost or "vllm_catalog_dirs" in wrong:
+        # That default has failed with the same words.
+        unread.pop("preflight_catalog", None)
+    reasons = [f"{host_name}: {one.text}" for found in unread.values() for one in found]
     problems += input_problems(values)
     reasons += [f"{host_name}: {problem_text(*problem)}" for problem in problems]
-    for folder in checked["vllm_catalog_dirs"]:
-        reasons += [f"{host_name}: {one_line(text)}" for text in catalog_folder(folder)[1]]
+    reasons += [f"{host_name}: {one_line(text)}" for text in lost]
     release = "1.21.3" if "gaudi_release" in wrong else checked["gaudi_release"]
     for entry in checked["vllm_images"] or []:
         try:

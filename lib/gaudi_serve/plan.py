@@ -204,8 +204,13 @@ def _specs(models: Any, catalog: Any, defaults: Any) -> Iterator[Mapping[str, An
     for given in models if isinstance(models, list) else []:
         if isinstance(given, Mapping):
             name = given.get("model")
-            entry = catalog.get(name, {}) if isinstance(name, str) and isinstance(catalog, Mapping) else {}
-            yield {**defaults, **entry, **given}
+            yield {**defaults, **_entry(catalog, name), **given}
+
+
+def _entry(catalog: Any, name: Any) -> Mapping[str, Any]:
+    """Return what the catalog says of a name; nothing where it has none, or one that is no mapping."""
+    entry = catalog.get(name) if isinstance(name, str) and isinstance(catalog, Mapping) else None
+    return entry if isinstance(entry, Mapping) else {}
 
 
 def _wishes(
@@ -219,7 +224,7 @@ def _wishes(
     for given in models:
         entry: Mapping[str, Any] = {}
         if isinstance(given, Mapping) and given.get("model") is not None:
-            entry = catalog.get(given["model"], {}) if isinstance(given["model"], str) else {}
+            entry = _entry(catalog, given["model"])
             if not entry:
                 known = "is not in the catalog, which has " + (", ".join(sorted(catalog)) or "nothing")
                 errors.append(finding_error(host_name, given, "model", given["model"], known))

@@ -97,7 +97,8 @@ def test_measurement_files_go_where_the_vendors_checkout_looks() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[1]", "a catalog entry is a mapping"),
+        ("[1]", "bad.yml: is [1]; a catalog entry must be a mapping with the keys of a model"),
+        ("", "bad.yml: is empty; a catalog entry must be a mapping with the keys of a model"),
         ("a: [", "bad.yml: line 1, column 5: no YAML: expected the node content"),
         ("name: x\nweights: /w", "name and model belong to the models that take the entry"),
         ("weights: /w\nmax_num_seq: 8", "max_num_seq 8: is neither a key"),
@@ -116,6 +117,7 @@ def test_everything_wrong_with_a_catalog_is_said_at_once(tmp_path: Path) -> None
     (tmp_path / "b.yml").write_text("a: [")
     (tmp_path / "c.yml").write_bytes(b"weights: /\xe9")
     (tmp_path / "d.yml").write_text("weights: /d\nseed: 2020-02-30")
+    (tmp_path / "e.yml").mkdir()
     (tmp_path / "good.yml").write_text("weights: /good")
     with pytest.raises(InputError) as raised:
         model_catalog(["/nowhere", str(tmp_path), 5])  # type: ignore[list-item]
@@ -126,8 +128,9 @@ def test_everything_wrong_with_a_catalog_is_said_at_once(tmp_path: Path) -> None
         "FOLDER/a.yml: weights 'w'",
         "FOLDER/a.yml: max_num_seqs 'many'",
         "FOLDER/b.yml: line 1, column 5: no YAML",
-        "FOLDER/c.yml: not UTF-8",
+        "FOLDER/c.yml: not UTF-8; it must be a text file of YAML",
         "FOLDER/d.yml: no YAML: day is out of range for month",
+        "FOLDER/e.yml: cannot be read: Is a directory",
         "vllm_catalog_dirs: 5: no such folder",
     ]
     with pytest.raises(InputError, match="vllm_catalog_dirs: '/srv': must be a list of folders"):

@@ -8,6 +8,7 @@ from typing import Any
 
 from gaudi_serve.changes import vllm_plan_changes
 from gaudi_serve.fleet import gaudi_facts_saved, vllm_fleet_lines, vllm_fleet_plan
+from gaudi_serve.inventory import inventory_refusal
 from gaudi_serve.service import vllm_container
 from test_plan import gaudi_host, model, planned
 
@@ -117,10 +118,14 @@ def test_every_host_has_its_own_catalog(tmp_path: Path) -> None:
     assert lengths == {"a": [4096], "b": [8192], "c": [4096], "d": [], "e": [4096], "f": []}
     told = [error["message"].replace(str(tmp_path), "FOLDER") for error in fleet["errors"]]
     mistakes = [
-        "FOLDER/wrong/list.yml: a catalog entry is a mapping with the keys of a model",
+        'FOLDER/wrong/list.yml: is ["a"]; a catalog entry must be a mapping with the keys of a model',
         "FOLDER/wrong/mine.yml: weights 'w': must be an absolute path of letters, digits and . _ - / @ +",
         "vllm_catalog_dirs: /nowhere: no such folder",
     ]
+    assert [line.replace(str(tmp_path), "FOLDER") for line in inventory_refusal(hosts["c"], "c")] == [
+        f"c: {mistake}" for mistake in mistakes
+    ]
+    assert inventory_refusal(hosts["e"], "e") == []
     # Nothing is said to be missing that may be in a folder that could not be read.
     assert told == [
         *[f"{host}: {mistake}" for host in "cd" for mistake in mistakes],

@@ -104,7 +104,10 @@ def local(folder: Path, **variables: Any) -> None:
 
 @pytest.mark.parametrize("playbook", ["models", "host", "status"])
 def test_stages_refuse_before_they_touch_a_host(tmp_path: Path, playbook: str) -> None:
-    local(tmp_path, gaudi_release=1.21, model_weights_parallel="x")
+    (tmp_path / "catalog").mkdir()
+    (tmp_path / "catalog/list.yml").write_text("- a")
+    (tmp_path / "catalog/tab.yml").write_text("weights: /x\n\tseed: 1")
+    local(tmp_path, gaudi_release=1.21, model_weights_parallel="x", vllm_catalog_dirs=[f"{tmp_path}/catalog"])
     more = ["-e", json.dumps({"vllm_models": [{"name": "m", "weights": "/w", "image": "{{ nope }}/x"}]})]
     status, text = read(tmp_path, "--check", *more, playbook=playbook)
     # A run that was refused has a status of its own; a look that finds something wrong has failed.
@@ -113,8 +116,11 @@ def test_stages_refuse_before_they_touch_a_host(tmp_path: Path, playbook: str) -
         "g: model m: image: 'nope' is undefined; set it for this host, or write the value itself",
         "g: gaudi_release 1.21: must be a quoted release such as '1.21.3'",
         "g: model_weights_parallel 'x': must be a whole number of files from 1 to 256",
+        f'g: {tmp_path}/catalog/list.yml: is ["a"]; a catalog entry must be a mapping with the keys of a model',
+        f"g: {tmp_path}/catalog/tab.yml: line 2, column 1: no YAML: found character",
     ):
         assert sentence.replace("'", "") in " ".join(text.split()).replace("'", ""), text
+    assert "filter plugin" not in text and "preflight_catalog" not in text
     assert "/nowhere/python" not in text
     assert "Finalization of task args" not in text
 
