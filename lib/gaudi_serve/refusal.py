@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .container_runtime import daemon_json
-from .errors import InputError
+from .errors import InputError, plain
+from .facts import checked_host
 from .habana_config import habana_config_problems
+from .inventory import problem_text
 from .service import image_name, secrets_refusal
 from .spec import CARD_VARIABLES
 
@@ -56,8 +58,21 @@ def host_errors(
         {"host": host_name, "model": None, "key": key, "value": None, "allowed": None, "message": text}
         for key, text in found
     ]
-    errors += _twice_errors(plan, secrets, host_name)
+    errors += _core_errors(host, host_name) + _twice_errors(plan, secrets, host_name)
     return errors + _image_errors(plan, images, host_name, host["accelerator"], release) + list(plan["errors"])
+
+
+def _core_errors(host: Mapping[str, Any], host_name: str) -> Errors:
+    """Return cores that contradict each other: models would be bound to those of another node, or of other models.
+
+    The other facts of a live host are what the toolkit's own module says; cores come from the kernel and the cards.
+    """
+    errors = []
+    for key, value, allowed in checked_host(host)[1]:
+        if key.endswith(".cpus"):
+            keys = {"host": host_name, "model": None, "key": key, "value": plain(value), "allowed": allowed}
+            errors.append({**keys, "message": f"{host_name}: facts: {problem_text(key, value, allowed)}"})
+    return errors
 
 
 def _twice_errors(plan: Mapping[str, Any], secrets: Any, host_name: str) -> Errors:
