@@ -165,6 +165,10 @@ FOLDER = Input(_folder, "must be an absolute path of letters, digits and . _ - /
 ON_CONTROLLER = Input(lambda value: _line(value) and bool(value.strip()), "must be a path on the controller")
 WEB = Input(_web, "must be an address such as https://mirror.example/x")
 NO_WEB = Input(_empty_or(WEB.good), f"{WEB.allowed}, or ''")
+BUILD_WEB = Input(
+    lambda value: NO_WEB.good(value) and _bare(value),
+    f"{NO_WEB.allowed}, without a user and password, which would stay in the image's history",
+)
 NO_FOLDER = Input(_empty_or(_folder), f"{FOLDER.allowed}, or ''")
 WORDS = Input(_list_of(lambda word: _line(word) and word != ""), "must be a list of quoted texts of one line each")
 PACKAGE = r"[a-z0-9][a-z0-9+.-]+(=[\w.+:~-]+)?"
@@ -231,7 +235,7 @@ INPUTS: dict[str, Input] = {
     "container_runtime_https_proxy": TEXT,
     "container_runtime_no_proxy": TEXT,
     "vllm_image_archives": ON_CONTROLLER,
-    "vllm_image_pip_index_url": NO_WEB,
+    "vllm_image_pip_index_url": BUILD_WEB,
     "vllm_image_proxies": ENVIRONMENT,
     "vllm_image_build_timeout": SECONDS,
     "vllm_image_build_poll": SECONDS,

@@ -73,6 +73,11 @@ def test_every_input_of_the_roles_is_checked_and_their_defaults_are_right() -> N
         ("model_weights_parallel", 0, "g: model_weights_parallel 0: must be a whole number of files from 1 to 256"),
         ("vllm_weights_endpoints", {"hub": "http://[x"}, 'g: vllm_weights_endpoints {"hub": "http://[x"}: must be'),
         ("vllm_secrets", {"x" * 999: 1}, "g: vllm_secrets: " + "'" + "x" * 79 + "...: must"),
+        (
+            "vllm_image_pip_index_url",
+            "https://u:s3cret@p.example",
+            "g: vllm_image_pip_index_url 'https://***@p.example'",
+        ),
         ("hccl_validation_options", {"loop": "x"}, 'g: hccl_validation_options {"loop": "x"}: must be a mapping'),
         ("hccl_validation_thresholds", {"all": "x"}, 'g: hccl_validation_thresholds {"all": "x"}: must be a ma'),
     ],
