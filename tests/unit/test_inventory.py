@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,8 @@ from gaudi_serve.facts import HIDDEN, VARIABLES
 from gaudi_serve.fleet import vllm_fleet_plan
 from gaudi_serve.inventory import HANDED, INPUTS, KNOWN, PREFIXES, inventory_refusal
 from test_fleet import known
-from test_plan_playbook import ROOT, read
 
+ROOT = Path(__file__).parents[2]
 SPECS = {
     name: option
     for path in sorted(ROOT.glob("roles/*/meta/argument_specs.yml"))
@@ -99,54 +98,6 @@ def test_right_values_pass_also_as_the_texts_of_extra_variables() -> None:
     }
     assert inventory_refusal({**right, "vllm_models": [], "gaudi_cards": "8", "gaudi_release": None}, "g") == []
     assert set(VARIABLES) & set(INPUTS) == set()
-
-
-def local(folder: Path, **variables: Any) -> None:
-    """Write an inventory of one host, which is this machine."""
-    own = {"ansible_connection": "local", "ansible_become": False, "ansible_python_interpreter": "/nowhere/python"}
-    (folder / "hosts.yml").write_text(yaml.safe_dump({"all": {"hosts": {"g": {**own, **variables}}}}))
-
-
-@pytest.mark.parametrize("playbook", ["models", "host", "status"])
-def test_stages_refuse_before_they_touch_a_host(tmp_path: Path, playbook: str) -> None:
-    (tmp_path / "catalog").mkdir()
-    (tmp_path / "catalog/list.yml").write_text("- a")
-    (tmp_path / "catalog/tab.yml").write_text("weights: /x\n\tseed: 1")
-    local(tmp_path, gaudi_release=1.21, model_weights_parallel="x", vllm_catalog_dirs=[f"{tmp_path}/catalog"])
-    more = ["-e", json.dumps({"vllm_models": [{"name": "m", "weights": "/w", "image": "{{ nope }}/x"}]})]
-    status, text = read(tmp_path, "--check", *more, playbook=playbook)
-    # A run that was refused has a status of its own; a look that finds something wrong has failed.
-    assert status == (2 if playbook == "status" else 3)
-    for sentence in (
-        "g: model m: image: 'nope' is undefined; set it for this host, or write the value itself",
-        "g: gaudi_release 1.21: must be a quoted release such as '1.21.3'",
-        "g: model_weights_parallel 'x': must be a whole number of files from 1 to 256",
-        f'g: {tmp_path}/catalog/list.yml: is ["a"]; a catalog entry must be a mapping with the keys of a model',
-        f"g: {tmp_path}/catalog/tab.yml: line 2, column 1: no YAML: found character",
-    ):
-        assert sentence.replace("'", "") in " ".join(text.split()).replace("'", ""), text
-    assert "filter plugin" not in text and "preflight_catalog" not in text
-    assert "/nowhere/python" not in text
-    assert "Finalization of task args" not in text
-
-
-def test_numbers_that_yaml_reads_as_octal_are_refused_as_they_are_written(tmp_path: Path) -> None:
-    own = "{ansible_connection: local, ansible_become: false, ansible_python_interpreter: /nowhere/python}"
-    models = "vllm_models:\n        - {name: a, weights: /w, image: 'i:1', port: 030010}\n"
-    more = "        - {name: b, weights: /w, image: 'i:1', port: 30010}\n      vllm_service_smoke_timeout: 0200\n"
-    text = f"all:\n  vars: {own}\n  hosts:\n    g:\n      {models}{more}"
-    (tmp_path / "hosts.yml").write_text(text)
-    (tmp_path / "g.json").write_text(json.dumps({"gaudi_host": {"accelerator": "cpu"}}))
-    for playbook, *facts in (("models",), ("plan", "-e", f"plan_facts_dir={tmp_path}")):
-        status, shown = read(tmp_path, "--check", *facts, playbook=playbook)
-        assert status == (2 if playbook == "plan" else 3)
-        flat = " ".join(shown.split())
-        for wrong in (
-            "port 030010: YAML reads this as octal, 12296",
-            "vllm_service_smoke_timeout 0200: YAML reads this",
-        ):
-            assert f"g: {wrong}" in flat
-        assert "write it without the zero in front" in flat
 
 
 @pytest.mark.parametrize(
