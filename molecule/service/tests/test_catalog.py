@@ -11,10 +11,8 @@ import pytest
 TURNS = [
     ["qwen2-72b-instruct", "deepseek-r1-distill-llama-70b"],
     ["qwq-32b", "qwen3-8b", "deepseek-r1-distill-qwen-32b", "deepseek-r1-distill-llama-8b", "qwen2.5-7b-instruct"],
-    [
-        *("qwen2-vl-7b-instruct", "qwen2-audio-7b-instruct", "qwen2.5-vl-7b-instruct", "qwen2.5-omni-7b"),
-        "qwq-32b-reduced-warmup",
-    ],
+    ["qwen2-vl-7b-instruct", "qwen2-audio-7b-instruct", "qwen2.5-vl-7b-instruct", "qwen2.5-omni-7b"],
+    ["qwq-32b-reduced-warmup"],
     ["deepseek-r1-0528"],
     ["deepseek-r1"],
     ["qwen3-coder-480b-a35b-instruct-fp8"],
