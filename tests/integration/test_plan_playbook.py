@@ -17,6 +17,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 from test_plan import gaudi_host, model
 
 ROOT = Path(__file__).parents[2]
+# As in a job of AWX: what is left as data is kept, and nobody can write the home folder.
+AWX = {"ANSIBLE_SHOW_CUSTOM_STATS": "1", "HOME": "/proc/none"}
 
 
 def plan(folder: Path, models: Any, *arguments: str, **more: Any) -> tuple[int, str]:
@@ -51,7 +53,7 @@ def read(folder: Path, *arguments: str, playbook: str = "plan") -> tuple[int, st
             *arguments,
         ],
         cwd=ROOT,
-        env={**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1", "HOME": "/proc/none"},
+        env={**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1", **AWX},
         capture_output=True,
         text=True,
         timeout=120,
@@ -70,6 +72,10 @@ def test_a_good_plan_is_shown_and_written(tmp_path: Path) -> None:
     assert written["hosts"]["g2"]["models"][0]["module_ids"] == [0, 1]
     assert path.stat().st_mode & 0o777 == 0o640
     assert "s3cret" not in text + path.read_text()
+    assert "CUSTOM STATS" in text and "gaudi_plan:" in text.partition("CUSTOM STATS")[2]
+    status, text = run(tmp_path, "-e", "plan_file=/proc/none/plan.json")
+    assert status == 2
+    assert "plan_file: /proc/none/plan.json: its folder must be there, and writable" in " ".join(text.split())
 
 
 def test_every_mistake_of_every_host_ends_the_run_with_its_sentence(tmp_path: Path) -> None:
@@ -229,6 +235,9 @@ def test_stages_refuse_before_they_touch_a_host(tmp_path: Path, playbook: str) -
     assert "filter plugin" not in text and "preflight_catalog" not in text
     assert "/nowhere/python" not in text
     assert "Finalization of task args" not in text
+    if playbook == "status":
+        assert "gaudi_status:" in text.partition("CUSTOM STATS")[2]
+        assert read(tmp_path, "-e", "status_fails=false", playbook=playbook)[0] == 0
 
 
 def test_numbers_that_yaml_reads_as_octal_are_refused_as_they_are_written(tmp_path: Path) -> None:

@@ -172,6 +172,10 @@ def test_two_hosts_together_and_a_latency(host: Any, playbook: Any) -> None:
     absent = playbook("playbooks/validate.yml", "--limit", "mol-fault-b", hccl_validation_nodes=nodes)
     assert absent.status != 0
     assert "hccl_validation_nodes: mol-fault-a take no part in this run" in absent.flat
+    # Each host measures in a fork of its own: with one, they would wait for each other with their models stopped.
+    alone_each = playbook("playbooks/validate.yml", "--forks", "1", hccl_validation_nodes=nodes)
+    assert alone_each.status == 3
+    assert "which takes as many forks; this run has 1. Run it with --forks 2" in alone_each.flat
     run = playbook("playbooks/validate.yml", hccl_validation_nodes=nodes, hccl_validation_thresholds={"all-2-hosts": 1})
     assert run.status == 0, run.text
     assert result(host)["aside"]["all-2-hosts"]["runs"][0]["nw_gb_s"] == 258.259144
