@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .errors import LONGEST_VALUE, InputError, shown
-from .facts import is_flag_text
+from .facts import is_flag_text, matching
 
 Entry = dict[str, Any]
 
@@ -40,7 +40,17 @@ SOURCE = re.compile(r"(https?|git|file|ssh)://[\w.@:/~+-]+")
 # A user or a password before the host; the user alone says nothing with ssh, and may be a token with https.
 SECRET = re.compile(r"https?://.*@|\w+://[^/@]*:[^/]*@", re.IGNORECASE | re.DOTALL)
 BRANCH, COMMIT, RELEASE = re.compile(r"[\w./+-]+"), re.compile(r"[0-9a-f]{40}"), re.compile(r"\d+\.\d+\.\d+")
-NAME = re.compile(r"\w[\w./:@-]*", re.ASCII)
+# A name as engines take it: a registry's host, folders of small letters, a tag, a digest.
+_FOLDER = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
+NAME = (
+    rf"(?=.{{1,255}}\Z)(?:(?:[A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:]+\])(?::\d+)?/)?{_FOLDER}(?:/{_FOLDER})*"
+    r"(?::\w[\w.-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
+)
+IS_NAME = matching(NAME)
+NAMED = (
+    "must be the name of an image, such as registry.example.net/vllm-gaudi:1.21.3: small letters, without blanks, "
+    "https:// or a user (engines log in with docker login)"
+)
 ENTRY = {"name", "archive", "archive_on_host", "build", "build_host", "accelerator", "recipe"}
 KEYS = {"base", "release", "libfabric", "multimodal", "audio", *SOURCES}
 
@@ -100,8 +110,8 @@ def _check(entry: Any) -> None:
     """Refuse an entry that is none of an image. What only building needs is checked where it is used."""
     if not isinstance(entry, Mapping) or not entry.get("name"):
         raise InputError(f"vllm_images: {shown(_bare(entry))}: must be a mapping with the name of an image")
-    if not isinstance(entry["name"], str) or not NAME.fullmatch(entry["name"]):
-        raise InputError(f"vllm_images: name {shown(entry['name'])}: must be the name of an image, without blanks")
+    if not IS_NAME(entry["name"]):
+        raise InputError(f"vllm_images: name {shown(entry['name'])}: {NAMED}")
     for key, known in (("build", ("cpu", "gaudi")), ("accelerator", ("gaudi", "cpu"))):
         if entry.get(key) is not None and entry[key] not in known:
             raise _refusal(entry["name"], key, entry[key], f"must be {' or '.join(known)}")
@@ -161,9 +171,9 @@ def dockerfile(alias: str, recipe: Mapping[str, Any], release: str) -> str:
 
 def _base(alias: str, recipe: Mapping[str, Any], release: str) -> str:
     if recipe.get("base"):
-        if not isinstance(recipe["base"], str) or not NAME.fullmatch(recipe["base"]):
-            raise _refusal(alias, "recipe.base", recipe["base"], "the name of an image, without blanks")
-        return recipe["base"]
+        if not IS_NAME(recipe["base"]):
+            raise _refusal(alias, "recipe.base", recipe["base"], NAMED)
+        return str(recipe["base"])
     if not RELEASE.fullmatch(release):
         raise _refusal(alias, "recipe.release", release, "a quoted release such as '1.21.3'")
     known = BASES.get(release.rpartition(".")[0])

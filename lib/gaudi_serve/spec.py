@@ -9,6 +9,7 @@ from typing import Any
 
 from .errors import LONGEST_VALUE, is_number, near, plain, shown
 from .facts import is_flag, matching, one_of, sound, whole
+from .image import IS_NAME, NAMED
 from .launch import PROFILES, label
 from .vllm_options import OPTION_NAMES
 from .weights import source_problem
@@ -177,7 +178,7 @@ CHECKS: dict[str, Check] = {
     "model": _line,
     "weights": _path,
     "launch_profile": _choice(*PROFILES),
-    "image": _matching(r"[\w][\w./:@-]{0,254}", "must be the name of an image, without blanks"),
+    "image": _rule(IS_NAME, NAMED),
     "state": _choice("started", "stopped"),
     "host": _matching(r"[\w.:-]+", "must be an address or a name, such as 127.0.0.1"),
     "port": _whole(1, 65535),

@@ -21,15 +21,19 @@ def without_credentials(value: Any) -> Any:
     What stands before the last @ of a word goes, since a password may have any sign: rather more than is needed.
     """
     if isinstance(value, str):
-        return re.sub(r"\S+", lambda word: _hidden(word[0]), value) if "@" in value and "://" in value else value
+        return re.sub(r"\S+", lambda word: _hidden(word[0]), value) if "@" in value and ":" in value else value
     if isinstance(value, Mapping):
         return {without_credentials(key): without_credentials(one) for key, one in value.items()}
     return [without_credentials(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def _hidden(word: str) -> str:
-    scheme, _, rest = word.partition("://")
-    return f"{scheme}://***{rest[rest.rindex('@') :]}" if "@" in rest else word
+    scheme, colon, rest = word.partition("://")
+    if colon:
+        return f"{scheme}://***{rest[rest.rindex('@') :]}" if "@" in rest else word
+    login, at, host = word.rpartition("@")
+    # Without a scheme, as in the name of an image, after whose @ may stand its digest; ssh names a user alone.
+    return f"***@{host}" if at and ":" in login and not re.match(r"sha\d+:", host) else word
 
 
 def mark(password: str) -> str:

@@ -157,6 +157,12 @@ def test_values_are_shown_short_and_on_one_line() -> None:
     assert shown({"a": True}) == '{"a": true}'
     assert shown(["\u2028"]).isprintable()
     assert len(shown(list(range(100)))) == 83
+    for user in ("https://u:s3cret@", "https://s3cret@", "u:s3cret@", "https://u:s3/cr@et:s3cret@", "x:u:s3cret@"):
+        assert shown(f"deb {user}apt.example/x y").endswith("***@apt.example/x y'")
+        assert "s3" not in shown({"uris": [f"{user}apt.example:5000/x", "b"]})
+        assert '"b"' in shown({"uris": [f"{user}apt.example:5000/x", "b"]})
+    for text in (f"a.example:5000/x:1@sha256:{'0' * 30}", "git@a.example:x"):
+        assert shown(text) == repr(text)
     deep: list[Any] = []
     for _ in range(5000):
         deep = [deep]

@@ -11,10 +11,12 @@ import yaml
 from gaudi_serve.errors import InputError
 from gaudi_serve.fleet import vllm_fleet_plan
 from gaudi_serve.image import vllm_images
+from gaudi_serve.plan import vllm_plan
 from test_fleet import known
 from test_plan import model
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+CPU: dict[str, Any] = {"accelerator": "cpu", "modules": [], "services": {}, "ports": {}, "weights": {}}
 
 
 def built(release: str = "1.21.3", **recipe: Any) -> dict[str, Any]:
@@ -103,6 +105,34 @@ def test_an_address_with_a_secret_is_refused_and_not_shown(recipe: dict[str, Any
         assert "s3c" not in str(error.value)
         assert "s3/" not in str(error.value)
         assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("https://u:s3cret@reg.example/x:1", "u:s3cret@reg.example/x:1", "https://reg.example/x:1", "reg.example/X:1"),
+        *("a:1:2", "x:1@sha256:zz", "a//b", "a/", "a b", "x:" + "1" * 129, "a/" * 200 + "a", "ä", 5),
+    ],
+)
+def test_what_no_engine_takes_for_an_image_is_refused_before_one_is_asked(name: Any) -> None:
+    with pytest.raises(InputError, match=r"vllm_images: name .*: must be the name of an image, such as ") as raised:
+        vllm_images([{"name": name}])
+    (error,) = vllm_plan([{"name": "m", "weights": "/w", "image": name}], CPU)["errors"]
+    assert error["key"] == "image"
+    assert "must be the name of an image, such as " in error["message"]
+    assert "s3cret" not in str(raised.value) + str(error)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("i", "vllm:1", "gaudi-serve/vllm-cpu:0.32.0", "localhost:5000/a_b/c__d--e.f:V1_x.y-z", "Reg.Example:443/a/b"),
+        *(f"reg.example/x:1@sha256:{'0a' * 32}", f"x@sha256:{'0a' * 32}", "[fd00::1]:5000/x:1", "a1b2c3d4e5f6"),
+    ],
+)
+def test_every_name_that_an_engine_takes_is_good(name: str) -> None:
+    assert vllm_images([{"name": name}]) == [{"name": name}]
+    assert vllm_plan([{"name": "m", "weights": "/w", "image": name}], CPU)["errors"] == []
 
 
 def test_what_the_refusal_of_a_secret_says() -> None:
