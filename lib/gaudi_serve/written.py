@@ -12,13 +12,15 @@ OCTAL = re.compile(r"-?0[0-7_]+")
 
 
 def octals(value: Any, key: str = "") -> Iterator[tuple[str, int, str]]:
-    """Yield (key, number, what stands in the file) of all numbers in a value that YAML read as octal."""
+    """Yield (where it is, number, what stands in the file) of all numbers in a value that YAML read as octal."""
     if isinstance(value, Mapping):
         for name, part in value.items():
-            yield from octals(part, str(name))
+            yield from octals(part, f"{key}: {name}" if key else str(name))
     elif isinstance(value, list):
         for part in value:
-            yield from octals(part, key)
+            name = part.get("name") if isinstance(part, Mapping) else None
+            kind = "model " if key == "vllm_models" else ""
+            yield from octals(part, f"{key}: {kind}{name}" if name else key)
     elif isinstance(value, int) and not isinstance(value, bool) and abs(value) > 0:
         text = _source(value)
         if text:

@@ -252,7 +252,7 @@ def test_numbers_that_yaml_reads_as_octal_are_refused_as_they_are_written(tmp_pa
         assert status == (2 if playbook == "plan" else 3)
         flat = " ".join(shown.split())
         for wrong in (
-            "port 030010: YAML reads this as octal, 12296",
+            "vllm_models: model a: port 030010: YAML reads this as octal, 12296",
             "vllm_service_smoke_timeout 0200: YAML reads this",
         ):
             assert f"g: {wrong}" in flat
