@@ -101,5 +101,6 @@ def _problems(entry: Any) -> list[str]:
     problems = ["name and model belong to the models that take the entry"] if {"name", "model"} & set(entry) else []
     own = {key: value for key, value in entry.items() if key not in ("name", "model")}
     for key, value, allowed in findings({"name": "catalog", **own}):
-        problems.append(f"{key}: {allowed}" if value is None else f"{key} {shown(value)}: {allowed}")
+        text = value if value == "(hidden)" else shown(value)
+        problems.append(f"{key}: {allowed}" if value is None else f"{key} {text}: {allowed}")
     return problems

@@ -220,7 +220,11 @@ def secrets_refusal(secrets: Any, host_name: str = "this host") -> list[str]:
 def _secret_problem(value: Any) -> str | None:
     if is_number(value, -math.inf, math.inf):
         return "quoted: YAML makes another number of 0123456, and of 1_000"
-    if not isinstance(value, str) or not value.isprintable() or not value:
+    if value is None or value == "":
+        return "not empty; to withdraw all secrets of a model, give it {}"
+    if not isinstance(value, str):
+        return "a quoted text"
+    if not value.isprintable():
         return "one line of printable text"
     try:
         value.encode("latin-1")

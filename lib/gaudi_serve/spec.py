@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,6 +18,10 @@ from .weights import source_problem
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 SECRET = re.compile(r"(API_KEY|TOKEN|PASSWORD|SECRET)$", re.IGNORECASE)
+# Keys that nobody knows, and whose texts no message shows all the same.
+SECRET_KEY = re.compile(r"(api[_-]?key|token|passw(or)?d|passphrase|secret|credential)s?$", re.IGNORECASE)
+# An address with a user and a password, or with one that may be a token.
+LOGIN = re.compile(r"https?://[^/\s@]*@|\w+://[^/\s@:]*:[^/\s@]*@", re.IGNORECASE)
 # Options of vLLM whose value would be seen in a process list, and the variable that is not.
 SECRET_OPTIONS = {"api_key": "VLLM_API_KEY", "hf_token": "HF_TOKEN"}
 # Names of files and folders that the toolkit has beside those of the models.
@@ -104,6 +109,8 @@ def _variable(name: Any, content: Any) -> str | None:
         return f"must have names of letters, digits and underscores, which {name!r} is not"
     if SECRET.search(name):
         return f"must have no secrets: {name} belongs in vllm_secrets, which is kept out of files others can read"
+    if isinstance(content, str) and LOGIN.search(content):
+        return f"must have no secrets: {name} has an address with a user or password, and belongs in vllm_secrets"
     if not isinstance(content, (str, int, float)) or isinstance(content, bool):
         return f"must have quoted texts or numbers, which the value of {name} is not (quote true, false, yes, no)"
     if not str(content).isprintable():
@@ -251,7 +258,14 @@ def findings(spec: Any) -> list[Finding]:
             found.append((key, "(hidden)", f"not here: a secret belongs in vllm_secrets as {SECRET_OPTIONS[key]}"))
         elif key not in OPTION_NAMES:
             hint = near(key, OWN_KEYS | OPTION_NAMES)
-            found.append((str(key), value, f"is neither a key of this toolkit nor an option of vLLM{hint}"))
+            hidden = SECRET_KEY.search(str(key)) and not is_number(value, -math.inf, math.inf)
+            found.append(
+                (
+                    str(key),
+                    "(hidden)" if hidden else value,
+                    f"is neither a key of this toolkit nor an option of vLLM{hint}",
+                )
+            )
         elif allowed := _option(str(key), value):
             found.append((key, value, allowed))
     return found

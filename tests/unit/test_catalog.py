@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gaudi_serve.catalog import model_catalog
+from gaudi_serve.catalog import catalog_folder, model_catalog
 from gaudi_serve.errors import InputError
 from gaudi_serve.launch import option_arguments, vllm_launch
 from gaudi_serve.plan import vllm_plan
@@ -136,6 +136,12 @@ def test_everything_wrong_with_a_catalog_is_said_at_once(tmp_path: Path) -> None
     with pytest.raises(InputError, match="vllm_catalog_dirs: '/srv': must be a list of folders"):
         model_catalog("/srv")
     assert model_catalog(["/nowhere", str(tmp_path), "x" * 300], strict=False) == {"good": {"weights": "/good"}}
+
+
+def test_a_secret_in_an_entry_is_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "x.yml").write_text("weights: /w\nmy_password: s3cret\n")
+    (problem,) = catalog_folder(str(tmp_path))[1]
+    assert "x.yml: my_password (hidden): is neither" in problem
 
 
 def test_a_later_folder_wins(tmp_path: Path) -> None:

@@ -237,3 +237,25 @@ def test_the_servers_stand_in_takes_the_options_of_its_release() -> None:
     groups = ("FLAGS", "INTEGERS", "NUMBERS", "TEXTS", "DOCUMENTS")
     taken = {word.replace("-", "_") for name in groups for word in values[name].split()}
     assert taken - {"model", "config", "api_key", "hf_token"} == option_names("gaudi", "1.21.3")
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"ssl_keyfile_password": "s3cret"},
+        {"apikey": "s3cret"},
+        {"Api-Key": ["s3cret"]},
+        {"my_tokens": {"a": "s3cret"}},
+        {"env": {"HTTPS_PROXY": "http://ops:s3cret@proxy.example:3128"}},
+        {"env": {"INDEX": "https://s3cret@pip.example/simple"}},
+    ],
+)
+def test_what_looks_like_a_secret_is_refused_unseen(own: dict[str, Any]) -> None:
+    (error,) = planned(model(**own))["errors"]
+    assert "(hidden): " in error["message"]
+    assert "s3cret" not in str(error)
+
+
+def test_addresses_without_a_password_are_good_in_an_environment() -> None:
+    env = {"HTTPS_PROXY": "http://proxy.example:3128", "A": "ops@example.net", "B": "https://a.example/x@1", "C": "a:b"}
+    assert planned(model(env=env))["errors"] == []

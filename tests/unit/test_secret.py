@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,12 @@ def test_a_restart_has_no_line_of_a_root_that_did_not_change() -> None:
         (123456, "quoted: YAML makes another number of 0123456, and of 1_000"),
         (1.5, "quoted: YAML makes another number of 0123456, and of 1_000"),
         ("geheim\N{EURO SIGN}", "of signs that a header of HTTP can carry (Latin-1)"),
-        (True, "one line of printable text"),
+        (True, "a quoted text"),
+        (datetime.date(2024, 1, 1), "a quoted text"),
+        (["s3cret"], "a quoted text"),
+        (None, "not empty; to withdraw all secrets of a model, give it {}"),
+        ("", "not empty; to withdraw all secrets of a model, give it {}"),
+        ("two\nlines", "one line of printable text"),
     ],
 )
 def test_secrets_that_would_break_a_run_are_refused_by_their_key(value: Any, allowed: str) -> None:

@@ -158,7 +158,10 @@ def test_withdrawn_secret_is_removed(models: list[dict[str, Any]]) -> None:
         ({"qwq": "s3cret"}, "gaudi01: vllm_secrets: qwq: must be a mapping of environment variables"),
         ({"qwq": {"A B": "s3cret"}}, "gaudi01: vllm_secrets: qwq: 'A B' is no name of a variable"),
         ({"qwq": {"A": "s3cret\nB=1"}}, "gaudi01: vllm_secrets: qwq: A must be one line of printable text"),
-        ({"qwq": {"A": ""}}, "gaudi01: vllm_secrets: qwq: A must be one line of printable text"),
+        (
+            {"qwq": {"A": ""}},
+            "gaudi01: vllm_secrets: qwq: A must be not empty; to withdraw all secrets of a model, give it {}",
+        ),
     ],
 )
 def test_wrong_secrets_are_named_but_never_shown(secrets: Any, message: str) -> None:
