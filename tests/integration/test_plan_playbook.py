@@ -257,3 +257,12 @@ def test_numbers_that_yaml_reads_as_octal_are_refused_as_they_are_written(tmp_pa
         ):
             assert f"g: {wrong}" in flat
         assert "write it without the zero in front" in flat
+
+
+@pytest.mark.parametrize("playbook", ["plan", "status", "restart", "logs", "reset"])
+def test_tags_are_refused_where_a_playbook_has_none_of_them(tmp_path: Path, playbook: str) -> None:
+    (tmp_path / "hosts.yml").write_text("all: {hosts: {g: {ansible_connection: local, ansible_become: false}}}\n")
+    status, text = read(tmp_path, "--tags", "models,x", playbook=playbook)
+    # With them, all of its tasks would be left out, and it would end well.
+    assert status in (2, 3)
+    assert "--tags models,x: this playbook has no stages to choose from; leave it out" in " ".join(text.split())
