@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .errors import InputError, shown
+from .veil import has_login
 
 # Beside http and https, apt reads auth.conf for none.
 SCHEMES = ("http", "https")
@@ -32,7 +33,7 @@ def access(address: Any) -> Access:
     scheme, colon, rest = address.partition("://")
     place, slash, path = rest.partition("/")
     login, at, host = place.rpartition("@")
-    if not colon or not at:
+    if not colon or (not at and not has_login(address)):
         return Access(address)
     user, _, password = (urllib.parse.unquote(part) for part in login.partition(":"))
     if scheme.lower() not in SCHEMES or not host or not all(re.fullmatch(r"[!-~]+", one) for one in (user, password)):

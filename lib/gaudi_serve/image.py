@@ -7,8 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .errors import LONGEST_VALUE, InputError, shown
+from .errors import InputError, shown
 from .facts import is_flag_text, matching
+from .veil import has_login
 
 Entry = dict[str, Any]
 
@@ -37,8 +38,6 @@ LIBFABRIC = {
     "sha256": "7fbbaeb0e15c7c4553c0ac5f54e4ef7aecaff8a669d4ba96fa04b0fc780b9ddc",
 }
 SOURCE = re.compile(r"(https?|git|file|ssh)://[\w.@:/~+-]+")
-# A user or a password before the host; the user alone says nothing with ssh, and may be a token with https.
-SECRET = re.compile(r"https?://.*@|\w+://[^/@]*:[^/]*@", re.IGNORECASE | re.DOTALL)
 BRANCH, COMMIT, RELEASE = re.compile(r"[\w./+-]+"), re.compile(r"[0-9a-f]{40}"), re.compile(r"\d+\.\d+\.\d+")
 # A name as engines take it: a registry's host, folders of small letters, a tag, a digest.
 _FOLDER = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
@@ -100,7 +99,7 @@ def vllm_images(images: Sequence[Mapping[str, Any]], release: str = "1.21.3") ->
         InputError: with the image, the key, the value and what is allowed.
     """
     if not isinstance(images, list):
-        raise InputError(f"vllm_images: {shown(_bare(images))}: must be a list of images")
+        raise InputError(f"vllm_images: {shown(images)}: must be a list of images")
     for entry in images:
         _check(entry)
     return [_built(entry, release) if entry.get("build") == "gaudi" else dict(entry) for entry in images]
@@ -109,7 +108,7 @@ def vllm_images(images: Sequence[Mapping[str, Any]], release: str = "1.21.3") ->
 def _check(entry: Any) -> None:
     """Refuse an entry that is none of an image. What only building needs is checked where it is used."""
     if not isinstance(entry, Mapping) or not entry.get("name"):
-        raise InputError(f"vllm_images: {shown(_bare(entry))}: must be a mapping with the name of an image")
+        raise InputError(f"vllm_images: {shown(entry)}: must be a mapping with the name of an image")
     if not IS_NAME(entry["name"]):
         raise InputError(f"vllm_images: name {shown(entry['name'])}: {NAMED}")
     for key, known in (("build", ("cpu", "gaudi")), ("accelerator", ("gaudi", "cpu"))):
@@ -124,11 +123,6 @@ def _check(entry: Any) -> None:
             raise _refusal(entry["name"], key, text, "must be a quoted text of one line")
     if not is_flag_text(entry.get("archive_on_host", False)):
         raise _refusal(entry["name"], "archive_on_host", entry["archive_on_host"], "must be true or false")
-
-
-def _bare(value: Any) -> Any:
-    """Return an entry without its recipe, whose addresses may hold what no message is to show."""
-    return {key: part for key, part in value.items() if key != "recipe"} if isinstance(value, Mapping) else value
 
 
 def _built(entry: Mapping[str, Any], release: str) -> Entry:
@@ -210,7 +204,7 @@ def _checked(
     alias: str, part: str, source: Mapping[str, Any], allowed: Mapping[str, tuple[re.Pattern[str], str]]
 ) -> dict[str, str]:
     for key in ("repository", "url"):
-        if SECRET.match(str(source.get(key))):
+        if has_login(str(source.get(key))):
             fault = "an address without user and password, which would stay in the image's history"
             raise InputError(f"vllm_images: {alias}: recipe.{part}.{key}: must be {fault}")
     for key, (pattern, text) in allowed.items():
@@ -222,7 +216,4 @@ def _checked(
 
 
 def _refusal(alias: str, key: str, value: Any, allowed: str) -> InputError:
-    # Cut after secrets have gone: a cut one would not be known for what it is.
-    text = SECRET.sub("***@", repr(value))
-    text = text if len(text) <= LONGEST_VALUE + 2 else text[:LONGEST_VALUE] + "..."
-    return InputError(f"vllm_images: {alias}: {key} {text}: {allowed}")
+    return InputError(f"vllm_images: {alias}: {key} {shown(value)}: {allowed}")

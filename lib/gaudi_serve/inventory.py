@@ -29,6 +29,7 @@ from .host_tuning import kernel_arguments_wanted
 from .image import vllm_images
 from .service import nobodys_secrets, secrets_refusal
 from .spec import VARIABLE, readable
+from .veil import has_login
 from .weights import is_address
 from .written import octals
 
@@ -121,7 +122,9 @@ def _repository(value: Any) -> bool:
     if not all(_word(one) or _list_of(_word)(one) for one in lists) or not _signed_by(value.get("signed_by") or ""):
         return False
     uris = value.get("uris") or []
-    return all(map(_readable, [uris] if isinstance(uris, str) else uris)) and _bare(value.get("signed_by"))
+    return all(map(_readable, [uris] if isinstance(uris, str) else uris)) and not has_login(
+        value.get("signed_by") or ""
+    )
 
 
 def _readable(address: str) -> bool:
@@ -131,11 +134,6 @@ def _readable(address: str) -> bool:
     except InputError:
         return False
     return True
-
-
-def _bare(address: Any) -> bool:
-    """Tell whether an address is without credentials; the user that ssh asks for is none."""
-    return not re.match(r"https?://[^/]*@|\w+://[^/@]*:[^/]*@", str(address or ""), re.IGNORECASE)
 
 
 def _web(value: Any) -> bool:
@@ -166,7 +164,7 @@ ON_CONTROLLER = Input(lambda value: _line(value) and bool(value.strip()), "must 
 WEB = Input(_web, "must be an address such as https://mirror.example/x")
 NO_WEB = Input(_empty_or(WEB.good), f"{WEB.allowed}, or ''")
 BUILD_WEB = Input(
-    lambda value: NO_WEB.good(value) and _bare(value),
+    lambda value: NO_WEB.good(value) and not has_login(value),
     f"{NO_WEB.allowed}, without a user and password, which would stay in the image's history",
 )
 NO_FOLDER = Input(_empty_or(_folder), f"{FOLDER.allowed}, or ''")
@@ -284,7 +282,7 @@ INPUTS: dict[str, Input] = {
     "hccl_validation_port": PORT,
     "hccl_validation_checkout": FOLDER,
     "hccl_validation_repository": Input(
-        lambda value: GIT(value) and _bare(value),
+        lambda value: GIT(value) and not has_login(value),
         "must be an address of a git repository without user and password, which all users of the host would see while "
         "git runs; with them, clone it into hccl_validation_checkout first, which is used as it is",
     ),

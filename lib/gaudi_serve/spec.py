@@ -12,6 +12,7 @@ from .errors import LONGEST_VALUE, is_number, near, plain, shown
 from .facts import is_flag, matching, one_of, sound, whole
 from .image import IS_NAME, NAMED
 from .launch import PROFILES, label
+from .veil import has_login
 from .vllm_options import OPTION_NAMES
 from .weights import source_problem
 
@@ -20,8 +21,6 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 SECRET = re.compile(r"(API_KEY|TOKEN|PASSWORD|SECRET)$", re.IGNORECASE)
 # Keys that nobody knows, and whose texts no message shows all the same.
 SECRET_KEY = re.compile(r"(api[_-]?key|token|passw(or)?d|passphrase|secret|credential)s?$", re.IGNORECASE)
-# An address with a user and a password, or with one that may be a token.
-LOGIN = re.compile(r"https?://[^/\s@]*@|\w+://[^/\s@:]*:[^/\s@]*@", re.IGNORECASE)
 # Options of vLLM whose value would be seen in a process list, and the variable that is not.
 SECRET_OPTIONS = {"api_key": "VLLM_API_KEY", "hf_token": "HF_TOKEN"}
 # Names of files and folders that the toolkit has beside those of the models.
@@ -109,7 +108,7 @@ def _variable(name: Any, content: Any) -> str | None:
         return f"must have names of letters, digits and underscores, which {name!r} is not"
     if SECRET.search(name):
         return f"must have no secrets: {name} belongs in vllm_secrets, which is kept out of files others can read"
-    if isinstance(content, str) and LOGIN.search(content):
+    if isinstance(content, str) and has_login(content):
         return f"must have no secrets: {name} has an address with a user or password, and belongs in vllm_secrets"
     if not isinstance(content, (str, int, float)) or isinstance(content, bool):
         return f"must have quoted texts or numbers, which the value of {name} is not (quote true, false, yes, no)"

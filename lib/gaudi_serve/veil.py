@@ -15,6 +15,16 @@ CREDENTIALS = re.compile(r"(://[^/\s\"@:]*:)([^/\s\"@]+)@")
 MARK = re.compile(r"gaudi-serve-veiled-[0-9a-f]{16}")
 
 
+# A user or password in front of an address' host. With http a user alone may be a token; ssh asks for one. What follows
+# a colon is a port where it is a number; a password that nobody has encoded may hold any sign, slashes too.
+LOGIN = re.compile(r"https?://[^/\s@]*@|\w+://[^/\s@:]*:(?!\d+(?:/|\s|$))\S*@", re.IGNORECASE)
+
+
+def has_login(text: str) -> bool:
+    """Tell whether an address in a text has a user or a password that is to be seen nowhere."""
+    return LOGIN.search(text) is not None
+
+
 def without_credentials(value: Any) -> Any:
     """Return a value, to be shown to a reader, with ``***`` for user and password of all addresses in it.
 

@@ -34,7 +34,9 @@ def test_apt_gets_addresses_and_credentials_apart() -> None:
     assert apt_access("https://open.example")["auth"] == ""
 
 
-@pytest.mark.parametrize("login", [CANARY, f":{CANARY}", f"bot:{CANARY}%20x", f"bot:{CANARY}%0Amachine"])
+@pytest.mark.parametrize(
+    "login", [CANARY, f":{CANARY}", f"bot:x/{CANARY}", f"bot:{CANARY}%20x", f"bot:{CANARY}%0Amachine"]
+)
 def test_credentials_that_apt_cannot_read_are_refused_without_their_value(login: str) -> None:
     with pytest.raises(InputError, match="user:password@ of an http or https address") as caught:
         apt_access(f"https://{login}@mirror.example")

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
-import ansible.module_utils
-import gaudi_serve
 import pytest
 from ansible.module_utils.testing import patch_module_args
-
-ROOT = Path(__file__).parents[2]
+from plugins import load
 
 
 def run(capsys: pytest.CaptureFixture[str], check: bool = False, **arguments: Any) -> dict[str, Any]:
     """Run the module, and return what it says."""
-    # As on a host, where the shared code is shipped under this name.
-    sys.modules["ansible.module_utils.gaudi_serve"] = gaudi_serve
-    ansible.module_utils.gaudi_serve = gaudi_serve
-    spec = importlib.util.spec_from_file_location("gaudi_files", ROOT / "library/gaudi_files.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
     with patch_module_args({**arguments, "_ansible_check_mode": check}), pytest.raises(SystemExit):
-        module.main()
+        load("library/gaudi_files.py").main()
     said: dict[str, Any] = json.loads(capsys.readouterr().out)
     return said
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -12,38 +11,23 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from plugins import load
 
 ROOT = Path(__file__).parents[2]
 MINE = {"id": "a", "controller": "here", "pid": 1, "begin": "1", "who": "me"}
 OTHER = {"id": "b", "controller": "there", "pid": 2, "begin": "2", "who": "anna on ctl (site.yml, process 2)"}
 
 
-def load(folder: str) -> ModuleType:
-    """Return a plugin as a module."""
-    spec = importlib.util.spec_from_file_location(f"{folder}_gaudi_lock", ROOT / folder / "gaudi_lock.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def module() -> ModuleType:
     """Return what runs on the host."""
-    import ansible.module_utils
-    import gaudi_serve
-
-    # As on a host, where the shared code is shipped under this name.
-    sys.modules["ansible.module_utils.gaudi_serve"] = gaudi_serve
-    ansible.module_utils.gaudi_serve = gaudi_serve
-    return load("library")
+    return load("library/gaudi_lock.py")
 
 
 @pytest.fixture(scope="module")
 def action() -> ModuleType:
     """Return what runs on the controller."""
-    return load("action_plugins")
+    return load("action_plugins/gaudi_lock.py")
 
 
 def asked(**changed: Any) -> dict[str, Any]:

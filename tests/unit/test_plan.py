@@ -248,6 +248,7 @@ def test_the_servers_stand_in_takes_the_options_of_its_release() -> None:
         {"my_tokens": {"a": "s3cret"}},
         {"env": {"HTTPS_PROXY": "http://ops:s3cret@proxy.example:3128"}},
         {"env": {"INDEX": "https://s3cret@pip.example/simple"}},
+        {"env": {"INDEX": "https://ops:s3/cret@pip.example/simple"}},
     ],
 )
 def test_what_looks_like_a_secret_is_refused_unseen(own: dict[str, Any]) -> None:
@@ -257,5 +258,10 @@ def test_what_looks_like_a_secret_is_refused_unseen(own: dict[str, Any]) -> None
 
 
 def test_addresses_without_a_password_are_good_in_an_environment() -> None:
-    env = {"HTTPS_PROXY": "http://proxy.example:3128", "A": "ops@example.net", "B": "https://a.example/x@1", "C": "a:b"}
+    env = {
+        "HTTPS_PROXY": "http://proxy.example:3128",
+        "A": "ops@example.net",
+        "B": "https://a.example:80/x@1",
+        "C": "a:b",
+    }
     assert planned(model(env=env))["errors"] == []
