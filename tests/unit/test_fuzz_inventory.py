@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 import jinja2
+import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from gaudi_serve import container_runtime, host_tuning
 from gaudi_serve.catalog import model_catalog
@@ -68,6 +69,8 @@ TUNING = {
 SYSTEM = {"kernel": "6.8.0-45-generic", "accelerator": "gaudi", "pretty_name": "Ubuntu 24.04"}
 # As Ansible's template lookup has it.
 TEMPLATES = jinja2.Environment(trim_blocks=True, keep_trailing_newline=True)  # noqa: S701 - no web page
+# The texts of the host's files.
+FILES = yaml.safe_load((ROOT / "roles/host_tuning/vars/main.yml").read_text(encoding="utf-8"))
 
 
 @cache
@@ -147,24 +150,19 @@ def carried_out(given: dict[str, Any]) -> None:
 def tuned(given: dict[str, Any]) -> None:
     """The GRUB drop-in and the sysctl file."""
     wanted = host_tuning.kernel_arguments_wanted(SYSTEM, given["host_tuning_iommu"], given["host_tuning_kernel_args"])
-    dropin = template("host_tuning/templates/zz-gaudi-serve.cfg.j2").render(__host_tuning_args=wanted)
-    assert dropin.isascii() and dropin.count("\n") == template_lines("host_tuning/templates/zz-gaudi-serve.cfg.j2")
+    dropin = TEMPLATES.from_string(FILES["__host_tuning_dropin_text"]).render(__host_tuning_args=wanted)
+    assert dropin.isascii() and dropin.count("\n") == FILES["__host_tuning_dropin_text"].count("\n")
     assert re.search(r'^gaudi_serve_args="[A-Za-z0-9_.,:+@/= -]*"$', dropin, re.MULTILINE), dropin
     share = given["host_tuning_hugepages_max_fraction"]
     pages = host_tuning.hugepages_wanted(TUNING, given["host_tuning_hugepages"], share)["pages"]
     values = host_tuning.sysctl_wanted(TUNING, pages)
-    text = template("host_tuning/templates/zz-gaudi-serve.conf.j2").render(__host_tuning_sysctl=values)
+    text = TEMPLATES.from_string(FILES["__host_tuning_sysctl_file"]).render(__host_tuning_sysctl=values)
     assert all(re.fullmatch(r"#.*|[a-z_.]+ = [0-9]+", line) for line in text.splitlines()), text
     governor = given["host_tuning_governor"]
     found = host_tuning.host_tuning_changes(TUNING, wanted, dropin, text, values, governor)
     assert all(line.isprintable() for lines in found.values() if isinstance(lines, list) for line in lines)
     assert re.fullmatch("[a-z_]*", governor)
     host_tuning.host_tuning_refusal(SYSTEM, TUNING, wanted, "g", governor)
-
-
-def template_lines(path: str) -> int:
-    """Return how many lines a template of one value a line has."""
-    return (ROOT / "roles" / path).read_text(encoding="utf-8").count("\n")
 
 
 def true(value: Any) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 import jinja2
 import pytest
+import yaml
 from gaudi_serve import host_tuning, observe_tuning
 from gaudi_serve.errors import InputError
 
@@ -19,8 +20,8 @@ UBUNTU = {"kernel": "6.8.0-45-generic", "accelerator": "gaudi", "pretty_name": "
 
 
 def dropin(arguments: list[str]) -> str:
-    """Return the drop-in's text, as Ansible's template lookup renders it."""
-    text = (ROLE / "templates/zz-gaudi-serve.cfg.j2").read_text(encoding="utf-8")
+    """Return the drop-in's text, as Ansible renders it."""
+    text = yaml.safe_load((ROLE / "vars/main.yml").read_text(encoding="utf-8"))["__host_tuning_dropin_text"]
     environment = jinja2.Environment(trim_blocks=True, keep_trailing_newline=True)  # noqa: S701 - no web page
     return environment.from_string(text).render(__host_tuning_args=arguments)
 
