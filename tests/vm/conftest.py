@@ -169,16 +169,20 @@ class Machine:
 
     def wait(self, seconds: float = BOOT_S) -> None:
         """Wait for an answer: the forwarded port is open long before sshd is."""
-        deadline, patience = time.monotonic() + seconds, 10
-        while True:
-            try:
-                if self.ssh("true", timeout=patience, check=False).returncode == 0:
-                    return
-            except subprocess.TimeoutExpired:
-                patience += 10
+        deadline = time.monotonic() + seconds
+        # A login that is given up has cost the emulated machine its time: none is begun before sshd says its first word.
+        while not self.greets() or self.ssh("true", timeout=seconds, check=False).returncode != 0:
             assert self.process and self.process.poll() is None, (self.folder / "qemu.log").read_text(encoding="utf-8")
             assert time.monotonic() < deadline, f"no answer within {seconds:g} s:\n{self.said()[-3000:]}"
             time.sleep(0.5)
+
+    def greets(self) -> bool:
+        """Tell whether sshd answers."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=10) as line:
+                return line.recv(4) == b"SSH-"
+        except OSError:
+            return False
 
     def cut(self) -> None:
         """Cut the power: nothing is written any more that was not on the disk."""
