@@ -7,7 +7,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ import pytest
 import yaml
 
 sys.path.insert(0, str(Path(__file__).parent / "shared"))
+import forked
 from lives import Life, differences, looked_at
 from runs import Run, eventually
 
@@ -105,11 +105,7 @@ class Playbook:
         self.inventory = Path(os.environ["MOLECULE_SCENARIO_DIRECTORY"]) / "inventory"
         read = yaml.safe_load((self.inventory / "hosts.yml").read_text(encoding="utf-8"))
         self.hosts: list[str] = list(read["all"]["children"]["testhosts"]["hosts"])
-        self.options: dict[str, Any] = {
-            "cwd": PROJECT,
-            "env": {**os.environ, "ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"},
-            "text": True,
-        }
+        self.environment = {**os.environ, "ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"}
 
     def argv(self, name: str, *arguments: str, **extra: Any) -> list[str]:
         """Return the command of a run."""
@@ -123,16 +119,13 @@ class Playbook:
             with self.stopped(argv, until) as halted:
                 os.killpg(halted.pid, signal.SIGKILL)
             return halted.run
-        done = subprocess.run(argv, **self.options, capture_output=True, timeout=600, check=False)
-        return Run(done.returncode, done.stdout + done.stderr)
+        return Run(*forked.playbook(argv, PROJECT, self.environment, 600))
 
     @contextlib.contextmanager
     def stopped(self, argv: list[str], until: Callable[[], bool]) -> Iterator[Halted]:
         """Start a run, stop it (it lives, and does nothing) as soon as a condition holds, and let it go on after."""
-        with (
-            tempfile.TemporaryFile("w+") as said,
-            subprocess.Popen(argv, **self.options, stdout=said, stderr=said, start_new_session=True) as process,
-        ):
+        with tempfile.TemporaryFile("w+") as said:
+            process = forked.start(argv, PROJECT, self.environment, said)
             try:
                 reached = eventually(lambda: until() or process.poll() is not None, 120, 0.1)
                 if process.poll() is not None or not reached:

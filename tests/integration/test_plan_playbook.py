@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 import yaml
 from gaudi_serve.due import STAGES
@@ -42,24 +43,9 @@ def run(folder: Path, *arguments: str) -> tuple[int, str]:
 
 def read(folder: Path, *arguments: str, playbook: str = "plan") -> tuple[int, str]:
     """Run the playbook on an inventory, with a home that cannot be written; without saved facts it reads the hosts."""
-    done = subprocess.run(
-        [
-            *(
-                Path(sys.executable).with_name("ansible-playbook"),
-                "-i",
-                folder / "hosts.yml",
-                f"playbooks/{playbook}.yml",
-            ),
-            *arguments,
-        ],
-        cwd=ROOT,
-        env={**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1", **AWX},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    return done.returncode, done.stdout + done.stderr
+    environment = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1", **AWX}
+    argv = ["ansible-playbook", "-i", str(folder / "hosts.yml"), f"playbooks/{playbook}.yml", *arguments]
+    return forked.playbook(argv, ROOT, environment, 120)
 
 
 def test_a_good_plan_is_shown_and_written(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ class Machine:
     def wait(self, seconds: float = BOOT_S) -> None:
         """Wait for an answer: the forwarded port is open long before sshd is."""
         deadline = time.monotonic() + seconds
-        # A login that is given up has cost the emulated machine its time: none is begun before sshd says its first word.
+        # A login that is given up has cost the emulated machine its time: sshd has to say its first word before.
         while not self.greets() or self.ssh("true", timeout=seconds, check=False).returncode != 0:
             assert self.process and self.process.poll() is None, (self.folder / "qemu.log").read_text(encoding="utf-8")
             assert time.monotonic() < deadline, f"no answer within {seconds:g} s:\n{self.said()[-3000:]}"

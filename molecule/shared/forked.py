@@ -1,0 +1,137 @@
+"""Runs of ansible-playbook as forks of one process that has imported Ansible, which takes it half a second each time.
+
+What runs is the same program with the same arguments; Ansible's folder of temporary files is shared, and with it the
+modules that it has packed. Given --serve, this is that process: one JSON object a line each way.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+DEVNULL = os.open(os.devnull, os.O_RDWR)
+
+
+class Forked:
+    """A run, with what of subprocess.Popen the tests use."""
+
+    def __init__(self, server: Server, pid: int) -> None:
+        self.server, self.pid = server, pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Return how the run has ended; None while it goes on."""
+        if self.returncode is None:
+            self.returncode = self.server.ask(wait=self.pid)
+        return self.returncode
+
+    def wait(self, timeout: float) -> int:
+        """Return how the run has ended, as soon as it has.
+
+        Raises:
+            subprocess.TimeoutExpired: when it goes on for longer than so many seconds.
+        """
+        deadline = time.monotonic() + timeout
+        while (status := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("ansible-playbook", timeout)
+            time.sleep(0.02)
+        return status
+
+
+class Server:
+    """The process that forks; it ends with this one."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        argv = [sys.executable, __file__, "--serve"]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(argv, cwd=folder, env=environment, stdin=pipe, stdout=pipe, text=True)
+
+    def ask(self, **question: Any) -> Any:
+        """Ask, and return the answer."""
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.write(json.dumps(question) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+
+@functools.cache
+def server(folder: Path, environment: tuple[tuple[str, str], ...]) -> Server:
+    """Return the process of a folder and an environment: Ansible reads both while it is imported."""
+    return Server(folder, dict(environment))
+
+
+def start(argv: Sequence[str], folder: Path, environment: dict[str, str], said: IO[str]) -> Forked:
+    """Start ``ansible-playbook`` with arguments, in a session of its own, which prints into an open file."""
+    assert Path(argv[0]).name == "ansible-playbook"
+    # What pytest tells of the current test is another one with every test.
+    kept = {key: value for key, value in environment.items() if key != "PYTEST_CURRENT_TEST"}
+    one = server(folder, tuple(sorted(kept.items())))
+    return Forked(one, one.ask(run=list(argv), into=f"/proc/{os.getpid()}/fd/{said.fileno()}"))
+
+
+def playbook(argv: Sequence[str], folder: Path, environment: dict[str, str], seconds: float) -> tuple[int, str]:
+    """Run ``ansible-playbook`` to its end, and return its status and what it has printed."""
+    with tempfile.TemporaryFile("w+") as said:
+        status = start(argv, folder, environment, said).wait(seconds)
+        said.seek(0)
+        return status, said.read()
+
+
+def serve() -> None:
+    """Fork for each run that is asked for, and tell how it has ended."""
+    from ansible.cli.playbook import PlaybookCLI
+
+    # What every run loads, and nothing that reads the inventory or a setting of a run.
+    from ansible.executor import playbook_executor
+    from ansible.plugins.strategy import linear
+
+    assert playbook_executor
+    assert linear
+    for line in sys.stdin:
+        question = json.loads(line)
+        answer = None
+        if "run" in question:
+            answer = os.fork()
+            if answer == 0:
+                run(PlaybookCLI, question["run"], question["into"])
+        else:
+            pid, status = os.waitpid(question["wait"], os.WNOHANG)
+            answer = os.waitstatus_to_exitcode(status) if pid else None
+        print(json.dumps(answer), flush=True)
+
+
+def run(program: Any, argv: list[str], into: str) -> None:
+    """Be the run, and end."""
+    os.setsid()
+    os.dup2(DEVNULL, 0)
+    said = os.open(into, os.O_WRONLY | os.O_APPEND)
+    os.dup2(said, 1)
+    os.dup2(said, 2)
+    status = 1
+    try:
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115 - what was read ahead is the server's
+        sys.argv = argv
+        program.cli_executor(argv)
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 1 if end.code else 0
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not as the process that was forked would: its temporary files are in use.
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    serve()
