@@ -7,8 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from .engines import ENGINES
 from .run import sha256_file
-from .service import LAUNCHERS, LOST, vllm_container
+from .service import LOST, vllm_container
 
 View = dict[str, str]
 
@@ -109,7 +110,8 @@ def _options(command: Sequence[str]) -> View:
     parts = list(command)
     if parts and parts[0] == "numactl":
         # The server's own command begins where numactl's arguments end.
-        begin = next((index for index, part in enumerate(parts) if part in {way[0] for way in LAUNCHERS.values()}), 1)
+        programs = {engine.command[0] for engine in ENGINES.values()}
+        begin = next((index for index, part in enumerate(parts) if part in programs), 1)
         view["numactl"] = " ".join(parts[1:begin])
         parts = parts[begin:]
     option = "command"

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
 from typing import Any
 
-from .buckets import BLOCK
-from .shape import Problem, config_problems, shape_problems
+from .engines import ENGINES, Engine, engine_of
+from .errors import Problem
+from .platforms import PLATFORMS, Platform, platform_of
+from .shape import config_problems, shape_problems
 from .spec import OWN_KEYS
-from .vllm_options import OPTION_NAMES, option_names
+from .vllm_options import OPTION_NAMES
 
 Spec = Mapping[str, Any]
-
-DEEPSEEK_CARDS = 8
-PLAIN_DTYPES = ("auto", "bfloat16", "float16", "float32")
 
 
 def host_problems(spec: Spec, host: Mapping[str, Any], release: str, weights_come: bool) -> list[Problem]:
@@ -34,8 +33,9 @@ def host_problems(spec: Spec, host: Mapping[str, Any], release: str, weights_com
     if not spec.get("image"):
         allowed = "is required: the serving image, here or as vllm_model_defaults.image"
         problems.append(("image", None, allowed))
-    problems += _cpu_problems(spec) if host.get("accelerator") == "cpu" else _card_problems(spec)
-    problems += _option_problems(spec, str(host.get("accelerator")), release)
+    platform = platform_of(host)
+    problems += platform.problems(spec) + _engine_problems(spec, engine_of(spec), platform)
+    problems += _option_problems(spec, platform, release)
     missing = _weights_problems(spec, host.get("weights") or {}, weights_come)
     config = model_config(spec, host)
     if missing:
@@ -46,7 +46,7 @@ def host_problems(spec: Spec, host: Mapping[str, Any], release: str, weights_com
         on_host = bool(((host.get("weights") or {}).get(spec["weights"]) or {}).get("config"))
         key, value = ("weights", spec["weights"]) if on_host else ("config", None)
         return [*problems, *((key, value, ("its config.json: " if on_host else "") + text) for text in wrong)]
-    return problems + shape_problems(spec, config, gaudi=host.get("accelerator") != "cpu")
+    return problems + shape_problems(spec, config, even_heads=platform.even_heads)
 
 
 def _address_problems(spec: Spec, host: Mapping[str, Any]) -> list[Problem]:
@@ -97,68 +97,19 @@ def bytes_here(spec: Spec, host: Mapping[str, Any]) -> int:
     return int(found.get("bytes") or 0)
 
 
-def _cpu_problems(spec: Spec) -> list[Problem]:
-    problems: list[Problem] = []
-    if spec["launch_profile"] != "vllm":
-        problems.append(("launch_profile", spec["launch_profile"], "needs Gaudi cards; a CPU host takes vllm"))
-    else:
-        problems += _plain_problems(spec)
-    if spec.get("module_ids"):
-        problems.append(("module_ids", spec["module_ids"], "are Gaudi cards, of which this CPU host has none"))
-    return problems
+def _engine_problems(spec: Spec, engine: Engine, platform: Platform) -> list[Problem]:
+    if platform.name in engine.platforms:
+        return engine.problems(spec)
+    wanted = PLATFORMS[engine.platforms[0]]
+    others = ", ".join(one.name for one in ENGINES.values() if platform.name in one.platforms)
+    allowed = f"needs {wanted.devices or f'a {wanted.title} host'}; a {platform.title} host takes {others}"
+    return [("launch_profile", engine.name, allowed)]
 
 
-def _card_problems(spec: Spec) -> list[Problem]:
-    """Return what no launch on Gaudi cards can be."""
-    problems: list[Problem] = []
-    for key in ("pipeline_parallel_size", "data_parallel_size", "data_parallel_size_local"):
-        if spec.get(key) not in (None, 1):
-            allowed = "must be 1: the plan gives a model as many cards as tensor_parallel_size says"
-            problems.append((key, spec[key], allowed))
-    if spec.get("block_size") not in (None, BLOCK):
-        problems.append(("block_size", spec["block_size"], f"must be {BLOCK}, the block of Gaudi's KV cache"))
-    return problems + PROFILE_PROBLEMS.get(spec["launch_profile"], _no_problems)(spec)
-
-
-def _no_problems(_: Spec) -> list[Problem]:
-    return []
-
-
-def _aice_problems(spec: Spec) -> list[Problem]:
-    low, length = spec["input_range"][0], spec["max_model_len"]
-    if low < length:
-        return []
+def _option_problems(spec: Spec, platform: Platform, release: str) -> list[Problem]:
+    known = platform.options(release) | OWN_KEYS
     return [
-        ("input_range", spec["input_range"], f"must begin below max_model_len {length}, which every prompt is held to")
-    ]
-
-
-def _deepseek_problems(spec: Spec) -> list[Problem]:
-    cards = spec["tensor_parallel_size"]
-    if cards == DEEPSEEK_CARDS:
-        return []
-    return [("tensor_parallel_size", cards, f"must be {DEEPSEEK_CARDS}, which profile deepseek_r1 is made for")]
-
-
-def _plain_problems(spec: Spec) -> list[Problem]:
-    if spec.get("dtype") in (None, *PLAIN_DTYPES):
-        return []
-    allowed = f"must be one of {', '.join(PLAIN_DTYPES)} in profile vllm, where quantization says the rest"
-    return [("dtype", spec["dtype"], allowed)]
-
-
-PROFILE_PROBLEMS: dict[str, Callable[[Spec], list[Problem]]] = {
-    "aice_1_21": _aice_problems,
-    "deepseek_r1": _deepseek_problems,
-    "vllm": _plain_problems,
-}
-
-
-def _option_problems(spec: Spec, accelerator: str, release: str) -> list[Problem]:
-    known = option_names(accelerator, release) | OWN_KEYS
-    vllm = "vLLM for CPUs" if accelerator == "cpu" else f"the vLLM of release {release}"
-    return [
-        (key, value, f"is no option of {vllm}")
+        (key, value, f"is no option of {platform.software(release)}")
         for key, value in spec.items()
         if key in OPTION_NAMES and key not in known
     ]
@@ -185,7 +136,7 @@ def launch_problems(spec: Spec, model: Mapping[str, Any]) -> list[Problem]:
     if memory and not memory["fits"]:
         problems.append(_memory_problem(spec, memory))
     problems += _weights_alone(spec, model)
-    problems += _batch_problems(spec)
+    problems += engine_of(spec).late_problems(spec)
     minutes, budget = (model["warmup_s"] or 0) / 60, spec["warmup_budget_minutes"]
     if minutes > budget:
         about = "about " if model["buckets"]["approximate"] else ""
@@ -204,19 +155,6 @@ def _weights_alone(spec: Spec, model: Mapping[str, Any]) -> list[Problem]:
         return []
     allowed = f"gives each card {share} GiB of weights, of {device} GiB"
     return [("tensor_parallel_size", spec["tensor_parallel_size"], allowed)]
-
-
-def _batch_problems(spec: Spec) -> list[Problem]:
-    """Return what the server itself refuses at start, after the weights have been read."""
-    batched = spec.get("max_num_batched_tokens")
-    if spec["launch_profile"] != "aice_1_21" or spec.get("enable_chunked_prefill") or not batched:
-        return []
-    key = "max_num_batched_tokens"
-    if batched < spec["max_model_len"]:
-        return [(key, batched, f"is below max_model_len {spec['max_model_len']}; vLLM would stop at start")]
-    if batched < spec["max_num_seqs"]:
-        return [(key, batched, f"is below max_num_seqs {spec['max_num_seqs']}; vLLM would stop at start")]
-    return []
 
 
 def _memory_problem(spec: Spec, memory: Mapping[str, Any]) -> Problem:

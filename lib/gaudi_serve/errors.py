@@ -15,6 +15,10 @@ LONGEST_VALUE = 80  # characters of a value or line that a message shows
 DIGITS = re.compile(r"[0-9]{1,18}")
 
 
+# A key of a model, its value, and what is allowed; said without a value where that is none.
+Problem = tuple[str, Any, str]
+
+
 class InputError(ValueError):
     """A user's mistake. The message names the key, the value and what is allowed."""
 
@@ -29,6 +33,11 @@ def refusal(label: str, key: str, value: Any, allowed: str) -> InputError:
     error = InputError(f"{where}: {allowed}" if value is None else f"{where}: {shown(value)} {allowed}")
     error.finding = (key, value, allowed)
     return error
+
+
+def label(spec: Mapping[str, Any]) -> str:
+    """Return the name by which messages call a model: ``name``, or the last part of its weights."""
+    return str(spec.get("name") or str(spec.get("weights", "?")).rstrip("/").rpartition("/")[2])
 
 
 def shown(value: Any) -> str:

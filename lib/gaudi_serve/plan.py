@@ -11,21 +11,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .checks import host_problems, launch_problems
-from .errors import InputError, shown
-from .launch import DEEPSEEK_DEFAULTS, LAUNCH_DEFAULTS, launch_profile
+from .engines import ENGINES, profile_of
+from .errors import InputError, Problem, shown
 from .placement import place
 from .planned import planned_model
-from .shape import Problem
+from .platforms import platform_of
 from .spec import finding_error, findings
 
 Model = dict[str, Any]
 Errors = list[dict[str, Any]]
 
-DEFAULTS = {
-    "aice_1_21": LAUNCH_DEFAULTS,
-    "deepseek_r1": DEEPSEEK_DEFAULTS,
-    "vllm": {"host": "127.0.0.1", "port": 8000, "tensor_parallel_size": 1},
-}
 # What a problem with one key is worked out from: where one of those is wrong, it is only a consequence.
 SIZES = ("tensor_parallel_size", "module_ids", "dtype", "gpu_memory_utilization", "kv_cache_dtype", "env", "weights")
 FOLLOWS_FROM = {
@@ -168,7 +163,7 @@ def _down(model: Model) -> str:
 def _cards(
     specs: list[Model], host: Mapping[str, Any], host_name: str, reserved: set[str]
 ) -> tuple[dict[str, list[int]], Errors, dict[str, list[int]]]:
-    if host.get("accelerator") == "cpu":
+    if not platform_of(host).devices:
         return {}, [], {}
     return place(specs, host, host_name, bool(host["host_nics"]), reserved, bool(host["move_allowed"]))
 
@@ -259,8 +254,8 @@ def _merged(*layers: Mapping[str, Any]) -> Model:
 
 def _completed(spec: Mapping[str, Any], host: Mapping[str, Any]) -> Model:
     known = {key: value for key, value in spec.items() if value is not None}
-    profile = launch_profile(known, host)
-    base: Mapping[str, Any] = DEFAULTS[profile]
+    profile = profile_of(known, host)
+    base = ENGINES[profile].defaults
     if "module_ids" in known:
         base = {**base, "tensor_parallel_size": len(known["module_ids"])}
     own = {"state": "started", "warmup_budget_minutes": WARMUP_BUDGET_MINUTES}

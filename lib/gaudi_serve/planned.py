@@ -10,12 +10,14 @@ from typing import Any
 
 from .buckets import BLOCK
 from .checks import bytes_here, model_config, weight_bytes
+from .engines import Launch, engine_of
+from .engines.base import option_arguments
 from .fit import GENERATION, plan_memory, quantised_at_load
 from .hl_smi import device_family
-from .launch import Launch, option_arguments, vllm_launch
+from .launch import launched
 from .memory import DEVICE_GIB, GIB, MOST_CARDS
 from .placement import disjoint_cores, own_cards
-from .service import LAUNCHERS
+from .platforms import Platform, platform_of
 from .shape import layers, longest_context, memory_names
 from .spec import OWN_KEYS
 from .vllm_options import OPTION_NAMES
@@ -26,22 +28,8 @@ Model = dict[str, Any]
 # The manual's container settings (its sections 1.2.1 and 3.1.1). All other capabilities are dropped, but for the one
 # by which root in the container reads weights and writes caches that belong to another user.
 FOREIGN_FILES = "DAC_OVERRIDE"
-CAPABILITIES = {
-    "aice_1_21": ["SYS_NICE"],
-    "deepseek_r1": ["SYS_NICE", "SYS_PTRACE", "IPC_LOCK"],
-    "vllm": ["SYS_NICE"],
-}
 PRIVILEGED_PORTS = 1024
 HANG_TIMEOUT_S = 600  # a server under full load may keep /health waiting for minutes
-ULIMITS = {"aice_1_21": [], "deepseek_r1": ["memlock=-1:-1"], "vllm": []}
-# Options of vLLM that a profile's own rules turn into something else.
-CONSUMED = {"deepseek_r1": {"quantization", "max_num_prefill_seqs"}}
-# Keys of this toolkit that a profile's rules have no use for.
-OF_BUCKETS = ("input_range", "output_range", "reduce_warmup", "zero_padding", "fused_sdpa", "num_scheduler_steps")
-IGNORED = {
-    "deepseek_r1": ("dtype", "max_num_batched_tokens", *OF_BUCKETS),
-    "vllm": ("recipe_cache_path", "skip_warmup", *OF_BUCKETS),
-}
 VISIBLE_DEVICES = "HABANA_VISIBLE_DEVICES"
 ALWAYS_SET = {"OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
 # Models that generate no text are asked for what they do.
@@ -59,7 +47,7 @@ def planned_model(spec: Model, host: Mapping[str, Any], cards: list[int], releas
     cache = _cache_path(spec, host, release)
     if cache:
         placed["recipe_cache_path"] = cache
-    launch = vllm_launch(placed, _without_own_use(host))
+    launch, platform = launched(placed, _without_own_use(host)), platform_of(host)
     numactl = _numactl(launch, host, cards)
     nodes = {int(module["numa_node"]) for module in host.get("modules", []) if int(module["module_id"]) in cards}
     model = {
@@ -67,19 +55,19 @@ def planned_model(spec: Model, host: Mapping[str, Any], cards: list[int], releas
         "module_ids": cards,
         "cpus": numactl[1].split(",") if numactl else None,
         "numa_node": nodes.pop() if len(nodes) == 1 else None,
-        "env": _environment(launch, spec, cards),
-        "args": launch["args"],
+        "env": _environment(launch, spec, cards, platform),
+        "args": launch.args,
         "numactl": numactl,
-        "runtime": "habana" if cards else None,
+        "runtime": platform.runtime if cards else None,
         "cap_add": _capabilities(spec),
         "read_only": spec.get("read_only", True),
-        "ulimits": list(spec.get("ulimits", ULIMITS[spec["launch_profile"]])),
+        "ulimits": list(spec.get("ulimits", engine_of(spec).ulimits)),
         "mounts": _mounts(spec, cache),
     }
     model["args"] = _arguments(model, spec, placed, host)
     model.update(_cost(spec, host, model))
     warnings = [
-        *launch["warnings"],
+        *launch.warnings,
         *_core_warnings(launch, numactl, cards),
         *_memory_warnings(spec, model["memory"]),
         *_unknown_warnings(spec, host, model),
@@ -92,27 +80,25 @@ def planned_model(spec: Model, host: Mapping[str, Any], cards: list[int], releas
 def _wish(spec: Model) -> Model:
     keys = ("name", "state", "launch_profile", "image", "host", "port", "served_model_name", "weights")
     named = {key: spec[key] for key in keys}
-    fp8 = {"dtype": "fp8"} if spec["launch_profile"] == "deepseek_r1" else {}
     return {
         **named,
-        **{key: spec.get(key) for key in ("dtype", "max_model_len", "max_num_seqs")},
-        **fp8,
+        **{key: spec.get(key) for key in ("max_model_len", "max_num_seqs")},
+        "dtype": engine_of(spec).precision or spec.get("dtype"),
         "smoke": spec.get("smoke") or SMOKE_OF_TASK.get(str(spec.get("task")), ["text"]),
     }
 
 
 def _capabilities(spec: Model) -> list[str]:
-    named = {FOREIGN_FILES, *CAPABILITIES[spec["launch_profile"]], *spec.get("cap_add", [])}
+    named = {FOREIGN_FILES, *engine_of(spec).capabilities, *spec.get("cap_add", [])}
     return sorted(named | ({"NET_BIND_SERVICE"} if spec["port"] < PRIVILEGED_PORTS else set()))
 
 
-def _environment(launch: Launch, spec: Model, cards: list[int]) -> dict[str, str]:
+def _environment(launch: Launch, spec: Model, cards: list[int], platform: Platform) -> dict[str, str]:
     # The supervisor alone sets it: the runtime takes the first of two, and the exact launch of deepseek_r1 says ALL,
     # which the runtime does not know.
-    env = {key: value for key, value in {**ALWAYS_SET, **launch["env"]}.items() if key != VISIBLE_DEVICES}
-    if spec["launch_profile"] == "vllm" and len(cards) > 1:
-        # A forked worker cannot initialise its card again, and collectives need their lazy form.
-        env.update(VLLM_WORKER_MULTIPROC_METHOD="spawn", PT_HPU_ENABLE_LAZY_COLLECTIVES="true")
+    env = {key: value for key, value in {**ALWAYS_SET, **launch.env}.items() if key != VISIBLE_DEVICES}
+    if not engine_of(spec).own_options and len(cards) > 1:
+        env.update(platform.env_between)
     return {**env, **{name: str(value) for name, value in spec.get("env", {}).items()}}
 
 
@@ -131,13 +117,13 @@ def _arguments(model: Model, spec: Model, placed: Model, host: Mapping[str, Any]
         placed: the same as its launch has seen it.
         host: host facts, with ``services``.
     """
-    profile = spec["launch_profile"]
-    if profile == "vllm":
+    engine = engine_of(spec)
+    if not engine.own_options:
         head, tail = model["args"][:1], []
         wished = {key: value for key, value in placed.items() if key in OPTION_NAMES}
     else:
         head, tail = list(model["args"]), ["--served-model-name", spec["served_model_name"]]
-        used = OWN_KEYS | CONSUMED.get(profile, set())
+        used = OWN_KEYS | engine.consumed
         wished = {key: value for key, value in spec.items() if key not in used}
     options = [part for key, value in wished.items() if (part := option_arguments(key, value))]
     live: Mapping[str, Any] = host.get("services", {}).get(spec["name"]) or {}
@@ -153,7 +139,7 @@ def _arguments(model: Model, spec: Model, placed: Model, host: Mapping[str, Any]
 def _present_arguments(model: Model, live: Mapping[str, Any]) -> list[str]:
     """Return the arguments of the launch file on the host."""
     command = [str(part) for part in (live.get("launch") or {}).get("command", [])]
-    before = len(LAUNCHERS[model["launch_profile"]]) + (1 + len(model["numactl"]) if model["numactl"] else 0)
+    before = len(engine_of(model).command) + (1 + len(model["numactl"]) if model["numactl"] else 0)
     return command[before:]
 
 
@@ -197,7 +183,7 @@ def _mounts(spec: Model, cache: str | None) -> list[dict[str, Any]]:
 
 def _numactl(launch: Launch, host: Mapping[str, Any], cards: list[int]) -> list[str] | None:
     """Return the vendor's binding, with disjoint cores where its rule would give two cards the same."""
-    numactl: list[str] | None = launch["numactl"]
+    numactl = launch.numactl
     cores = disjoint_cores(host)
     if numactl and all(number in cores for number in cards):
         numactl = ["-C", ",".join(cores[number] for number in cards), *numactl[2:]]
@@ -207,11 +193,11 @@ def _numactl(launch: Launch, host: Mapping[str, Any], cards: list[int]) -> list[
 
 
 def _core_warnings(launch: Launch, numactl: list[str] | None, cards: list[int]) -> list[str]:
-    if launch["numactl"] and not numactl:
+    if launch.numactl and not numactl:
         return ["this host has more cards than cores on a NUMA node: no core binding"]
-    if numactl != launch["numactl"] and numactl:
+    if launch.numactl and numactl != launch.numactl and numactl:
         return [
-            f"cards {cards} get cores {numactl[1]}: the vendor's rule ({launch['numactl'][1]}) would give "
+            f"cards {cards} get cores {numactl[1]}: the vendor's rule ({launch.numactl[1]}) would give "
             "cards of one NUMA node the same cores, as their module_ids are not consecutive"
         ]
     return []
@@ -236,25 +222,20 @@ def _cost(spec: Model, host: Mapping[str, Any], model: Model) -> Model:
 def _warmup(spec: Model, model: Model, memory: Mapping[str, Any] | None, depth: float) -> Model:
     """Return the graphs of a model and the seconds that they take."""
     buckets = dict(NO_BUCKETS)
-    plain, deepseek = (spec["launch_profile"] == profile for profile in ("vllm", "deepseek_r1"))
+    engine = engine_of(spec)
     skipped = str(model["env"].get("VLLM_SKIP_WARMUP", "")).lower() in ("true", "1")
-    if plain and model["module_ids"] and not skipped:
+    if not engine.buckets and model["module_ids"] and not skipped:
         # The server chooses its own buckets.
         return {"buckets": buckets, "graphs": None, "warmup_s": None, "warmup_cached_s": None}
-    if not plain and not skipped:
+    if engine.buckets and not skipped:
         most = int(model["env"]["VLLM_DECODE_BLOCK_BUCKET_MAX"])
         tokens = int(spec.get("max_num_batched_tokens") or spec["max_model_len"])
-        # The measured hour of deepseek_r1, and the quarter that is left of it, are of buckets without a cap.
-        held = (memory["num_hpu_blocks"] if memory and not deepseek else 0) or most
+        held = (memory["num_hpu_blocks"] if memory and engine.capped else 0) or most
         buckets = bucket_counts(model["env"], tokens, min(most, held))
     graphs = buckets["prompt"] + buckets["decode"]
-    full, cached = warmup_seconds(graphs, depth, max(1, len(model["module_ids"])), _precision(spec))
+    full, cached = warmup_seconds(graphs, depth, max(1, len(model["module_ids"])), engine.served_in(spec))
     has_cache = bool(spec.get("recipe_cache_path")) or not graphs
     return {"buckets": buckets, "graphs": graphs, "warmup_s": full, "warmup_cached_s": cached if has_cache else None}
-
-
-def _precision(spec: Model) -> str:
-    return "fp8" if spec.get("dtype") == "fp8" or spec["launch_profile"] == "deepseek_r1" else "bfloat16"
 
 
 def _unknown_warnings(spec: Model, host: Mapping[str, Any], model: Model) -> list[str]:
@@ -287,7 +268,7 @@ def _unknown_warnings(spec: Model, host: Mapping[str, Any], model: Model) -> lis
 
 
 def _ignored_warnings(spec: Model) -> list[str]:
-    ignored = sorted(key for key in IGNORED.get(spec["launch_profile"], ()) if spec.get(key) is not None)
+    ignored = sorted(key for key in engine_of(spec).ignored if spec.get(key) is not None)
     profile = spec["launch_profile"]
     return [f"profile {profile} takes no notice of {', '.join(ignored)}"] if ignored else []
 

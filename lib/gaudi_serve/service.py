@@ -10,17 +10,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from .engines import engine_of
 from .errors import InputError, is_number, near, shown
 from .secret import secret_changed, secret_text
 from .spec import VARIABLE, readable
 
 UNITS = "/etc/systemd/system"
 CONFIG = "/etc/gaudi-serve"
-LAUNCHERS = {
-    "aice_1_21": ["python3", "-m", "vllm.entrypoints.openai.api_server"],
-    "deepseek_r1": ["python3", "-m", "vllm.entrypoints.openai.api_server"],
-    "vllm": ["vllm", "serve"],
-}
 # Bytes that must be free where small files are written.
 ROOM = 1024 * 1024
 LAUNCH_KEYS = (
@@ -32,7 +28,7 @@ LAUNCH_KEYS = (
 def vllm_container(model: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the supervisor of a planned model reads: everything but environment and secrets."""
     numactl = ["numactl", *model["numactl"]] if model["numactl"] else []
-    command = [*numactl, *LAUNCHERS[model["launch_profile"]], *model["args"]]
+    command = [*numactl, *engine_of(model).command, *model["args"]]
     return {**{key: model[key] for key in LAUNCH_KEYS}, "command": command}
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .errors import is_number, is_whole, shown
+from .engines import ENGINES
+from .errors import Problem, is_number, is_whole, shown
 
 Config = Mapping[str, Any]
-Problem = tuple[str, Any, str]
 
 # Where multimodal models keep the part that generates text.
 NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
@@ -108,7 +108,7 @@ def longest_context(config: Config) -> int | None:
     return longest
 
 
-def shape_problems(spec: Mapping[str, Any], config: Config, *, gaudi: bool) -> list[Problem]:
+def shape_problems(spec: Mapping[str, Any], config: Config, *, even_heads: bool) -> list[Problem]:
     """Return what of a model's wish its architecture forbids: (key, value, what is allowed).
 
     These are pitfalls that otherwise show only when vLLM starts: heads that tensor_parallel_size does
@@ -119,11 +119,11 @@ def shape_problems(spec: Mapping[str, Any], config: Config, *, gaudi: bool) -> l
     cards = int(spec.get("tensor_parallel_size") or 1)
     heads, kv_heads = _whole(text, "num_attention_heads"), _whole(text, "num_key_value_heads")
     problems: list[Problem] = []
-    good = [number for number in range(1, MOST_CARDS + 1) if splits(text, spec, number, gaudi=gaudi)]
+    good = [number for number in range(1, MOST_CARDS + 1) if splits(text, spec, number, even_heads=even_heads)]
     if heads and heads % cards:
         allowed = f"does not divide the {heads} attention heads; possible: {good}"
         problems.append(("tensor_parallel_size", cards, allowed))
-    elif kv_heads and cards > kv_heads and gaudi:
+    elif kv_heads and cards > kv_heads and even_heads:
         problems.append(("tensor_parallel_size", cards, f"is above the model's {kv_heads} key-value heads"))
     elif part := uneven_part(text, spec, cards):
         allowed = f"does not split the quantised weights evenly: {part}; possible: {good}"
@@ -135,12 +135,12 @@ def shape_problems(spec: Mapping[str, Any], config: Config, *, gaudi: bool) -> l
     return problems
 
 
-def splits(config: Config, spec: Mapping[str, Any], cards: int, *, gaudi: bool = True) -> bool:
+def splits(config: Config, spec: Mapping[str, Any], cards: int, *, even_heads: bool = True) -> bool:
     """Tell whether so many cards can share a model's heads and its quantised weights."""
     text = text_config(config)
     heads, kv_heads = _whole(text, "num_attention_heads"), _whole(text, "num_key_value_heads")
     return not (
-        (heads and heads % cards) or (gaudi and kv_heads and cards > kv_heads) or uneven_part(text, spec, cards)
+        (heads and heads % cards) or (even_heads and kv_heads and cards > kv_heads) or uneven_part(text, spec, cards)
     )
 
 
@@ -149,7 +149,7 @@ def uneven_part(text: Config, spec: Mapping[str, Any], cards: int) -> str | None
 
     The vendor's servers split down_proj and o_proj along their input, the others along their output;
     every part must hold whole quantisation groups (AWQ, GPTQ) or blocks (FP8). Experts are not split
-    under expert parallelism, which profile aice_1_21 always asks for.
+    under expert parallelism, which some engines always ask for.
     """
     quantization = text.get("quantization_config")
     if cards == 1 or not isinstance(quantization, Mapping):
@@ -158,7 +158,7 @@ def uneven_part(text: Config, spec: Mapping[str, Any], cards: int) -> str | None
     group = block[0] if isinstance(block, list) and block else quantization.get("group_size")
     if not isinstance(group, int) or group <= 1:
         return None
-    expert_parallel = spec.get("launch_profile", "aice_1_21") != "vllm" or spec.get("enable_expert_parallel")
+    expert_parallel = ENGINES[spec["launch_profile"]].expert_parallel or spec.get("enable_expert_parallel")
     widths = {"intermediate_size": _whole(text, "intermediate_size")}
     if not expert_parallel:
         widths["moe_intermediate_size"] = _whole(text, "moe_intermediate_size")

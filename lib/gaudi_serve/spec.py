@@ -8,10 +8,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .errors import LONGEST_VALUE, is_number, near, plain, shown
+from .engines import ENGINES
+from .errors import LONGEST_VALUE, is_number, label, near, plain, shown
 from .facts import is_flag, matching, one_of, sound, whole
 from .image import IS_NAME, NAMED
-from .launch import PROFILES, label
 from .veil import has_login
 from .vllm_options import OPTION_NAMES
 from .weights import source_problem
@@ -179,11 +179,15 @@ def _mounts(value: Any) -> str | None:
     return "must be a list of {source: /path, target: /path, read_only: true}"
 
 
+def _engine(value: Any) -> str | None:
+    return _choice(*ENGINES)(value)
+
+
 CHECKS: dict[str, Check] = {
     "name": _name,
     "model": _line,
     "weights": _path,
-    "launch_profile": _choice(*PROFILES),
+    "launch_profile": _engine,
     "image": _rule(IS_NAME, NAMED),
     "state": _choice("started", "stopped"),
     "host": _matching(r"[\w.:-]+", "must be an address or a name, such as 127.0.0.1"),

@@ -105,18 +105,3 @@ VLLM_0_32 = BOTH | frozenset(
     """.split()
 )
 OPTION_NAMES = FORK_1_21 | VLLM_0_32
-
-
-def option_names(accelerator: str, release: str) -> frozenset[str]:
-    """Return the options that the serving image of a host takes.
-
-    Args:
-        accelerator: gaudi or cpu.
-        release: release of the serving image, such as 1.21.3; matters on Gaudi only.
-
-    Returns:
-        All known names where the release is none whose options are known (1.22, 1.23).
-    """
-    if accelerator == "cpu":
-        return VLLM_0_32
-    return FORK_1_21 if release.startswith("1.21.") else OPTION_NAMES

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from gaudi_serve.catalog import catalog_folder, model_catalog
+from gaudi_serve.engines.base import option_arguments
 from gaudi_serve.errors import InputError
-from gaudi_serve.launch import option_arguments, vllm_launch
+from gaudi_serve.launch import vllm_launch
 from gaudi_serve.plan import vllm_plan
 from gaudi_serve.shape import memory_names
 from golden import vectors

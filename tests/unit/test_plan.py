@@ -12,7 +12,7 @@ import yaml
 from gaudi_serve.launch import vllm_launch
 from gaudi_serve.plan import model_weights, vllm_plan
 from gaudi_serve.planned import start_timeout
-from gaudi_serve.vllm_options import option_names
+from gaudi_serve.platforms import PLATFORMS
 
 QWQ = {
     "num_hidden_layers": 64,
@@ -236,7 +236,7 @@ def test_the_servers_stand_in_takes_the_options_of_its_release() -> None:
     values = runpy.run_path(str(folder))
     groups = ("FLAGS", "INTEGERS", "NUMBERS", "TEXTS", "DOCUMENTS")
     taken = {word.replace("-", "_") for name in groups for word in values[name].split()}
-    assert taken - {"model", "config", "api_key", "hf_token"} == option_names("gaudi", "1.21.3")
+    assert taken - {"model", "config", "api_key", "hf_token"} == PLATFORMS["gaudi"].options("1.21.3")
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,11 @@ from typing import Any
 
 from gaudi_serve.buckets import hpu_buckets, hpu_padded_shape
 from gaudi_serve.changes import vllm_plan_changes
+from gaudi_serve.engines.aice_1_21 import LAUNCH_DEFAULTS
 from gaudi_serve.errors import InputError
 from gaudi_serve.hccl import hccl_benchmark
 from gaudi_serve.hl_smi import hl_smi_links, hl_smi_modules, hl_smi_topology
-from gaudi_serve.launch import LAUNCH_DEFAULTS, vllm_launch
+from gaudi_serve.launch import vllm_launch
 from gaudi_serve.memory import hpu_memory
 from gaudi_serve.placement import disjoint_cores, place
 from gaudi_serve.plan import vllm_plan

@@ -18,9 +18,12 @@ DENSE = {
 AWQ = {**DENSE, "quantization_config": {"quant_method": "awq", "group_size": 128, "bits": 4}}
 
 
-def problems(config: dict[str, Any], gaudi: bool = True, **spec: Any) -> list[str]:
+def problems(config: dict[str, Any], even_heads: bool = True, **spec: Any) -> list[str]:
     """Return the sentences about a wish."""
-    return [f"{key} {value}: {text}" for key, value, text in shape_problems(spec, config, gaudi=gaudi)]
+    return [
+        f"{key} {value}: {text}"
+        for key, value, text in shape_problems({"launch_profile": "aice_1_21", **spec}, config, even_heads=even_heads)
+    ]
 
 
 def test_the_text_model_is_found_inside_a_multimodal_one() -> None:
@@ -59,7 +62,7 @@ def test_cards_must_divide_heads_and_not_exceed_kv_heads() -> None:
         "tensor_parallel_size 10: is above the model's 8 key-value heads"
     ]
     # Without Gaudi, vLLM copies the heads.
-    assert problems(DENSE, gaudi=False, tensor_parallel_size=10) == []
+    assert problems(DENSE, even_heads=False, tensor_parallel_size=10) == []
     assert problems({}, tensor_parallel_size=7, max_model_len=10**6) == []
 
 

@@ -1,0 +1,24 @@
+"""The engines: ways of starting vLLM, by the names that ``launch_profile`` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..platforms import platform_of
+from . import aice_1_21, deepseek_r1, vllm
+from .base import Engine, Launch
+
+ENGINES: dict[str, Engine] = {one.name: one for one in (aice_1_21.ENGINE, deepseek_r1.ENGINE, vllm.ENGINE)}
+
+__all__ = ["ENGINES", "Engine", "Launch", "engine_of", "profile_of"]
+
+
+def profile_of(spec: Mapping[str, Any], host: Mapping[str, Any]) -> str:
+    """Return the engine's name of a model: its own ``launch_profile``, else what the host's platform starts."""
+    return str(spec.get("launch_profile", platform_of(host).engine))
+
+
+def engine_of(spec: Mapping[str, Any]) -> Engine:
+    """Return the engine of a complete model, or of a planned one."""
+    return ENGINES[spec["launch_profile"]]

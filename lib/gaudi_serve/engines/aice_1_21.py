@@ -1,0 +1,310 @@
+"""Engine ``aice_1_21``: the vendor's fork, branch aice/v1.21.0, as its launch script starts it.
+
+The rules were found by measuring what the script sets; the golden vectors in tests/unit/golden decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..buckets import BLOCK, DIMENSIONS
+from ..errors import Problem, label, refusal
+from ..warmup import coverage_warnings
+from .base import Engine, Host, Launch, Spec
+from .linear import refuse_buckets
+
+CHECKOUT = "/opt/vllm-fork"
+FP32_SOFTMAX_OFF = (
+    "deepseek-r1-distill-qwen-14b",
+    "deepseek-r1-distill-qwen-32b",
+    "deepseek-r1-distill-llama-8b",
+    "deepseek-r1-distill-llama-70b",
+    "qwen3-8b",
+    "qwen3-14b",
+    "qwen3-32b",
+    "qwq-32b",
+    "qwen3-30b-a3b",
+    "qwen3-235b-a22b",
+)
+KV_CACHE_AUTO = (
+    "deepseek-r1-distill-llama-8b",
+    "deepseek-r1-distill-qwen-7b",
+    "qwen2-7b-instruct",
+    "qwen2.5-7b-instruct",
+)
+CONSTANTS = {
+    "PT_HPU_WEIGHT_SHARING": "0",
+    "PT_HPU_LAZY_MODE": "1",
+    "VLLM_GPU_MEMORY_UTILIZATION": "0.9",
+    "VLLM_GRAPH_RESERVED_MEM": "0.2",
+    "VLLM_GRAPH_PROMPT_RATIO": "0.8",
+    "VLLM_MAX_SEQ_LEN_TO_CAPTURE": "8192",
+    "VLLM_DELAYED_SAMPLING": "true",
+    "VLLM_DYNAMIC_MOE_MIN_TOKENS": "256",
+    "VLLM_DYNAMIC_MOE_MIN_EXPERTS_SINGLEHPU": "32",
+    "VLLM_PROFILER_ENABLED": "false",
+    "VLLM_ENGINE_PROFILER_ENABLED": "false",
+    "VLLM_ENGINE_PROFILER_WARMUP_STEPS": "0",
+    "VLLM_ENGINE_PROFILER_STEPS": "1",
+    "VLLM_ENGINE_PROFILER_REPEAT": "1",
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+    "TOKENIZERS_PARALLELISM": "true",
+    "RAY_IGNORE_UNHANDLED_ERRORS": "1",
+    "VLLM_RAY_DISABLE_LOG_TO_DRIVER": "1",
+}
+LAUNCH_DEFAULTS: dict[str, Any] = {
+    "host": "127.0.0.1",
+    "port": 30001,
+    "dtype": "bfloat16",
+    "tensor_parallel_size": 1,
+    "input_range": [4, 16384],
+    "output_range": [4, 2048],
+    "max_num_batched_tokens": 20480,
+    "max_model_len": 20480,
+    "max_num_seqs": 32,
+    "num_scheduler_steps": 1,
+    "zero_padding": True,
+    "fused_sdpa": True,
+    "skip_warmup": False,
+}
+
+
+def launch(given: Spec, host: Host) -> Launch:
+    """Return the launch of the vendor's script.
+
+    Raises:
+        InputError: for cards that are not free, and buckets that are none or too many.
+    """
+    spec = {**LAUNCH_DEFAULTS, **given}
+    numactl, cards = _cards(spec, host)
+    env = {**CONSTANTS, **_network(host), **_switches(spec), **bucket_env(spec), **cards}
+    env.update(_quantization_env(spec))
+    refuse_buckets(spec, env, _too_narrow, _cause)
+    warnings = launch_warnings(spec, env) + coverage_warnings(spec, env) + _node_warnings(spec, host)
+    return Launch(env, _arguments(spec), numactl, warnings)
+
+
+def _network(host: Host) -> dict[str, str]:
+    interface = str(host["interface"])
+    return {"VLLM_HOST_IP": str(host["ip"]), "GLOO_SOCKET_IFNAME": interface, "HCCL_SOCKET_IFNAME": interface}
+
+
+def _switches(spec: Spec) -> dict[str, str]:
+    cards = int(spec["tensor_parallel_size"])
+    name = _model(spec)
+    low, high = spec["input_range"]
+    env = {
+        "VLLM_EP_SIZE": str(cards),
+        "VLLM_ZERO_PADDING": _text(spec["zero_padding"] and low != high),
+        "VLLM_PROMPT_USE_FUSEDSDPA": _text(spec["fused_sdpa"]),
+    }
+    if cards > 1:
+        env["PT_HPU_ENABLE_LAZY_COLLECTIVES"] = "true"
+    if spec.get("recipe_cache_path"):
+        env["PT_HPU_RECIPE_CACHE_CONFIG"] = f"{spec['recipe_cache_path']},false,16384"
+    if spec["skip_warmup"]:
+        env["VLLM_SKIP_WARMUP"] = "True"
+    if any(part in name for part in FP32_SOFTMAX_OFF):
+        env["VLLM_FP32_SOFTMAX"] = "false"
+    return env
+
+
+def bucket_env(spec: Spec) -> dict[str, str]:
+    """Return the twelve bucket variables of profile ``aice_1_21``."""
+    (low, high), (_, out) = spec["input_range"], spec["output_range"]
+    batch = int(spec["max_num_seqs"])
+    batch_step = min(_ceil(batch, 16), 16)
+    batch_max = _up(batch, batch_step)
+    ranges = {
+        "PROMPT_BS": (1, 1, min(int(spec["max_num_batched_tokens"]) // low, batch)),
+        "PROMPT_SEQ": (_up(low, BLOCK), BLOCK, _up(high, BLOCK) + BLOCK),
+        "DECODE_BS": (1, batch_step, batch_max),
+        "DECODE_BLOCK": (
+            _up(_ceil(low, BLOCK), BLOCK),
+            BLOCK,
+            _up((_ceil(high + out, BLOCK) + 1) * batch_max, BLOCK),
+        ),
+    }
+    env = {}
+    if spec.get("reduce_warmup"):
+        hot_batch, hot_length = (int(spec["reduce_warmup"][key]) for key in ("max_num_seqs", "max_seq_len"))
+        maxima = {
+            "PROMPT_SEQ": hot_length,
+            "DECODE_BS": hot_batch,
+            "DECODE_BLOCK": _up((hot_length + out) * hot_batch // BLOCK, BLOCK),
+        }
+        ranges = {key: (*value[:2], maxima.get(key, value[2])) for key, value in ranges.items()}
+        env["VLLM_SKIP_LAZY_WARMUP"] = "true"
+    for dimension in DIMENSIONS:
+        for part, value in zip(("MIN", "STEP", "MAX"), ranges[dimension], strict=True):
+            env[f"VLLM_{dimension}_BUCKET_{part}"] = str(value)
+    return env
+
+
+def _too_narrow(spec: Spec, dimension: str) -> tuple[str, str]:
+    """Return the key of a model that leaves a dimension without buckets, and what it takes."""
+    low = spec["input_range"][0]
+    if dimension != "PROMPT_BS":
+        return "reduce_warmup", f"it must reach input_range, whose minimum is {low} tokens"
+    # The one that a user wrote: the other is at its default.
+    key, other = "max_num_batched_tokens", "input_range"
+    if spec[key] == LAUNCH_DEFAULTS[key] and spec[other] != LAUNCH_DEFAULTS[other]:
+        return other, f"its minimum must be within max_num_batched_tokens, {spec[key]} tokens"
+    return key, f"it must be at least the minimum of input_range, {low} tokens"
+
+
+def _cause(spec: Spec, dimension: str) -> str:
+    """Return the key of a model that makes a dimension wide: the one furthest above its default."""
+    if spec.get("reduce_warmup") and dimension != "PROMPT_BS":
+        return "reduce_warmup"
+    if dimension != "DECODE_BLOCK":
+        return "input_range" if dimension == "PROMPT_SEQ" else "max_num_seqs"
+    excess = {key: spec[key][1] / LAUNCH_DEFAULTS[key][1] for key in ("input_range", "output_range")}
+    excess["max_num_seqs"] = spec["max_num_seqs"] / LAUNCH_DEFAULTS["max_num_seqs"]
+    return max(excess, key=lambda key: float(excess[key]))
+
+
+def launch_warnings(spec: Spec, env: Mapping[str, str]) -> list[str]:
+    """Return what the vendor's script accepts in silence but a user should know."""
+    warnings = []
+    need = spec["input_range"][1] + spec["output_range"][1]
+    if spec["max_model_len"] < need:
+        warnings.append(
+            f"max_model_len {spec['max_model_len']} is below {need}, the sum of the input and output maxima: "
+            "the longest requests are refused"
+        )
+    prompt_max = int(env["VLLM_PROMPT_SEQ_BUCKET_MAX"])
+    if prompt_max % BLOCK:
+        warnings.append(
+            f"reduce_warmup.max_seq_len {prompt_max} is not a multiple of {BLOCK}: lengths from "
+            f"{prompt_max // BLOCK * BLOCK + 1} to {prompt_max} compile while serving"
+        )
+    return warnings
+
+
+def _arguments(spec: Spec) -> list[str]:
+    cards = int(spec["tensor_parallel_size"])
+    dtype = "float16" if spec["dtype"] == "float16" else "bfloat16"
+    expert = [] if _model(spec) == "llama-4-scout-17b-16e-instruct" else ["--enable-expert-parallel"]
+    args: list[Any] = ["--host", spec["host"], "--port", spec["port"], "--device", "hpu", "--dtype", dtype]
+    args += _quantization_args(spec)
+    args += ["--model", spec["weights"], "--trust-remote-code", "--tensor-parallel-size", cards, *expert]
+    args += ["--seed", 0, "--block-size", BLOCK, "--max-num-seqs", spec["max_num_seqs"]]
+    args += ["--max-num-batched-tokens", spec["max_num_batched_tokens"]]
+    args += ["--max-model-len", spec["max_model_len"], "--max-seq-len-to-capture", 8192]
+    args += ["--disable-log-requests", "--use-v2-block-manager", "--use-padding-aware-scheduling"]
+    args += ["--num-scheduler-steps", spec["num_scheduler_steps"]]
+    args += ["--distributed_executor_backend", "ray" if cards > 8 else "mp", "--gpu-memory-utilization", "0.9"]
+    return [str(argument) for argument in args]
+
+
+def _quantization_args(spec: Spec) -> list[str]:
+    if spec["dtype"] in ("awq", "gptq"):
+        return ["--quantization", f"{spec['dtype']}_hpu"]
+    if spec["dtype"] != "fp8":
+        return []
+    name = _model(spec)
+    qwen3 = name.startswith("qwen3") and name not in ("qwen3-32b", "qwen3-30b-a3b")
+    cache = "auto" if name in KV_CACHE_AUTO or qwen3 else "fp8_inc"
+    device = ["--weights-load-device", "cpu"] if name == "qwen3-235b-a22b" else []
+    return ["--quantization", "inc", "--kv-cache-dtype", cache, *device]
+
+
+def _quantization_env(spec: Spec) -> dict[str, str]:
+    if spec["dtype"] != "fp8":
+        return {}
+    return {
+        "QUANT_CONFIG": f"{CHECKOUT}/scripts/quantization/{_model(spec)}/maxabs_quant_g2.json",
+        "VLLM_DISABLE_MARK_SCALES_AS_CONST": "true",
+    }
+
+
+def _cards(spec: Spec, host: Host) -> tuple[list[str] | None, dict[str, str]]:
+    modules = {int(module["module_id"]): module for module in host["modules"]}
+    free = [number for number in sorted(modules) if not modules[number].get("in_use")]
+    wanted = spec.get("module_ids")
+    if not wanted:
+        return None, {"HABANA_VISIBLE_MODULES": ",".join(map(str, free))}
+    count = int(spec["tensor_parallel_size"])
+    if len(wanted) != count:
+        raise refusal(label(spec), "module_ids", wanted, f"are {len(wanted)} cards, tensor_parallel_size is {count}")
+    taken = [number for number in wanted if number not in free]
+    if taken:
+        raise refusal(label(spec), "module_ids", taken, f"are not free; free on this host: {free}")
+    ids = ",".join(map(str, wanted))
+    variable = "HLS_MODULE_ID" if len(wanted) == 1 else "HABANA_VISIBLE_MODULES"
+    return _numactl([modules[number] for number in wanted], list(modules.values())), {variable: ids}
+
+
+def _node_warnings(spec: Spec, host: Host) -> list[str]:
+    cards = list(spec.get("module_ids") or [])
+    nodes = sorted({int(module["numa_node"]) for module in host["modules"] if int(module["module_id"]) in cards})
+    return [f"cards {cards} lie on NUMA nodes {nodes}: no core binding, slower transfers"] if len(nodes) > 1 else []
+
+
+def _numactl(mine: list[dict[str, Any]], every: list[dict[str, Any]]) -> list[str] | None:
+    nodes = {module["numa_node"] for module in mine}
+    # A node of -1 is none, as machines without NUMA have it; numactl refuses it.
+    if len(nodes) != 1 or -1 in nodes or not mine[0].get("cpus"):
+        return None
+    node = nodes.pop()
+    neighbours = sum(module["numa_node"] == node for module in every)
+    low, _, high = str(mine[0]["cpus"][0]).partition("-")
+    first = int(low)
+    share = (int(high or low) - first + 1) // neighbours
+    ranges = []
+    for module in mine:
+        start = first + share * (int(module["module_id"]) % neighbours)
+        ranges.append(f"{start}-{start + share - 1}")
+    return ["-C", ",".join(ranges), "-p", str(node)]
+
+
+def _model(spec: Spec) -> str:
+    return str(spec["weights"]).rstrip("/").rpartition("/")[2].lower()
+
+
+def _text(value: Any) -> str:
+    return "true" if value else "false"
+
+
+def _ceil(value: int, by: int) -> int:
+    return -(-value // by)
+
+
+def _up(value: int, step: int) -> int:
+    return _ceil(value, step) * step
+
+
+def _problems(spec: Spec) -> list[Problem]:
+    low, length = spec["input_range"][0], spec["max_model_len"]
+    if low < length:
+        return []
+    return [
+        ("input_range", spec["input_range"], f"must begin below max_model_len {length}, which every prompt is held to")
+    ]
+
+
+def _late_problems(spec: Spec) -> list[Problem]:
+    batched = spec.get("max_num_batched_tokens")
+    if spec.get("enable_chunked_prefill") or not batched:
+        return []
+    key = "max_num_batched_tokens"
+    if batched < spec["max_model_len"]:
+        return [(key, batched, f"is below max_model_len {spec['max_model_len']}; vLLM would stop at start")]
+    if batched < spec["max_num_seqs"]:
+        return [(key, batched, f"is below max_num_seqs {spec['max_num_seqs']}; vLLM would stop at start")]
+    return []
+
+
+ENGINE = Engine(
+    name="aice_1_21",
+    platforms=("gaudi",),
+    command=("python3", "-m", "vllm.entrypoints.openai.api_server"),
+    defaults=LAUNCH_DEFAULTS,
+    launch=launch,
+    reads=("ip", "interface"),
+    reads_cards=True,
+    problems=_problems,
+    late_problems=_late_problems,
+)

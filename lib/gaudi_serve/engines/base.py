@@ -1,0 +1,104 @@
+"""What an engine is: one way of starting vLLM, with everything that is known about it.
+
+An engine is one file beside this one and one line in the registry (``engines/__init__.py``). Nothing else names it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import Problem
+from ..vllm_options import OPTION_NAMES
+
+Spec = Mapping[str, Any]
+Host = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a server is started, exactly.
+
+    env: variables. args: arguments after the engine's command. numactl: its arguments; None binds to no cores.
+    """
+
+    env: dict[str, str]
+    args: list[str]
+    numactl: list[str] | None = None
+    warnings: list[str] = field(default_factory=list)
+
+
+def _no_problems(_: Spec) -> list[Problem]:
+    return []
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One way of starting vLLM.
+
+    name: what ``launch_profile`` calls it. platforms: names of the platforms that it serves, the one that it is made
+    for first. command: the program, before the arguments of the launch. defaults: keys of a model that its user
+    leaves out. launch: the exact launch of a complete spec on a host; raises InputError.
+
+    reads: texts of the host's facts that the launch reads; reads_cards: it reads its cards and their cores.
+    problems: what of a spec it refuses before the cards are known; late_problems: what the server itself would
+    refuse at start.
+
+    own_options: its launch says which options of vLLM the server gets; further ones, and the served name, come behind
+    them. Without it, the launch passes all options on by itself. consumed: options of vLLM that its launch turns into
+    something else. ignored: keys of this toolkit that it has no use for.
+
+    capabilities and ulimits: what its container needs. precision: the one that it always serves in.
+    buckets: its launch says which shapes are warmed up; without it the server chooses them. capped: it leaves out
+    buckets of more blocks than the cards hold. expert_parallel: it always asks for it.
+    """
+
+    name: str
+    platforms: tuple[str, ...]
+    command: tuple[str, ...]
+    defaults: Mapping[str, Any]
+    launch: Callable[[Spec, Host], Launch]
+    reads: tuple[str, ...] = ()
+    reads_cards: bool = False
+    problems: Callable[[Spec], list[Problem]] = _no_problems
+    late_problems: Callable[[Spec], list[Problem]] = _no_problems
+    own_options: bool = True
+    consumed: frozenset[str] = frozenset()
+    ignored: tuple[str, ...] = ()
+    capabilities: tuple[str, ...] = ("SYS_NICE",)
+    ulimits: tuple[str, ...] = ()
+    precision: str | None = None
+    buckets: bool = True
+    capped: bool = True
+    expert_parallel: bool = True
+
+    def served_in(self, spec: Spec) -> str:
+        """Return the precision that decides on the time of a warm-up: fp8 or bfloat16."""
+        return "fp8" if "fp8" in (self.precision, spec.get("dtype")) else "bfloat16"
+
+
+def option_arguments(key: str, value: Any) -> list[str]:
+    """Return one vLLM option as arguments: true is a flag, false its negation, a mapping JSON."""
+    flag = "--" + key.replace("_", "-")
+    if value is None:
+        return []
+    if value is True:
+        return [flag]
+    if value is False:
+        return ["--no-" + key.replace("_", "-")]
+    if isinstance(value, Mapping):
+        return [flag, _sorted_json(value)]
+    if isinstance(value, list):
+        return [flag, *[_sorted_json(item) if isinstance(item, Mapping) else str(item) for item in value]]
+    return [flag, str(value)]
+
+
+def pass_through(spec: Spec) -> list[str]:
+    """Return the arguments for those keys of a model that are vLLM's own options."""
+    return [part for key, value in spec.items() if key in OPTION_NAMES for part in option_arguments(key, value)]
+
+
+def _sorted_json(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))

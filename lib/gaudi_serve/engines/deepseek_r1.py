@@ -1,0 +1,142 @@
+"""Engine ``deepseek_r1``: DeepSeek-R1 on one machine of eight cards, by the vendor's branch and script of that name.
+
+The rules were found by measuring what the script sets; the golden vectors in tests/unit/golden decide.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..buckets import BLOCK, DIMENSIONS
+from ..errors import Problem, label, refusal, whole
+from ..hl_smi import device_family
+from .base import Engine, Host, Launch, Spec
+from .linear import OF_BUCKETS, refuse_buckets
+
+CHECKOUT = "/opt/vllm-fork"
+CARDS = 8
+DEFAULTS: dict[str, Any] = {
+    "host": "127.0.0.1",
+    "port": 8688,
+    "tensor_parallel_size": 8,
+    "max_model_len": 16384,
+    "max_num_seqs": 128,
+    "max_num_prefill_seqs": 1,
+    "recipe_cache_path": "/data/warmup_cache",
+    "skip_warmup": False,
+}
+CONSTANTS = {
+    "HABANA_VISIBLE_DEVICES": "ALL",
+    "HABANA_VISIBLE_MODULES": "0,1,2,3,4,5,6,7",
+    "PT_HPUGRAPH_DISABLE_TENSOR_CACHE": "1",
+    "PT_HPU_ENABLE_LAZY_COLLECTIVES": "true",
+    "PT_HPU_LAZY_MODE": "1",
+    "PT_HPU_WEIGHT_SHARING": "0",
+    "RAY_IGNORE_UNHANDLED_ERRORS": "1",
+    "VLLM_DELAYED_SAMPLING": "true",
+    "VLLM_EP_SIZE": "8",
+    "VLLM_GRAPH_PROMPT_RATIO": "0",
+    "VLLM_GRAPH_RESERVED_MEM": "0.1",
+    "VLLM_MLA_DISABLE_REQUANTIZATION": "0",
+    "VLLM_MLA_PERFORM_MATRIX_ABSORPTION": "0",
+    "VLLM_RAY_DISABLE_LOG_TO_DRIVER": "1",
+}
+INC = {
+    "INC_FORCE_NAIVE_SCALING": "1",
+    "INC_MEASUREMENT_DUMP_PATH_PREFIX": CHECKOUT,
+    "QUANT_CONFIG": f"{CHECKOUT}/scripts/quant_configs/inc_quant_per_channel_with_fp8kv_config.json",
+    "VLLM_ENABLE_RUNTIME_DEQUANT": "1",
+    "VLLM_HPU_MARK_SCALES_AS_CONST": "false",
+    "VLLM_REQUANT_FP8_INC": "1",
+}
+# How many sequences one step of the decode batch has, by device.
+DECODE_STEP = {"HL-225": 8, "HL-288": 2}
+LONGEST, SHORT_CONTEXT = 32768, 18432
+
+
+def launch(given: Spec, host: Host) -> Launch:
+    """Return the launch of the vendor's script.
+
+    Raises:
+        InputError: for what the script cannot start, and buckets that are too many.
+    """
+    spec = {**DEFAULTS, **given}
+    length = int(spec["max_model_len"])
+    if length > LONGEST:
+        raise refusal(label(spec), "max_model_len", length, f"is above {LONGEST}, the most of one host")
+    if length < BLOCK:
+        raise refusal(label(spec), "max_model_len", length, f"is below {BLOCK}, the tokens of one block")
+    whole(label(spec), "max_num_prefill_seqs", spec["max_num_prefill_seqs"], 1, 65536)
+    if spec.get("quantization") not in (None, "inc"):
+        raise refusal(label(spec), "quantization", spec["quantization"], "is not inc, the only one here")
+    utilization = "0.85" if length <= SHORT_CONTEXT else "0.65"
+    env = {**CONSTANTS, **_buckets(spec, host), "VLLM_GPU_MEMORY_UTILIZATION": utilization}
+    refuse_buckets(spec, env, _too_narrow, _too_wide)
+    env["PT_HPU_RECIPE_CACHE_CONFIG"] = f"{spec['recipe_cache_path']},false,16384"
+    env["VLLM_MOE_N_SLICE"] = "1" if spec.get("quantization") else "8"
+    env.update(INC if spec.get("quantization") else {})
+    if spec["skip_warmup"]:
+        env["VLLM_SKIP_WARMUP"] = "True"
+    args: list[Any] = ["--host", spec["host"], "--port", spec["port"], "--block-size", BLOCK]
+    args += ["--model", spec["weights"], "--device", "hpu", "--dtype", "bfloat16", "--kv-cache-dtype", "fp8_inc"]
+    args += ["--tensor-parallel-size", CARDS, "--max-num-prefill-seqs", spec["max_num_prefill_seqs"]]
+    args += ["--trust-remote-code", "--max-model-len", length, "--max-num-seqs", spec["max_num_seqs"]]
+    args += ["--max-num-batched-tokens", length, "--use-padding-aware-scheduling", "--use-v2-block-manager"]
+    args += ["--distributed_executor_backend", "ray", "--gpu_memory_utilization", utilization]
+    args += ["--disable-log-requests", "--enable-reasoning", "--reasoning-parser", "deepseek_r1"]
+    return Launch(env, [str(argument) for argument in args])
+
+
+def _buckets(spec: Spec, host: Host) -> dict[str, str]:
+    device, batch, length = str(host["device_name"]), int(spec["max_num_seqs"]), int(spec["max_model_len"])
+    family = device_family(device)
+    if family not in DECODE_STEP:
+        known = ", ".join(f"{name}*" for name in DECODE_STEP)
+        raise refusal(label(spec), "launch_profile", "deepseek_r1", f"is made for {known}, and this host has {device}")
+    ranges = {
+        "PROMPT_BS": (1, 1, spec["max_num_prefill_seqs"]),
+        "PROMPT_SEQ": (BLOCK, BLOCK, length),
+        "DECODE_BS": (1, min(batch, DECODE_STEP[family]), batch),
+        "DECODE_BLOCK": (BLOCK, BLOCK, max(BLOCK, batch * length // BLOCK)),
+    }
+    # 0.25 of a shape may be padding: the fourth value of every dimension on this branch.
+    parts = ("MIN", "STEP", "MAX", "LIMIT")
+    return {
+        f"VLLM_{dimension}_BUCKET_{part}": str(value)
+        for dimension in DIMENSIONS
+        for part, value in zip(parts, (*ranges[dimension], 0.25), strict=True)
+    }
+
+
+def _too_narrow(spec: Spec, dimension: str) -> tuple[str, str]:
+    return "max_model_len", f"{dimension} begins at {BLOCK} tokens"
+
+
+def _too_wide(_: Spec, dimension: str) -> str:
+    """Return the key of a model that makes a dimension wide."""
+    return {"PROMPT_BS": "max_num_prefill_seqs", "PROMPT_SEQ": "max_model_len"}.get(dimension, "max_num_seqs")
+
+
+def _problems(spec: Spec) -> list[Problem]:
+    cards = spec["tensor_parallel_size"]
+    if cards == CARDS:
+        return []
+    return [("tensor_parallel_size", cards, f"must be {CARDS}, which profile deepseek_r1 is made for")]
+
+
+ENGINE = Engine(
+    name="deepseek_r1",
+    platforms=("gaudi",),
+    command=("python3", "-m", "vllm.entrypoints.openai.api_server"),
+    defaults=DEFAULTS,
+    launch=launch,
+    reads=("device_name",),
+    problems=_problems,
+    consumed=frozenset({"quantization", "max_num_prefill_seqs"}),
+    ignored=("dtype", "max_num_batched_tokens", *OF_BUCKETS),
+    capabilities=("SYS_NICE", "SYS_PTRACE", "IPC_LOCK"),
+    ulimits=("memlock=-1:-1",),
+    precision="fp8",
+    # The measured hour of its warm-up, and the quarter that is left of it, are of buckets without a cap.
+    capped=False,
+)

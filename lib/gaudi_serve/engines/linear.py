@@ -1,0 +1,44 @@
+"""What the engines share whose launch names linear buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from ..buckets import DIMENSIONS, bucket_range, bucket_rows, refuse_wide
+from ..errors import InputError, label, refusal
+from .base import Spec
+
+# Keys of a model that ranges of buckets are made from, of which other engines take no notice.
+OF_BUCKETS = ("input_range", "output_range", "reduce_warmup", "zero_padding", "fused_sdpa", "num_scheduler_steps")
+
+
+def refuse_buckets(
+    spec: Spec,
+    env: Mapping[str, str],
+    too_narrow: Callable[[Spec, str], tuple[str, str]],
+    too_wide: Callable[[Spec, str], str],
+) -> None:
+    """Refuse ranges without a bucket, and ranges with too many of them, by the key that is to change.
+
+    Args:
+        spec: the complete model.
+        env: the variables of the ranges.
+        too_narrow: gives the key that leaves a dimension without buckets, and what it takes.
+        too_wide: gives the key that makes a dimension wide.
+    """
+    for dimension in DIMENSIONS:
+        low, high = (int(env[f"VLLM_{dimension}_BUCKET_{part}"]) for part in ("MIN", "MAX"))
+        if low > high:
+            key, wanted = too_narrow(spec, dimension)
+            empty = f"leaves VLLM_{dimension}_BUCKET: minimum {low} is above maximum {high}; vLLM would stop at start"
+            raise refusal(label(spec), key, spec[key], f"{empty}; {wanted}")
+    tokens = int(spec.get("max_num_batched_tokens", spec["max_model_len"]))
+    try:
+        refuse_wide({dimension: bucket_range(env, dimension) for dimension in DIMENSIONS})
+        # How many decode buckets there are depends on the blocks of the device, which a launch does not know.
+        bucket_rows(env, tokens, 1)
+    except InputError as problem:
+        variable = problem.finding[0] if problem.finding else ""
+        key = too_wide(spec, variable.removeprefix("VLLM_").partition("_BUCKET")[0])
+        reason = str(problem).partition("; ")[0]
+        raise refusal(label(spec), key, spec[key], f"makes too many buckets; lower it: {reason}") from None

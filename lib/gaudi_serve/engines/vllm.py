@@ -1,0 +1,37 @@
+"""Engine ``vllm``: vLLM as it is, with its own options and its own choice of buckets."""
+
+from __future__ import annotations
+
+from ..errors import Problem
+from ..platforms import platform_of
+from .base import Engine, Host, Launch, Spec, pass_through
+from .linear import OF_BUCKETS
+
+DEFAULTS = {"host": "127.0.0.1", "port": 8000, "tensor_parallel_size": 1}
+DTYPES = ("auto", "bfloat16", "float16", "float32")
+
+
+def launch(spec: Spec, host: Host) -> Launch:
+    """Return ``vllm serve`` with the model's options."""
+    return Launch(dict(platform_of(host).env), [str(spec["weights"]), *pass_through(spec)])
+
+
+def _problems(spec: Spec) -> list[Problem]:
+    if spec.get("dtype") in (None, *DTYPES):
+        return []
+    allowed = f"must be one of {', '.join(DTYPES)} in profile vllm, where quantization says the rest"
+    return [("dtype", spec["dtype"], allowed)]
+
+
+ENGINE = Engine(
+    name="vllm",
+    platforms=("cpu", "gaudi"),
+    command=("vllm", "serve"),
+    defaults=DEFAULTS,
+    launch=launch,
+    problems=_problems,
+    own_options=False,
+    ignored=("recipe_cache_path", "skip_warmup", *OF_BUCKETS),
+    buckets=False,
+    expert_parallel=False,
+)

@@ -1,0 +1,20 @@
+"""The platforms: kinds of machines, by the names that ``accelerator`` of a host's facts takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from . import cpu, gaudi
+from .base import Platform
+
+PLATFORMS: dict[str, Platform] = {one.name: one for one in (gaudi.PLATFORM, cpu.PLATFORM)}
+# Facts that were written by hand for a plan may leave it out.
+USUAL = gaudi.PLATFORM.name
+
+__all__ = ["PLATFORMS", "USUAL", "Platform", "platform_of"]
+
+
+def platform_of(host: Mapping[str, Any]) -> Platform:
+    """Return the platform of a host by its facts."""
+    return PLATFORMS[host.get("accelerator") or USUAL]

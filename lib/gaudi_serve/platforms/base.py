@@ -1,0 +1,45 @@
+"""What a platform is: one kind of machine that models are served on, with everything that is known about it.
+
+A platform is one file beside this one and one line in the registry (``platforms/__init__.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import Problem
+
+
+def _no_problems(_: Mapping[str, Any]) -> list[Problem]:
+    return []
+
+
+@dataclass(frozen=True)
+class Platform:
+    """One kind of machine.
+
+    name: what ``accelerator`` of the facts calls it. title: how messages call its hosts. devices: how they call what
+    models are given of it; empty where there is nothing to give. engine: what starts a model that names none.
+    options: the options of vLLM that its serving image takes, by release; software: how messages call that image.
+
+    env: what a server always needs there; env_between: what it needs when it has several devices. runtime: the
+    container runtime that gives devices to a container.
+
+    problems: what of a spec no launch there can be. even_heads: every device must have a key-value head of its own.
+    iommu: devices are driven through it. fused: how many devices are linked among themselves only, by device name.
+    """
+
+    name: str
+    title: str
+    engine: str
+    options: Callable[[str], frozenset[str]]
+    software: Callable[[str], str]
+    devices: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    env_between: Mapping[str, str] = field(default_factory=dict)
+    runtime: str | None = None
+    problems: Callable[[Mapping[str, Any]], list[Problem]] = _no_problems
+    even_heads: bool = False
+    iommu: bool = False

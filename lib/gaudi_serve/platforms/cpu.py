@@ -1,0 +1,26 @@
+"""Machines without accelerators: vLLM on the processors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import Problem
+from ..vllm_options import VLLM_0_32
+from .base import Platform
+
+
+def _problems(spec: Mapping[str, Any]) -> list[Problem]:
+    if not spec.get("module_ids"):
+        return []
+    return [("module_ids", spec["module_ids"], "are Gaudi cards, of which this CPU host has none")]
+
+
+PLATFORM = Platform(
+    name="cpu",
+    title="CPU",
+    engine="vllm",
+    options=lambda release: VLLM_0_32,
+    software=lambda release: "vLLM for CPUs",
+    problems=_problems,
+)
