@@ -107,6 +107,7 @@ from ansible.module_utils.gaudi_serve import (
     observe_tuning,
     observe_weights,
 )
+from ansible.module_utils.gaudi_serve.platforms import platform_of
 from ansible.module_utils.gaudi_serve.run import boot_id, since_boot
 from ansible.module_utils.gaudi_serve.secret import secret_changed
 
@@ -119,13 +120,12 @@ def host_facts(system: dict[str, Any], services: dict[str, Any], given: dict[str
     keep = ("module_ids", "port", "digest", "active", "launch", "env", "lost", "supervisor")
     # Also those of which only the container is left: it holds cards and a port.
     units = {**services["without_unit"], **services["units"]}
-    accelerator = system["accelerator"]
-    cards = observe_host.cards() if accelerator == "gaudi" else {"device_name": None, "modules": []}
+    platform = platform_of(system)
     ports = observe_host.ports()
     holding = observe_services.holding(units)
     return {
-        "accelerator": accelerator,
-        **cards,
+        "accelerator": platform.name,
+        **platform.observe(),
         **observe_host.network(),
         "addresses": observe_host.addresses(),
         "names": observe_host.resolved(given["names"]),
@@ -146,8 +146,8 @@ def observe(given: dict[str, Any], aside: ThreadPoolExecutor) -> dict[str, Any]:
     if "system" in gather or "host" in gather:
         facts["gaudi_system"] = observe_host.system()
     # The driver is asked for every card's ports, which takes as long as all the rest.
-    cards = facts.get("gaudi_system", {}).get("accelerator") != "cpu"
-    driver = aside.submit(observe_driver.observe) if "driver" in gather and cards else None
+    driven = bool(platform_of(facts.get("gaudi_system", {})).devices)
+    driver = aside.submit(observe_driver.observe) if "driver" in gather and driven else None
     if "tuning" in gather:
         facts["gaudi_tuning"] = observe_tuning.observe()
     if "runtime" in gather:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from .errors import InputError, is_whole, known, one_line, shown
 from .hl_smi import PREFIXES
+from .platforms import PLATFORMS, platform_of
 
 Known = Mapping[str, Any]
 Problem = tuple[str, Any, str]  # key, value (None where it is missing), what is allowed
@@ -98,11 +99,15 @@ def sound(value: Any, depth: int = 0) -> bool:
     return not isinstance(value, (int, float)) or -most <= value <= most
 
 
+def _platform(value: Any) -> bool:
+    return isinstance(value, str) and value in PLATFORMS
+
+
 CARDS = _every(whole(0, 63))
 CARDS_ALLOWED = "must be a list of whole numbers from 0 to 63"
 DEVICES = ", ".join(f"{prefix}*" for prefix in PREFIXES)
 HOST = {
-    "accelerator": Rule(one_of("gaudi", "cpu"), "must be gaudi or cpu"),
+    "accelerator": Rule(_platform, f"must be {' or '.join(PLATFORMS)}"),
     "device_name": Rule(matching(rf"({'|'.join(PREFIXES)})[\w-]*"), f"must be one of {DEVICES}", None),
     "driver_version": Rule(_text, "must be a text such as 1.21.3-57", None),
     "modules": Rule(_list, "must be a list of cards, such as {module_id: 0, numa_node: 0, cpus: [0-39]}", None),
@@ -182,7 +187,9 @@ VARIABLES = {
     "preflight_catalog": Rule(
         lambda value: isinstance(value, Mapping), "must be a mapping of catalog entries by their names", {}
     ),
-    "gaudi_accelerator": Rule(one_of("auto", "gaudi", "cpu"), "must be auto, gaudi or cpu", "auto"),
+    "gaudi_accelerator": Rule(
+        lambda value: value == "auto" or _platform(value), f"must be auto, {' or '.join(PLATFORMS)}", "auto"
+    ),
     "gaudi_cards": Rule(
         lambda value: whole(0, MOST_CARDS)(value) or (matching(r"\d{1,2}")(value) and int(value) <= MOST_CARDS),
         f"must be the number of cards that the host must have, a whole one up to {MOST_CARDS}; 0 for any",
@@ -226,9 +233,9 @@ def checked_host(host_facts: Any) -> tuple[dict[str, Any], list[Problem]]:
         del host["driver_version"]
     if host["modules"] is None:
         host["modules"] = []
-        if host["accelerator"] == "gaudi" and not host["problem"]:
+        if platform_of(host).devices and not host["problem"]:
             problems.append(("gaudi_host.modules", None, HOST["modules"].allowed))
-    if host["modules"] and not host["device_name"] and host["accelerator"] == "gaudi":
+    if host["modules"] and not host["device_name"] and platform_of(host).devices:
         problems.append(("gaudi_host.device_name", None, HOST["device_name"].allowed))
     problems += _fill_modules(host) + _fill_services(host) + _fill_weights(host)
     first: dict[tuple[str, str], Problem] = {}

@@ -15,6 +15,7 @@ from .facts import FACTS, INSTEAD, checked_facts, checked_variables, rendered, s
 from .image import vllm_images
 from .inventory import INPUTS, input_problems, octal_problems, problem_text, strange_secrets, unknown_variables
 from .plan import vllm_plan
+from .platforms import platform_of
 from .refusal import host_errors
 from .table import table
 
@@ -277,13 +278,7 @@ def _true(value: Any) -> bool:
 
 def _about(host: Known, facts: Known) -> str:
     system = (facts.get("gaudi_system") or {}).get("pretty_name")
-    if host["accelerator"] == "cpu":
-        parts = ["CPU host"]
-    else:
-        nodes = len({module["numa_node"] for module in host["modules"]})
-        parts = [f"{len(host['modules'])} cards {host['device_name']} on {nodes} NUMA nodes"]
-        parts.append(f"driver {host.get('driver_version') or 'unknown'}")
-    return ", ".join([*parts, *([system] if system else []), str(host["ip"])])
+    return ", ".join([*platform_of(host).about(host), *([system] if system else []), str(host["ip"])])
 
 
 HEAD = (

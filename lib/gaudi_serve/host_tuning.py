@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .errors import InputError
+from .platforms import platform_of
 
 ARGUMENT = re.compile(r"[\w.,:+@/-]+(=[\w.,:+@/=-]*)?", re.ASCII)
 TUNED = ("cpufreq.default_governor=performance", "intel_idle.max_cstate=0")
@@ -36,7 +37,7 @@ def kernel_arguments_wanted(system: Mapping[str, Any], iommu: str, given: Any = 
         return _given_arguments(given)
     version = re.match(r"(\d+)\.(\d+)", system["kernel"])
     new = version is not None and (int(version[1]), int(version[2])) >= IOMMU_KERNEL
-    needed = iommu == "on" or (iommu == "auto" and system["accelerator"] == "gaudi" and new)
+    needed = iommu == "on" or (iommu == "auto" and platform_of(system).iommu and new)
     return [*TUNED, *(IOMMU if needed else ())]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from .errors import InputError, shown
 from .facts import is_flag_text, matching
+from .platforms import PLATFORMS
 from .veil import has_login
 
 Entry = dict[str, Any]
@@ -50,6 +51,8 @@ NAMED = (
     "must be the name of an image, such as registry.example.net/vllm-gaudi:1.21.3: small letters, without blanks, "
     "https:// or a user (engines log in with docker login)"
 )
+# What an image is made with: the recipe of cards, on a host, or the CPU image, on the controller.
+BUILT = ("cpu", "gaudi")
 ENTRY = {"name", "archive", "archive_on_host", "build", "build_host", "accelerator", "recipe"}
 KEYS = {"base", "release", "libfabric", "multimodal", "audio", *SOURCES}
 
@@ -111,7 +114,7 @@ def _check(entry: Any) -> None:
         raise InputError(f"vllm_images: {shown(entry)}: must be a mapping with the name of an image")
     if not IS_NAME(entry["name"]):
         raise InputError(f"vllm_images: name {shown(entry['name'])}: {NAMED}")
-    for key, known in (("build", ("cpu", "gaudi")), ("accelerator", ("gaudi", "cpu"))):
+    for key, known in (("build", BUILT), ("accelerator", tuple(PLATFORMS))):
         if entry.get(key) is not None and entry[key] not in known:
             raise _refusal(entry["name"], key, entry[key], f"must be {' or '.join(known)}")
     wrong = sorted(map(str, set(entry) - ENTRY))

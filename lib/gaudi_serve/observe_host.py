@@ -9,12 +9,9 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from .errors import InputError
-from .hl_smi import hl_smi_modules, hl_smi_processes, hl_smi_topology
+from .platforms import platform_here
 from .run import read_text, run
 from .weights_names import MANIFEST
-
-FIELDS = "index,module_id,bus_id,name,driver_version,memory.total"
 
 
 def system(root: str = "/") -> dict[str, Any]:
@@ -32,57 +29,8 @@ def system(root: str = "/") -> dict[str, Any]:
         "kernel": os.uname().release,
         "mem_total_kib": int(memory[1]) if memory else 0,
         "cpus": os.cpu_count() or 1,
-        "accelerator": "gaudi" if has_gaudi(root) else "cpu",
+        "accelerator": platform_here(root).name,
     }
-
-
-def has_gaudi(root: str = "/") -> bool:
-    """Tell whether Gaudi cards are there: by PCI vendor 1da3, or by the driver's device class."""
-    if any(Path(root, "sys/class/accel").glob("accel*")):
-        return True
-    vendors = Path(root, "sys/bus/pci/devices").glob("*/vendor")
-    return any((read_text(vendor) or "").strip() == "0x1da3" for vendor in vendors)
-
-
-def cards() -> dict[str, Any]:
-    """Return what hl-smi says of the cards: device, driver, memory (MiB), modules; ``problem`` if it fails."""
-    nothing: dict[str, Any] = {"device_name": None, "driver_version": None, "memory_mib": 0, "modules": []}
-    query = run(["hl-smi", "-Q", FIELDS, "-f", "csv"])
-    if query.status != 0:
-        return {**nothing, "problem": (query.err or query.out).strip().splitlines()[-1:] or ["hl-smi failed"]}
-    topology_text = run(["hl-smi", "topo", "-c", "-N"])
-    try:
-        listed = hl_smi_modules(query.out)
-        topology = hl_smi_topology(topology_text.out)
-    except InputError as problem:
-        return {**nothing, "problem": [str(problem)]}
-    holders = hl_smi_processes(run(["hl-smi"]).out)
-    modules = []
-    for card in listed:
-        place = topology.get(card["module_id"], {"cpus": [], "numa_node": 0})
-        modules.append(
-            {
-                "module_id": card["module_id"],
-                "index": card["index"],
-                "bus_id": card.get("bus_id"),
-                "in_use": card["index"] in holders,
-                "held_by": holders.get(card["index"]),
-                "memory_mib": _mib(card.get("memory.total")),
-                **place,
-            }
-        )
-    first = listed[0] if listed else {}
-    return {
-        "device_name": first.get("name"),
-        "driver_version": first.get("driver_version"),
-        "memory_mib": modules[0]["memory_mib"] if modules else 0,
-        "modules": sorted(modules, key=lambda module: int(module["module_id"])),
-    }
-
-
-def _mib(text: str | None) -> int:
-    digits = re.match(r"\s*(\d+)", text or "")
-    return int(digits[1]) if digits else 0
 
 
 def network() -> dict[str, Any]:

@@ -11,6 +11,7 @@ from .errors import InputError, plain
 from .facts import checked_host
 from .habana_config import habana_config_problems
 from .inventory import problem_text
+from .platforms import platform_of
 from .service import image_name, secrets_refusal
 from .spec import CARD_VARIABLES
 
@@ -52,7 +53,7 @@ def host_errors(
     """
     found = [("system", text) for text in system_refusal(system, host_name)] if system is not None else []
     found += _accelerator_reasons(host, host_name, wanted, cards, release)
-    found += _file_reasons(daemon, habana if host["accelerator"] == "gaudi" else None, host_name)
+    found += _file_reasons(daemon, habana if platform_of(host).runtime else None, host_name)
     found += [("vllm_secrets", text) for text in secrets_refusal({} if secrets is None else secrets, host_name)]
     errors: Errors = [
         {"host": host_name, "model": None, "key": key, "value": None, "allowed": None, "message": text}
@@ -101,7 +102,7 @@ def _accelerator_reasons(
     if wanted not in ("auto", found):
         text = f"{host_name}: gaudi_accelerator is {wanted}, but this is a {found} host"
         reasons.append(("gaudi_accelerator", text))
-    return reasons + (_card_reasons(host, host_name, cards, release) if found == "gaudi" else [])
+    return reasons + platform_of(host).reasons(host, host_name, cards, release)
 
 
 def plan_refusal(plan: Mapping[str, Any], system: Mapping[str, Any], host: Mapping[str, Any], **more: Any) -> list[str]:
@@ -166,23 +167,4 @@ def _image_errors(
 
 
 def _made_for(entry: Mapping[str, Any]) -> str | None:
-    return entry.get("accelerator") or ("cpu" if entry.get("build") == "cpu" else None)
-
-
-def _card_reasons(host: Mapping[str, Any], host_name: str, cards: int, release: str) -> list[tuple[str, str]]:
-    if host.get("problem"):
-        text = f"{host_name}: the cards do not answer: {' '.join(host['problem'])}. Is the driver of release {release} "
-        return [("cards", text + "loaded? playbooks/driver.yml brings it")]
-    reasons = []
-    here = sorted(module["module_id"] for module in host["modules"])
-    if cards and len(here) != cards:
-        text = f"{host_name}: gaudi_cards is {cards}, but hl-smi shows {len(here)}: module_ids {here}"
-        reasons.append(("gaudi_cards", text))
-    driver = str(host.get("driver_version") or "unknown")
-    if not re.fullmatch(r"\d+\.\d+\.\d+.*", str(release)):
-        return [*reasons, ("gaudi_release", f"{host_name}: gaudi_release {release}: a quoted release such as '1.21.3'")]
-    # Facts written by hand may leave the driver out: it is yet to be installed.
-    if "driver_version" in host and driver.split(".")[:2] != release.split(".")[:2]:
-        text = f"{host_name}: driver {driver} and image release {release} differ; both must be of one release"
-        reasons.append(("driver_version", text))
-    return reasons
+    return entry.get("accelerator") or entry.get("build")

@@ -17,7 +17,8 @@ from gaudi_serve.errors import shown
 from gaudi_serve.facts import checked_host
 from gaudi_serve.fleet import gaudi_facts_saved, vllm_fleet_lines, vllm_fleet_plan
 from gaudi_serve.inventory import inventory_refusal
-from gaudi_serve.observe_host import cards, weights
+from gaudi_serve.observe_host import weights
+from gaudi_serve.platforms import PLATFORMS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_fleet import known, live_of
@@ -103,7 +104,12 @@ def test_everything_that_gaudi_facts_reads_is_known(tmp_path: Path, monkeypatch:
     module = (Path(__file__).parents[2] / "library/gaudi_facts.py").read_text(encoding="utf-8")
     keep = ast.literal_eval(re.search(r"keep = (\(.*\))", module)[1])  # type: ignore[index]
     service = {**dict.fromkeys(keep), "holds": False}
-    read = {"accelerator": "gaudi", **cards(), "weights": weights([str(folder)]), "services": {"qwq": service}}
+    read = {
+        "accelerator": "gaudi",
+        **PLATFORMS["gaudi"].observe(),
+        "weights": weights([str(folder)]),
+        "services": {"qwq": service},
+    }
     assert len(read["modules"]) == 8 and read["weights"][str(folder)]
     assert checked_host(read)[1] == []
 

@@ -8,13 +8,19 @@ from typing import Any
 from . import cpu, gaudi
 from .base import Platform
 
+# Where none finds its devices, it is the last.
 PLATFORMS: dict[str, Platform] = {one.name: one for one in (gaudi.PLATFORM, cpu.PLATFORM)}
 # Facts that were written by hand for a plan may leave it out.
 USUAL = gaudi.PLATFORM.name
 
-__all__ = ["PLATFORMS", "USUAL", "Platform", "platform_of"]
+__all__ = ["PLATFORMS", "USUAL", "Platform", "platform_here", "platform_of"]
 
 
 def platform_of(host: Mapping[str, Any]) -> Platform:
     """Return the platform of a host by its facts."""
     return PLATFORMS[host.get("accelerator") or USUAL]
+
+
+def platform_here(root: str = "/") -> Platform:
+    """Return the platform of the machine that this runs on: the first that finds its devices."""
+    return next(one for one in PLATFORMS.values() if one.here(root))

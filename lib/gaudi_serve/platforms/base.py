@@ -16,6 +16,14 @@ def _no_problems(_: Mapping[str, Any]) -> list[Problem]:
     return []
 
 
+def _no_reasons(_host: Mapping[str, Any], _name: str, _cards: int, _release: str) -> list[tuple[str, str]]:
+    return []
+
+
+def _no_devices() -> dict[str, Any]:
+    return {"device_name": None, "modules": []}
+
+
 @dataclass(frozen=True)
 class Platform:
     """One kind of machine.
@@ -36,6 +44,8 @@ class Platform:
     engine: str
     options: Callable[[str], frozenset[str]]
     software: Callable[[str], str]
+    here: Callable[[str], bool]
+    about: Callable[[Mapping[str, Any]], list[str]]
     devices: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     env_between: Mapping[str, str] = field(default_factory=dict)
@@ -43,3 +53,5 @@ class Platform:
     problems: Callable[[Mapping[str, Any]], list[Problem]] = _no_problems
     even_heads: bool = False
     iommu: bool = False
+    observe: Callable[[], dict[str, Any]] = _no_devices
+    reasons: Callable[[Mapping[str, Any], str, int, str], list[tuple[str, str]]] = _no_reasons

@@ -22,5 +22,7 @@ PLATFORM = Platform(
     engine="vllm",
     options=lambda release: VLLM_0_32,
     software=lambda release: "vLLM for CPUs",
+    here=lambda root: True,
+    about=lambda host: ["CPU host"],
     problems=_problems,
 )

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from ..buckets import BLOCK
-from ..errors import Problem
+from ..errors import InputError, Problem
+from ..hl_smi import hl_smi_modules, hl_smi_processes, hl_smi_topology
+from ..run import read_text, run
 from ..vllm_options import FORK_1_21, OPTION_NAMES
 from .base import Platform
+
+FIELDS = "index,module_id,bus_id,name,driver_version,memory.total"
 
 
 def _options(release: str) -> frozenset[str]:
@@ -27,6 +33,80 @@ def _problems(spec: Mapping[str, Any]) -> list[Problem]:
     return problems
 
 
+def _here(root: str) -> bool:
+    """Tell whether Gaudi cards are there: by PCI vendor 1da3, or by the driver's device class."""
+    if any(Path(root, "sys/class/accel").glob("accel*")):
+        return True
+    vendors = Path(root, "sys/bus/pci/devices").glob("*/vendor")
+    return any((read_text(vendor) or "").strip() == "0x1da3" for vendor in vendors)
+
+
+def _observe() -> dict[str, Any]:
+    """Return what hl-smi says of the cards: device, driver, memory (MiB), modules; ``problem`` if it fails."""
+    nothing: dict[str, Any] = {"device_name": None, "driver_version": None, "memory_mib": 0, "modules": []}
+    query = run(["hl-smi", "-Q", FIELDS, "-f", "csv"])
+    if query.status != 0:
+        return {**nothing, "problem": (query.err or query.out).strip().splitlines()[-1:] or ["hl-smi failed"]}
+    topology_text = run(["hl-smi", "topo", "-c", "-N"])
+    try:
+        listed = hl_smi_modules(query.out)
+        topology = hl_smi_topology(topology_text.out)
+    except InputError as problem:
+        return {**nothing, "problem": [str(problem)]}
+    holders = hl_smi_processes(run(["hl-smi"]).out)
+    modules = []
+    for card in listed:
+        place = topology.get(card["module_id"], {"cpus": [], "numa_node": 0})
+        modules.append(
+            {
+                "module_id": card["module_id"],
+                "index": card["index"],
+                "bus_id": card.get("bus_id"),
+                "in_use": card["index"] in holders,
+                "held_by": holders.get(card["index"]),
+                "memory_mib": _mib(card.get("memory.total")),
+                **place,
+            }
+        )
+    first = listed[0] if listed else {}
+    return {
+        "device_name": first.get("name"),
+        "driver_version": first.get("driver_version"),
+        "memory_mib": modules[0]["memory_mib"] if modules else 0,
+        "modules": sorted(modules, key=lambda module: int(module["module_id"])),
+    }
+
+
+def _mib(text: str | None) -> int:
+    digits = re.match(r"\s*(\d+)", text or "")
+    return int(digits[1]) if digits else 0
+
+
+def _about(host: Mapping[str, Any]) -> list[str]:
+    nodes = len({module["numa_node"] for module in host["modules"]})
+    cards = f"{len(host['modules'])} cards {host['device_name']} on {nodes} NUMA nodes"
+    return [cards, f"driver {host.get('driver_version') or 'unknown'}"]
+
+
+def _reasons(host: Mapping[str, Any], host_name: str, cards: int, release: str) -> list[tuple[str, str]]:
+    if host.get("problem"):
+        text = f"{host_name}: the cards do not answer: {' '.join(host['problem'])}. Is the driver of release {release} "
+        return [("cards", text + "loaded? playbooks/driver.yml brings it")]
+    reasons = []
+    here = sorted(module["module_id"] for module in host["modules"])
+    if cards and len(here) != cards:
+        text = f"{host_name}: gaudi_cards is {cards}, but hl-smi shows {len(here)}: module_ids {here}"
+        reasons.append(("gaudi_cards", text))
+    driver = str(host.get("driver_version") or "unknown")
+    if not re.fullmatch(r"\d+\.\d+\.\d+.*", str(release)):
+        return [*reasons, ("gaudi_release", f"{host_name}: gaudi_release {release}: a quoted release such as '1.21.3'")]
+    # Facts written by hand may leave the driver out: it is yet to be installed.
+    if "driver_version" in host and driver.split(".")[:2] != release.split(".")[:2]:
+        text = f"{host_name}: driver {driver} and image release {release} differ; both must be of one release"
+        reasons.append(("driver_version", text))
+    return reasons
+
+
 PLATFORM = Platform(
     name="gaudi",
     title="Gaudi",
@@ -41,4 +121,8 @@ PLATFORM = Platform(
     problems=_problems,
     even_heads=True,
     iommu=True,
+    here=_here,
+    observe=_observe,
+    about=_about,
+    reasons=_reasons,
 )
