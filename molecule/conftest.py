@@ -107,7 +107,12 @@ class Playbook:
         self.hosts: list[str] = list(read["all"]["children"]["testhosts"]["hosts"])
         self.options: dict[str, Any] = {
             "cwd": PROJECT,
-            "env": {**os.environ, "ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"},
+            # Every task, and the recap, which tests read; what a person sees has tests of its own.
+            "env": {
+                **os.environ,
+                **{"ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"},
+                "ANSIBLE_STDOUT_CALLBACK": "default",
+            },
             "text": True,
         }
 
