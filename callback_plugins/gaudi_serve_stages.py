@@ -8,6 +8,7 @@ import functools
 import os
 import shutil
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -249,16 +250,15 @@ class CallbackModule(Default):  # type: ignore[misc]  # ansible-core has no type
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> list[Line]:
         """Say what failed and why, but where the playbook deals with it itself."""
         self._handle_warnings(result.result)
-        outcome, dealt = self.outcome(result), {"ignored": ignore_errors, "rescued": is_rescued(result.task)}
-        return self.output.failure(outcome, time.monotonic(), **dealt, **told_by(result))
+        told = {**dealt_with(result.task, ignore_errors), **told_by(result)}
+        return self.output.failure(self.outcome(result), time.monotonic(), **told)
 
     @staged
     def v2_runner_item_on_failed(self, result: Any) -> list[Line]:
         """Say which item failed and why."""
         self._handle_warnings(result.result)
-        ignored = bool(result.task_fields.get("ignore_errors"))
-        dealt = {"ignored": ignored, "rescued": is_rescued(result.task)}
-        return self.output.item_failure(self.outcome(result, item=True), **dealt, **told_by(result))
+        told = {**dealt_with(result.task, bool(result.task_fields.get("ignore_errors"))), **told_by(result)}
+        return self.output.item_failure(self.outcome(result, item=True), **told)
 
     @staged
     def v2_runner_on_unreachable(self, result: Any) -> list[Line]:
@@ -339,7 +339,7 @@ class CallbackModule(Default):  # type: ignore[misc]  # ansible-core has no type
         given = result.task_fields.get("args")
         label = str(self._get_item_label(found)) if item else ""
         return Outcome(
-            host=self.host_label(result) if result.task.delegate_to and task.module == "debug" else result.host.get_name(),
+            host=result.host.get_name(),
             task=task,
             result=found,
             args={} if hidden or not isinstance(given, Mapping) else given,
@@ -351,7 +351,7 @@ class CallbackModule(Default):  # type: ignore[misc]  # ansible-core has no type
     def _debug_text(self, found: Any, action: str) -> str:
         """Return what a debug of a variable shows."""
         self._clean_results(found, action)
-        return str(self._dump_results(found)).strip("\n")
+        return textwrap.dedent(str(self._dump_results(found))).strip("\n")
 
 
 @functools.lru_cache(maxsize=64)
@@ -382,16 +382,19 @@ def chained(event: Any) -> Iterator[Any]:
         event = getattr(getattr(event, "chain", None), "event", None)
 
 
-def is_rescued(task: Any) -> bool:
-    """Tell whether a task stands in a block that has a rescue: what it says of the failure is what is to be shown."""
+def dealt_with(task: Any, ignored: bool) -> dict[str, Any]:
+    """Tell how the playbook deals with a failure: by a rescue, whose own failures are told with what was before."""
+    rescued = rescuing = False
     child, parent = task, task._parent
-    while parent is not None:
-        # An import leaves no trace in its block: what is in none of the other two parts is in the first.
-        others = [*(getattr(parent, "rescue", None) or []), *(getattr(parent, "always", None) or [])]
-        if getattr(parent, "rescue", None) and not ({task._uuid, child._uuid} & set(uuids(others))):
-            return True
+    while parent is not None and not rescued:
+        if rescue := getattr(parent, "rescue", None):
+            # An import leaves no trace in its block: what is in none of the other two parts is in the first.
+            mine = {task._uuid, child._uuid}
+            within = bool(mine & set(uuids(rescue)))
+            rescuing = rescuing or within
+            rescued = not within and not mine & set(uuids(getattr(parent, "always", None) or []))
         child, parent = parent, getattr(parent, "_parent", None)
-    return False
+    return {"ignored": ignored, "rescued": rescued, "rescuing": rescuing}
 
 
 def uuids(parts: Sequence[Any]) -> Iterator[str]:

@@ -46,7 +46,6 @@ TOPICS = {
     ("host", "Grub"): "kernel arguments",
     ("host", "Sysctl"): "sysctl",
     ("host", "Governor"): "CPU governor",
-    ("host", "Reboot"): "rebooted",
     ("images", "Load"): "",
     ("images", "Build"): "",
 }
@@ -227,20 +226,21 @@ def _by_module(module: str, args: Result, result: Result) -> list[Thing]:
         verb = ("purge" if args.get("purge") else "remove") if args.get("state") == "absent" else "install"
         return [Thing(verb, str(package).strip()) for package in packages if str(package).strip()]
     if module in ("systemd_service", "systemd", "service"):
-        unit = str(args.get("name") or "").removesuffix(".service")
-        verb = STATES.get(str(args.get("state") or ""), "")
-        if not verb and args.get("enabled") is not None:
-            verb = "enable" if args["enabled"] else "disable"
-        if not unit:
-            return [Thing("reload", "systemd", weak=True)]
-        return [Thing(verb, unit)] if verb else []
+        return _unit(args)
     if module == "reboot":
         return [Thing("reboot", "")]
-    if module in FILES:
-        path = args.get("dest") or args.get("path") or args.get("name")
-        verb = "remove" if args.get("state") == "absent" else "write"
-        return [Thing(verb, base(path))] if path else []
-    return []
+    path = (args.get("dest") or args.get("path") or args.get("name")) if module in FILES else ""
+    return [Thing("remove" if args.get("state") == "absent" else "write", base(path))] if path else []
+
+
+def _unit(args: Result) -> list[Thing]:
+    name = str(args.get("name") or "").removesuffix(".service")
+    if not name:
+        return [Thing("reload", "systemd", weak=True)]
+    verb = STATES.get(str(args.get("state") or ""), "")
+    if not verb and args.get("enabled") is not None:
+        verb = "enable" if args["enabled"] else "disable"
+    return [Thing(verb, name)] if verb else []
 
 
 def _without_would(line: str) -> str:
@@ -264,7 +264,7 @@ def what(found: Iterable[Thing], check: bool) -> str:
         about = f"{len(named)} files" if verb in ("write", "remove") and len(named) > FEW else names(named)
         words = (verb, about) if check else (about, DONE[verb])
         parts.append(" ".join(word for word in words if word))
-    return ", ".join(parts) if all(verb.startswith(" ") for verb in groups) else "; ".join(parts)
+    return ("; " if any(", " in part for part in parts) else ", ").join(parts)
 
 
 def said(result: Result) -> list[str]:
@@ -389,6 +389,7 @@ class StageOutput:
         *,
         ignored: bool = False,
         rescued: bool = False,
+        rescuing: bool = False,
         remedy: Sequence[str] = (),
         trace: str = "",
     ) -> list[Line]:
@@ -399,7 +400,9 @@ class StageOutput:
             if not (ignored or rescued):
                 self._failed(outcome.host)
             return []
-        return self.item_failure(outcome, ignored=ignored, rescued=rescued, remedy=remedy, trace=trace)
+        return self.item_failure(
+            outcome, ignored=ignored, rescued=rescued, rescuing=rescuing, remedy=remedy, trace=trace
+        )
 
     def item_failure(
         self,
@@ -407,10 +410,20 @@ class StageOutput:
         *,
         ignored: bool = False,
         rescued: bool = False,
+        rescuing: bool = False,
         remedy: Sequence[str] = (),
         trace: str = "",
     ) -> list[Line]:
-        """Take in the failure of one item of a loop, or of a task without one."""
+        """Take in the failure of one item of a loop, or of a task without one.
+
+        Args:
+            outcome: what it gave.
+            ignored: the playbook goes on.
+            rescued: the playbook has tasks for this case, which say what is to be said.
+            rescuing: it is itself such a task, so that what has failed before is shown with it.
+            remedy: what Ansible itself knows to do about it.
+            trace: where it came from, if that is kept.
+        """
         if outcome.item:
             self.items.add((outcome.host, outcome.task.path + outcome.task.name))
         words = reason(outcome.result, remedy, trace)
@@ -422,12 +435,12 @@ class StageOutput:
         if ignored:
             if self.current.ours:
                 return []
-            text = f"{outcome.host}  {self.current.label}  {outcome.task.own_name}: failed, which is ignored: {words[0]}"
-            return [*self.flush(), Line(text)]
+            head = f"{outcome.host}  {self.current.label}  {outcome.task.own_name}"
+            return [*self.flush(), Line(f"{head}: failed, which is ignored: {words[0]}")]
         self._failed(outcome.host)
         where = f" ({outcome.task.path})" if outcome.task.path and outcome.task.module not in ("fail", "assert") else ""
         head = f"FAILED  {outcome.host}  {self.current.label}  {outcome.task.own_name}{where}"
-        before = self.rescued.pop(outcome.host, [])
+        before = self.rescued.pop(outcome.host, []) if rescuing else []
         words += ["before that failed:", *before] if before else []
         return [*self.flush(), Line(head, "error"), *(Line(f"  {word}".rstrip(), "error") for word in words)]
 
@@ -436,10 +449,11 @@ class StageOutput:
         self._ended(outcome.host, now)
         words = reason(outcome.result)
         if ignored:
-            return [*self.flush(), Line(f"{outcome.host}  cannot be reached, the others go on: {words[0]}", "unreachable")]
+            text = f"{outcome.host}  cannot be reached, which is ignored: {words[0]}"
+            return [*self.flush(), Line(text, "unreachable")]
         self._failed(outcome.host)
         head = f"UNREACHABLE  {outcome.host}  {self.current.label}  {outcome.task.own_name}"
-        return [*self.flush(), Line(head, "unreachable"), *(Line(f"  {word}".rstrip(), "unreachable") for word in words)]
+        return [*self.flush(), *(Line(text.rstrip(), "unreachable") for text in (head, *(f"  {w}" for w in words)))]
 
     def diff(self, host: str, task: Task) -> list[Line]:
         """Return the line above a difference of files."""
@@ -494,7 +508,8 @@ class StageOutput:
     @staticmethod
     def _is_due(running: Running, now: float) -> bool:
         # A task that tells its progress does so by itself.
-        return not running.progress and now - running.told >= (LONG_S if running.told == running.begin else PLAIN_EVERY_S)
+        pause = LONG_S if running.told == running.begin else PLAIN_EVERY_S
+        return not running.progress and now - running.told >= pause
 
     def _long(self, now: float) -> list[tuple[list[str], str]]:
         groups: dict[tuple[Task, str], list[str]] = {}
@@ -545,6 +560,8 @@ class StageOutput:
         self.waiting, self.waiting_task = {}, None
         if not waiting:
             return []
+        order = {host: number for number, host in enumerate(self.current.hosts)}
+        waiting = dict(sorted(waiting.items(), key=lambda pair: order.get(pair[0], len(order))))
         if (task and task.run_once) or (len(waiting) == 1 and len(self.current.hosts) <= 1):
             return [Line(line) for lines in waiting.values() for line in lines]
         whole: dict[tuple[str, ...], list[str]] = {}
@@ -613,8 +630,9 @@ class StageOutput:
     def _end(self, host: str, counts: Mapping[str, int]) -> tuple[str, str]:
         labels = self.changed.get(host, [])
         verb = "would change" if self.current.check else "changed"
-        did = f"{verb}: {', '.join(labels)}" if labels else f"{verb} {counts.get('changed', 0)} things"
-        did = did if labels or counts.get("changed") else ("would change nothing" if self.current.check else "nothing changed")
+        did = "nothing would change" if self.current.check else "nothing changed"
+        if labels or counts.get("changed"):
+            did = f"{verb}: {', '.join(labels)}" if labels else f"{verb} {counts['changed']} things"
         if counts.get("unreachable"):
             return f"cannot be reached; {did}", "unreachable"
         if counts.get("failures"):
