@@ -40,6 +40,8 @@ PLAYS = {
 STAGES = ("host", "driver", "runtime", "images", "validate", "weights", "models")
 ANNOUNCED = re.compile(rf"({'|'.join(STAGES)}): ")
 MODEL_LINE = re.compile(r"[+~-] \S")
+# At the end of what vllm_wait tells; the live line has a clock of its own.
+MINUTES = re.compile(r" \(\d+ min\)$")
 # Words for a group of tasks (what stands before the bar in their names), where they say more than the tasks.
 # A key is the stage and the group; the empty word is for steps that are no result.
 TOPICS = {
@@ -467,7 +469,8 @@ class StageOutput:
         if any(self.running[host].task.module != "vllm_wait" for host, _, _ in lines):
             return False
         for host in {host for host, _, _ in lines}:
-            self.running[host].progress = ", ".join(about for name, _, about in lines if name == host)
+            parts = [MINUTES.sub("", about) for name, _, about in lines if name == host]
+            self.running[host].progress = "; ".join(parts)
             self.running[host].told = now
         return True
 
@@ -519,7 +522,8 @@ class StageOutput:
         found = []
         for (task, progress), hosts in groups.items():
             taken = lasted(now - min(self.running[host].begin for host in hosts))
-            found.append((hosts, f"{names(hosts, 4)}  {self.current.label}  {progress or task.phrase}  {taken}"))
+            about = f"{self.current.label}  {progress or task.phrase}"
+            found.append((hosts, f"{names(hosts, 4)}  {about}, {taken} so far"))
         return found
 
     # ---- messages
