@@ -126,7 +126,8 @@ class Task:
     @property
     def own_name(self) -> str:
         """Return the name without the role."""
-        return self.name.rpartition(" : ")[2].strip() or self.module
+        own = self.name.rpartition(" : ")[2].strip()
+        return own if own not in ("", self.action) else self.module
 
     @property
     def group(self) -> str:
