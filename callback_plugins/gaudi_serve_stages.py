@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
 import functools
 import os
 import shutil
@@ -333,7 +334,8 @@ class CallbackModule(Default):  # type: ignore[misc]  # ansible-core has no type
         """Return a result of Ansible as the pure part takes it; without what is secret."""
         found = result.result
         hidden = bool(found.get("_ansible_no_log") or "censored" in found)
-        task = task_of(result.task)
+        # Of strategy free, only the result has a name whose variables are filled in.
+        task = dataclasses.replace(task_of(result.task), here=str(result.task_fields.get("name") or ""))
         if task.module == "debug" and "msg" not in found and not hidden:
             found = {"msg": self._debug_text(found, result.task.action)}
         given = result.task_fields.get("args")

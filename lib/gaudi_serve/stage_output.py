@@ -111,12 +111,13 @@ class Play:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A task; ``name`` may begin with its role and a colon, ``path`` is the file and line."""
+    """A task; ``name`` may begin with its role and a colon, ``path`` is file and line, ``here`` its name in a result."""
 
     name: str
     action: str = ""
     path: str = ""
     run_once: bool = False
+    here: str = dataclasses.field(default="", compare=False)
 
     @property
     def module(self) -> str:
@@ -126,7 +127,7 @@ class Task:
     @property
     def own_name(self) -> str:
         """Return the name without the role."""
-        own = self.name.rpartition(" : ")[2].strip()
+        own = (self.here or self.name).rpartition(" : ")[2].strip()
         return own if own not in ("", self.action) else self.module
 
     @property

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from gaudi_serve import due
-from gaudi_serve.stage_output import PLAYS, STAGES, Line, Outcome, Play, StageOutput, Task, Thing, reason, what
+from gaudi_serve.stage_output import PLAYS, STAGES, Line, Outcome, Play, StageOutput, Task, Thing, reason, things, what
 from plugins import load
 
 ROOT = Path(__file__).parents[2]
@@ -338,6 +338,42 @@ def test_words_for_what_changed() -> None:
     assert what([Thing("remove", "a"), Thing("purge", "b"), Thing("purge", "c")], check=True) == "remove a; purge b, c"
     assert what([Thing("", "note", weak=True)], check=False) == "note"
     assert what([Thing("reboot", "")], check=True) == "reboot"
+
+
+def test_a_task_is_named_as_on_its_host_and_one_without_a_name_by_its_module() -> None:
+    task = Task("role : Make a", "ansible.builtin.command", here="Make b")
+    assert (task.own_name, task.phrase, task == Task("role : Make a", "ansible.builtin.command")) == (
+        "Make b",
+        "make b",
+        True,
+    )
+    assert Task("ansible.builtin.shell", "ansible.builtin.shell").phrase == "shell"
+    assert Task("Measure | HCCL runs").phrase == "HCCL runs"
+
+
+def test_changes_of_packages_files_and_units() -> None:
+    found = {
+        "apt": ({"name": "a=1, b", "state": "absent", "purge": True}, "purge a=1, b"),
+        "file": ({"path": "/x/y/", "state": "absent"}, "remove y"),
+        "copy": ({"dest": "/x/y.conf"}, "write y.conf"),
+        "systemd_service": ({"name": "docker.service", "enabled": False}, "disable docker"),
+        "systemd": ({"daemon_reload": True}, "reload systemd"),
+        "service": ({"name": "x"}, "do it"),
+        "lineinfile": ({}, "do it"),
+    }
+    for module, (args, words) in found.items():
+        outcome = Outcome("a", Task("Do it", f"ansible.builtin.{module}"), args=args, changed=True)
+        assert what(things(outcome, "runtime"), check=True) == words
+
+
+def test_a_loop_whose_items_are_all_skipped_leaves_nothing_behind() -> None:
+    output = StageOutput()
+    output.play(Play("Some play", ("a",)))
+    task = Task("Do it", "command")
+    output.item(Outcome("a", task, item="x"))
+    output.skipped(Outcome("a", task), 1.0)
+    output.ok(Outcome("a", task, changed=True), 2.0)
+    assert [line.text for line in output.end_play()] == ["a  Some play  do it  0 s"]
 
 
 def test_a_failure_without_a_word_says_so_and_nothing_is_said_twice() -> None:
