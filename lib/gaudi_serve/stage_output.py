@@ -111,7 +111,7 @@ class Play:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A task; ``name`` may begin with its role and a colon, ``path`` is file and line, ``here`` its name in a result."""
+    """``name`` may begin with its role and a colon, ``path`` its file and line, ``here`` its name in results."""
 
     name: str
     action: str = ""
