@@ -105,7 +105,12 @@ class Playbook:
         self.inventory = Path(os.environ["MOLECULE_SCENARIO_DIRECTORY"]) / "inventory"
         read = yaml.safe_load((self.inventory / "hosts.yml").read_text(encoding="utf-8"))
         self.hosts: list[str] = list(read["all"]["children"]["testhosts"]["hosts"])
-        self.environment = {**os.environ, "ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"}
+        self.environment = {
+            **os.environ,
+            **{"ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"},
+            # Every task, and the recap, which tests read; what a person sees has tests of its own.
+            "ANSIBLE_STDOUT_CALLBACK": "default",
+        }
 
     def argv(self, name: str, *arguments: str, **extra: Any) -> list[str]:
         """Return the command of a run."""

@@ -19,7 +19,7 @@ from test_plan import gaudi_host, model
 
 ROOT = Path(__file__).parents[2]
 # As in a job of AWX: what is left as data is kept, and nobody can write the home folder.
-AWX = {"ANSIBLE_SHOW_CUSTOM_STATS": "1", "HOME": "/proc/none"}
+AWX = {"ANSIBLE_SHOW_CUSTOM_STATS": "1", "HOME": "/proc/none", "ANSIBLE_STDOUT_CALLBACK": "default"}
 
 
 def plan(folder: Path, models: Any, *arguments: str, **more: Any) -> tuple[int, str]:

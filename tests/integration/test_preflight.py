@@ -72,6 +72,7 @@ def test_preflight_refuses_a_governor_that_the_kernel_lacks_and_cores_that_contr
     }
     (tmp_path / "play.yml").write_text(yaml.safe_dump([play]))
     environment = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"}
+    environment["ANSIBLE_STDOUT_CALLBACK"] = "default"
     argv = [Path(sys.executable).with_name("ansible-playbook"), "-i", tmp_path / "hosts.yml", tmp_path / "play.yml"]
     done = subprocess.run(argv, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
     text = " ".join((done.stdout + done.stderr).split())

@@ -40,6 +40,7 @@ class Fleet:
         """Run the role in check mode, and return its status and what it says in one line."""
         (self.folder / "hosts.json").write_text(json.dumps({"all": {"hosts": self.hosts}}))
         environment = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"}
+        environment["ANSIBLE_STDOUT_CALLBACK"] = "default"
         environment["ANSIBLE_LOCAL_TEMP"] = environment["ANSIBLE_REMOTE_TEMP"] = str(self.folder / "ansible")
         argv = ["ansible-playbook", "-i", str(self.folder / "hosts.json"), str(self.folder / "play.yml"), "--check"]
         done = subprocess.run([*argv, *arguments], env=environment, capture_output=True, text=True, check=False)

@@ -279,6 +279,7 @@ class Machine:
             **os.environ,
             "ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg"),
             "ANSIBLE_NOCOLOR": "1",
+            "ANSIBLE_STDOUT_CALLBACK": "default",
             "ANSIBLE_SSH_CONTROL_PATH_DIR": str(self.sockets),
             "ANSIBLE_SSH_ARGS": "-o ControlMaster=auto -o ControlPersist=120s",
             "ANSIBLE_TIMEOUT": "60",

@@ -70,6 +70,7 @@ def provision() -> None:
     beside = Path(sys.executable).parent
     program = shutil.which("ansible-playbook", path=f"{beside}:{os.environ.get('PATH', '')}") or "ansible-playbook"
     settings = {"ANSIBLE_CONFIG": str(REPOSITORY / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"}
+    settings["ANSIBLE_STDOUT_CALLBACK"] = "default"
     run(program, "-i", FOLDER / "inventory", FOLDER / "provision.yml", env=settings, timeout=900)
 
 

@@ -1,0 +1,407 @@
+"""What a person sees of a run: its stages. With -v and more it is Ansible's own output."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import functools
+import os
+import shutil
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ansible import constants, context
+from ansible.plugins.callback.default import CallbackModule as Default
+
+# Works from every playbook, molecule, ansible-runner and AWX, with nothing installed.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
+
+from gaudi_serve.stage_output import Line, Outcome, Play, StageOutput, Task
+
+DOCUMENTATION = """
+name: gaudi_serve_stages
+type: stdout
+short_description: Shows a run as its stages
+description:
+  - One line a host and stage that changed something, with what and how long; a live line for what takes longer than
+    ten seconds; messages and errors whole; nothing for what had nothing to do.
+  - With C(-v) and more it behaves as Ansible's own, which E(ANSIBLE_STDOUT_CALLBACK=default) brings too.
+extends_documentation_fragment:
+  - default_callback
+  - result_format_callback
+"""
+
+TICK_S = 1.0
+COLOURS = {
+    "changed": constants.COLOR_CHANGED,
+    "error": constants.COLOR_ERROR,
+    "ok": constants.COLOR_OK,
+    "unreachable": constants.COLOR_UNREACHABLE,
+    "waiting": constants.COLOR_SKIP,
+}
+# Who waits for a person must not be written over.
+ASKS = ("pause",)
+
+
+def staged(method: Callable[..., list[Line] | None]) -> Callable[..., None]:
+    """Show an event in the project's way; in Ansible's where more is asked for, or where this way fails."""
+    name = method.__name__
+
+    @functools.wraps(method)
+    def shown(self: CallbackModule, *args: Any, **kwargs: Any) -> None:
+        if self.verbose:
+            getattr(super(CallbackModule, self), name)(*args, **kwargs)
+            return
+        with self.lock:
+            try:
+                self.show(method(self, *args, **kwargs) or [])
+            except Exception as problem:
+                # Nothing that happened may be lost by a mistake of this file.
+                self._display.warning(f"{self.CALLBACK_NAME}: {name}: {problem!r}; this is Ansible's own output")
+                self.erase()
+                getattr(super(CallbackModule, self), name)(*args, **kwargs)
+
+    return shown
+
+
+class CallbackModule(Default):  # type: ignore[misc]  # ansible-core has no type information
+    """Translates Ansible's events for StageOutput, and its lines for the screen."""
+
+    CALLBACK_VERSION = 2.0
+    CALLBACK_TYPE = "stdout"
+    CALLBACK_NAME = "gaudi_serve_stages"
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Also of the thread that shows what takes long, and of the one in which results of items arrive.
+        self.lock = threading.RLock()
+        self.process = os.getpid()
+        self.output = StageOutput()
+        self.terminal = False
+        self.drawn = 0
+        self.ended = threading.Event()
+        self.diff_host = ""
+
+    @property
+    def verbose(self) -> bool:
+        """Tell whether more is asked for than stages."""
+        return bool(self._display.verbosity > 0)
+
+    # ---- the screen
+
+    def begin(self) -> None:
+        """Begin to watch what takes long."""
+        # ansible-runner takes what is written for events, of whichever callback it was made.
+        self.terminal = (
+            sys.stdout.isatty()
+            and os.environ.get("TERM", "") not in ("", "dumb")
+            and "AWX_ISOLATED_DATA_DIR" not in os.environ
+            and not context.CLIARGS.get("step")
+        )
+        self.output = StageOutput(time.monotonic(), self.width() if self.terminal else 0)
+        self.wrap_display()
+        atexit.register(self.end)
+        threading.Thread(target=self.watch, name=self.CALLBACK_NAME, daemon=True).start()
+
+    @staticmethod
+    def width() -> int:
+        """Return the terminal's width in characters; 80 where it does not say."""
+        return shutil.get_terminal_size().columns
+
+    def wrap_display(self) -> None:
+        """Erase the live line before anything else is written, and take what running tasks say of their progress."""
+        original = self._display.display
+
+        @functools.wraps(original)
+        def display(msg: str, *args: Any, **kwargs: Any) -> Any:
+            # A worker's copy of this process has other locks and no screen; its messages come here over a queue.
+            if os.getpid() != self.process:
+                return original(msg, *args, **kwargs)
+            with self.lock:
+                self.erase()
+                taken = False
+                with contextlib.suppress(Exception):
+                    taken = not kwargs and not args and self.output.progress(msg, time.monotonic())
+                if taken and self.terminal:
+                    return None
+                done = original(msg, *args, **kwargs)
+                if taken:
+                    self.flush()
+                return done
+
+        self._display.display = display
+
+    def show(self, lines: Sequence[Line]) -> None:
+        """Write lines."""
+        if not lines:
+            return
+        to_stderr = bool(self._plugin_options.get("display_failed_stderr"))
+        for line in lines:
+            failed = line.kind in ("error", "unreachable")
+            self._display.display(line.text, color=COLOURS.get(line.kind), stderr=to_stderr and failed)
+        self.flush()
+
+    @staticmethod
+    def flush() -> None:
+        """Let what is written be seen at once, also in a pipe."""
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+
+    def erase(self) -> None:
+        """Take the live line away."""
+        if self.drawn:
+            drawn, self.drawn = self.drawn, 0
+            with contextlib.suppress(OSError, ValueError):
+                sys.stdout.write(f"\r{' ' * drawn}\r")
+                sys.stdout.flush()
+
+    def draw(self, text: str) -> None:
+        """Write the live line over the one before."""
+        if text or self.drawn:
+            blank = " " * max(0, self.drawn - len(text))
+            sys.stdout.write(f"\r{text}{blank}" + "\b" * len(blank) if text else f"\r{blank}\r")
+            sys.stdout.flush()
+            self.drawn = len(text)
+
+    def watch(self) -> None:
+        """Show what takes long, until the run ends."""
+        while not self.ended.wait(TICK_S):
+            with self.lock, contextlib.suppress(Exception):
+                now = time.monotonic()
+                if self.ended.is_set() or any(run.task.module in ASKS for run in self.output.running.values()):
+                    continue
+                if self.terminal:
+                    self.draw(self.output.live(now, self.width()))
+                else:
+                    self.show(self.output.slow(now))
+
+    def end(self) -> None:
+        """Leave nothing unsaid where the run is broken off."""
+        if os.getpid() == self.process and not self.ended.is_set():
+            with self.lock, contextlib.suppress(Exception):
+                self.ended.set()
+                self.erase()
+                self.show(self.output.end_play())
+
+    # ---- Ansible's events
+
+    @staged
+    def v2_playbook_on_start(self, playbook: Any) -> None:
+        """Begin the run."""
+        self.begin()
+
+    @staged
+    def v2_playbook_on_vars_prompt(self, *args: Any, **kwargs: Any) -> list[Line]:
+        """Say what there is to say before a question."""
+        return self.output.end_play()
+
+    @staged
+    def v2_playbook_on_play_start(self, play: Any) -> list[Line]:
+        """End the play before, and begin this."""
+        self._play = play
+        hosts: tuple[str, ...] = ()
+        with contextlib.suppress(Exception):
+            found = play.get_variable_manager()._inventory.get_hosts(play.hosts)
+            hosts = tuple(host.get_name() for host in found)
+        return self.output.play(Play(play.get_name().strip(), hosts, bool(play.check_mode)))
+
+    @staged
+    def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> list[Line]:
+        """Say what the task before has said."""
+        return self.output.task(task_of(task))
+
+    @staged
+    def v2_playbook_on_handler_task_start(self, task: Any) -> list[Line]:
+        """Say what the task before has said."""
+        return self.output.task(task_of(task))
+
+    @staged
+    def v2_runner_on_start(self, host: Any, task: Any) -> None:
+        """Note that a host works."""
+        self.output.started(host.get_name(), task_of(task), time.monotonic())
+
+    @staged
+    def v2_runner_on_ok(self, result: Any) -> list[Line]:
+        """Note what was changed."""
+        self._handle_warnings(result.result)
+        return self.output.ok(self.outcome(result), time.monotonic())
+
+    @staged
+    def v2_runner_item_on_ok(self, result: Any) -> list[Line]:
+        """Note what was changed."""
+        self._handle_warnings(result.result)
+        return self.output.item(self.outcome(result, item=True))
+
+    @staged
+    def v2_runner_on_skipped(self, result: Any) -> None:
+        """Note that a host had nothing to do."""
+        self.output.skipped(self.outcome(result), time.monotonic())
+
+    @staged
+    def v2_runner_item_on_skipped(self, result: Any) -> None:
+        """Nothing is said of it."""
+
+    @staged
+    def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> list[Line]:
+        """Say what failed and why, but where the playbook deals with it itself."""
+        self._handle_warnings(result.result)
+        told = {**dealt_with(result.task, ignore_errors), **told_by(result)}
+        return self.output.failure(self.outcome(result), time.monotonic(), **told)
+
+    @staged
+    def v2_runner_item_on_failed(self, result: Any) -> list[Line]:
+        """Say which item failed and why."""
+        self._handle_warnings(result.result)
+        told = {**dealt_with(result.task, bool(result.task_fields.get("ignore_errors"))), **told_by(result)}
+        return self.output.item_failure(self.outcome(result, item=True), **told)
+
+    @staged
+    def v2_runner_on_unreachable(self, result: Any) -> list[Line]:
+        """Say which host cannot be reached."""
+        self._handle_warnings(result.result)
+        return self.output.unreachable(self.outcome(result), time.monotonic(), bool(result.task.ignore_unreachable))
+
+    @staged
+    def v2_on_file_diff(self, result: Any) -> None:
+        """Show differences of files as Ansible does, below a line of our own."""
+        self.diff_host = result.host.get_name()
+        self._last_task_banner = None
+        super().v2_on_file_diff(result)
+        self._last_task_banner = None
+
+    def _print_task_banner(self, task: Any) -> None:
+        if self.verbose or not self.diff_host:
+            super()._print_task_banner(task)
+            return
+        self.show(self.output.diff(self.diff_host, task_of(task)))
+        self.diff_host, self._last_task_banner = "", task._uuid
+
+    @staged
+    def v2_runner_retry(self, result: Any) -> None:
+        """Nothing is said of it: the live line shows that it lasts."""
+
+    @staged
+    def v2_runner_on_async_poll(self, result: Any) -> None:
+        """Nothing is said of it: the live line shows that it lasts."""
+
+    @staged
+    def v2_runner_on_async_ok(self, result: Any) -> None:
+        """Nothing is said of it: the task's own end does."""
+
+    @staged
+    def v2_runner_on_async_failed(self, result: Any) -> None:
+        """Nothing is said of it: the task's own end does."""
+
+    @staged
+    def v2_playbook_on_include(self, included_file: Any) -> None:
+        """Nothing is said of it."""
+
+    @staged
+    def v2_playbook_on_notify(self, handler: Any, host: Any) -> None:
+        """Nothing is said of it."""
+
+    @staged
+    def v2_playbook_on_no_hosts_matched(self) -> None:
+        """Keep that a play is about nobody."""
+        self.output.nobody = True
+
+    @staged
+    def v2_playbook_on_no_hosts_remaining(self) -> list[Line]:
+        """Say what there is to say; why hosts have dropped out stands above."""
+        return self.output.flush()
+
+    @staged
+    def v2_playbook_on_stats(self, stats: Any) -> list[Line]:
+        """End the run."""
+        self.erase()
+        counts = {host: stats.summarize(host) for host in stats.processed}
+        lines = self.output.stats(counts, time.monotonic())
+        self.ended.set()
+        if stats.custom and self._plugin_options.get("show_custom_stats"):
+            for key, value in sorted(stats.custom.items()):
+                lines.append(Line(f"{'RUN' if key == '_run' else key}: {self._dump_results(value, indent=1)}"))
+        return lines
+
+    # ---- translation
+
+    def outcome(self, result: Any, item: bool = False) -> Outcome:
+        """Return a result of Ansible as the pure part takes it; without what is secret."""
+        found = result.result
+        hidden = bool(found.get("_ansible_no_log") or "censored" in found)
+        # Of strategy free, only the result has a name whose variables are filled in.
+        task = dataclasses.replace(task_of(result.task), here=str(result.task_fields.get("name") or ""))
+        if task.module == "debug" and "msg" not in found and not hidden:
+            found = {"msg": self._debug_text(found, result.task.action)}
+        given = result.task_fields.get("args")
+        label = str(self._get_item_label(found)) if item else ""
+        return Outcome(
+            host=result.host.get_name(),
+            task=task,
+            result=found,
+            args={} if hidden or not isinstance(given, Mapping) else given,
+            changed=result.is_changed(),
+            item=(label or "an item") if item else "",
+            hidden=hidden,
+        )
+
+    def _debug_text(self, found: Any, action: str) -> str:
+        """Return what a debug of a variable shows."""
+        self._clean_results(found, action)
+        return textwrap.dedent(str(self._dump_results(found))).strip("\n")
+
+
+@functools.lru_cache(maxsize=64)
+def task_of(task: Any) -> Task:
+    """Return a task of Ansible as the pure part takes it."""
+    path = str(task.get_path() or "")
+    with contextlib.suppress(ValueError):
+        path = os.path.relpath(path) if path and not os.path.relpath(path).startswith("..") else path
+    return Task(task.get_name().strip(), str(task.action), path, task.run_once is True)
+
+
+def told_by(result: Any) -> dict[str, Any]:
+    """Return what the error of a result says of its remedy, and where it came from if that is kept."""
+    summary = getattr(result, "exception", None)
+    event = getattr(summary, "event", None)
+    remedy = list(dict.fromkeys(text for each in chained(event) if (text := getattr(each, "help_text", None))))
+    if event is None:
+        return {"remedy": (), "trace": str(summary or "")}
+    said = "" if result.result.get("msg") else "\n".join(each.msg for each in chained(event))
+    traces = [text for each in chained(event) if (text := getattr(each, "formatted_traceback", None))]
+    return {"remedy": remedy, "trace": "\n".join(filter(None, [said, *traces]))}
+
+
+def chained(event: Any) -> Iterator[Any]:
+    """Give an event, then its causes."""
+    while event is not None:
+        yield event
+        event = getattr(getattr(event, "chain", None), "event", None)
+
+
+def dealt_with(task: Any, ignored: bool) -> dict[str, Any]:
+    """Tell how the playbook deals with a failure: by a rescue, whose own failures are told with what was before."""
+    rescued = rescuing = False
+    child, parent = task, task._parent
+    while parent is not None and not rescued:
+        if rescue := getattr(parent, "rescue", None):
+            # An import leaves no trace in its block: what is in none of the other two parts is in the first.
+            mine = {task._uuid, child._uuid}
+            within = bool(mine & set(uuids(rescue)))
+            rescuing = rescuing or within
+            rescued = not within and not mine & set(uuids(getattr(parent, "always", None) or []))
+        child, parent = parent, getattr(parent, "_parent", None)
+    return {"ignored": ignored, "rescued": rescued, "rescuing": rescuing}
+
+
+def uuids(parts: Sequence[Any]) -> Iterator[str]:
+    """Give the names of tasks and blocks, and of all within them."""
+    for part in parts:
+        yield part._uuid
+        for section in ("block", "rescue", "always"):
+            yield from uuids(getattr(part, section, None) or [])

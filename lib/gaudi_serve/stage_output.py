@@ -1,0 +1,662 @@
+"""What a person sees of a run: its stages, what they changed, errors, and what takes long.
+
+Pure text: events go in, lines come out; the callback ``gaudi_serve_stages`` translates from and to Ansible.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+Result = Mapping[str, Any]
+
+# Plays of the project by the short name of their stage; of any other, its own name is shown.
+PLAYS = {
+    "Preflight": "preflight",
+    "Stop where a plan has errors": "preflight",
+    "Tune the hosts": "host",
+    "Bring the driver": "driver",
+    "Bring the container runtime": "runtime",
+    "Bring the images": "images",
+    "Validate the links between the cards": "validate",
+    "Bring the weights": "weights",
+    "Plan again with what has come": "plan",
+    "Serve the models": "models",
+    "Report what is served": "report",
+    "Look at the inventory": "plan",
+    "Plan the fleet": "plan",
+    "Read the hosts": "read",
+    "Show what is live": "status",
+    "Restart one model": "restart",
+    "Show the log of one model": "logs",
+    "Take back": "reset",
+    "Show what was taken back": "reset",
+}
+# The stages that preflight announces. What they say again before their first change is not news.
+STAGES = ("host", "driver", "runtime", "images", "validate", "weights", "models")
+ANNOUNCED = re.compile(rf"({'|'.join(STAGES)}): ")
+MODEL_LINE = re.compile(r"[+~-] \S")
+# At the end of what vllm_wait tells; the live line has a clock of its own.
+MINUTES = re.compile(r" \(\d+ min\)$")
+# Words for a group of tasks (what stands before the bar in their names), where they say more than the tasks.
+# A key is the stage and the group; the empty word is for steps that are no result.
+TOPICS = {
+    ("host", "Grub"): "kernel arguments",
+    ("host", "Sysctl"): "sysctl",
+    ("host", "Governor"): "CPU governor",
+    ("images", "Load"): "",
+    ("images", "Build"): "",
+}
+# Modules whose changes are the toolkit's own book-keeping, shown where nothing else is.
+NOTES = ("gaudi_found", "gaudi_lock", "gaudi_dpkg")
+# How a thing is said to be about to happen, and to have happened.
+DONE = {
+    "bring": "brought",
+    "disable": "disabled",
+    "enable": "enabled",
+    "install": "installed",
+    "purge": "purged",
+    "reboot": "rebooted",
+    "reload": "reloaded",
+    "remove": "removed",
+    "restart": "restarted",
+    "start": "started",
+    "stop": "stopped",
+    "write": "written",
+}
+STATES = {"started": "start", "restarted": "restart", "stopped": "stop", "reloaded": "reload"}
+FILES = ("copy", "template", "file", "lineinfile", "blockinfile", "replace", "get_url", "deb822_repository")
+FEW = 3  # files that are named; of more, their number is told
+LONG_S = 10.0  # what takes longer is told while it lasts
+PLAIN_EVERY_S = 60.0  # without a terminal, again and again after so long
+# What of a failed result is no reason: Ansible's own keys, and the lines of what is shown whole.
+QUIET_KEYS = (
+    *("changed", "failed", "invocation", "diff", "exception", "warnings", "deprecations", "skipped", "skip_reason"),
+    *("msg", "cmd", "rc", "stdout", "stderr", "module_stdout", "module_stderr", "stdout_lines", "stderr_lines"),
+    *("start", "end", "delta", "item", "results", "censored", "attempts", "unreachable", "failed_when_result"),
+    *("ansible_loop_var", "ansible_facts", "finished", "started", "ansible_job_id", "results_file", "elapsed"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """A line for the screen; ``kind`` chooses its colour: plain, changed, error, unreachable, waiting or ok."""
+
+    text: str
+    kind: str = "plain"
+
+
+@dataclasses.dataclass(frozen=True)
+class Play:
+    """A play, or one of its batches; ``hosts`` are those that it is about."""
+
+    name: str
+    hosts: tuple[str, ...] = ()
+    check: bool = False
+
+    @property
+    def ours(self) -> bool:
+        """Tell whether the play is one of the project's."""
+        return self.name in PLAYS
+
+    @property
+    def label(self) -> str:
+        """Return the short name of its stage."""
+        return PLAYS.get(self.name, self.name)
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """``name`` may begin with its role and a colon, ``path`` its file and line, ``here`` its name in results."""
+
+    name: str
+    action: str = ""
+    path: str = ""
+    run_once: bool = False
+    here: str = dataclasses.field(default="", compare=False)
+
+    @property
+    def module(self) -> str:
+        """Return the module's name without its collection."""
+        return self.action.rpartition(".")[2]
+
+    @property
+    def own_name(self) -> str:
+        """Return the name without the role."""
+        own = (self.here or self.name).rpartition(" : ")[2].strip()
+        return own if own not in ("", self.action) else self.module
+
+    @property
+    def group(self) -> str:
+        """Return what stands before the bar; empty where there is none."""
+        return self.own_name.partition(" | ")[0] if " | " in self.own_name else ""
+
+    @property
+    def phrase(self) -> str:
+        """Return what the task does, in lower case."""
+        text = self.own_name.partition(" | ")[2] or self.own_name
+        return text if text[:2].isupper() else text[:1].lower() + text[1:]
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a task, or one item of its loop, gave on a host; ``args`` is empty where they are secret."""
+
+    host: str
+    task: Task
+    result: Result = dataclasses.field(default_factory=dict)
+    args: Result = dataclasses.field(default_factory=dict)
+    changed: bool = False
+    item: str = ""
+    hidden: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Thing:
+    """Something that was changed; one that is ``weak`` is named only where there is nothing better."""
+
+    verb: str
+    name: str
+    weak: bool = False
+    item: str = ""
+
+
+@dataclasses.dataclass
+class Work:
+    """What a stage did on one host."""
+
+    things: list[Thing] = dataclasses.field(default_factory=list)
+    seconds: float = 0.0
+    failed: bool = False
+
+
+@dataclasses.dataclass
+class Running:
+    """A task that is under way on a host."""
+
+    task: Task
+    begin: float
+    told: float  # when it was last told, or began
+    progress: str = ""
+
+
+def names(words: Sequence[str], most: int = 0) -> str:
+    """Return words in one line; of more than ``most``, if that is given, the rest as a number."""
+    if most and len(words) > most:
+        return f"{', '.join(words[: most - 1])} and {len(words) - most + 1} more"
+    return ", ".join(words)
+
+
+def lasted(seconds: float) -> str:
+    """Return a time for people: seconds, or minutes and seconds."""
+    whole = round(seconds)
+    return f"{whole} s" if whole < 120 else f"{whole // 60} min {whole % 60:02} s"
+
+
+def base(path: object) -> str:
+    """Return the last part of a path."""
+    return str(path).rstrip("/").rpartition("/")[2]
+
+
+def things(outcome: Outcome, stage: str) -> list[Thing]:
+    """Return what a change is about, by its module's arguments and result, else by the task's name."""
+    task, args, result = outcome.task, outcome.args, outcome.result
+    topic = TOPICS.get((stage, task.group))
+    if task.module in NOTES:
+        brought = args.get("brought") if isinstance(args.get("brought"), Mapping) else {}
+        images = (brought or {}).get("images") or {}
+        return [Thing("bring", str(name)) for name in images] or [Thing("", task.phrase, weak=True)]
+    if task.module == "debug":
+        return [Thing("", _without_would(line)) for line in said(result)]
+    if topic:
+        return [Thing("", topic)]
+    found = [] if outcome.hidden else _by_module(task.module, args, result)
+    if topic == "":
+        return [Thing(thing.verb, thing.name, weak=True) for thing in found] or [Thing("", task.phrase, weak=True)]
+    return found or [Thing("", task.phrase, item="" if outcome.hidden else outcome.item)]
+
+
+def _by_module(module: str, args: Result, result: Result) -> list[Thing]:
+    if module == "gaudi_files":
+        written, removed = result.get("written") or [], result.get("removed") or []
+        return [*(Thing("write", base(path)) for path in written), *(Thing("remove", base(path)) for path in removed)]
+    if module in ("apt", "package", "dnf"):
+        given = args.get("name") or args.get("pkg") or []
+        packages = given if isinstance(given, list) else str(given).split(",")
+        verb = ("purge" if args.get("purge") else "remove") if args.get("state") == "absent" else "install"
+        return [Thing(verb, str(package).strip()) for package in packages if str(package).strip()]
+    if module in ("systemd_service", "systemd", "service"):
+        return _unit(args)
+    if module == "reboot":
+        return [Thing("reboot", "")]
+    path = (args.get("dest") or args.get("path") or args.get("name")) if module in FILES else ""
+    return [Thing("remove" if args.get("state") == "absent" else "write", base(path))] if path else []
+
+
+def _unit(args: Result) -> list[Thing]:
+    name = str(args.get("name") or "").removesuffix(".service")
+    if not name:
+        return [Thing("reload", "systemd", weak=True)]
+    verb = STATES.get(str(args.get("state") or ""), "")
+    if not verb and args.get("enabled") is not None:
+        verb = "enable" if args["enabled"] else "disable"
+    return [Thing(verb, name)] if verb else []
+
+
+def _without_would(line: str) -> str:
+    return line.removeprefix("would ")
+
+
+def what(found: Iterable[Thing], check: bool) -> str:
+    """Return things as words: those with one verb together, in the order of their first."""
+    every = list(dict.fromkeys(found))
+    kept = [thing for thing in every if not thing.weak] or every
+    groups: dict[str, list[str]] = {}
+    for thing in kept:
+        # What is only named is a group of its own, with the items of its loop.
+        groups.setdefault(thing.verb or f" {thing.name}", []).append(thing.name if thing.verb else thing.item)
+    parts = []
+    for verb, named in groups.items():
+        if verb.startswith(" "):
+            items = [item for item in named if item]
+            parts.append(f"{verb[1:]} ({names(items, 6)})" if items else verb[1:])
+            continue
+        about = f"{len(named)} files" if verb in ("write", "remove") and len(named) > FEW else names(named)
+        words = (verb, about) if check else (about, DONE[verb])
+        parts.append(" ".join(word for word in words if word))
+    return ("; " if any(", " in part for part in parts) else ", ").join(parts)
+
+
+def said(result: Result) -> list[str]:
+    """Return the lines of a message: of a list each entry, of a text each line."""
+    return [line for text in _texts(result.get("msg")) for line in text.splitlines() or [""]]
+
+
+def _texts(value: object) -> list[str]:
+    if isinstance(value, (list, tuple)):
+        return [text for part in value for text in _texts(part)]
+    return [_text(value)] if value not in (None, "") else []
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False, sort_keys=True)
+
+
+def reason(result: Result, remedy: Sequence[str] = (), trace: str = "") -> list[str]:
+    """Return all that a failed result says: the remedy, the message, then what programs and modules have printed."""
+    lines = [line for text in remedy for line in text.splitlines()]
+    lines += [line for line in said(result) if line not in lines]
+    if "censored" in result:
+        lines.append("what it said is hidden, since the task says no_log")
+    if "cmd" in result:
+        words = result["cmd"]
+        lines.append(f"command: {' '.join(map(str, words)) if isinstance(words, list) else words}")
+    if result.get("rc") is not None:
+        lines.append(f"status: {result['rc']}")
+    for key in ("stderr", "stdout", "module_stderr", "module_stdout"):
+        told = str(result.get(key) or "").strip("\n").splitlines()
+        if [line for line in told if line not in lines]:
+            lines += [f"{key}:", *(f"  {line}" for line in told)]
+    rest = {key: value for key, value in result.items() if key not in QUIET_KEYS and not key.startswith("_")}
+    lines += [f"{key}: {_text(value)}" for key, value in rest.items() if value not in (None, "", [], {})]
+    lines += [line for line in trace.splitlines() if line not in lines]
+    return lines or ["it failed without a word"]
+
+
+class StageOutput:
+    """A run, event by event. Times are seconds of one clock, given by the caller."""
+
+    def __init__(self, now: float = 0.0, columns: int = 0) -> None:
+        """Begin.
+
+        Args:
+            now: when the run began.
+            columns: the terminal's width; 0 where nothing is to be folded.
+        """
+        self.begin = now
+        self.columns = columns
+        self.current = Play("")
+        self.work: dict[str, Work] = {}
+        self.running: dict[str, Running] = {}
+        self.waiting: dict[str, list[str]] = {}
+        self.waiting_task: Task | None = None
+        self.announced: set[tuple[str, str]] = set()
+        self.told: dict[str, set[str]] = {}
+        self.rescued: dict[str, list[str]] = {}
+        self.items: set[tuple[str, str]] = set()
+        self.changed: dict[str, list[str]] = {}
+        self.failed: dict[str, str] = {}
+        self.seconds: dict[str, float] = {}
+        self.nobody = False
+
+    # ---- events
+
+    def play(self, play: Play) -> list[Line]:
+        """Begin a play, and return what is left to say of the one before."""
+        lines = self.end_play()
+        self.current = play
+        return lines
+
+    def end_play(self) -> list[Line]:
+        """Return what is left to say of a play: one line for each host on which something changed."""
+        lines = self.flush()
+        order = {host: number for number, host in enumerate(self.current.hosts)}
+        for host in sorted(self.work, key=lambda name: (order.get(name, len(order)), name)):
+            work = self.work[host]
+            if work.things:
+                lines += self._stage_lines(host, work)
+        self.work, self.running, self.rescued = {}, {}, {}
+        return lines
+
+    def task(self, task: Task) -> list[Line]:
+        """Begin a task, and return what the one before has said."""
+        return self.flush() if task != self.waiting_task else []
+
+    def started(self, host: str, task: Task, now: float) -> None:
+        """Note that a host works at a task."""
+        self.running[host] = Running(task, now, now)
+
+    def ok(self, outcome: Outcome, now: float) -> list[Line]:
+        """Take in a result that is no failure."""
+        self._ended(outcome.host, now)
+        return self.item(outcome) if not self._had_items(outcome) else []
+
+    def item(self, outcome: Outcome) -> list[Line]:
+        """Take in the result of one item of a loop, or of a task without one."""
+        lines: list[Line] = []
+        if outcome.item:
+            self.items.add((outcome.host, outcome.task.path + outcome.task.name))
+        if outcome.task.module == "debug":
+            lines = self._debug(outcome)
+        if outcome.changed:
+            work = self.work.setdefault(outcome.host, Work())
+            if outcome.task.module == "debug" and self.current.label not in STAGES:
+                self._note_change(outcome.host)
+                return lines
+            work.things += things(outcome, self.current.label)
+            self._note_change(outcome.host)
+        return lines
+
+    def skipped(self, outcome: Outcome, now: float) -> None:
+        """Note that a host had nothing to do at a task."""
+        self._ended(outcome.host, now)
+        self._had_items(outcome)
+
+    def failure(
+        self,
+        outcome: Outcome,
+        now: float,
+        *,
+        ignored: bool = False,
+        rescued: bool = False,
+        rescuing: bool = False,
+        remedy: Sequence[str] = (),
+        trace: str = "",
+    ) -> list[Line]:
+        """Take in a failure; one that the playbook deals with itself is kept until it turns out to matter."""
+        self._ended(outcome.host, now)
+        if self._had_items(outcome):
+            # Each failed item was told when it failed.
+            if not (ignored or rescued):
+                self._failed(outcome.host)
+            return []
+        return self.item_failure(
+            outcome, ignored=ignored, rescued=rescued, rescuing=rescuing, remedy=remedy, trace=trace
+        )
+
+    def item_failure(
+        self,
+        outcome: Outcome,
+        *,
+        ignored: bool = False,
+        rescued: bool = False,
+        rescuing: bool = False,
+        remedy: Sequence[str] = (),
+        trace: str = "",
+    ) -> list[Line]:
+        """Take in the failure of one item of a loop, or of a task without one.
+
+        Args:
+            outcome: what it gave.
+            ignored: the playbook goes on.
+            rescued: the playbook has tasks for this case, which say what is to be said.
+            rescuing: it is itself such a task, so that what has failed before is shown with it.
+            remedy: what Ansible itself knows to do about it.
+            trace: where it came from, if that is kept.
+        """
+        if outcome.item:
+            self.items.add((outcome.host, outcome.task.path + outcome.task.name))
+        words = reason(outcome.result, remedy, trace)
+        if outcome.item:
+            words = [f"with {outcome.item}:", *words]
+        if rescued:
+            self.rescued.setdefault(outcome.host, []).extend([f"{outcome.task.own_name}:", *(f"  {w}" for w in words)])
+            return []
+        if ignored:
+            if self.current.ours:
+                return []
+            head = f"{outcome.host}  {self.current.label}  {outcome.task.own_name}"
+            return [*self.flush(), Line(f"{head}: failed, which is ignored: {words[0]}")]
+        self._failed(outcome.host)
+        where = f" ({outcome.task.path})" if outcome.task.path and outcome.task.module not in ("fail", "assert") else ""
+        head = f"FAILED  {outcome.host}  {self.current.label}  {outcome.task.own_name}{where}"
+        before = self.rescued.pop(outcome.host, []) if rescuing else []
+        words += ["before that failed:", *before] if before else []
+        return [*self.flush(), Line(head, "error"), *(Line(f"  {word}".rstrip(), "error") for word in words)]
+
+    def unreachable(self, outcome: Outcome, now: float, ignored: bool = False) -> list[Line]:
+        """Take in that a host does not answer."""
+        self._ended(outcome.host, now)
+        words = reason(outcome.result)
+        if ignored:
+            text = f"{outcome.host}  cannot be reached, which is ignored: {words[0]}"
+            return [*self.flush(), Line(text, "unreachable")]
+        self._failed(outcome.host)
+        head = f"UNREACHABLE  {outcome.host}  {self.current.label}  {outcome.task.own_name}"
+        return [*self.flush(), *(Line(text.rstrip(), "unreachable") for text in (head, *(f"  {w}" for w in words)))]
+
+    def diff(self, host: str, task: Task) -> list[Line]:
+        """Return the line above a difference of files."""
+        return [*self.flush(), Line(f"{host}  {self.current.label}  {task.own_name}:")]
+
+    def progress(self, text: str, now: float) -> bool:
+        """Take in a message that a running task sends; tell whether it is progress, which the live line shows."""
+        lines = [line.partition(": ") for line in text.splitlines()]
+        if not lines or not all(host in self.running and about for host, _, about in lines):
+            return False
+        if any(self.running[host].task.module != "vllm_wait" for host, _, _ in lines):
+            return False
+        for host in {host for host, _, _ in lines}:
+            parts = [MINUTES.sub("", about) for name, _, about in lines if name == host]
+            self.running[host].progress = "; ".join(parts)
+            self.running[host].told = now
+        return True
+
+    def stats(self, counts: Mapping[str, Mapping[str, int]], now: float) -> list[Line]:
+        """End the run: what is left to say, and a line for each host, or one for all that came to the same."""
+        lines = self.end_play()
+        ends: dict[tuple[str, str], list[str]] = {}
+        for host in sorted(counts):
+            if any(counts[host].get(key) for key in ("ok", "changed", "failures", "unreachable")):
+                ends.setdefault(self._end(host, counts[host]), []).append(host)
+        if not ends and self.nobody:
+            return [*lines, Line("no host: the inventory has none, or no play is about one of --limit", "error")]
+        alone = len(ends) == 1
+        for (text, kind), hosts in ends.items():
+            taken = now - self.begin if alone else max(self.seconds.get(host, 0.0) for host in hosts)
+            who = f"all {len(hosts)} hosts" if alone and len(hosts) > 4 else names(hosts)
+            lines.append(Line(f"{who}: {text} ({lasted(taken)})", kind))
+        return lines
+
+    # ---- what is shown while something takes long
+
+    def live(self, now: float, width: int) -> str:
+        """Return the line for what takes long just now, cut to a width; empty where nothing does."""
+        parts = [text for _, text in self._long(now)]
+        text = "   ".join(parts)
+        return text if len(text) < width else f"{text[: max(0, width - 2)]}…"
+
+    def slow(self, now: float) -> list[Line]:
+        """Return plain lines for what takes long: when it has taken ten seconds, and then once a minute."""
+        lines = []
+        for hosts, text in self._long(now):
+            if any(self._is_due(self.running[host], now) for host in hosts):
+                lines.append(Line(text, "waiting"))
+                for host in hosts:
+                    self.running[host].told = now
+        return lines
+
+    @staticmethod
+    def _is_due(running: Running, now: float) -> bool:
+        # A task that tells its progress does so by itself.
+        pause = LONG_S if running.told == running.begin else PLAIN_EVERY_S
+        return not running.progress and now - running.told >= pause
+
+    def _long(self, now: float) -> list[tuple[list[str], str]]:
+        groups: dict[tuple[Task, str], list[str]] = {}
+        for host, running in sorted(self.running.items(), key=lambda pair: pair[1].begin):
+            if now - running.begin >= LONG_S:
+                groups.setdefault((running.task, running.progress), []).append(host)
+        found = []
+        for (task, progress), hosts in groups.items():
+            taken = lasted(now - min(self.running[host].begin for host in hosts))
+            about = f"{self.current.label}  {progress or task.phrase}"
+            found.append((hosts, f"{names(hosts, 4)}  {about}, {taken} so far"))
+        return found
+
+    # ---- messages
+
+    def _debug(self, outcome: Outcome) -> list[Line]:
+        """Keep a message until the other hosts have said theirs; return what another task has said before."""
+        told = self.told.setdefault(outcome.host, set())
+        lines = said(outcome.result)
+        if self.current.ours and not isinstance(outcome.result.get("msg"), list):
+            # In a folded scalar of YAML, Jinja's '\\n' stays two characters.
+            lines = [part for line in lines for part in line.split("\\n")]
+        stage = self.current.label
+        if stage == "preflight":
+            for line in lines:
+                if found := ANNOUNCED.match(line):
+                    self.announced.add((found[1], outcome.host))
+                elif MODEL_LINE.match(line):
+                    self.announced.add(("models", outcome.host))
+                told.add(ANNOUNCED.sub("", line, count=1))
+        elif stage in STAGES:
+            if outcome.changed:
+                # It is the stage's own line that says so.
+                return []
+            begun = any(not thing.weak for thing in self.work.get(outcome.host, Work()).things)
+            if not begun and (stage, outcome.host) in self.announced:
+                return []
+            lines = [line for line in lines if line not in told]
+            told.update(lines)
+        before = self.flush() if outcome.task != self.waiting_task else []
+        self.waiting_task = outcome.task
+        if lines:
+            self.waiting.setdefault(outcome.host, []).extend(lines)
+        return before
+
+    def flush(self) -> list[Line]:
+        """Return the messages of hosts, those that several have in common once."""
+        waiting, task = self.waiting, self.waiting_task
+        self.waiting, self.waiting_task = {}, None
+        if not waiting:
+            return []
+        order = {host: number for number, host in enumerate(self.current.hosts)}
+        waiting = dict(sorted(waiting.items(), key=lambda pair: order.get(pair[0], len(order))))
+        if (task and task.run_once) or (len(waiting) == 1 and len(self.current.hosts) <= 1):
+            return [Line(line) for lines in waiting.values() for line in lines]
+        whole: dict[tuple[str, ...], list[str]] = {}
+        for host, lines in waiting.items():
+            whole.setdefault(tuple(lines), []).append(host)
+        groups: dict[tuple[str, ...], list[str]] = {}
+        if len(whole) == 1 or not all(_is_list(lines) for lines in whole):
+            groups = {tuple(hosts): list(lines) for lines, hosts in whole.items()}
+        else:
+            units = {host: _units(lines) for host, lines in waiting.items()}
+            for unit in dict.fromkeys(unit for found in units.values() for unit in found):
+                having = tuple(host for host, found in units.items() if unit in found)
+                groups.setdefault(having, []).extend(unit)
+        shown = []
+        for hosts, lines in groups.items():
+            shown += self._of(hosts, lines)
+        return shown
+
+    def _of(self, hosts: tuple[str, ...], lines: Sequence[str]) -> list[Line]:
+        own = tuple(f"{host}: " for host in hosts)
+        if all(line.startswith(own) for line in lines):
+            return [Line(line) for line in lines]
+        every = len(hosts) > 4 and set(hosts) == set(self.current.hosts)
+        who = f"all {len(hosts)} hosts" if every else names(hosts)
+        if len(lines) == 1:
+            return [Line(f"{who}: {lines[0]}")]
+        return [Line(f"{who}:"), *(Line(f"  {line}".rstrip()) for line in lines)]
+
+    # ---- helpers
+
+    def _had_items(self, outcome: Outcome) -> bool:
+        key = (outcome.host, outcome.task.path + outcome.task.name)
+        if key not in self.items:
+            return False
+        self.items.discard(key)
+        return True
+
+    def _ended(self, host: str, now: float) -> None:
+        if running := self.running.pop(host, None):
+            taken = now - running.begin
+            self.work.setdefault(host, Work()).seconds += taken
+            self.seconds[host] = self.seconds.get(host, 0.0) + taken
+
+    def _note_change(self, host: str) -> None:
+        labels = self.changed.setdefault(host, [])
+        if self.current.label not in labels:
+            labels.append(self.current.label)
+
+    def _failed(self, host: str) -> None:
+        self.failed[host] = self.current.label
+        self.work.setdefault(host, Work()).failed = True
+
+    def _stage_lines(self, host: str, work: Work) -> list[Line]:
+        wide = max((len(name) for name in self.current.hosts), default=0)
+        column = 9 if self.current.ours else 0
+        would = "would change: " if self.current.check else ""
+        failed = " (then it failed)" if work.failed else ""
+        head = f"{host:{wide}}  {self.current.label:{column}}  "
+        body = f"{would}{what(work.things, self.current.check)}{failed}  {lasted(work.seconds)}"
+        if self.columns and len(head) + len(body) > self.columns - 1 > len(head) + 20:
+            folded = textwrap.wrap(body, self.columns - 1 - len(head), break_long_words=False, break_on_hyphens=False)
+            rest = [Line(" " * len(head) + text, "changed") for text in folded[1:]]
+            return [Line(head + folded[0], "changed"), *rest]
+        return [Line(head + body, "changed")]
+
+    def _end(self, host: str, counts: Mapping[str, int]) -> tuple[str, str]:
+        labels = self.changed.get(host, [])
+        verb = "would change" if self.current.check else "changed"
+        did = "nothing would change" if self.current.check else "nothing changed"
+        if labels or counts.get("changed"):
+            did = f"{verb}: {', '.join(labels)}" if labels else f"{verb} {counts['changed']} things"
+        if counts.get("unreachable"):
+            return f"cannot be reached; {did}", "unreachable"
+        if counts.get("failures"):
+            return f"failed in {self.failed.get(host, self.current.label)}; {did}", "error"
+        return did, "changed" if counts.get("changed") else "ok"
+
+
+def _is_list(lines: Sequence[str]) -> bool:
+    """Tell whether lines stand each for itself; those of a table do not."""
+    return not any(line.startswith("--") for line in lines)
+
+
+def _units(lines: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return lines, each with the indented ones below it."""
+    units: list[list[str]] = []
+    for line in lines:
+        if line.startswith(" ") and units:
+            units[-1].append(line)
+        else:
+            units.append([line])
+    return [tuple(unit) for unit in units]

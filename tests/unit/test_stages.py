@@ -1,0 +1,428 @@
+"""What a person sees of a run, from events as Ansible gives them; GAUDI_SERVE_WRITE_GOLDEN=1 writes the texts anew."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from gaudi_serve import due
+from gaudi_serve.stage_output import PLAYS, STAGES, Line, Outcome, Play, StageOutput, Task, Thing, reason, things, what
+from plugins import load
+
+ROOT = Path(__file__).parents[2]
+GOLDEN = Path(__file__).parent / "golden/stages"
+BOTH = ("demo-cpu", "demo-gaudi")
+HOST = [
+    *("host: GRUB drop-in: is not there", "host: sysctl file: is not there", "host: cpu0: powersave -> performance"),
+    "host: the running kernel lacks intel_idle.max_cstate=0",
+]
+RUNTIME = [
+    "runtime: engine: is not installed, planned docker.io, apparmor",
+    "runtime: daemon.json: live-restore is not set",
+]
+DUE: dict[str, list[str]] = {
+    "demo-cpu": [*HOST, *RUNTIME, "images: bring vllm-cpu:0.32.0", "+ tiny: start on the CPU, port 8000"],
+    "demo-gaudi": [
+        *HOST,
+        "host: the running kernel lacks iommu=pt",
+        *RUNTIME,
+        *("images: bring vllm-standin:1.21.3", "validate: measure all"),
+        *("+ qwq-32b: start on cards 0,1, port 30001", "    as planned", "+ qwen: start on cards 2, port 30002"),
+        "! qwq-32b is down from stage models on for about 14 min: it restarts",
+    ],
+}
+WARNINGS = ["demo-gaudi: model qwq-32b: the folder holds 0 of 66 GB; the rest is counted in"]
+# Jinja in a folded scalar joins with two characters.
+TABLE = r"HOST        MODEL  STATE\n----------  -----  ------\ndemo-cpu    tiny   active\ndemo-gaudi  qwq    active"
+
+
+class Screen:
+    """A run with a clock of its own; what is shown is collected, the live line behind a mark."""
+
+    def __init__(self, columns: int = 0, check: bool = False) -> None:
+        self.now, self.columns, self.check = 0.0, columns, check
+        self.output = StageOutput(0.0, columns)
+        self.lines: list[str] = []
+        self.counts: dict[str, dict[str, int]] = {}
+        self.hosts: tuple[str, ...] = ()
+
+    def show(self, lines: Sequence[Line]) -> None:
+        self.lines += [line.text for line in lines]
+
+    def play(self, name: str, *hosts: str) -> None:
+        self.hosts = hosts or BOTH
+        self.show(self.output.play(Play(name, self.hosts, self.check)))
+
+    def count(self, host: str, key: str) -> None:
+        counts = self.counts.setdefault(host, {})
+        counts[key] = counts.get(key, 0) + 1
+
+    def work(self, task: Task, seconds: float, hosts: Sequence[str], progress: Mapping[float, str]) -> None:
+        """Let a task go on, and show second by second what is shown meanwhile."""
+        self.show(self.output.task(task))
+        for host in hosts:
+            self.output.started(host, task, self.now)
+        end = self.now + seconds
+        while self.now + 1 <= end:
+            self.now += 1
+            for at, text in progress.items():
+                if self.now == end - seconds + at and self.output.progress(text, self.now) and not self.columns:
+                    self.lines += text.splitlines()
+            if not self.columns:
+                self.show(self.output.slow(self.now))
+            elif live := self.output.live(self.now, self.columns):
+                self.lines.append(f"\\r{live}")
+        self.now = end
+
+    def run(
+        self,
+        name: str,
+        action: str = "command",
+        *hosts: str,
+        seconds: float = 0.5,
+        changed: bool = True,
+        args: Mapping[str, Any] | None = None,
+        result: Mapping[str, Any] | None = None,
+        items: Sequence[Mapping[str, Any]] = (),
+        progress: Mapping[float, str] | None = None,
+        **more: Any,
+    ) -> None:
+        task = Task(name, f"ansible.builtin.{action}", f"roles/x/{name}", more.pop("run_once", False))
+        self.work(task, seconds, hosts or self.hosts, progress or {})
+        for host in hosts or self.hosts:
+            given = {"args": args or {}, "result": result or {}, "changed": changed, **more}
+            for item in items:
+                self.show(self.output.item(Outcome(host, task, **{**given, "args": item, "item": str(item["name"])})))
+            self.show(self.output.ok(Outcome(host, task, **given), self.now))
+            self.count(host, "ok")
+            if changed:
+                self.count(host, "changed")
+
+    def say(self, name: str, texts: Mapping[str, Any], changed: bool = False, run_once: bool = False) -> None:
+        """Let hosts say something with one task."""
+        task = Task(name, "ansible.builtin.debug", run_once=run_once)
+        self.show(self.output.task(task))
+        for host, text in texts.items():
+            self.show(self.output.ok(Outcome(host, task, {"msg": text}, changed=changed), self.now))
+            self.count(host, "changed" if changed else "ok")
+
+    def fail(self, host: str, name: str, result: Mapping[str, Any], action: str = "command", **how: Any) -> None:
+        task = Task(name, f"ansible.builtin.{action}", "roles/x/tasks/main.yml:12")
+        self.show(self.output.task(task))
+        self.show(self.output.failure(Outcome(host, task, result), self.now, **how))
+        if not (how.get("ignored") or how.get("rescued")):
+            self.count(host, "failures")
+
+    def text(self) -> str:
+        self.show(self.output.stats(self.counts, self.now))
+        return "\n".join(self.lines) + "\n"
+
+
+def preflight(screen: Screen, announced: Mapping[str, list[str]]) -> None:
+    screen.play("Preflight")
+    screen.run("preflight : Preflight | Read the live state of the host", "gaudi_facts", seconds=2, changed=False)
+    if announced:
+        screen.say("preflight : Judge | Show what would change", announced)
+    screen.say("preflight : Judge | Show warnings", {"demo-gaudi": WARNINGS})
+    screen.play("Stop where a plan has errors")
+
+
+def host_stage(screen: Screen) -> None:
+    screen.play("Tune the hosts")
+    screen.say("host_tuning : Apply | Say what differs", {host: ["GRUB drop-in: is not there"] for host in BOTH})
+    screen.run("host_tuning : Apply | Keep what was found before the first change", "gaudi_found")
+    written = {"written": ["/etc/default/grub.d/zz-gaudi-serve.cfg"]}
+    screen.run("host_tuning : Grub | Write or remove the drop-in", "gaudi_files", result=written)
+    screen.run("host_tuning : Sysctl | Write the file", "gaudi_files", result={"written": ["/etc/sysctl.d/a.conf"]})
+    screen.run("host_tuning : Reboot | Reboot the host", "reboot", seconds=24)
+    screen.say("host_tuning : Apply | Say what differs", {host: ["cpu0: powersave -> performance"] for host in BOTH})
+    screen.run("host_tuning : Governor | Set it live")
+
+
+def runtime_stage(screen: Screen) -> None:
+    screen.play("Bring the container runtime")
+    packages = {"name": ["docker.io", "apparmor"], "state": "present"}
+    screen.run("container_runtime : Install | Install the engine", "apt", args=packages, seconds=14)
+    files = {"written": ["/etc/docker/daemon.json"]}
+    screen.run("container_runtime : Configure | Write the files", "gaudi_files", result=files)
+    restart = {"name": "docker.service", "state": "restarted", "daemon_reload": True}
+    screen.run("container_runtime : Engine | Restart it", "systemd_service", args=restart)
+    screen.run("container_runtime : Repositories | Secret", args={"name": "hunter2"}, hidden=True)
+
+
+def images_stage(screen: Screen) -> None:
+    screen.play("Bring the images")
+    brought = {"brought": {"images": {"vllm-cpu:0.32.0": None}}}
+    screen.run("vllm_image : Load | Keep that the image was not there", "gaudi_found", "demo-cpu", args=brought)
+    spool = {"path": "/var/lib/gaudi-serve/spool", "state": "directory"}
+    screen.run("vllm_image : Load | Create the spool folder", "file", "demo-cpu", args=spool)
+    screen.run("vllm_image : Load | Load the archive", "command", "demo-cpu", seconds=75)
+
+
+def models_stage(screen: Screen) -> None:
+    screen.play("Serve the models")
+    written = {"written": [f"/etc/gaudi-serve/{name}" for name in ("a.env", "a.json", "b.env", "b.json")]}
+    screen.run("vllm_service : Apply | Write units, environments and launch files", "gaudi_files", result=written)
+    started = [{"name": f"vllm-{name}.service", "state": "started", "enabled": True} for name in ("qwq-32b", "qwen")]
+    screen.run("vllm_service : Apply | Start units", "systemd_service", "demo-gaudi", items=started)
+    progress = {
+        30: "demo-gaudi: qwq-32b: warm-up: graph 12 of 40, 3 min left (1 min)",
+        33: "demo-gaudi: qwq-32b: warm-up: graph 39 of 40, 1 min left (2 min)",
+    }
+    name = "vllm_service : Wait | Wait until all models answer"
+    task = Task(name, "vllm_wait")
+    screen.work(task, 36, ["demo-gaudi"], progress)
+    screen.show(screen.output.ok(Outcome("demo-gaudi", task), screen.now))
+
+
+def report(screen: Screen) -> None:
+    screen.play("Report what is served")
+    screen.say("Show the table", {"demo-cpu": TABLE}, run_once=True)
+
+
+def first_run(columns: int = 0) -> str:
+    screen = Screen(columns)
+    preflight(screen, DUE)
+    for stage in (host_stage, runtime_stage, images_stage, models_stage, report):
+        stage(screen)
+    return screen.text()
+
+
+def nothing_due(columns: int = 0) -> str:
+    screen = Screen(columns)
+    preflight(screen, {})
+    for name in ("Tune the hosts", "Bring the driver", "Bring the images", "Serve the models"):
+        screen.play(name)
+    report(screen)
+    return screen.text()
+
+
+def check(columns: int = 0) -> str:
+    screen = Screen(columns, check=True)
+    preflight(screen, DUE)
+    host_stage(screen)
+    runtime_stage(screen)
+    screen.play("Bring the images")
+    would = {"demo-cpu": "would bring vllm-cpu:0.32.0 from /srv/vllm-cpu.tar"}
+    screen.say("vllm_image : Load | Say what would be brought", would, changed=True)
+    report(screen)
+    return screen.text()
+
+
+def failures(columns: int = 0) -> str:
+    screen = Screen(columns)
+    screen.play("Bring the container runtime")
+    screen.run("container_runtime : Install | Install the engine", "apt", args={"name": "docker.io"})
+    inner = {"msg": "non-zero return code", "rc": 1, "cmd": ["docker", "info"], "stderr": "no daemon", "stdout": "a\nb"}
+    screen.fail("demo-cpu", "container_runtime : Engine | Wait for its answer", inner, rescued=True)
+    text = "demo-cpu: the engine did not take daemon.json; the previous one is back. See journalctl -u docker."
+    screen.fail("demo-cpu", "container_runtime : Engine | Say what happened", {"msg": text}, "fail", rescuing=True)
+    screen.fail("demo-gaudi", "container_runtime : Ignored", inner, ignored=True)
+    refusal = ["Nothing has been changed. What is in the way:", "demo-gaudi: port: 99999: 1 to 65535\nand more"]
+    screen.fail("demo-gaudi", "container_runtime : Refuse", {"msg": refusal}, "fail")
+    screen.play("A play of somebody", "other")
+    screen.fail("other", "Try it", inner, ignored=True)
+    secret = {"censored": "hidden by Ansible", "changed": False}
+    screen.fail("other", "A secret", secret, remedy=["Give the key a value."])
+    screen.fail("other", "A crash", {"msg": "MODULE FAILURE", "module_stdout": "Traceback\n  line\nKeyError"})
+    gone = Outcome("demo-x", Task("Read the host", "gaudi_facts"), {"msg": "no route to host", "unreachable": True})
+    screen.show(screen.output.unreachable(gone, screen.now, ignored=True))
+    screen.show(screen.output.unreachable(gone, screen.now))
+    screen.count("demo-x", "unreachable")
+    return screen.text()
+
+
+CASES: dict[str, Callable[[int], str]] = {
+    "first_run": first_run,
+    "nothing_due": nothing_due,
+    "check": check,
+    "failures": failures,
+}
+
+
+@pytest.mark.parametrize("columns", [0, 100], ids=["none", "terminal"])
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_is_shown_as_its_stages(case: str, columns: int) -> None:
+    shown = CASES[case](columns)
+    path = GOLDEN / f"{case}_{'terminal' if columns else 'none'}.txt"
+    if os.environ.get("GAUDI_SERVE_WRITE_GOLDEN"):
+        path.write_text(shown, encoding="utf-8")
+    assert shown == path.read_text(encoding="utf-8")
+
+
+def test_a_run_has_few_lines() -> None:
+    assert len(nothing_due().splitlines()) <= 15
+    assert len(first_run().splitlines()) <= 60
+
+
+def test_nothing_of_a_secret_is_shown() -> None:
+    assert "hunter2" not in first_run()
+
+
+def test_every_play_of_the_project_has_its_stage() -> None:
+    found = set()
+    for path in [*ROOT.glob("playbooks/*.yml"), *ROOT.glob("playbooks/stages/*.yml")]:
+        plays = yaml.safe_load(path.read_text(encoding="utf-8"))
+        found |= {play["name"] for play in plays if "hosts" in play}
+    assert found == set(PLAYS)
+    assert tuple(due.STAGES.values()) == STAGES
+
+
+def test_hosts_that_say_the_same_say_it_once_in_the_order_of_the_play() -> None:
+    screen = Screen()
+    hosts = tuple(f"g{number:02}" for number in range(6))
+    screen.play("Some play", *hosts)
+    texts = {host: ["alike", "  below", *(["only g03"] if host == "g03" else [])] for host in hosts[::-1]}
+    screen.say("Say", texts)
+    screen.say("Say it else", {"g05": "g05: mine", "g01": "g01: mine"})
+    screen.say("One", {"g05": "b", "g01": "b"})
+    screen.text()
+    assert screen.lines[:7] == [
+        *("all 6 hosts:", "  alike", "    below", "g03: only g03"),
+        *("g01: mine", "g05: mine", "g01, g05: b"),
+    ]
+
+
+def test_what_a_stage_says_of_a_change_that_nobody_has_announced_is_shown() -> None:
+    screen = Screen()
+    screen.play("Tune the hosts")
+    screen.say("Apply | Say what differs", {"demo-cpu": ["cpu0: powersave -> performance"]})
+    screen.run("Governor | Set it live", "command", "demo-cpu")
+    assert screen.text().splitlines()[:2] == [
+        "demo-cpu: cpu0: powersave -> performance",
+        "demo-cpu    host       CPU governor  0 s",
+    ]
+
+
+def test_a_failed_item_is_told_once_and_a_loop_is_named_with_its_items() -> None:
+    screen = Screen()
+    screen.play("Some play", "a")
+    task = Task("Make | Make things", "command", "p.yml:3")
+    for name in ("one", "two"):
+        screen.show(screen.output.item(Outcome("a", task, changed=True, item=name)))
+    screen.show(screen.output.item_failure(Outcome("a", task, {"msg": "no"}, item="three")))
+    screen.show(screen.output.failure(Outcome("a", task, {"msg": "One or more items failed"}), 1.0))
+    screen.count("a", "failures")
+    assert screen.text().splitlines() == [
+        "FAILED  a  Some play  Make | Make things (p.yml:3)",
+        "  with three:",
+        "  no",
+        "a  Some play  make things (one, two) (then it failed)  0 s",
+        "a: failed in Some play; changed: Some play (0 s)",
+    ]
+
+
+def test_only_what_waits_for_models_tells_progress() -> None:
+    output = StageOutput()
+    output.play(Play("Serve the models", ("a", "b")))
+    output.started("a", Task("Wait", "vllm_wait"), 0.0)
+    output.started("b", Task("Other", "command"), 0.0)
+    assert output.progress("a: qwq: warm-up (1 min)", 5.0)
+    assert not output.progress("b: something", 5.0)
+    assert not output.progress("a: one\nb: two", 5.0)
+    assert not output.progress("a: one\nwarning", 5.0)
+    assert not output.progress("", 5.0)
+    assert output.live(20.0, 30) == "a  models  qwq: warm-up, 20 …"
+    assert output.slow(20.0) == [Line("b  models  other, 20 s so far", "waiting")]
+    assert output.slow(21.0) == []
+    assert [line.text for line in output.slow(80.0)] == ["b  models  other, 80 s so far"]
+
+
+def test_words_for_what_changed() -> None:
+    many = [Thing("write", f"f{number}") for number in range(5)]
+    assert what([*many, Thing("", "sysctl")], check=False) == "5 files written, sysctl"
+    assert what([Thing("remove", "a"), Thing("purge", "b"), Thing("purge", "c")], check=True) == "remove a; purge b, c"
+    assert what([Thing("", "note", weak=True)], check=False) == "note"
+    assert what([Thing("reboot", "")], check=True) == "reboot"
+
+
+def test_a_task_is_named_as_on_its_host_and_one_without_a_name_by_its_module() -> None:
+    task = Task("role : Make a", "ansible.builtin.command", here="Make b")
+    assert (task.own_name, task.phrase, task == Task("role : Make a", "ansible.builtin.command")) == (
+        "Make b",
+        "make b",
+        True,
+    )
+    assert Task("ansible.builtin.shell", "ansible.builtin.shell").phrase == "shell"
+    assert Task("Measure | HCCL runs").phrase == "HCCL runs"
+
+
+def test_changes_of_packages_files_and_units() -> None:
+    found = {
+        "apt": ({"name": "a=1, b", "state": "absent", "purge": True}, "purge a=1, b"),
+        "file": ({"path": "/x/y/", "state": "absent"}, "remove y"),
+        "copy": ({"dest": "/x/y.conf"}, "write y.conf"),
+        "systemd_service": ({"name": "docker.service", "enabled": False}, "disable docker"),
+        "systemd": ({"daemon_reload": True}, "reload systemd"),
+        "service": ({"name": "x"}, "do it"),
+        "lineinfile": ({}, "do it"),
+    }
+    for module, (args, words) in found.items():
+        outcome = Outcome("a", Task("Do it", f"ansible.builtin.{module}"), args=args, changed=True)
+        assert what(things(outcome, "runtime"), check=True) == words
+
+
+def test_a_loop_whose_items_are_all_skipped_leaves_nothing_behind() -> None:
+    output = StageOutput()
+    output.play(Play("Some play", ("a",)))
+    task = Task("Do it", "command")
+    output.item(Outcome("a", task, item="x"))
+    output.skipped(Outcome("a", task), 1.0)
+    output.ok(Outcome("a", task, changed=True), 2.0)
+    assert [line.text for line in output.end_play()] == ["a  Some play  do it  0 s"]
+
+
+def test_a_failure_without_a_word_says_so_and_nothing_is_said_twice() -> None:
+    assert reason({}) == ["it failed without a word"]
+    assert reason({"msg": "bad", "stderr": "bad"}) == ["bad"]
+    assert reason({"msg": {"a": 1}, "status": 404, "url": "", "_x": 1}) == ['{"a": 1}', "status: 404"]
+    assert reason({"msg": "bad"}, ["Do this."], "trace\nbad") == ["Do this.", "bad", "trace"]
+
+
+def test_nobody_to_run_on_is_said() -> None:
+    output = StageOutput()
+    output.nobody = True
+    assert [line.kind for line in output.stats({}, 1.0)] == ["error"]
+
+
+class FakeDisplay:
+    """Keeps what Ansible would write."""
+
+    verbosity = 0
+
+    def __init__(self) -> None:
+        self.written: list[str] = []
+
+    def display(self, msg: str, **_: Any) -> None:
+        self.written.append(msg)
+
+    banner = warning = display
+
+
+def test_a_mistake_of_the_callback_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> list[Line]:
+        raise KeyError("x")
+
+    callback = load("callback_plugins/gaudi_serve_stages.py").CallbackModule()
+    callback._display = FakeDisplay()
+    monkeypatch.setattr(callback.output, "flush", broken)
+    callback.v2_playbook_on_no_hosts_remaining()
+    warning, banner = callback._display.written
+    assert "KeyError('x')" in warning
+    assert banner == "NO MORE HOSTS LEFT"
+
+
+def test_other_words_erase_the_live_line(capsys: pytest.CaptureFixture[str]) -> None:
+    callback = load("callback_plugins/gaudi_serve_stages.py").CallbackModule()
+    callback._display = FakeDisplay()
+    callback.wrap_display()
+    callback.draw("loading, 11 s")
+    callback.draw("loaded")
+    callback._display.display("[WARNING]: something")
+    callback.draw("")
+    assert capsys.readouterr().out == "\rloading, 11 s\rloaded" + " " * 7 + "\b" * 7 + "\r" + " " * 6 + "\r"
+    assert callback._display.written == ["[WARNING]: something"]
