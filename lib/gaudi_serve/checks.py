@@ -34,8 +34,7 @@ def host_problems(spec: Spec, host: Mapping[str, Any], release: str, weights_com
         allowed = "is required: the serving image, here or as vllm_model_defaults.image"
         problems.append(("image", None, allowed))
     platform = platform_of(host)
-    problems += platform.problems(spec) + _engine_problems(spec, engine_of(spec), platform)
-    problems += _option_problems(spec, platform, release)
+    problems += platform.problems(spec) + _engine_problems(spec, engine_of(spec), platform, release)
     missing = _weights_problems(spec, host.get("weights") or {}, weights_come)
     config = model_config(spec, host)
     if missing:
@@ -97,9 +96,9 @@ def bytes_here(spec: Spec, host: Mapping[str, Any]) -> int:
     return int(found.get("bytes") or 0)
 
 
-def _engine_problems(spec: Spec, engine: Engine, platform: Platform) -> list[Problem]:
+def _engine_problems(spec: Spec, engine: Engine, platform: Platform, release: str) -> list[Problem]:
     if platform.name in engine.platforms:
-        return engine.problems(spec)
+        return engine.problems(spec) + _option_problems(spec, platform, release)
     wanted = PLATFORMS[engine.platforms[0]]
     others = ", ".join(one.name for one in ENGINES.values() if platform.name in one.platforms)
     allowed = f"needs {wanted.devices or f'a {wanted.title} host'}; a {platform.title} host takes {others}"

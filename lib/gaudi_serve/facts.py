@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .errors import InputError, is_whole, known, one_line, shown
-from .hl_smi import PREFIXES
 from .platforms import PLATFORMS, platform_of
 
 Known = Mapping[str, Any]
@@ -99,16 +98,21 @@ def sound(value: Any, depth: int = 0) -> bool:
     return not isinstance(value, (int, float)) or -most <= value <= most
 
 
+def _device(value: Any) -> bool:
+    prefixes = tuple(prefix for one in PLATFORMS.values() for prefix in one.prefixes)
+    return isinstance(value, str) and value.startswith(prefixes) and bool(re.fullmatch(r"[\w-]+", value))
+
+
 def _platform(value: Any) -> bool:
     return isinstance(value, str) and value in PLATFORMS
 
 
 CARDS = _every(whole(0, 63))
 CARDS_ALLOWED = "must be a list of whole numbers from 0 to 63"
-DEVICES = ", ".join(f"{prefix}*" for prefix in PREFIXES)
+DEVICES = ", ".join(f"{prefix}*" for one in PLATFORMS.values() for prefix in one.prefixes)
 HOST = {
     "accelerator": Rule(_platform, f"must be {' or '.join(PLATFORMS)}"),
-    "device_name": Rule(matching(rf"({'|'.join(PREFIXES)})[\w-]*"), f"must be one of {DEVICES}", None),
+    "device_name": Rule(_device, f"must be one of {DEVICES}", None),
     "driver_version": Rule(_text, "must be a text such as 1.21.3-57", None),
     "modules": Rule(_list, "must be a list of cards, such as {module_id: 0, numa_node: 0, cpus: [0-39]}", None),
     "problem": Rule(_every(_text), "must be a list of texts", None),

@@ -7,13 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .buckets import BLOCK
-from .hl_smi import device_family
 from .memory import GIB, MOST_CARDS, hpu_memory, kv_bytes_per_token
-from .placement import QUAD
+from .platforms import platform_of
 from .shape import memory_names, splits
 
 CARDS = (2, 4, 8)  # numbers of cards that are worth a suggestion
-GENERATION = {"HL-225": "GAUDI2", "HL-288": "GAUDI2", "HL-325": "GAUDI3", "HL-338": "GAUDI3"}
 # Driver and firmware keep 1.4 to 2 GiB of a card; the profile run of an 8B model took 0.5 GiB.
 UNAVAILABLE_GIB, PROFILE_GIB = 2.0, 0.5
 # What the fork takes where neither the profile nor the user says otherwise.
@@ -43,6 +41,8 @@ def plan_memory(
     names, cards = memory_names(config), int(spec["tensor_parallel_size"])
     if not names or not weight_bytes or not spec.get("max_model_len") or cards > MOST_CARDS:
         return None
+    if not platform_of(host).generation(host):
+        return None
     given = _given(spec, env, args, host, weight_bytes) | names
     if quantised_at_load(spec, config):
         given["QUANT_DTYPE"] = 1
@@ -62,7 +62,7 @@ def _given(
     """Return what hpu_memory is told, but for the architecture."""
     return {
         "MODEL": str(spec.get("name") or spec["weights"]),
-        "DEVICE_NAME": GENERATION[device_family(str(host["device_name"]))],
+        "DEVICE_NAME": platform_of(host).generation(host),
         "TENSOR_PARALLEL_SIZE": int(spec["tensor_parallel_size"]),
         "MAX_MODEL_LEN": int(spec["max_model_len"]),
         "MODEL_MEM_FROM_CONFIG": weight_bytes,
@@ -78,8 +78,7 @@ def _given(
 
 def _most_cards(host: Mapping[str, Any], cards: int) -> int:
     """Return how many cards a model of so many can have at most on a host, others keeping theirs."""
-    family = device_family(str(host["device_name"]))
-    group = QUAD if family == "HL-288" and not host.get("host_nics") else MOST_CARDS
+    group = platform_of(host).group(host) or MOST_CARDS
     return min(group, cards + int(host.get("cards_left", len(host.get("modules", [])))))
 
 

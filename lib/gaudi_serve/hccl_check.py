@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .placement import QUAD, own_cards
+from .placement import own_cards
+from .platforms import platform_of
 
 Run = dict[str, Any]
 
@@ -119,11 +120,13 @@ def hccl_runs(
     count = len(host.get("modules", []))
     known = next((value for key, value in THRESHOLDS.items() if str(host.get("device_name")).startswith(key)), {})
     runs: list[Run] = []
+    # Whatever connects the groups, each is measured by itself too.
+    group = platform_of(host).group({**host, "host_nics": False})
     if nodes > 1:
         runs.append({"name": f"all-{nodes}-hosts", "cards": count, "custom_comm": None})
-    elif str(host.get("device_name")).startswith("HL-288") and count > QUAD:
-        for quad in range(-(-count // QUAD)):
-            ranks = list(range(quad * QUAD, min(count, quad * QUAD + QUAD)))
+    elif group and count > group:
+        for quad in range(-(-count // group)):
+            ranks = list(range(quad * group, min(count, quad * group + group)))
             runs.append({"name": f"quad-{quad}", "cards": len(ranks), "custom_comm": ranks})
     if count > 1 and nodes == 1:
         runs.append({"name": "all", "cards": count, "custom_comm": None})

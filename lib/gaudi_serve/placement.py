@@ -13,6 +13,7 @@ from functools import cache
 from itertools import combinations
 from typing import Any, NamedTuple
 
+from .platforms import platform_of
 from .spec import finding_error
 
 Spec = dict[str, Any]
@@ -21,7 +22,6 @@ Placed = dict[str, list[int]]
 Problem = tuple[str, Any, str]
 Counts = tuple[int, ...]
 
-QUAD = 4  # cards of one group of a Gaudi2E machine, linked among themselves only
 MOVE = "-e gaudi_move_allowed=true lets running models move"
 NICS = "declare host NICs (gaudi_host_nics: true) if the machine has them"
 
@@ -29,7 +29,7 @@ NICS = "declare host NICs (gaudi_host_nics: true) if the machine has them"
 class Region(NamedTuple):
     """Cards that are equally near to each other: of one group of four and one NUMA node."""
 
-    quad: int
+    group: int
     node: int
 
 
@@ -46,11 +46,11 @@ class Ledger:
             if module.get("in_use") and number not in own
         }
         self.strangers = frozenset(self.holders)
-        self.quads = str(host.get("device_name") or "").startswith("HL-288") and not host_nics
+        self.group = platform_of(host).group({**host, "host_nics": host_nics})
 
     def region(self, number: int) -> Region:
-        """Return where a card lies; without the rule of four, all groups are one."""
-        return Region(number // QUAD if self.quads else 0, int(self.modules[number]["numa_node"]))
+        """Return where a card lies; where all cards are linked, all groups are one."""
+        return Region(number // self.group if self.group else 0, int(self.modules[number]["numa_node"]))
 
     def give(self, name: str, cards: Sequence[int]) -> None:
         """Write down that a model has these cards."""
@@ -78,10 +78,11 @@ class Ledger:
                 return "module_ids", wish, f"card {number} is held by {held}; end it or take another card"
             if number in self.holders:
                 return "module_ids", wish, f"card {number} belongs to model {self.holders[number]} already"
-        quads = sorted({self.region(number).quad for number in wish})
-        if len(quads) > 1:
-            groups = " and ".join(f"{quad * QUAD}-{quad * QUAD + QUAD - 1}" for quad in quads)
-            return "module_ids", wish, f"lie in the groups {groups}, which only host NICs connect; {NICS}"
+        groups = sorted({self.region(number).group for number in wish})
+        if self.group and len(groups) > 1:
+            size = self.group
+            named = " and ".join(f"{group * size}-{group * size + size - 1}" for group in groups)
+            return "module_ids", wish, f"lie in the groups {named}, which only host NICs connect; {NICS}"
         return None
 
 
@@ -251,8 +252,8 @@ def _arrange(specs: list[Spec], free: Mapping[Region, list[int]]) -> Placed | No
 
 def _takes(count: int, left: Counts, regions: list[Region]) -> Iterator[Counts]:
     """Yield the ways to take so many cards of one group: from one region, and across its NUMA nodes."""
-    for quad in sorted({region.quad for region in regions}):
-        most = [had if region.quad == quad else 0 for had, region in zip(left, regions, strict=True)]
+    for group in sorted({region.group for region in regions}):
+        most = [had if region.group == group else 0 for had, region in zip(left, regions, strict=True)]
         yield from _shares(count, tuple(most))
 
 
@@ -274,7 +275,7 @@ def _no_room(spec: Spec, ledger: Ledger, placed: Placed) -> Problem:
     held = ", ".join(f"{number}: {name}" for number, name in sorted(holders.items()))
     free = sorted(set(ledger.modules) - set(holders))
     text = f"this host has {len(ledger.modules)} cards, {len(free)} of them free" + (f" (held: {held})" if held else "")
-    if ledger.quads and (spec["tensor_parallel_size"] > QUAD or len(free) >= spec["tensor_parallel_size"]):
+    if ledger.group and (spec["tensor_parallel_size"] > ledger.group or len(free) >= spec["tensor_parallel_size"]):
         text += f"; no group of four has so many, and only host NICs connect the groups; {NICS}"
     return "tensor_parallel_size", spec["tensor_parallel_size"], text
 

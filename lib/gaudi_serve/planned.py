@@ -12,8 +12,7 @@ from .buckets import BLOCK
 from .checks import bytes_here, model_config, weight_bytes
 from .engines import Launch, engine_of
 from .engines.base import option_arguments
-from .fit import GENERATION, plan_memory, quantised_at_load
-from .hl_smi import device_family
+from .fit import plan_memory, quantised_at_load
 from .launch import launched
 from .memory import DEVICE_GIB, GIB, MOST_CARDS
 from .placement import disjoint_cores, own_cards
@@ -211,7 +210,8 @@ def _cost(spec: Model, host: Mapping[str, Any], model: Model) -> Model:
         sized = {"max_model_len": longest_context(config), **spec}
         memory = plan_memory(sized, model["env"], model["args"], host, config, size)
     share = size * (0.5 if quantised_at_load(spec, config) else 1) / GIB / max(1, len(model["module_ids"]))
-    device = DEVICE_GIB[GENERATION[device_family(str(host["device_name"]))]] if model["module_ids"] else None
+    generation = platform_of(host).generation(host) if model["module_ids"] else None
+    device = DEVICE_GIB[generation] if generation else None
     known: Model = {"weights_gib": round(share, 1), "device_gib": device}
     known |= {"memory": memory, **_warmup(spec, model, memory, layers(config) or likely_layers(size / 2 or 8e9))}
     seconds = spec["warmup_budget_minutes"] * 15 if known["warmup_s"] is None else known["warmup_s"]

@@ -35,6 +35,9 @@ class Platform:
     env: what a server always needs there; env_between: what it needs when it has several devices. runtime: the
     container runtime that gives devices to a container.
 
+    prefixes: how the names of its devices begin. group: how many devices of a host are linked among themselves only;
+    None for all. generation: by which name memory/ knows them; None where their memory is not counted with.
+
     problems: what of a spec no launch there can be. even_heads: every device must have a key-value head of its own.
     iommu: devices are driven through it. fused: how many devices are linked among themselves only, by device name.
     """
@@ -50,6 +53,9 @@ class Platform:
     env: Mapping[str, str] = field(default_factory=dict)
     env_between: Mapping[str, str] = field(default_factory=dict)
     runtime: str | None = None
+    prefixes: tuple[str, ...] = ()
+    group: Callable[[Mapping[str, Any]], int | None] = lambda host: None
+    generation: Callable[[Mapping[str, Any]], str | None] = lambda host: None
     problems: Callable[[Mapping[str, Any]], list[Problem]] = _no_problems
     even_heads: bool = False
     iommu: bool = False

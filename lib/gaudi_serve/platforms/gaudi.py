@@ -9,12 +9,16 @@ from typing import Any
 
 from ..buckets import BLOCK
 from ..errors import InputError, Problem
-from ..hl_smi import hl_smi_modules, hl_smi_processes, hl_smi_topology
+from ..hl_smi import PREFIXES, device_family, hl_smi_modules, hl_smi_processes, hl_smi_topology
 from ..run import read_text, run
 from ..vllm_options import FORK_1_21, OPTION_NAMES
 from .base import Platform
 
 FIELDS = "index,module_id,bus_id,name,driver_version,memory.total"
+
+
+QUAD = 4
+GENERATION = {"HL-225": "GAUDI2", "HL-288": "GAUDI2", "HL-325": "GAUDI3", "HL-338": "GAUDI3"}
 
 
 def _options(release: str) -> frozenset[str]:
@@ -107,6 +111,11 @@ def _reasons(host: Mapping[str, Any], host_name: str, cards: int, release: str) 
     return reasons
 
 
+def _group(host: Mapping[str, Any]) -> int | None:
+    # The four cards of a Gaudi2E board are linked among themselves; the boards by the NICs of the host, if it has any.
+    return QUAD if str(host.get("device_name") or "").startswith("HL-288") and not host.get("host_nics") else None
+
+
 PLATFORM = Platform(
     name="gaudi",
     title="Gaudi",
@@ -118,6 +127,9 @@ PLATFORM = Platform(
     # A forked worker cannot initialise its card again, and collectives need their lazy form.
     env_between={"VLLM_WORKER_MULTIPROC_METHOD": "spawn", "PT_HPU_ENABLE_LAZY_COLLECTIVES": "true"},
     runtime="habana",
+    prefixes=PREFIXES,
+    group=_group,
+    generation=lambda host: GENERATION[device_family(str(host["device_name"]))],
     problems=_problems,
     even_heads=True,
     iommu=True,

@@ -1,0 +1,233 @@
+"""Every engine and platform goes the same way, also one that is made up: one file, one line, nothing else to touch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gaudi_serve import service
+from gaudi_serve.changes import vllm_plan_changes
+from gaudi_serve.engines import ENGINES, Engine, Launch
+from gaudi_serve.facts import checked_host
+from gaudi_serve.fleet import vllm_fleet_lines, vllm_fleet_plan
+from gaudi_serve.launch import vllm_launch
+from gaudi_serve.observe_host import system
+from gaudi_serve.plan import vllm_plan
+from gaudi_serve.platforms import PLATFORMS, Platform, platform_here
+from gaudi_serve.reset import vllm_service_reset
+from gaudi_serve.status import fleet_status, fleet_status_lines
+from golden import vectors
+from test_fleet import known, live_of
+from test_plan import gaudi_host
+from test_reset import left, services
+from test_service import TEMPLATE, changes, live
+
+BEADS = {"accelerator": "abacus", "device_name": "BEAD-1"}
+NOTHING = {"device_name": None, "modules": []}
+# The devices of a host of each platform.
+DEVICES: dict[str, dict[str, Any]] = {"gaudi": {}, "cpu": {"accelerator": "cpu", **NOTHING}, "abacus": BEADS}
+# Vectors of the vendor's own code; of the others docs/models.md has the rules.
+VECTORS = {"aice_1_21": "launch_aice_1_21", "deepseek_r1": "launch_deepseek_r1"}
+ROOT = Path(__file__).parents[2]
+
+
+def counted(spec: Any, host: Any) -> Launch:
+    """Return the launch of the made-up engine."""
+    return Launch({"BEADS": host["device_name"]}, ["--model", spec["weights"], "--port", str(spec["port"])])
+
+
+ABACUS = Platform(
+    name="abacus",
+    title="counting",
+    engine="counting",
+    options=lambda release: frozenset({"seed"}),
+    software=lambda release: f"counting {release}",
+    here=lambda root: Path(root, "dev/beads").exists(),
+    about=lambda host: ["an abacus"],
+    devices="beads",
+    prefixes=("BEAD-",),
+    runtime="rods",
+    group=lambda host: 4,
+    observe=lambda: {"device_name": "BEAD-1", "modules": []},
+)
+COUNTING = Engine(
+    name="counting",
+    platforms=("abacus",),
+    command=("count", "up"),
+    defaults={"host": "127.0.0.1", "port": 9000, "tensor_parallel_size": 1},
+    launch=counted,
+    reads=("device_name",),
+    buckets=False,
+    capabilities=(),
+    problems=lambda spec: [("seed", spec["seed"], "must be even")] if (spec.get("seed") or 0) % 2 else [],
+)
+
+
+@pytest.fixture(autouse=True)
+def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Register an engine and a platform, for as long as a test runs, before those that find themselves everywhere."""
+    others = dict(PLATFORMS)
+    PLATFORMS.clear()
+    monkeypatch.setitem(PLATFORMS, "abacus", ABACUS)
+    PLATFORMS.update(others)
+    monkeypatch.setitem(ENGINES, "counting", COUNTING)
+
+
+def host_of(platform: str, **more: Any) -> dict[str, Any]:
+    """Return a host with eight cards, or none, of a platform."""
+    return gaudi_host(**{**DEVICES[platform], **more})
+
+
+def wish(engine: str, **more: Any) -> dict[str, Any]:
+    """Return a model that says no more than it must."""
+    return {"name": "m", "weights": "/m/x", "image": "vllm:1", "launch_profile": engine, **more}
+
+
+def plan_of(engine: str, **host: Any) -> dict[str, Any]:
+    """Plan the model on a host of the platform that its engine is made for."""
+    platform = {**ENGINES}[engine].platforms[0]
+    plan = vllm_plan([wish(engine, seed=2)], host_of(platform, **host), host_name="g")
+    assert plan["errors"] == []
+    return plan
+
+
+engines = pytest.mark.parametrize("engine", [*ENGINES, "counting"])
+
+
+@engines
+def test_a_plan_has_all_that_a_container_needs(engine: str) -> None:
+    (one,) = plan_of(engine)["models"]
+    about = ENGINES[engine]
+    assert one["launch_profile"] == engine
+    assert all(isinstance(text, str) for text in [*one["env"], *one["env"].values(), *one["args"]])
+    assert "HABANA_VISIBLE_DEVICES" not in one["env"]
+    assert set(about.capabilities) <= set(one["cap_add"])
+    assert one["ulimits"] == list(about.ulimits)
+    platform = PLATFORMS[about.platforms[0]]
+    assert one["runtime"] == platform.runtime
+    assert bool(one["module_ids"]) == bool(platform.devices)
+    command = service.vllm_container(one)["command"]
+    begin = 1 + len(one["numactl"]) if one["numactl"] else 0
+    assert tuple(command[begin : begin + len(about.command)]) == about.command
+    assert one["args"].count("--served-model-name") == 1
+    assert "--seed" in one["args"]
+
+
+@engines
+def test_the_same_wish_is_the_same_launch_whatever_its_order_and_once_it_serves(engine: str) -> None:
+    (one,) = plan_of(engine)["models"]
+    platform = ENGINES[engine].platforms[0]
+    turned = dict(reversed(wish(engine, seed=2).items()))
+    (other,) = vllm_plan([turned], host_of(platform))["models"]
+    assert other["digest"] == one["digest"]
+    served = live_of({"models": [one]})
+    again = plan_of(engine, services=served)
+    assert again["models"][0]["digest"] == one["digest"]
+    assert vllm_plan_changes(again["models"], served, set()) == []
+
+
+@engines
+def test_units_are_started_once_and_taken_back(engine: str) -> None:
+    models = plan_of(engine)["models"]
+    assert changes(models, {"units": {}, "supervisor_sha256": None})["start"] == ["m"]
+    assert not changes(models, live(models))["due"]
+    files = service.vllm_service_files(models, TEMPLATE)
+    assert ENGINES[engine].command[-1] in files["/etc/gaudi-serve/m.json"]["content"]
+    serving = services(units={"m": {"container": {"running": True}}})
+    taken = vllm_service_reset(serving, left())
+    assert taken["units"] == ["m"] and taken["containers"] == ["vllm-m"]
+    assert "/etc/gaudi-serve/m.json" in taken["paths"]
+
+
+@engines
+def test_a_fleets_plan_and_status_show_it(engine: str) -> None:
+    host = {**host_of(ENGINES[engine].platforms[0]), "driver_version": "1.21.3-57", "weights": {}}
+    assert checked_host(host)[1] == []
+    fleet = vllm_fleet_plan({"a": known(gaudi_host=host, vllm_models=[wish(engine)])}, ["a"], [])
+    assert fleet["errors"] == []
+    lines = vllm_fleet_lines(fleet)
+    assert lines[0].startswith(f"a: {PLATFORMS[host['accelerator']].about(host)[0]}")
+    unit = {"state": "active", "status": "serving", "restarts": 0}
+    kept = {key: [] for key in ("preflight_status", "host_tuning_status", "vllm_service_status")}
+    shown = fleet_status(
+        {
+            "a": {
+                **{"gaudi_host": host, "gaudi_services": {"units": {"m": unit}}, "vllm_service_health": {"m": ""}},
+                **{"preflight_plan": plan_of(engine), **kept},
+            }
+        },
+        ["a"],
+    )
+    assert fleet_status_lines(shown)[-1] == "1 hosts: 1 as planned, 0 drifted, 0 could not be read"
+
+
+@engines
+def test_a_host_that_lacks_what_it_reads_is_refused_by_name(engine: str) -> None:
+    about = ENGINES[engine]
+    for key in about.reads:
+        with pytest.raises(ValueError, match=rf"m: host\.{key}: "):
+            vllm_launch(wish(engine), {**host_of(about.platforms[0]), key: None})
+
+
+@engines
+@pytest.mark.parametrize("platform", [*PLATFORMS, "abacus"])
+def test_a_platform_that_it_does_not_serve_is_told_with_what_is_served_there(engine: str, platform: str) -> None:
+    errors = vllm_plan([wish(engine)], host_of(platform), host_name="g")["errors"]
+    if platform in ENGINES[engine].platforms:
+        assert errors == []
+    else:
+        (error,) = errors
+        served = ", ".join(one.name for one in ENGINES.values() if platform in one.platforms)
+        assert error["key"] == "launch_profile"
+        assert error["allowed"].endswith(f"; a {PLATFORMS[platform].title} host takes {served}")
+
+
+@pytest.mark.parametrize("platform", [*PLATFORMS, "abacus"])
+def test_a_platform_starts_its_own_engine_where_nobody_says_otherwise(platform: str) -> None:
+    (one,) = vllm_plan([{"name": "m", "weights": "/m/x", "image": "vllm:1"}], host_of(platform))["models"]
+    assert one["launch_profile"] == PLATFORMS[platform].engine
+
+
+def test_a_made_up_platform_is_recognised_observed_and_its_rules_hold(tmp_path: Path) -> None:
+    assert platform_here(str(tmp_path)).name == "cpu"
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/beads").touch()
+    assert system(str(tmp_path))["accelerator"] == "abacus"
+    assert platform_here(str(tmp_path)).observe()["device_name"] == "BEAD-1"
+    wide, odd = wish("counting", tensor_parallel_size=5), wish("counting", name="odd", port=9001, seed=1)
+    unknown = wish("counting", name="top", port=9002, top_k=1)
+    errors = vllm_plan([wide, odd, unknown], host_of("abacus"), host_name="g")["errors"]
+    assert [(error["model"], error["key"]) for error in errors] == [
+        ("top", "top_k"),
+        ("odd", "seed"),
+        ("m", "tensor_parallel_size"),
+    ]
+    assert "no group of four has so many" in errors[2]["message"] or "groups" in errors[2]["message"]
+
+
+def test_an_unknown_engine_is_refused_with_all_that_are_known() -> None:
+    (error,) = vllm_plan([wish("counted")], host_of("gaudi"), host_name="g")["errors"]
+    assert error["allowed"] == f"must be one of {', '.join(ENGINES)}"
+
+
+def test_every_engine_of_a_vendors_script_has_its_vectors() -> None:
+    for engine in ENGINES:
+        if engine in VECTORS:
+            assert len(vectors(VECTORS[engine])) > 20
+        else:
+            page = (ROOT / "docs/models.md").read_text(encoding="utf-8")
+            assert engine == "counting" or f"`{engine}`" in page
+
+
+def test_no_other_file_names_an_engine_or_a_platform() -> None:
+    """An engine's or a platform's name in a comparison elsewhere would be a second place to touch."""
+    own = ROOT / "lib/gaudi_serve"
+    for path in [*own.rglob("*.py"), *(ROOT / "library").glob("*.py")]:
+        if path.parent.name in ("engines", "platforms"):
+            continue
+        for line in path.read_text(encoding="utf-8").splitlines():
+            code = line.partition("#")[0]
+            for word in ("launch_profile", "accelerator"):
+                compared = f'{word}"] ==' in code or f'{word}"] !=' in code or f'{word}") ==' in code
+                assert not compared and f'{word}") !=' not in code, f"{path}: {line}"
