@@ -22,7 +22,7 @@ from ansible.plugins.callback.default import CallbackModule as Default
 # Works from every playbook, molecule, ansible-runner and AWX, with nothing installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 
-from gaudi_serve.stage_output import Line, Outcome, Play, StageOutput, Task
+from gaudi_serve.show.stage_output import Line, Outcome, Play, StageOutput, Task
 
 DOCUMENTATION = """
 name: gaudi_serve_stages

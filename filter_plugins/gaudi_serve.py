@@ -12,26 +12,40 @@ from jinja2 import pass_context
 # Works from every playbook, molecule, ansible-runner and AWX, with nothing installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 
-from gaudi_serve.apt_access import apt_access
-from gaudi_serve.buckets import hpu_buckets, hpu_padded_shape
-from gaudi_serve.catalog import model_catalog
-from gaudi_serve.changes import vllm_plan_changes
-from gaudi_serve.container_runtime import (
+from gaudi_serve.buckets.linear import hpu_buckets, hpu_padded_shape
+from gaudi_serve.core.errors import as_filter
+from gaudi_serve.host.secret import vllm_secret_marks
+from gaudi_serve.memory.autocalc import hpu_memory
+from gaudi_serve.plan.changes import vllm_plan_changes
+from gaudi_serve.plan.fleet import (
+    gaudi_facts_saved,
+    unset_models,
+    vllm_fleet_lines,
+    vllm_fleet_plan,
+    vllm_fleet_summary,
+)
+from gaudi_serve.plan.host import model_hosts, model_weights, vllm_plan
+from gaudi_serve.plan.launch import vllm_launch
+from gaudi_serve.plan.refusal import plan_refusal, refused_hosts, system_refusal
+from gaudi_serve.platforms.hl_smi import hl_smi_links, hl_smi_modules, hl_smi_topology
+from gaudi_serve.show.report import endpoint_table
+from gaudi_serve.show.status import drift_lines, fleet_status, fleet_status_lines
+from gaudi_serve.spec.catalog import model_catalog
+from gaudi_serve.spec.inventory import inventory_refusal
+from gaudi_serve.stages.apt_access import apt_access
+from gaudi_serve.stages.container_runtime import (
     container_runtime_changes,
     container_runtime_drift,
     container_runtime_notes,
     container_runtime_refusal,
     daemon_json,
 )
-from gaudi_serve.driver import drained, gaudi_driver_changes, gaudi_driver_notes, gaudi_driver_refusal
-from gaudi_serve.due import due_lines, facts_wanted, plans_models, run_stages, stages_due
-from gaudi_serve.errors import as_filter
-from gaudi_serve.fleet import gaudi_facts_saved, unset_models, vllm_fleet_lines, vllm_fleet_plan, vllm_fleet_summary
-from gaudi_serve.habana_config import habana_config, habana_config_problems
-from gaudi_serve.hccl import hccl_benchmark
-from gaudi_serve.hccl_check import hccl_note, hccl_refusal, hccl_validation_plan
-from gaudi_serve.hl_smi import hl_smi_links, hl_smi_modules, hl_smi_topology
-from gaudi_serve.host_tuning import (
+from gaudi_serve.stages.driver import drained, gaudi_driver_changes, gaudi_driver_notes, gaudi_driver_refusal
+from gaudi_serve.stages.due import due_lines, facts_wanted, plans_models, run_stages, stages_due
+from gaudi_serve.stages.habana_config import habana_config, habana_config_problems
+from gaudi_serve.stages.hccl import hccl_benchmark
+from gaudi_serve.stages.hccl_check import hccl_note, hccl_refusal, hccl_validation_plan
+from gaudi_serve.stages.host_tuning import (
     host_tuning_changes,
     host_tuning_missing,
     host_tuning_refusal,
@@ -40,14 +54,8 @@ from gaudi_serve.host_tuning import (
     sysctl_conflicts,
     sysctl_wanted,
 )
-from gaudi_serve.image import vllm_images
-from gaudi_serve.inventory import inventory_refusal
-from gaudi_serve.launch import vllm_launch
-from gaudi_serve.memory import hpu_memory
-from gaudi_serve.plan import model_hosts, model_weights, vllm_plan
-from gaudi_serve.refusal import plan_refusal, refused_hosts, system_refusal
-from gaudi_serve.report import endpoint_table
-from gaudi_serve.reset import (
+from gaudi_serve.stages.image import vllm_images
+from gaudi_serve.stages.reset import (
     gaudi_driver_reset,
     hccl_validation_reset,
     model_weights_reset,
@@ -60,9 +68,8 @@ from gaudi_serve.reset import (
     vllm_image_reset,
     vllm_service_reset,
 )
-from gaudi_serve.reset_host import container_runtime_found, container_runtime_reset, host_tuning_reset
-from gaudi_serve.secret import vllm_secret_marks
-from gaudi_serve.service import (
+from gaudi_serve.stages.reset_host import container_runtime_found, container_runtime_reset, host_tuning_reset
+from gaudi_serve.stages.service import (
     image_drift,
     missing_images,
     model_refusal,
@@ -80,8 +87,7 @@ from gaudi_serve.service import (
     vllm_unit_paths,
     vllm_withdrawn_secrets,
 )
-from gaudi_serve.status import drift_lines, fleet_status, fleet_status_lines
-from gaudi_serve.weights import (
+from gaudi_serve.stages.weights import (
     weights_changes,
     weights_drift,
     weights_folders,

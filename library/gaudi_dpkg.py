@@ -42,7 +42,7 @@ from pathlib import Path
 from typing import IO
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.gaudi_serve.dpkg import interrupted_dpkg, packages, versions
+from ansible.module_utils.gaudi_serve.host.dpkg import interrupted_dpkg, packages, versions
 
 LOCK = Path("/var/lib/dpkg/lock-frontend")
 KEEP = ("--force-confdef", "--force-confold")

@@ -98,7 +98,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.gaudi_serve import (
+from ansible.module_utils.gaudi_serve.host import (
     observe_driver,
     observe_host,
     observe_left,
@@ -107,9 +107,9 @@ from ansible.module_utils.gaudi_serve import (
     observe_tuning,
     observe_weights,
 )
+from ansible.module_utils.gaudi_serve.host.run import boot_id, since_boot
+from ansible.module_utils.gaudi_serve.host.secret import secret_changed
 from ansible.module_utils.gaudi_serve.platforms import platform_of
-from ansible.module_utils.gaudi_serve.run import boot_id, since_boot
-from ansible.module_utils.gaudi_serve.secret import secret_changed
 
 SUBSETS = ("system", "tuning", "runtime", "services", "hccl", "host", "driver")
 OTHERS = ("weights_store", "left", "apt")  # folders of one role, what a reset looks at: read where asked for

@@ -79,10 +79,10 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.gaudi_serve.found import with_passwords
-from ansible.module_utils.gaudi_serve.run import read_text
-from ansible.module_utils.gaudi_serve.veil import veiled
-from ansible.module_utils.gaudi_serve.whole import sync_folder, write_whole
+from ansible.module_utils.gaudi_serve.core.redact import veiled
+from ansible.module_utils.gaudi_serve.host.atomic_write import sync_folder, write_whole
+from ansible.module_utils.gaudi_serve.host.baseline import with_passwords
+from ansible.module_utils.gaudi_serve.host.run import read_text
 
 FILE = {
     "path": {"type": "str", "required": True},

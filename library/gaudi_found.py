@@ -52,7 +52,7 @@ path:
 import contextlib
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.gaudi_serve.found import RECORDS, alone, keep, write_record
+from ansible.module_utils.gaudi_serve.host.baseline import RECORDS, alone, keep, write_record
 
 
 def main() -> None:

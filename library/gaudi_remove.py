@@ -51,7 +51,7 @@ removed:
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.gaudi_serve.remove import remove_all
+from ansible.module_utils.gaudi_serve.host.remove import remove_all
 
 
 def main() -> None:

@@ -43,7 +43,7 @@ left:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.gaudi_serve.adopt import adopt
+from ansible.module_utils.gaudi_serve.host.adopt import adopt
 
 
 def main() -> None:

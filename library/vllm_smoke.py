@@ -65,9 +65,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.gaudi_serve.observe_services import CONFIG
-from ansible.module_utils.gaudi_serve.secret import own_api_key
-from ansible.module_utils.gaudi_serve.smoke import Unhealthy, ask, health, journal, record
+from ansible.module_utils.gaudi_serve.host.observe_services import CONFIG
+from ansible.module_utils.gaudi_serve.host.secret import own_api_key
+from ansible.module_utils.gaudi_serve.host.smoke import Unhealthy, ask, health, journal, record
 
 
 def _health(given: dict[str, Any]) -> dict[str, str]:

@@ -50,7 +50,7 @@ import time
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.gaudi_serve.observe_services import unit_states
+from ansible.module_utils.gaudi_serve.host.observe_services import unit_states
 
 
 def settled(units: dict[str, Any], models: list[str], restarts: dict[str, Any]) -> bool:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from gaudi_serve.fleet import vllm_fleet_plan
-from gaudi_serve.refusal import plan_refusal
+from gaudi_serve.plan.fleet import vllm_fleet_plan
+from gaudi_serve.plan.refusal import plan_refusal
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 from test_plan import gaudi_host

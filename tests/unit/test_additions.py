@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from ansible.errors import AnsibleFilterError
-from gaudi_serve.buckets import hpu_buckets, hpu_padded_shape
-from gaudi_serve.errors import InputError, as_filter
-from gaudi_serve.launch import vllm_launch
-from gaudi_serve.plan import vllm_plan
+from gaudi_serve.buckets.linear import hpu_buckets, hpu_padded_shape
+from gaudi_serve.core.errors import InputError, as_filter
+from gaudi_serve.plan.host import vllm_plan
+from gaudi_serve.plan.launch import vllm_launch
 from test_plan import QWQ, gaudi_host, model, planned
 
 ENV = {

@@ -8,13 +8,20 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from gaudi_serve.buckets import DIMENSIONS, MOST_BUCKETS, bucket_values, count_values, hpu_buckets, hpu_padded_shape
-from gaudi_serve.errors import LONGEST_VALUE, InputError, shown
-from gaudi_serve.hccl import hccl_benchmark
-from gaudi_serve.hl_smi import hl_smi_links, hl_smi_modules, hl_smi_topology
-from gaudi_serve.launch import vllm_launch
-from gaudi_serve.memory import DEFAULTS, LIMITS, hpu_memory
-from gaudi_serve.plan import vllm_plan
+from gaudi_serve.buckets.linear import (
+    DIMENSIONS,
+    MOST_BUCKETS,
+    bucket_values,
+    count_values,
+    hpu_buckets,
+    hpu_padded_shape,
+)
+from gaudi_serve.core.errors import LONGEST_VALUE, InputError, shown
+from gaudi_serve.memory.autocalc import DEFAULTS, LIMITS, hpu_memory
+from gaudi_serve.plan.host import vllm_plan
+from gaudi_serve.plan.launch import vllm_launch
+from gaudi_serve.platforms.hl_smi import hl_smi_links, hl_smi_modules, hl_smi_topology
+from gaudi_serve.stages.hccl import hccl_benchmark
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_hccl import LATENCY, LATENCY_TABLE, NEW, OLD, TABLE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from gaudi_serve.buckets import bucket_values, hpu_buckets
+from gaudi_serve.buckets.linear import bucket_values, hpu_buckets
 
 
 def environment(batches: tuple[int, int, int], blocks: tuple[int, int, int]) -> dict[str, str]:

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gaudi_serve.catalog import catalog_folder, model_catalog
+from gaudi_serve.core.errors import InputError
 from gaudi_serve.engines.base import option_arguments
-from gaudi_serve.errors import InputError
-from gaudi_serve.launch import vllm_launch
-from gaudi_serve.plan import vllm_plan
-from gaudi_serve.shape import memory_names
+from gaudi_serve.memory.shape import memory_names
+from gaudi_serve.plan.host import vllm_plan
+from gaudi_serve.plan.launch import vllm_launch
+from gaudi_serve.spec.catalog import catalog_folder, model_catalog
 from golden import vectors
 from test_plan import gaudi_host
 

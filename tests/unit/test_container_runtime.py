@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import tomllib
-from gaudi_serve import container_runtime as runtime
-from gaudi_serve import observe_runtime
-from gaudi_serve.errors import InputError
-from gaudi_serve.habana_config import habana_config, habana_config_problems
-from gaudi_serve.refusal import host_errors
+from gaudi_serve.core.errors import InputError
+from gaudi_serve.host import observe_runtime
+from gaudi_serve.plan.refusal import host_errors
+from gaudi_serve.stages import container_runtime as runtime
+from gaudi_serve.stages.habana_config import habana_config, habana_config_problems
 from test_plan import gaudi_host
 
 USERS = '{\n    "log-opts": {"max-size": "10m"},\n    "runtimes": {"other": {"path": "/usr/bin/other"}}\n}\n'

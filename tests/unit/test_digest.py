@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from gaudi_serve import service
-from gaudi_serve.changes import vllm_plan_changes
-from gaudi_serve.plan import vllm_plan
-from gaudi_serve.planned import digest
+from gaudi_serve.plan.changes import vllm_plan_changes
+from gaudi_serve.plan.host import vllm_plan
+from gaudi_serve.plan.model import digest
+from gaudi_serve.stages import service
 from test_fleet import live_of
 from test_plan import gaudi_host, model
 from test_service import TEMPLATE

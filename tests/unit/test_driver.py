@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from gaudi_serve.driver import drained, gaudi_driver_changes, gaudi_driver_notes, gaudi_driver_refusal
+from gaudi_serve.stages.driver import drained, gaudi_driver_changes, gaudi_driver_notes, gaudi_driver_refusal
 from test_plan import gaudi_host
 
 PACKAGES = ["habanalabs-dkms", "habanalabs-firmware"]

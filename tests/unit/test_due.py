@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from gaudi_serve.due import STAGES, downtimes, due_lines, facts_wanted, run_stages, stages_due, tags_refusal
-from gaudi_serve.fleet import vllm_fleet_lines, vllm_fleet_plan
-from gaudi_serve.plan import vllm_plan
+from gaudi_serve.plan.fleet import vllm_fleet_lines, vllm_fleet_plan
+from gaudi_serve.plan.host import vllm_plan
+from gaudi_serve.stages.due import STAGES, downtimes, due_lines, facts_wanted, run_stages, stages_due, tags_refusal
 from test_plan import gaudi_host, model
 
 EVERY = list(STAGES)

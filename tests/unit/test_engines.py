@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gaudi_serve import service
-from gaudi_serve.changes import vllm_plan_changes
 from gaudi_serve.engines import ENGINES, Engine, Launch
-from gaudi_serve.facts import checked_host
-from gaudi_serve.fleet import vllm_fleet_lines, vllm_fleet_plan
-from gaudi_serve.launch import vllm_launch
-from gaudi_serve.observe_host import system
-from gaudi_serve.plan import vllm_plan
+from gaudi_serve.host.observe_host import system
+from gaudi_serve.plan.changes import vllm_plan_changes
+from gaudi_serve.plan.fleet import vllm_fleet_lines, vllm_fleet_plan
+from gaudi_serve.plan.host import vllm_plan
+from gaudi_serve.plan.launch import vllm_launch
 from gaudi_serve.platforms import PLATFORMS, Platform, platform_here
-from gaudi_serve.reset import vllm_service_reset
-from gaudi_serve.status import fleet_status, fleet_status_lines
+from gaudi_serve.show.status import fleet_status, fleet_status_lines
+from gaudi_serve.spec.facts import checked_host
+from gaudi_serve.stages import service
+from gaudi_serve.stages.reset import vllm_service_reset
 from golden import vectors
 from test_fleet import known, live_of
 from test_plan import gaudi_host

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 import yaml
-from gaudi_serve.changes import vllm_plan_changes
-from gaudi_serve.errors import shown
-from gaudi_serve.facts import checked_host
-from gaudi_serve.fleet import gaudi_facts_saved, vllm_fleet_lines, vllm_fleet_plan
-from gaudi_serve.inventory import inventory_refusal
-from gaudi_serve.observe_host import weights
+from gaudi_serve.core.errors import shown
+from gaudi_serve.host.observe_host import weights
+from gaudi_serve.plan.changes import vllm_plan_changes
+from gaudi_serve.plan.fleet import gaudi_facts_saved, vllm_fleet_lines, vllm_fleet_plan
 from gaudi_serve.platforms import PLATFORMS
+from gaudi_serve.spec.facts import checked_host
+from gaudi_serve.spec.inventory import inventory_refusal
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_fleet import known, live_of

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
-from gaudi_serve.changes import vllm_plan_changes
-from gaudi_serve.fleet import gaudi_facts_saved, vllm_fleet_lines, vllm_fleet_plan
-from gaudi_serve.inventory import inventory_refusal
-from gaudi_serve.service import vllm_container
+from gaudi_serve.plan.changes import vllm_plan_changes
+from gaudi_serve.plan.fleet import gaudi_facts_saved, vllm_fleet_lines, vllm_fleet_plan
+from gaudi_serve.spec.inventory import inventory_refusal
+from gaudi_serve.stages.service import vllm_container
 from test_plan import gaudi_host, model, planned
 
 SYSTEM = {"id": "debian", "version_id": "12", "pretty_name": "Debian 12"}
@@ -197,6 +198,15 @@ def test_changes_are_the_difference_of_two_plans() -> None:
         "    ~ --max-num-seqs: 32 -> 16",
         "    + --enable-auto-tool-choice",
     ]
+
+
+def test_a_supervisor_is_compared_with_the_one_of_this_version() -> None:
+    one = planned(model())
+    text = (Path(__file__).parents[2] / "roles/vllm_service/files/vllm-supervisor").read_bytes()
+    for digest, lines in ((hashlib.sha256(text).hexdigest(), []), ("0", ["replace its supervisor"])):
+        live = {name: {**unit, "supervisor": digest} for name, unit in live_of(one).items()}
+        found = vllm_plan_changes(one["models"], live, set())
+        assert found == [f"~ qwq: {line} (its server goes on)" for line in lines]
 
 
 def test_a_variable_that_only_the_supervisor_sets_is_shown_as_a_restart() -> None:

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from gaudi_serve.found import alone, keep, records, write_record
+from gaudi_serve.host.baseline import alone, keep, records, write_record
 from test_plan import model, planned
 
 

@@ -12,17 +12,17 @@ from typing import Any
 import jinja2
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
-from gaudi_serve import container_runtime, host_tuning
-from gaudi_serve.catalog import model_catalog
-from gaudi_serve.driver import gaudi_driver_changes, gaudi_driver_refusal
-from gaudi_serve.errors import InputError
-from gaudi_serve.facts import VARIABLES
-from gaudi_serve.fleet import vllm_fleet_lines, vllm_fleet_plan
-from gaudi_serve.hccl_check import hccl_arguments, hccl_note, hccl_refusal, hccl_validation_plan
-from gaudi_serve.image import vllm_images
-from gaudi_serve.inventory import INPUTS, inventory_refusal
-from gaudi_serve.service import missing_images, vllm_api_keys, vllm_secret_files
-from gaudi_serve.weights import weights_changes, weights_refusal, weights_sources
+from gaudi_serve.core.errors import InputError
+from gaudi_serve.plan.fleet import vllm_fleet_lines, vllm_fleet_plan
+from gaudi_serve.spec.catalog import model_catalog
+from gaudi_serve.spec.facts import VARIABLES
+from gaudi_serve.spec.inventory import INPUTS, inventory_refusal
+from gaudi_serve.stages import container_runtime, host_tuning
+from gaudi_serve.stages.driver import gaudi_driver_changes, gaudi_driver_refusal
+from gaudi_serve.stages.hccl_check import hccl_arguments, hccl_note, hccl_refusal, hccl_validation_plan
+from gaudi_serve.stages.image import vllm_images
+from gaudi_serve.stages.service import missing_images, vllm_api_keys, vllm_secret_files
+from gaudi_serve.stages.weights import weights_changes, weights_refusal, weights_sources
 from test_container_runtime import USERS
 from test_container_runtime import live as engine
 from test_driver import live as driver

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from gaudi_serve.buckets import hpu_buckets, hpu_padded_shape
-from gaudi_serve.errors import InputError
-from gaudi_serve.launch import vllm_launch
+from gaudi_serve.buckets.linear import hpu_buckets, hpu_padded_shape
+from gaudi_serve.core.errors import InputError
+from gaudi_serve.plan.launch import vllm_launch
 from golden import vectors
 
 LAUNCHES = [

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from gaudi_serve.errors import InputError
-from gaudi_serve.hccl import hccl_benchmark
+from gaudi_serve.core.errors import InputError
+from gaudi_serve.stages.hccl import hccl_benchmark
 
 OLD = """Affinity: Script has finished successfully
 Welcome to HCCL demo

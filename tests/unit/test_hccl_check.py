@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from gaudi_serve.hccl_check import (
+from gaudi_serve.stages.hccl_check import (
     hccl_arguments,
     hccl_note,
     hccl_refusal,

@@ -11,8 +11,9 @@ from typing import Any
 import jinja2
 import pytest
 import yaml
-from gaudi_serve import host_tuning, observe_tuning
-from gaudi_serve.errors import InputError
+from gaudi_serve.core.errors import InputError
+from gaudi_serve.host import observe_tuning
+from gaudi_serve.stages import host_tuning
 
 ROLE = Path(__file__).parents[2] / "roles/host_tuning"
 ARGS = ["cpufreq.default_governor=performance", "intel_idle.max_cstate=0"]

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import yaml
-from gaudi_serve.errors import InputError
-from gaudi_serve.fleet import vllm_fleet_plan
-from gaudi_serve.image import vllm_images
-from gaudi_serve.plan import vllm_plan
+from gaudi_serve.core.errors import InputError
+from gaudi_serve.plan.fleet import vllm_fleet_plan
+from gaudi_serve.plan.host import vllm_plan
+from gaudi_serve.stages.image import vllm_images
 from test_fleet import known
 from test_plan import model
 

@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 import pytest
-from gaudi_serve.errors import InputError
-from gaudi_serve.fit import plan_memory
-from gaudi_serve.memory import hpu_memory
+from gaudi_serve.core.errors import InputError
+from gaudi_serve.memory.autocalc import hpu_memory
+from gaudi_serve.memory.fit import plan_memory
 from golden import vectors
 
 ROWS = vectors("memory_autocalc")

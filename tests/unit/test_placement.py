@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from gaudi_serve.placement import disjoint_cores, place
+from gaudi_serve.plan.place import disjoint_cores, place
 
 
 def machine(device: str = "HL-225", nodes: tuple[int, ...] = (0, 0, 0, 0, 1, 1, 1, 1), **more: Any) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import yaml
-from gaudi_serve.launch import vllm_launch
-from gaudi_serve.plan import model_weights, vllm_plan
-from gaudi_serve.planned import start_timeout
+from gaudi_serve.plan.host import model_weights, vllm_plan
+from gaudi_serve.plan.launch import vllm_launch
+from gaudi_serve.plan.model import start_timeout
 from gaudi_serve.platforms import PLATFORMS
 
 QWQ = {

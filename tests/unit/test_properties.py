@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from gaudi_serve.buckets import hpu_buckets, hpu_padded_shape
-from gaudi_serve.changes import vllm_plan_changes
+from gaudi_serve.buckets.linear import hpu_buckets, hpu_padded_shape
+from gaudi_serve.core.errors import InputError
 from gaudi_serve.engines.aice_1_21 import LAUNCH_DEFAULTS
-from gaudi_serve.errors import InputError
-from gaudi_serve.hccl import hccl_benchmark
-from gaudi_serve.hl_smi import hl_smi_links, hl_smi_modules, hl_smi_topology
-from gaudi_serve.launch import vllm_launch
-from gaudi_serve.memory import hpu_memory
-from gaudi_serve.placement import disjoint_cores, place
-from gaudi_serve.plan import vllm_plan
+from gaudi_serve.memory.autocalc import hpu_memory
+from gaudi_serve.plan.changes import vllm_plan_changes
+from gaudi_serve.plan.host import vllm_plan
+from gaudi_serve.plan.launch import vllm_launch
+from gaudi_serve.plan.place import disjoint_cores, place
+from gaudi_serve.platforms.hl_smi import hl_smi_links, hl_smi_modules, hl_smi_topology
+from gaudi_serve.stages.hccl import hccl_benchmark
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from test_memory import LLAMA
@@ -191,7 +191,7 @@ def test_a_plan_never_raises_and_names_the_key(value: Any, key: str) -> None:
 @QUICK
 @given(st.integers(1, 4), st.integers(1, 64))
 def test_a_plan_that_is_carried_out_has_nothing_left_to_change(cards: int, count: int) -> None:
-    from gaudi_serve.service import vllm_container
+    from gaudi_serve.stages.service import vllm_container
 
     host = gaudi_host()
     plan = vllm_plan([model(tensor_parallel_size=2 ** (cards - 1), max_num_seqs=count)], host)

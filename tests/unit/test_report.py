@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gaudi_serve.refusal import plan_refusal
-from gaudi_serve.report import endpoint_table
+from gaudi_serve.plan.refusal import plan_refusal
+from gaudi_serve.show.report import endpoint_table
 from test_plan import gaudi_host, model, planned
 
 DEBIAN = {"id": "debian", "version_id": "12", "pretty_name": "Debian GNU/Linux 12 (bookworm)"}

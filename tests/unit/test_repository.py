@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from gaudi_serve.catalog import model_catalog
+from gaudi_serve.spec.catalog import model_catalog
 
 ROOT = Path(__file__).parents[2]
 ROLES = sorted(path.name for path in ROOT.glob("roles/*") if path.is_dir())
@@ -46,7 +46,7 @@ def test_nothing_writes_a_repository_before_its_library_is_installed() -> None:
 
 
 def test_example_inventory_plans() -> None:
-    from gaudi_serve.plan import vllm_plan
+    from gaudi_serve.plan.host import vllm_plan
     from test_plan import gaudi_host
 
     catalog = model_catalog([str(ROOT / "roles/preflight/files/catalog")])

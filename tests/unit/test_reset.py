@@ -9,11 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from gaudi_serve import found, observe_left, reset, reset_host
-from gaudi_serve.container_runtime import HABANA, daemon_json
-from gaudi_serve.habana_config import habana_config
-from gaudi_serve.remove import remove_all
-from gaudi_serve.run import Result
+from gaudi_serve.host import baseline as found
+from gaudi_serve.host import observe_left
+from gaudi_serve.host.remove import remove_all
+from gaudi_serve.host.run import Result
+from gaudi_serve.stages import reset, reset_host
+from gaudi_serve.stages.container_runtime import HABANA, daemon_json
+from gaudi_serve.stages.habana_config import habana_config
 
 STATE = "/var/lib/gaudi-serve"
 OWNERS = '{\n    "log-opts": {"max-size": "10m"}\n}\n'
@@ -641,7 +643,7 @@ def test_removing_keeps_what_is_not_listed(tmp_path: Path) -> None:
 
 
 def test_a_mounted_folder_is_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gaudi_serve import remove
+    from gaudi_serve.host import remove
 
     monkeypatch.setattr(remove, "mounts", lambda: [tmp_path / "a" / "nfs"])
     (tmp_path / "a" / "nfs").mkdir(parents=True)

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gaudi_serve import observe_services, service
-from gaudi_serve.adopt import adopt
-from gaudi_serve.changes import vllm_plan_changes
-from gaudi_serve.errors import InputError
-from gaudi_serve.run import Result
+from gaudi_serve.core.errors import InputError
+from gaudi_serve.host import observe_services
+from gaudi_serve.host.adopt import adopt
+from gaudi_serve.host.run import Result
+from gaudi_serve.plan.changes import vllm_plan_changes
+from gaudi_serve.stages import service
 from test_plan import gaudi_host, model, planned
 
 TEMPLATE = (Path(__file__).parents[2] / "roles/vllm_service/templates/vllm.service.j2").read_text(encoding="utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from gaudi_serve.shape import longest_context, memory_names, shape_problems, text_config
+from gaudi_serve.memory.shape import longest_context, memory_names, shape_problems, text_config
 
 DENSE = {
     "num_hidden_layers": 64,

@@ -9,8 +9,20 @@ from typing import Any
 
 import pytest
 import yaml
-from gaudi_serve import due
-from gaudi_serve.stage_output import PLAYS, STAGES, Line, Outcome, Play, StageOutput, Task, Thing, reason, things, what
+from gaudi_serve.show.stage_output import (
+    PLAYS,
+    STAGES,
+    Line,
+    Outcome,
+    Play,
+    StageOutput,
+    Task,
+    Thing,
+    reason,
+    things,
+    what,
+)
+from gaudi_serve.stages import due
 from plugins import load
 
 ROOT = Path(__file__).parents[2]

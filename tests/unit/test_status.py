@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gaudi_serve.status import drift_lines, fleet_status, fleet_status_lines
+from gaudi_serve.show.status import drift_lines, fleet_status, fleet_status_lines
 from test_plan import gaudi_host, model, planned
 
 

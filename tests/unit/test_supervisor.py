@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from gaudi_serve.service import vllm_container
+from gaudi_serve.stages.service import vllm_container
 from test_plan import model, planned
 
 PROGRAM = Path(__file__).parents[2] / "roles/vllm_service/files/vllm-supervisor"

@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from gaudi_serve import found, observe_runtime
-from gaudi_serve.container_runtime import daemon_json
-from gaudi_serve.veil import CREDENTIALS, MARK, mark, unveiled, veiled
+from gaudi_serve.core.redact import CREDENTIALS, MARK, mark, unveiled, veiled
+from gaudi_serve.host import baseline as found
+from gaudi_serve.host import observe_runtime
+from gaudi_serve.stages.container_runtime import daemon_json
 
 CANARY = "canary-77%40x"
 OWNERS = {

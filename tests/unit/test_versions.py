@@ -15,7 +15,7 @@ OLDEST = (3, 10)
 
 def on_hosts() -> list[Path]:
     """Return what is sent to hosts: modules, the code that they share, and the programs of roles."""
-    files = [*ROOT.glob("library/*.py"), *ROOT.glob("lib/gaudi_serve/*.py"), *ROOT.glob("roles/*/files/*")]
+    files = [*ROOT.glob("library/*.py"), *ROOT.glob("lib/gaudi_serve/**/*.py"), *ROOT.glob("roles/*/files/*")]
     return [path for path in files if path.suffix == ".py" or (path.is_file() and b"python" in path.read_bytes()[:40])]
 
 

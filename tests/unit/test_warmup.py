@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from gaudi_serve.buckets.warmup import bucket_counts, coverage_warnings, likely_layers, warmup_seconds
 from gaudi_serve.engines.aice_1_21 import LAUNCH_DEFAULTS, bucket_env
-from gaudi_serve.launch import vllm_launch
-from gaudi_serve.planned import start_timeout
-from gaudi_serve.warmup import bucket_counts, coverage_warnings, likely_layers, warmup_seconds
+from gaudi_serve.plan.launch import vllm_launch
+from gaudi_serve.plan.model import start_timeout
 from test_plan import gaudi_host
 
 

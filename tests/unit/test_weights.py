@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gaudi_serve import weights_names
-from gaudi_serve.checks import host_problems
-from gaudi_serve.errors import InputError
-from gaudi_serve.observe_weights import observe
-from gaudi_serve.spec import findings
-from gaudi_serve.weights import (
+from gaudi_serve.core.errors import InputError
+from gaudi_serve.host.observe_weights import observe
+from gaudi_serve.plan.check import host_problems
+from gaudi_serve.spec.keys import findings
+from gaudi_serve.stages import weights_names
+from gaudi_serve.stages.weights import (
     source_problem,
     weights_changes,
     weights_drift,

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..buckets import BLOCK, DIMENSIONS
-from ..errors import Problem, label, refusal
-from ..warmup import coverage_warnings
+from ..buckets.linear import BLOCK, DIMENSIONS
+from ..buckets.warmup import coverage_warnings
+from ..core.errors import Problem, label, refusal
 from .base import Engine, Host, Launch, Spec
 from .linear import refuse_buckets
 

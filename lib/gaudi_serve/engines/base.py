@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import Problem
-from ..vllm_options import OPTION_NAMES
+from ..core.errors import Problem
+from ..spec.vllm_options import OPTION_NAMES
 
 Spec = Mapping[str, Any]
 Host = Mapping[str, Any]

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..buckets import BLOCK, DIMENSIONS
-from ..errors import Problem, label, refusal, whole
-from ..hl_smi import device_family
+from ..buckets.linear import BLOCK, DIMENSIONS
+from ..core.errors import Problem, label, refusal, whole
+from ..platforms.hl_smi import device_family
 from .base import Engine, Host, Launch, Spec
 from .linear import OF_BUCKETS, refuse_buckets
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ..buckets import DIMENSIONS, bucket_range, bucket_rows, refuse_wide
-from ..errors import InputError, label, refusal
+from ..buckets.linear import DIMENSIONS, bucket_range, bucket_rows, refuse_wide
+from ..core.errors import InputError, label, refusal
 from .base import Spec
 
 # Keys of a model that ranges of buckets are made from, of which other engines take no notice.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..errors import Problem
+from ..core.errors import Problem
 from ..platforms import platform_of
 from .base import Engine, Host, Launch, Spec, pass_through
 from .linear import OF_BUCKETS

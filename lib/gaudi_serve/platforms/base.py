@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import Problem
+from ..core.errors import Problem
 
 
 def _no_problems(_: Mapping[str, Any]) -> list[Problem]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import Problem
-from ..vllm_options import VLLM_0_32
+from ..core.errors import Problem
+from ..spec.vllm_options import VLLM_0_32
 from .base import Platform
 
 

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..buckets import BLOCK
-from ..errors import InputError, Problem
-from ..hl_smi import PREFIXES, device_family, hl_smi_modules, hl_smi_processes, hl_smi_topology
-from ..run import read_text, run
-from ..vllm_options import FORK_1_21, OPTION_NAMES
+from ..buckets.linear import BLOCK
+from ..core.errors import InputError, Problem
+from ..host.run import read_text, run
+from ..spec.vllm_options import FORK_1_21, OPTION_NAMES
 from .base import Platform
+from .hl_smi import PREFIXES, device_family, hl_smi_modules, hl_smi_processes, hl_smi_topology
 
 FIELDS = "index,module_id,bus_id,name,driver_version,memory.total"
 

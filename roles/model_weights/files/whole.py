@@ -1,1 +1,1 @@
-../../../lib/gaudi_serve/whole.py
+../../../lib/gaudi_serve/host/atomic_write.py

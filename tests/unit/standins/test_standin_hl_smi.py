@@ -6,7 +6,7 @@ import socket
 from typing import Any
 
 import pytest
-from gaudi_serve.hl_smi import hl_smi_modules, hl_smi_processes, hl_smi_topology
+from gaudi_serve.platforms.hl_smi import hl_smi_modules, hl_smi_processes, hl_smi_topology
 
 
 def test_query_in_the_three_csv_forms(host: Any) -> None:

@@ -1,0 +1,194 @@
+"""Bucket lists of the vendor's linear bucketing (vLLM extension, branch aice/v1.21.0).
+
+Every bucket is one graph that a server compiles while it warms up.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping
+
+from ..core.errors import InputError, mapping, refusal, whole
+
+Bucket = list[int]
+Range = tuple[int, int, int]  # min, step, max
+Row = tuple[int, list[int]]  # sequences, and the lengths they are warmed up with
+BLOCK = 128  # tokens of a KV-cache block
+DIMENSIONS = ("PROMPT_BS", "PROMPT_SEQ", "DECODE_BS", "DECODE_BLOCK")
+# The keys of a model that a launch makes each maximum of, for who looks what to lower.
+SOURCES = {
+    "PROMPT_BS": "max_num_seqs and max_num_batched_tokens",
+    "PROMPT_SEQ": "input_range or reduce_warmup",
+    "DECODE_BS": "max_num_seqs or reduce_warmup",
+    "DECODE_BLOCK": "input_range, output_range and max_num_seqs, or reduce_warmup",
+}
+LARGEST = 10**12  # of any number here
+# Large servers warm up some thousand buckets, in about an hour. Above these numbers a range is a mistake,
+# and would take the memory and the minutes of the machine that plans.
+MOST_VALUES, MOST_BUCKETS = 100_000, 1_000_000
+
+
+def bucket_range(env: Mapping[str, str], dimension: str) -> tuple[int, int, int]:
+    """Return (min, step, max) of a dimension such as ``PROMPT_SEQ``.
+
+    Raises:
+        InputError: when a variable is missing, no whole number, or the minimum is above the maximum;
+            its ``finding`` names the variable.
+    """
+    variables = mapping("", "env", env, "a mapping with the variables VLLM_*_BUCKET_{MIN,STEP,MAX}")
+    names = [f"VLLM_{dimension}_BUCKET_{part}" for part in ("MIN", "STEP", "MAX")]
+    low, step, high = (whole("", name, variables.get(name), 1, LARGEST) for name in names)
+    if low > high:
+        raise refusal("", names[0], low, f"is above {names[2]}, which is {high}")
+    return low, step, high
+
+
+def bucket_values(low: int, step: int, high: int) -> list[int]:
+    """Return a dimension's values: min, 2 min, 4 min ... below step, then the multiples of step."""
+    values = []
+    value = low
+    while value < step and value <= high:
+        values.append(value)
+        value *= 2
+    values += [value for value in range(step, high + 1, step) if value >= low]
+    return values
+
+
+def _largest(low: int, step: int, high: int) -> int:
+    """Return the last value that bucket_values gives, without making them; 0 where it gives none."""
+    multiple = high // step * step
+    if multiple >= max(low, step):
+        return multiple
+    return low << ((high // low).bit_length() - 1) if low < step else 0
+
+
+def count_values(low: int, step: int, high: int) -> int:
+    """Return how many values bucket_values gives, without making them."""
+    doubling = 0
+    while low << doubling < step and low << doubling <= high:
+        doubling += 1
+    return doubling + max(0, high // step - max(1, -(-low // step)) + 1)
+
+
+def hpu_buckets(
+    env: Mapping[str, str], max_num_batched_tokens: int, num_hpu_blocks: int
+) -> dict[str, list[Bucket] | int]:
+    """Return the buckets that a server warms up.
+
+    Args:
+        env: the twelve ``VLLM_*_BUCKET_{MIN,STEP,MAX}`` variables.
+        max_num_batched_tokens: tokens of one prompt step; larger prompt buckets are omitted.
+        num_hpu_blocks: KV-cache blocks (128 tokens each) on the device; caps the decode rows.
+
+    Returns:
+        ``prompt``: [batch, tokens] pairs, ``decode``: [batch, blocks] pairs, both sorted by
+        (batch * length, length, batch); ``omitted``: prompt pairs left out.
+
+    Raises:
+        InputError: as bucket_rows does.
+    """
+    prompt, decode, omitted = bucket_rows(env, max_num_batched_tokens, num_hpu_blocks)
+    most = int(num_hpu_blocks)
+    return {
+        "prompt": _sorted([[batch, tokens] for batch, row in prompt for tokens in row]),
+        "decode": _sorted([[batch, min(blocks, most)] for batch, row in decode for blocks in row]),
+        "omitted": omitted,
+    }
+
+
+def bucket_rows(
+    env: Mapping[str, str], max_num_batched_tokens: int, num_hpu_blocks: int
+) -> tuple[list[Row], list[Row], int]:
+    """Return (batch, lengths) of the prompt and of the decode buckets, and how many prompt pairs are omitted.
+
+    Raises:
+        InputError: when a number is none, or when there are more than 100,000 values in a dimension or
+            1,000,000 buckets in a phase; this is found by counting. Its ``finding`` names the variable.
+    """
+    tokens = whole("", "max_num_batched_tokens", max_num_batched_tokens, 1, LARGEST)
+    most = whole("", "num_hpu_blocks", num_hpu_blocks, 1, LARGEST)
+    ranges = {dimension: bucket_range(env, dimension) for dimension in DIMENSIONS}
+    low, step, high = ranges["DECODE_BLOCK"]
+    # A row of decode buckets ends with the first value that the device does not hold.
+    used = {**ranges, "DECODE_BLOCK": (low, step, min(high, max(low, -(-most // step) * step)))}
+    refuse_wide(used)
+    batches, lengths = bucket_values(*ranges["PROMPT_BS"]), bucket_values(*ranges["PROMPT_SEQ"])
+    ends = [bisect_right(lengths, tokens // batch) for batch in batches]
+    kept = sum(ends)
+    if not kept:
+        # Where no bucket is within the token limit, the server keeps them all.
+        ends, kept = [len(lengths)] * len(batches), len(lengths) * len(batches)
+    _refuse_many(kept, "PROMPT_BS", "PROMPT_SEQ", ranges)
+    rows, blocks = bucket_values(*used["DECODE_BS"]), bucket_values(*used["DECODE_BLOCK"])
+    blocks = blocks[: bisect_left(blocks, most) + 1]
+    starts = [bisect_left(blocks, batch) for batch in rows]
+    # A larger batch passes by all of them; the first value that it takes is beyond the device too, and ends its row.
+    last = blocks[-1] if blocks else most
+    ends_of = {batch: [most] for batch in rows if most <= last < batch <= _largest(low, step, high)}
+    count = len(blocks) * len(starts) - sum(starts) + len(ends_of)
+    _refuse_many(count, "DECODE_BS", "DECODE_BLOCK", ranges)
+    prompt = [(batch, lengths[:end]) for batch, end in zip(batches, ends, strict=True)]
+    decode = [(batch, ends_of.get(batch, blocks[start:])) for batch, start in zip(rows, starts, strict=True)]
+    return prompt, decode, len(batches) * len(lengths) - kept
+
+
+def refuse_wide(ranges: Mapping[str, Range]) -> None:
+    """Refuse a dimension of more than 100,000 values, before they are made.
+
+    Raises:
+        InputError: its ``finding`` names the variable.
+    """
+    for dimension, limits in ranges.items():
+        if count_values(*limits) > MOST_VALUES:
+            raise _too_many(dimension, limits, f"above {MOST_VALUES:,}")
+
+
+def _refuse_many(count: int, first: str, second: str, ranges: Mapping[str, Range]) -> None:
+    if count > MOST_BUCKETS:
+        larger = max(first, second, key=lambda dimension: count_values(*ranges[dimension]))
+        raise _too_many(larger, ranges[larger], f"and {count:,} buckets, above {MOST_BUCKETS:,}")
+
+
+def _too_many(dimension: str, limits: Range, above: str) -> InputError:
+    gives = f"gives {count_values(*limits):,} values in steps of {limits[1]}, {above}"
+    allowed = f"{gives}; profile aice_1_21 makes it of {SOURCES[dimension]}"
+    return refusal("", f"VLLM_{dimension}_BUCKET_MAX", limits[2], allowed)
+
+
+def _sorted(buckets: list[Bucket]) -> list[Bucket]:
+    return sorted(buckets, key=lambda pair: (pair[0] * pair[1], pair[1], pair[0]))
+
+
+def hpu_padded_shape(env: Mapping[str, str], phase: str, batch: int, length: int, num_hpu_blocks: int) -> Bucket:
+    """Return [batch, length] as a running batch is padded, warmed up or not.
+
+    Args:
+        phase: ``prompt`` (length in tokens) or ``decode`` (length in KV-cache blocks).
+        batch: sequences that run.
+        length: tokens of the longest prompt, or blocks of all sequences together.
+        num_hpu_blocks: KV-cache blocks on the device; caps the decode length.
+
+    Raises:
+        InputError: for another phase, for a number that is none of at least 1, and as bucket_range does.
+    """
+    if phase not in ("prompt", "decode"):
+        raise refusal("", "phase", phase, "is not one of prompt, decode")
+    given = {"batch": batch, "length": length, "num_hpu_blocks": num_hpu_blocks}
+    sequences, long, most = (whole("", key, value, 1, LARGEST) for key, value in given.items())
+    second = "PROMPT_SEQ" if phase == "prompt" else "DECODE_BLOCK"
+    padded_batch = padded(sequences, *bucket_range(env, f"{phase.upper()}_BS"))
+    padded_length = padded(long, *bucket_range(env, second))
+    return [padded_batch, min(padded_length, most) if phase == "decode" else padded_length]
+
+
+def padded(value: int, low: int, step: int, _high: int) -> int:
+    """Return a running value as one dimension pads it.
+
+    The maximum does not cap it: the server pads beyond it and compiles while serving.
+    """
+    if value <= low:
+        return low
+    power = low
+    while power < value:
+        power *= 2
+    return power if power <= step else -(-value // step) * step

@@ -1,0 +1,141 @@
+"""How long a warm-up takes, and which requests it does not cover."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from .linear import BLOCK, DIMENSIONS, bucket_range, bucket_values, hpu_buckets, padded
+
+# Measured: 72 graphs of an 8B model (32 layers, bfloat16, one card) in 49 s.
+GRAPH_SECONDS, GRAPH_LAYERS = 49 / 72, 32
+# Collectives: Qwen2-72B (80 layers) on 4 cards takes about 600 s for its 271 graphs with the manual's
+# example, 1.3 times what its layers alone explain.
+CARDS_SHARE = 0.15
+# DeepSeek-R1 (61 layers, FP8) on 8 cards: about an hour for 2,560 linear buckets.
+PRECISION = {"fp8": 0.75}
+# Profile deepseek_r1 leaves out buckets by a padding ratio; measured: a quarter of that hour remains.
+PADDING_RATIO_SHARE = 0.25
+# The second of the two passes (graph capture) took 20 of the 49 s; with a filled recipe cache only it is left.
+CACHED_SHARE = 0.4
+
+
+def seconds_per_graph(layers: float, cards: int, precision: str = "bfloat16") -> float:
+    """Return the seconds that one graph takes to compile and capture.
+
+    0.68 s for 32 layers on one card; in proportion to the layers (a graph has so many nodes), plus
+    15 % a doubling of the cards (collectives), times 0.75 for FP8. docs/parameters.md tells where the
+    figures come from and how far off they may be (half to double).
+    """
+    collectives = 1 + CARDS_SHARE * math.log2(max(1, cards))
+    return GRAPH_SECONDS * layers / GRAPH_LAYERS * collectives * PRECISION.get(precision, 1.0)
+
+
+def likely_layers(parameters: float) -> float:
+    """Return about how many layers a model of so many parameters has: 32 at 8 billion, 80 at 72."""
+    return float(GRAPH_LAYERS * (max(parameters, 1e8) / 8e9) ** 0.417)
+
+
+def warmup_seconds(graphs: int, layers: float, cards: int, precision: str) -> tuple[int, int]:
+    """Return the estimated warm-up in seconds, without and with a filled recipe cache."""
+    full = graphs * seconds_per_graph(layers, cards, precision)
+    return round(full), round(full * CACHED_SHARE)
+
+
+def bucket_counts(env: Mapping[str, str], max_num_batched_tokens: int, num_hpu_blocks: int) -> dict[str, Any]:
+    """Return how many graphs a launch warms up: ``prompt``, ``decode``, ``omitted``, ``approximate``."""
+    ranges = tuple(bucket_range(env, dimension) for dimension in DIMENSIONS)
+    prompt, decode, omitted = _counts(ranges, max_num_batched_tokens, num_hpu_blocks)
+    limited = "VLLM_DECODE_BLOCK_BUCKET_LIMIT" in env
+    if limited:
+        prompt, decode = (max(1, round(number * PADDING_RATIO_SHARE)) for number in (prompt, decode))
+    return {"prompt": prompt, "decode": decode, "omitted": omitted, "approximate": limited}
+
+
+@cache
+def _counts(ranges: tuple[tuple[int, int, int], ...], tokens: int, blocks: int) -> tuple[int, int, int]:
+    # Hosts of a fleet ask for the same few launches.
+    env = _environment(ranges)
+    found = hpu_buckets(env, tokens, blocks)
+    return len(found["prompt"]), len(found["decode"]), int(found["omitted"])  # type: ignore[arg-type]
+
+
+def _environment(ranges: tuple[tuple[int, int, int], ...]) -> dict[str, str]:
+    return {
+        f"VLLM_{dimension}_BUCKET_{part}": str(value)
+        for dimension, values in zip(DIMENSIONS, ranges, strict=True)
+        for part, value in zip(("MIN", "STEP", "MAX"), values, strict=True)
+    }
+
+
+def coverage_warnings(spec: Mapping[str, Any], env: Mapping[str, str]) -> list[str]:
+    """Return which requests fall on no warmed bucket and compile while serving, one sentence each.
+
+    Args:
+        spec: ``input_range``, ``output_range``, ``max_model_len``, ``max_num_seqs``,
+            ``max_num_batched_tokens``.
+        env: the twelve bucket variables of the launch.
+    """
+    if spec.get("skip_warmup"):
+        return ["skip_warmup: every shape compiles at its first request, unless the recipe cache has it"]
+    return [*_prompt_warnings(spec, env), *_decode_warnings(spec, env)]
+
+
+def longest_warm_prompt(env: Mapping[str, str], max_num_batched_tokens: int) -> int:
+    """Return the tokens of the longest prompt that falls on a warmed bucket."""
+    values = bucket_values(*bucket_range(env, "PROMPT_SEQ"))
+    least = bucket_range(env, "PROMPT_BS")[0]
+    # Where no bucket is within the token limit, the server keeps them all.
+    return max([value for value in values if value * least <= max_num_batched_tokens] or values)
+
+
+def _prompt_warnings(spec: Mapping[str, Any], env: Mapping[str, str]) -> list[str]:
+    longest = longest_warm_prompt(env, int(spec["max_num_batched_tokens"]))
+    top, context = int(spec["input_range"][1]), int(spec["max_model_len"])
+    if top > longest:
+        return [f"prompts of {longest + 1} to {top} tokens, within input_range, compile while serving"]
+    if context - 1 > longest:
+        return [
+            f"max_model_len {context} lets in prompts beyond input_range: those above {longest} tokens "
+            "compile while serving"
+        ]
+    return []
+
+
+def _decode_warnings(spec: Mapping[str, Any], env: Mapping[str, str]) -> list[str]:
+    warnings = []
+    count = int(spec["max_num_seqs"])
+    batches = bucket_values(*bucket_range(env, "DECODE_BS"))
+    blocks = bucket_values(*bucket_range(env, "DECODE_BLOCK"))
+    if count > batches[-1]:
+        warnings.append(f"more than {batches[-1]} requests at a time, of max_num_seqs {count}, compile while serving")
+    top = int(spec["input_range"][1]) + int(spec["output_range"][1])
+    need = min(count, batches[-1]) * -(-min(top, int(spec["max_model_len"])) // BLOCK)
+    if need > blocks[-1]:
+        warnings.append(f"decode steps above {blocks[-1]} blocks of {BLOCK} tokens, of {need}, compile while serving")
+    skipped = _skipped_batches(spec, env, min(count, batches[-1]))
+    if skipped:
+        warnings.append(
+            f"{skipped[0]} to {skipped[-1]} short requests at a time have more padded sequences than KV blocks: "
+            "such buckets are not warmed and compile while serving"
+        )
+    return warnings
+
+
+def _skipped_batches(spec: Mapping[str, Any], env: Mapping[str, str], count: int) -> tuple[int, ...]:
+    """Return the batch sizes whose shortest requests pad to a bucket with more sequences than blocks."""
+    least = -(-(int(spec["input_range"][0]) + 1) // BLOCK)
+    return _more_sequences_than_blocks(bucket_range(env, "DECODE_BS"), bucket_range(env, "DECODE_BLOCK"), count, least)
+
+
+@cache
+def _more_sequences_than_blocks(
+    batches: tuple[int, int, int], blocks: tuple[int, int, int], count: int, least: int
+) -> tuple[int, ...]:
+    return tuple(
+        batch
+        for batch in range(1, count + 1)
+        if padded(batch, *batches) > min(padded(batch * least, *blocks), max(blocks[2], blocks[0]))
+    )

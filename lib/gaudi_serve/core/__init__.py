@@ -1,0 +1,1 @@
+"""Errors, and what no message may show."""

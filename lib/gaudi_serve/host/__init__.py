@@ -1,0 +1,1 @@
+"""What travels to the hosts: observers, files, packages, baseline, removal, questions to a server."""

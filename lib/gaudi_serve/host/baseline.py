@@ -1,0 +1,187 @@
+"""What a host had before a role's first change, and what a role has brought: one record a role, on the host."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..core.redact import MARK, unveiled, veiled
+from . import observe_tuning
+from .atomic_write import write_whole
+from .dpkg import packages
+from .observe_runtime import DAEMON_JSON, PROXIES_DROPIN
+from .run import read_text
+
+DROPIN, SYSCTL = f"/{observe_tuning.DROPIN}", f"/{observe_tuning.SYSCTL}"
+BACKUP = "/etc/docker/daemon.json.before-gaudi-serve"
+RECORDS = Path("/var/lib/gaudi-serve/found")
+# Paths that only this toolkit makes, by the role that makes them.
+TRACES = {
+    DROPIN: "host_tuning",
+    SYSCTL: "host_tuning",
+    BACKUP: "container_runtime",
+    PROXIES_DROPIN: "container_runtime",
+    "/etc/apt/sources.list.d/gaudi-serve-habana.sources": "container_runtime",
+    "/etc/apt/sources.list.d/gaudi-serve-driver.sources": "gaudi_driver",
+    "/usr/local/lib/gaudi-serve/vllm-supervisor": "vllm_service",
+    "/usr/local/lib/gaudi-serve/weights": "model_weights",
+}
+
+
+def records(folder: Path = RECORDS) -> dict[str, dict[str, Any]]:
+    """Return all records by role; one that cannot be read is ``{"broken": True}``."""
+    found = {}
+    for path in sorted(folder.glob("*.json")):
+        try:
+            value = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            value = None
+        found[path.stem] = value if isinstance(value, dict) else {"broken": True}
+    return found
+
+
+def veiled_records() -> dict[str, dict[str, Any]]:
+    """Return all records by role, without the passwords that a user's files had."""
+    return {role: _of_found(record, veiled) for role, record in records().items()}
+
+
+def with_passwords(text: str) -> str:
+    """Return a text with the passwords that its marks stand for, from the files that the engine's settings are in.
+
+    Raises:
+        ValueError: where one of them is in no file any more.
+    """
+    if not MARK.search(text):
+        return text
+    kept = (records().get("container_runtime", {}).get("found") or {}).get("daemon_json")
+    return unveiled(text, [read_text(DAEMON_JSON), read_text(BACKUP), kept])
+
+
+def _of_found(record: Mapping[str, Any], change: Callable[[str], str | None]) -> dict[str, Any]:
+    if not isinstance(record.get("found"), Mapping):
+        return dict(record)
+    texts = {key: change(value) if isinstance(value, str) else value for key, value in record["found"].items()}
+    return {**record, "found": texts}
+
+
+def late(known: Mapping[str, Mapping[str, Any]], root: str = "/") -> bool:
+    """Tell whether the toolkit has changed this host before there were records.
+
+    What is found then may be its own work, and is no state to go back to. A trace counts where its role has not
+    written down what it found before it.
+    """
+    return any(
+        os.path.lexists(Path(root, path.lstrip("/")))
+        for path, role in TRACES.items()
+        if known.get(role, {}).get("found", {"late": True}).get("late")
+    )
+
+
+def first_missing(path: str) -> str | None:
+    """Return the outermost folder of a path that is not there, the path itself included; None where all is."""
+    missing = None
+    for one in (Path(path), *Path(path).parents):
+        if os.path.lexists(one):
+            break
+        missing = str(one)
+    return missing
+
+
+def package_states() -> dict[str, str]:
+    """Return ``{name: state}`` of all packages that dpkg knows something of."""
+    return {package.name: package.state for package in packages() if package.state != "not-installed"}
+
+
+def extended(
+    record: Mapping[str, Any], found: Mapping[str, Any] | None, brought: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return a record with more in it: what was found is written once, what is brought is added.
+
+    Args:
+        record: as it is; empty for a new one.
+        found: what was there before the first change; None where the role has nothing to go back to.
+        brought: by kind (images, weights ...) what is brought, and what is known of each.
+    """
+    result = {**record, "brought": {kind: dict(values) for kind, values in record.get("brought", {}).items()}}
+    if found is not None and "found" not in record:
+        result["found"] = dict(found)
+    for kind, values in brought.items():
+        kept = result["brought"].setdefault(kind, {})
+        kept.update({name: value for name, value in values.items() if name not in kept or kept[name] is None})
+    return result
+
+
+def absent(paths: Mapping[str, Sequence[str]]) -> dict[str, dict[str, str]]:
+    """Return those of the paths, by kind, that are not there, each with the outermost folder that is missing.
+
+    A folder for weights or recipes that is there and empty has an empty text: what comes into it is the toolkit's.
+    """
+    return {kind: {one: made for one in some if (made := _made(kind, one)) is not None} for kind, some in paths.items()}
+
+
+def _made(kind: str, path: str) -> str | None:
+    empty = kind in ("weights", "caches") and Path(path).is_dir() and not any(Path(path).iterdir())
+    return "" if empty else first_missing(path)
+
+
+def text_of(record: Mapping[str, Any]) -> str:
+    """Return a record as it is written."""
+    return json.dumps(record, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+@contextlib.contextmanager
+def alone(folder: Path = RECORDS) -> Iterator[None]:
+    """Keep other writers of records away: two that read before either has written would lose one's record."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o755)
+    folder.chmod(0o700)
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def write_record(path: Path, text: str) -> None:
+    """Write a record of mode 0600, in a folder of root's alone."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+    path.parent.chmod(0o700)
+    write_whole(path, text, 0o600)
+
+
+def keep(role: str, found: Mapping[str, Any] | None, **given: Any) -> str | None:
+    """Return the text of a role's record where it differs from the one that is there, else None.
+
+    Args:
+        role: whose record.
+        found: as of extended; a host that was changed before there were records gets ``{"late": True}`` instead.
+        given: ``brought`` and ``paths`` (as of extended and absent), ``packages`` (keep the names of all that are
+            installed), ``folder`` of the records.
+
+    Raises:
+        ValueError: where a password that was found is in no file any more, or the record that is there cannot be read.
+    """
+    folder = Path(given.get("folder") or RECORDS)
+    known = records(folder)
+    record = known.get(role, {})
+    if record.get("broken"):
+        raise ValueError(
+            "cannot be read, so that what was found before the first change is not known; restore it, or remove it: "
+            "then a reset leaves what it cannot know"
+        )
+    fresh = found is not None and "found" not in record
+    if fresh and late(known):
+        found = {"late": True}
+    if found is not None:
+        found = _of_found({"found": found}, with_passwords)["found"]
+    lacking = extended(record, found, absent(given.get("paths") or {}))
+    result = extended(lacking, None, given.get("brought") or {})
+    if given.get("packages") and "installed" not in result and not result.get("found", {}).get("late"):
+        result["installed"] = sorted(package_states())
+    text = text_of(result)
+    return None if text == read_text(folder / f"{role}.json") else text

@@ -1,0 +1,102 @@
+"""What a host is: its system, its cards, the weights on it, the ports that programs listen on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+from pathlib import Path
+from typing import Any
+
+from ..platforms import platform_here
+from ..stages.weights_names import MANIFEST
+from .run import read_text, run
+
+
+def system(root: str = "/") -> dict[str, Any]:
+    """Return the operating system, kernel, memory (KiB) and accelerator of this host."""
+    release = {}
+    for line in (read_text(Path(root, "etc/os-release")) or "").splitlines():
+        key, _, value = line.partition("=")
+        release[key] = value.strip().strip('"')
+    memory = re.search(r"^MemTotal:\s+(\d+)", read_text(Path(root, "proc/meminfo")) or "", re.MULTILINE)
+    return {
+        "id": release.get("ID", "unknown"),
+        "version_id": release.get("VERSION_ID", ""),
+        "codename": release.get("VERSION_CODENAME", ""),
+        "pretty_name": release.get("PRETTY_NAME", "unknown"),
+        "kernel": os.uname().release,
+        "mem_total_kib": int(memory[1]) if memory else 0,
+        "cpus": os.cpu_count() or 1,
+        "accelerator": platform_here(root).name,
+    }
+
+
+def network() -> dict[str, Any]:
+    """Return the address and interface of the default route, as the vendor's script finds them."""
+    route = run(["ip", "-j", "route", "get", "1.1.1.1"])
+    try:
+        found = json.loads(route.out)[0]
+        return {"ip": found["prefsrc"], "interface": found["dev"]}
+    except (ValueError, LookupError):
+        # A host without a default route still serves on its loopback.
+        return {"ip": "127.0.0.1", "interface": "lo"}
+
+
+def addresses() -> list[str] | None:
+    """Return the host's own addresses; None where they are not known, or where others may be listened on too."""
+    if (read_text("/proc/sys/net/ipv4/ip_nonlocal_bind") or "").strip() == "1":
+        return None
+    try:
+        links = json.loads(run(["ip", "-j", "address"]).out)
+        return sorted({entry["local"] for link in links for entry in link.get("addr_info", []) if "local" in entry})
+    except (ValueError, TypeError, AttributeError):
+        return None
+
+
+def resolved(names: list[str]) -> dict[str, list[str]]:
+    """Return the addresses that this host finds behind names; none for a name that it does not know."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        try:
+            answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError):
+            answers = []
+        found[name] = sorted({str(answer[4][0]) for answer in answers})
+    return found
+
+
+def weights(paths: list[str]) -> dict[str, Any]:
+    """Return ``{path: {config, bytes} | None}``; None where no readable config.json is."""
+    found: dict[str, Any] = {}
+    for path in paths:
+        try:
+            config = json.loads(Path(path, "config.json").read_text(encoding="utf-8"))
+            if not isinstance(config, dict):
+                raise ValueError("config.json is no object")
+            size = sum(part.stat().st_size for part in Path(path).glob("*.safetensors"))
+            # A folder that this toolkit has brought carries its record.
+            recorded = Path(path, MANIFEST).is_file()
+            found[path] = {"config": config, "bytes": size, "recorded": recorded}
+        except (OSError, ValueError):
+            found[path] = None
+    return found
+
+
+def ports() -> dict[str, str]:
+    """Return ``{port: program}`` of everything that listens on TCP in the host's network namespace."""
+    found = {}
+    for line in run(["ss", "-Hltnp"]).out.splitlines():
+        cells = line.split()
+        if len(cells) < 4:
+            continue
+        program = re.search(r'users:\(\("([^"]+)",pid=(\d+)', line)
+        number = cells[3].rpartition(":")[2]
+        found[number] = f"{program[1]} (pid {program[2]})" if program else "another program"
+    return found
+
+
+def hostname() -> str:
+    """Return the host's own name."""
+    return socket.gethostname()

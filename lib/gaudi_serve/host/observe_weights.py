@@ -1,0 +1,89 @@
+"""The folders of weights of a host, their records, and what fetching them needs there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..stages.weights_names import MANIFEST, in_the_way, leftovers
+from .observe_host import network
+from .run import read_text
+
+INDEX = "model.safetensors.index.json"
+
+
+def observe(folders: list[str], venv: str) -> dict[str, Any]:
+    """Return ``folders`` by path, the ``tools`` that are there, and the host's ``address``.
+
+    Args:
+        folders: absolute paths.
+        venv: folder of the clients' virtual environment.
+    """
+    found = {path: folder(Path(path)) for path in folders}
+    return {"folders": found, "tools": tools(venv), "address": network()["ip"]}
+
+
+def folder(path: Path) -> dict[str, Any]:
+    """Return one folder's state without reading any weights.
+
+    Returns:
+        Among others ``free_bytes`` of its file system, ``leftovers`` of the toolkit's beside it, and ``in_the_way``: a
+        path of a user's where its files would be brought, or None.
+    """
+    state: dict[str, Any] = {"exists": path.is_dir() and any(path.iterdir()), "free_bytes": free_bytes(path)}
+    state["leftovers"] = [str(one) for one in leftovers(path)]
+    state["in_the_way"] = str(foreign) if (foreign := in_the_way(path)) else None
+    record = _object(path / MANIFEST)
+    files = record.get("files") if record else None
+    if record is None or not isinstance(files, dict):
+        missing = sorted({name for name in shards(path) if not (path / name).is_file()})
+        return {**state, "manifest": None, "config": _object(path / "config.json") is not None, "damaged": missing}
+    kept = {key: record.get(key) for key in ("source", "revision", "bytes")}
+    damaged = sorted(name for name, known in files.items() if _differs(path / name, known))
+    return {**state, "manifest": kept, "config": (path / "config.json").is_file(), "damaged": damaged}
+
+
+def free_bytes(path: Path) -> int:
+    """Return what an ordinary program can still write where the folder is, or will be."""
+    while not path.exists():
+        path = path.parent
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize
+
+
+def shards(path: Path) -> set[str]:
+    """Return the files that an index of shards names."""
+    weight_map = (_object(path / INDEX) or {}).get("weight_map")
+    return {str(name) for name in weight_map.values()} if isinstance(weight_map, dict) else set()
+
+
+def tools(venv: str) -> dict[str, Any]:
+    """Return whether git, git-lfs and Python's venv are there, and which clients are installed."""
+    # Debian's python3 has the module venv without what it needs.
+    seed = f"/usr/lib/python{sys.version_info.major}.{sys.version_info.minor}/ensurepip/__init__.py"
+    return {
+        "git": shutil.which("git") is not None,
+        "git_lfs": shutil.which("git-lfs") is not None,
+        "venv_module": Path(seed).exists() or sys.prefix != "/usr",
+        "clients": (read_text(Path(venv, ".complete")) or "").strip(),
+    }
+
+
+def _differs(path: Path, known: Any) -> bool:
+    try:
+        found = path.stat()
+        return (found.st_size, found.st_mtime_ns) != (known["size"], known["mtime_ns"])
+    except (OSError, LookupError, TypeError):
+        return True
+
+
+def _object(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None

@@ -1,0 +1,65 @@
+"""Small readers for the state of a host, none of which raises on what is missing, and one writer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .atomic_write import write_whole
+
+
+class Result(NamedTuple):
+    """What a command gave: exit status, standard output, standard error."""
+
+    status: int
+    out: str
+    err: str
+
+
+def run(argv: list[str], timeout: float = 20.0) -> Result:
+    """Run a command without a shell. A missing or hanging one gives status 127 or 124."""
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=timeout, check=False)
+    except FileNotFoundError:
+        return Result(127, "", f"{argv[0]}: not found")
+    except PermissionError:
+        return Result(126, "", f"{argv[0]}: not allowed")
+    except subprocess.TimeoutExpired:
+        return Result(124, "", f"{argv[0]}: no answer within {timeout:g} s")
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+def read_text(path: str | Path) -> str | None:
+    """Return a file's text, or None where there is no readable file."""
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+
+
+def sha256_file(path: str | Path) -> str | None:
+    """Return the hex digest of a file's content, or None where there is no readable file."""
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError:
+        return None
+
+
+def write_json(path: str | Path, content: Any) -> None:
+    """Write a JSON file of mode 0640, and its folder."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, json.dumps(content, indent=2, sort_keys=True) + "\n", 0o640)
+
+
+def since_boot() -> float:
+    """Return the seconds since the boot of this machine; no change of the clock moves them."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+def boot_id() -> str:
+    """Return what tells the boots of this machine apart."""
+    return (read_text("/proc/sys/kernel/random/boot_id") or "").strip()

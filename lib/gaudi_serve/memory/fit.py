@@ -1,0 +1,156 @@
+"""The memory of a planned model on its cards, as the vendor's fork (1.21) will divide it at start."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..buckets.linear import BLOCK
+from ..platforms import platform_of
+from .autocalc import GIB, MOST_CARDS, hpu_memory, kv_bytes_per_token
+from .shape import memory_names, splits
+
+CARDS = (2, 4, 8)  # numbers of cards that are worth a suggestion
+# Driver and firmware keep 1.4 to 2 GiB of a card; the profile run of an 8B model took 0.5 GiB.
+UNAVAILABLE_GIB, PROFILE_GIB = 2.0, 0.5
+# What the fork takes where neither the profile nor the user says otherwise.
+UTILIZATION, GRAPH_SHARE = 0.9, 0.1
+LARGE_GIB, LARGE_GRAPH_MB, GRAPH_MB = 120, 20, 10
+
+
+def plan_memory(
+    spec: Mapping[str, Any],
+    env: Mapping[str, str],
+    args: Sequence[str],
+    host: Mapping[str, Any],
+    config: Mapping[str, Any],
+    weight_bytes: int,
+) -> dict[str, Any] | None:
+    """Return how a model's cards are divided, or None where its architecture or size is not known.
+
+    Free memory after weights and profile run, times the utilisation, is usable; of that, the graph
+    share is kept for graphs and the rest is KV cache, in blocks of 128 tokens rounded down to the
+    decode bucket step.
+
+    Returns:
+        GiB of one card: ``device_gib``, ``reserved_gib`` (driver and profile run), ``weights_gib``,
+        ``graphs_gib``, ``kv_cache_gib``, ``left_gib``; ``num_hpu_blocks``, ``kv_tokens``, ``sequences``
+        (of max_model_len); ``fits``, ``short_by_gib`` and ``suggestions`` as hpu_memory says them.
+    """
+    names, cards = memory_names(config), int(spec["tensor_parallel_size"])
+    if not names or not weight_bytes or not spec.get("max_model_len") or cards > MOST_CARDS:
+        return None
+    if not platform_of(host).generation(host):
+        return None
+    given = _given(spec, env, args, host, weight_bytes) | names
+    if quantised_at_load(spec, config):
+        given["QUANT_DTYPE"] = 1
+    step = int(env.get("VLLM_DECODE_BLOCK_BUCKET_STEP", 1))
+    found = hpu_memory(given)
+    divided = _divided(given, found, step)
+    possible = [
+        number for number in CARDS if cards < number <= _most_cards(host, cards) and splits(config, spec, number)
+    ]
+    remedies = [] if divided["fits"] else _remedies(given, found["fit"]["suggestions"], step, possible)
+    return {**divided, "suggestions": remedies}
+
+
+def _given(
+    spec: Mapping[str, Any], env: Mapping[str, str], args: Sequence[str], host: Mapping[str, Any], weight_bytes: int
+) -> dict[str, Any]:
+    """Return what hpu_memory is told, but for the architecture."""
+    return {
+        "MODEL": str(spec.get("name") or spec["weights"]),
+        "DEVICE_NAME": platform_of(host).generation(host),
+        "TENSOR_PARALLEL_SIZE": int(spec["tensor_parallel_size"]),
+        "MAX_MODEL_LEN": int(spec["max_model_len"]),
+        "MODEL_MEM_FROM_CONFIG": weight_bytes,
+        "QUANT_DTYPE": 2,
+        "CACHE_DTYPE_BYTES": _cache_bytes(args),
+        "UNAVAILABLE_MEM_ABS": UNAVAILABLE_GIB,
+        "PROFILER_MEM_OVERHEAD": PROFILE_GIB,
+        "APPROX_MEM_PER_GRAPH_MB": LARGE_GRAPH_MB if weight_bytes > LARGE_GIB * GIB else GRAPH_MB,
+        "GPU_MEM_UTILIZATION": _share(spec.get("gpu_memory_utilization"), env, "VLLM_GPU_MEMORY_UTILIZATION"),
+        "VLLM_GRAPH_RESERVED_MEM": _share(None, env, "VLLM_GRAPH_RESERVED_MEM", GRAPH_SHARE),
+    }
+
+
+def _most_cards(host: Mapping[str, Any], cards: int) -> int:
+    """Return how many cards a model of so many can have at most on a host, others keeping theirs."""
+    group = platform_of(host).group(host) or MOST_CARDS
+    return min(group, cards + int(host.get("cards_left", len(host.get("modules", [])))))
+
+
+def _divided(given: Mapping[str, Any], found: Mapping[str, Any], step: int) -> dict[str, Any]:
+    cards, heads = given["TENSOR_PARALLEL_SIZE"], given["NUM_KEY_VALUE_HEADS"]
+    usable = found["USABLE_MEM"] * found["GPU_MEM_UTILIZATION"] if found["USABLE_MEM"] > 0 else 0.0
+    graphs = usable * given["VLLM_GRAPH_RESERVED_MEM"]
+    weights = found["MODEL_MEM_IN_GB"] / cards
+    share = 1 if given.get("KV_LORA_RANK") else min(cards, heads)
+    per_block = kv_bytes_per_token({"HEAD_DIM": None, **given}) * BLOCK / share
+    blocks = math.floor((usable - graphs) * GIB / per_block) // step * step
+    fit = found["fit"]
+    sequences = blocks * BLOCK // given["MAX_MODEL_LEN"]
+    # Blocks come in whole decode steps; one sequence may fail by those alone.
+    lacking = -(-given["MAX_MODEL_LEN"] // (BLOCK * step)) * step * per_block / GIB - (usable - graphs)
+    return {
+        "device_gib": found["DEVICE_HPU_MEM"],
+        "reserved_gib": UNAVAILABLE_GIB + PROFILE_GIB,
+        "weights_gib": round(weights, 1),
+        "graphs_gib": round(graphs, 1),
+        "kv_cache_gib": round(usable - graphs, 1),
+        "left_gib": round(found["USABLE_MEM"] - usable, 1),
+        "num_hpu_blocks": blocks,
+        "kv_tokens": blocks * BLOCK,
+        "sequences": sequences,
+        "fits": sequences > 0,
+        "short_by_gib": 0.0 if sequences else max(fit["short_by_gib"], math.ceil(lacking * 100) / 100),
+    }
+
+
+def _remedies(
+    given: Mapping[str, Any], suggestions: Sequence[Mapping[str, int]], step: int, possible: Sequence[int]
+) -> list[dict[str, int]]:
+    """Return the nearest changes that fit on this host, each of them divided again; more cards alone first."""
+    alone = [{"tensor_parallel_size": cards} for cards in possible if _changed(given, step, cards)["fits"]][:1]
+    shorter = [change for change in suggestions if set(change) == {"max_model_len"}]
+    length = _longest(given, step, given["TENSOR_PARALLEL_SIZE"]) if shorter else 0
+    found = alone + ([{"max_model_len": length}] if length else [])
+    if found:
+        return found
+    for cards in possible:
+        length = _longest(given, step, cards)
+        if length:
+            return [{"tensor_parallel_size": cards, "max_model_len": length}]
+    return []
+
+
+def _changed(given: Mapping[str, Any], step: int, cards: int, length: int | None = None) -> dict[str, Any]:
+    other = {**given, "TENSOR_PARALLEL_SIZE": cards, "MAX_MODEL_LEN": length or given["MAX_MODEL_LEN"]}
+    return _divided(other, hpu_memory(other), step)
+
+
+def _longest(given: Mapping[str, Any], step: int, cards: int) -> int:
+    """Return the longest context, in whole blocks, of which one sequence fits; 0 where none does."""
+    length = int(min(given["MAX_MODEL_LEN"], _changed(given, step, cards, BLOCK)["kv_tokens"])) // BLOCK * BLOCK
+    return length if length and _changed(given, step, cards, length)["fits"] else 0
+
+
+def quantised_at_load(spec: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+    """Tell whether a server halves a model's weights while it loads them."""
+    # INC turns bfloat16 weights into FP8 while loading; weights that are quantised already keep their size.
+    return spec.get("dtype") == "fp8" and not config.get("quantization_config")
+
+
+def _cache_bytes(args: Sequence[str]) -> int:
+    values = [args[index + 1] for index, argument in enumerate(args[:-1]) if argument == "--kv-cache-dtype"]
+    return 1 if values and values[-1].startswith("fp8") else 2
+
+
+def _share(given: Any, env: Mapping[str, str], name: str, default: float = UTILIZATION) -> float:
+    try:
+        share = float(given if given is not None else env.get(name, default))
+    except (TypeError, ValueError):
+        return default
+    return min(1.0, max(0.01, share))

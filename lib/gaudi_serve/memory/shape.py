@@ -1,0 +1,171 @@
+"""What planning needs of a model's architecture, and what in it forbids a launch.
+
+Read from the config.json of the weights (Hugging Face's names), or from a catalog entry that says the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..core.errors import Problem, is_number, is_whole, shown
+from ..engines import ENGINES
+
+Config = Mapping[str, Any]
+
+# Where multimodal models keep the part that generates text.
+NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
+# Rope scalings that stretch max_position_embeddings itself; the others say the stretched length there.
+STRETCHING = ("linear", "dynamic", "yarn")
+MOST_CARDS = 16
+LARGEST = 10**15
+MOST_FACTOR = 10_000  # of a rope scaling; infinity is a number too
+# Numbers of a config.json that planning counts with.
+FIGURES = (
+    *("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads"),
+    *("head_dim", "v_head_dim", "kv_lora_rank", "qk_rope_head_dim", "moe_intermediate_size"),
+    "max_position_embeddings",
+)
+MAY_BE_ZERO = ("moe_intermediate_size", "kv_lora_rank", "qk_rope_head_dim", "v_head_dim", "head_dim")
+
+
+def text_config(config: Config) -> Config:
+    """Return the part of a config.json that describes the text model."""
+    if "num_hidden_layers" in config:
+        return config
+    for key in NESTED:
+        inner = config.get(key)
+        if isinstance(inner, Mapping):
+            found = text_config(inner)
+            if "num_hidden_layers" in found:
+                return {"quantization_config": config.get("quantization_config"), **found}
+    return config
+
+
+def _whole(config: Config, key: str) -> int | None:
+    """Return a number of a config.json, or None where it is missing or no whole number above 0."""
+    value = config.get(key)
+    return value if is_whole(value, 1, LARGEST) else None
+
+
+def config_problems(config: Config) -> list[str]:
+    """Return what of a config.json's figures cannot be, one sentence each."""
+    text = text_config(config)
+    found = []
+    for key in FIGURES:
+        value = text.get(key)
+        # Some architectures list a value a layer; those are not known, rather than wrong.
+        if value is None or isinstance(value, (list, Mapping)) or (key in MAY_BE_ZERO and value == 0):
+            continue
+        if _whole(text, key) is None:
+            found.append(f"{key} {shown(value)} must be a whole number above 0")
+    rope = text.get("rope_scaling")
+    if rope is not None and not isinstance(rope, Mapping):
+        found.append(f"rope_scaling {shown(rope)} must be a mapping")
+    factor = rope.get("factor") if isinstance(rope, Mapping) else None
+    if factor is not None and not (is_number(factor, 0, MOST_FACTOR) and factor):
+        found.append(f"rope_scaling.factor {shown(factor)} must be a number above 0")
+    return found
+
+
+def layers(config: Config) -> int | None:
+    """Return how many layers the text model has, or None where it is not known."""
+    return _whole(text_config(config), "num_hidden_layers")
+
+
+def memory_names(config: Config) -> dict[str, Any] | None:
+    """Return the names that hpu_memory wants of an architecture, or None where one is missing."""
+    text = text_config(config)
+    heads = _whole(text, "num_attention_heads")
+    found = {
+        "NUM_HIDDEN_LAYERS": _whole(text, "num_hidden_layers"),
+        "HIDDEN_SIZE": _whole(text, "hidden_size"),
+        "NUM_ATTENTION_HEADS": heads,
+        "NUM_KEY_VALUE_HEADS": _whole(text, "num_key_value_heads") or heads,
+    }
+    if None in found.values():
+        return None
+    return {
+        **found,
+        "HEAD_DIM": _whole(text, "head_dim"),
+        # DeepSeek keeps one latent vector a token instead of keys and values a head.
+        "KV_LORA_RANK": _whole(text, "kv_lora_rank"),
+        "QK_ROPE_HEAD_DIM": _whole(text, "qk_rope_head_dim"),
+    }
+
+
+def longest_context(config: Config) -> int | None:
+    """Return the longest context in tokens that a model is made for, rope scaling included."""
+    text = text_config(config)
+    longest = _whole(text, "max_position_embeddings")
+    rope = text.get("rope_scaling")
+    if longest is None or not isinstance(rope, Mapping):
+        return longest
+    kind = rope.get("rope_type", rope.get("type"))
+    if kind in STRETCHING and isinstance(rope.get("factor"), (int, float)):
+        base = (_whole(rope, "original_max_position_embeddings") or longest) if kind == "yarn" else longest
+        return max(longest, int(base * rope["factor"]))
+    return longest
+
+
+def shape_problems(spec: Mapping[str, Any], config: Config, *, even_heads: bool) -> list[Problem]:
+    """Return what of a model's wish its architecture forbids: (key, value, what is allowed).
+
+    These are pitfalls that otherwise show only when vLLM starts: heads that tensor_parallel_size does
+    not divide, more cards than KV heads (refused on Gaudi, as the manual asks), quantised weights
+    whose shapes do not split evenly, a context that is longer than the model's.
+    """
+    text = text_config(config)
+    cards = int(spec.get("tensor_parallel_size") or 1)
+    heads, kv_heads = _whole(text, "num_attention_heads"), _whole(text, "num_key_value_heads")
+    problems: list[Problem] = []
+    good = [number for number in range(1, MOST_CARDS + 1) if splits(text, spec, number, even_heads=even_heads)]
+    if heads and heads % cards:
+        allowed = f"does not divide the {heads} attention heads; possible: {good}"
+        problems.append(("tensor_parallel_size", cards, allowed))
+    elif kv_heads and cards > kv_heads and even_heads:
+        problems.append(("tensor_parallel_size", cards, f"is above the model's {kv_heads} key-value heads"))
+    elif part := uneven_part(text, spec, cards):
+        allowed = f"does not split the quantised weights evenly: {part}; possible: {good}"
+        problems.append(("tensor_parallel_size", cards, allowed))
+    longest = longest_context(config)
+    if longest and (spec.get("max_model_len") or 0) > longest:
+        allowed = f"is above {longest}, the model's longest context (max_position_embeddings)"
+        problems.append(("max_model_len", spec["max_model_len"], allowed))
+    return problems
+
+
+def splits(config: Config, spec: Mapping[str, Any], cards: int, *, even_heads: bool = True) -> bool:
+    """Tell whether so many cards can share a model's heads and its quantised weights."""
+    text = text_config(config)
+    heads, kv_heads = _whole(text, "num_attention_heads"), _whole(text, "num_key_value_heads")
+    return not (
+        (heads and heads % cards) or (even_heads and kv_heads and cards > kv_heads) or uneven_part(text, spec, cards)
+    )
+
+
+def uneven_part(text: Config, spec: Mapping[str, Any], cards: int) -> str | None:
+    """Return the first weight of a quantised model that so many cards do not split into whole groups.
+
+    The vendor's servers split down_proj and o_proj along their input, the others along their output;
+    every part must hold whole quantisation groups (AWQ, GPTQ) or blocks (FP8). Experts are not split
+    under expert parallelism, which some engines always ask for.
+    """
+    quantization = text.get("quantization_config")
+    if cards == 1 or not isinstance(quantization, Mapping):
+        return None
+    block = quantization.get("weight_block_size")
+    group = block[0] if isinstance(block, list) and block else quantization.get("group_size")
+    if not isinstance(group, int) or group <= 1:
+        return None
+    expert_parallel = ENGINES[spec["launch_profile"]].expert_parallel or spec.get("enable_expert_parallel")
+    widths = {"intermediate_size": _whole(text, "intermediate_size")}
+    if not expert_parallel:
+        widths["moe_intermediate_size"] = _whole(text, "moe_intermediate_size")
+    head, heads = _whole(text, "v_head_dim") or _whole(text, "head_dim"), _whole(text, "num_attention_heads")
+    if head and heads:
+        widths["num_attention_heads * head_dim"] = head * heads
+    for name, width in widths.items():
+        if width and width % (cards * group):
+            return f"{name} {width} over {cards} cards gives no whole groups of {group}"
+    return None

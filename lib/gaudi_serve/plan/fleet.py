@@ -1,0 +1,395 @@
+"""The plan of a whole fleet in one call, from live facts or from saved ones, and how it is shown."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from ..core.errors import InputError, near, one_line, plain, shown
+from ..platforms import platform_of
+from ..show.table import table
+from ..spec.catalog import Catalog, catalog_folder, sound_entries
+from ..spec.facts import FACTS, INSTEAD, checked_facts, checked_variables, rendered, saved_facts
+from ..spec.inventory import INPUTS, input_problems, octal_problems, problem_text, strange_secrets, unknown_variables
+from ..stages.due import STAGES, TOLD, Down, downtimes, due_by_stage
+from ..stages.image import vllm_images
+from .changes import vllm_plan_changes
+from .host import vllm_plan
+from .refusal import host_errors
+
+Known = Mapping[str, Any]
+Errors = list[dict[str, Any]]
+Catalogs = Callable[[Sequence[str]], tuple[Catalog, list[str]]]
+
+
+def vllm_fleet_plan(
+    hostvars: Mapping[str, Known], hosts: Sequence[str], catalog_dirs: Collection[str], facts_dir: str = ""
+) -> dict[str, Any]:
+    """Plan all hosts.
+
+    Args:
+        hostvars: variables by host; read are vllm_models, vllm_images, vllm_model_defaults,
+            vllm_catalog_dirs, vllm_secrets (for their form), gaudi_accelerator, gaudi_cards,
+            gaudi_release, gaudi_host_nics, gaudi_move_allowed, preflight_catalog (in place of all folders of the
+            catalog), plan_facts_dir (whether it is set at all), and the facts of gaudi_facts.
+        hosts: the hosts to plan.
+        catalog_dirs: folders of the catalog that all hosts have; a host's own come after them.
+        facts_dir: folder with one ``<host>.json`` each, as gaudi_facts_saved returns them, or holding
+            only a ``gaudi_host``; empty takes the facts in ``hostvars``.
+
+    Returns:
+        ``hosts``: by name ``{facts, models, changes}``, ``facts`` being a line about the host; of a live
+        host also ``due`` (by stage what differs, as lines), ``reboot`` (why one is due that nobody has
+        allowed) and ``down`` (``{model, stage, reason,
+        minutes}`` of every serving model that a run takes down; minutes null where it does not come back);
+        ``errors`` and ``warnings`` of all hosts. A user's mistake never raises; a host whose facts, or
+        variables that a plan is made from, are wrong or cannot be read has errors only.
+    """
+    fleet: dict[str, Any] = {"hosts": {}, "errors": [], "warnings": []}
+    catalogs = _catalogs(catalog_dirs)
+    for name in hosts:
+        host, errors = _host_plan(name, hostvars, facts_dir, catalogs)
+        # What a user has named with signs that cannot be printed must not break the lines of the others.
+        fleet["errors"] += [{**error, "message": one_line(error["message"])} for error in errors]
+        if host:
+            fleet["warnings"] += host.pop("warnings")
+            fleet["hosts"][name] = host
+    return fleet
+
+
+def gaudi_facts_saved(known: Known) -> dict[str, Any]:
+    """Return what of a host's facts planning needs, to be saved as ``<host>.json``. No secret is in it."""
+    return {name: known[name] for name in FACTS if name in known}
+
+
+def _catalogs(common: Collection[str]) -> Catalogs:
+    """Return what reads the catalog of a host by its own folders, none of them twice."""
+    folder = cache(catalog_folder)
+
+    def catalog(own: Sequence[str]) -> tuple[Catalog, list[str]]:
+        entries: Catalog = {}
+        problems: dict[str, None] = {}
+        for path in (*common, *own):
+            found, wrong = folder(path)
+            entries.update(found)
+            problems.update(dict.fromkeys(wrong))
+        return entries, list(problems)
+
+    return catalog
+
+
+def _host_plan(
+    name: str, hostvars: Mapping[str, Known], facts_dir: str, catalogs: Catalogs
+) -> tuple[dict[str, Any] | None, Errors]:
+    """Return the plan of a host, None where it cannot be made, and everything that is wrong."""
+    variables = hostvars[name]
+    # An empty plan_facts_dir has kept the playbook from reading the hosts.
+    saved = bool(facts_dir) or "plan_facts_dir" in variables
+    known, unread = rendered(variables, facts=not saved, more=INPUTS)
+    errors = [{**_error(name, one.key, one.text), "model": one.model} for found in unread.values() for one in found]
+    for key, found in (
+        ("inventory", unknown_variables(variables, name)),
+        ("vllm_models", octal_problems(known, name)),
+        ("vllm_secrets", strange_secrets(known, name, hostvars)),
+    ):
+        errors += [_error(name, key, text.removeprefix(f"{name}: ")) for text in found]
+    given, problem = saved_facts(facts_dir, name) if saved else _live(known)
+    if problem:
+        return None, [*errors, _error(name, "facts", problem)]
+    facts, wrong = checked_facts(given)
+    values, unfit, unsound = checked_variables(known, unread)
+    errors += [_problem(name, "facts: ", *problem) for problem in wrong]
+    errors += [_problem(name, "", *problem) for problem in (*unfit, *input_problems(known))]
+    # An inventory may bring the whole catalog as a variable.
+    whole = values["preflight_catalog"]
+    catalog, lost = sound_entries(whole) if whole else catalogs(values["vllm_catalog_dirs"])
+    errors += [_error(name, "preflight_catalog" if whole else "vllm_catalog_dirs", text) for text in lost]
+    if wrong or not unsound <= set(INSTEAD):
+        return None, errors
+    host, more = _planned(name, known, facts, values, catalog)
+    if not saved:
+        told = {key: variables[key] for key in TOLD if key in variables}
+        host |= _told(host, facts, told)
+        more += _refused_by_roles(name, told, errors + more)
+    host.pop("plan")
+    if lost or "vllm_catalog_dirs" in unsound:
+        # Models may take the very entries that could not be read.
+        more = [error for error in more if error["key"] != "model" or not isinstance(error["value"], str)]
+    return host, errors + more
+
+
+def _planned(
+    name: str, known: Known, facts: Known, values: Known, catalog: Mapping[str, Any]
+) -> tuple[dict[str, Any], Errors]:
+    host, models = facts["gaudi_host"], values["vllm_models"]
+    plan, errors = _checked_plan(name, known, facts, values, catalog)
+    if models is None and host["services"]:
+        errors.append(_error(name, "vllm_models", _unset(host["services"])))
+    named = {str(error["model"]) for error in errors}
+    changes = [] if models is None else vllm_plan_changes(plan["models"], host["services"], named)
+    about = {"facts": _about(host, facts), "models": plan["models"], "changes": changes, "plan": plan}
+    secrets = _secret_warnings(name, known.get("vllm_secrets"), models or [])
+    return {**about, "warnings": [*_warnings(name, host), *secrets, *plan["warnings"]]}, errors
+
+
+def _told(host: Known, facts: Known, told: Known) -> dict[str, Any]:
+    """Return what the roles tell of a live host: what is due, why a reboot is that may not be done, what goes down."""
+    return {
+        "due": due_by_stage(told),
+        "reboot": [] if told.get("host_tuning_reboots") else list(told.get("host_tuning_reboot_reasons") or []),
+        "down": [dataclasses.asdict(one) for one in downtimes({**told, **_going_down(host, facts)})],
+    }
+
+
+def _going_down(host: Known, facts: Known) -> dict[str, Any]:
+    """Return what downtimes reads of a plan: the models that restart, stop or go away."""
+    live = facts["gaudi_host"]["services"]
+    planned = {model["name"]: model for model in host["models"]}
+    stops = {
+        "remove": [name for name in live if name not in planned],
+        "stop": [name for name, model in planned.items() if model["state"] == "stopped"],
+        "restart": [
+            name
+            for name, model in planned.items()
+            if model["state"] == "started" and name in live and live[name].get("digest") != model["digest"]
+        ],
+    }
+    # A mistake in a model's entry does not take it away.
+    if host["plan"]["errors"]:
+        stops["remove"] = []
+    due = {"vllm_service_due": ["models"] if any(stops.values()) else []}
+    return {"gaudi_host": facts["gaudi_host"], "preflight_plan": host["plan"], "vllm_service_stops": stops, **due}
+
+
+def _refused_by_roles(name: str, told: Known, errors: Errors) -> Errors:
+    """Return what keeps roles from doing their part; why they could not say so only where nothing else is wrong."""
+    found = [
+        {**_error(name, stage, ""), "message": text}
+        for stage in STAGES
+        for text in told.get(f"{stage}_refusal") or []
+        if text not in [error["message"] for error in errors]
+    ]
+    if "preflight_unclear" in told and not found and not errors:
+        found.append(_error(name, "host", str(told["preflight_unclear"])))
+    return found
+
+
+def _secret_warnings(name: str, secrets: Any, models: Sequence[Any]) -> list[str]:
+    """Return names in ``vllm_secrets`` that are a slip: of no model here, but near one that has no secrets."""
+    if not isinstance(secrets, Mapping):
+        return []
+    named = [str(model["name"]) for model in models if isinstance(model, Mapping) and "name" in model]
+    lacking = [model for model in named if model not in secrets]
+    warnings = []
+    for key in secrets:
+        hint = near(key, lacking, 1) if key not in named else ""
+        if hint:
+            warnings.append(f"{name}: vllm_secrets: {shown(str(key))} is no model of this host{hint}")
+    return warnings
+
+
+def _warnings(name: str, host: Known) -> list[str]:
+    """Return what facts leave out that a plan goes without."""
+    bound = any(module["cpus"] and module["numa_node"] >= 0 for module in host["modules"])
+    text = f"{name}: facts: no card has cpus and a numa_node, so no model is bound to cores"
+    return [text] if host["modules"] and not bound else []
+
+
+def _checked_plan(
+    name: str, known: Known, facts: Known, values: Known, catalog: Mapping[str, Any]
+) -> tuple[dict[str, Any], Errors]:
+    host, release = facts["gaudi_host"], values["gaudi_release"]
+    images, errors = _images(name, values["vllm_images"], release)
+    plan = vllm_plan(
+        values["vllm_models"] or [],
+        host,
+        catalog,
+        host_name=name,
+        defaults=values["vllm_model_defaults"],
+        release=release,
+        host_nics=_true(values["gaudi_host_nics"]),
+        images=images or [],
+        move_allowed=_true(values["gaudi_move_allowed"]),
+    )
+    there = facts["gaudi_services"]["images"] if "gaudi_services" in facts else None
+    return plan, errors + host_errors(
+        plan,
+        facts.get("gaudi_system"),
+        host,
+        host_name=name,
+        wanted=values["gaudi_accelerator"],
+        cards=int(values["gaudi_cards"]),
+        release=release,
+        images=None if images is None or there is None else [*images, *there],
+        daemon=_of_runtime(known, "daemon_json"),
+        habana=_of_runtime(known, "habana_config"),
+        secrets=known.get("vllm_secrets"),
+    )
+
+
+def _images(name: str, given: Sequence[Any] | None, release: str) -> tuple[list[dict[str, Any]] | None, Errors]:
+    """Return the images, None where one is wrong: what a model may name is not known then."""
+    images: list[dict[str, Any]] = []
+    errors = []
+    for entry in given or []:
+        try:
+            images += vllm_images([entry], release)
+        except InputError as problem:
+            errors.append(_error(name, "vllm_images", str(problem)))
+    return None if given is None or errors else images, errors
+
+
+def unset_models(name: str, services: Mapping[str, Any]) -> str:
+    """Return the sentence for a host that serves models while its inventory names none."""
+    return f"{name}: {_unset(services)}"
+
+
+def _unset(services: Mapping[str, Any]) -> str:
+    served = ", ".join(services)
+    return f"vllm_models is not set, but this host serves {served}; say vllm_models: [] to remove them all"
+
+
+def _live(known: Known) -> tuple[Known, str | None]:
+    if "gaudi_host" in known:
+        return known, None
+    return {}, "could not be read; see above, or plan it from saved facts (plan_facts_dir)"
+
+
+def _of_runtime(known: Known, key: str) -> str | None:
+    runtime = known.get("gaudi_runtime")
+    text = runtime.get(key) if isinstance(runtime, Mapping) else None
+    return text if isinstance(text, str) else None
+
+
+def _problem(host: str, where: str, key: str, value: Any, allowed: str) -> dict[str, Any]:
+    return {**_error(host, key, where + problem_text(key, value, allowed)), "value": plain(value), "allowed": allowed}
+
+
+def _error(host: str, key: str, text: str) -> dict[str, Any]:
+    message = f"{host}: {text}"
+    return {"host": host, "model": None, "key": key, "value": None, "allowed": None, "message": message}
+
+
+def _true(value: Any) -> bool:
+    return str(value).lower() in ("true", "yes", "on", "1")
+
+
+def _about(host: Known, facts: Known) -> str:
+    system = (facts.get("gaudi_system") or {}).get("pretty_name")
+    return ", ".join([*platform_of(host).about(host), *([system] if system else []), str(host["ip"])])
+
+
+HEAD = (
+    "MODEL",
+    "CARDS",
+    "CORES",
+    "PORT",
+    "PRECISION",
+    "CONTEXT",
+    "GRAPHS",
+    "WARM-UP",
+    "CACHED",
+    "GIB/CARD",
+    "LEFT",
+    "FIT",
+)
+
+
+def vllm_fleet_lines(fleet: Mapping[str, Any]) -> list[str]:
+    """Return a fleet's plan as lines to read: a table a host, what would change, warnings, errors."""
+    lines: list[str] = []
+    for name, host in fleet["hosts"].items():
+        lines += ["", f"{name}: {host['facts']}"]
+        rows = [_row(model) for model in host["models"]]
+        lines += [f"  {line}" for line in table(_narrowed([list(HEAD), *rows]))] if rows else ["  no models"]
+        changes = _changes(host)
+        lines += ["  would change:", *[f"    {line}" for line in changes]] if changes else []
+        if host.get("reboot"):
+            lines.append("  a reboot is due, which nobody has allowed yet (host_tuning_reboot_allowed: true):")
+            lines += [f"    {text}" for text in host["reboot"]]
+        if "due" not in host:
+            lines.append("  from saved facts: what else a run would change is seen on the live host only")
+    for key, title in (("warnings", "WARNINGS"), ("errors", "ERRORS")):
+        found = [item["message"] if isinstance(item, Mapping) else item for item in fleet[key]]
+        lines += ["", f"{title} ({len(found)})", *[f"  {text}" for text in _grouped(found)]] if found else []
+    hosts, models = len(fleet["hosts"]), sum(len(host["models"]) for host in fleet["hosts"].values())
+    changing = sum(bool(_changes(host)) for host in fleet["hosts"].values())
+    summary = f"{hosts} hosts, {models} models, {changing} hosts would change, {len(fleet['errors'])} errors"
+    return [*lines[1:], "", summary]
+
+
+def vllm_fleet_summary(fleet: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a fleet's plan a person or the next node of a workflow decides by.
+
+    Returns:
+        ``changing`` (names of hosts), ``changes`` (lines by host), ``down`` (by host, as in the plan),
+        ``errors`` and ``warnings`` (sentences).
+    """
+    changes = {name: found for name, host in fleet["hosts"].items() if (found := _changes(host))}
+    return {
+        "changing": sorted(changes),
+        "changes": changes,
+        "down": {name: host["down"] for name, host in fleet["hosts"].items() if host.get("down")},
+        "errors": [error["message"] for error in fleet["errors"]],
+        "warnings": list(fleet["warnings"]),
+    }
+
+
+def _changes(host: Known) -> list[str]:
+    """Return what a run would do on a host: below the models, to the models, and what is down meanwhile."""
+    due = [f"{STAGES[stage]}: {text}" for stage, texts in host.get("due", {}).items() for text in texts]
+    return [*due, *host["changes"], *[f"! {Down(**one).line}" for one in host.get("down", [])]]
+
+
+def _grouped(sentences: Sequence[str]) -> list[str]:
+    """Return sentences that begin with a host's name, those that are the same for several hosts as one."""
+    hosts: dict[str, list[str]] = {}
+    for sentence in sentences:
+        host, _, rest = sentence.partition(": ")
+        hosts.setdefault(rest, []).append(host)
+    return [
+        f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}: {rest}"
+        for rest, names in hosts.items()
+    ]
+
+
+def _narrowed(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Return rows without the columns that say nothing of any model."""
+    kept = [column for column in range(len(HEAD)) if any(row[column] != "-" for row in rows[1:])]
+    return [[row[column] for column in kept] for row in rows]
+
+
+def _runs(parts: Sequence[str]) -> str:
+    """Return numbers and ranges, those that join as one: 0-9 and 10-19 are 0-19."""
+    runs: list[tuple[int, int]] = []
+    for part in parts:
+        first, _, last = part.partition("-")
+        joins = runs and runs[-1][1] + 1 == int(first)
+        begin = runs.pop()[0] if joins else int(first)
+        runs.append((begin, int(last or first)))
+    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in runs)
+
+
+def _row(model: Mapping[str, Any]) -> list[str]:
+    memory = model["memory"]
+    used = f"{memory['device_gib'] - memory['left_gib']:.0f}/{memory['device_gib']}" if memory else "-"
+    return [
+        model["name"] + (" (stopped)" if model["state"] == "stopped" else ""),
+        _runs([str(number) for number in model["module_ids"]]) or "cpu",
+        _runs(model["cpus"] or []) or "-",
+        str(model["port"]),
+        str(model["dtype"] or "auto"),
+        str(model["max_model_len"] or "auto"),
+        ("~" if model["buckets"]["approximate"] else "") + ("?" if model["graphs"] is None else str(model["graphs"])),
+        "?" if model["warmup_s"] is None else _duration(model["warmup_s"]),
+        "-" if model["warmup_cached_s"] is None else _duration(model["warmup_cached_s"]),
+        used,
+        f"{memory['left_gib']:.0f}" if memory else "-",
+        f"{memory['sequences']} of {model['max_num_seqs'] or '-'}" if memory else "-",
+    ]
+
+
+def _duration(seconds: int) -> str:
+    return f"{seconds} s" if seconds < 120 else f"{seconds / 60:.0f} min"

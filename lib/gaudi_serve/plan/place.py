@@ -1,0 +1,304 @@
+"""Which model gets which cards and cores: one ledger per host.
+
+Hard rules: a card belongs to one model; cards that others hold are not touched; on Gaudi2E (HL-288) a
+model stays within one group of four unless host NICs are declared. Then, in this order: a running model
+keeps its cards and moves only where a user allows it, a model lies on one NUMA node, large gaps stay whole for
+large models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import combinations
+from typing import Any, NamedTuple
+
+from ..platforms import platform_of
+from ..spec.keys import finding_error
+
+Spec = dict[str, Any]
+Errors = list[dict[str, Any]]
+Placed = dict[str, list[int]]
+Problem = tuple[str, Any, str]
+Counts = tuple[int, ...]
+
+MOVE = "-e gaudi_move_allowed=true lets running models move"
+NICS = "declare host NICs (gaudi_host_nics: true) if the machine has them"
+
+
+class Region(NamedTuple):
+    """Cards that are equally near to each other: of one group of four and one NUMA node."""
+
+    group: int
+    node: int
+
+
+class Ledger:
+    """Who holds which card of a host."""
+
+    def __init__(self, host: Mapping[str, Any], host_nics: bool) -> None:
+        """Read the cards, their regions, and who of outside this toolkit holds some."""
+        self.modules = {int(module["module_id"]): module for module in host.get("modules", [])}
+        own = own_cards(host)
+        self.holders: dict[int, str] = {
+            number: module.get("held_by") or "another program"
+            for number, module in self.modules.items()
+            if module.get("in_use") and number not in own
+        }
+        self.strangers = frozenset(self.holders)
+        self.group = platform_of(host).group({**host, "host_nics": host_nics})
+
+    def region(self, number: int) -> Region:
+        """Return where a card lies; where all cards are linked, all groups are one."""
+        return Region(number // self.group if self.group else 0, int(self.modules[number]["numa_node"]))
+
+    def give(self, name: str, cards: Sequence[int]) -> None:
+        """Write down that a model has these cards."""
+        self.holders.update(dict.fromkeys(cards, name))
+
+    def free(self, but: frozenset[int] = frozenset()) -> dict[Region, list[int]]:
+        """Return the free cards by region; ``but`` counts as free."""
+        found: dict[Region, list[int]] = {}
+        for number in sorted(self.modules):
+            if number not in self.holders or number in but:
+                found.setdefault(self.region(number), []).append(number)
+        return dict(sorted(found.items()))
+
+    def refusal(self, spec: Spec, wish: Sequence[int]) -> Problem | None:
+        """Return why a model cannot have exactly these cards."""
+        missing = [number for number in wish if number not in self.modules]
+        if missing:
+            return "module_ids", missing, f"not on this host, which has {sorted(self.modules)}"
+        count = spec["tensor_parallel_size"]
+        if len(wish) != count:
+            return "module_ids", wish, f"are {len(wish)} cards, but tensor_parallel_size is {count}"
+        for number in wish:
+            if number in self.strangers:
+                held = self.holders[number]
+                return "module_ids", wish, f"card {number} is held by {held}; end it or take another card"
+            if number in self.holders:
+                return "module_ids", wish, f"card {number} belongs to model {self.holders[number]} already"
+        groups = sorted({self.region(number).group for number in wish})
+        if self.group and len(groups) > 1:
+            size = self.group
+            named = " and ".join(f"{group * size}-{group * size + size - 1}" for group in groups)
+            return "module_ids", wish, f"lie in the groups {named}, which only host NICs connect; {NICS}"
+        return None
+
+
+def place(
+    specs: list[Spec],
+    host: Mapping[str, Any],
+    host_name: str,
+    host_nics: bool = False,
+    reserved: Collection[str] = (),
+    move_allowed: bool = False,
+) -> tuple[Placed, Errors, dict[str, list[int]]]:
+    """Give every model its cards.
+
+    Models that name their ``module_ids`` get exactly those. A model that runs keeps its cards: who names one
+    of them is refused. With ``move_allowed`` it keeps them only where nobody else asks for them, and if
+    another cannot be placed otherwise, the fewest running models move. The others get free cards of one
+    NUMA node where they fit. Models of the names ``reserved`` are not to be placed, and keep the cards that
+    they run on.
+
+    Returns:
+        ``{model: [module_id, ...]}`` of the models that could be placed, the errors of the rest, and
+        ``{model: [module_id, ...]}`` of the running models that must move, with their present cards.
+    """
+    ledger = Ledger(host, host_nics)
+    present = _present(host)
+    for name in sorted(set(reserved) & set(present)):
+        ledger.give(name, [number for number in present[name] if number in ledger.modules])
+    floating = [spec for spec in specs if not spec.get("module_ids")]
+    standing = {} if move_allowed else _standing(floating, present, ledger)
+    placed, errors = _named(specs, ledger, host_name, standing)
+    kept = _kept(floating, host, ledger)
+    for spec in floating:
+        ledger.give(_holder(spec), kept.get(spec["name"], []))
+    new = [spec for spec in floating if spec["name"] not in kept]
+    arranged, unplaced = _arrange_all(new, floating, kept, ledger, standing)
+    moving = bool(unplaced and standing) and not _arrange_all(new, floating, kept, ledger)[1]
+    now = {_holder(spec): arranged[spec["name"]] for spec in floating if spec["name"] in arranged}
+    for spec in unplaced:
+        key, value, text = _no_room(spec, ledger, now)
+        errors.append(finding_error(host_name, spec, key, value, f"{text}; {MOVE}" if moving else text))
+    found = {**placed, **kept, **arranged}
+    return found, errors, _moved(floating, found, present)
+
+
+def _standing(floating: Sequence[Spec], present: Placed, ledger: Ledger) -> Placed:
+    """Return the running models that can stay where they are, with their cards: to move one is to restart it."""
+    started = {spec["name"]: spec for spec in floating if spec.get("state") != "stopped"}
+    both = {name: cards for name, cards in present.items() if name in started}
+    return {name: cards for name, cards in both.items() if not ledger.refusal(started[name], cards)}
+
+
+def _named(specs: list[Spec], ledger: Ledger, host_name: str, standing: Placed) -> tuple[Placed, Errors]:
+    """Place the models that name their cards."""
+    holders = {number: name for name, cards in standing.items() for number in cards}
+    wanted = {number for spec in specs for number in spec.get("module_ids") or []}
+    placed: Placed = {}
+    errors: Errors = []
+    for spec in specs:
+        if spec.get("module_ids"):
+            problem = ledger.refusal(spec, spec["module_ids"])
+            taken = next((number for number in spec["module_ids"] if number in holders), None)
+            if not problem and taken is not None:
+                free = sorted(set(ledger.modules) - set(ledger.holders) - set(holders) - wanted)
+                text = f"card {taken} is held by model {holders[taken]}, which runs; free are {free}; {MOVE}"
+                problem = ("module_ids", spec["module_ids"], text)
+            if problem:
+                errors.append(finding_error(host_name, spec, *problem))
+            else:
+                placed[spec["name"]] = list(spec["module_ids"])
+                ledger.give(_holder(spec), spec["module_ids"])
+    return placed, errors
+
+
+def _moved(floating: Sequence[Spec], found: Placed, present: Placed) -> Placed:
+    """Return the running models that get other cards, though they want as many as they have."""
+    both = sorted({spec["name"] for spec in floating} & set(found) & set(present))
+    changed = [name for name in both if sorted(present[name]) != sorted(found[name])]
+    return {name: present[name] for name in changed if len(present[name]) == len(found[name])}
+
+
+def _holder(spec: Spec) -> str:
+    """Return how messages call who holds a card; a stopped model keeps its cards, which may surprise."""
+    stopped = spec.get("state") == "stopped"
+    return f"{spec['name']} (stopped; it keeps its cards)" if stopped else str(spec["name"])
+
+
+def _present(host: Mapping[str, Any]) -> Placed:
+    """Return the cards of the models that run."""
+    found: Placed = {}
+    for number, name in own_cards(host).items():
+        found.setdefault(name, []).append(number)
+    return found
+
+
+def own_cards(host: Mapping[str, Any]) -> dict[int, str]:
+    """Return ``{module_id: model}`` of the cards that this toolkit's own running containers hold."""
+    return {
+        int(number): name
+        for name, service in host.get("services", {}).items()
+        if service.get("active") or service.get("holds")
+        for number in service.get("module_ids", [])
+    }
+
+
+def _kept(floating: list[Spec], host: Mapping[str, Any], ledger: Ledger) -> Placed:
+    """Return the cards of the models that can stay where they are."""
+    kept: Placed = {}
+    for spec in floating:
+        cards = [int(number) for number in host.get("services", {}).get(spec["name"], {}).get("module_ids", [])]
+        taken = {number for others in kept.values() for number in others}
+        if cards and not taken & set(cards) and not ledger.refusal(spec, cards):
+            kept[spec["name"]] = cards
+    return kept
+
+
+def _arrange_all(
+    new: list[Spec], floating: list[Spec], kept: Placed, ledger: Ledger, standing: Collection[str] = ()
+) -> tuple[Placed, list[Spec]]:
+    """Place the new models, moving as few of the others as will do, and none that is ``standing``."""
+    by_name = {spec["name"]: spec for spec in floating}
+    by_size = sorted(set(kept) - set(standing), key=lambda name: (len(kept[name]), name))
+    most = sum(map(len, ledger.free(frozenset(number for name in by_size for number in kept[name])).values()))
+    possible = sum(spec["tensor_parallel_size"] for spec in new) + sum(len(kept[name]) for name in by_size) <= most
+    for count in range(len(by_size) + 1 if possible else 1):
+        for released in combinations(by_size, count):
+            freed = frozenset(number for name in released for number in kept[name])
+            found = _arrange([*new, *[by_name[name] for name in released]], ledger.free(freed))
+            if found is not None:
+                return found, []
+    fitting: list[Spec] = []
+    unplaced: list[Spec] = []
+    for spec in new:
+        fits = _arrange([*fitting, spec], ledger.free()) is not None
+        (fitting if fits else unplaced).append(spec)
+    return _arrange(fitting, ledger.free()) or {}, unplaced
+
+
+def _arrange(specs: list[Spec], free: Mapping[Region, list[int]]) -> Placed | None:
+    """Return cards for all of the models at once: fewest NUMA crossings, then the largest gaps left whole."""
+    regions = list(free)
+    wishes = [int(spec["tensor_parallel_size"]) for spec in specs]
+
+    @cache
+    def best(index: int, left: Counts) -> tuple[tuple[int, int], tuple[Counts, ...]] | None:
+        if index == len(wishes):
+            return (0, -sum(number * number for number in left)), ()
+        found = None
+        for take in _takes(wishes[index], left, regions):
+            rest = best(index + 1, tuple(had - taken for had, taken in zip(left, take, strict=True)))
+            if rest is None:
+                continue
+            crossings = rest[0][0] + (sum(taken > 0 for taken in take) > 1)
+            option = ((crossings, rest[0][1]), (take, *rest[1]))
+            found = option if found is None or option[0] < found[0] else found
+        return found
+
+    chosen = best(0, tuple(len(cards) for cards in free.values()))
+    if chosen is None:
+        return None
+    pools = {region: list(cards) for region, cards in free.items()}
+    placed = {}
+    for spec, take in zip(specs, chosen[1], strict=True):
+        cards = [pools[region].pop(0) for region, count in zip(regions, take, strict=True) for _ in range(count)]
+        placed[spec["name"]] = sorted(cards)
+    return placed
+
+
+def _takes(count: int, left: Counts, regions: list[Region]) -> Iterator[Counts]:
+    """Yield the ways to take so many cards of one group: from one region, and across its NUMA nodes."""
+    for group in sorted({region.group for region in regions}):
+        most = [had if region.group == group else 0 for had, region in zip(left, regions, strict=True)]
+        yield from _shares(count, tuple(most))
+
+
+@cache
+def _shares(count: int, most: Counts) -> tuple[Counts, ...]:
+    """Return the ways to take so many of several heaps."""
+    if not most:
+        return ((),) if count == 0 else ()
+    return tuple(
+        (first, *rest)
+        for first in range(min(count, most[0]), -1, -1)
+        if count - first <= sum(most[1:])
+        for rest in _shares(count - first, most[1:])
+    )
+
+
+def _no_room(spec: Spec, ledger: Ledger, placed: Placed) -> Problem:
+    holders = {**ledger.holders, **{number: name for name, cards in placed.items() for number in cards}}
+    held = ", ".join(f"{number}: {name}" for number, name in sorted(holders.items()))
+    free = sorted(set(ledger.modules) - set(holders))
+    text = f"this host has {len(ledger.modules)} cards, {len(free)} of them free" + (f" (held: {held})" if held else "")
+    if ledger.group and (spec["tensor_parallel_size"] > ledger.group or len(free) >= spec["tensor_parallel_size"]):
+        text += f"; no group of four has so many, and only host NICs connect the groups; {NICS}"
+    return "tensor_parallel_size", spec["tensor_parallel_size"], text
+
+
+def disjoint_cores(host: Mapping[str, Any]) -> dict[int, str]:
+    """Return ``{module_id: core range}`` where the vendor's rule would give two cards the same cores.
+
+    The vendor's script gives a card the slice ``module_id mod n`` of its node's cores, n being the
+    cards of the node. Where a node's module_ids are not consecutive, two cards get the same slice;
+    those nodes are cut by the cards' order instead. Nodes on which the rule holds are left out.
+    """
+    nodes: dict[int, list[Mapping[str, Any]]] = {}
+    for module in host.get("modules", []):
+        if module.get("cpus"):
+            nodes.setdefault(int(module["numa_node"]), []).append(module)
+    cores = {}
+    for modules in nodes.values():
+        numbers = sorted(int(module["module_id"]) for module in modules)
+        if len({number % len(numbers) for number in numbers}) == len(numbers):
+            continue
+        for module in modules:
+            first, _, last = str(module["cpus"][0]).partition("-")
+            share = (int(last or first) - int(first) + 1) // len(numbers)
+            start = int(first) + share * numbers.index(int(module["module_id"]))
+            cores[int(module["module_id"])] = f"{start}-{start + share - 1}"
+    return cores

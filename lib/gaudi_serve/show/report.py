@@ -1,0 +1,60 @@
+"""The table at the end of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..host.smoke import EVERYWHERE
+from .table import table
+
+
+def endpoint_table(
+    hostvars: Mapping[str, Mapping[str, Any]], hosts: Sequence[str], lost: Sequence[str] = (), check: bool = False
+) -> list[str]:
+    """Return the lines of the final table: host, model, cards, state, URL, time to the first token.
+
+    Args:
+        hostvars: Ansible's variables by host; read are ``preflight_plan``, ``gaudi_services`` and what
+            host_tuning and container_runtime have to say.
+        hosts: the hosts that the table shows.
+        lost: hosts of the run that have dropped out of it.
+        check: nothing was changed, so that the table is what is live before a real run.
+    """
+    rows = [["HOST", "MODEL", "CARDS", "STATE", "URL", "FIRST TOKEN"]]
+    notes = []
+    for host in hosts:
+        known = hostvars[host]
+        units = known["gaudi_services"]["units"] if "gaudi_services" in known else {}
+        models = known["preflight_plan"]["models"] if "preflight_plan" in known else []
+        address = str(known["gaudi_host"]["ip"]) if "gaudi_host" in known else "127.0.0.1"
+        rows += [[host, model["name"], *_cells(model, units.get(model["name"], {}), address)] for model in models]
+        notes += [f"{host}: {note}" for note in _notes(known)]
+    dropped = "dropped out of this run, since it failed or could not be reached; the reason is above"
+    before = ["check mode: nothing was changed; this is what is live now, before a real run"] if check else []
+    return [*table(rows), *notes, *[f"{host}: {dropped}" for host in lost], *before]
+
+
+def _notes(known: Mapping[str, Any]) -> list[str]:
+    notes = []
+    for key in ("host_tuning_notes", "gaudi_driver_notes", "container_runtime_notes", "hccl_validation_notes"):
+        notes += list(known[key]) if key in known else []
+    if known.get("host_tuning_reboot_required"):
+        notes.append("reboot required: the running kernel lacks arguments that grub.cfg has")
+    return notes
+
+
+def endpoint(model: Mapping[str, Any], address: str) -> str:
+    """Return the URL of a model; a server on all addresses is reached at the host's."""
+    where = address if model["host"] in EVERYWHERE else model["host"]
+    return f"http://[{where}]:{model['port']}/v1" if ":" in where else f"http://{where}:{model['port']}/v1"
+
+
+def _cells(model: Mapping[str, Any], unit: Mapping[str, Any], address: str) -> list[str]:
+    first = (unit.get("smoke") or {}).get("first_token_s")
+    return [
+        ",".join(map(str, model["module_ids"])) or "cpu",
+        unit.get("state", "not there"),
+        endpoint(model, address),
+        f"{first * 1000:.0f} ms" if first is not None else "-",
+    ]

@@ -1,0 +1,117 @@
+"""The known models: one YAML file each."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import InputError, shown
+from .keys import findings, readable
+
+Catalog = dict[str, dict[str, Any]]
+# The project's own, wherever a playbook lies.
+BUILTIN = str(Path(__file__).resolve().parents[3] / "roles/preflight/files/catalog")
+
+
+def model_catalog(folders: Sequence[str], strict: bool = True, builtin: bool = False) -> Catalog:
+    """Read the catalog: every ``<entry>.yml`` of the folders; of two with one name the later folder's wins.
+
+    Args:
+        folders: folders.
+        strict: false leaves out what is wrong, for callers that have it said elsewhere.
+        builtin: read the project's own folder before them.
+
+    Raises:
+        InputError: for folders that are not there, files that are no YAML mapping, and keys that no
+            model has; a line each, with the file, the key and what is allowed.
+    """
+    if not isinstance(folders, list):
+        raise InputError(f"vllm_catalog_dirs: {shown(folders)}: must be a list of folders")
+    catalog: Catalog = {}
+    problems: list[str] = []
+    for folder in ([BUILTIN] if builtin else []) + folders:
+        entries, found = catalog_folder(folder)
+        catalog.update(entries)
+        problems += found
+    if problems and strict:
+        raise InputError("\n".join(problems))
+    return catalog
+
+
+def catalog_folder(folder: Any) -> tuple[Catalog, list[str]]:
+    """Return the sound entries of one folder, and a sentence for each thing that is wrong in it."""
+    if not _is_folder(folder):
+        return {}, [f"vllm_catalog_dirs: {readable(folder)}: no such folder"]
+    entries: Catalog = {}
+    problems: list[str] = []
+    for path in sorted(Path(folder).glob("*.yml")):
+        try:
+            stat = path.stat()
+            entry, found = _entry(path, stat.st_mtime_ns, stat.st_size)
+        except OSError as problem:
+            entry, found = None, (f"cannot be read: {problem.strerror}",)
+        problems += [f"{path}: {text}" for text in found]
+        if not found:
+            entries[path.stem] = entry
+    return entries, problems
+
+
+# A run asks for the catalog in every task of preflight. What the process has read before it forks, every task has.
+@functools.cache
+def _entry(path: Path, _changed_ns: int, _size: int) -> tuple[Any, tuple[str, ...]]:
+    entry, found = _read(path)
+    return entry, tuple(found or _problems(entry))
+
+
+def sound_entries(catalog: Mapping[Any, Any]) -> tuple[Catalog, list[str]]:
+    """Return the sound entries of a catalog that is given as a variable, and a sentence for each that is none."""
+    entries: Catalog = {}
+    problems: list[str] = []
+    for name, entry in catalog.items():
+        found = _problems(entry) if isinstance(name, str) else ["its name must be a text; quote it"]
+        problems += [f"preflight_catalog: {readable(name)}: {text}" for text in found]
+        if not found:
+            entries[name] = entry
+    return entries, problems
+
+
+def _is_folder(folder: Any) -> bool:
+    try:
+        return isinstance(folder, str) and Path(folder).is_dir()
+    except OSError:
+        # A name that is too long, or a folder on the way that must not be searched.
+        return False
+
+
+def _read(path: Path) -> tuple[Any, list[str]]:
+    # Only the controller reads catalogs; modules that share this package have no yaml.
+    import yaml
+
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8")), []
+    except OSError as problem:
+        return None, [f"cannot be read: {problem.strerror}"]
+    except UnicodeDecodeError:
+        return None, ["not UTF-8; it must be a text file of YAML"]
+    except yaml.MarkedYAMLError as problem:
+        mark = problem.problem_mark
+        return None, [
+            f"line {mark.line + 1}, column {mark.column + 1}: no YAML: {problem.problem}" if mark else "no YAML"
+        ]
+    # A date that no calendar has is a ValueError.
+    except (yaml.YAMLError, ValueError, RecursionError) as problem:
+        return None, [f"no YAML: {' '.join(str(problem).split())}"]
+
+
+def _problems(entry: Any) -> list[str]:
+    if not isinstance(entry, Mapping):
+        what = "is empty" if entry is None else f"is {shown(entry)}"
+        return [f"{what}; a catalog entry must be a mapping with the keys of a model"]
+    problems = ["name and model belong to the models that take the entry"] if {"name", "model"} & set(entry) else []
+    own = {key: value for key, value in entry.items() if key not in ("name", "model")}
+    for key, value, allowed in findings({"name": "catalog", **own}):
+        text = value if value == "(hidden)" else shown(value)
+        problems.append(f"{key}: {allowed}" if value is None else f"{key} {text}: {allowed}")
+    return problems

@@ -1,0 +1,502 @@
+"""Facts and variables that users may have written by hand: what is wrong with them, and what they may leave out."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from copy import copy
+from functools import partial
+from operator import getitem
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..core.errors import InputError, is_whole, known, one_line, shown
+from ..platforms import PLATFORMS, platform_of
+
+Known = Mapping[str, Any]
+Problem = tuple[str, Any, str]  # key, value (None where it is missing), what is allowed
+Check = Callable[[Any], bool]
+
+FACTS = ("gaudi_system", "gaudi_host", "gaudi_services")
+REQUIRED = object()
+MOST_CARDS = 16
+# config.json of a model: deeper, or with larger whole numbers, is none.
+DEEPEST, LARGEST, LARGEST_FLOAT = 20, 10**15, 1e40
+
+
+class Rule(NamedTuple):
+    """What is allowed as the value of a key, and what a key that is missing or null means."""
+
+    good: Check
+    allowed: str
+    default: Any = REQUIRED
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str) and value.isprintable()
+
+
+def is_flag(value: Any) -> bool:
+    """Tell whether a value is true or false."""
+    return isinstance(value, bool)
+
+
+def is_flag_text(value: Any) -> bool:
+    """Tell whether a value is true or false, also as text: ``-e key=value`` gives nothing else."""
+    text = isinstance(value, str) and value.lower() in ("true", "yes", "on", "1", "false", "no", "off", "0")
+    return isinstance(value, bool) or text or is_whole(value, 0, 1)
+
+
+def _list(value: Any) -> bool:
+    return isinstance(value, list)
+
+
+def _mapping(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(key, str) and key.isprintable() for key in value)
+
+
+def whole(low: int, high: int) -> Check:
+    """Return what tells whether a value is a whole number within limits."""
+    return lambda value: is_whole(value, low, high)
+
+
+def matching(pattern: str) -> Check:
+    """Return what tells whether a value is a text of a pattern."""
+    return lambda value: isinstance(value, str) and re.fullmatch(pattern, value, re.ASCII) is not None
+
+
+def one_of(*allowed: str) -> Check:
+    """Return what tells whether a value is one of some texts."""
+    return lambda value: isinstance(value, str) and value in allowed
+
+
+def _every(check: Check) -> Check:
+    return lambda value: isinstance(value, list) and all(map(check, value))
+
+
+def _cores(value: Any) -> bool:
+    if not isinstance(value, str) or not re.fullmatch(r"[0-9]{1,5}(-[0-9]{1,5})?", value):
+        return False
+    first, _, last = value.partition("-")
+    return int(first) <= int(last or first)
+
+
+def _ports(value: Any) -> bool:
+    number = re.compile(r"[0-9]{1,5}")
+    return _mapping(value) and all(number.fullmatch(port) and _text(program) for port, program in value.items())
+
+
+def sound(value: Any, depth: int = 0) -> bool:
+    """Tell whether a part of a config.json can be counted with."""
+    if isinstance(value, Mapping):
+        return depth < DEEPEST and all(sound(part, depth + 1) for part in value.values())
+    if isinstance(value, list):
+        return depth < DEEPEST and all(sound(part, depth + 1) for part in value)
+    # What is no number, as NaN, is in no range.
+    most = LARGEST if isinstance(value, int) else LARGEST_FLOAT
+    return not isinstance(value, (int, float)) or -most <= value <= most
+
+
+def _device(value: Any) -> bool:
+    prefixes = tuple(prefix for one in PLATFORMS.values() for prefix in one.prefixes)
+    return isinstance(value, str) and value.startswith(prefixes) and bool(re.fullmatch(r"[\w-]+", value))
+
+
+def _platform(value: Any) -> bool:
+    return isinstance(value, str) and value in PLATFORMS
+
+
+CARDS = _every(whole(0, 63))
+CARDS_ALLOWED = "must be a list of whole numbers from 0 to 63"
+DEVICES = ", ".join(f"{prefix}*" for one in PLATFORMS.values() for prefix in one.prefixes)
+HOST = {
+    "accelerator": Rule(_platform, f"must be {' or '.join(PLATFORMS)}"),
+    "device_name": Rule(_device, f"must be one of {DEVICES}", None),
+    "driver_version": Rule(_text, "must be a text such as 1.21.3-57", None),
+    "modules": Rule(_list, "must be a list of cards, such as {module_id: 0, numa_node: 0, cpus: [0-39]}", None),
+    "problem": Rule(_every(_text), "must be a list of texts", None),
+    "ip": Rule(matching(r"[\w.:%-]+"), "must be an address such as 10.0.0.1", "127.0.0.1"),
+    "interface": Rule(matching(r"[\w.:@-]+"), "must be the name of an interface, such as eth0", "lo"),
+    "addresses": Rule(_every(matching(r"[\w.:%-]+")), "must be a list of the host's addresses", None),
+    "names": Rule(
+        lambda value: _mapping(value) and all(map(_every(_text), value.values())),
+        "must be a mapping of names to lists of addresses",
+        {},
+    ),
+    "host_nics": Rule(is_flag, "must be true or false, without quotes", False),
+    "services": Rule(_mapping, "must be a mapping of models that are served", {}),
+    "ports": Rule(_ports, "must be a mapping of port numbers to programs", {}),
+    "weights": Rule(_mapping, "must be a mapping of folders to {config, bytes}", {}),
+}
+MODULE = {
+    "module_id": Rule(whole(0, 63), "must be a whole number from 0 to 63"),
+    "numa_node": Rule(whole(-1, 63), "must be a whole number from -1 to 63"),
+    "index": Rule(whole(0, 63), "must be a whole number from 0 to 63", None),
+    "cpus": Rule(_every(_cores), "must be a list of ranges of cores, such as 0-39", []),
+    "in_use": Rule(is_flag, "must be true or false, without quotes", False),
+    "held_by": Rule(_text, "must be a text of one line", None),
+}
+SERVICE = {
+    "module_ids": Rule(CARDS, CARDS_ALLOWED, []),
+    "port": Rule(whole(1, 65535), "must be a whole number from 1 to 65535", None),
+    "digest": Rule(_text, "must be a text of one line", None),
+    "active": Rule(is_flag, "must be true or false, without quotes", False),
+    "holds": Rule(is_flag, "must be true or false, without quotes", False),
+    "secret_changed": Rule(is_flag, "must be true or false, without quotes", False),
+    "launch": Rule(_mapping, "must be a mapping of image, command, mounts and the like", {}),
+    "env": Rule(_mapping, "must be a mapping of variables", {}),
+    "lost": Rule(_list, "must be a list of unit, environment, launch", []),
+    "supervisor": Rule(_text, "must be a text of one line", None),
+}
+LAUNCH = {
+    "module_ids": Rule(CARDS, CARDS_ALLOWED, []),
+    "command": Rule(_list, "must be a list of texts", []),
+    "mounts": Rule(_list, "must be a list of {source, target, read_only}", []),
+}
+MOUNT = {
+    "source": Rule(_text, "must be a path"),
+    "target": Rule(_text, "must be a path"),
+    "read_only": Rule(is_flag, "must be true or false, without quotes"),
+}
+WEIGHTS = {
+    "config": Rule(
+        lambda value: isinstance(value, Mapping) and sound(value),
+        "must be a model's config.json, with numbers below 10^15",
+        {},
+    ),
+    "bytes": Rule(whole(0, 10**14), "must be a whole number of bytes, from 0 to 10^14"),
+}
+UNDEFINED = re.compile(r"'\w+' is undefined")
+# What gaudi_facts reads besides; planning does not.
+HOST_BESIDE = ("memory_mib",)
+MODULE_BESIDE = ("bus_id", "memory_mib")
+WEIGHTS_BESIDE = ("recorded",)
+SYSTEM = {
+    "id": Rule(_text, "must be a text such as ubuntu"),
+    "version_id": Rule(_text, "must be a quoted text such as '22.04'"),
+    "pretty_name": Rule(_text, "must be a text such as Ubuntu 22.04.5 LTS", None),
+}
+IMAGES = {
+    "images": Rule(
+        lambda value: _mapping(value) or _every(_text)(value), "must be the names of the images on the host, as a list"
+    )
+}
+VARIABLES = {
+    "vllm_models": Rule(_list, "must be a list of models", None),
+    "vllm_images": Rule(_list, "must be a list of images", []),
+    "vllm_model_defaults": Rule(_mapping, "must be a mapping of keys that every model takes", {}),
+    "vllm_catalog_dirs": Rule(_every(_text), "must be a list of folders", []),
+    # Its entries are looked at one by one, as those of files are.
+    "preflight_catalog": Rule(
+        lambda value: isinstance(value, Mapping), "must be a mapping of catalog entries by their names", {}
+    ),
+    "gaudi_accelerator": Rule(
+        lambda value: value == "auto" or _platform(value), f"must be auto, {' or '.join(PLATFORMS)}", "auto"
+    ),
+    "gaudi_cards": Rule(
+        lambda value: whole(0, MOST_CARDS)(value) or (matching(r"\d{1,2}")(value) and int(value) <= MOST_CARDS),
+        f"must be the number of cards that the host must have, a whole one up to {MOST_CARDS}; 0 for any",
+        0,
+    ),
+    "gaudi_release": Rule(matching(r"\d+\.\d+\.\d+[\w.+-]*"), "must be a quoted release such as '1.21.3'", "1.21.3"),
+    "gaudi_move_allowed": Rule(is_flag_text, "must be true or false", False),
+    # -e gives texts.
+    "gaudi_host_nics": Rule(
+        is_flag_text,
+        "must be true or false",
+        False,
+    ),
+}
+# Looked at for their form alone.
+OTHERS = ("vllm_secrets", "gaudi_runtime")
+# Of these no message says the value: it may hold a password or a token.
+HIDDEN = (
+    *("vllm_secrets", "container_runtime_http_proxy", "container_runtime_https_proxy", "vllm_image_proxies"),
+    *("model_weights_tokens", "model_weights_http_proxy", "model_weights_https_proxy", "model_weights_index_url"),
+)
+# In place of a wrong value, one that no other error follows from. The other variables are what a plan is made from.
+INSTEAD = {
+    **{"gaudi_cards": 0, "gaudi_accelerator": "auto", "gaudi_host_nics": True, "gaudi_move_allowed": False},
+    **{"vllm_catalog_dirs": [], "vllm_images": None},
+}
+
+
+def checked_host(host_facts: Any) -> tuple[dict[str, Any], list[Problem]]:
+    """Complete a ``gaudi_host`` by what one that is written by hand may leave out.
+
+    Returns:
+        The host, with every key that planning reads and ``driver_version`` only where one was given; and
+        everything that is wrong with it, of the mistakes that several cards or services share the first.
+        With a problem, the host is not fit to be planned.
+    """
+    host, problems = _filled(host_facts, HOST, "gaudi_host", HOST_BESIDE)
+    if problems:
+        return host, problems
+    if "driver_version" not in host_facts:
+        del host["driver_version"]
+    if host["modules"] is None:
+        host["modules"] = []
+        if platform_of(host).devices and not host["problem"]:
+            problems.append(("gaudi_host.modules", None, HOST["modules"].allowed))
+    if host["modules"] and not host["device_name"] and platform_of(host).devices:
+        problems.append(("gaudi_host.device_name", None, HOST["device_name"].allowed))
+    problems += _fill_modules(host) + _fill_services(host) + _fill_weights(host)
+    first: dict[tuple[str, str], Problem] = {}
+    for problem in problems:
+        first.setdefault((re.sub(r"\[\d+\]", "", problem[0]), problem[2]), problem)
+    return host, list(first.values())
+
+
+def _filled(
+    given: Any, rules: Mapping[str, Rule], where: str, beside: Collection[str] | None = None
+) -> tuple[dict[str, Any], list[Problem]]:
+    """Return a mapping with what it leaves out, and what is wrong with it.
+
+    Args:
+        given: the mapping, or something else in its place.
+        rules: its keys.
+        where: its path.
+        beside: keys that it may have as well, whatever their value; None lets it have any.
+    """
+    if not isinstance(given, Mapping):
+        return {}, [(where, given, f"must be a mapping of {', '.join(rules)}")]
+    filled = dict(given)
+    problems = [] if beside is None else _unknown(given, (*rules, *beside), where)
+    for key, rule in rules.items():
+        value = given.get(key)
+        if value is None and rule.default is not REQUIRED:
+            filled[key] = copy(rule.default)
+        elif value is None or not rule.good(value):
+            problems.append((f"{where}.{key}" if where else key, value, rule.allowed))
+    return filled, problems
+
+
+def _unknown(given: Mapping[Any, Any], names: Collection[str], where: str) -> list[Problem]:
+    problems: list[Problem] = []
+    for key in given:
+        try:
+            known("", [key], names)
+        except InputError as problem:
+            allowed = problem.finding[2] if problem.finding else str(problem)
+            problems.append((where, str(key), allowed))
+    return problems
+
+
+def _each(
+    items: list[Any], rules: Mapping[str, Rule], where: str, beside: Collection[str] | None = None
+) -> tuple[list[dict[str, Any]], list[Problem]]:
+    found = [_filled(item, rules, f"{where}[{number}]", beside) for number, item in enumerate(items)]
+    return [item for item, _ in found], [problem for _, problems in found for problem in problems]
+
+
+def _fill_modules(host: dict[str, Any]) -> list[Problem]:
+    where = "gaudi_host.modules"
+    if len(host["modules"]) > MOST_CARDS:
+        return [(where, host["modules"], f"must be {MOST_CARDS} cards at most")]
+    host["modules"], problems = _each(host["modules"], MODULE, where, MODULE_BESIDE)
+    if problems:
+        return problems
+    numbers = [module["module_id"] for module in host["modules"]]
+    for place, (number, module) in enumerate(zip(numbers, host["modules"], strict=True)):
+        module["index"] = number if module["index"] is None else module["index"]
+        if number in numbers[:place]:
+            problems.append((f"{where}[{place}].module_id", number, "is another card's already"))
+    return problems + _core_problems(host["modules"], where)
+
+
+def _core_problems(modules: list[dict[str, Any]], where: str) -> list[Problem]:
+    """Return cores that contradict each other: the cards of a NUMA node have the same ones, and no other node's."""
+    first: dict[int, int] = {}
+    ranges: list[tuple[int, int, int]] = []
+    for place, module in enumerate(modules):
+        # Nothing is bound without a node, or without cores.
+        if module["numa_node"] < 0 or not module["cpus"]:
+            continue
+        node, other = module["numa_node"], first.setdefault(module["numa_node"], place)
+        if module["cpus"] != modules[other]["cpus"]:
+            allowed = f"differs from {shown(modules[other]['cpus'])} of [{other}], a card of the same NUMA node {node}"
+            return [(f"{where}[{place}].cpus", module["cpus"], allowed)]
+        if place == other:
+            bounds = [part.partition("-") for part in module["cpus"]]
+            ranges += [(int(low), int(high or low), place) for low, _, high in bounds]
+    # In this order, ranges of two cards overlap where one begins before the furthest so far has ended.
+    furthest = (-1, -1, -1)
+    for one in sorted(ranges):
+        if one[0] <= furthest[1] and one[2] != furthest[2]:
+            earlier, later = sorted((one[2], furthest[2]))
+            allowed = f"overlaps with {shown(modules[earlier]['cpus'])} of [{earlier}], a card of another NUMA node"
+            return [(f"{where}[{later}].cpus", modules[later]["cpus"], allowed)]
+        furthest = max(furthest, one, key=lambda item: item[1])
+    return []
+
+
+def _fill_services(host: dict[str, Any]) -> list[Problem]:
+    problems: list[Problem] = []
+    services = {}
+    for name, given in host["services"].items():
+        where = f"gaudi_host.services.{name}"
+        services[name], found = _filled(given, SERVICE, where, ())
+        if not found:
+            services[name]["launch"], found = _filled(services[name]["launch"], LAUNCH, f"{where}.launch")
+            mounts = [] if found else services[name]["launch"]["mounts"]
+            found += _each(mounts, MOUNT, f"{where}.launch.mounts")[1]
+        problems += found
+    host["services"] = services
+    return problems
+
+
+def _fill_weights(host: dict[str, Any]) -> list[Problem]:
+    problems: list[Problem] = []
+    weights: dict[str, Any] = {}
+    for path, given in host["weights"].items():
+        where = f"gaudi_host.weights.{path}"
+        # None stands for a folder without a readable config.json.
+        weights[path], found = (None, []) if given is None else _filled(given, WEIGHTS, where, WEIGHTS_BESIDE)
+        problems += found
+    host["weights"] = weights
+    return problems
+
+
+def checked_facts(facts: Known) -> tuple[dict[str, Any], list[Problem]]:
+    """Return the facts that planning needs, completed, and everything that is wrong with them."""
+    host, problems = checked_host(facts.get("gaudi_host"))
+    checked: dict[str, Any] = {"gaudi_host": host}
+    for name, rules in (("gaudi_system", SYSTEM), ("gaudi_services", IMAGES)):
+        if facts.get(name) is not None:
+            checked[name], found = _filled(facts[name], rules, name)
+            problems += found
+    system = checked.get("gaudi_system")
+    if system and not problems:
+        system["pretty_name"] = system["pretty_name"] or f"{system['id']} {system['version_id']}"
+    return checked, problems
+
+
+class Unread(NamedTuple):
+    """A part of a variable that has no value, and why: of ``vllm_models`` the model's name and its key."""
+
+    model: str | None
+    key: str
+    text: str
+
+
+def rendered(variables: Known, facts: bool, more: Iterable[str] = ()) -> tuple[dict[str, Any], dict[str, list[Unread]]]:
+    """Return what planning reads of a host's variables, without any template left in it.
+
+    Args:
+        variables: ``hostvars`` of the host.
+        facts: whether its facts are among what is read.
+        more: names of further variables.
+
+    Returns:
+        The values by name; and for each variable that has none - for an undefined variable, a template
+        with a mistake, a vault that cannot be opened - by its name every place where that is so.
+    """
+    values: dict[str, Any] = {}
+    unread: dict[str, list[Unread]] = {}
+    for name in (*VARIABLES, *OTHERS, *(FACTS if facts else ()), *more):
+        bad: list[tuple[Place, Exception]] = []
+        try:
+            if name in variables:
+                values[name] = _plain(partial(getitem, variables, name), (), bad)
+        # Deeper than anything a user means.
+        except RecursionError as problem:
+            bad = [((), problem)]
+        if bad:
+            value = values.pop(name, None)
+            unread[name] = [_unread(name, value, *one) for one in bad]
+    return values, unread
+
+
+Place = tuple[Any, ...]  # keys and numbers that lead to a part of a variable
+
+
+def _plain(read: Callable[[], Any], place: Place, bad: list[tuple[Place, Exception]]) -> Any:
+    """Return a value without templates; parts that have none are None, and written down in ``bad``."""
+    try:
+        value = read()
+        # In place of what could not be rendered, Ansible gives an object that raises as soon as it is used.
+        bool(value)
+        if isinstance(value, Mapping):
+            return {key: _plain(partial(getitem, value, key), (*place, key), bad) for key in value}
+        if isinstance(value, list):
+            return [_plain(partial(getitem, value, number), (*place, number), bad) for number in range(len(value))]
+        return value
+    except RecursionError:
+        raise
+    # Of Ansible's and of Jinja's many errors; hosts have neither, and this module is for them as well.
+    except Exception as problem:
+        bad.append((place, problem))
+        return None
+
+
+def _unread(name: str, value: Any, place: Place, problem: Exception) -> Unread:
+    where = "".join(f"[{part}]" if isinstance(part, int) else f".{one_line(str(part))}" for part in place)
+    reason = _reason(name, problem)
+    if name != "vllm_models" or len(place) < 2 or not isinstance(place[0], int):
+        return Unread(None, name, f"{name}{where}: {reason}")
+    model = value[place[0]].get("name")
+    key = where.partition(".")[2]
+    if not isinstance(model, str):
+        return Unread(None, key, f"{name}[{place[0]}].{key}: {reason}")
+    return Unread(model, key, f"model {one_line(model)}: {key}: {reason}")
+
+
+def _reason(name: str, problem: BaseException) -> str:
+    cause = problem.__cause__
+    if cause is not None and name in HIDDEN:
+        # The reason may quote a part of the secret.
+        return "a template with a mistake, or a vault that cannot be opened"
+    # A filter's own sentence lies below Ansible's.
+    if cause is not None and str(cause).startswith("The filter plugin") and cause.__cause__ is not None:
+        cause = cause.__cause__
+        return one_line("; ".join(" ".join(line.split()) for line in str(cause).splitlines()))
+    text = one_line(" ".join(str(cause or problem).split()))
+    return f"{text}; set it for this host, or write the value itself" if UNDEFINED.fullmatch(text) else text
+
+
+def checked_variables(variables: Known, unread: Collection[str] = ()) -> tuple[dict[str, Any], list[Problem], set[str]]:
+    """Return the variables of a host that planning reads, what is wrong with them, and which are wrong.
+
+    Args:
+        variables: the variables.
+        unread: names of those that could not be read, which are taken for wrong.
+    """
+    given = {name: variables.get(name) for name in VARIABLES}
+    values, problems = _filled(given, VARIABLES, "")
+    wrong = {key for key, _, _ in problems} | (set(unread) & set(VARIABLES))
+    values.update({key: INSTEAD.get(key) for key in wrong})
+    return values, problems, wrong
+
+
+def saved_facts(folder: Any, name: str) -> tuple[Known, str | None]:
+    """Read ``<name>.json`` of a folder; a file may hold only a ``gaudi_host``.
+
+    Returns:
+        The facts as they are in the file, and the sentence that says why there are none.
+    """
+    if not isinstance(folder, str) or not folder.strip():
+        return {}, f"plan_facts_dir {shown(folder)}: must be the folder of saved facts; leave it out to read the hosts"
+    save = f"save them with playbooks/plan.yml -e plan_save_facts_dir={folder} on a run that reaches the hosts, "
+    save += "or write them by hand (docs/planning.md)"
+    path = Path(folder) / f"{name}.json"
+    if not Path(folder).is_dir():
+        return {}, f"plan_facts_dir {folder}: no such folder of saved facts; {save}"
+    if not path.exists():
+        return {}, f"no saved facts {path}; {save}"
+    facts, problem = _read(path)
+    if problem:
+        return {}, f"{path}: {problem}"
+    return facts if isinstance(facts, Mapping) and set(facts) & set(FACTS) else {"gaudi_host": facts}, None
+
+
+def _read(path: Path) -> tuple[Any, str | None]:
+    try:
+        # Editors of some systems begin a file with a mark of its encoding.
+        return json.loads(path.read_text(encoding="utf-8-sig")), None
+    except OSError as problem:
+        return None, str(problem.strerror)
+    except json.JSONDecodeError as problem:
+        return None, f"line {problem.lineno}, column {problem.colno}: no JSON: {problem.msg}"
+    except (ValueError, RecursionError):
+        return None, "no facts: not UTF-8, or with numbers or nesting beyond measure"

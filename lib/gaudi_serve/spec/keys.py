@@ -1,0 +1,307 @@
+"""What a user may write about a model, and one sentence for everything that is wrong with it."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..core.errors import LONGEST_VALUE, is_number, label, near, plain, shown
+from ..core.redact import has_login
+from ..engines import ENGINES
+from ..stages.image import IS_NAME, NAMED
+from ..stages.weights import source_problem
+from .facts import is_flag, matching, one_of, sound, whole
+from .vllm_options import OPTION_NAMES
+
+NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+SECRET = re.compile(r"(API_KEY|TOKEN|PASSWORD|SECRET)$", re.IGNORECASE)
+# Keys that nobody knows, and whose texts no message shows all the same.
+SECRET_KEY = re.compile(r"(api[_-]?key|token|passw(or)?d|passphrase|secret|credential)s?$", re.IGNORECASE)
+# Options of vLLM whose value would be seen in a process list, and the variable that is not.
+SECRET_OPTIONS = {"api_key": "VLLM_API_KEY", "hf_token": "HF_TOKEN"}
+# Names of files and folders that the toolkit has beside those of the models.
+RESERVED = ("docker-proxy", "found", "images", "images-build", "weights")
+# Variables that give cards to a server; the ledger of the plan must not be passed by.
+CARD_VARIABLES = ("HABANA_VISIBLE_MODULES", "HABANA_VISIBLE_DEVICES", "HLS_MODULE_ID")
+BUCKET = re.compile(r"VLLM_(PROMPT|DECODE)_(BS|SEQ|BLOCK)_BUCKET_(MIN|STEP|MAX)")
+SHARES = ("VLLM_GPU_MEMORY_UTILIZATION", "VLLM_GRAPH_RESERVED_MEM", "VLLM_GRAPH_PROMPT_RATIO")
+# What a started model can be asked (vllm_smoke).
+SMOKE_KINDS = ("text", "any", "image", "audio", "video", "tools", "embedding", "rerank")
+Finding = tuple[str, Any, str]  # key, value, what is allowed
+Check = Callable[[Any], str | None]
+
+
+def _rule(good: Callable[[Any], bool], allowed: str) -> Check:
+    return lambda value: None if good(value) else allowed
+
+
+def _whole(low: int, high: int, unit: str = "") -> Check:
+    return _rule(whole(low, high), f"must be a whole number from {low} to {high}{unit and ' ' + unit}")
+
+
+def _number(low: float, high: float, unit: str = "") -> Check:
+    allowed = f"must be a number from {low:g} to {high:g}{unit and ' ' + unit}"
+    return _rule(lambda value: is_number(value, low, high), allowed)
+
+
+def _choice(*allowed: str) -> Check:
+    return _rule(one_of(*allowed), "must be one of " + ", ".join(allowed))
+
+
+def _matching(pattern: str, allowed: str) -> Check:
+    return _rule(matching(pattern), allowed)
+
+
+FLAG = "must be true or false, without quotes"
+
+
+def _span(value: Any) -> str | None:
+    number = _whole(1, 10_000_000)
+    fits = isinstance(value, list) and len(value) == 2 and not any(number(item) for item in value)
+    return None if fits and value[0] <= value[1] else "must be two whole numbers [minimum, maximum] of tokens"
+
+
+def _line(value: Any) -> str | None:
+    fits = isinstance(value, str) and value.strip() == value and value and value.isprintable()
+    return None if fits else "must be a text of one line, without blanks around it"
+
+
+def _path(value: Any) -> str | None:
+    fits = isinstance(value, str) and re.fullmatch(r"/[\w./@+-]+", value) and ".." not in value.split("/")
+    return None if fits else "must be an absolute path of letters, digits and . _ - / @ +"
+
+
+def _name(value: Any) -> str | None:
+    if value in RESERVED:
+        return f"must be another name: {', '.join(RESERVED)} are the toolkit's own"
+    fits = isinstance(value, str) and NAME.fullmatch(value)
+    allowed = "must be 1 to 63 small letters, digits, dots, dashes and underscores, a letter or digit first"
+    return None if fits else allowed
+
+
+def _modules(value: Any) -> str | None:
+    number = _whole(0, 63)
+    fits = isinstance(value, list) and value and not any(number(item) for item in value)
+    allowed = "must be a list of different whole numbers from 0 to 63, such as [0, 1]"
+    return None if fits and len(set(value)) == len(value) else allowed
+
+
+def _reduce(value: Any) -> str | None:
+    keys = {"max_num_seqs", "max_seq_len"}
+    number = _whole(1, 10_000_000)
+    fits = isinstance(value, Mapping) and set(value) == keys and not any(number(item) for item in value.values())
+    return None if fits else "must be a mapping of max_num_seqs and max_seq_len, both whole numbers from 1"
+
+
+def _environment(value: Any) -> str | None:
+    if not isinstance(value, Mapping):
+        return "must be a mapping of variables"
+    return "; ".join(allowed for item in value.items() if (allowed := _variable(*item))) or None
+
+
+def _variable(name: Any, content: Any) -> str | None:
+    if not isinstance(name, str) or not VARIABLE.fullmatch(name):
+        return f"must have names of letters, digits and underscores, which {name!r} is not"
+    if SECRET.search(name):
+        return f"must have no secrets: {name} belongs in vllm_secrets, which is kept out of files others can read"
+    if isinstance(content, str) and has_login(content):
+        return f"must have no secrets: {name} has an address with a user or password, and belongs in vllm_secrets"
+    if not isinstance(content, (str, int, float)) or isinstance(content, bool):
+        return f"must have quoted texts or numbers, which the value of {name} is not (quote true, false, yes, no)"
+    if not str(content).isprintable():
+        return f"must have values of one line, which that of {name} is not"
+    allowed = _counted(name, str(content))
+    return f"must not set {name} to {str(content)[:40]!r}: {allowed}" if allowed else None
+
+
+def _counted(name: str, text: str) -> str | None:
+    """What is wrong with the value of a variable that the plan itself counts with."""
+    if name in CARD_VARIABLES:
+        return "the plan chooses the cards; say module_ids"
+    if BUCKET.fullmatch(name):
+        least = 1 if name.endswith("STEP") else 0
+        fits = re.fullmatch(r"[0-9]{1,9}", text) and int(text) >= least
+        return None if fits else f"it must be a whole number from {least}"
+    if name in SHARES:
+        fits = re.fullmatch(r"[0-9]*\.?[0-9]+", text) and float(text) <= 1
+        return None if fits else "it must be a number from 0 to 1"
+    return None
+
+
+def _ulimits(value: Any) -> str | None:
+    number = r"(-1|\d+)"
+    good = isinstance(value, list) and all(
+        isinstance(item, str) and re.fullmatch(rf"[a-z]+={number}(:{number})?", item) for item in value
+    )
+    return None if good else "must be a list of Docker's ulimits, such as memlock=-1:-1"
+
+
+def _capabilities(value: Any) -> str | None:
+    good = isinstance(value, list) and all(
+        isinstance(item, str) and re.fullmatch("[A-Z][A-Z_]+", item) and item != "ALL" and not item.startswith("CAP_")
+        for item in value
+    )
+    return None if good else "must be a list of capabilities without CAP_, such as [IPC_LOCK]; ALL is none"
+
+
+def _smoke(value: Any) -> str | None:
+    good = isinstance(value, list) and value and all(kind in SMOKE_KINDS for kind in value)
+    return None if good else "must be a list of " + ", ".join(SMOKE_KINDS)
+
+
+def _config(value: Any) -> str | None:
+    fits = isinstance(value, Mapping) and sound(value)
+    return None if fits else "must be a mapping with keys of the model's config.json, and numbers below 10^15"
+
+
+def _mounts(value: Any) -> str | None:
+    good = isinstance(value, list) and all(
+        isinstance(item, Mapping)
+        and {"source", "target"} <= set(item) <= {"source", "target", "read_only"}
+        and not _path(item["source"])
+        and not _path(item["target"])
+        and isinstance(item.get("read_only", True), bool)
+        for item in value
+    )
+    if good:
+        return None
+    whole = (
+        [mount for mount in value if isinstance(mount, Mapping) and "/" in mount.values()]
+        if isinstance(value, list)
+        else []
+    )
+    if whole:
+        return "names / as a whole: a server is given folders below it, and its own root stays the image's"
+    return "must be a list of {source: /path, target: /path, read_only: true}"
+
+
+def _engine(value: Any) -> str | None:
+    return _choice(*ENGINES)(value)
+
+
+CHECKS: dict[str, Check] = {
+    "name": _name,
+    "model": _line,
+    "weights": _path,
+    "launch_profile": _engine,
+    "image": _rule(IS_NAME, NAMED),
+    "state": _choice("started", "stopped"),
+    "host": _matching(r"[\w.:-]+", "must be an address or a name, such as 127.0.0.1"),
+    "port": _whole(1, 65535),
+    "dtype": _choice("auto", "bfloat16", "float16", "float32", "fp8", "awq", "gptq"),
+    "tensor_parallel_size": _whole(1, 64, "cards"),
+    "module_ids": _modules,
+    "input_range": _span,
+    "output_range": _span,
+    "max_num_batched_tokens": _whole(1, 10_000_000, "tokens"),
+    "max_model_len": _whole(1, 10_000_000, "tokens"),
+    "max_num_seqs": _whole(1, 65536, "sequences"),
+    "num_scheduler_steps": _whole(1, 1024),
+    "reduce_warmup": _reduce,
+    "recipe_cache_path": _path,
+    "recipe_cache_exact": _rule(is_flag, FLAG),
+    "skip_warmup": _rule(is_flag, FLAG),
+    "zero_padding": _rule(is_flag, FLAG),
+    "fused_sdpa": _rule(is_flag, FLAG),
+    "served_model_name": _line,
+    "smoke": _smoke,
+    "ulimits": _ulimits,
+    "cap_add": _capabilities,
+    "read_only": _rule(is_flag, FLAG),
+    "env": _environment,
+    "mounts": _mounts,
+    "start_timeout_s": _whole(1, 604800, "seconds"),
+    "hang_timeout_s": _whole(0, 604800, "seconds"),
+    "warmup_budget_minutes": _whole(1, 100_000, "minutes"),
+    "config": _config,
+    "source": source_problem,
+    "weight_bytes": _whole(10**6, 10**14, "bytes"),
+}
+OWN_KEYS = frozenset(CHECKS)
+# Options of vLLM that the plan counts with, or whose mistakes are common; all others have the server's last word.
+OPTION_CHECKS: dict[str, Check] = {
+    "gpu_memory_utilization": _number(0.01, 1),
+    "cpu_offload_gb": _number(0, 100_000, "GB"),
+    "swap_space": _number(0, 100_000, "GB"),
+    "seed": _whole(0, 2**63),
+    "block_size": _whole(1, 1024, "tokens"),
+    "max_num_prefill_seqs": _whole(1, 65536, "sequences"),
+    "pipeline_parallel_size": _whole(1, 64),
+    "data_parallel_size": _whole(1, 64),
+    "kv_cache_dtype": _matching(r"auto|bfloat16|float16|fp8\w*", "must be auto, bfloat16, float16, or a kind of fp8"),
+    "quantization": _matching(r"[a-z][a-z0-9_-]*", "must be the name of a quantization of vLLM, such as inc"),
+}
+REQUIRED = ("name", "weights")
+
+
+def findings(spec: Any) -> list[Finding]:
+    """Return everything that is wrong with one model by itself, as (key, value, what is allowed)."""
+    if not isinstance(spec, Mapping):
+        return [
+            (
+                "vllm_models",
+                spec,
+                "must be a list of mappings, one a model, such as {name: qwq-32b, weights: /data/QwQ-32B}",
+            )
+        ]
+    found: list[Finding] = [
+        (key, None, f"is required; {CHECKS[key](None)}") for key in REQUIRED if spec.get(key) is None
+    ]
+    for key, value in spec.items():
+        if key in OWN_KEYS:
+            allowed = CHECKS[key](value) if value is not None else None
+            if allowed and not any(key == other for other, _, _ in found):
+                # A whole environment may hold the very secret that is refused.
+                found.append((key, "(hidden)" if key in ("env", "source") else value, allowed))
+        elif key in SECRET_OPTIONS:
+            found.append((key, "(hidden)", f"not here: a secret belongs in vllm_secrets as {SECRET_OPTIONS[key]}"))
+        elif key not in OPTION_NAMES:
+            hint = near(key, OWN_KEYS | OPTION_NAMES)
+            hidden = SECRET_KEY.search(str(key)) and not is_number(value, -math.inf, math.inf)
+            found.append(
+                (
+                    str(key),
+                    "(hidden)" if hidden else value,
+                    f"is neither a key of this toolkit nor an option of vLLM{hint}",
+                )
+            )
+        elif allowed := _option(str(key), value):
+            found.append((key, value, allowed))
+    return found
+
+
+def _option(key: str, value: Any) -> str | None:
+    """What is wrong with the value of a vLLM option that the toolkit passes on."""
+    if key in OPTION_CHECKS:
+        return None if value is None else OPTION_CHECKS[key](value)
+    flag = key.startswith(("enable_", "disable_")) and key != "disable_access_log_for_endpoints"
+    if flag and not isinstance(value, bool) and value is not None:
+        return FLAG
+    if isinstance(value, str):
+        if value.lower() in ("true", "false", "yes", "no"):
+            return FLAG
+        return None if value.isprintable() else "must be a text of one line"
+    try:
+        json.dumps(value, allow_nan=False, sort_keys=True)  # as it will be written: keys of two kinds have no order
+    except (TypeError, ValueError, RecursionError):
+        return "must be texts, numbers, true or false, and lists and mappings of them (quote dates)"
+    return None
+
+
+def finding_error(host: str, spec: Any, key: str, value: Any, allowed: str) -> dict[str, Any]:
+    """Return one error of a plan: host, model, key, value, allowed, and the sentence for a reader."""
+    model = readable(label(spec)) if isinstance(spec, Mapping) else "?"
+    written = "" if value is None else f" {value}" if value == "(hidden)" else f" {shown(value)}"
+    message = f"{host}: model {model}: {readable(key)}{written}: {allowed}"
+    return {"host": host, "model": model, "key": key, "value": plain(value), "allowed": allowed, "message": message}
+
+
+def readable(key: Any) -> str:
+    """Return a name or path as messages show it: as it is, unless it would break or fill the line."""
+    if not isinstance(key, str):
+        return shown(key)
+    return key if key.strip() and key.isprintable() and len(key) <= LONGEST_VALUE else shown(key)

@@ -1,0 +1,67 @@
+"""User and password of package sources: apt takes them from files of root, not from addresses that all may read."""
+
+from __future__ import annotations
+
+import re
+import urllib.parse
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from ..core.errors import InputError, shown
+from ..core.redact import has_login
+
+# Beside http and https, apt reads auth.conf for none.
+SCHEMES = ("http", "https")
+
+
+class Access(NamedTuple):
+    """An address without its credentials, and these, decoded; both are empty where it has none."""
+
+    uri: str
+    user: str = ""
+    password: str = ""
+
+
+def access(address: Any) -> Access:
+    """Take an address of a package source apart.
+
+    Raises:
+        InputError: for credentials that apt could not read in auth.conf.d; without their value.
+    """
+    if not isinstance(address, str):
+        raise InputError(f"{shown(address)}: must be an address such as https://mirror.example/x")
+    scheme, colon, rest = address.partition("://")
+    place, slash, path = rest.partition("/")
+    login, at, host = place.rpartition("@")
+    if not colon or (not at and not has_login(address)):
+        return Access(address)
+    user, _, password = (urllib.parse.unquote(part) for part in login.partition(":"))
+    if scheme.lower() not in SCHEMES or not host or not all(re.fullmatch(r"[!-~]+", one) for one in (user, password)):
+        raise InputError(
+            f"{shown(address)}: credentials in it must be user:password@ of an http or https address, percent-encoded, "
+            "without blanks"
+        )
+    return Access(f"{scheme}://{host}{slash}{path}", user, password)
+
+
+def apt_access(uris: Sequence[str] | str) -> dict[str, Any]:
+    """Part addresses of package sources from their credentials.
+
+    Args:
+        uris: an address, or several.
+
+    Returns:
+        ``uris``: the addresses without them; ``auth``: what belongs into a file of mode 0600 in
+        /etc/apt/auth.conf.d, empty where no address has any; ``logins``: ``{user, password}`` of each address.
+
+    Raises:
+        InputError: as of access.
+    """
+    found = [access(one) for one in ([uris] if isinstance(uris, str) else uris)]
+    secret = sorted({one for one in found if one.user}, key=lambda one: -len(one.uri))
+    return {
+        "uris": [one.uri for one in found],
+        # With the scheme, without which apt gives nothing to http; the longest first, since the first that fits counts.
+        "auth": "".join(f"machine {one.uri} login {one.user} password {one.password}\n" for one in secret),
+        "logins": [{"user": one.user, "password": one.password} for one in found],
+    }

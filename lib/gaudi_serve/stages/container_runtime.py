@@ -1,0 +1,224 @@
+"""What container_runtime wants of the engine, and what is left to do there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ..core.errors import InputError
+from .habana_config import habana_config_problems
+
+HABANA = {"path": "/usr/bin/habana-container-runtime", "runtimeArgs": []}
+# Without either, every start of a container with cards fails.
+PROGRAMS = ("habana-container-hook", "habana-container-cli")
+
+
+def daemon_json(text: str | None, habana: bool, live_restore: bool, data_root: str, host_name: str) -> str:
+    """Merge what is wanted into a daemon.json and keep everything else in it, in its order.
+
+    Args:
+        text: the file's text, None where there is none.
+        habana: whether the habana runtime belongs in.
+        live_restore: whether containers outlive the engine.
+        data_root: folder of the engine's data; empty leaves it as it is.
+        host_name: how messages call the host.
+
+    Returns:
+        The text wanted: the given one, to the letter, where it holds everything already.
+
+    Raises:
+        InputError: with line and column, where the text is no JSON object; for a data_root that is no path.
+    """
+    if data_root and not data_root.startswith("/"):
+        raise InputError(f"{host_name}: container_runtime_data_root: {data_root!r}: an absolute path")
+    where = f"{host_name}: /etc/docker/daemon.json"
+    try:
+        found = json.loads(text) if text and text.strip() else {}
+    except ValueError as problem:
+        at = f"line {problem.lineno}, column {problem.colno}" if isinstance(problem, json.JSONDecodeError) else "?"
+        detail = problem.msg if isinstance(problem, json.JSONDecodeError) else str(problem)
+        raise InputError(f"{where}: {at}: {detail}. The file is as it was; mend it and run again.") from None
+    if not isinstance(found, dict) or not isinstance(found.get("runtimes", {}), dict):
+        what = "runtimes" if isinstance(found, dict) else "the whole"
+        raise InputError(f"{where}: {what} must be a JSON object. The file is as it was; mend it and run again.")
+    merged = {**found, "live-restore": live_restore}
+    if data_root:
+        merged["data-root"] = _folder(data_root)
+    if habana:
+        merged["runtimes"] = {**found.get("runtimes", {}), "habana": HABANA}
+    if text and merged == found:
+        return text
+    indent = re.search(r'^([ \t]+)"', text or "", re.MULTILINE)
+    return json.dumps(merged, indent=indent[1] if indent else 2, ensure_ascii=False) + "\n"
+
+
+def _folder(path: str) -> str:
+    return path.rstrip("/") or "/"
+
+
+def container_runtime_changes(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Compare the wanted engine with the running one.
+
+    Args:
+        live: ``gaudi_runtime`` of the host.
+        wanted: ``packages`` (of the engine), ``habana`` (bool), ``habana_version`` (or empty),
+            ``live_restore``, ``data_root`` (or empty), ``daemon_json``, ``habana_config``,
+            ``proxies``, ``proxies_dropin`` (texts) and ``proxies_marker`` (all empty where none is wanted).
+
+    Returns:
+        ``repair``, ``install_engine``, ``install_habana``, ``write``, ``enable``, ``reload``, ``restart``: what
+        differs, as sentences; ``due``. A restart is asked for only where the running daemon lacks what cannot be
+        reloaded.
+    """
+    info = live["info"] or {}
+    found: dict[str, Any] = {
+        "repair": [f"dpkg was cut off in {', '.join(live['interrupted'])}"] if live["interrupted"] else [],
+        "install_engine": [] if _has_engine(live, wanted) else [f"install {', '.join(wanted['packages'])}"],
+        "install_habana": _habana_package(live, wanted),
+        "write": _files(live, wanted),
+        "enable": [] if live["enabled"] else ["docker.service does not start at boot"],
+        "restart": _restart(live, info, wanted),
+        "reload": [],
+    }
+    if wanted["habana"] and info.get("runtimes", {}).get("habana") != HABANA:
+        found["reload"].append("the running engine lacks the habana runtime")
+    if info.get("live_restore") is not wanted["live_restore"]:
+        here, planned = (json.dumps(value) for value in (info.get("live_restore"), wanted["live_restore"]))
+        found["reload"].append(f"the running engine has live-restore {here}, planned {planned}")
+    found["due"] = any(found.values())
+    return found
+
+
+def container_runtime_drift(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """Return how the engine differs from what is planned, as sentences: what is live, and what is planned.
+
+    Args:
+        live: ``gaudi_runtime`` of the host.
+        wanted: as of container_runtime_changes.
+    """
+    changes = container_runtime_changes(live, wanted)
+    version = wanted["habana_version"] or "any version"
+    found = live["packages"].get("habanalabs-container-runtime")
+    lines: list[str] = list(changes["repair"])
+    lines += [f"engine: is not installed, planned {', '.join(wanted['packages'])}"] * bool(changes["install_engine"])
+    here = f"{found}, planned {version}" if found else f"is not installed, planned {version}"
+    missing = _missing_programs(live)
+    lines += (
+        [f"habanalabs-container-runtime: its {' and '.join(missing)} is missing" for _ in changes["install_habana"]]
+        if found and missing
+        else [f"habanalabs-container-runtime: {here}"] * bool(changes["install_habana"])
+    )
+    if "daemon.json" in changes["write"]:
+        lines += [f"daemon.json: {text}" for text in _daemon_drift(live["daemon_json"], wanted["daemon_json"])]
+    if "config.toml" in changes["write"]:
+        lines.append("config.toml: visible_devices_all_as_default is not set, planned false")
+    if wanted["habana"] and found and live.get("habana_problem"):
+        lines.append(f"habana-container-runtime does not run: {live['habana_problem']}")
+    # Without their values, which may hold credentials.
+    lines += ["proxies: the engine's differ from the planned ones"] * ("proxy" in changes["write"])
+    # Of an engine that does not answer, nothing but that is known.
+    return [*lines, *changes["enable"], *changes["restart"], *(changes["reload"] if live["info"] else [])]
+
+
+def _daemon_drift(text: str | None, planned: str) -> list[str]:
+    found, wanted = json.loads(text) if text and text.strip() else {}, json.loads(planned)
+    lines = []
+    for key, value in wanted.items():
+        if found.get(key) == value:
+            continue
+        if key == "runtimes":
+            lines.append("runtimes lack habana as planned")
+        else:
+            here = f"is {json.dumps(found[key])}" if key in found else "is not set"
+            lines.append(f"{key} {here}, planned {json.dumps(value)}")
+    return lines
+
+
+def _has_engine(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    # What it cannot do without may be the half that is missing.
+    if "docker.io" in live["packages"] and set(wanted["packages"]) & set(live["interrupted"]):
+        return False
+    # Any will do, also one from no package: an engine that a user has installed is not swapped for another.
+    engines = {"docker.io", "docker-ce"}
+    return bool(engines & set(live["packages"]) or (live["info"] and not engines & set(live["interrupted"])))
+
+
+def _habana_package(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    found, version = live["packages"].get("habanalabs-container-runtime"), wanted["habana_version"]
+    if not wanted["habana"]:
+        return []
+    if found and version in ("", found):
+        missing = _missing_programs(live)
+        return [f"habanalabs-container-runtime: {' and '.join(missing)} missing, install it anew"] if missing else []
+    return [f"habanalabs-container-runtime: {found} -> {version or 'newest'}"]
+
+
+def _missing_programs(live: Mapping[str, Any]) -> list[str]:
+    """Return the programs that the runtime needs and the host lacks; nothing of facts that do not tell."""
+    here = live.get("habana_programs")
+    return [name for name in PROGRAMS if not here.get(name)] if here is not None else []
+
+
+def _files(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    differing = [] if live["daemon_json"] == wanted["daemon_json"] else ["daemon.json"]
+    if wanted["habana"] and live["habana_config"] != wanted["habana_config"]:
+        differing.append("config.toml")
+    for text, digest in (("proxies", "proxies_sha256"), ("proxies_dropin", "proxies_dropin_sha256")):
+        if live[digest] != (hashlib.sha256(wanted[text].encode()).hexdigest() if wanted[text] else None):
+            return [*differing, "proxy"]
+    return differing
+
+
+def _restart(live: Mapping[str, Any], info: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    if not info:
+        return [f"the engine does not answer: {live['reason']}"]
+    reasons = []
+    if _moves(info, wanted):
+        reasons.append(f"data-root: {info['data_root']} -> {_folder(wanted['data_root'])}")
+    if (live["proxies_running"] or "") != wanted["proxies_marker"]:
+        reasons.append("proxies: the running engine was started with others")
+    return reasons
+
+
+def _moves(info: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    return bool(wanted["data_root"]) and _folder(info["data_root"]) != _folder(wanted["data_root"])
+
+
+def container_runtime_refusal(live: Mapping[str, Any], wanted: Mapping[str, Any], host_name: str) -> list[str]:
+    """Return why the engine cannot be made what is wanted; empty where it can.
+
+    Args:
+        live: ``gaudi_runtime`` of the host.
+        wanted: as of container_runtime_changes, and ``habana_repository``, ``http_proxy``, ``https_proxy``,
+            ``no_proxy`` (or empty).
+        host_name: how messages call the host.
+    """
+    info, reasons = live["info"] or {}, []
+    lacking = [key for key in ("uris", "suites") if not wanted["habana_repository"].get(key)]
+    if wanted["habana_repository"] and lacking:
+        reasons.append(f"{host_name}: container_runtime_habana_repository: {' and '.join(lacking)} must be given")
+    if info and _moves(info, wanted) and info.get("containers_running"):
+        reasons.append(
+            f"{host_name}: container_runtime_data_root: {wanted['data_root']!r}: {info['containers_running']} "
+            f"containers run from {info['data_root']}, and an engine that has moved no longer knows them; "
+            "stop them first, or leave the variable empty"
+        )
+    if wanted["habana"]:
+        reasons += habana_config_problems(live["habana_config"], host_name)
+    for key in ("http_proxy", "https_proxy", "no_proxy"):
+        if any(character in wanted[key] for character in "\n\r\0"):
+            reasons.append(f"{host_name}: container_runtime_{key}: one line, it has more")
+    return reasons
+
+
+def container_runtime_notes(live: Mapping[str, Any], engine: str = "distribution") -> list[str]:
+    """Return what a user should know of an engine; ``engine`` is the one that was asked for."""
+    notes = []
+    if (live["info"] or {}).get("default_runtime") == "habana":
+        notes.append("habana is the engine's default runtime: containers that need no cards get them too")
+    if engine == "vendor" and "docker.io" in live["packages"]:
+        notes.append("the engine that was there stays: container_runtime_engine: vendor is for hosts without one")
+    return notes

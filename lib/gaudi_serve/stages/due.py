@@ -1,0 +1,193 @@
+"""Which stages of a run have something to do on a host, what that is, and which models it takes down for how long."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..core.errors import near
+from ..plan.changes import vllm_plan_changes
+from ..spec.keys import readable
+
+Known = Mapping[str, Any]
+
+# Role of every stage, in the order of a run, with the name of its playbook, which is its tag too.
+STAGES = {
+    "host_tuning": "host",
+    "gaudi_driver": "driver",
+    "container_runtime": "runtime",
+    "vllm_image": "images",
+    "hccl_validation": "validate",
+    "model_weights": "weights",
+    "vllm_service": "models",
+}
+# Stages that need a sound plan of the models; the others may mend a host whose models are wished for wrongly.
+PLANNED = ("vllm_image", "hccl_validation", "model_weights", "vllm_service")
+# What gaudi_facts has to read for each.
+SUBSETS = {
+    "host_tuning": ("system", "tuning"),
+    "gaudi_driver": ("system", "host", "services", "driver"),
+    "container_runtime": ("system", "runtime", "services"),
+}
+EVERYTHING = ("system", "tuning", "runtime", "services", "hccl", "host", "driver")
+# The facts in which the roles' due.yml keep what they would do.
+TOLD = (
+    *(f"{stage}_{kind}" for stage in STAGES for kind in ("due", "refusal", "stops")),
+    *("host_tuning_reboots", "host_tuning_reboot_reasons", "container_runtime_restarts", "preflight_unclear"),
+)
+# Tags that Ansible itself gives a meaning.
+TAGS = ("all", "always", "never", "tagged", "untagged")
+
+# Minutes, for the announcement only. A server with eight cards and much memory tests both for long when it starts.
+REBOOT_MINUTES, DRIVER_MINUTES, ENGINE_MINUTES, MEASURE_MINUTES = 10, 5, 1, 5
+# Bytes a second that weights are read with from one NVMe disk; a network share is slower.
+LOAD_BYTES_S = 1.5e9
+
+
+def run_stages(asked: Sequence[str] | None, tags: Sequence[str] = (), skipped: Sequence[str] = ()) -> list[str]:
+    """Return the stages that a run is about, by their roles, in their order.
+
+    Args:
+        asked: roles of the stages of the playbook; None for all.
+        tags: ``ansible_run_tags``: names of stages (host, driver, ...), or ``all``.
+        skipped: ``ansible_skip_tags``.
+    """
+    wanted = set(tags) - {"always"} or {"all"}
+    every = bool(wanted & {"all", "tagged"})
+    return [
+        role
+        for role, tag in STAGES.items()
+        if (asked is None or role in asked) and (every or tag in wanted) and not {tag, "all", "tagged"} & set(skipped)
+    ]
+
+
+def tags_refusal(tags: Sequence[str]) -> list[str]:
+    """Return what is wrong with ``ansible_run_tags``: a tag that no stage has would do nothing, and pass."""
+    known = list(STAGES.values())
+    wrong = [tag for tag in tags if tag not in (*known, *TAGS)]
+    return [f"--tags {readable(tag)}: must be one of {', '.join(known)}{near(tag, known, 1)}" for tag in wrong]
+
+
+def facts_wanted(stages: Sequence[str]) -> list[str]:
+    """Return the subsets of gaudi_facts that stages need; all of them where models are planned."""
+    if set(stages) & set(PLANNED) or not stages:
+        return list(EVERYTHING)
+    return [subset for subset in EVERYTHING if any(subset in SUBSETS[stage] for stage in stages)]
+
+
+def plans_models(stages: Sequence[str]) -> bool:
+    """Tell whether stages need a sound plan of the models."""
+    return bool(set(stages) & set(PLANNED)) or not stages
+
+
+def due_by_stage(known: Known, stages: Sequence[str] = tuple(STAGES)) -> dict[str, list[str]]:
+    """Return what is due by stage, of those that have something, from the facts ``<role>_due``."""
+    found = {stage: list(known[f"{stage}_due"]) for stage in stages if f"{stage}_due" in known}
+    return {stage: lines for stage, lines in found.items() if lines}
+
+
+def stages_due(known: Known, stages: Sequence[str]) -> list[str]:
+    """Return the stages that run on a host: from the first that is due on, since one changes what the next sees.
+
+    Stages in which hosts wait for each other run in any case; each looks for itself what there is to do.
+
+    Args:
+        known: the host's variables; read are the facts ``<role>_due`` that the roles' due.yml keep (lists
+            of lines), ``model_weights_together`` and ``hccl_validation_nodes``.
+        stages: the stages that the run is about.
+    """
+    due = due_by_stage(known, stages)
+    first = next((index for index, stage in enumerate(stages) if stage in due), len(stages))
+    together = {
+        "model_weights": bool(known.get("model_weights_together")),
+        "hccl_validation": len(known.get("hccl_validation_nodes") or []) > 1,
+    }
+    return [stage for index, stage in enumerate(stages) if index >= first or together.get(stage)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Down:
+    """A serving model that a run takes down.
+
+    minutes: about how long; None where it does not come back.
+    """
+
+    model: str
+    stage: str
+    reason: str
+    minutes: int | None
+
+    @property
+    def line(self) -> str:
+        """Return it as a sentence."""
+        if self.minutes is None:
+            return f"{self.model} goes down for good, from stage {self.stage} on: {self.reason}"
+        return f"{self.model} is down from stage {self.stage} on for about {self.minutes} min: {self.reason}"
+
+
+def due_lines(known: Known, stages: Sequence[str]) -> list[str]:
+    """Return what a run would do on a host as lines: by stage, the models' changes, which models are down.
+
+    Args:
+        known: the host's variables; read are the facts that the roles' due.yml keep, ``preflight_plan``
+            and ``gaudi_host``.
+        stages: the stages that the run is about.
+    """
+    due = due_by_stage(known, stages)
+    lines = [f"{STAGES[stage]}: {text}" for stage, texts in due.items() if stage != "vllm_service" for text in texts]
+    planned, live = known.get("preflight_plan"), known.get("gaudi_host")
+    changes: list[str] = []
+    if "vllm_service" in stages and planned and live:
+        wrong = {error["model"] for error in planned["errors"]}
+        changes = vllm_plan_changes(planned["models"], live["services"], wrong)
+    # What has no line of its own, as a unit file that somebody has changed.
+    rest = [] if changes else [f"{STAGES['vllm_service']}: {text}" for text in due.get("vllm_service", [])]
+    return [*lines, *changes, *rest, *[f"! {one.line}" for one in downtimes(known, stages)]]
+
+
+def downtimes(known: Known, stages: Sequence[str] = tuple(STAGES)) -> list[Down]:
+    """Return which serving models a run takes down, from which stage on, and for about how long.
+
+    The first reason counts: a model that is down already is not taken down again. The time is that of
+    the stage (10 min for a reboot, 5 for the driver and for a measurement, 1 for the engine), and of a
+    start: reading the weights at 1.5 GB/s and the warm-up, with a filled recipe cache where the launch
+    is the same.
+    """
+    due = due_by_stage(known, stages)
+    host = known.get("gaudi_host") or {}
+    services = host.get("services") or {}
+    planned = {str(model["name"]): model for model in (known.get("preflight_plan") or {}).get("models", [])}
+    serving = [name for name, service in services.items() if service.get("active") or service.get("holds")]
+    found: dict[str, Down] = {}
+    for stage, minutes, reason, stopped in (
+        ("host_tuning", REBOOT_MINUTES, "the host reboots", serving if known.get("host_tuning_reboots") else ()),
+        ("gaudi_driver", DRIVER_MINUTES, "the driver is replaced", known.get("gaudi_driver_stops") or ()),
+        (
+            *("container_runtime", ENGINE_MINUTES, "the engine restarts, and its containers with it"),
+            serving if known.get("container_runtime_restarts") else (),
+        ),
+        ("hccl_validation", MEASURE_MINUTES, "its cards are measured", known.get("hccl_validation_stops") or ()),
+    ):
+        for name in stopped if stage in due else ():
+            if name in serving and name not in found:
+                back = minutes + _start(planned[name], host, cached=True) if name in planned else None
+                found[name] = Down(name, STAGES[stage], reason, back)
+    changes = (known.get("vllm_service_stops") or {}) if "vllm_service" in due else {}
+    for key, reason in (("remove", "it is not planned any more"), ("stop", "it is planned stopped")):
+        for name in changes.get(key, []):
+            if name in serving:
+                found.setdefault(name, Down(name, STAGES["vllm_service"], reason, None))
+    for name in changes.get("restart", []):
+        if name in serving and name in planned:
+            same = services[name].get("digest") == planned[name]["digest"]
+            minutes = _start(planned[name], host, cached=same)
+            found.setdefault(name, Down(name, STAGES["vllm_service"], "it restarts", minutes))
+    return list(found.values())
+
+
+def _start(model: Known, host: Known, *, cached: bool) -> int:
+    """Return about how many minutes a model takes to start: reading its weights, and the warm-up."""
+    size = ((host.get("weights") or {}).get(model["weights"]) or {}).get("bytes") or 0
+    warmup = model["warmup_cached_s"] if cached and model["warmup_cached_s"] is not None else model["warmup_s"]
+    return max(1, round((size / LOAD_BYTES_S + (warmup or 0)) / 60))

@@ -1,0 +1,215 @@
+"""Whether the links between a host's cards are to be measured, how, and what is good enough."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..plan.place import own_cards
+from ..platforms import platform_of
+
+Run = dict[str, Any]
+
+# all_reduce of 32 MB, network bandwidth in GB/s. HL-225: 258 as the vendor measures it; a fleet's tool alarms
+# below 127. HL-288: 18 to 20 across the two groups without host NICs. For the others nothing is published:
+# there a figure passes, and becomes the one that later ones are compared with.
+THRESHOLDS = {"HL-225": {"all": 127.0}, "HL-288": {"all": 15.0}}
+# A figure this far below the last good one is no pass, whatever the threshold.
+DROP = 0.8
+
+
+def hccl_validation_plan(
+    host: Mapping[str, Any],
+    state: Mapping[str, Any],
+    *,
+    image: str,
+    image_id: str | None,
+    max_age_days: float = 90,
+    now: float = 0,
+    thresholds: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+    nodes: int = 1,
+) -> dict[str, Any]:
+    """Return what is to be measured on a host, and what is in the way.
+
+    Args:
+        host: ``gaudi_host`` of the host.
+        state: ``gaudi_hccl`` of the host: what the last measurement left.
+        image: name of the serving image.
+        image_id: what the engine says that image is; None where it is missing.
+        max_age_days: a measurement older than that is repeated; 0 never for its age.
+        now: seconds since 1970.
+        thresholds: GB/s by run (``all``, ``quad-0``, ``quad-1``, ``all-2-hosts``) that override the built-in ones.
+        options: what is measured instead of the default, such as ``{measure: latency}``.
+        nodes: hosts that measure together.
+
+    Returns:
+        ``due`` (reasons, empty when the last measurement holds), ``busy`` (who holds cards, as
+        sentences), ``drain`` (the toolkit's own models among them), ``runs``, ``fingerprint``, and
+        ``aside``: the name under which a measurement that is none of the host by itself is kept, or empty.
+    """
+    fingerprint = _fingerprint(host, image_id or image)
+    return {
+        "due": _due(fingerprint, state, max_age_days, now),
+        "busy": _strangers(host),
+        "drain": sorted(set(own_cards(host).values())),
+        "runs": hccl_runs(host, thresholds or {}, state, options, nodes),
+        "aside": _aside(options or {}, nodes),
+        "fingerprint": fingerprint,
+    }
+
+
+def _strangers(host: Mapping[str, Any]) -> list[str]:
+    own = own_cards(host)
+    return [
+        f"card {module['module_id']} is held by {module.get('held_by') or 'another program'}"
+        for module in host.get("modules", [])
+        if module.get("in_use") and module["module_id"] not in own
+    ]
+
+
+def _aside(options: Mapping[str, Any], nodes: int) -> str:
+    kind = "latency" if options.get("measure") == "latency" else "-".join(sorted(options))
+    return "-".join(filter(None, [f"all-{nodes}-hosts" if nodes > 1 else "", kind]))
+
+
+def _fingerprint(host: Mapping[str, Any], image: str) -> dict[str, Any]:
+    """Return what a measurement is valid for."""
+    cards = [[module["module_id"], module.get("bus_id")] for module in host.get("modules", [])]
+    return {
+        "driver": host.get("driver_version"),
+        "device": host.get("device_name"),
+        "image": image,
+        "cards": cards,
+    }
+
+
+def _due(fingerprint: Mapping[str, Any], state: Mapping[str, Any], days: float, now: float) -> list[str]:
+    if not state.get("runs"):
+        return ["never measured"]
+    reasons = [] if state.get("passed") else ["the last measurement did not pass"]
+    before = state.get("fingerprint") or {}
+    reasons += [
+        f"{key} was {_short(before.get(key))}, is {_short(value)}"
+        for key, value in fingerprint.items()
+        if before.get(key) != value
+    ]
+    age = (now - float(state.get("time") or 0)) / 86400
+    if days and age > days:
+        reasons.append(f"measured {age:.0f} days ago, more than {days:g}")
+    return reasons
+
+
+def _short(value: Any) -> str:
+    return f"{len(value)} cards" if isinstance(value, list) else str(value)[:80]
+
+
+def hccl_runs(
+    host: Mapping[str, Any],
+    thresholds: Mapping[str, Any],
+    state: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+    nodes: int = 1,
+) -> list[Run]:
+    """Return the measurements of a host: all cards, and on Gaudi2E each group of four before.
+
+    Each: ``name``, ``cards`` (how many take part), ``custom_comm`` (ranks, or None for all),
+    ``threshold`` (GB/s, or None), ``last_good`` (GB/s, or None). A host with one card has none. Hosts
+    together have one of their own name, and what ``options`` ask for is compared with nothing.
+    """
+    count = len(host.get("modules", []))
+    known = next((value for key, value in THRESHOLDS.items() if str(host.get("device_name")).startswith(key)), {})
+    runs: list[Run] = []
+    # Whatever connects the groups, each is measured by itself too.
+    group = platform_of(host).group({**host, "host_nics": False})
+    if nodes > 1:
+        runs.append({"name": f"all-{nodes}-hosts", "cards": count, "custom_comm": None})
+    elif group and count > group:
+        for quad in range(-(-count // group)):
+            ranks = list(range(quad * group, min(count, quad * group + group)))
+            runs.append({"name": f"quad-{quad}", "cards": len(ranks), "custom_comm": ranks})
+    if count > 1 and nodes == 1:
+        runs.append({"name": "all", "cards": count, "custom_comm": None})
+    good = last_good(state or {}, _fingerprint(host, ""))
+    for run in runs:
+        name = run["name"]
+        given = thresholds.get(name, thresholds.get("quad") if name.startswith("quad") else None)
+        # Fewer cards than the published figures are for give other ones.
+        published = known.get(name) if count == 8 else None
+        run["threshold"] = None if options else float(given) if given is not None else published
+        run["last_good"] = None if options else good.get(name)
+    return runs
+
+
+def last_good(state: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> dict[str, float]:
+    """Return the last good figures, GB/s by measurement, if they are of the same cards."""
+    before = state.get("fingerprint") or {}
+    same = all(before.get(key) == fingerprint.get(key) for key in ("device", "cards"))
+    return dict(state.get("last_good") or {}) if same else {}
+
+
+def hccl_verdict(run: Mapping[str, Any], figure: float | None) -> str | None:
+    """Return why a measurement does not pass, or None: a figure (GB/s) must be there and be good enough."""
+    if figure is None:
+        return f"{run['name']}: no bandwidth in the output"
+    if run["threshold"] is not None and figure < run["threshold"]:
+        return f"{run['name']}: {figure:.1f} GB/s is below {run['threshold']:g} GB/s"
+    if run["last_good"] and figure < DROP * run["last_good"]:
+        return f"{run['name']}: {figure:.1f} GB/s is far below the last good {run['last_good']:.1f} GB/s"
+    return None
+
+
+def hccl_note(plan: Mapping[str, Any], state: Mapping[str, Any]) -> list[str]:
+    """Return what the report says of a host's links."""
+    if not plan["runs"]:
+        return []
+    notes = []
+    if state.get("runs"):
+        figures = ", ".join(f"{run['name']} {_figure(run, state)}" for run in state["runs"])
+        notes.append(f"HCCL all_reduce: {figures}")
+    for name, other in (state.get("aside") or {}).items():
+        notes.append(f"HCCL {name}: {_figure(other['runs'][-1], state)}")
+    if plan["due"]:
+        notes.append(f"HCCL validation due ({'; '.join(plan['due'])}): playbooks/validate.yml")
+    return notes
+
+
+def _figure(run: Mapping[str, Any], state: Mapping[str, Any]) -> str:
+    figure = run.get("nw_gb_s")
+    if run.get("device_latency_ms") is not None:
+        return f"{run['device_latency_ms']:g} ms"
+    good = (state.get("last_good") or {}).get(run["name"])
+    text = f"{figure:.1f} GB/s" if figure is not None else "failed"
+    return text if run.get("passed") else f"{text} (last good {good:.1f})" if good else f"{text} (never good)"
+
+
+def hccl_refusal(plan: Mapping[str, Any], host_name: str, *, drain: bool) -> list[str]:
+    """Return why a measurement must not begin now: cards that others hold, or models that are not to be stopped."""
+    reasons = [f"{host_name}: {text}; end it first" for text in plan["busy"]]
+    if plan["drain"] and not drain:
+        models = ", ".join(plan["drain"])
+        reasons.append(
+            f"{host_name}: the measurement takes the cards of {models}; allow it with -e hccl_validation_drain=true"
+        )
+    return reasons
+
+
+def hccl_arguments(run: Mapping[str, Any], options: Mapping[str, Any]) -> list[str]:
+    """Return the arguments of run_hccl_demo.py for one measurement, as the manual has them.
+
+    Args:
+        run: one of hccl_runs.
+        options: ``size`` or ``size_range`` (two), ``loop``, ``test``, ``measure`` (bandwidth or
+            latency), ``node_id``, ``nodes``, ``cards`` (of this host).
+    """
+    cards, nodes = int(options["cards"]), int(options.get("nodes", 1))
+    words: list[Any] = ["--nranks", cards * nodes, "--node_id", options.get("node_id", 0)]
+    sizes: Sequence[Any] = options.get("size_range") or []
+    words += ["--size_range", *sizes] if sizes else ["--size", options.get("size", "32m")]
+    words += ["--test", options.get("test", "all_reduce"), "--loop", options.get("loop", 10000)]
+    words += ["--ranks_per_node", cards, "-no_color"]
+    if run["custom_comm"]:
+        words += ["--custom_comm", ",".join(map(str, run["custom_comm"]))]
+    if options.get("measure") == "latency":
+        words += ["--measure", "latency"]
+    return [str(word) for word in words]

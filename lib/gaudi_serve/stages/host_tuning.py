@@ -1,0 +1,245 @@
+"""What host_tuning wants of a host, and what is left to do there."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..core.errors import InputError
+from ..platforms import platform_of
+
+ARGUMENT = re.compile(r"[\w.,:+@/-]+(=[\w.,:+@/=-]*)?", re.ASCII)
+TUNED = ("cpufreq.default_governor=performance", "intel_idle.max_cstate=0")
+# Without these, kernel 6.8 (Ubuntu 22.04.5 and 24.04.2) can garble results on Gaudi.
+IOMMU, IOMMU_KERNEL = ("intel_iommu=on", "iommu=pt"), (6, 8)
+IOMMU_CHOICES = ("auto", "on", "off")
+
+
+def kernel_arguments_wanted(system: Mapping[str, Any], iommu: str, given: Any = None) -> list[str]:
+    """Return the kernel arguments that a host shall have.
+
+    Args:
+        system: ``gaudi_system`` of the host.
+        iommu: auto (on Gaudi hosts with kernel 6.8 or newer), on or off.
+        given: the user's own list, which then is the whole list.
+
+    Raises:
+        InputError: for an argument that is no text such as ``iommu=pt`` or comes twice, and for another iommu.
+    """
+    # Ansible's own check takes YAML's bare on and off for the choices of that name, and hands booleans on.
+    if not isinstance(iommu, str) or iommu not in IOMMU_CHOICES:
+        raise InputError(
+            f"host_tuning_iommu: {iommu!r}: 'auto', 'on' or 'off', quoted: YAML reads bare ones as booleans"
+        )
+    if given is not None:
+        return _given_arguments(given)
+    version = re.match(r"(\d+)\.(\d+)", system["kernel"])
+    new = version is not None and (int(version[1]), int(version[2])) >= IOMMU_KERNEL
+    needed = iommu == "on" or (iommu == "auto" and platform_of(system).iommu and new)
+    return [*TUNED, *(IOMMU if needed else ())]
+
+
+def _given_arguments(given: Any) -> list[str]:
+    for argument in given if isinstance(given, list) else [given]:
+        if not isinstance(argument, str) or not ARGUMENT.fullmatch(argument):
+            raise InputError(
+                f"host_tuning_kernel_args: {argument!r}: a quoted text such as 'iommu=pt', without blanks or quotes"
+            )
+    if not isinstance(given, list):
+        raise InputError(f"host_tuning_kernel_args: {given!r}: a list of quoted texts such as ['iommu=pt']")
+    twice = sorted({argument for argument in given if given.count(argument) > 1})
+    if twice:
+        raise InputError(f"host_tuning_kernel_args: {twice[0]!r}: each argument once, it is there twice or more")
+    return list(given)
+
+
+def hugepages_wanted(tuning: Mapping[str, Any], wish: Any, fraction: Any) -> dict[str, Any]:
+    """Return ``{pages, note}``: the wish, held below a fraction of the host's memory.
+
+    Args:
+        tuning: ``gaudi_tuning`` of the host.
+        wish: pages; on x86-64 one has 2 MiB.
+        fraction: of the memory, 0 to 1.
+
+    Both may come as text: ``-e key=value`` has nothing else.
+
+    Raises:
+        InputError: for anything else than a whole number of pages, and a number from 0 to 1.
+    """
+    if isinstance(wish, bool) or not re.fullmatch(r"[0-9]+", str(wish)):
+        raise InputError(f"host_tuning_hugepages: {wish!r}: a whole number of pages, 0 or more")
+    share = _share(fraction)
+    most = int(tuning["mem_total_kib"] * share) // tuning["hugepage_kib"]
+    if int(wish) <= most:
+        return {"pages": int(wish), "note": None}
+    memory = tuning["mem_total_kib"] / 2**20
+    return {
+        "pages": most,
+        "note": f"hugepages: {most} instead of {wish}, which is {share:g} of {memory:.1f} GiB memory",
+    }
+
+
+def _share(value: Any) -> float:
+    try:
+        share = float(value)
+    except (TypeError, ValueError):
+        share = -1.0
+    if isinstance(value, bool) or not 0 <= share <= 1:
+        raise InputError(f"host_tuning_hugepages_max_fraction: {value!r}: a number from 0 to 1, such as 0.5")
+    return share
+
+
+def sysctl_wanted(tuning: Mapping[str, Any], pages: int) -> dict[str, str]:
+    """Return the sysctl values to persist; keys that this kernel lacks are left out."""
+    wanted = {"kernel.numa_balancing": "0", "vm.nr_hugepages": str(pages)}
+    return {key: value for key, value in wanted.items() if tuning["sysctl"].get(key) is not None}
+
+
+def sysctl_conflicts(tuning: Mapping[str, Any], wanted: Mapping[str, str], host_name: str) -> list[str]:
+    """Return one sentence for every line elsewhere that sets one of the keys."""
+    return [
+        f"{host_name}: {line['path']}:{line['line']}: {line['key']} = {line['value']} is set there already, wanted is "
+        f"{wanted.get(line['key'])}; remove the line, or let host_tuning_take_over comment it out"
+        for line in tuning["sysctl_others"]
+    ]
+
+
+def host_tuning_changes(
+    tuning: Mapping[str, Any],
+    arguments: Sequence[str],
+    dropin: str,
+    sysctl_file: str,
+    sysctl: Mapping[str, str],
+    governor: str = "performance",
+) -> dict[str, Any]:
+    """Compare what is wanted with what is live.
+
+    Args:
+        tuning: ``gaudi_tuning`` of the host.
+        arguments: kernel arguments wanted.
+        dropin: text of the GRUB drop-in; empty removes it.
+        sysctl_file: text of the sysctl.d file.
+        sysctl: values wanted, by key.
+        governor: CPU governor wanted; empty leaves it alone.
+
+    Returns:
+        By item what differs, as sentences; ``due`` tells whether anything does, but for ``reboot``,
+        which is up to the user.
+    """
+    found: dict[str, Any] = {
+        "dropin": _file_difference("GRUB drop-in", tuning["grub"]["dropin_sha256"], dropin),
+        "grub": _grub_differences(tuning["grub"], arguments, dropin),
+        "sysctl_file": _file_difference("sysctl file", tuning["sysctl_file_sha256"], sysctl_file),
+        "sysctl": [
+            f"{key}: {tuning['sysctl'][key]} -> {value}"
+            for key, value in sysctl.items()
+            if tuning["sysctl"][key] != value
+        ],
+        "take_over": [f"{line['path']}:{line['line']}: {line['text']}" for line in tuning["sysctl_others"]],
+        "governor": _governor_differences(tuning["governor"]["values"], governor),
+    }
+    found["due"] = any(found.values())
+    found["reboot"] = _reboot_reasons(tuning, arguments)
+    return found
+
+
+def _governor_differences(values: Mapping[str, str], governor: str) -> list[str]:
+    return [f"{cpu}: {value} -> {governor}" for cpu, value in values.items() if governor and value != governor]
+
+
+def _file_difference(what: str, live: str | None, text: str) -> list[str]:
+    wanted = hashlib.sha256(text.encode()).hexdigest() if text else None
+    if live == wanted:
+        return []
+    return [f"{what}: {'is there, planned none' if not text else 'differs from the plan' if live else 'is not there'}"]
+
+
+def _grub_differences(grub: Mapping[str, Any], arguments: Sequence[str], dropin: str) -> list[str]:
+    if not grub["present"]:
+        return []
+    written = grub["cfg_mtime"] or 0
+    # A run cut off between the drop-in (or its removal) and update-grub leaves a menu that is older.
+    changed = grub["dropin_mtime"] if dropin else grub["dropin_folder_mtime"]
+    if _file_difference("", grub["dropin_sha256"], dropin):
+        return ["grub.cfg: written " + ("without the planned drop-in" if dropin else "with a drop-in, planned none")]
+    if (changed or 0) > written:
+        return [f"grub.cfg: older than the drop-in{'' if dropin else ' was taken back'}"]
+    return sorted(
+        {
+            f"grub.cfg: {argument} is {'missing' if argument not in entry else 'not the only one of its key'}"
+            for entry in grub["entries"]
+            for argument in arguments
+            if _of_key(entry, argument) != _of_key(arguments, argument)
+        }
+    )
+
+
+def _reboot_reasons(tuning: Mapping[str, Any], arguments: Sequence[str]) -> list[str]:
+    running = tuning["cmdline"]
+    # The kernel goes by the last of a key; a user may want several, such as console=.
+    lacking = [
+        argument
+        for argument in arguments
+        if argument not in _of_key(running, argument)[-len(_of_key(arguments, argument)) :]
+    ]
+    ours = {_key(argument) for argument in (*TUNED, *IOMMU)} - {_key(argument) for argument in arguments}
+    # Taken back: still running, but the written menu no longer has it.
+    left = [
+        word
+        for word in running
+        if _key(word) in ours and tuning["grub"]["entries"] and word not in tuning["grub"]["entries"][0]
+    ]
+    return [f"the running kernel lacks {argument}" for argument in lacking] + [
+        f"the running kernel still has {word}" for word in left
+    ]
+
+
+def _key(argument: str) -> str:
+    return argument.partition("=")[0]
+
+
+def _of_key(words: Sequence[str], argument: str) -> list[str]:
+    return [word for word in words if _key(word) == _key(argument)]
+
+
+def host_tuning_refusal(
+    system: Mapping[str, Any],
+    tuning: Mapping[str, Any],
+    arguments: Sequence[str],
+    host_name: str,
+    governor: Any = "performance",
+) -> list[str]:
+    """Return why this host cannot be tuned; empty where it can.
+
+    Args:
+        system: ``gaudi_system`` of the host.
+        tuning: ``gaudi_tuning`` of the host.
+        arguments: kernel arguments wanted.
+        host_name: how messages call the host.
+        governor: CPU governor wanted; empty leaves it alone.
+    """
+    reasons = []
+    if arguments and not tuning["grub"]["present"]:
+        reasons.append(
+            f"{host_name}: {system['pretty_name']}: no GRUB here (/etc/default/grub and /boot/grub/grub.cfg); "
+            "set host_tuning_kernel_args: [] and give the arguments to your own boot loader"
+        )
+    offered = tuning["governor"].get("available") or []
+    if not isinstance(governor, str):
+        reasons.append(f"{host_name}: host_tuning_governor: {governor!r}: a quoted name, or '' to leave it alone")
+    elif governor and offered and governor not in offered:
+        reasons.append(f"{host_name}: host_tuning_governor: {governor!r}: the host has {', '.join(offered)}")
+    return reasons
+
+
+def host_tuning_missing(tuning: Mapping[str, Any], sysctl: Mapping[str, str], host_name: str) -> list[str]:
+    """Return what the kernel did not give after the values were set."""
+    got, wished = tuning["sysctl"].get("vm.nr_hugepages"), sysctl.get("vm.nr_hugepages")
+    if wished is not None and got is not None and int(got) < int(wished):
+        return [
+            f"{host_name}: vm.nr_hugepages: got {got} of {wished}: memory is fragmented or in use; "
+            "reboot the host, stop what holds its memory, or lower host_tuning_hugepages"
+        ]
+    return []

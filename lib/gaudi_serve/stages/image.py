@@ -1,0 +1,222 @@
+"""The serving images: what each is made of, and the name that says so."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..core.errors import InputError, shown
+from ..core.redact import has_login
+from ..platforms import PLATFORMS
+from ..spec.facts import is_flag_text, matching
+
+Entry = dict[str, Any]
+
+# The vendor's base image of a release: its operating system and the PyTorch it brings.
+BASES = {
+    "1.21": "ubuntu22.04/habanalabs/pytorch-installer-2.6.0",
+    "1.22": "ubuntu22.04/habanalabs/pytorch-installer-2.7.1",
+    "1.23": "ubuntu22.04/habanalabs/pytorch-installer-2.9.0",
+}
+REGISTRY = "vault.habana.ai/gaudi-docker"
+HABANA = "https://github.com/HabanaAI"
+# Where the parts come from, and go to, unless told otherwise. None of these says a commit: that is the user's to pin.
+SOURCES = {
+    "vllm": {"repository": f"{HABANA}/vllm-fork", "branch": "aice/v1.21.0", "folder": "/opt/vllm-fork"},
+    "extension": {"repository": f"{HABANA}/vllm-hpu-extension", "folder": "/opt/extension"},
+    "inc": {"repository": "https://github.com/intel/neural-compressor", "folder": "/opt/inc"},
+    "hccl_ofi_wrapper": {
+        "repository": f"{HABANA}/hccl_ofi_wrapper",
+        "branch": "main",
+        "folder": "/opt/hccl_ofi_wrapper",
+    },
+    "hccl_demo": {"repository": f"{HABANA}/hccl_demo", "branch": "main", "folder": "/opt/hccl_demo"},
+}
+LIBFABRIC = {
+    "url": "https://github.com/ofiwg/libfabric/releases/download/v1.20.0/libfabric-1.20.0.tar.bz2",
+    "sha256": "7fbbaeb0e15c7c4553c0ac5f54e4ef7aecaff8a669d4ba96fa04b0fc780b9ddc",
+}
+SOURCE = re.compile(r"(https?|git|file|ssh)://[\w.@:/~+-]+")
+BRANCH, COMMIT, RELEASE = re.compile(r"[\w./+-]+"), re.compile(r"[0-9a-f]{40}"), re.compile(r"\d+\.\d+\.\d+")
+# A name as engines take it: a registry's host, folders of small letters, a tag, a digest.
+_FOLDER = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
+NAME = (
+    rf"(?=.{{1,255}}\Z)(?:(?:[A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:]+\])(?::\d+)?/)?{_FOLDER}(?:/{_FOLDER})*"
+    r"(?::\w[\w.-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
+)
+IS_NAME = matching(NAME)
+NAMED = (
+    "must be the name of an image, such as registry.example.net/vllm-gaudi:1.21.3: small letters, without blanks, "
+    "https:// or a user (engines log in with docker login)"
+)
+# What an image is made with: the recipe of cards, on a host, or the CPU image, on the controller.
+BUILT = ("cpu", "gaudi")
+ENTRY = {"name", "archive", "archive_on_host", "build", "build_host", "accelerator", "recipe"}
+KEYS = {"base", "release", "libfabric", "multimodal", "audio", *SOURCES}
+
+CHECKOUT = """\
+RUN git clone --branch {branch} {repository} {folder} && git -C {folder} checkout --detach {commit} \\
+    && git -C {folder} rev-parse HEAD > {folder}.commit
+"""
+INSTALL = {
+    "vllm": "RUN pip install -r {folder}/requirements-hpu.txt && VLLM_TARGET_DEVICE=hpu pip install -e {folder}\n",
+    "extension": "RUN pip install -e {folder}\n",
+    "inc": "RUN cd {folder} && python setup.py pt develop\n",
+    # Jobs of more than four cards between boxes or Gaudi2E groups go over host NICs.
+    "hccl_ofi_wrapper": """\
+RUN cd {folder} && make -j && cp libhccl_ofi_wrapper.so /usr/lib/habanalabs/ && ldconfig
+""",
+    # The measurement of the links, for hosts that cannot clone it.
+    "hccl_demo": "RUN cd {folder} && make -j\n",
+}
+FABRIC = """\
+RUN curl -fsSL --output /tmp/libfabric.tar.bz2 {url} \\
+    && echo '{sha256}  /tmp/libfabric.tar.bz2' | sha256sum --check --strict - \\
+    && mkdir /tmp/libfabric && tar -xjf /tmp/libfabric.tar.bz2 -C /tmp/libfabric --strip-components=1 \\
+    && cd /tmp/libfabric && ./configure --prefix=/opt/libfabric --with-synapseai=/usr && make -j && make install \\
+    && rm -rf /tmp/libfabric /tmp/libfabric.tar.bz2
+ENV LIBFABRIC_ROOT=/opt/libfabric LD_LIBRARY_PATH=/opt/libfabric/lib:$LD_LIBRARY_PATH
+"""
+# From the manual: Pillow with vector instructions for pictures, vLLM's libraries for sound.
+MULTIMODAL = 'RUN pip uninstall --yes pillow && CC="cc -mavx2" pip install --upgrade --force-reinstall pillow-simd\n'
+AUDIO = "RUN pip install 'vllm[audio]'\n"
+
+
+def vllm_images(images: Sequence[Mapping[str, Any]], release: str = "1.21.3") -> list[Entry]:
+    """Return the images with everything that is to be known before one is built.
+
+    Args:
+        images: entries of ``vllm_images``. One with ``build: gaudi`` and a name without a tag is made
+            from its ``recipe``: ``release``, ``base``, ``vllm``, ``extension``, ``inc``, ``hccl_ofi_wrapper``,
+            ``hccl_demo`` (each ``repository``, ``branch``, ``commit``, ``folder``), ``libfabric`` (``url``,
+            ``sha256``), ``multimodal``, ``audio``.
+        release: release of driver and serving image, for recipes that name none.
+
+    Returns:
+        The entries; a built one with ``dockerfile``, ``alias`` (its name without a tag) and the name
+        ``<alias>:<release>-<digest of the Dockerfile>``, so that a tag names a content.
+
+    Raises:
+        InputError: with the image, the key, the value and what is allowed.
+    """
+    if not isinstance(images, list):
+        raise InputError(f"vllm_images: {shown(images)}: must be a list of images")
+    for entry in images:
+        _check(entry)
+    return [_built(entry, release) if entry.get("build") == "gaudi" else dict(entry) for entry in images]
+
+
+def _check(entry: Any) -> None:
+    """Refuse an entry that is none of an image. What only building needs is checked where it is used."""
+    if not isinstance(entry, Mapping) or not entry.get("name"):
+        raise InputError(f"vllm_images: {shown(entry)}: must be a mapping with the name of an image")
+    if not IS_NAME(entry["name"]):
+        raise InputError(f"vllm_images: name {shown(entry['name'])}: {NAMED}")
+    for key, known in (("build", BUILT), ("accelerator", tuple(PLATFORMS))):
+        if entry.get(key) is not None and entry[key] not in known:
+            raise _refusal(entry["name"], key, entry[key], f"must be {' or '.join(known)}")
+    wrong = sorted(map(str, set(entry) - ENTRY))
+    if wrong:
+        raise _refusal(entry["name"], wrong[0], entry.get(wrong[0]), "must be one of " + ", ".join(sorted(ENTRY)))
+    for key in ("archive", "build_host"):
+        text = entry.get(key)
+        if text is not None and (not isinstance(text, str) or not text.strip() or not text.isprintable()):
+            raise _refusal(entry["name"], key, text, "must be a quoted text of one line")
+    if not is_flag_text(entry.get("archive_on_host", False)):
+        raise _refusal(entry["name"], "archive_on_host", entry["archive_on_host"], "must be true or false")
+
+
+def _built(entry: Mapping[str, Any], release: str) -> Entry:
+    alias = str(entry["name"])
+    if ":" in alias.rpartition("/")[2] or "@" in alias:
+        raise _refusal(alias, "name", alias, "a name without a tag: the tag says what is in a built image")
+    recipe = entry.get("recipe") or {}
+    if not isinstance(recipe, Mapping) or set(recipe) - KEYS:
+        # Keys alone: values may hold what no log is to have.
+        wrong = sorted(map(str, set(recipe) - KEYS)) if isinstance(recipe, Mapping) else recipe
+        raise _refusal(alias, "recipe", wrong, "a mapping of " + ", ".join(sorted(KEYS)))
+    used = str(recipe.get("release") or release)
+    text = dockerfile(alias, recipe, used)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    return {**entry, "alias": alias, "name": f"{alias}:{used}-{digest}", "dockerfile": text, "accelerator": "gaudi"}
+
+
+def dockerfile(alias: str, recipe: Mapping[str, Any], release: str) -> str:
+    """Return the Dockerfile of a recipe. Mirrors and proxies are not in it: they are no content.
+
+    Raises:
+        InputError: for a release without a known base image, or a part that is not pinned.
+    """
+    text = f"FROM {_base(alias, recipe, release)}\nWORKDIR /workspace\nARG PIP_INDEX_URL\n"
+    if "libfabric" in recipe or "hccl_ofi_wrapper" in recipe:
+        text += FABRIC.format(**_download(alias, recipe.get("libfabric") or {}))
+    for part in SOURCES:
+        given = recipe.get(part)
+        if part == "vllm" or given is not None:
+            source = _source(alias, part, {} if given is None else given)
+            text += CHECKOUT.format(**source) + INSTALL[part].format(**source)
+    # Sound first: vLLM's requirements bring plain Pillow back.
+    for key, lines in (("audio", AUDIO), ("multimodal", MULTIMODAL)):
+        if recipe.get(key, False) is True:
+            text += lines
+        elif recipe.get(key, False) is not False:
+            raise _refusal(alias, f"recipe.{key}", recipe[key], "true or false")
+    return text
+
+
+def _base(alias: str, recipe: Mapping[str, Any], release: str) -> str:
+    if recipe.get("base"):
+        if not IS_NAME(recipe["base"]):
+            raise _refusal(alias, "recipe.base", recipe["base"], NAMED)
+        return str(recipe["base"])
+    if not RELEASE.fullmatch(release):
+        raise _refusal(alias, "recipe.release", release, "a quoted release such as '1.21.3'")
+    known = BASES.get(release.rpartition(".")[0])
+    if not known:
+        raise _refusal(alias, "recipe.release", release, f"has no known base image ({', '.join(BASES)}); say base:")
+    return f"{REGISTRY}/{release}/{known}:latest"
+
+
+def _source(alias: str, part: str, given: Any) -> dict[str, str]:
+    if not isinstance(given, Mapping):
+        raise _refusal(alias, f"recipe.{part}", given, "a mapping of repository, branch, commit, folder")
+    source = {**SOURCES[part], **given}
+    allowed = {
+        "repository": (SOURCE, "an address of a git repository"),
+        "branch": (BRANCH, "a branch or tag"),
+        "commit": (COMMIT, f"40 hexadecimal digits, such as 'git ls-remote {source.get('repository')}' shows"),
+        "folder": (re.compile(r"/[\w./-]+"), "an absolute path"),
+    }
+    return _checked(alias, part, source, allowed)
+
+
+def _download(alias: str, given: Any) -> dict[str, str]:
+    if not isinstance(given, Mapping):
+        raise _refusal(alias, "recipe.libfabric", given, "a mapping of url and sha256, or {} for release 1.20.0")
+    allowed = {
+        "url": (re.compile(r"https?://[\w.@:/~+-]+\.tar\.bz2"), "the address of a .tar.bz2"),
+        "sha256": (re.compile(r"[0-9a-f]{64}"), "64 hexadecimal digits: the checksum of what url gives"),
+    }
+    # A checksum belongs to its address: one without the other is a mistake.
+    return _checked(alias, "libfabric", given or LIBFABRIC, allowed)
+
+
+def _checked(
+    alias: str, part: str, source: Mapping[str, Any], allowed: Mapping[str, tuple[re.Pattern[str], str]]
+) -> dict[str, str]:
+    for key in ("repository", "url"):
+        if has_login(str(source.get(key))):
+            fault = "an address without user and password, which would stay in the image's history"
+            raise InputError(f"vllm_images: {alias}: recipe.{part}.{key}: must be {fault}")
+    for key, (pattern, text) in allowed.items():
+        if not isinstance(source.get(key), str) or not pattern.fullmatch(source[key]):
+            raise _refusal(alias, f"recipe.{part}.{key}", source.get(key), text)
+    if set(source) - set(allowed):
+        raise _refusal(alias, f"recipe.{part}", sorted(map(str, set(source) - set(allowed))), "no such keys")
+    return {key: str(source[key]) for key in allowed}
+
+
+def _refusal(alias: str, key: str, value: Any, allowed: str) -> InputError:
+    return InputError(f"vllm_images: {alias}: {key} {shown(value)}: {allowed}")

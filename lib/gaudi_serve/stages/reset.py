@@ -1,0 +1,405 @@
+"""What a reset takes back on a host, role by role: from what is there and what was found before, to what is to do.
+
+Every ``*_reset`` filter returns ``due`` (something is left to do), ``did`` (what a run takes back, as sentences),
+``left`` (what stays, and why), ``packages`` (those the role has brought), and what its tasks need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+from ..core.errors import shown
+from ..host.baseline import RECORDS, text_of
+from ..show.table import table
+from ..spec.facts import is_flag_text
+from ..spec.keys import RESERVED
+from .service import image_name, vllm_unit_paths
+
+Known = Mapping[str, Any]
+STATE = "/var/lib/gaudi-serve"
+ON_REQUEST = ("weights", "images", "packages", "caches")
+ROLES = (
+    *("vllm_service", "model_weights", "hccl_validation", "vllm_image"),
+    *("container_runtime", "gaudi_driver", "host_tuning", "preflight_packages", "preflight_rest"),
+)
+ENGINES = ("docker.io", "docker-ce", "docker-ce-cli", "containerd.io", "containerd", "runc")
+
+
+def reset_refusal(wishes: Known, confirm: Any, check: bool = False) -> list[str]:
+    """Return why a reset must not begin; empty where it may.
+
+    Args:
+        wishes: ``reset_weights`` and the like, as they were given.
+        confirm: the word that was typed or given.
+        check: nothing is changed anyway.
+    """
+    reasons = [
+        f"{key}: {shown(value)} is neither true nor false" for key, value in wishes.items() if not is_flag_text(value)
+    ]
+    if not check and confirm != "reset":
+        reasons.append(
+            "playbooks/reset.yml takes back what the toolkit has done on these hosts, and stops their models: "
+            "type the word reset, or give -e reset_confirm=reset. Nothing has been changed."
+        )
+    return reasons
+
+
+def reset_failure(result: Known) -> str:
+    """Return why a task failed: the reason of its first item that did, and where it has none, what its command said."""
+    failed = [one for one in result.get("results") or [] if isinstance(one, Mapping) and one.get("failed")]
+    one = failed[0] if failed else result
+    texts = [one.get(key) or "" for key in ("msg", "stderr", "stdout")]
+    said = [
+        "; ".join(map(str, text)).replace(":; ", ": ") if isinstance(text, list) else str(text).strip()
+        for text in texts
+    ]
+    if said[0] in ("", "non-zero return code"):
+        said = [*said[1:], said[0]]
+    item = f"{one['item']}: " if failed and isinstance(one.get("item"), str) else ""
+    return item + (next((text for text in said if text), "") or "it says nothing")
+
+
+def record_of(left: Known, role: str) -> dict[str, Any]:
+    return dict(left["records"].get(role) or {})
+
+
+def found_of(left: Known, role: str) -> dict[str, Any]:
+    """Return what a role found before its first change; empty where that is not known."""
+    found = record_of(left, role).get("found") or {}
+    return {} if found.get("late") else dict(found)
+
+
+def touched_by(left: Known, role: str) -> bool:
+    """Tell whether the toolkit has changed this host, as far as the role may know."""
+    return "found" in record_of(left, role) or "broken" in record_of(left, role) or bool(left["traces"])
+
+
+def brought_of(left: Known, role: str, kind: str) -> dict[str, Any]:
+    return dict((record_of(left, role).get("brought") or {}).get(kind) or {})
+
+
+def there_of(left: Known, paths: Mapping[str, str]) -> list[str]:
+    """Return which of the paths that were brought are there; an empty folder that was there before is not."""
+    known = {path: left["brought"].get(path) or {} for path in paths}
+    return [path for path, one in known.items() if one.get("exists") and (paths[path] or not one.get("empty"))]
+
+
+def others_of(paths: Mapping[str, str]) -> list[str]:
+    """Return the folders that were there, and empty, when something was brought into them."""
+    return [path for path, made in paths.items() if not made]
+
+
+def made_for(paths: Mapping[str, str]) -> list[str]:
+    """Return the folders that were made for paths, the innermost first; those of a user are not among them."""
+    made = set()
+    for path, outermost in paths.items():
+        made |= {str(one) for one in PurePosixPath(path).parents if len(str(one)) >= len(outermost) > 1}
+    return sorted(made, key=len, reverse=True)
+
+
+def new_packages(left: Known, role: str, names: Sequence[str]) -> list[str]:
+    before = record_of(left, role).get("installed")
+    here = set(left["installed"])
+    return sorted({name for name in names if name in here and name not in before}) if before is not None else []
+
+
+def vllm_service_reset(services: Known, left: Known, caches: bool = False) -> dict[str, Any]:
+    """Return how the units of all models are taken back.
+
+    Args:
+        services: ``gaudi_services`` of the host.
+        left: ``gaudi_left`` of the host.
+        caches: remove the recipe caches too.
+    """
+    names = sorted(services["units"])
+    # Of a model whose unit is lost, its other files may be there.
+    every = sorted({*names, *services.get("without_unit", {})})
+    boxes = [f"vllm-{name}" for name in names if services["units"][name]["container"]] + services["orphans"]
+    # Secrets come before the units: a run that was cut off there has left files that no unit tells of.
+    strays = [f"/etc/gaudi-serve/{name}" for name in left["own"]["/etc/gaudi-serve"] or [] if name.endswith(".secret")]
+    states = [name for name in left["own"][STATE] or [] if name in {*every, *left["states"]} - {*RESERVED}]
+    supervisor = "vllm-supervisor" in (left["own"]["/usr/local/lib/gaudi-serve"] or [])
+    brought = brought_of(left, "vllm_service", "caches")
+    kept = there_of(left, brought)
+    plan: dict[str, Any] = {
+        "units": names,
+        "containers": boxes,
+        # The states first: the unit's file is what a run that was cut off finds them by.
+        "paths": [f"{STATE}/{name}" for name in states]
+        + strays
+        + vllm_unit_paths(every)
+        + (["/usr/local/lib/gaudi-serve/vllm-supervisor"] if supervisor else [])
+        + (kept if caches else []),
+        "empty": made_for(brought) if caches else [],
+        "stay": others_of(brought),
+        "did": [f"model {name}: unit, settings, secrets, container" for name in names]
+        + [f"container {name}" for name in services["orphans"]]
+        + ([f"recipe cache {path}" for path in kept] if caches else []),
+        "left": ([] if caches else [f"recipe cache {path}: kept (reset_caches)" for path in kept])
+        + [f"{path}: yours" for path in left["dropins"]],
+        "packages": [],
+    }
+    plan["due"] = bool(names or boxes or states or strays or supervisor or (caches and kept))
+    return plan
+
+
+def model_weights_reset(left: Known, packages: Sequence[str] = (), weights: bool = False) -> dict[str, Any]:
+    """Return how the weights' programs are taken back, and on request the weights.
+
+    Args:
+        left: ``gaudi_left`` of the host.
+        packages: what the role installs for fetching.
+        weights: remove the weights that the toolkit has brought too.
+    """
+    brought = brought_of(left, "model_weights", "weights")
+    venv = brought_of(left, "model_weights", "venv")
+    # A record of somebody's own folder says so: kind adopted.
+    own = [path for path in brought if left["brought"].get(path, {}).get("source") not in (None, "adopted")]
+    begun = [one for path in brought for one in left["brought"].get(path, {}).get("beside", [])]
+    foreign = [path for path in there_of(left, brought) if path not in own]
+    programs = ["/usr/local/lib/gaudi-serve/weights"]
+    programs = programs if "weights" in (left["own"]["/usr/local/lib/gaudi-serve"] or []) else []
+    states = [f"{STATE}/weights"] if "weights" in (left["own"][STATE] or []) else []
+    paths = programs + states + there_of(left, venv)
+    boxes = [one["name"] for one in left["containers"] if one["kind"] == "weights"]
+    return {
+        "containers": boxes,
+        "paths": paths + (begun if weights else []),
+        "weights": own if weights else [],
+        "stay": others_of(brought),
+        "empty": made_for(venv) + (made_for(brought) if weights else []),
+        "due": bool(paths or boxes or (weights and (own or begun))),
+        "did": [f"container {name}" for name in boxes]
+        + (["programs that fetch and convert weights"] if programs else [])
+        + [f"clients of the hubs in {path}" for path in there_of(left, venv)]
+        + ([f"weights {path}" for path in own + begun] if weights else []),
+        "left": ([] if weights else [f"weights {path}: kept (reset_weights)" for path in own + begun])
+        + [f"weights {path}: not as the toolkit brought them" for path in foreign],
+        "packages": new_packages(left, "model_weights", packages),
+    }
+
+
+def hccl_validation_reset(left: Known) -> dict[str, Any]:
+    """Return how the results of measurements are taken back; ``left`` is ``gaudi_left`` of the host."""
+    results = [f"{STATE}/{name}" for name in left["own"][STATE] or [] if name.startswith("hccl") and "json" in name]
+    boxes = [one["name"] for one in left["containers"] if one["kind"] == "hccl"]
+    did = [f"container {name}" for name in boxes] + (["results of hccl_demo"] if results else [])
+    return {
+        "containers": boxes,
+        "paths": results,
+        "due": bool(results or boxes),
+        "did": did,
+        "left": [],
+        "packages": [],
+    }
+
+
+def vllm_image_reset(services: Known, left: Known, spool: str, images: bool = False) -> dict[str, Any]:
+    """Return how what loads images is taken back, and on request the images.
+
+    Args:
+        services: ``gaudi_services`` of the host.
+        left: ``gaudi_left`` of the host.
+        spool: the role's folder for archives.
+        images: remove the images that the toolkit has brought too.
+    """
+    brought, live = images_of(brought_of(left, "vllm_image", "images")), services["images"]
+    here = {name: live[name] for name in brought if name in live}
+    other = [name for name in here if brought[name] not in (None, here[name])]
+    # A container may have been started by an image's name or by its ID.
+    foreign = [one for one in left["containers"] if not one["own"]]
+    used = {one[key]: one["name"] for one in foreign for key in ("image", "image_id")}
+    in_use = {name: used.get(name) or used[here[name]] for name in here if name in used or here[name] in used}
+    gone = [name for name in here if name not in other and name not in in_use]
+    folders = [f"{STATE}/{name}" for name in left["own"][STATE] or [] if name in ("images", "images-build")]
+    # Elsewhere the folder is a user's: nothing but the copy that a cut off run has left was ever in it.
+    inside = [path for path in folders if spool.startswith(STATE) or path.endswith("-build")]
+    return {
+        "images": gone if images else [],
+        "paths": inside,
+        "due": bool(inside or (images and gone)),
+        "did": [f"image {name}" for name in gone] if images else [],
+        "left": ([] if images else [f"image {name}: kept (reset_images)" for name in gone])
+        + [f"image {name}: another one than was brought" for name in other]
+        + [f"image {name}: container {user} uses it" for name, user in in_use.items()],
+        "packages": [],
+    }
+
+
+def images_of(brought: Known) -> dict[str, Any]:
+    """Return images as the engine lists them."""
+    return {image_name(name): one for name, one in brought.items()}
+
+
+def recipe_caches(models: Sequence[Known]) -> list[str]:
+    """Return the folders on the host in which planned models keep their recipes."""
+    found = set()
+    for model in models:
+        cache = str(model["env"].get("PT_HPU_RECIPE_CACHE_CONFIG", "")).partition(",")[0]
+        found |= {mount["source"] for mount in model["mounts"] if mount["target"] == cache and not mount["read_only"]}
+    return sorted(found)
+
+
+def gaudi_driver_reset(
+    driver: Known, left: Known, packages: Sequence[str], modules: Sequence[str], remove: bool = False
+) -> dict[str, Any]:
+    """Return how the driver's holds and repository are taken back, and what its packages need to go.
+
+    Args:
+        driver: ``gaudi_driver`` of the host; empty for one without cards.
+        left: ``gaudi_left`` of the host.
+        packages: the packages that the role installs.
+        modules: its kernel modules, in the order of loading.
+        remove: the packages that were not there before are removed later in this run.
+    """
+    found, touched = found_of(left, "gaudi_driver"), touched_by(left, "gaudi_driver")
+    before = found.get("held", [])
+    holds = [name for name in packages if name in left["held"] and name not in before] if touched else []
+    ours = "/etc/apt/sources.list.d/gaudi-serve-driver.sources"
+    files = [path for path in left["files"] if "/gaudi-serve-driver." in path]
+    files = [*files, ours] if ours in left["traces"] else files
+    new = new_packages(left, "gaudi_driver", packages)
+    live = driver.get("modules", {})
+    loaded = [name for name in reversed(modules) if name in live and name not in found.get("modules", [])]
+    unload = loaded if remove and any(name.endswith("-dkms") for name in new) else []
+    return {
+        "holds": holds,
+        "paths": files,
+        "unload": unload,
+        "due": bool(holds or files or unload),
+        "did": [f"hold of {', '.join(holds)}" for _ in holds[:1]]
+        + [f"package source {path}" for path in files if path == ours or "/auth.conf.d/" in path]
+        + [f"kernel modules {', '.join(unload)} unloaded" for _ in unload[:1]],
+        "left": [],
+        "packages": new,
+    }
+
+
+def packages_reset(left: Known, names: Sequence[str], remove: bool = False) -> dict[str, Any]:
+    """Return which packages go: those that the toolkit has brought, and that nothing else needs.
+
+    Args:
+        left: ``gaudi_left`` of the host.
+        names: packages that the roles have brought.
+        remove: remove them.
+
+    Returns:
+        As all filters here, and ``release`` (to be marked as installed for others only), ``purge``.
+    """
+    stay = [one["name"] for one in left["containers"] if not one["own"]]
+    bound = [name for name in names if name in ENGINES and stay]
+    wanted = [name for name in names if name not in bound]
+    lists = [set(record["installed"]) for record in left["records"].values() if record.get("installed") is not None]
+    before = set.intersection(*lists) if lists else None
+    keep = set(ENGINES) if stay else set()
+    # A name of another architecture has it behind a colon.
+    gone = [name for name in left["unneeded"] if before is not None and name.partition(":")[0] not in before | keep]
+    release = [name for name in wanted if name in left["asked_for"]]
+    needed = [name for name in wanted if name not in release and name not in gone]
+    said = ", ".join(wanted)
+    return {
+        "release": release if remove else [],
+        "purge": gone if remove else [],
+        "due": remove and bool(release or gone),
+        "did": [f"packages {', '.join(sorted({*release, *gone}))}"] if remove and (release or gone) else [],
+        "left": ([f"packages {said}: kept (reset_packages)"] if said and not remove else [])
+        + ([f"packages {', '.join(needed)}: others need them"] if needed and remove else [])
+        + (
+            [f"packages {', '.join(bound)}: containers of yours are there ({', '.join(stay)})"]
+            if bound and remove
+            else []
+        ),
+        "packages": [],
+    }
+
+
+def rest_reset(left: Known, images: Known, packages: Sequence[str] = ()) -> dict[str, Any]:
+    """Return how the toolkit's own folders go, when all roles are done.
+
+    Args:
+        left: ``gaudi_left`` of the host, after all roles.
+        images: ``gaudi_services.images`` of the host.
+        packages: packages that were brought and are still there.
+
+    Returns:
+        As all filters here, and ``files`` and ``absent`` for module gaudi_files: a record goes, but for what it says
+        of things that were brought and stay on the host.
+    """
+    files, absent, foreign = [], [], []
+    for role, record in left["records"].items():
+        smaller = _smaller(record, left, images, packages)
+        path = f"{RECORDS}/{role}.json"
+        if not smaller:
+            absent.append(path)
+        elif smaller != record:
+            files.append({"path": path, "content": text_of(smaller), "mode": "0600", "hide": True})
+    for name in left["own"][STATE] or []:
+        if name not in (*RESERVED, "hccl.json"):
+            foreign.append(f"{STATE}/{name}")
+    foreign += [f"{folder}/{name}" for folder, names in left["own"].items() if folder != STATE for name in names or []]
+    here = [folder for folder, names in left["own"].items() if names is not None]
+    empty = [f"{STATE}/found", *here] if here else []
+    kept = bool(files) or len(absent) < len(left["records"])
+    gone = [folder for folder in here if not any(one.startswith(f"{folder}/") for one in foreign)]
+    gone = [folder for folder in gone if not (kept and folder == STATE)]
+    return {
+        "files": files,
+        "absent": absent,
+        "empty": empty,
+        "due": bool(files or absent or gone),
+        "did": [f"folder {folder}" for folder in gone],
+        "left": [f"{path}: not the toolkit's" for path in foreign]
+        + ([f"{RECORDS}: what was brought and stays"] if kept else []),
+        "packages": [],
+    }
+
+
+def _smaller(record: Known, left: Known, images: Known, packages: Sequence[str]) -> dict[str, Any]:
+    """Return a record without what was found; with what was brought, and stays on the host."""
+    brought = record.get("brought") or {}
+    result: dict[str, Any] = {}
+    for kind in ("weights", "caches"):
+        some = {path: made for path, made in (brought.get(kind) or {}).items() if _remains(left, path, made)}
+        if some:
+            result.setdefault("brought", {})[kind] = some
+    some = {name: one for name, one in images_of(brought.get("images") or {}).items() if images.get(name) == one}
+    if some:
+        result.setdefault("brought", {})["images"] = some
+    if set(packages) - set(record.get("installed", packages)):
+        result["installed"] = record["installed"]
+        # A source goes with the packages that came from it.
+        if brought.get("paths"):
+            result.setdefault("brought", {})["paths"] = dict(brought["paths"])
+    return result
+
+
+def _remains(left: Known, path: str, made: str) -> bool:
+    return bool(there_of(left, {path: made}) or (left["brought"].get(path) or {}).get("beside"))
+
+
+def reset_lines(hostvars: Mapping[str, Known], hosts: Sequence[str], check: bool = False) -> list[str]:
+    """Return what a reset did as text: a table of hosts, then what was taken back and what stays, host by host.
+
+    Args:
+        hostvars: variables by host; read are the facts ``<role>_reset`` and ``reset_problem``.
+        hosts: the hosts to show.
+        check: nothing was changed.
+    """
+    rows, lines = [["HOST", "TAKEN BACK" if not check else "WOULD BE TAKEN BACK", "STAYS", "STATE"]], []
+    for host in hosts:
+        # Nothing is gone that the end of a reset looks for.
+        roles = [role for role in ROLES if not (check and role == "preflight_rest")]
+        plans = [hostvars[host][f"{role}_reset"] for role in roles if f"{role}_reset" in hostvars[host]]
+        did = list(dict.fromkeys(text for plan in plans for text in plan["did"]))
+        left = list(dict.fromkeys(text for plan in plans for text in plan["left"]))
+        problem = " ".join(str(hostvars[host].get("reset_problem", "")).split())
+        reached = "reset_done" in hostvars[host] or problem
+        state = "done" if "reset_done" in hostvars[host] else "failed" if problem else "cannot be reached"
+        rows.append([host, str(len(did)), str(len(left)), state if not check or state != "done" else "nothing changed"])
+        verb = "would take back" if check else "taken back" if "reset_done" in hostvars[host] else "begun"
+        lines += [f"{host}: {verb}: {text}" for text in did]
+        lines += [f"{host}: stays: {text}" for text in left]
+        lines += [f"{host}: {problem if reached else 'cannot be reached'}"] if state in ("failed",) else []
+    return [*table(rows), *lines]

@@ -1,0 +1,328 @@
+"""What a reset takes back of the engine's and the kernel's settings."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..core.errors import InputError
+from ..host.baseline import BACKUP, DROPIN, SYSCTL
+from ..host.observe_runtime import PROXIES_DROPIN
+from .container_runtime import HABANA
+from .habana_config import WANTED, habana_config
+from .host_tuning import IOMMU, TUNED
+from .reset import Known, brought_of, found_of, made_for, new_packages, record_of, touched_by
+
+DAEMON = "/etc/docker/daemon.json"
+CONFIG = "/etc/habana-container-runtime/config.toml"
+PROXY = (PROXIES_DROPIN, "/etc/gaudi-serve/docker-proxy.env")
+VENDOR = (
+    *("/etc/apt/sources.list.d/docker.sources", "/etc/apt/keyrings/docker.asc"),
+    "/etc/apt/auth.conf.d/gaudi-serve-docker.conf",
+)
+
+
+def container_runtime_reset(
+    runtime: Known, left: Known, packages: Sequence[str] = (), remove: bool = False
+) -> dict[str, Any]:
+    """Return how the engine's settings go back to what they were; those that a user has changed since are kept.
+
+    Args:
+        runtime: ``gaudi_runtime`` of the host.
+        left: ``gaudi_left`` of the host.
+        packages: the packages that the role may install.
+        remove: packages that were not there before are removed later in this run, and their source goes now.
+
+    Returns:
+        As all ``*_reset`` filters, and ``write`` ({path, content, mode}: the end), ``reload`` (text of a daemon.json
+        that a reload brings to the same end: an engine forgets no key that is merely gone from the file), ``told``
+        (what docker info says then), ``restart``, ``moves`` (the end is written before the restart), ``disable``,
+        ``paths``, ``first`` (those of them that go before the restart), ``empty``.
+    """
+    known = _Engine(runtime, left)
+    folders, paths, kept = _runtime_paths(left, remove)
+    paths += [DAEMON] if known.daemon_differs and known.daemon is None else []
+    running = runtime["info"] is not None
+    plan: dict[str, Any] = {
+        "write": known.files(),
+        "reload": known.interim if running and known.reload_due else "",
+        "told": known.told,
+        "restart": known.restart_reasons() if running else [],
+        "first": [path for path in paths if path in PROXY],
+        "paths": paths,
+        "empty": [*folders, *made_for(folders)],
+        "disable": runtime["enabled"] and known.was_disabled,
+    }
+    plan["moves"] = any(reason.startswith("data-root") for reason in plan["restart"])
+    plan["due"] = any(plan[key] for key in ("write", "paths", "reload", "restart", "disable"))
+    plan["did"] = _engine_did(plan, known)
+    plan["left"] = [*known.left, *(f"package source {path}: goes with its packages (reset_packages)" for path in kept)]
+    plan["packages"] = new_packages(left, "container_runtime", packages)
+    return plan
+
+
+def _runtime_paths(left: Known, remove: bool) -> tuple[dict[str, str], list[str], list[str]]:
+    """Return folders that were made for files, the files that go, and those that go with their packages only."""
+    brought = brought_of(left, "container_runtime", "paths")
+    paths = [path for path in (BACKUP, *PROXY) if path in (*left["traces"], *left["files"])]
+    paths += [path for path in (*left["traces"], *left["files"]) if "/gaudi-serve-habana." in path]
+    vendor = [path for path in VENDOR if path in left["files"] and path in brought]
+    folders = {path: made for path, made in brought.items() if path not in VENDOR}
+    return folders, paths + (vendor if remove else []), [] if remove else vendor
+
+
+def _engine_did(plan: Known, known: _Engine) -> list[str]:
+    said = "as it was" if known.wholly else "without the toolkit's keys; what you have changed since stays"
+    did = [f"{one['path']}: {said if one['path'] == DAEMON else 'as it was'}" for one in plan["write"]]
+    did += [f"{DAEMON}: removed" for path in plan["paths"] if path == DAEMON]
+    did += ["the engine's proxies"] if plan["first"] else []
+    did += [f"package source {path}" for path in plan["paths"] if path.endswith(".sources") or "/auth.conf.d/" in path]
+    here = "habana" in (known.runtime["info"] or {}).get("runtimes", [])
+    did += ["habana runtime of the engine"] if plan["reload"] and here and not known.told.endswith(" habana") else []
+    return did + (["docker.service starts at boot"] if plan["disable"] else [])
+
+
+class _Engine:
+    """The engine's settings: what they are, and what they go back to."""
+
+    def __init__(self, runtime: Known, left: Known) -> None:
+        self.runtime, self.live = runtime, runtime["daemon_json"]
+        self.found = found_of(left, "container_runtime")
+        self.brought = brought_of(left, "container_runtime", "engine")
+        self.keys = brought_of(left, "container_runtime", "keys")
+        self.left: list[str] = []
+        self.wholly = True
+        self.daemon, self.mode = self.live, runtime["daemon_json_mode"] or "0644"
+        if known := self._before(left):
+            self._go_back(known[0])
+        elif touched_by(left, "container_runtime"):
+            self.left.append(f"{DAEMON}: what it was before the toolkit is not known; it stays")
+        self.config = self._config()
+        before = record_of(left, "container_runtime").get("installed", [])
+        self.was_disabled = self.found.get("enabled") is False and not {"docker.io", "docker-ce"}.isdisjoint(before)
+
+    def _before(self, left: Known) -> list[str | None]:
+        """Return a list of the daemon.json that was there (None: none was), or an empty one where it is not known."""
+        if "daemon_json" in self.found:
+            return [self.found["daemon_json"]]
+        if left["daemon_backup"] is not None:
+            return [left["daemon_backup"]]
+        # No backup: the toolkit has either changed nothing, or written the whole file.
+        own = _object(self.live)
+        ours = (
+            own
+            and set(own) <= {"live-restore", "runtimes"}
+            and own.get("runtimes", {"habana": HABANA}) == {"habana": HABANA}
+        )
+        if left["traces"] and ours and self.live == json.dumps(own, indent=2) + "\n":
+            return [None]
+        return []
+
+    def _go_back(self, before: str | None) -> None:
+        now, then = _object(self.live), _object(before)
+        if then is None or now is None:
+            if self.live is not None:
+                self.left.append(f"{DAEMON}: is no JSON object; it stays")
+            return
+        result = {key: value for key, value in now.items() if key != "live-restore" or "live-restore" in then}
+        if "live-restore" in then:
+            result["live-restore"] = then["live-restore"]
+        result = _without_habana(result, then)
+        if result.get("default-runtime") != now.get("default-runtime"):
+            self.left.append(f"{DAEMON}: your default-runtime habana goes with the runtime of that name")
+        if "data-root" in self.keys and now.get("data-root") != then.get("data-root"):
+            result = self._moved_back(result, then)
+        self.wholly = result == then
+        if self.wholly:
+            self.daemon = before
+        elif result != now:
+            indent = re.search(r'^([ \t]+)"', self.live or "", re.MULTILINE)
+            self.daemon = json.dumps(result, indent=indent[1] if indent else 2, ensure_ascii=False) + "\n"
+        if result != now or self.daemon != self.live:
+            self.mode = self.found.get("daemon_json_mode") or self.mode
+
+    def _moved_back(self, result: dict[str, Any], then: Known) -> dict[str, Any]:
+        running = (self.runtime["info"] or {}).get("containers_running")
+        if running:
+            self.left.append(f"{DAEMON}: data-root: {running} containers run from there; stop them and run again")
+            return result
+        rest = {key: value for key, value in result.items() if key != "data-root"}
+        return {**rest, "data-root": then["data-root"]} if "data-root" in then else rest
+
+    def _config(self) -> str | None:
+        """Return the text that the habana runtime's config.toml goes back to; None where it stays or is not there."""
+        live, before = (
+            self.runtime["habana_config"],
+            self.found.get("habana_config") or self.brought.get("habana_config"),
+        )
+        if live is None or before is None or not self.found:
+            return None
+        try:
+            edited = habana_config(before)
+        except InputError:
+            return None  # what cannot be edited was never edited
+        if live == edited:
+            return str(before)
+        # What else a user has changed since stays: only the lines of the edit go back.
+        old = [line for line in before.splitlines() if line not in edited.splitlines()]
+        new = [line for line in edited.splitlines() if line not in before.splitlines() and line.endswith(WANTED)]
+        lines = [old[:1] if line in new else [line] for line in live.splitlines()]
+        return "".join(f"{line}\n" for parts in lines for line in parts)
+
+    def files(self) -> list[dict[str, Any]]:
+        """Return the files that are written anew, for module gaudi_files."""
+        found = []
+        if self.daemon_differs and self.daemon is not None:
+            found.append({"path": DAEMON, "content": self.daemon, "mode": self.mode, "hide": True})
+        if self.config is not None and self.config != self.runtime["habana_config"]:
+            found.append({"path": CONFIG, "content": self.config, "mode": "0644"})
+        return found
+
+    @property
+    def daemon_differs(self) -> bool:
+        """Tell whether the file is another than it goes back to."""
+        return bool(self.daemon != self.live)
+
+    @property
+    def wanted(self) -> dict[str, Any]:
+        """Return what the file says in the end."""
+        return _object(self.daemon) or {}
+
+    @property
+    def told(self) -> str:
+        """What docker info says of an engine that has taken it."""
+        names = " habana" if "habana" in (self.wanted.get("runtimes") or {}) else ""
+        return f"{str(bool(self.wanted.get('live-restore', False))).lower()}{names}"
+
+    @property
+    def reload_due(self) -> bool:
+        """Tell whether the running engine has what the file will not have."""
+        info = self.runtime["info"]
+        if not self.daemon_differs and not self.found:
+            return False
+        habana = "habana" in (self.wanted.get("runtimes") or {})
+        return bool(
+            info["live_restore"] is not bool(self.wanted.get("live-restore", False))
+            or (not habana and "habana" in info["runtimes"])
+        )
+
+    @property
+    def interim(self) -> str:
+        """Return a file that says no where the last one says nothing."""
+        wanted = self.wanted
+        said = {"live-restore": bool(wanted.get("live-restore", False)), "runtimes": wanted.get("runtimes", {})}
+        if (_object(self.live) or {}).get("default-runtime") == "habana":
+            said["default-runtime"] = wanted.get("default-runtime", "runc")
+        return json.dumps({**wanted, **said}, indent=2, ensure_ascii=False) + "\n"
+
+    def restart_reasons(self) -> list[str]:
+        """Return what only a restart takes from the engine."""
+        reasons = []
+        if self.runtime["proxies_running"]:
+            reasons.append("proxies: the running engine was started with the toolkit's")
+        now = (_object(self.live) or {}).get("data-root")
+        if self.daemon_differs and now != self.wanted.get("data-root"):
+            reasons.append("data-root: goes back")
+        return reasons
+
+
+def _object(text: str | None) -> dict[str, Any] | None:
+    """Return a JSON object; an empty one where there is no text."""
+    try:
+        found = json.loads(text) if text and text.strip() else {}
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get("runtimes", {}), dict) else None
+
+
+def _without_habana(result: dict[str, Any], then: Known) -> dict[str, Any]:
+    """Return a daemon.json whose runtime habana is as it was: gone, or a user's own."""
+    runtimes = {name: one for name, one in result.get("runtimes", {}).items() if name != "habana"}
+    before = then.get("runtimes", {})
+    if "habana" in before:
+        runtimes["habana"] = before["habana"]
+    # An engine does not start whose default runtime is gone.
+    if result.get("default-runtime") == "habana" and "habana" not in runtimes:
+        result = {key: value for key, value in result.items() if key != "default-runtime"}
+        result |= {key: then[key] for key in ("default-runtime",) if then.get(key, "habana") != "habana"}
+    if runtimes or "runtimes" in then:
+        return {**result, "runtimes": runtimes}
+    return {key: value for key, value in result.items() if key != "runtimes"}
+
+
+def host_tuning_reset(tuning: Known, left: Known, packages: Sequence[str] = ()) -> dict[str, Any]:
+    """Return how the kernel's settings go back.
+
+    Args:
+        tuning: ``gaudi_tuning`` of the host.
+        left: ``gaudi_left`` of the host.
+        packages: the packages that the role may install.
+
+    Returns:
+        As all ``*_reset`` filters, and ``paths``, ``empty``, ``grub`` (the menu is to be written anew), ``lines``
+        (files with lines to be taken back), ``sysctl`` ({key: value}), ``governors`` ({governor: cpus}), ``reboot``.
+    """
+    found, touched = found_of(left, "host_tuning"), touched_by(left, "host_tuning")
+    paths = [path for path in (DROPIN, SYSCTL) if path in left["traces"]]
+    grub = tuning["grub"]
+    stale = touched and grub["present"] and (grub["dropin_folder_mtime"] or 0) > (grub["cfg_mtime"] or 0)
+    folders = brought_of(left, "host_tuning", "paths")
+    plan: dict[str, Any] = {
+        "paths": paths,
+        "grub": bool(grub["present"] and (DROPIN in paths or stale)),
+        "lines": list(left["took_over"]),
+        "sysctl": _differing(found.get("sysctl", {}), tuning["sysctl"]),
+        "governors": _governors(found.get("governors", {}), tuning["governor"]["values"]),
+        "empty": [*folders, *made_for(folders)],
+        "reboot": _reboot(tuning, found) if touched else [],
+        "packages": new_packages(left, "host_tuning", packages),
+    }
+    plan["due"] = any(plan[key] for key in ("paths", "grub", "lines", "sysctl", "governors"))
+    plan["did"] = _tuning_did(plan, tuning)
+    plan["left"] = list(plan["reboot"])
+    if touched and not found and (plan["due"] or record_of(left, "host_tuning")):
+        plan["left"].append(
+            "live sysctl values and governor: what they were is not known; they stay until the next boot"
+        )
+    return plan
+
+
+def _differing(before: Known, live: Known) -> dict[str, str]:
+    return {key: value for key, value in before.items() if value is not None and live.get(key) not in (None, value)}
+
+
+def _governors(before: Known, live: Known) -> dict[str, str]:
+    """Return ``{governor: cpus}`` of the CPUs that have another one by now."""
+    found: dict[str, list[str]] = {}
+    for cpu, value in before.items():
+        if live.get(cpu, value) != value:
+            found.setdefault(value, []).append(cpu.removeprefix("cpu"))
+    return {value: ",".join(cpus) for value, cpus in found.items()}
+
+
+def _tuning_did(plan: Known, tuning: Known) -> list[str]:
+    return [
+        *(["kernel arguments: GRUB drop-in"] if DROPIN in plan["paths"] else []),
+        *([f"sysctl file {SYSCTL}"] if SYSCTL in plan["paths"] else []),
+        *(f"{path}: lines that were commented out" for path in plan["lines"]),
+        *(f"{key}: {tuning['sysctl'][key]} -> {value}" for key, value in plan["sysctl"].items()),
+        *(f"governor of CPUs {cpus}: {value}" for value, cpus in plan["governors"].items()),
+    ]
+
+
+def _reboot(tuning: Known, found: Known) -> list[str]:
+    """Return which arguments the running kernel still has, though its menu has them no more."""
+    entries, before = tuning["grub"]["entries"], found.get("cmdline", [])
+    ours = {word.partition("=")[0] for word in (*TUNED, *IOMMU, *found.get("args", []))}
+    return [
+        f"reboot required: the running kernel still has {word}"
+        for word in tuning["cmdline"]
+        if word.partition("=")[0] in ours and word not in before and entries and word not in entries[0]
+    ]
+
+
+def container_runtime_found(runtime: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a reset needs to know of an engine before the first change."""
+    return {key: runtime[key] for key in ("daemon_json", "daemon_json_mode", "habana_config", "enabled")}

@@ -1,0 +1,455 @@
+"""From a plan to the files of its units, and from what is live to what is left to do."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..core.errors import InputError, is_number, near, shown
+from ..engines import engine_of
+from ..host.secret import secret_changed, secret_text
+from ..spec.keys import VARIABLE, readable
+
+UNITS = "/etc/systemd/system"
+CONFIG = "/etc/gaudi-serve"
+# Bytes that must be free where small files are written.
+ROOM = 1024 * 1024
+LAUNCH_KEYS = (
+    *("name", "image", "host", "port", "module_ids", "runtime", "cap_add", "read_only", "ulimits", "mounts"),
+    *("start_timeout_s", "hang_timeout_s", "digest"),
+)
+
+
+def vllm_container(model: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the supervisor of a planned model reads: everything but environment and secrets."""
+    numactl = ["numactl", *model["numactl"]] if model["numactl"] else []
+    command = [*numactl, *engine_of(model).command, *model["args"]]
+    return {**{key: model[key] for key in LAUNCH_KEYS}, "command": command}
+
+
+def vllm_service_files(models: Sequence[Mapping[str, Any]], unit_template: str) -> dict[str, dict[str, Any]]:
+    """Return ``{path: {model, content, mode}}`` of every file that the planned models need.
+
+    Args:
+        models: the models of a plan.
+        unit_template: Jinja text of the unit, rendered with ``model``.
+
+    Raises:
+        InputError: when the template cannot be rendered.
+    """
+    # Only the controller renders; modules that share this file have no jinja2.
+    import jinja2
+
+    # A unit file is no web page, and every value in it has passed the plan's checks.
+    environment = jinja2.Environment(  # noqa: S701
+        undefined=jinja2.StrictUndefined, keep_trailing_newline=True, trim_blocks=True
+    )
+    files: dict[str, dict[str, Any]] = {}
+    for model in models:
+        name = model["name"]
+        try:
+            unit = environment.from_string(unit_template).render(model=model)
+        except jinja2.TemplateError as problem:
+            raise InputError(f"{name}: the unit's template cannot be rendered: {problem}") from problem
+        env = "".join(f"{key}={value}\n" for key, value in sorted(model["env"].items()))
+        launch = json.dumps(vllm_container(model), indent=2, sort_keys=True) + "\n"
+        for path, content, mode in (
+            (f"{UNITS}/vllm-{name}.service", unit, "0644"),
+            (f"{CONFIG}/{name}.env", env, "0640"),
+            (f"{CONFIG}/{name}.json", launch, "0640"),
+        ):
+            files[path] = {"model": name, "content": content, "mode": mode}
+    return files
+
+
+def vllm_service_changes(
+    models: Sequence[Mapping[str, Any]],
+    live: Mapping[str, Any],
+    files: Mapping[str, Mapping[str, Any]],
+    supervisor: str,
+    secrets: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Compare planned models with the live units.
+
+    Args:
+        models: the models of a plan.
+        live: ``gaudi_services`` of the host.
+        files: what vllm_service_files returned.
+        supervisor: text of the supervisor program.
+        secrets: names of the models that have secrets; not needed any more, since the host itself compares them.
+
+    Returns:
+        ``write`` (files), ``supervisor`` (differs), ``remove``, ``stop``, ``start``, ``restart``, ``secret``
+        (for one), ``adopt`` (a new supervisor), ``wait``, ``smoke`` (not asked since their start), ``due``.
+    """
+    planned, version = {model["name"]: model for model in models}, _sha256(supervisor)
+    units: Mapping[str, Any] = {**(lost := _adoptable(planned, live)), **live["units"]}
+    changes: dict[str, Any] = {
+        "supervisor": live["supervisor_sha256"] != version,
+        "write": [{"path": path, **file} for path, file in files.items() if _differs(path, file, units)],
+        "remove": sorted(set(live["units"]) - set(planned)),
+        "orphans": [box for box in live.get("orphans", []) if box.removeprefix("vllm-") not in lost],
+        **{key: [] for key in ("stop", "start", "restart", "adopt", "secret", "smoke")},
+    }
+    for name, model in planned.items():
+        _unit_changes(changes, name, model, units.get(name, {}))
+    changes["adopt"] = _superseded(planned, units, changes["restart"], version)
+    written = any(file["path"].endswith(".service") for file in changes["write"])
+    stale = any(unit.get("need_reload") for unit in units.values())
+    changes["reload"] = bool(written or changes["remove"] or stale)
+    started = {name for name, model in planned.items() if model["state"] == "started"}
+    waiting = {name for name in started if units.get(name, {}).get("state") == "activating"}
+    changes["wait"] = sorted({*changes["start"], *changes["restart"], *changes["adopt"], *waiting})
+    changes["due"] = any(changes.values())
+    return changes
+
+
+def _adoptable(planned: Mapping[str, Any], live: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the models of which only a container is left, and which the unit that is written anew takes over."""
+    left = live.get("without_unit", {})
+    return {name: unit for name, unit in left.items() if planned.get(name, {}).get("state") == "started"}
+
+
+def _superseded(
+    planned: Mapping[str, Any], units: Mapping[str, Any], restarted: Sequence[str], version: str
+) -> list[str]:
+    """Return the models that go on under a supervisor of another version than the toolkit's."""
+    go_on = [name for name, model in planned.items() if model["state"] == "started" and name not in restarted]
+    runs = [name for name in go_on if units.get(name, {}).get("state") in ("active", "activating")]
+    return [name for name in runs if units[name].get("supervisor") not in (None, version)]
+
+
+def _unit_changes(changes: dict[str, Any], name: str, model: Mapping[str, Any], unit: Mapping[str, Any]) -> None:
+    state = unit.get("state", "inactive")
+    if model["state"] == "stopped":
+        if state not in ("inactive", "failed") or unit.get("enabled"):
+            changes["stop"].append(name)
+        return
+    container = unit.get("container") or {}
+    secret = secret_changed(unit)
+    same = container.get("digest") == model["digest"] and not secret
+    # Between two tries, with what was read before it: who runs again has mended something, and need not wait.
+    pauses = not container.get("running") and str(unit.get("status", "")).startswith("failed before")
+    if state not in ("active", "activating"):
+        changes["start"].append(name)
+    elif (container.get("running") and not same) or pauses:
+        changes["secret"] += [name] if secret else []
+        changes["restart"].append(name)
+    elif not unit.get("enabled"):
+        changes["start"].append(name)
+    passed = set((unit.get("smoke") or {}).get("kinds", []))
+    if name in changes["start"] or name in changes["restart"] or not set(model["smoke"]) <= passed:
+        changes["smoke"].append(name)
+
+
+def _differs(path: str, file: Mapping[str, Any], units: Mapping[str, Any]) -> bool:
+    return _sha256(file["content"]) != _live(path, units)
+
+
+def _live(path: str, units: Mapping[str, Any]) -> str | None:
+    folder, _, leaf = path.rpartition("/")
+    stem, _, kind = leaf.rpartition(".")
+    name = stem[len("vllm-") :] if folder == UNITS else stem
+    key = {"service": "unit_sha256", "env": "env_sha256", "json": "launch_sha256"}[kind]
+    found = units.get(name, {}).get(key)
+    return str(found) if found else None
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def vllm_secret_files(
+    secrets: Mapping[str, Mapping[str, Any]], models: Sequence[Mapping[str, Any]]
+) -> list[dict[str, str]]:
+    """Return the secret environment file of every planned model, for module gaudi_files.
+
+    Secrets of models that this host does not have are passed over: a group's hosts share one variable.
+    """
+    return [
+        {
+            "path": f"{CONFIG}/{model['name']}.secret",
+            "content": secret_text(secrets[model["name"]]),
+            "mode": "0600",
+        }
+        for model in models
+        if secrets.get(model["name"])
+    ]
+
+
+def vllm_withdrawn_secrets(live: Mapping[str, Any], secrets: Mapping[str, Any]) -> list[str]:
+    """Return the secret files on the host that the inventory takes back: of models with an entry that is empty.
+
+    A model of which it says nothing keeps its secrets: a run that was started without them, as a job of AWX whose
+    credential is missing, must not open its server.
+    """
+    return [
+        f"{CONFIG}/{name}.secret"
+        for name, unit in sorted(live["units"].items())
+        if unit.get("secret_mtime") and name in secrets and not secrets[name]
+    ]
+
+
+def secrets_refusal(secrets: Any, host_name: str = "this host") -> list[str]:
+    """Return what is wrong with the secrets, never with a value."""
+    if not isinstance(secrets, Mapping):
+        return [f"{host_name}: vllm_secrets: must be a mapping of models"]
+    reasons = []
+    for key, variables in secrets.items():
+        model = readable(key)
+        if not isinstance(variables, Mapping):
+            reasons.append(f"{host_name}: vllm_secrets: {model}: must be a mapping of environment variables")
+            continue
+        for name, value in variables.items():
+            if not isinstance(name, str) or not VARIABLE.fullmatch(name):
+                reasons.append(f"{host_name}: vllm_secrets: {model}: {shown(name)} is no name of a variable")
+            elif allowed := _secret_problem(value):
+                reasons.append(f"{host_name}: vllm_secrets: {model}: {readable(name)} must be {allowed}")
+    return reasons
+
+
+def _secret_problem(value: Any) -> str | None:
+    if is_number(value, -math.inf, math.inf):
+        return "quoted: YAML makes another number of 0123456, and of 1_000"
+    if value is None or value == "":
+        return "not empty; to withdraw all secrets of a model, give it {}"
+    if not isinstance(value, str):
+        return "a quoted text"
+    if not value.isprintable():
+        return "one line of printable text"
+    try:
+        value.encode("latin-1")
+    except UnicodeEncodeError:
+        return "of signs that a header of HTTP can carry (Latin-1)"
+    return None
+
+
+def nobodys_secrets(secrets: Any, host_name: str, models: Any, others: Iterable[Any]) -> list[str]:
+    """Return the names in ``vllm_secrets`` that no host has a model of: its server would run without its key.
+
+    A group's hosts share the variable, so that a model may be another host's.
+
+    Args:
+        secrets: ``vllm_secrets`` of a host.
+        host_name: how messages call the host.
+        models: its ``vllm_models``; None where nobody has said any.
+        others: those of the other hosts, of which no more are looked at than it takes.
+    """
+    if not isinstance(secrets, Mapping) or not isinstance(models, list):
+        return []
+    known: set[str] = set()
+    for some in itertools.chain([models], others):
+        known |= {str(one["name"]) for one in some or [] if isinstance(one, Mapping) and "name" in one}
+        if set(secrets) <= known:
+            return []
+    return [
+        f"{host_name}: vllm_secrets: {readable(key)} is no model of any host{near(key, known, 1)}"
+        for key in secrets
+        if key not in known
+    ]
+
+
+def vllm_api_keys(secrets: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Return ``{model: key}`` of the models whose server asks for an API key."""
+    return {
+        model: str(variables["VLLM_API_KEY"]) for model, variables in secrets.items() if "VLLM_API_KEY" in variables
+    }
+
+
+def vllm_start_limits(models: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, int]:
+    """Return ``{model: seconds}`` that each of the named models may take to start."""
+    return {model["name"]: int(model["start_timeout_s"]) for model in models if model["name"] in names}
+
+
+def vllm_unit_paths(names: Sequence[str]) -> list[str]:
+    """Return every path that the toolkit wrote for the named models."""
+    return [
+        path
+        for name in names
+        for path in (
+            *[f"{CONFIG}/{name}.{kind}" for kind in ("env", "json", "secret")],
+            *[f"/var/lib/gaudi-serve/{name}/{record}.json" for record in ("smoke", "supervisor")],
+            # Last: by it a run that was cut off here is finished by the next.
+            f"{UNITS}/vllm-{name}.service",
+        )
+    ]
+
+
+def vllm_service_refusal(changes: Mapping[str, Any], live: Mapping[str, Any], host_name: str) -> list[str]:
+    """Return why models must be left alone: no room for their files, which would be seen after a restart else.
+
+    Args:
+        changes: what vllm_service_changes returned; where nothing is due, nothing is written.
+        live: ``gaudi_services`` of the host, with ``free`` (bytes by folder).
+        host_name: how messages call the host.
+    """
+    return [
+        f"{host_name}: {folder}: {free // 1024} KiB are free there, and {ROOM // 1024} must be: units, environments "
+        "and results of smoke tests are written below it"
+        for folder, free in live.get("free", {}).items()
+        if changes["due"] and free < ROOM
+    ]
+
+
+def vllm_service_summary(changes: Mapping[str, Any]) -> list[str]:
+    """Return what is to be done, one sentence a kind."""
+    lines = [f"write {file['path']}" for file in changes["write"]]
+    if changes["supervisor"]:
+        lines.append("write the supervisor")
+    lines += [f"replace the supervisor of {name}: its server goes on" for name in changes["adopt"]]
+    lines += [f"remove container {name}, which has no unit" for name in changes["orphans"]]
+    lines += [f"{verb} {name}" for verb in ("remove", "stop", "start") for name in changes[verb]]
+    lines += [f"restart {name}{' (secret changed)' * (name in changes['secret'])}" for name in changes["restart"]]
+    return lines + [f"send a test question to {name}" for name in changes["smoke"]]
+
+
+FILES = {"service": "unit", "env": "environment", "json": "launch"}
+LOST = {"unit": "unit file", "environment": "environment file", "launch": "launch file"}
+
+
+def vllm_service_drift(changes: Mapping[str, Any], live: Mapping[str, Any]) -> list[str]:
+    """Return how the live units differ from the planned ones, one sentence a difference.
+
+    Args:
+        changes: what vllm_service_changes returned.
+        live: ``gaudi_services`` of the host.
+    """
+    lines = [] if not changes["supervisor"] else ["supervisor: is not there, or not of this release"]
+    lines += [f"container {name}: runs without a unit" for name in changes["orphans"]]
+    lines += [f"model {name}: is there, but not planned" for name in changes["remove"]]
+    for name in dict.fromkeys([*(file["model"] for file in changes["write"]), *_named(changes)]):
+        left = live.get("without_unit", {})
+        unit = live["units"].get(name)
+        if name in left and f"vllm-{name}" not in changes["orphans"]:
+            lines.append(f"model {name}: has no unit; the next run writes it, and its container goes on")
+            continue
+        lines += [f"model {name}: {text}" for text in _unit_drift(name, unit, changes)]
+    return lines
+
+
+def _named(changes: Mapping[str, Any]) -> list[str]:
+    return [name for key in ("stop", "start", "restart", "adopt", "smoke") for name in changes[key]]
+
+
+def _unit_drift(name: str, unit: Mapping[str, Any] | None, changes: Mapping[str, Any]) -> list[str]:
+    if unit is None:
+        return ["has no unit"]
+    lost = [LOST[kind] for kind in unit.get("lost", [])]
+    lines = [f"its {' and its '.join(lost)} {'is' if len(lost) == 1 else 'are'} missing or empty"] if lost else []
+    kinds = [FILES[file["path"].rpartition(".")[2]] for file in changes["write"] if file["model"] == name]
+    kinds = [kind for kind in kinds if kind not in unit.get("lost", [])]
+    lines += (
+        [f"its {' and its '.join(kinds)} {'differs' if len(kinds) == 1 else 'differ'} from the plan"] if kinds else []
+    )
+    if name in changes["adopt"]:
+        lines.append("its supervisor is of another version; the next run replaces it, and the server goes on")
+    runs = unit.get("state") in ("active", "activating")
+    if name in changes["stop"]:
+        lines.append(f"{'runs' if runs else 'starts at boot'}, planned stopped")
+    elif name in changes["start"]:
+        lines.append("does not start at boot" if runs else "not running")
+    elif name in changes["restart"]:
+        status = str(unit.get("status", ""))
+        before = "runs with other secrets" if name in changes["secret"] else "runs as it was planned before"
+        lines.append(f"does not run: {status}" if status.startswith("failed") else before)
+    elif name in changes["smoke"] and runs:
+        lines.append("has not answered its smoke test since its last start")
+    return lines
+
+
+def model_refusal(
+    model: Any,
+    hostvars: Mapping[str, Mapping[str, Any]],
+    hosts: Sequence[str],
+    numbers: Mapping[str, Any] | None = None,
+) -> list[str]:
+    """Return why nothing can be done with one model of a fleet, a sentence each.
+
+    Args:
+        model: its name as it was given; None where nobody has given one.
+        hostvars: variables by host; read is the fact gaudi_services.
+        hosts: the hosts that take part.
+        numbers: what else was given by the names of the variables, each a whole number from 1 to 9999999.
+    """
+    wrong = [
+        f"{name} must be a whole number from 1 to 9999999; it is {shown(value)}"
+        for name, value in (numbers or {}).items()
+        if not re.fullmatch("[1-9][0-9]{0,6}", str(value))
+    ]
+    found = {host: hostvars[host].get("gaudi_services", {}) for host in hosts}
+    here = {
+        host: sorted({*services.get("units", {}), *services.get("without_unit", {})})
+        for host, services in found.items()
+    }
+    names = sorted({name for models in here.values() for name in models})
+    known = "; ".join(f"{host}: its models are {', '.join(models)}" for host, models in here.items() if models)
+    known = known or f"no model is served on {', '.join(hosts)}"
+    if model is None or model == "":
+        return [*wrong, f"-e model=NAME is missing: the name of one model; {known}"]
+    if model in names:
+        return wrong
+    return [*wrong, f"model {shown(model)}: no host has it; {known}{near(model, names, 1)}"]
+
+
+def restart_refusal(services: Mapping[str, Any], model: str, host_name: str = "this host") -> list[str]:
+    """Return why a model of a host must not be restarted: what is lost would be missing for its next start.
+
+    Args:
+        services: ``gaudi_services`` of the host.
+        model: its name.
+        host_name: how messages call the host.
+    """
+    unit = services["units"].get(model) or services.get("without_unit", {}).get(model) or {}
+    lost = [LOST[kind] for kind in unit.get("lost", [])]
+    if not lost:
+        return []
+    verb = "is" if len(lost) == 1 else "are"
+    return [
+        f"{host_name}: model {model}: its {' and its '.join(lost)} {verb} missing or empty, so a restart would end its "
+        "server and start none; run playbooks/models.yml, which writes it anew and lets the server go on"
+    ]
+
+
+def image_name(name: str) -> str:
+    """Return an image's name as the engine lists it: with a tag or digest, without the default registry."""
+    short = name.removeprefix("docker.io/").removeprefix("library/")
+    has_tag = "@" in short or ":" in short.rpartition("/")[2]
+    return short if has_tag else f"{short}:latest"
+
+
+def vllm_image_id(images: Mapping[str, Any], name: str) -> str | None:
+    """Return the id of an image by whatever name a user gives it; None where the host's engine lacks it.
+
+    Args:
+        images: ``gaudi_services.images`` of the host.
+        name: with or without a tag and the default registry.
+    """
+    found = images.get(image_name(name))
+    return str(found) if found else None
+
+
+def image_drift(missing: Sequence[Mapping[str, Any]], runtime: Mapping[str, Any]) -> list[str]:
+    """Return which images a host lacks, as sentences; without an engine that answers, that this is not known.
+
+    Args:
+        missing: what missing_images returned.
+        runtime: ``gaudi_runtime`` of the host.
+    """
+    if not runtime["info"]:
+        return ["not known, the Docker engine does not answer"]
+    return [f"{image['name']} is missing" for image in missing]
+
+
+def missing_images(wanted: Sequence[Mapping[str, Any]], images: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return those of the wanted images that the host's engine lacks.
+
+    Args:
+        wanted: ``vllm_image_images``.
+        images: ``gaudi_services.images`` of the host.
+    """
+    return [image for image in wanted if image_name(str(image["name"])) not in images]

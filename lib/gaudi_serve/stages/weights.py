@@ -1,0 +1,472 @@
+"""Where the weights of models come from, and what is left to do for them on a host."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import urllib.parse
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+from ..core.errors import refusal
+from .weights_names import OLD, PARTIAL, refused
+
+KINDS = {"hub": "repo", "modelscope": "repo", "git": "url", "path": "path"}
+KEYS = {"kind", "repo", "url", "path", "revision", "endpoint", "include", "exclude"}
+EXTRAS = {"convert", "calibrate", "measurement", "folder"}
+REPO = re.compile(r"[\w.-]+/[\w.-]+")
+FOLDER = re.compile(r"/[\w./@+-]+")
+URL = re.compile(r"(https?|ssh|file)://[^\s@]+|[\w.-]+@[\w.-]+:[^\s]+")
+# Cards whose FP8 differs from what such weights hold; Gaudi3 serves the originals.
+GAUDI2, GAUDI3 = ("HL-225", "HL-288"), ("HL-325", "HL-338")
+CONVERTED = "-G2"
+# What a token may cross in clear text: nothing but the host itself.
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+UNRECORDED = "is there without a record of what is in it"
+
+
+def source_problem(value: Any) -> str | None:
+    """Return what is allowed where a model's ``source`` is wrong, else None."""
+    if not isinstance(value, Mapping):
+        return "a mapping, such as {kind: hub, repo: Qwen/QwQ-32B}"
+    return _problem(value, KEYS | EXTRAS) or _extras(value)
+
+
+def _problem(value: Mapping[str, Any], keys: set[str]) -> str | None:
+    kind = value.get("kind")
+    if kind not in KINDS:
+        return f"a kind of {', '.join(KINDS)}, which {kind!r} is not"
+    unknown = sorted(set(map(str, value)) - keys)
+    if unknown:
+        return f"keys {', '.join(sorted(keys))}, which {', '.join(unknown)} is not"
+    own, place = KINDS[kind], value.get(KINDS[kind])
+    shapes = {"repo": (REPO, "owner/name"), "url": (URL, "an address without a token"), "path": (FOLDER, "a path")}
+    shape, told = shapes[own]
+    if not isinstance(place, str) or not shape.fullmatch(place) or ".." in place.split("/") or not is_address(place):
+        return f"with kind {kind} a key {own}: {told}"
+    for key in ("revision", "endpoint"):
+        text = value.get(key)
+        if text is not None and (
+            not isinstance(text, str) or not re.fullmatch(r"[^\s@-][^\s@]*", text) or not is_address(text)
+        ):
+            return f"a {key} that is a quoted text without blanks and tokens"
+    for key in ("include", "exclude"):
+        patterns = value.get(key, [])
+        if not isinstance(patterns, list) or not all(isinstance(pattern, str) for pattern in patterns):
+            return f"a list of file patterns as {key}, such as ['*.safetensors', '*.json']"
+    return None
+
+
+def is_address(text: str) -> bool:
+    """Tell whether the parts of an address can be told apart, as those of one with a lone bracket cannot."""
+    try:
+        urllib.parse.urlsplit(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _extras(value: Mapping[str, Any]) -> str | None:
+    if value.get("convert") not in (None, "g2"):
+        return "convert: g2, or none"
+    if not isinstance(value.get("calibrate", False), bool):
+        return "calibrate: true or false"
+    if value.get("folder") is not None and not _is_folder(value["folder"]):
+        return "a folder that is an absolute path without .."
+    return _measurement(value["measurement"]) if value.get("measurement") is not None else None
+
+
+def _measurement(measurement: Any) -> str | None:
+    if not isinstance(measurement, Mapping):
+        return "a measurement that is a source, such as {kind: hub, repo: owner/name}"
+    told = _problem({"kind": "hub", **measurement}, KEYS | {"folder"})
+    if told:
+        return f"a measurement that is a source: {told}"
+    if measurement.get("folder") is not None and not _is_folder(measurement["folder"]):
+        return "a measurement whose folder is an absolute path without .."
+    return None
+
+
+def _is_folder(value: Any) -> bool:
+    """Tell whether a value names one folder below the root, and no other than it seems to."""
+    if not isinstance(value, str) or not FOLDER.fullmatch(value):
+        return False
+    return bool(value.strip("/")) and not {".", ".."} & set(value.split("/"))
+
+
+def weights_sources(
+    models: Any,
+    catalog: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    endpoints: Mapping[str, str] | None = None,
+    here: Mapping[str, Any] | None = None,
+    images: Sequence[Mapping[str, Any]] = (),
+) -> list[dict[str, Any]]:
+    """Return the models whose weights are to be brought, with their catalog entries and mirrors filled in.
+
+    Args:
+        models: the user's list of models.
+        catalog: known models; their ``source`` counts only where no folder was put there by hand.
+        defaults: keys that every model takes.
+        endpoints: mirrors, by kind.
+        here: ``gaudi_host.weights`` of the host.
+        images: what filter vllm_images returned; a model may name a built image without its tag.
+
+    Returns:
+        One ``{name, weights, image, source}`` for each folder; models that share a folder share it.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    names = {entry["alias"]: entry["name"] for entry in images if "alias" in entry}
+    for full in _to_bring(models, catalog, defaults, here or {}):
+        source = _mirrored(full["source"], endpoints or {})
+        name, path = str(full.get("name")), str(full["weights"]).rstrip("/")
+        if path in found and found[path]["source"] != source:
+            allowed = f"differs from that of model {found[path]['name']}, which has the same weights {path}"
+            raise refusal(f"model {name}", "source", full["source"], allowed)
+        image = full.get("image")
+        # What is no text, the plan refuses.
+        image = names.get(image, image) if isinstance(image, str) else None
+        found.setdefault(path, {"name": name, "weights": path, "image": image, "source": source})
+    return list(found.values())
+
+
+def _to_bring(
+    models: Any, catalog: Mapping[str, Any], defaults: Mapping[str, Any], here: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """Yield the models that have a source, whole; what is wrong with the others, the plan says."""
+    for given in models if isinstance(models, list) else []:
+        if not isinstance(given, Mapping):
+            continue
+        entry = catalog.get(given.get("model") or "", {}) if isinstance(given.get("model"), str) else {}
+        full = {**defaults, **entry, **given}
+        if full.get("source") and full.get("weights") and not _by_hand(given, full, here):
+            yield full
+
+
+def _by_hand(given: Mapping[str, Any], full: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
+    """Tell whether the folder was put there by hand, and the source is only the catalog's."""
+    there = here.get(str(full["weights"]))
+    return not given.get("source") and bool(there) and not (there or {}).get("recorded")
+
+
+def _mirrored(source: Mapping[str, Any], endpoints: Mapping[str, str]) -> dict[str, Any]:
+    """Return a source with the mirror of its kind, and so its measurement files."""
+    kind, told = source.get("kind"), dict(source)
+    if isinstance(kind, str) and kind in ("hub", "modelscope") and endpoints.get(kind) and not source.get("endpoint"):
+        told["endpoint"] = endpoints[kind]
+    if source.get("measurement"):
+        told["measurement"] = _mirrored({"kind": "hub", **source["measurement"]}, endpoints)
+    return told
+
+
+def weights_targets(sources: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the folders that the models want, in the order in which they can be made.
+
+    Returns:
+        Each ``{step, name, target, source}`` with step fetch, convert, measure or calibrate; a conversion and a
+        calibration also have ``input``, what they read.
+    """
+    targets = []
+    for model in sources:
+        source = model["source"]
+        plain = {key: value for key, value in source.items() if key not in EXTRAS and value is not None}
+        base = {"name": model["name"], "image": model.get("image")}
+        original = model["weights"]
+        if source.get("convert"):
+            original = original_folder(model)
+            told = {"kind": "convert", "convert": source["convert"], "of": plain}
+            targets.append({**base, "step": "fetch", "target": original, "source": plain, "for": model["weights"]})
+            step = {"step": "convert", "target": model["weights"], "source": told, "input": original}
+            targets.append({**base, **step})
+        else:
+            targets.append({**base, "step": "fetch", "target": original, "source": plain})
+        if source.get("measurement"):
+            given = {key: value for key, value in source["measurement"].items() if value is not None}
+            folder = str(given.pop("folder", f"{model['weights']}-measurement")).rstrip("/")
+            targets.append({**base, "step": "measure", "target": folder, "source": given})
+        if source.get("calibrate"):
+            told = {"kind": "calibrate", "of": plain}
+            step = {"step": "calibrate", "target": f"{model['weights']}-calibration", "source": told}
+            targets.append({**base, **step, "input": model["weights"]})
+    return targets
+
+
+def original_folder(model: Mapping[str, Any]) -> str:
+    """Return where the weights go that are converted: beside the converted ones unless told otherwise."""
+    given = model["source"].get("folder")
+    return str(given).rstrip("/") if given else model["weights"].removesuffix(CONVERTED)
+
+
+def weights_folders(sources: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return every folder whose state matters."""
+    return sorted({target["target"] for target in weights_targets(sources)})
+
+
+def weights_refusal(
+    sources: Sequence[Mapping[str, Any]],
+    live: Mapping[str, Any],
+    host_name: str,
+    device: str | None = None,
+    giver: Mapping[str, Any] | None = None,
+    tokens: Iterable[str] = (),
+) -> list[str]:
+    """Return why weights cannot be brought to a host; empty where they can.
+
+    Args:
+        sources: as weights_sources returns them.
+        live: fact ``gaudi_weights``.
+        host_name: how messages call the host.
+        device: the cards' name, such as HL-225; None on a host without cards.
+        giver: as for weights_changes; with ``absent`` it takes no part in the run, and must have what is missing.
+        tokens: the kinds of sources for which there is a token.
+    """
+    reasons = []
+    for model in sources:
+        label = f"{host_name}: model {model['name']}"
+        told = source_problem(model["source"])
+        if told:
+            reasons.append(f"{label}: source: {told}")
+            continue
+        reasons += _model_refusal(model, label, device, tokens)
+        if not giver:
+            reasons += _own_folder_refusal(model, live, label)
+    reasons = reasons or _collisions(sources, host_name)
+    for target in weights_targets(sources) if not reasons else []:
+        state = live["folders"].get(target["target"]) or {}
+        if state.get("exists") and not (state.get("manifest") or _taken(target, state)):
+            reasons.append(
+                f"{host_name}: model {target['name']}: weights {target['target']!r}: holds files, but no config.json "
+                "and no record of where they came from; move it away, or complete it"
+            )
+    reasons = reasons or _in_the_way(sources, live, host_name, giver)
+    return reasons or _not_given(sources, live, host_name, giver or {})
+
+
+def _in_the_way(
+    sources: Sequence[Mapping[str, Any]], live: Mapping[str, Any], host_name: str, giver: Mapping[str, Any] | None
+) -> list[str]:
+    """Return what a user has where folders would be brought that are not there; others may need no such place."""
+    jobs = weights_changes(sources, live, giver=giver)["jobs"]
+    states = [(job, live["folders"].get(job["target"]) or {}) for job in jobs]
+    return [
+        refused(f"{host_name}: model {job['name']}", state["in_the_way"])
+        for job, state in states
+        if state.get("in_the_way") and not state.get("exists") and not state.get("leftovers")
+    ]
+
+
+def _model_refusal(model: Mapping[str, Any], label: str, device: str | None, tokens: Iterable[str]) -> list[str]:
+    """Return what is wrong with a model's wish, whatever is on the host."""
+    source = model["source"]
+    reasons = _convert_refusal(model, label, device) if source.get("convert") else []
+    reasons += _token_refusal(source, label, set(tokens))
+    if source.get("calibrate") and not model.get("image"):
+        reasons.append(f"{label}: source.calibrate: needs the model's image, whose script it runs")
+    return reasons
+
+
+def _own_folder_refusal(model: Mapping[str, Any], live: Mapping[str, Any], label: str) -> list[str]:
+    """Return why a folder cannot be taken as it is: it is not there, and no other host has it."""
+    source, state = model["source"], live["folders"].get(model["weights"]) or {}
+    if source["kind"] != "path" or source["path"].rstrip("/") != model["weights"] or state.get("exists"):
+        return []
+    return [f"{label}: source.path {model['weights']!r}: is the model's own folder, and not there"]
+
+
+def _token_refusal(source: Mapping[str, Any], label: str, tokens: set[str]) -> list[str]:
+    """Return why a token is not sent: anybody on the way could read it."""
+    reasons = []
+    for key, one in (("source", source), ("source.measurement", source.get("measurement") or {})):
+        part = "url" if one.get("kind") == "git" else "endpoint"
+        place = urllib.parse.urlsplit(str(one.get(part) or "")) if one.get("kind") in tokens else None
+        if place and place.scheme == "http" and place.hostname not in LOOPBACK:
+            told = f"{label}: {key}.{part} {one[part]!r}: there is a model_weights_tokens.{one['kind']}"
+            told += ", which goes out over https only, and http shows it to anybody on the way"
+            reasons.append(f"{told}; use https, or leave the token out")
+    return reasons
+
+
+def _collisions(sources: Sequence[Mapping[str, Any]], host_name: str) -> list[str]:
+    """Return which folders would be brought over one another."""
+    keys = {"measure": "source.measurement.folder", "calibrate": "weights (its -calibration)"}
+    wanted = []
+    for target in weights_targets(sources):
+        key = keys.get(target["step"], "source.folder" if target.get("for") else "weights")
+        wanted.append((f"model {target['name']}: {key} {target['target']!r}", target))
+    reasons = []
+    for (label, one), (other_label, other) in combinations(wanted, 2):
+        if one["target"] == other["target"] and one["source"] == other["source"]:
+            continue  # models may share what they are made from
+        if _over(one["target"], other["target"]) or _over(other["target"], one["target"]):
+            told = f"{host_name}: {label}: would hold something else, or lie inside or around {other_label}"
+            reasons.append(f"{told}; give each folder a place of its own")
+    return reasons + [
+        f"{host_name}: {label}: lies inside or around its source.path {target['source']['path']!r}; take another folder"
+        for label, target in wanted
+        if target["source"].get("path")
+        and _place(target["target"]) != _place(target["source"]["path"])
+        and (_over(target["target"], target["source"]["path"]) or _over(target["source"]["path"], target["target"]))
+    ]
+
+
+def _place(path: str) -> str:
+    """Return a path as the file system takes it, links aside."""
+    return posixpath.normpath(path).replace("//", "/")
+
+
+def _over(folder: str, other: str) -> bool:
+    """Tell whether what happens to a folder happens to another one: it is the same, or inside, or a passing one."""
+    place, inner = _place(folder), _place(other)
+    outers = (place, f"{place}{PARTIAL}", f"{place}{OLD}")
+    return any(inner == outer or inner.startswith(f"{outer}/") for outer in outers)
+
+
+def _not_given(
+    sources: Sequence[Mapping[str, Any]], live: Mapping[str, Any], host_name: str, giver: Mapping[str, Any]
+) -> list[str]:
+    """Return what a host that takes no part in the run cannot give."""
+    jobs = weights_changes(sources, live, giver=giver)["jobs"] if giver.get("absent") else []
+    return [
+        f"{host_name}: model {job['name']}: model_weights_from_host {giver['host']!r}: takes no part in this run "
+        f"(--limit), and has no whole folder {job['target']}, or cannot be reached; let it take part"
+        for job in jobs
+        if not job.get("from") and not _is_adopted(job)
+    ]
+
+
+def _convert_refusal(model: Mapping[str, Any], label: str, device: str | None) -> list[str]:
+    if device and device.startswith(GAUDI3):
+        return [
+            f"{label}: source.convert 'g2': is for Gaudi2; this host has {device} (Gaudi3), which serves the original "
+            "weights: leave convert out, and let weights name their folder"
+        ]
+    if device and not device.startswith(GAUDI2):
+        return [f"{label}: source.convert 'g2': is for Gaudi2 ({', '.join(GAUDI2)}), and this host has {device}"]
+    if original_folder(model) == model["weights"]:
+        return [f"{label}: source.convert 'g2': weights must end in {CONVERTED}, or source.folder name the original's"]
+    if not model.get("image"):
+        return [f"{label}: source.convert 'g2': needs the model's image, whose script converts"]
+    return []
+
+
+def _taken(target: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
+    """Tell whether a folder that is there without a record is taken as it is."""
+    return bool(state.get("config")) or target["step"] in ("measure", "calibrate")
+
+
+def weights_changes(
+    sources: Sequence[Mapping[str, Any]],
+    live: Mapping[str, Any],
+    verify: str = "quick",
+    giver: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Compare the wanted weights with what a host has.
+
+    Args:
+        sources: as weights_sources returns them.
+        live: fact ``gaudi_weights``.
+        verify: quick compares sizes and times, full reads every byte.
+        giver: the host whose finished folders are taken: ``host``, ``models`` (its sources), and ``live``, its
+            fact, or None where it will have them all; None where each host brings its own.
+
+    Returns:
+        ``jobs``: the steps that are due, each with ``reason``, and ``from`` (``host``, ``folder``, ``made``: not
+        fetched there) where the giver has it, these first; ``due``; ``client``: whether one of them needs the clients
+        of the hubs; ``git``: whether one needs git-lfs.
+    """
+    jobs = []
+    for target in weights_targets(sources):
+        reason = _reason(target, live["folders"].get(target["target"]) or {}, verify)
+        if target["step"] == "fetch" and target.get("for"):
+            final = {"step": "convert", "source": {"kind": "convert", "convert": "g2", "of": target["source"]}}
+            if not _reason(final, live["folders"].get(target["for"]) or {}, "quick"):
+                continue  # the original may be removed once it is converted
+        if reason:
+            jobs.append({**target, "reason": reason})
+    # Nobody waits with a server for what comes from elsewhere; nothing that is taken needs anything that is not.
+    jobs = sorted(_given(jobs, giver, verify), key=lambda job: "from" not in job) if giver else jobs
+    kinds = {job["source"]["kind"] for job in jobs if not job.get("from")}
+    return {
+        "jobs": jobs,
+        "due": bool(jobs),
+        "client": bool(kinds & {"hub", "modelscope"}),
+        "git": "git" in kinds,
+    }
+
+
+def _given(jobs: list[dict[str, Any]], giver: Mapping[str, Any], verify: str) -> list[dict[str, Any]]:
+    """Return the steps with what is taken from another host; what that has converted needs no original here."""
+    result = []
+    for job in jobs:
+        folder = None if verify == "quick" and _is_adopted(job) else _folder_of(giver, job)
+        made = job["step"] in ("convert", "calibrate")
+        result.append({**job, "from": {"host": giver["host"], "folder": folder, "made": made}} if folder else job)
+    converted = {job["target"] for job in result if job["step"] == "convert" and job.get("from")}
+    return [job for job in result if job.get("for") not in converted]
+
+
+def _is_adopted(job: Mapping[str, Any]) -> bool:
+    """Tell whether a folder is only to be recorded as it is."""
+    return job["step"] in ("fetch", "measure") and job["reason"] == UNRECORDED
+
+
+def _folder_of(giver: Mapping[str, Any], job: Mapping[str, Any]) -> str | None:
+    """Return the giver's folder from the same source, mirrors left aside, if it is whole or will be."""
+    for target in weights_targets(giver["models"]):
+        if target["step"] != job["step"] or _plain(target["source"]) != _plain(job["source"]):
+            continue
+        if giver.get("live") is None:
+            return str(target["target"])
+        state = giver["live"]["folders"].get(target["target"]) or {}
+        known = (state.get("manifest") or {}).get("source") or {}
+        same = known.get("kind") == "adopted" or _plain(known) == _plain(target["source"])
+        if state.get("exists") and known and same and not state.get("damaged"):
+            return str(target["target"])
+    return None
+
+
+def _plain(source: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a source without its mirror."""
+    told = {key: value for key, value in source.items() if key != "endpoint"}
+    return {**told, "of": _plain(told["of"])} if "of" in told else told
+
+
+def _reason(target: Mapping[str, Any], state: Mapping[str, Any], verify: str) -> str:
+    manifest = state.get("manifest")
+    if not state.get("exists"):
+        return "is not there"
+    if manifest is None:
+        # What somebody has converted or calibrated by hand took hours: it is served as it is.
+        return UNRECORDED if target["step"] in ("fetch", "measure") else ""
+    if manifest["source"].get("kind") != "adopted" and manifest["source"] != target["source"]:
+        return "comes from another source or revision"
+    if state.get("damaged"):
+        return f"has {len(state['damaged'])} missing or changed files: {', '.join(state['damaged'][:3])}"
+    return _unfinished(state, verify) if target["step"] in ("fetch", "measure") else ""
+
+
+def _unfinished(state: Mapping[str, Any], verify: str) -> str:
+    if state.get("leftovers"):
+        return "has leftovers of a run that was cut off beside it"
+    return "is to be read and compared" if verify == "full" else ""
+
+
+def weights_drift(changes: Mapping[str, Any]) -> list[str]:
+    """Return how folders of weights differ from what is wanted, one sentence each."""
+    return [f"model {job['name']}: {job['target']} {job['reason']}" for job in changes["jobs"]]
+
+
+def weights_lines(changes: Mapping[str, Any], host_name: str) -> list[str]:
+    """Return one sentence for every step that is due."""
+    verbs = {"fetch": "bring", "convert": "convert", "measure": "bring", "calibrate": "calibrate"}
+    lines = []
+    for job in changes["jobs"]:
+        source = job["source"]
+        place = source.get("repo") or source.get("url") or source.get("path") or job.get("input")
+        revision = f" at {source['revision']}" if source.get("revision") else ""
+        told = f"{verbs[job['step']]} {place}{revision} ({source['kind']})"
+        if job.get("from"):
+            told = f"take {job['from']['folder']} from {job['from']['host']}"
+        lines.append(f"{host_name}: model {job['name']}: {told} as {job['target']}: it {job['reason']}")
+    return lines
