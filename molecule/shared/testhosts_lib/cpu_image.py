@@ -13,6 +13,7 @@ TAG = "gaudi-serve/vllm-cpu:0.32.0"
 BUILDER = REPOSITORY / "roles" / "vllm_image" / "files" / "build_cpu_image"
 REQUIREMENTS = BUILDER.with_name("cpu-requirements.txt")
 MODEL_MAKER = SHARED / "make_tiny_model.py"
+SENTENCES = SHARED / "tiny_model_sentences.yml"
 
 
 def key() -> str:
@@ -27,7 +28,7 @@ def archive() -> Path:
 
 def model() -> Path:
     """Return where the tiny model is or will be."""
-    return cache() / f"tiny-model-{digest(MODEL_MAKER, REQUIREMENTS)}"
+    return cache() / f"tiny-model-{digest(MODEL_MAKER, SENTENCES, REQUIREMENTS)}"
 
 
 def made() -> bool:
@@ -54,8 +55,10 @@ def make_model() -> None:
             run("docker", "load", "--quiet", "--input", archive())
     beside = model().with_suffix(".part")
     beside.mkdir(exist_ok=True)
-    mounts = ["--volume", f"{MODEL_MAKER}:/make.py:ro", "--volume", f"{beside}:/out"]
-    with step("Making the tiny model"):
-        run("docker", "run", "--rm", "--network", "none", *mounts, TAG, "python3", "/make.py", "/out", timeout=600)
+    inputs = [f"{MODEL_MAKER}:/make.py:ro", f"{SENTENCES}:/sentences.yml:ro"]
+    mounts = [word for volume in [*inputs, f"{beside}:/out"] for word in ("--volume", volume)]
+    maker = ["python3", "/make.py", "/sentences.yml", "/out"]
+    with step("Training the tiny model, half a minute"):
+        run("docker", "run", "--rm", "--network", "none", *mounts, TAG, *maker, timeout=600)
     beside.rename(model())
     say(f"Tiny model: {model()}")
