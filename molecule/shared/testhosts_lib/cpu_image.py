@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import subprocess
+import tempfile
 from pathlib import Path
 
 from . import base_image
 from .common import REPOSITORY, SHARED, Trouble, cache, digest, remove_superseded, run, say, step
-from .standin_image import archives, label
+from .standin_image import archives
 
 TAG = "gaudi-serve/vllm-cpu:0.32.0"
 BUILDER = REPOSITORY / "roles" / "vllm_image" / "files" / "build_cpu_image"
@@ -23,7 +24,7 @@ def key() -> str:
 
 def archive() -> Path:
     """Return where the image's archive is or will be."""
-    return archives() / f"vllm-cpu-{key()}.tar.gz"
+    return archives() / f"vllm-cpu-{key()}.tar"
 
 
 def model() -> Path:
@@ -37,28 +38,38 @@ def made() -> bool:
 
 
 def ensure() -> None:
-    """Make what is missing of archive and model."""
-    if not archive().exists():
-        argv = [str(BUILDER), "--base", base_image.ensure(), "--tag", TAG, "--key", key()]
-        argv += ["--cache", str(cache()), "--output", str(archive())]
-        if subprocess.run(argv, stdout=2, check=False).returncode != 0:
-            raise Trouble("the CPU image could not be built")
-        remove_superseded("images/vllm-cpu-*", archive())
-    if not model().exists():
-        make_model()
+    """Make what is missing of archive and model. Until the system below is needed, no engine is."""
+    if made():
+        return
+    with tempfile.TemporaryDirectory(dir=cache(), prefix="site-") as folder:
+        site = Path(folder) / "site"
+        build("--site", site)
+        base = base_image.ensure()
+        if not archive().exists():
+            build("--site", site, "--base", base, "--tag", TAG, "--key", key(), "--output", archive())
+            remove_superseded("images/vllm-cpu-*", archive())
+        if not model().exists():
+            make_model(base, site)
 
 
-def make_model() -> None:
-    """Make the tiny model inside the image, which has all that it takes."""
-    if label(TAG) != key():
-        with step("Loading the CPU image"):
-            run("docker", "load", "--quiet", "--input", archive())
+def build(*options: str | Path) -> None:
+    """Run the builder, and tell what it tells."""
+    argv = [str(word) for word in (BUILDER, "--cache", cache(), *options)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        for line in process.stdout or ():
+            say(line.rstrip("\n"))
+    if process.returncode != 0:
+        raise Trouble("the CPU image could not be built")
+
+
+def make_model(base: str, site: Path) -> None:
+    """Make the tiny model with the packages of the image, which need not be loaded for it."""
     beside = model().with_suffix(".part")
     beside.mkdir(exist_ok=True)
-    inputs = [f"{MODEL_MAKER}:/make.py:ro", f"{SENTENCES}:/sentences.yml:ro"]
+    inputs = [f"{MODEL_MAKER}:/make.py:ro", f"{SENTENCES}:/sentences.yml:ro", f"{site}:/opt/vllm:ro"]
     mounts = [word for volume in [*inputs, f"{beside}:/out"] for word in ("--volume", volume)]
-    maker = ["python3", "/make.py", "/sentences.yml", "/out"]
-    with step("Training the tiny model, half a minute"):
-        run("docker", "run", "--rm", "--network", "none", *mounts, TAG, *maker, timeout=600)
+    options = ["--rm", "--network", "none", "--env", "PYTHONPATH=/opt/vllm", *mounts]
+    with step("Making the tiny model: training it, about half a minute"):
+        run("docker", "run", *options, base, "python3", "/make.py", "/sentences.yml", "/out", timeout=600)
     beside.rename(model())
     say(f"Tiny model: {model()}")
