@@ -23,6 +23,7 @@ os.environ.update(OMP_NUM_THREADS=str(THREADS), OMP_WAIT_POLICY="passive")
 import torch  # type: ignore[import-not-found]  # noqa: E402
 import yaml  # noqa: E402
 from tokenizers import (  # type: ignore[import-not-found]  # noqa: E402
+    Regex,
     Tokenizer,
     decoders,
     models,
@@ -30,6 +31,7 @@ from tokenizers import (  # type: ignore[import-not-found]  # noqa: E402
     trainers,
 )
 from transformers import (  # type: ignore[import-not-found]  # noqa: E402
+    AutoTokenizer,
     GenerationConfig,
     PreTrainedTokenizerFast,
     Qwen2Config,
@@ -41,6 +43,10 @@ PAD, START, END = range(3)
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+# How Qwen2 cuts a text into words: whoever loads a tokenizer beside such a model cuts like this.
+WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 SEED = 20
 # Rounds through all sentences in which the pace goes down to its lowest, rounds at most, and sentences in one step.
@@ -63,10 +69,11 @@ def read_pairs(path: Path) -> list[tuple[str, str]]:
     return pairs
 
 
-def make_tokenizer(pairs: list[tuple[str, str]], folder: Path) -> Any:
-    """Train, save and return the tokenizer."""
+def make_tokenizer(pairs: list[tuple[str, str]], folder: Path) -> int:
+    """Train and save the tokenizer; return how many tokens it has."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    words = pre_tokenizers.Split(Regex(WORDS), behavior="isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(False, use_regex=False)])
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
@@ -76,7 +83,7 @@ def make_tokenizer(pairs: list[tuple[str, str]], folder: Path) -> Any:
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=SPECIAL[END], pad_token=SPECIAL[PAD])
     fast.chat_template = TEMPLATE
     fast.save_pretrained(folder)
-    return fast
+    return len(fast)
 
 
 def make_model(tokens: int) -> Any:
@@ -152,7 +159,9 @@ def shuffled(rows: list[tuple[list[int], list[int]]], generator: Any) -> Iterato
 def surety(model: Any, made: list[tuple[Any, Any]]) -> float:
     """Return how likely the least likely token of all answers is, with the rounded numbers that are served."""
     least = 1.0
-    model = copy.deepcopy(model).to(torch.bfloat16)
+    model = copy.deepcopy(model)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(torch.bfloat16)
     with torch.no_grad():
         for tokens, learned in made:
             said, right = answers_of(model, tokens, learned)
@@ -193,9 +202,10 @@ def main(sentences: Path, folder: Path) -> None:
     # Processors that multiply bfloat16 do so, several times faster; the others take float32.
     torch.set_float32_matmul_precision("medium")
     pairs = read_pairs(sentences)
-    tokenizer = make_tokenizer(pairs, folder)
-    model = make_model(len(tokenizer))
-    rows = encode(tokenizer, pairs)
+    model = make_model(make_tokenizer(pairs, folder))
+    model.config.save_pretrained(folder)
+    # As the server loads it, which may cut texts otherwise than the one that was just made.
+    rows = encode(AutoTokenizer.from_pretrained(folder), pairs)
     train(model, rows)
     model.to(torch.bfloat16).save_pretrained(folder)
     folder.chmod(0o755)
