@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from . import base_image
@@ -45,11 +46,14 @@ def ensure() -> None:
         site = Path(folder) / "site"
         build("--site", site)
         base = base_image.ensure()
-        if not archive().exists():
-            build("--site", site, "--base", base, "--tag", TAG, "--key", key(), "--output", archive())
-            remove_superseded("images/vllm-cpu-*", archive())
-        if not model().exists():
-            make_model(base, site)
+        # Saving waits for the disk while training computes.
+        with ThreadPoolExecutor() as pool:
+            training = None if model().exists() else pool.submit(make_model, base, site)
+            if not archive().exists():
+                build("--site", site, "--base", base, "--tag", TAG, "--key", key(), "--output", archive())
+                remove_superseded("images/vllm-cpu-*", archive())
+            if training:
+                training.result()
 
 
 def build(*options: str | Path) -> None:
