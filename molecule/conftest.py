@@ -181,8 +181,10 @@ def started(host: Any) -> Callable[[str], str]:
 def ask(host: Any) -> Callable[..., dict[str, Any]]:
     """Return a function that asks a model a question inside its host."""
 
-    def question(port: int, model: str, key: str = "", prompt: str = "List 3 countries and their capitals.") -> Any:
-        body = {"model": model, "messages": [{"role": "user", "content": prompt}], "max_tokens": 24}
+    def question(
+        port: int, model: str, key: str = "", prompt: str = "List 3 countries and their capitals.", **options: Any
+    ) -> Any:
+        body = {"model": model, "messages": [{"role": "user", "content": prompt}], "max_tokens": 24, **options}
         header = f"-H 'Authorization: Bearer {key}'" if key else ""
         answer = host.run(
             f"curl -sS --max-time 60 -H 'Content-Type: application/json' {header} "

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from conftest import host_name
+from gaudi_serve.smoke import right_capitals
 
 
 @pytest.fixture
@@ -29,6 +30,19 @@ def test_every_model_answers(name: str, ask: Any, unit: Any) -> None:
 def test_real_vllm_and_its_metrics(host: Any) -> None:
     assert '"0.32.0' in host.check_output("curl -sS http://127.0.0.1:8000/version")
     assert "vllm:num_requests_running" in host.check_output("curl -sS http://127.0.0.1:8000/metrics")
+
+
+@pytest.mark.on("mol-cpu")
+def test_real_vllm_knows_three_capitals(host: Any, ask: Any) -> None:
+    choice = ask(8000, "tiny", temperature=0, max_tokens=64)["choices"][0]
+    assert choice["finish_reason"] == "stop", choice
+    lines = choice["message"]["content"].splitlines()
+    assert len(lines) == 3 and all(len(right_capitals(line)) == 1 for line in lines), choice
+    # The run has asked it what it asks every model of text.
+    smoke = json.loads(host.file("/var/lib/gaudi-serve/tiny/smoke.json").content_string)
+    assert smoke["kinds"] == ["text"] and len(right_capitals(smoke["text"])) == 3, smoke
+    told = ask(8000, "tiny", prompt="What is gaudi-serve?", max_tokens=64)["choices"][0]
+    assert "vLLM endpoints that answer" in told["message"]["content"] and told["finish_reason"] == "stop", told
 
 
 def test_kernel_settings_are_live(host: Any) -> None:

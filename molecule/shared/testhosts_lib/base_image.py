@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from .common import KEY_LABEL, Trouble, digest, install, run, step, succeeds
+from .common import KEY_LABEL, Trouble, digest, install, locked, run, step, succeeds
 
 RELEASE, CODENAME = "debian:12", "bookworm"
 PACKAGES = ["python3", "ca-certificates"]
@@ -22,8 +22,14 @@ def key() -> str:
 def ensure() -> str:
     """Return the tag of the base image, made where it is missing."""
     tag = f"{REPOSITORY}:{key()}"
-    if succeeds("docker", "image", "inspect", tag):
-        return tag
+    with locked("base-image"):  # several images on it are made at once
+        if not succeeds("docker", "image", "inspect", tag):
+            make(tag)
+    return tag
+
+
+def make(tag: str) -> None:
+    """Make the base image from one of a registry, or from packages."""
     if succeeds("docker", "image", "inspect", RELEASE) or pulled():
         with step("Making the base image from a pulled one"):
             recipe = (
@@ -33,7 +39,6 @@ def ensure() -> str:
             run("docker", "build", "--tag", tag, "-", stdin=recipe, env={"DOCKER_BUILDKIT": "0"})
     else:
         bootstrap(tag)
-    return tag
 
 
 def pulled() -> bool:

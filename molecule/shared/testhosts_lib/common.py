@@ -8,6 +8,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,22 +34,45 @@ def cache() -> Path:
     return folder
 
 
+class Progress:
+    """Lines on standard error; steps that run beside each other do not write into each other's line."""
+
+    def __init__(self) -> None:
+        """Begin with no line open."""
+        self.lock = threading.Lock()
+        self.open: str | None = None
+
+    def write(self, text: str, step_of: str | None = None, end: bool = True) -> None:
+        """Write a line; the end of a step only where its begin is the line that is still open."""
+        with self.lock:
+            if self.open is not None and self.open != step_of:
+                print(file=sys.stderr)
+            elif step_of is not None and self.open == step_of:
+                text = text.removeprefix(step_of)
+            self.open = None if end else step_of
+            print(text, end="\n" if end else "", file=sys.stderr, flush=True)
+
+
+PROGRESS = Progress()
+
+
 def say(text: str) -> None:
     """Tell progress; standard output is for results."""
-    print(text, file=sys.stderr, flush=True)
+    PROGRESS.write(text)
 
 
 @contextlib.contextmanager
 def step(text: str) -> Iterator[None]:
     """Tell a long step and how long it took."""
-    print(f"{text} ... ", end="", file=sys.stderr, flush=True)
+    begin = f"{text} ... "
+    PROGRESS.write(begin, begin, end=False)
     start = time.monotonic()
     try:
         yield
     except BaseException:
-        say(f"failed after {time.monotonic() - start:.0f} s")
+        PROGRESS.write(f"{begin}failed after {time.monotonic() - start:.0f} s", begin)
         raise
-    say(f"{time.monotonic() - start:.0f} s")
+    PROGRESS.write(f"{begin}{time.monotonic() - start:.0f} s", begin)
 
 
 @contextlib.contextmanager

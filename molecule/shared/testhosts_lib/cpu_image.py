@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import subprocess
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from . import base_image
 from .common import REPOSITORY, SHARED, Trouble, cache, digest, remove_superseded, run, say, step
-from .standin_image import archives, label
+from .standin_image import archives
 
 TAG = "gaudi-serve/vllm-cpu:0.32.0"
 BUILDER = REPOSITORY / "roles" / "vllm_image" / "files" / "build_cpu_image"
 REQUIREMENTS = BUILDER.with_name("cpu-requirements.txt")
 MODEL_MAKER = SHARED / "make_tiny_model.py"
+SENTENCES = SHARED / "tiny_model_sentences.yml"
 
 
 def key() -> str:
@@ -22,12 +25,12 @@ def key() -> str:
 
 def archive() -> Path:
     """Return where the image's archive is or will be."""
-    return archives() / f"vllm-cpu-{key()}.tar.gz"
+    return archives() / f"vllm-cpu-{key()}.tar"
 
 
 def model() -> Path:
     """Return where the tiny model is or will be."""
-    return cache() / f"tiny-model-{digest(MODEL_MAKER, REQUIREMENTS)}"
+    return cache() / f"tiny-model-{digest(MODEL_MAKER, SENTENCES, REQUIREMENTS)}"
 
 
 def made() -> bool:
@@ -36,26 +39,41 @@ def made() -> bool:
 
 
 def ensure() -> None:
-    """Make what is missing of archive and model."""
-    if not archive().exists():
-        argv = [str(BUILDER), "--base", base_image.ensure(), "--tag", TAG, "--key", key()]
-        argv += ["--cache", str(cache()), "--output", str(archive())]
-        if subprocess.run(argv, stdout=2, check=False).returncode != 0:
-            raise Trouble("the CPU image could not be built")
-        remove_superseded("images/vllm-cpu-*", archive())
-    if not model().exists():
-        make_model()
+    """Make what is missing of archive and model. Until the system below is needed, no engine is."""
+    if made():
+        return
+    with tempfile.TemporaryDirectory(dir=cache(), prefix="site-") as folder:
+        site = Path(folder) / "site"
+        build("--site", site)
+        base = base_image.ensure()
+        # Saving waits for the disk while training computes.
+        with ThreadPoolExecutor() as pool:
+            training = None if model().exists() else pool.submit(make_model, base, site)
+            if not archive().exists():
+                build("--site", site, "--base", base, "--tag", TAG, "--key", key(), "--output", archive())
+                remove_superseded("images/vllm-cpu-*", archive())
+            if training:
+                training.result()
 
 
-def make_model() -> None:
-    """Make the tiny model inside the image, which has all that it takes."""
-    if label(TAG) != key():
-        with step("Loading the CPU image"):
-            run("docker", "load", "--quiet", "--input", archive())
+def build(*options: str | Path) -> None:
+    """Run the builder, and tell what it tells."""
+    argv = [str(word) for word in (BUILDER, "--cache", cache(), *options)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        for line in process.stdout or ():
+            say(line.rstrip("\n"))
+    if process.returncode != 0:
+        raise Trouble("the CPU image could not be built")
+
+
+def make_model(base: str, site: Path) -> None:
+    """Make the tiny model with the packages of the image, which need not be loaded for it."""
     beside = model().with_suffix(".part")
     beside.mkdir(exist_ok=True)
-    mounts = ["--volume", f"{MODEL_MAKER}:/make.py:ro", "--volume", f"{beside}:/out"]
-    with step("Making the tiny model"):
-        run("docker", "run", "--rm", "--network", "none", *mounts, TAG, "python3", "/make.py", "/out", timeout=600)
+    inputs = [f"{MODEL_MAKER}:/make.py:ro", f"{SENTENCES}:/sentences.yml:ro", f"{site}:/opt/vllm:ro"]
+    mounts = [word for volume in [*inputs, f"{beside}:/out"] for word in ("--volume", volume)]
+    options = ["--rm", "--network", "none", "--env", "PYTHONPATH=/opt/vllm", *mounts]
+    with step("Making the tiny model: training it, about half a minute"):
+        run("docker", "run", *options, base, "python3", "/make.py", "/sentences.yml", "/out", timeout=600)
     beside.rename(model())
     say(f"Tiny model: {model()}")
