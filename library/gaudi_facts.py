@@ -109,23 +109,24 @@ from ansible.module_utils.gaudi_serve.host import (
 )
 from ansible.module_utils.gaudi_serve.host.run import boot_id, since_boot
 from ansible.module_utils.gaudi_serve.host.secret import secret_changed
-from ansible.module_utils.gaudi_serve.platforms import platform_of
+from ansible.module_utils.gaudi_serve.platforms import Platform, platform_of
 
 SUBSETS = ("system", "tuning", "runtime", "services", "hccl", "host", "driver")
 OTHERS = ("weights_store", "left", "apt")  # folders of one role, what a reset looks at: read where asked for
 
 
-def host_facts(system: dict[str, Any], services: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+def host_facts(
+    platform: Platform, devices: dict[str, Any], services: dict[str, Any], given: dict[str, Any]
+) -> dict[str, Any]:
     """Return ``gaudi_host``: with a saved copy of it, planning needs no host at all."""
     keep = ("module_ids", "port", "digest", "active", "launch", "env", "lost", "supervisor")
     # Also those of which only the container is left: it holds cards and a port.
     units = {**services["without_unit"], **services["units"]}
-    platform = platform_of(system)
     ports = observe_host.ports()
     holding = observe_services.holding(units)
     return {
         "accelerator": platform.name,
-        **platform.observe(),
+        **devices,
         **observe_host.network(),
         "addresses": observe_host.addresses(),
         "names": observe_host.resolved(given["names"]),
@@ -146,12 +147,13 @@ def observe(given: dict[str, Any], aside: ThreadPoolExecutor) -> dict[str, Any]:
     if "system" in gather or "host" in gather:
         facts["gaudi_system"] = observe_host.system()
     # The driver is asked for every card's ports, which takes as long as all the rest.
-    driven = bool(platform_of(facts.get("gaudi_system", {})).devices)
-    driver = aside.submit(observe_driver.observe) if "driver" in gather and driven else None
+    platform = platform_of(facts.get("gaudi_system", {}))
+    driver = aside.submit(observe_driver.observe) if "driver" in gather and platform.devices else None
+    # Most of the time goes into waiting for programs of others.
+    devices = aside.submit(platform.observe) if "host" in gather else None
+    runtime = aside.submit(observe_runtime.observe) if "runtime" in gather else None
     if "tuning" in gather:
         facts["gaudi_tuning"] = observe_tuning.observe()
-    if "runtime" in gather:
-        facts["gaudi_runtime"] = observe_runtime.observe()
     if "left" in gather:
         facts["gaudi_left"] = observe_left.observe(given["packages"] if "apt" in gather else None)
     if "hccl" in gather:
@@ -160,8 +162,10 @@ def observe(given: dict[str, Any], aside: ThreadPoolExecutor) -> dict[str, Any]:
         facts["gaudi_services"] = observe_services.observe(given["secrets"])
     if "weights_store" in gather:
         facts["gaudi_weights"] = observe_weights.observe(given["weights"], given["weights_venv"])
-    if "host" in gather:
-        facts["gaudi_host"] = host_facts(facts["gaudi_system"], facts["gaudi_services"], given)
+    if runtime:
+        facts["gaudi_runtime"] = runtime.result()
+    if devices:
+        facts["gaudi_host"] = host_facts(platform, devices.result(), facts["gaudi_services"], given)
     if driver:
         facts["gaudi_driver"] = driver.result()
     return facts
@@ -180,7 +184,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    with ThreadPoolExecutor(1) as aside:
+    with ThreadPoolExecutor(3) as aside:
         module.exit_json(changed=False, ansible_facts=observe(module.params, aside))
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from gaudi_serve.plan.changes import vllm_plan_changes
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.plan.model import digest
+from gaudi_serve.spec.catalog import model_catalog
 from gaudi_serve.stages import service
 from test_fleet import live_of
 from test_plan import gaudi_host, model
@@ -48,6 +51,25 @@ OLD_ARGUMENTS = {
         *("--max-model-len", "2048", "--dtype", "bfloat16", "--enforce-eager"),
     ],
 }
+
+
+CATALOG = model_catalog([], builtin=True)
+PINNED: dict[str, str] = json.loads((Path(__file__).parent / "golden/digests.json").read_text(encoding="utf-8"))
+
+
+def of_catalog(entry: str) -> str:
+    """Return the digest of a model that says no more than its catalog entry."""
+    host = gaudi_host(device_name="HL-225", weights={})
+    plan = vllm_plan([{"name": "m", "model": entry, "image": "vllm:1"}], host, CATALOG, host_name="g")
+    assert plan["errors"] == []
+    digest: str = plan["models"][0]["digest"]
+    return digest
+
+
+@pytest.mark.parametrize("entry", CATALOG)
+def test_the_digest_of_every_catalog_model_is_this(entry: str) -> None:
+    # A version that changes one restarts that model everywhere: it must mean to, and say so in the changelog.
+    assert of_catalog(entry) == PINNED[entry]
 
 
 def only(profile: str, wish: dict[str, Any], **host: Any) -> dict[str, Any]:

@@ -119,7 +119,8 @@ def refused_hosts(hostvars: Mapping[str, Mapping[str, Any]], hosts: Sequence[str
     for name in hosts:
         known = hostvars[name]
         read = "gaudi_observed_at" in known and "preflight_passed" not in known
-        if read or known.get("preflight_wrong") or known.get("preflight_refusal"):
+        wrong = (known.get("preflight_inventory") or {}).get("failed")
+        if read or wrong or known.get("preflight_refusal"):
             refused.append(name)
     return refused
 

@@ -321,7 +321,7 @@ SAID = frozenset(
     hccl_validation_notes hccl_validation_reset hccl_validation_status
     host_tuning_notes host_tuning_reboot_reasons host_tuning_reboot_required host_tuning_reset host_tuning_status
     model_weights_asked model_weights_brought model_weights_given model_weights_reset model_weights_status
-    preflight_packages_reset preflight_passed preflight_plan preflight_rest_reset preflight_status preflight_wrong
+    preflight_packages_reset preflight_passed preflight_plan preflight_rest_reset preflight_status preflight_inventory
     vllm_image_reset vllm_image_status vllm_service_health vllm_service_reset vllm_service_status
     gaudi_boot_id preflight_observed preflight_stages preflight_refusal model_weights_together vllm_image_asked
     gaudi_stages gaudi_images_to_convert gaudi_plan gaudi_status
