@@ -58,7 +58,6 @@ COUNTING = Engine(
     defaults={"host": "127.0.0.1", "port": 9000, "tensor_parallel_size": 1},
     launch=counted,
     reads=("device_name",),
-    buckets=False,
     capabilities=(),
     problems=lambda spec: [("seed", spec["seed"], "must be even")] if (spec.get("seed") or 0) % 2 else [],
 )

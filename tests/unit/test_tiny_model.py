@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from gaudi_serve.smoke import CAPITALS, QUESTION, right_capitals
+from gaudi_serve.host.smoke import CAPITALS, QUESTION, right_capitals
 
 SHARED = Path(__file__).parents[2] / "molecule/shared"
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from ..core.errors import InputError, mapping, refusal, whole
 
@@ -28,6 +29,55 @@ LARGEST = 10**12  # of any number here
 MOST_VALUES, MOST_BUCKETS = 100_000, 1_000_000
 
 
+@dataclass(frozen=True)
+class BucketRanges:
+    """The four ranges of linear buckets, each (min, step, max).
+
+    prompt_bs, decode_bs: sequences of one step. prompt_seq: tokens of a prompt. decode_block: KV-cache blocks, of 128
+    tokens. padding_limit: the part of a shape that may be padding; buckets beyond it are left out.
+    """
+
+    prompt_bs: Range
+    prompt_seq: Range
+    decode_bs: Range
+    decode_block: Range
+    padding_limit: float | None = None
+
+    @classmethod
+    def read(cls, env: Mapping[str, str]) -> BucketRanges:
+        """Return the ranges of a user's environment.
+
+        Raises:
+            InputError: as bucket_range does.
+        """
+        prompt_bs, prompt_seq, decode_bs, decode_block = (bucket_range(env, dimension) for dimension in DIMENSIONS)
+        return cls(prompt_bs, prompt_seq, decode_bs, decode_block)
+
+    def of(self, dimension: str) -> Range:
+        """Return the range of a dimension such as ``PROMPT_SEQ``."""
+        found: Range = getattr(self, dimension.lower())
+        return found
+
+    def env(self) -> dict[str, str]:
+        """Return the variables by which a server is told."""
+        limit = () if self.padding_limit is None else (self.padding_limit,)
+        return {
+            f"VLLM_{dimension}_BUCKET_{part}": str(value)
+            for dimension in DIMENSIONS
+            for part, value in zip(("MIN", "STEP", "MAX", "LIMIT"), (*self.of(dimension), *limit), strict=False)
+        }
+
+    def changed_by(self, env: Mapping[str, str]) -> BucketRanges:
+        """Return the ranges with what a user's own environment says of them.
+
+        Raises:
+            InputError: as bucket_range does.
+        """
+        own = {name: value for name, value in env.items() if name in self.env()}
+        found = BucketRanges.read({**self.env(), **own}) if own else self
+        return replace(found, padding_limit=self.padding_limit)
+
+
 def bucket_range(env: Mapping[str, str], dimension: str) -> tuple[int, int, int]:
     """Return (min, step, max) of a dimension such as ``PROMPT_SEQ``.
 
@@ -35,12 +85,16 @@ def bucket_range(env: Mapping[str, str], dimension: str) -> tuple[int, int, int]
         InputError: when a variable is missing, no whole number, or the minimum is above the maximum;
             its ``finding`` names the variable.
     """
-    variables = mapping("", "env", env, "a mapping with the variables VLLM_*_BUCKET_{MIN,STEP,MAX}")
+    variables = _variables(env)
     names = [f"VLLM_{dimension}_BUCKET_{part}" for part in ("MIN", "STEP", "MAX")]
     low, step, high = (whole("", name, variables.get(name), 1, LARGEST) for name in names)
     if low > high:
         raise refusal("", names[0], low, f"is above {names[2]}, which is {high}")
     return low, step, high
+
+
+def _variables(env: Mapping[str, str]) -> Mapping[str, str]:
+    return mapping("", "env", env, "a mapping with the variables VLLM_*_BUCKET_{MIN,STEP,MAX}")
 
 
 def bucket_values(low: int, step: int, high: int) -> list[int]:
@@ -87,7 +141,7 @@ def hpu_buckets(
     Raises:
         InputError: as bucket_rows does.
     """
-    prompt, decode, omitted = bucket_rows(env, max_num_batched_tokens, num_hpu_blocks)
+    prompt, decode, omitted = bucket_rows(BucketRanges.read(env), max_num_batched_tokens, num_hpu_blocks)
     most = int(num_hpu_blocks)
     return {
         "prompt": _sorted([[batch, tokens] for batch, row in prompt for tokens in row]),
@@ -97,7 +151,7 @@ def hpu_buckets(
 
 
 def bucket_rows(
-    env: Mapping[str, str], max_num_batched_tokens: int, num_hpu_blocks: int
+    wanted: BucketRanges, max_num_batched_tokens: int, num_hpu_blocks: int
 ) -> tuple[list[Row], list[Row], int]:
     """Return (batch, lengths) of the prompt and of the decode buckets, and how many prompt pairs are omitted.
 
@@ -107,7 +161,7 @@ def bucket_rows(
     """
     tokens = whole("", "max_num_batched_tokens", max_num_batched_tokens, 1, LARGEST)
     most = whole("", "num_hpu_blocks", num_hpu_blocks, 1, LARGEST)
-    ranges = {dimension: bucket_range(env, dimension) for dimension in DIMENSIONS}
+    ranges = {dimension: wanted.of(dimension) for dimension in DIMENSIONS}
     low, step, high = ranges["DECODE_BLOCK"]
     # A row of decode buckets ends with the first value that the device does not hold.
     used = {**ranges, "DECODE_BLOCK": (low, step, min(high, max(low, -(-most // step) * step)))}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from .linear import BLOCK, DIMENSIONS, bucket_range, bucket_values, hpu_buckets, padded
+from .linear import BLOCK, BucketRanges, bucket_rows, bucket_values, padded
 
 # Measured: 72 graphs of an 8B model (32 layers, bfloat16, one card) in 49 s.
 GRAPH_SECONDS, GRAPH_LAYERS = 49 / 72, 32
@@ -20,6 +21,16 @@ PRECISION = {"fp8": 0.75}
 PADDING_RATIO_SHARE = 0.25
 # The second of the two passes (graph capture) took 20 of the 49 s; with a filled recipe cache only it is left.
 CACHED_SHARE = 0.4
+
+
+@dataclass(frozen=True)
+class BucketCounts:
+    """Graphs that a launch warms up: of prompts and decode steps; prompts left out; whether that is an estimate."""
+
+    prompt: int = 0
+    decode: int = 0
+    omitted: int = 0
+    approximate: bool = False
 
 
 def seconds_per_graph(layers: float, cards: int, precision: str = "bfloat16") -> float:
@@ -44,55 +55,43 @@ def warmup_seconds(graphs: int, layers: float, cards: int, precision: str) -> tu
     return round(full), round(full * CACHED_SHARE)
 
 
-def bucket_counts(env: Mapping[str, str], max_num_batched_tokens: int, num_hpu_blocks: int) -> dict[str, Any]:
-    """Return how many graphs a launch warms up: ``prompt``, ``decode``, ``omitted``, ``approximate``."""
-    ranges = tuple(bucket_range(env, dimension) for dimension in DIMENSIONS)
-    prompt, decode, omitted = _counts(ranges, max_num_batched_tokens, num_hpu_blocks)
-    limited = "VLLM_DECODE_BLOCK_BUCKET_LIMIT" in env
-    if limited:
-        prompt, decode = (max(1, round(number * PADDING_RATIO_SHARE)) for number in (prompt, decode))
-    return {"prompt": prompt, "decode": decode, "omitted": omitted, "approximate": limited}
-
-
 @cache
-def _counts(ranges: tuple[tuple[int, int, int], ...], tokens: int, blocks: int) -> tuple[int, int, int]:
-    # Hosts of a fleet ask for the same few launches.
-    env = _environment(ranges)
-    found = hpu_buckets(env, tokens, blocks)
-    return len(found["prompt"]), len(found["decode"]), int(found["omitted"])  # type: ignore[arg-type]
+def bucket_counts(ranges: BucketRanges, max_num_batched_tokens: int, num_hpu_blocks: int) -> BucketCounts:
+    """Return how many graphs a launch warms up; hosts of a fleet ask for the same few.
+
+    Raises:
+        InputError: as bucket_rows does.
+    """
+    prompts, decodes, omitted = bucket_rows(ranges, max_num_batched_tokens, num_hpu_blocks)
+    prompt, decode = (sum(len(lengths) for _, lengths in rows) for rows in (prompts, decodes))
+    if ranges.padding_limit is not None:
+        prompt, decode = (max(1, round(number * PADDING_RATIO_SHARE)) for number in (prompt, decode))
+    return BucketCounts(prompt, decode, omitted, ranges.padding_limit is not None)
 
 
-def _environment(ranges: tuple[tuple[int, int, int], ...]) -> dict[str, str]:
-    return {
-        f"VLLM_{dimension}_BUCKET_{part}": str(value)
-        for dimension, values in zip(DIMENSIONS, ranges, strict=True)
-        for part, value in zip(("MIN", "STEP", "MAX"), values, strict=True)
-    }
-
-
-def coverage_warnings(spec: Mapping[str, Any], env: Mapping[str, str]) -> list[str]:
+def coverage_warnings(spec: Mapping[str, Any], ranges: BucketRanges) -> list[str]:
     """Return which requests fall on no warmed bucket and compile while serving, one sentence each.
 
     Args:
         spec: ``input_range``, ``output_range``, ``max_model_len``, ``max_num_seqs``,
             ``max_num_batched_tokens``.
-        env: the twelve bucket variables of the launch.
+        ranges: those of the launch.
     """
     if spec.get("skip_warmup"):
         return ["skip_warmup: every shape compiles at its first request, unless the recipe cache has it"]
-    return [*_prompt_warnings(spec, env), *_decode_warnings(spec, env)]
+    return [*_prompt_warnings(spec, ranges), *_decode_warnings(spec, ranges)]
 
 
-def longest_warm_prompt(env: Mapping[str, str], max_num_batched_tokens: int) -> int:
+def longest_warm_prompt(ranges: BucketRanges, max_num_batched_tokens: int) -> int:
     """Return the tokens of the longest prompt that falls on a warmed bucket."""
-    values = bucket_values(*bucket_range(env, "PROMPT_SEQ"))
-    least = bucket_range(env, "PROMPT_BS")[0]
+    values = bucket_values(*ranges.prompt_seq)
+    least = ranges.prompt_bs[0]
     # Where no bucket is within the token limit, the server keeps them all.
     return max([value for value in values if value * least <= max_num_batched_tokens] or values)
 
 
-def _prompt_warnings(spec: Mapping[str, Any], env: Mapping[str, str]) -> list[str]:
-    longest = longest_warm_prompt(env, int(spec["max_num_batched_tokens"]))
+def _prompt_warnings(spec: Mapping[str, Any], ranges: BucketRanges) -> list[str]:
+    longest = longest_warm_prompt(ranges, int(spec["max_num_batched_tokens"]))
     top, context = int(spec["input_range"][1]), int(spec["max_model_len"])
     if top > longest:
         return [f"prompts of {longest + 1} to {top} tokens, within input_range, compile while serving"]
@@ -104,18 +103,18 @@ def _prompt_warnings(spec: Mapping[str, Any], env: Mapping[str, str]) -> list[st
     return []
 
 
-def _decode_warnings(spec: Mapping[str, Any], env: Mapping[str, str]) -> list[str]:
+def _decode_warnings(spec: Mapping[str, Any], ranges: BucketRanges) -> list[str]:
     warnings = []
     count = int(spec["max_num_seqs"])
-    batches = bucket_values(*bucket_range(env, "DECODE_BS"))
-    blocks = bucket_values(*bucket_range(env, "DECODE_BLOCK"))
+    batches = bucket_values(*ranges.decode_bs)
+    blocks = bucket_values(*ranges.decode_block)
     if count > batches[-1]:
         warnings.append(f"more than {batches[-1]} requests at a time, of max_num_seqs {count}, compile while serving")
     top = int(spec["input_range"][1]) + int(spec["output_range"][1])
     need = min(count, batches[-1]) * -(-min(top, int(spec["max_model_len"])) // BLOCK)
     if need > blocks[-1]:
         warnings.append(f"decode steps above {blocks[-1]} blocks of {BLOCK} tokens, of {need}, compile while serving")
-    skipped = _skipped_batches(spec, env, min(count, batches[-1]))
+    skipped = _skipped_batches(spec, ranges, min(count, batches[-1]))
     if skipped:
         warnings.append(
             f"{skipped[0]} to {skipped[-1]} short requests at a time have more padded sequences than KV blocks: "
@@ -124,10 +123,10 @@ def _decode_warnings(spec: Mapping[str, Any], env: Mapping[str, str]) -> list[st
     return warnings
 
 
-def _skipped_batches(spec: Mapping[str, Any], env: Mapping[str, str], count: int) -> tuple[int, ...]:
+def _skipped_batches(spec: Mapping[str, Any], ranges: BucketRanges, count: int) -> tuple[int, ...]:
     """Return the batch sizes whose shortest requests pad to a bucket with more sequences than blocks."""
     least = -(-(int(spec["input_range"][0]) + 1) // BLOCK)
-    return _more_sequences_than_blocks(bucket_range(env, "DECODE_BS"), bucket_range(env, "DECODE_BLOCK"), count, least)
+    return _more_sequences_than_blocks(ranges.decode_bs, ranges.decode_block, count, least)
 
 
 @cache

@@ -5,10 +5,10 @@ The rules were found by measuring what the script sets; the golden vectors in te
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from ..buckets.linear import BLOCK, DIMENSIONS
+from ..buckets.linear import BLOCK, BucketRanges
 from ..buckets.warmup import coverage_warnings
 from ..core.errors import Problem, label, refusal
 from .base import Engine, Host, Launch, Spec
@@ -78,11 +78,11 @@ def launch(given: Spec, host: Host) -> Launch:
     """
     spec = {**LAUNCH_DEFAULTS, **given}
     numactl, cards = _cards(spec, host)
-    env = {**CONSTANTS, **_network(host), **_switches(spec), **bucket_env(spec), **cards}
-    env.update(_quantization_env(spec))
-    refuse_buckets(spec, env, _too_narrow, _cause)
-    warnings = launch_warnings(spec, env) + coverage_warnings(spec, env) + _node_warnings(spec, host)
-    return Launch(env, _arguments(spec), numactl, warnings)
+    ranges = bucket_ranges(spec)
+    refuse_buckets(spec, ranges, _too_narrow, _cause)
+    env = {**CONSTANTS, **_network(host), **_switches(spec), **_quantization_env(spec), **cards}
+    warnings = launch_warnings(spec, ranges) + coverage_warnings(spec, ranges) + _node_warnings(spec, host)
+    return Launch(env, _arguments(spec), numactl, warnings, ranges)
 
 
 def _network(host: Host) -> dict[str, str]:
@@ -105,41 +105,35 @@ def _switches(spec: Spec) -> dict[str, str]:
         env["PT_HPU_RECIPE_CACHE_CONFIG"] = f"{spec['recipe_cache_path']},false,16384"
     if spec["skip_warmup"]:
         env["VLLM_SKIP_WARMUP"] = "True"
+    if spec.get("reduce_warmup"):
+        env["VLLM_SKIP_LAZY_WARMUP"] = "true"
     if any(part in name for part in FP32_SOFTMAX_OFF):
         env["VLLM_FP32_SOFTMAX"] = "false"
     return env
 
 
-def bucket_env(spec: Spec) -> dict[str, str]:
-    """Return the twelve bucket variables of profile ``aice_1_21``."""
+def bucket_ranges(spec: Spec) -> BucketRanges:
+    """Return the buckets of a complete spec, by the script's rule."""
     (low, high), (_, out) = spec["input_range"], spec["output_range"]
     batch = int(spec["max_num_seqs"])
     batch_step = min(_ceil(batch, 16), 16)
     batch_max = _up(batch, batch_step)
-    ranges = {
-        "PROMPT_BS": (1, 1, min(int(spec["max_num_batched_tokens"]) // low, batch)),
-        "PROMPT_SEQ": (_up(low, BLOCK), BLOCK, _up(high, BLOCK) + BLOCK),
-        "DECODE_BS": (1, batch_step, batch_max),
-        "DECODE_BLOCK": (
-            _up(_ceil(low, BLOCK), BLOCK),
-            BLOCK,
-            _up((_ceil(high + out, BLOCK) + 1) * batch_max, BLOCK),
-        ),
-    }
-    env = {}
-    if spec.get("reduce_warmup"):
-        hot_batch, hot_length = (int(spec["reduce_warmup"][key]) for key in ("max_num_seqs", "max_seq_len"))
-        maxima = {
-            "PROMPT_SEQ": hot_length,
-            "DECODE_BS": hot_batch,
-            "DECODE_BLOCK": _up((hot_length + out) * hot_batch // BLOCK, BLOCK),
-        }
-        ranges = {key: (*value[:2], maxima.get(key, value[2])) for key, value in ranges.items()}
-        env["VLLM_SKIP_LAZY_WARMUP"] = "true"
-    for dimension in DIMENSIONS:
-        for part, value in zip(("MIN", "STEP", "MAX"), ranges[dimension], strict=True):
-            env[f"VLLM_{dimension}_BUCKET_{part}"] = str(value)
-    return env
+    blocks = _up((_ceil(high + out, BLOCK) + 1) * batch_max, BLOCK)
+    ranges = BucketRanges(
+        prompt_bs=(1, 1, min(int(spec["max_num_batched_tokens"]) // low, batch)),
+        prompt_seq=(_up(low, BLOCK), BLOCK, _up(high, BLOCK) + BLOCK),
+        decode_bs=(1, batch_step, batch_max),
+        decode_block=(_up(_ceil(low, BLOCK), BLOCK), BLOCK, blocks),
+    )
+    if not spec.get("reduce_warmup"):
+        return ranges
+    hot_batch, hot_length = (int(spec["reduce_warmup"][key]) for key in ("max_num_seqs", "max_seq_len"))
+    return replace(
+        ranges,
+        prompt_seq=(*ranges.prompt_seq[:2], hot_length),
+        decode_bs=(*ranges.decode_bs[:2], hot_batch),
+        decode_block=(*ranges.decode_block[:2], _up((hot_length + out) * hot_batch // BLOCK, BLOCK)),
+    )
 
 
 def _too_narrow(spec: Spec, dimension: str) -> tuple[str, str]:
@@ -165,7 +159,7 @@ def _cause(spec: Spec, dimension: str) -> str:
     return max(excess, key=lambda key: float(excess[key]))
 
 
-def launch_warnings(spec: Spec, env: Mapping[str, str]) -> list[str]:
+def launch_warnings(spec: Spec, ranges: BucketRanges) -> list[str]:
     """Return what the vendor's script accepts in silence but a user should know."""
     warnings = []
     need = spec["input_range"][1] + spec["output_range"][1]
@@ -174,7 +168,7 @@ def launch_warnings(spec: Spec, env: Mapping[str, str]) -> list[str]:
             f"max_model_len {spec['max_model_len']} is below {need}, the sum of the input and output maxima: "
             "the longest requests are refused"
         )
-    prompt_max = int(env["VLLM_PROMPT_SEQ_BUCKET_MAX"])
+    prompt_max = ranges.prompt_seq[2]
     if prompt_max % BLOCK:
         warnings.append(
             f"reduce_warmup.max_seq_len {prompt_max} is not a multiple of {BLOCK}: lengths from "

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..buckets.linear import BucketRanges
 from ..core.errors import Problem
 from ..spec.vllm_options import OPTION_NAMES
 
@@ -21,13 +22,20 @@ Host = Mapping[str, Any]
 class Launch:
     """How a server is started, exactly.
 
-    env: variables. args: arguments after the engine's command. numactl: its arguments; None binds to no cores.
+    env: variables, but for those of the buckets. args: arguments after the engine's command. numactl: its arguments;
+    None binds to no cores. buckets: the shapes that are warmed up; None where the server chooses them.
     """
 
     env: dict[str, str]
     args: list[str]
     numactl: list[str] | None = None
     warnings: list[str] = field(default_factory=list)
+    buckets: BucketRanges | None = None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return all variables."""
+        return {**self.env, **(self.buckets.env() if self.buckets else {})}
 
 
 def _no_problems(_: Spec) -> list[Problem]:
@@ -51,8 +59,7 @@ class Engine:
     something else. ignored: keys of this toolkit that it has no use for.
 
     capabilities and ulimits: what its container needs. precision: the one that it always serves in.
-    buckets: its launch says which shapes are warmed up; without it the server chooses them. capped: it leaves out
-    buckets of more blocks than the cards hold. expert_parallel: it always asks for it.
+    capped: it leaves out buckets of more blocks than the cards hold. expert_parallel: it always asks for it.
     """
 
     name: str
@@ -70,7 +77,6 @@ class Engine:
     capabilities: tuple[str, ...] = ("SYS_NICE",)
     ulimits: tuple[str, ...] = ()
     precision: str | None = None
-    buckets: bool = True
     capped: bool = True
     expert_parallel: bool = True
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..buckets.linear import BLOCK, DIMENSIONS
+from ..buckets.linear import BLOCK, BucketRanges
 from ..core.errors import Problem, label, refusal, whole
 from ..platforms.hl_smi import device_family
 from .base import Engine, Host, Launch, Spec
@@ -70,8 +70,8 @@ def launch(given: Spec, host: Host) -> Launch:
     if spec.get("quantization") not in (None, "inc"):
         raise refusal(label(spec), "quantization", spec["quantization"], "is not inc, the only one here")
     utilization = "0.85" if length <= SHORT_CONTEXT else "0.65"
-    env = {**CONSTANTS, **_buckets(spec, host), "VLLM_GPU_MEMORY_UTILIZATION": utilization}
-    refuse_buckets(spec, env, _too_narrow, _too_wide)
+    env, ranges = {**CONSTANTS, "VLLM_GPU_MEMORY_UTILIZATION": utilization}, _buckets(spec, host)
+    refuse_buckets(spec, ranges, _too_narrow, _too_wide)
     env["PT_HPU_RECIPE_CACHE_CONFIG"] = f"{spec['recipe_cache_path']},false,16384"
     env["VLLM_MOE_N_SLICE"] = "1" if spec.get("quantization") else "8"
     env.update(INC if spec.get("quantization") else {})
@@ -84,28 +84,23 @@ def launch(given: Spec, host: Host) -> Launch:
     args += ["--max-num-batched-tokens", length, "--use-padding-aware-scheduling", "--use-v2-block-manager"]
     args += ["--distributed_executor_backend", "ray", "--gpu_memory_utilization", utilization]
     args += ["--disable-log-requests", "--enable-reasoning", "--reasoning-parser", "deepseek_r1"]
-    return Launch(env, [str(argument) for argument in args])
+    return Launch(env, [str(argument) for argument in args], buckets=ranges)
 
 
-def _buckets(spec: Spec, host: Host) -> dict[str, str]:
+def _buckets(spec: Spec, host: Host) -> BucketRanges:
     device, batch, length = str(host["device_name"]), int(spec["max_num_seqs"]), int(spec["max_model_len"])
     family = device_family(device)
     if family not in DECODE_STEP:
         known = ", ".join(f"{name}*" for name in DECODE_STEP)
         raise refusal(label(spec), "launch_profile", "deepseek_r1", f"is made for {known}, and this host has {device}")
-    ranges = {
-        "PROMPT_BS": (1, 1, spec["max_num_prefill_seqs"]),
-        "PROMPT_SEQ": (BLOCK, BLOCK, length),
-        "DECODE_BS": (1, min(batch, DECODE_STEP[family]), batch),
-        "DECODE_BLOCK": (BLOCK, BLOCK, max(BLOCK, batch * length // BLOCK)),
-    }
-    # 0.25 of a shape may be padding: the fourth value of every dimension on this branch.
-    parts = ("MIN", "STEP", "MAX", "LIMIT")
-    return {
-        f"VLLM_{dimension}_BUCKET_{part}": str(value)
-        for dimension in DIMENSIONS
-        for part, value in zip(parts, (*ranges[dimension], 0.25), strict=True)
-    }
+    return BucketRanges(
+        prompt_bs=(1, 1, int(spec["max_num_prefill_seqs"])),
+        prompt_seq=(BLOCK, BLOCK, length),
+        decode_bs=(1, min(batch, DECODE_STEP[family]), batch),
+        decode_block=(BLOCK, BLOCK, max(BLOCK, batch * length // BLOCK)),
+        # The fourth value of every dimension on this branch.
+        padding_limit=0.25,
+    )
 
 
 def _too_narrow(spec: Spec, dimension: str) -> tuple[str, str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-from ..buckets.linear import DIMENSIONS, bucket_range, bucket_rows, refuse_wide
+from ..buckets.linear import DIMENSIONS, BucketRanges, bucket_rows, refuse_wide
 from ..core.errors import InputError, label, refusal
 from .base import Spec
 
@@ -14,7 +14,7 @@ OF_BUCKETS = ("input_range", "output_range", "reduce_warmup", "zero_padding", "f
 
 def refuse_buckets(
     spec: Spec,
-    env: Mapping[str, str],
+    ranges: BucketRanges,
     too_narrow: Callable[[Spec, str], tuple[str, str]],
     too_wide: Callable[[Spec, str], str],
 ) -> None:
@@ -22,21 +22,21 @@ def refuse_buckets(
 
     Args:
         spec: the complete model.
-        env: the variables of the ranges.
+        ranges: those of the launch.
         too_narrow: gives the key that leaves a dimension without buckets, and what it takes.
         too_wide: gives the key that makes a dimension wide.
     """
     for dimension in DIMENSIONS:
-        low, high = (int(env[f"VLLM_{dimension}_BUCKET_{part}"]) for part in ("MIN", "MAX"))
+        low, _, high = ranges.of(dimension)
         if low > high:
             key, wanted = too_narrow(spec, dimension)
             empty = f"leaves VLLM_{dimension}_BUCKET: minimum {low} is above maximum {high}; vLLM would stop at start"
             raise refusal(label(spec), key, spec[key], f"{empty}; {wanted}")
     tokens = int(spec.get("max_num_batched_tokens", spec["max_model_len"]))
     try:
-        refuse_wide({dimension: bucket_range(env, dimension) for dimension in DIMENSIONS})
+        refuse_wide({dimension: ranges.of(dimension) for dimension in DIMENSIONS})
         # How many decode buckets there are depends on the blocks of the device, which a launch does not know.
-        bucket_rows(env, tokens, 1)
+        bucket_rows(ranges, tokens, 1)
     except InputError as problem:
         variable = problem.finding[0] if problem.finding else ""
         key = too_wide(spec, variable.removeprefix("VLLM_").partition("_BUCKET")[0])

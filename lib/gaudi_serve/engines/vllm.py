@@ -32,6 +32,5 @@ ENGINE = Engine(
     problems=_problems,
     own_options=False,
     ignored=("recipe_cache_path", "skip_warmup", *OF_BUCKETS),
-    buckets=False,
     expert_parallel=False,
 )

@@ -26,12 +26,13 @@ def plan_memory(
     host: Mapping[str, Any],
     config: Mapping[str, Any],
     weight_bytes: int,
+    step: int = 1,
 ) -> dict[str, Any] | None:
     """Return how a model's cards are divided, or None where its architecture or size is not known.
 
     Free memory after weights and profile run, times the utilisation, is usable; of that, the graph
     share is kept for graphs and the rest is KV cache, in blocks of 128 tokens rounded down to the
-    decode bucket step.
+    decode bucket ``step``.
 
     Returns:
         GiB of one card: ``device_gib``, ``reserved_gib`` (driver and profile run), ``weights_gib``,
@@ -46,7 +47,6 @@ def plan_memory(
     given = _given(spec, env, args, host, weight_bytes) | names
     if quantised_at_load(spec, config):
         given["QUANT_DTYPE"] = 1
-    step = int(env.get("VLLM_DECODE_BLOCK_BUCKET_STEP", 1))
     found = hpu_memory(given)
     divided = _divided(given, found, step)
     possible = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,7 +28,8 @@ def vllm_launch(spec: Mapping[str, Any], host: Mapping[str, Any]) -> dict[str, A
             the profile reads, a profile that does not exist, cards that are not free, and buckets that are
             none or too many; the message names the model, the key and what is allowed.
     """
-    return dataclasses.asdict(launched(_checked(spec, host), host))
+    found = launched(_checked(spec, host), host)
+    return {"env": found.environment, "args": found.args, "numactl": found.numactl, "warnings": found.warnings}
 
 
 def launched(spec: Mapping[str, Any], host: Mapping[str, Any]) -> Launch:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
 from itertools import chain
 from typing import Any
 
-from ..buckets.linear import BLOCK
-from ..buckets.warmup import bucket_counts, likely_layers, warmup_seconds
+from ..buckets.linear import BLOCK, BucketRanges
+from ..buckets.warmup import BucketCounts, bucket_counts, likely_layers, warmup_seconds
 from ..engines import Launch, engine_of
 from ..engines.base import option_arguments
 from ..memory.autocalc import DEVICE_GIB, GIB, MOST_CARDS
@@ -33,7 +34,6 @@ VISIBLE_DEVICES = "HABANA_VISIBLE_DEVICES"
 ALWAYS_SET = {"OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
 # Models that generate no text are asked for what they do.
 SMOKE_OF_TASK = {"embed": ["embedding"], "embedding": ["embedding"], "score": ["rerank"]}
-NO_BUCKETS = {"prompt": 0, "decode": 0, "omitted": 0, "approximate": False}
 
 
 def planned_model(spec: Model, host: Mapping[str, Any], cards: list[int], release: str) -> Model:
@@ -64,7 +64,8 @@ def planned_model(spec: Model, host: Mapping[str, Any], cards: list[int], releas
         "mounts": _mounts(spec, cache),
     }
     model["args"] = _arguments(model, spec, placed, host)
-    model.update(_cost(spec, host, model))
+    ranges = launch.buckets.changed_by(model["env"]) if launch.buckets else None
+    model.update(_cost(spec, host, model, ranges))
     warnings = [
         *launch.warnings,
         *_core_warnings(launch, numactl, cards),
@@ -95,7 +96,7 @@ def _capabilities(spec: Model) -> list[str]:
 def _environment(launch: Launch, spec: Model, cards: list[int], platform: Platform) -> dict[str, str]:
     # The supervisor alone sets it: the runtime takes the first of two, and the exact launch of deepseek_r1 says ALL,
     # which the runtime does not know.
-    env = {key: value for key, value in {**ALWAYS_SET, **launch.env}.items() if key != VISIBLE_DEVICES}
+    env = {key: value for key, value in {**ALWAYS_SET, **launch.environment}.items() if key != VISIBLE_DEVICES}
     if not engine_of(spec).own_options and len(cards) > 1:
         env.update(platform.env_between)
     return {**env, **{name: str(value) for name, value in spec.get("env", {}).items()}}
@@ -202,40 +203,46 @@ def _core_warnings(launch: Launch, numactl: list[str] | None, cards: list[int]) 
     return []
 
 
-def _cost(spec: Model, host: Mapping[str, Any], model: Model) -> Model:
+def _cost(spec: Model, host: Mapping[str, Any], model: Model, ranges: BucketRanges | None) -> Model:
     """Return memory, graphs, warm-up and start timeout of a model; None for what cannot be known."""
     config, size = model_config(spec, host), weight_bytes(spec, host)
     memory = None
     if model["module_ids"]:
         sized = {"max_model_len": longest_context(config), **spec}
-        memory = plan_memory(sized, model["env"], model["args"], host, config, size)
+        memory = plan_memory(
+            sized, model["env"], model["args"], host, config, size, ranges.decode_block[1] if ranges else 1
+        )
+    depth = layers(config) or likely_layers(size / 2 or 8e9)
     share = size * (0.5 if quantised_at_load(spec, config) else 1) / GIB / max(1, len(model["module_ids"]))
     generation = platform_of(host).generation(host) if model["module_ids"] else None
     device = DEVICE_GIB[generation] if generation else None
     known: Model = {"weights_gib": round(share, 1), "device_gib": device}
-    known |= {"memory": memory, **_warmup(spec, model, memory, layers(config) or likely_layers(size / 2 or 8e9))}
+    known |= {"memory": memory, **_warmup(spec, model, memory, depth, ranges)}
     seconds = spec["warmup_budget_minutes"] * 15 if known["warmup_s"] is None else known["warmup_s"]
     known["start_timeout_s"] = spec.get("start_timeout_s") or start_timeout(seconds, size)
     return {**known, "hang_timeout_s": spec.get("hang_timeout_s", HANG_TIMEOUT_S)}
 
 
-def _warmup(spec: Model, model: Model, memory: Mapping[str, Any] | None, depth: float) -> Model:
+def _warmup(
+    spec: Model, model: Model, memory: Mapping[str, Any] | None, depth: float, ranges: BucketRanges | None
+) -> Model:
     """Return the graphs of a model and the seconds that they take."""
-    buckets = dict(NO_BUCKETS)
+    counts = BucketCounts()
     engine = engine_of(spec)
     skipped = str(model["env"].get("VLLM_SKIP_WARMUP", "")).lower() in ("true", "1")
-    if not engine.buckets and model["module_ids"] and not skipped:
+    if ranges is None and model["module_ids"] and not skipped:
         # The server chooses its own buckets.
-        return {"buckets": buckets, "graphs": None, "warmup_s": None, "warmup_cached_s": None}
-    if engine.buckets and not skipped:
-        most = int(model["env"]["VLLM_DECODE_BLOCK_BUCKET_MAX"])
+        return {"buckets": dataclasses.asdict(counts), "graphs": None, "warmup_s": None, "warmup_cached_s": None}
+    if ranges is not None and not skipped:
+        most = ranges.decode_block[2]
         tokens = int(spec.get("max_num_batched_tokens") or spec["max_model_len"])
         held = (memory["num_hpu_blocks"] if memory and engine.capped else 0) or most
-        buckets = bucket_counts(model["env"], tokens, min(most, held))
-    graphs = buckets["prompt"] + buckets["decode"]
+        counts = bucket_counts(ranges, tokens, min(most, held))
+    graphs = counts.prompt + counts.decode
     full, cached = warmup_seconds(graphs, depth, max(1, len(model["module_ids"])), engine.served_in(spec))
     has_cache = bool(spec.get("recipe_cache_path")) or not graphs
-    return {"buckets": buckets, "graphs": graphs, "warmup_s": full, "warmup_cached_s": cached if has_cache else None}
+    known: Model = {"buckets": dataclasses.asdict(counts), "graphs": graphs}
+    return {**known, "warmup_s": full, "warmup_cached_s": cached if has_cache else None}
 
 
 def _unknown_warnings(spec: Model, host: Mapping[str, Any], model: Model) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from conftest import host_name
-from gaudi_serve.smoke import right_capitals
+from gaudi_serve.host.smoke import right_capitals
 
 
 @pytest.fixture
