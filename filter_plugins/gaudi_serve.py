@@ -24,7 +24,7 @@ from gaudi_serve.plan.fleet import (
     vllm_fleet_plan,
     vllm_fleet_summary,
 )
-from gaudi_serve.plan.host import model_hosts, model_weights, vllm_plan
+from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.plan.launch import vllm_launch
 from gaudi_serve.plan.refusal import plan_refusal, refused_hosts, system_refusal
 from gaudi_serve.platforms.hl_smi import hl_smi_links, hl_smi_modules, hl_smi_topology
@@ -32,6 +32,7 @@ from gaudi_serve.show.report import endpoint_table
 from gaudi_serve.show.status import drift_lines, fleet_status, fleet_status_lines
 from gaudi_serve.spec.catalog import model_catalog
 from gaudi_serve.spec.inventory import inventory_refusal
+from gaudi_serve.spec.merge import model_hosts, model_weights
 from gaudi_serve.stages.apt_access import apt_access
 from gaudi_serve.stages.container_runtime import (
     container_runtime_changes,

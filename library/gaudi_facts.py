@@ -147,7 +147,7 @@ def observe(given: dict[str, Any], aside: ThreadPoolExecutor) -> dict[str, Any]:
     if "system" in gather or "host" in gather:
         facts["gaudi_system"] = observe_host.system()
     # The driver is asked for every card's ports, which takes as long as all the rest.
-    platform = platform_of(facts.get("gaudi_system", {}))
+    platform = platform_of(facts.get("gaudi_system", {}).get("accelerator"))
     driver = aside.submit(observe_driver.observe) if "driver" in gather and platform.devices else None
     # Most of the time goes into waiting for programs of others.
     devices = aside.submit(platform.observe) if "host" in gather else None

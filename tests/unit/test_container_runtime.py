@@ -11,7 +11,7 @@ import pytest
 import tomllib
 from gaudi_serve.core.errors import InputError
 from gaudi_serve.host import observe_runtime
-from gaudi_serve.plan.refusal import host_errors
+from gaudi_serve.plan.refusal import host_findings
 from gaudi_serve.stages import container_runtime as runtime
 from gaudi_serve.stages.habana_config import habana_config, habana_config_problems
 from test_plan import gaudi_host
@@ -155,8 +155,8 @@ def test_a_config_toml_with_which_no_server_starts_is_refused_before_anything_is
     assert said.endswith("The file is as it was; mend it and run again.")
     assert refusal(live(habana_config=text), habana=False) == []
     plan: dict[str, Any] = {"models": [], "errors": []}
-    (error,) = host_errors(plan, None, gaudi_host(driver_version="1.21.3"), host_name="gaudi01", habana=text)
-    assert (error["key"], error["message"]) == ("config.toml", said)
+    (error,) = host_findings(plan, None, gaudi_host(driver_version="1.21.3"), host_name="gaudi01", habana=text)
+    assert (error.key, error.message) == ("config.toml", said)
 
 
 def test_a_runtime_that_does_not_run_or_lacks_a_program_has_drifted() -> None:

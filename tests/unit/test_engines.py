@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gaudi_serve.core.host import Host
 from gaudi_serve.engines import ENGINES, Engine, Launch
 from gaudi_serve.host.observe_host import system
 from gaudi_serve.plan.changes import vllm_plan_changes
@@ -15,6 +16,7 @@ from gaudi_serve.plan.launch import vllm_launch
 from gaudi_serve.platforms import PLATFORMS, Platform, platform_here
 from gaudi_serve.show.status import fleet_status, fleet_status_lines
 from gaudi_serve.spec.facts import checked_host
+from gaudi_serve.spec.model import Spec
 from gaudi_serve.stages import service
 from gaudi_serve.stages.reset import vllm_service_reset
 from golden import vectors
@@ -32,9 +34,9 @@ VECTORS = {"aice_1_21": "launch_aice_1_21", "deepseek_r1": "launch_deepseek_r1"}
 ROOT = Path(__file__).parents[2]
 
 
-def counted(spec: Any, host: Any) -> Launch:
+def counted(spec: Spec, host: Host) -> Launch:
     """Return the launch of the made-up engine."""
-    return Launch({"BEADS": host["device_name"]}, ["--model", spec["weights"], "--port", str(spec["port"])])
+    return Launch({"BEADS": host.device_name}, ["--model", spec["weights"], "--port", str(spec["port"])])
 
 
 ABACUS = Platform(
@@ -146,7 +148,7 @@ def test_a_fleets_plan_and_status_show_it(engine: str) -> None:
     fleet = vllm_fleet_plan({"a": known(gaudi_host=host, vllm_models=[wish(engine)])}, ["a"], [])
     assert fleet["errors"] == []
     lines = vllm_fleet_lines(fleet)
-    assert lines[0].startswith(f"a: {PLATFORMS[host['accelerator']].about(host)[0]}")
+    assert lines[0].startswith(f"a: {PLATFORMS[host['accelerator']].about(Host.of(host))[0]}")
     unit = {"state": "active", "status": "serving", "restarts": 0}
     kept = {key: [] for key in ("preflight_status", "host_tuning_status", "vllm_service_status")}
     shown = fleet_status(

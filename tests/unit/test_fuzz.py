@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from gaudi_serve.plan.fleet import vllm_fleet_lines, vllm_fleet_plan
-from gaudi_serve.plan.host import model_weights
 from gaudi_serve.spec.catalog import model_catalog
+from gaudi_serve.spec.merge import model_weights
 from gaudi_serve.stages.service import vllm_service_files
 from test_plan import gaudi_host
 

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 from gaudi_serve.core.errors import InputError
+from gaudi_serve.core.host import Host
 from gaudi_serve.memory.autocalc import hpu_memory
 from gaudi_serve.memory.fit import plan_memory
+from gaudi_serve.spec.model import Spec
 from golden import vectors
 
 ROWS = vectors("memory_autocalc")
@@ -123,7 +125,8 @@ def fit_of(**more: Any) -> dict[str, Any] | None:
     spec = {"name": "m", "weights": "/m", "tensor_parallel_size": 1, "max_model_len": 8192, **more.pop("spec", {})}
     env = {"VLLM_GPU_MEMORY_UTILIZATION": "0.5", "VLLM_GRAPH_RESERVED_MEM": "0.4", **more.pop("env", {})}
     size = more.pop("size", 16_060_522_496)
-    return plan_memory(spec, env, more.pop("args", []), {"device_name": "HL-225"}, {**config, **more}, size)
+    host, args = Host(device_name="HL-225"), more.pop("args", [])
+    return plan_memory(Spec(spec), env, args, host, {**config, **more}, size, cards_left=0)
 
 
 def test_the_fork_divides_a_card_as_its_log_shows() -> None:

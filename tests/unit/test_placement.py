@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from gaudi_serve.plan.place import disjoint_cores, place
+from gaudi_serve.core.errors import Finding
+from gaudi_serve.core.host import Host
+from gaudi_serve.plan import place as ledger
+from gaudi_serve.spec.model import Spec
 
 
 def machine(device: str = "HL-225", nodes: tuple[int, ...] = (0, 0, 0, 0, 1, 1, 1, 1), **more: Any) -> dict[str, Any]:
@@ -27,76 +30,91 @@ def running(**cards: list[int]) -> dict[str, Any]:
     return {name: {"module_ids": numbers, "active": True} for name, numbers in cards.items()}
 
 
+def place(
+    wishes: list[dict[str, Any]], host: dict[str, Any], host_nics: bool = False, move_allowed: bool = False
+) -> tuple[dict[str, list[int]], list[dict[str, Any]], dict[str, list[int]]]:
+    """Return the cards of the models, the errors of those that get none, and the present cards of those that move."""
+    specs = [Spec(one) for one in wishes]
+    found = ledger.place(specs, Host.of({**host, "host_nics": host_nics}), (), move_allowed)
+    errors = [
+        Finding.of_model("g", one, *found.refused[one.name]).as_dict() for one in specs if one.name in found.refused
+    ]
+    return dict(found.cards), errors, dict(found.moved)
+
+
+def disjoint_cores(host: dict[str, Any]) -> dict[int, str]:
+    """Return the cores of cards that the vendor's rule would give the same ones."""
+    return ledger.disjoint_cores(Host.of(host))
+
+
 def test_small_models_leave_a_whole_node_to_a_large_one() -> None:
-    placed, errors, _ = place([wish("a", 1), wish("b", 2), wish("c", 4), wish("d", 1)], machine(), "g")
+    placed, errors, _ = place([wish("a", 1), wish("b", 2), wish("c", 4), wish("d", 1)], machine())
     assert errors == []
     assert placed == {"a": [0], "b": [1, 2], "c": [4, 5, 6, 7], "d": [3]}
 
 
 def test_pinned_models_come_first_wherever_they_stand() -> None:
-    placed, errors, _ = place([wish("a", 2), wish("b", 1, [0])], machine(), "g")
+    placed, errors, _ = place([wish("a", 2), wish("b", 1, [0])], machine())
     assert (placed, errors) == ({"b": [0], "a": [1, 2]}, [])
 
 
 def test_a_model_spans_nodes_only_where_no_node_has_room() -> None:
-    placed, errors, _ = place([wish("a", 3, [0, 1, 2]), wish("b", 3, [4, 5, 6]), wish("c", 2)], machine(), "g")
+    placed, errors, _ = place([wish("a", 3, [0, 1, 2]), wish("b", 3, [4, 5, 6]), wish("c", 2)], machine())
     assert (placed["c"], errors) == ([3, 7], [])
 
 
 def test_gaudi2e_groups_are_not_crossed_without_host_nics() -> None:
     specs = [wish("a", 3, [0, 1, 2]), wish("b", 3, [4, 5, 6]), wish("c", 2)]
-    _, errors, _ = place(specs, machine("HL-288"), "g")
+    _, errors, _ = place(specs, machine("HL-288"))
     assert errors[0]["message"] == (
         "g: model c: tensor_parallel_size 2: this host has 8 cards, 2 of them free (held: 0: a, 1: a, 2: a, 4: b, "
         "5: b, 6: b); no group of four has so many, and only host NICs connect the groups; declare host NICs "
         "(gaudi_host_nics: true) if the machine has them"
     )
-    placed, errors, _ = place(specs, machine("HL-288"), "g", host_nics=True)
+    placed, errors, _ = place(specs, machine("HL-288"), host_nics=True)
     assert (placed["c"], errors) == ([3, 7], [])
 
 
 def test_gaudi2e_cards_named_across_the_groups_are_refused() -> None:
-    _, errors, _ = place([wish("a", 2, [3, 4])], machine("HL-288E"), "g")
+    _, errors, _ = place([wish("a", 2, [3, 4])], machine("HL-288E"))
     assert "module_ids [3, 4]: lie in the groups 0-3 and 4-7, which only host NICs connect" in errors[0]["message"]
-    assert place([wish("a", 2, [3, 4])], machine("HL-225"), "g")[1] == []
+    assert place([wish("a", 2, [3, 4])], machine("HL-225"))[1] == []
 
 
 def test_the_fewest_running_models_move_and_only_where_they_must() -> None:
     host = machine("HL-288", services=running(a=[0], b=[4], c=[5]))
-    placed, errors, moved = place(
-        [wish("a", 1), wish("b", 1), wish("c", 1), wish("big", 4)], host, "g", move_allowed=True
-    )
+    placed, errors, moved = place([wish("a", 1), wish("b", 1), wish("c", 1), wish("big", 4)], host, move_allowed=True)
     assert errors == []
     # One move, not two: a makes room for big.
     assert placed == {"b": [4], "c": [5], "big": [0, 1, 2, 3], "a": [6]}
     assert moved == {"a": [0]}
     # On a machine without groups nobody moves.
-    placed, _, moved = place([wish("a", 1), wish("b", 1), wish("big", 4)], machine(services=running(a=[0], b=[4])), "g")
+    placed, _, moved = place([wish("a", 1), wish("b", 1), wish("big", 4)], machine(services=running(a=[0], b=[4])))
     assert (placed["a"], placed["b"], moved) == ([0], [4], {})
 
 
 def test_where_nothing_helps_nobody_moves() -> None:
     host = machine("HL-288", services=running(a=[0], b=[4]))
-    placed, errors, moved = place([wish("a", 1), wish("b", 1), wish("x", 4), wish("y", 4)], host, "g")
+    placed, errors, moved = place([wish("a", 1), wish("b", 1), wish("x", 4), wish("y", 4)], host)
     assert (placed, moved) == ({"a": [0], "b": [4]}, {})
     assert [error["model"] for error in errors] == ["x", "y"]
 
 
 def test_one_impossible_wish_does_not_cost_the_others_their_cards() -> None:
-    placed, errors, _ = place([wish("a", 9), wish("b", 2)], machine(), "g")
+    placed, errors, _ = place([wish("a", 9), wish("b", 2)], machine())
     assert (placed, [error["model"] for error in errors]) == ({"b": [0, 1]}, ["a"])
 
 
 def test_a_running_model_whose_cards_cross_groups_or_are_gone_is_placed_anew() -> None:
     host = machine("HL-288", services=running(a=[3, 4], b=[9]))
-    placed, errors, moved = place([wish("a", 2), wish("b", 1)], host, "g")
+    placed, errors, moved = place([wish("a", 2), wish("b", 1)], host)
     assert (placed, errors, moved) == ({"a": [0, 1], "b": [2]}, [], {"a": [3, 4], "b": [9]})
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 8, 16])
 def test_hosts_of_one_to_sixteen_cards(count: int) -> None:
     host = machine(nodes=tuple(number * 2 // count for number in range(count)))
-    placed, errors, _ = place([wish(f"m{number}", 1) for number in range(count)], host, "g")
+    placed, errors, _ = place([wish(f"m{number}", 1) for number in range(count)], host)
     assert (sorted(cards[0] for cards in placed.values()), errors) == (list(range(count)), [])
 
 
@@ -115,19 +133,19 @@ def test_interleaved_modules_get_disjoint_cores_of_their_node() -> None:
 def test_a_running_model_is_not_moved_for_another_unless_that_is_allowed() -> None:
     host = machine(services=running(a=[0], b=[4]))
     specs = [wish("a", 1), wish("b", 1), wish("new", 2, [0, 1])]
-    placed, errors, moved = place(specs, host, "g")
+    placed, errors, moved = place(specs, host)
     assert (placed, moved) == ({"a": [0], "b": [4]}, {})
     assert [error["message"] for error in errors] == [
         "g: model new: module_ids [0, 1]: card 0 is held by model a, which runs; free are [2, 3, 5, 6, 7]; "
         "-e gaudi_move_allowed=true lets running models move"
     ]
-    assert place(specs, host, "g", move_allowed=True)[2] == {"a": [0]}
+    assert place(specs, host, move_allowed=True)[2] == {"a": [0]}
     # Nor for one that finds no room otherwise.
     host = machine("HL-288", services=running(a=[0], b=[4]))
-    placed, errors, moved = place([wish("a", 1), wish("b", 1), wish("big", 4)], host, "g")
+    placed, errors, moved = place([wish("a", 1), wish("b", 1), wish("big", 4)], host)
     assert (placed, moved) == ({"a": [0], "b": [4]}, {})
     assert errors[0]["message"].endswith("; -e gaudi_move_allowed=true lets running models move")
     # What is to be stopped, or gets another number of cards, does not run on as it is.
     for changed in ({"state": "stopped"}, {"tensor_parallel_size": 2}):
-        placed, errors, _ = place([{**wish("a", 1), **changed}, wish("new", 1, [0])], host, "g")
+        placed, errors, _ = place([{**wish("a", 1), **changed}, wish("new", 1, [0])], host)
         assert (errors, placed["new"]) == ([], [0])

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import yaml
-from gaudi_serve.plan.host import model_weights, vllm_plan
+from gaudi_serve.plan.cost import start_timeout
+from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.plan.launch import vllm_launch
-from gaudi_serve.plan.model import start_timeout
 from gaudi_serve.platforms import PLATFORMS
+from gaudi_serve.spec.merge import model_weights
 
 QWQ = {
     "num_hidden_layers": 64,

@@ -11,13 +11,12 @@ from gaudi_serve.memory.autocalc import hpu_memory
 from gaudi_serve.plan.changes import vllm_plan_changes
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.plan.launch import vllm_launch
-from gaudi_serve.plan.place import disjoint_cores, place
 from gaudi_serve.platforms.hl_smi import hl_smi_links, hl_smi_modules, hl_smi_topology
 from gaudi_serve.stages.hccl import hccl_benchmark
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from test_memory import LLAMA
-from test_placement import machine, running, wish
+from test_placement import disjoint_cores, machine, place, running, wish
 from test_plan import gaudi_host, model
 
 QUICK = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -37,7 +36,7 @@ def wishes(sizes: dict[str, int]) -> list[dict[str, Any]]:
 def test_placements_never_overlap_and_keep_the_groups(
     device: str, nodes: tuple[int, ...], sizes: dict[str, int]
 ) -> None:
-    placed, errors, _ = place(wishes(sizes), machine(device, nodes), "g")
+    placed, errors, _ = place(wishes(sizes), machine(device, nodes))
     cards = [card for numbers in placed.values() for card in numbers]
     assert len(set(cards)) == len(cards)
     assert set(cards) <= set(range(len(nodes)))
@@ -53,18 +52,18 @@ def test_placements_never_overlap_and_keep_the_groups(
 def test_placements_are_stable_when_models_come_and_go(
     device: str, before: dict[str, int], after: dict[str, int]
 ) -> None:
-    old, _, _ = place(wishes(before), machine(device), "g")
+    old, _, _ = place(wishes(before), machine(device))
     same = {name: after.get(name, cards) for name, cards in before.items()}
     stayed = {name: old[name] for name in old if name in after and same[name] == before[name]}
     host = machine(device, services=running(**old))
-    placed, errors, moved = place(wishes(after), host, "g")
+    placed, errors, moved = place(wishes(after), host)
     for name, cards in stayed.items():
         assert placed[name] == cards or moved[name] == cards
     if device == "HL-225":
         assert not moved
     if errors:
         assert not moved
-    again, _, moved_again = place(wishes(after), machine(device, services=running(**placed)), "g")
+    again, _, moved_again = place(wishes(after), machine(device, services=running(**placed)))
     assert (again, moved_again) == (placed, {})
 
 

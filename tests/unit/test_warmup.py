@@ -6,15 +6,18 @@ from typing import Any
 
 import pytest
 from gaudi_serve.buckets.warmup import BucketCounts, bucket_counts, coverage_warnings, likely_layers, warmup_seconds
+from gaudi_serve.core.host import Host
 from gaudi_serve.engines.aice_1_21 import LAUNCH_DEFAULTS, bucket_ranges
+from gaudi_serve.engines.deepseek_r1 import DEFAULTS
+from gaudi_serve.plan.cost import start_timeout
 from gaudi_serve.plan.launch import launched, vllm_launch
-from gaudi_serve.plan.model import start_timeout
+from gaudi_serve.spec.model import Spec
 from test_plan import gaudi_host
 
 
 def warned(**spec: Any) -> list[str]:
     """Return what a launch leaves out."""
-    full = {**LAUNCH_DEFAULTS, **spec}
+    full = Spec({**LAUNCH_DEFAULTS, **spec})
     return coverage_warnings(full, bucket_ranges(full))
 
 
@@ -22,11 +25,13 @@ def test_the_measured_warmups_are_met() -> None:
     # 72 graphs of an 8B model; the manual's Qwen2-72B on four cards; DeepSeek-R1 on eight.
     assert warmup_seconds(72, 32, 1, "bfloat16") == (49, 20)
     manual = {"input_range": [800, 1024], "output_range": [400, 512], "max_num_seqs": 128}
-    ranges = bucket_ranges({**LAUNCH_DEFAULTS, **manual, "max_num_batched_tokens": 8192})
+    ranges = bucket_ranges(Spec({**LAUNCH_DEFAULTS, **manual, "max_num_batched_tokens": 8192}))
     counts = bucket_counts(ranges, 8192, ranges.decode_block[2])
     assert counts.prompt + counts.decode == 271
     assert warmup_seconds(271, 80, 4, "bfloat16")[0] == pytest.approx(600, rel=0.02)
-    found = launched({"weights": "/r1", "launch_profile": "deepseek_r1"}, gaudi_host()).buckets
+    found = launched(
+        Spec({**DEFAULTS, "weights": "/r1", "launch_profile": "deepseek_r1"}), Host.of(gaudi_host())
+    ).buckets
     assert found is not None
     assert bucket_counts(found, 16384, 16384) == BucketCounts(32, 608, 0, True)
     assert warmup_seconds(4 * 640, 61, 8, "fp8")[0] == pytest.approx(3600, rel=0.02)

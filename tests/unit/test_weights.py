@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 from gaudi_serve.core.errors import InputError
+from gaudi_serve.core.host import Host
 from gaudi_serve.host.observe_weights import observe
 from gaudi_serve.plan.check import host_problems
 from gaudi_serve.spec.keys import findings
+from gaudi_serve.spec.model import Spec
 from gaudi_serve.stages import weights_names
 from gaudi_serve.stages.weights import (
     source_problem,
@@ -100,10 +102,10 @@ def test_good_sources() -> None:
 
 
 def test_model_with_a_source_need_not_be_there_yet() -> None:
-    host = {"accelerator": "gaudi", "weights": {"/data/M": None}, "services": {}, "ports": {}}
-    spec = {"name": "m", "weights": "/data/M", "image": "i", "port": 1, "launch_profile": "vllm"}
+    host = Host.of({"accelerator": "gaudi", "weights": {"/data/M": None}})
+    spec = Spec({"name": "m", "weights": "/data/M", "image": "i", "port": 1, "launch_profile": "vllm"})
     assert [key for key, _, _ in host_problems(spec, host, "1.21.3", weights_come=True)] == ["weights"]
-    assert host_problems({**spec, "source": HUB}, host, "1.21.3", weights_come=True) == []
+    assert host_problems(spec.but(source=HUB), host, "1.21.3", weights_come=True) == []
 
 
 def test_catalog_mirrors_and_shared_folders() -> None:

@@ -6,6 +6,7 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
 from functools import wraps
 from typing import Any, TypeGuard
 
@@ -17,6 +18,30 @@ DIGITS = re.compile(r"[0-9]{1,18}")
 
 # A key of a model, its value, and what is allowed; said without a value where that is none.
 Problem = tuple[str, Any, str]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One mistake that a plan has found: where, and the sentence for a reader. No secret is in it."""
+
+    host: str
+    key: str
+    message: str
+    model: str | None = None
+    value: Any = None
+    allowed: str | None = None
+
+    @classmethod
+    def of_model(cls, host: str, spec: Any, key: str, value: Any, allowed: str) -> Finding:
+        """Return what is wrong with one key of a model."""
+        model = readable(label(spec)) if isinstance(spec, Mapping) else "?"
+        written = "" if value is None else f" {value}" if value == "(hidden)" else f" {shown(value)}"
+        message = f"{host}: model {model}: {readable(key)}{written}: {allowed}"
+        return cls(host, key, message, model, plain(value), allowed)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as filters do."""
+        return asdict(self)
 
 
 class InputError(ValueError):
@@ -61,6 +86,13 @@ def plain(value: Any) -> Any:
     except (TypeError, ValueError, RecursionError):
         return shown(value)
     return value
+
+
+def readable(key: Any) -> str:
+    """Return a name or path as messages show it: as it is, unless it would break or fill the line."""
+    if not isinstance(key, str):
+        return shown(key)
+    return key if key.strip() and key.isprintable() and len(key) <= LONGEST_VALUE else shown(key)
 
 
 def one_line(text: str) -> str:

@@ -14,9 +14,9 @@ ENGINES: dict[str, Engine] = {one.name: one for one in (aice_1_21.ENGINE, deepse
 __all__ = ["ENGINES", "Engine", "Launch", "engine_of", "profile_of"]
 
 
-def profile_of(spec: Mapping[str, Any], host: Mapping[str, Any]) -> str:
+def profile_of(spec: Mapping[str, Any], accelerator: str | None) -> str:
     """Return the engine's name of a model: its own ``launch_profile``, else what the host's platform starts."""
-    return str(spec.get("launch_profile", platform_of(host).engine))
+    return str(spec.get("launch_profile", platform_of(accelerator).engine))
 
 
 def engine_of(spec: Mapping[str, Any]) -> Engine:

@@ -5,12 +5,14 @@ The rules were found by measuring what the script sets; the golden vectors in te
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from ..buckets.linear import BLOCK, BucketRanges
 from ..buckets.warmup import coverage_warnings
 from ..core.errors import Problem, label, refusal
+from ..core.host import Card
 from .base import Engine, Host, Launch, Spec
 from .linear import refuse_buckets
 
@@ -70,13 +72,12 @@ LAUNCH_DEFAULTS: dict[str, Any] = {
 }
 
 
-def launch(given: Spec, host: Host) -> Launch:
+def launch(spec: Spec, host: Host) -> Launch:
     """Return the launch of the vendor's script.
 
     Raises:
         InputError: for cards that are not free, and buckets that are none or too many.
     """
-    spec = {**LAUNCH_DEFAULTS, **given}
     numactl, cards = _cards(spec, host)
     ranges = bucket_ranges(spec)
     refuse_buckets(spec, ranges, _too_narrow, _cause)
@@ -86,20 +87,19 @@ def launch(given: Spec, host: Host) -> Launch:
 
 
 def _network(host: Host) -> dict[str, str]:
-    interface = str(host["interface"])
-    return {"VLLM_HOST_IP": str(host["ip"]), "GLOO_SOCKET_IFNAME": interface, "HCCL_SOCKET_IFNAME": interface}
+    interface = str(host.interface)
+    return {"VLLM_HOST_IP": str(host.ip), "GLOO_SOCKET_IFNAME": interface, "HCCL_SOCKET_IFNAME": interface}
 
 
 def _switches(spec: Spec) -> dict[str, str]:
-    cards = int(spec["tensor_parallel_size"])
     name = _model(spec)
     low, high = spec["input_range"]
     env = {
-        "VLLM_EP_SIZE": str(cards),
+        "VLLM_EP_SIZE": str(spec.cards),
         "VLLM_ZERO_PADDING": _text(spec["zero_padding"] and low != high),
         "VLLM_PROMPT_USE_FUSEDSDPA": _text(spec["fused_sdpa"]),
     }
-    if cards > 1:
+    if spec.cards > 1:
         env["PT_HPU_ENABLE_LAZY_COLLECTIVES"] = "true"
     if spec.get("recipe_cache_path"):
         env["PT_HPU_RECIPE_CACHE_CONFIG"] = f"{spec['recipe_cache_path']},false,16384"
@@ -178,18 +178,17 @@ def launch_warnings(spec: Spec, ranges: BucketRanges) -> list[str]:
 
 
 def _arguments(spec: Spec) -> list[str]:
-    cards = int(spec["tensor_parallel_size"])
     dtype = "float16" if spec["dtype"] == "float16" else "bfloat16"
     expert = [] if _model(spec) == "llama-4-scout-17b-16e-instruct" else ["--enable-expert-parallel"]
     args: list[Any] = ["--host", spec["host"], "--port", spec["port"], "--device", "hpu", "--dtype", dtype]
     args += _quantization_args(spec)
-    args += ["--model", spec["weights"], "--trust-remote-code", "--tensor-parallel-size", cards, *expert]
+    args += ["--model", spec["weights"], "--trust-remote-code", "--tensor-parallel-size", spec.cards, *expert]
     args += ["--seed", 0, "--block-size", BLOCK, "--max-num-seqs", spec["max_num_seqs"]]
     args += ["--max-num-batched-tokens", spec["max_num_batched_tokens"]]
     args += ["--max-model-len", spec["max_model_len"], "--max-seq-len-to-capture", 8192]
     args += ["--disable-log-requests", "--use-v2-block-manager", "--use-padding-aware-scheduling"]
     args += ["--num-scheduler-steps", spec["num_scheduler_steps"]]
-    args += ["--distributed_executor_backend", "ray" if cards > 8 else "mp", "--gpu-memory-utilization", "0.9"]
+    args += ["--distributed_executor_backend", "ray" if spec.cards > 8 else "mp", "--gpu-memory-utilization", "0.9"]
     return [str(argument) for argument in args]
 
 
@@ -215,41 +214,41 @@ def _quantization_env(spec: Spec) -> dict[str, str]:
 
 
 def _cards(spec: Spec, host: Host) -> tuple[list[str] | None, dict[str, str]]:
-    modules = {int(module["module_id"]): module for module in host["modules"]}
-    free = [number for number in sorted(modules) if not modules[number].get("in_use")]
-    wanted = spec.get("module_ids")
+    cards = {card.module_id: card for card in host.cards}
+    free = [number for number in sorted(cards) if not cards[number].in_use]
+    wanted = list(spec.module_ids)
     if not wanted:
         return None, {"HABANA_VISIBLE_MODULES": ",".join(map(str, free))}
-    count = int(spec["tensor_parallel_size"])
-    if len(wanted) != count:
-        raise refusal(label(spec), "module_ids", wanted, f"are {len(wanted)} cards, tensor_parallel_size is {count}")
+    if len(wanted) != spec.cards:
+        allowed = f"are {len(wanted)} cards, tensor_parallel_size is {spec.cards}"
+        raise refusal(label(spec), "module_ids", wanted, allowed)
     taken = [number for number in wanted if number not in free]
     if taken:
         raise refusal(label(spec), "module_ids", taken, f"are not free; free on this host: {free}")
     ids = ",".join(map(str, wanted))
     variable = "HLS_MODULE_ID" if len(wanted) == 1 else "HABANA_VISIBLE_MODULES"
-    return _numactl([modules[number] for number in wanted], list(modules.values())), {variable: ids}
+    return _numactl([cards[number] for number in wanted], host.cards), {variable: ids}
 
 
 def _node_warnings(spec: Spec, host: Host) -> list[str]:
-    cards = list(spec.get("module_ids") or [])
-    nodes = sorted({int(module["numa_node"]) for module in host["modules"] if int(module["module_id"]) in cards})
+    cards = list(spec.module_ids)
+    nodes = sorted({card.numa_node for card in host.cards if card.module_id in cards})
     return [f"cards {cards} lie on NUMA nodes {nodes}: no core binding, slower transfers"] if len(nodes) > 1 else []
 
 
-def _numactl(mine: list[dict[str, Any]], every: list[dict[str, Any]]) -> list[str] | None:
-    nodes = {module["numa_node"] for module in mine}
+def _numactl(mine: Sequence[Card], every: Sequence[Card]) -> list[str] | None:
+    nodes = {card.numa_node for card in mine}
     # A node of -1 is none, as machines without NUMA have it; numactl refuses it.
-    if len(nodes) != 1 or -1 in nodes or not mine[0].get("cpus"):
+    if len(nodes) != 1 or -1 in nodes or not mine[0].cpus:
         return None
     node = nodes.pop()
-    neighbours = sum(module["numa_node"] == node for module in every)
-    low, _, high = str(mine[0]["cpus"][0]).partition("-")
+    neighbours = sum(card.numa_node == node for card in every)
+    low, _, high = mine[0].cpus[0].partition("-")
     first = int(low)
     share = (int(high or low) - first + 1) // neighbours
     ranges = []
-    for module in mine:
-        start = first + share * (int(module["module_id"]) % neighbours)
+    for card in mine:
+        start = first + share * (card.module_id % neighbours)
         ranges.append(f"{start}-{start + share - 1}")
     return ["-C", ",".join(ranges), "-p", str(node)]
 

@@ -12,10 +12,11 @@ from typing import Any
 
 from ..buckets.linear import BucketRanges
 from ..core.errors import Problem
+from ..core.host import Host
+from ..spec.model import Spec
 from ..spec.vllm_options import OPTION_NAMES
 
-Spec = Mapping[str, Any]
-Host = Mapping[str, Any]
+__all__ = ["Engine", "Host", "Launch", "Spec", "option_arguments", "pass_through"]
 
 
 @dataclass(frozen=True)

@@ -54,13 +54,12 @@ DECODE_STEP = {"HL-225": 8, "HL-288": 2}
 LONGEST, SHORT_CONTEXT = 32768, 18432
 
 
-def launch(given: Spec, host: Host) -> Launch:
+def launch(spec: Spec, host: Host) -> Launch:
     """Return the launch of the vendor's script.
 
     Raises:
         InputError: for what the script cannot start, and buckets that are too many.
     """
-    spec = {**DEFAULTS, **given}
     length = int(spec["max_model_len"])
     if length > LONGEST:
         raise refusal(label(spec), "max_model_len", length, f"is above {LONGEST}, the most of one host")
@@ -88,7 +87,7 @@ def launch(given: Spec, host: Host) -> Launch:
 
 
 def _buckets(spec: Spec, host: Host) -> BucketRanges:
-    device, batch, length = str(host["device_name"]), int(spec["max_num_seqs"]), int(spec["max_model_len"])
+    device, batch, length = str(host.device_name), int(spec["max_num_seqs"]), int(spec["max_model_len"])
     family = device_family(device)
     if family not in DECODE_STEP:
         known = ", ".join(f"{name}*" for name in DECODE_STEP)
@@ -113,10 +112,9 @@ def _too_wide(_: Spec, dimension: str) -> str:
 
 
 def _problems(spec: Spec) -> list[Problem]:
-    cards = spec["tensor_parallel_size"]
-    if cards == CARDS:
+    if spec.cards == CARDS:
         return []
-    return [("tensor_parallel_size", cards, f"must be {CARDS}, which profile deepseek_r1 is made for")]
+    return [("tensor_parallel_size", spec.cards, f"must be {CARDS}, which profile deepseek_r1 is made for")]
 
 
 ENGINE = Engine(

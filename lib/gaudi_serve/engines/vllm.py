@@ -13,7 +13,7 @@ DTYPES = ("auto", "bfloat16", "float16", "float32")
 
 def launch(spec: Spec, host: Host) -> Launch:
     """Return ``vllm serve`` with the model's options."""
-    return Launch(dict(platform_of(host).env), [str(spec["weights"]), *pass_through(spec)])
+    return Launch(dict(platform_of(host.accelerator).env), [str(spec["weights"]), *pass_through(spec)])
 
 
 def _problems(spec: Spec) -> list[Problem]:

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..buckets.linear import BLOCK
+from ..core.host import Host
 from ..platforms import platform_of
+from ..spec.model import Spec
 from .autocalc import GIB, MOST_CARDS, hpu_memory, kv_bytes_per_token
 from .shape import memory_names, splits
 
@@ -20,12 +22,13 @@ LARGE_GIB, LARGE_GRAPH_MB, GRAPH_MB = 120, 20, 10
 
 
 def plan_memory(
-    spec: Mapping[str, Any],
+    spec: Spec,
     env: Mapping[str, str],
     args: Sequence[str],
-    host: Mapping[str, Any],
+    host: Host,
     config: Mapping[str, Any],
     weight_bytes: int,
+    cards_left: int,
     step: int = 1,
 ) -> dict[str, Any] | None:
     """Return how a model's cards are divided, or None where its architecture or size is not known.
@@ -39,31 +42,29 @@ def plan_memory(
         ``graphs_gib``, ``kv_cache_gib``, ``left_gib``; ``num_hpu_blocks``, ``kv_tokens``, ``sequences``
         (of max_model_len); ``fits``, ``short_by_gib`` and ``suggestions`` as hpu_memory says them.
     """
-    names, cards = memory_names(config), int(spec["tensor_parallel_size"])
+    names, cards = memory_names(config), spec.cards
     if not names or not weight_bytes or not spec.get("max_model_len") or cards > MOST_CARDS:
         return None
-    if not platform_of(host).generation(host):
+    if not platform_of(host.accelerator).generation(host):
         return None
     given = _given(spec, env, args, host, weight_bytes) | names
     if quantised_at_load(spec, config):
         given["QUANT_DTYPE"] = 1
     found = hpu_memory(given)
     divided = _divided(given, found, step)
-    possible = [
-        number for number in CARDS if cards < number <= _most_cards(host, cards) and splits(config, spec, number)
-    ]
+    # The others keep their cards.
+    most = min(platform_of(host.accelerator).group(host) or MOST_CARDS, cards + cards_left)
+    possible = [number for number in CARDS if cards < number <= most and splits(config, spec, number)]
     remedies = [] if divided["fits"] else _remedies(given, found["fit"]["suggestions"], step, possible)
     return {**divided, "suggestions": remedies}
 
 
-def _given(
-    spec: Mapping[str, Any], env: Mapping[str, str], args: Sequence[str], host: Mapping[str, Any], weight_bytes: int
-) -> dict[str, Any]:
+def _given(spec: Spec, env: Mapping[str, str], args: Sequence[str], host: Host, weight_bytes: int) -> dict[str, Any]:
     """Return what hpu_memory is told, but for the architecture."""
     return {
-        "MODEL": str(spec.get("name") or spec["weights"]),
-        "DEVICE_NAME": platform_of(host).generation(host),
-        "TENSOR_PARALLEL_SIZE": int(spec["tensor_parallel_size"]),
+        "MODEL": str(spec.get("name") or spec.weights),
+        "DEVICE_NAME": platform_of(host.accelerator).generation(host),
+        "TENSOR_PARALLEL_SIZE": spec.cards,
         "MAX_MODEL_LEN": int(spec["max_model_len"]),
         "MODEL_MEM_FROM_CONFIG": weight_bytes,
         "QUANT_DTYPE": 2,
@@ -74,12 +75,6 @@ def _given(
         "GPU_MEM_UTILIZATION": _share(spec.get("gpu_memory_utilization"), env, "VLLM_GPU_MEMORY_UTILIZATION"),
         "VLLM_GRAPH_RESERVED_MEM": _share(None, env, "VLLM_GRAPH_RESERVED_MEM", GRAPH_SHARE),
     }
-
-
-def _most_cards(host: Mapping[str, Any], cards: int) -> int:
-    """Return how many cards a model of so many can have at most on a host, others keeping theirs."""
-    group = platform_of(host).group(host) or MOST_CARDS
-    return min(group, cards + int(host.get("cards_left", len(host.get("modules", [])))))
 
 
 def _divided(given: Mapping[str, Any], found: Mapping[str, Any], step: int) -> dict[str, Any]:
@@ -137,7 +132,7 @@ def _longest(given: Mapping[str, Any], step: int, cards: int) -> int:
     return length if length and _changed(given, step, cards, length)["fits"] else 0
 
 
-def quantised_at_load(spec: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+def quantised_at_load(spec: Spec, config: Mapping[str, Any]) -> bool:
     """Tell whether a server halves a model's weights while it loads them."""
     # INC turns bfloat16 weights into FP8 while loading; weights that are quantised already keep their size.
     return spec.get("dtype") == "fp8" and not config.get("quantization_config")

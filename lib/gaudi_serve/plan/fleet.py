@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from ..core.errors import InputError, near, one_line, plain, shown
+from ..core.errors import Finding, InputError, near, one_line, plain, shown
+from ..core.host import Host
 from ..platforms import platform_of
 from ..show.table import table
 from ..spec.catalog import Catalog, catalog_folder, sound_entries
@@ -17,10 +18,10 @@ from ..stages.due import STAGES, TOLD, Down, downtimes, due_by_stage
 from ..stages.image import vllm_images
 from .changes import vllm_plan_changes
 from .host import vllm_plan
-from .refusal import host_errors
+from .refusal import host_findings
 
 Known = Mapping[str, Any]
-Errors = list[dict[str, Any]]
+Findings = list[Finding]
 Catalogs = Callable[[Sequence[str]], tuple[Catalog, list[str]]]
 
 
@@ -50,9 +51,9 @@ def vllm_fleet_plan(
     fleet: dict[str, Any] = {"hosts": {}, "errors": [], "warnings": []}
     catalogs = _catalogs(catalog_dirs)
     for name in hosts:
-        host, errors = _host_plan(name, hostvars, facts_dir, catalogs)
+        host, findings = _host_plan(name, hostvars, facts_dir, catalogs)
         # What a user has named with signs that cannot be printed must not break the lines of the others.
-        fleet["errors"] += [{**error, "message": one_line(error["message"])} for error in errors]
+        fleet["errors"] += [{**one.as_dict(), "message": one_line(one.message)} for one in findings]
         if host:
             fleet["warnings"] += host.pop("warnings")
             fleet["hosts"][name] = host
@@ -82,13 +83,13 @@ def _catalogs(common: Collection[str]) -> Catalogs:
 
 def _host_plan(
     name: str, hostvars: Mapping[str, Known], facts_dir: str, catalogs: Catalogs
-) -> tuple[dict[str, Any] | None, Errors]:
+) -> tuple[dict[str, Any] | None, Findings]:
     """Return the plan of a host, None where it cannot be made, and everything that is wrong."""
     variables = hostvars[name]
     # An empty plan_facts_dir has kept the playbook from reading the hosts.
     saved = bool(facts_dir) or "plan_facts_dir" in variables
     known, unread = rendered(variables, facts=not saved, more=INPUTS)
-    errors = [{**_error(name, one.key, one.text), "model": one.model} for found in unread.values() for one in found]
+    errors = [Finding(name, one.key, f"{name}: {one.text}", one.model) for found in unread.values() for one in found]
     for key, found in (
         ("inventory", unknown_variables(variables, name)),
         ("vllm_models", octal_problems(known, name)),
@@ -116,18 +117,18 @@ def _host_plan(
     host.pop("plan")
     if lost or "vllm_catalog_dirs" in unsound:
         # Models may take the very entries that could not be read.
-        more = [error for error in more if error["key"] != "model" or not isinstance(error["value"], str)]
+        more = [one for one in more if one.key != "model" or not isinstance(one.value, str)]
     return host, errors + more
 
 
 def _planned(
     name: str, known: Known, facts: Known, values: Known, catalog: Mapping[str, Any]
-) -> tuple[dict[str, Any], Errors]:
+) -> tuple[dict[str, Any], Findings]:
     host, models = facts["gaudi_host"], values["vllm_models"]
     plan, errors = _checked_plan(name, known, facts, values, catalog)
     if models is None and host["services"]:
         errors.append(_error(name, "vllm_models", _unset(host["services"])))
-    named = {str(error["model"]) for error in errors}
+    named = {str(one.model) for one in errors}
     changes = [] if models is None else vllm_plan_changes(plan["models"], host["services"], named)
     about = {"facts": _about(host, facts), "models": plan["models"], "changes": changes, "plan": plan}
     secrets = _secret_warnings(name, known.get("vllm_secrets"), models or [])
@@ -163,13 +164,13 @@ def _going_down(host: Known, facts: Known) -> dict[str, Any]:
     return {"gaudi_host": facts["gaudi_host"], "preflight_plan": host["plan"], "vllm_service_stops": stops, **due}
 
 
-def _refused_by_roles(name: str, told: Known, errors: Errors) -> Errors:
+def _refused_by_roles(name: str, told: Known, errors: Findings) -> Findings:
     """Return what keeps roles from doing their part; why they could not say so only where nothing else is wrong."""
     found = [
-        {**_error(name, stage, ""), "message": text}
+        Finding(name, stage, text)
         for stage in STAGES
         for text in told.get(f"{stage}_refusal") or []
-        if text not in [error["message"] for error in errors]
+        if text not in [one.message for one in errors]
     ]
     if "preflight_unclear" in told and not found and not errors:
         found.append(_error(name, "host", str(told["preflight_unclear"])))
@@ -199,7 +200,7 @@ def _warnings(name: str, host: Known) -> list[str]:
 
 def _checked_plan(
     name: str, known: Known, facts: Known, values: Known, catalog: Mapping[str, Any]
-) -> tuple[dict[str, Any], Errors]:
+) -> tuple[dict[str, Any], Findings]:
     host, release = facts["gaudi_host"], values["gaudi_release"]
     images, errors = _images(name, values["vllm_images"], release)
     plan = vllm_plan(
@@ -214,7 +215,7 @@ def _checked_plan(
         move_allowed=_true(values["gaudi_move_allowed"]),
     )
     there = facts["gaudi_services"]["images"] if "gaudi_services" in facts else None
-    return plan, errors + host_errors(
+    errors += host_findings(
         plan,
         facts.get("gaudi_system"),
         host,
@@ -227,9 +228,10 @@ def _checked_plan(
         habana=_of_runtime(known, "habana_config"),
         secrets=known.get("vllm_secrets"),
     )
+    return plan, errors + [Finding(**error) for error in plan["errors"]]
 
 
-def _images(name: str, given: Sequence[Any] | None, release: str) -> tuple[list[dict[str, Any]] | None, Errors]:
+def _images(name: str, given: Sequence[Any] | None, release: str) -> tuple[list[dict[str, Any]] | None, Findings]:
     """Return the images, None where one is wrong: what a model may name is not known then."""
     images: list[dict[str, Any]] = []
     errors = []
@@ -263,13 +265,13 @@ def _of_runtime(known: Known, key: str) -> str | None:
     return text if isinstance(text, str) else None
 
 
-def _problem(host: str, where: str, key: str, value: Any, allowed: str) -> dict[str, Any]:
-    return {**_error(host, key, where + problem_text(key, value, allowed)), "value": plain(value), "allowed": allowed}
+def _problem(host: str, where: str, key: str, value: Any, allowed: str) -> Finding:
+    text = where + problem_text(key, value, allowed)
+    return Finding(host, key, f"{host}: {text}", None, plain(value), allowed)
 
 
-def _error(host: str, key: str, text: str) -> dict[str, Any]:
-    message = f"{host}: {text}"
-    return {"host": host, "model": None, "key": key, "value": None, "allowed": None, "message": message}
+def _error(host: str, key: str, text: str) -> Finding:
+    return Finding(host, key, f"{host}: {text}")
 
 
 def _true(value: Any) -> bool:
@@ -278,7 +280,9 @@ def _true(value: Any) -> bool:
 
 def _about(host: Known, facts: Known) -> str:
     system = (facts.get("gaudi_system") or {}).get("pretty_name")
-    return ", ".join([*platform_of(host).about(host), *([system] if system else []), str(host["ip"])])
+    return ", ".join(
+        [*platform_of(host["accelerator"]).about(Host.of(host)), *([system] if system else []), str(host["ip"])]
+    )
 
 
 HEAD = (

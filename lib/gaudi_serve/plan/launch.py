@@ -1,15 +1,30 @@
-"""From a model and a host to the exact launch of its vLLM server; engines/ has the rules of each engine."""
+"""From a placed model to its container: the exact launch of its engine, and what the toolkit adds to it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from ..core.errors import label, mapping, refusal, whole
-from ..engines import ENGINES, Engine, Launch, profile_of
-from ..platforms import PLATFORMS
+from ..core.host import Host, Service
+from ..engines import ENGINES, Launch, engine_of, profile_of
+from ..engines.base import option_arguments
+from ..platforms import PLATFORMS, platform_of
 from ..platforms.hl_smi import LARGEST_NUMBER, is_cpu_range
-from ..spec.keys import findings
+from ..spec.keys import OWN_KEYS, findings
+from ..spec.model import Spec
+from ..spec.vllm_options import OPTION_NAMES
+from .model import Container, Placement
+from .place import disjoint_cores
+
+# The manual's container settings (its sections 1.2.1 and 3.1.1). All other capabilities are dropped, but for the one
+# by which root in the container reads weights and writes caches that belong to another user.
+FOREIGN_FILES = "DAC_OVERRIDE"
+PRIVILEGED_PORTS = 1024
+VISIBLE_DEVICES = "HABANA_VISIBLE_DEVICES"
+ALWAYS_SET = {"OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
 
 
 def vllm_launch(spec: Mapping[str, Any], host: Mapping[str, Any]) -> dict[str, Any]:
@@ -28,18 +43,28 @@ def vllm_launch(spec: Mapping[str, Any], host: Mapping[str, Any]) -> dict[str, A
             the profile reads, a profile that does not exist, cards that are not free, and buckets that are
             none or too many; the message names the model, the key and what is allowed.
     """
-    found = launched(_checked(spec, host), host)
+    known = _checked(spec, host)
+    engine = ENGINES[profile_of(known, host.get("accelerator"))]
+    if engine.reads_cards:
+        _check_cards(known, host.get("modules"))
+    # An engine that passes all options on gets no more than its user has written.
+    base = engine.defaults if engine.own_options else {"tensor_parallel_size": 1}
+    complete = Spec({**base, **known, "launch_profile": engine.name})
+    found = launched(complete, Host.of(host if engine.reads_cards else {**host, "modules": []}))
     return {"env": found.environment, "args": found.args, "numactl": found.numactl, "warnings": found.warnings}
 
 
-def launched(spec: Mapping[str, Any], host: Mapping[str, Any]) -> Launch:
-    """Return the launch of a model whose keys have been checked.
+def launched(spec: Spec, host: Host) -> Launch:
+    """Return the launch of a complete model whose keys have been checked.
 
     Raises:
         InputError: for facts that the engine reads and the host lacks, and for what the engine refuses.
     """
-    engine = ENGINES[profile_of(spec, host)]
-    _check_host(spec, host, engine)
+    engine = engine_of(spec)
+    for key in engine.reads:
+        value = getattr(host, key)
+        if not isinstance(value, str) or not value:
+            raise refusal(label(spec), f"host.{key}", value, "must be a text, as module gaudi_facts returns it")
     return engine.launch(spec, host)
 
 
@@ -49,7 +74,7 @@ def _checked(given: Any, host: Any) -> dict[str, Any]:
     platform = mapping(label(spec), "host", host, "a mapping of host facts").get("accelerator")
     if platform not in (None, *PLATFORMS):
         raise refusal(label(spec), "host.accelerator", platform, f"is not one of {', '.join(PLATFORMS)}")
-    profile = profile_of(spec, host)
+    profile = profile_of(spec, platform)
     if profile not in ENGINES:
         raise refusal(label(spec), "launch_profile", profile, f"is not one of {', '.join(ENGINES)}")
     for key, value, allowed in findings({"name": "model", **spec}):
@@ -59,11 +84,7 @@ def _checked(given: Any, host: Any) -> dict[str, Any]:
     return spec
 
 
-def _check_host(spec: Mapping[str, Any], host: Mapping[str, Any], engine: Engine) -> None:
-    for key in engine.reads:
-        if not isinstance(host.get(key), str) or not host[key]:
-            raise refusal(label(spec), f"host.{key}", host.get(key), "must be a text, as module gaudi_facts returns it")
-    modules = host.get("modules") if engine.reads_cards else []
+def _check_cards(spec: Mapping[str, Any], modules: Any) -> None:
     if not isinstance(modules, list):
         raise refusal(label(spec), "host.modules", modules, "must be a list of cards")
     seen = set()
@@ -74,9 +95,145 @@ def _check_host(spec: Mapping[str, Any], host: Mapping[str, Any], engine: Engine
         if number in seen:
             raise refusal(label(spec), f"{key}.module_id", number, "came before")
         seen.add(number)
-        if spec.get("module_ids"):
-            node = card.get("numa_node")
+        node = card.get("numa_node")
+        if node is not None or spec.get("module_ids"):
             whole(label(spec), f"{key}.numa_node", 0 if node == -1 else node, 0, LARGEST_NUMBER)
-            cpus = card.get("cpus") or []
-            if not isinstance(cpus, list) or not all(map(is_cpu_range, cpus)):
-                raise refusal(label(spec), f"{key}.cpus", cpus, "are not ranges of cores, such as [0-39]")
+        cpus = card.get("cpus") or []
+        if not isinstance(cpus, list) or not all(map(is_cpu_range, cpus)):
+            raise refusal(label(spec), f"{key}.cpus", cpus, "are not ranges of cores, such as [0-39]")
+
+
+def container_of(spec: Spec, host: Host, placement: Placement, release: str) -> Container:
+    """Return everything that the container of a model on these cards needs.
+
+    Raises:
+        InputError: when the engine refuses the wish.
+    """
+    cache = _cache_path(spec, host, release)
+    placed = spec.but(module_ids=list(placement.module_ids) or spec.get("module_ids"), recipe_cache_path=cache)
+    launch, platform, engine = launched(placed, host.without_own_use()), platform_of(host.accelerator), engine_of(spec)
+    numactl = _numactl(launch, host, placement)
+    # The supervisor alone sets it: the runtime takes the first of two, and the exact launch of deepseek_r1 says ALL,
+    # which the runtime does not know.
+    env = {key: value for key, value in {**ALWAYS_SET, **launch.environment}.items() if key != VISIBLE_DEVICES}
+    if not engine.own_options and len(placement.module_ids) > 1:
+        env.update(platform.env_between)
+    env.update({name: str(value) for name, value in spec.get("env", {}).items()})
+    container = Container(
+        env=env,
+        args=launch.args,
+        numactl=numactl,
+        runtime=platform.runtime if placement.module_ids else None,
+        cap_add=_capabilities(spec),
+        read_only=spec.get("read_only", True),
+        ulimits=list(spec.get("ulimits", engine.ulimits)),
+        mounts=_mounts(spec, cache),
+        buckets=launch.buckets.changed_by(env) if launch.buckets else None,
+        notes=(*launch.warnings, *_core_warnings(launch, numactl, placement)),
+    )
+    live = host.services.get(spec.name, Service())
+    return replace(container, args=_arguments(container, spec, placed, placement, live))
+
+
+def _capabilities(spec: Spec) -> list[str]:
+    named = {FOREIGN_FILES, *engine_of(spec).capabilities, *spec.get("cap_add", [])}
+    return sorted(named | ({"NET_BIND_SERVICE"} if spec.port < PRIVILEGED_PORTS else set()))
+
+
+def _arguments(container: Container, spec: Spec, placed: Spec, placement: Placement, live: Service) -> list[str]:
+    """Return the exact launch, plus what a user adds: the served name, and further options of vLLM.
+
+    The options stand in the order of their names: an inventory's own order says nothing, and gets lost in AWX, which
+    gives every variable with sorted keys. Only where a server runs with the very same options in another order, since a
+    version before this one has launched it in the order that its user wrote, does that order stay: then digest and
+    files are the ones that are there, and nothing is restarted. Such an order is known from the launch file on the
+    host, and where that is lost from the digest of the order in the inventory.
+
+    Args:
+        container: everything else, with the engine's own arguments in ``args``.
+        spec: the model as it is wished for.
+        placed: the same as its launch has seen it.
+        placement: its cards.
+        live: what serves it now.
+    """
+    engine = engine_of(spec)
+    if not engine.own_options:
+        head, tail = container.args[:1], []
+        wished = {key: value for key, value in placed.items() if key in OPTION_NAMES}
+    else:
+        head, tail = list(container.args), ["--served-model-name", spec["served_model_name"]]
+        used = OWN_KEYS | engine.consumed
+        wished = {key: value for key, value in spec.items() if key not in used}
+    options = [part for key, value in wished.items() if (part := option_arguments(key, value))]
+    by_name = [*head, *chain(*sorted(options)), *tail]
+    before = len(engine.command) + (1 + len(container.numactl) if container.numactl else 0)
+    present = list(live.command[before:])
+    same = _same_options(present[len(head) : len(present) - len(tail)], options)
+    for args in (by_name, [*head, *chain(*options), *tail], present if same else by_name):
+        if replace(container, args=args).of_digest(spec, placement) == live.digest:
+            return args
+    return by_name
+
+
+def _same_options(present: Sequence[str], options: Sequence[list[str]]) -> bool:
+    """Tell whether arguments are these options, in whatever order."""
+    left = {option[0]: option for option in options}
+    place = 0
+    while place < len(present):
+        option = left.pop(present[place], [])
+        if not option or list(present[place : place + len(option)]) != option:
+            return False
+        place += len(option)
+    return not left
+
+
+def _cache_path(spec: Spec, host: Host, release: str) -> str | None:
+    path: str | None = spec.get("recipe_cache_path")
+    if not path or spec.get("recipe_cache_exact"):
+        return path
+    # Recipes of another release, precision or device do not fit, and two models must not share one.
+    leaf = f"{release}-{spec.get('dtype', 'auto')}-{host.device_name or 'cpu'}"
+    parent = path.rstrip("/")
+    return f"{parent}/{leaf}" if parent.endswith("/" + spec.name) else f"{parent}/{spec.name}/{leaf}"
+
+
+def _mounts(spec: Spec, cache: str | None) -> list[dict[str, Any]]:
+    mounts = [{"source": spec.weights, "target": spec.weights, "read_only": True}]
+    if cache:
+        mounts.append({"source": cache, "target": cache, "read_only": False})
+    return mounts + [{"read_only": True, **mount} for mount in spec.get("mounts", [])]
+
+
+def _numactl(launch: Launch, host: Host, placement: Placement) -> list[str] | None:
+    """Return the vendor's binding, with disjoint cores where its rule would give two cards the same."""
+    numactl = launch.numactl
+    cores = disjoint_cores(host)
+    if numactl and all(number in cores for number in placement.module_ids):
+        numactl = ["-C", ",".join(cores[number] for number in placement.module_ids), *numactl[2:]]
+    # More cards on a node than cores: a range such as 4-3, which numactl refuses.
+    bounds = [part.partition("-") for part in numactl[1].split(",")] if numactl else []
+    return numactl if all(int(first) <= int(last) for first, _, last in bounds) else None
+
+
+def _core_warnings(launch: Launch, numactl: list[str] | None, placement: Placement) -> list[str]:
+    if launch.numactl and not numactl:
+        return ["this host has more cards than cores on a NUMA node: no core binding"]
+    if launch.numactl and numactl != launch.numactl and numactl:
+        return [
+            f"cards {list(placement.module_ids)} get cores {numactl[1]}: the vendor's rule ({launch.numactl[1]}) would "
+            "give cards of one NUMA node the same cores, as their module_ids are not consecutive"
+        ]
+    return []
+
+
+def launch_warnings(spec: Spec) -> list[str]:
+    """Return what of a model's keys is allowed, and does nothing, or more than a user may think."""
+    ignored = sorted(key for key in engine_of(spec).ignored if spec.get(key) is not None)
+    found = [f"profile {spec.launch_profile} takes no notice of {', '.join(ignored)}"] if ignored else []
+    sockets = [mount["source"] for mount in spec.get("mounts", []) if mount["source"].endswith("/docker.sock")]
+    found += [f"mounts {path}: who gets into the server is root on the host then" for path in sockets]
+    names = sorted({"LD_PRELOAD", "LD_LIBRARY_PATH", "PATH"} & set(spec.get("env", {})))
+    found += [f"env sets {name}, in place of the image's own" for name in names]
+    if spec.port < PRIVILEGED_PORTS:
+        found.append(f"port {spec.port} is below {PRIVILEGED_PORTS}: the server gets NET_BIND_SERVICE for it")
+    return found

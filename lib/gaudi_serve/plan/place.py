@@ -9,17 +9,17 @@ large models.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from ..core.errors import Problem
+from ..core.host import Card, Host
 from ..platforms import platform_of
-from ..spec.keys import finding_error
+from ..spec.model import Spec
 
-Spec = dict[str, Any]
-Errors = list[dict[str, Any]]
-Placed = dict[str, list[int]]
-Problem = tuple[str, Any, str]
+Cards = dict[str, list[int]]
 Counts = tuple[int, ...]
 
 MOVE = "-e gaudi_move_allowed=true lets running models move"
@@ -33,24 +33,35 @@ class Region(NamedTuple):
     node: int
 
 
+@dataclass(frozen=True)
+class Placed:
+    """Who gets which cards of a host.
+
+    cards: by model. refused: by model, why it gets none. moved: the present cards of those that run and get others.
+    """
+
+    cards: Mapping[str, list[int]]
+    refused: Mapping[str, Problem]
+    moved: Mapping[str, list[int]]
+
+
 class Ledger:
     """Who holds which card of a host."""
 
-    def __init__(self, host: Mapping[str, Any], host_nics: bool) -> None:
+    def __init__(self, host: Host) -> None:
         """Read the cards, their regions, and who of outside this toolkit holds some."""
-        self.modules = {int(module["module_id"]): module for module in host.get("modules", [])}
-        own = own_cards(host)
+        self.cards = {card.module_id: card for card in host.cards}
         self.holders: dict[int, str] = {
-            number: module.get("held_by") or "another program"
-            for number, module in self.modules.items()
-            if module.get("in_use") and number not in own
+            number: card.held_by or "another program"
+            for number, card in self.cards.items()
+            if card.in_use and number not in host.held
         }
         self.strangers = frozenset(self.holders)
-        self.group = platform_of(host).group({**host, "host_nics": host_nics})
+        self.group = platform_of(host.accelerator).group(host)
 
     def region(self, number: int) -> Region:
         """Return where a card lies; where all cards are linked, all groups are one."""
-        return Region(number // self.group if self.group else 0, int(self.modules[number]["numa_node"]))
+        return Region(number // self.group if self.group else 0, self.cards[number].numa_node)
 
     def give(self, name: str, cards: Sequence[int]) -> None:
         """Write down that a model has these cards."""
@@ -59,19 +70,18 @@ class Ledger:
     def free(self, but: frozenset[int] = frozenset()) -> dict[Region, list[int]]:
         """Return the free cards by region; ``but`` counts as free."""
         found: dict[Region, list[int]] = {}
-        for number in sorted(self.modules):
+        for number in sorted(self.cards):
             if number not in self.holders or number in but:
                 found.setdefault(self.region(number), []).append(number)
         return dict(sorted(found.items()))
 
     def refusal(self, spec: Spec, wish: Sequence[int]) -> Problem | None:
         """Return why a model cannot have exactly these cards."""
-        missing = [number for number in wish if number not in self.modules]
+        missing = [number for number in wish if number not in self.cards]
         if missing:
-            return "module_ids", missing, f"not on this host, which has {sorted(self.modules)}"
-        count = spec["tensor_parallel_size"]
-        if len(wish) != count:
-            return "module_ids", wish, f"are {len(wish)} cards, but tensor_parallel_size is {count}"
+            return "module_ids", missing, f"not on this host, which has {sorted(self.cards)}"
+        if len(wish) != spec.cards:
+            return "module_ids", wish, f"are {len(wish)} cards, but tensor_parallel_size is {spec.cards}"
         for number in wish:
             if number in self.strangers:
                 held = self.holders[number]
@@ -86,14 +96,7 @@ class Ledger:
         return None
 
 
-def place(
-    specs: list[Spec],
-    host: Mapping[str, Any],
-    host_name: str,
-    host_nics: bool = False,
-    reserved: Collection[str] = (),
-    move_allowed: bool = False,
-) -> tuple[Placed, Errors, dict[str, list[int]]]:
+def place(specs: Sequence[Spec], host: Host, reserved: Collection[str] = (), move_allowed: bool = False) -> Placed:
     """Give every model its cards.
 
     Models that name their ``module_ids`` get exactly those. A model that runs keeps its cards: who names one
@@ -101,111 +104,96 @@ def place(
     another cannot be placed otherwise, the fewest running models move. The others get free cards of one
     NUMA node where they fit. Models of the names ``reserved`` are not to be placed, and keep the cards that
     they run on.
-
-    Returns:
-        ``{model: [module_id, ...]}`` of the models that could be placed, the errors of the rest, and
-        ``{model: [module_id, ...]}`` of the running models that must move, with their present cards.
     """
-    ledger = Ledger(host, host_nics)
+    ledger = Ledger(host)
     present = _present(host)
     for name in sorted(set(reserved) & set(present)):
-        ledger.give(name, [number for number in present[name] if number in ledger.modules])
-    floating = [spec for spec in specs if not spec.get("module_ids")]
+        ledger.give(name, [number for number in present[name] if number in ledger.cards])
+    floating = [spec for spec in specs if not spec.module_ids]
     standing = {} if move_allowed else _standing(floating, present, ledger)
-    placed, errors = _named(specs, ledger, host_name, standing)
+    placed, refused = _named(specs, ledger, standing)
     kept = _kept(floating, host, ledger)
     for spec in floating:
-        ledger.give(_holder(spec), kept.get(spec["name"], []))
-    new = [spec for spec in floating if spec["name"] not in kept]
+        ledger.give(_holder(spec), kept.get(spec.name, []))
+    new = [spec for spec in floating if spec.name not in kept]
     arranged, unplaced = _arrange_all(new, floating, kept, ledger, standing)
     moving = bool(unplaced and standing) and not _arrange_all(new, floating, kept, ledger)[1]
-    now = {_holder(spec): arranged[spec["name"]] for spec in floating if spec["name"] in arranged}
+    now = {_holder(spec): arranged[spec.name] for spec in floating if spec.name in arranged}
     for spec in unplaced:
         key, value, text = _no_room(spec, ledger, now)
-        errors.append(finding_error(host_name, spec, key, value, f"{text}; {MOVE}" if moving else text))
+        refused[spec.name] = (key, value, f"{text}; {MOVE}" if moving else text)
     found = {**placed, **kept, **arranged}
-    return found, errors, _moved(floating, found, present)
+    return Placed(found, refused, _moved(floating, found, present))
 
 
-def _standing(floating: Sequence[Spec], present: Placed, ledger: Ledger) -> Placed:
+def _standing(floating: Sequence[Spec], present: Cards, ledger: Ledger) -> Cards:
     """Return the running models that can stay where they are, with their cards: to move one is to restart it."""
-    started = {spec["name"]: spec for spec in floating if spec.get("state") != "stopped"}
+    started = {spec.name: spec for spec in floating if not spec.stopped}
     both = {name: cards for name, cards in present.items() if name in started}
     return {name: cards for name, cards in both.items() if not ledger.refusal(started[name], cards)}
 
 
-def _named(specs: list[Spec], ledger: Ledger, host_name: str, standing: Placed) -> tuple[Placed, Errors]:
+def _named(specs: Sequence[Spec], ledger: Ledger, standing: Cards) -> tuple[Cards, dict[str, Problem]]:
     """Place the models that name their cards."""
     holders = {number: name for name, cards in standing.items() for number in cards}
-    wanted = {number for spec in specs for number in spec.get("module_ids") or []}
-    placed: Placed = {}
-    errors: Errors = []
+    wanted = {number for spec in specs for number in spec.module_ids}
+    placed: Cards = {}
+    refused: dict[str, Problem] = {}
     for spec in specs:
-        if spec.get("module_ids"):
-            problem = ledger.refusal(spec, spec["module_ids"])
-            taken = next((number for number in spec["module_ids"] if number in holders), None)
+        if wish := list(spec.module_ids):
+            problem = ledger.refusal(spec, wish)
+            taken = next((number for number in wish if number in holders), None)
             if not problem and taken is not None:
-                free = sorted(set(ledger.modules) - set(ledger.holders) - set(holders) - wanted)
+                free = sorted(set(ledger.cards) - set(ledger.holders) - set(holders) - wanted)
                 text = f"card {taken} is held by model {holders[taken]}, which runs; free are {free}; {MOVE}"
-                problem = ("module_ids", spec["module_ids"], text)
+                problem = ("module_ids", wish, text)
             if problem:
-                errors.append(finding_error(host_name, spec, *problem))
+                refused[spec.name] = problem
             else:
-                placed[spec["name"]] = list(spec["module_ids"])
-                ledger.give(_holder(spec), spec["module_ids"])
-    return placed, errors
+                placed[spec.name] = wish
+                ledger.give(_holder(spec), wish)
+    return placed, refused
 
 
-def _moved(floating: Sequence[Spec], found: Placed, present: Placed) -> Placed:
+def _moved(floating: Sequence[Spec], found: Cards, present: Cards) -> Cards:
     """Return the running models that get other cards, though they want as many as they have."""
-    both = sorted({spec["name"] for spec in floating} & set(found) & set(present))
+    both = sorted({spec.name for spec in floating} & set(found) & set(present))
     changed = [name for name in both if sorted(present[name]) != sorted(found[name])]
     return {name: present[name] for name in changed if len(present[name]) == len(found[name])}
 
 
 def _holder(spec: Spec) -> str:
     """Return how messages call who holds a card; a stopped model keeps its cards, which may surprise."""
-    stopped = spec.get("state") == "stopped"
-    return f"{spec['name']} (stopped; it keeps its cards)" if stopped else str(spec["name"])
+    return f"{spec.name} (stopped; it keeps its cards)" if spec.stopped else spec.name
 
 
-def _present(host: Mapping[str, Any]) -> Placed:
+def _present(host: Host) -> Cards:
     """Return the cards of the models that run."""
-    found: Placed = {}
-    for number, name in own_cards(host).items():
+    found: Cards = {}
+    for number, name in host.held.items():
         found.setdefault(name, []).append(number)
     return found
 
 
-def own_cards(host: Mapping[str, Any]) -> dict[int, str]:
-    """Return ``{module_id: model}`` of the cards that this toolkit's own running containers hold."""
-    return {
-        int(number): name
-        for name, service in host.get("services", {}).items()
-        if service.get("active") or service.get("holds")
-        for number in service.get("module_ids", [])
-    }
-
-
-def _kept(floating: list[Spec], host: Mapping[str, Any], ledger: Ledger) -> Placed:
+def _kept(floating: Sequence[Spec], host: Host, ledger: Ledger) -> Cards:
     """Return the cards of the models that can stay where they are."""
-    kept: Placed = {}
+    kept: Cards = {}
     for spec in floating:
-        cards = [int(number) for number in host.get("services", {}).get(spec["name"], {}).get("module_ids", [])]
+        cards = list(host.services[spec.name].module_ids) if spec.name in host.services else []
         taken = {number for others in kept.values() for number in others}
         if cards and not taken & set(cards) and not ledger.refusal(spec, cards):
-            kept[spec["name"]] = cards
+            kept[spec.name] = cards
     return kept
 
 
 def _arrange_all(
-    new: list[Spec], floating: list[Spec], kept: Placed, ledger: Ledger, standing: Collection[str] = ()
-) -> tuple[Placed, list[Spec]]:
+    new: list[Spec], floating: list[Spec], kept: Cards, ledger: Ledger, standing: Collection[str] = ()
+) -> tuple[Cards, list[Spec]]:
     """Place the new models, moving as few of the others as will do, and none that is ``standing``."""
-    by_name = {spec["name"]: spec for spec in floating}
+    by_name = {spec.name: spec for spec in floating}
     by_size = sorted(set(kept) - set(standing), key=lambda name: (len(kept[name]), name))
     most = sum(map(len, ledger.free(frozenset(number for name in by_size for number in kept[name])).values()))
-    possible = sum(spec["tensor_parallel_size"] for spec in new) + sum(len(kept[name]) for name in by_size) <= most
+    possible = sum(spec.cards for spec in new) + sum(len(kept[name]) for name in by_size) <= most
     for count in range(len(by_size) + 1 if possible else 1):
         for released in combinations(by_size, count):
             freed = frozenset(number for name in released for number in kept[name])
@@ -220,10 +208,10 @@ def _arrange_all(
     return _arrange(fitting, ledger.free()) or {}, unplaced
 
 
-def _arrange(specs: list[Spec], free: Mapping[Region, list[int]]) -> Placed | None:
+def _arrange(specs: list[Spec], free: Mapping[Region, list[int]]) -> Cards | None:
     """Return cards for all of the models at once: fewest NUMA crossings, then the largest gaps left whole."""
     regions = list(free)
-    wishes = [int(spec["tensor_parallel_size"]) for spec in specs]
+    wishes = [spec.cards for spec in specs]
 
     @cache
     def best(index: int, left: Counts) -> tuple[tuple[int, int], tuple[Counts, ...]] | None:
@@ -246,7 +234,7 @@ def _arrange(specs: list[Spec], free: Mapping[Region, list[int]]) -> Placed | No
     placed = {}
     for spec, take in zip(specs, chosen[1], strict=True):
         cards = [pools[region].pop(0) for region, count in zip(regions, take, strict=True) for _ in range(count)]
-        placed[spec["name"]] = sorted(cards)
+        placed[spec.name] = sorted(cards)
     return placed
 
 
@@ -270,35 +258,35 @@ def _shares(count: int, most: Counts) -> tuple[Counts, ...]:
     )
 
 
-def _no_room(spec: Spec, ledger: Ledger, placed: Placed) -> Problem:
+def _no_room(spec: Spec, ledger: Ledger, placed: Cards) -> Problem:
     holders = {**ledger.holders, **{number: name for name, cards in placed.items() for number in cards}}
     held = ", ".join(f"{number}: {name}" for number, name in sorted(holders.items()))
-    free = sorted(set(ledger.modules) - set(holders))
-    text = f"this host has {len(ledger.modules)} cards, {len(free)} of them free" + (f" (held: {held})" if held else "")
-    if ledger.group and (spec["tensor_parallel_size"] > ledger.group or len(free) >= spec["tensor_parallel_size"]):
+    free = sorted(set(ledger.cards) - set(holders))
+    text = f"this host has {len(ledger.cards)} cards, {len(free)} of them free" + (f" (held: {held})" if held else "")
+    if ledger.group and (spec.cards > ledger.group or len(free) >= spec.cards):
         text += f"; no group of four has so many, and only host NICs connect the groups; {NICS}"
-    return "tensor_parallel_size", spec["tensor_parallel_size"], text
+    return "tensor_parallel_size", spec.cards, text
 
 
-def disjoint_cores(host: Mapping[str, Any]) -> dict[int, str]:
+def disjoint_cores(host: Host) -> dict[int, str]:
     """Return ``{module_id: core range}`` where the vendor's rule would give two cards the same cores.
 
     The vendor's script gives a card the slice ``module_id mod n`` of its node's cores, n being the
     cards of the node. Where a node's module_ids are not consecutive, two cards get the same slice;
     those nodes are cut by the cards' order instead. Nodes on which the rule holds are left out.
     """
-    nodes: dict[int, list[Mapping[str, Any]]] = {}
-    for module in host.get("modules", []):
-        if module.get("cpus"):
-            nodes.setdefault(int(module["numa_node"]), []).append(module)
+    nodes: dict[int, list[Card]] = {}
+    for card in host.cards:
+        if card.cpus:
+            nodes.setdefault(card.numa_node, []).append(card)
     cores = {}
-    for modules in nodes.values():
-        numbers = sorted(int(module["module_id"]) for module in modules)
+    for cards in nodes.values():
+        numbers = sorted(card.module_id for card in cards)
         if len({number % len(numbers) for number in numbers}) == len(numbers):
             continue
-        for module in modules:
-            first, _, last = str(module["cpus"][0]).partition("-")
+        for card in cards:
+            first, _, last = card.cpus[0].partition("-")
             share = (int(last or first) - int(first) + 1) // len(numbers)
-            start = int(first) + share * numbers.index(int(module["module_id"]))
-            cores[int(module["module_id"])] = f"{start}-{start + share - 1}"
+            start = int(first) + share * numbers.index(card.module_id)
+            cores[card.module_id] = f"{start}-{start + share - 1}"
     return cores

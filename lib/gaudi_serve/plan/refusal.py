@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..core.errors import InputError, plain
+from ..core.errors import Finding, InputError, plain
+from ..core.host import Host
 from ..platforms import platform_of
 from ..spec.facts import checked_host
 from ..spec.inventory import problem_text
@@ -15,14 +16,12 @@ from ..stages.container_runtime import daemon_json
 from ..stages.habana_config import habana_config_problems
 from ..stages.service import image_name, secrets_refusal
 
-Errors = list[dict[str, Any]]
-
 SUPPORTED = {("debian", "12"), ("ubuntu", "22.04"), ("ubuntu", "24.04")}
 # Repositories of the vendor's images carry their release as a part of the path.
 VENDOR_IMAGE = re.compile(r"/gaudi-docker/(\d+\.\d+)\.\d+/")
 
 
-def host_errors(
+def host_findings(
     plan: Mapping[str, Any],
     system: Mapping[str, Any] | None,
     host: Mapping[str, Any],
@@ -35,8 +34,8 @@ def host_errors(
     daemon: str | None = None,
     secrets: Any = None,
     habana: str | None = None,
-) -> Errors:
-    """Return everything that is wrong with a host and its plan, each with host, model, key and message.
+) -> list[Finding]:
+    """Return everything that is wrong with a host, and with its plan beside the mistakes that the plan says itself.
 
     Args:
         plan: what vllm_plan returned.
@@ -53,32 +52,29 @@ def host_errors(
     """
     found = [("system", text) for text in system_refusal(system, host_name)] if system is not None else []
     found += _accelerator_reasons(host, host_name, wanted, cards, release)
-    found += _file_reasons(daemon, habana if platform_of(host).runtime else None, host_name)
+    found += _file_reasons(daemon, habana if platform_of(host["accelerator"]).runtime else None, host_name)
     found += [("vllm_secrets", text) for text in secrets_refusal({} if secrets is None else secrets, host_name)]
-    errors: Errors = [
-        {"host": host_name, "model": None, "key": key, "value": None, "allowed": None, "message": text}
-        for key, text in found
-    ]
-    errors += _core_errors(host, host_name) + _twice_errors(plan, secrets, host_name)
-    return errors + _image_errors(plan, images, host_name, host["accelerator"], release) + list(plan["errors"])
+    findings = [Finding(host_name, key, text) for key, text in found]
+    findings += _core_findings(host, host_name) + _twice(plan, secrets, host_name)
+    return findings + _image_findings(plan, images, host_name, host["accelerator"], release)
 
 
-def _core_errors(host: Mapping[str, Any], host_name: str) -> Errors:
+def _core_findings(host: Mapping[str, Any], host_name: str) -> list[Finding]:
     """Return cores that contradict each other: models would be bound to those of another node, or of other models.
 
     The other facts of a live host are what the toolkit's own module says; cores come from the kernel and the cards.
     """
-    errors = []
+    findings = []
     for key, value, allowed in checked_host(host)[1]:
         if key.endswith(".cpus"):
-            keys = {"host": host_name, "model": None, "key": key, "value": plain(value), "allowed": allowed}
-            errors.append({**keys, "message": f"{host_name}: facts: {problem_text(key, value, allowed)}"})
-    return errors
+            message = f"{host_name}: facts: {problem_text(key, value, allowed)}"
+            findings.append(Finding(host_name, key, message, None, plain(value), allowed))
+    return findings
 
 
-def _twice_errors(plan: Mapping[str, Any], secrets: Any, host_name: str) -> Errors:
+def _twice(plan: Mapping[str, Any], secrets: Any, host_name: str) -> list[Finding]:
     """Return the secrets that would set a variable a second time: which of the two counts, none of us decides."""
-    errors = []
+    findings = []
     for model in plan["models"]:
         named = secrets.get(model["name"]) if isinstance(secrets, Mapping) else None
         for key in named if isinstance(named, Mapping) else ():
@@ -89,9 +85,8 @@ def _twice_errors(plan: Mapping[str, Any], secrets: Any, host_name: str) -> Erro
             else:
                 continue
             message = f"{host_name}: model {model['name']}: vllm_secrets: {key} {allowed}"
-            keys = {"host": host_name, "model": model["name"], "key": f"vllm_secrets: {key}", "value": None}
-            errors.append({**keys, "allowed": allowed, "message": message})
-    return errors
+            findings.append(Finding(host_name, f"vllm_secrets: {key}", message, model["name"], None, allowed))
+    return findings
 
 
 def _accelerator_reasons(
@@ -102,12 +97,13 @@ def _accelerator_reasons(
     if wanted not in ("auto", found):
         text = f"{host_name}: gaudi_accelerator is {wanted}, but this is a {found} host"
         reasons.append(("gaudi_accelerator", text))
-    return reasons + platform_of(host).reasons(host, host_name, cards, release)
+    return reasons + platform_of(found).reasons(Host.of(host), host_name, cards, release)
 
 
 def plan_refusal(plan: Mapping[str, Any], system: Mapping[str, Any], host: Mapping[str, Any], **more: Any) -> list[str]:
-    """Return the sentences of host_errors: every reason why a run must not begin; empty when it may."""
-    return [error["message"] for error in host_errors(plan, system, host, **more)]
+    """Return every reason why a run must not begin, a sentence each; empty when it may."""
+    findings = host_findings(plan, system, host, **more)
+    return [*[one.message for one in findings], *[error["message"] for error in plan["errors"]]]
 
 
 def refused_hosts(hostvars: Mapping[str, Mapping[str, Any]], hosts: Sequence[str]) -> list[str]:
@@ -142,14 +138,14 @@ def _file_reasons(daemon: str | None, habana: str | None, host_name: str) -> lis
     return reasons
 
 
-def _image_errors(
+def _image_findings(
     plan: Mapping[str, Any], images: Sequence[Any] | None, host_name: str, accelerator: str, release: str
-) -> Errors:
+) -> list[Finding]:
     if images is None:
         return []
     entries = [entry if isinstance(entry, Mapping) else {"name": entry} for entry in images]
     made_for = {image_name(str(entry["name"])): _made_for(entry) for entry in entries if entry.get("name")}
-    errors = []
+    findings = []
     for model in plan["models"]:
         name = image_name(model["image"])
         vendor = VENDOR_IMAGE.search(name)
@@ -162,9 +158,8 @@ def _image_errors(
         else:
             continue
         message = f"{host_name}: model {model['name']}: image {model['image']!r}: {allowed}"
-        keys = {"host": host_name, "model": model["name"], "key": "image", "value": model["image"]}
-        errors.append({**keys, "allowed": allowed, "message": message})
-    return errors
+        findings.append(Finding(host_name, "image", message, model["name"], model["image"], allowed))
+    return findings
 
 
 def _made_for(entry: Mapping[str, Any]) -> str | None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from . import cpu, gaudi
 from .base import Platform
 
@@ -16,9 +13,9 @@ USUAL = gaudi.PLATFORM.name
 __all__ = ["PLATFORMS", "USUAL", "Platform", "platform_here", "platform_of"]
 
 
-def platform_of(host: Mapping[str, Any]) -> Platform:
-    """Return the platform of a host by its facts."""
-    return PLATFORMS[host.get("accelerator") or USUAL]
+def platform_of(accelerator: str | None) -> Platform:
+    """Return the platform by the name that a host's facts say, if they do."""
+    return PLATFORMS[accelerator or USUAL]
 
 
 def platform_here(root: str = "/") -> Platform:

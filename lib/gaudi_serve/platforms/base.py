@@ -10,13 +10,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.errors import Problem
+from ..core.host import Host
+from ..spec.model import Spec
 
 
-def _no_problems(_: Mapping[str, Any]) -> list[Problem]:
+def _no_problems(_: Spec) -> list[Problem]:
     return []
 
 
-def _no_reasons(_host: Mapping[str, Any], _name: str, _cards: int, _release: str) -> list[tuple[str, str]]:
+def _no_reasons(_host: Host, _name: str, _cards: int, _release: str) -> list[tuple[str, str]]:
     return []
 
 
@@ -48,16 +50,16 @@ class Platform:
     options: Callable[[str], frozenset[str]]
     software: Callable[[str], str]
     here: Callable[[str], bool]
-    about: Callable[[Mapping[str, Any]], list[str]]
+    about: Callable[[Host], list[str]]
     devices: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     env_between: Mapping[str, str] = field(default_factory=dict)
     runtime: str | None = None
     prefixes: tuple[str, ...] = ()
-    group: Callable[[Mapping[str, Any]], int | None] = lambda host: None
-    generation: Callable[[Mapping[str, Any]], str | None] = lambda host: None
-    problems: Callable[[Mapping[str, Any]], list[Problem]] = _no_problems
+    group: Callable[[Host], int | None] = lambda host: None
+    generation: Callable[[Host], str | None] = lambda host: None
+    problems: Callable[[Spec], list[Problem]] = _no_problems
     even_heads: bool = False
     iommu: bool = False
     observe: Callable[[], dict[str, Any]] = _no_devices
-    reasons: Callable[[Mapping[str, Any], str, int, str], list[tuple[str, str]]] = _no_reasons
+    reasons: Callable[[Host, str, int, str], list[tuple[str, str]]] = _no_reasons

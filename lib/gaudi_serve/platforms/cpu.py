@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from ..core.errors import Problem
+from ..spec.model import Spec
 from ..spec.vllm_options import VLLM_0_32
 from .base import Platform
 
 
-def _problems(spec: Mapping[str, Any]) -> list[Problem]:
+def _problems(spec: Spec) -> list[Problem]:
     if not spec.get("module_ids"):
         return []
     return [("module_ids", spec["module_ids"], "are Gaudi cards, of which this CPU host has none")]

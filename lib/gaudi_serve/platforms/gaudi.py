@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ..buckets.linear import BLOCK
 from ..core.errors import InputError, Problem
+from ..core.host import Host
 from ..host.run import read_text, run
+from ..spec.model import Spec
 from ..spec.vllm_options import FORK_1_21, OPTION_NAMES
 from .base import Platform
 from .hl_smi import PREFIXES, device_family, hl_smi_modules, hl_smi_processes, hl_smi_topology
@@ -26,7 +27,7 @@ def _options(release: str) -> frozenset[str]:
     return FORK_1_21 if release.startswith("1.21.") else OPTION_NAMES
 
 
-def _problems(spec: Mapping[str, Any]) -> list[Problem]:
+def _problems(spec: Spec) -> list[Problem]:
     problems: list[Problem] = []
     for key in ("pipeline_parallel_size", "data_parallel_size", "data_parallel_size_local"):
         if spec.get(key) not in (None, 1):
@@ -86,34 +87,34 @@ def _mib(text: str | None) -> int:
     return int(digits[1]) if digits else 0
 
 
-def _about(host: Mapping[str, Any]) -> list[str]:
-    nodes = len({module["numa_node"] for module in host["modules"]})
-    cards = f"{len(host['modules'])} cards {host['device_name']} on {nodes} NUMA nodes"
-    return [cards, f"driver {host.get('driver_version') or 'unknown'}"]
+def _about(host: Host) -> list[str]:
+    nodes = len({card.numa_node for card in host.cards})
+    cards = f"{len(host.cards)} cards {host.device_name} on {nodes} NUMA nodes"
+    return [cards, f"driver {host.driver_version or 'unknown'}"]
 
 
-def _reasons(host: Mapping[str, Any], host_name: str, cards: int, release: str) -> list[tuple[str, str]]:
-    if host.get("problem"):
-        text = f"{host_name}: the cards do not answer: {' '.join(host['problem'])}. Is the driver of release {release} "
+def _reasons(host: Host, host_name: str, cards: int, release: str) -> list[tuple[str, str]]:
+    if host.problem:
+        text = f"{host_name}: the cards do not answer: {' '.join(host.problem)}. Is the driver of release {release} "
         return [("cards", text + "loaded? playbooks/driver.yml brings it")]
     reasons = []
-    here = sorted(module["module_id"] for module in host["modules"])
+    here = sorted(card.module_id for card in host.cards)
     if cards and len(here) != cards:
         text = f"{host_name}: gaudi_cards is {cards}, but hl-smi shows {len(here)}: module_ids {here}"
         reasons.append(("gaudi_cards", text))
-    driver = str(host.get("driver_version") or "unknown")
     if not re.fullmatch(r"\d+\.\d+\.\d+.*", str(release)):
         return [*reasons, ("gaudi_release", f"{host_name}: gaudi_release {release}: a quoted release such as '1.21.3'")]
     # Facts written by hand may leave the driver out: it is yet to be installed.
-    if "driver_version" in host and driver.split(".")[:2] != release.split(".")[:2]:
+    driver = host.driver_version
+    if driver is not None and driver.split(".")[:2] != release.split(".")[:2]:
         text = f"{host_name}: driver {driver} and image release {release} differ; both must be of one release"
         reasons.append(("driver_version", text))
     return reasons
 
 
-def _group(host: Mapping[str, Any]) -> int | None:
+def _group(host: Host) -> int | None:
     # The four cards of a Gaudi2E board are linked among themselves; the boards by the NICs of the host, if it has any.
-    return QUAD if str(host.get("device_name") or "").startswith("HL-288") and not host.get("host_nics") else None
+    return QUAD if (host.device_name or "").startswith("HL-288") and not host.nics else None
 
 
 PLATFORM = Platform(
@@ -129,7 +130,7 @@ PLATFORM = Platform(
     runtime="habana",
     prefixes=PREFIXES,
     group=_group,
-    generation=lambda host: GENERATION[device_family(str(host["device_name"]))],
+    generation=lambda host: GENERATION[device_family(str(host.device_name))],
     problems=_problems,
     even_heads=True,
     iommu=True,

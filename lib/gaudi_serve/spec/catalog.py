@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import InputError, shown
-from .keys import findings, readable
+from ..core.errors import InputError, readable, shown
+from .keys import findings
 
 Catalog = dict[str, dict[str, Any]]
 # The project's own, wherever a playbook lies.

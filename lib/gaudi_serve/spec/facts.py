@@ -237,9 +237,9 @@ def checked_host(host_facts: Any) -> tuple[dict[str, Any], list[Problem]]:
         del host["driver_version"]
     if host["modules"] is None:
         host["modules"] = []
-        if platform_of(host).devices and not host["problem"]:
+        if platform_of(host["accelerator"]).devices and not host["problem"]:
             problems.append(("gaudi_host.modules", None, HOST["modules"].allowed))
-    if host["modules"] and not host["device_name"] and platform_of(host).devices:
+    if host["modules"] and not host["device_name"] and platform_of(host["accelerator"]).devices:
         problems.append(("gaudi_host.device_name", None, HOST["device_name"].allowed))
     problems += _fill_modules(host) + _fill_services(host) + _fill_weights(host)
     first: dict[tuple[str, str], Problem] = {}

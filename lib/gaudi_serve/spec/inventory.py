@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from ..core.errors import InputError, is_number, is_whole, near, one_line, shown
+from ..core.errors import InputError, is_number, is_whole, near, one_line, readable, shown
 from ..core.redact import has_login
 from ..stages.apt_access import access
 from ..stages.due import TOLD, tags_refusal
@@ -30,7 +30,7 @@ from .facts import (
     one_of,
     rendered,
 )
-from .keys import VARIABLE, readable
+from .keys import VARIABLE
 from .written import octals
 
 Known = Mapping[str, Any]

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..core.errors import LONGEST_VALUE, is_number, label, near, plain, shown
+from ..core.errors import Problem, is_number, near
 from ..core.redact import has_login
 from ..engines import ENGINES
 from ..stages.image import IS_NAME, NAMED
@@ -31,7 +31,6 @@ BUCKET = re.compile(r"VLLM_(PROMPT|DECODE)_(BS|SEQ|BLOCK)_BUCKET_(MIN|STEP|MAX)"
 SHARES = ("VLLM_GPU_MEMORY_UTILIZATION", "VLLM_GRAPH_RESERVED_MEM", "VLLM_GRAPH_PROMPT_RATIO")
 # What a started model can be asked (vllm_smoke).
 SMOKE_KINDS = ("text", "any", "image", "audio", "video", "tools", "embedding", "rerank")
-Finding = tuple[str, Any, str]  # key, value, what is allowed
 Check = Callable[[Any], str | None]
 
 
@@ -238,7 +237,7 @@ OPTION_CHECKS: dict[str, Check] = {
 REQUIRED = ("name", "weights")
 
 
-def findings(spec: Any) -> list[Finding]:
+def findings(spec: Any) -> list[Problem]:
     """Return everything that is wrong with one model by itself, as (key, value, what is allowed)."""
     if not isinstance(spec, Mapping):
         return [
@@ -248,7 +247,7 @@ def findings(spec: Any) -> list[Finding]:
                 "must be a list of mappings, one a model, such as {name: qwq-32b, weights: /data/QwQ-32B}",
             )
         ]
-    found: list[Finding] = [
+    found: list[Problem] = [
         (key, None, f"is required; {CHECKS[key](None)}") for key in REQUIRED if spec.get(key) is None
     ]
     for key, value in spec.items():
@@ -290,18 +289,3 @@ def _option(key: str, value: Any) -> str | None:
     except (TypeError, ValueError, RecursionError):
         return "must be texts, numbers, true or false, and lists and mappings of them (quote dates)"
     return None
-
-
-def finding_error(host: str, spec: Any, key: str, value: Any, allowed: str) -> dict[str, Any]:
-    """Return one error of a plan: host, model, key, value, allowed, and the sentence for a reader."""
-    model = readable(label(spec)) if isinstance(spec, Mapping) else "?"
-    written = "" if value is None else f" {value}" if value == "(hidden)" else f" {shown(value)}"
-    message = f"{host}: model {model}: {readable(key)}{written}: {allowed}"
-    return {"host": host, "model": model, "key": key, "value": plain(value), "allowed": allowed, "message": message}
-
-
-def readable(key: Any) -> str:
-    """Return a name or path as messages show it: as it is, unless it would break or fill the line."""
-    if not isinstance(key, str):
-        return shown(key)
-    return key if key.strip() and key.isprintable() and len(key) <= LONGEST_VALUE else shown(key)

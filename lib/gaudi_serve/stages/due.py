@@ -6,9 +6,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..core.errors import near
+from ..core.errors import near, readable
 from ..plan.changes import vllm_plan_changes
-from ..spec.keys import readable
 
 Known = Mapping[str, Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..plan.place import own_cards
+from ..core.host import Host
 from ..platforms import platform_of
 
 Run = dict[str, Any]
@@ -52,7 +52,7 @@ def hccl_validation_plan(
     return {
         "due": _due(fingerprint, state, max_age_days, now),
         "busy": _strangers(host),
-        "drain": sorted(set(own_cards(host).values())),
+        "drain": sorted(set(Host.of(host).held.values())),
         "runs": hccl_runs(host, thresholds or {}, state, options, nodes),
         "aside": _aside(options or {}, nodes),
         "fingerprint": fingerprint,
@@ -60,7 +60,7 @@ def hccl_validation_plan(
 
 
 def _strangers(host: Mapping[str, Any]) -> list[str]:
-    own = own_cards(host)
+    own = Host.of(host).held
     return [
         f"card {module['module_id']} is held by {module.get('held_by') or 'another program'}"
         for module in host.get("modules", [])
@@ -121,7 +121,7 @@ def hccl_runs(
     known = next((value for key, value in THRESHOLDS.items() if str(host.get("device_name")).startswith(key)), {})
     runs: list[Run] = []
     # Whatever connects the groups, each is measured by itself too.
-    group = platform_of(host).group({**host, "host_nics": False})
+    group = platform_of(host.get("accelerator")).group(Host.of({**host, "host_nics": False}))
     if nodes > 1:
         runs.append({"name": f"all-{nodes}-hosts", "cards": count, "custom_comm": None})
     elif group and count > group:

@@ -37,7 +37,7 @@ def kernel_arguments_wanted(system: Mapping[str, Any], iommu: str, given: Any = 
         return _given_arguments(given)
     version = re.match(r"(\d+)\.(\d+)", system["kernel"])
     new = version is not None and (int(version[1]), int(version[2])) >= IOMMU_KERNEL
-    needed = iommu == "on" or (iommu == "auto" and platform_of(system).iommu and new)
+    needed = iommu == "on" or (iommu == "auto" and platform_of(system.get("accelerator")).iommu and new)
     return [*TUNED, *(IOMMU if needed else ())]
 
 

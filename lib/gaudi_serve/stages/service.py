@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..core.errors import InputError, is_number, near, shown
+from ..core.errors import InputError, is_number, near, readable, shown
 from ..engines import engine_of
 from ..host.secret import secret_changed, secret_text
-from ..spec.keys import VARIABLE, readable
+from ..spec.keys import VARIABLE
 
 UNITS = "/etc/systemd/system"
 CONFIG = "/etc/gaudi-serve"

@@ -1,0 +1,128 @@
+"""A host as planning sees it: typed and frozen, made from what module gaudi_facts returns in ``gaudi_host``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Card:
+    """One device of a host.
+
+    module_id: its place on the board, by which the vendor's software counts. index: its number in the kernel, by which
+    a container gets it. numa_node: -1 where it lies on none. cpus: ranges of its node's cores, first the physical ones,
+    then their siblings. held_by: the program that uses it.
+    """
+
+    module_id: int
+    index: int | None = None
+    numa_node: int = -1
+    cpus: tuple[str, ...] = ()
+    in_use: bool = False
+    held_by: str | None = None
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> Card:
+        """Read one of ``modules``."""
+        node, index = facts.get("numa_node"), facts.get("index")
+        return cls(
+            int(facts["module_id"]),
+            None if index is None else int(index),
+            -1 if node is None else int(node),
+            tuple(map(str, facts.get("cpus") or ())),
+            bool(facts.get("in_use")),
+            facts.get("held_by"),
+        )
+
+
+@dataclass(frozen=True)
+class Service:
+    """One model of this toolkit that is on a host.
+
+    module_ids: its cards. runs: its container holds them, and its port. digest: of the launch that it was started with.
+    command: program and arguments of its launch file.
+    """
+
+    module_ids: tuple[int, ...] = ()
+    runs: bool = False
+    port: int | None = None
+    digest: str | None = None
+    command: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> Service:
+        """Read one of ``services``."""
+        return cls(
+            tuple(int(number) for number in facts.get("module_ids") or ()),
+            bool(facts.get("active") or facts.get("holds")),
+            facts.get("port"),
+            facts.get("digest"),
+            tuple(str(part) for part in (facts.get("launch") or {}).get("command") or ()),
+        )
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A folder of weights on a host: its config.json, and the bytes of its safetensors files."""
+
+    config: Mapping[str, Any] = field(default_factory=dict)
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Host:
+    """What planning reads of a host.
+
+    accelerator: the name of its platform. device_name: such as HL-225. driver_version: None where nobody has said it,
+    as in facts that were written by hand. ip, interface: those of its default route. addresses: all of its own; None
+    where they are not known. names: what names resolve to there. ports: programs by the port that they listen on.
+    weights: by folder; None for one without a readable config.json. problem: why its devices do not answer.
+    nics: it has network cards for traffic between devices.
+    """
+
+    accelerator: str | None = None
+    device_name: str | None = None
+    driver_version: str | None = None
+    ip: Any = None
+    interface: Any = None
+    cards: tuple[Card, ...] = ()
+    services: Mapping[str, Service] = field(default_factory=dict)
+    weights: Mapping[str, Weights | None] = field(default_factory=dict)
+    ports: Mapping[int, str] = field(default_factory=dict)
+    addresses: Sequence[str] | None = None
+    names: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    problem: Sequence[str] = ()
+    nics: bool = False
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> Host:
+        """Read a ``gaudi_host``; what is wrong in it was said by spec/facts.py before."""
+        driver = str(facts["driver_version"] or "unknown") if "driver_version" in facts else None
+        weights = (facts.get("weights") or {}).items()
+        return cls(
+            facts.get("accelerator"),
+            facts.get("device_name"),
+            driver,
+            facts.get("ip"),
+            facts.get("interface"),
+            tuple(Card.of(module) for module in facts.get("modules") or ()),
+            {name: Service.of(service) for name, service in (facts.get("services") or {}).items()},
+            {path: one and Weights(one.get("config") or {}, int(one.get("bytes") or 0)) for path, one in weights},
+            {int(port): program for port, program in (facts.get("ports") or {}).items()},
+            facts.get("addresses"),
+            facts.get("names") or {},
+            facts.get("problem") or (),
+            bool(facts.get("host_nics")),
+        )
+
+    @property
+    def held(self) -> dict[int, str]:
+        """Return ``{module_id: model}`` of the cards that this toolkit's own running containers hold."""
+        return {number: name for name, one in self.services.items() if one.runs for number in one.module_ids}
+
+    def without_own_use(self) -> Host:
+        """Return the host as the vendor's scripts should see it: cards of this toolkit's own models are free."""
+        cards = tuple(replace(card, in_use=card.in_use and card.module_id not in self.held) for card in self.cards)
+        return replace(self, cards=cards)

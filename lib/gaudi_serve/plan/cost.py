@@ -1,0 +1,184 @@
+"""What a model will cost: memory, graphs, warm-up and start; and what of that cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..buckets.linear import BLOCK
+from ..buckets.warmup import BucketCounts, bucket_counts, likely_layers, warmup_seconds
+from ..core.errors import Problem
+from ..core.host import Host
+from ..engines import engine_of
+from ..memory.autocalc import DEVICE_GIB, GIB, MOST_CARDS
+from ..memory.fit import plan_memory, quantised_at_load
+from ..memory.shape import layers, longest_context, memory_names
+from ..platforms import platform_of
+from ..spec.model import Spec
+from .check import bytes_here, model_config, weight_bytes
+from .model import Container, Cost, Placement
+
+HANG_TIMEOUT_S = 600  # a server under full load may keep /health waiting for minutes
+
+
+def cost_of(spec: Spec, host: Host, placement: Placement, container: Container, cards_left: int) -> Cost:
+    """Return what a model will take.
+
+    Args:
+        spec: the model.
+        host: its host.
+        placement: its cards there.
+        container: how its server is started.
+        cards_left: how many cards of the host nobody has, which it could have besides.
+    """
+    config, size, cards = model_config(spec, host), weight_bytes(spec, host), len(placement.module_ids)
+    memory = None
+    if cards:
+        sized = Spec({"max_model_len": longest_context(config), **spec})
+        step = container.buckets.decode_block[1] if container.buckets else 1
+        memory = plan_memory(sized, container.env, container.args, host, config, size, cards_left, step)
+    counts = _graphs(spec, placement, container, memory)
+    seconds, cached = None, None
+    if counts is not None:
+        depth = layers(config) or likely_layers(size / 2 or 8e9)
+        graphs = counts.prompt + counts.decode
+        seconds, cached = warmup_seconds(graphs, depth, max(1, cards), engine_of(spec).served_in(spec))
+        if graphs and not spec.get("recipe_cache_path"):
+            cached = None
+    share = size * (0.5 if quantised_at_load(spec, config) else 1) / GIB / max(1, cards)
+    generation = platform_of(host.accelerator).generation(host) if cards else None
+    likely = spec["warmup_budget_minutes"] * 15 if seconds is None else seconds
+    return Cost(
+        weights_gib=round(share, 1),
+        device_gib=DEVICE_GIB[generation] if generation else None,
+        memory=memory,
+        buckets=counts or BucketCounts(),
+        graphs=None if counts is None else counts.prompt + counts.decode,
+        warmup_s=seconds,
+        warmup_cached_s=cached,
+        start_timeout_s=spec.get("start_timeout_s") or start_timeout(likely, size),
+        hang_timeout_s=spec.get("hang_timeout_s", HANG_TIMEOUT_S),
+    )
+
+
+def _graphs(
+    spec: Spec, placement: Placement, container: Container, memory: Mapping[str, Any] | None
+) -> BucketCounts | None:
+    """Return the graphs that a start warms up; None where the server chooses its own buckets."""
+    skipped = str(container.env.get("VLLM_SKIP_WARMUP", "")).lower() in ("true", "1")
+    ranges = container.buckets
+    if skipped or (ranges is None and not placement.module_ids):
+        return BucketCounts()
+    if ranges is None:
+        return None
+    most = ranges.decode_block[2]
+    tokens = int(spec.get("max_num_batched_tokens") or spec["max_model_len"])
+    held = (memory["num_hpu_blocks"] if memory and engine_of(spec).capped else 0) or most
+    return bucket_counts(ranges, tokens, min(most, held))
+
+
+def start_timeout(warmup_s: int, size: int) -> int:
+    """Return how long a start may take, in seconds: four warm-ups, ``size`` bytes at 0.2 GB/s, ten minutes."""
+    return 600 + 4 * warmup_s + size // 200_000_000
+
+
+def down_for(cost: Cost, cards: int) -> str:
+    """Return for how long a model that starts again is down."""
+    seconds = cost.warmup_s if cost.warmup_cached_s is None else cost.warmup_cached_s
+    reading = f"the time to read {cost.weights_gib * max(1, cards):.0f} GiB of weights"
+    return f"it is down for {reading}" + ("" if seconds is None else f" and about {max(1, round(seconds / 60))} min")
+
+
+def cost_warnings(spec: Spec, host: Host, placement: Placement, cost: Cost) -> list[str]:
+    """Return what of a model's cost a user should know, and what of it is not known."""
+    return _cache_warnings(spec, cost.memory) + (_unknown(spec, host, cost) if placement.module_ids else [])
+
+
+def _cache_warnings(spec: Spec, memory: Mapping[str, Any] | None) -> list[str]:
+    count, context = spec.get("max_num_seqs"), spec.get("max_model_len")
+    if not memory or not count or not context:
+        return []
+    ranges = spec.get("input_range", [0, context])[1] + spec.get("output_range", [0, 0])[1]
+    longest = min(int(context), ranges)
+    blocks = -(-longest // BLOCK)
+    fitting = memory["num_hpu_blocks"] // blocks
+    if fitting >= count:
+        return []
+    return [
+        f"the KV cache ({memory['num_hpu_blocks']} blocks) holds {fitting} requests of {longest} tokens, of "
+        f"max_num_seqs {count}: under full load the others wait or start over"
+    ]
+
+
+def _unknown(spec: Spec, host: Host, cost: Cost) -> list[str]:
+    """Return what of a model on cards could not be checked, and what would make it known."""
+    config, size = model_config(spec, host), weight_bytes(spec, host)
+    lacks = [name for name, known in (("config", memory_names(config)), ("weight_bytes", size)) if not known]
+    warnings = []
+    here = bytes_here(spec, host)
+    if here and here < 0.95 * size:
+        warnings.append(f"the folder holds {here / 1e9:.0f} of {size / 1e9:.0f} GB; the rest is counted in")
+    if lacks:
+        what = " and ".join(lacks)
+        warnings.append(f"memory is not checked, since the model is not known; give {what}, or bring its weights")
+    elif spec.cards > MOST_CARDS:
+        warnings.append(f"memory is not checked: the rules for it are known for up to {MOST_CARDS} cards")
+    elif not cost.memory:
+        warnings.append("memory is not checked: give max_model_len")
+    if cost.graphs is None:
+        minutes = spec["warmup_budget_minutes"]
+        warnings.append(
+            f"graphs and warm-up are not known, since profile {spec.launch_profile} lets the server choose its "
+            f"buckets; the start timeout gives it warmup_budget_minutes ({minutes}) and the time to read the weights"
+        )
+    elif cost.graphs and not layers(config):
+        assumed = f"of {size / 2e9:.0f} billion parameters" if size else "of 8 billion parameters"
+        warnings.append(f"the warm-up is estimated as that of a model {assumed}; give config for its layers")
+    return warnings
+
+
+def cost_problems(spec: Spec, cost: Cost) -> list[Problem]:
+    """Return what is wrong with a model by its cost: its memory, and its warm-up against the budget."""
+    problems: list[Problem] = []
+    if cost.memory and not cost.memory["fits"]:
+        problems.append(_memory_problem(spec, cost.memory))
+    problems += _weights_alone(spec, cost)
+    problems += engine_of(spec).late_problems(spec)
+    minutes, budget = (cost.warmup_s or 0) / 60, spec["warmup_budget_minutes"]
+    if minutes > budget:
+        about = "about " if cost.buckets.approximate else ""
+        allowed = (
+            f"is below the estimated warm-up of {minutes:.0f} minutes ({about}{cost.graphs} graphs); narrow "
+            "input_range, output_range or max_num_seqs, use reduce_warmup, or allow more minutes"
+        )
+        problems.append(("warmup_budget_minutes", budget, allowed))
+    return problems
+
+
+def _weights_alone(spec: Spec, cost: Cost) -> list[Problem]:
+    """Return whether weights of an unknown architecture are by themselves more than the cards hold."""
+    if cost.memory or not cost.device_gib or cost.weights_gib < cost.device_gib:
+        return []
+    allowed = f"gives each card {cost.weights_gib} GiB of weights, of {cost.device_gib} GiB"
+    return [("tensor_parallel_size", spec.cards, allowed)]
+
+
+def _memory_problem(spec: Spec, memory: Mapping[str, Any]) -> Problem:
+    ways = " or ".join(
+        " with ".join(f"{key} {value}" for key, value in change.items()) for change in memory["suggestions"]
+    )
+    more = "tensor_parallel_size" in ways and spec.module_ids
+    remedy = f"what fits: {ways}{' (and as many module_ids)' if more else ''}"
+    remedy = remedy if ways else "nothing that this host has left fits"
+    cards = spec.cards
+    if memory["kv_cache_gib"] <= 0 or "max_model_len" not in spec:
+        allowed = (
+            f"gives each card {memory['weights_gib']} GiB of weights, of {memory['device_gib']} GiB; "
+            f"{memory['short_by_gib']} GiB a card are missing; {remedy}"
+        )
+        return "tensor_parallel_size", cards, allowed
+    allowed = (
+        f"needs more KV cache than the {memory['kv_cache_gib']} GiB a card ({memory['kv_tokens']} tokens) that "
+        f"{memory['weights_gib']} GiB of weights leave; {memory['short_by_gib']} GiB a card are missing; {remedy}"
+    )
+    return "max_model_len", spec["max_model_len"], allowed

@@ -1,0 +1,133 @@
+"""From what a user has written to models that can be checked further: complete, each of its own name and port."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.errors import Finding, Problem, shown
+from ..core.host import Host
+from ..spec.keys import findings
+from ..spec.merge import completed, entry_of, merged
+from ..spec.model import Spec
+
+# What a problem with one key is worked out from: where one of those is wrong, it is only a consequence.
+SIZES = ("tensor_parallel_size", "module_ids", "dtype", "gpu_memory_utilization", "kv_cache_dtype", "env", "weights")
+FOLLOWS_FROM = {
+    "tensor_parallel_size": SIZES,
+    "max_model_len": SIZES,
+    "max_num_batched_tokens": ("max_model_len", "max_num_seqs", "input_range"),
+    "warmup_budget_minutes": ("input_range", "output_range", "max_num_seqs", "max_num_batched_tokens", "max_model_len"),
+}
+
+
+@dataclass
+class Wish:
+    """One model as it can be checked further: without the keys that are wrong, which are named in ``bad``."""
+
+    spec: Spec
+    given: frozenset[str]
+    bad: set[str]
+    notes: tuple[str, ...] = ()
+
+    def new(self, problems: Sequence[Problem]) -> list[Problem]:
+        """Note problems, and return those that do not only follow from a key that is wrong already."""
+        known = set(self.bad)
+        found = [
+            item
+            for item in problems
+            if not known or (item[0] in self.given and not known & {item[0], *FOLLOWS_FROM.get(item[0], ())})
+        ]
+        self.bad.update(key for key, _, _ in found)
+        return found
+
+    def findings(self, problems: Sequence[Problem], host_name: str) -> list[Finding]:
+        """Return the new problems as findings of a plan."""
+        return [Finding.of_model(host_name, self.spec, *problem) for problem in self.new(problems)]
+
+
+def resolve(
+    models: Sequence[Any],
+    host: Host,
+    host_name: str,
+    catalog: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    images: Mapping[str, str],
+) -> tuple[list[Wish], list[Finding]]:
+    """Return the models that can be checked further, and what is wrong with what was written.
+
+    Args:
+        models: the user's list.
+        host: the host.
+        host_name: how messages call it.
+        catalog: known models by name.
+        defaults: keys that every model takes where neither it nor the catalog has them.
+        images: names of built images by their alias.
+    """
+    wishes, found = [], []
+    for given in models:
+        wish, mistakes = _wish(given, host, host_name, catalog, defaults, images)
+        wishes += [wish] if wish else []
+        found += mistakes
+    return wishes, found + _duplicates(wishes, host, host_name)
+
+
+def _wish(
+    given: Any,
+    host: Host,
+    host_name: str,
+    catalog: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    images: Mapping[str, str],
+) -> tuple[Wish | None, list[Finding]]:
+    if not isinstance(given, Mapping):
+        return None, [Finding.of_model(host_name, given, *problem) for problem in findings(given)]
+    entry, spec = entry_of(catalog, given.get("model")), merged(given, catalog, defaults)
+    missing = given.get("model") is not None and not entry
+    # Without its entry, a model lacks most of what it wants.
+    problems = [item for item in findings(spec) if not missing or (item[0] != "model" and item[1] is not None)]
+    found = [Finding.of_model(host_name, spec, *problem) for problem in problems]
+    if missing:
+        known = "is not in the catalog, which has " + (", ".join(sorted(catalog)) or "nothing")
+        found.insert(0, Finding.of_model(host_name, given, "model", given["model"], known))
+    bad = {key for key, _, _ in problems} | ({"model"} if missing else set())
+    if bad & {"name", "weights", "model"}:
+        return None, found
+    sound = {key: value for key, value in spec.items() if key not in bad}
+    notes = _emptied(given, {**defaults, **entry})
+    return Wish(completed(sound, host.accelerator, images), frozenset(spec), bad, notes), found
+
+
+def _emptied(given: Mapping[str, Any], below: Mapping[str, Any]) -> tuple[str, ...]:
+    """Say which values of the catalog or the defaults an empty key takes away; it may be meant, or a slip."""
+    lost = [key for key, value in given.items() if value is None and below.get(key) is not None]
+    return tuple(f"{key} is empty, which takes away {shown(below[key])}; leave it out to keep that" for key in lost)
+
+
+def _duplicates(wishes: Sequence[Wish], host: Host, host_name: str) -> list[Finding]:
+    found = []
+    used = {wish.spec.port for wish in wishes} | set(host.ports)
+    for key in ("name", "port"):
+        first: dict[Any, str] = {}
+        for wish in wishes:
+            if key in wish.bad:
+                continue
+            value = wish.spec[key]
+            if value in first:
+                free = f"belongs to model {first[value]} already"
+                if key == "port":
+                    default = "" if key in wish.given else " (it is the default)"
+                    free += f"{default}; {_free_port(used)} is free"
+                wish.bad.add(key)
+                found.append(Finding.of_model(host_name, wish.spec, key, value, free))
+            else:
+                first[value] = wish.spec.name
+    return found
+
+
+def _free_port(used: set[int]) -> int:
+    """Return a port that nobody has, and nobody else is told to take."""
+    free = next((port for port in range(30001, 65536) if port not in used), 1024)
+    used.add(free)
+    return free

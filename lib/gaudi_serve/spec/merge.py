@@ -1,0 +1,74 @@
+"""The one merge: a model from what the defaults, the catalog, its user and its engine say of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..engines import ENGINES, profile_of
+from .model import Spec
+
+# Generous: DeepSeek-R1 warms up for a quarter of an hour. What takes longer is most often a range set too wide.
+WARMUP_BUDGET_MINUTES = 240
+
+
+def entry_of(catalog: Any, name: Any) -> Mapping[str, Any]:
+    """Return what the catalog says of a name; nothing where it has none, or one that is no mapping."""
+    entry = catalog.get(name) if isinstance(name, str) and isinstance(catalog, Mapping) else None
+    return entry if isinstance(entry, Mapping) else {}
+
+
+def merged(given: Mapping[str, Any], catalog: Any, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a model, unchecked: a user's own win over the catalog's, those over the defaults.
+
+    Of ``env`` the variables are merged one by one.
+    """
+    layers = (defaults, entry_of(catalog, given.get("model")), given)
+    spec = {key: value for layer in layers for key, value in layer.items()}
+    environments = [layer["env"] for layer in layers if layer.get("env") is not None]
+    if environments and all(isinstance(env, Mapping) for env in environments):
+        spec["env"] = {name: value for env in environments for name, value in env.items()}
+    return spec
+
+
+def completed(sound: Mapping[str, Any], accelerator: str | None, images: Mapping[str, str] | None = None) -> Spec:
+    """Return a checked model with what it leaves out, as its engine has it.
+
+    Args:
+        sound: the merged keys, but for those that are wrong.
+        accelerator: the platform of its host, which has an engine for models that name none.
+        images: names by alias, for an image that is written without its tag.
+    """
+    known = {key: value for key, value in sound.items() if value is not None}
+    profile = profile_of(known, accelerator)
+    base = ENGINES[profile].defaults
+    if "module_ids" in known:
+        base = {**base, "tensor_parallel_size": len(known["module_ids"])}
+    own = {"state": "started", "warmup_budget_minutes": WARMUP_BUDGET_MINUTES, "served_model_name": known["name"]}
+    image = str(known["image"]) if "image" in known else None
+    named = {"image": (images or {}).get(image, image)} if image else {}
+    return Spec({**own, **base, **known, "launch_profile": profile, **named})
+
+
+def model_weights(models: Any, catalog: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
+    """Return the weights folders that the models name, whatever else is wrong with them."""
+    paths = (spec.get("weights") for spec in _all(models, catalog, defaults))
+    return sorted({path for path in paths if isinstance(path, str) and path.startswith("/")})
+
+
+def model_hosts(models: Any, catalog: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
+    """Return the names, not the addresses, that the models listen on, whatever else is wrong with them."""
+    names = (spec.get("host") for spec in _all(models, catalog, defaults))
+    return sorted({name for name in names if isinstance(name, str) and _is_name(name)})
+
+
+def _is_name(text: str) -> bool:
+    return bool(re.fullmatch(r"(?![\d.]+$)[\w.-]{1,253}", text))
+
+
+def _all(models: Any, catalog: Any, defaults: Any) -> Iterator[Mapping[str, Any]]:
+    below = defaults if isinstance(defaults, Mapping) else {}
+    for given in models if isinstance(models, list) else []:
+        if isinstance(given, Mapping):
+            yield merged(given, catalog, below)

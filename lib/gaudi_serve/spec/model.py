@@ -1,0 +1,75 @@
+"""A model as it is wished for: the one merge of what all layers say, and what the plan reads of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+
+@dataclass(frozen=True, eq=False)
+class Spec(Mapping[str, Any]):
+    """The keys of one model, frozen.
+
+    Most keys are options of vLLM, which change with its releases; so it is a mapping, of which the plan's own keys have
+    names and types. A key without a value is none.
+    """
+
+    keys_of: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        """Leave out keys without a value, and let nobody change the others."""
+        known = {key: value for key, value in self.keys_of.items() if value is not None}
+        object.__setattr__(self, "keys_of", MappingProxyType(known))
+
+    def __getitem__(self, key: str) -> Any:
+        """Return the value of a key."""
+        return self.keys_of[key]
+
+    def __iter__(self) -> Iterator[str]:
+        """Go through the keys, in the order in which they were written."""
+        return iter(self.keys_of)
+
+    def __len__(self) -> int:
+        """Return how many keys there are."""
+        return len(self.keys_of)
+
+    def but(self, **changed: Any) -> Spec:
+        """Return a spec with other values."""
+        return Spec({**self.keys_of, **changed})
+
+    @property
+    def name(self) -> str:
+        """Return the name of the model, which its unit has too."""
+        return str(self["name"])
+
+    @property
+    def weights(self) -> str:
+        """Return the folder of its weights."""
+        return str(self["weights"])
+
+    @property
+    def cards(self) -> int:
+        """Return how many devices its tensors are split over."""
+        return int(self["tensor_parallel_size"])
+
+    @property
+    def module_ids(self) -> tuple[int, ...]:
+        """Return the devices that it names."""
+        return tuple(self.get("module_ids") or ())
+
+    @property
+    def port(self) -> int:
+        """Return the port that its server listens on."""
+        return int(self["port"])
+
+    @property
+    def launch_profile(self) -> str:
+        """Return the name of its engine."""
+        return str(self["launch_profile"])
+
+    @property
+    def stopped(self) -> bool:
+        """Tell whether it keeps its cards without being served."""
+        return self.get("state") == "stopped"
