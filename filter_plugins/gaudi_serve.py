@@ -27,6 +27,7 @@ from gaudi_serve.plan.fleet import (
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.plan.launch import vllm_launch
 from gaudi_serve.plan.refusal import plan_refusal, refused_hosts, system_refusal
+from gaudi_serve.platforms import accelerator_needs
 from gaudi_serve.platforms.hl_smi import hl_smi_links, hl_smi_modules, hl_smi_topology
 from gaudi_serve.show.report import endpoint_table
 from gaudi_serve.show.status import drift_lines, fleet_status, fleet_status_lines
@@ -98,6 +99,7 @@ from gaudi_serve.stages.weights import (
 )
 
 FILTERS: tuple[Callable[..., Any], ...] = (
+    accelerator_needs,
     apt_access,
     container_runtime_changes,
     container_runtime_drift,

@@ -14,7 +14,7 @@ from ..buckets.warmup import coverage_warnings
 from ..core.errors import Problem, label, refusal
 from ..core.host import Card
 from .base import Engine, Host, Launch, Spec
-from .linear import refuse_buckets
+from .linear import PROGRESS, refuse_buckets
 
 CHECKOUT = "/opt/vllm-fork"
 FP32_SOFTMAX_OFF = (
@@ -300,4 +300,5 @@ ENGINE = Engine(
     reads_cards=True,
     problems=_problems,
     late_problems=_late_problems,
+    progress=PROGRESS,
 )

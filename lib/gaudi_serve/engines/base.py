@@ -16,7 +16,11 @@ from ..core.host import Host
 from ..spec.model import Spec
 from ..spec.vllm_options import OPTION_NAMES
 
-__all__ = ["Engine", "Host", "Launch", "Spec", "option_arguments", "pass_through"]
+__all__ = ["LOADING", "Engine", "Host", "Launch", "Spec", "option_arguments", "pass_through"]
+
+
+# Every vLLM's log.
+LOADING = (r"(?i)Loading (?:safetensors|model weights|model)", "loading weights")
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,8 @@ class Engine:
 
     capabilities and ulimits: what its container needs. precision: the one that it always serves in.
     capped: it leaves out buckets of more blocks than the cards hold. expert_parallel: it always asks for it.
+    progress: patterns of its log, each with what the unit's status says then, to be filled from the pattern's groups;
+    they go into the launch file, since the supervisor on the host knows no engine.
     """
 
     name: str
@@ -80,6 +86,7 @@ class Engine:
     precision: str | None = None
     capped: bool = True
     expert_parallel: bool = True
+    progress: tuple[tuple[str, str], ...] = (LOADING,)
 
     def served_in(self, spec: Spec) -> str:
         """Return the precision that decides on the time of a warm-up: fp8 or bfloat16."""

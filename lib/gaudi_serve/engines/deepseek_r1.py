@@ -11,7 +11,7 @@ from ..buckets.linear import BLOCK, BucketRanges
 from ..core.errors import Problem, label, refusal, whole
 from ..platforms.hl_smi import device_family
 from .base import Engine, Host, Launch, Spec
-from .linear import OF_BUCKETS, refuse_buckets
+from .linear import OF_BUCKETS, PROGRESS, refuse_buckets
 
 CHECKOUT = "/opt/vllm-fork"
 CARDS = 8
@@ -132,4 +132,5 @@ ENGINE = Engine(
     precision="fp8",
     # The measured hour of its warm-up, and the quarter that is left of it, are of buckets without a cap.
     capped=False,
+    progress=PROGRESS,
 )

@@ -6,10 +6,13 @@ from collections.abc import Callable
 
 from ..buckets.linear import DIMENSIONS, BucketRanges, bucket_rows, refuse_wide
 from ..core.errors import InputError, label, refusal
-from .base import Spec
+from .base import LOADING, Spec
 
 # Keys of a model that ranges of buckets are made from, of which other engines take no notice.
 OF_BUCKETS = ("input_range", "output_range", "reduce_warmup", "zero_padding", "fused_sdpa", "num_scheduler_steps")
+
+# What the fork's log says of its warm-up, in its two passes.
+PROGRESS = ((r"\[Warmup\]\[(?:Graph/)?(Prompt|Decode)\]\[(\d+)/(\d+)\]", r"warming up: \1 graph \2 of \3"), LOADING)
 
 
 def refuse_buckets(

@@ -35,7 +35,8 @@ class Platform:
     options: the options of vLLM that its serving image takes, by release; software: how messages call that image.
 
     env: what a server always needs there; env_between: what it needs when it has several devices. runtime: the
-    container runtime that gives devices to a container.
+    container runtime that gives devices to a container. needs: what its hosts need that others do not, as filter
+    accelerator_needs tells roles.
 
     prefixes: how the names of its devices begin. group: how many devices of a host are linked among themselves only;
     None for all. generation: by which name memory/ knows them; None where their memory is not counted with.
@@ -55,6 +56,7 @@ class Platform:
     env: Mapping[str, str] = field(default_factory=dict)
     env_between: Mapping[str, str] = field(default_factory=dict)
     runtime: str | None = None
+    needs: tuple[str, ...] = ()
     prefixes: tuple[str, ...] = ()
     group: Callable[[Host], int | None] = lambda host: None
     generation: Callable[[Host], str | None] = lambda host: None

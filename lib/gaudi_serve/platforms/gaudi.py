@@ -128,6 +128,7 @@ PLATFORM = Platform(
     # A forked worker cannot initialise its card again, and collectives need their lazy form.
     env_between={"VLLM_WORKER_MULTIPROC_METHOD": "spawn", "PT_HPU_ENABLE_LAZY_COLLECTIVES": "true"},
     runtime="habana",
+    needs=("gaudi_driver", "habana_runtime", "hccl_validation"),
     prefixes=PREFIXES,
     group=_group,
     generation=lambda host: GENERATION[device_family(str(host.device_name))],

@@ -28,8 +28,9 @@ LAUNCH_KEYS = (
 def vllm_container(model: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the supervisor of a planned model reads: everything but environment and secrets."""
     numactl = ["numactl", *model["numactl"]] if model["numactl"] else []
-    command = [*numactl, *engine_of(model).command, *model["args"]]
-    return {**{key: model[key] for key in LAUNCH_KEYS}, "command": command}
+    engine = engine_of(model)
+    own = {"command": [*numactl, *engine.command, *model["args"]], "progress": [list(one) for one in engine.progress]}
+    return {**{key: model[key] for key in LAUNCH_KEYS}, **own}
 
 
 def vllm_service_files(models: Sequence[Mapping[str, Any]], unit_template: str) -> dict[str, dict[str, Any]]:
