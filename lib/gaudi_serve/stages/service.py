@@ -8,6 +8,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..core.errors import InputError, is_number, near, readable, shown
@@ -23,6 +24,37 @@ LAUNCH_KEYS = (
     *("name", "image", "host", "port", "module_ids", "runtime", "cap_add", "read_only", "ulimits", "mounts"),
     *("start_timeout_s", "hang_timeout_s", "digest"),
 )
+
+
+# What a model may need.
+VERDICTS = ("stop", "start", "restart", "secret", "smoke")
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What is left to do for the models of a host; models by their names.
+
+    write: files, with path, model, content and mode. orphans: containers without a unit. secret: those of restart whose
+    secret has changed. adopt: go on under a new supervisor. wait: are waited for. smoke: not asked since their start.
+    """
+
+    supervisor: bool
+    write: list[dict[str, Any]]
+    remove: list[str]
+    orphans: list[str]
+    stop: list[str]
+    start: list[str]
+    restart: list[str]
+    adopt: list[str]
+    secret: list[str]
+    smoke: list[str]
+    reload: bool
+    wait: list[str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as filters do, with ``due``: whether there is anything to do."""
+        found = asdict(self)
+        return {**found, "due": any(found.values())}
 
 
 def vllm_container(model: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,24 +122,24 @@ def vllm_service_changes(
     """
     planned, version = {model["name"]: model for model in models}, _sha256(supervisor)
     units: Mapping[str, Any] = {**(lost := _adoptable(planned, live)), **live["units"]}
-    changes: dict[str, Any] = {
-        "supervisor": live["supervisor_sha256"] != version,
-        "write": [{"path": path, **file} for path, file in files.items() if _differs(path, file, units)],
-        "remove": sorted(set(live["units"]) - set(planned)),
-        "orphans": [box for box in live.get("orphans", []) if box.removeprefix("vllm-") not in lost],
-        **{key: [] for key in ("stop", "start", "restart", "adopt", "secret", "smoke")},
-    }
-    for name, model in planned.items():
-        _unit_changes(changes, name, model, units.get(name, {}))
-    changes["adopt"] = _superseded(planned, units, changes["restart"], version)
-    written = any(file["path"].endswith(".service") for file in changes["write"])
+    verdicts = {name: _verdict(model, units.get(name, {})) for name, model in planned.items()}
+    by_kind = {kind: [name for name, found in verdicts.items() if kind in found] for kind in VERDICTS}
+    write = [{"path": path, **file} for path, file in files.items() if _differs(path, file, units)]
+    removed = sorted(set(live["units"]) - set(planned))
+    adopted = _superseded(planned, units, by_kind["restart"], version)
     stale = any(unit.get("need_reload") for unit in units.values())
-    changes["reload"] = bool(written or changes["remove"] or stale)
-    started = {name for name, model in planned.items() if model["state"] == "started"}
-    waiting = {name for name in started if units.get(name, {}).get("state") == "activating"}
-    changes["wait"] = sorted({*changes["start"], *changes["restart"], *changes["adopt"], *waiting})
-    changes["due"] = any(changes.values())
-    return changes
+    started = [name for name, model in planned.items() if model["state"] == "started"]
+    waiting = [name for name in started if units.get(name, {}).get("state") == "activating"]
+    return Changes(
+        supervisor=live["supervisor_sha256"] != version,
+        write=write,
+        remove=removed,
+        orphans=[box for box in live.get("orphans", []) if box.removeprefix("vllm-") not in lost],
+        **by_kind,
+        adopt=adopted,
+        reload=bool(removed or stale or any(file["path"].endswith(".service") for file in write)),
+        wait=sorted({*by_kind["start"], *by_kind["restart"], *adopted, *waiting}),
+    ).as_dict()
 
 
 def _adoptable(planned: Mapping[str, Any], live: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,27 +157,25 @@ def _superseded(
     return [name for name in runs if units[name].get("supervisor") not in (None, version)]
 
 
-def _unit_changes(changes: dict[str, Any], name: str, model: Mapping[str, Any], unit: Mapping[str, Any]) -> None:
+def _verdict(model: Mapping[str, Any], unit: Mapping[str, Any]) -> set[str]:
+    """Return what is to be done with one model, of VERDICTS."""
     state = unit.get("state", "inactive")
     if model["state"] == "stopped":
-        if state not in ("inactive", "failed") or unit.get("enabled"):
-            changes["stop"].append(name)
-        return
+        return {"stop"} if state not in ("inactive", "failed") or unit.get("enabled") else set()
     container = unit.get("container") or {}
     secret = secret_changed(unit)
     same = container.get("digest") == model["digest"] and not secret
     # Between two tries, with what was read before it: who runs again has mended something, and need not wait.
     pauses = not container.get("running") and str(unit.get("status", "")).startswith("failed before")
+    found = set()
     if state not in ("active", "activating"):
-        changes["start"].append(name)
+        found = {"start"}
     elif (container.get("running") and not same) or pauses:
-        changes["secret"] += [name] if secret else []
-        changes["restart"].append(name)
+        found = {"restart", "secret"} if secret else {"restart"}
     elif not unit.get("enabled"):
-        changes["start"].append(name)
-    passed = set((unit.get("smoke") or {}).get("kinds", []))
-    if name in changes["start"] or name in changes["restart"] or not set(model["smoke"]) <= passed:
-        changes["smoke"].append(name)
+        found = {"start"}
+    asked = set((unit.get("smoke") or {}).get("kinds", []))
+    return found if not found and set(model["smoke"]) <= asked else {*found, "smoke"}
 
 
 def _differs(path: str, file: Mapping[str, Any], units: Mapping[str, Any]) -> bool:
