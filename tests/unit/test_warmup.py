@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from gaudi_serve.buckets.warmup import BucketCounts, bucket_counts, coverage_warnings, likely_layers, warmup_seconds
+from gaudi_serve.buckets.base import BucketCounts
+from gaudi_serve.buckets.linear import BucketRanges, bucket_counts
+from gaudi_serve.buckets.warmup import coverage_warnings, likely_layers, warmup_seconds
 from gaudi_serve.core.host import Host
 from gaudi_serve.engines.aice_1_21 import LAUNCH_DEFAULTS, bucket_ranges
 from gaudi_serve.engines.deepseek_r1 import DEFAULTS
@@ -32,7 +34,7 @@ def test_the_measured_warmups_are_met() -> None:
     found = launched(
         Spec({**DEFAULTS, "weights": "/r1", "launch_profile": "deepseek_r1"}), Host.of(gaudi_host())
     ).buckets
-    assert found is not None
+    assert isinstance(found, BucketRanges)
     assert bucket_counts(found, 16384, 16384) == BucketCounts(32, 608, 0, True)
     assert warmup_seconds(4 * 640, 61, 8, "fp8")[0] == pytest.approx(3600, rel=0.02)
 

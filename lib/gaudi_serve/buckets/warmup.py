@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from .linear import BLOCK, BucketRanges, bucket_rows, bucket_values, padded
+from .linear import BLOCK, BucketRanges, bucket_values, padded
 
 # Measured: 72 graphs of an 8B model (32 layers, bfloat16, one card) in 49 s.
 GRAPH_SECONDS, GRAPH_LAYERS = 49 / 72, 32
@@ -17,20 +16,8 @@ GRAPH_SECONDS, GRAPH_LAYERS = 49 / 72, 32
 CARDS_SHARE = 0.15
 # DeepSeek-R1 (61 layers, FP8) on 8 cards: about an hour for 2,560 linear buckets.
 PRECISION = {"fp8": 0.75}
-# Profile deepseek_r1 leaves out buckets by a padding ratio; measured: a quarter of that hour remains.
-PADDING_RATIO_SHARE = 0.25
 # The second of the two passes (graph capture) took 20 of the 49 s; with a filled recipe cache only it is left.
 CACHED_SHARE = 0.4
-
-
-@dataclass(frozen=True)
-class BucketCounts:
-    """Graphs that a launch warms up: of prompts and decode steps; prompts left out; whether that is an estimate."""
-
-    prompt: int = 0
-    decode: int = 0
-    omitted: int = 0
-    approximate: bool = False
 
 
 def seconds_per_graph(layers: float, cards: int, precision: str = "bfloat16") -> float:
@@ -53,20 +40,6 @@ def warmup_seconds(graphs: int, layers: float, cards: int, precision: str) -> tu
     """Return the estimated warm-up in seconds, without and with a filled recipe cache."""
     full = graphs * seconds_per_graph(layers, cards, precision)
     return round(full), round(full * CACHED_SHARE)
-
-
-@cache
-def bucket_counts(ranges: BucketRanges, max_num_batched_tokens: int, num_hpu_blocks: int) -> BucketCounts:
-    """Return how many graphs a launch warms up; hosts of a fleet ask for the same few.
-
-    Raises:
-        InputError: as bucket_rows does.
-    """
-    prompts, decodes, omitted = bucket_rows(ranges, max_num_batched_tokens, num_hpu_blocks)
-    prompt, decode = (sum(len(lengths) for _, lengths in rows) for rows in (prompts, decodes))
-    if ranges.padding_limit is not None:
-        prompt, decode = (max(1, round(number * PADDING_RATIO_SHARE)) for number in (prompt, decode))
-    return BucketCounts(prompt, decode, omitted, ranges.padding_limit is not None)
 
 
 def coverage_warnings(spec: Mapping[str, Any], ranges: BucketRanges) -> list[str]:

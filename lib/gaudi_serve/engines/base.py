@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..buckets.linear import BucketRanges
+from ..buckets.base import Buckets
 from ..core.errors import Problem
 from ..core.host import Host
 from ..spec.model import Spec
@@ -35,7 +35,7 @@ class Launch:
     args: list[str]
     numactl: list[str] | None = None
     warnings: list[str] = field(default_factory=list)
-    buckets: BucketRanges | None = None
+    buckets: Buckets | None = None
 
     @property
     def environment(self) -> dict[str, str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..buckets.base import BucketCounts
 from ..buckets.linear import BLOCK
-from ..buckets.warmup import BucketCounts, bucket_counts, likely_layers, warmup_seconds
+from ..buckets.warmup import likely_layers, warmup_seconds
 from ..core.errors import Problem
 from ..core.host import Host
 from ..engines import engine_of
@@ -35,7 +36,7 @@ def cost_of(spec: Spec, host: Host, placement: Placement, container: Container, 
     memory = None
     if cards:
         sized = Spec({"max_model_len": longest_context(config), **spec})
-        step = container.buckets.decode_block[1] if container.buckets else 1
+        step = container.buckets.block_step if container.buckets else 1
         memory = plan_memory(sized, container.env, container.args, host, config, size, cards_left, step)
     counts = _graphs(spec, placement, container, memory)
     seconds, cached = None, None
@@ -66,15 +67,12 @@ def _graphs(
 ) -> BucketCounts | None:
     """Return the graphs that a start warms up; None where the server chooses its own buckets."""
     skipped = str(container.env.get("VLLM_SKIP_WARMUP", "")).lower() in ("true", "1")
-    ranges = container.buckets
-    if skipped or (ranges is None and not placement.module_ids):
+    if skipped or (container.buckets is None and not placement.module_ids):
         return BucketCounts()
-    if ranges is None:
+    if container.buckets is None:
         return None
-    most = ranges.decode_block[2]
     tokens = int(spec.get("max_num_batched_tokens") or spec["max_model_len"])
-    held = (memory["num_hpu_blocks"] if memory and engine_of(spec).capped else 0) or most
-    return bucket_counts(ranges, tokens, min(most, held))
+    return container.buckets.counts(tokens, memory["num_hpu_blocks"] if memory and engine_of(spec).capped else None)
 
 
 def start_timeout(warmup_s: int, size: int) -> int:

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ..buckets.linear import BucketRanges
-from ..buckets.warmup import BucketCounts
+from ..buckets.base import BucketCounts, Buckets
 from ..engines import engine_of
 from ..spec.model import Spec
 
@@ -48,7 +47,7 @@ class Container:
     read_only: bool
     ulimits: list[str]
     mounts: list[dict[str, Any]]
-    buckets: BucketRanges | None = None
+    buckets: Buckets | None = None
     notes: tuple[str, ...] = ()
 
     def of_digest(self, spec: Spec, placement: Placement) -> str:

@@ -1,0 +1,42 @@
+"""What the plan asks of buckets, whichever way a server makes them: each one is a graph that it warms up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class BucketCounts:
+    """Graphs that a launch warms up: of prompts and decode steps; prompts left out; whether that is an estimate."""
+
+    prompt: int = 0
+    decode: int = 0
+    omitted: int = 0
+    approximate: bool = False
+
+
+class Buckets(Protocol):
+    """The buckets of a launch, before they are variables of its environment."""
+
+    @property
+    def block_step(self) -> int:
+        """Return the number of KV-cache blocks that the server rounds its cache down to."""
+
+    def env(self) -> dict[str, str]:
+        """Return the variables by which a server is told."""
+
+    def changed_by(self, env: Mapping[str, str]) -> Buckets:
+        """Return the buckets with what a user's own environment says of them.
+
+        Raises:
+            InputError: for a variable that the server would not take.
+        """
+
+    def counts(self, max_num_batched_tokens: int, num_hpu_blocks: int | None) -> BucketCounts:
+        """Return how many graphs a start warms up, with so many KV-cache blocks on the device; None: as many as asked.
+
+        Raises:
+            InputError: for what stops the server, and for more buckets than anybody can wait for.
+        """
