@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..platforms import platform_of
-from . import aice_1_21, deepseek_r1, vllm
+from . import aice_1_21, deepseek_r1, plugin, vllm
 from .base import Engine, Launch
 
-ENGINES: dict[str, Engine] = {one.name: one for one in (aice_1_21.ENGINE, deepseek_r1.ENGINE, vllm.ENGINE)}
+ENGINES: dict[str, Engine] = {
+    one.name: one for one in (aice_1_21.ENGINE, deepseek_r1.ENGINE, plugin.ENGINE, vllm.ENGINE)
+}
 
 __all__ = ["ENGINES", "Engine", "Launch", "engine_of", "profile_of"]
 

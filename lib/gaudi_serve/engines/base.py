@@ -28,7 +28,8 @@ class Launch:
     """How a server is started, exactly.
 
     env: variables, but for those of the buckets. args: arguments after the engine's command. numactl: its arguments;
-    None binds to no cores. buckets: the shapes that are warmed up; None where the server chooses them.
+    None binds to no cores. buckets: the shapes that are warmed up; None where the server chooses them. bucket_file:
+    the text of a file of buckets, which the server finds at bucket_path.
     """
 
     env: dict[str, str]
@@ -36,6 +37,8 @@ class Launch:
     numactl: list[str] | None = None
     warnings: list[str] = field(default_factory=list)
     buckets: Buckets | None = None
+    bucket_file: str | None = None
+    bucket_path: str | None = None
 
     @property
     def environment(self) -> dict[str, str]:

@@ -126,7 +126,7 @@ ENGINE = Engine(
     reads=("device_name",),
     problems=_problems,
     consumed=frozenset({"quantization", "max_num_prefill_seqs"}),
-    ignored=("dtype", "max_num_batched_tokens", *OF_BUCKETS),
+    ignored=("dtype", "max_num_batched_tokens", "bucketing", *OF_BUCKETS),
     capabilities=("SYS_NICE", "SYS_PTRACE", "IPC_LOCK"),
     ulimits=("memlock=-1:-1",),
     precision="fp8",

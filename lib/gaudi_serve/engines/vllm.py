@@ -31,7 +31,7 @@ ENGINE = Engine(
     launch=launch,
     problems=_problems,
     own_options=False,
-    ignored=("recipe_cache_path", "skip_warmup", *OF_BUCKETS),
+    ignored=("recipe_cache_path", "skip_warmup", "bucketing", *OF_BUCKETS),
     expert_parallel=False,
     # On a Gaudi host it may be the fork that it starts.
     progress=PROGRESS,

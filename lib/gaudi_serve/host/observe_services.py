@@ -111,6 +111,7 @@ def _unit(name: str, shown: dict[str, str], container: dict[str, Any] | None) ->
         "unit_sha256": sha256_file(UNITS / f"vllm-{name}.service"),
         "env_sha256": sha256_file(CONFIG / f"{name}.env"),
         "launch_sha256": sha256_file(CONFIG / f"{name}.json"),
+        "buckets_sha256": sha256_file(CONFIG / f"{name}.buckets"),
         "secret_mtime": secret.stat().st_mtime if secret.exists() else None,
         "digest": told.get("digest"),
         # What a plan is compared with; secrets lie elsewhere.
@@ -146,6 +147,9 @@ def _lost(name: str) -> list[str]:
         "environment": CONFIG / f"{name}.env",
         "launch": CONFIG / f"{name}.json",
     }
+    buckets = CONFIG / f"{name}.buckets"
+    if str(buckets) in (read_text(files["launch"]) or ""):
+        files["buckets"] = buckets
     return [kind for kind, path in files.items() if not (read_text(path) or "").strip()]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
-from typing import Any
 
 from ..core.errors import Problem
 from ..core.host import Host, Weights
@@ -15,6 +14,7 @@ from ..platforms import PLATFORMS, Platform, platform_of
 from ..spec.keys import OWN_KEYS
 from ..spec.model import Spec
 from ..spec.vllm_options import OPTION_NAMES
+from ..spec.weights import here, model_config
 
 
 def host_problems(spec: Spec, host: Host, release: str, weights_come: bool) -> list[Problem]:
@@ -38,7 +38,7 @@ def host_problems(spec: Spec, host: Host, release: str, weights_come: bool) -> l
     wrong = config_problems(config)
     if wrong:
         # A model cannot be checked against a description that is wrong itself.
-        on_host = bool(_here(spec, host).config)
+        on_host = bool(here(spec, host).config)
         key, value = ("weights", spec.weights) if on_host else ("config", None)
         return [*problems, *((key, value, ("its config.json: " if on_host else "") + text) for text in wrong)]
     return problems + shape_problems(spec, config, even_heads=platform.even_heads)
@@ -71,29 +71,6 @@ def _is_own(text: str, addresses: Sequence[str] | None) -> bool:
     return address in {ip_address(one) for one in addresses}
 
 
-def _here(spec: Spec, host: Host) -> Weights:
-    return host.weights.get(spec.weights) or Weights()
-
-
-def model_config(spec: Spec, host: Host) -> Mapping[str, Any]:
-    """Return a model's config.json as it is on the host, else what the catalog says of it."""
-    config: Mapping[str, Any] = _here(spec, host).config or spec.get("config") or {}
-    return config
-
-
-def weight_bytes(spec: Spec, host: Host) -> int:
-    """Return the bytes of a model's weights on the host, else what the catalog says; 0 if neither knows."""
-    said = int(spec.get("weight_bytes") or 0)
-    here = bytes_here(spec, host)
-    # What is not whole yet will be completed from its source.
-    return max(here, said) if spec.get("source") else here or said
-
-
-def bytes_here(spec: Spec, host: Host) -> int:
-    """Return the bytes of a model's weights on the host; 0 where there are none."""
-    return _here(spec, host).bytes
-
-
 def _engine_problems(spec: Spec, engine: Engine, platform: Platform, release: str) -> list[Problem]:
     if platform.name in engine.platforms:
         return engine.problems(spec) + _option_problems(spec, platform, release)
@@ -117,11 +94,11 @@ def _weights_problems(spec: Spec, weights: Mapping[str, Weights | None], come: b
     # What has a source is brought before it is served, and completed where it is not whole.
     if path not in weights or (spec.get("source") and come):
         return []
-    here = weights[path]
-    if here is None:
+    found = weights[path]
+    if found is None:
         bring = "playbooks/weights.yml brings it from its source"
         remedy = bring if spec.get("source") else "put the model there first"
         return [("weights", path, f"holds no readable config.json on this host; {remedy}")]
-    if not here.bytes:
+    if not found.bytes:
         return [("weights", path, "holds no *.safetensors files on this host; is the download complete?")]
     return []

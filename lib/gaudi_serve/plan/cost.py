@@ -16,7 +16,7 @@ from ..memory.fit import plan_memory, quantised_at_load
 from ..memory.shape import layers, longest_context, memory_names
 from ..platforms import platform_of
 from ..spec.model import Spec
-from .check import bytes_here, model_config, weight_bytes
+from ..spec.weights import bytes_here, model_config, weight_bytes
 from .model import Container, Cost, Placement
 
 HANG_TIMEOUT_S = 600  # a server under full load may keep /health waiting for minutes

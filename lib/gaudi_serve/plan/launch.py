@@ -24,6 +24,7 @@ from .place import disjoint_cores
 FOREIGN_FILES = "DAC_OVERRIDE"
 PRIVILEGED_PORTS = 1024
 VISIBLE_DEVICES = "HABANA_VISIBLE_DEVICES"
+CONFIG = "/etc/gaudi-serve"
 ALWAYS_SET = {"OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
 
 
@@ -127,8 +128,9 @@ def container_of(spec: Spec, host: Host, placement: Placement, release: str) -> 
         cap_add=_capabilities(spec),
         read_only=spec.get("read_only", True),
         ulimits=list(spec.get("ulimits", engine.ulimits)),
-        mounts=_mounts(spec, cache),
+        mounts=_mounts(spec, cache, launch),
         buckets=launch.buckets.changed_by(env) if launch.buckets else None,
+        bucket_file=launch.bucket_file,
         notes=(*launch.warnings, *_core_warnings(launch, numactl, placement)),
     )
     live = host.services.get(spec.name, Service())
@@ -197,10 +199,12 @@ def _cache_path(spec: Spec, host: Host, release: str) -> str | None:
     return f"{parent}/{leaf}" if parent.endswith("/" + spec.name) else f"{parent}/{spec.name}/{leaf}"
 
 
-def _mounts(spec: Spec, cache: str | None) -> list[dict[str, Any]]:
+def _mounts(spec: Spec, cache: str | None, launch: Launch) -> list[dict[str, Any]]:
     mounts = [{"source": spec.weights, "target": spec.weights, "read_only": True}]
     if cache:
         mounts.append({"source": cache, "target": cache, "read_only": False})
+    if launch.bucket_path:
+        mounts.append({"source": f"{CONFIG}/{spec.name}.buckets", "target": launch.bucket_path, "read_only": True})
     return mounts + [{"read_only": True, **mount} for mount in spec.get("mounts", [])]
 
 

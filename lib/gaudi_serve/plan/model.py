@@ -36,7 +36,8 @@ class Container:
 
     env, args: of the server, with all that its user and the toolkit add; buckets: the shapes that it warms up, as the
     environment has them; None where the server chooses them. numactl: its arguments; None binds to no cores. runtime:
-    of the engine, for devices. recipe_cache_path: the folder that the server writes recipes to. notes: sentences.
+    of the engine, for devices. bucket_file: the text of a file that one of the mounts brings to the server. notes:
+    sentences.
     """
 
     env: Mapping[str, str]
@@ -48,6 +49,7 @@ class Container:
     ulimits: list[str]
     mounts: list[dict[str, Any]]
     buckets: Buckets | None = None
+    bucket_file: str | None = None
     notes: tuple[str, ...] = ()
 
     def of_digest(self, spec: Spec, placement: Placement) -> str:
@@ -107,6 +109,7 @@ class PlannedModel:
             "cpus": numactl[1].split(",") if numactl else None,
             "numa_node": self.numa_node,
             **{key: getattr(container, key) for key in keys},
+            "bucket_file": container.bucket_file,
             **asdict(self.cost),
             "warnings": list(self.warnings),
             "digest": self.digest,

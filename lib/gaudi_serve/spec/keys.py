@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..core.errors import Problem, is_number, near
+from ..core.errors import Problem, is_number, near, shown
 from ..core.redact import has_login
 from ..engines import ENGINES
 from ..stages.image import IS_NAME, NAMED
@@ -27,8 +27,13 @@ SECRET_OPTIONS = {"api_key": "VLLM_API_KEY", "hf_token": "HF_TOKEN"}
 RESERVED = ("docker-proxy", "found", "images", "images-build", "weights")
 # Variables that give cards to a server; the ledger of the plan must not be passed by.
 CARD_VARIABLES = ("HABANA_VISIBLE_MODULES", "HABANA_VISIBLE_DEVICES", "HLS_MODULE_ID")
-BUCKET = re.compile(r"VLLM_(PROMPT|DECODE)_(BS|SEQ|BLOCK)_BUCKET_(MIN|STEP|MAX)")
+BUCKET = re.compile(r"VLLM_(PROMPT|DECODE)_(BS|SEQ|QUERY|CTX|BLOCK)_BUCKET_(MIN|STEP|MAX|PAD_MAX|PAD_PERCENT)")
 SHARES = ("VLLM_GPU_MEMORY_UTILIZATION", "VLLM_GRAPH_RESERVED_MEM", "VLLM_GRAPH_PROMPT_RATIO")
+# The plugin's buckets: docs/buckets.md.
+STRATEGIES = ("exp", "lin", "pad", "file")
+BUCKET_RANGES = ("prompt_bs", "prompt_query", "prompt_ctx", "decode_bs", "decode_block")
+BUCKET_PARTS = ("min", "step", "max", "pad_max", "pad_percent")
+LARGEST_FILE = 1_000_000  # characters
 # What a started model can be asked (vllm_smoke).
 SMOKE_KINDS = ("text", "any", "image", "audio", "video", "tools", "embedding", "rerank")
 Check = Callable[[Any], str | None]
@@ -94,6 +99,33 @@ def _reduce(value: Any) -> str | None:
     number = _whole(1, 10_000_000)
     fits = isinstance(value, Mapping) and set(value) == keys and not any(number(item) for item in value.values())
     return None if fits else "must be a mapping of max_num_seqs and max_seq_len, both whole numbers from 1"
+
+
+def _bucketing(value: Any) -> str | None:
+    """What is wrong with what a user says of the plugin's buckets; whether they start a server, the plan finds out."""
+    if not isinstance(value, Mapping):
+        return f"must be a mapping of strategy, file, {', '.join(BUCKET_RANGES)}"
+    for key, said in value.items():
+        if key == "strategy":
+            allowed = None if said in STRATEGIES else f"must have a strategy of {', '.join(STRATEGIES)}"
+        elif key == "file":
+            text = isinstance(said, str) and said.strip() and len(said) <= LARGEST_FILE
+            allowed = None if text else "must have the text of a bucket file as file: \"{{ lookup('file', 'NAME') }}\""
+        elif key in BUCKET_RANGES:
+            allowed = _bucket_range(key, said)
+        else:
+            allowed = f"has {shown(key)}, which is none of strategy, file, {', '.join(BUCKET_RANGES)}"
+        if allowed:
+            return allowed
+    if ("file" in value) != (value.get("strategy") == "file"):
+        return "must have file where strategy is file, and only there"
+    return None
+
+
+def _bucket_range(key: str, said: Any) -> str | None:
+    number = _whole(0, 10_000_000)
+    fits = isinstance(said, Mapping) and set(said) <= set(BUCKET_PARTS) and not any(map(number, said.values()))
+    return None if fits else f"must have whole numbers from 0 for {', '.join(BUCKET_PARTS)} in {key}"
 
 
 def _environment(value: Any) -> str | None:
@@ -212,6 +244,7 @@ CHECKS: dict[str, Check] = {
     "cap_add": _capabilities,
     "read_only": _rule(is_flag, FLAG),
     "env": _environment,
+    "bucketing": _bucketing,
     "mounts": _mounts,
     "start_timeout_s": _whole(1, 604800, "seconds"),
     "hang_timeout_s": _whole(0, 604800, "seconds"),

@@ -34,12 +34,14 @@ VERDICTS = ("stop", "start", "restart", "secret", "smoke")
 class Changes:
     """What is left to do for the models of a host; models by their names.
 
-    write: files, with path, model, content and mode. orphans: containers without a unit. secret: those of restart whose
-    secret has changed. adopt: go on under a new supervisor. wait: are waited for. smoke: not asked since their start.
+    write: files, with path, model, content and mode. absent: files that no model needs any more. orphans: containers
+    without a unit. secret: those of restart whose secret has changed. adopt: go on under a new supervisor. wait: are
+    waited for. smoke: not asked since their start.
     """
 
     supervisor: bool
     write: list[dict[str, Any]]
+    absent: list[str]
     remove: list[str]
     orphans: list[str]
     stop: list[str]
@@ -95,8 +97,11 @@ def vllm_service_files(models: Sequence[Mapping[str, Any]], unit_template: str) 
             (f"{UNITS}/vllm-{name}.service", unit, "0644"),
             (f"{CONFIG}/{name}.env", env, "0640"),
             (f"{CONFIG}/{name}.json", launch, "0640"),
+            # The server reads it without the capabilities of root.
+            (f"{CONFIG}/{name}.buckets", model.get("bucket_file"), "0644"),
         ):
-            files[path] = {"model": name, "content": content, "mode": mode}
+            if content is not None:
+                files[path] = {"model": name, "content": content, "mode": mode}
     return files
 
 
@@ -128,17 +133,18 @@ def vllm_service_changes(
     removed = sorted(set(live["units"]) - set(planned))
     adopted = _superseded(planned, units, by_kind["restart"], version)
     stale = any(unit.get("need_reload") for unit in units.values())
-    started = [name for name, model in planned.items() if model["state"] == "started"]
-    waiting = [name for name in started if units.get(name, {}).get("state") == "activating"]
+    waiting = [name for name in planned if units.get(name, {}).get("state") == "activating"]
+    stopped = [name for name, model in planned.items() if model["state"] == "stopped"]
     return Changes(
         supervisor=live["supervisor_sha256"] != version,
         write=write,
+        absent=[f"{CONFIG}/{name}.buckets" for name, model in planned.items() if _unused(model, units.get(name, {}))],
         remove=removed,
         orphans=[box for box in live.get("orphans", []) if box.removeprefix("vllm-") not in lost],
         **by_kind,
         adopt=adopted,
         reload=bool(removed or stale or any(file["path"].endswith(".service") for file in write)),
-        wait=sorted({*by_kind["start"], *by_kind["restart"], *adopted, *waiting}),
+        wait=sorted({*by_kind["start"], *by_kind["restart"], *adopted, *waiting} - {*stopped}),
     ).as_dict()
 
 
@@ -155,6 +161,11 @@ def _superseded(
     go_on = [name for name, model in planned.items() if model["state"] == "started" and name not in restarted]
     runs = [name for name in go_on if units.get(name, {}).get("state") in ("active", "activating")]
     return [name for name in runs if units[name].get("supervisor") not in (None, version)]
+
+
+def _unused(model: Mapping[str, Any], unit: Mapping[str, Any]) -> bool:
+    """Tell whether a model has a bucket file on its host that it is not served with any more."""
+    return bool(unit.get("buckets_sha256")) and model.get("bucket_file") is None
 
 
 def _verdict(model: Mapping[str, Any], unit: Mapping[str, Any]) -> set[str]:
@@ -186,7 +197,7 @@ def _live(path: str, units: Mapping[str, Any]) -> str | None:
     folder, _, leaf = path.rpartition("/")
     stem, _, kind = leaf.rpartition(".")
     name = stem[len("vllm-") :] if folder == UNITS else stem
-    key = {"service": "unit_sha256", "env": "env_sha256", "json": "launch_sha256"}[kind]
+    key = {"service": "unit_sha256", "env": "env_sha256", "json": "launch_sha256", "buckets": "buckets_sha256"}[kind]
     found = units.get(name, {}).get(key)
     return str(found) if found else None
 
@@ -303,7 +314,7 @@ def vllm_unit_paths(names: Sequence[str]) -> list[str]:
         path
         for name in names
         for path in (
-            *[f"{CONFIG}/{name}.{kind}" for kind in ("env", "json", "secret")],
+            *[f"{CONFIG}/{name}.{kind}" for kind in ("env", "json", "buckets", "secret")],
             *[f"/var/lib/gaudi-serve/{name}/{record}.json" for record in ("smoke", "supervisor")],
             # Last: by it a run that was cut off here is finished by the next.
             f"{UNITS}/vllm-{name}.service",
@@ -330,6 +341,7 @@ def vllm_service_refusal(changes: Mapping[str, Any], live: Mapping[str, Any], ho
 def vllm_service_summary(changes: Mapping[str, Any]) -> list[str]:
     """Return what is to be done, one sentence a kind."""
     lines = [f"write {file['path']}" for file in changes["write"]]
+    lines += [f"remove {path}" for path in changes["absent"]]
     if changes["supervisor"]:
         lines.append("write the supervisor")
     lines += [f"replace the supervisor of {name}: its server goes on" for name in changes["adopt"]]
@@ -339,8 +351,8 @@ def vllm_service_summary(changes: Mapping[str, Any]) -> list[str]:
     return lines + [f"send a test question to {name}" for name in changes["smoke"]]
 
 
-FILES = {"service": "unit", "env": "environment", "json": "launch"}
-LOST = {"unit": "unit file", "environment": "environment file", "launch": "launch file"}
+FILES = {"service": "unit", "env": "environment", "json": "launch", "buckets": "buckets"}
+LOST = {"unit": "unit file", "environment": "environment file", "launch": "launch file", "buckets": "bucket file"}
 
 
 def vllm_service_drift(changes: Mapping[str, Any], live: Mapping[str, Any]) -> list[str]:

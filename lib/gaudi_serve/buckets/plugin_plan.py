@@ -1,0 +1,114 @@
+"""The buckets of a server of the plugin as a plan has them: before the device has said how many blocks it holds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ..core.errors import InputError, refusal
+from .base import BucketCounts
+from .plugin import plugin_buckets
+from .plugin_input import PluginInput, PluginSettings
+
+# Up to vLLM 0.26 the plugin's exponential strategy asks for as many decode blocks as all sequences could have at most.
+# Of several times what the device holds, warm-up dies (vllm-gaudi#1700); later it stops at three times.
+MOST_TIMES = 3
+VARIABLE = re.compile(r"VLLM_(PROMPT_BS|PROMPT_QUERY|PROMPT_CTX|DECODE_BS|DECODE_BLOCK)_BUCKET_(\w+)")
+
+
+@dataclass(frozen=True)
+class PluginBucketing:
+    """What a server is told of its buckets, and what its limits are.
+
+    given: the server; its number of blocks counts for nothing. own: variables that the model's ``env`` sets by itself.
+    """
+
+    given: PluginInput
+    own: frozenset[str] = frozenset()
+
+    @property
+    def block_step(self) -> int:
+        """Return 1: the plugin takes all the blocks that there is room for."""
+        return 1
+
+    def env(self) -> dict[str, str]:
+        """Return the variables by which a server is told."""
+        return self.given.settings.env()
+
+    def changed_by(self, env: Mapping[str, str]) -> PluginBucketing:
+        """Return the buckets with what a user's own environment says of them.
+
+        Raises:
+            InputError: for a variable that stops the server at start.
+        """
+        said = frozenset(name for name, value in env.items() if self.env().get(name) != value)
+        try:
+            settings = PluginSettings.read(env)
+        except InputError as problem:
+            raise replace(self, own=said)._of_model(problem) from None
+        first = self.given.settings.ranges.prompt_bs.max or 1
+        prefills = self.given.max_num_prefill_seqs
+        if not settings.merged_prefill and prefills == first:
+            prefills = 1 if settings.ranges.prompt_bs.max is None else settings.ranges.prompt_bs.max
+        changed = replace(self.given, settings=settings, max_num_prefill_seqs=prefills)
+        return PluginBucketing(changed, said)
+
+    def counts(self, max_num_batched_tokens: int, num_hpu_blocks: int | None) -> BucketCounts:
+        """Return how many graphs a start warms up; without the blocks of the device, those of the worst case.
+
+        Raises:
+            InputError: for what stops the server or kills it in warm-up, by the key of the model that is to change.
+        """
+        worst = self.worst_blocks()
+        given = replace(
+            self.given, max_num_batched_tokens=max_num_batched_tokens, num_hpu_blocks=num_hpu_blocks or worst
+        )
+        if num_hpu_blocks:
+            self._refuse_worst(worst, num_hpu_blocks)
+        try:
+            found = plugin_buckets(given)
+        except InputError as problem:
+            raise self._of_model(problem) from None
+        return BucketCounts(len(found.prompt), len(found.decode), 0, num_hpu_blocks is None)
+
+    def worst_blocks(self) -> int:
+        """Return the blocks of max_num_seqs sequences of max_model_len."""
+        return -(-self.given.max_model_len // self.given.block_size) * self.given.max_num_seqs
+
+    def _refuse_worst(self, worst: int, held: int) -> None:
+        settings = self.given.settings
+        if settings.use_contiguous_pa or settings.strategy != "exp" or worst <= MOST_TIMES * held:
+            return
+        fitting = MOST_TIMES * held // -(-self.given.max_model_len // self.given.block_size)
+        fewer = f"max_num_seqs {fitting} is the most with it, or " if fitting else ""
+        raise refusal(
+            "",
+            "max_num_seqs",
+            self.given.max_num_seqs,
+            f"asks for decode buckets of {worst} blocks at max_model_len {self.given.max_model_len}, and the cards "
+            f"hold {held}: with prefix caching the server dies in warm-up; {fewer}enable_prefix_caching: false, or "
+            "bucketing.strategy pad with a decode_block.max",
+        )
+
+    def _of_model(self, problem: InputError) -> InputError:
+        """Return an error about a variable as one about the key of the model that has written it."""
+        key, value, allowed = problem.finding or ("bucketing", None, str(problem))
+        parts = VARIABLE.fullmatch(key)
+        if key in self.own:
+            named = f"env: {key}"
+        elif parts:
+            named = f"bucketing.{parts[1].lower()}.{parts[2].lower()}"
+        elif key.startswith("file"):
+            named = f"bucketing.{key}"
+        else:
+            named = NAMES.get(key, f"env: {key}" if key.isupper() else key)
+        return refusal("", named, value, allowed)
+
+
+# Keys of a model, by what the vendor's code calls them.
+NAMES = {
+    "VLLM_BUCKETING_STRATEGY": "bucketing.strategy",
+    "VLLM_BUCKETING_FROM_FILE": "bucketing.file",
+    "max_num_prefill_seqs": "bucketing.prompt_bs.max",
+}

@@ -1,0 +1,182 @@
+"""Engine ``plugin``: vLLM with the vendor's plugin vllm-gaudi, the current way of serving on Gaudi2 and Gaudi3.
+
+It is started by ``vllm serve``. What the plugin would take from vLLM's defaults for small devices, since it reports no
+device memory, is said explicitly: without it a plain start of a small model asks for ten times the KV-cache blocks that
+there are, and dies in warm-up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ..buckets.linear import BLOCK
+from ..buckets.plugin_input import DIMENSIONS, PluginInput, PluginRange, PluginRanges, PluginSettings
+from ..buckets.plugin_plan import PluginBucketing
+from ..core.errors import Problem, label, refusal
+from ..platforms import platform_of
+from ..spec.weights import model_config
+from .base import LOADING, Engine, Host, Launch, Spec, option_arguments
+from .linear import OF_BUCKETS
+
+DEFAULTS: dict[str, Any] = {
+    "host": "127.0.0.1",
+    "port": 8000,
+    "dtype": "bfloat16",
+    "tensor_parallel_size": 1,
+    "max_model_len": 16384,
+    "max_num_seqs": 128,
+    "max_num_batched_tokens": 8192,
+    "gpu_memory_utilization": 0.9,
+    # Off, the buckets end where the blocks of the device do; on, decode steps may name shared blocks several times.
+    "enable_prefix_caching": False,
+    "skip_warmup": False,
+}
+CONSTANTS = {
+    # The images of the plugin have the upstream PyTorch, which knows no lazy mode.
+    "PT_HPU_LAZY_MODE": "0",
+    "PT_HPU_WEIGHT_SHARING": "0",
+    "VLLM_GRAPH_RESERVED_MEM": "0.1",
+}
+# In the order in which vLLM's own pages write them.
+SAID = ("dtype", "tensor_parallel_size", "max_model_len", "max_num_seqs", "max_num_batched_tokens")
+GENERATION = re.compile(r"(?:^|[_\W])(?:g|gaudi)([23])(?:[_\W]|$)", re.IGNORECASE)
+
+
+def launch(spec: Spec, host: Host) -> Launch:
+    """Return ``vllm serve`` with explicit values for all that buckets and memory follow from.
+
+    Raises:
+        InputError: for what the vendor's server would not start with, or would do without a word.
+    """
+    _refuse_generation(spec, host)
+    buckets = bucketing(spec, host)
+    env = dict(CONSTANTS)
+    if spec.get("recipe_cache_path"):
+        env["PT_HPU_RECIPE_CACHE_CONFIG"] = f"{spec['recipe_cache_path']},false,40960"
+    if spec["skip_warmup"]:
+        env["VLLM_SKIP_WARMUP"] = "true"
+    args = [spec.weights, "--host", str(spec["host"]), "--port", str(spec.port), "--block-size", str(BLOCK)]
+    for key in (*SAID, "gpu_memory_utilization", "enable_prefix_caching"):
+        args += option_arguments(key, spec[key])
+    if spec.cards > 1:
+        args += ["--distributed-executor-backend", "mp"]
+    given = buckets.given
+    return Launch(env, args, None, _warnings(spec, host), buckets, given.file, given.settings.from_file or None)
+
+
+def bucketing(spec: Spec, host: Host) -> PluginBucketing:
+    """Return what the server is told of its buckets, by the model's ``bucketing`` and its options."""
+    said: Mapping[str, Any] = spec.get("bucketing") or {}
+    text = said.get("file")
+    ranges = PluginRanges(
+        **{name: PluginRange(**said[name]) for name in map(str.lower, DIMENSIONS) if said.get(name) is not None}
+    )
+    env = spec.get("env") or {}
+    merged = str(env.get("VLLM_MERGED_PREFILL", "")).lower() in ("true", "1")
+    settings = PluginSettings(
+        strategy="file" if text is not None else said.get("strategy", "exp"),
+        ranges=ranges,
+        from_file="" if text is None else bucket_path(spec, text),
+        use_contiguous_pa=not spec["enable_prefix_caching"],
+        merged_prefill=merged,
+    )
+    chunk = int(model_config(spec, host).get("mamba_chunk_size") or 0)
+    return PluginBucketing(
+        PluginInput(
+            max_num_seqs=int(spec["max_num_seqs"]),
+            max_num_prefill_seqs=int(spec["max_num_seqs"]) if merged else ranges.prompt_bs.max or 1,
+            block_size=BLOCK,
+            max_num_batched_tokens=int(spec["max_num_batched_tokens"]),
+            max_model_len=int(spec["max_model_len"]),
+            num_hpu_blocks=1,
+            settings=settings,
+            num_speculative_tokens=_speculative(spec),
+            mamba_chunk_size=chunk,
+            mamba_chunk_size_is_explicit=bool(chunk),
+            # Of released versions none clamps them.
+            skip_decode_block_clamp=True,
+            file=text,
+        )
+    )
+
+
+def bucket_path(spec: Spec, text: str) -> str:
+    """Return where the server finds its bucket file: a name that says its content, so that another one restarts it."""
+    return f"/etc/gaudi-serve/{spec.get('name', 'model')}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.buckets"
+
+
+def _speculative(spec: Spec) -> int:
+    config = spec.get("speculative_config")
+    number = config.get("num_speculative_tokens") if isinstance(config, Mapping) else None
+    return number if isinstance(number, int) and number > 0 else 0
+
+
+def _refuse_generation(spec: Spec, host: Host) -> None:
+    """Refuse what is made for the other generation of cards.
+
+    Raises:
+        InputError: for INC's measurements of the other generation.
+    """
+    generation = platform_of(host.accelerator).generation(host) if host.device_name else None
+    path = str((spec.get("env") or {}).get("QUANT_CONFIG", ""))
+    made_for = {f"GAUDI{number}" for number in GENERATION.findall(path)}
+    if generation and made_for and generation not in made_for:
+        allowed = (
+            f"has QUANT_CONFIG {path}, which is of {' and '.join(sorted(made_for))}: measurements of one generation do "
+            f"not serve the other, and this host has {host.device_name}; measure on this one"
+        )
+        raise refusal(label(spec), "env", None, allowed)
+
+
+def _warnings(spec: Spec, host: Host) -> list[str]:
+    found = []
+    config = model_config(spec, host)
+    method = (config.get("quantization_config") or {}).get("quant_method") if config else None
+    gaudi2 = host.device_name is not None and platform_of(host.accelerator).generation(host) == "GAUDI2"
+    if method == "fp8" and gaudi2:
+        found.append("FP8 weights need no conversion: the plugin changes their scales while it loads them on Gaudi2")
+    if spec["skip_warmup"]:
+        found.append("skip_warmup: every shape compiles at its first request, unless the recipe cache has it")
+    return found
+
+
+def _problems(spec: Spec) -> list[Problem]:
+    problems: list[Problem] = []
+    if spec["dtype"] not in ("auto", "bfloat16", "float32"):
+        remedies = {
+            "float16": "the plugin would serve in bfloat16 without a word; say bfloat16",
+            "fp8": "FP8 weights are served as they are with bfloat16; others by quantization: inc and QUANT_CONFIG",
+        }
+        of_weights = "the weights themselves say how they are quantised; say bfloat16"
+        problems.append(("dtype", spec["dtype"], remedies.get(str(spec["dtype"]), of_weights)))
+    tokens, length, count = spec["max_num_batched_tokens"], spec["max_model_len"], spec["max_num_seqs"]
+    if tokens < count:
+        problems.append(("max_num_batched_tokens", tokens, f"is below max_num_seqs {count}; vLLM would stop at start"))
+    if spec.get("enable_chunked_prefill") is False and tokens < length:
+        allowed = f"is below max_model_len {length}, and chunked prefill is off; vLLM would stop at start"
+        problems.append(("max_num_batched_tokens", tokens, allowed))
+    if spec.get("quantization") == "inc" and not (spec.get("env") or {}).get("QUANT_CONFIG"):
+        allowed = "needs QUANT_CONFIG in env: the file that says where INC's measurements are"
+        problems.append(("quantization", "inc", allowed))
+    source = spec.get("source")
+    if isinstance(source, Mapping) and source.get("convert"):
+        allowed = "must have no convert: the plugin serves the original weights on Gaudi2 and on Gaudi3"
+        problems.append(("source", None, allowed))
+    return problems
+
+
+ENGINE = Engine(
+    name="plugin",
+    platforms=("gaudi",),
+    command=("vllm", "serve"),
+    defaults=DEFAULTS,
+    launch=launch,
+    problems=_problems,
+    consumed=frozenset({"block_size", "gpu_memory_utilization", "enable_prefix_caching"}),
+    ignored=OF_BUCKETS,
+    expert_parallel=False,
+    progress=((r"\[Warmup\]\[(?:\w+/)?(Prompt|Decode)\]\[(\d+)/(\d+)\]", r"warming up: \1 graph \2 of \3"), LOADING),
+)

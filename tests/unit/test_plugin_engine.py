@@ -1,0 +1,166 @@
+"""Engine plugin: what it is started with, what of it would not start, and what its buckets cost."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+from gaudi_serve.buckets.plugin import hpu_plugin_buckets
+from gaudi_serve.engines.plugin import DEFAULTS
+from gaudi_serve.plan.changes import vllm_plan_changes
+from gaudi_serve.plan.host import vllm_plan
+from gaudi_serve.spec.catalog import model_catalog
+from gaudi_serve.stages.service import vllm_service_files
+from test_fleet import live_of
+from test_plan import gaudi_host
+from test_service import TEMPLATE, changes, live
+
+CATALOG = model_catalog([], builtin=True)
+FILE = "# of July\n(1, [128, 256], 0)\n(1, 1, [64, 128])\n"
+
+
+def plan(host: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    """Plan QwQ-32B of the catalog with the plugin."""
+    wish = {"name": "m", "model": "qwq-32b", "image": "vllm:1", "launch_profile": "plugin", **more}
+    return vllm_plan([wish], host or gaudi_host(), CATALOG, host_name="g")
+
+
+def one(host: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    """Return the planned model."""
+    found = plan(host, **more)
+    assert found["errors"] == []
+    return dict(found["models"][0])
+
+
+def refused(host: dict[str, Any] | None = None, **more: Any) -> str:
+    """Return the one sentence by which a wish is refused."""
+    (error,) = plan(host, **more)["errors"]
+    return str(error["message"])
+
+
+def option(model: dict[str, Any], name: str) -> str:
+    """Return the value of an option."""
+    assert model["args"].count(name) == 1
+    return str(model["args"][model["args"].index(name) + 1])
+
+
+def test_everything_that_small_device_defaults_would_get_wrong_is_said() -> None:
+    model = one(max_model_len=None, max_num_seqs=None, max_num_batched_tokens=None)
+    for key in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization"):
+        assert option(model, "--" + key.replace("_", "-")) == str(DEFAULTS[key])
+    assert option(model, "--block-size") == "128"
+    assert "--no-enable-prefix-caching" in model["args"]
+    assert model["env"]["VLLM_CONTIGUOUS_PA"] == "true"
+    assert model["env"]["VLLM_BUCKETING_STRATEGY"] == "exp"
+    assert model["env"]["PT_HPU_LAZY_MODE"] == "0"
+    assert option(model, "--distributed-executor-backend") == "mp"
+    assert "--device" not in model["args"]
+
+
+def test_graphs_are_those_of_the_vendors_rules_with_the_blocks_that_there_are() -> None:
+    model = one(bucketing={"strategy": "pad", "decode_bs": {"step": 4}, "prompt_query": {"max": 4096}})
+    env = {name: text for name, text in model["env"].items() if "BUCKET" in name or name == "VLLM_CONTIGUOUS_PA"}
+    assert env["VLLM_DECODE_BS_BUCKET_STEP"] == "4"
+    found = hpu_plugin_buckets(
+        {
+            **{"max_num_seqs": 32, "max_num_prefill_seqs": 1, "block_size": 128, "max_num_batched_tokens": 8192},
+            **{"max_model_len": 8192, "num_hpu_blocks": model["memory"]["num_hpu_blocks"], "env": env},
+        }
+    )
+    assert (model["buckets"]["prompt"], model["buckets"]["decode"]) == (len(found["prompt"]), len(found["decode"]))
+    assert model["graphs"] == len(found["prompt"]) + len(found["decode"])
+    assert not model["buckets"]["approximate"]
+
+
+def test_prefix_caching_and_contiguous_pa_are_one_decision() -> None:
+    model = one(enable_prefix_caching=True)
+    assert "--enable-prefix-caching" in model["args"]
+    assert model["env"]["VLLM_CONTIGUOUS_PA"] == "false"
+
+
+def test_blocks_by_which_a_server_dies_in_warm_up_are_refused_with_what_fits() -> None:
+    said = refused(enable_prefix_caching=True, max_num_seqs=256, max_model_len=40960)
+    assert said.startswith(
+        "g: model m: max_num_seqs 256: asks for decode buckets of 81920 blocks at max_model_len 40960"
+    )
+    fitting = int(said.partition("max_num_seqs 256")[2].partition("; max_num_seqs ")[2].split()[0])
+    assert one(enable_prefix_caching=True, max_num_seqs=fitting, max_model_len=40960)["graphs"]
+    assert one(max_num_seqs=256, max_model_len=40960)["graphs"]
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ({"dtype": "float16"}, "dtype 'float16': the plugin would serve in bfloat16 without a word"),
+        ({"dtype": "fp8"}, "dtype 'fp8': FP8 weights are served as they are with bfloat16"),
+        ({"dtype": "awq"}, "dtype 'awq': the weights themselves say how they are quantised"),
+        ({"max_num_batched_tokens": 16}, "max_num_batched_tokens 16: is below max_num_seqs 32"),
+        ({"quantization": "inc"}, "quantization 'inc': needs QUANT_CONFIG in env"),
+        ({"block_size": 64}, "block_size 64: must be 128"),
+        (
+            {"bucketing": {"strategy": "pad", "decode_bs": {"min": 64, "max": 32}}},
+            "bucketing.decode_bs.min 64: is above VLLM_DECODE_BS_BUCKET_MAX, which is 32: the server stops at start",
+        ),
+        ({"bucketing": {"strategy": "lin", "prompt_ctx": {"step": 0}}}, "bucketing.prompt_ctx.step 0: "),
+        ({"env": {"VLLM_BUCKETING_STRATEGY": "linear"}}, "env: VLLM_BUCKETING_STRATEGY 'linear': is not one of exp"),
+        ({"bucketing": {"strategy": "file", "file": "(1, 128)\n"}}, "bucketing.file, line 1 "),
+        ({"bucketing": {"strategy": "exponential"}}, "must have a strategy of exp, lin, pad, file"),
+        ({"bucketing": {"strategy": "pad", "decode_batch": {}}}, "has 'decode_batch', which is none of strategy, file"),
+        (
+            {"bucketing": {"strategy": "pad", "decode_bs": {"min": "8k"}}},
+            "must have whole numbers from 0 for min",
+        ),
+        ({"bucketing": {"file": FILE}}, "must have file where strategy is file, and only there"),
+        (
+            {"source": {"kind": "hub", "repo": "Qwen/QwQ-32B", "convert": "g2"}},
+            "must have no convert: the plugin serves the original weights on Gaudi2 and on Gaudi3",
+        ),
+    ],
+)
+def test_what_would_not_start_is_refused_by_the_key_that_the_user_wrote(more: dict[str, Any], sentence: str) -> None:
+    said = refused(**more)
+    assert said.startswith("g: model m: ")
+    assert sentence in said
+
+
+def test_measurements_of_the_other_generation_are_refused() -> None:
+    inc = {"quantization": "inc", "env": {"QUANT_CONFIG": "/data/inc/maxabs_quant_g2.json"}}
+    assert one(**inc)["args"].count("inc") == 1
+    three = gaudi_host(device_name="HL-325L")
+    assert "is of GAUDI2: measurements of one generation do not serve the other" in refused(three, **inc)
+
+
+def test_a_gaudi3_card_holds_more() -> None:
+    two, three = (one(gaudi_host(device_name=device))["memory"] for device in ("HL-225", "HL-325L"))
+    assert (two["device_gib"], three["device_gib"]) == (96, 128)
+    assert three["num_hpu_blocks"] > two["num_hpu_blocks"]
+
+
+def test_a_bucket_file_goes_to_the_host_and_another_one_is_another_launch() -> None:
+    model, other = (one(bucketing={"strategy": "file", "file": text}) for text in (FILE, FILE + "(2, 1, 128)\n"))
+    assert (model["graphs"], other["graphs"]) == (4, 5)
+    assert model["digest"] != other["digest"]
+    path = model["env"]["VLLM_BUCKETING_FROM_FILE"]
+    mount = {"source": "/etc/gaudi-serve/m.buckets", "target": path, "read_only": True}
+    assert mount in model["mounts"]
+    files = vllm_service_files([model], TEMPLATE)
+    assert files["/etc/gaudi-serve/m.buckets"] == {"model": "m", "content": FILE, "mode": "0644"}
+    served = live([model])
+    assert [file["path"] for file in changes([model], served)["write"]] == ["/etc/gaudi-serve/m.buckets"]
+    served["units"]["m"]["buckets_sha256"] = hashlib.sha256(FILE.encode()).hexdigest()
+    assert not changes([model], served)["due"]
+    # Without it, the file goes; the supervisor's restart takes its mount away.
+    plain = one()
+    left = changes([plain], served)
+    assert (left["absent"], left["restart"]) == (["/etc/gaudi-serve/m.buckets"], ["m"])
+
+
+def test_a_model_of_the_fork_changes_as_the_plan_says_and_not_by_itself() -> None:
+    fork = plan(launch_profile="aice_1_21")["models"]
+    served = live_of({"models": fork})
+    again = vllm_plan_changes(plan(gaudi_host(services=served), launch_profile="aice_1_21")["models"], served, set())
+    assert again == []
+    lines = vllm_plan_changes(plan(gaudi_host(services=served))["models"], served, set())
+    assert lines[0] == "~ m: restart"
+    assert any("VLLM_BUCKETING_STRATEGY" in line for line in lines)
