@@ -23,7 +23,7 @@ def padded_values(given: PluginInput, dimension: str, wanted: PluginRange) -> tu
     if step < 1:
         raise refuse_range(given, dimension, "STEP", step, "is below 1: the server stops at start; write 1 or more")
     if not 0 <= percent <= MOST_PERCENT:
-        stops = f"is not from 0 to {MOST_PERCENT} percent: the server stops at start"
+        stops = f"is not from 0 to {MOST_PERCENT} percent: the server stops at start; write {PERCENT}, or leave it out"
         raise refuse_range(given, dimension, "PAD_PERCENT", percent, stops)
     refuse_many(given, dimension, (high - low) // step, high)
     values, value = [low], low

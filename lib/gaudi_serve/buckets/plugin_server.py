@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +43,9 @@ class PluginServer:
         """
         self.given = given
         self.buckets = plugin_buckets(given) if buckets is None else buckets
-        self._most_blocks = self.buckets.decode.most_blocks()
+        # No prompt has more context; no decode step is looked up with more blocks than the largest bucket has.
+        self._most_context = math.ceil((given.max_model_len - 1) / given.block_size)
+        self._most_blocks = self.buckets.decode.most_blocks() or LARGEST
         self._added = {"prompt": BucketGrid(()), "decode": BucketGrid(())}
 
     def prompt(self, batch: int, query: int, ctx: int) -> Padded:
@@ -57,8 +59,7 @@ class PluginServer:
         if not self.given.settings.enabled:
             return Padded((batch, query, ctx), False)
         wanted = (batch, query, ctx)
-        most = math.ceil((self.given.max_model_len - 1) / self.given.block_size)
-        return self._first("prompt", wanted) or self._add("prompt", self._made_up(wanted, most))
+        return self._first("prompt", wanted) or self._add("prompt", self._made_up(wanted, self._most_context))
 
     def decode(self, batch: int, blocks: int, *, seed_buckets: bool = False) -> Padded:
         """Return the bucket of a decode step.
@@ -70,16 +71,15 @@ class PluginServer:
         """
         if not self.given.settings.enabled:
             return Padded((batch, 1, blocks), False)
-        most = self._most_blocks or LARGEST
-        wanted = (batch, 1, min(blocks, most))
+        wanted = (batch, 1, min(blocks, self._most_blocks))
         seed = self.buckets.seeds.first(*wanted) if seed_buckets else None
         if seed is not None:
             return Padded(seed, True)
-        return self._first("decode", wanted) or self._add("decode", self._made_up(wanted, most))
+        return self._first("decode", wanted) or self._add("decode", self._made_up(wanted, self._most_blocks))
 
     def _first(self, phase: str, wanted: Bucket) -> Padded | None:
         warmed = self._warmed(phase).first(*wanted)
-        added = self._added[phase].first(*wanted) if len(self._added[phase]) else None
+        added = self._added[phase].first(*wanted) if self._added[phase].rows else None
         if added is not None and (warmed is None or added < warmed):
             return Padded(added, False)
         return None if warmed is None else Padded(warmed, True)
@@ -105,7 +105,9 @@ class PluginServer:
         return sequences, tokens, min(fallback(ctx, BLOCK_STEP), most_blocks)
 
 
-def hpu_plugin_padded_shape(given: Mapping[str, Any], shape: Any) -> dict[str, Any] | list[dict[str, Any]]:
+def hpu_plugin_padded_shape(
+    given: Mapping[str, Any], shape: Any, remember: bool = True
+) -> dict[str, Any] | list[dict[str, Any]]:
     """Return to which bucket a server of the vendor's plugin pads a running shape.
 
     Args:
@@ -114,6 +116,7 @@ def hpu_plugin_padded_shape(given: Mapping[str, Any], shape: Any) -> dict[str, A
             ``{phase: decode, batch, blocks}``, with ``seed_buckets: true`` where the buckets from before speculative
             decoding come first. One shape is asked of a server that was just started. A list is asked of one server,
             one shape after the other: what falls on no bucket is compiled and remembered, and may answer a later one.
+        remember: false asks each shape of a list of a server that was just started.
 
     Returns:
         ``bucket``: [sequences, tokens, blocks]; ``warmed``: false where it compiles while serving. A list for a list.
@@ -121,10 +124,16 @@ def hpu_plugin_padded_shape(given: Mapping[str, Any], shape: Any) -> dict[str, A
     Raises:
         InputError: for a shape with a key or value that is none, and as hpu_plugin_buckets does.
     """
+    if not isinstance(remember, bool):
+        raise refusal("", "remember", remember, "is not true or false")
     server = PluginServer(PluginInput.read(given))
-    if isinstance(shape, Mapping) or not isinstance(shape, Iterable) or isinstance(shape, (str, bytes)):
+    if not isinstance(shape, (list, tuple)):
         return _answer(server, "shape", shape)
-    return [_answer(server, f"shape[{index}]", one) for index, one in enumerate(shape)]
+    answers = []
+    for index, one in enumerate(shape):
+        answers.append(_answer(server, f"shape[{index}]", one))
+        server = server if remember else PluginServer(server.given, server.buckets)
+    return answers
 
 
 def _answer(server: PluginServer, key: str, shape: Any) -> dict[str, Any]:
