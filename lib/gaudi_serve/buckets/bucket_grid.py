@@ -85,11 +85,9 @@ class _Batch:
         return self._most_from[at] if at < len(self._most_from) else -1
 
     def first(self, query: int, ctx: int) -> Bucket | None:
+        """Return its first bucket that holds so much; None where none does."""
         at = self._peaks.first(bisect_left(self._queries, query), ctx)
-        if at is None:
-            return None
-        blocks = self._blocks[at]
-        return self.size, self._queries[at], blocks[bisect_left(blocks, ctx)]
+        return None if at is None else (self.size, self._queries[at], _next(self._blocks[at], ctx))
 
 
 class _Peaks:
@@ -108,12 +106,17 @@ class _Peaks:
             width *= 2
 
     def first(self, start: int, least: int) -> int | None:
+        """Return the first place from ``start`` on whose number is at least ``least``; None where there is none."""
         at = start
         for level in range(len(self._levels) - 1, -1, -1):
             largest = self._levels[level]
             if at < len(largest) and largest[at] < least:
                 at += 1 << level
         return at if at < len(self._levels[0]) and self._levels[0][at] >= least else None
+
+
+def _next(values: tuple[int, ...], least: int) -> int:
+    return values[bisect_left(values, least)]
 
 
 def up_to(values: tuple[int, ...], most: int) -> tuple[int, ...]:
