@@ -13,6 +13,8 @@ from jinja2 import pass_context
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 
 from gaudi_serve.buckets.linear import hpu_buckets, hpu_padded_shape
+from gaudi_serve.buckets.plugin import hpu_plugin_buckets
+from gaudi_serve.buckets.plugin_server import hpu_plugin_padded_shape
 from gaudi_serve.core.errors import as_filter
 from gaudi_serve.host.secret import vllm_secret_marks
 from gaudi_serve.memory.autocalc import hpu_memory
@@ -137,6 +139,8 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     hpu_buckets,
     hpu_memory,
     hpu_padded_shape,
+    hpu_plugin_buckets,
+    hpu_plugin_padded_shape,
     hugepages_wanted,
     image_drift,
     inventory_refusal,

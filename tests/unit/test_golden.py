@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from typing import Any
+
 import pytest
 from gaudi_serve.buckets.linear import hpu_buckets, hpu_padded_shape
+from gaudi_serve.buckets.plugin import hpu_plugin_buckets
+from gaudi_serve.buckets.plugin_server import hpu_plugin_padded_shape
 from gaudi_serve.core.errors import InputError
 from gaudi_serve.plan.launch import vllm_launch
 from golden import vectors
@@ -13,10 +19,12 @@ LAUNCHES = [
     *vectors("launch_deepseek_r1"),
     *vectors("manual_commands"),
 ]
+PLUGIN = vectors("buckets_plugin")
 
 
 def test_vectors_are_all_there() -> None:
     assert (len(LAUNCHES), len(vectors("buckets_linear_1_21"))) == (610, 490)
+    assert len(PLUGIN) == 428
 
 
 @pytest.mark.parametrize("row", [row for row in LAUNCHES if "expect_error" not in row])
@@ -48,3 +56,44 @@ def test_buckets_linear_1_21(row: dict) -> None:
     for shape in expect["padded"]:
         for phase, length in (("prompt", shape["seq"]), ("decode", shape["blocks"])):
             assert hpu_padded_shape(row["env"], phase, shape["batch"], length, blocks) == shape[phase]
+
+
+def given(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a vector that its filters take."""
+    return {key: value for key, value in row.items() if key not in ("expect", "expect_error")}
+
+
+def asked(shapes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return shapes without their answers."""
+    return [{key: value for key, value in shape.items() if key not in ("bucket", "warmed")} for shape in shapes]
+
+
+def answers(shapes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the answers alone."""
+    return [{"bucket": shape["bucket"], "warmed": shape["warmed"]} for shape in shapes]
+
+
+@pytest.mark.parametrize("row", [row for row in PLUGIN if "expect_error" not in row])
+def test_buckets_of_the_plugin(row: dict[str, Any]) -> None:
+    server, expect = given(row), row["expect"]
+    found = hpu_plugin_buckets(server)
+    assert found["use_contiguous_pa"] == expect["use_contiguous_pa"]
+    for phase in ("prompt", "decode"):
+        assert len(found[phase]) == expect[phase]["count"]
+        if "buckets" in expect[phase]:
+            assert found[phase] == expect[phase]["buckets"]
+        else:
+            text = json.dumps(found[phase], separators=(",", ":"))
+            assert hashlib.sha256(text.encode()).hexdigest() == expect[phase]["sha256"]
+    shapes, in_order = expect["padded"], expect.get("padded_in_order", [])
+    assert hpu_plugin_padded_shape(server, asked(shapes), remember=False) == answers(shapes)
+    assert [hpu_plugin_padded_shape(server, shape) for shape in asked(shapes[:2])] == answers(shapes[:2])
+    assert hpu_plugin_padded_shape(server, asked(in_order)) == answers(in_order)
+
+
+@pytest.mark.parametrize("row", [row for row in PLUGIN if "expect_error" in row])
+def test_what_stops_the_server_of_the_plugin_is_refused(row: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        hpu_plugin_buckets(given(row))
+    with pytest.raises(InputError):
+        hpu_plugin_padded_shape(given(row), {"phase": "decode", "batch": 1, "blocks": 1})

@@ -1,0 +1,255 @@
+"""The buckets that a server of the vendor's plugin (vllm-gaudi) warms up.
+
+Every bucket is one graph. The golden vectors (tests/unit/golden/buckets_plugin.jsonl.gz) decide what is right.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from ..core.errors import InputError, refusal
+from .bucket_grid import Bucket, BucketGrid, Row, up_to
+from .exponential import LONG, exponential
+from .from_file import file_buckets
+from .padded import padding_aware
+from .plugin_input import MOST_BUCKETS, PluginInput
+from .plugin_linear import linear
+from .plugin_values import PluginValues
+
+VALUES: dict[str, Callable[[PluginInput], PluginValues]] = {
+    "exp": exponential,
+    "lin": linear,
+    "pad": padding_aware,
+}
+
+
+@dataclass(frozen=True)
+class PluginBuckets:
+    """The buckets of a server, each (sequences, tokens, KV-cache blocks), in the vendor's order.
+
+    Attributes:
+        use_contiguous_pa: contiguous paged attention, with which prefix caching is off.
+        prompt: blocks are those of the context before the tokens.
+        decode: tokens are 1, blocks those of all sequences.
+        seeds: the decode buckets that speculative decoding began with; all of them without it.
+    """
+
+    use_contiguous_pa: bool
+    prompt: BucketGrid
+    decode: BucketGrid
+    seeds: BucketGrid
+
+
+@lru_cache(maxsize=4)
+def plugin_buckets(given: PluginInput) -> PluginBuckets:
+    """Return the buckets that a server warms up; the last few servers' are kept.
+
+    Raises:
+        InputError: for what stops the vendor's server at start, naming the variable or field, its value and a remedy,
+            and for more than 1,000,000 values in a dimension or 5,000,000 buckets in a phase, before they are made.
+    """
+    settings, chunk = given.settings, given.mamba_chunk_size
+    if chunk and given.max_num_batched_tokens % chunk:
+        nearest = max(1, given.max_num_batched_tokens // chunk) * chunk
+        stops = f"is no multiple of mamba_chunk_size {chunk}: the server stops at start; {nearest} is one"
+        raise refusal("", "max_num_batched_tokens", given.max_num_batched_tokens, stops)
+    if not settings.enabled:
+        nothing = BucketGrid(())
+        return PluginBuckets(settings.use_contiguous_pa, nothing, nothing, nothing)
+    if settings.merged_prefill and given.max_num_prefill_seqs == 0:
+        raise refusal("", "max_num_prefill_seqs", 0, "is not above 0: with merged prefill it is max_num_seqs")
+    prompt, seeds = _of_file(given) if settings.strategy == "file" else _of_values(given)
+    for phase, rows in (("prompt", prompt), ("decode", seeds)):
+        if not any(blocks for _, _, blocks in rows):
+            raise _nothing_left(given, phase)
+    first = BucketGrid(seeds)
+    decode = _speculative(given, first) if given.num_speculative_tokens else first
+    return PluginBuckets(settings.use_contiguous_pa, BucketGrid(_sliced(given, prompt)), decode, first)
+
+
+def hpu_plugin_buckets(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the buckets that a server of the vendor's plugin warms up.
+
+    Args:
+        given: by the vendor's names, max_num_seqs, max_num_prefill_seqs, block_size (tokens),
+            max_num_batched_tokens, max_model_len (tokens), num_hpu_blocks, and ``env``, the server's environment.
+            Optional are num_speculative_tokens, mamba_chunk_size, mamba_chunk_size_is_explicit,
+            skip_decode_block_clamp, ``file`` (the text of the file that VLLM_BUCKETING_FROM_FILE names) and
+            ``strategy`` (exp, lin, pad, file), which must be the one that ``env`` chooses.
+
+    Returns:
+        ``use_contiguous_pa``; ``prompt``: [sequences, tokens, blocks of context]; ``decode``: [sequences, 1, blocks];
+        whole lists in the vendor's order.
+
+    Raises:
+        InputError: as PluginInput.read and plugin_buckets do.
+    """
+    found = plugin_buckets(PluginInput.read(given))
+    return {
+        "use_contiguous_pa": found.use_contiguous_pa,
+        "prompt": [list(bucket) for bucket in found.prompt],
+        "decode": [list(bucket) for bucket in found.decode],
+    }
+
+
+def _of_values(given: PluginInput) -> tuple[list[Row], list[Row]]:
+    values = VALUES[given.settings.strategy](given)
+    for name, found in vars(values).items():
+        if not found:
+            variable = given.settings.ranges.variable(name.upper(), "MIN")
+            raise refusal("", variable, None, "leaves no value up to its maximum: the server stops at start; lower it")
+    return _prompt_rows(given, values), _decode_rows(given, values)
+
+
+def _most_context(given: PluginInput, query: int) -> int:
+    """Return the most blocks of context that a prompt bucket of so many tokens is kept with."""
+    length, block = given.max_model_len, given.block_size
+    if given.settings.merged_prefill:
+        batches = given.max_num_prefill_seqs
+        return batches * ((length - query // batches) // block)
+    return -(-(length - 1) // block) if query <= length else -1
+
+
+def _prompt_rows(given: PluginInput, values: PluginValues) -> list[Row]:
+    chunk = given.mamba_chunk_size if given.mamba_chunk_size_is_explicit else 0
+    queries = sorted({-(-query // chunk) * chunk for query in values.prompt_query}) if chunk else values.prompt_query
+    longest = [
+        queries[-1] if given.settings.merged_prefill or batch == 0 else given.max_num_batched_tokens // batch
+        for batch in values.prompt_bs
+    ]
+    contexts = _contexts(given, up_to(tuple(queries), max(longest)), values.prompt_ctx)
+    lengths, sums = list(contexts), [0]
+    for one in contexts.values():
+        sums.append(sums[-1] + len(one))
+    ends = [bisect_right(lengths, most) for most in longest]
+    _refuse_many(given, sum(sums[end] for end in ends), "PROMPT_QUERY", queries[-1])
+    return [
+        (batch, query, contexts[query])
+        for batch, end in zip(values.prompt_bs, ends, strict=True)
+        for query in lengths[:end]
+    ]
+
+
+def _contexts(given: PluginInput, queries: tuple[int, ...], contexts: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
+    """Return the blocks of context that each number of tokens is warmed up with, where there are any.
+
+    With a long context the largest of them becomes what is left beside the tokens, where that is within
+    VLLM_PROMPT_CTX_BUCKET_MAX; else it stays as for the tokens before.
+    """
+    edge, bound = contexts[-1], given.settings.ranges.prompt_ctx.max
+    long = given.max_model_len >= LONG
+    others = contexts[:-1] if long else contexts
+    found: dict[int, tuple[int, ...]] = {}
+    kept: dict[tuple[int, int], tuple[int, ...]] = {}
+    count = 0
+    for query in queries:
+        most = _most_context(given, query)
+        end = bisect_right(others, most)
+        if long:
+            left = (given.max_model_len - query) // given.block_size
+            edge = left if left >= 0 and (bound is None or left < bound) else edge
+        more = edge if long and edge <= most else -1
+        count += end
+        _refuse_many(given, count, "PROMPT_CTX", contexts[-1])
+        if (end, more) not in kept:
+            kept[end, more] = _with(others[:end], more)
+        if kept[end, more]:
+            found[query] = kept[end, more]
+    return found
+
+
+def _with(values: tuple[int, ...], more: int) -> tuple[int, ...]:
+    """Return sorted values with one more, which may be among them; -1 is none."""
+    at = bisect_left(values, more)
+    return values if more < 0 or more in values[at : at + 1] else (*values[:at], more, *values[at:])
+
+
+def _decode_rows(given: PluginInput, values: PluginValues) -> list[Row]:
+    blocks = values.decode_block
+    if not given.settings.use_contiguous_pa:
+        a_sequence = -(-given.max_model_len // given.block_size)
+        ends = [bisect_left(blocks, batch * a_sequence) for batch in values.decode_bs]
+        starts = [bisect_left(blocks, batch) for batch in values.decode_bs]
+        count = sum(end - start + 1 for start, end in zip(starts, ends, strict=True))
+        _refuse_many(given, count, "DECODE_BLOCK", blocks[-1])
+        return [
+            (batch, 1, blocks[start:end] + ((batch * a_sequence,) if end < len(blocks) else ()))
+            for batch, start, end in zip(values.decode_bs, starts, ends, strict=True)
+        ]
+    if blocks[-1] < given.num_hpu_blocks:
+        blocks = (*blocks, given.num_hpu_blocks)
+    _refuse_many(given, len(blocks) * len(values.decode_bs), "DECODE_BLOCK", blocks[-1])
+    return [(batch, 1, blocks) for batch in values.decode_bs]
+
+
+def _of_file(given: PluginInput) -> tuple[list[Row], list[Row]]:
+    if given.file is None:
+        path = given.settings.from_file
+        missing = "names a file that is not there: the server stops at start; give its text as file, or unset it"
+        raise refusal("", "VLLM_BUCKETING_FROM_FILE", path, missing)
+    prompt, decode = file_buckets(given.file)
+    merged = given.settings.merged_prefill
+    kept = [
+        bucket
+        for bucket in prompt
+        if bucket[2] <= _most_context(given, bucket[1])
+        and (merged or bucket[0] * bucket[1] <= given.max_num_batched_tokens)
+    ]
+    if not given.settings.use_contiguous_pa:
+        a_sequence = -(-given.max_model_len // given.block_size)
+        decode = [(batch, 1, min(ctx, batch * a_sequence)) for batch, _, ctx in decode if batch <= ctx]
+    return list(BucketGrid.of(kept).rows), list(BucketGrid.of(decode).rows)
+
+
+def _nothing_left(given: PluginInput, phase: str) -> InputError:
+    stops = "the server stops at start"
+    if phase == "prompt":
+        limits = f"max_model_len {given.max_model_len} and max_num_batched_tokens {given.max_num_batched_tokens}"
+        wanted = f"is within {limits}: {stops}; allow shorter queries and less context"
+    else:
+        wanted = f"has as many blocks as sequences: {stops}; allow fewer sequences or more blocks"
+    where = "file" if given.settings.strategy == "file" else f"VLLM_{phase.upper()}_*_BUCKET_*"
+    return refusal("", where, None, f"no {phase} bucket {wanted}")
+
+
+def _sliced(given: PluginInput, rows: list[Row]) -> list[Row]:
+    """Return the rows without long prompts that do not fill their slices; those with context before them stay."""
+    slice_tokens, start = given.settings.slice_tokens, given.settings.sliced_from
+    return (
+        [
+            (batch, query, blocks[1:] if blocks[:1] == (0,) and query >= start and query % slice_tokens else blocks)
+            for batch, query, blocks in rows
+        ]
+        if slice_tokens
+        else rows
+    )
+
+
+def _speculative(given: PluginInput, seeds: BucketGrid) -> BucketGrid:
+    """Return the buckets of steps that check guessed tokens, which are sequences of their own, beside the seeds."""
+    times = given.num_speculative_tokens + 1
+    _refuse_many(given, 3 * len(seeds), "DECODE_BLOCK", seeds.most_blocks())
+    a_sequence = -(-given.max_model_len // given.block_size)
+    found = set(seeds)
+    for batch, query, ctx in seeds:
+        many = batch * times
+        most = ctx * times if given.settings.use_contiguous_pa else many * a_sequence
+        found.add((many, query, min(ctx * times, most)))
+        if many <= ctx:
+            found.add((many, query, min(ctx, most)))
+    return BucketGrid.of(found)
+
+
+def _refuse_many(given: PluginInput, count: int, dimension: str, most: int) -> None:
+    if count > MOST_BUCKETS:
+        variable = given.settings.ranges.variable(dimension, "MAX")
+        phase = dimension.partition("_")[0].lower()
+        remedy = f"above {MOST_BUCKETS:,}; lower it, raise the step, or take strategy exp"
+        raise refusal("", variable, most, f"brings the {phase} buckets to {count:,}, {remedy}")
+
+
+__all__ = ["Bucket", "BucketGrid", "PluginBuckets", "hpu_plugin_buckets", "plugin_buckets"]

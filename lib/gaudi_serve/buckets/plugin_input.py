@@ -1,0 +1,296 @@
+"""What the buckets of the vendor's plugin (vllm-gaudi, main of 2026-08-21) are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from ..core.errors import InputError, known, mapping, near, refusal, whole
+
+LARGEST = 10**12  # of any number here
+# The vendor's own linear defaults give a million buckets at a context of 131,072 tokens. Above these numbers a range
+# is a mistake, and would take the memory and the minutes of the machine that plans.
+MOST_VALUES, MOST_BUCKETS = 1_000_000, 5_000_000
+PARTS = ("MIN", "STEP", "MAX", "PAD_MAX", "PAD_PERCENT")
+# PROMPT_SEQ is the old name of PROMPT_QUERY.
+DIMENSIONS = ("PROMPT_BS", "PROMPT_QUERY", "PROMPT_SEQ", "PROMPT_CTX", "DECODE_BS", "DECODE_BLOCK")
+STRATEGIES = ("exp", "lin", "pad")
+TRUE = ("true", "t", "1", "yes", "y", "on")
+SLICES, SLICE, SLICED_FROM = "PT_HPU_SDPA_QKV_SLICE_MODE_FWD", "PT_HPU_SDPA_BC_FACTOR", "VLLM_FUSEDSDPA_SLIDE_THLD"
+
+
+@dataclass(frozen=True)
+class PluginRange:
+    """One dimension's variables; None is one that is not set, for which the strategy has a default."""
+
+    min: int | None = None
+    step: int | None = None
+    max: int | None = None
+    pad_max: int | None = None
+    pad_percent: int | None = None
+
+    def values(self) -> tuple[int | None, ...]:
+        """Return the five in the order of PARTS."""
+        return self.min, self.step, self.max, self.pad_max, self.pad_percent
+
+    def over(self, other: PluginRange) -> PluginRange:
+        """Return this range, with what another one says where this one says nothing."""
+        pairs = zip(self.values(), other.values(), strict=True)
+        return PluginRange(*(theirs if own is None else own for own, theirs in pairs))
+
+
+@dataclass(frozen=True)
+class PluginRanges:
+    """The ranges as variables write them, or, from ``linear_ranges`` and ``padded_ranges``, as they are in force.
+
+    prompt_bs, decode_bs: sequences of one step. prompt_query: tokens of one prompt step; prompt_seq is its old name,
+    and counts where prompt_query is not set. prompt_ctx: KV-cache blocks before those tokens. decode_block: KV-cache
+    blocks of all sequences of a decode step.
+    """
+
+    prompt_bs: PluginRange = PluginRange()
+    prompt_query: PluginRange = PluginRange()
+    prompt_seq: PluginRange = PluginRange()
+    prompt_ctx: PluginRange = PluginRange()
+    decode_bs: PluginRange = PluginRange()
+    decode_block: PluginRange = PluginRange()
+
+    def of(self, dimension: str) -> PluginRange:
+        """Return the range of a dimension such as ``PROMPT_QUERY``; prompt_seq stands in for that one."""
+        found: PluginRange = getattr(self, dimension.lower())
+        return found.over(self.prompt_seq) if dimension == "PROMPT_QUERY" else found
+
+    def env(self) -> dict[str, str]:
+        """Return the variables by which a server is told; none for what is not set."""
+        return {
+            f"VLLM_{dimension}_BUCKET_{part}": str(value)
+            for dimension in DIMENSIONS
+            for part, value in zip(PARTS, getattr(self, dimension.lower()).values(), strict=True)
+            if value is not None
+        }
+
+    def variable(self, dimension: str, part: str) -> str:
+        """Return the variable that says a part: VLLM_PROMPT_SEQ_BUCKET_x only where that one alone is set."""
+        if dimension == "PROMPT_QUERY" and getattr(self.prompt_query, part.lower()) is None:
+            dimension = "PROMPT_SEQ" if getattr(self.prompt_seq, part.lower()) is not None else dimension
+        return f"VLLM_{dimension}_BUCKET_{part}"
+
+
+@dataclass(frozen=True)
+class PluginSettings:
+    """What the environment tells the plugin about buckets.
+
+    Attributes:
+        strategy: exp, lin, pad, or file.
+        ranges: what variables say of ranges; exp reads the least prompt_query and the most prompt_ctx only.
+        from_file: path of the file of strategy ``file``; empty otherwise.
+        use_contiguous_pa: contiguous paged attention, with which prefix caching is off.
+        merged_prefill: all prompts of a step as one.
+        enabled: without it no shape is padded or warmed up.
+        slice_tokens, sliced_from: prompts from ``sliced_from`` tokens on are cut into slices; 0 slice_tokens: none is.
+    """
+
+    strategy: str = "exp"
+    ranges: PluginRanges = PluginRanges()
+    from_file: str = ""
+    use_contiguous_pa: bool = False
+    merged_prefill: bool = False
+    enabled: bool = True
+    slice_tokens: int = 0
+    sliced_from: int = 8192
+
+    @classmethod
+    def read(cls, env: Mapping[str, Any]) -> PluginSettings:
+        """Return what an environment says, by the vendor's precedence; a variable that is not read may be anything.
+
+        Raises:
+            InputError: for a variable that stops the server at start.
+        """
+        variables = _texts(env)
+        numbers = {
+            dimension: PluginRange(*(_integer(variables, f"VLLM_{dimension}_BUCKET_{part}") for part in PARTS))
+            for dimension in DIMENSIONS
+        }
+        slice_tokens, sliced_from = _integer(variables, SLICE), _integer(variables, SLICED_FROM)
+        contiguous = variables.get("VLLM_CONTIGUOUS_PA")
+        caching = variables.get("VLLM_PREFIX_CACHING")
+        slice_tokens = 1024 if slice_tokens is None else slice_tokens
+        sliced = _true(variables.get(SLICES))
+        if sliced and slice_tokens < 1:
+            divides = "is below 1: the server divides by it; write 1 or more, or leave it out, which is 1024"
+            raise refusal("", SLICE, slice_tokens, divides)
+        return cls(
+            strategy=_strategy(variables),
+            ranges=PluginRanges(**{dimension.lower(): found for dimension, found in numbers.items()}),
+            from_file=variables.get("VLLM_BUCKETING_FROM_FILE", ""),
+            use_contiguous_pa=(caching is not None and not _true(caching)) if contiguous is None else _true(contiguous),
+            merged_prefill=_true(variables.get("VLLM_MERGED_PREFILL")),
+            enabled=_true(variables.get("VLLM_ENABLE_BUCKETING", "true")),
+            slice_tokens=slice_tokens if sliced else 0,
+            sliced_from=8192 if sliced_from is None else sliced_from,
+        )
+
+    def env(self) -> dict[str, str]:
+        """Return the variables by which a server is told; ``read`` gives the same settings back."""
+        found = {"VLLM_CONTIGUOUS_PA": str(self.use_contiguous_pa).lower(), **self.ranges.env()}
+        if self.strategy == "file":
+            found["VLLM_BUCKETING_FROM_FILE"] = self.from_file
+        else:
+            found["VLLM_BUCKETING_STRATEGY"] = self.strategy
+        if self.merged_prefill:
+            found["VLLM_MERGED_PREFILL"] = "true"
+        if not self.enabled:
+            found["VLLM_ENABLE_BUCKETING"] = "false"
+        if self.slice_tokens:
+            found |= {SLICES: "true", SLICE: str(self.slice_tokens)}
+        return found | ({SLICED_FROM: str(self.sliced_from)} if self.sliced_from != 8192 else {})
+
+
+@dataclass(frozen=True)
+class PluginInput:
+    """A server of the plugin as far as its buckets go, by the vendor's names.
+
+    Attributes:
+        max_num_seqs, max_num_prefill_seqs: most sequences of a decode step and of a prompt step.
+        block_size: tokens of a KV-cache block.
+        max_num_batched_tokens: tokens of one prompt step.
+        max_model_len: tokens of one sequence.
+        num_hpu_blocks: KV-cache blocks on the device.
+        settings: what the environment says.
+        num_speculative_tokens: tokens guessed a step.
+        mamba_chunk_size: tokens of a chunk of a mamba model; 0 for others.
+        mamba_chunk_size_is_explicit: the model's configuration names that chunk.
+        skip_decode_block_clamp: the model's decode steps may name more than three times the blocks of the device.
+        file: the text of the file of strategy ``file``.
+    """
+
+    max_num_seqs: int
+    max_num_prefill_seqs: int
+    block_size: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    num_hpu_blocks: int
+    settings: PluginSettings = field(default_factory=PluginSettings)
+    num_speculative_tokens: int = 0
+    mamba_chunk_size: int = 0
+    mamba_chunk_size_is_explicit: bool = False
+    skip_decode_block_clamp: bool = False
+    file: str | None = None
+
+    @classmethod
+    def read(cls, given: Mapping[str, Any]) -> PluginInput:
+        """Return the input of a mapping with these fields, but for ``settings`` ``env`` and, as a check, ``strategy``.
+
+        Raises:
+            InputError: for a field that is missing, not known or out of its limits, where ``strategy`` is another
+                than the environment chooses, and as PluginSettings.read does.
+        """
+        names = mapping("", "input", given, "a mapping with max_num_seqs, env and so on")
+        known("", names, {*LIMITS, *FLAGS, "strategy", "env", "file"})
+        found: dict[str, Any] = {
+            key: whole("", key, names.get(key, 0 if key in OPTIONAL else None), *limits)
+            for key, limits in LIMITS.items()
+        }
+        found |= {key: _flag(key, names.get(key, False)) for key in FLAGS}
+        env: Any = names.get("env")
+        settings = PluginSettings.read(env)
+        text = names.get("file")
+        if text is not None and not isinstance(text, str):
+            raise refusal("", "file", text, "is not the text of a bucket file")
+        if text is not None and settings.strategy != "file":
+            raise refusal("", "file", None, "is given, but VLLM_BUCKETING_FROM_FILE names none: the server reads none")
+        wanted = names.get("strategy", settings.strategy)
+        if wanted != settings.strategy:
+            chosen = f"is not what env chooses, which is {settings.strategy}"
+            raise refusal("", "strategy", wanted, f"{chosen}; set VLLM_BUCKETING_STRATEGY, or leave strategy out")
+        return cls(**found, settings=settings, file=text)
+
+
+LIMITS = {
+    **dict.fromkeys(("max_num_seqs", "block_size", "max_num_batched_tokens"), (1, LARGEST)),
+    **dict.fromkeys(("max_model_len", "num_hpu_blocks"), (1, LARGEST)),
+    **dict.fromkeys(("max_num_prefill_seqs", "num_speculative_tokens", "mamba_chunk_size"), (0, LARGEST)),
+}
+OPTIONAL = ("num_speculative_tokens", "mamba_chunk_size")
+FLAGS = tuple(one.name for one in fields(PluginInput) if one.default is False)
+
+
+def refuse_range(given: PluginInput, dimension: str, part: str, value: int, allowed: str) -> InputError:
+    """Return the error for a part of a range, by the variable that says it."""
+    return refusal("", given.settings.ranges.variable(dimension, part), value, allowed)
+
+
+def refuse_above(given: PluginInput, dimension: str, least: int, most: int) -> None:
+    """Refuse a minimum above its maximum, and one below 0.
+
+    Raises:
+        InputError: naming the variable of the minimum.
+    """
+    upper = given.settings.ranges.variable(dimension, "MAX")
+    if least > most:
+        stops = "the server stops at start; lower the minimum or raise the maximum"
+        raise refuse_range(given, dimension, "MIN", least, f"is above {upper}, which is {most}: {stops}")
+    if least < 0:
+        raise refuse_range(given, dimension, "MIN", least, "is below 0: the server counts for ever; write 0 or more")
+
+
+def refuse_many(given: PluginInput, dimension: str, count: int, most: int) -> None:
+    """Refuse a range of more than MOST_VALUES values, before they are made.
+
+    Raises:
+        InputError: naming the variable of the maximum.
+    """
+    if count > MOST_VALUES:
+        gives = f"gives {count:,} values, above {MOST_VALUES:,}; lower it or raise the step"
+        raise refuse_range(given, dimension, "MAX", most, gives)
+
+
+def _flag(key: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise refusal("", key, value, "is not true or false")
+    return value
+
+
+def _true(text: str | None) -> bool:
+    return text is not None and text.lower() in TRUE
+
+
+def _texts(env: Any) -> dict[str, str]:
+    """Return an environment's variables as texts; a number of YAML is one."""
+    found = {}
+    for name, value in mapping("", "env", env, "a mapping of environment variables").items():
+        if not isinstance(value, (str, int)):
+            raise refusal("", str(name), value, "is not the text of an environment variable")
+        try:
+            found[str(name)] = str(value)
+        except ValueError:  # an integer of more digits than Python writes
+            raise refusal("", str(name), value, f"is above {LARGEST}") from None
+    return found
+
+
+def _integer(variables: Mapping[str, str], name: str) -> int | None:
+    """Return a variable as the server reads it, which is as Python's int does; None where it is not set."""
+    text = variables.get(name)
+    if text is None:
+        return None
+    try:
+        number = int(text)
+    except ValueError:
+        stops = "the server reads it at start, used or not, and stops; write a whole number, or leave it out"
+        raise refusal("", name, text, f"is not a whole number: {stops}") from None
+    if abs(number) > LARGEST:
+        raise refusal("", name, text, f"is not a whole number up to {LARGEST}")
+    return number
+
+
+def _strategy(variables: Mapping[str, str]) -> str:
+    """Return the strategy in force; a word that the server does not know stops it, with a file too."""
+    word = variables.get("VLLM_BUCKETING_STRATEGY", "exp")
+    if word not in STRATEGIES:
+        allowed = f"is not one of {', '.join(STRATEGIES)}: the server stops at start{near(word, STRATEGIES)}"
+        raise refusal("", "VLLM_BUCKETING_STRATEGY", word, allowed)
+    if variables.get("VLLM_BUCKETING_FROM_FILE"):
+        return "file"
+    old = variables.get("VLLM_EXPONENTIAL_BUCKETING")
+    return word if old is None else "exp" if _true(old) else "lin"

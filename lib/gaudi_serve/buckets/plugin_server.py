@@ -1,0 +1,154 @@
+"""To which bucket a running server of the vendor's plugin pads a shape."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.errors import known, mapping, refusal, whole
+from .bucket_grid import Bucket, BucketGrid
+from .plugin import PluginBuckets, plugin_buckets
+from .plugin_input import LARGEST, PluginInput
+
+# What a shape that no bucket holds is made up to multiples of.
+BATCH_STEP, QUERY_STEP, BLOCK_STEP = 2, 32, 32
+
+
+@dataclass(frozen=True)
+class Padded:
+    """A bucket, and whether it was warmed up; if not, it compiles while serving."""
+
+    bucket: Bucket
+    warmed: bool
+
+
+def fallback(value: int, step: int) -> int:
+    """Return a part of a shape as a server makes it up that has no bucket for it: the larger, the coarser."""
+    if value <= 1:
+        return value
+    size = math.ceil(math.pow(value, 1 / 3)) * step
+    return math.ceil(value / size) * size
+
+
+class PluginServer:
+    """A server that pads shapes and remembers those that it had no bucket for, as the vendor's does."""
+
+    def __init__(self, given: PluginInput, buckets: PluginBuckets | None = None) -> None:
+        """Take a server and the buckets that it has warmed up; by default those that it makes itself.
+
+        Raises:
+            InputError: as plugin_buckets does.
+        """
+        self.given = given
+        self.buckets = plugin_buckets(given) if buckets is None else buckets
+        # No prompt has more context; no decode step is looked up with more blocks than the largest bucket has.
+        self._most_context = math.ceil((given.max_model_len - 1) / given.block_size)
+        self._most_blocks = self.buckets.decode.most_blocks() or LARGEST
+        self._added = {"prompt": BucketGrid(()), "decode": BucketGrid(())}
+
+    def prompt(self, batch: int, query: int, ctx: int) -> Padded:
+        """Return the bucket of a prompt step.
+
+        Args:
+            batch: sequences of the step.
+            query: tokens of the longest of them in this step.
+            ctx: KV-cache blocks before these tokens.
+        """
+        if not self.given.settings.enabled:
+            return Padded((batch, query, ctx), False)
+        wanted = (batch, query, ctx)
+        return self._first("prompt", wanted) or self._add("prompt", self._made_up(wanted, self._most_context))
+
+    def decode(self, batch: int, blocks: int, *, seed_buckets: bool = False) -> Padded:
+        """Return the bucket of a decode step.
+
+        Args:
+            batch: sequences of the step.
+            blocks: KV-cache blocks of all of them; with contiguous paged attention the highest block id + 1.
+            seed_buckets: those from before speculative decoding was taken into account come first.
+        """
+        if not self.given.settings.enabled:
+            return Padded((batch, 1, blocks), False)
+        wanted = (batch, 1, min(blocks, self._most_blocks))
+        seed = self.buckets.seeds.first(*wanted) if seed_buckets else None
+        if seed is not None:
+            return Padded(seed, True)
+        return self._first("decode", wanted) or self._add("decode", self._made_up(wanted, self._most_blocks))
+
+    def _first(self, phase: str, wanted: Bucket) -> Padded | None:
+        warmed = self._warmed(phase).first(*wanted)
+        added = self._added[phase].first(*wanted) if self._added[phase].rows else None
+        if added is not None and (warmed is None or added < warmed):
+            return Padded(added, False)
+        return None if warmed is None else Padded(warmed, True)
+
+    def _warmed(self, phase: str) -> BucketGrid:
+        return self.buckets.prompt if phase == "prompt" else self.buckets.decode
+
+    def _add(self, phase: str, bucket: Bucket) -> Padded:
+        """Remember a bucket that compiles now; where the limits cut it down it may be one that is there."""
+        warmed = bucket in self._warmed(phase)
+        if not warmed and bucket not in self._added[phase]:
+            self._added[phase] = BucketGrid.of([*self._added[phase], bucket])
+        return Padded(bucket, warmed)
+
+    def _made_up(self, wanted: Bucket, most_blocks: int) -> Bucket:
+        batch, query, ctx = wanted
+        settings, chunk = self.given.settings, self.given.mamba_chunk_size
+        if settings.slice_tokens and query >= settings.sliced_from:
+            tokens = math.ceil(query / settings.slice_tokens) * settings.slice_tokens
+        else:
+            tokens = min(fallback(query, max(QUERY_STEP, chunk)), self.given.max_num_batched_tokens)
+        sequences = min(fallback(batch, BATCH_STEP), self.given.max_num_seqs)
+        return sequences, tokens, min(fallback(ctx, BLOCK_STEP), most_blocks)
+
+
+def hpu_plugin_padded_shape(
+    given: Mapping[str, Any], shape: Any, remember: bool = True
+) -> dict[str, Any] | list[dict[str, Any]]:
+    """Return to which bucket a server of the vendor's plugin pads a running shape.
+
+    Args:
+        given: as hpu_plugin_buckets takes it.
+        shape: ``{phase: prompt, batch, query, ctx}`` (sequences, tokens, KV-cache blocks of context) or
+            ``{phase: decode, batch, blocks}``, with ``seed_buckets: true`` where the buckets from before speculative
+            decoding come first. One shape is asked of a server that was just started. A list is asked of one server,
+            one shape after the other: what falls on no bucket is compiled and remembered, and may answer a later one.
+        remember: false asks each shape of a list of a server that was just started.
+
+    Returns:
+        ``bucket``: [sequences, tokens, blocks]; ``warmed``: false where it compiles while serving. A list for a list.
+
+    Raises:
+        InputError: for a shape with a key or value that is none, and as hpu_plugin_buckets does.
+    """
+    if not isinstance(remember, bool):
+        raise refusal("", "remember", remember, "is not true or false")
+    server = PluginServer(PluginInput.read(given))
+    if not isinstance(shape, (list, tuple)):
+        return _answer(server, "shape", shape)
+    answers = []
+    for index, one in enumerate(shape):
+        answers.append(_answer(server, f"shape[{index}]", one))
+        server = server if remember else PluginServer(server.given, server.buckets)
+    return answers
+
+
+def _answer(server: PluginServer, key: str, shape: Any) -> dict[str, Any]:
+    parts = mapping("", key, shape, "a mapping with phase, batch, and query and ctx, or blocks")
+    phase = parts.get("phase")
+    if phase not in ("prompt", "decode"):
+        raise refusal("", f"{key}.phase", phase, "is not one of prompt, decode")
+    names = ("batch", "query", "ctx") if phase == "prompt" else ("batch", "blocks")
+    known(f"{key} of a {phase} step", parts, {"phase", *names, *(["seed_buckets"] if phase == "decode" else [])})
+    numbers = [whole("", f"{key}.{name}", parts.get(name), 1 if name in names[:-1] else 0, LARGEST) for name in names]
+    if phase == "prompt":
+        found = server.prompt(*numbers)
+    else:
+        seed = parts.get("seed_buckets", False)
+        if not isinstance(seed, bool):
+            raise refusal("", f"{key}.seed_buckets", seed, "is not true or false")
+        found = server.decode(*numbers, seed_buckets=seed)
+    return {"bucket": list(found.bucket), "warmed": found.warmed}
