@@ -30,7 +30,7 @@ NOTHING = {"device_name": None, "modules": []}
 # The devices of a host of each platform.
 DEVICES: dict[str, dict[str, Any]] = {"gaudi": {}, "cpu": {"accelerator": "cpu", **NOTHING}, "abacus": BEADS}
 # Vectors of the vendor's own code; of the others docs/models.md has the rules.
-VECTORS = {"aice_1_21": "launch_aice_1_21", "deepseek_r1": "launch_deepseek_r1"}
+VECTORS = {name: f"launch_{name}" for name in ("aice_1_21", "aice_1_22", "deepseek_r1")}
 ROOT = Path(__file__).parents[2]
 
 

@@ -19,15 +19,17 @@ LAUNCHES = [
     *vectors("launch_deepseek_r1"),
     *vectors("manual_commands"),
 ]
+LAUNCHES_1_22 = vectors("launch_aice_1_22")
 PLUGIN = vectors("buckets_plugin")
 
 
 def test_vectors_are_all_there() -> None:
     assert (len(LAUNCHES), len(vectors("buckets_linear_1_21"))) == (610, 490)
+    assert len(LAUNCHES_1_22) == 300
     assert len(PLUGIN) == 428
 
 
-@pytest.mark.parametrize("row", [row for row in LAUNCHES if "expect_error" not in row])
+@pytest.mark.parametrize("row", [row for row in LAUNCHES + LAUNCHES_1_22 if "expect_error" not in row])
 def test_launch(row: dict) -> None:
     launch = vllm_launch(row["spec"], row["host"])
     assert launch["env"] == row["expect"]["env"]
@@ -40,6 +42,22 @@ def test_launch_refuses_what_vllm_would_die_of(row: dict) -> None:
     dimension = row["expect_error"].rpartition(" ")[2]
     low, high = (row["expect"]["env"][f"{dimension}_{part}"] for part in ("MIN", "MAX"))
     with pytest.raises(InputError, match=f"{dimension}: minimum {low} is above maximum {high}"):
+        vllm_launch(row["spec"], row["host"])
+
+
+@pytest.mark.parametrize("row", [row for row in LAUNCHES_1_22 if "expect_error" in row])
+def test_launch_refuses_what_the_script_of_1_22_or_its_vllm_refuses(row: dict) -> None:
+    key = next(
+        key
+        for key, words in (
+            ("max_padding_ratio", "max_padding_ratio"),
+            ("max_num_prefill_seqs", "--max-num-prefill-seqs"),
+            ("dtype", "dtype"),
+            ("module_ids", "module"),
+        )
+        if words in row["expect_error"]
+    )
+    with pytest.raises(InputError, match=rf"\b{key}: "):
         vllm_launch(row["spec"], row["host"])
 
 

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..platforms import platform_of
-from . import aice_1_21, deepseek_r1, plugin, vllm
+from . import aice_1_21, aice_1_22, deepseek_r1, plugin, vllm
 from .base import Engine, Launch
 
-ENGINES: dict[str, Engine] = {
-    one.name: one for one in (aice_1_21.ENGINE, deepseek_r1.ENGINE, plugin.ENGINE, vllm.ENGINE)
-}
+# In the order in which messages name them.
+ENGINES: dict[str, Engine] = {one.ENGINE.name: one.ENGINE for one in (aice_1_21, aice_1_22, deepseek_r1, plugin, vllm)}
 
 __all__ = ["ENGINES", "Engine", "Launch", "engine_of", "profile_of"]
 

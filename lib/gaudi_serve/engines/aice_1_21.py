@@ -5,16 +5,15 @@ The rules were found by measuring what the script sets; the golden vectors in te
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from ..buckets.linear import BLOCK, BucketRanges
 from ..buckets.warmup import coverage_warnings
-from ..core.errors import Problem, label, refusal
-from ..core.host import Card
+from ..core.errors import Problem
+from .aice import cards_of, ceil, flag_text, model_name, node_warnings, up
 from .base import Engine, Host, Launch, Spec
-from .linear import PROGRESS, refuse_buckets
+from .linear import OF_AICE_1_22, PROGRESS, refuse_buckets
 
 CHECKOUT = "/opt/vllm-fork"
 FP32_SOFTMAX_OFF = (
@@ -78,11 +77,11 @@ def launch(spec: Spec, host: Host) -> Launch:
     Raises:
         InputError: for cards that are not free, and buckets that are none or too many.
     """
-    numactl, cards = _cards(spec, host)
+    numactl, cards = cards_of(spec, host)
     ranges = bucket_ranges(spec)
     refuse_buckets(spec, ranges, _too_narrow, _cause)
     env = {**CONSTANTS, **_network(host), **_switches(spec), **_quantization_env(spec), **cards}
-    warnings = launch_warnings(spec, ranges) + coverage_warnings(spec, ranges) + _node_warnings(spec, host)
+    warnings = launch_warnings(spec, ranges) + coverage_warnings(spec, ranges) + node_warnings(spec, host)
     return Launch(env, _arguments(spec), numactl, warnings, ranges)
 
 
@@ -92,12 +91,12 @@ def _network(host: Host) -> dict[str, str]:
 
 
 def _switches(spec: Spec) -> dict[str, str]:
-    name = _model(spec)
+    name = model_name(spec)
     low, high = spec["input_range"]
     env = {
         "VLLM_EP_SIZE": str(spec.cards),
-        "VLLM_ZERO_PADDING": _text(spec["zero_padding"] and low != high),
-        "VLLM_PROMPT_USE_FUSEDSDPA": _text(spec["fused_sdpa"]),
+        "VLLM_ZERO_PADDING": flag_text(spec["zero_padding"] and low != high),
+        "VLLM_PROMPT_USE_FUSEDSDPA": flag_text(spec["fused_sdpa"]),
     }
     if spec.cards > 1:
         env["PT_HPU_ENABLE_LAZY_COLLECTIVES"] = "true"
@@ -116,14 +115,14 @@ def bucket_ranges(spec: Spec) -> BucketRanges:
     """Return the buckets of a complete spec, by the script's rule."""
     (low, high), (_, out) = spec["input_range"], spec["output_range"]
     batch = int(spec["max_num_seqs"])
-    batch_step = min(_ceil(batch, 16), 16)
-    batch_max = _up(batch, batch_step)
-    blocks = _up((_ceil(high + out, BLOCK) + 1) * batch_max, BLOCK)
+    batch_step = min(ceil(batch, 16), 16)
+    batch_max = up(batch, batch_step)
+    blocks = up((ceil(high + out, BLOCK) + 1) * batch_max, BLOCK)
     ranges = BucketRanges(
         prompt_bs=(1, 1, min(int(spec["max_num_batched_tokens"]) // low, batch)),
-        prompt_seq=(_up(low, BLOCK), BLOCK, _up(high, BLOCK) + BLOCK),
+        prompt_seq=(up(low, BLOCK), BLOCK, up(high, BLOCK) + BLOCK),
         decode_bs=(1, batch_step, batch_max),
-        decode_block=(_up(_ceil(low, BLOCK), BLOCK), BLOCK, blocks),
+        decode_block=(up(ceil(low, BLOCK), BLOCK), BLOCK, blocks),
     )
     if not spec.get("reduce_warmup"):
         return ranges
@@ -132,7 +131,7 @@ def bucket_ranges(spec: Spec) -> BucketRanges:
         ranges,
         prompt_seq=(*ranges.prompt_seq[:2], hot_length),
         decode_bs=(*ranges.decode_bs[:2], hot_batch),
-        decode_block=(*ranges.decode_block[:2], _up((hot_length + out) * hot_batch // BLOCK, BLOCK)),
+        decode_block=(*ranges.decode_block[:2], up((hot_length + out) * hot_batch // BLOCK, BLOCK)),
     )
 
 
@@ -179,7 +178,7 @@ def launch_warnings(spec: Spec, ranges: BucketRanges) -> list[str]:
 
 def _arguments(spec: Spec) -> list[str]:
     dtype = "float16" if spec["dtype"] == "float16" else "bfloat16"
-    expert = [] if _model(spec) == "llama-4-scout-17b-16e-instruct" else ["--enable-expert-parallel"]
+    expert = [] if model_name(spec) == "llama-4-scout-17b-16e-instruct" else ["--enable-expert-parallel"]
     args: list[Any] = ["--host", spec["host"], "--port", spec["port"], "--device", "hpu", "--dtype", dtype]
     args += _quantization_args(spec)
     args += ["--model", spec["weights"], "--trust-remote-code", "--tensor-parallel-size", spec.cards, *expert]
@@ -197,7 +196,7 @@ def _quantization_args(spec: Spec) -> list[str]:
         return ["--quantization", f"{spec['dtype']}_hpu"]
     if spec["dtype"] != "fp8":
         return []
-    name = _model(spec)
+    name = model_name(spec)
     qwen3 = name.startswith("qwen3") and name not in ("qwen3-32b", "qwen3-30b-a3b")
     cache = "auto" if name in KV_CACHE_AUTO or qwen3 else "fp8_inc"
     device = ["--weights-load-device", "cpu"] if name == "qwen3-235b-a22b" else []
@@ -208,65 +207,9 @@ def _quantization_env(spec: Spec) -> dict[str, str]:
     if spec["dtype"] != "fp8":
         return {}
     return {
-        "QUANT_CONFIG": f"{CHECKOUT}/scripts/quantization/{_model(spec)}/maxabs_quant_g2.json",
+        "QUANT_CONFIG": f"{CHECKOUT}/scripts/quantization/{model_name(spec)}/maxabs_quant_g2.json",
         "VLLM_DISABLE_MARK_SCALES_AS_CONST": "true",
     }
-
-
-def _cards(spec: Spec, host: Host) -> tuple[list[str] | None, dict[str, str]]:
-    cards = {card.module_id: card for card in host.cards}
-    free = [number for number in sorted(cards) if not cards[number].in_use]
-    wanted = list(spec.module_ids)
-    if not wanted:
-        return None, {"HABANA_VISIBLE_MODULES": ",".join(map(str, free))}
-    if len(wanted) != spec.cards:
-        allowed = f"are {len(wanted)} cards, tensor_parallel_size is {spec.cards}"
-        raise refusal(label(spec), "module_ids", wanted, allowed)
-    taken = [number for number in wanted if number not in free]
-    if taken:
-        raise refusal(label(spec), "module_ids", taken, f"are not free; free on this host: {free}")
-    ids = ",".join(map(str, wanted))
-    variable = "HLS_MODULE_ID" if len(wanted) == 1 else "HABANA_VISIBLE_MODULES"
-    return _numactl([cards[number] for number in wanted], host.cards), {variable: ids}
-
-
-def _node_warnings(spec: Spec, host: Host) -> list[str]:
-    cards = list(spec.module_ids)
-    nodes = sorted({card.numa_node for card in host.cards if card.module_id in cards})
-    return [f"cards {cards} lie on NUMA nodes {nodes}: no core binding, slower transfers"] if len(nodes) > 1 else []
-
-
-def _numactl(mine: Sequence[Card], every: Sequence[Card]) -> list[str] | None:
-    nodes = {card.numa_node for card in mine}
-    # A node of -1 is none, as machines without NUMA have it; numactl refuses it.
-    if len(nodes) != 1 or -1 in nodes or not mine[0].cpus:
-        return None
-    node = nodes.pop()
-    neighbours = sum(card.numa_node == node for card in every)
-    low, _, high = mine[0].cpus[0].partition("-")
-    first = int(low)
-    share = (int(high or low) - first + 1) // neighbours
-    ranges = []
-    for card in mine:
-        start = first + share * (card.module_id % neighbours)
-        ranges.append(f"{start}-{start + share - 1}")
-    return ["-C", ",".join(ranges), "-p", str(node)]
-
-
-def _model(spec: Spec) -> str:
-    return str(spec["weights"]).rstrip("/").rpartition("/")[2].lower()
-
-
-def _text(value: Any) -> str:
-    return "true" if value else "false"
-
-
-def _ceil(value: int, by: int) -> int:
-    return -(-value // by)
-
-
-def _up(value: int, step: int) -> int:
-    return _ceil(value, step) * step
 
 
 def _problems(spec: Spec) -> list[Problem]:
@@ -300,6 +243,6 @@ ENGINE = Engine(
     reads_cards=True,
     problems=_problems,
     late_problems=_late_problems,
-    ignored=("bucketing",),
+    ignored=("bucketing", *OF_AICE_1_22),
     progress=PROGRESS,
 )

@@ -29,7 +29,8 @@ class Launch:
 
     env: variables, but for those of the buckets. args: arguments after the engine's command. numactl: its arguments;
     None binds to no cores. buckets: the shapes that are warmed up; None where the server chooses them. bucket_file:
-    the text of a file of buckets, which the server finds at bucket_path.
+    the text of a file of buckets, which the server finds at bucket_path. tokens: of one step at most; None for
+    max_num_batched_tokens of the spec.
     """
 
     env: dict[str, str]
@@ -39,6 +40,7 @@ class Launch:
     buckets: Buckets | None = None
     bucket_file: str | None = None
     bucket_path: str | None = None
+    tokens: int | None = None
 
     @property
     def environment(self) -> dict[str, str]:
@@ -50,13 +52,18 @@ def _no_problems(_: Spec) -> list[Problem]:
     return []
 
 
+def _as_it_is(found: Launch, _spec: Spec, _host: Host) -> Launch:
+    return found
+
+
 @dataclass(frozen=True)
 class Engine:
     """One way of starting vLLM.
 
     name: what ``launch_profile`` calls it. platforms: names of the platforms that it serves, the one that it is made
     for first. command: the program, before the arguments of the launch. defaults: keys of a model that its user
-    leaves out. launch: the exact launch of a complete spec on a host; raises InputError.
+    leaves out. launch: the exact launch of a complete spec on a host; raises InputError. amended: the same with what a
+    vendor's script forgets, as plans have it.
 
     reads: texts of the host's facts that the launch reads; reads_cards: it reads its cards and their cores.
     problems: what of a spec it refuses before the cards are known; late_problems: what the server itself would
@@ -81,6 +88,7 @@ class Engine:
     reads_cards: bool = False
     problems: Callable[[Spec], list[Problem]] = _no_problems
     late_problems: Callable[[Spec], list[Problem]] = _no_problems
+    amended: Callable[[Launch, Spec, Host], Launch] = _as_it_is
     own_options: bool = True
     consumed: frozenset[str] = frozenset()
     ignored: tuple[str, ...] = ()

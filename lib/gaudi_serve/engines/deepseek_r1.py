@@ -11,7 +11,7 @@ from ..buckets.linear import BLOCK, BucketRanges
 from ..core.errors import Problem, label, refusal, whole
 from ..platforms.hl_smi import device_family
 from .base import Engine, Host, Launch, Spec
-from .linear import OF_BUCKETS, PROGRESS, refuse_buckets
+from .linear import OF_AICE_1_22, OF_BUCKETS, PROGRESS, refuse_buckets
 
 CHECKOUT = "/opt/vllm-fork"
 CARDS = 8
@@ -126,7 +126,7 @@ ENGINE = Engine(
     reads=("device_name",),
     problems=_problems,
     consumed=frozenset({"quantization", "max_num_prefill_seqs"}),
-    ignored=("dtype", "max_num_batched_tokens", "bucketing", *OF_BUCKETS),
+    ignored=("dtype", "max_num_batched_tokens", "bucketing", *OF_AICE_1_22, *OF_BUCKETS),
     capabilities=("SYS_NICE", "SYS_PTRACE", "IPC_LOCK"),
     ulimits=("memlock=-1:-1",),
     precision="fp8",

@@ -11,6 +11,8 @@ from .base import LOADING, Spec
 # Keys of a model that ranges of buckets are made from, of which other engines take no notice.
 OF_BUCKETS = ("input_range", "output_range", "reduce_warmup", "zero_padding", "fused_sdpa", "num_scheduler_steps")
 
+# Keys of a model that only the script of release 1.22 has.
+OF_AICE_1_22 = ("max_padding_ratio", "quant_config", "extra_args", "profile")
 # What the fork's log says of its warm-up, in its two passes.
 PROGRESS = ((r"\[Warmup\]\[(?:Graph/)?(Prompt|Decode)\]\[(\d+)/(\d+)\]", r"warming up: \1 graph \2 of \3"), LOADING)
 

@@ -8,18 +8,18 @@ there are, and dies in warm-up.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from ..buckets.linear import BLOCK
 from ..buckets.plugin_input import DIMENSIONS, PluginInput, PluginRange, PluginRanges, PluginSettings
 from ..buckets.plugin_plan import PluginBucketing
-from ..core.errors import Problem, label, refusal
+from ..core.errors import Problem
 from ..platforms import platform_of
 from ..spec.weights import model_config
 from .base import LOADING, Engine, Host, Launch, Spec, option_arguments
-from .linear import OF_BUCKETS
+from .inc import refuse_generation
+from .linear import OF_AICE_1_22, OF_BUCKETS
 
 DEFAULTS: dict[str, Any] = {
     "host": "127.0.0.1",
@@ -42,7 +42,6 @@ CONSTANTS = {
 }
 # In the order in which vLLM's own pages write them.
 SAID = ("dtype", "tensor_parallel_size", "max_model_len", "max_num_seqs", "max_num_batched_tokens")
-GENERATION = re.compile(r"(?:^|[_\W])(?:g|gaudi)([23])(?:[_\W]|$)", re.IGNORECASE)
 
 
 def launch(spec: Spec, host: Host) -> Launch:
@@ -51,7 +50,7 @@ def launch(spec: Spec, host: Host) -> Launch:
     Raises:
         InputError: for what the vendor's server would not start with, or would do without a word.
     """
-    _refuse_generation(spec, host)
+    refuse_generation(spec, host, "env", str((spec.get("env") or {}).get("QUANT_CONFIG", "")))
     buckets = bucketing(spec, host)
     env = dict(CONSTANTS)
     if spec.get("recipe_cache_path"):
@@ -114,23 +113,6 @@ def _speculative(spec: Spec) -> int:
     return number if isinstance(number, int) and number > 0 else 0
 
 
-def _refuse_generation(spec: Spec, host: Host) -> None:
-    """Refuse what is made for the other generation of cards.
-
-    Raises:
-        InputError: for INC's measurements of the other generation.
-    """
-    generation = platform_of(host.accelerator).generation(host) if host.device_name else None
-    path = str((spec.get("env") or {}).get("QUANT_CONFIG", ""))
-    made_for = {f"GAUDI{number}" for number in GENERATION.findall(path)}
-    if generation and made_for and generation not in made_for:
-        allowed = (
-            f"has QUANT_CONFIG {path}, which is of {' and '.join(sorted(made_for))}: measurements of one generation do "
-            f"not serve the other, and this host has {host.device_name}; measure on this one"
-        )
-        raise refusal(label(spec), "env", None, allowed)
-
-
 def _warnings(spec: Spec, host: Host) -> list[str]:
     found = []
     config = model_config(spec, host)
@@ -176,7 +158,7 @@ ENGINE = Engine(
     launch=launch,
     problems=_problems,
     consumed=frozenset({"block_size", "gpu_memory_utilization", "enable_prefix_caching"}),
-    ignored=OF_BUCKETS,
+    ignored=(*OF_AICE_1_22, *OF_BUCKETS),
     expert_parallel=False,
     progress=((r"\[Warmup\]\[(?:\w+/)?(Prompt|Decode)\]\[(\d+)/(\d+)\]", r"warming up: \1 graph \2 of \3"), LOADING),
 )

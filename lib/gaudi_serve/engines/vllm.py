@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..core.errors import Problem
 from ..platforms import platform_of
 from .base import Engine, Host, Launch, Spec, pass_through
-from .linear import OF_BUCKETS, PROGRESS
+from .linear import OF_AICE_1_22, OF_BUCKETS, PROGRESS
 
 DEFAULTS = {"host": "127.0.0.1", "port": 8000, "tensor_parallel_size": 1}
 DTYPES = ("auto", "bfloat16", "float16", "float32")
@@ -31,7 +31,7 @@ ENGINE = Engine(
     launch=launch,
     problems=_problems,
     own_options=False,
-    ignored=("recipe_cache_path", "skip_warmup", "bucketing", *OF_BUCKETS),
+    ignored=("recipe_cache_path", "skip_warmup", "bucketing", *OF_AICE_1_22, *OF_BUCKETS),
     expert_parallel=False,
     # On a Gaudi host it may be the fork that it starts.
     progress=PROGRESS,

@@ -135,7 +135,8 @@ def _longest(given: Mapping[str, Any], step: int, cards: int) -> int:
 def quantised_at_load(spec: Spec, config: Mapping[str, Any]) -> bool:
     """Tell whether a server halves a model's weights while it loads them."""
     # INC turns bfloat16 weights into FP8 while loading; weights that are quantised already keep their size.
-    return spec.get("dtype") == "fp8" and not config.get("quantization_config")
+    halved = spec.get("dtype") == "fp8" or spec.get("quantization") == "inc" or spec.get("quant_config") is not None
+    return halved and not config.get("quantization_config")
 
 
 def _cache_bytes(args: Sequence[str]) -> int:

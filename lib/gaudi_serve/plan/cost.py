@@ -71,7 +71,7 @@ def _graphs(
         return BucketCounts()
     if container.buckets is None:
         return None
-    tokens = int(spec.get("max_num_batched_tokens") or spec["max_model_len"])
+    tokens = container.tokens or int(spec.get("max_num_batched_tokens") or spec["max_model_len"])
     return container.buckets.counts(tokens, memory["num_hpu_blocks"] if memory and engine_of(spec).capped else None)
 
 

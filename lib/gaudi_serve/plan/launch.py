@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -25,6 +26,7 @@ FOREIGN_FILES = "DAC_OVERRIDE"
 PRIVILEGED_PORTS = 1024
 VISIBLE_DEVICES = "HABANA_VISIBLE_DEVICES"
 CONFIG = "/etc/gaudi-serve"
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 ALWAYS_SET = {"OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
 
 
@@ -78,7 +80,10 @@ def _checked(given: Any, host: Any) -> dict[str, Any]:
     profile = profile_of(spec, platform)
     if profile not in ENGINES:
         raise refusal(label(spec), "launch_profile", profile, f"is not one of {', '.join(ENGINES)}")
-    for key, value, allowed in findings({"name": "model", **spec}):
+    # The scripts take the name of a hub's repository too; a host serves folders.
+    named = isinstance(spec.get("weights"), str) and HUB_NAME.fullmatch(spec["weights"])
+    known = {**spec, "weights": f"/{spec['weights']}"} if named else spec
+    for key, value, allowed in findings({"name": "model", **known}):
         error = refusal(label(spec), key, value, f"is refused: {allowed}" if value is not None else allowed)
         error.finding = (key, value, allowed)
         raise error
@@ -112,7 +117,8 @@ def container_of(spec: Spec, host: Host, placement: Placement, release: str) -> 
     """
     cache = _cache_path(spec, host, release)
     placed = spec.but(module_ids=list(placement.module_ids) or spec.get("module_ids"), recipe_cache_path=cache)
-    launch, platform, engine = launched(placed, host.without_own_use()), platform_of(host.accelerator), engine_of(spec)
+    platform, engine = platform_of(host.accelerator), engine_of(spec)
+    launch = engine.amended(launched(placed, host.without_own_use()), placed, host)
     numactl = _numactl(launch, host, placement)
     # The supervisor alone sets it: the runtime takes the first of two, and the exact launch of deepseek_r1 says ALL,
     # which the runtime does not know.
@@ -131,6 +137,7 @@ def container_of(spec: Spec, host: Host, placement: Placement, release: str) -> 
         mounts=_mounts(spec, cache, launch),
         buckets=launch.buckets.changed_by(env) if launch.buckets else None,
         bucket_file=launch.bucket_file,
+        tokens=launch.tokens,
         notes=(*launch.warnings, *_core_warnings(launch, numactl, placement)),
     )
     live = host.services.get(spec.name, Service())

@@ -163,6 +163,11 @@ def _counted(name: str, text: str) -> str | None:
     return None
 
 
+def _arguments(value: Any) -> str | None:
+    good = isinstance(value, list) and all(isinstance(item, str) and item and item.isprintable() for item in value)
+    return None if good else "must be a list of arguments of vLLM's server, each a text, such as [--seed, '7']"
+
+
 def _ulimits(value: Any) -> str | None:
     number = r"(-1|\d+)"
     good = isinstance(value, list) and all(
@@ -236,6 +241,10 @@ CHECKS: dict[str, Check] = {
     "recipe_cache_path": _path,
     "recipe_cache_exact": _rule(is_flag, FLAG),
     "skip_warmup": _rule(is_flag, FLAG),
+    "profile": _rule(is_flag, FLAG),
+    "max_padding_ratio": _number(0, 0.5),
+    "quant_config": _path,
+    "extra_args": _arguments,
     "zero_padding": _rule(is_flag, FLAG),
     "fused_sdpa": _rule(is_flag, FLAG),
     "served_model_name": _line,

@@ -122,8 +122,7 @@ def vllm_service_changes(
         secrets: names of the models that have secrets; not needed any more, since the host itself compares them.
 
     Returns:
-        ``write`` (files), ``supervisor`` (differs), ``remove``, ``stop``, ``start``, ``restart``, ``secret``
-        (for one), ``adopt`` (a new supervisor), ``wait``, ``smoke`` (not asked since their start), ``due``.
+        Changes as a mapping, with ``due``.
     """
     planned, version = {model["name"]: model for model in models}, _sha256(supervisor)
     units: Mapping[str, Any] = {**(lost := _adoptable(planned, live)), **live["units"]}

@@ -1,0 +1,74 @@
+"""Engine aice_1_22 in a plan: what the script forgets is added, what it drops or vLLM dies of is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from gaudi_serve.plan.host import vllm_plan
+from gaudi_serve.plan.launch import vllm_launch
+from test_plan import gaudi_host
+
+
+def wish(**more: Any) -> dict[str, Any]:
+    """Return a model that names the engine."""
+    weights = {"name": "m", "weights": "/data/Qwen3-8B", "image": "vllm:1"}
+    return {**weights, "launch_profile": "aice_1_22", "max_model_len": 4096, "max_num_seqs": 16, **more}
+
+
+def plan(machine: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    """Plan one model."""
+    return vllm_plan([wish(**more)], machine or gaudi_host(), host_name="g")
+
+
+def test_a_plan_adds_the_interfaces_that_the_script_leaves_empty() -> None:
+    host = gaudi_host()
+    spec = {key: value for key, value in wish(host="0.0.0.0").items() if key not in ("name", "image")}
+    assert vllm_launch(spec, host)["env"]["HCCL_SOCKET_IFNAME"] == ""
+    env = plan(host, host="0.0.0.0")["models"][0]["env"]
+    assert (env["GLOO_SOCKET_IFNAME"], env["HCCL_SOCKET_IFNAME"]) == (host["interface"], host["interface"])
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ({"dtype": "float16"}, "dtype 'float16': the script serves it in bfloat16 without a word; say bfloat16"),
+        ({"max_padding_ratio": 0.75}, "max_padding_ratio 0.75: must be a number from 0 to 0.5"),
+        ({"extra_args": ["--port", "1"]}, "extra_args '--port': belongs in the model's key port"),
+        ({"extra_args": ["--served-model-name=x"]}, "belongs in the model's key served_model_name"),
+        ({"extra_args": ["--seeed", "7"]}, "extra_args '--seeed': is no option of vLLM"),
+        (
+            {"extra_args": ["--override-generation-config", '{"temperature": 0.5}']},
+            "loses its quotes in the script; give the option by its own name",
+        ),
+        ({"max_num_prefill_seqs": ""}, "max_num_prefill_seqs '': must be a whole number from 1 to 65536 sequences"),
+    ],
+)
+def test_what_the_script_drops_or_vllm_dies_of_is_refused(more: dict[str, Any], sentence: str) -> None:
+    (error,) = plan(**more)["errors"]
+    assert sentence in error["message"]
+
+
+def test_measurements_of_gaudi2_are_refused_on_gaudi3_and_ones_that_no_mount_brings_are_told() -> None:
+    three = gaudi_host(device_name="HL-325L")
+    (error,) = plan(three, dtype="fp8")["errors"]
+    assert error["key"] == "dtype"
+    assert "measurements of one generation do not serve the other" in error["message"]
+    own = {"quant_config": "/data/inc/maxabs_quant_g3.json"}
+    found = plan(three, **own)
+    assert found["errors"] == []
+    assert any("must be in the image: no mount brings it" in text for text in found["warnings"])
+    assert not any("no mount" in text for text in plan(three, **own, mounts=[mount()])["warnings"])
+
+
+def mount() -> dict[str, str]:
+    """Return the mount of a folder with measurements."""
+    return {"source": "/data/inc", "target": "/data/inc"}
+
+
+def test_graphs_are_told_as_an_estimate() -> None:
+    (model,) = plan()["models"]
+    assert model["buckets"]["approximate"]
+    assert model["graphs"] > 1
+    ignored = [text for text in plan(input_range=[1, 100])["warnings"] if "takes no notice of input_range" in text]
+    assert len(ignored) == 1
