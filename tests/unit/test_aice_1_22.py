@@ -18,7 +18,7 @@ def wish(**more: Any) -> dict[str, Any]:
 
 def plan(machine: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
     """Plan one model."""
-    return vllm_plan([wish(**more)], machine or gaudi_host(), host_name="g")
+    return vllm_plan([wish(**more)], machine or gaudi_host(), host_name="g", release="1.22.0")
 
 
 def test_a_plan_adds_the_interfaces_that_the_script_leaves_empty() -> None:

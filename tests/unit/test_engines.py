@@ -14,6 +14,7 @@ from gaudi_serve.plan.fleet import vllm_fleet_lines, vllm_fleet_plan
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.plan.launch import vllm_launch
 from gaudi_serve.platforms import PLATFORMS, Platform, platform_here
+from gaudi_serve.platforms.releases import rows_of
 from gaudi_serve.show.status import fleet_status, fleet_status_lines
 from gaudi_serve.spec.facts import checked_host
 from gaudi_serve.spec.model import Spec
@@ -75,6 +76,12 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ENGINES, "counting", COUNTING)
 
 
+def release_of(engine: str) -> str:
+    """Return a release whose images start an engine."""
+    rows = rows_of(engine)
+    return f"{rows[0].name}.0" if rows else "1.21.3"
+
+
 def host_of(platform: str, **more: Any) -> dict[str, Any]:
     """Return a host with eight cards, or none, of a platform."""
     return gaudi_host(**{**DEVICES[platform], **more})
@@ -88,7 +95,7 @@ def wish(engine: str, **more: Any) -> dict[str, Any]:
 def plan_of(engine: str, **host: Any) -> dict[str, Any]:
     """Plan the model on a host of the platform that its engine is made for."""
     platform = {**ENGINES}[engine].platforms[0]
-    plan = vllm_plan([wish(engine, seed=2)], host_of(platform, **host), host_name="g")
+    plan = vllm_plan([wish(engine, seed=2)], host_of(platform, **host), host_name="g", release=release_of(engine))
     assert plan["errors"] == []
     return plan
 
@@ -120,7 +127,7 @@ def test_the_same_wish_is_the_same_launch_whatever_its_order_and_once_it_serves(
     (one,) = plan_of(engine)["models"]
     platform = ENGINES[engine].platforms[0]
     turned = dict(reversed(wish(engine, seed=2).items()))
-    (other,) = vllm_plan([turned], host_of(platform))["models"]
+    (other,) = vllm_plan([turned], host_of(platform), release=release_of(engine))["models"]
     assert other["digest"] == one["digest"]
     served = live_of({"models": [one]})
     again = plan_of(engine, services=served)
@@ -143,9 +150,11 @@ def test_units_are_started_once_and_taken_back(engine: str) -> None:
 
 @engines
 def test_a_fleets_plan_and_status_show_it(engine: str) -> None:
-    host = {**host_of(ENGINES[engine].platforms[0]), "driver_version": "1.21.3-57", "weights": {}}
+    host = {**host_of(ENGINES[engine].platforms[0]), "driver_version": f"{release_of(engine)}-57", "weights": {}}
     assert checked_host(host)[1] == []
-    fleet = vllm_fleet_plan({"a": known(gaudi_host=host, vllm_models=[wish(engine)])}, ["a"], [])
+    fleet = vllm_fleet_plan(
+        {"a": known(gaudi_host=host, vllm_models=[wish(engine)], gaudi_release=release_of(engine))}, ["a"], []
+    )
     assert fleet["errors"] == []
     lines = vllm_fleet_lines(fleet)
     assert lines[0].startswith(f"a: {PLATFORMS[host['accelerator']].about(Host.of(host))[0]}")
@@ -174,7 +183,7 @@ def test_a_host_that_lacks_what_it_reads_is_refused_by_name(engine: str) -> None
 @engines
 @pytest.mark.parametrize("platform", [*PLATFORMS, "abacus"])
 def test_a_platform_that_it_does_not_serve_is_told_with_what_is_served_there(engine: str, platform: str) -> None:
-    errors = vllm_plan([wish(engine)], host_of(platform), host_name="g")["errors"]
+    errors = vllm_plan([wish(engine)], host_of(platform), host_name="g", release=release_of(engine))["errors"]
     if platform in ENGINES[engine].platforms:
         assert errors == []
     else:

@@ -23,7 +23,8 @@ FILE = "# of July\n(1, [128, 256], 0)\n(1, 1, [64, 128])\n"
 def plan(host: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
     """Plan QwQ-32B of the catalog with the plugin."""
     wish = {"name": "m", "model": "qwq-32b", "image": "vllm:1", "launch_profile": "plugin", **more}
-    return vllm_plan([wish], host or gaudi_host(), CATALOG, host_name="g")
+    release = "1.21.3" if wish["launch_profile"] == "aice_1_21" else "1.24.1"
+    return vllm_plan([wish], host or gaudi_host(), CATALOG, host_name="g", release=release)
 
 
 def one(host: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:

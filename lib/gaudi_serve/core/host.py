@@ -42,7 +42,7 @@ class Service:
     """One model of this toolkit that is on a host.
 
     module_ids: its cards. runs: its container holds them, and its port. digest: of the launch that it was started with.
-    command: program and arguments of its launch file.
+    command: program and arguments of its launch file; launch_profile: the engine that made it.
     """
 
     module_ids: tuple[int, ...] = ()
@@ -50,16 +50,22 @@ class Service:
     port: int | None = None
     digest: str | None = None
     command: tuple[str, ...] = ()
+    launch_profile: str | None = None
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Service:
         """Read one of ``services``."""
+        launch = facts.get("launch") or {}
+        command = tuple(str(part) for part in launch.get("command") or ())
+        # Versions that did not write the engine down knew two that a model may have without naming one.
+        older = ("vllm" if "serve" in command else "aice_1_21") if command else None
         return cls(
             tuple(int(number) for number in facts.get("module_ids") or ()),
             bool(facts.get("active") or facts.get("holds")),
             facts.get("port"),
             facts.get("digest"),
-            tuple(str(part) for part in (facts.get("launch") or {}).get("command") or ()),
+            command,
+            launch.get("launch_profile") or older,
         )
 
 

@@ -15,9 +15,23 @@ ENGINES: dict[str, Engine] = {one.ENGINE.name: one.ENGINE for one in (aice_1_21,
 __all__ = ["ENGINES", "Engine", "Launch", "engine_of", "profile_of"]
 
 
-def profile_of(spec: Mapping[str, Any], accelerator: str | None) -> str:
-    """Return the engine's name of a model: its own ``launch_profile``, else what the host's platform starts."""
-    return str(spec.get("launch_profile", platform_of(accelerator).engine))
+def profile_of(
+    spec: Mapping[str, Any], accelerator: str | None, release: str | None = None, running: str | None = None
+) -> str:
+    """Return the engine's name of a model.
+
+    Args:
+        spec: its keys; its own ``launch_profile`` wins.
+        accelerator: the platform of its host.
+        release: the release of the host's software, whose first engine is the default.
+        running: the engine that serves the model now; it stays wherever the release has it, so that no default that
+            changes restarts a model.
+    """
+    platform = platform_of(accelerator)
+    row = platform.release(release) if release else None
+    usual = row.engines[0] if row else platform.engine
+    known = row.engines if row else (usual,)
+    return str(spec.get("launch_profile") or (running if running in known else usual))
 
 
 def engine_of(spec: Mapping[str, Any]) -> Engine:

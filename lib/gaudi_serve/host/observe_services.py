@@ -21,7 +21,7 @@ ACCEL = Path("/sys/class/accel")
 LABEL = "gaudi-serve.model"
 VISIBLE = "HABANA_VISIBLE_DEVICES="
 UNKNOWN = "unknown"  # a version of the supervisor that did not write down which it is
-LAUNCH = ("image", "module_ids", "command", "mounts", "runtime", "cap_add", "ulimits", "read_only")
+LAUNCH = ("launch_profile", "image", "module_ids", "command", "mounts", "runtime", "cap_add", "ulimits", "read_only")
 PROPERTIES = "Id,LoadState,ActiveState,SubState,UnitFileState,StatusText,NRestarts,Job,NeedDaemonReload,MainPID"
 
 

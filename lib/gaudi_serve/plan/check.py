@@ -11,6 +11,7 @@ from ..core.host import Host, Weights
 from ..engines import ENGINES, Engine, engine_of
 from ..memory.shape import config_problems, shape_problems
 from ..platforms import PLATFORMS, Platform, platform_of
+from ..platforms.releases import rows_of
 from ..spec.keys import OWN_KEYS
 from ..spec.model import Spec
 from ..spec.vllm_options import OPTION_NAMES
@@ -72,6 +73,12 @@ def _is_own(text: str, addresses: Sequence[str] | None) -> bool:
 
 
 def _engine_problems(spec: Spec, engine: Engine, platform: Platform, release: str) -> list[Problem]:
+    row = platform.release(release)
+    if row and platform.name in engine.platforms and engine.name not in row.engines:
+        belongs = ", ".join(one.about for one in rows_of(engine.name))
+        engines = ", ".join(name for name in row.engines if name in ENGINES)
+        allowed = f"belongs to release {belongs}; gaudi_release is {release}, which starts {engines}"
+        return [("launch_profile", engine.name, allowed)]
     if platform.name in engine.platforms:
         return engine.problems(spec) + _option_problems(spec, platform, release)
     wanted = PLATFORMS[engine.platforms[0]]

@@ -51,6 +51,7 @@ def resolve(
     models: Sequence[Any],
     host: Host,
     host_name: str,
+    release: str,
     catalog: Mapping[str, Any],
     defaults: Mapping[str, Any],
     images: Mapping[str, str],
@@ -61,13 +62,14 @@ def resolve(
         models: the user's list.
         host: the host.
         host_name: how messages call it.
+        release: the release of its software.
         catalog: known models by name.
         defaults: keys that every model takes where neither it nor the catalog has them.
         images: names of built images by their alias.
     """
     wishes, found = [], []
     for given in models:
-        wish, mistakes = _wish(given, host, host_name, catalog, defaults, images)
+        wish, mistakes = _wish(given, host, host_name, release, catalog, defaults, images)
         wishes += [wish] if wish else []
         found += mistakes
     return wishes, found + _duplicates(wishes, host, host_name)
@@ -77,6 +79,7 @@ def _wish(
     given: Any,
     host: Host,
     host_name: str,
+    release: str,
     catalog: Mapping[str, Any],
     defaults: Mapping[str, Any],
     images: Mapping[str, str],
@@ -96,7 +99,7 @@ def _wish(
         return None, found
     sound = {key: value for key, value in spec.items() if key not in bad}
     notes = _emptied(given, {**defaults, **entry})
-    return Wish(completed(sound, host.accelerator, images), frozenset(spec), bad, notes), found
+    return Wish(completed(sound, host, release, images), frozenset(spec), bad, notes), found
 
 
 def _emptied(given: Mapping[str, Any], below: Mapping[str, Any]) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from typing import Any
 from ..core.errors import Problem
 from ..core.host import Host
 from ..spec.model import Spec
+from .releases import Release
 
 
 def _no_problems(_: Spec) -> list[Problem]:
@@ -20,6 +21,10 @@ def _no_problems(_: Spec) -> list[Problem]:
 
 def _no_reasons(_host: Host, _name: str, _cards: int, _release: str) -> list[tuple[str, str]]:
     return []
+
+
+def _no_release(_: str) -> Release | None:
+    return None
 
 
 def _no_devices() -> dict[str, Any]:
@@ -31,7 +36,8 @@ class Platform:
     """One kind of machine.
 
     name: what ``accelerator`` of the facts calls it. title: how messages call its hosts. devices: how they call what
-    models are given of it; empty where there is nothing to give. engine: what starts a model that names none.
+    models are given of it; empty where there is nothing to give. engine: what starts a model that names none
+    where its release does not say it. release: the row of a release of its software; None for one that nobody knows.
     options: the options of vLLM that its serving image takes, by release; software: how messages call that image.
 
     env: what a server always needs there; env_between: what it needs when it has several devices. runtime: the
@@ -55,6 +61,7 @@ class Platform:
     devices: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     env_between: Mapping[str, str] = field(default_factory=dict)
+    release: Callable[[str], Release | None] = _no_release
     runtime: str | None = None
     needs: tuple[str, ...] = ()
     prefixes: tuple[str, ...] = ()

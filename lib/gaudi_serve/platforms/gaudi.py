@@ -14,6 +14,7 @@ from ..spec.model import Spec
 from ..spec.vllm_options import FORK_1_21, OPTION_NAMES
 from .base import Platform
 from .hl_smi import PREFIXES, device_family, hl_smi_modules, hl_smi_processes, hl_smi_topology
+from .releases import RELEASES, release_of
 
 FIELDS = "index,module_id,bus_id,name,driver_version,memory.total"
 
@@ -98,12 +99,21 @@ def _reasons(host: Host, host_name: str, cards: int, release: str) -> list[tuple
         text = f"{host_name}: the cards do not answer: {' '.join(host.problem)}. Is the driver of release {release} "
         return [("cards", text + "loaded? playbooks/driver.yml brings it")]
     reasons = []
+    row = release_of(release)
+    if row and host.device_name and not host.device_name.startswith(row.cards):
+        text = (
+            f"{host_name}: gaudi_release {release} serves {', '.join(row.cards)}, and this host has {host.device_name}"
+        )
+        reasons.append(("gaudi_release", text))
     here = sorted(card.module_id for card in host.cards)
     if cards and len(here) != cards:
         text = f"{host_name}: gaudi_cards is {cards}, but hl-smi shows {len(here)}: module_ids {here}"
         reasons.append(("gaudi_cards", text))
     if not re.fullmatch(r"\d+\.\d+\.\d+.*", str(release)):
         return [*reasons, ("gaudi_release", f"{host_name}: gaudi_release {release}: a quoted release such as '1.21.3'")]
+    if not row:
+        known = ", ".join(one.about for one in RELEASES)
+        reasons.append(("gaudi_release", f"{host_name}: gaudi_release {release} is not known; known are {known}"))
     # Facts written by hand may leave the driver out: it is yet to be installed.
     driver = host.driver_version
     if driver is not None and driver.split(".")[:2] != release.split(".")[:2]:
@@ -122,6 +132,7 @@ PLATFORM = Platform(
     title="Gaudi",
     devices="Gaudi cards",
     engine="aice_1_21",
+    release=release_of,
     options=_options,
     software=lambda release: f"the vLLM of release {release}",
     env={"PT_HPU_LAZY_MODE": "1"},

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..core.host import Host
 from ..engines import ENGINES, profile_of
 from .model import Spec
 
@@ -32,16 +33,18 @@ def merged(given: Mapping[str, Any], catalog: Any, defaults: Mapping[str, Any]) 
     return spec
 
 
-def completed(sound: Mapping[str, Any], accelerator: str | None, images: Mapping[str, str] | None = None) -> Spec:
+def completed(sound: Mapping[str, Any], host: Host, release: str, images: Mapping[str, str] | None = None) -> Spec:
     """Return a checked model with what it leaves out, as its engine has it.
 
     Args:
         sound: the merged keys, but for those that are wrong.
-        accelerator: the platform of its host, which has an engine for models that name none.
+        host: its host.
+        release: the release of its software, which has an engine for models that name none.
         images: names by alias, for an image that is written without its tag.
     """
     known = {key: value for key, value in sound.items() if value is not None}
-    profile = profile_of(known, accelerator)
+    running = host.services.get(str(known["name"]))
+    profile = profile_of(known, host.accelerator, release, running.launch_profile if running else None)
     base = ENGINES[profile].defaults
     if "module_ids" in known:
         base = {**base, "tensor_parallel_size": len(known["module_ids"])}

@@ -10,16 +10,11 @@ from typing import Any
 from ..core.errors import InputError, shown
 from ..core.redact import has_login
 from ..platforms import PLATFORMS
+from ..platforms.releases import RELEASES, release_of
 from ..spec.facts import is_flag_text, matching
 
 Entry = dict[str, Any]
 
-# The vendor's base image of a release: its operating system and the PyTorch it brings.
-BASES = {
-    "1.21": "ubuntu22.04/habanalabs/pytorch-installer-2.6.0",
-    "1.22": "ubuntu22.04/habanalabs/pytorch-installer-2.7.1",
-    "1.23": "ubuntu22.04/habanalabs/pytorch-installer-2.9.0",
-}
 REGISTRY = "vault.habana.ai/gaudi-docker"
 HABANA = "https://github.com/HabanaAI"
 # Where the parts come from, and go to, unless told otherwise. None of these says a commit: that is the user's to pin.
@@ -173,10 +168,11 @@ def _base(alias: str, recipe: Mapping[str, Any], release: str) -> str:
         return str(recipe["base"])
     if not RELEASE.fullmatch(release):
         raise _refusal(alias, "recipe.release", release, "a quoted release such as '1.21.3'")
-    known = BASES.get(release.rpartition(".")[0])
-    if not known:
-        raise _refusal(alias, "recipe.release", release, f"has no known base image ({', '.join(BASES)}); say base:")
-    return f"{REGISTRY}/{release}/{known}:latest"
+    row = release_of(release)
+    if not row or not row.base:
+        known = ", ".join(one.name for one in RELEASES if one.base)
+        raise _refusal(alias, "recipe.release", release, f"has no known base image ({known}); say base:")
+    return f"{REGISTRY}/{release}/{row.base}:latest"
 
 
 def _source(alias: str, part: str, given: Any) -> dict[str, str]:

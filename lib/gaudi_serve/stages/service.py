@@ -21,7 +21,19 @@ CONFIG = "/etc/gaudi-serve"
 # Bytes that must be free where small files are written.
 ROOM = 1024 * 1024
 LAUNCH_KEYS = (
-    *("name", "image", "host", "port", "module_ids", "runtime", "cap_add", "read_only", "ulimits", "mounts"),
+    *(
+        "name",
+        "launch_profile",
+        "image",
+        "host",
+        "port",
+        "module_ids",
+        "runtime",
+        "cap_add",
+        "read_only",
+        "ulimits",
+        "mounts",
+    ),
     *("start_timeout_s", "hang_timeout_s", "digest"),
 )
 

@@ -1,0 +1,73 @@
+"""What belongs to which release of Gaudi software, and that no default of the toolkit restarts what serves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from gaudi_serve.engines import ENGINES
+from gaudi_serve.plan.changes import vllm_plan_changes
+from gaudi_serve.plan.host import vllm_plan
+from gaudi_serve.plan.refusal import plan_refusal
+from gaudi_serve.platforms.releases import RELEASES, release_of, rows_of
+from test_fleet import live_of
+from test_plan import gaudi_host
+
+WISH = {"name": "m", "weights": "/data/m", "image": "vllm:1"}
+SYSTEM = {"id": "ubuntu", "version_id": "22.04", "pretty_name": "Ubuntu 22.04"}
+
+
+def plan(release: str, host: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    """Plan one model that names no engine."""
+    return vllm_plan([{**WISH, **more}], host or gaudi_host(), host_name="g", release=release)
+
+
+def test_rows_name_engines_that_there_are_and_every_engine_of_cards_has_one() -> None:
+    named = {engine for row in RELEASES for engine in row.engines}
+    assert named == {engine.name for engine in ENGINES.values() if "gaudi" in engine.platforms}
+
+
+@pytest.mark.parametrize(
+    ("release", "engine"),
+    [
+        ("1.21.3", "aice_1_21"),
+        ("1.22.0", "aice_1_22"),
+        ("1.23.0", "plugin"),
+        ("1.24.0", "plugin"),
+        ("1.24.1", "plugin"),
+    ],
+)
+def test_a_release_chooses_the_engine_of_a_model_that_names_none(release: str, engine: str) -> None:
+    (model,) = plan(release)["models"]
+    assert model["launch_profile"] == engine
+
+
+def test_an_engine_of_another_release_is_refused_with_the_rows_that_have_it() -> None:
+    (error,) = plan("1.24.1", launch_profile="aice_1_21")["errors"]
+    assert error["message"] == (
+        "g: model m: launch_profile 'aice_1_21': belongs to release 1.21 (the fork's aice/v1.21.0), 1.22 (the fork's "
+        "aice/v1.22.0 and vLLM 0.10.1 or 0.11.2 with the plugin); gaudi_release is 1.24.1, which starts plugin, vllm"
+    )
+    (error,) = plan("1.21.3", launch_profile="plugin")["errors"]
+    assert "1.24.1 (vLLM 0.24.0 or 0.26.0 with the plugin); gaudi_release is 1.21.3" in error["message"]
+
+
+def test_a_release_that_nobody_knows_is_refused_with_those_that_are_known() -> None:
+    host = gaudi_host(driver_version="1.99.0-1")
+    said = plan_refusal({"models": [], "errors": []}, SYSTEM, host, host_name="g", release="1.99.0")
+    assert len(said) == 1
+    assert said[0].startswith("g: gaudi_release 1.99.0 is not known; known are 1.21 (the fork's aice/v1.21.0), 1.22 (")
+    assert release_of("1.2") is None
+    assert [row.name for row in rows_of("aice_1_22")] == ["1.22"]
+
+
+def test_what_serves_keeps_its_engine_where_the_release_still_has_it() -> None:
+    served = live_of({"models": plan("1.22.0", launch_profile="aice_1_21")["models"]})
+    again = plan("1.22.0", gaudi_host(services=served))["models"]
+    assert again[0]["launch_profile"] == "aice_1_21"
+    assert vllm_plan_changes(again, served, set()) == []
+    # A launch file of a version that did not write the engine down.
+    served["m"]["launch"].pop("launch_profile")
+    assert plan("1.22.0", gaudi_host(services=served))["models"][0]["launch_profile"] == "aice_1_21"
+    # Who says another release has said it.
+    assert plan("1.24.1", gaudi_host(services=served))["models"][0]["launch_profile"] == "plugin"
