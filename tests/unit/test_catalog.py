@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 from gaudi_serve.core.errors import InputError
+from gaudi_serve.core.host import Host
 from gaudi_serve.engines.base import option_arguments
 from gaudi_serve.memory.shape import memory_names
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.plan.launch import vllm_launch
 from gaudi_serve.spec.catalog import catalog_folder, model_catalog
+from gaudi_serve.spec.merge import merged, model_weights
 from golden import vectors
 from test_plan import gaudi_host
 
@@ -46,7 +48,8 @@ def test_every_model_of_the_manual_is_there() -> None:
 
 @pytest.mark.parametrize("row", vectors("manual_commands"), ids=lambda row: row["manual"])
 def test_an_entry_launches_as_the_manual_does(row: dict[str, Any]) -> None:
-    entry = CATALOG[MANUAL[row["manual"]]]
+    entry = merged({"model": MANUAL[row["manual"]]}, CATALOG, {}, Host.of(gaudi_host()), "1.21.3")
+    del entry["model"]
     # Where the models lie, where the caches go, the address, and which cards: a site's own choice.
     site = {key: row["spec"].get(key) for key in ("weights", "recipe_cache_path", "host", "port", "module_ids")}
     spec = {**entry, **{key: value for key, value in site.items() if value is not None}}
@@ -75,14 +78,55 @@ def test_multimodal_entries_are_the_manuals_option_by_option(name: str) -> None:
     assert option_arguments("limit_mm_per_prompt", CATALOG[name]["limit_mm_per_prompt"])[1] == MULTIMODAL[name]
 
 
+@pytest.mark.parametrize("release", ["1.21.3", "1.22.0", "1.24.1"])
+@pytest.mark.parametrize("device", ["HL-225", "HL-325L"])
 @pytest.mark.parametrize("name", CATALOG)
-def test_an_entry_has_what_planning_needs_and_plans(name: str) -> None:
+def test_an_entry_has_what_planning_needs_and_plans(name: str, device: str, release: str) -> None:
     assert memory_names(CATALOG[name]["config"]), name
-    host = gaudi_host(weights={})
-    plan = vllm_plan([{"name": "m", "model": name, "image": "i"}], host, CATALOG, host_nics=True)
+    host = gaudi_host(weights={}, device_name=device)
+    plan = vllm_plan([{"name": "m", "model": name, "image": "i"}], host, CATALOG, host_nics=True, release=release)
+    if "deepseek_r1" in CATALOG[name] and device == "HL-325L" and release != "1.24.1":
+        (error,) = plan["errors"]
+        assert "is made for HL-225*, HL-288*" in error["message"]
+        return
     assert plan["errors"] == []
-    memory = plan["models"][0]["memory"]
-    assert memory["fits"] and memory["weights_gib"] > 0
+    (model,) = plan["models"]
+    assert model["memory"]["fits"] and model["memory"]["weights_gib"] > 0
+    assert not any("takes no notice" in text for text in plan["warnings"])
+    if release == "1.24.1":
+        assert model["launch_profile"] == "plugin"
+
+
+R1 = {"name": "m", "model": "deepseek-r1"}
+
+
+def test_an_entry_has_what_differs_under_the_names_of_the_engines() -> None:
+    plans = {
+        release: vllm_plan(
+            [{"name": "m", "model": "deepseek-r1", "image": "i"}], gaudi_host(), CATALOG, release=release
+        )
+        for release in ("1.21.3", "1.24.1")
+    }
+    old, new = (plan["models"][0] for plan in plans.values())
+    assert (old["launch_profile"], old["weights"]) == ("deepseek_r1", "/data/hf_models/DeepSeek-R1-G2")
+    assert (new["launch_profile"], new["weights"]) == ("plugin", "/data/hf_models/DeepSeek-R1")
+    assert "--enable-expert-parallel" in new["args"]
+    assert "quantization" not in " ".join(new["args"])
+    # What a user says wins over both, and both folders are looked at before there is a plan.
+    mine = {**R1, "image": "i", "weights": "/mine", "max_num_seqs": 8}
+    (model,) = vllm_plan([mine], gaudi_host(), CATALOG, release="1.24.1")["models"]
+    assert (model["weights"], model["max_num_seqs"]) == ("/mine", 8)
+    both = model_weights([R1], CATALOG, {})
+    assert both == ["/data/hf_models/DeepSeek-R1", "/data/hf_models/DeepSeek-R1-G2"]
+
+
+def test_a_mistake_under_an_engines_name_is_told_with_it(tmp_path: Path) -> None:
+    (tmp_path / "x.yml").write_text("weights: /x\nplugin: {max_num_seq: 3}\nvllm: 7\n", encoding="utf-8")
+    with pytest.raises(InputError) as raised:
+        model_catalog([str(tmp_path)])
+    first, second = str(raised.value).replace(f"{tmp_path}/x.yml: ", "").split("\n")
+    assert first.startswith("plugin: max_num_seq 3: is neither a key of this toolkit nor an option of vLLM")
+    assert second == "vllm: is 7; must be a mapping of keys for that engine, such as {}"
 
 
 def test_measurement_files_go_where_the_vendors_checkout_looks() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..platforms import platform_of
@@ -16,7 +16,11 @@ __all__ = ["ENGINES", "Engine", "Launch", "engine_of", "profile_of"]
 
 
 def profile_of(
-    spec: Mapping[str, Any], accelerator: str | None, release: str | None = None, running: str | None = None
+    spec: Mapping[str, Any],
+    accelerator: str | None,
+    release: str | None = None,
+    running: str | None = None,
+    offered: Sequence[str] = (),
 ) -> str:
     """Return the engine's name of a model.
 
@@ -26,12 +30,22 @@ def profile_of(
         release: the release of the host's software, whose first engine is the default.
         running: the engine that serves the model now; it stays wherever the release has it, so that no default that
             changes restarts a model.
+        offered: the engines that the catalog has keys for; the first of the release among them is taken.
     """
+    if spec.get("launch_profile"):
+        return str(spec["launch_profile"])
     platform = platform_of(accelerator)
     row = platform.release(release) if release else None
-    usual = row.engines[0] if row else platform.engine
-    known = row.engines if row else (usual,)
-    return str(spec.get("launch_profile") or (running if running in known else usual))
+    known = row.engines if row else (platform.engine, *(name for name in offered if _serves(name, platform.name)))
+    if running in known:
+        return running
+    # Where an entry has no engine of this platform, its own is refused with what the platform takes.
+    usual = known[0] if any(_serves(name, platform.name) for name in offered or known) else offered[0]
+    return next((name for name in known if name in offered), usual)
+
+
+def _serves(engine: str, platform: str) -> bool:
+    return engine in ENGINES and platform in ENGINES[engine].platforms
 
 
 def engine_of(spec: Mapping[str, Any]) -> Engine:

@@ -86,7 +86,7 @@ def _wish(
 ) -> tuple[Wish | None, list[Finding]]:
     if not isinstance(given, Mapping):
         return None, [Finding.of_model(host_name, given, *problem) for problem in findings(given)]
-    entry, spec = entry_of(catalog, given.get("model")), merged(given, catalog, defaults)
+    entry, spec = entry_of(catalog, given.get("model")), merged(given, catalog, defaults, host, release)
     missing = given.get("model") is not None and not entry
     # Without its entry, a model lacks most of what it wants.
     problems = [item for item in findings(spec) if not missing or (item[0] != "model" and item[1] is not None)]
@@ -98,7 +98,7 @@ def _wish(
     if bad & {"name", "weights", "model"}:
         return None, found
     sound = {key: value for key, value in spec.items() if key not in bad}
-    notes = _emptied(given, {**defaults, **entry})
+    notes = _emptied(given, {**defaults, **entry, **entry.get(str(spec.get("launch_profile")), {})})
     return Wish(completed(sound, host, release, images), frozenset(spec), bad, notes), found
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import InputError, readable, shown
+from ..engines import ENGINES
 from .keys import findings
 
 Catalog = dict[str, dict[str, Any]]
@@ -110,8 +111,15 @@ def _problems(entry: Any) -> list[str]:
         what = "is empty" if entry is None else f"is {shown(entry)}"
         return [f"{what}; a catalog entry must be a mapping with the keys of a model"]
     problems = ["name and model belong to the models that take the entry"] if {"name", "model"} & set(entry) else []
-    own = {key: value for key, value in entry.items() if key not in ("name", "model")}
-    for key, value, allowed in findings({"name": "catalog", **own}):
-        text = value if value == "(hidden)" else shown(value)
-        problems.append(f"{key}: {allowed}" if value is None else f"{key} {text}: {allowed}")
-    return problems
+    common = {key: value for key, value in entry.items() if key not in ("name", "model", *ENGINES)}
+    # A model is whole with the keys of one engine; what all have is told once.
+    for engine in [name for name in ENGINES if name in entry] or [""]:
+        own = entry[engine] if engine else {}
+        if isinstance(own, Mapping):
+            for key, value, allowed in findings({"name": "catalog", **common, **own}):
+                text = value if value == "(hidden)" else shown(value)
+                said = f"{key}: {allowed}" if value is None else f"{key} {text}: {allowed}"
+                problems.append(f"{engine}: {said}" if engine and key not in common else said)
+        else:
+            problems.append(f"{engine}: is {shown(own)}; must be a mapping of keys for that engine, such as {{}}")
+    return list(dict.fromkeys(problems))

@@ -20,12 +20,34 @@ def entry_of(catalog: Any, name: Any) -> Mapping[str, Any]:
     return entry if isinstance(entry, Mapping) else {}
 
 
-def merged(given: Mapping[str, Any], catalog: Any, defaults: Mapping[str, Any]) -> dict[str, Any]:
+def merged(
+    given: Mapping[str, Any],
+    catalog: Any,
+    defaults: Mapping[str, Any],
+    host: Host | None = None,
+    release: str | None = None,
+) -> dict[str, Any]:
     """Return the keys of a model, unchecked: a user's own win over the catalog's, those over the defaults.
 
-    Of ``env`` the variables are merged one by one.
+    Of ``env`` the variables are merged one by one. What an entry of the catalog has under the name of the model's
+    engine wins over what it has for all. Without a host and its release, that is the engine of the first release.
     """
-    layers = (defaults, entry_of(catalog, given.get("model")), given)
+    entry = entry_of(catalog, given.get("model"))
+    common = {key: value for key, value in entry.items() if key not in ENGINES}
+    if len(common) == len(entry):
+        return _layered(defaults, entry, given)
+    offered = [name for name in ENGINES if name in entry]
+    plain = _layered(defaults, common, given)
+    engine = _engine(plain, offered, host or Host(), release)
+    return {**_layered(defaults, common, entry.get(engine) or {}, given), "launch_profile": engine}
+
+
+def _engine(plain: Mapping[str, Any], offered: list[str], host: Host, release: str | None) -> str:
+    running = host.services.get(str(plain.get("name")))
+    return profile_of(plain, host.accelerator, release, running.launch_profile if running else None, offered)
+
+
+def _layered(*layers: Mapping[str, Any]) -> dict[str, Any]:
     spec = {key: value for layer in layers for key, value in layer.items()}
     environments = [layer["env"] for layer in layers if layer.get("env") is not None]
     if environments and all(isinstance(env, Mapping) for env in environments):
@@ -43,8 +65,7 @@ def completed(sound: Mapping[str, Any], host: Host, release: str, images: Mappin
         images: names by alias, for an image that is written without its tag.
     """
     known = {key: value for key, value in sound.items() if value is not None}
-    running = host.services.get(str(known["name"]))
-    profile = profile_of(known, host.accelerator, release, running.launch_profile if running else None)
+    profile = _engine(known, [], host, release)
     base = ENGINES[profile].defaults
     if "module_ids" in known:
         base = {**base, "tensor_parallel_size": len(known["module_ids"])}
@@ -71,7 +92,12 @@ def _is_name(text: str) -> bool:
 
 
 def _all(models: Any, catalog: Any, defaults: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the models as every engine would have them that their entries of the catalog have keys for."""
     below = defaults if isinstance(defaults, Mapping) else {}
     for given in models if isinstance(models, list) else []:
         if isinstance(given, Mapping):
-            yield merged(given, catalog, below)
+            offered = [name for name in ENGINES if name in entry_of(catalog, given.get("model"))]
+            for engine in offered:
+                yield merged({"launch_profile": engine, **given}, catalog, below)
+            if not offered:
+                yield merged(given, catalog, below)

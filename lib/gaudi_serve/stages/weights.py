@@ -10,6 +10,8 @@ from itertools import combinations
 from typing import Any
 
 from ..core.errors import refusal
+from ..core.host import Host
+from ..spec.merge import merged
 from .weights_names import OLD, PARTIAL, refused
 
 KINDS = {"hub": "repo", "modelscope": "repo", "git": "url", "path": "path"}
@@ -102,6 +104,8 @@ def weights_sources(
     endpoints: Mapping[str, str] | None = None,
     here: Mapping[str, Any] | None = None,
     images: Sequence[Mapping[str, Any]] = (),
+    host: Mapping[str, Any] | None = None,
+    release: str | None = None,
 ) -> list[dict[str, Any]]:
     """Return the models whose weights are to be brought, with their catalog entries and mirrors filled in.
 
@@ -112,13 +116,15 @@ def weights_sources(
         endpoints: mirrors, by kind.
         here: ``gaudi_host.weights`` of the host.
         images: what filter vllm_images returned; a model may name a built image without its tag.
+        host: ``gaudi_host``, and the release of its software: they choose the engine, which decides on conversions.
+        release: such as 1.24.1.
 
     Returns:
         One ``{name, weights, image, source}`` for each folder; models that share a folder share it.
     """
     found: dict[str, dict[str, Any]] = {}
     names = {entry["alias"]: entry["name"] for entry in images if "alias" in entry}
-    for full in _to_bring(models, catalog, defaults, here or {}):
+    for full in _to_bring(models, catalog, defaults, here or {}, Host.of(host or {}), release):
         source = _mirrored(full["source"], endpoints or {})
         name, path = str(full.get("name")), str(full["weights"]).rstrip("/")
         if path in found and found[path]["source"] != source:
@@ -132,14 +138,18 @@ def weights_sources(
 
 
 def _to_bring(
-    models: Any, catalog: Mapping[str, Any], defaults: Mapping[str, Any], here: Mapping[str, Any]
+    models: Any,
+    catalog: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    here: Mapping[str, Any],
+    host: Host,
+    release: str | None,
 ) -> Iterator[dict[str, Any]]:
     """Yield the models that have a source, whole; what is wrong with the others, the plan says."""
     for given in models if isinstance(models, list) else []:
         if not isinstance(given, Mapping):
             continue
-        entry = catalog.get(given.get("model") or "", {}) if isinstance(given.get("model"), str) else {}
-        full = {**defaults, **entry, **given}
+        full = merged(given, catalog, defaults, host, release)
         if full.get("source") and full.get("weights") and not _by_hand(given, full, here):
             yield full
 
