@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,3 +72,15 @@ def test_what_serves_keeps_its_engine_where_the_release_still_has_it() -> None:
     assert plan("1.22.0", gaudi_host(services=served))["models"][0]["launch_profile"] == "aice_1_21"
     # Who says another release has said it.
     assert plan("1.24.1", gaudi_host(services=served))["models"][0]["launch_profile"] == "plugin"
+
+
+def test_the_page_has_every_row() -> None:
+    page = (Path(__file__).parents[2] / "docs/models.md").read_text(encoding="utf-8")
+    for row in RELEASES:
+        (line,) = [line for line in page.splitlines() if line.startswith(f"| {row.name}")]
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        assert cells[1:] == [
+            f"`{row.engines[0]}`",
+            *[", ".join(f"`{one}`" for one in row.engines[1:])],
+            ", ".join(row.vllm),
+        ]

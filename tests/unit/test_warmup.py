@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 from gaudi_serve.buckets.base import BucketCounts
 from gaudi_serve.buckets.linear import BucketRanges, bucket_counts
-from gaudi_serve.buckets.warmup import coverage_warnings, likely_layers, warmup_seconds
+from gaudi_serve.buckets.warmup import (
+    coverage_warnings,
+    likely_layers,
+    plugin_warmup_seconds,
+    seconds_per_graph,
+    warmup_seconds,
+)
 from gaudi_serve.core.host import Host
 from gaudi_serve.engines.aice_1_21 import LAUNCH_DEFAULTS, bucket_ranges
 from gaudi_serve.engines.deepseek_r1 import DEFAULTS
@@ -37,6 +43,15 @@ def test_the_measured_warmups_are_met() -> None:
     assert isinstance(found, BucketRanges)
     assert bucket_counts(found, 16384, 16384) == BucketCounts(32, 608, 0, True)
     assert warmup_seconds(4 * 640, 61, 8, "fp8")[0] == pytest.approx(3600, rel=0.02)
+
+
+def test_the_figures_of_the_plugins_pages_are_met() -> None:
+    graphs = round(66 / seconds_per_graph(32, 1))
+    assert plugin_warmup_seconds(graphs, 32, 1, "bfloat16") == (pytest.approx(66, abs=1), pytest.approx(23, abs=1))
+    assert plugin_warmup_seconds(graphs, 32, 1, "fp8") == (pytest.approx(504, abs=6), pytest.approx(34, abs=1))
+    # Llama 4 Maverick on eight cards: 126 decode buckets in 29 minutes, 49 in 11.
+    assert plugin_warmup_seconds(126, 48, 8, "bfloat16", experts=True)[0] == pytest.approx(29 * 60, rel=0.03)
+    assert plugin_warmup_seconds(49, 48, 8, "bfloat16", experts=True)[0] == pytest.approx(11 * 60, rel=0.06)
 
 
 def test_layers_are_guessed_from_the_size() -> None:

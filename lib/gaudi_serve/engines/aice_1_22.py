@@ -162,6 +162,9 @@ def _problems(spec: Spec) -> list[Problem]:
     problems: list[Problem] = []
     if spec["dtype"] == "float16":
         problems.append(("dtype", "float16", "the script serves it in bfloat16 without a word; say bfloat16"))
+    if spec.get("quant_config") and spec["dtype"] in ("awq", "gptq"):
+        allowed = "makes the script serve in fp8, and forget this model's own quantization; leave one of the two out"
+        problems.append(("quant_config", spec["quant_config"], allowed))
     for argument in spec.get("extra_args", []):
         name = argument.removeprefix("--").partition("=")[0].replace("-", "_")
         if argument.startswith("--") and name in (*COUNTED, "served_model_name"):
@@ -171,7 +174,8 @@ def _problems(spec: Spec) -> list[Problem]:
             problems.append(("extra_args", argument, f"loses its quotes in the script; give the option by {option}"))
         elif argument.startswith("--") and name not in OPTION_NAMES:
             problems.append(("extra_args", argument, "is no option of vLLM"))
-    return problems[:1] if problems and problems[0][0] == "extra_args" else problems[:2]
+    first = {key: (key, value, allowed) for key, value, allowed in reversed(problems)}
+    return list(first.values())
 
 
 ENGINE = Engine(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..buckets.base import Buckets
+from ..buckets.warmup import warmup_seconds
 from ..core.errors import Problem
 from ..core.host import Host
 from ..spec.model import Spec
@@ -76,7 +77,8 @@ class Engine:
     capabilities and ulimits: what its container needs. precision: the one that it always serves in.
     capped: it leaves out buckets of more blocks than the cards hold. expert_parallel: it always asks for it.
     progress: patterns of its log, each with what the unit's status says then, to be filled from the pattern's groups;
-    they go into the launch file, since the supervisor on the host knows no engine.
+    they go into the launch file, since the supervisor on the host knows no engine. warmup: the seconds that graphs
+    take, with the arguments of warmup_seconds.
     """
 
     name: str
@@ -98,10 +100,13 @@ class Engine:
     capped: bool = True
     expert_parallel: bool = True
     progress: tuple[tuple[str, str], ...] = (LOADING,)
+    warmup: Callable[..., tuple[int, int]] = warmup_seconds
 
     def served_in(self, spec: Spec) -> str:
         """Return the precision that decides on the time of a warm-up: fp8 or bfloat16."""
-        return "fp8" if "fp8" in (self.precision, spec.get("dtype")) else "bfloat16"
+        return (
+            "fp8" if "fp8" in (self.precision, spec.get("dtype")) or spec.get("quantization") == "inc" else "bfloat16"
+        )
 
 
 def option_arguments(key: str, value: Any) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Any
 from ..buckets.linear import BLOCK
 from ..buckets.plugin_input import DIMENSIONS, PluginInput, PluginRange, PluginRanges, PluginSettings
 from ..buckets.plugin_plan import PluginBucketing
+from ..buckets.warmup import plugin_warmup_seconds
 from ..core.errors import Problem
 from ..platforms import platform_of
 from ..spec.weights import model_config
@@ -160,5 +161,6 @@ ENGINE = Engine(
     consumed=frozenset({"block_size", "gpu_memory_utilization", "enable_prefix_caching"}),
     ignored=(*OF_AICE_1_22, *OF_BUCKETS),
     expert_parallel=False,
+    warmup=plugin_warmup_seconds,
     progress=((r"\[Warmup\]\[(?:\w+/)?(Prompt|Decode)\]\[(\d+)/(\d+)\]", r"warming up: \1 graph \2 of \3"), LOADING),
 )

@@ -73,6 +73,12 @@ def layers(config: Config) -> int | None:
     return _whole(text_config(config), "num_hidden_layers")
 
 
+def has_experts(config: Config) -> bool:
+    """Tell whether a model is a mixture of experts."""
+    text = text_config(config)
+    return any(_whole(text, key) for key in ("n_routed_experts", "num_experts", "num_local_experts"))
+
+
 def memory_names(config: Config) -> dict[str, Any] | None:
     """Return the names that hpu_memory wants of an architecture, or None where one is missing."""
     text = text_config(config)

@@ -7,13 +7,13 @@ from typing import Any
 
 from ..buckets.base import BucketCounts
 from ..buckets.linear import BLOCK
-from ..buckets.warmup import likely_layers, warmup_seconds
+from ..buckets.warmup import likely_layers
 from ..core.errors import Problem
 from ..core.host import Host
 from ..engines import engine_of
 from ..memory.autocalc import DEVICE_GIB, GIB, MOST_CARDS
 from ..memory.fit import plan_memory, quantised_at_load
-from ..memory.shape import layers, longest_context, memory_names
+from ..memory.shape import has_experts, layers, longest_context, memory_names
 from ..platforms import platform_of
 from ..spec.model import Spec
 from ..spec.weights import bytes_here, model_config, weight_bytes
@@ -39,13 +39,7 @@ def cost_of(spec: Spec, host: Host, placement: Placement, container: Container, 
         step = container.buckets.block_step if container.buckets else 1
         memory = plan_memory(sized, container.env, container.args, host, config, size, cards_left, step)
     counts = _graphs(spec, placement, container, memory)
-    seconds, cached = None, None
-    if counts is not None:
-        depth = layers(config) or likely_layers(size / 2 or 8e9)
-        graphs = counts.prompt + counts.decode
-        seconds, cached = warmup_seconds(graphs, depth, max(1, cards), engine_of(spec).served_in(spec))
-        if graphs and not spec.get("recipe_cache_path"):
-            cached = None
+    seconds, cached = _warmup(spec, host, cards, counts)
     share = size * (0.5 if quantised_at_load(spec, config) else 1) / GIB / max(1, cards)
     generation = platform_of(host.accelerator).generation(host) if cards else None
     likely = spec["warmup_budget_minutes"] * 15 if seconds is None else seconds
@@ -60,6 +54,17 @@ def cost_of(spec: Spec, host: Host, placement: Placement, container: Container, 
         start_timeout_s=spec.get("start_timeout_s") or start_timeout(likely, size),
         hang_timeout_s=spec.get("hang_timeout_s", HANG_TIMEOUT_S),
     )
+
+
+def _warmup(spec: Spec, host: Host, cards: int, counts: BucketCounts | None) -> tuple[int | None, int | None]:
+    """Return the seconds of a warm-up, and those with a filled recipe cache where there is one."""
+    if counts is None:
+        return None, None
+    config, engine, graphs = model_config(spec, host), engine_of(spec), counts.prompt + counts.decode
+    depth = layers(config) or likely_layers(weight_bytes(spec, host) / 2 or 8e9)
+    precision, experts = engine.served_in(spec), has_experts(config)
+    seconds, cached = engine.warmup(graphs, depth, max(1, cards), precision, experts=experts)
+    return seconds, cached if spec.get("recipe_cache_path") or not graphs else None
 
 
 def _graphs(
