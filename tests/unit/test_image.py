@@ -77,6 +77,20 @@ def test_every_part_of_the_manual_can_be_put_in() -> None:
         assert part in text
 
 
+def test_the_plugin_takes_vllm_itself_without_a_second_pytorch() -> None:
+    parts = {"vllm": {"branch": "v0.16.0", "commit": COMMIT}, "plugin": {"branch": "v0.16.0", "commit": COMMIT}}
+    lines = built("1.23.0", **parts)["dockerfile"].splitlines()
+    assert lines[0] == "FROM vault.habana.ai/gaudi-docker/1.23.0/ubuntu22.04/habanalabs/pytorch-installer-2.9.0:latest"
+    clones = [line.split()[5:7] for line in lines if line.startswith("RUN git clone")]
+    assert clones == [
+        ["https://github.com/vllm-project/vllm", "/opt/vllm"],
+        ["https://github.com/vllm-project/vllm-gaudi", "/opt/vllm-gaudi"],
+    ]
+    install = [line for line in lines if "pip install" in line]
+    assert "sed '/^torch/d'" in install[0] and "VLLM_TARGET_DEVICE=empty" in install[1]
+    assert not any("requirements-hpu" in line for line in lines)
+
+
 def test_nothing_brings_plain_pillow_back() -> None:
     text = built(audio=True, multimodal=True, inc={"branch": "master", "commit": COMMIT})["dockerfile"]
     assert text.splitlines()[-1].endswith("pillow-simd")
@@ -195,7 +209,9 @@ def test_the_examples_of_the_documentation_are_sound() -> None:
     text = (Path(__file__).parents[2] / "docs" / "images.md").read_text(encoding="utf-8")
     examples = [yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)]
     images = [image for example in examples for image in vllm_images(example.get("vllm_images", []))]
-    assert [image.get("alias") for image in images] == ["gaudi-serve/vllm-gaudi", "gaudi-serve/vllm-deepseek", None]
+    assert [image.get("alias") for image in images] == [
+        *("gaudi-serve/vllm-gaudi", "gaudi-serve/vllm-deepseek", None, "gaudi-serve/vllm-plugin", None),
+    ]
     second = images[1]["dockerfile"]
     assert second.count("--branch deepseek_r1") == 2
     assert "/opt/vllm-fork/requirements-hpu.txt" in second

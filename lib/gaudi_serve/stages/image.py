@@ -16,10 +16,11 @@ from ..spec.facts import is_flag_text, matching
 Entry = dict[str, Any]
 
 REGISTRY = "vault.habana.ai/gaudi-docker"
-HABANA = "https://github.com/HabanaAI"
+HABANA, PROJECT = "https://github.com/HabanaAI", "https://github.com/vllm-project"
 # Where the parts come from, and go to, unless told otherwise. None of these says a commit: that is the user's to pin.
 SOURCES = {
     "vllm": {"repository": f"{HABANA}/vllm-fork", "branch": "aice/v1.21.0", "folder": "/opt/vllm-fork"},
+    "plugin": {"repository": f"{PROJECT}/vllm-gaudi", "folder": "/opt/vllm-gaudi"},
     "extension": {"repository": f"{HABANA}/vllm-hpu-extension", "folder": "/opt/extension"},
     "inc": {"repository": "https://github.com/intel/neural-compressor", "folder": "/opt/inc"},
     "hccl_ofi_wrapper": {
@@ -29,6 +30,8 @@ SOURCES = {
     },
     "hccl_demo": {"repository": f"{HABANA}/hccl_demo", "branch": "main", "folder": "/opt/hccl_demo"},
 }
+# vLLM itself, which the plugin needs in place of the vendor's fork; of a version that belongs to the plugin's.
+UPSTREAM = {"repository": f"{PROJECT}/vllm", "folder": "/opt/vllm"}
 LIBFABRIC = {
     "url": "https://github.com/ofiwg/libfabric/releases/download/v1.20.0/libfabric-1.20.0.tar.bz2",
     "sha256": "7fbbaeb0e15c7c4553c0ac5f54e4ef7aecaff8a669d4ba96fa04b0fc780b9ddc",
@@ -57,6 +60,12 @@ RUN git clone --branch {branch} {repository} {folder} && git -C {folder} checkou
 """
 INSTALL = {
     "vllm": "RUN pip install -r {folder}/requirements-hpu.txt && VLLM_TARGET_DEVICE=hpu pip install -e {folder}\n",
+    # The base image's own PyTorch is the one that knows the cards.
+    "upstream": """\
+RUN sed '/^torch/d' {folder}/requirements/build.txt > /tmp/build.txt && pip install -r /tmp/build.txt \\
+    && cd {folder} && VLLM_TARGET_DEVICE=empty pip install --no-build-isolation -e . && rm /tmp/build.txt
+""",
+    "plugin": "RUN pip install -e {folder}\n",
     "extension": "RUN pip install -e {folder}\n",
     "inc": "RUN cd {folder} && python setup.py pt develop\n",
     # Jobs of more than four cards between boxes or Gaudi2E groups go over host NICs.
@@ -84,9 +93,9 @@ def vllm_images(images: Sequence[Mapping[str, Any]], release: str = "1.21.3") ->
 
     Args:
         images: entries of ``vllm_images``. One with ``build: gaudi`` and a name without a tag is made
-            from its ``recipe``: ``release``, ``base``, ``vllm``, ``extension``, ``inc``, ``hccl_ofi_wrapper``,
-            ``hccl_demo`` (each ``repository``, ``branch``, ``commit``, ``folder``), ``libfabric`` (``url``,
-            ``sha256``), ``multimodal``, ``audio``.
+            from its ``recipe``: ``release``, ``base``, ``vllm``, ``plugin``, ``extension``, ``inc``,
+            ``hccl_ofi_wrapper``, ``hccl_demo`` (each ``repository``, ``branch``, ``commit``, ``folder``),
+            ``libfabric`` (``url``, ``sha256``), ``multimodal``, ``audio``.
         release: release of driver and serving image, for recipes that name none.
 
     Returns:
@@ -147,11 +156,12 @@ def dockerfile(alias: str, recipe: Mapping[str, Any], release: str) -> str:
     text = f"FROM {_base(alias, recipe, release)}\nWORKDIR /workspace\nARG PIP_INDEX_URL\n"
     if "libfabric" in recipe or "hccl_ofi_wrapper" in recipe:
         text += FABRIC.format(**_download(alias, recipe.get("libfabric") or {}))
-    for part in SOURCES:
+    for part, usual in SOURCES.items():
         given = recipe.get(part)
         if part == "vllm" or given is not None:
-            source = _source(alias, part, {} if given is None else given)
-            text += CHECKOUT.format(**source) + INSTALL[part].format(**source)
+            upstream = part == "vllm" and recipe.get("plugin") is not None
+            source = _source(alias, part, {} if given is None else given, UPSTREAM if upstream else usual)
+            text += CHECKOUT.format(**source) + INSTALL["upstream" if upstream else part].format(**source)
     # Sound first: vLLM's requirements bring plain Pillow back.
     for key, lines in (("audio", AUDIO), ("multimodal", MULTIMODAL)):
         if recipe.get(key, False) is True:
@@ -175,10 +185,10 @@ def _base(alias: str, recipe: Mapping[str, Any], release: str) -> str:
     return f"{REGISTRY}/{release}/{row.base}:latest"
 
 
-def _source(alias: str, part: str, given: Any) -> dict[str, str]:
+def _source(alias: str, part: str, given: Any, usual: Mapping[str, str]) -> dict[str, str]:
     if not isinstance(given, Mapping):
         raise _refusal(alias, f"recipe.{part}", given, "a mapping of repository, branch, commit, folder")
-    source = {**SOURCES[part], **given}
+    source = {**usual, **given}
     allowed = {
         "repository": (SOURCE, "an address of a git repository"),
         "branch": (BRANCH, "a branch or tag"),
