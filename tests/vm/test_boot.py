@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from conftest import MODEL, PAGES, PORT, Machine
-from cuts import STAGES, cut_off, slow_grub
+from cuts import STAGES, cut_off, slow_grub, untuned
 from runs import eventually
 
 TUNED = ["cpufreq.default_governor=performance", "intel_idle.max_cstate=0"]
@@ -82,6 +82,8 @@ def test_a_reboot_that_is_not_allowed_is_only_reported(machine: Machine) -> None
     assert machine.boot_id() == boot
     assert values(machine) == ["0", str(PAGES)]
     assert not set(TUNED) & set(cmdline(machine))
+    # The tests that follow begin with a machine that was never tuned.
+    untuned(machine)
 
 
 def untouched(machine: Machine) -> None:
