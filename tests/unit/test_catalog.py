@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -194,3 +195,22 @@ def test_a_later_folder_wins(tmp_path: Path) -> None:
     assert model_catalog([str(FOLDER), str(tmp_path)])["qwq-32b"] == {"weights": "/mine"}
     with pytest.raises(InputError, match="vllm_catalog_dirs: /nowhere: no such folder"):
         model_catalog(["/nowhere"])
+
+
+def test_the_page_of_migration_says_what_plans_say() -> None:
+    page = (Path(__file__).parents[2] / "docs/migrating.md").read_text(encoding="utf-8")
+    rows = [line.strip("|").split("|") for line in page.partition("## Model by model")[2].splitlines() if "|" in line]
+    told = {name.strip(): cells[1:3] for cells in rows[2:] for name in cells[0].split(",")}
+    assert set(told) == set(CATALOG)
+    for name, cells in told.items():
+        for release, cell in zip(("1.21.3", "1.24.1"), cells, strict=True):
+            wish = {"name": "m", "model": name, "image": "i"}
+            (model,) = vllm_plan([wish], gaudi_host(weights={}), CATALOG, release=release, host_nics=True)["models"]
+            if model["graphs"] is None:
+                assert cell.strip() == "the server's own buckets"
+                continue
+            assert int(re.findall(r"\d+", cell)[0]) == model["graphs"], name
+            minutes = float(re.findall(r"([\d.]+) min", cell)[0])
+            assert minutes == pytest.approx(model["warmup_s"] / 60, abs=0.5), name
+            fit = re.findall(r"(\d+) of (\d+)", cell)
+            assert not fit or fit[0] == (str(model["memory"]["sequences"]), str(model["max_num_seqs"])), name
