@@ -79,7 +79,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.gaudi_serve.core.redact import veiled
+from ansible.module_utils.gaudi_serve.core.redact import redacted
 from ansible.module_utils.gaudi_serve.host.atomic_write import sync_folder, write_whole
 from ansible.module_utils.gaudi_serve.host.baseline import with_passwords
 from ansible.module_utils.gaudi_serve.host.run import read_text
@@ -179,7 +179,7 @@ def main() -> None:
         written.append(file["path"])
         if not (given["hide"] or file["hide"]):
             header = {"before_header": file["path"], "after_header": file["path"]}
-            diff.append({**header, "before": veiled(before) or "", "after": veiled(file["content"])})
+            diff.append({**header, "before": redacted(before) or "", "after": redacted(file["content"])})
         if not module.check_mode:
             write(module, file, int(given["folder_mode"], 8))
     for path in given["absent"]:

@@ -12,7 +12,7 @@ from ..host.run import read_text
 
 # user:password@ of a URL, as it stands in a JSON text.
 CREDENTIALS = re.compile(r"(://[^/\s\"@:]*:)([^/\s\"@]+)@")
-MARK = re.compile(r"gaudi-serve-veiled-[0-9a-f]{16}")
+MARK = re.compile(r"gaudi-serve-redacted-[0-9a-f]{16}")
 
 
 # A user or password in front of an address' host. With http a user alone may be a token; ssh asks for one. What follows
@@ -51,15 +51,15 @@ def mark(password: str) -> str:
     if MARK.fullmatch(password):
         return password
     key = (read_text("/etc/machine-id") or "").encode()
-    return f"gaudi-serve-veiled-{hmac.new(key, password.encode(), hashlib.sha256).hexdigest()[:16]}"
+    return f"gaudi-serve-redacted-{hmac.new(key, password.encode(), hashlib.sha256).hexdigest()[:16]}"
 
 
-def veiled(text: str | None) -> str | None:
+def redacted(text: str | None) -> str | None:
     """Return a text with marks for the passwords of its URLs."""
     return text and CREDENTIALS.sub(lambda found: f"{found[1]}{mark(found[2])}@", text)
 
 
-def unveiled(text: str, sources: Iterable[str | None]) -> str:
+def restored(text: str, sources: Iterable[str | None]) -> str:
     """Return a text with the passwords that its marks stand for.
 
     Args:

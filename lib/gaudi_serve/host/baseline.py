@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core.redact import MARK, unveiled, veiled
+from ..core.redact import MARK, redacted, restored
 from . import observe_tuning
 from .atomic_write import write_whole
 from .dpkg import packages
@@ -45,9 +45,9 @@ def records(folder: Path = RECORDS) -> dict[str, dict[str, Any]]:
     return found
 
 
-def veiled_records() -> dict[str, dict[str, Any]]:
+def redacted_records() -> dict[str, dict[str, Any]]:
     """Return all records by role, without the passwords that a user's files had."""
-    return {role: _of_found(record, veiled) for role, record in records().items()}
+    return {role: _of_found(record, redacted) for role, record in records().items()}
 
 
 def with_passwords(text: str) -> str:
@@ -59,7 +59,7 @@ def with_passwords(text: str) -> str:
     if not MARK.search(text):
         return text
     kept = (records().get("container_runtime", {}).get("found") or {}).get("daemon_json")
-    return unveiled(text, [read_text(DAEMON_JSON), read_text(BACKUP), kept])
+    return restored(text, [read_text(DAEMON_JSON), read_text(BACKUP), kept])
 
 
 def _of_found(record: Mapping[str, Any], change: Callable[[str], str | None]) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core.redact import veiled
+from ..core.redact import redacted
 from ..stages.weights_names import MANIFEST, leftovers
-from .baseline import BACKUP, TRACES, package_states, veiled_records
+from .baseline import BACKUP, TRACES, package_states, redacted_records
 from .run import read_text, run
 
 OWN = ("/etc/gaudi-serve", "/usr/local/lib/gaudi-serve", "/var/lib/gaudi-serve")
@@ -41,7 +41,7 @@ def observe(ours: Sequence[str] | None = None) -> dict[str, Any]:
         ours: packages that the toolkit has brought: ask apt too what a user has asked for, and what nothing but these
             needs, which takes it some seconds; None for not asking.
     """
-    known = veiled_records()
+    known = redacted_records()
     return {
         "records": known,
         "traces": [path for path in TRACES if os.path.lexists(path)],
@@ -50,7 +50,7 @@ def observe(ours: Sequence[str] | None = None) -> dict[str, Any]:
         "states": [path.name for path in sorted(STATE.glob("*/")) if set(names(path) or []) <= OF_MODELS],
         "took_over": took_over(),
         "dropins": [str(path) for path in sorted(Path("/etc/systemd/system").glob("vllm-*.service.d"))],
-        "daemon_backup": veiled(read_text(BACKUP)),
+        "daemon_backup": redacted(read_text(BACKUP)),
         "busy": busy(Path("/var/lib/gaudi-serve/weights")),
         "brought": {path: folder(Path(path)) for path in brought_paths(known)},
         "containers": containers(),

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from ..core.redact import veiled
+from ..core.redact import redacted
 from .dpkg import packages
 from .run import read_text, run, sha256_file
 
@@ -33,7 +33,7 @@ def observe() -> dict[str, Any]:
     unit = unit_state()
     return {
         **engine_packages(),
-        "daemon_json": veiled(read_text(daemon)),
+        "daemon_json": redacted(read_text(daemon)),
         "daemon_json_mode": f"{daemon.stat().st_mode & 0o7777:04o}" if daemon.exists() else None,
         "info": info,
         "reason": reason,

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from gaudi_serve.core.redact import CREDENTIALS, MARK, mark, unveiled, veiled
+from gaudi_serve.core.redact import CREDENTIALS, MARK, mark, redacted, restored
 from gaudi_serve.host import baseline as found
 from gaudi_serve.host import observe_runtime
 from gaudi_serve.stages.container_runtime import daemon_json
@@ -20,20 +20,20 @@ OWNERS = {
 
 def test_a_merged_file_gets_its_passwords_back() -> None:
     text = json.dumps(OWNERS)
-    seen = veiled(text)
+    seen = redacted(text)
     assert seen is not None and CANARY not in seen and ":other@" not in seen
     assert len(set(MARK.findall(seen))) == 2
-    assert veiled(seen) == seen
+    assert redacted(seen) == seen
     wanted = daemon_json(seen, True, True, "", "host")
-    assert json.loads(unveiled(wanted, [None, text]))["proxies"] == OWNERS["proxies"]
-    assert json.loads(unveiled(wanted, [text]))["registry-mirrors"] == OWNERS["registry-mirrors"]
+    assert json.loads(restored(wanted, [None, text]))["proxies"] == OWNERS["proxies"]
+    assert json.loads(restored(wanted, [text]))["registry-mirrors"] == OWNERS["registry-mirrors"]
     with pytest.raises(ValueError, match=f"the password that {mark('other')} stands for"):
-        unveiled(seen, [json.dumps({"proxies": OWNERS["proxies"]})])
+        restored(seen, [json.dumps({"proxies": OWNERS["proxies"]})])
 
 
 @pytest.mark.parametrize("text", ["", None, "{}", '{"a": "http://host:80/x@y"}', '{"mail": "a:b@c"}'])
 def test_what_is_no_password_is_left_alone(text: str | None) -> None:
-    assert veiled(text) == text
+    assert redacted(text) == text
     assert not CREDENTIALS.search(text or "")
 
 
@@ -44,13 +44,13 @@ def test_neither_facts_nor_records_have_them(tmp_path: Path, monkeypatch: pytest
         monkeypatch.setattr(module, "DAEMON_JSON", str(daemon))
     monkeypatch.setattr(found, "TRACES", {})
     monkeypatch.setattr(found.records, "__defaults__", (records,))
-    text = veiled(daemon.read_text(encoding="utf-8"))
+    text = redacted(daemon.read_text(encoding="utf-8"))
     kept = found.keep("container_runtime", {"daemon_json": text, "enabled": True}, folder=records)
     # The record is the host's, and must do without the file.
     assert kept is not None and json.loads(json.loads(kept)["found"]["daemon_json"]) == OWNERS
     found.write_record(records / "container_runtime.json", kept)
-    assert CANARY not in json.dumps(found.veiled_records())
+    assert CANARY not in json.dumps(found.redacted_records())
     assert text is not None and json.loads(found.with_passwords(text)) == OWNERS
     daemon.write_text("{}", encoding="utf-8")
     assert json.loads(found.with_passwords(text)) == OWNERS
-    assert found.veiled_records()["container_runtime"]["found"]["daemon_json"] == text
+    assert found.redacted_records()["container_runtime"]["found"]["daemon_json"] == text
