@@ -78,8 +78,9 @@ class BucketRanges:
         Raises:
             InputError: as bucket_range does.
         """
-        own = {name: value for name, value in env.items() if name in self.env()}
-        found = BucketRanges.read({**self.env(), **own}) if own else self
+        told = self.env()
+        own = {name: value for name, value in env.items() if name in told}
+        found = BucketRanges.read({**told, **own}) if own else self
         return replace(found, padding_limit=self.padding_limit)
 
     @property

@@ -112,14 +112,23 @@ def _problems(entry: Any) -> list[str]:
         return [f"{what}; a catalog entry must be a mapping with the keys of a model"]
     problems = ["name and model belong to the models that take the entry"] if {"name", "model"} & set(entry) else []
     common = {key: value for key, value in entry.items() if key not in ("name", "model", *ENGINES)}
+    own = {name: entry[name] for name in ENGINES if name in entry}
     # A model is whole with the keys of one engine; what all have is told once.
-    for engine in [name for name in ENGINES if name in entry] or [""]:
-        own = entry[engine] if engine else {}
-        if isinstance(own, Mapping):
-            for key, value, allowed in findings({"name": "catalog", **common, **own}):
-                text = value if value == "(hidden)" else shown(value)
-                said = f"{key}: {allowed}" if value is None else f"{key} {text}: {allowed}"
-                problems.append(f"{engine}: {said}" if engine and key not in common else said)
+    brought = [set(keys) for keys in own.values() if isinstance(keys, Mapping)]
+    missing = set.intersection(*brought) if brought else set()
+    problems += [text for key, text in _found(common) if key not in missing]
+    for engine, keys in own.items():
+        if isinstance(keys, Mapping):
+            problems += [f"{engine}: {text}" for key, text in _found(keys) if key in keys]
         else:
-            problems.append(f"{engine}: is {shown(own)}; must be a mapping of keys for that engine, such as {{}}")
-    return list(dict.fromkeys(problems))
+            problems.append(f"{engine}: is {shown(keys)}; must be a mapping of keys for that engine, such as {{}}")
+    return problems
+
+
+def _found(keys: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what is wrong with some keys of a model, as (key, sentence)."""
+    found = []
+    for key, value, allowed in findings({"name": "catalog", **keys}):
+        text = value if value == "(hidden)" else shown(value)
+        found.append((key, f"{key}: {allowed}" if value is None else f"{key} {text}: {allowed}"))
+    return found
