@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 
-
 from .linear import BucketRanges, Range, bucket_values
 from .plan_limits import Padding, PlanLimits
 from .traffic import Shapes
@@ -59,8 +58,6 @@ def best_ranges(limits: PlanLimits, shapes: Shapes, graphs: int | None, most: Pa
     return _ranges(limits, prompt, pair)
 
 
-
-
 def _within(pair: tuple[_Choice, _Choice], most: Padding) -> bool:
     return pair[0].padding <= most.decode_batch and pair[1].padding <= most.decode_blocks
 
@@ -88,14 +85,14 @@ def _decodes(limits: PlanLimits, shapes: Shapes) -> list[tuple[int, tuple[_Choic
     held = limits.num_hpu_blocks
     most = min(held, limits.max_num_seqs * limits.blocks_a_sequence)
     whole = [one for one in _candidates(most, 1) if (held % one[1]) * LOST <= held]
+    sequences = _front(_candidates(min(limits.max_num_seqs, most), 1), by_batch)
     found = []
     for block in _front(whole, by_blocks):
-        for batch in _front(_candidates(min(limits.max_num_seqs, most), 1), by_batch):
-            if _together(batch.values, block.values):
-                ends = (min(held, value) for value in block.values)
-                kept = [*dict.fromkeys(ends)]
-                graphs = sum(len(kept) - bisect_left(kept, value) for value in batch.values)
-                found.append((graphs, (batch, block)))
+        kept = [*dict.fromkeys(min(held, value) for value in block.values)]
+        for one in sequences:
+            if _together(one.values, block.values):
+                graphs = sum(len(kept) - bisect_left(kept, value) for value in one.values)
+                found.append((graphs, (one, block)))
     return found
 
 

@@ -2,8 +2,9 @@
 
 What is made least: with ``max_graphs`` the sum of three shares of padding, those of prompt work, decode sequences and
 decode blocks; else the number of graphs, with each share within what is allowed. Prompt work is tokens times
-(1 + context / 256 blocks): tokens alone would let every prompt run with the largest context that there is. bucket_search.py
-has the method, traffic.py the steps that padding is summed over, plan_limits.py what can be asked of a server at all.
+(1 + context / 256 blocks): tokens alone would let every prompt run with the largest context that there is.
+bucket_search.py has the method, traffic.py the steps that padding is summed over, plan_limits.py what can be asked of a
+server at all.
 """
 
 from __future__ import annotations
@@ -49,12 +50,12 @@ def hpu_bucket_plan(trace: Any, limits: Any) -> dict[str, Any]:
             decode_blocks, shares from 0 to 1; ``like``: exp, pad or lin, whose padding none of the three may exceed.
 
     Returns:
-        ``prompt``: [batch, query, ctx] lists; ``decode``: [batch, 1, blocks] lists; ``file``: the text of the bucket file
-        that makes them; ``graphs``: how many; ``padding``: the three shares; ``compared``: graphs and padding of exp, pad,
-        lin, and aice_1_21 with the ranges of its launch script; a strategy that cannot be has None and ``refused``.
-        ``ranges``: the best ranges for the fork under the same goal: prompt_bs, prompt_seq, decode_bs, decode_block, each
-        [min, step, max], ``env``, graphs, padding; None where no ranges reach the goal. ``uncovered``: the rows of the
-        trace that the server would refuse: row, input_tokens, reason.
+        ``prompt``: [batch, query, ctx] lists; ``decode``: [batch, 1, blocks] lists; ``file``: the text of the bucket
+        file that makes them; ``graphs``: how many; ``padding``: the three shares; ``compared``: graphs and padding of
+        exp, pad, lin, and aice_1_21 with the ranges of its launch script; a strategy that cannot be has None, and
+        ``refused``. ``ranges``: the best ranges for the fork under the same goal: prompt_bs, prompt_seq, decode_bs,
+        decode_block, each [min, step, max], ``env``, graphs, padding; None where no ranges reach the goal.
+        ``uncovered``: the rows of the trace that the server would refuse: row, input_tokens, reason.
 
     Raises:
         InputError: for a trace or limits with a key or value that is none, and a goal that cannot be reached.
@@ -67,7 +68,7 @@ def hpu_bucket_plan(trace: Any, limits: Any) -> dict[str, Any]:
     shapes = shapes_of(taken, server)
     strategies = {name: _tried(name, server, shapes) for name in STRATEGIES}
     most = _allowed(goal, strategies)
-    plan = _planned(server, shapes, goal, most, f"{len(taken)} requests, {shapes.steps} steps")
+    plan = plan_of(server, shapes, goal, most, f"{len(taken)} requests, {shapes.steps} steps")
     padding = None if most is None else most[0]
     ranges = best_ranges(server, shapes, goal.max_graphs, padding)
     return {
@@ -122,6 +123,7 @@ def phases_of(server: PlanLimits, shapes: Shapes) -> tuple[Phase, Phase]:
         falling=True,
         least_y=lambda _: 0,
         measures=(lambda tokens, _: float(tokens), prompt_work),
+        worth=(0, 1),
     )
     decode = Phase(
         shapes=shapes.decode,
@@ -131,13 +133,26 @@ def phases_of(server: PlanLimits, shapes: Shapes) -> tuple[Phase, Phase]:
         falling=False,
         least_y=(lambda _: 1) if server.use_contiguous_pa else (lambda batch: batch),
         measures=(lambda batch, _: float(batch), lambda _, blocks: float(blocks)),
+        worth=(1, 1),
     )
     return prompt, decode
 
 
-def _planned(
+def plan_of(
     server: PlanLimits, shapes: Shapes, goal: Goal, most: tuple[Padding, float] | None, made_from: str
 ) -> BucketPlan:
+    """Return the plan for some steps.
+
+    Args:
+        server: its limits.
+        shapes: the steps.
+        goal: its max_graphs counts where ``most`` is None.
+        most: the most padding, and the most of prompt work.
+        made_from: what the file says of where it comes from.
+
+    Raises:
+        InputError: where the goal cannot be reached.
+    """
     phases = phases_of(server, shapes)
     # Of several prompts a step a trace tells nothing: what can be asked for gets the fewest buckets.
     several = [(batch, query, server.most_context(1)) for batch, query in server.prompt_batches()]
@@ -165,7 +180,9 @@ def _within(what: str, phase: Phase, most: Shares) -> list[tuple[int, int]]:
     found = fewest(phase, most)
     if found is None:
         shares = " and ".join(f"{share:.4g}" for share in dict.fromkeys(most))
-        raise refusal("", "limits", None, f"no bucket plan was found that pads {what} by no more than {shares}; allow more")
+        raise refusal(
+            "", "limits", None, f"no bucket plan was found that pads {what} by no more than {shares}; allow more"
+        )
     search, places = found
     return search.values(places)
 
@@ -198,4 +215,4 @@ def _lines(grid: BucketGrid) -> Iterable[str]:
         yield f"({', '.join(str(field[0]) if len(field) == 1 else str(field) for field in fields)})"
 
 
-__all__ = ["Request", "hpu_bucket_plan", "phases_of"]
+__all__ = ["Request", "hpu_bucket_plan", "phases_of", "plan_of"]

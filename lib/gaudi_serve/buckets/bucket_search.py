@@ -1,9 +1,9 @@
 """The buckets of one phase: the fewest that pad no more than is allowed, or the best of so many.
 
-The start is the best plan of rows that each hold all of theirs, which dynamic programming finds on a coarse grid for any
-price of a bucket (``ShapeField.best_rows``). What it cannot see, a row that leaves its rare high shapes to a later one,
-and places between those of the grid, a descent finds on the fine grid: it moves, leaves out and exchanges buckets, counted
-exactly by the lookup rule, as long as that helps.
+The start is the best plan of rows that each hold all of theirs, or nearly all, which dynamic programming finds on a
+coarse grid for any price of a bucket (``ShapeField.best_rows``). What it cannot see, which rows best leave their rare
+high shapes to a later one, and places between those of the grid, a descent finds on the fine grid: it moves, leaves out
+and exchanges buckets, counted exactly by the lookup rule, as long as that helps.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from .shape_field import NOT_HELD, Phase, Places, ShapeField, places_of
 Shares = tuple[float, float]
 Score = Callable[[Shares], float]
 # Places of x and of y on the coarse and on the fine grid; the next where one cannot keep the padding asked for.
-GRIDS = (((20, 48), (128, 160)), ((64, 64), (320, 160)), ((160, 96), (640, 256)))
+GRIDS = (((20, 48), (128, 160)), ((64, 64), (320, 160)), ((120, 80), (480, 256)))
+COARSE_ENOUGH = 50  # graphs in all, for which the first of them will do
 PARTS = (1, 0.98)  # of its steps that a row holds at the start
 STRIDES = (1, 2, 4, 8, 16, 32)
-HALVINGS = 10  # of the interval in which the price of a bucket is looked for
+LOWEST, HIGHEST, HALVINGS = 1e-6, 100.0, 9  # of the price of a bucket: where it is looked for, and how often halved
 # Buckets that one descent may count, and a whole search: a third of a second's and two seconds' work.
 DESCENT, SEARCH = 100_000, 600_000
 SLACK = 1e-9  # of a share, for sums of floating-point numbers
@@ -56,7 +57,8 @@ class Search:
             tops = {phase.top(min(x + more, phase.most_x)) for x in (0, *xs) for more in (0, 1) if x + more}
             ys = places_of(by_y, max(tops), many[1], 0 if phase.falling else 1, [*tops, *ys])
             grids.append(ShapeField(phase, xs, ys))
-        return cls(*grids)
+        coarse, fine = grids
+        return cls(coarse, fine)
 
     def start(self, weights: tuple[float, float], price: float, part: float) -> Places:
         """Return the best plan of rows that each hold a part of theirs, on the fine grid."""
@@ -69,14 +71,18 @@ class Search:
         one, two = (have / want - 1 if want else have - want for have, want in zip(padded, real, strict=True))
         return one, two
 
+    def loss(self, shares: Shares) -> float:
+        """Return what padding is worth where it is to be least."""
+        return sum(worth * share for worth, share in zip(self.fine.phase.worth, shares, strict=True) if worth)
+
     def values(self, places: Places) -> list[tuple[int, int]]:
         """Return buckets as x and y."""
         return [(self.fine.xs[i], self.fine.ys[j]) for i, j in places]
 
     def price_of(self, weights: tuple[float, float], fits: Callable[[Places], bool], part: float) -> Places | None:
         """Return the plan of the highest price of a bucket that still fits: the fewest buckets."""
-        low, high, found = 1e-9, 1e3, None
-        for halving in range(HALVINGS + 4):
+        low, high, found = LOWEST, HIGHEST, None
+        for halving in range(HALVINGS + 1):
             price = low if halving == 0 else (low * high) ** 0.5
             places = self.start(weights, price, part)
             if fits(places):
@@ -126,7 +132,7 @@ class Search:
     def without_one(self, places: Places, score: Score) -> list[tuple[float, Places]]:
         """Return the plans with a bucket less, the best first; none that leaves a shape without a bucket."""
         found = []
-        for index in range(len(places)):
+        for index in range(len(places) if self.effort.left > 0 else 0):
             one = places[:index] + places[index + 1 :]
             self.effort.left -= len(one)
             value = score(self.shares(one)) if one else NOT_HELD
@@ -183,13 +189,20 @@ def fits(shares: Shares, most: Shares) -> bool:
 
 
 def fewest(phase: Phase, most: Shares) -> tuple[Search, Places] | None:
-    """Return the fewest buckets that pad no more than two shares of the real work; None where no plan is found."""
+    """Return the fewest buckets that pad no more than two shares of the real work; None where no plan is found.
+
+    Where they are many, or none, a finer grid is tried too.
+    """
+    kept: tuple[Search, Places] | None = None
     for level in range(len(GRIDS)):
+        if kept is not None and (level > 1 or len(kept[1]) <= COARSE_ENOUGH // 2):
+            break
         search = Search.of(phase, level)
-        found = _fewest_rows(search, most, (0.5,) if level or phase.falling else (0.5, 0.2, 0.8))
+        found = _fewest_rows(search, most, (0.5,) if phase.falling or level else (0.5, 0.2, 0.8))
         if found is not None:
-            return search, _fewer(search, found, most)
-    return None
+            found = _fewer(search, found, most)
+            kept = (search, found) if kept is None or len(found) < len(kept[1]) else kept
+    return kept
 
 
 def _fewest_rows(search: Search, most: Shares, mixes: tuple[float, ...]) -> Places | None:
@@ -222,64 +235,86 @@ def _fewer(search: Search, places: Places, most: Shares) -> Places:
 
 
 def best(phases: tuple[Phase, Phase], most: int) -> tuple[tuple[Search, Places], tuple[Search, Places]]:
-    """Return the buckets of prompts and of decode steps, so many in all, whose padding is least (``total``).
+    """Return the buckets of prompts and of decode steps, so many in all, whose padding is least: the sum of what it is
+    worth in each measure.
 
     One price of a bucket for both shares the graphs out; what that leaves over goes where it helps most.
     """
-    searches = (Search.of(phases[0]), Search.of(phases[1]))
-    plans = min((_one_price(searches, most, part) for part in PARTS), key=lambda found: _sum(searches, found))
+    level = 0 if most <= COARSE_ENOUGH else 1
+    both = Both(Search.of(phases[0], level), Search.of(phases[1], level))
+    plans = both.at_one_price(most)
     while sum(map(len, plans)) < most:
-        more = [search.with_one(places, total) for search, places in zip(searches, plans, strict=True)]
-        gains = [total(search.shares(plans[at])) - more[at][0] for at, search in enumerate(searches)]
-        at = gains.index(max(gains))
-        if gains[at] <= SLACK:
+        more = both.with_one(plans)
+        if more is None:
             break
-        plans = (more[0][1], plans[1]) if at == 0 else (plans[0], more[1][1])
-    plans = (searches[0].exchange(plans[0], total), searches[1].exchange(plans[1], total))
-    moved = _moved_over(searches, plans)
+        plans = more
+    plans = (both.prompt.exchange(plans[0], both.prompt.loss), both.decode.exchange(plans[1], both.decode.loss))
+    moved = both.moved_over(plans)
     while moved is not None:
-        plans, moved = moved, _moved_over(searches, moved)
-    return (searches[0], plans[0]), (searches[1], plans[1])
+        plans, moved = moved, both.moved_over(moved)
+    return (both.prompt, plans[0]), (both.decode, plans[1])
 
 
-def total(shares: Shares) -> float:
-    """Return what is made least where the number of graphs is given: the sum of a phase's shares."""
-    return shares[0] + shares[1]
+@dataclass(frozen=True)
+class Both:
+    """The searches of the two phases, which share the graphs."""
 
+    prompt: Search
+    decode: Search
 
-def _sum(searches: tuple[Search, Search], plans: tuple[Places, Places]) -> float:
-    return sum(total(search.shares(places)) for search, places in zip(searches, plans, strict=True))
+    @property
+    def searches(self) -> tuple[Search, Search]:
+        """Return the two."""
+        return self.prompt, self.decode
 
+    def loss(self, plans: tuple[Places, Places]) -> float:
+        """Return what is made least."""
+        return sum(search.loss(search.shares(places)) for search, places in zip(self.searches, plans, strict=True))
 
-def _one_price(searches: tuple[Search, Search], most: int, part: float) -> tuple[Places, Places]:
-    """Return the plans of the lowest price of a bucket with which both phases take no more graphs than there are."""
-    low, high = 1e-9, 1e6
-    weights = [tuple(1 / (real or 1.0) for real in search.fine.real) for search in searches]
-    found: tuple[Places, Places] | None = None
-    for _ in range(HALVINGS + 8):
-        price = high if found is None else (low * high) ** 0.5
-        one, two = (
-            search.start((own[0], own[1]), price, part) for search, own in zip(searches, weights, strict=True)
-        )
-        if found is None or len(one) + len(two) <= most:
-            high, found = price, (one, two)
-        else:
-            low = price
-    assert found is not None
-    return found
+    def at_one_price(self, most: int) -> tuple[Places, Places]:
+        """Return the plans of the lowest price of a bucket with which both take no more graphs than there are."""
+        low, high = LOWEST, HIGHEST
+        found = self._priced(high)
+        for _ in range(HALVINGS):
+            price = float((low * high) ** 0.5)
+            plans = self._priced(price)
+            if sum(map(len, plans)) <= most:
+                high, found = price, plans
+            else:
+                low = price
+        return found
 
+    def _priced(self, price: float) -> tuple[Places, Places]:
+        one, two = (self._cheapest(search, price) for search in self.searches)
+        return one, two
 
-def _moved_over(searches: tuple[Search, Search], plans: tuple[Places, Places]) -> tuple[Places, Places] | None:
-    """Return the plans with a graph of one phase given to the other, where that makes the sum less."""
-    now = _sum(searches, plans)
-    for giver in (0, 1):
-        taker = 1 - giver
-        less = searches[giver].without_one(plans[giver], total)
-        if not less or searches[giver].effort.left <= 0 or searches[taker].effort.left <= 0:
-            continue
-        fewer = searches[giver].descend(less[0][1], total)
-        more = searches[taker].descend(searches[taker].with_one(plans[taker], total)[1], total)
-        moved = (fewer, more) if giver == 0 else (more, fewer)
-        if _sum(searches, moved) < now - SLACK:
-            return moved
-    return None
+    @staticmethod
+    def _cheapest(search: Search, price: float) -> Places:
+        worth = zip(search.fine.phase.worth, search.fine.real, strict=True)
+        one, two = (part / (real or 1.0) for part, real in worth)
+        plans = (search.start((one, two), price, part) for part in PARTS)
+        return min(plans, key=lambda places: search.loss(search.shares(places)) + price * len(places))
+
+    def with_one(self, plans: tuple[Places, Places]) -> tuple[Places, Places] | None:
+        """Return the plans with a bucket more where it helps most; None where none helps."""
+        pairs = list(zip(self.searches, plans, strict=True))
+        more = [search.with_one(places, search.loss) for search, places in pairs]
+        gains = [search.loss(search.shares(places)) - more[at][0] for at, (search, places) in enumerate(pairs)]
+        if max(gains) <= SLACK:
+            return None
+        return (more[0][1], plans[1]) if gains[0] >= gains[1] else (plans[0], more[1][1])
+
+    def moved_over(self, plans: tuple[Places, Places]) -> tuple[Places, Places] | None:
+        """Return the plans with a graph of one phase given to the other, where that helps; else None."""
+        now = self.loss(plans)
+        for giver, taker in ((0, 1), (1, 0)):
+            gives, takes = self.searches[giver], self.searches[taker]
+            less = gives.without_one(plans[giver], gives.loss)
+            if not less or min(gives.effort.left, takes.effort.left) <= 0:
+                continue
+            fewer = gives.descend(less[0][1], gives.loss)
+            more = takes.descend(takes.with_one(plans[taker], takes.loss)[1], takes.loss)
+            moved = (fewer, more) if giver == 0 else (more, fewer)
+            if self.loss(moved) < now - SLACK:
+                return moved
+        return None

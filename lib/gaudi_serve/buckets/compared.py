@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.errors import InputError
+from ..spec.model import Spec
 from .linear import BucketRanges, bucket_counts, padded
 from .plan_limits import Padding, PlanLimits
 from .plugin_server import PluginServer
@@ -71,7 +72,7 @@ def script_ranges(requests: Iterable[Request], limits: PlanLimits) -> BucketRang
         "max_num_seqs": limits.max_num_seqs,
         "max_num_batched_tokens": limits.max_num_batched_tokens,
     }
-    return bucket_ranges(spec)
+    return bucket_ranges(Spec(spec))
 
 
 def of_strategy(name: str, limits: PlanLimits, shapes: Shapes) -> Compared:

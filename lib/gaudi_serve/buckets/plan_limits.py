@@ -122,13 +122,13 @@ class PlanLimits:
         return found
 
 
-NUMBERS = {  # least and default; None is one that has to be given
-    "max_num_seqs": (1, None),
-    "max_num_prefill_seqs": (1, 1),
-    "max_model_len": (2, None),
-    "max_num_batched_tokens": (2, None),
-    "block_size": (1, 128),
-    "num_hpu_blocks": (1, None),
+NUMBERS: dict[str, tuple[int, int, int | None]] = {  # least, most, default; None is one that has to be given
+    "max_num_seqs": (1, 65_536, None),
+    "max_num_prefill_seqs": (1, 4096, 1),
+    "max_model_len": (2, 10**7, None),
+    "max_num_batched_tokens": (2, 10**7, None),
+    "block_size": (1, 16_384, 128),
+    "num_hpu_blocks": (1, 10**9, None),
 }
 
 
@@ -142,8 +142,8 @@ def read_limits(given: Any) -> tuple[PlanLimits, Goal]:
     names = mapping("", "limits", given, "a mapping with max_num_seqs, max_model_len and so on")
     known("limits", names, {*NUMBERS, *GOALS, "use_contiguous_pa", "prefix_caching"})
     numbers: dict[str, int] = {
-        key: whole("", f"limits.{key}", names.get(key, default), least, LARGEST)
-        for key, (least, default) in NUMBERS.items()
+        key: whole("", f"limits.{key}", names.get(key, default), least, most)
+        for key, (least, most, default) in NUMBERS.items()
     }
     contiguous = _flag(names, "use_contiguous_pa", False)
     caching = _flag(names, "prefix_caching", not contiguous)

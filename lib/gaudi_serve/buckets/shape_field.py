@@ -27,7 +27,9 @@ class Phase:
         top: the largest y that can be asked for with this x.
         falling: top falls as x grows; else it rises, or is the same.
         least_y: the least y that the server keeps a bucket of this x with.
+        least_x: the least x of a bucket.
         measures: two kinds of padded work of a bucket; a step's padding is the bucket's less the shape's.
+        worth: what a share of padding counts in each, where their sum is to be least.
     """
 
     shapes: Mapping[Shape, int]
@@ -37,6 +39,7 @@ class Phase:
     least_y: Callable[[int], int]
     least_x: int
     measures: tuple[Callable[[int, int], float], Callable[[int, int], float]]
+    worth: tuple[float, float]
 
     def real(self) -> tuple[float, float]:
         """Return the real work of all steps, in both measures."""
@@ -127,13 +130,14 @@ class ShapeField:
         """
         best: list[tuple[float, int, tuple[int, ...]]] = []
         for high in range(len(self.xs)):
-            found = (NOT_HELD, -1, ())
-            for low in range(high + 1):
+            found: tuple[float, int, tuple[int, ...]] = (NOT_HELD, -1, ())
+            for low in range(high, -1, -1):
                 before = best[low - 1][0] if low else 0.0
-                if before < found[0]:
-                    cost, ys = self._best_row(low, high, weights, price, part)
-                    if before + cost < found[0]:
-                        found = (before + cost, low, ys)
+                cost, ys = self._best_row(low, high, weights, price, part)
+                if cost >= found[0]:
+                    break  # a row that holds more costs more
+                if before + cost < found[0]:
+                    found = (before + cost, low, ys)
             best.append(found)
         places: list[Shape] = []
         at = len(self.xs) - 1
@@ -164,7 +168,10 @@ class ShapeField:
         for j in range(start, top + 1):
             count = upper[j + 1] - lower[j + 1]
             work = weights[0] * first[j] + weights[1] * second[j]
-            while head + 1 < len(slopes) and offsets[head + 1] + slopes[head + 1] * work <= offsets[head] + slopes[head] * work:
+            while (
+                head + 1 < len(slopes)
+                and offsets[head + 1] + slopes[head + 1] * work <= offsets[head] + slopes[head] * work
+            ):
                 head += 1
             cost = offsets[head] + slopes[head] * work + count * work + price
             came[j] = owners[head]
@@ -173,14 +180,15 @@ class ShapeField:
             while len(slopes) - head >= 2 and (cost - offsets[-2]) * (slopes[-2] - slopes[-1]) <= (
                 offsets[-1] - offsets[-2]
             ) * (slopes[-2] + count):
-                slopes.pop(), offsets.pop(), owners.pop()
-            slopes.append(float(-count)), offsets.append(cost), owners.append(j)
+                del slopes[-1], offsets[-1], owners[-1]
+            slopes.append(float(-count))
+            offsets.append(cost)
+            owners.append(j)
         ys, at = [], top
         while at >= 0:
             ys.append(at)
             at = came[at]
         return cost, tuple(reversed(ys))
-
 
     def _height(self, low: int, high: int, part: float) -> int:
         """Return the y place below which this part of a row's steps lie."""
@@ -194,8 +202,6 @@ class ShapeField:
             else:
                 begin = middle + 1
         return begin
-
-
 
 
 def places_of(weights: Mapping[int, int], most: int, count: int, least: int, always: Sequence[int]) -> list[int]:

@@ -4,11 +4,11 @@ It knows nothing of buckets, so every strategy is compared over the same steps:
 
 - Requests wait in the order of their arrival. One is admitted when fewer than max_num_seqs run and its prompt's blocks
   are free.
-- A step has max_num_batched_tokens: one for each running sequence, the rest for prompts. Each prompt runs alone; one that
-  does not fit goes on in the next step, with what was computed as its context.
-- Then all running sequences decode one token. A sequence of t tokens that decodes one more has ceil((t + 1) / block_size)
-  blocks; where the device has none left, the sequence that came last loses its blocks and waits at the front, to compute
-  its tokens again.
+- A step has max_num_batched_tokens: one for each running sequence, the rest for prompts. Each prompt runs alone; one
+  that does not fit goes on in the next step, with what was computed as its context.
+- Then all running sequences decode one token. A sequence of t tokens that decodes one more has ceil((t + 1) /
+  block_size) blocks; where the device has none left, the sequence that came last loses its blocks and waits at the
+  front, to compute its tokens again.
 - A step's seconds follow from its real shape (below): what matters of them is how many sequences come to run together.
 - Nothing is found in a prefix cache, and with contiguous blocks the highest block id is their number: a trace tells
   neither.
