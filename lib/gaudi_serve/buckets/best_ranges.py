@@ -19,6 +19,7 @@ from .traffic import Shapes
 
 MOST_VALUES = 512  # of a dimension; more take hours to warm up
 MOST_STEPS = 64
+SLACK = 1e-9  # of a share, for sums of floating-point numbers
 LOST = 50  # the fork rounds its blocks down to a multiple of the step: at most this part of them may be lost
 
 
@@ -39,7 +40,7 @@ def best_ranges(limits: PlanLimits, shapes: Shapes, graphs: int | None, most: Pa
     prompts = _prompts(limits, shapes)
     decodes = _decodes(limits, shapes)
     if most is not None:
-        fit = [one for one in prompts if one.padding <= most.prompt_tokens]
+        fit = [one for one in prompts if one.padding <= most.prompt_tokens + SLACK]
         both = [(count, pair) for count, pair in decodes if _within(pair, most)]
         if not fit or not both:
             return None
@@ -59,7 +60,8 @@ def best_ranges(limits: PlanLimits, shapes: Shapes, graphs: int | None, most: Pa
 
 
 def _within(pair: tuple[_Choice, _Choice], most: Padding) -> bool:
-    return pair[0].padding <= most.decode_batch and pair[1].padding <= most.decode_blocks
+    batch, block = pair
+    return batch.padding <= most.decode_batch + SLACK and block.padding <= most.decode_blocks + SLACK
 
 
 def _ranges(limits: PlanLimits, prompt: _Choice, pair: tuple[_Choice, _Choice]) -> BucketRanges:

@@ -60,8 +60,10 @@ def hpu_bucket_plan(trace: Any, limits: Any) -> dict[str, Any]:
     Raises:
         InputError: for a trace or limits with a key or value that is none, and a goal that cannot be reached.
     """
-    requests = read_trace(trace)
-    server, goal = read_limits(limits)
+    return _answered(read_trace(trace), *read_limits(limits))
+
+
+def _answered(requests: list[Request], server: PlanLimits, goal: Goal) -> dict[str, Any]:
     taken, uncovered = fitting(requests, server)
     if not taken:
         raise refusal("", "trace", None, f"has no request that fits: {uncovered[0]['reason']}")

@@ -168,12 +168,10 @@ class ShapeField:
         for j in range(start, top + 1):
             count = upper[j + 1] - lower[j + 1]
             work = weights[0] * first[j] + weights[1] * second[j]
-            while (
-                head + 1 < len(slopes)
-                and offsets[head + 1] + slopes[head + 1] * work <= offsets[head] + slopes[head] * work
-            ):
-                head += 1
-            cost = offsets[head] + slopes[head] * work + count * work + price
+            before = offsets[head] + slopes[head] * work
+            while head + 1 < len(slopes) and (following := offsets[head + 1] + slopes[head + 1] * work) <= before:
+                head, before = head + 1, following
+            cost = before + count * work + price
             came[j] = owners[head]
             if -count == slopes[-1]:
                 continue  # no step between: the lower place does as well, and costs no more
@@ -184,11 +182,7 @@ class ShapeField:
             slopes.append(float(-count))
             offsets.append(cost)
             owners.append(j)
-        ys, at = [], top
-        while at >= 0:
-            ys.append(at)
-            at = came[at]
-        return cost, tuple(reversed(ys))
+        return cost, _way(came, top)
 
     def _height(self, low: int, high: int, part: float) -> int:
         """Return the y place below which this part of a row's steps lie."""
@@ -202,6 +196,15 @@ class ShapeField:
             else:
                 begin = middle + 1
         return begin
+
+
+def _way(came: Mapping[int, int], end: int) -> tuple[int, ...]:
+    """Return the places that lead to an end, by what comes before each; -1 is before the first."""
+    found = []
+    while end >= 0:
+        found.append(end)
+        end = came[end]
+    return tuple(reversed(found))
 
 
 def places_of(weights: Mapping[int, int], most: int, count: int, least: int, always: Sequence[int]) -> list[int]:
