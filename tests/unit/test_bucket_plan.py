@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from gaudi_serve.buckets.bucket_grid import Bucket, BucketGrid
-from gaudi_serve.buckets.bucket_plan import hpu_bucket_plan, phases_of, plan_of
+from gaudi_serve.buckets.bucket_plan import allowed, hpu_bucket_plan, phases_of, plan_of
 from gaudi_serve.buckets.bucket_search import best
 from gaudi_serve.buckets.compared import of_ranges, of_strategy
 from gaudi_serve.buckets.linear import BucketRanges, bucket_rows, padded
@@ -78,7 +78,8 @@ def test_a_quarter_of_the_graphs_pads_no_more_than_the_default() -> None:
 def test_a_fraction_of_the_graphs_pads_no_more(speed: int, like: str, most: float) -> None:
     limits, shapes = steps(speed)
     other = of_strategy(like, limits, shapes)
-    plan = plan_of(limits, shapes, Goal(like=like), (other.padding, other.prompt_work), "a trace").compared
+    goal = Goal(like=like)
+    plan = plan_of(limits, shapes, goal, allowed(goal, {like: other}, shapes), "a trace").compared
     assert plan.graphs <= most
     for share in SHARES:
         assert getattr(plan.padding, share) <= getattr(other.padding, share), share

@@ -9,7 +9,7 @@ server at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -27,6 +27,10 @@ from .plugin_server import PluginServer
 from .shape_field import Phase
 from .traffic import Request, Shapes, fitting, read_trace, shapes_of
 
+# Where padding is limited, nobody says how much of context. Prompt work may be padded so much more than the strategy's,
+# or than the tokens: twice the part of the prompt steps that have context, and no more than this. Where hardly any has,
+# nearly all prompts keep buckets without it.
+CONTEXT_ROOM = 0.1
 Answer = Compared | InputError  # of a strategy
 
 
@@ -69,7 +73,7 @@ def _answered(requests: list[Request], server: PlanLimits, goal: Goal) -> dict[s
         raise refusal("", "trace", None, f"has no request that fits: {uncovered[0]['reason']}")
     shapes = shapes_of(taken, server)
     strategies = {name: _tried(name, server, shapes) for name in STRATEGIES}
-    most = _allowed(goal, strategies)
+    most = allowed(goal, strategies, shapes)
     plan = plan_of(server, shapes, goal, most, f"{len(taken)} requests, {shapes.steps} steps")
     padding = None if most is None else most[0]
     ranges = best_ranges(server, shapes, goal.max_graphs, padding)
@@ -103,16 +107,23 @@ def _ranges_told(ranges: BucketRanges, found: Compared) -> dict[str, Any]:
     return {**{name: list(getattr(ranges, name)) for name in names}, "env": ranges.env(), **found.as_dict()}
 
 
-def _allowed(goal: Goal, strategies: dict[str, Answer]) -> tuple[Padding, float] | None:
-    """Return the most padding, and the most of prompt work; None where graphs are limited instead."""
+def allowed(goal: Goal, strategies: Mapping[str, Answer], shapes: Shapes) -> tuple[Padding, float] | None:
+    """Return the most padding, and the most of prompt work; None where graphs are limited instead.
+
+    Raises:
+        InputError: for a strategy that cannot be.
+    """
+    steps = sum(shapes.prompt.values())
+    with_context = sum(count for (_, context), count in shapes.prompt.items() if context)
+    room = min(CONTEXT_ROOM, 2 * with_context / steps)
     if goal.max_padding is not None:
-        return goal.max_padding, goal.max_padding.prompt_tokens
+        return goal.max_padding, goal.max_padding.prompt_tokens + room
     if goal.like is None:
         return None
     found = strategies[goal.like]
     if isinstance(found, InputError):
         raise refusal("", "limits.like", goal.like, f"is no plan to compare with: {found}")
-    return found.padding, found.prompt_work
+    return found.padding, found.prompt_work + room
 
 
 def phases_of(server: PlanLimits, shapes: Shapes) -> tuple[Phase, Phase]:
@@ -217,4 +228,4 @@ def _lines(grid: BucketGrid) -> Iterable[str]:
         yield f"({', '.join(str(field[0]) if len(field) == 1 else str(field) for field in fields)})"
 
 
-__all__ = ["Request", "hpu_bucket_plan", "phases_of", "plan_of"]
+__all__ = ["allowed", "hpu_bucket_plan", "phases_of", "plan_of"]

@@ -19,7 +19,8 @@ Score = Callable[[Shares], float]
 # Places of x and of y on the coarse and on the fine grid; the next where one cannot keep the padding asked for.
 GRIDS = (((20, 48), (128, 160)), ((64, 64), (320, 160)), ((120, 80), (480, 256)))
 COARSE_ENOUGH = 50  # graphs in all, for which the first of them will do
-PARTS = (1, 0.98)  # of its steps that a row holds at the start
+TRIED = 4  # buckets whose leaving out is tried, those first that cost least
+PARTS = (1, 0.98, 0.9)  # of its steps that a row holds at the start
 STRIDES = (1, 2, 4, 8, 16, 32)
 LOWEST, HIGHEST, HALVINGS = 1e-6, 100.0, 9  # of the price of a bucket: where it is looked for, and how often halved
 # Buckets that one descent may count, and a whole search: a third of a second's and two seconds' work.
@@ -226,10 +227,13 @@ def _fewer(search: Search, places: Places, most: Shares) -> Places:
         if less and fits(search.shares(less[0][1]), most):
             places = less[0][1]
             continue
-        moved = (search.descend(one, score) for _, one in less[:3])
+        moved = (search.descend(one, score) for _, one in less[:TRIED])
         fewer = next((one for one in moved if fits(search.shares(one), most)), None)
         if fewer is None:
-            break
+            better = search.exchange(places, score)
+            if score(search.shares(better)) >= score(search.shares(places)) - SLACK:
+                break
+            fewer = better
         places = fewer
     return places
 
