@@ -69,6 +69,7 @@ def test_a_quarter_of_the_graphs_pads_no_more_than_the_default() -> None:
     plan, seconds = planned()
     assert [plan["compared"][name]["graphs"] for name in ("exp", "pad", "lin")] == [99, 460, 16_636]
     assert plan["graphs"] <= 99 / 4 and plan["uncovered"] == []
+    assert plan["compiled_while_serving"] == 0
     for share, padding in plan["compared"]["exp"]["padding"].items():
         assert plan["padding"][share] <= padding, share
     assert seconds < 20  # 1.5 s on an idle machine

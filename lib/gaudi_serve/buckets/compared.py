@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core.errors import InputError
 from ..spec.model import Spec
-from .linear import BucketRanges, bucket_counts, padded
+from .linear import BucketRanges, bucket_rows, padded
 from .plan_limits import Padding, PlanLimits
 from .plugin_server import PluginServer
 from .traffic import CONTEXT_WORTH, Request, Shapes
@@ -18,15 +18,20 @@ Step = tuple[int, tuple[int, int], tuple[int, int]]  # how often, the shape, and
 
 @dataclass(frozen=True)
 class Compared:
-    """A strategy: its graphs, what it pads, and the share of prompt work that it pads, tokens with their context."""
+    """A strategy.
+
+    graphs: warmed up. padding: what it pads. prompt_work: the share of prompt work that it pads, tokens with their
+    context. compiled: shapes that had no bucket, and were compiled while serving.
+    """
 
     graphs: int
     padding: Padding
-    prompt_work: float = 0.0
+    prompt_work: float
+    compiled: int
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as filters do."""
-        return {"graphs": self.graphs, "padding": self.padding.as_dict()}
+        return {"graphs": self.graphs, "padding": self.padding.as_dict(), "compiled_while_serving": self.compiled}
 
 
 def prompt_work(tokens: int, context: int) -> float:
@@ -36,19 +41,20 @@ def prompt_work(tokens: int, context: int) -> float:
 
 def of_plugin(server: PluginServer, shapes: Shapes) -> Compared:
     """Return what a server of the plugin pads; what it has no bucket for it makes up, and remembers."""
-    prompts = [(count, one, server.prompt(1, *one).bucket) for one, count in sorted(shapes.prompt.items())]
-    decodes = [(count, one, server.decode(*one).bucket) for one, count in sorted(shapes.decode.items())]
+    prompts = [(count, one, server.prompt(1, *one)) for one, count in sorted(shapes.prompt.items())]
+    decodes = [(count, one, server.decode(*one)) for one, count in sorted(shapes.decode.items())]
     return _compared(
         len(server.buckets.prompt) + len(server.buckets.decode),
-        [(count, real, (batch * query, ctx)) for count, real, (batch, query, ctx) in prompts],
-        [(count, real, (batch, blocks)) for count, real, (batch, _, blocks) in decodes],
+        len({found.bucket for _, _, found in (*prompts, *decodes) if not found.warmed}),
+        [(count, real, (found.bucket[0] * found.bucket[1], found.bucket[2])) for count, real, found in prompts],
+        [(count, real, (found.bucket[0], found.bucket[2])) for count, real, found in decodes],
     )
 
 
 def of_ranges(ranges: BucketRanges, limits: PlanLimits, shapes: Shapes) -> Compared:
     """Return what a server of the fork pads: it knows no context, so a prompt step's tokens are all."""
-    counts = bucket_counts(ranges, limits.max_num_batched_tokens, limits.num_hpu_blocks)
     most = limits.num_hpu_blocks
+    rows = bucket_rows(ranges, limits.max_num_batched_tokens, most)
     prompts = [
         (count, (query, 0), (padded(query, *ranges.prompt_seq), 0)) for (query, _), count in shapes.prompt.items()
     ]
@@ -56,7 +62,13 @@ def of_ranges(ranges: BucketRanges, limits: PlanLimits, shapes: Shapes) -> Compa
         (count, (batch, blocks), (padded(batch, *ranges.decode_bs), min(padded(blocks, *ranges.decode_block), most)))
         for (batch, blocks), count in shapes.decode.items()
     ]
-    return _compared(counts.prompt + counts.decode, prompts, decodes)
+    prompt_rows, decode_rows, _ = rows
+    warm = {(1, length) for batch, lengths in prompt_rows if batch == 1 for length in lengths}
+    warm_decodes = {(batch, min(length, most)) for batch, lengths in decode_rows for length in lengths}
+    cold = {(1, tokens) for _, _, (tokens, _) in prompts} - warm
+    cold_decodes = {found for _, _, found in decodes} - warm_decodes
+    graphs = sum(len(lengths) for _, lengths in (*prompt_rows, *decode_rows))
+    return _compared(graphs, len(cold) + len(cold_decodes), prompts, decodes)
 
 
 def script_ranges(requests: Iterable[Request], limits: PlanLimits) -> BucketRanges:
@@ -91,7 +103,7 @@ def told(found: Compared | InputError) -> dict[str, Any]:
     return found.as_dict()
 
 
-def _compared(graphs: int, prompts: list[Step], decodes: list[Step]) -> Compared:
+def _compared(graphs: int, compiled: int, prompts: list[Step], decodes: list[Step]) -> Compared:
     work = _share((count, prompt_work(*real), prompt_work(*bucket)) for count, real, bucket in prompts)
     return Compared(
         graphs,
@@ -101,6 +113,7 @@ def _compared(graphs: int, prompts: list[Step], decodes: list[Step]) -> Compared
             _share((count, real[1], bucket[1]) for count, real, bucket in decodes),
         ),
         work,
+        compiled,
     )
 
 
