@@ -12,6 +12,7 @@ from jinja2 import pass_context
 # Works from every playbook, molecule, ansible-runner and AWX, with nothing installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 
+from gaudi_serve.buckets.bucket_plan import hpu_bucket_plan
 from gaudi_serve.buckets.linear import hpu_buckets, hpu_padded_shape
 from gaudi_serve.buckets.plugin import hpu_plugin_buckets
 from gaudi_serve.buckets.plugin_server import hpu_plugin_padded_shape
@@ -136,6 +137,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     host_tuning_missing,
     host_tuning_refusal,
     host_tuning_reset,
+    hpu_bucket_plan,
     hpu_buckets,
     hpu_memory,
     hpu_padded_shape,

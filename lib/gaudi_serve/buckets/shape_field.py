@@ -1,0 +1,234 @@
+"""Steps of one phase on a grid of places where buckets may stand, and what buckets there would pad.
+
+A shape is (x, y): (tokens, blocks of context) of a prompt step, (sequences, blocks) of a decode step. A server takes
+the first bucket in sorted order with both parts at least the wanted: the rows of buckets with equal x by their x, and
+in the first row that reaches high enough the first y. So each row takes what no row before it has held.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+Shape = tuple[int, int]
+Places = tuple[Shape, ...]  # buckets as indices into xs and ys, sorted
+NOT_HELD = float("inf")
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What is asked of the buckets of a phase.
+
+    Attributes:
+        shapes: how many steps of each shape ran.
+        most_x: the largest x that can be asked for.
+        top: the largest y that can be asked for with this x.
+        falling: top falls as x grows; else it rises, or is the same.
+        least_y: the least y that the server keeps a bucket of this x with.
+        least_x: the least x of a bucket.
+        measures: two kinds of padded work of a bucket; a step's padding is the bucket's less the shape's.
+        worth: what a share of padding counts in each, where their sum is to be least.
+    """
+
+    shapes: Mapping[Shape, int]
+    most_x: int
+    top: Callable[[int], int]
+    falling: bool
+    least_y: Callable[[int], int]
+    least_x: int
+    measures: tuple[Callable[[int, int], float], Callable[[int, int], float]]
+    worth: tuple[float, float]
+
+    def real(self) -> tuple[float, float]:
+        """Return the real work of all steps, in both measures."""
+        first, second = self.measures
+        items = self.shapes.items()
+        return sum(first(*shape) * count for shape, count in items), sum(
+            second(*shape) * count for shape, count in items
+        )
+
+
+class ShapeField:
+    """A phase over the places of a grid; ``xs`` and ``ys`` have what every shape that can be asked for needs."""
+
+    def __init__(self, phase: Phase, xs: Sequence[int], ys: Sequence[int]) -> None:
+        """Take the places: xs with phase.most_x at their end, ys with the largest of all tops at theirs."""
+        self.phase, self.xs, self.ys = phase, list(xs), list(ys)
+        counts = [[0] * len(ys) for _ in xs]
+        for (x, y), count in phase.shapes.items():
+            counts[bisect_left(xs, x)][bisect_left(ys, y)] += count
+        # held[i][j]: steps within the first i values of x and the first j of y.
+        self.held = [[0] * (len(ys) + 1)]
+        for row in counts:
+            self.held.append([above + sums for above, sums in zip(self.held[-1], [0, *accumulate(row)], strict=True)])
+        first, second = phase.measures
+        self.first = [[first(x, y) for y in ys] for x in xs]
+        self.second = [[second(x, y) for y in ys] for x in xs]
+        self.real = phase.real()
+        self.x_at = {x: i for i, x in enumerate(xs)}
+        self.y_at = {y: j for j, y in enumerate(ys)}
+        self.lowest = [bisect_left(ys, phase.least_y(x)) for x in xs]
+        tops = [phase.top(x) for x in xs]
+        starts = [phase.top(1), *(phase.top(min(x + 1, phase.most_x)) for x in xs[:-1])]
+        # What a row has to reach that holds all from the first place on, and all up to this place.
+        self._from = [bisect_left(ys, top) for top in starts]
+        self._upto = [bisect_left(ys, top) for top in tops]
+
+    def need(self, low: int, high: int) -> int:
+        """Return the place of the largest y that can be asked for with x of the places low to high."""
+        return self._from[low] if self.phase.falling else self._upto[high]
+
+    def allows(self, place: Shape) -> bool:
+        """Tell whether a bucket may stand at a place: the server keeps it."""
+        i, j = place
+        return 0 <= i < len(self.xs) and self.lowest[i] <= j < len(self.ys)
+
+    def padded(self, places: Places) -> tuple[float, float]:
+        """Return the padded work of all steps in both measures; infinite where a shape is left without a bucket."""
+        one = two = 0.0
+        held, left = self.held, -1
+        # Stretches of x places up to the last row: first and last place, and the y place up to which they are held.
+        stretches: list[tuple[int, int, int]] = []
+        at, count = 0, len(places)
+        while at < count:
+            i = places[at][0]
+            end = at + 1
+            while end < count and places[end][0] == i:
+                end += 1
+            top = places[end - 1][1]
+            lower_than = [(left + 1, i, -1)]
+            while stretches and stretches[-1][2] < top:
+                lower_than.append(stretches.pop())
+            first, second = self.first[i], self.second[i]
+            for begin, last, height in lower_than:
+                upper, lower = held[last + 1], held[begin]
+                before = upper[height + 1] - lower[height + 1]
+                for _, j in places[at:end]:
+                    if j > height:
+                        upto = upper[j + 1] - lower[j + 1]
+                        if upto != before:
+                            one += (upto - before) * first[j]
+                            two += (upto - before) * second[j]
+                            before = upto
+            stretches.append((lower_than[-1][0], i, top))
+            left, at = i, end
+        return (one, two) if left == len(self.xs) - 1 and self._covers(stretches) else (NOT_HELD, NOT_HELD)
+
+    def _covers(self, stretches: list[tuple[int, int, int]]) -> bool:
+        return all(height >= self.need(begin, last) for begin, last, height in stretches)
+
+    def best_rows(self, weights: tuple[float, float], price: float, part: float = 1) -> Places:
+        """Return the cheapest buckets whose rows each hold all of theirs.
+
+        Args:
+            weights: of the two measures in the cost.
+            price: of a bucket.
+            part: rows but for the last hold this part of their steps, and nothing of what was never seen; the last
+                takes the rest, which the cost leaves out. With 1 they hold all that can be asked for.
+        """
+        best: list[tuple[float, int, tuple[int, ...]]] = []
+        for high in range(len(self.xs)):
+            found: tuple[float, int, tuple[int, ...]] = (NOT_HELD, -1, ())
+            for low in range(high, -1, -1):
+                before = best[low - 1][0] if low else 0.0
+                cost, ys = self._best_row(low, high, weights, price, part)
+                if cost >= found[0]:
+                    break  # a row that holds more costs more
+                if before + cost < found[0]:
+                    found = (before + cost, low, ys)
+            best.append(found)
+        places: list[Shape] = []
+        at = len(self.xs) - 1
+        while at >= 0:
+            _, low, ys = best[at]
+            places += [(at, y) for y in ys]
+            at = low - 1
+        return tuple(sorted(places))
+
+    def _best_row(
+        self, low: int, high: int, weights: tuple[float, float], price: float, part: float
+    ) -> tuple[float, tuple[int, ...]]:
+        """Return the cheapest y places of one row that holds the x places low to high, by the lower hull of lines.
+
+        cost(j) = price + min over k below j of cost(k) + work(j) * (steps up to j - steps up to k), where the work of
+        a bucket only grows with j: what the line of each k gives at work(j).
+        """
+        top, start = self.need(low, high), self.lowest[high]
+        if start > top:
+            return NOT_HELD, ()
+        upper, lower = self.held[high + 1], self.held[low]
+        if part < 1:
+            top = self.need(0, high) if high == len(self.xs) - 1 else max(start, self._height(low, high, part))
+        first, second = self.first[high], self.second[high]
+        slopes, offsets, owners, head = [0.0], [0.0], [-1], 0
+        came: dict[int, int] = {}
+        cost = 0.0
+        for j in range(start, top + 1):
+            count = upper[j + 1] - lower[j + 1]
+            work = weights[0] * first[j] + weights[1] * second[j]
+            before = offsets[head] + slopes[head] * work
+            while head + 1 < len(slopes) and (following := offsets[head + 1] + slopes[head + 1] * work) <= before:
+                head, before = head + 1, following
+            cost = before + count * work + price
+            came[j] = owners[head]
+            if -count == slopes[-1]:
+                continue  # no step between: the lower place does as well, and costs no more
+            while len(slopes) - head >= 2 and (cost - offsets[-2]) * (slopes[-2] - slopes[-1]) <= (
+                offsets[-1] - offsets[-2]
+            ) * (slopes[-2] + count):
+                del slopes[-1], offsets[-1], owners[-1]
+            slopes.append(float(-count))
+            offsets.append(cost)
+            owners.append(j)
+        return cost, _way(came, top)
+
+    def _height(self, low: int, high: int, part: float) -> int:
+        """Return the y place below which this part of a row's steps lie."""
+        upper, lower = self.held[high + 1], self.held[low]
+        enough = (upper[-1] - lower[-1]) * part
+        begin, end = 0, len(self.ys) - 1
+        while begin < end:
+            middle = (begin + end) // 2
+            if upper[middle + 1] - lower[middle + 1] >= enough:
+                end = middle
+            else:
+                begin = middle + 1
+        return begin
+
+
+def _way(came: Mapping[int, int], end: int) -> tuple[int, ...]:
+    """Return the places that lead to an end, by what comes before each; -1 is before the first."""
+    found = []
+    while end >= 0:
+        found.append(end)
+        end = came[end]
+    return tuple(reversed(found))
+
+
+def places_of(weights: Mapping[int, int], most: int, count: int, least: int, always: Sequence[int]) -> list[int]:
+    """Return about so many values: where the weight is, and, where no step was seen, by doubling.
+
+    Args:
+        weights: how many steps were seen of a value.
+        most: the largest value, which is always one.
+        count: about how many; all values where there are no more of them.
+        least: the smallest.
+        always: values that are places whatever the weight.
+    """
+    if most - least < count:
+        return list(range(least, most + 1))
+    values = sorted({max(least, value) for value in weights})
+    if len(values) > count:
+        # Three quarters by their weight, a quarter by their number.
+        share, stride = sum(weights.values()) / (count * 0.75), max(1, round(len(values) / (count * 0.25)))
+        kept, total, enough = [], 0, share
+        for index, value in enumerate(values):
+            total += weights.get(value, 0)
+            if total >= enough or index % stride == 0:
+                kept.append(value)
+                enough = total + share
+        values = kept
+    doubled = [least, *(2**power for power in range(most.bit_length()) if least <= 2**power < most)]
+    return sorted({*values, *doubled, *always, most})

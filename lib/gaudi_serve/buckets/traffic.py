@@ -1,0 +1,257 @@
+"""Which shapes a server runs when it is asked what a trace has: a small simulation of continuous batching.
+
+It knows nothing of buckets, so every strategy is compared over the same steps:
+
+- Requests wait in the order of their arrival. One is admitted when fewer than max_num_seqs run and its prompt's blocks
+  are free.
+- A step has max_num_batched_tokens: one for each running sequence, the rest for prompts. Each prompt runs alone; one
+  that does not fit goes on in the next step, with what was computed as its context.
+- Then all running sequences decode one token. A sequence of t tokens that decodes one more has ceil((t + 1) /
+  block_size) blocks; where the device has none left, the sequence that came last loses its blocks and waits at the
+  front, to compute its tokens again.
+- A step's seconds follow from its real shape (below): what matters of them is how many sequences come to run together.
+- Nothing is found in a prefix cache, and with contiguous blocks the highest block id is their number: a trace tells
+  neither.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Any
+
+from ..core.errors import known, mapping, number, refusal, whole
+from .plan_limits import PlanLimits
+from .plugin_input import LARGEST
+
+# Round figures of an 8B model on one card.
+PROMPT_S, PROMPT_TOKENS_A_S = 0.005, 20_000
+DECODE_S, DECODE_SEQUENCE_S, DECODE_BLOCK_S = 0.012, 1e-4, 2e-6
+# Attention to so many blocks of context costs a prompt's token as much as all the rest of the model does.
+CONTEXT_WORTH = 256
+FIELDS = ("arrival_s", "input_tokens", "output_tokens")
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request: seconds since any begin, tokens of its prompt, tokens of its answer."""
+
+    arrival_s: float
+    input_tokens: int
+    output_tokens: int
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """How many steps of each shape ran.
+
+    prompt: by (tokens, blocks of context), each of one sequence. decode: by (sequences, blocks).
+    """
+
+    prompt: Mapping[tuple[int, int], int]
+    decode: Mapping[tuple[int, int], int]
+
+    @property
+    def steps(self) -> int:
+        """Return how many steps ran."""
+        return sum(self.prompt.values()) + sum(self.decode.values())
+
+
+def read_trace(given: Any) -> list[Request]:
+    """Return the requests of a list of mappings with arrival_s, input_tokens and output_tokens.
+
+    Raises:
+        InputError: for what is no list of at least one, and for a row with a key or value that is none.
+    """
+    rows = "a list of {arrival_s, input_tokens, output_tokens}, at least one"
+    if not isinstance(given, (list, tuple)) or not given:
+        raise refusal("", "trace", given, f"is not {rows}" if given is not None else f"is required: {rows}")
+    found = []
+    for index, row in enumerate(given):
+        at = f"trace[{index}]"
+        parts = mapping("", at, row, "a mapping with arrival_s, input_tokens and output_tokens")
+        known(at, parts, FIELDS)
+        found.append(
+            Request(
+                number("", f"{at}.arrival_s", parts.get("arrival_s"), -LARGEST, LARGEST),
+                whole("", f"{at}.input_tokens", parts.get("input_tokens"), 1, LARGEST),
+                whole("", f"{at}.output_tokens", parts.get("output_tokens"), 0, LARGEST),
+            )
+        )
+    return found
+
+
+def fitting(requests: list[Request], limits: PlanLimits) -> tuple[list[Request], list[dict[str, Any]]]:
+    """Return the requests as the server takes them, by arrival, and those that it does not take.
+
+    An answer ends at max_model_len and where the device has no block left; a prompt that leaves no room for one token
+    is refused by the server: row, tokens and reason are returned.
+    """
+    most = min(limits.max_model_len, limits.num_hpu_blocks * limits.block_size)
+    taken, refused = [], []
+    for row, one in enumerate(requests):
+        if one.input_tokens < most:
+            room = most - one.input_tokens
+            taken.append(Request(one.arrival_s, one.input_tokens, max(1, min(one.output_tokens, room))))
+            continue
+        name = "max_model_len" if most == limits.max_model_len else "num_hpu_blocks times block_size"
+        reason = f"a prompt of {one.input_tokens} tokens leaves no room for an answer within {most}, {name}"
+        refused.append({"row": row, "input_tokens": one.input_tokens, "reason": reason})
+    return sorted(taken, key=lambda one: one.arrival_s), refused
+
+
+def shapes_of(requests: list[Request], limits: PlanLimits) -> Shapes:
+    """Return the steps that a server runs for requests that it takes, as ``fitting`` returns them."""
+    return _Server(requests, limits).run()
+
+
+@dataclass
+class _Sequence:
+    prompt: int  # tokens to compute before it decodes
+    answer: int  # tokens that it is still to give
+    computed: int = 0
+    begin: int = 0  # number of its first decode step
+    alive: int = 0  # how often it was preempted: what is known of earlier lives does not count
+
+    def blocks(self, size: int, step: int) -> int:
+        """Return its blocks after so many decode steps were run, by all."""
+        return -(-(self.prompt + step - self.begin) // size)
+
+
+@dataclass
+class _Server:
+    """A server while it runs. Steps between two events are all alike, and are counted at once."""
+
+    requests: list[Request]
+    limits: PlanLimits
+    prompt: Counter[tuple[int, int]] = field(default_factory=Counter)
+    decode: Counter[tuple[int, int]] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.now, self.step, self.next = 0.0, 0, 0  # seconds; decode steps so far; the next to arrive
+        self.waiting: deque[_Sequence] = deque()
+        self.partial: _Sequence | None = None
+        self.running: list[_Sequence] = []  # by their admission
+        self.blocks = self.reserved = 0  # of what decodes; of what is about to
+        self.ends: list[tuple[int, int, _Sequence, int]] = []
+        # By the decode step modulo block_size: how many sequences begin a block there, and, as bits, where any does.
+        self.growing = [0] * self.limits.block_size
+        self.mask = 0
+        self.serial = 0
+
+    def run(self) -> Shapes:
+        """Serve all requests."""
+        while self.next < len(self.requests) or self.waiting or self.partial or self.running:
+            if not (self.waiting or self.partial or self.running):
+                self.now = max(self.now, self.requests[self.next].arrival_s)
+            self._arrive()
+            joining, blocked = self._prompts()
+            if self.running:
+                self._decodes(joining, blocked)
+            for one in joining:
+                self._join(one)
+        return Shapes(self.prompt, self.decode)
+
+    def _arrive(self) -> None:
+        while self.next < len(self.requests) and self.requests[self.next].arrival_s <= self.now:
+            one = self.requests[self.next]
+            self.waiting.append(_Sequence(one.input_tokens, one.output_tokens))
+            self.next += 1
+
+    def _prompts(self) -> tuple[list[_Sequence], bool]:
+        """Run the prompts of a step; return those that decode from now on, and whether the first has no room."""
+        size = self.limits.block_size
+        left = max(1, self.limits.max_num_batched_tokens - len(self.running))
+        joining: list[_Sequence] = []
+        while left and (self.partial or self.waiting):
+            one = self.partial
+            if one is None:
+                one = self.waiting[0]
+                need = one.prompt // size + 1
+                seats = len(self.running) + len(joining) < self.limits.most_sequences
+                if not seats or self.blocks + self.reserved + need > self.limits.num_hpu_blocks:
+                    return joining, True
+                self.waiting.popleft()
+                self.reserved += need
+            tokens = min(left, one.prompt - one.computed)
+            context = -(-one.computed // size)
+            self.prompt[tokens, context] += 1
+            self.now += PROMPT_S + tokens * (1 + context / CONTEXT_WORTH) / PROMPT_TOKENS_A_S
+            one.computed += tokens
+            left -= tokens
+            self.partial = one if one.computed < one.prompt else None
+            if self.partial is None:
+                one.answer -= 1
+                if one.answer:
+                    joining.append(one)
+                else:
+                    self.reserved -= one.prompt // size + 1
+        return joining, False
+
+    def _decodes(self, joining: list[_Sequence], blocked: bool) -> None:
+        """Decode with all that run: once, and again as long as nothing else happens."""
+        size = self.limits.block_size
+        at = self.step % size
+        while self.blocks + self.reserved + self.growing[at] > self.limits.num_hpu_blocks and len(self.running) > 1:
+            self._preempt()
+        self.blocks += self.growing[at]
+        count = len(self.running)
+        seconds = DECODE_S + DECODE_SEQUENCE_S * count + DECODE_BLOCK_S * self.blocks
+        steps = 1
+        if not joining and not self.partial and (blocked or not self.waiting):
+            steps = self._quiet_steps(seconds, blocked)
+        self.decode[count, self.blocks] += steps
+        self.now += seconds * steps
+        self.step += steps
+        while self.ends and self.ends[0][0] < self.step:
+            _, _, one, alive = heappop(self.ends)
+            if one.alive == alive:
+                self._leave(one)
+
+    def _quiet_steps(self, seconds: float, blocked: bool) -> int:
+        """Return how many steps are alike: until a sequence ends or begins a block, or a request can be admitted."""
+        size = self.limits.block_size
+        at = (self.step + 1) % size
+        turned = (self.mask >> at) | (self.mask << (size - at))
+        until = (turned & -turned).bit_length()
+        while self.ends[0][2].alive != self.ends[0][3]:
+            heappop(self.ends)
+        until = min(until, self.ends[0][0] - self.step + 1)
+        if not blocked and self.next < len(self.requests):
+            arrival = (self.requests[self.next].arrival_s - self.now) / seconds
+            until = min(until, int(arrival) + 1) if arrival > 0 else 1
+        return max(1, until)
+
+    def _join(self, one: _Sequence) -> None:
+        size = self.limits.block_size
+        self.reserved -= one.prompt // size + 1
+        one.begin = self.step
+        self.running.append(one)
+        self.blocks += -(-one.prompt // size)  # the block that its first step may begin counts with that step
+        self._grow(one, 1)
+        self.serial += 1
+        heappush(self.ends, (one.begin + one.answer - 1, self.serial, one, one.alive))
+
+    def _grow(self, one: _Sequence, more: int) -> None:
+        at = (one.begin - one.prompt) % self.limits.block_size
+        self.growing[at] += more
+        self.mask = self.mask | (1 << at) if self.growing[at] else self.mask & ~(1 << at)
+
+    def _leave(self, one: _Sequence) -> None:
+        self.running.remove(one)
+        self.blocks -= one.blocks(self.limits.block_size, self.step)
+        self._grow(one, -1)
+
+    def _preempt(self) -> None:
+        one = self.running[-1]
+        self._leave(one)
+        given = self.step - one.begin
+        # The token that its last step gave is computed with the rest, and the end of that gives the next one.
+        one.prompt, one.answer = one.prompt + given + 1, one.answer - given
+        one.computed, one.alive = 0, one.alive + 1
+        self.waiting.appendleft(one)
+
+
+__all__ = ["Request", "Shapes", "fitting", "read_trace", "shapes_of"]

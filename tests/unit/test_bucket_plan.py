@@ -1,0 +1,400 @@
+"""Buckets planned from a trace: every shape is covered, none that the server drops, near the optimum, and in time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from functools import cache
+from itertools import combinations
+from random import Random
+from typing import Any
+
+import pytest
+from gaudi_serve.buckets.bucket_grid import Bucket, BucketGrid
+from gaudi_serve.buckets.bucket_plan import allowed, hpu_bucket_plan, phases_of, plan_of
+from gaudi_serve.buckets.bucket_search import best
+from gaudi_serve.buckets.compared import of_ranges, of_strategy
+from gaudi_serve.buckets.linear import BucketRanges, bucket_rows, padded
+from gaudi_serve.buckets.plan_limits import Goal, PlanLimits, read_limits
+from gaudi_serve.buckets.plugin import hpu_plugin_buckets
+from gaudi_serve.buckets.plugin_server import PluginServer
+from gaudi_serve.buckets.shape_field import Phase, ShapeField
+from gaudi_serve.buckets.traffic import Shapes, fitting, read_trace, shapes_of
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_bad_input import GARBAGE, sentence
+from traces import azure
+
+QUICK = settings(max_examples=50, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+AZURE = {
+    **{"max_num_seqs": 128, "max_model_len": 16384, "max_num_batched_tokens": 16384, "num_hpu_blocks": 4096},
+    "prefix_caching": False,
+}
+SERVER = {"max_num_seqs": 8, "max_model_len": 1024, "max_num_batched_tokens": 512, "num_hpu_blocks": 40}
+ROW = {"arrival_s": 0.5, "input_tokens": 700, "output_tokens": 20}
+LIKE = {**SERVER, "like": "exp"}
+SHARES = {"prompt_tokens": 0.2, "decode_batch": 0.2, "decode_blocks": 0.2}
+
+
+def traffic(count: int, longest: int, seed: int = 0) -> list[dict[str, Any]]:
+    """Return made-up requests: many short ones, few long ones."""
+    random, found, now = Random(seed), [], 0.0  # noqa: S311
+    for _ in range(count):
+        now += random.expovariate(20)
+        length = min(longest, 1 + int(random.lognormvariate(4, 1.2)))
+        found.append({"arrival_s": now, "input_tokens": length, "output_tokens": random.randrange(1, longest)})
+    return found
+
+
+@cache
+def steps(speed: int) -> tuple[PlanLimits, Shapes]:
+    """Return the server of the aims, and the steps that it runs for the trace at so many times its speed."""
+    limits = read_limits({**AZURE, "like": "exp"})[0]
+    return limits, shapes_of(fitting(read_trace(azure(speed)), limits)[0], limits)
+
+
+@cache
+def planned() -> tuple[dict[str, Any], float]:
+    """Return the plan of the whole trace, and the seconds that it took."""
+    start = time.process_time()
+    return hpu_bucket_plan(azure(), {**AZURE, "like": "exp"}), time.process_time() - start
+
+
+def server_of(limits: Mapping[str, Any], plan: Mapping[str, Any]) -> PluginServer:
+    """Return a server that was started with the planned file."""
+    return PluginServer(read_limits({**limits, "like": "exp"})[0].server("file", plan["file"]))
+
+
+def test_a_quarter_of_the_graphs_pads_no_more_than_the_default() -> None:
+    plan, seconds = planned()
+    assert [plan["compared"][name]["graphs"] for name in ("exp", "pad", "lin")] == [99, 460, 16_636]
+    assert plan["graphs"] <= 99 / 4 and plan["uncovered"] == []
+    assert plan["compiled_while_serving"] == 0
+    for share, padding in plan["compared"]["exp"]["padding"].items():
+        assert plan["padding"][share] <= padding, share
+    assert seconds < 20  # 1.5 s on an idle machine
+
+
+@pytest.mark.parametrize(("speed", "like", "most"), [(1, "pad", 460 / 10), (3, "pad", 460 / 10), (3, "exp", 99 / 4)])
+def test_a_fraction_of_the_graphs_pads_no_more(speed: int, like: str, most: float) -> None:
+    limits, shapes = steps(speed)
+    other = of_strategy(like, limits, shapes)
+    goal = Goal(like=like)
+    plan = plan_of(limits, shapes, goal, allowed(goal, {like: other}, shapes), "a trace").compared
+    assert plan.graphs <= most
+    for share in SHARES:
+        assert getattr(plan.padding, share) <= getattr(other.padding, share), share
+
+
+def test_the_plan_of_the_trace_is_what_the_server_makes_of_its_file() -> None:
+    plan = planned()[0]
+    env = {"VLLM_BUCKETING_FROM_FILE": "b.txt", "VLLM_CONTIGUOUS_PA": "false"}
+    asked = {key: value for key, value in AZURE.items() if key != "prefix_caching"}
+    found = hpu_plugin_buckets(
+        {**asked, "max_num_prefill_seqs": 1, "block_size": 128, "env": env, "file": plan["file"]}
+    )
+    assert (found["prompt"], found["decode"]) == (plan["prompt"], plan["decode"])
+    assert plan["graphs"] == len(plan["prompt"]) + len(plan["decode"])
+    own = server_of(AZURE, plan)
+    for batch in range(1, 129):
+        for blocks in {batch, 2 * batch, 129, 300, 1000, min(4096, 128 * batch)}:
+            if batch <= blocks <= min(4096, 128 * batch):
+                assert own.decode(batch, blocks).warmed, (batch, blocks)
+    for query in (*range(1, 600), *range(600, 16_385, 97), 16_384):
+        for context in {0, 1, 5, -(-(16_384 - query) // 128)}:
+            if context <= -(-(16_384 - query) // 128):
+                assert own.prompt(1, query, context).warmed, (query, context)
+
+
+def test_more_graphs_pad_less_and_a_padding_is_kept() -> None:
+    rows = traffic(300, 300)
+    few, many = (hpu_bucket_plan(rows, {**SERVER, "max_graphs": most}) for most in (6, 24))
+    assert (few["graphs"], many["graphs"]) == (6, 24)
+    assert all(many["padding"][share] < few["padding"][share] for share in SHARES)
+    plan = hpu_bucket_plan(rows, {**SERVER, "max_padding": SHARES})
+    assert all(plan["padding"][share] <= 0.2 for share in SHARES) and 6 < plan["graphs"] < 24
+
+
+def test_no_padding_at_all_can_be_asked_for() -> None:
+    rows = [{"arrival_s": 0, "input_tokens": 100 * one, "output_tokens": 5 * one} for one in range(1, 9)]
+    none = dict.fromkeys(SHARES, 0)
+    plan = hpu_bucket_plan(rows, {**SERVER, "max_padding": none})
+    assert plan["padding"] == none
+    assert plan["ranges"] is None
+    single = [{"arrival_s": 0, "input_tokens": 1, "output_tokens": 5}]
+    text = sentence(lambda: hpu_bucket_plan(single, {**SERVER, "max_padding": none}))
+    assert text == "limits: no bucket plan was found that pads prompt_tokens by no more than 0; allow more"
+
+
+def test_the_file_says_what_it_was_made_from() -> None:
+    rows = [{**ROW, "arrival_s": one} for one in range(3)]
+    assert hpu_bucket_plan(rows, {**SERVER, "max_graphs": 4})["file"] == (
+        "# Planned by hpu_bucket_plan from 3 requests, 63 steps.\n"
+        "# For max_num_seqs 8, max_num_prefill_seqs 1, max_model_len 1024, max_num_batched_tokens 512,\n"
+        "# block_size 128, num_hpu_blocks 40, contiguous PA off, prefix caching on.\n"
+        "# 2 prompt buckets: (sequences, tokens, blocks of context)\n"
+        "(1, 188, 4)\n(1, 512, 8)\n"
+        "# 2 decode buckets: (sequences, 1, blocks of all)\n"
+        "(1, 1, 6)\n(8, 1, 64)\n"
+    )
+
+
+# Limits, and how little of everything a server may have.
+LIMITS = st.fixed_dictionaries(
+    {
+        "max_num_seqs": st.integers(1, 9),
+        "max_num_prefill_seqs": st.integers(1, 4),
+        "max_model_len": st.integers(2, 60),
+        "max_num_batched_tokens": st.integers(2, 70),
+        "block_size": st.sampled_from([1, 3, 4, 16]),
+        "num_hpu_blocks": st.integers(1, 60),
+    }
+)
+SWITCHES = st.sampled_from([(False, False), (False, True), (True, False)])
+GOALS = st.sampled_from(
+    [
+        {"max_graphs": 2},
+        {"max_graphs": 9},
+        {"max_padding": dict.fromkeys(SHARES, 0.5)},
+        {"like": "exp"},
+        {"like": "pad"},
+    ]
+)
+
+
+def shapes_asked(limits: PlanLimits) -> tuple[list[Bucket], list[tuple[int, int]]]:
+    """Return every prompt step and every decode step that can be asked for, by the words of docs/buckets.md."""
+    size, length, tokens = limits.block_size, limits.max_model_len, limits.max_num_batched_tokens
+    prompts = [
+        (batch, query, ctx)
+        for batch in range(1, max(1, min(limits.max_num_prefill_seqs, tokens // 2)) + 1)
+        for query in range(1, min(tokens // batch, length) + 1)
+        for ctx in range(length)
+        if ctx == 0 or (ctx - 1) * size + 1 + query <= length
+    ]
+    held = limits.num_hpu_blocks * (3 if limits.prefix_caching else 1)
+    decodes = [
+        (batch, blocks)
+        for batch in range(1, min(limits.max_num_seqs, held) + 1)
+        for blocks in range(
+            1 if limits.use_contiguous_pa else batch,
+            (limits.num_hpu_blocks if limits.use_contiguous_pa else min(held, batch * -(-length // size))) + 1,
+        )
+    ]
+    return prompts, decodes
+
+
+@QUICK
+@given(LIMITS, SWITCHES, GOALS, st.integers(0, 9))
+def test_every_shape_that_can_be_asked_for_is_warm(
+    limits: dict[str, Any], switches: tuple[bool, bool], goal: dict[str, Any], seed: int
+) -> None:
+    said = {**limits, "use_contiguous_pa": switches[0], "prefix_caching": switches[1], **goal}
+    rows = [*traffic(12, 50, seed), {"arrival_s": 0, "input_tokens": 1, "output_tokens": 3}]
+    try:
+        plan = hpu_bucket_plan(rows, said)
+    except ValueError as problem:
+        assert str(problem).startswith(("limits", "trace: has no request that fits")), problem
+        return
+    own = server_of({**limits, "use_contiguous_pa": switches[0], "prefix_caching": switches[1]}, plan)
+    assert [list(one) for one in own.buckets.prompt] == plan["prompt"]
+    assert [list(one) for one in own.buckets.decode] == plan["decode"]
+    prompts, decodes = shapes_asked(own_limits := read_limits({**said})[0])
+    assert own_limits.max_num_seqs == limits["max_num_seqs"]
+    assert not [one for one in prompts if not own.prompt(*one).warmed]
+    assert not [one for one in decodes if not own.decode(*one).warmed]
+
+
+def taken(buckets: list[tuple[int, int]], x: int, y: int) -> tuple[int, int] | None:
+    """Return the first bucket, by the lookup rule's own words."""
+    return next((one for one in sorted(buckets) if one[0] >= x and one[1] >= y), None)
+
+
+PAIRS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 5)), min_size=1, max_size=8, unique=True)
+
+
+@QUICK
+@given(PAIRS, st.dictionaries(st.tuples(st.integers(1, 9), st.integers(1, 12)), st.integers(1, 5), max_size=20))
+def test_padded_work_is_that_of_the_lookup_rule(places: Any, steps: dict[tuple[int, int], int]) -> None:
+    phase = Phase(steps, 9, lambda _: 12, False, lambda _: 1, 1, (lambda x, _: float(x), lambda x, y: x * y), (1, 1))
+    grid = ShapeField(phase, [1, 3, 4, 7, 9], [1, 2, 5, 6, 11, 12])
+    places = tuple(sorted({*places, (4, 5)}))
+    buckets = [(grid.xs[i], grid.ys[j]) for i, j in places]
+    found = [(taken(buckets, *shape) or (0, 0), count) for shape, count in steps.items()]
+    expected = (sum(x * count for (x, _), count in found), sum(x * y * count for (x, y), count in found))
+    assert grid.padded(places) == expected
+    assert grid.padded(tuple(one for one in places if one != (4, 5)))[0] in (float("inf"), expected[0])
+
+
+def losses(phase: Phase, places: list[tuple[int, int]], asked: list[tuple[int, int]], most: int) -> list[float]:
+    """Return, by the number of buckets, the least loss that any choice of them has; infinite for none."""
+    found = [float("inf")]
+    real = phase.real()
+    for count in range(1, most + 1):
+        least = float("inf")
+        for chosen in combinations(places, count):
+            if any(taken(list(chosen), *shape) is None for shape in asked):
+                continue
+            work = [0.0, 0.0]
+            for shape, times in phase.shapes.items():
+                bucket = taken(list(chosen), *shape)
+                assert bucket
+                work = [sum_ + one(*bucket) * times for sum_, one in zip(work, phase.measures, strict=True)]
+            shares = zip(phase.worth, work, real, strict=True)
+            least = min(least, sum(worth * (have / want - 1) for worth, have, want in shares))
+        found.append(least)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_small_plans_are_within_five_percent_of_the_best_there_is(seed: int) -> None:
+    said = {"max_num_seqs": 3, "max_model_len": 12, "max_num_batched_tokens": 5, "block_size": 4, "num_hpu_blocks": 9}
+    limits = read_limits({**said, "prefix_caching": False, "max_graphs": 5})[0]
+    shapes = shapes_of(fitting(read_trace(traffic(30, 11, seed)), limits)[0], limits)
+    phases = phases_of(limits, shapes)
+    prompts, decodes = shapes_asked(limits)
+    asked = ([(query, ctx) for _, query, ctx in prompts], decodes)
+    corners = [
+        [one for one in those if not any(o != one and o[0] >= one[0] and o[1] >= one[1] for o in those)]
+        for those in asked
+    ]
+    places = ([(x, y) for x in range(2, 6) for y in range(4)], [(x, y) for x, y in decodes])
+    one, two = (losses(*parts, 4) for parts in zip(phases, places, corners, strict=True))
+    for most in (2, 3, 4, 5):
+        least = min(one[count] + two[most - count] for count in range(max(1, most - 4), min(4, most - 1) + 1))
+        found = sum(search.loss(search.shares(chosen)) for search, chosen in best(phases, most))
+        assert found <= least * 1.05 + 1e-9, (most, found, least)
+
+
+def test_a_step_is_as_the_page_says() -> None:
+    """Two prompts in one step, the second cut; blocks that begin, a preemption, and a sequence of one token."""
+    said = {"max_num_seqs": 2, "max_model_len": 32, "max_num_batched_tokens": 10, "block_size": 4, "num_hpu_blocks": 8}
+    limits = read_limits({**said, "like": "exp"})[0]
+    rows = [
+        {"arrival_s": 0, "input_tokens": length, "output_tokens": answer} for length, answer in ((7, 3), (8, 2), (4, 1))
+    ]
+    shapes = shapes_of(read_trace(rows), limits)
+    assert shapes == Shapes({(7, 0): 1, (3, 0): 1, (5, 1): 1, (4, 0): 1}, {(1, 2): 1, (2, 6): 1})
+    # The first decodes alone while the second is computed; then both, of 9 tokens each, in three blocks.
+    rows = [
+        {"arrival_s": 0, "input_tokens": 8, "output_tokens": 12},
+        {"arrival_s": 0, "input_tokens": 8, "output_tokens": 9},
+    ]
+    again = shapes_of(read_trace(rows), limits)
+    assert sum(tokens * count for (tokens, _), count in again.prompt.items()) > 16  # one was computed again
+    assert max(blocks for _, blocks in again.decode) <= 8
+    assert sum(batch * count for (batch, _), count in again.decode.items()) == 11 + 8 - 1  # its end gave a token
+
+
+def test_requests_beyond_the_limits_are_cut_or_told() -> None:
+    rows = [ROW, {**ROW, "input_tokens": 1024}, {**ROW, "output_tokens": 9999}]
+    plan = hpu_bucket_plan(rows, LIKE)
+    reason = "a prompt of 1024 tokens leaves no room for an answer within 1024, max_model_len"
+    assert plan["uncovered"] == [{"row": 1, "input_tokens": 1024, "reason": reason}]
+    limits = read_limits(LIKE)[0]
+    assert [one.output_tokens for one in fitting(read_trace(rows), limits)[0]] == [20, 324]
+
+
+def test_the_best_ranges_cover_everything_too() -> None:
+    ranges = planned()[0]["ranges"]
+    own = BucketRanges.read(ranges["env"])
+    prompts, decodes, _ = bucket_rows(own, 16384, 4096)
+    warm = {
+        (batch, length) for batch, lengths in (*prompts, *decodes) for length in (min(one, 4096) for one in lengths)
+    }
+    lengths = dict(prompts)[1]
+    assert all(padded(query, *own.prompt_seq) in lengths for query in range(1, 16_385))
+    for batch in range(1, 129):
+        for blocks in range(batch, min(4096, batch * 128) + 1, 7):
+            pair = (padded(batch, *own.decode_bs), min(padded(blocks, *own.decode_block), 4096))
+            assert pair in warm, (batch, blocks)
+    assert ranges["graphs"] == sum(len(found) for _, found in (*prompts, *decodes))
+    for share, padding in planned()[0]["compared"]["exp"]["padding"].items():
+        assert ranges["padding"][share] <= padding
+    assert ranges["graphs"] < planned()[0]["compared"]["aice_1_21"]["graphs"]
+
+
+def test_ranges_of_a_hundred_graphs() -> None:
+    plan = hpu_bucket_plan(traffic(200, 300), {**SERVER, "max_graphs": 20})
+    assert plan["ranges"]["graphs"] <= 20 and plan["graphs"] == 20
+    assert sum(plan["padding"].values()) < sum(plan["ranges"]["padding"].values())
+
+
+def test_a_strategy_that_stops_the_server_has_no_figures() -> None:
+    wide = {**SERVER, "max_num_batched_tokens": 10**5, "max_model_len": 10**6, "num_hpu_blocks": 10**5}
+    plan = hpu_bucket_plan([ROW], {**wide, "max_graphs": 6})
+    assert plan["compared"]["lin"]["graphs"] is None and plan["compared"]["exp"]["graphs"] > 6
+    assert plan["compared"]["lin"]["refused"].startswith("VLLM_PROMPT_CTX_BUCKET_MAX: ")
+    text = sentence(lambda: hpu_bucket_plan([ROW], {**wide, "like": "lin"}))
+    assert text.startswith("limits.like: 'lin' is no plan to compare with: VLLM_PROMPT_CTX_BUCKET_MAX: ")
+
+
+GOAL = "limits: needs exactly one of max_graphs, max_padding, like; "
+
+
+@pytest.mark.parametrize(
+    ("trace", "limits", "message"),
+    [
+        (None, LIKE, "trace: is required: a list of {arrival_s, input_tokens, output_tokens}, at least one"),
+        ([], LIKE, "trace: [] is not a list of {arrival_s, input_tokens, output_tokens}, at least one"),
+        ([ROW, 7], LIKE, "trace[1]: 7 is not a mapping with arrival_s, input_tokens and output_tokens"),
+        ([{**ROW, "input_tokens": 0}], LIKE, "trace[0].input_tokens: 0 is not a whole number from 1 to 1000000000000"),
+        ([{**ROW, "arrival_s": "now"}], LIKE, "trace[0].arrival_s: 'now' is not a number from -1e+12 to 1e+12"),
+        ([{"arrival_s": 1, "input_tokens": 1}], LIKE, "trace[0].output_tokens: is required: a whole number from 0"),
+        ([{**ROW, "tokens": 1}], LIKE, "trace[0]: tokens: is not a known name; did you mean"),
+        (
+            [{**ROW, "input_tokens": 2000}],
+            LIKE,
+            "trace: has no request that fits: a prompt of 2000 tokens leaves no room for an answer within 1024, max_",
+        ),
+        ([ROW], None, "limits: is required: a mapping with max_num_seqs, max_model_len and so on"),
+        ([ROW], {**LIKE, "max_num_sequences": 8}, "limits: max_num_sequences: is not a known name; did you mean"),
+        ([ROW], {**LIKE, "max_num_seqs": None}, "limits.max_num_seqs: is required: a whole number from 1 to"),
+        ([ROW], {**LIKE, "max_num_batched_tokens": 1}, "limits.max_num_batched_tokens: 1 is not a whole number from 2"),
+        ([ROW], {**LIKE, "prefix_caching": 1}, "limits.prefix_caching: 1 is not true or false"),
+        (
+            [ROW],
+            {**LIKE, "use_contiguous_pa": True, "prefix_caching": True},
+            "limits.prefix_caching: true cannot be with use_contiguous_pa, which turns prefix caching off; set one of",
+        ),
+        ([ROW], SERVER, f"{GOAL}none is given"),
+        ([ROW], {**LIKE, "max_graphs": 8}, f"{GOAL}max_graphs and like are given"),
+        ([ROW], {**SERVER, "max_graphs": 1}, "limits.max_graphs: 1 is not a whole number from 2 to"),
+        (
+            [ROW],
+            {**SERVER, "max_num_prefill_seqs": 3, "max_graphs": 3},
+            "limits.max_graphs: 3 is below 4, the fewest that cover every step of this server",
+        ),
+        ([ROW], {**SERVER, "like": "file"}, "limits.like: 'file' is not one of exp, lin, pad"),
+        (
+            [ROW],
+            {**SERVER, "max_padding": 0.1},
+            "limits.max_padding: 0.1 is not a mapping with prompt_tokens, decode_b",
+        ),
+        (
+            [ROW],
+            {**SERVER, "max_padding": {**SHARES, "decode_batch": 1.5}},
+            "limits.max_padding.decode_batch: 1.5 is not a number from 0 to 1",
+        ),
+        ([ROW], {**SERVER, "max_padding": {}}, "limits.max_padding.prompt_tokens: is required: a number from 0 to 1"),
+    ],
+)
+def test_bad_input_gets_one_sentence(trace: Any, limits: Any, message: str) -> None:
+    assert sentence(lambda: hpu_bucket_plan(trace, limits)).startswith(message)
+
+
+@QUICK
+@given(st.sampled_from([*LIKE, *ROW, "max_padding", "max_graphs", "block_size", "use_contiguous_pa"]), GARBAGE)
+def test_a_plan_of_anything(key: str, value: Any) -> None:
+    rows, limits = ([{**ROW, key: value}], LIKE) if key in ROW else ([ROW], {**LIKE, key: value})
+    text = sentence(lambda: hpu_bucket_plan(rows, limits))
+    assert not text or key in text or text.startswith("limits") or "max_model_len" in text
+
+
+def test_figures_of_ranges_know_no_context() -> None:
+    limits = read_limits(LIKE)[0]
+    ranges = BucketRanges((1, 1, 1), (128, 128, 512), (1, 1, 8), (8, 8, 40))
+    found = of_ranges(ranges, limits, Shapes({(100, 0): 1, (200, 3): 2}, {(3, 9): 4}))
+    assert found.padding.prompt_tokens == pytest.approx((28 + 2 * 56) / 500)
+    assert (found.padding.decode_batch, found.padding.decode_blocks) == (0, pytest.approx(7 / 9))
+    assert BucketGrid.of([]).most_blocks() == 0
