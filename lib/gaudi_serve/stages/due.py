@@ -30,7 +30,7 @@ SUBSETS = {
     "container_runtime": ("system", "runtime", "services"),
 }
 EVERYTHING = ("system", "tuning", "runtime", "services", "hccl", "host", "driver")
-# The facts in which playbooks/tasks/due.yml keeps what they would do.
+# The facts in which the roles' due.yml keep what they would do.
 TOLD = (
     *(f"{stage}_{kind}" for stage in STAGES for kind in ("due", "refusal", "stops")),
     *("host_tuning_reboots", "host_tuning_reboot_reasons", "container_runtime_restarts", "preflight_unclear"),
@@ -92,7 +92,7 @@ def stages_due(known: Known, stages: Sequence[str]) -> list[str]:
     Stages in which hosts wait for each other run in any case; each looks for itself what there is to do.
 
     Args:
-        known: the host's variables; read are the facts ``<role>_due`` that playbooks/tasks/due.yml keeps (lists
+        known: the host's variables; read are the facts ``<role>_due`` that the roles' due.yml keep (lists
             of lines), ``model_weights_together`` and ``hccl_validation_nodes``.
         stages: the stages that the run is about.
     """
@@ -129,7 +129,7 @@ def due_lines(known: Known, stages: Sequence[str]) -> list[str]:
     """Return what a run would do on a host as lines: by stage, the models' changes, which models are down.
 
     Args:
-        known: the host's variables; read are the facts that playbooks/tasks/due.yml keeps, ``preflight_plan``
+        known: the host's variables; read are the facts that the roles' due.yml keep, ``preflight_plan``
             and ``gaudi_host``.
         stages: the stages that the run is about.
     """
