@@ -23,6 +23,8 @@ CACHED_SHARE = 0.4
 # explain 1.5 s.
 PLUGIN_CACHED, PLUGIN_FP8, PLUGIN_CACHED_FP8, EXPERTS = 23 / 66, 504 / 66, 34 / 66, 9.5
 
+SKIPPED = "skip_warmup: every shape compiles at its first request, unless the recipe cache has it"
+
 
 def seconds_per_graph(layers: float, cards: int, precision: str = "bfloat16") -> float:
     """Return the seconds that one graph takes to compile and capture.
@@ -69,7 +71,7 @@ def coverage_warnings(spec: Mapping[str, Any], ranges: BucketRanges) -> list[str
         ranges: those of the launch.
     """
     if spec.get("skip_warmup"):
-        return ["skip_warmup: every shape compiles at its first request, unless the recipe cache has it"]
+        return [SKIPPED]
     return [*_prompt_warnings(spec, ranges), *_decode_warnings(spec, ranges)]
 
 

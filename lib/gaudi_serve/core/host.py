@@ -42,7 +42,8 @@ class Service:
     """One model of this toolkit that is on a host.
 
     module_ids: its cards. runs: its container holds them, and its port. digest: of the launch that it was started with.
-    command: program and arguments of its launch file; launch_profile: the engine that made it.
+    command: program and arguments of its launch file; launch_profile: the engine that made it;
+    None where an older version of the toolkit has written it.
     """
 
     module_ids: tuple[int, ...] = ()
@@ -56,16 +57,13 @@ class Service:
     def of(cls, facts: Mapping[str, Any]) -> Service:
         """Read one of ``services``."""
         launch = facts.get("launch") or {}
-        command = tuple(str(part) for part in launch.get("command") or ())
-        # Versions that did not write the engine down knew two that a model may have without naming one.
-        older = ("vllm" if "serve" in command else "aice_1_21") if command else None
         return cls(
             tuple(int(number) for number in facts.get("module_ids") or ()),
             bool(facts.get("active") or facts.get("holds")),
             facts.get("port"),
             facts.get("digest"),
-            command,
-            launch.get("launch_profile") or older,
+            tuple(str(part) for part in launch.get("command") or ()),
+            launch.get("launch_profile"),
         )
 
 

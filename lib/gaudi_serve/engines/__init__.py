@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..core.host import Service
 from ..platforms import platform_of
 from . import aice_1_21, aice_1_22, deepseek_r1, plugin, vllm
 from .base import Engine, Launch
@@ -19,7 +20,7 @@ def profile_of(
     spec: Mapping[str, Any],
     accelerator: str | None,
     release: str | None = None,
-    running: str | None = None,
+    running: Service | None = None,
     offered: Sequence[str] = (),
 ) -> str:
     """Return the engine's name of a model.
@@ -28,7 +29,7 @@ def profile_of(
         spec: its keys; its own ``launch_profile`` wins.
         accelerator: the platform of its host.
         release: the release of the host's software, whose first engine is the default.
-        running: the engine that serves the model now; it stays wherever the release has it, so that no default that
+        running: what serves the model now; its engine stays wherever the release has it, so that no default that
             changes restarts a model.
         offered: the engines that the catalog has keys for; the first of the release among them is taken.
     """
@@ -37,11 +38,20 @@ def profile_of(
     platform = platform_of(accelerator)
     row = platform.release(release) if release else None
     known = row.engines if row else (platform.engine, *(name for name in offered if _serves(name, platform.name)))
-    if running in known:
-        return running
+    present = _running(running) if running else None
+    if present in known:
+        return present
     # Where an entry has no engine of this platform, its own is refused with what the platform takes.
     usual = known[0] if any(_serves(name, platform.name) for name in offered or known) else offered[0]
     return next((name for name in known if name in offered), usual)
+
+
+def _running(service: Service) -> str | None:
+    """Return the engine of a launch file; those that do not say it are of versions with two defaults."""
+    if service.launch_profile or not service.command:
+        return service.launch_profile
+    serves = all(part in service.command for part in vllm.ENGINE.command)
+    return vllm.ENGINE.name if serves else aice_1_21.ENGINE.name
 
 
 def _serves(engine: str, platform: str) -> bool:

@@ -13,6 +13,7 @@ from ..buckets.warmup import coverage_warnings
 from ..core.errors import Problem
 from .aice import cards_of, ceil, flag_text, model_name, node_warnings, up
 from .base import Engine, Host, Launch, Spec
+from .inc import refuse_generation
 from .linear import OF_AICE_1_22, PROGRESS, refuse_buckets
 
 CHECKOUT = "/opt/vllm-fork"
@@ -82,7 +83,7 @@ def launch(spec: Spec, host: Host) -> Launch:
     refuse_buckets(spec, ranges, _too_narrow, _cause)
     env = {**CONSTANTS, **_network(host), **_switches(spec), **_quantization_env(spec), **cards}
     warnings = launch_warnings(spec, ranges) + coverage_warnings(spec, ranges) + node_warnings(spec, host)
-    return Launch(env, _arguments(spec), numactl, warnings, ranges)
+    return Launch(env, _arguments(spec), numactl, warnings, ranges, tokens=int(spec["max_num_batched_tokens"]))
 
 
 def _network(host: Host) -> dict[str, str]:
@@ -212,6 +213,16 @@ def _quantization_env(spec: Spec) -> dict[str, str]:
     }
 
 
+def amended(found: Launch, spec: Spec, host: Host) -> Launch:
+    """Return the launch as it is.
+
+    Raises:
+        InputError: for measurements of the other generation of cards.
+    """
+    refuse_generation(spec, host, "dtype", found.env.get("QUANT_CONFIG", ""))
+    return found
+
+
 def _problems(spec: Spec) -> list[Problem]:
     low, length = spec["input_range"][0], spec["max_model_len"]
     if low < length:
@@ -239,6 +250,7 @@ ENGINE = Engine(
     command=("python3", "-m", "vllm.entrypoints.openai.api_server"),
     defaults=LAUNCH_DEFAULTS,
     launch=launch,
+    amended=amended,
     reads=("ip", "interface"),
     reads_cards=True,
     problems=_problems,

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..buckets.linear import BLOCK, BucketRanges
+from ..buckets.warmup import SKIPPED
 from ..core.errors import Problem, is_number, label, refusal, whole
 from ..spec.vllm_options import OPTION_NAMES
 from .aice import cards_of, model_name, node_warnings, up
@@ -49,7 +50,12 @@ LEAST_TOKENS, MOST_PADDING = 2048, 0.5
 DTYPES = ("bfloat16", "float16", "fp8", "awq", "gptq")
 EVERY_ADDRESS = "0.0.0.0"  # noqa: S104
 # Keys of a model that the toolkit counts with: the script's own list of further arguments must not pass them by.
-COUNTED = ("host", "port", "model", "tensor_parallel_size", "max_model_len", "max_num_seqs", "max_num_prefill_seqs")
+COUNTED = (
+    *("host", "port", "tensor_parallel_size", "max_model_len", "max_num_seqs", "max_num_prefill_seqs"),
+    *("gpu_memory_utilization", "max_seq_len_to_capture", "dtype", "served_model_name"),
+)
+# What the script says itself, by no key of a model.
+FIXED = ("model", "block_size", "max_num_batched_tokens")
 
 
 def launch(spec: Spec, host: Host) -> Launch:
@@ -78,7 +84,7 @@ def launch(spec: Spec, host: Host) -> Launch:
     env = {**CONSTANTS, **_network(spec, host), **_switches(spec, host), **cards}
     warnings = node_warnings(spec, host)
     if spec["skip_warmup"]:
-        warnings.append("skip_warmup: every shape compiles at its first request, unless the recipe cache has it")
+        warnings.append(SKIPPED)
     return Launch(env, _arguments(spec, length, tokens), numactl, warnings, ranges, tokens=tokens)
 
 
@@ -167,7 +173,9 @@ def _problems(spec: Spec) -> list[Problem]:
         problems.append(("quant_config", spec["quant_config"], allowed))
     for argument in spec.get("extra_args", []):
         name = argument.removeprefix("--").partition("=")[0].replace("-", "_")
-        if argument.startswith("--") and name in (*COUNTED, "served_model_name"):
+        if argument.startswith("--") and name in FIXED:
+            problems.append(("extra_args", argument, "is said by the script itself, and the plan counts with that"))
+        elif argument.startswith("--") and name in COUNTED:
             problems.append(("extra_args", argument, f"belongs in the model's key {name}, which the plan counts with"))
         elif re.search(r"[\s\"'{}]", argument):
             option = "its own name, such as override_generation_config: {temperature: 0.5}"

@@ -30,8 +30,8 @@ class Launch:
 
     env: variables, but for those of the buckets. args: arguments after the engine's command. numactl: its arguments;
     None binds to no cores. buckets: the shapes that are warmed up; None where the server chooses them. bucket_file:
-    the text of a file of buckets, which the server finds at bucket_path. tokens: of one step at most; None for
-    max_num_batched_tokens of the spec.
+    the text of a file of buckets, which the server finds at bucket_path. tokens: of one step
+    at most, by which buckets are counted.
     """
 
     env: dict[str, str]
@@ -41,7 +41,7 @@ class Launch:
     buckets: Buckets | None = None
     bucket_file: str | None = None
     bucket_path: str | None = None
-    tokens: int | None = None
+    tokens: int = 0
 
     @property
     def environment(self) -> dict[str, str]:

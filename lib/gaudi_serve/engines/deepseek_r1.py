@@ -83,7 +83,7 @@ def launch(spec: Spec, host: Host) -> Launch:
     args += ["--max-num-batched-tokens", length, "--use-padding-aware-scheduling", "--use-v2-block-manager"]
     args += ["--distributed_executor_backend", "ray", "--gpu_memory_utilization", utilization]
     args += ["--disable-log-requests", "--enable-reasoning", "--reasoning-parser", "deepseek_r1"]
-    return Launch(env, [str(argument) for argument in args], buckets=ranges)
+    return Launch(env, [str(argument) for argument in args], buckets=ranges, tokens=length)
 
 
 def _buckets(spec: Spec, host: Host) -> BucketRanges:

@@ -14,7 +14,7 @@ from typing import Any
 from ..buckets.linear import BLOCK
 from ..buckets.plugin_input import DIMENSIONS, PluginInput, PluginRange, PluginRanges, PluginSettings
 from ..buckets.plugin_plan import PluginBucketing
-from ..buckets.warmup import plugin_warmup_seconds
+from ..buckets.warmup import SKIPPED, plugin_warmup_seconds
 from ..core.errors import Problem
 from ..platforms import platform_of
 from ..spec.weights import model_config
@@ -64,7 +64,8 @@ def launch(spec: Spec, host: Host) -> Launch:
     if spec.cards > 1:
         args += ["--distributed-executor-backend", "mp"]
     given = buckets.given
-    return Launch(env, args, None, _warnings(spec, host), buckets, given.file, given.settings.from_file or None)
+    path, tokens = given.settings.from_file or None, given.max_num_batched_tokens
+    return Launch(env, args, None, _warnings(spec, host), buckets, given.file, path, tokens)
 
 
 def bucketing(spec: Spec, host: Host) -> PluginBucketing:
@@ -122,7 +123,7 @@ def _warnings(spec: Spec, host: Host) -> list[str]:
     if method == "fp8" and gaudi2:
         found.append("FP8 weights need no conversion: the plugin changes their scales while it loads them on Gaudi2")
     if spec["skip_warmup"]:
-        found.append("skip_warmup: every shape compiles at its first request, unless the recipe cache has it")
+        found.append(SKIPPED)
     return found
 
 

@@ -76,8 +76,8 @@ def _graphs(
         return BucketCounts()
     if container.buckets is None:
         return None
-    tokens = container.tokens or int(spec.get("max_num_batched_tokens") or spec["max_model_len"])
-    return container.buckets.counts(tokens, memory["num_hpu_blocks"] if memory and engine_of(spec).capped else None)
+    blocks = memory["num_hpu_blocks"] if memory and engine_of(spec).capped else None
+    return container.buckets.counts(container.tokens, blocks)
 
 
 def start_timeout(warmup_s: int, size: int) -> int:

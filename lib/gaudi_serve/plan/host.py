@@ -19,7 +19,7 @@ from .cost import cost_of, cost_problems, cost_warnings, down_for
 from .launch import container_of, launch_warnings
 from .model import Placement, PlannedModel
 from .place import Placed, place
-from .resolve import Wish, resolve
+from .resolve import Site, Wish, resolve
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def vllm_plan(
         return HostPlan(host_name, (), (found,)).as_dict()
     machine = Host.of({**host, "host_nics": host_nics or host.get("host_nics")})
     aliases = {entry["alias"]: entry["name"] for entry in images if "alias" in entry}
-    wishes, findings = resolve(models, machine, host_name, release, catalog or {}, defaults or {}, aliases)
+    wishes, findings = resolve(models, Site(machine, host_name, release, catalog or {}, defaults or {}, aliases))
     for wish in wishes:
         findings += wish.findings(host_problems(wish.spec, machine, release, weights_come), host_name)
     planned, more = _placed(wishes, _names(models), machine, host_name, release, move_allowed)

@@ -37,7 +37,7 @@ class Container:
     env, args: of the server, with all that its user and the toolkit add; buckets: the shapes that it warms up, as the
     environment has them; None where the server chooses them. numactl: its arguments; None binds to no cores. runtime:
     of the engine, for devices. bucket_file: the text of a file that one of the mounts brings to the server. tokens: of
-    one step at most, where the spec does not say it. notes: sentences.
+    one step at most. notes: sentences.
     """
 
     env: Mapping[str, str]
@@ -50,7 +50,7 @@ class Container:
     mounts: list[dict[str, Any]]
     buckets: Buckets | None = None
     bucket_file: str | None = None
-    tokens: int | None = None
+    tokens: int = 0
     notes: tuple[str, ...] = ()
 
     def of_digest(self, spec: Spec, placement: Placement) -> str:

@@ -47,46 +47,37 @@ class Wish:
         return [Finding.of_model(host_name, self.spec, *problem) for problem in self.new(problems)]
 
 
-def resolve(
-    models: Sequence[Any],
-    host: Host,
-    host_name: str,
-    release: str,
-    catalog: Mapping[str, Any],
-    defaults: Mapping[str, Any],
-    images: Mapping[str, str],
-) -> tuple[list[Wish], list[Finding]]:
-    """Return the models that can be checked further, and what is wrong with what was written.
+@dataclass(frozen=True)
+class Site:
+    """What a model is resolved against.
 
-    Args:
-        models: the user's list.
-        host: the host.
-        host_name: how messages call it.
-        release: the release of its software.
-        catalog: known models by name.
-        defaults: keys that every model takes where neither it nor the catalog has them.
-        images: names of built images by their alias.
+    host_name: how messages call the host. release: that of its software. catalog: known models by name. defaults: keys
+    that every model takes where neither it nor the catalog has them. images: names of built images by their alias.
     """
+
+    host: Host
+    host_name: str
+    release: str
+    catalog: Mapping[str, Any]
+    defaults: Mapping[str, Any]
+    images: Mapping[str, str]
+
+
+def resolve(models: Sequence[Any], site: Site) -> tuple[list[Wish], list[Finding]]:
+    """Return the models of a user's list that can be checked further, and what is wrong with what was written."""
     wishes, found = [], []
     for given in models:
-        wish, mistakes = _wish(given, host, host_name, release, catalog, defaults, images)
+        wish, mistakes = _wish(given, site)
         wishes += [wish] if wish else []
         found += mistakes
-    return wishes, found + _duplicates(wishes, host, host_name)
+    return wishes, found + _duplicates(wishes, site.host, site.host_name)
 
 
-def _wish(
-    given: Any,
-    host: Host,
-    host_name: str,
-    release: str,
-    catalog: Mapping[str, Any],
-    defaults: Mapping[str, Any],
-    images: Mapping[str, str],
-) -> tuple[Wish | None, list[Finding]]:
+def _wish(given: Any, site: Site) -> tuple[Wish | None, list[Finding]]:
+    host_name, catalog, defaults = site.host_name, site.catalog, site.defaults
     if not isinstance(given, Mapping):
         return None, [Finding.of_model(host_name, given, *problem) for problem in findings(given)]
-    entry, spec = entry_of(catalog, given.get("model")), merged(given, catalog, defaults, host, release)
+    entry, spec = entry_of(catalog, given.get("model")), merged(given, catalog, defaults, site.host, site.release)
     missing = given.get("model") is not None and not entry
     # Without its entry, a model lacks most of what it wants.
     problems = [item for item in findings(spec) if not missing or (item[0] != "model" and item[1] is not None)]
@@ -99,7 +90,7 @@ def _wish(
         return None, found
     sound = {key: value for key, value in spec.items() if key not in bad}
     notes = _emptied(given, {**defaults, **entry, **entry.get(str(spec.get("launch_profile")), {})})
-    return Wish(completed(sound, host, release, images), frozenset(spec), bad, notes), found
+    return Wish(completed(sound, site.host, site.release, site.images), frozenset(spec), bad, notes), found
 
 
 def _emptied(given: Mapping[str, Any], below: Mapping[str, Any]) -> tuple[str, ...]:

@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..buckets.plugin_input import DIMENSIONS, PARTS
+from ..buckets.plugin_input import STRATEGIES as PLUGIN_STRATEGIES
 from ..core.errors import Problem, is_number, near, shown
 from ..core.redact import has_login
 from ..engines import ENGINES
@@ -27,12 +29,13 @@ SECRET_OPTIONS = {"api_key": "VLLM_API_KEY", "hf_token": "HF_TOKEN"}
 RESERVED = ("docker-proxy", "found", "images", "images-build", "weights")
 # Variables that give cards to a server; the ledger of the plan must not be passed by.
 CARD_VARIABLES = ("HABANA_VISIBLE_MODULES", "HABANA_VISIBLE_DEVICES", "HLS_MODULE_ID")
-BUCKET = re.compile(r"VLLM_(PROMPT|DECODE)_(BS|SEQ|QUERY|CTX|BLOCK)_BUCKET_(MIN|STEP|MAX|PAD_MAX|PAD_PERCENT)")
+BUCKET = re.compile(f"VLLM_({'|'.join(DIMENSIONS)})_BUCKET_({'|'.join(PARTS)})")
 SHARES = ("VLLM_GPU_MEMORY_UTILIZATION", "VLLM_GRAPH_RESERVED_MEM", "VLLM_GRAPH_PROMPT_RATIO")
 # The plugin's buckets: docs/buckets.md.
-STRATEGIES = ("exp", "lin", "pad", "file")
-BUCKET_RANGES = ("prompt_bs", "prompt_query", "prompt_ctx", "decode_bs", "decode_block")
-BUCKET_PARTS = ("min", "step", "max", "pad_max", "pad_percent")
+STRATEGIES = (*PLUGIN_STRATEGIES, "file")
+# The old name of one of them is for environments alone.
+BUCKET_RANGES = tuple(name.lower() for name in DIMENSIONS if name != "PROMPT_SEQ")
+BUCKET_PARTS = tuple(map(str.lower, PARTS))
 LARGEST_FILE = 1_000_000  # characters
 # What a started model can be asked (vllm_smoke).
 SMOKE_KINDS = ("text", "any", "image", "audio", "video", "tools", "embedding", "rerank")
@@ -164,8 +167,13 @@ def _counted(name: str, text: str) -> str | None:
 
 
 def _arguments(value: Any) -> str | None:
-    good = isinstance(value, list) and all(isinstance(item, str) and item and item.isprintable() for item in value)
-    return None if good else "must be a list of arguments of vLLM's server, each a text, such as [--seed, '7']"
+    if not isinstance(value, list) or not all(isinstance(item, str) and item and item.isprintable() for item in value):
+        return "must be a list of arguments of vLLM's server, each a text, such as [--seed, '7']"
+    for item in value:
+        name = item.removeprefix("--").partition("=")[0].replace("-", "_")
+        if item.startswith("--") and name in SECRET_OPTIONS:
+            return f"must have no secrets: {name} belongs in vllm_secrets as {SECRET_OPTIONS[name]}"
+    return None
 
 
 def _ulimits(value: Any) -> str | None:
@@ -296,8 +304,8 @@ def findings(spec: Any) -> list[Problem]:
         if key in OWN_KEYS:
             allowed = CHECKS[key](value) if value is not None else None
             if allowed and not any(key == other for other, _, _ in found):
-                # A whole environment may hold the very secret that is refused.
-                found.append((key, "(hidden)" if key in ("env", "source") else value, allowed))
+                # These may hold the very secret that is refused.
+                found.append((key, "(hidden)" if key in ("env", "source", "extra_args") else value, allowed))
         elif key in SECRET_OPTIONS:
             found.append((key, "(hidden)", f"not here: a secret belongs in vllm_secrets as {SECRET_OPTIONS[key]}"))
         elif key not in OPTION_NAMES:

@@ -43,8 +43,7 @@ def merged(
 
 
 def _engine(plain: Mapping[str, Any], offered: list[str], host: Host, release: str | None) -> str:
-    running = host.services.get(str(plain.get("name")))
-    return profile_of(plain, host.accelerator, release, running.launch_profile if running else None, offered)
+    return profile_of(plain, host.accelerator, release, host.services.get(str(plain.get("name"))), offered)
 
 
 def _layered(*layers: Mapping[str, Any]) -> dict[str, Any]:
