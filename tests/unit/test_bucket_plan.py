@@ -14,9 +14,10 @@ from gaudi_serve.buckets.bucket_grid import Bucket, BucketGrid
 from gaudi_serve.buckets.bucket_plan import allowed, hpu_bucket_plan, phases_of, plan_of
 from gaudi_serve.buckets.bucket_search import best
 from gaudi_serve.buckets.compared import of_ranges, of_strategy
+from gaudi_serve.buckets.coverage import uncovered
 from gaudi_serve.buckets.linear import BucketRanges, bucket_rows, padded
 from gaudi_serve.buckets.plan_limits import Goal, PlanLimits, read_limits
-from gaudi_serve.buckets.plugin import hpu_plugin_buckets
+from gaudi_serve.buckets.plugin import hpu_plugin_buckets, plugin_buckets
 from gaudi_serve.buckets.plugin_server import PluginServer
 from gaudi_serve.buckets.shape_field import Phase, ShapeField
 from gaudi_serve.buckets.traffic import Shapes, fitting, read_trace, shapes_of
@@ -197,6 +198,7 @@ def test_every_shape_that_can_be_asked_for_is_warm(
         assert str(problem).startswith(("limits", "trace: has no request that fits")), problem
         return
     own = server_of({**limits, "use_contiguous_pa": switches[0], "prefix_caching": switches[1]}, plan)
+    assert uncovered(own.buckets, read_limits(said)[0]) is None
     assert [list(one) for one in own.buckets.prompt] == plan["prompt"]
     assert [list(one) for one in own.buckets.decode] == plan["decode"]
     prompts, decodes = shapes_asked(own_limits := read_limits({**said})[0])
@@ -210,6 +212,33 @@ def test_every_shape_that_can_be_asked_for_is_warm(
 def taken(buckets: list[tuple[int, int]], x: int, y: int) -> tuple[int, int] | None:
     """Return the first bucket, by the lookup rule's own words."""
     return next((one for one in sorted(buckets) if one[0] >= x and one[1] >= y), None)
+
+
+FIELDS = st.lists(st.integers(1, 70), min_size=1, max_size=3).map(sorted)
+
+
+@settings(QUICK, max_examples=150)
+@given(LIMITS, SWITCHES, st.lists(st.tuples(FIELDS, FIELDS, FIELDS), min_size=1, max_size=4), st.booleans())
+def test_a_file_is_known_to_hold_every_step_or_not(
+    limits: dict[str, Any], switches: tuple[bool, bool], lines: list[tuple[list[int], ...]], context: bool
+) -> None:
+    said = {**limits, "use_contiguous_pa": switches[0], "prefix_caching": switches[1], "max_graphs": 99}
+    server = read_limits(said)[0]
+    # With one row that holds much, both answers are frequent.
+    wide = "(range(1, 5), [2, 35, 70], range(0, 62))\n(range(1, 10), 1, range(1, 200))\n"
+    text = "".join(f"({batch}, {query}, {ctx})\n({batch}, 1, {ctx})\n" for batch, query, ctx in lines)
+    for file in (text, wide + text):
+        try:
+            buckets = plugin_buckets(server.server("file", file))
+        except ValueError:
+            continue
+        prompts, decodes = shapes_asked(server)
+        lacks = [
+            *(one for one in prompts if (context or not one[2]) and buckets.prompt.first(*one) is None),
+            *((batch, 1, blocks) for batch, blocks in decodes if buckets.decode.first(batch, 1, blocks) is None),
+        ]
+        found = uncovered(buckets, server, context=context)
+        assert (found is None) == (not lacks), (found, lacks[:3])
 
 
 PAIRS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 5)), min_size=1, max_size=8, unique=True)

@@ -17,7 +17,8 @@ from test_plan import gaudi_host
 from test_service import TEMPLATE, changes, live
 
 CATALOG = model_catalog([], builtin=True)
-FILE = "# of July\n(1, [128, 256], 0)\n(1, 1, [64, 128])\n"
+# Every step of this model on one card, which has 3,265 blocks.
+FILE = "# of July\n(1, [512, 8192], 64)\n([4, 32], 1, 3265)\n"
 
 
 def plan(host: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
@@ -112,6 +113,15 @@ def test_blocks_by_which_a_server_dies_in_warm_up_are_refused_with_what_fits() -
             {"bucketing": {"strategy": "pad", "decode_bs": {"min": "8k"}}},
             "must have whole numbers from 0 for min",
         ),
+        (
+            {"bucketing": {"strategy": "file", "file": FILE.replace("8192", "4096")}},
+            "bucketing.file: has no bucket for a prompt step of 1 x 4097 tokens after 32 blocks of context, which",
+        ),
+        (
+            {"bucketing": {"strategy": "file", "file": FILE.replace("3265", "2900")}},
+            "bucketing.file: has no bucket for a decode step of 4 sequences and 3265 blocks, which would compile while",
+        ),
+        ({"env": {"VLLM_CONTIGUOUS_PA": "true"}, "enable_prefix_caching": True}, "env: VLLM_CONTIGUOUS_PA 'true': "),
         ({"bucketing": {"file": FILE}}, "must have file where strategy is file, and only there"),
         (
             {"source": {"kind": "hub", "repo": "Qwen/QwQ-32B", "convert": "g2"}},
@@ -155,6 +165,25 @@ def test_a_bucket_file_goes_to_the_host_and_another_one_is_another_launch() -> N
     plain = one()
     left = changes([plain], served)
     assert (left["absent"], left["restart"]) == (["/etc/gaudi-serve/m.buckets"], ["m"])
+
+
+def test_a_bucket_file_may_be_short_of_what_is_known_of_the_blocks_and_no_more() -> None:
+    short = {"strategy": "file", "file": FILE.replace("3265", "3000")}
+    model = one(bucketing=short)
+    assert [line for line in model["warnings"] if line.endswith("say num_gpu_blocks_override: 3000")]
+    assert not [line for line in one(bucketing={**short, "file": FILE})["warnings"] if "bucketing.file" in line]
+    bound = one(bucketing={**short, "file": FILE.replace("3265", "900")}, num_gpu_blocks_override=900)
+    assert option(bound, "--num-gpu-blocks-override") == "900"
+    # Prompts that are neither cut nor begin in the prefix cache have no context.
+    whole = {"strategy": "file", "file": FILE.replace("64)", "0)")}
+    assert one(bucketing=whole, enable_chunked_prefill=False)["graphs"] == 4
+    assert "after 64 blocks of context" in refused(bucketing=whole)
+
+
+@pytest.mark.parametrize("words", [{"VLLM_MERGED_PREFILL": "yes"}, {"VLLM_PROMPT_BS_BUCKET_MAX": "4"}])
+def test_what_a_user_says_of_prompts_of_one_step_counts(words: dict[str, str]) -> None:
+    pad = {"strategy": "pad"}
+    assert one(env=words, bucketing=pad)["graphs"] != one(bucketing=pad)["graphs"]
 
 
 def test_a_model_of_the_fork_changes_as_the_plan_says_and_not_by_itself() -> None:

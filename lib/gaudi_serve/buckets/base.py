@@ -9,12 +9,16 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class BucketCounts:
-    """Graphs that a launch warms up: of prompts and decode steps; prompts left out; whether that is an estimate."""
+    """Graphs that a launch warms up: of prompts and decode steps; prompts left out; whether that is an estimate.
+
+    notes: sentences on what these buckets do not hold.
+    """
 
     prompt: int = 0
     decode: int = 0
     omitted: int = 0
     approximate: bool = False
+    notes: tuple[str, ...] = ()
 
 
 class Buckets(Protocol):

@@ -131,6 +131,11 @@ class PluginSettings:
             sliced_from=8192 if sliced_from is None else sliced_from,
         )
 
+    def prefill_seqs(self, max_num_seqs: int) -> int:
+        """Return the most sequences of a prompt step, which the vendor's server takes from its buckets."""
+        most = self.ranges.prompt_bs.max
+        return max_num_seqs if self.merged_prefill else 1 if most is None else most
+
     def env(self) -> dict[str, str]:
         """Return the variables by which a server is told; ``read`` gives the same settings back."""
         found = {"VLLM_CONTIGUOUS_PA": str(self.use_contiguous_pa).lower(), **self.ranges.env()}

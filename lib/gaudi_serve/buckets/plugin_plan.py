@@ -8,12 +8,16 @@ from dataclasses import dataclass, replace
 
 from ..core.errors import InputError, refusal
 from .base import BucketCounts
-from .plugin import plugin_buckets
+from .coverage import uncovered
+from .plan_limits import PlanLimits
+from .plugin import PluginBuckets, plugin_buckets
 from .plugin_input import PluginInput, PluginSettings
 
 # Up to vLLM 0.26 the plugin's exponential strategy asks for as many decode blocks as all sequences could have at most.
 # Of several times what the device holds, warm-up dies (vllm-gaudi#1700); later it stops at three times.
 MOST_TIMES = 3
+# Which part of its blocks a device has at least, of those that memory.autocalc counts.
+BLOCKS_KNOWN = 0.9
 VARIABLE = re.compile(r"VLLM_(PROMPT_BS|PROMPT_QUERY|PROMPT_CTX|DECODE_BS|DECODE_BLOCK)_BUCKET_(\w+)")
 
 
@@ -22,10 +26,13 @@ class PluginBucketing:
     """What a server is told of its buckets, and what its limits are.
 
     given: the server; its number of blocks counts for nothing. own: variables that the model's ``env`` sets by itself.
+    prefix_caching, chunked_prefill: whether sequences may share blocks, and whether prompts are cut.
     """
 
     given: PluginInput
     own: frozenset[str] = frozenset()
+    prefix_caching: bool = False
+    chunked_prefill: bool = True
 
     @property
     def block_step(self) -> int:
@@ -47,12 +54,8 @@ class PluginBucketing:
             settings = PluginSettings.read(env)
         except InputError as problem:
             raise replace(self, own=said)._of_model(problem) from None
-        first = self.given.settings.ranges.prompt_bs.max or 1
-        prefills = self.given.max_num_prefill_seqs
-        if not settings.merged_prefill and prefills == first:
-            prefills = 1 if settings.ranges.prompt_bs.max is None else settings.ranges.prompt_bs.max
-        changed = replace(self.given, settings=settings, max_num_prefill_seqs=prefills)
-        return PluginBucketing(changed, said)
+        prefills = settings.prefill_seqs(self.given.max_num_seqs)
+        return replace(self, given=replace(self.given, settings=settings, max_num_prefill_seqs=prefills), own=said)
 
     def counts(self, max_num_batched_tokens: int, num_hpu_blocks: int | None) -> BucketCounts:
         """Return how many graphs a start warms up; without the blocks of the device, those of the worst case.
@@ -70,7 +73,40 @@ class PluginBucketing:
             found = plugin_buckets(given)
         except InputError as problem:
             raise self._of_model(problem) from None
-        return BucketCounts(len(found.prompt), len(found.decode), 0, num_hpu_blocks is None)
+        notes = self._gaps(found, num_hpu_blocks) if given.settings.strategy == "file" else ()
+        return BucketCounts(len(found.prompt), len(found.decode), 0, num_hpu_blocks is None, notes)
+
+    def _gaps(self, found: PluginBuckets, held: int | None) -> tuple[str, ...]:
+        """Return what of a bucket file is short, by no more than the blocks of a device are known before it is read.
+
+        Raises:
+            InputError: for a file that lacks a step which the model's other keys allow.
+        """
+        given = self.given
+        if given.num_speculative_tokens or given.mamba_chunk_size or given.settings.merged_prefill:
+            return ("it is not checked whether bucketing.file holds every step: how such a model's grow is not known",)
+        most = found.decode.most_blocks()
+        blocks = most if held is None or most >= BLOCKS_KNOWN * held else held
+        server = PlanLimits(
+            *(given.max_num_seqs, given.max_num_prefill_seqs, given.max_model_len, given.max_num_batched_tokens),
+            *(given.block_size, min(blocks, held or blocks)),
+            use_contiguous_pa=given.settings.use_contiguous_pa,
+            prefix_caching=self.prefix_caching,
+        )
+        lacks = uncovered(found, server, context=self.chunked_prefill or self.prefix_caching)
+        if lacks:
+            sequences, tokens, more = lacks
+            step = f"decode step of {sequences} sequences and {more} blocks"
+            if tokens > 1:
+                step = f"prompt step of {sequences} x {tokens} tokens after {more} blocks of context"
+            allowed = f"has no bucket for a {step}, which would compile while serving"
+            raise refusal("", "bucketing.file", None, f"{allowed}; playbooks/tune.yml plans one that holds every step")
+        if held and uncovered(found, replace(server, num_hpu_blocks=held)):
+            return (
+                f"bucketing.file holds decode steps of up to {most} blocks, and the cards about {held}: if the server "
+                f"counts more than {most}, plan it anew, or say num_gpu_blocks_override: {most}",
+            )
+        return ()
 
     def worst_blocks(self) -> int:
         """Return the blocks of max_num_seqs sequences of max_model_len."""
@@ -87,7 +123,7 @@ class PluginBucketing:
             "max_num_seqs",
             self.given.max_num_seqs,
             f"asks for decode buckets of {worst} blocks at max_model_len {self.given.max_model_len}, and the cards "
-            f"hold {held}: with prefix caching the server dies in warm-up; {fewer}enable_prefix_caching: false, or "
+            f"hold {held}: without contiguous PA the server dies in warm-up; {fewer}enable_prefix_caching: false, or "
             "bucketing.strategy pad with a decode_block.max",
         )
 

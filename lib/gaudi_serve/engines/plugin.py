@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..buckets.linear import BLOCK
-from ..buckets.plugin_input import DIMENSIONS, PluginInput, PluginRange, PluginRanges, PluginSettings
+from ..buckets.plugin_input import DIMENSIONS, TRUE, PluginInput, PluginRange, PluginRanges, PluginSettings
 from ..buckets.plugin_plan import PluginBucketing
 from ..buckets.warmup import SKIPPED, plugin_warmup_seconds
 from ..core.errors import Problem
@@ -75,20 +75,18 @@ def bucketing(spec: Spec, host: Host) -> PluginBucketing:
     ranges = PluginRanges(
         **{name: PluginRange(**said[name]) for name in map(str.lower, DIMENSIONS) if said.get(name) is not None}
     )
-    env = spec.get("env") or {}
-    merged = str(env.get("VLLM_MERGED_PREFILL", "")).lower() in ("true", "1")
     settings = PluginSettings(
         strategy="file" if text is not None else said.get("strategy", "exp"),
         ranges=ranges,
         from_file="" if text is None else bucket_path(spec, text),
         use_contiguous_pa=not spec["enable_prefix_caching"],
-        merged_prefill=merged,
     )
+    caching, chunked = bool(spec["enable_prefix_caching"]), spec.get("enable_chunked_prefill") is not False
     chunk = int(model_config(spec, host).get("mamba_chunk_size") or 0)
     return PluginBucketing(
         PluginInput(
             max_num_seqs=int(spec["max_num_seqs"]),
-            max_num_prefill_seqs=int(spec["max_num_seqs"]) if merged else ranges.prompt_bs.max or 1,
+            max_num_prefill_seqs=settings.prefill_seqs(int(spec["max_num_seqs"])),
             block_size=BLOCK,
             max_num_batched_tokens=int(spec["max_num_batched_tokens"]),
             max_model_len=int(spec["max_model_len"]),
@@ -100,7 +98,9 @@ def bucketing(spec: Spec, host: Host) -> PluginBucketing:
             # Of released versions none clamps them.
             skip_decode_block_clamp=True,
             file=text,
-        )
+        ),
+        prefix_caching=caching,
+        chunked_prefill=chunked,
     )
 
 
@@ -142,6 +142,10 @@ def _problems(spec: Spec) -> list[Problem]:
     if spec.get("enable_chunked_prefill") is False and tokens < length:
         allowed = f"is below max_model_len {length}, and chunked prefill is off; vLLM would stop at start"
         problems.append(("max_num_batched_tokens", tokens, allowed))
+    contiguous = (spec.get("env") or {}).get("VLLM_CONTIGUOUS_PA")
+    if spec["enable_prefix_caching"] and str(contiguous).lower() in TRUE:
+        allowed = "turns enable_prefix_caching off without a word; say enable_prefix_caching: false, which does both"
+        problems.append(("env: VLLM_CONTIGUOUS_PA", contiguous, allowed))
     if spec.get("quantization") == "inc" and not (spec.get("env") or {}).get("QUANT_CONFIG"):
         allowed = "needs QUANT_CONFIG in env: the file that says where INC's measurements are"
         problems.append(("quantization", "inc", allowed))

@@ -77,6 +77,8 @@ def _graphs(
     if container.buckets is None:
         return None
     blocks = memory["num_hpu_blocks"] if memory and engine_of(spec).capped else None
+    if blocks and spec.get("num_gpu_blocks_override"):
+        blocks = min(blocks, int(spec["num_gpu_blocks_override"]))
     return container.buckets.counts(container.tokens, blocks)
 
 
@@ -94,7 +96,9 @@ def down_for(cost: Cost, cards: int) -> str:
 
 def cost_warnings(spec: Spec, host: Host, placement: Placement, cost: Cost) -> list[str]:
     """Return what of a model's cost a user should know, and what of it is not known."""
-    return _cache_warnings(spec, cost.memory) + (_unknown(spec, host, cost) if placement.module_ids else [])
+    return [*_cache_warnings(spec, cost.memory), *cost.buckets.notes] + (
+        _unknown(spec, host, cost) if placement.module_ids else []
+    )
 
 
 def _cache_warnings(spec: Spec, memory: Mapping[str, Any] | None) -> list[str]:

@@ -112,6 +112,7 @@ class PlannedModel:
             **{key: getattr(container, key) for key in keys},
             "bucket_file": container.bucket_file,
             **asdict(self.cost),
+            "buckets": {key: value for key, value in asdict(self.cost.buckets).items() if key != "notes"},
             "warnings": list(self.warnings),
             "digest": self.digest,
         }
