@@ -108,7 +108,7 @@ def test_a_driver_of_other_means_is_accepted_or_refused_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("wish", "message"),
     [
-        ({"release": "1.21"}, "g: gaudi_driver_release '1.21': a quoted release such as '1.21.3'"),
+        ({"release": "1.21"}, "g: gaudi_driver_release '1.21': a quoted release such as '1.24.1'"),
         ({"version": "1.22.0-1"}, "g: gaudi_driver_version 1.22.0-1: is not of gaudi_driver_release 1.21.3"),
         (
             {"release": "1.23.0"},

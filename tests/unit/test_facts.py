@@ -55,7 +55,8 @@ def told(case: dict[str, Any], folder: Path) -> list[str]:
         put(facts, path, value)
     (folder / "a.json").write_bytes(str(case.get("text", json.dumps(facts))).encode(case.get("encoding", "utf-8")))
     (folder / "b.json").write_text(json.dumps(HAND))
-    variables = {"a": {"vllm_models": [model()], **case.get("variables", {})}, "b": {"vllm_models": [model()]}}
+    usual = {"vllm_models": [model()], "gaudi_release": "1.21.3"}
+    variables = {"a": {**usual, **case.get("variables", {})}, "b": usual}
     fleet = vllm_fleet_plan(variables, ["a", "b"], [], str(folder))
     assert len(fleet["hosts"]["b"]["models"]) == 1
     assert all(error["host"] == "a" and error["key"] for error in fleet["errors"])

@@ -20,7 +20,7 @@ def known(**more: Any) -> dict[str, Any]:
     """Return the variables of a host that plans one model."""
     host = gaudi_host(driver_version="1.21.3-57")
     facts = {"gaudi_host": host, "gaudi_system": SYSTEM, "gaudi_services": {"images": {"vllm:1": "x"}}}
-    return {"vllm_models": [model()], **facts, **more}
+    return {"vllm_models": [model()], "gaudi_release": "1.21.3", **facts, **more}
 
 
 def live_of(plan: dict[str, Any]) -> dict[str, Any]:
@@ -89,7 +89,8 @@ def test_saved_facts_plan_like_live_ones(tmp_path: Path) -> None:
     one = known()
     (tmp_path / "a.json").write_text(json.dumps(gaudi_facts_saved(one)))
     (tmp_path / "b.json").write_text(json.dumps(one["gaudi_host"]))
-    desk = vllm_fleet_plan({name: {"vllm_models": [model()]} for name in "ab"}, ["a", "b"], [], str(tmp_path))
+    said = {"vllm_models": [model()], "gaudi_release": "1.21.3"}
+    desk = vllm_fleet_plan({name: said for name in "ab"}, ["a", "b"], [], str(tmp_path))
     live = vllm_fleet_plan({"a": one, "b": one}, ["a", "b"], [])
     assert desk["errors"] == live["errors"] == []
     # What a run would do below the models, only the live host tells.

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from gaudi_serve.engines import ENGINES
 from gaudi_serve.plan.changes import vllm_plan_changes
+from gaudi_serve.plan.fleet import vllm_fleet_plan
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.plan.refusal import plan_refusal
-from gaudi_serve.platforms.releases import RELEASES, release_of, rows_of
-from test_fleet import live_of
+from gaudi_serve.platforms.releases import DEFAULT, RELEASES, release_of, rows_of
+from test_fleet import known, live_of
 from test_plan import gaudi_host
 
 WISH = {"name": "m", "weights": "/data/m", "image": "vllm:1"}
@@ -51,6 +52,43 @@ def test_an_engine_of_another_release_is_refused_with_the_rows_that_have_it() ->
     )
     (error,) = plan("1.21.3", launch_profile="plugin")["errors"]
     assert "1.24.1 (vLLM 0.24.0 or 0.26.0 with the plugin); gaudi_release is 1.21.3" in error["message"]
+
+
+@pytest.mark.parametrize("driver", [None, "1.24.1-7"])
+def test_a_new_inventory_gets_the_current_release(driver: str | None) -> None:
+    wish = {**WISH, "weights": "/data/m"}
+    first = vllm_plan([wish], gaudi_host(driver_version=driver), host_name="g", release="")
+    assert first == vllm_plan([wish], gaudi_host(driver_version=driver), host_name="g", release=DEFAULT)
+    assert (first["errors"], first["models"][0]["launch_profile"]) == ([], "plugin")
+    # What it has brought there is no reason to ask.
+    served = gaudi_host(driver_version=DEFAULT, services=live_of(first))
+    assert vllm_plan([wish], served, host_name="g", release="")["errors"] == []
+
+
+def test_an_inventory_without_a_release_is_told_what_to_write_where_another_one_is() -> None:
+    fork = live_of(plan("1.21.3"))
+    hosts = {
+        "a": known(gaudi_release=None, gaudi_host=gaudi_host(driver_version="1.21.3-57", services=fork)),
+        "b": known(gaudi_release=None, gaudi_host=gaudi_host(services=fork)),
+        "c": known(gaudi_release=None, gaudi_host=gaudi_host(driver_version="1.24.0-5")),
+        "d": known(gaudi_release=None, gaudi_host={"accelerator": "cpu"}),
+    }
+    fleet = vllm_fleet_plan(hosts, list(hosts), [])
+    said = "gaudi_release must be said: its default 1.24.1 is not what this host has"
+    assert [error["message"] for error in fleet["errors"]] == [
+        f"a: {said} (driver 1.21.3, model m, served by aice_1_21); write '1.21.3' to stay; docs/migrating.md has the way "
+        "on",
+        f"b: {said} (model m, served by aice_1_21); write that of its software to stay; docs/migrating.md has the way on",
+        f"c: {said} (driver 1.24.0); write '1.24.0' to stay; docs/migrating.md has the way on",
+    ]
+
+
+def test_the_default_is_the_same_wherever_it_stands() -> None:
+    files = ["playbooks/vars/stages.yml", "roles/gaudi_driver/defaults/main.yml", "roles/vllm_image/defaults/main.yml"]
+    for name in (*files, "inventory/example/group_vars/all.yml"):
+        text = (Path(__file__).parents[2] / name).read_text(encoding="utf-8")
+        found = [line for line in text.splitlines() if "_release:" in line and not line.lstrip().startswith("#")]
+        assert [line for line in found if DEFAULT in line], name
 
 
 def test_a_release_that_nobody_knows_is_refused_with_those_that_are_known() -> None:

@@ -13,7 +13,7 @@ from .base import Engine, Launch
 # In the order in which messages name them.
 ENGINES: dict[str, Engine] = {one.ENGINE.name: one.ENGINE for one in (aice_1_21, aice_1_22, deepseek_r1, plugin, vllm)}
 
-__all__ = ["ENGINES", "Engine", "Launch", "engine_of", "profile_of"]
+__all__ = ["ENGINES", "Engine", "Launch", "engine_of", "profile_of", "running_engine"]
 
 
 def profile_of(
@@ -38,7 +38,7 @@ def profile_of(
     platform = platform_of(accelerator)
     row = platform.release(release) if release else None
     known = row.engines if row else (platform.engine, *(name for name in offered if _serves(name, platform.name)))
-    present = _running(running) if running else None
+    present = running_engine(running) if running else None
     if present in known:
         return present
     # Where an entry has no engine of this platform, its own is refused with what the platform takes.
@@ -46,8 +46,8 @@ def profile_of(
     return next((name for name in known if name in offered), usual)
 
 
-def _running(service: Service) -> str | None:
-    """Return the engine of a launch file; those that do not say it are of versions with two defaults."""
+def running_engine(service: Service) -> str | None:
+    """Return the engine of a launch file, None without one; files that do not say it are of versions with two."""
     if service.launch_profile or not service.command:
         return service.launch_profile
     serves = all(part in service.command for part in vllm.ENGINE.command)

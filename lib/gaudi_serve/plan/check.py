@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
 
-from ..core.errors import Problem
+from ..core.errors import Finding, Problem
 from ..core.host import Host, Weights
-from ..engines import ENGINES, Engine, engine_of
+from ..engines import ENGINES, Engine, engine_of, running_engine
 from ..memory.shape import config_problems, shape_problems
 from ..platforms import PLATFORMS, Platform, platform_of
-from ..platforms.releases import rows_of
+from ..platforms.releases import DEFAULT, release_of, rows_of
 from ..spec.keys import OWN_KEYS
 from ..spec.model import Spec
 from ..spec.vllm_options import OPTION_NAMES
@@ -43,6 +43,28 @@ def host_problems(spec: Spec, host: Host, release: str, weights_come: bool) -> l
         key, value = ("weights", spec.weights) if on_host else ("config", None)
         return [*problems, *((key, value, ("its config.json: " if on_host else "") + text) for text in wrong)]
     return problems + shape_problems(spec, config, even_heads=platform.even_heads)
+
+
+def release_unsaid(host: Host, host_name: str) -> Finding | None:
+    """Return what is wrong with an inventory that names no release, on a host that has another than the default.
+
+    A default that changes must not change what serves: neither its engine nor its driver.
+    """
+    row = platform_of(host.accelerator).release(DEFAULT)
+    if not row:
+        return None
+    driver = re.match(r"\d+\.\d+\.\d+", host.driver_version or "")
+    served = {name: engine for name, service in host.services.items() if (engine := running_engine(service))}
+    here = [f"driver {driver[0]}"] if driver and release_of(driver[0]) is not row else []
+    here += [f"model {name}, served by {engine}" for name, engine in served.items() if engine not in row.engines]
+    if not here:
+        return None
+    stays = f"'{driver[0]}'" if driver else "that of its software"
+    allowed = (
+        f"must be said: its default {DEFAULT} is not what this host has ({', '.join(here)}); write {stays} to stay"
+    )
+    message = f"{host_name}: gaudi_release {allowed}; docs/migrating.md has the way on"
+    return Finding(host_name, "gaudi_release", message, None, None, allowed)
 
 
 def _address_problems(spec: Spec, host: Host) -> list[Problem]:

@@ -13,8 +13,9 @@ from typing import Any
 from ..core.errors import Finding, InputError, Problem
 from ..core.host import Host
 from ..platforms import platform_of
+from ..platforms.releases import DEFAULT
 from ..spec.model import Spec
-from .check import host_problems
+from .check import host_problems, release_unsaid
 from .cost import cost_of, cost_problems, cost_warnings, down_for
 from .launch import container_of, launch_warnings
 from .model import Placement, PlannedModel
@@ -60,7 +61,7 @@ def vllm_plan(
         catalog: known models; ``model: <entry>`` takes the entry's keys, a model's own keys win.
         host_name: how messages call the host.
         defaults: keys that every model takes where neither it nor the catalog has them.
-        release: release of the driver and of the serving image, such as 1.21.3.
+        release: of driver and serving image, such as 1.21.3; empty where nobody has said one.
         host_nics: the machine has NICs for traffic between cards (matters on Gaudi2E only).
         images: what filter vllm_images returned; models may leave out a built image's tag.
         weights_come: weights with a ``source`` are brought by a later stage.
@@ -69,16 +70,23 @@ def vllm_plan(
     Returns:
         ``{models: [...], errors: [...], warnings: [...]}``. A user's mistake never raises.
     """
-    if not isinstance(models, list):
-        found = Finding.of_model(host_name, {}, "vllm_models", models, "must be a list of models")
-        return HostPlan(host_name, (), (found,)).as_dict()
     machine = Host.of({**host, "host_nics": host_nics or host.get("host_nics")})
+    if wrong := _whole(models, machine, host_name, release):
+        return HostPlan(host_name, (), (wrong,)).as_dict()
+    release = release or DEFAULT
     aliases = {entry["alias"]: entry["name"] for entry in images if "alias" in entry}
     wishes, findings = resolve(models, Site(machine, host_name, release, catalog or {}, defaults or {}, aliases))
     for wish in wishes:
         findings += wish.findings(host_problems(wish.spec, machine, release, weights_come), host_name)
     planned, more = _placed(wishes, _names(models), machine, host_name, release, move_allowed)
     return HostPlan(host_name, tuple(planned), (*findings, *more)).as_dict()
+
+
+def _whole(models: Any, host: Host, host_name: str, release: str) -> Finding | None:
+    """Return what keeps all models of a host from being planned."""
+    if not isinstance(models, list):
+        return Finding.of_model(host_name, {}, "vllm_models", models, "must be a list of models")
+    return None if release else release_unsaid(host, host_name)
 
 
 def _names(models: Sequence[Any]) -> set[str]:

@@ -9,6 +9,7 @@ from typing import Any
 from ..core.errors import Finding, InputError, plain
 from ..core.host import Host
 from ..platforms import platform_of
+from ..platforms.releases import DEFAULT
 from ..spec.facts import checked_host
 from ..spec.inventory import problem_text
 from ..spec.keys import CARD_VARIABLES
@@ -44,7 +45,7 @@ def host_findings(
         host_name: how messages call the host.
         wanted: accelerator that the inventory expects: auto, gaudi or cpu.
         cards: how many cards the inventory expects; 0 for any number.
-        release: release of the serving image; driver and image must be of one.
+        release: release of the serving image; driver and image must be of one. Empty where nobody has said one.
         images: names of the images on the host and entries of ``vllm_images``; None does not check.
         daemon: text of the host's daemon.json, which must be one that can be merged into.
         secrets: ``vllm_secrets``.
@@ -97,7 +98,9 @@ def _accelerator_reasons(
     if wanted not in ("auto", found):
         text = f"{host_name}: gaudi_accelerator is {wanted}, but this is a {found} host"
         reasons.append(("gaudi_accelerator", text))
-    return reasons + platform_of(found).reasons(Host.of(host), host_name, cards, release)
+    told = platform_of(found).reasons(Host.of(host), host_name, cards, release or DEFAULT)
+    # Of a driver of another release than one that nobody has said, the plan tells what to write.
+    return reasons + [one for one in told if release or one[0] != "driver_version"]
 
 
 def plan_refusal(plan: Mapping[str, Any], system: Mapping[str, Any], host: Mapping[str, Any], **more: Any) -> list[str]:

@@ -110,7 +110,7 @@ def _reasons(host: Host, host_name: str, cards: int, release: str) -> list[tuple
         text = f"{host_name}: gaudi_cards is {cards}, but hl-smi shows {len(here)}: module_ids {here}"
         reasons.append(("gaudi_cards", text))
     if not re.fullmatch(r"\d+\.\d+\.\d+.*", str(release)):
-        return [*reasons, ("gaudi_release", f"{host_name}: gaudi_release {release}: a quoted release such as '1.21.3'")]
+        return [*reasons, ("gaudi_release", f"{host_name}: gaudi_release {release}: a quoted release such as '1.24.1'")]
     if not row:
         known = ", ".join(one.about for one in RELEASES)
         reasons.append(("gaudi_release", f"{host_name}: gaudi_release {release} is not known; known are {known}"))

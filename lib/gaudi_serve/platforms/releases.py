@@ -64,6 +64,9 @@ RELEASES = (
     ),
 )
 
+# Of an inventory that names none, on hosts that have nothing of another one.
+DEFAULT = "1.24.1"
+
 
 def release_of(text: str) -> Release | None:
     """Return the row of a release such as 1.21.3; None where there is none."""

@@ -199,7 +199,7 @@ VARIABLES = {
         f"must be the number of cards that the host must have, a whole one up to {MOST_CARDS}; 0 for any",
         0,
     ),
-    "gaudi_release": Rule(matching(r"\d+\.\d+\.\d+[\w.+-]*"), "must be a quoted release such as '1.21.3'", "1.21.3"),
+    "gaudi_release": Rule(matching(r"\d+\.\d+\.\d+[\w.+-]*"), "must be a quoted release such as '1.24.1'", ""),
     "gaudi_move_allowed": Rule(is_flag_text, "must be true or false", False),
     # -e gives texts.
     "gaudi_host_nics": Rule(

@@ -377,7 +377,7 @@ def inventory_refusal(variables: Known, host_name: str) -> list[str]:
     problems += input_problems(values)
     reasons += [f"{host_name}: {problem_text(*problem)}" for problem in problems]
     reasons += [f"{host_name}: {one_line(text)}" for text in lost]
-    release = "1.21.3" if "gaudi_release" in wrong else checked["gaudi_release"]
+    release = "" if "gaudi_release" in wrong else checked["gaudi_release"]
     for entry in checked["vllm_images"] or []:
         try:
             vllm_images([entry], release)

@@ -32,7 +32,7 @@ def gaudi_driver_refusal(
         upgrade_allowed: another release may be replaced.
     """
     if not RELEASE.fullmatch(release):
-        return [f"{host_name}: gaudi_driver_release {release!r}: a quoted release such as '1.21.3'"]
+        return [f"{host_name}: gaudi_driver_release {release!r}: a quoted release such as '1.24.1'"]
     if version and release_of(version) != release:
         return [f"{host_name}: gaudi_driver_version {version}: is not of gaudi_driver_release {release}"]
     changes = gaudi_driver_changes(driver, release=release, version=version, packages=packages)

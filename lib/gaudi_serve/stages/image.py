@@ -10,7 +10,7 @@ from typing import Any
 from ..core.errors import InputError, shown
 from ..core.redact import has_login
 from ..platforms import PLATFORMS
-from ..platforms.releases import RELEASES, release_of
+from ..platforms.releases import DEFAULT, RELEASES, release_of
 from ..spec.facts import is_flag_text, matching
 
 Entry = dict[str, Any]
@@ -96,7 +96,7 @@ def vllm_images(images: Sequence[Mapping[str, Any]], release: str = "1.21.3") ->
             from its ``recipe``: ``release``, ``base``, ``vllm``, ``plugin``, ``extension``, ``inc``,
             ``hccl_ofi_wrapper``, ``hccl_demo`` (each ``repository``, ``branch``, ``commit``, ``folder``),
             ``libfabric`` (``url``, ``sha256``), ``multimodal``, ``audio``.
-        release: release of driver and serving image, for recipes that name none.
+        release: release of driver and serving image, for recipes that name none; empty where nobody has said one.
 
     Returns:
         The entries; a built one with ``dockerfile``, ``alias`` (its name without a tag) and the name
@@ -109,7 +109,7 @@ def vllm_images(images: Sequence[Mapping[str, Any]], release: str = "1.21.3") ->
         raise InputError(f"vllm_images: {shown(images)}: must be a list of images")
     for entry in images:
         _check(entry)
-    return [_built(entry, release) if entry.get("build") == "gaudi" else dict(entry) for entry in images]
+    return [_built(entry, release or DEFAULT) if entry.get("build") == "gaudi" else dict(entry) for entry in images]
 
 
 def _check(entry: Any) -> None:
