@@ -31,7 +31,7 @@ def plan(folder: Path, models: Any, *arguments: str, **more: Any) -> tuple[int, 
     hosts = {name: {"ansible_host": "192.0.2.1"} for name in ("g1", "g2")}
     # As a site does that has one host like another.
     hosts["g2"]["vllm_models"] = "{{ hostvars['g1'].vllm_models }}"
-    inventory = {"all": {"hosts": hosts, "vars": {"vllm_models": models, **more}}}
+    inventory = {"all": {"hosts": hosts, "vars": {"vllm_models": models, "gaudi_release": "1.21.3", **more}}}
     (folder / "hosts.yml").write_text(yaml.safe_dump(inventory))
     return run(folder, *arguments)
 

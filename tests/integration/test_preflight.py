@@ -32,7 +32,8 @@ def contradictory() -> dict[str, Any]:
 def test_contradictory_cores_are_refused_by_a_run_as_by_a_plan() -> None:
     host = contradictory()
     assert plan_refusal(EMPTY, DEBIAN, host, host_name="g") == [f"g: {SENTENCE}"]
-    fleet = vllm_fleet_plan({"g": {"gaudi_host": host, "gaudi_system": DEBIAN, "vllm_models": []}}, ["g"], [])
+    known = {"gaudi_host": host, "gaudi_system": DEBIAN, "vllm_models": [], "gaudi_release": "1.21.3"}
+    fleet = vllm_fleet_plan({"g": known}, ["g"], [])
     assert [error["message"] for error in fleet["errors"]] == [f"g: {SENTENCE}"]
     differing = gaudi_host(driver_version="1.21.3-57")
     differing["modules"][1]["cpus"] = ["1-2"]

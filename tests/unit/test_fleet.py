@@ -90,7 +90,7 @@ def test_saved_facts_plan_like_live_ones(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(json.dumps(gaudi_facts_saved(one)))
     (tmp_path / "b.json").write_text(json.dumps(one["gaudi_host"]))
     said = {"vllm_models": [model()], "gaudi_release": "1.21.3"}
-    desk = vllm_fleet_plan({name: said for name in "ab"}, ["a", "b"], [], str(tmp_path))
+    desk = vllm_fleet_plan(dict.fromkeys("ab", said), ["a", "b"], [], str(tmp_path))
     live = vllm_fleet_plan({"a": one, "b": one}, ["a", "b"], [])
     assert desk["errors"] == live["errors"] == []
     # What a run would do below the models, only the live host tells.

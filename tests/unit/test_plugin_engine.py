@@ -17,8 +17,8 @@ from test_plan import gaudi_host
 from test_service import TEMPLATE, changes, live
 
 CATALOG = model_catalog([], builtin=True)
-# Every step of this model on one card, which has 3,265 blocks.
-FILE = "# of July\n(1, [512, 8192], 64)\n([4, 32], 1, 3265)\n"
+# Every step of this model on one card, which has 3,264 blocks.
+FILE = "# of July\n(1, [512, 8192], 64)\n([4, 32], 1, 3264)\n"
 
 
 def plan(host: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
@@ -118,8 +118,8 @@ def test_blocks_by_which_a_server_dies_in_warm_up_are_refused_with_what_fits() -
             "bucketing.file: has no bucket for a prompt step of 1 x 4097 tokens after 32 blocks of context, which",
         ),
         (
-            {"bucketing": {"strategy": "file", "file": FILE.replace("3265", "2900")}},
-            "bucketing.file: has no bucket for a decode step of 4 sequences and 3265 blocks, which would compile while",
+            {"bucketing": {"strategy": "file", "file": FILE.replace("3264", "2900")}},
+            "bucketing.file: has no bucket for a decode step of 4 sequences and 3264 blocks, which would compile while",
         ),
         ({"env": {"VLLM_CONTIGUOUS_PA": "true"}, "enable_prefix_caching": True}, "env: VLLM_CONTIGUOUS_PA 'true': "),
         ({"bucketing": {"file": FILE}}, "must have file where strategy is file, and only there"),
@@ -148,6 +148,14 @@ def test_a_gaudi3_card_holds_more() -> None:
     assert three["num_hpu_blocks"] > two["num_hpu_blocks"]
 
 
+def test_a_start_without_graphs_has_their_memory_and_warms_nothing() -> None:
+    plain, eager = one(), one(enforce_eager=True)
+    assert (eager["graphs"], eager["memory"]["graphs_gib"]) == (0, 0.0)
+    # Of the blocks that there is room for, the plugin keeps one to pad with: 9 of 10 parts, and that one more.
+    rooms = [model["memory"]["num_hpu_blocks"] + 1 for model in (plain, eager)]
+    assert rooms[0] in (rooms[1] * 9 // 10, rooms[1] * 9 // 10 + 1)
+
+
 def test_a_bucket_file_goes_to_the_host_and_another_one_is_another_launch() -> None:
     model, other = (one(bucketing={"strategy": "file", "file": text}) for text in (FILE, FILE + "(2, 1, 128)\n"))
     assert (model["graphs"], other["graphs"]) == (4, 5)
@@ -168,14 +176,14 @@ def test_a_bucket_file_goes_to_the_host_and_another_one_is_another_launch() -> N
 
 
 def test_a_bucket_file_may_be_short_of_what_is_known_of_the_blocks_and_no_more() -> None:
-    short = {"strategy": "file", "file": FILE.replace("3265", "3000")}
+    short = {"strategy": "file", "file": FILE.replace("3264", "3000")}
     model = one(bucketing=short)
     assert [line for line in model["warnings"] if line.endswith("say num_gpu_blocks_override: 3000")]
     assert not [line for line in one(bucketing={**short, "file": FILE})["warnings"] if "bucketing.file" in line]
-    bound = one(bucketing={**short, "file": FILE.replace("3265", "900")}, num_gpu_blocks_override=900)
+    bound = one(bucketing={**short, "file": FILE.replace("3264", "900")}, num_gpu_blocks_override=900)
     assert option(bound, "--num-gpu-blocks-override") == "900"
     # Prompts that are neither cut nor begin in the prefix cache have no context.
-    whole = {"strategy": "file", "file": FILE.replace("64)", "0)")}
+    whole = {"strategy": "file", "file": FILE.replace(", 64)", ", 0)")}
     assert one(bucketing=whole, enable_chunked_prefill=False)["graphs"] == 4
     assert "after 64 blocks of context" in refused(bucketing=whole)
 

@@ -74,12 +74,12 @@ def test_an_inventory_without_a_release_is_told_what_to_write_where_another_one_
         "d": known(gaudi_release=None, gaudi_host={"accelerator": "cpu"}),
     }
     fleet = vllm_fleet_plan(hosts, list(hosts), [])
+    way = "docs/migrating.md has the way on"
     said = "gaudi_release must be said: its default 1.24.1 is not what this host has"
     assert [error["message"] for error in fleet["errors"]] == [
-        f"a: {said} (driver 1.21.3, model m, served by aice_1_21); write '1.21.3' to stay; docs/migrating.md has the way "
-        "on",
-        f"b: {said} (model m, served by aice_1_21); write that of its software to stay; docs/migrating.md has the way on",
-        f"c: {said} (driver 1.24.0); write '1.24.0' to stay; docs/migrating.md has the way on",
+        f"a: {said} (driver 1.21.3, model m, served by aice_1_21); write '1.21.3' to stay; {way}",
+        f"b: {said} (model m, served by aice_1_21); write that of its software to stay; {way}",
+        f"c: {said} (driver 1.24.0); write '1.24.0' to stay; {way}",
     ]
 
 

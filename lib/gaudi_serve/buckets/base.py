@@ -21,12 +21,28 @@ class BucketCounts:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Rounding:
+    """Which of the KV-cache blocks that there is room for a server has: a multiple of step, without the spare ones."""
+
+    step: int = 1
+    spare: int = 0
+
+    def held(self, room: int) -> int:
+        """Return how many blocks a server has that has room for so many."""
+        return max(0, room - self.spare) // self.step * self.step
+
+    def room(self, wanted: int) -> int:
+        """Return for how many there must be room, so that a server has this many."""
+        return -(-wanted // self.step) * self.step + self.spare
+
+
 class Buckets(Protocol):
     """The buckets of a launch, before they are variables of its environment."""
 
     @property
-    def block_step(self) -> int:
-        """Return the number of KV-cache blocks that the server rounds its cache down to."""
+    def rounding(self) -> Rounding:
+        """Return which blocks the server has of those that there is room for."""
 
     def env(self) -> dict[str, str]:
         """Return the variables by which a server is told."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from ..core.errors import InputError, mapping, refusal, whole
-from .base import BucketCounts
+from .base import BucketCounts, Rounding
 
 Bucket = list[int]
 Range = tuple[int, int, int]  # min, step, max
@@ -84,9 +84,9 @@ class BucketRanges:
         return replace(found, padding_limit=self.padding_limit)
 
     @property
-    def block_step(self) -> int:
-        """Return the step of decode_block, in which the fork holds its KV cache."""
-        return self.decode_block[1]
+    def rounding(self) -> Rounding:
+        """Return whole steps of decode_block, in which the fork holds its KV cache."""
+        return Rounding(self.decode_block[1])
 
     def counts(self, max_num_batched_tokens: int, num_hpu_blocks: int | None) -> BucketCounts:
         """Return how many graphs a start warms up.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ..core.errors import InputError, refusal
-from .base import BucketCounts
+from .base import BucketCounts, Rounding
 from .coverage import uncovered
 from .plan_limits import PlanLimits
 from .plugin import PluginBuckets, plugin_buckets
@@ -26,18 +26,20 @@ class PluginBucketing:
     """What a server is told of its buckets, and what its limits are.
 
     given: the server; its number of blocks counts for nothing. own: variables that the model's ``env`` sets by itself.
-    prefix_caching, chunked_prefill: whether sequences may share blocks, and whether prompts are cut.
+    prefix_caching, chunked_prefill: whether sequences may share blocks, and whether prompts are cut. warms: false where
+    the server compiles nothing at start (enforce_eager).
     """
 
     given: PluginInput
     own: frozenset[str] = frozenset()
     prefix_caching: bool = False
     chunked_prefill: bool = True
+    warms: bool = True
 
     @property
-    def block_step(self) -> int:
-        """Return 1: the plugin takes all the blocks that there is room for."""
-        return 1
+    def rounding(self) -> Rounding:
+        """Return all blocks but one, which the plugin pads with."""
+        return Rounding(spare=1)
 
     def env(self) -> dict[str, str]:
         """Return the variables by which a server is told."""
@@ -63,6 +65,8 @@ class PluginBucketing:
         Raises:
             InputError: for what stops the server or kills it in warm-up, by the key of the model that is to change.
         """
+        if not self.warms:
+            return BucketCounts()
         worst = self.worst_blocks()
         given = replace(
             self.given, max_num_batched_tokens=max_num_batched_tokens, num_hpu_blocks=num_hpu_blocks or worst

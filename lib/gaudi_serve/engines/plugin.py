@@ -101,6 +101,7 @@ def bucketing(spec: Spec, host: Host) -> PluginBucketing:
         ),
         prefix_caching=caching,
         chunked_prefill=chunked,
+        warms=not spec.get("enforce_eager"),
     )
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..buckets.base import Rounding
 from ..buckets.linear import BLOCK
 from ..core.host import Host
 from ..platforms import platform_of
@@ -18,6 +19,7 @@ CARDS = (2, 4, 8)  # numbers of cards that are worth a suggestion
 UNAVAILABLE_GIB, PROFILE_GIB = 2.0, 0.5
 # What the fork takes where neither the profile nor the user says otherwise.
 UTILIZATION, GRAPH_SHARE = 0.9, 0.1
+WHOLE = Rounding()
 LARGE_GIB, LARGE_GRAPH_MB, GRAPH_MB = 120, 20, 10
 
 
@@ -29,13 +31,13 @@ def plan_memory(
     config: Mapping[str, Any],
     weight_bytes: int,
     cards_left: int,
-    step: int = 1,
+    rounding: Rounding = WHOLE,
 ) -> dict[str, Any] | None:
     """Return how a model's cards are divided, or None where its architecture or size is not known.
 
     Free memory after weights and profile run, times the utilisation, is usable; of that, the graph
-    share is kept for graphs and the rest is KV cache, in blocks of 128 tokens rounded down to the
-    decode bucket ``step``.
+    share is kept for graphs (none with enforce_eager) and the rest is KV cache, in blocks of 128
+    tokens, of which a server has those that ``rounding`` leaves.
 
     Returns:
         GiB of one card: ``device_gib``, ``reserved_gib`` (driver and profile run), ``weights_gib``,
@@ -51,11 +53,11 @@ def plan_memory(
     if quantised_at_load(spec, config):
         given["QUANT_DTYPE"] = 1
     found = hpu_memory(given)
-    divided = _divided(given, found, step)
+    divided = _divided(given, found, rounding)
     # The others keep their cards.
     most = min(platform_of(host.accelerator).group(host) or MOST_CARDS, cards + cards_left)
     possible = [number for number in CARDS if cards < number <= most and splits(config, spec, number)]
-    remedies = [] if divided["fits"] else _remedies(given, found["fit"]["suggestions"], step, possible)
+    remedies = [] if divided["fits"] else _remedies(given, found["fit"]["suggestions"], rounding, possible)
     return {**divided, "suggestions": remedies}
 
 
@@ -73,22 +75,24 @@ def _given(spec: Spec, env: Mapping[str, str], args: Sequence[str], host: Host, 
         "PROFILER_MEM_OVERHEAD": PROFILE_GIB,
         "APPROX_MEM_PER_GRAPH_MB": LARGE_GRAPH_MB if weight_bytes > LARGE_GIB * GIB else GRAPH_MB,
         "GPU_MEM_UTILIZATION": _share(spec.get("gpu_memory_utilization"), env, "VLLM_GPU_MEMORY_UTILIZATION"),
-        "VLLM_GRAPH_RESERVED_MEM": _share(None, env, "VLLM_GRAPH_RESERVED_MEM", GRAPH_SHARE),
+        "VLLM_GRAPH_RESERVED_MEM": 0.0
+        if spec.get("enforce_eager")
+        else _share(None, env, "VLLM_GRAPH_RESERVED_MEM", GRAPH_SHARE),
     }
 
 
-def _divided(given: Mapping[str, Any], found: Mapping[str, Any], step: int) -> dict[str, Any]:
+def _divided(given: Mapping[str, Any], found: Mapping[str, Any], rounding: Rounding) -> dict[str, Any]:
     cards, heads = given["TENSOR_PARALLEL_SIZE"], given["NUM_KEY_VALUE_HEADS"]
     usable = found["USABLE_MEM"] * found["GPU_MEM_UTILIZATION"] if found["USABLE_MEM"] > 0 else 0.0
     graphs = usable * given["VLLM_GRAPH_RESERVED_MEM"]
     weights = found["MODEL_MEM_IN_GB"] / cards
     share = 1 if given.get("KV_LORA_RANK") else min(cards, heads)
     per_block = kv_bytes_per_token({"HEAD_DIM": None, **given}) * BLOCK / share
-    blocks = math.floor((usable - graphs) * GIB / per_block) // step * step
+    blocks = rounding.held(math.floor((usable - graphs) * GIB / per_block))
     fit = found["fit"]
     sequences = blocks * BLOCK // given["MAX_MODEL_LEN"]
-    # Blocks come in whole decode steps; one sequence may fail by those alone.
-    lacking = -(-given["MAX_MODEL_LEN"] // (BLOCK * step)) * step * per_block / GIB - (usable - graphs)
+    # One sequence may fail by what is rounded off alone.
+    lacking = rounding.room(-(-given["MAX_MODEL_LEN"] // BLOCK)) * per_block / GIB - (usable - graphs)
     return {
         "device_gib": found["DEVICE_HPU_MEM"],
         "reserved_gib": UNAVAILABLE_GIB + PROFILE_GIB,
@@ -105,31 +109,31 @@ def _divided(given: Mapping[str, Any], found: Mapping[str, Any], step: int) -> d
 
 
 def _remedies(
-    given: Mapping[str, Any], suggestions: Sequence[Mapping[str, int]], step: int, possible: Sequence[int]
+    given: Mapping[str, Any], suggestions: Sequence[Mapping[str, int]], rounding: Rounding, possible: Sequence[int]
 ) -> list[dict[str, int]]:
     """Return the nearest changes that fit on this host, each of them divided again; more cards alone first."""
-    alone = [{"tensor_parallel_size": cards} for cards in possible if _changed(given, step, cards)["fits"]][:1]
+    alone = [{"tensor_parallel_size": cards} for cards in possible if _changed(given, rounding, cards)["fits"]][:1]
     shorter = [change for change in suggestions if set(change) == {"max_model_len"}]
-    length = _longest(given, step, given["TENSOR_PARALLEL_SIZE"]) if shorter else 0
+    length = _longest(given, rounding, given["TENSOR_PARALLEL_SIZE"]) if shorter else 0
     found = alone + ([{"max_model_len": length}] if length else [])
     if found:
         return found
     for cards in possible:
-        length = _longest(given, step, cards)
+        length = _longest(given, rounding, cards)
         if length:
             return [{"tensor_parallel_size": cards, "max_model_len": length}]
     return []
 
 
-def _changed(given: Mapping[str, Any], step: int, cards: int, length: int | None = None) -> dict[str, Any]:
+def _changed(given: Mapping[str, Any], rounding: Rounding, cards: int, length: int | None = None) -> dict[str, Any]:
     other = {**given, "TENSOR_PARALLEL_SIZE": cards, "MAX_MODEL_LEN": length or given["MAX_MODEL_LEN"]}
-    return _divided(other, hpu_memory(other), step)
+    return _divided(other, hpu_memory(other), rounding)
 
 
-def _longest(given: Mapping[str, Any], step: int, cards: int) -> int:
+def _longest(given: Mapping[str, Any], rounding: Rounding, cards: int) -> int:
     """Return the longest context, in whole blocks, of which one sequence fits; 0 where none does."""
-    length = int(min(given["MAX_MODEL_LEN"], _changed(given, step, cards, BLOCK)["kv_tokens"])) // BLOCK * BLOCK
-    return length if length and _changed(given, step, cards, length)["fits"] else 0
+    length = int(min(given["MAX_MODEL_LEN"], _changed(given, rounding, cards, BLOCK)["kv_tokens"])) // BLOCK * BLOCK
+    return length if length and _changed(given, rounding, cards, length)["fits"] else 0
 
 
 def quantised_at_load(spec: Spec, config: Mapping[str, Any]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..buckets.base import BucketCounts
+from ..buckets.base import BucketCounts, Rounding
 from ..buckets.linear import BLOCK
 from ..buckets.warmup import likely_layers
 from ..core.errors import Problem
@@ -36,8 +36,8 @@ def cost_of(spec: Spec, host: Host, placement: Placement, container: Container, 
     memory = None
     if cards:
         sized = Spec({"max_model_len": longest_context(config), **spec})
-        step = container.buckets.block_step if container.buckets else 1
-        memory = plan_memory(sized, container.env, container.args, host, config, size, cards_left, step)
+        rounding = container.buckets.rounding if container.buckets else Rounding()
+        memory = plan_memory(sized, container.env, container.args, host, config, size, cards_left, rounding)
     counts = _graphs(spec, placement, container, memory)
     seconds, cached = _warmup(spec, host, cards, counts)
     share = size * (0.5 if quantised_at_load(spec, config) else 1) / GIB / max(1, cards)
