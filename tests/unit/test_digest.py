@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gaudi_serve.engines import ENGINES
 from gaudi_serve.plan.changes import vllm_plan_changes
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.plan.model import digest
@@ -59,8 +60,11 @@ PINNED: dict[str, str] = json.loads((Path(__file__).parent / "golden/digests.jso
 
 def of_catalog(entry: str) -> str:
     """Return the digest of a model that says no more than its catalog entry."""
-    host = gaudi_host(device_name="HL-225", weights={})
-    plan = vllm_plan([{"name": "m", "model": entry, "image": "vllm:1"}], host, CATALOG, host_name="g")
+    of_plugin = [engine for engine in ENGINES if engine in CATALOG[entry]] == ["plugin"]
+    device, release = ("HL-325L", "1.24.1") if of_plugin else ("HL-225", "1.21.3")
+    host = gaudi_host(device_name=device, weights={})
+    wish = {"name": "m", "model": entry, "image": "vllm:1"}
+    plan = vllm_plan([wish], host, CATALOG, host_name="g", release=release)
     assert plan["errors"] == []
     digest: str = plan["models"][0]["digest"]
     return digest

@@ -41,9 +41,8 @@ def profile_of(
     present = running_engine(running) if running else None
     if present in known:
         return present
-    # Where an entry has no engine of this platform, its own is refused with what the platform takes.
-    usual = known[0] if any(_serves(name, platform.name) for name in offered or known) else offered[0]
-    return next((name for name in known if name in offered), usual)
+    # Where an entry has no engine of this platform or release, its own is refused with what would do.
+    return next((name for name in known if name in offered), offered[0] if offered else known[0])
 
 
 def running_engine(service: Service) -> str | None:
