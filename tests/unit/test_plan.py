@@ -168,7 +168,8 @@ CASES = yaml.safe_load((Path(__file__).parent / "errors.yml").read_text(encoding
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["messages"][0][:60])
 def test_bad_input_is_refused_with_this_sentence(case: dict[str, Any]) -> None:
     models = [item["raw"] if "raw" in item else model(**item) for item in case["models"]]
-    plan = planned(*copy.deepcopy(models), **case.get("host", {}))
+    host, release = gaudi_host(**case.get("host", {})), case.get("release", "1.21.3")
+    plan = vllm_plan(copy.deepcopy(models), host, host_name="gaudi01", release=release)
     assert [error["message"] for error in plan["errors"]] == case["messages"]
     assert "s3cret" not in str(plan)
     assert "hf_123" not in str(plan)

@@ -102,7 +102,7 @@ def test_blocks_by_which_a_server_dies_in_warm_up_are_refused_with_what_fits() -
         ({"block_size": 64}, "block_size 64: must be 128"),
         (
             {"bucketing": {"strategy": "pad", "decode_bs": {"min": 64, "max": 32}}},
-            "bucketing.decode_bs.min 64: is above VLLM_DECODE_BS_BUCKET_MAX, which is 32: the server stops at start",
+            "bucketing.decode_bs.min 64: is above bucketing.decode_bs.max, which is 32: the server stops at start",
         ),
         ({"bucketing": {"strategy": "lin", "prompt_ctx": {"step": 0}}}, "bucketing.prompt_ctx.step 0: "),
         ({"env": {"VLLM_BUCKETING_STRATEGY": "linear"}}, "env: VLLM_BUCKETING_STRATEGY 'linear': is not one of exp"),

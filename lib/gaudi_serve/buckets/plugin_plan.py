@@ -18,7 +18,7 @@ from .plugin_input import PluginInput, PluginSettings
 MOST_TIMES = 3
 # Which part of its blocks a device has at least, of those that memory.autocalc counts.
 BLOCKS_KNOWN = 0.9
-VARIABLE = re.compile(r"VLLM_(PROMPT_BS|PROMPT_QUERY|PROMPT_CTX|DECODE_BS|DECODE_BLOCK)_BUCKET_(\w+)")
+VARIABLE = re.compile(r"VLLM_(?:PROMPT_BS|PROMPT_QUERY|PROMPT_CTX|DECODE_BS|DECODE_BLOCK)_BUCKET_\w+")
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class PluginBucketing:
         if settings.use_contiguous_pa or settings.strategy != "exp" or worst <= MOST_TIMES * held:
             return
         fitting = MOST_TIMES * held // -(-self.given.max_model_len // self.given.block_size)
-        fewer = f"max_num_seqs {fitting} is the most with it, or " if fitting else ""
+        fewer = f"max_num_seqs {fitting} is the most, or " if fitting else ""
         raise refusal(
             "",
             "max_num_seqs",
@@ -134,16 +134,23 @@ class PluginBucketing:
     def _of_model(self, problem: InputError) -> InputError:
         """Return an error about a variable as one about the key of the model that has written it."""
         key, value, allowed = problem.finding or ("bucketing", None, str(problem))
-        parts = VARIABLE.fullmatch(key)
         if key in self.own:
             named = f"env: {key}"
-        elif parts:
-            named = f"bucketing.{parts[1].lower()}.{parts[2].lower()}"
+        elif VARIABLE.fullmatch(key):
+            named = _written(key)
         elif key.startswith("file"):
             named = f"bucketing.{key}"
         else:
             named = NAMES.get(key, f"env: {key}" if key.isupper() else key)
+        for name in VARIABLE.findall(allowed):
+            allowed = allowed if name in self.own else allowed.replace(name, _written(name))
         return refusal("", named, value, allowed)
+
+
+def _written(variable: str) -> str:
+    """Return how a model writes what the plugin calls VLLM_DECODE_BS_BUCKET_MAX."""
+    dimension, part = variable.removeprefix("VLLM_").split("_BUCKET_")
+    return f"bucketing.{dimension.lower()}.{part.lower()}"
 
 
 # Keys of a model, by what the vendor's code calls them.
