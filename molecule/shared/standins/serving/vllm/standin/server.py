@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -28,7 +29,9 @@ class Api:
         self.model, self.fault = model, fault
         self.key = options.api_key or os.environ.get("VLLM_API_KEY") or ""
         self.abilities = Abilities(options)
-        self.metrics = Metrics(model.names[0])
+        self.metrics = Metrics(model.names[0], model.max_model_len)
+        # What the engine does of a request: its tokens, those of the answer, and how many requests run.
+        self.step: Callable[[int, int, int], None] = lambda prompt, generated, running: None
         self.asked = threading.Event()
         self.created = int(time.time())
 
@@ -187,6 +190,12 @@ class Handler(BaseHTTPRequestHandler):
             "completion_tokens": len(words),
             "prompt_tokens_details": None,
         }
+        running = api.metrics.begin()
+        try:
+            api.step(asked, len(words), running)
+            time.sleep(len(words) * float(os.environ.get("STANDIN_TOKEN_S", "0")))
+        finally:
+            api.metrics.end()
         api.metrics.count(asked, len(words), reason)
         base = {
             "id": f"{'chatcmpl' if chat else 'cmpl'}-{uuid.uuid4().hex}",
