@@ -7,8 +7,6 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from . import stack
-
 FLAGS = """
 trust-remote-code enforce-eager enable-auto-tool-choice enable-reasoning enable-expert-parallel enable-lora
 enable-prompt-adapter enable-request-id-headers enable-sleep-mode enable-server-load-tracking
@@ -109,9 +107,9 @@ def document(text: str) -> object:
         return dict(pair.split("=", 1) for pair in text.split(","))
 
 
-def known(names: str) -> list[str]:
+def known(names: str, plugin: bool) -> list[str]:
     """Return those of some options that this vLLM has."""
-    return [name for name in names.split() if not (stack.PLUGIN and name in GONE.split())]
+    return [name for name in names.split() if not (plugin and name in GONE.split())]
 
 
 class Parser(argparse.ArgumentParser):
@@ -128,20 +126,20 @@ class Parser(argparse.ArgumentParser):
         return options
 
 
-def make_parser(program: str) -> Parser:
-    """Return the parser of all options."""
+def make_parser(program: str, plugin: bool = False) -> Parser:
+    """Return the parser of all options: of the fork, or of upstream, which has the plugin."""
     parser = Parser(prog=program, description="vLLM OpenAI-Compatible RESTful API server.", allow_abbrev=False)
     parser.usage = f"{program} [-h] [--model MODEL] [--host HOST] [--port PORT] ..."
     flags, integers, texts, documents = FLAGS, INTEGERS, TEXTS, DOCUMENTS
-    if stack.PLUGIN:
+    if plugin:
         flags, integers = f"{flags} {NEW_FLAGS}", f"{integers} {NEW_INTEGERS}"
         texts, documents = f"{texts} {NEW_TEXTS}", f"{documents} {NEW_DOCUMENTS}"
-    for name in known(flags):
+    for name in known(flags, plugin):
         parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, default=None)
     kinds: list[tuple[str, Callable[[str], object]]]
     kinds = [(integers, int), (NUMBERS, float), (texts, str), (documents, document)]
     for names, kind in kinds:
-        for name in known(names):
+        for name in known(names, plugin):
             spellings = [f"--{name}", SHORT[name]] if name in SHORT else [f"--{name}"]
             parser.add_argument(
                 *spellings,

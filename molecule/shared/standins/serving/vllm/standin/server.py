@@ -35,6 +35,16 @@ class Api:
         self.asked = threading.Event()
         self.created = int(time.time())
 
+    def run(self, prompt: int, generated: int, reason: str) -> None:
+        """Take a request through the engine; STANDIN_TOKEN_S is how long a token of its answer takes (seconds)."""
+        running = self.metrics.begin()
+        try:
+            self.step(prompt, generated, running)
+            time.sleep(generated * float(os.environ.get("STANDIN_TOKEN_S", "0")))
+        finally:
+            self.metrics.end()
+        self.metrics.count(prompt, generated, reason)
+
     def models(self) -> dict[str, Any]:
         """Return the answer of /v1/models."""
         return {"object": "list", "data": [self.card(name) for name in self.model.names]}
@@ -190,13 +200,7 @@ class Handler(BaseHTTPRequestHandler):
             "completion_tokens": len(words),
             "prompt_tokens_details": None,
         }
-        running = api.metrics.begin()
-        try:
-            api.step(asked, len(words), running)
-            time.sleep(len(words) * float(os.environ.get("STANDIN_TOKEN_S", "0")))
-        finally:
-            api.metrics.end()
-        api.metrics.count(asked, len(words), reason)
+        api.run(asked, len(words), reason)
         base = {
             "id": f"{'chatcmpl' if chat else 'cmpl'}-{uuid.uuid4().hex}",
             "created": int(time.time()),
