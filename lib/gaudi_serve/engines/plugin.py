@@ -44,6 +44,8 @@ CONSTANTS = {
     # gives out when it ends; and the lines that developers get would wait in Python's buffer.
     "VLLM_DEVELOPER_MODE": "true",
     "PYTHONUNBUFFERED": "1",
+    # Beside the lines the bars are of no use, and each of their states would be a line of the journal.
+    "TQDM_DISABLE": "1",
 }
 PROGRESS = (
     (r"\[Warmup\]\[(?:\w+/)?(Prompt|Decode)\]\[(\d+)/(\d+)\]", r"warming up: \1 graph \2 of \3"),

@@ -60,6 +60,7 @@ def test_a_gaudi3_host_serves_with_the_plugin_until_its_server_dies(
     assert "Free device memory: 96.94 GiB" in by_rule  # of 128, less a half of the weights
     assert "Generated 23 prompt buckets" in by_rule
     assert f"Generated 4 prompt buckets [bs, query, num_blocks]: {PROMPTS}" in by_file
+    assert "warmup processing" not in by_rule
     # What the report has asked the models was warmed up.
     assert "was not prepared" not in by_rule + by_file
     assert playbook("playbooks/models.yml", **said).changed_nothing

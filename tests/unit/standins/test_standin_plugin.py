@@ -109,6 +109,8 @@ def test_a_start_tells_its_buckets_and_draws_bars_for_all_but_developers(upstrea
     text, _ = upstream.served(*LIMITS, **CONTIGUOUS, VLLM_DEVELOPER_MODE="true", PYTHONUNBUFFERED="1")
     lines = re.findall(r"\[Warmup\]\[Decode\]\[(\d+)/\d+\] batch_size:\d+ query_len:1 num_blocks:\d+ free_mem:", text)
     assert lines == [str(number) for number in range(1, int(count[1]) + 1)]
+    assert "warmup processing" in text
+    assert "warmup processing" not in upstream.served(*LIMITS, **CONTIGUOUS, TQDM_DISABLE="1")[0]
 
 
 def test_the_defaults_are_those_of_small_devices(upstream: Upstream) -> None:
@@ -167,9 +169,11 @@ def test_blocks_come_from_the_memory_of_the_cards(upstream: Upstream) -> None:
 
 def test_a_file_is_warmed_up_and_what_it_lacks_is_said_while_serving(upstream: Upstream) -> None:
     buckets = upstream.host.root / "buckets"
-    buckets.write_text("(1, 128, 0)\n(1, 1, [8, 64])\n", encoding="ascii")
+    buckets.write_text("(1, 128, 0)\n(2, 512, 0)\n(1, 1, [8, 64])\n", encoding="ascii")
     env = {**CONTIGUOUS, "VLLM_BUCKETING_FROM_FILE": str(buckets)}
     text, _ = upstream.served(*LIMITS, ask=("few words", "many " * 300, "many " * 300), **env)
+    omitted = "The following prompt buckets from custom bucketing file (VLLM_BUCKETING_FROM_FILE) were omitted during"
+    assert text.count("were omitted") == text.count(omitted) == text.count("]   (2, 512, 0)") == 1
     assert "Generated 1 prompt buckets [bs, query, num_blocks]: [(1, 128, 0)]" in text
     assert "Generated 2 decode buckets [bs, query, num_blocks]: [(1, 1, 8), (1, 1, 64)]" in text
     wanted = "Prompt bucket for (1, 300, 0) was not prepared. Adding new bucket: (1, 448, 0)"

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from gaudi_serve.buckets.from_file import file_buckets
 from gaudi_serve.buckets.plugin import Bucket, PluginBuckets, plugin_buckets
 from gaudi_serve.buckets.plugin_input import PluginInput, PluginSettings
 from gaudi_serve.buckets.plugin_server import PluginServer
@@ -145,6 +146,7 @@ class Plugin:
             for phase in ("prompt", "decode"):
                 say(f"{BUCKETING}:191", f"Bucketing is off - skipping {phase} buckets generation")
         for phase, buckets in self.generated() if self.settings.enabled else ():
+            self.tell_omitted(phase.lower(), set(buckets))
             text = f"Generated {len(buckets)} {phase.lower()} buckets [bs, query, num_blocks]: {buckets}"
             say(f"{BUCKETING}:253", text)
         if told("VLLM_SKIP_WARMUP"):
@@ -159,6 +161,19 @@ class Plugin:
                 say(f"{RUNNER}:5222", f"Graph/{phase} captured:{len(buckets)} used_mem:1.5 GiB")
         took = time.monotonic() - start
         say(f"{RUNNER}:6308", f"Warmup finished in {took:.0f} secs, allocated 1.5 GiB of device memory")
+
+    def tell_omitted(self, phase: str, kept: set[Bucket]) -> None:
+        """Say what the limits drop from a bucket file; a decode bucket that they cut down is none of it."""
+        if self.given.file is None:
+            return
+        prompt, decode = file_buckets(self.given.file)
+        cut = not self.settings.use_contiguous_pa
+        dropped = set(prompt) - kept if phase == "prompt" else {one for one in decode if cut and one[0] > one[2]}
+        if dropped:
+            file = "custom bucketing file (VLLM_BUCKETING_FROM_FILE) were omitted during warmup:"
+            say(f"{BUCKETING}:522", f"The following {phase} buckets from {file}", "WARNING")
+        for bucket in sorted(dropped):
+            say(f"{BUCKETING}:526", f"  {bucket}", "WARNING")
 
     def warm_sampler(self) -> None:
         """Tell what comes before the graphs."""
@@ -223,7 +238,7 @@ class Bar:
 
     def __init__(self, title: str, total: int) -> None:
         self.title, self.total, self.count, self.start = title, total, 0, time.monotonic()
-        self.postfix = ""
+        self.postfix, self.hidden = "", bool(os.environ.get("TQDM_DISABLE"))
 
     def __enter__(self) -> Bar:
         self.draw()
@@ -234,7 +249,8 @@ class Bar:
 
     def write(self, text: str) -> None:
         """Write a line beside the bar: to standard output, which keeps it back unless Python is told not to."""
-        sys.stderr.write("\r" + " " * 60 + "\r")
+        if not self.hidden:
+            sys.stderr.write("\r" + " " * 60 + "\r")
         sys.stdout.write(log.head(log.CORE) + text + "\n")
         self.draw()
 
@@ -247,6 +263,8 @@ class Bar:
 
     def draw(self, end: str = "") -> None:
         """Draw the bar anew."""
+        if self.hidden:
+            return
         share = self.count / self.total if self.total else 0
         full, part = divmod(int(share * 80), 8)
         bar = ("█" * full + (" ▏▎▍▌▋▊▉"[part] if full < 10 else "")).ljust(10)
