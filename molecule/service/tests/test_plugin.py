@@ -116,3 +116,24 @@ def test_a_slow_warm_up_is_told_while_it_goes_on(playbook: Any, unit: Any, cards
     warming = "warming up: decode graph "
     playbook("playbooks/models.yml", until=lambda: unit("qwq-32b", "StatusText").startswith(warming), **said)
     assert unit("qwq-32b", "StatusText").startswith(warming)
+
+
+@pytest.mark.anyhow
+@pytest.mark.parametrize(
+    "entries",
+    [["deepseek-r1-0528"], ["qwen2-72b-instruct", "qwen2.5-vl-7b-instruct", "qwen2-audio-7b-instruct"]],
+    ids=lambda entries: entries[0],
+)
+def test_models_of_the_manual_serve_on_gaudi3(
+    host: Any, playbook: Any, unit: Any, cards: Any, entries: list[str]
+) -> None:
+    cards("HL-325L", "1.24.1")
+    shared = {"image": IMAGE, "env": QUICK, "ulimits": []}
+    models = [{"name": entry, "model": entry, "port": 31000 + n, **shared} for n, entry in enumerate(entries)]
+    run = playbook("playbooks/models.yml", gaudi_release="1.24.1", vllm_models=models, vllm_secrets={})
+    assert run.status == 0, run.text
+    for entry in entries:
+        assert unit(entry, "ActiveState") == "active"
+        said = log_of(host, entry)
+        assert "vLLM API server version 0.26.0" in said
+        assert "was not prepared" not in said
