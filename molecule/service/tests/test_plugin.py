@@ -46,6 +46,7 @@ def log_of(host: Any, model: str) -> str:
     return text
 
 
+@pytest.mark.anyhow
 def test_a_gaudi3_host_serves_with_the_plugin_until_its_server_dies(
     host: Any, playbook: Any, unit: Any, started: Any, cards: Any
 ) -> None:
@@ -76,18 +77,21 @@ def test_a_gaudi3_host_serves_with_the_plugin_until_its_server_dies(
     assert (unit("qwen2.5-7b", "ActiveState"), started("qwen2.5-7b")) == ("active", before)
 
 
+@pytest.mark.anyhow
 def test_one_model_of_a_gaudi2_host_moves_to_the_plugin_and_back(
     host: Any, playbook: Any, started: Any, cards: Any
 ) -> None:
     cards("HL-225", "1.22.0")
 
-    def run(*words: str, **first: Any) -> Any:
-        found = playbook("playbooks/models.yml", *words, gaudi_release="1.22.0", vllm_models=wishes(first, {}))
+    def run(*words: str, other: dict[str, Any] | None = None, **first: Any) -> Any:
+        models = wishes(first, other or {})
+        found = playbook("playbooks/models.yml", *words, gaudi_release="1.22.0", vllm_models=models)
         assert found.status == 0, found.text
         return found
 
-    # What serves keeps its engine, which this release still has.
-    run()
+    # From here on the other model names no engine, and keeps its own, which this release has beside its first one.
+    fork = {"launch_profile": "aice_1_21"}
+    run(**fork, other=fork)
     before = started("qwq-32b"), started("qwen2.5-7b")
     announced = run("--check", **PLUGIN).flat
     assert "~ command: python3 -m vllm.entrypoints.openai.api_server -> vllm serve /data/hf_models/QwQ-32B" in announced
@@ -100,11 +104,10 @@ def test_one_model_of_a_gaudi2_host_moves_to_the_plugin_and_back(
     assert run(**PLUGIN).changed_nothing
     run(**PLUGIN, **WITH_FILE)
     assert f"Generated 4 prompt buckets [bs, query, num_blocks]: {PROMPTS}" in log_of(host, "qwq-32b")
-    back = run(launch_profile="aice_1_21").flat
+    back = run(**fork).flat
     assert "~ command: vllm serve /data/hf_models/QwQ-32B -> python3 -m vllm.entrypoints.openai.api_server" in back
     assert "vLLM API server version 0.9.0.1+gaudi1213" in log_of(host, "qwq-32b")
     assert not host.file("/etc/gaudi-serve/qwq-32b.buckets").exists
-    assert run(launch_profile="aice_1_21").changed_nothing
     assert started("qwen2.5-7b") == before[1]
 
 
