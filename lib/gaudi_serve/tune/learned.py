@@ -169,10 +169,14 @@ def _compiled(read: Mapping[str, Mapping[str, Any]]) -> list[str]:
             notes.append(f"{host}: what was compiled while serving is not known: {one.get('journal_problem')}")
         else:
             notes.append(
-                f"{host}: compiled while serving, by the journal of the last {hours:.1f} h: "
+                f"{host}: compiled while serving, by the journal of the last {_time(hours)}: "
                 + (f"{count} shapes" if count else "nothing")
             )
     return notes
+
+
+def _time(hours: float) -> str:
+    return f"{hours:.1f} h" if hours < 48 else f"{hours / 24:.0f} days"
 
 
 __all__ = ["FEWEST", "Histogram", "Learned", "learned"]

@@ -52,32 +52,36 @@ def tune_report(
         ``lines`` to show, ``errors`` (sentences; nothing else is there then), ``files``: ``{path, content}`` each, and
         ``plan``: graphs, padding and the rest as data.
     """
-    nothing: dict[str, Any] = {"lines": [], "errors": [], "files": [], "plan": {}}
     try:
-        name, notes = str(asked["model"]), []
-        if asked.get("trace"):
-            aim = target(fleet, name, {})
-            requests = read_trace_file(asked["trace"])
-            source = f"trace {Path(asked['trace']).name}"
-        else:
-            hosts = [host for host, plan in fleet["hosts"].items() if name in [one["name"] for one in plan["models"]]]
-            found = learned(name, hosts, traffic or {})
-            aim = target(fleet, name, found.blocks)
-            requests, source = found.requests(aim.limits.max_model_len), found.source
-            notes = found.notes + _other_blocks(aim, found)
-        plan = proposed(aim, requests, read_goal(asked), source)
+        plan, notes = _proposed(fleet, asked, traffic or {})
     except InputError as problem:
-        return {**nothing, "errors": [str(problem)]}
-    path = f"{folder}/{name}.{'env.yml' if aim.ranges else 'buckets'}"
+        return {"lines": [], "errors": [str(problem)], "files": [], "plan": {}}
+    aim = plan.target
+    path = f"{folder}/{aim.name}.{'env.yml' if aim.ranges else 'buckets'}"
     return {
-        "lines": [*_head(plan), *notes, "", *_table(plan), "", *_next(plan, path)],
+        "lines": [*_head(plan), *notes, *_left_out(fleet, aim), "", *_table(plan), "", *_next(plan, path)],
         "errors": [],
         "files": [
             {"path": path, "content": plan.text},
-            {"path": f"{folder}/{name}.svg", "content": picture(plan)},
+            {"path": f"{folder}/{aim.name}.svg", "content": picture(plan)},
         ],
-        "plan": {"model": name, "hosts": aim.hosts, "file": plan.text, **plan.planned.as_dict()},
+        "plan": {"model": aim.name, "hosts": aim.hosts, "file": plan.text, **plan.planned.as_dict()},
     }
+
+
+def _proposed(
+    fleet: Mapping[str, Any], asked: Mapping[str, Any], traffic: Mapping[str, Any]
+) -> tuple[Proposal, list[str]]:
+    """Return the plan, and sentences about single hosts."""
+    name, goal = str(asked["model"]), read_goal(asked)
+    if asked.get("trace"):
+        source = f"trace {Path(asked['trace']).name}"
+        return proposed(target(fleet, name, {}), read_trace_file(asked["trace"]), goal, source), []
+    hosts = [host for host, plan in fleet["hosts"].items() if name in [one["name"] for one in plan["models"]]]
+    found = learned(name, hosts, traffic)
+    aim = target(fleet, name, found.blocks)
+    plan = proposed(aim, found.requests(aim.limits.max_model_len), goal, found.source)
+    return plan, found.notes + _other_blocks(aim, found)
 
 
 def _head(plan: Proposal) -> list[str]:
@@ -110,6 +114,15 @@ def _other_blocks(aim: Target, found: Learned) -> list[str]:
                 f"{memory['num_hpu_blocks']}: the server's count"
             )
     return notes
+
+
+def _left_out(fleet: Mapping[str, Any], aim: Target) -> list[str]:
+    """Return why other hosts, which may have the model too, have no part in the plan."""
+    return [
+        error["message"]
+        for error in fleet["errors"]
+        if error["host"] not in aim.planned and (error["key"] == "facts" or error["model"] == aim.name)
+    ]
 
 
 def _table(plan: Proposal) -> list[str]:
