@@ -49,14 +49,13 @@ def read_goal(asked: Mapping[str, Any]) -> Goal:
     Raises:
         InputError: for a value that is none, and for more than one of them; it names the variable.
     """
-    given = {key: asked[name] for name, key in GOALS.items() if asked.get(name) not in (None, "")}
+    said = {name: asked[name] for name in GOALS if asked.get(name) not in (None, "")}
+    if len(said) > 1:
+        raise InputError(f"{' and '.join(said)}: only one of them can be the goal; leave the others out")
     try:
-        return goal_of(given or {"like": "exp"})
+        return goal_of({GOALS[name]: value for name, value in said.items()} or {"like": "exp"})
     except InputError as problem:
-        text = str(problem)
-        for name, key in GOALS.items():
-            text = text.replace(f"limits.{key}", name).replace(f"of max_graphs, {key}", f"of {name}")
-        raise InputError(text.replace("limits: ", f"{', '.join(GOALS)}: ")) from None
+        raise InputError(str(problem).replace("limits.", "tune_", 1)) from None
 
 
 def proposed(target: Target, requests: Sequence[Request], goal: Goal, source: str) -> Proposal:
