@@ -90,6 +90,18 @@ def test_everything_wrong_is_said_at_once_and_nothing_is_written(tmp_path: Path)
     assert "tune_like: 'expo' is not one of exp, lin, pad" in text
     assert f"trace: {tmp_path}/other.csv: no such file" in text
     assert "Traceback" not in text and not (tmp_path / "buckets").exists()
+    status, text = desk(tmp_path, "-e", "tune_dir=/proc/none/buckets")
+    assert status == 2
+    assert "tune_dir: /proc/none/buckets: its folder must be there, and writable" in " ".join(text.split())
+    status, text = desk(
+        tmp_path, "-e", f"tune_dir={tmp_path}/mine", "-e", '{"tune_max_padding": {"prompt_tokens": 0.3}}'
+    )
+    assert status == 2
+    assert "tune_max_padding.decode_batch: is required: a number from 0 to 1" in text
+    shares = "{prompt_tokens: 0.5, decode_batch: 1, decode_blocks: 1}"
+    status, text = desk(tmp_path, "-e", f"tune_dir={tmp_path}/mine", "-e", f"tune_max_padding='{shares}'")
+    assert status == 0, text
+    assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == ["qwq.buckets", "qwq.svg"]
 
 
 METRICS = Path(__file__).parents[1] / "unit/golden/vllm_metrics.txt"
@@ -124,7 +136,7 @@ def served(folder: Path, port: int, *arguments: str) -> tuple[int, str]:
     (folder / "facts").mkdir(exist_ok=True)
     hosts = {
         "g1": {"ansible_connection": "local", "ansible_python_interpreter": sys.executable, "ansible_become": False},
-        "g2": {"ansible_host": "127.0.0.1", "ansible_port": 1, "ansible_control_path_dir": str(folder / "cp")},
+        "g0": {"ansible_host": "127.0.0.1", "ansible_port": 1, "ansible_control_path_dir": str(folder / "cp")},
     }
     for name in hosts:
         (folder / f"facts/{name}.json").write_text(json.dumps({"gaudi_host": gaudi_host(driver_version="1.22.2-32")}))
@@ -139,9 +151,9 @@ def test_without_a_trace_it_learns_from_what_serves_and_goes_on_without_what_can
         status, text = served(tmp_path, port)
     assert status == 0, text
     words = " ".join(text.replace("\\n", "\n").split())
-    assert "qwq on g1, g2: 500 requests (made like the 500 that g1 had" in words
+    assert "qwq on g0, g1: 500 requests (made like the 500 that g1 had" in words
     assert "g1: its server has 3000 KV-cache blocks, where the plan estimates 3277: the server's count" in words
-    assert "g2: cannot be reached" in words
+    assert "g0: cannot be reached" in words
     assert "num_hpu_blocks 3277" in (tmp_path / "buckets/qwq.buckets").read_text()
     written = (tmp_path / "buckets/qwq.buckets").read_bytes()
     # The server is gone.

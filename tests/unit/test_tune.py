@@ -409,6 +409,28 @@ def test_goals_out_of_reach_and_requests_that_do_not_fit_have_no_plan(trace: str
 
 # ---- what is shown and written
 
+TABLE = """\
+qwq on g1: 60 requests (trace t.json)
+within max_num_seqs 16, max_model_len 8192, max_num_batched_tokens 8192, num_hpu_blocks 3277
+prefix caching off, contiguous PA on
+
+BUCKETS      GRAPHS  WARM-UP    PROMPT TOKENS  SEQUENCES  BLOCKS   COMPILED
+-----------  ------  ---------  -------------  ---------  -------  --------
+today (exp)  101     2.6 min    21.6 %         10.8 %     32.3 %   0
+planned      12      0.3 min    18.2 %         6.4 %      21.7 %   0
+lin          4198    109.5 min  5.3 %          17.2 %     48.6 %   0
+pad          288     7.5 min    15.2 %         10.8 %     314.4 %  0
+
+Nothing restarts now. To take it, review the file and write into the model's entry:
+  bucketing: {strategy: file, file: "{{ lookup('file', '/srv/buckets/qwq.buckets') }}"}
+"""
+RANGES = """\
+BUCKETS         GRAPHS  WARM-UP  PROMPT TOKENS  SEQUENCES  BLOCKS   COMPILED
+--------------  ------  -------  -------------  ---------  -------  --------
+today (ranges)  136     3.5 min  5.3 %          10.8 %     314.4 %  0
+planned         100     2.6 min  5.3 %          10.8 %     314.4 %  0
+"""
+
 
 def test_the_plan_is_that_of_the_filter_and_the_second_look_finds_it_taken(trace: str) -> None:
     asked = {"model": "qwq", "trace": trace, "tune_like": "pad"}
@@ -429,12 +451,20 @@ def test_the_plan_is_that_of_the_filter_and_the_second_look_finds_it_taken(trace
     assert today[-9:] == planned[-9:]
 
 
+def test_today_and_the_plan_stand_beside_each_other(trace: str) -> None:
+    asked = {"model": "qwq", "trace": trace}
+    assert tune_report(fleet(plugin()), asked, "/srv/buckets")["lines"] == TABLE.splitlines()
+    lines = tune_report(fleet(model(max_num_seqs=16)), asked, "/srv/buckets")["lines"]
+    assert lines[4:8] == RANGES.splitlines()
+    assert lines[-1] == "  env: \"{{ lookup('file', '/srv/buckets/qwq.env.yml') | from_yaml }}\""
+
+
 def test_the_list_covers_what_any_host_has(trace: str) -> None:
     asked = {"model": "qwq"}
     for blocks in (3000, 4000):
         found = tune_report(fleet(plugin()), asked, "/b", {"g1": traffic(num_blocks=blocks)})
         assert f"num_hpu_blocks {max(blocks, 3277)}" in found["plan"]["file"]
-        assert f"num_hpu_blocks {blocks}, prefix" in found["lines"][1]
+        assert found["lines"][1].endswith(f"num_hpu_blocks {blocks}")
         said = f"g1: its server has {blocks} KV-cache blocks, where the plan estimates 3277: the server's count"
         assert said in found["lines"]
     same = tune_report(fleet(plugin()), asked, "/b", {"g1": traffic(num_blocks=3277)})

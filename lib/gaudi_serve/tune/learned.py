@@ -18,6 +18,7 @@ from typing import Any
 
 from ..buckets.traffic import Request
 from ..core.errors import InputError
+from ..show.stage_output import names
 
 FEWEST = 100  # requests, below which a histogram says too little
 MOST = 4000  # that are made
@@ -127,7 +128,7 @@ def learned(name: str, hosts: Sequence[str], traffic: Mapping[str, Any]) -> Lear
     prompt = Histogram.merged([_histogram(one["prompt_tokens"]) for one in read.values()])
     answer = Histogram.merged([_histogram(one["generation_tokens"]) for one in read.values()])
     seen = int(min(prompt.count, answer.count))
-    where = ", ".join(read)
+    where = names(list(read), 4)
     if seen < FEWEST:
         raise InputError(
             f"model {name}: its servers have had {seen} requests since they started ({where}), and {FEWEST} are "

@@ -24,10 +24,10 @@ STYLE = """
   svg { font: 13px sans-serif }
   .paper { fill: #ffffff } text { fill: #1f2328 } .small { font-size: 11px; fill: #59636e }
   .head { font-weight: bold } .line { stroke: #d0d7de; fill: none } .heat { fill: #57606a }
-  .today { stroke: #bc4c00; stroke-width: 1.4; fill: none } .planned { fill: #0969da }
+  .today { stroke: #bc4c00; stroke-width: 1.4; fill: none } .planned { fill: #0969da; stroke: #ffffff }
   @media (prefers-color-scheme: dark) {
     .paper { fill: #0d1117 } text { fill: #e6edf3 } .small { fill: #9198a1 } .line { stroke: #30363d }
-    .heat { fill: #c9d1d9 } .today { stroke: #f0883e } .planned { fill: #58a6ff }
+    .heat { fill: #c9d1d9 } .today { stroke: #f0883e } .planned { fill: #58a6ff; stroke: #0d1117 }
   }
 """.strip("\n")
 Steps = Mapping[tuple[int, int], int]
@@ -88,7 +88,7 @@ def _legend(plan: Proposal) -> list[str]:
         f'<text x="{LEFT + 18}" y="53">steps that ran; darker: more of them</text>',
         f'<circle class="today" cx="{LEFT + 296}" cy="48" r="{RADIUS}"/>',
         f'<text x="{LEFT + 308}" y="53">today, {escape(plan.today.strategy)}{today}</text>',
-        f'<circle class="planned" cx="{LEFT + 566}" cy="48" r="{RADIUS - 1}"/>',
+        f'<circle class="planned" cx="{LEFT + 566}" cy="48" r="{RADIUS + 1}"/>',
         f'<text x="{LEFT + 578}" y="53">planned: {plan.planned.graphs} graphs</text>',
     ]
 
@@ -109,7 +109,7 @@ def _field(
         *_grid(across, up),
         *_heat(across, up, steps),
         *_marks(across, up, buckets[0], "today", RADIUS),
-        *_marks(across, up, buckets[1], "planned", RADIUS - 1),
+        *_marks(across, up, buckets[1], "planned", RADIUS + 1),
         "</g>",
     ]
 

@@ -43,8 +43,8 @@ class Proposal:
     text: str
 
 
-def read_goal(asked: Mapping[str, Any]) -> Goal:
-    """Return the goal of a run by its variables tune_like, tune_max_graphs, tune_max_padding; like exp without any.
+def read_goal(asked: Mapping[str, Any]) -> Goal | None:
+    """Return the goal of a run by its variables tune_like, tune_max_graphs, tune_max_padding; None without any.
 
     Raises:
         InputError: for a value that is none, and for more than one of them; it names the variable.
@@ -52,13 +52,22 @@ def read_goal(asked: Mapping[str, Any]) -> Goal:
     said = {name: asked[name] for name in GOALS if asked.get(name) not in (None, "")}
     if len(said) > 1:
         raise InputError(f"{' and '.join(said)}: only one of them can be the goal; leave the others out")
+    if not said:
+        return None
     try:
-        return goal_of({GOALS[name]: value for name, value in said.items()} or {"like": "exp"})
+        return goal_of({GOALS[name]: value for name, value in said.items()})
     except InputError as problem:
         raise InputError(str(problem).replace("limits.", "tune_", 1)) from None
 
 
-def proposed(target: Target, requests: Sequence[Request], goal: Goal, source: str) -> Proposal:
+def _usual(target: Target, today: Today) -> Goal:
+    """Return the goal of who names none: as exp; for the fork, which has no exp, no more padding than today."""
+    if target.ranges and isinstance(today.compared, Compared):
+        return Goal(max_padding=today.compared.padding)
+    return Goal(like="exp")
+
+
+def proposed(target: Target, requests: Sequence[Request], wanted: Goal | None, source: str) -> Proposal:
     """Return what is planned for some requests.
 
     Raises:
@@ -72,6 +81,7 @@ def proposed(target: Target, requests: Sequence[Request], goal: Goal, source: st
     strategies = {name: _tried(name, target, shapes) for name in STRATEGIES}
     made_from = f"{len(taken)} requests ({source})"
     today = target.today(shapes)
+    goal = wanted or _usual(target, today)
     try:
         find = _planned_ranges if target.ranges else _planned_list
         planned, prompt, decode, text = find(target, shapes, goal, strategies, made_from)

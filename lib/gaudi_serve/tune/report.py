@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from ..buckets.compared import Compared
-from ..buckets.plan_limits import PlanLimits
 from ..core.errors import InputError
 from ..show.table import table
 from .learned import Learned, learned
@@ -17,6 +16,7 @@ from .target import Target, refused, target
 from .trace_file import read_trace_file
 
 HEAD = ("BUCKETS", "GRAPHS", "WARM-UP", "PROMPT TOKENS", "SEQUENCES", "BLOCKS", "COMPILED")
+LIMITS = ("max_num_seqs", "max_model_len", "max_num_batched_tokens", "num_hpu_blocks")
 
 
 def tune_refusal(fleet: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
@@ -89,19 +89,13 @@ def _head(plan: Proposal) -> list[str]:
     limits = plan.target.limits
     return [
         f"{plan.target.name} on {', '.join(plan.target.hosts)}: {plan.taken} requests ({plan.source}){more}",
-        f"within {_limits(limits)}",
+        "within " + ", ".join(f"{key} {getattr(limits, key)}" for key in LIMITS),
+        f"prefix caching {_on(limits.prefix_caching)}, contiguous PA {_on(limits.use_contiguous_pa)}",
     ]
 
 
-def _limits(limits: PlanLimits) -> str:
-    names = ("max_num_seqs", "max_model_len", "max_num_batched_tokens", "num_hpu_blocks")
-    switches = {"prefix caching": limits.prefix_caching, "contiguous PA": limits.use_contiguous_pa}
-    return ", ".join(
-        [
-            *(f"{name} {getattr(limits, name)}" for name in names),
-            *(f"{name} {'on' if value else 'off'}" for name, value in switches.items()),
-        ]
-    )
+def _on(switch: bool) -> str:
+    return "on" if switch else "off"
 
 
 def _other_blocks(aim: Target, found: Learned) -> list[str]:
@@ -158,7 +152,10 @@ def _next(plan: Proposal, path: str) -> list[str]:
         return [f"{name} has this list already"]
     look = "Nothing restarts now. To take it, review the file and write into the model's entry:"
     if plan.target.ranges:
-        return [look, f"  env: \"{{{{ lookup('file', '{path}') | from_yaml }}}}\""]
+        return [
+            look.replace("entry", "entry, with the rest of its env"),
+            f"  env: \"{{{{ lookup('file', '{path}') | from_yaml }}}}\"",
+        ]
     return [look, f"  bucketing: {{strategy: file, file: \"{{{{ lookup('file', '{path}') }}}}\"}}"]
 
 
