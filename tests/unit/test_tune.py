@@ -276,6 +276,10 @@ def test_a_server_is_read_with_its_journal_since_its_start(tmp_path: Path, monke
         assert observe("qwq", "127.0.0.1", port)["journal_problem"] == "journalctl: No such file or directory"
 
 
+def test_a_number_that_is_none_counts_for_nothing() -> None:
+    assert samples('a{x="1"} NaN\na{x="2"} 3\na{x="3"} +Inf\nb one\n# a 7\n') == {"a": [({"x": "2"}, 3.0)]}
+
+
 def test_what_is_no_vllm_or_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     for text, status, sentence in (
         ("nothing here", 404, "answered status 404: 'nothing here'"),
@@ -469,6 +473,18 @@ def test_the_list_covers_what_any_host_has(trace: str) -> None:
         assert said in found["lines"]
     same = tune_report(fleet(plugin()), asked, "/b", {"g1": traffic(num_blocks=3277)})
     assert not any("KV-cache" in line for line in same["lines"])
+
+
+def test_no_name_breaks_a_line_of_the_list(tmp_path: Path, trace: str) -> None:
+    strange = tmp_path / "t\n(1, 1, 1)"
+    strange.write_text(Path(trace).read_text())
+    found = tune_report(fleet(plugin()), {"model": "qwq", "trace": str(strange)}, "/b")
+    assert found["plan"]["file"].startswith("# Planned by hpu_bucket_plan from 60 requests (trace 't\\n(1, 1, 1)').\n")
+    with pytest.raises(InputError) as caught:
+        read_trace_file(f"{strange}x")
+    assert "\n" not in str(caught.value)
+    lost = {"g2": {"unreachable": True, "msg": "two\nlines"}}
+    assert learned("m", ["g1", "g2"], {"g1": traffic(), **lost}).notes[1] == r"g2: cannot be reached: two\nlines"
 
 
 def test_a_strategy_that_stops_the_server_says_why(trace: str) -> None:

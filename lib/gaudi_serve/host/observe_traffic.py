@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import math
 import re
 import subprocess
 import threading
@@ -105,12 +106,17 @@ def samples(text: str) -> Samples:
     found: Samples = defaultdict(list)
     for line in text.splitlines():
         match = SAMPLE.fullmatch(line)
-        if match and not line.startswith("#"):
-            try:
-                found[match[1]].append((dict(LABEL.findall(match[2] or "")), float(match[3])))
-            except ValueError:
-                continue
+        value = _number(match[3]) if match else math.nan
+        if match and math.isfinite(value):
+            found[match[1]].append((dict(LABEL.findall(match[2] or "")), value))
     return dict(found)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def histogram(found: Samples, name: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from random import Random
 from typing import Any
 
 from ..buckets.traffic import Request
-from ..core.errors import InputError
+from ..core.errors import InputError, one_line
 from ..show.stage_output import names
 
 FEWEST = 100  # requests, below which a histogram says too little
@@ -119,7 +119,7 @@ def learned(name: str, hosts: Sequence[str], traffic: Mapping[str, Any]) -> Lear
         if result.get("traffic"):
             read[host] = result["traffic"]
         else:
-            lost.append(f"{host}: {_why(result)}")
+            lost.append(one_line(f"{host}: {_why(result).strip()}"))
     if not read:
         raise InputError(
             f"model {name}: no server of it could be asked what it has had; start it, or give a trace (-e trace=FILE): "

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..buckets.compared import Compared
-from ..core.errors import InputError
+from ..core.errors import InputError, readable
 from ..show.table import table
 from .learned import Learned, learned
 from .picture import picture
@@ -75,7 +75,7 @@ def _proposed(
     """Return the plan, and sentences about single hosts."""
     name, goal = str(asked["model"]), read_goal(asked)
     if asked.get("trace"):
-        source = f"trace {Path(asked['trace']).name}"
+        source = f"trace {readable(Path(asked['trace']).name)}"
         return proposed(target(fleet, name, {}), read_trace_file(asked["trace"]), goal, source), []
     hosts = [host for host, plan in fleet["hosts"].items() if name in [one["name"] for one in plan["models"]]]
     found = learned(name, hosts, traffic)

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..buckets.plugin_input import LARGEST
 from ..buckets.traffic import Request
-from ..core.errors import InputError, near, shown
+from ..core.errors import InputError, near, one_line, shown
 
 # Each number by its names, ours first.
 NAMES = {
@@ -36,6 +36,7 @@ def read_trace_file(path: str) -> list[Request]:
             for the first value that is none, with its file and line.
     """
     text = _text(path)
+    path = one_line(path)
     rows = _json(path, text) if text.lstrip()[:1] in "[{" else _csv(path, text)
     found = []
     for where, row in rows:
@@ -49,7 +50,7 @@ def read_trace_file(path: str) -> list[Request]:
 
 
 def _text(path: str) -> str:
-    file = Path(path)
+    file, path = Path(path), one_line(path)
     try:
         if file.is_file() and file.stat().st_size > LARGEST_FILE:
             raise InputError(f"trace: {path}: is larger than {LARGEST_FILE // 2**20} MiB; give a part of it")
@@ -88,7 +89,7 @@ def _json(path: str, text: str) -> Iterator[Row]:
         except (ValueError, RecursionError) as problem:
             line = getattr(problem, "lineno", 1)
             raise InputError(f"trace: {path}: line {line}: no JSON: {getattr(problem, 'msg', 'too deep')}") from None
-        yield from _mappings(path, (((f"request {number}"), one) for number, one in enumerate(found, 1)))
+        yield from _mappings(path, ((f"request {number}", one) for number, one in enumerate(found, 1)))
     else:
         yield from _mappings(path, _json_lines(path, text))
 
