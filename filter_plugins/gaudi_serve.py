@@ -100,6 +100,7 @@ from gaudi_serve.stages.weights import (
     weights_refusal,
     weights_sources,
 )
+from gaudi_serve.tune.report import tune_refusal, tune_report
 
 FILTERS: tuple[Callable[..., Any], ...] = (
     accelerator_needs,
@@ -168,6 +169,8 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     sysctl_conflicts,
     sysctl_wanted,
     system_refusal,
+    tune_refusal,
+    tune_report,
     unset_models,
     vllm_api_keys,
     vllm_container,

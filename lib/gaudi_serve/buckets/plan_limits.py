@@ -150,10 +150,15 @@ def read_limits(given: Any) -> tuple[PlanLimits, Goal]:
     if contiguous and caching:
         off = "cannot be with use_contiguous_pa, which turns prefix caching off; set one of them to false"
         raise refusal("", "limits.prefix_caching", True, off)
-    return PlanLimits(**numbers, use_contiguous_pa=contiguous, prefix_caching=caching), _goal(names)
+    return PlanLimits(**numbers, use_contiguous_pa=contiguous, prefix_caching=caching), goal_of(names)
 
 
-def _goal(names: Mapping[Any, Any]) -> Goal:
+def goal_of(names: Mapping[Any, Any]) -> Goal:
+    """Return the goal of a mapping that may say other things too.
+
+    Raises:
+        InputError: for a value that is none, and not exactly one goal.
+    """
     said = [key for key in GOALS if names.get(key) is not None]
     if len(said) != 1:
         many = f"{' and '.join(said)} are given" if said else "none is given"

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..buckets.base import BucketCounts, Buckets
+from ..buckets.linear import BLOCK
+from ..buckets.plugin_plan import PluginBucketing
 from ..engines import engine_of
 from ..spec.model import Spec
 
@@ -111,11 +113,43 @@ class PlannedModel:
             "numa_node": self.numa_node,
             **{key: getattr(container, key) for key in keys},
             "bucket_file": container.bucket_file,
+            "bucket_limits": bucket_limits(spec, container),
             **asdict(self.cost),
             "buckets": {key: value for key, value in asdict(self.cost.buckets).items() if key != "notes"},
             "warnings": list(self.warnings),
             "digest": self.digest,
         }
+
+
+def bucket_limits(spec: Spec, container: Container) -> dict[str, Any] | None:
+    """Return what buckets are planned within, by the vendor's names; None where the server chooses its own.
+
+    ``ranges``: the server takes a range for each dimension, and no list. ``unknown`` names what of the model such
+    plans know nothing of: its steps have other shapes.
+    """
+    buckets = container.buckets
+    if buckets is None:
+        return None
+    limits = {key: int(spec[key]) for key in ("max_num_seqs", "max_model_len") if spec.get(key)}
+    limits |= {"max_num_batched_tokens": container.tokens, "block_size": BLOCK}
+    if not isinstance(buckets, PluginBucketing):
+        off = {"prefix_caching": False, "use_contiguous_pa": False}
+        return {**limits, "max_num_prefill_seqs": 1, **off, "ranges": True, "unknown": []}
+    given = buckets.given
+    others = {
+        "speculative decoding": given.num_speculative_tokens,
+        "merged prefill": given.settings.merged_prefill,
+        "mamba chunks": given.mamba_chunk_size,
+        "sliced attention": given.settings.slice_tokens,
+    }
+    return {
+        **limits,
+        "max_num_prefill_seqs": max(1, given.max_num_prefill_seqs),
+        "prefix_caching": bool(spec.get("enable_prefix_caching")) and not given.settings.use_contiguous_pa,
+        "use_contiguous_pa": given.settings.use_contiguous_pa,
+        "ranges": False,
+        "unknown": [name for name, said in others.items() if said],
+    }
 
 
 def digest(model: Mapping[str, Any]) -> str:

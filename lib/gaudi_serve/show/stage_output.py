@@ -33,6 +33,7 @@ PLAYS = {
     "Show what is live": "status",
     "Restart one model": "restart",
     "Show the log of one model": "logs",
+    "Tune the buckets": "tune",
     "Take back": "reset",
     "Show what was taken back": "reset",
 }

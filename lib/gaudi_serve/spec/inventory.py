@@ -324,7 +324,7 @@ SAID = frozenset(
     preflight_packages_reset preflight_passed preflight_plan preflight_rest_reset preflight_status preflight_inventory
     vllm_image_reset vllm_image_status vllm_service_health vllm_service_reset vllm_service_status
     gaudi_boot_id preflight_observed preflight_stages preflight_refusal model_weights_together vllm_image_asked
-    gaudi_stages gaudi_images_to_convert gaudi_plan gaudi_status
+    gaudi_stages gaudi_images_to_convert gaudi_plan gaudi_status gaudi_tune
     """.split()
     + list(TOLD)
 )

@@ -1,0 +1,197 @@
+"""What a model's server has had to do since it started: vLLM's own numbers, and what its log says was compiled."""
+
+from __future__ import annotations
+
+import http.client
+import math
+import re
+import subprocess
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from .smoke import EVERYWHERE
+
+LARGEST = 16 * 2**20  # bytes of /metrics
+MOST_LINE = 4096  # characters of a line of the journal that are looked at
+MOST_SHAPES = 100_000
+SAMPLE = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?\s*")
+LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+# Of the plugin and of the fork: a graph that is run and was not warmed up, once for each worker.
+COLD = re.compile(r"Configuration: \((.{1,200}?)\) was not warmed-up")
+# Of the plugin, before the graph is run: the shape gets a bucket of its own. No other line follows where the first is
+# not logged.
+ADDED = re.compile(r"(Prompt|Decode) bucket for \(.{1,200}?\) was not prepared\. Adding new bucket: \((.{1,200}?)\)")
+Samples = dict[str, list[tuple[dict[str, str], float]]]
+
+
+class Unread(Exception):
+    """Why a server's numbers could not be read."""
+
+
+def observe(name: str, host: str, port: int, timeout: float = 10.0, journal_timeout: float = 60.0) -> dict[str, Any]:
+    """Return what a server has had since its start.
+
+    Args:
+        name: the model.
+        host, port: where its server listens.
+        timeout: seconds for its numbers.
+        journal_timeout: seconds for its log.
+
+    Returns:
+        ``prompt_tokens``, ``generation_tokens``: ``{buckets: [[edge, count]], sum}``; ``requests`` that ended, and
+        ``uptime_s`` of it; ``running``, ``waiting``: requests now; ``mean_request_s``: of a request from its arrival to
+        its end, 0 where nobody tells; ``num_blocks``: of the KV cache, 0 where nobody tells; ``compiled``: shapes that
+        were compiled while serving, None where the log could not be read, which ``journal_problem`` says.
+
+    Raises:
+        Unread: where it does not answer, or not as vLLM does.
+    """
+    found = samples(metrics(host, port, timeout))
+    started = [value for _, value in found.get("process_start_time_seconds", [])]
+    # With several processes behind one port, only the histogram tells when it began.
+    started = started or [value for _, value in found.get("vllm:request_prompt_tokens_created", [])]
+    if not started:
+        raise Unread("/metrics does not say since when it counts (process_start_time_seconds)")
+    compiled, problem = journal_count(name, min(started), journal_timeout)
+    return {
+        "prompt_tokens": histogram(found, "vllm:request_prompt_tokens"),
+        "generation_tokens": histogram(found, "vllm:request_generation_tokens"),
+        "requests": _sum(found, "vllm:request_success_total") or _sum(found, "vllm:request_prompt_tokens_count"),
+        "uptime_s": round(max(1.0, time.time() - min(started)), 1),
+        "running": _sum(found, "vllm:num_requests_running"),
+        "waiting": _sum(found, "vllm:num_requests_waiting"),
+        "mean_request_s": _mean(found, "vllm:e2e_request_latency_seconds"),
+        "num_blocks": _blocks(found),
+        "compiled": compiled,
+        "journal_problem": problem,
+    }
+
+
+def metrics(host: str, port: int, timeout: float) -> str:
+    """Return the text of a server's /metrics, which takes no key.
+
+    Raises:
+        Unread: for another status than 200, no connection, and an answer that takes too long or is too large.
+    """
+    deadline = time.monotonic() + timeout
+    connection = http.client.HTTPConnection(EVERYWHERE.get(host, host), port, timeout=timeout)
+    try:
+        connection.request("GET", "/metrics")
+        response = connection.getresponse()
+        parts, size = [], 0
+        while part := response.read1(65536):
+            parts.append(part)
+            size += len(part)
+            if size > LARGEST:
+                raise Unread(
+                    f"/metrics on port {port} is larger than {LARGEST // 2**20} MiB; is another program there?"
+                )
+            if time.monotonic() > deadline:
+                raise Unread(f"/metrics on port {port} took longer than {timeout:g} s")
+    except (OSError, http.client.HTTPException) as problem:
+        raise Unread(f"/metrics on port {port}: {problem or type(problem).__name__}") from problem
+    finally:
+        connection.close()
+    text = b"".join(parts).decode(errors="replace")
+    if response.status != 200:
+        raise Unread(f"/metrics on port {port} answered status {response.status}: {text[:200]!r}")
+    return text
+
+
+def samples(text: str) -> Samples:
+    """Return the samples of a text in Prometheus' format by name, each with its labels."""
+    found: Samples = defaultdict(list)
+    for line in text.splitlines():
+        match = SAMPLE.fullmatch(line)
+        value = _number(match[3]) if match else math.nan
+        if match and math.isfinite(value):
+            found[match[1]].append((dict(LABEL.findall(match[2] or "")), value))
+    return dict(found)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def histogram(found: Samples, name: str) -> dict[str, Any]:
+    """Return ``{buckets: [[edge, count]], sum}`` of a histogram, those of several engines together.
+
+    Raises:
+        Unread: where it is not there.
+    """
+    counts: dict[str, float] = defaultdict(float)
+    for labels, value in found.get(f"{name}_bucket", []):
+        counts[labels.get("le", "")] += value
+    if not counts.get("+Inf", -1) >= 0:
+        raise Unread(f"/metrics has no {name}; is another program there, or --disable-log-stats set?")
+    rows = sorted(([edge, count] for edge, count in counts.items()), key=lambda row: float(str(row[0])))
+    return {"buckets": rows, "sum": _sum(found, f"{name}_sum")}
+
+
+def _sum(found: Samples, name: str) -> float:
+    return sum(value for _, value in found.get(name, []))
+
+
+def _mean(found: Samples, name: str) -> float:
+    count = _sum(found, f"{name}_count")
+    return _sum(found, f"{name}_sum") / count if count else 0.0
+
+
+def _blocks(found: Samples) -> int:
+    """Return the KV-cache blocks of an engine, the fewest where there are several."""
+    told = [labels.get("num_gpu_blocks", "") for labels, _ in found.get("vllm:cache_config_info", [])]
+    return min((int(text) for text in told if text.isdigit()), default=0)
+
+
+def journal_count(name: str, since: float, timeout: float) -> tuple[int | None, str]:
+    """Return how many shapes a server has compiled while serving, by its log since some time; or why nobody knows."""
+    argv = [
+        "journalctl",
+        "-u",
+        f"vllm-{name}.service",
+        "-o",
+        "cat",
+        "--no-pager",
+        "--quiet",
+        "--since",
+        f"@{int(since)}",
+    ]
+    try:
+        process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, errors="replace")
+    except OSError as problem:
+        return None, f"journalctl: {problem.strerror}"
+    late = threading.Timer(timeout, process.kill)
+    late.start()
+    try:
+        with process:
+            count = compiled_shapes(_short(process.stdout or ()))
+    finally:
+        late.cancel()
+    if process.returncode == 0:
+        return count, ""
+    return None, f"journalctl did not end well within {timeout:g} s (status {process.returncode})"
+
+
+def compiled_shapes(lines: Iterable[str]) -> int:
+    """Return how many different shapes the lines of a log say were compiled while serving."""
+    cold: set[tuple[str, ...]] = set()
+    added: set[tuple[str, ...]] = set()
+    for line in lines:
+        for pattern, found in ((COLD, cold), (ADDED, added)):
+            match = pattern.search(line)
+            if match and len(found) < MOST_SHAPES:
+                found.add(match.groups())
+    return len(cold) or len(added)
+
+
+def _short(lines: Iterable[str]) -> Iterator[str]:
+    return (line[:MOST_LINE] for line in lines)
+
+
+__all__ = ["Unread", "compiled_shapes", "histogram", "journal_count", "metrics", "observe", "samples"]

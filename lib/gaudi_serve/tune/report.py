@@ -1,0 +1,162 @@
+"""What playbooks/tune.yml shows and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..buckets.compared import Compared
+from ..core.errors import InputError, readable
+from ..show.table import table
+from .learned import Learned, learned
+from .picture import picture
+from .proposal import Proposal, proposed, read_goal
+from .target import Target, refused, target
+from .trace_file import read_trace_file
+
+HEAD = ("BUCKETS", "GRAPHS", "WARM-UP", "PROMPT TOKENS", "SEQUENCES", "BLOCKS", "COMPILED")
+LIMITS = ("max_num_seqs", "max_model_len", "max_num_batched_tokens", "num_hpu_blocks")
+
+
+def tune_refusal(fleet: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
+    """Return why buckets cannot be planned, as far as it is known before any server is asked; a sentence each.
+
+    Args:
+        fleet: what vllm_fleet_plan returned.
+        asked: what the user has given: model, trace, tune_like, tune_max_graphs, tune_max_padding; what is empty is
+            not given.
+    """
+    found = refused(fleet, asked.get("model"))
+    for ask in (lambda: read_goal(asked), lambda: read_trace_file(asked["trace"]) if asked.get("trace") else None):
+        try:
+            ask()
+        except InputError as problem:
+            found.append(str(problem))
+    return found
+
+
+def tune_report(
+    fleet: Mapping[str, Any], asked: Mapping[str, Any], folder: str, traffic: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Plan the buckets of a model for its traffic.
+
+    Args:
+        fleet: what vllm_fleet_plan returned; tune_refusal has nothing to say of it.
+        asked: as tune_refusal takes it.
+        folder: where the files are to lie.
+        traffic: without a trace, by host what module vllm_traffic returned, or any result without ``traffic`` where
+            a host was not read.
+
+    Returns:
+        ``lines`` to show, ``errors`` (sentences; nothing else is there then), ``files``: ``{path, content}`` each, and
+        ``plan``: graphs, padding and the rest as data.
+    """
+    try:
+        plan, notes = _proposed(fleet, asked, traffic or {})
+    except InputError as problem:
+        return {"lines": [], "errors": [str(problem)], "files": [], "plan": {}}
+    aim = plan.target
+    path = f"{folder}/{aim.name}.{'env.yml' if aim.ranges else 'buckets'}"
+    return {
+        "lines": [*_head(plan), *notes, *_left_out(fleet, aim), "", *_table(plan), "", *_next(plan, path)],
+        "errors": [],
+        "files": [
+            {"path": path, "content": plan.text},
+            {"path": f"{folder}/{aim.name}.svg", "content": picture(plan)},
+        ],
+        "plan": {"model": aim.name, "hosts": aim.hosts, "file": plan.text, **plan.planned.as_dict()},
+    }
+
+
+def _proposed(
+    fleet: Mapping[str, Any], asked: Mapping[str, Any], traffic: Mapping[str, Any]
+) -> tuple[Proposal, list[str]]:
+    """Return the plan, and sentences about single hosts."""
+    name, goal = str(asked["model"]), read_goal(asked)
+    if asked.get("trace"):
+        source = f"trace {readable(Path(asked['trace']).name)}"
+        return proposed(target(fleet, name, {}), read_trace_file(asked["trace"]), goal, source), []
+    hosts = [host for host, plan in fleet["hosts"].items() if name in [one["name"] for one in plan["models"]]]
+    found = learned(name, hosts, traffic)
+    aim = target(fleet, name, found.blocks)
+    plan = proposed(aim, found.requests(aim.limits.max_model_len), goal, found.source)
+    return plan, found.notes + _other_blocks(aim, found)
+
+
+def _head(plan: Proposal) -> list[str]:
+    more = f"; {plan.uncovered} more do not fit, and are refused by the server" if plan.uncovered else ""
+    limits = plan.target.limits
+    return [
+        f"{plan.target.name} on {', '.join(plan.target.hosts)}: {plan.taken} requests ({plan.source}){more}",
+        "within " + ", ".join(f"{key} {getattr(limits, key)}" for key in LIMITS),
+        f"prefix caching {_on(limits.prefix_caching)}, contiguous PA {_on(limits.use_contiguous_pa)}",
+    ]
+
+
+def _on(switch: bool) -> str:
+    return "on" if switch else "off"
+
+
+def _other_blocks(aim: Target, found: Learned) -> list[str]:
+    notes = []
+    for host, blocks in found.blocks.items():
+        memory = aim.planned[host]["memory"] if host in aim.planned else None
+        if memory and memory["num_hpu_blocks"] != blocks:
+            notes.append(
+                f"{host}: its server has {blocks} KV-cache blocks, where the plan estimates "
+                f"{memory['num_hpu_blocks']}: the server's count"
+            )
+    return notes
+
+
+def _left_out(fleet: Mapping[str, Any], aim: Target) -> list[str]:
+    """Return why other hosts, which may have the model too, have no part in the plan."""
+    return [
+        error["message"]
+        for error in fleet["errors"]
+        if error["host"] not in aim.planned and (error["key"] == "facts" or error["model"] == aim.name)
+    ]
+
+
+def _table(plan: Proposal) -> list[str]:
+    rows = [[*HEAD], _row(plan, f"today ({plan.today.strategy})", plan.today.compared)]
+    rows.append(_row(plan, "planned", plan.planned))
+    others = {} if plan.target.ranges else plan.strategies
+    rows += [_row(plan, name, found) for name, found in others.items() if name != plan.today.strategy]
+    refused_ones = [
+        f"{name}: {found}"
+        for name, found in {plan.today.strategy: plan.today.compared, **others}.items()
+        if isinstance(found, InputError)
+    ]
+    return [*table(rows), *refused_ones]
+
+
+def _row(plan: Proposal, name: str, found: Compared | InputError) -> list[str]:
+    if isinstance(found, InputError):
+        return [name, *["-"] * (len(HEAD) - 1)]
+    minutes, padding = plan.target.minutes(found.graphs), found.padding
+    shares = (padding.prompt_tokens, padding.decode_batch, padding.decode_blocks)
+    return [
+        name,
+        str(found.graphs),
+        "-" if minutes is None else f"{minutes:.1f} min",
+        *(f"{100 * share:.1f} %" for share in shares),
+        str(found.compiled),
+    ]
+
+
+def _next(plan: Proposal, path: str) -> list[str]:
+    name = plan.target.name
+    if plan.text.strip() == (plan.target.model["bucket_file"] or "").strip():
+        return [f"{name} has this list already"]
+    look = "Nothing restarts now. To take it, review the file and write into the model's entry:"
+    if plan.target.ranges:
+        return [
+            look.replace("entry", "entry, with the rest of its env"),
+            f"  env: \"{{{{ lookup('file', '{path}') | from_yaml }}}}\"",
+        ]
+    return [look, f"  bucketing: {{strategy: file, file: \"{{{{ lookup('file', '{path}') }}}}\"}}"]
+
+
+__all__ = ["tune_refusal", "tune_report"]

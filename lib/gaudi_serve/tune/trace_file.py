@@ -1,0 +1,161 @@
+"""Requests of a trace file: CSV or JSON, with this project's names or those of the Azure LLM inference traces."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from ..buckets.plugin_input import LARGEST
+from ..buckets.traffic import Request
+from ..core.errors import InputError, near, one_line, shown
+
+# Each number by its names, ours first.
+NAMES = {
+    "arrival_s": ("arrival_s", "TIMESTAMP"),
+    "input_tokens": ("input_tokens", "ContextTokens"),
+    "output_tokens": ("output_tokens", "GeneratedTokens"),
+}
+LARGEST_FILE = 64 * 2**20  # bytes
+MOST_REQUESTS = 200_000  # planned in minutes
+FORMS = "a CSV file with a head, a JSON list of mappings, or a JSON mapping a line"
+FRACTION = re.compile(r"(\.\d{6})\d+")
+Row = tuple[str, Mapping[str, Any]]  # where it stands, and its values by column
+
+
+def read_trace_file(path: str) -> list[Request]:
+    """Return the requests of a trace file, in its order; arrivals in seconds since the first of them.
+
+    Raises:
+        InputError: for a file that is missing, empty, too large or of no known form, for a column that is missing, and
+            for the first value that is none, with its file and line.
+    """
+    text = _text(path)
+    path = one_line(path)
+    rows = _json(path, text) if text.lstrip()[:1] in "[{" else _csv(path, text)
+    found = []
+    for where, row in rows:
+        found.append(Request(*(_value(f"trace: {path}: {where}", kind, row) for kind in NAMES)))
+        if len(found) > MOST_REQUESTS:
+            raise InputError(f"trace: {path}: {where}: is one request more than {MOST_REQUESTS:,}; give a part of them")
+    if not found:
+        raise InputError(f"trace: {path}: has no request; it must have at least one, as {FORMS}")
+    begin = min(one.arrival_s for one in found)
+    return [Request(one.arrival_s - begin, one.input_tokens, one.output_tokens) for one in found]
+
+
+def _text(path: str) -> str:
+    file, path = Path(path), one_line(path)
+    try:
+        if file.is_file() and file.stat().st_size > LARGEST_FILE:
+            raise InputError(f"trace: {path}: is larger than {LARGEST_FILE // 2**20} MiB; give a part of it")
+        text = file.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise InputError(f"trace: {path}: no such file; it must be {FORMS}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"trace: {path}: is no text in UTF-8; it must be {FORMS}") from None
+    except OSError as problem:
+        raise InputError(f"trace: {path}: cannot be read: {problem.strerror}") from None
+    if not text.strip():
+        raise InputError(f"trace: {path}: is empty; it must be {FORMS}")
+    return text
+
+
+def _csv(path: str, text: str) -> Iterator[Row]:
+    reader = csv.reader(text.splitlines(), strict=True)
+    try:
+        head = [name.strip() for name in next(reader)]
+        _require_columns(f"trace: {path}: line 1", head)
+        for cells in reader:
+            where = f"line {reader.line_num}"
+            if not cells:
+                continue
+            if len(cells) != len(head):
+                raise InputError(f"trace: {path}: {where}: has {len(cells)} values, of {len(head)} columns")
+            yield where, dict(zip(head, cells, strict=True))
+    except csv.Error as problem:
+        raise InputError(f"trace: {path}: line {reader.line_num}: no CSV: {problem}") from None
+
+
+def _json(path: str, text: str) -> Iterator[Row]:
+    if text.lstrip().startswith("["):
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError) as problem:
+            line = getattr(problem, "lineno", 1)
+            raise InputError(f"trace: {path}: line {line}: no JSON: {getattr(problem, 'msg', 'too deep')}") from None
+        yield from _mappings(path, ((f"request {number}", one) for number, one in enumerate(found, 1)))
+    else:
+        yield from _mappings(path, _json_lines(path, text))
+
+
+def _json_lines(path: str, text: str) -> Iterator[tuple[str, Any]]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            try:
+                yield f"line {number}", json.loads(line)
+            except (ValueError, RecursionError) as problem:
+                what = getattr(problem, "msg", "too deep")
+                raise InputError(f"trace: {path}: line {number}: no JSON mapping: {what}") from None
+
+
+def _mappings(path: str, found: Iterable[tuple[str, Any]]) -> Iterator[Row]:
+    for where, one in found:
+        if not isinstance(one, Mapping):
+            raise InputError(f"trace: {path}: {where}: {shown(one)} is no mapping with {', '.join(NAMES)}")
+        _require_columns(f"trace: {path}: {where}", [str(name) for name in one])
+        yield where, one
+
+
+def _require_columns(where: str, names: Iterable[str]) -> None:
+    there = list(names)
+    for ours, theirs in NAMES.values():
+        if ours not in there and theirs not in there:
+            hint = near(ours, there, 1) or near(theirs, there, 1)
+            raise InputError(f"{where}: {ours} (or {theirs}) is missing among {shown(', '.join(there))}{hint}")
+
+
+def _value(where: str, kind: str, row: Mapping[str, Any]) -> Any:
+    name = next(name for name in NAMES[kind] if name in row)
+    value = row[name]
+    if kind == "arrival_s":
+        seconds = _seconds(value)
+        if seconds is None or not abs(seconds) <= LARGEST:
+            raise InputError(
+                f"{where}: {name} {shown(value)} is neither a number of seconds nor a time such as "
+                "2023-11-16 18:15:46.68"
+            )
+        return seconds
+    least = 1 if kind == "input_tokens" else 0
+    text = value.strip() if isinstance(value, str) else value
+    number = int(text) if isinstance(text, str) and re.fullmatch("[0-9]{1,13}", text) else text
+    if not isinstance(number, int) or isinstance(number, bool) or not least <= number <= LARGEST:
+        raise InputError(f"{where}: {name} {shown(value)} is not a whole number from {least} to {LARGEST}")
+    return number
+
+
+def _seconds(value: Any) -> float | None:
+    """Return seconds since any begin of a number or of a time of day; a time without a zone is UTC."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value) if abs(value) <= LARGEST else None
+    if not isinstance(value, str):
+        return None
+    text = value.strip()
+    try:
+        number = float(text)
+        return number if math.isfinite(number) else None
+    except ValueError:
+        pass
+    try:
+        found = datetime.fromisoformat(FRACTION.sub(r"\1", text).replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp()
+
+
+__all__ = ["read_trace_file"]
