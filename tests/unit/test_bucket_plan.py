@@ -116,6 +116,15 @@ def test_more_graphs_pad_less_and_a_padding_is_kept() -> None:
     assert all(plan["padding"][share] <= 0.2 for share in SHARES) and 6 < plan["graphs"] < 24
 
 
+@pytest.mark.parametrize("rows", [traffic(100, 40, 1), [{"arrival_s": 0, "input_tokens": 3, "output_tokens": 2}]])
+@pytest.mark.parametrize("most", [2, 3])
+def test_so_many_graphs_and_no_more_also_where_padding_is_many_times_the_work(
+    rows: list[dict[str, Any]], most: int
+) -> None:
+    plan = hpu_bucket_plan(rows, {**AZURE, "use_contiguous_pa": True, "max_graphs": most})
+    assert plan["graphs"] == most
+
+
 def test_no_padding_at_all_can_be_asked_for() -> None:
     rows = [{"arrival_s": 0, "input_tokens": 100 * one, "output_tokens": 5 * one} for one in range(1, 9)]
     none = dict.fromkeys(SHARES, 0)

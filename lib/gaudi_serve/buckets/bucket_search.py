@@ -22,6 +22,7 @@ COARSE_ENOUGH = 50  # graphs in all, for which the first of them will do
 TRIED = 4  # buckets whose leaving out is tried, those first that cost least
 PARTS = (1, 0.98, 0.9)  # of its steps that a row holds at the start
 STRIDES = (1, 2, 4, 8, 16, 32)
+DEAREST = 1e15
 LOWEST, HIGHEST, HALVINGS = 1e-6, 100.0, 9  # of the price of a bucket: where it is looked for, and how often halved
 # Buckets that one descent may count, and a whole search: a third of a second's and two seconds' work.
 DESCENT, SEARCH = 100_000, 600_000
@@ -279,6 +280,10 @@ class Both:
         """Return the plans of the lowest price of a bucket with which both take no more graphs than there are."""
         low, high = LOWEST, HIGHEST
         found = self._priced(high)
+        # Of a few short requests padding may be many thousand times the work: a bucket has to cost more than that.
+        while sum(map(len, found)) > most and high < DEAREST:
+            low, high = high, 100 * high
+            found = self._priced(high)
         for _ in range(HALVINGS):
             price = float((low * high) ** 0.5)
             plans = self._priced(price)
