@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Any
 
 import pytest
 from gaudi_serve.buckets.plugin import hpu_plugin_buckets
+from gaudi_serve.engines import ENGINES
 from gaudi_serve.engines.plugin import DEFAULTS
 from gaudi_serve.plan.changes import vllm_plan_changes
 from gaudi_serve.plan.host import vllm_plan
@@ -202,3 +204,18 @@ def test_a_model_of_the_fork_changes_as_the_plan_says_and_not_by_itself() -> Non
     lines = vllm_plan_changes(plan(gaudi_host(services=served))["models"], served, set())
     assert lines[0] == "~ m: restart"
     assert any("VLLM_BUCKETING_STRATEGY" in line for line in lines)
+
+
+def test_its_warm_up_is_told_while_it_goes_on() -> None:
+    # Bars end with a phase, and docker logs gives no line before its end; so does Python with what it keeps back. Then
+    # the journal would get four states of a bar a graph, all at once.
+    told = {"VLLM_DEVELOPER_MODE": "true", "PYTHONUNBUFFERED": "1", "TQDM_DISABLE": "1"}
+    assert one()["env"].items() >= told.items()
+    lines = {
+        "(EngineCore pid=96) [Warmup][Decode][3/45] batch_size:4 query_len:1 num_blocks:512": "Decode 3 45",
+        "Prompt warmup processing:   8%|▊         | 2/25 [00:20<03:50, 10.02s/item, 1/25]": "Prompt 2 25",
+        "(EngineCore pid=96) Decode warmup processing: 100%|██████████| 45/45 [07:30<00:00]": "Decode 45 45",
+    }
+    for line, words in lines.items():
+        found = [match for pattern, _ in ENGINES["plugin"].progress if (match := re.search(pattern, line))]
+        assert " ".join(found[0].groups()) == words

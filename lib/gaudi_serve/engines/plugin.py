@@ -40,7 +40,18 @@ CONSTANTS = {
     "PT_HPU_LAZY_MODE": "0",
     "PT_HPU_WEIGHT_SHARING": "0",
     "VLLM_GRAPH_RESERVED_MEM": "0.1",
+    # Without these a warm-up of an hour says nothing before it is over: it draws bars, one line a phase, which Docker
+    # gives out when it ends; and the lines that developers get would wait in Python's buffer.
+    "VLLM_DEVELOPER_MODE": "true",
+    "PYTHONUNBUFFERED": "1",
+    # Beside the lines the bars are of no use, and each of their states would be a line of the journal.
+    "TQDM_DISABLE": "1",
 }
+PROGRESS = (
+    (r"\[Warmup\]\[(?:\w+/)?(Prompt|Decode)\]\[(\d+)/(\d+)\]", r"warming up: \1 graph \2 of \3"),
+    (r"(Prompt|Decode) warmup processing:.*\| (\d+)/(\d+) \[", r"warming up: \1 graph \2 of \3"),
+    LOADING,
+)
 # In the order in which vLLM's own pages write them.
 SAID = ("dtype", "tensor_parallel_size", "max_model_len", "max_num_seqs", "max_num_batched_tokens")
 
@@ -168,5 +179,5 @@ ENGINE = Engine(
     ignored=(*OF_AICE_1_22, *OF_BUCKETS),
     expert_parallel=False,
     warmup=plugin_warmup_seconds,
-    progress=((r"\[Warmup\]\[(?:\w+/)?(Prompt|Decode)\]\[(\d+)/(\d+)\]", r"warming up: \1 graph \2 of \3"), LOADING),
+    progress=PROGRESS,
 )

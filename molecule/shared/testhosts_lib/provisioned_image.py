@@ -30,7 +30,7 @@ def key() -> str:
     """Return the key of the image."""
     code = [REPOSITORY / name for name in CODE]
     made_by = [FOLDER, SHARED / "create.yml", SHARED / "converge.yml", Path(__file__)]
-    return digest(host_image.key(), standin_image.key(), *ROLES, *code, *made_by)
+    return digest(host_image.key(), standin_image.key(), standin_image.plugin_key(), *ROLES, *code, *made_by)
 
 
 def tag() -> str:

@@ -1,4 +1,8 @@
-"""The image that stands for the vendor's serving image, and its archive."""
+"""What stands for the vendor's serving images, and the archives: of the fork, and of upstream with the plugin.
+
+The second is the first with an environment variable and the project's rules of buckets: on a host they share all layers
+but one.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +13,32 @@ import tempfile
 from pathlib import Path
 
 from . import base_image
-from .common import KEY_LABEL, SHARED, Trouble, cache, digest, remove_superseded, run, step
+from .common import KEY_LABEL, REPOSITORY, SHARED, Trouble, cache, digest, remove_superseded, run, step
 
 TAG = "gaudi-serve/vllm-standin:1.21.3"
+PLUGIN_TAG = "gaudi-serve/vllm-standin:1.24.1"
 FILES = SHARED / "standins" / "serving"
 TOOLS = [SHARED / "standins" / "hl-smi"]
+LIBRARY = REPOSITORY / "lib/gaudi_serve"
+# The rules of the plugin's buckets, which the vendor's golden vectors prove, and what these import.
+RULES = [LIBRARY / name for name in ("__init__.py", "buckets", "core", "host/__init__.py", "host/atomic_write.py")]
+RULES += [LIBRARY / "host/run.py"]
+PLUGIN_RECIPE = """\
+ARG BASE
+FROM ${BASE}
+COPY gaudi_serve /usr/local/lib/python3.11/dist-packages/gaudi_serve
+ENV STANDIN_STACK=plugin
+"""
 
 
 def key() -> str:
-    """Return the key of the image."""
+    """Return the key of the fork's image."""
     return digest(base_image.key(), FILES, *TOOLS)
+
+
+def plugin_key() -> str:
+    """Return the key of the plugin's image."""
+    return digest(key(), PLUGIN_RECIPE, *RULES)
 
 
 def archives() -> Path:
@@ -51,7 +71,7 @@ def save(tag: str, target: Path) -> None:
 
 
 def ensure() -> Path:
-    """Return the archive, made where it is missing."""
+    """Return the archive of the fork's image, made where it is missing."""
     archive = archives() / f"vllm-standin-{key()}.tar.gz"
     if archive.exists():
         return archive
@@ -63,8 +83,23 @@ def ensure() -> Path:
     return archive
 
 
+def ensure_plugin() -> Path:
+    """Return the archive of the plugin's image, made where it is missing."""
+    archive = archives() / f"vllm-plugin-standin-{plugin_key()}.tar.gz"
+    if archive.exists():
+        return archive
+    if label(TAG) != key():
+        build()
+    if label(PLUGIN_TAG) != plugin_key():
+        build_plugin()
+    with step("Saving the stand-in of the plugin's serving image"):
+        save(PLUGIN_TAG, archive)
+    remove_superseded("images/vllm-plugin-standin-*", archive)
+    return archive
+
+
 def build() -> None:
-    """Build the image."""
+    """Build the fork's image."""
     base = base_image.ensure()
     with step("Building the serving image's stand-in"), tempfile.TemporaryDirectory() as folder:
         context = Path(folder)
@@ -72,4 +107,20 @@ def build() -> None:
         for path in TOOLS:
             shutil.copy(path, context / path.name)
         options = ["--build-arg", f"BASE={base}", "--label", f"{KEY_LABEL}={key()}", "--tag", TAG]
+        run("docker", "build", *options, context, env={"DOCKER_BUILDKIT": "0"}, timeout=600)
+
+
+def build_plugin() -> None:
+    """Build the plugin's image."""
+    with step("Building the stand-in of the plugin's serving image"), tempfile.TemporaryDirectory() as folder:
+        context = Path(folder)
+        (context / "Dockerfile").write_text(PLUGIN_RECIPE, encoding="utf-8")
+        for path in RULES:
+            target = context / "gaudi_serve" / path.relative_to(LIBRARY)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if path.is_dir():
+                shutil.copytree(path, target, ignore=shutil.ignore_patterns(".*", "__pycache__"))
+            else:
+                shutil.copy(path, target)
+        options = ["--build-arg", f"BASE={TAG}", "--label", f"{KEY_LABEL}={plugin_key()}", "--tag", PLUGIN_TAG]
         run("docker", "build", *options, context, env={"DOCKER_BUILDKIT": "0"}, timeout=600)

@@ -176,7 +176,9 @@ def test_answers(server: Server) -> None:
     assert server.ask("/health")[0] == 200
     assert server.ask("/v1/models") == (401, '{"error": "Unauthorized"}')
     assert json.loads(server.ask("/v1/models", key="secret")[1])["data"][0]["id"] == "small"
-    assert "vllm:generation_tokens_total" in server.ask("/metrics")[1]
+    metrics = server.ask("/metrics")[1]
+    assert "vllm:generation_tokens_total" in metrics
+    assert 'vllm:request_prompt_tokens_bucket{le="2.0",model_name="small"} 0.0' in metrics
     choice = json.loads(server.ask("/v1/chat/completions", question(), "secret")[1])["choices"][0]
     assert choice["finish_reason"] == "stop"
     assert "France - Paris" in choice["message"]["content"]

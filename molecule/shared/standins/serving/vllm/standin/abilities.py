@@ -35,7 +35,9 @@ class Abilities:
         config = json.loads((Path(options.model) / "config.json").read_text(encoding="utf-8"))
         self.media = MEDIA.get(config.get("model_type", ""), set())
         self.limits: dict[str, Any] = options.limit_mm_per_prompt or {}
-        self.task = options.task or "generate"
+        # Upstream says by its runner what the fork's task was.
+        runner = {"pooling": "embed"}.get(options.runner or "", "generate")
+        self.task = getattr(options, "task", None) or runner
         self.tools = bool(options.enable_auto_tool_choice and options.tool_call_parser)
         if options.enable_auto_tool_choice and not options.tool_call_parser:
             raise TypeError("Error: --enable-auto-tool-choice requires --tool-call-parser")

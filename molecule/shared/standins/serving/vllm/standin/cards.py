@@ -7,6 +7,7 @@ import os
 import re
 import socket
 from pathlib import Path
+from typing import Any
 
 ROOT = os.environ.get("GAUDI_SIM_ROOT", "")
 REFUSAL = "synStatus=8 [Device not found] Device acquire failed."
@@ -17,12 +18,29 @@ def present() -> dict[int, int]:
     """Return {module_id: index} of the cards whose nodes are here."""
     nodes = Path(f"{ROOT}/dev/accel").glob("accel[0-9]*")
     indices = {int(found[1]) for node in nodes if (found := re.fullmatch(r"accel(\d+)", node.name))}
-    try:
-        state = json.loads(Path(f"{ROOT}/etc/gaudi-sim/state.json").read_text(encoding="utf-8"))
-    except OSError:
-        return {}
-    cards = [card for card in state["cards"] if not card.get("missing")] if state["driver_loaded"] else []
+    machine = state()
+    cards = [card for card in machine["cards"] if not card.get("missing")] if machine["driver_loaded"] else []
     return {card["module_id"]: card["index"] for card in cards if card["index"] in indices}
+
+
+def state() -> dict[str, Any]:
+    """Return the simulated machine."""
+    try:
+        found: dict[str, Any] = json.loads(Path(f"{ROOT}/etc/gaudi-sim/state.json").read_text(encoding="utf-8"))
+    except OSError:
+        return {"cards": [], "driver_loaded": False}
+    return found
+
+
+def device() -> str:
+    """Return the cards' name."""
+    return str(state().get("device_name", "HL-225"))
+
+
+def memory_gib() -> float:
+    """Return a card's memory, less the two GiB that the driver keeps."""
+    sizes = [int(card["memory_mib"]) for card in state()["cards"]]
+    return min(sizes, default=98304) / 1024 - 2
 
 
 def wanted(count: int, found: dict[int, int]) -> list[int]:

@@ -3,51 +3,103 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Iterator
 
-GAUGES = ("num_requests_running", "num_requests_waiting", "num_requests_swapped", "gpu_cache_usage_perc")
+from . import stack
+
+# Upstream has another name for the share of the KV cache, and counts nothing that is swapped.
+GAUGES = ("kv_cache_usage_perc",) if stack.PLUGIN else ("num_requests_swapped", "gpu_cache_usage_perc")
+CACHE = "prefix_cache" if stack.PLUGIN else "gpu_prefix_cache"
 HISTOGRAMS = ("time_to_first_token_seconds", "time_per_output_token_seconds", "e2e_request_latency_seconds")
+STARTED = time.time()
+
+
+def edges(most: int) -> Iterator[int]:
+    """Give the bounds of vLLM's histograms of tokens: 1, 2, 5 times powers of ten, up to the context."""
+    power = 1
+    while True:
+        for digit in (1, 2, 5):
+            if digit * power > most:
+                return
+            yield digit * power
+        power *= 10
 
 
 class Metrics:
     """Counts what was served."""
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, max_model_len: int = 2048) -> None:
         self.model = model
         self.lock = threading.Lock()
-        self.prompt = self.generated = self.requests = 0
+        self.running = 0
+        self.prompts: list[int] = []
+        self.generations: list[int] = []
+        self.edges = list(edges(max_model_len))
         self.reasons = {"stop": 0, "length": 0, "abort": 0}
+
+    def begin(self) -> int:
+        """Count a request that runs, and return how many do."""
+        with self.lock:
+            self.running += 1
+            return self.running
+
+    def end(self) -> None:
+        """Forget one that runs."""
+        with self.lock:
+            self.running -= 1
 
     def count(self, prompt: int, generated: int, reason: str) -> None:
         """Add one answer."""
         with self.lock:
-            self.prompt += prompt
-            self.generated += generated
-            self.requests += 1
+            self.prompts.append(prompt)
+            self.generations.append(generated)
             self.reasons[reason] += 1
 
     def text(self) -> str:
         """Return all families."""
-        label = f'model_name="{self.model}"'
-        lines: list[str] = []
-        for name in GAUGES:
-            lines += [f"# HELP vllm:{name} {name}.", f"# TYPE vllm:{name} gauge", f"vllm:{name}{{{label}}} 0.0"]
+        with self.lock:
+            return "\n".join(self.lines()) + "\n"
+
+    def labels(self, **more: str) -> str:
+        """Return a line's labels, in the order of their names."""
+        own = {"model_name": self.model, **({"engine": "0"} if stack.PLUGIN else {}), **more}
+        return "{" + ",".join(f'{name}="{value}"' for name, value in sorted(own.items())) + "}"
+
+    def lines(self) -> list[str]:
+        """Return all lines."""
+        label = self.labels()
+        lines = ["# HELP process_start_time_seconds Start time of the process since unix epoch in seconds."]
+        lines += ["# TYPE process_start_time_seconds gauge", f"process_start_time_seconds {STARTED:.2f}"]
+        gauges = {"num_requests_running": self.running, "num_requests_waiting": 0, **dict.fromkeys(GAUGES, 0)}
+        for name, value in gauges.items():
+            lines += [f"# HELP vllm:{name} {name}.", f"# TYPE vllm:{name} gauge", f"vllm:{name}{label} {value}.0"]
         counters = {
-            "prompt_tokens_total": self.prompt,
-            "generation_tokens_total": self.generated,
+            "prompt_tokens_total": sum(self.prompts),
+            "generation_tokens_total": sum(self.generations),
             "num_preemptions_total": 0,
-            "gpu_prefix_cache_queries_total": 0,
-            "gpu_prefix_cache_hits_total": 0,
+            f"{CACHE}_queries_total": 0,
+            f"{CACHE}_hits_total": 0,
         }
         for name, value in counters.items():
-            lines += [f"# HELP vllm:{name} {name}.", f"# TYPE vllm:{name} counter", f"vllm:{name}{{{label}}} {value}.0"]
+            lines += [f"# HELP vllm:{name} {name}.", f"# TYPE vllm:{name} counter", f"vllm:{name}{label} {value}.0"]
         lines += ["# HELP vllm:request_success_total Finished requests.", "# TYPE vllm:request_success_total counter"]
         for reason, value in self.reasons.items():
-            lines.append(f'vllm:request_success_total{{finished_reason="{reason}",{label}}} {value}.0')
+            lines.append(f"vllm:request_success_total{self.labels(finished_reason=reason)} {value}.0")
+        for name, tokens in (("request_prompt_tokens", self.prompts), ("request_generation_tokens", self.generations)):
+            lines += self.histogram(name, [float(bound) for bound in self.edges], [float(one) for one in tokens])
         for name in HISTOGRAMS:
-            lines += [f"# HELP vllm:{name} {name}.", f"# TYPE vllm:{name} histogram"]
-            lines += [f'vllm:{name}_bucket{{le="{bound}",{label}}} {self.requests}.0' for bound in ("0.1", "+Inf")]
-            lines += [f"vllm:{name}_count{{{label}}} {self.requests}.0"]
-            lines += [f"vllm:{name}_sum{{{label}}} {self.requests * 0.01:.2f}"]
+            lines += self.histogram(name, [0.1], [0.01] * len(self.prompts))
         lines += ["# HELP vllm:cache_config_info Cache settings.", "# TYPE vllm:cache_config_info gauge"]
         lines.append('vllm:cache_config_info{block_size="128",cache_dtype="auto"} 1.0')
-        return "\n".join(lines) + "\n"
+        return lines
+
+    def histogram(self, name: str, bounds: list[float], seen: list[float]) -> list[str]:
+        """Return the lines of one histogram."""
+        lines = [f"# HELP vllm:{name} {name}.", f"# TYPE vllm:{name} histogram"]
+        for bound in bounds:
+            within = sum(value <= bound for value in seen)
+            lines.append(f"vllm:{name}_bucket{self.labels(le=str(bound))} {within}.0")
+        lines.append(f"vllm:{name}_bucket{self.labels(le='+Inf')} {len(seen)}.0")
+        label = self.labels()
+        return [*lines, f"vllm:{name}_count{label} {len(seen)}.0", f"vllm:{name}_sum{label} {sum(seen):.2f}"]

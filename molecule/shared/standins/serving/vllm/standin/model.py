@@ -7,9 +7,13 @@ import dataclasses
 import json
 import os
 from pathlib import Path
+from typing import Any
+
+from . import cards, stack
 
 GIB = 2**30
-CARD_GIB = 94.0
+# Upstream takes the values of small devices, since the plugin reports no memory.
+SMALL_TOKENS, SMALL_SEQS = 2048, 256
 
 
 @dataclasses.dataclass
@@ -35,19 +39,30 @@ def load(options: argparse.Namespace) -> Model:
         )
     if not (folder / "config.json").is_file():
         raise OSError(f"{options.model} does not appear to have a file named config.json.")
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config = config_of(options)
     patterns = ("*.safetensors", "*.bin", "*.pt")
     if options.load_format != "dummy" and not any(any(folder.glob(pattern)) for pattern in patterns):
         raise RuntimeError(f"Cannot find any model weights with `{options.model}`")
     check_split(config, options.tensor_parallel_size)
     length = context(config, options)
-    seqs = options.max_num_seqs or 128
-    batched = options.max_num_batched_tokens or max(length, 2048)
-    check_batch(length, seqs, batched, bool(options.enable_chunked_prefill))
+    if stack.PLUGIN:
+        batched = options.max_num_batched_tokens or SMALL_TOKENS
+        seqs = options.max_num_seqs or min(SMALL_SEQS, batched)
+        check_batch(length, seqs, batched, options.enable_chunked_prefill is not False)
+    else:
+        seqs = options.max_num_seqs or 128
+        batched = options.max_num_batched_tokens or max(length, 2048)
+        check_batch(length, seqs, batched, bool(options.enable_chunked_prefill))
     weights = parameters(config) * 2 / GIB
     names = options.served_model_name or [options.model]
     blocks = cache_blocks(config, options, weights)
     return Model(options.model, list(names), length, seqs, batched, blocks, weights)
+
+
+def config_of(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the model's configuration."""
+    found: dict[str, Any] = json.loads((Path(options.model) / "config.json").read_text(encoding="utf-8"))
+    return found
 
 
 def check_split(config: dict[str, int], size: int) -> None:
@@ -97,17 +112,22 @@ def parameters(config: dict[str, int]) -> int:
     return layers * layer + 2 * hidden * int(config.get("vocab_size", 1))
 
 
-def cache_blocks(config: dict[str, int], options: argparse.Namespace, weights_gib: float) -> int:
-    """Return the blocks that fit beside the weights, and refuse weights that leave no room."""
-    size = options.tensor_parallel_size
-    free = CARD_GIB - weights_gib / size
-    usable = free * options.gpu_memory_utilization
-    cache = usable * (1 - float(os.environ.get("VLLM_GRAPH_RESERVED_MEM") or 0.1))
+def block_bytes(config: dict[str, Any], options: argparse.Namespace) -> int:
+    """Return the bytes of one block of the KV cache on one card."""
     heads = int(config.get("num_attention_heads", 1))
-    shares = max(1, int(config.get("num_key_value_heads", heads)) // size)
+    shares = max(1, int(config.get("num_key_value_heads", heads)) // options.tensor_parallel_size)
     head = int(config.get("head_dim") or int(config.get("hidden_size", 1)) // heads)
-    block = 2 * int(config.get("num_hidden_layers", 1)) * head * shares * options.block_size * 2
-    blocks = int(cache * GIB // block)
+    return 2 * int(config.get("num_hidden_layers", 1)) * head * shares * int(options.block_size) * 2
+
+
+def cache_blocks(config: dict[str, Any], options: argparse.Namespace, weights_gib: float) -> int:
+    """Return the blocks that fit beside the weights, and refuse weights that leave no room."""
+    free = cards.memory_gib() - weights_gib / options.tensor_parallel_size
+    usable = free * options.gpu_memory_utilization
+    reserved = float(os.environ.get("VLLM_GRAPH_RESERVED_MEM") or 0.1)
+    cache = usable * (1 - (0 if stack.PLUGIN and options.enforce_eager else reserved))
+    # The plugin keeps one block for padding.
+    blocks = int(cache * GIB // block_bytes(config, options)) - stack.PLUGIN
     if blocks <= 0:
         raise ValueError(
             "No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when "

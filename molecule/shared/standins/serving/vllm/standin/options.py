@@ -1,4 +1,4 @@
-"""The options of the server in the vendor's fork of release 1.21; any other is an error, as there."""
+"""The options of the server, in the vendor's fork of release 1.21 or upstream; any other is an error, as there."""
 
 from __future__ import annotations
 
@@ -44,6 +44,24 @@ limit-mm-per-prompt mm-processor-kwargs hf-overrides rope-scaling override-neuro
 override-generation-config model-loader-extra-config speculative-config kv-transfer-config kv-events-config
 compilation-config additional-config default-chat-template-kwargs
 """
+# What upstream's vLLM 0.26 does not know any more: the fork's own, and those of older versions.
+GONE = """
+calculate-kv-scales cuda-graph-sizes device disable-async-output-proc disable-frontend-multiprocessing
+disable-log-requests disable-mm-preprocessor-cache enable-multimodal-encoder-data-parallel enable-prompt-adapter
+enable-reasoning guided-decoding-backend logits-processor-pattern lora-extra-vocab-size max-long-partial-prefills
+max-num-partial-prefills max-num-prefill-seqs max-prompt-adapter-token max-prompt-adapters max-seq-len-to-capture
+multi-step-stream-outputs num-lookahead-slots num-scheduler-steps override-neuron-config override-pooler-config
+preemption-mode prompt-adapters qlora-adapter-name-or-path rope-scaling rope-theta rope-theta-scale
+scheduler-delay-factor show-hidden-metrics swap-space task tokenizer-pool-size use-padding-aware-scheduling
+use-v2-block-manager weights-load-device
+"""
+NEW_FLAGS = "enable-log-requests enable-log-outputs enable-log-deltas enable-dbo language-model-only skip-mm-profiling"
+NEW_INTEGERS = "api-server-count max-cudagraph-capture-size mamba-block-size mm-processor-cache-gb shutdown-timeout"
+NEW_TEXTS = """
+attention-backend convert logprobs-mode mamba-cache-dtype mamba-cache-mode mamba-ssm-cache-dtype moe-backend
+mm-encoder-tp-mode performance-mode reasoning-parser-plugin
+"""
+NEW_DOCUMENTS = "structured-outputs-config pooler-config media-io-kwargs kernel-config ec-transfer-config"
 CHOICES: dict[str, list[Any]] = {
     "block-size": [1, 8, 16, 32, 64, 128, 256],
     "dtype": ["auto", "half", "float16", "bfloat16", "float", "float32"],
@@ -89,6 +107,11 @@ def document(text: str) -> object:
         return dict(pair.split("=", 1) for pair in text.split(","))
 
 
+def known(names: str, plugin: bool) -> list[str]:
+    """Return those of some options that this vLLM has."""
+    return [name for name in names.split() if not (plugin and name in GONE.split())]
+
+
 class Parser(argparse.ArgumentParser):
     """Takes the model as a first word too, where vllm serve does."""
 
@@ -103,16 +126,20 @@ class Parser(argparse.ArgumentParser):
         return options
 
 
-def make_parser(program: str) -> Parser:
-    """Return the parser of all options."""
+def make_parser(program: str, plugin: bool = False) -> Parser:
+    """Return the parser of all options: of the fork, or of upstream, which has the plugin."""
     parser = Parser(prog=program, description="vLLM OpenAI-Compatible RESTful API server.", allow_abbrev=False)
     parser.usage = f"{program} [-h] [--model MODEL] [--host HOST] [--port PORT] ..."
-    for name in FLAGS.split():
+    flags, integers, texts, documents = FLAGS, INTEGERS, TEXTS, DOCUMENTS
+    if plugin:
+        flags, integers = f"{flags} {NEW_FLAGS}", f"{integers} {NEW_INTEGERS}"
+        texts, documents = f"{texts} {NEW_TEXTS}", f"{documents} {NEW_DOCUMENTS}"
+    for name in known(flags, plugin):
         parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, default=None)
     kinds: list[tuple[str, Callable[[str], object]]]
-    kinds = [(INTEGERS, int), (NUMBERS, float), (TEXTS, str), (DOCUMENTS, document)]
+    kinds = [(integers, int), (NUMBERS, float), (texts, str), (documents, document)]
     for names, kind in kinds:
-        for name in names.split():
+        for name in known(names, plugin):
             spellings = [f"--{name}", SHORT[name]] if name in SHORT else [f"--{name}"]
             parser.add_argument(
                 *spellings,

@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import sys
 import threading
+import traceback
+from collections.abc import Callable
 from types import FrameType
 
 import vllm
 
-from . import cards, log, model, warmup
+from . import cards, log, model, stack, warmup
 from .server import Api, Server
 
 STOP = threading.Event()
@@ -35,13 +38,39 @@ def serve(options: argparse.Namespace) -> int:
     if fault == "crash_at_start":
         raise RuntimeError("Engine core initialization failed. See root cause above.")
     known = model.load(options)
+    api = Api(known, options, fault)
+    if stack.PLUGIN:
+        api.step = upstream_engine(options, known, fault)
+    else:
+        engine(options, known, fault)
+    run(server, api)
+    return 0
+
+
+def engine(options: argparse.Namespace, known: model.Model, fault: str) -> None:
+    """Bring the fork's engine up."""
     taken = cards.acquire(options.tensor_parallel_size)
     log.info("hpu_worker.py:73", f"acquired {len(taken)} HPU device(s), indices {taken}")
     log.info("loader.py:447", f"Loading model weights took {known.weights_gib / options.tensor_parallel_size:.4f} GB")
     log.info("executor_base.py:112", f"# hpu blocks: {known.blocks}, # CPU blocks: 2048")
     warmup.warm_up(known, fault)
-    run(server, Api(known, options, fault))
-    return 0
+
+
+def upstream_engine(options: argparse.Namespace, known: model.Model, fault: str) -> Callable[[int, int, int], None]:
+    """Bring upstream's engine up, which is a process of its own there, and return what a request's steps do.
+
+    What ends the engine is in its log, and on standard error; the server then ends without a reason of its own.
+    """
+    from . import plugin  # the fork's image has nothing of it
+
+    try:
+        taken = cards.acquire(options.tensor_parallel_size)
+        return plugin.start(options, known, taken, fault).step
+    except Exception:
+        trace = traceback.format_exc()
+        log.write("ERROR", "core.py:1108", f"EngineCore failed to start.\n{trace}", log.CORE)
+        print("Process EngineCore:\n" + trace, file=sys.stderr, flush=True)
+    raise RuntimeError("Engine core initialization failed. See root cause above. Failed core proc(s): {}")
 
 
 def run(server: Server, api: Api) -> None:

@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -28,9 +29,21 @@ class Api:
         self.model, self.fault = model, fault
         self.key = options.api_key or os.environ.get("VLLM_API_KEY") or ""
         self.abilities = Abilities(options)
-        self.metrics = Metrics(model.names[0])
+        self.metrics = Metrics(model.names[0], model.max_model_len)
+        # What the engine does of a request: its tokens, those of the answer, and how many requests run.
+        self.step: Callable[[int, int, int], None] = lambda prompt, generated, running: None
         self.asked = threading.Event()
         self.created = int(time.time())
+
+    def run(self, prompt: int, generated: int, reason: str) -> None:
+        """Take a request through the engine; STANDIN_TOKEN_S is how long a token of its answer takes (seconds)."""
+        running = self.metrics.begin()
+        try:
+            self.step(prompt, generated, running)
+            time.sleep(generated * float(os.environ.get("STANDIN_TOKEN_S", "0")))
+        finally:
+            self.metrics.end()
+        self.metrics.count(prompt, generated, reason)
 
     def models(self) -> dict[str, Any]:
         """Return the answer of /v1/models."""
@@ -187,7 +200,7 @@ class Handler(BaseHTTPRequestHandler):
             "completion_tokens": len(words),
             "prompt_tokens_details": None,
         }
-        api.metrics.count(asked, len(words), reason)
+        api.run(asked, len(words), reason)
         base = {
             "id": f"{'chatcmpl' if chat else 'cmpl'}-{uuid.uuid4().hex}",
             "created": int(time.time()),

@@ -71,9 +71,9 @@ class RecipeCache:
                 for path in self.folder.glob("*.recipe"):
                     path.unlink()
 
-    def compile(self, phase: str, bucket: Bucket, seconds: float) -> None:
+    def compile(self, phase: str, bucket: tuple[int, ...], seconds: float) -> None:
         """Take the time of a compilation, or a tenth where the recipe is there."""
-        path = self.folder / f"{phase.lower()}_{bucket[0]}_{bucket[1]}.recipe" if self.folder else None
+        path = self.folder / f"{phase.lower()}_{'_'.join(map(str, bucket))}.recipe" if self.folder else None
         if path and path.exists():
             time.sleep(seconds / 10)
             return
