@@ -16,6 +16,7 @@ from .objects import Backend, Client, Gateway
 EVERYBODY = "-"
 # Between a client's name and a model's in a map; neither has one.
 BETWEEN = "|"
+JSON = "content-type application/json"
 STREAM_S = 3600  # a server or a client may be silent for so long in the middle of a request
 SLOW_START_S = 30
 RETRY_S = 5
@@ -35,9 +36,7 @@ def gateway_files(gateway: Gateway) -> dict[str, File]:
     clients: list[Client | None] = list(gateway.clients) or [None]
     keys = [f"{client.sha256.upper()} {client.name}" for client in gateway.clients]
     rates = [f"{client.name} {client.requests_per_minute}" for client in gateway.clients if client.requests_per_minute]
-    allowed = [
-        f"{_name(client)}{BETWEEN}{model} 1" for client in clients for model in gateway.of_client(client)
-    ]
+    allowed = [f"{_name(client)}{BETWEEN}{model} 1" for client in clients for model in gateway.of_client(client)]
     lists = [f"{_name(client)} {_models(gateway.of_client(client))}" for client in clients]
     texts = {
         "haproxy.cfg": _configuration(gateway),
@@ -99,7 +98,12 @@ ANSWERS = {
 
 
 def _configuration(gateway: Gateway) -> str:
-    sections = [_head(gateway), _frontend(gateway), _metrics(gateway), *(_backend(gateway, one) for one in gateway.backends)]
+    sections = [
+        _head(gateway),
+        _frontend(gateway),
+        _metrics(gateway),
+        *(_backend(gateway, one) for one in gateway.backends),
+    ]
     return "\n".join(["# Written by gaudi-serve; changes here are lost.", *sections])
 
 
@@ -138,8 +142,7 @@ def _head(gateway: Gateway) -> str:
         f"timeout server {STREAM_S}s",
         f"timeout queue {gateway.wait_s}s",
         *(
-            f"http-error status {status} content-type application/json lf-file {gateway.folder}/{file}.json"
-            f" hdr Retry-After {RETRY_S}"
+            f"http-error status {status} {JSON} lf-file {gateway.folder}/{file}.json hdr Retry-After {RETRY_S}"
             for status, file in ((502, 503), (503, 503), (504, 504))
         ),
     ]
@@ -151,18 +154,19 @@ def _frontend(gateway: Gateway) -> str:
 
     def answer(status: int, file: str, when: str, *headers: str) -> str:
         more = "".join(f" hdr {header}" for header in headers)
-        return (
-            f"http-request return status {status} content-type application/json lf-file {folder}/{file}.json{more} {when}"
-        )
+        return f"http-request return status {status} {JSON} lf-file {folder}/{file}.json{more} {when}"
 
     secured = f" ssl crt {gateway.certificate} alpn h2,http/1.1" if gateway.certificate else ""
     known = [
-        f"http-request set-var(txn.client) req.hdr(authorization),word(2,' '),sha2(256),hex,map_str({folder}/clients.map)",
+        "http-request set-var(txn.digest) req.hdr(authorization),word(2,' '),sha2(256),hex",
+        f"http-request set-var(txn.client) var(txn.digest),map_str({folder}/clients.map)",
         answer(401, "401", "if !{ var(txn.client) -m found }"),
         "http-request track-sc0 var(txn.client)",
         f"http-request set-var(txn.rate) var(txn.client),map_str_int({folder}/rates.map,0)",
         answer(
-            429, "429-rate", "if { var(txn.rate) -m int gt 0 } { sc0_http_req_rate,sub(txn.rate) -m int gt 0 }",
+            429,
+            "429-rate",
+            "if { var(txn.rate) -m int gt 0 } { sc0_http_req_rate,sub(txn.rate) -m int gt 0 }",
             "Retry-After 60",
         ),
     ]
@@ -176,7 +180,7 @@ def _frontend(gateway: Gateway) -> str:
         answer(413, "413", f"if {{ req.body_size gt {gateway.body_mib << 20} }}"),
         f"http-request set-var(txn.known) var(txn.client),map_str({folder}/known.map)",
         f"http-request set-var(txn.list) var(txn.client),map_str({folder}/lists.map)",
-        "http-request return status 200 content-type application/json lf-string %[var(txn.list)] if { path /v1/models }",
+        f"http-request return status 200 {JSON} lf-string %[var(txn.list)] if {{ path /v1/models }}",
         "http-request set-var(txn.model) path,field(3,/),url_dec if { path_beg /models/ }",
         r"http-request replace-path /models/[^/]+(/.*) \1 if { path_beg /models/ }",
         "http-request set-var(txn.model) req.body,json_query('$.model') unless { var(txn.model) -m found }",
@@ -218,7 +222,7 @@ def _backend(gateway: Gateway, backend: Backend) -> str:
         [
             "balance leastconn",
             "option httpchk GET /health",
-            f"http-request return status 429 content-type application/json lf-file {busy} hdr Retry-After {RETRY_S} "
+            f"http-request return status 429 {JSON} lf-file {busy} hdr Retry-After {RETRY_S} "
             f"if {{ queue ge {gateway.waiting} }}",
             f"default-server check inter 2s fastinter 500ms fall 3 rise 1 slowstart {SLOW_START_S}s",
             *(f"server {one.name} {one.address}:{one.port} maxconn {one.takes}" for one in backend.servers),

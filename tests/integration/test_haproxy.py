@@ -113,7 +113,12 @@ class Front:
         for one in probe:
             one.server_close()
         self.gateway = Gateway(
-            port=ports[0], metrics_port=ports[1], backends=backends, folder=f"{folder}/files", run=str(folder), user="",
+            port=ports[0],
+            metrics_port=ports[1],
+            backends=backends,
+            folder=f"{folder}/files",
+            run=str(folder),
+            user="",
             **more,
         )
         (folder / "files").mkdir()
