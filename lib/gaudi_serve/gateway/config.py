@@ -149,55 +149,67 @@ def _head(gateway: Gateway) -> str:
     return _section("global", [*owner, *limits]) + "\n" + _section("defaults", timeouts)
 
 
+def _answer(gateway: Gateway, status: int, file: str, when: str, retry_s: int = 0) -> str:
+    """Return the rule that answers a request by itself."""
+    later = f" hdr Retry-After {retry_s}" if retry_s else ""
+    return f"http-request return status {status} {JSON} lf-file {gateway.folder}/{file}.json{later} {when}"
+
+
+def _found(folder: str, target: str, source: str, name: str) -> str:
+    """Return the rule that looks a variable up in a map and keeps what it finds."""
+    return f"http-request set-var(txn.{target}) var(txn.{source}),map_str({folder}/{name}.map)"
+
+
 def _frontend(gateway: Gateway) -> str:
-    folder = gateway.folder
-
-    def answer(status: int, file: str, when: str, *headers: str) -> str:
-        more = "".join(f" hdr {header}" for header in headers)
-        return f"http-request return status {status} {JSON} lf-file {folder}/{file}.json{more} {when}"
-
     secured = f" ssl crt {gateway.certificate} alpn h2,http/1.1" if gateway.certificate else ""
-    known = [
-        "http-request set-var(txn.digest) req.hdr(authorization),word(2,' '),sha2(256),hex",
-        f"http-request set-var(txn.client) var(txn.digest),map_str({folder}/clients.map)",
-        answer(401, "401", "if !{ var(txn.client) -m found }"),
-        "http-request track-sc0 var(txn.client)",
-        f"http-request set-var(txn.rate) var(txn.client),map_str_int({folder}/rates.map,0)",
-        answer(
-            429,
-            "429-rate",
-            "if { var(txn.rate) -m int gt 0 } { sc0_http_req_rate,sub(txn.rate) -m int gt 0 }",
-            "Retry-After 60",
-        ),
-    ]
-    anybody = [f"http-request set-var(txn.client) str({EVERYBODY})"]
-    only = gateway.backends[0].model if len(gateway.backends) == 1 else None
     rules = [
         f"bind {gateway.address}:{gateway.port}{secured}",
         "http-request return status 200 content-type text/plain string ok if { path /health }",
-        "stick-table type string len 64 size 10k expire 2m store http_req_rate(60s)" if gateway.clients else "",
-        *(known if gateway.clients else anybody),
-        answer(413, "413", f"if {{ req.body_size gt {gateway.body_mib << 20} }}"),
-        f"http-request set-var(txn.known) var(txn.client),map_str({folder}/known.map)",
-        f"http-request set-var(txn.list) var(txn.client),map_str({folder}/lists.map)",
+        *(_who(gateway) if gateway.clients else [f"http-request set-var(txn.client) str({EVERYBODY})"]),
+        _answer(gateway, 413, "413", f"if {{ req.body_size gt {gateway.body_mib << 20} }}"),
+        *_which(gateway),
+        # A client's key is the gateway's business; a server gets its own.
+        "http-request del-header authorization",
+        _found(gateway.folder, "key", "backend", "servers"),
+        'http-request set-header authorization "Bearer %[var(txn.key)]" if { var(txn.key) -m found }',
+        "http-request unset-var(txn.key)",
+        "use_backend %[var(txn.backend)]",
+    ]
+    return _section("frontend gateway", rules)
+
+
+def _who(gateway: Gateway) -> list[str]:
+    """Return the rules by which a client is known, and is held to its rate."""
+    above = "if { var(txn.rate) -m int gt 0 } { sc0_http_req_rate,sub(txn.rate) -m int gt 0 }"
+    return [
+        "stick-table type string len 64 size 10k expire 2m store http_req_rate(60s)",
+        "http-request set-var(txn.digest) req.hdr(authorization),word(2,' '),sha2(256),hex",
+        _found(gateway.folder, "client", "digest", "clients"),
+        _answer(gateway, 401, "401", "if !{ var(txn.client) -m found }"),
+        "http-request track-sc0 var(txn.client)",
+        f"http-request set-var(txn.rate) var(txn.client),map_str_int({gateway.folder}/rates.map,0)",
+        _answer(gateway, 429, "429-rate", above, 60),
+    ]
+
+
+def _which(gateway: Gateway) -> list[str]:
+    """Return the rules that find the model, and whether the client may use it."""
+    folder = gateway.folder
+    only = gateway.backends[0].model if len(gateway.backends) == 1 else None
+    return [
+        _found(folder, "known", "client", "known"),
+        _found(folder, "list", "client", "lists"),
         f"http-request return status 200 {JSON} lf-string %[var(txn.list)] if {{ path /v1/models }}",
         "http-request set-var(txn.model) path,field(3,/),url_dec if { path_beg /models/ }",
         r"http-request replace-path /models/[^/]+(/.*) \1 if { path_beg /models/ }",
         "http-request set-var(txn.model) req.body,json_query('$.model') unless { var(txn.model) -m found }",
         # Where there is one model alone, a body in which the name stands too far behind can mean no other.
         f"http-request set-var(txn.model) str({_quoted(only)}) unless {{ var(txn.model) -m found }}" if only else "",
-        answer(400, "400", "unless { var(txn.model) -m found }"),
+        _answer(gateway, 400, "400", "unless { var(txn.model) -m found }"),
         f"http-request set-var(txn.pair) var(txn.client),concat({BETWEEN},txn.model)",
-        answer(404, "404", f"unless {{ var(txn.pair),map_str({folder}/allowed.map) -m found }}"),
-        f"http-request set-var(txn.backend) var(txn.model),map_str({folder}/models.map)",
-        # A client's key is the gateway's business; a server gets its own.
-        "http-request del-header authorization",
-        f"http-request set-var(txn.key) var(txn.backend),map_str({folder}/servers.map)",
-        'http-request set-header authorization "Bearer %[var(txn.key)]" if { var(txn.key) -m found }',
-        "http-request unset-var(txn.key)",
-        "use_backend %[var(txn.backend)]",
+        _answer(gateway, 404, "404", f"unless {{ var(txn.pair),map_str({folder}/allowed.map) -m found }}"),
+        _found(folder, "backend", "model", "models"),
     ]
-    return _section("frontend gateway", rules)
 
 
 def _quoted(text: str | None) -> str:
