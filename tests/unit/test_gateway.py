@@ -111,7 +111,7 @@ def test_bad_input_gets_one_sentence(wish: Any, message: str) -> None:
 
 
 def test_a_name_that_no_map_holds_is_refused() -> None:
-    with pytest.raises(InputError, match="served_model_name: 'my model' has a blank or"):
+    with pytest.raises(InputError, match="served_model_name: 'my model' is not made of letters"):
         read_gateway({}, (Backend("my model", ()),))
 
 

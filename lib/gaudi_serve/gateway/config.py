@@ -204,16 +204,12 @@ def _which(gateway: Gateway) -> list[str]:
         r"http-request replace-path /models/[^/]+(/.*) \1 if { path_beg /models/ }",
         "http-request set-var(txn.model) req.body,json_query('$.model') unless { var(txn.model) -m found }",
         # Where there is one model alone, a body in which the name stands too far behind can mean no other.
-        f"http-request set-var(txn.model) str({_quoted(only)}) unless {{ var(txn.model) -m found }}" if only else "",
+        f"http-request set-var(txn.model) str({only}) unless {{ var(txn.model) -m found }}" if only else "",
         _answer(gateway, 400, "400", "unless { var(txn.model) -m found }"),
         f"http-request set-var(txn.pair) var(txn.client),concat({BETWEEN},txn.model)",
         _answer(gateway, 404, "404", f"unless {{ var(txn.pair),map_str({folder}/allowed.map) -m found }}"),
         _found(folder, "backend", "model", "models"),
     ]
-
-
-def _quoted(text: str | None) -> str:
-    return (text or "").replace("\\", "\\\\").replace(" ", "\\ ").replace(",", "\\,").replace(")", "\\)")
 
 
 def _metrics(gateway: Gateway) -> str:

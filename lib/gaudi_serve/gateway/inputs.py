@@ -9,10 +9,11 @@ from ipaddress import ip_address
 from typing import Any
 
 from ..core.errors import InputError, known, mapping, near, refusal, shown, whole
-from .config import BETWEEN
 from .objects import Backend, Client, Gateway
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+# Of a map of HAProxy, and of its configuration: no blank, no quote.
+MODEL = re.compile(r"[\w./:@+=-]{1,255}", re.ASCII)
 DIGEST = re.compile(r"[0-9a-fA-F]{64}")
 LEAST_KEY = 16  # characters
 # least, most
@@ -48,8 +49,8 @@ def read_gateway(given: Any, backends: tuple[Backend, ...] = ()) -> Gateway:
     names = mapping("", "gaudi_gateway", given, "a mapping with address, port, clients and so on")
     known("gaudi_gateway", names, KEYS)
     for backend in backends:
-        if not backend.model.isprintable() or re.search(rf"[\s{re.escape(BETWEEN)}]", backend.model):
-            allowed = f"has a blank or {BETWEEN}, by which a gateway cannot look it up; say another served_model_name"
+        if not MODEL.fullmatch(backend.model):
+            allowed = "is not made of letters, digits and ./:@+=_- alone, by which a gateway looks it up; say another"
             raise refusal("", "served_model_name", backend.model, allowed)
     numbers: dict[str, Any] = {
         key: whole("", f"gaudi_gateway.{key}", names[key], *limits)
