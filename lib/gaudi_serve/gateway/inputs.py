@@ -1,0 +1,158 @@
+"""From what a user writes of a gateway to a gateway: every mistake is one sentence, before anything is changed."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from ipaddress import ip_address
+from typing import Any
+
+from ..core.errors import InputError, known, mapping, near, refusal, shown, whole
+from .objects import Backend, Client, Gateway
+
+NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+# Of a map of HAProxy, and of its configuration: no blank, no quote.
+MODEL = re.compile(r"[\w./:@+=-]{1,255}", re.ASCII)
+DIGEST = re.compile(r"[0-9a-fA-F]{64}")
+LEAST_KEY = 16  # characters
+# least, most
+NUMBERS = {
+    "port": (1, 65535),
+    "metrics_port": (1, 65535),
+    "waiting": (0, 100_000),
+    "wait_s": (1, 3600),
+    "body_mib": (1, 2048),
+    "buffer_kib": (16, 4096),
+    "connections": (100, 1_000_000),
+}
+SWITCHES = ("plain_allowed", "open")
+KEYS = ("address", "certificate", "clients", *NUMBERS, *SWITCHES)
+CLIENT = ("key", "sha256", "models", "requests_per_minute")
+
+
+def read_gateway(given: Any, backends: tuple[Backend, ...] = ()) -> Gateway:
+    """Return the gateway of a mapping.
+
+    Args:
+        given: ``address`` (127.0.0.1), ``port`` (8080), ``certificate`` (path on the gateway's host of a file with
+            certificate and key), ``clients`` (by name: ``key``, or its ``sha256``, ``models``,
+            ``requests_per_minute``), ``waiting``, ``wait_s``, ``body_mib``, ``buffer_kib``, ``connections``,
+            ``metrics_port``; beyond loopback also ``plain_allowed: true`` for a gateway without certificate,
+            ``open: true`` for one without clients.
+        backends: what it serves.
+
+    Raises:
+        InputError: for a key or value that is none, and for a gateway that would listen beyond loopback in plain text
+            or for everybody without having been told to. No key is ever in it.
+    """
+    names = mapping("", "gaudi_gateway", given, "a mapping with address, port, clients and so on")
+    known("gaudi_gateway", names, KEYS)
+    for backend in backends:
+        if not MODEL.fullmatch(backend.model):
+            allowed = "is not made of letters, digits and ./:@+=_- alone, by which a gateway looks it up; say another"
+            raise refusal("", "served_model_name", backend.model, allowed)
+    numbers: dict[str, Any] = {
+        key: whole("", f"gaudi_gateway.{key}", names[key], *limits)
+        for key, limits in NUMBERS.items()
+        if names.get(key) is not None
+    }
+    switches = {key: _switch(key, names.get(key)) for key in SWITCHES}
+    clients = _clients(names.get("clients"), [one.model for one in backends])
+    gateway = Gateway(
+        address=_address(names.get("address")),
+        certificate=_certificate(names.get("certificate")),
+        clients=clients,
+        backends=backends,
+        **numbers,
+    )
+    _refuse_exposed(gateway, switches)
+    if gateway.port == gateway.metrics_port:
+        raise refusal("", "gaudi_gateway.metrics_port", gateway.metrics_port, "is the gateway's own port; say another")
+    return gateway
+
+
+def _switch(key: str, value: Any) -> bool:
+    if value is not None and not isinstance(value, bool):
+        raise refusal("", f"gaudi_gateway.{key}", value, "is not true or false")
+    return bool(value)
+
+
+def _address(value: Any) -> str:
+    if value is None:
+        return Gateway.address
+    try:
+        return str(ip_address(str(value)))
+    except ValueError:
+        allowed = "is no address of the gateway's host, such as 127.0.0.1, or 0.0.0.0 for all"
+        raise refusal("", "gaudi_gateway.address", value, allowed) from None
+
+
+def _certificate(value: Any) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str) or not re.fullmatch(r"/[\w./+@-]+", value):
+        allowed = "is no path on the gateway's host, such as /etc/ssl/private/gateway.pem"
+        raise refusal("", "gaudi_gateway.certificate", value, allowed)
+    return value
+
+
+def _refuse_exposed(gateway: Gateway, switches: Mapping[str, bool]) -> None:
+    if ip_address(gateway.address).is_loopback:
+        return
+    if not gateway.certificate and not switches["plain_allowed"]:
+        allowed = (
+            "is beyond loopback, and keys and texts would go in plain; give a certificate, or say plain_allowed: true"
+        )
+        raise refusal("", "gaudi_gateway.address", gateway.address, allowed)
+    if not gateway.clients and not switches["open"]:
+        allowed = "is beyond loopback, and everybody who reaches it could ask; give clients, or say open: true"
+        raise refusal("", "gaudi_gateway.address", gateway.address, allowed)
+
+
+def _clients(given: Any, models: list[str]) -> tuple[Client, ...]:
+    if given is None:
+        return ()
+    if not isinstance(given, Mapping):
+        raise InputError("gaudi_gateway.clients: (hidden) is not a mapping of clients by their names")
+    found: dict[str, Client] = {}
+    for name, said in given.items():
+        label = f"gaudi_gateway.clients.{shown(name) if not isinstance(name, str) else name}"
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            allowed = "is no name of small letters, digits, dots, dashes and underscores"
+            raise refusal("", "gaudi_gateway.clients", name, allowed)
+        client = _client(label, name, said, models)
+        if client.sha256 in found:
+            raise InputError(f"{label}: has the key of {found[client.sha256].name}; every client needs one of its own")
+        found[client.sha256] = client
+    return tuple(found.values())
+
+
+def _client(label: str, name: str, given: Any, models: list[str]) -> Client:
+    if not isinstance(given, Mapping):
+        # It may be the key itself.
+        raise InputError(f"{label}: (hidden) is not a mapping with key or sha256, models, requests_per_minute")
+    known(label, given, CLIENT)
+    if (given.get("key") is None) == (given.get("sha256") is None):
+        raise InputError(f"{label}: needs key, or sha256 of it in hexadecimal, and not both")
+    digest = _hashed(label, given["key"]) if given.get("key") is not None else given["sha256"]
+    if not isinstance(digest, str) or not DIGEST.fullmatch(digest):
+        raise InputError(f"{label}.sha256: (hidden) is not the SHA-256 of a key: 64 hexadecimal digits")
+    allowed = given.get("models")
+    allowed = [] if allowed is None else allowed
+    if not isinstance(allowed, list) or not all(isinstance(one, str) for one in allowed):
+        raise refusal("", f"{label}.models", allowed, "is not a list of served models; leave it out for all")
+    for one in allowed:
+        if one not in models:
+            hint = near(one, models) or f"; there are {', '.join(sorted(models)) or 'none'}"
+            raise refusal("", f"{label}.models", one, f"is served by no host of this inventory{hint}")
+    rate = given.get("requests_per_minute")
+    rate = 0 if rate is None else whole("", f"{label}.requests_per_minute", rate, 1, 1_000_000)
+    return Client(name, digest.lower(), tuple(allowed), rate)
+
+
+def _hashed(label: str, key: Any) -> str:
+    if not isinstance(key, str) or len(key) < LEAST_KEY or not key.isascii() or not key.isprintable() or " " in key:
+        allowed = f"a text of at least {LEAST_KEY} letters, digits and signs without blanks"
+        raise InputError(f"{label}.key: (hidden) is not {allowed}")
+    return hashlib.sha256(key.encode()).hexdigest()

@@ -1,0 +1,88 @@
+"""What a gateway serves: models with their servers, the clients that may ask, and where it listens."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+
+# Names of proxies and servers in HAProxy.
+PLAIN = re.compile(r"[^A-Za-z0-9_.-]")
+
+
+@dataclass(frozen=True)
+class Server:
+    """One vLLM server.
+
+    name: of the model on its host, and the host's, such as ``gaudi01.qwq-32b``; address, port: where it listens, as the
+    gateway reaches it; takes: requests that it works on at a time (max_num_seqs).
+    """
+
+    name: str
+    address: str
+    port: int
+    takes: int
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A model as clients know it, and all servers that have it.
+
+    model: the name in a request's body. key: what its servers ask of the gateway; empty where they ask nothing.
+    """
+
+    model: str
+    servers: tuple[Server, ...]
+    key: str = ""
+
+    @property
+    def name(self) -> str:
+        """Return its name in HAProxy: the model's, with a digest where that has signs that HAProxy does not take."""
+        plain = PLAIN.sub("_", self.model)
+        return plain if plain == self.model else f"{plain}-{hashlib.sha256(self.model.encode()).hexdigest()[:8]}"
+
+
+@dataclass(frozen=True)
+class Client:
+    """One who may ask.
+
+    name: for logs and limits. sha256: of the key, in hexadecimal; the key itself is nowhere. models: those that the
+    client may use; empty for all. requests_per_minute: 0 for any number.
+    """
+
+    name: str
+    sha256: str
+    models: tuple[str, ...] = ()
+    requests_per_minute: int = 0
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """A gateway.
+
+    address, port: where it listens; certificate: path of the file with certificate and key on its host, empty for plain
+    HTTP. backends: what it serves. clients: who may ask; without any everybody may. waiting: requests of one model that
+    may wait for a server, of which the next is refused; wait_s: how long. body_mib: the largest request. buffer_kib:
+    how much of a request is searched for the model's name. metrics_port: of Prometheus' page, on loopback. folder, run:
+    of its files, and of its sockets. user: whom the workers run as; empty for whoever starts it.
+    """
+
+    address: str = "127.0.0.1"
+    port: int = 8080
+    certificate: str = ""
+    backends: tuple[Backend, ...] = ()
+    clients: tuple[Client, ...] = ()
+    waiting: int = 100
+    wait_s: int = 60
+    body_mib: int = 64
+    buffer_kib: int = 256
+    connections: int = 4000
+    metrics_port: int = 8405
+    folder: str = "/etc/gaudi-serve/gateway"
+    run: str = "/run/gaudi-gateway"
+    user: str = "haproxy"
+
+    def of_client(self, client: Client | None) -> list[str]:
+        """Return the models that a client may use, sorted; None is one of a gateway without clients."""
+        models = sorted(backend.model for backend in self.backends)
+        return [model for model in models if not client or not client.models or model in client.models]

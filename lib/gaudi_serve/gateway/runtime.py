@@ -1,0 +1,89 @@
+"""Talks to a running HAProxy by its socket: who is up, drain and ready, and what a reload must not forget."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..core.errors import InputError
+from ..host.atomic_write import write_whole
+
+TIMEOUT_S = 10
+# Bits of the administrative state, as HAProxy's management guide has them.
+MAINTENANCE, DRAIN = 0x01 | 0x04, 0x08 | 0x10
+UP = "2"
+# What a state file begins with; without any state of servers it says nothing.
+VERSION = "1\n"
+
+
+@dataclass(frozen=True)
+class State:
+    """One server as HAProxy sees it. weight: of 256; queue: requests that wait for it alone."""
+
+    backend: str
+    name: str
+    up: bool
+    drained: bool
+    maintained: bool
+    weight: int
+
+
+class Runtime:
+    """The socket of one HAProxy."""
+
+    def __init__(self, path: str | Path) -> None:
+        """Take the path of its ``stats socket`` of level admin."""
+        self.path = str(path)
+
+    def ask(self, command: str) -> str:
+        """Return what a command answers.
+
+        Raises:
+            OSError: where nobody listens.
+        """
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as one:
+            one.settimeout(TIMEOUT_S)
+            one.connect(self.path)
+            one.sendall(command.encode() + b"\n")
+            parts = []
+            while part := one.recv(65536):
+                parts.append(part)
+        return b"".join(parts).decode(errors="replace")
+
+    def servers(self) -> list[State]:
+        """Return the state of every server.
+
+        Raises:
+            InputError: for an answer of another version of HAProxy's.
+        """
+        version, _, text = self.ask("show servers state").partition("\n")
+        if version.strip() != VERSION.strip():
+            raise InputError(f"{self.path}: show servers state: version {version!r} is not known")
+        names = text.partition("\n")[0].lstrip("# ").split()
+        rows = [dict(zip(names, line.split(), strict=False)) for line in text.splitlines()[1:] if line.strip()]
+        return [
+            State(
+                row["be_name"],
+                row["srv_name"],
+                row["srv_op_state"] == UP,
+                bool(int(row["srv_admin_state"]) & DRAIN),
+                bool(int(row["srv_admin_state"]) & MAINTENANCE),
+                int(row["srv_uweight"]),
+            )
+            for row in rows
+        ]
+
+    def set_state(self, backend: str, server: str, state: str) -> None:
+        """Let a server be ``ready``, ``drain`` (no new requests) or ``maint`` (none at all).
+
+        Raises:
+            InputError: where HAProxy has no such server.
+        """
+        said = self.ask(f"set server {backend}/{server} state {state}").strip()
+        if said:
+            raise InputError(f"{self.path}: {backend}/{server}: {said}")
+
+    def save(self, path: Path) -> None:
+        """Write down what a reload would forget: drained servers, weights, who is up."""
+        write_whole(path, self.ask("show servers state"), 0o600)

@@ -1,0 +1,126 @@
+"""A gateway's files, and what of a user's wish is refused before there are any."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import pytest
+from gaudi_serve.core.errors import InputError
+from gaudi_serve.gateway.config import ANSWERS, gateway_files
+from gaudi_serve.gateway.inputs import read_gateway
+from gaudi_serve.gateway.objects import Backend, Server
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_bad_input import GARBAGE
+
+KEY = "sk-canary-5f2a-0123456789"
+BACKENDS = (
+    Backend("Qwen/QwQ-32B", (Server("g1.qwq", "10.0.0.1", 30001, 32), Server("g2.qwq", "10.0.0.2", 30001, 32)), "own"),
+    Backend("small", (Server("g1.small", "10.0.0.1", 30002, 8),)),
+)
+ALICE = {"alice": {"key": KEY}}
+
+
+def files(**more: Any) -> dict[str, str]:
+    """Return the texts of a gateway's files by their names."""
+    found = gateway_files(read_gateway({"clients": ALICE, **more}, BACKENDS))
+    assert {path for path, file in found.items() if file.secret} == {"/etc/gaudi-serve/gateway/servers.map"}
+    assert all(file.mode == ("0600" if file.secret else "0644") for file in found.values())
+    return {path.rpartition("/")[2]: file.text for path, file in found.items()}
+
+
+def test_keys_are_in_no_file_but_as_digests() -> None:
+    texts = files()
+    digest = hashlib.sha256(KEY.encode()).hexdigest().upper()
+    assert texts["clients.map"] == f"{digest} alice\n"
+    assert not [name for name, text in texts.items() if KEY in text]
+    assert [name for name, text in texts.items() if "own\n" in text] == ["servers.map"]
+
+
+def test_what_a_client_may_use_is_in_the_maps() -> None:
+    bob = {"sha256": "ab" * 32, "models": ["small"], "requests_per_minute": 60}
+    texts = files(clients={**ALICE, "bob": bob})
+    assert texts["allowed.map"].split() == ["alice|Qwen/QwQ-32B", "1", "alice|small", "1", "bob|small", "1"]
+    assert texts["rates.map"] == "bob 60\n"
+    assert texts["known.map"] == "alice Qwen/QwQ-32B, small\nbob small\n"
+    lists = dict(line.split(" ", 1) for line in texts["lists.map"].splitlines())
+    assert [one["id"] for one in json.loads(lists["bob"])["data"]] == ["small"]
+    assert texts["models.map"].splitlines()[1] == "small small"
+    assert texts["models.map"].startswith("Qwen/QwQ-32B Qwen_QwQ-32B-")
+
+
+def test_the_configuration_follows_the_wish() -> None:
+    text = files(address="0.0.0.0", port=443, certificate="/etc/ssl/private/site.pem", buffer_kib=512)["haproxy.cfg"]
+    assert "    bind 0.0.0.0:443 ssl crt /etc/ssl/private/site.pem alpn h2,http/1.1\n" in text
+    assert "    tune.bufsize 524288\n" in text
+    assert "    server g2.qwq 10.0.0.2:30001 maxconn 32\n" in text
+    assert text.count("\nbackend ") == 2
+    plain = files()["haproxy.cfg"]
+    assert "    bind 127.0.0.1:8080\n" in plain
+    assert "bind 127.0.0.1:8405" in plain
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_answers_are_errors_as_openai_writes_them(name: str) -> None:
+    error = json.loads(ANSWERS[name])["error"]
+    assert list(error) == ["message", "type", "param", "code"] and error["message"]
+
+
+@pytest.mark.parametrize(
+    ("wish", "message"),
+    [
+        (None, "gaudi_gateway: is required: a mapping with address, port, clients and so on"),
+        ({"adress": "0.0.0.0"}, "gaudi_gateway: adress: is not a known name; did you mean address"),
+        ({"address": "gw.example.net"}, "gaudi_gateway.address: 'gw.example.net' is no address of the gateway's host"),
+        ({"port": 0}, "gaudi_gateway.port: 0 is not a whole number from 1 to 65535"),
+        ({"port": 8405}, "gaudi_gateway.metrics_port: 8405 is the gateway's own port; say another"),
+        ({"certificate": "site.pem"}, "gaudi_gateway.certificate: 'site.pem' is no path on the gateway's host"),
+        ({"open": "yes"}, "gaudi_gateway.open: 'yes' is not true or false"),
+        ({"address": "0.0.0.0"}, "gaudi_gateway.address: '0.0.0.0' is beyond loopback, and keys and texts would go in"),
+        (
+            {"address": "10.0.0.9", "plain_allowed": True, "clients": None},
+            "gaudi_gateway.address: '10.0.0.9' is beyond loopback, and everybody who reaches it could ask; give",
+        ),
+        ({"clients": [KEY]}, "gaudi_gateway.clients: (hidden) is not a mapping of clients"),
+        ({"clients": {"Al ice": {}}}, "gaudi_gateway.clients: 'Al ice' is no name of small letters"),
+        ({"clients": {"alice": KEY}}, "gaudi_gateway.clients.alice: (hidden) is not a mapping with key or sha256"),
+        ({"clients": {"alice": {}}}, "gaudi_gateway.clients.alice: needs key, or sha256 of it in hexadecimal, and not"),
+        (
+            {"clients": {"alice": {"key": "short"}}},
+            "gaudi_gateway.clients.alice.key: (hidden) is not a text of at least",
+        ),
+        ({"clients": {"alice": {"sha256": KEY}}}, "gaudi_gateway.clients.alice.sha256: (hidden) is not the SHA-256"),
+        ({"clients": {**ALICE, "bob": {"key": KEY}}}, "gaudi_gateway.clients.bob: has the key of alice; every client"),
+        (
+            {"clients": {"alice": {"key": KEY, "models": ["smal"]}}},
+            "gaudi_gateway.clients.alice.models: 'smal' is served by no host of this inventory; did you mean small?",
+        ),
+        (
+            {"clients": {"alice": {"key": KEY, "requests_per_minute": 0}}},
+            "gaudi_gateway.clients.alice.requests_per_min",
+        ),
+    ],
+)
+def test_bad_input_gets_one_sentence(wish: Any, message: str) -> None:
+    with pytest.raises(InputError) as raised:
+        read_gateway(wish if wish is None else {"clients": ALICE, **wish}, BACKENDS)
+    assert str(raised.value).startswith(message)
+    assert KEY not in str(raised.value)
+
+
+def test_a_name_that_no_map_holds_is_refused() -> None:
+    with pytest.raises(InputError, match="served_model_name: 'my model' is not made of letters"):
+        read_gateway({}, (Backend("my model", ()),))
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.sampled_from(["address", "port", "certificate", "clients", "open", "waiting", "nonsense"]), GARBAGE)
+def test_a_gateway_of_anything(key: str, value: Any) -> None:
+    try:
+        gateway = read_gateway({key: value}, BACKENDS)
+    except InputError as problem:
+        assert str(problem).startswith("gaudi_gateway"), problem
+        return
+    assert gateway_files(gateway)
