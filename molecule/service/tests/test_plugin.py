@@ -48,7 +48,7 @@ def log_of(host: Any, model: str) -> str:
 
 @pytest.mark.anyhow
 def test_a_gaudi3_host_serves_with_the_plugin_until_its_server_dies(
-    host: Any, playbook: Any, unit: Any, started: Any, cards: Any
+    host: Any, playbook: Any, unit: Any, started: Any, cards: Any, tmp_path: Path
 ) -> None:
     cards("HL-325L", "1.24.1")
     # The release chooses the engine.
@@ -68,6 +68,7 @@ def test_a_gaudi3_host_serves_with_the_plugin_until_its_server_dies(
     status = playbook("playbooks/status.yml", **said).flat
     assert "qwq-32b 0,1 active yes" in status
     assert "model qw" not in status
+    tuned(host, playbook, started, said, tmp_path)
     before = started("qwen2.5-7b")
     said["vllm_models"][0]["env"] = {**QUICK, "QUANT_CONFIG": "/nowhere/inc.json"}
     run = playbook("playbooks/models.yml", **said)
@@ -75,6 +76,45 @@ def test_a_gaudi3_host_serves_with_the_plugin_until_its_server_dies(
     assert "model qwq-32b does not serve: it failed 2 times" in run.flat
     assert "FileNotFoundError: [Errno 2] No such file or directory: '/nowhere/inc.json'" in run.flat
     assert (unit("qwen2.5-7b", "ActiveState"), started("qwen2.5-7b")) == ("active", before)
+
+
+# Clients of a model: eight at a time, with prompts of all lengths.
+CLIENTS = """
+import concurrent.futures, json, urllib.request
+
+def ask(number):
+    body = {"model": "qwq-32b", "prompt": "word " * 7 * number, "max_tokens": 16}
+    headers = {"Content-Type": "application/json"}
+    address = "http://127.0.0.1:30001/v1/completions"
+    urllib.request.urlopen(urllib.request.Request(address, json.dumps(body).encode(), headers), timeout=20).read()
+
+with concurrent.futures.ThreadPoolExecutor(8) as pool:
+    list(pool.map(ask, range(1, 151)))
+"""
+
+
+def tuned(host: Any, playbook: Any, started: Any, said: dict[str, Any], folder: Path) -> None:
+    """Let clients ask a model, plan its buckets from what its server has had, and serve with them."""
+
+    def tune() -> Any:
+        return playbook("playbooks/tune.yml", model="qwq-32b", tune_dir=str(folder), **said)
+
+    few = tune()
+    assert few.status != 0
+    assert "requests since they started" in few.flat
+    before = started("qwq-32b")
+    host.check_output("python3 -c %s", CLIENTS)
+    run = tune()
+    assert run.status == 0, run.text
+    text = (folder / "qwq-32b.buckets").read_text(encoding="utf-8")
+    assert (folder / "qwq-32b.svg").read_text(encoding="utf-8").startswith("<svg")
+    assert started("qwq-32b") == before
+    wish = {**said["vllm_models"][0], "bucketing": {"strategy": "file", "file": text}}
+    models = playbook("playbooks/models.yml", **{**said, "vllm_models": [wish, said["vllm_models"][1]]})
+    assert models.status == 0, models.text
+    host.check_output("python3 -c %s", CLIENTS)
+    assert "Generated 23 prompt buckets" not in log_of(host, "qwq-32b")
+    assert "was not prepared" not in log_of(host, "qwq-32b")
 
 
 @pytest.mark.anyhow
