@@ -77,6 +77,10 @@ def test_graphs_are_those_of_the_vendors_rules_with_the_blocks_that_there_are() 
     assert not model["buckets"]["approximate"]
 
 
+def test_an_executor_is_said_once() -> None:
+    assert option(one(distributed_executor_backend="uni"), "--distributed-executor-backend") == "uni"
+
+
 def test_prefix_caching_and_contiguous_pa_are_one_decision() -> None:
     model = one(enable_prefix_caching=True)
     assert "--enable-prefix-caching" in model["args"]
@@ -102,6 +106,15 @@ def test_blocks_by_which_a_server_dies_in_warm_up_are_refused_with_what_fits() -
         ({"max_num_batched_tokens": 16}, "max_num_batched_tokens 16: is below max_num_seqs 32"),
         ({"quantization": "inc"}, "quantization 'inc': needs QUANT_CONFIG in env"),
         ({"block_size": 64}, "block_size 64: must be 128"),
+        ({"device": "hpu"}, "device 'hpu': is an option of the fork alone: the server stops at it; leave it out"),
+        (
+            {"max_num_prefill_seqs": 4},
+            "max_num_prefill_seqs 4: is an option of the fork alone: the server stops at it; say bucketing: {pro",
+        ),
+        (
+            {"distributed_executor_backend": "ray"},
+            "distributed_executor_backend 'ray': is not validated with the plugin: leave it out, which is mp",
+        ),
         (
             {"bucketing": {"strategy": "pad", "decode_bs": {"min": 64, "max": 32}}},
             "bucketing.decode_bs.min 64: is above bucketing.decode_bs.max, which is 32: the server stops at start",

@@ -48,7 +48,7 @@ def test_an_engine_of_another_release_is_refused_with_the_rows_that_have_it() ->
     (error,) = plan("1.24.1", launch_profile="aice_1_21")["errors"]
     assert error["message"] == (
         "g: model m: launch_profile 'aice_1_21': belongs to release 1.21 (the fork's aice/v1.21.0), 1.22 (the fork's "
-        "aice/v1.22.0 and vLLM 0.10.1 or 0.11.2 with the plugin); gaudi_release is 1.24.1, which starts plugin, vllm"
+        "aice/v1.22.0 and vLLM 0.10.1 or 0.11.2 with the plugin); gaudi_release is 1.24.1, which starts plugin"
     )
     (error,) = plan("1.21.3", launch_profile="plugin")["errors"]
     assert "1.24.1 (vLLM 0.24.0 or 0.26.0 with the plugin); gaudi_release is 1.21.3" in error["message"]

@@ -17,6 +17,7 @@ from ..buckets.plugin_plan import PluginBucketing
 from ..buckets.warmup import SKIPPED, plugin_warmup_seconds
 from ..core.errors import Problem
 from ..platforms import platform_of
+from ..spec.vllm_options import FORK_ONLY
 from ..spec.weights import model_config
 from .base import LOADING, Engine, Host, Launch, Spec, option_arguments
 from .inc import refuse_generation
@@ -72,7 +73,7 @@ def launch(spec: Spec, host: Host) -> Launch:
     args = [spec.weights, "--host", str(spec["host"]), "--port", str(spec.port), "--block-size", str(BLOCK)]
     for key in (*SAID, "gpu_memory_utilization", "enable_prefix_caching"):
         args += option_arguments(key, spec[key])
-    if spec.cards > 1:
+    if spec.cards > 1 and spec.get("distributed_executor_backend") is None:
         args += ["--distributed-executor-backend", "mp"]
     given = buckets.given
     path, tokens = given.settings.from_file or None, given.max_num_batched_tokens
@@ -139,8 +140,21 @@ def _warnings(spec: Spec, host: Host) -> list[str]:
     return found
 
 
+def _of_fork(spec: Spec) -> list[Problem]:
+    """Return the options by which vLLM beside the plugin would stop: the fork's own."""
+    instead = {"max_num_prefill_seqs": "say bucketing: {prompt_bs: {max: NUMBER}}"}
+    return [
+        (key, spec[key], f"is an option of the fork alone: the server stops at it; {instead.get(key, 'leave it out')}")
+        for key in sorted(FORK_ONLY & spec.keys())
+        if spec[key] is not None
+    ]
+
+
 def _problems(spec: Spec) -> list[Problem]:
-    problems: list[Problem] = []
+    problems: list[Problem] = _of_fork(spec)
+    if spec.get("distributed_executor_backend") == "ray":
+        allowed = "is not validated with the plugin: leave it out, which is mp where there are several cards"
+        problems.append(("distributed_executor_backend", "ray", allowed))
     if spec["dtype"] not in ("auto", "bfloat16", "float32"):
         remedies = {
             "float16": "the plugin would serve in bfloat16 without a word; say bfloat16",

@@ -14,9 +14,10 @@ class Release:
     """One release, or all that begin alike.
 
     name: what ``gaudi_release`` begins with. engines: those that its images start; the first is taken where a model
-    names none. vllm: versions of vLLM that the plugin has for it; none where it has no plugin. fork: the branch of the
-    vendor's fork. cards: how the names of its devices begin. base: the vendor's image with PyTorch, for recipes.
-    image: the vendor's ready serving image.
+    names none (``vllm`` is plain vllm serve of the fork, in lazy mode; with the plugin that is ``plugin``). vllm:
+    versions of vLLM that the plugin has for it; none where it has no plugin. fork: the branch of the vendor's fork.
+    cards: how the names of its devices begin. base: the vendor's image with PyTorch, for recipes. image: the vendor's
+    ready serving image.
     """
 
     name: str
@@ -51,14 +52,14 @@ RELEASES = (
     ),
     Release(
         "1.23",
-        ("plugin", "vllm"),
+        ("plugin",),
         ("0.11.2", "0.13.0 to 0.17.1"),
         base="ubuntu22.04/habanalabs/pytorch-installer-2.9.0",
     ),
-    Release("1.24.0", ("plugin", "vllm"), ("0.17.1", "0.19.0 to 0.21.0")),
+    Release("1.24.0", ("plugin",), ("0.17.1", "0.19.0 to 0.21.0")),
     Release(
         "1.24.1",
-        ("plugin", "vllm"),
+        ("plugin",),
         ("0.24.0", "0.26.0"),
         image="ubuntu24.04/habanalabs/vllm-0.26.0-ptupstream-2.11.0",
     ),

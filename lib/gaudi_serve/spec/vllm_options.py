@@ -105,3 +105,5 @@ VLLM_0_32 = BOTH | frozenset(
     """.split()
 )
 OPTION_NAMES = FORK_1_21 | VLLM_0_32
+# Of the fork alone: upstream vLLM, which the plugin is for, stops at them.
+FORK_ONLY = FORK_1_21 - VLLM_0_32
