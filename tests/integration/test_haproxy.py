@@ -24,6 +24,7 @@ from gaudi_serve.gateway.runtime import VERSION, Runtime
 CHAT = "/v1/chat/completions"
 KEYS = {"alice": "key-of-alice-5f2a", "bob": "key-of-bob-77c1"}
 EVENTS = 10
+TAKES = 4  # requests that a server works on at a time
 
 
 class Vllm(ThreadingHTTPServer):
@@ -100,10 +101,7 @@ class Front:
         backends = tuple(
             Backend(
                 model,
-                tuple(
-                    Server(f"h{number}.m", "127.0.0.1", one.server_port, more.pop("takes", 4) if number < 0 else 4)
-                    for number, one in enumerate(behind)
-                ),
+                tuple(Server(f"h{number}.m", "127.0.0.1", one.server_port, TAKES) for number, one in enumerate(behind)),
                 f"server-key-of-{model}",
             )
             for model, behind in servers.items()
@@ -317,7 +315,7 @@ def test_reloads_and_drains_are_not_noticed_under_load(front: Front, vllms: list
             thread.join(30)
     assert failed == []
     assert len(done) > 100
-    assert vllms[0].most <= 4, "no more at a time than the plan says that it takes"
+    assert vllms[0].most <= TAKES, "no more at a time than the plan says that it takes"
 
 
 def test_what_no_server_takes_waits_and_then_is_refused(tmp_path: Path, vllms: list[Vllm]) -> None:
@@ -339,7 +337,7 @@ def test_what_no_server_takes_waits_and_then_is_refused(tmp_path: Path, vllms: l
             thread.join(30)
         codes = sorted(json.loads(text)["error"]["code"] if status != 200 else "ok" for status, text, _ in answers)
         # Four run, three wait for a second in vain, the rest is refused at once.
-        assert codes == ["ok"] * 4 + ["overloaded"] * 3 + ["service_unavailable"] * 3
+        assert codes == ["ok"] * TAKES + ["overloaded"] * 3 + ["service_unavailable"] * 3
         assert all("retry-after" in headers for status, _, headers in answers if status != 200)
         vllms[0].shutdown()
         vllms[0].server_close()

@@ -73,3 +73,12 @@ def test_graphs_are_told_as_an_estimate() -> None:
     assert model["graphs"] > 1
     ignored = [text for text in plan(input_range=[1, 100])["warnings"] if "takes no notice of input_range" in text]
     assert len(ignored) == 1
+
+
+def test_measurements_of_gaudi2_are_refused_on_gaudi3_with_the_script_of_1_21_too() -> None:
+    spec = {"launch_profile": "aice_1_21", "dtype": "fp8", "max_num_batched_tokens": 4096}
+    ranges = {"input_range": [128, 2048], "output_range": [128, 2048]}
+    two, three = (plan(gaudi_host(device_name=name), **spec, **ranges) for name in ("HL-225", "HL-325L"))
+    assert two["errors"] == []
+    (error,) = three["errors"]
+    assert "measurements of one generation do not serve the other" in error["message"]

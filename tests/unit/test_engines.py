@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gaudi_serve.core.errors import InputError
 from gaudi_serve.core.host import Host
 from gaudi_serve.engines import ENGINES, Engine, Launch
 from gaudi_serve.host.observe_host import system
@@ -13,7 +14,7 @@ from gaudi_serve.plan.changes import vllm_plan_changes
 from gaudi_serve.plan.fleet import vllm_fleet_lines, vllm_fleet_plan
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.plan.launch import vllm_launch
-from gaudi_serve.platforms import PLATFORMS, Platform, platform_here
+from gaudi_serve.platforms import PLATFORMS, Platform, accelerator_needs, platform_here
 from gaudi_serve.platforms.releases import rows_of
 from gaudi_serve.show.status import fleet_status, fleet_status_lines
 from gaudi_serve.spec.facts import checked_host
@@ -241,3 +242,11 @@ def test_no_other_file_names_an_engine_or_a_platform() -> None:
             for word in ("launch_profile", "accelerator"):
                 compared = f'{word}"] ==' in code or f'{word}"] !=' in code or f'{word}") ==' in code
                 assert not compared and f'{word}") !=' not in code, f"{path}: {line}"
+
+
+def test_roles_ask_what_a_platform_needs_and_get_no_answer_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PLATFORMS, "abacus", ABACUS)
+    assert accelerator_needs("gaudi") == ["gaudi_driver", "habana_runtime", "hccl_validation"]
+    assert accelerator_needs("abacus") == accelerator_needs("cpu") == []
+    with pytest.raises(InputError, match="accelerator: 'gpu' is not one of abacus, gaudi, cpu"):
+        accelerator_needs("gpu")

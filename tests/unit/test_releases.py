@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from gaudi_serve.plan.changes import vllm_plan_changes
 from gaudi_serve.plan.fleet import vllm_fleet_plan
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.plan.refusal import plan_refusal
+from gaudi_serve.platforms import releases
 from gaudi_serve.platforms.releases import DEFAULT, RELEASES, release_of, rows_of
 from test_fleet import known, live_of
 from test_plan import gaudi_host
@@ -81,6 +83,14 @@ def test_an_inventory_without_a_release_is_told_what_to_write_where_another_one_
         f"b: {said} (model m, served by aice_1_21); write that of its software to stay; {way}",
         f"c: {said} (driver 1.24.0); write '1.24.0' to stay; {way}",
     ]
+
+
+def test_cards_that_a_release_does_not_serve_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    only_two = replace(RELEASES[-1], cards=("HL-225",))
+    monkeypatch.setattr(releases, "RELEASES", (only_two,))
+    host = gaudi_host(device_name="HL-325L", driver_version="1.24.1-7")
+    said = plan_refusal({"models": [], "errors": []}, SYSTEM, host, host_name="g", release="1.24.1")
+    assert said == ["g: gaudi_release 1.24.1 serves HL-225, and this host has HL-325L"]
 
 
 def test_the_default_is_the_same_wherever_it_stands() -> None:

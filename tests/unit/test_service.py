@@ -433,3 +433,19 @@ def test_a_changed_model_whose_unit_does_not_start_at_boot_is_restarted(models: 
     old = {"running": True, "digest": "old", "secret_mtime": ""}
     found = changes(models, live(models, enabled=False, container=old))
     assert (found["restart"], found["start"]) == (["qwq"], [])
+
+
+def test_a_bucket_file_that_is_gone_is_known_by_the_launch_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observe_services, "CONFIG", tmp_path)
+    monkeypatch.setattr(observe_services, "UNITS", tmp_path)
+    for name in ("vllm-m.service", "m.env", "m.buckets"):
+        (tmp_path / name).write_text("something")
+    (tmp_path / "m.json").write_text(json.dumps({"mounts": [{"source": f"{tmp_path}/m.buckets"}]}))
+    assert observe_services._lost("m") == []
+    (tmp_path / "m.buckets").unlink()
+    assert observe_services._lost("m") == ["buckets"]
+    # A launch without one lacks nothing.
+    (tmp_path / "m.json").write_text("{}")
+    assert observe_services._lost("m") == []

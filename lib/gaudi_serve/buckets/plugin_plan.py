@@ -41,6 +41,18 @@ class PluginBucketing:
         """Return all blocks but one, which the plugin pads with."""
         return Rounding(spare=1)
 
+    @property
+    def unknown(self) -> list[str]:
+        """Return what of the server gives its steps other shapes than limits and traffic tell."""
+        given = self.given
+        said = {
+            "speculative decoding": given.num_speculative_tokens,
+            "merged prefill": given.settings.merged_prefill,
+            "mamba chunks": given.mamba_chunk_size,
+            "sliced attention": given.settings.slice_tokens,
+        }
+        return [name for name, value in said.items() if value]
+
     def env(self) -> dict[str, str]:
         """Return the variables by which a server is told."""
         return self.given.settings.env()
@@ -87,8 +99,9 @@ class PluginBucketing:
             InputError: for a file that lacks a step which the model's other keys allow.
         """
         given = self.given
-        if given.num_speculative_tokens or given.mamba_chunk_size or given.settings.merged_prefill:
-            return ("it is not checked whether bucketing.file holds every step: how such a model's grow is not known",)
+        if self.unknown:
+            what = " and ".join(self.unknown)
+            return (f"it is not checked whether bucketing.file holds every step: nothing is known of those of {what}",)
         most = found.decode.most_blocks()
         blocks = most if held is None or most >= BLOCKS_KNOWN * held else held
         server = PlanLimits(

@@ -136,19 +136,13 @@ def bucket_limits(spec: Spec, container: Container) -> dict[str, Any] | None:
         off = {"prefix_caching": False, "use_contiguous_pa": False}
         return {**limits, "max_num_prefill_seqs": 1, **off, "ranges": True, "unknown": []}
     given = buckets.given
-    others = {
-        "speculative decoding": given.num_speculative_tokens,
-        "merged prefill": given.settings.merged_prefill,
-        "mamba chunks": given.mamba_chunk_size,
-        "sliced attention": given.settings.slice_tokens,
-    }
     return {
         **limits,
         "max_num_prefill_seqs": max(1, given.max_num_prefill_seqs),
-        "prefix_caching": bool(spec.get("enable_prefix_caching")) and not given.settings.use_contiguous_pa,
+        "prefix_caching": buckets.prefix_caching and not given.settings.use_contiguous_pa,
         "use_contiguous_pa": given.settings.use_contiguous_pa,
         "ranges": False,
-        "unknown": [name for name, said in others.items() if said],
+        "unknown": buckets.unknown,
     }
 
 

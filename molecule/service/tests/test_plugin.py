@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from gaudi_serve.buckets.from_file import file_buckets
 
 VARIABLES = yaml.safe_load(
     (Path(__file__).parents[1] / "inventory/host_vars/mol-service.yml").read_text(encoding="utf-8")
@@ -113,7 +114,10 @@ def tuned(host: Any, playbook: Any, started: Any, said: dict[str, Any], folder: 
     models = playbook("playbooks/models.yml", **{**said, "vllm_models": [wish, said["vllm_models"][1]]})
     assert models.status == 0, models.text
     host.check_output("python3 -c %s", CLIENTS)
-    assert "Generated 23 prompt buckets" not in log_of(host, "qwq-32b")
+    prompts, decodes = map(len, file_buckets(text))
+    assert f"Generated {prompts} prompt buckets" in log_of(host, "qwq-32b")
+    assert f"Generated {decodes} decode buckets" in log_of(host, "qwq-32b")
+    assert prompts + decodes < 40, "of the 121 that the default strategy has here"
     assert "was not prepared" not in log_of(host, "qwq-32b")
 
 

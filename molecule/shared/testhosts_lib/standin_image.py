@@ -10,6 +10,7 @@ import gzip
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from . import base_image
@@ -72,29 +73,23 @@ def save(tag: str, target: Path) -> None:
 
 def ensure() -> Path:
     """Return the archive of the fork's image, made where it is missing."""
-    archive = archives() / f"vllm-standin-{key()}.tar.gz"
-    if archive.exists():
-        return archive
-    if label(TAG) != key():
-        build()
-    with step("Saving the serving image's stand-in"):
-        save(TAG, archive)
-    remove_superseded("images/vllm-standin-*", archive)
-    return archive
+    return _archive("vllm-standin", TAG, key(), build)
 
 
 def ensure_plugin() -> Path:
     """Return the archive of the plugin's image, made where it is missing."""
-    archive = archives() / f"vllm-plugin-standin-{plugin_key()}.tar.gz"
+    return _archive("vllm-plugin-standin", PLUGIN_TAG, plugin_key(), build_plugin)
+
+
+def _archive(name: str, tag: str, wanted: str, make: Callable[[], None]) -> Path:
+    archive = archives() / f"{name}-{wanted}.tar.gz"
     if archive.exists():
         return archive
-    if label(TAG) != key():
-        build()
-    if label(PLUGIN_TAG) != plugin_key():
-        build_plugin()
-    with step("Saving the stand-in of the plugin's serving image"):
-        save(PLUGIN_TAG, archive)
-    remove_superseded("images/vllm-plugin-standin-*", archive)
+    if label(tag) != wanted:
+        make()
+    with step(f"Saving {tag}"):
+        save(tag, archive)
+    remove_superseded(f"images/{name}-*", archive)
     return archive
 
 
@@ -111,7 +106,9 @@ def build() -> None:
 
 
 def build_plugin() -> None:
-    """Build the plugin's image."""
+    """Build the plugin's image, and the one that it is made from where that is missing."""
+    if label(TAG) != key():
+        build()
     with step("Building the stand-in of the plugin's serving image"), tempfile.TemporaryDirectory() as folder:
         context = Path(folder)
         (context / "Dockerfile").write_text(PLUGIN_RECIPE, encoding="utf-8")

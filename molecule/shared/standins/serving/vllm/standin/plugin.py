@@ -19,7 +19,8 @@ from pathlib import Path
 
 from gaudi_serve.buckets.from_file import file_buckets
 from gaudi_serve.buckets.plugin import Bucket, PluginBuckets, plugin_buckets
-from gaudi_serve.buckets.plugin_input import PluginInput, PluginSettings
+from gaudi_serve.buckets.plugin_input import TRUE, PluginInput, PluginSettings
+from gaudi_serve.buckets.plugin_plan import MOST_TIMES
 from gaudi_serve.buckets.plugin_server import PluginServer
 from gaudi_serve.core.errors import InputError
 
@@ -27,9 +28,7 @@ from . import cards, log
 from .model import GIB, Model, block_bytes, config_of
 from .warmup import RecipeCache, fail
 
-TRUE = ("true", "t", "1", "yes", "y", "on")
 RUNNER, WORKER, BUCKETING = "hpu_model_runner.py", "hpu_worker.py", "common.py"
-MOST_TIMES = 3
 NONE_LEFT = "buckets. Please adjust the bucketing configuration according to README"
 
 
@@ -108,14 +107,13 @@ class Plugin:
         self.options, self.known = options, known
         self.settings = settings = settings_of()
         config = config_of(options)
-        first = settings.ranges.prompt_bs.max
         speculative = options.speculative_config if isinstance(options.speculative_config, dict) else {}
         chunk = int(config.get("mamba_chunk_size") or 0)
         self.lock, self.prepared, self.seen = threading.Lock(), set[Bucket](), set[tuple[str, Bucket]]()
         say(f"{RUNNER}:1524", "Bucketing is ON." if settings.enabled else "Bucketing is OFF.")
         given = PluginInput(
             max_num_seqs=known.max_num_seqs,
-            max_num_prefill_seqs=known.max_num_seqs if settings.merged_prefill else 1 if first is None else first,
+            max_num_prefill_seqs=settings.prefill_seqs(known.max_num_seqs),
             block_size=options.block_size,
             max_num_batched_tokens=known.max_num_batched_tokens,
             max_model_len=known.max_model_len,
