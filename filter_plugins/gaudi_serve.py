@@ -17,6 +17,7 @@ from gaudi_serve.buckets.linear import hpu_buckets, hpu_padded_shape
 from gaudi_serve.buckets.plugin import hpu_plugin_buckets
 from gaudi_serve.buckets.plugin_server import hpu_plugin_padded_shape
 from gaudi_serve.core.errors import as_filter
+from gaudi_serve.gateway.fleet import behind_gateway, fleet_entries, fleet_gateways, fleet_keys, server_secrets
 from gaudi_serve.host.secret import vllm_secret_marks
 from gaudi_serve.memory.autocalc import hpu_memory
 from gaudi_serve.plan.changes import vllm_plan_changes
@@ -36,7 +37,7 @@ from gaudi_serve.show.report import endpoint_table
 from gaudi_serve.show.status import drift_lines, fleet_status, fleet_status_lines
 from gaudi_serve.spec.catalog import model_catalog
 from gaudi_serve.spec.inventory import inventory_refusal
-from gaudi_serve.spec.merge import model_hosts, model_weights
+from gaudi_serve.spec.merge import model_hosts, model_weights, served_names
 from gaudi_serve.stages.apt_access import apt_access
 from gaudi_serve.stages.container_runtime import (
     container_runtime_changes,
@@ -47,6 +48,14 @@ from gaudi_serve.stages.container_runtime import (
 )
 from gaudi_serve.stages.driver import drained, gaudi_driver_changes, gaudi_driver_notes, gaudi_driver_refusal
 from gaudi_serve.stages.due import due_lines, facts_wanted, plans_models, run_stages, stages_due
+from gaudi_serve.stages.gateway import (
+    gateway_config,
+    gateway_drift,
+    gateway_due,
+    gateway_notes,
+    gateway_refusal,
+    gateway_reset,
+)
 from gaudi_serve.stages.habana_config import habana_config, habana_config_problems
 from gaudi_serve.stages.hccl import hccl_benchmark
 from gaudi_serve.stages.hccl_check import hccl_note, hccl_refusal, hccl_validation_plan
@@ -105,6 +114,7 @@ from gaudi_serve.tune.report import tune_refusal, tune_report
 FILTERS: tuple[Callable[..., Any], ...] = (
     accelerator_needs,
     apt_access,
+    behind_gateway,
     container_runtime_changes,
     container_runtime_drift,
     container_runtime_found,
@@ -117,8 +127,17 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     drift_lines,
     due_lines,
     facts_wanted,
+    fleet_entries,
+    fleet_gateways,
+    fleet_keys,
     fleet_status,
     fleet_status_lines,
+    gateway_config,
+    gateway_drift,
+    gateway_due,
+    gateway_notes,
+    gateway_refusal,
+    gateway_reset,
     gaudi_driver_changes,
     gaudi_driver_notes,
     gaudi_driver_refusal,
@@ -165,6 +184,8 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     rest_reset,
     restart_refusal,
     run_stages,
+    served_names,
+    server_secrets,
     stages_due,
     sysctl_conflicts,
     sysctl_wanted,
@@ -206,7 +227,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
 # Those whose first argument are the variables of the task that they are in: unlike a host's hostvars, these may refer
 # to hostvars themselves.
 OF_TASK = (inventory_refusal,)
-OF_HOSTS = (vllm_fleet_plan,)
+OF_HOSTS = (fleet_entries, fleet_gateways, fleet_keys, vllm_fleet_plan)
 
 
 class OfTask(Mapping[str, Any]):

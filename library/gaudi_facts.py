@@ -15,10 +15,11 @@ options:
   gather:
     description:
       - Subsets to read. C(host) needs the cards, the services and the weights together; C(driver) is left out
-        where C(system) is read too and shows no Gaudi cards; C(apt) makes C(left) ask apt too.
+        where C(system) is read too and shows no Gaudi cards; C(apt) makes C(left) ask apt too; C(haproxy) is that of a
+        gateway.
     type: list
     elements: str
-    choices: [system, tuning, runtime, services, hccl, host, driver, weights_store, left, apt]
+    choices: [system, tuning, runtime, services, hccl, host, driver, weights_store, haproxy, left, apt]
     default: [system, tuning, runtime, services, hccl, host, driver]
   weights:
     description: Folders of models whose config.json and size (bytes of safetensors files), or record, are wanted.
@@ -89,6 +90,9 @@ ansible_facts:
     gaudi_weights:
       description: Folders of weights with their records and free bytes, and the tools that fetching needs.
       type: dict
+    gaudi_haproxy:
+      description: The gateway of this host, its files, its servers and whether they are asked; on request only.
+      type: dict
     gaudi_host:
       description: What planning needs - device, driver, modules, services, ports, weights.
       type: dict
@@ -99,6 +103,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gaudi_serve.host import (
+    haproxy,
     observe_driver,
     observe_host,
     observe_left,
@@ -112,7 +117,7 @@ from ansible.module_utils.gaudi_serve.host.secret import secret_changed
 from ansible.module_utils.gaudi_serve.platforms import Platform, platform_of
 
 SUBSETS = ("system", "tuning", "runtime", "services", "hccl", "host", "driver")
-OTHERS = ("weights_store", "left", "apt")  # folders of one role, what a reset looks at: read where asked for
+OTHERS = ("weights_store", "haproxy", "left", "apt")  # folders of one role, what a reset looks at: read where asked for
 
 
 def host_facts(
@@ -160,6 +165,8 @@ def observe(given: dict[str, Any], aside: ThreadPoolExecutor) -> dict[str, Any]:
         facts["gaudi_hccl"] = observe_services.hccl_state()
     if "services" in gather or "host" in gather:
         facts["gaudi_services"] = observe_services.observe(given["secrets"])
+    if "haproxy" in gather:
+        facts["gaudi_haproxy"] = haproxy.observe()
     if "weights_store" in gather:
         facts["gaudi_weights"] = observe_weights.observe(given["weights"], given["weights_venv"])
     if runtime:

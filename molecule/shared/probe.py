@@ -1,6 +1,6 @@
 """Tells, on a test host, what tests depend on, a line each: `probe.py engine serving system`. lives.py compares."""
 
-# ruff: noqa: PTH116, PTH123, PTH207 - pathlib takes longer to import than the rest takes
+# ruff: noqa: PTH110, PTH116, PTH123, PTH207 - pathlib takes longer to import than the rest takes
 import glob
 import hashlib
 import json
@@ -12,6 +12,14 @@ CARDS = "/etc/gaudi-sim/state.json"
 DATA = ("/data/hf_models", "/data/models")
 LAID = ("/etc/", "/var/lib/gaudi-serve", "/var/lib/docker/tmp")
 ENGINE = ("docker.service", "docker.socket", "containerd.service")
+SOCKET = "/run/gaudi-gateway/admin.sock"
+ASK = f"""
+import socket
+one = socket.socket(socket.AF_UNIX)
+one.connect({SOCKET!r})
+one.sendall(b"show servers state\\n")
+print(b"".join(iter(lambda: one.recv(65536), b"")).decode())
+"""
 
 
 def said(*argv: str) -> list[str]:
@@ -67,7 +75,7 @@ def engine() -> list[str]:
 
 def serving() -> list[str]:
     """Return the models' units and files, images and weights, and what tests lay over folders."""
-    lines = [content(CARDS), *files("/etc/gaudi-serve/*", "/etc/systemd/system/vllm-*")]
+    lines = [content(CARDS), *files("/etc/gaudi-serve/*.*", "/etc/systemd/system/vllm-*")]
     lines += [f"unit {line}" for line in said("systemctl", "list-units", "--all", "--plain", "--no-legend", "vllm-*")]
     lines += [f"unit file {line}" for line in said("systemctl", "list-unit-files", "--no-legend", "vllm-*")]
     lines += [f"image {line}" for line in said("docker", "image", "ls", "--format", "{{.Repository}}:{{.Tag}}")]
@@ -75,6 +83,16 @@ def serving() -> list[str]:
     lines += [f"data {line}" for line in said("find", *DATA, "-type", "f", "-printf", "%p %s\n")]
     laid = [line for line in said("findmnt", "--list", "--noheadings", "--output", "TARGET") if line.startswith(LAID)]
     return lines + [f"mount {line}" for line in laid]
+
+
+def gateway() -> list[str]:
+    """Return the gateway's unit and files, and which servers it keeps requests from."""
+    unit = "gaudi-gateway.service"
+    lines = files(f"/etc/systemd/system/{unit}", "/etc/gaudi-serve/gateway/current/*")
+    lines += [f"gateway {line}" for line in said("systemctl", "show", unit, "--property=ActiveState,UnitFileState")]
+    # Of the columns the sixth is what has been said of a server: drained, in maintenance.
+    asked = said("python3", "-c", ASK) if os.path.exists(SOCKET) else []
+    return lines + [f"server {line.split()[3]} {line.split()[6]}" for line in asked if len(line.split()) > 20]
 
 
 def system() -> list[str]:
@@ -89,4 +107,4 @@ def system() -> list[str]:
 
 
 for part in sys.argv[1:]:
-    print("\n".join({"engine": engine, "serving": serving, "system": system}[part]()))
+    print("\n".join({"engine": engine, "gateway": gateway, "serving": serving, "system": system}[part]()))

@@ -116,6 +116,7 @@ class Front:
             backends=backends,
             folder=f"{folder}/files",
             run=str(folder),
+            state=f"{folder}/state",
             user="",
             **more,
         )

@@ -7,10 +7,19 @@ from typing import Any
 import pytest
 from gaudi_serve.plan.fleet import vllm_fleet_lines, vllm_fleet_plan
 from gaudi_serve.plan.host import vllm_plan
-from gaudi_serve.stages.due import STAGES, downtimes, due_lines, facts_wanted, run_stages, stages_due, tags_refusal
+from gaudi_serve.stages.due import (
+    STAGES,
+    downtimes,
+    due_lines,
+    facts_wanted,
+    plans_models,
+    run_stages,
+    stages_due,
+    tags_refusal,
+)
 from test_plan import gaudi_host, model
 
-EVERY = list(STAGES)
+EVERY = [role for role in STAGES if role != "gateway"]
 
 
 @pytest.mark.parametrize(
@@ -28,10 +37,24 @@ def test_tags_take_some_of_the_stages(asked: Any, tags: list[str], skipped: list
     assert run_stages(asked, tags, skipped) == expected
 
 
+def test_a_gateway_has_a_stage_of_its_own_and_others_only_where_it_has_models() -> None:
+    assert run_stages(None, ["all"], [], gateway=True) == list(STAGES)
+    assert run_stages(None, ["all"], [], gateway=True, serves=False) == ["gateway"]
+    assert run_stages(["vllm_service", "gateway"], ["all"], [], gateway=True, serves=False) == ["gateway"]
+    # No part in the run, which is something else than a playbook without stages.
+    for asked in (["gaudi_driver"], []):
+        part = run_stages(asked, ["all"], [], gateway=True, serves=False)
+        assert (part, facts_wanted(part, True), plans_models(part)) == (["none"], ["system", "haproxy"], False)
+    assert run_stages(["gateway"], ["all"], []) == ["none"]
+    assert facts_wanted([], True)[-1] == "haproxy"
+    assert "haproxy" not in facts_wanted([])
+
+
 def test_a_tag_that_no_stage_has_is_refused() -> None:
     assert tags_refusal(["all", "models"]) == []
     assert tags_refusal(["model"]) == [
-        "--tags model: must be one of host, driver, runtime, images, validate, weights, models; did you mean models?"
+        "--tags model: must be one of host, driver, runtime, images, validate, weights, models, gateway; did you mean "
+        "models?"
     ]
 
 

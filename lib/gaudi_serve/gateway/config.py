@@ -118,7 +118,9 @@ def _head(gateway: Gateway) -> str:
         # As much of a request as is searched for its model. Memory is taken while a connection's bytes are on the way.
         f"tune.bufsize {gateway.buffer_kib * 1024}",
         f"stats socket {gateway.run}/admin.sock mode 600 level admin expose-fd listeners",
-        f"server-state-file {gateway.run}/state",
+        # By it a look at the socket tells which files the running workers have read.
+        f"description {gateway.folder.rpartition('/')[2]}",
+        f"server-state-file {gateway.state}",
         "log stdout format raw local0 info",
         "ssl-default-bind-options ssl-min-ver TLSv1.2 no-tls-tickets",
     ]

@@ -31,7 +31,7 @@ KEYS = ("address", "certificate", "clients", *NUMBERS, *SWITCHES)
 CLIENT = ("key", "sha256", "models", "requests_per_minute")
 
 
-def read_gateway(given: Any, backends: tuple[Backend, ...] = ()) -> Gateway:
+def read_gateway(given: Any, backends: tuple[Backend, ...] | None = None) -> Gateway:
     """Return the gateway of a mapping.
 
     Args:
@@ -40,7 +40,7 @@ def read_gateway(given: Any, backends: tuple[Backend, ...] = ()) -> Gateway:
             ``requests_per_minute``), ``waiting``, ``wait_s``, ``body_mib``, ``buffer_kib``, ``connections``,
             ``metrics_port``; beyond loopback also ``plain_allowed: true`` for a gateway without certificate,
             ``open: true`` for one without clients.
-        backends: what it serves.
+        backends: what it serves; None where that is not known yet, and models that clients may use are any.
 
     Raises:
         InputError: for a key or value that is none, and for a gateway that would listen beyond loopback in plain text
@@ -48,7 +48,7 @@ def read_gateway(given: Any, backends: tuple[Backend, ...] = ()) -> Gateway:
     """
     names = mapping("", "gaudi_gateway", given, "a mapping with address, port, clients and so on")
     known("gaudi_gateway", names, KEYS)
-    for backend in backends:
+    for backend in backends or ():
         if not MODEL.fullmatch(backend.model):
             allowed = "is not made of letters, digits and ./:@+=_- alone, by which a gateway looks it up; say another"
             raise refusal("", "served_model_name", backend.model, allowed)
@@ -58,12 +58,12 @@ def read_gateway(given: Any, backends: tuple[Backend, ...] = ()) -> Gateway:
         if names.get(key) is not None
     }
     switches = {key: _switch(key, names.get(key)) for key in SWITCHES}
-    clients = _clients(names.get("clients"), [one.model for one in backends])
+    clients = _clients(names.get("clients"), None if backends is None else [one.model for one in backends])
     gateway = Gateway(
         address=_address(names.get("address")),
         certificate=_certificate(names.get("certificate")),
         clients=clients,
-        backends=backends,
+        backends=backends or (),
         **numbers,
     )
     _refuse_exposed(gateway, switches)
@@ -110,7 +110,7 @@ def _refuse_exposed(gateway: Gateway, switches: Mapping[str, bool]) -> None:
         raise refusal("", "gaudi_gateway.address", gateway.address, allowed)
 
 
-def _clients(given: Any, models: list[str]) -> tuple[Client, ...]:
+def _clients(given: Any, models: list[str] | None) -> tuple[Client, ...]:
     if given is None:
         return ()
     if not isinstance(given, Mapping):
@@ -128,7 +128,7 @@ def _clients(given: Any, models: list[str]) -> tuple[Client, ...]:
     return tuple(found.values())
 
 
-def _client(label: str, name: str, given: Any, models: list[str]) -> Client:
+def _client(label: str, name: str, given: Any, models: list[str] | None) -> Client:
     if not isinstance(given, Mapping):
         # It may be the key itself.
         raise InputError(f"{label}: (hidden) is not a mapping with key or sha256, models, requests_per_minute")
@@ -143,7 +143,7 @@ def _client(label: str, name: str, given: Any, models: list[str]) -> Client:
     if not isinstance(allowed, list) or not all(isinstance(one, str) for one in allowed):
         raise refusal("", f"{label}.models", allowed, "is not a list of served models; leave it out for all")
     for one in allowed:
-        if one not in models:
+        if models is not None and one not in models:
             hint = near(one, models) or f"; there are {', '.join(sorted(models)) or 'none'}"
             raise refusal("", f"{label}.models", one, f"is served by no host of this inventory{hint}")
     rate = given.get("requests_per_minute")

@@ -64,7 +64,8 @@ class Gateway:
     HTTP. backends: what it serves. clients: who may ask; without any everybody may. waiting: requests of one model that
     may wait for a server, of which the next is refused; wait_s: how long. body_mib: the largest request. buffer_kib:
     how much of a request is searched for the model's name. metrics_port: of Prometheus' page, on loopback. folder, run:
-    of its files, and of its sockets. user: whom the workers run as; empty for whoever starts it.
+    of its files, and of its sockets; state: the file of what a reload and a restart must not forget. user: whom the
+    workers run as; empty for whoever starts it.
     """
 
     address: str = "127.0.0.1"
@@ -80,6 +81,7 @@ class Gateway:
     metrics_port: int = 8405
     folder: str = "/etc/gaudi-serve/gateway"
     run: str = "/run/gaudi-gateway"
+    state: str = "/var/lib/gaudi-serve/gateway/state"
     user: str = "haproxy"
 
     def of_client(self, client: Client | None) -> list[str]:

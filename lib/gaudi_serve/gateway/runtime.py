@@ -51,6 +51,11 @@ class Runtime:
                 parts.append(part)
         return b"".join(parts).decode(errors="replace")
 
+    def info(self) -> dict[str, str]:
+        """Return what it tells of itself, as ``description`` and ``Pid``."""
+        lines = (line.partition(": ") for line in self.ask("show info").splitlines())
+        return {name: value for name, mark, value in lines if mark}
+
     def servers(self) -> list[State]:
         """Return the state of every server.
 

@@ -30,6 +30,7 @@ TRACES = {
     "/etc/apt/sources.list.d/gaudi-serve-driver.sources": "gaudi_driver",
     "/usr/local/lib/gaudi-serve/vllm-supervisor": "vllm_service",
     "/usr/local/lib/gaudi-serve/weights": "model_weights",
+    "/etc/systemd/system/gaudi-gateway.service": "gateway",
 }
 
 

@@ -9,12 +9,14 @@ from typing import Any
 
 from ..core.errors import Finding, InputError, near, one_line, plain, shown
 from ..core.host import Host
+from ..gateway.fleet import behind_gateway, fleet_gateways
 from ..platforms import platform_of
 from ..show.table import table
 from ..spec.catalog import Catalog, catalog_folder, sound_entries
 from ..spec.facts import FACTS, INSTEAD, checked_facts, checked_variables, rendered, saved_facts
 from ..spec.inventory import INPUTS, input_problems, octal_problems, problem_text, strange_secrets, unknown_variables
 from ..stages.due import STAGES, TOLD, Down, downtimes, due_by_stage
+from ..stages.gateway import gateway_problems
 from ..stages.image import vllm_images
 from .changes import vllm_plan_changes
 from .host import vllm_plan
@@ -22,6 +24,7 @@ from .refusal import host_findings
 
 Known = Mapping[str, Any]
 Findings = list[Finding]
+GATEWAY = {"gaudi_gateway", "gaudi_gateway_secret"}
 Catalogs = Callable[[Sequence[str]], tuple[Catalog, list[str]]]
 
 
@@ -49,9 +52,9 @@ def vllm_fleet_plan(
         variables that a plan is made from, are wrong or cannot be read has errors only.
     """
     fleet: dict[str, Any] = {"hosts": {}, "errors": [], "warnings": []}
-    catalogs = _catalogs(catalog_dirs)
+    catalogs, gateways = _catalogs(catalog_dirs), fleet_gateways(hostvars, hostvars)
     for name in hosts:
-        host, findings = _host_plan(name, hostvars, facts_dir, catalogs)
+        host, findings = _host_plan(name, hostvars, facts_dir, catalogs, gateways)
         # What a user has named with signs that cannot be printed must not break the lines of the others.
         fleet["errors"] += [{**one.as_dict(), "message": one_line(one.message)} for one in findings]
         if host:
@@ -82,7 +85,7 @@ def _catalogs(common: Collection[str]) -> Catalogs:
 
 
 def _host_plan(
-    name: str, hostvars: Mapping[str, Known], facts_dir: str, catalogs: Catalogs
+    name: str, hostvars: Mapping[str, Known], facts_dir: str, catalogs: Catalogs, gateways: Sequence[str]
 ) -> tuple[dict[str, Any] | None, Findings]:
     """Return the plan of a host, None where it cannot be made, and everything that is wrong."""
     variables = hostvars[name]
@@ -90,12 +93,9 @@ def _host_plan(
     saved = bool(facts_dir) or "plan_facts_dir" in variables
     known, unread = rendered(variables, facts=not saved, more=INPUTS)
     errors = [Finding(name, one.key, f"{name}: {one.text}", one.model) for found in unread.values() for one in found]
-    for key, found in (
-        ("inventory", unknown_variables(variables, name)),
-        ("vllm_models", octal_problems(known, name)),
-        ("vllm_secrets", strange_secrets(known, name, hostvars)),
-    ):
-        errors += [_error(name, key, text.removeprefix(f"{name}: ")) for text in found]
+    errors += _of_inventory(name, hostvars, known, () if GATEWAY & set(unread) else gateways)
+    if name in gateways and known.get("vllm_models") is None and "vllm_models" not in unread:
+        return {"facts": "a gateway", "models": [], "changes": [], "warnings": []}, errors
     given, problem = saved_facts(facts_dir, name) if saved else _live(known)
     if problem:
         return None, [*errors, _error(name, "facts", problem)]
@@ -109,6 +109,8 @@ def _host_plan(
     errors += [_error(name, "preflight_catalog" if whole else "vllm_catalog_dirs", text) for text in lost]
     if wrong or not unsound <= set(INSTEAD):
         return None, errors
+    address = str(known.get("gaudi_fleet_address") or facts["gaudi_host"]["ip"])
+    values["vllm_model_defaults"] = behind_gateway(values["vllm_model_defaults"], gateways, name, address)
     host, more = _planned(name, known, facts, values, catalog)
     if not saved:
         told = {key: variables[key] for key in TOLD if key in variables}
@@ -119,6 +121,21 @@ def _host_plan(
         # Models may take the very entries that could not be read.
         more = [one for one in more if one.key != "model" or not isinstance(one.value, str)]
     return host, errors + more
+
+
+def _of_inventory(name: str, hostvars: Mapping[str, Known], known: Known, gateways: Sequence[str]) -> Findings:
+    """Return what is wrong with the variables of a host that its models and its facts have no part in."""
+    own = known.get("gaudi_gateway"), known.get("gaudi_gateway_secret")
+    return [
+        _error(name, key, text.removeprefix(f"{name}: "))
+        for key, found in (
+            ("inventory", unknown_variables(hostvars[name], name)),
+            ("vllm_models", octal_problems(known, name)),
+            ("vllm_secrets", strange_secrets(known, name, hostvars)),
+            ("gaudi_gateway", gateway_problems(*own, gateways, name, serves=bool(known.get("vllm_models")))),
+        )
+        for text in found
+    ]
 
 
 def _planned(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..gateway.objects import Gateway
 from ..host.smoke import EVERYWHERE
 from .table import table
 
@@ -27,6 +28,8 @@ def endpoint_table(
         known = hostvars[host]
         units = known["gaudi_services"]["units"] if "gaudi_services" in known else {}
         models = known["preflight_plan"]["models"] if "preflight_plan" in known else []
+        gateway = gateway_of(host, known)
+        rows += [[host, "(gateway)", "-", gateway["state"], gateway["url"], "-"]] if gateway else []
         address = str(known["gaudi_host"]["ip"]) if "gaudi_host" in known else "127.0.0.1"
         rows += [[host, model["name"], *_cells(model, units.get(model["name"], {}), address)] for model in models]
         notes += [f"{host}: {note}" for note in _notes(known)]
@@ -48,6 +51,21 @@ def endpoint(model: Mapping[str, Any], address: str) -> str:
     """Return the URL of a model; a server on all addresses is reached at the host's."""
     where = address if model["host"] in EVERYWHERE else model["host"]
     return f"http://[{where}]:{model['port']}/v1" if ":" in where else f"http://{where}:{model['port']}/v1"
+
+
+def gateway_of(host: str, known: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return ``{state, url, servers, up}`` of a host's gateway, the last two being counts; None where it is none."""
+    said, live = known.get("gaudi_gateway"), known.get("gaudi_haproxy")
+    if not live or not isinstance(said, Mapping):
+        return None
+    address, scheme = str(said.get("address") or Gateway.address), "https" if said.get("certificate") else "http"
+    where = host if address in EVERYWHERE else f"[{address}]" if ":" in address else address
+    return {
+        "state": "active" if live["unit"]["active"] else "not there",
+        "url": f"{scheme}://{where}:{said.get('port') or Gateway.port}/v1",
+        "servers": len(live["states"]),
+        "up": sum(one["up"] for one in live["states"]),
+    }
 
 
 def _cells(model: Mapping[str, Any], unit: Mapping[str, Any], address: str) -> list[str]:

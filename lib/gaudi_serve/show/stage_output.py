@@ -26,6 +26,7 @@ PLAYS = {
     "Bring the weights": "weights",
     "Plan again with what has come": "plan",
     "Serve the models": "models",
+    "Serve all of them at one address": "gateway",
     "Report what is served": "report",
     "Look at the inventory": "plan",
     "Plan the fleet": "plan",
@@ -38,7 +39,7 @@ PLAYS = {
     "Show what was taken back": "reset",
 }
 # The stages that preflight announces. What they say again before their first change is not news.
-STAGES = ("host", "driver", "runtime", "images", "validate", "weights", "models")
+STAGES = ("host", "driver", "runtime", "images", "validate", "weights", "models", "gateway")
 ANNOUNCED = re.compile(rf"({'|'.join(STAGES)}): ")
 MODEL_LINE = re.compile(r"[+~-] \S")
 # At the end of what vllm_wait tells; the live line has a clock of its own.

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .report import endpoint
+from .report import endpoint, gateway_of
 from .table import table
 
 Known = Mapping[str, Any]
@@ -19,6 +19,7 @@ PARTS = {
     "images": "vllm_image_status",
     "weights": "model_weights_status",
     "models": "vllm_service_status",
+    "gateway": "gateway_status",
 }
 
 # What a name means under the key of a difference; what is no sentence by itself is one with it.
@@ -32,7 +33,7 @@ WORDS = {
 }
 
 # Facts with what is worth knowing, though nothing differs.
-NOTES = ("gaudi_driver_notes", "hccl_validation_notes")
+NOTES = ("gaudi_driver_notes", "hccl_validation_notes", "gateway_notes")
 
 
 # What a host without facts says of the first one that is read.
@@ -63,10 +64,10 @@ def fleet_status(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> dict[st
         hosts: the hosts to show.
 
     Returns:
-        ``hosts``: by name ``{read, problem, drift: {part: [line]}, models: [...], notes: [...]}``;
+        ``hosts``: by name ``{read, problem, drift: {part: [line]}, models: [...], notes: [...], gateway}``;
         ``drifted`` and ``unread``: names of the hosts that are not as planned, and that could not be read.
     """
-    found = {name: _host(hostvars[name]) for name in hosts}
+    found = {name: {**_host(hostvars[name]), "gateway": gateway_of(name, hostvars[name])} for name in hosts}
     return {
         "hosts": found,
         "drifted": [name for name, host in found.items() if host["read"] and host["drift"]],
@@ -76,12 +77,13 @@ def fleet_status(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> dict[st
 
 def _host(known: Known) -> dict[str, Any]:
     problem = str(known["status_problem"]) if "status_problem" in known else ""
-    if "vllm_service_status" not in known:
-        unreached = "gaudi_host" not in known and (not problem or bool(UNREAD.search(problem)))
+    serves = "vllm_service_status" in known
+    if not serves and (problem or "gateway_status" not in known):
+        unreached = not {"gaudi_host", "gaudi_haproxy"} & known.keys() and (not problem or bool(UNREAD.search(problem)))
         text = "cannot be reached" if unreached else " ".join(problem.split())
         return {"read": False, "problem": text, "drift": {}, "models": [], "notes": []}
     drift = {part: list(known[fact]) for part, fact in PARTS.items() if known.get(fact)}
-    models = [_model(model, known) for model in known["preflight_plan"]["models"]]
+    models = [_model(model, known) for model in known["preflight_plan"]["models"]] if serves else []
     silent = [f"{model['name']} does not answer: {model['problem']}" for model in models if model["problem"]]
     if silent:
         drift["answers"] = silent
@@ -113,6 +115,9 @@ def fleet_status_lines(status: Known) -> list[str]:
     lines: list[str] = []
     for name, host in status["hosts"].items():
         rows += [[name, *_cells(model)] for model in host["models"]]
+        if gateway := host["gateway"]:
+            rows.append([name, "(gateway)", "-", gateway["state"], f"{gateway['up']} of {gateway['servers']} up"])
+            rows[-1].append(gateway["url"])
         if not host["read"]:
             lines.append(f"{name}: {host['problem'].removeprefix(f'{name}: ')}")
         for part, drift in host["drift"].items():

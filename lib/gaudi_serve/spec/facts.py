@@ -209,9 +209,10 @@ VARIABLES = {
     ),
 }
 # Looked at for their form alone.
-OTHERS = ("vllm_secrets", "gaudi_runtime")
+OTHERS = ("vllm_secrets", "gaudi_runtime", "gaudi_gateway", "gaudi_gateway_secret")
 # Of these no message says the value: it may hold a password or a token.
 HIDDEN = (
+    *("gaudi_gateway", "gaudi_gateway_secret"),
     *("vllm_secrets", "container_runtime_http_proxy", "container_runtime_https_proxy", "vllm_image_proxies"),
     *("model_weights_tokens", "model_weights_http_proxy", "model_weights_https_proxy", "model_weights_index_url"),
 )

@@ -13,6 +13,7 @@ from ..core.errors import InputError, is_number, is_whole, near, one_line, reada
 from ..core.redact import has_login
 from ..stages.apt_access import access
 from ..stages.due import TOLD, tags_refusal
+from ..stages.gateway import gateway_problems
 from ..stages.host_tuning import kernel_arguments_wanted
 from ..stages.image import vllm_images
 from ..stages.service import nobodys_secrets, secrets_refusal
@@ -193,6 +194,9 @@ INPUTS: dict[str, Input] = {
     "gaudi_stop_on_errors": FLAG,
     "gaudi_lock_break": FLAG,
     "gaudi_lock_lease_s": SECONDS,
+    "gaudi_fleet_address": Input(
+        _empty_or(matching(r"[\w.:-]+")), "must be the address or name at which gateways reach this host, or ''"
+    ),
     "host_tuning_kernel_args": Input(
         _kernel_arguments,
         "must be a list of quoted texts such as ['iommu=pt'], without blanks or quotes, each once",
@@ -310,6 +314,7 @@ HANDED = frozenset(
     preflight_accelerator preflight_cards preflight_release preflight_host_nics preflight_move_allowed
     vllm_image_images vllm_image_release vllm_service_plan vllm_service_secrets model_weights_models
     model_weights_device model_weights_calibrate_endpoint hccl_validation_image preflight_for
+    gateway_settings gateway_servers gateway_keys
     """.split()
 )
 # Facts, and what roles say of a run.
@@ -324,7 +329,7 @@ SAID = frozenset(
     preflight_packages_reset preflight_passed preflight_plan preflight_rest_reset preflight_status preflight_inventory
     vllm_image_reset vllm_image_status vllm_service_health vllm_service_reset vllm_service_status
     gaudi_boot_id preflight_observed preflight_stages preflight_refusal model_weights_together vllm_image_asked
-    gaudi_stages gaudi_images_to_convert gaudi_plan gaudi_status gaudi_tune
+    gaudi_stages gaudi_images_to_convert gaudi_plan gaudi_status gaudi_tune gaudi_haproxy preflight_gateways
     """.split()
     + list(TOLD)
 )
@@ -388,6 +393,11 @@ def inventory_refusal(variables: Known, host_name: str) -> list[str]:
         reasons += [f"{host_name}: {text}" for text in tags_refusal(list(variables["ansible_run_tags"]))]
     if "vllm_secrets" in values and values["vllm_secrets"] is not None:
         reasons += [one_line(text) for text in secrets_refusal(values["vllm_secrets"], host_name)]
+    gateways = list(variables.get("preflight_gateways") or [])
+    if "gaudi_gateway" not in unread and "gaudi_gateway_secret" not in unread:
+        serves = bool(values.get("vllm_models"))
+        given = values.get("gaudi_gateway"), values.get("gaudi_gateway_secret")
+        reasons += gateway_problems(*given, gateways, host_name, serves)
     more = octal_problems(values, host_name) + strange_secrets(values, host_name, variables.get("hostvars") or {})
     return reasons + [one_line(text) for text in unknown_variables(variables, host_name) + more]
 

@@ -86,6 +86,12 @@ def model_hosts(models: Any, catalog: Mapping[str, Any], defaults: Mapping[str, 
     return sorted({name for name in names if isinstance(name, str) and _is_name(name)})
 
 
+def served_names(models: Any, catalog: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, str]:
+    """Return ``{model: its name for clients}``, whatever else is wrong with the models."""
+    specs = [spec for spec in _all(models, catalog, defaults) if isinstance(spec.get("name"), str)]
+    return {spec["name"]: str(spec.get("served_model_name") or spec["name"]) for spec in specs}
+
+
 def _is_name(text: str) -> bool:
     return bool(re.fullmatch(r"(?![\d.]+$)[\w.-]{1,253}", text))
 

@@ -20,7 +20,10 @@ STAGES = {
     "hccl_validation": "validate",
     "model_weights": "weights",
     "vllm_service": "models",
+    "gateway": "gateway",
 }
+# What a host takes part in that has no part in a run, of which an empty list is all.
+NONE = "none"
 # Stages that need a sound plan of the models; the others may mend a host whose models are wished for wrongly.
 PLANNED = ("vllm_image", "hccl_validation", "model_weights", "vllm_service")
 # What gaudi_facts has to read for each.
@@ -28,6 +31,8 @@ SUBSETS = {
     "host_tuning": ("system", "tuning"),
     "gaudi_driver": ("system", "host", "services", "driver"),
     "container_runtime": ("system", "runtime", "services"),
+    "gateway": ("system",),
+    NONE: ("system",),
 }
 EVERYTHING = ("system", "tuning", "runtime", "services", "hccl", "host", "driver")
 # The facts in which the roles' due.yml keep what they would do.
@@ -44,21 +49,34 @@ REBOOT_MINUTES, DRIVER_MINUTES, ENGINE_MINUTES, MEASURE_MINUTES = 10, 5, 1, 5
 LOAD_BYTES_S = 1.5e9
 
 
-def run_stages(asked: Sequence[str] | None, tags: Sequence[str] = (), skipped: Sequence[str] = ()) -> list[str]:
-    """Return the stages that a run is about, by their roles, in their order.
+def run_stages(
+    asked: Sequence[str] | None,
+    tags: Sequence[str] = (),
+    skipped: Sequence[str] = (),
+    gateway: bool = False,
+    serves: bool = True,
+) -> list[str]:
+    """Return the stages that a run is about on a host, by their roles, in their order.
 
     Args:
         asked: roles of the stages of the playbook; None for all.
         tags: ``ansible_run_tags``: names of stages (host, driver, ...), or ``all``.
         skipped: ``ansible_skip_tags``.
+        gateway: the host is a gateway.
+        serves: it has models, or may have; on a gateway without them no other stage has a part.
+
+    Returns:
+        Roles; ``[]`` where the playbook has no stages, ``["none"]`` where the host has no part in any.
     """
     wanted = set(tags) - {"always"} or {"all"}
     every = bool(wanted & {"all", "tagged"})
-    return [
+    part = [role for role in STAGES if (role != "gateway" and serves) or (role == "gateway" and gateway)]
+    found = [
         role
         for role, tag in STAGES.items()
         if (asked is None or role in asked) and (every or tag in wanted) and not {tag, "all", "tagged"} & set(skipped)
     ]
+    return [role for role in found if role in part] or ([NONE] if found or not serves else [])
 
 
 def tags_refusal(tags: Sequence[str]) -> list[str]:
@@ -68,11 +86,17 @@ def tags_refusal(tags: Sequence[str]) -> list[str]:
     return [f"--tags {readable(tag)}: must be one of {', '.join(known)}{near(tag, known, 1)}" for tag in wrong]
 
 
-def facts_wanted(stages: Sequence[str]) -> list[str]:
-    """Return the subsets of gaudi_facts that stages need; all of them where models are planned."""
+def facts_wanted(stages: Sequence[str], gateway: bool = False) -> list[str]:
+    """Return the subsets of gaudi_facts that stages need; all of them where models are planned.
+
+    Args:
+        stages: what run_stages returned.
+        gateway: the host is a gateway.
+    """
+    own = ["haproxy"] if gateway else []
     if set(stages) & set(PLANNED) or not stages:
-        return list(EVERYTHING)
-    return [subset for subset in EVERYTHING if any(subset in SUBSETS[stage] for stage in stages)]
+        return [*EVERYTHING, *own]
+    return [subset for subset in EVERYTHING if any(subset in SUBSETS[stage] for stage in stages)] + own
 
 
 def plans_models(stages: Sequence[str]) -> bool:

@@ -21,7 +21,7 @@ Known = Mapping[str, Any]
 STATE = "/var/lib/gaudi-serve"
 ON_REQUEST = ("weights", "images", "packages", "caches")
 ROLES = (
-    *("vllm_service", "model_weights", "hccl_validation", "vllm_image"),
+    *("gateway", "vllm_service", "model_weights", "hccl_validation", "vllm_image"),
     *("container_runtime", "gaudi_driver", "host_tuning", "preflight_packages", "preflight_rest"),
 )
 ENGINES = ("docker.io", "docker-ce", "docker-ce-cli", "containerd.io", "containerd", "runc")

@@ -29,18 +29,21 @@ def edges(most: int) -> Iterator[int]:
 class Metrics:
     """Counts what was served."""
 
-    def __init__(self, model: str, max_model_len: int = 2048) -> None:
+    def __init__(self, model: str, max_model_len: int = 2048, most: int = 256) -> None:
         self.model = model
-        self.lock = threading.Lock()
-        self.running = 0
+        self.lock = threading.Condition()
+        self.running, self.waiting, self.most = 0, 0, most
         self.prompts: list[int] = []
         self.generations: list[int] = []
         self.edges = list(edges(max_model_len))
         self.reasons = {"stop": 0, "length": 0, "abort": 0}
 
     def begin(self) -> int:
-        """Count a request that runs, and return how many do."""
+        """Wait as long as max_num_seqs requests run, count one more, and return how many do."""
         with self.lock:
+            self.waiting += 1
+            self.lock.wait_for(lambda: self.running < self.most)
+            self.waiting -= 1
             self.running += 1
             return self.running
 
@@ -48,6 +51,7 @@ class Metrics:
         """Forget one that runs."""
         with self.lock:
             self.running -= 1
+            self.lock.notify()
 
     def count(self, prompt: int, generated: int, reason: str) -> None:
         """Add one answer."""
@@ -71,7 +75,11 @@ class Metrics:
         label = self.labels()
         lines = ["# HELP process_start_time_seconds Start time of the process since unix epoch in seconds."]
         lines += ["# TYPE process_start_time_seconds gauge", f"process_start_time_seconds {STARTED:.2f}"]
-        gauges = {"num_requests_running": self.running, "num_requests_waiting": 0, **dict.fromkeys(GAUGES, 0)}
+        gauges = {
+            "num_requests_running": self.running,
+            "num_requests_waiting": self.waiting,
+            **dict.fromkeys(GAUGES, 0),
+        }
         for name, value in gauges.items():
             lines += [f"# HELP vllm:{name} {name}.", f"# TYPE vllm:{name} gauge", f"vllm:{name}{label} {value}.0"]
         counters = {

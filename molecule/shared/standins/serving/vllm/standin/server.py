@@ -29,18 +29,24 @@ class Api:
         self.model, self.fault = model, fault
         self.key = options.api_key or os.environ.get("VLLM_API_KEY") or ""
         self.abilities = Abilities(options)
-        self.metrics = Metrics(model.names[0], model.max_model_len)
+        self.metrics = Metrics(model.names[0], model.max_model_len, int(options.max_num_seqs or 256))
         # What the engine does of a request: its tokens, those of the answer, and how many requests run.
         self.step: Callable[[int, int, int], None] = lambda prompt, generated, running: None
         self.asked = threading.Event()
         self.created = int(time.time())
 
-    def run(self, prompt: int, generated: int, reason: str) -> None:
-        """Take a request through the engine; STANDIN_TOKEN_S is how long a token of its answer takes (seconds)."""
+    def run(self, prompt: int, generated: int, reason: str, emit: Callable[[int], None] | None = None) -> None:
+        """Take a request through the engine; STANDIN_TOKEN_S is how long a token of its answer takes (seconds).
+
+        Each token is given to ``emit`` as soon as it is made.
+        """
         running = self.metrics.begin()
         try:
             self.step(prompt, generated, running)
-            time.sleep(generated * float(os.environ.get("STANDIN_TOKEN_S", "0")))
+            for number in range(generated):
+                time.sleep(float(os.environ.get("STANDIN_TOKEN_S", "0")))
+                if emit:
+                    emit(number)
         finally:
             self.metrics.end()
         self.metrics.count(prompt, generated, reason)
@@ -200,7 +206,6 @@ class Handler(BaseHTTPRequestHandler):
             "completion_tokens": len(words),
             "prompt_tokens_details": None,
         }
-        api.run(asked, len(words), reason)
         base = {
             "id": f"{'chatcmpl' if chat else 'cmpl'}-{uuid.uuid4().hex}",
             "created": int(time.time()),
@@ -208,8 +213,10 @@ class Handler(BaseHTTPRequestHandler):
         }
         if request.get("stream"):
             options = request.get("stream_options") or {}
-            self.stream(base, words, reason, chat, usage if options.get("include_usage") else None)
+            shown = usage if options.get("include_usage") else None
+            self.stream(base, words, chat, shown, lambda emit: api.run(asked, len(words), reason, emit), reason)
             return
+        api.run(asked, len(words), reason)
         text = "".join(words).lstrip()
         message: dict[str, Any] = {"role": "assistant", "reasoning_content": None, "content": text, "tool_calls": []}
         if call:
@@ -221,21 +228,32 @@ class Handler(BaseHTTPRequestHandler):
         self.send(200, {**base, "object": kind, "choices": [choice], "usage": usage})
 
     def stream(
-        self, base: dict[str, Any], words: list[str], reason: str, chat: bool, usage: dict[str, Any] | None
+        self,
+        base: dict[str, Any],
+        words: list[str],
+        chat: bool,
+        usage: dict[str, Any] | None,
+        run: Callable[[Callable[[int], None]], None],
+        reason: str,
     ) -> None:
-        """Send an answer as server-sent events."""
+        """Send an answer as server-sent events, each as soon as ``run`` has made its token."""
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream; charset=utf-8")
         self.send_header("Connection", "close")
         self.end_headers()
         self.close_connection = True
         kind = {"object": "chat.completion.chunk" if chat else "text_completion"}
-        pieces: list[dict[str, Any]] = [{"delta": {"role": "assistant", "content": ""}}] if chat else []
-        for number, word in enumerate(words):
-            text = word.lstrip() if number == 0 else word
-            pieces.append({"delta": {"content": text}} if chat else {"text": text})
-        for piece in pieces:
+
+        def send(piece: dict[str, Any]) -> None:
             self.event({**base, **kind, "choices": [{"index": 0, **piece, "logprobs": None, "finish_reason": None}]})
+
+        def emit(number: int) -> None:
+            text = words[number].lstrip() if number == 0 else words[number]
+            send({"delta": {"content": text}} if chat else {"text": text})
+
+        if chat:
+            send({"delta": {"role": "assistant", "content": ""}})
+        run(emit)
         last: dict[str, Any] = {"delta": {"content": ""}} if chat else {"text": ""}
         end = {"index": 0, **last, "logprobs": None, "finish_reason": reason, "stop_reason": None}
         self.event({**base, **kind, "choices": [end]})

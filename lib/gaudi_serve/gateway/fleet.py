@@ -1,0 +1,242 @@
+"""From the plans of a fleet's hosts to what a gateway serves: which servers, at which addresses, with which keys.
+
+Pure functions of an inventory's variables. A server that a gateway on another host reaches listens on its host's
+address in their network and asks for a key; on loopback, as without a gateway, it does neither.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from ipaddress import ip_address
+from typing import Any
+
+from ..core.errors import InputError, is_whole, one_line
+from ..host.smoke import EVERYWHERE
+from .objects import PLAIN, Backend, Server
+
+Known = Mapping[str, Any]
+LEAST_SECRET = 32  # characters
+# Requests at a time of a server whose model does not say max_num_seqs: vLLM's own default.
+TAKES = 256
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One server of a fleet.
+
+    host, unit: where it runs; model: its name for clients; address, port: where a gateway reaches it; takes: requests
+    at a time.
+    """
+
+    host: str
+    unit: str
+    model: str
+    address: str
+    port: int
+    takes: int
+
+    @property
+    def name(self) -> str:
+        """Return its name in HAProxy."""
+        return PLAIN.sub("_", f"{self.host}.{self.unit}")
+
+
+def fleet_gateways(hostvars: Mapping[str, Known], hosts: Iterable[str]) -> list[str]:
+    """Return the hosts of an inventory that are gateways: those with a mapping ``gaudi_gateway``."""
+    return [name for name in hosts if is_gateway(hostvars[name])]
+
+
+def is_gateway(variables: Known) -> bool:
+    """Tell whether a host's variables make it a gateway; a value that cannot be read does, and is refused there."""
+    try:
+        return isinstance(variables.get("gaudi_gateway"), Mapping)
+    # Of Ansible's and of Jinja's many errors.
+    except Exception:
+        return True
+
+
+def is_remote(gateways: Iterable[str], host_name: str) -> bool:
+    """Tell whether a gateway on another host reaches the servers of a host."""
+    return any(name != host_name for name in gateways)
+
+
+def behind_gateway(defaults: Any, gateways: Sequence[str], host_name: str, address: str) -> Any:
+    """Return the keys that every model of a host takes: with the host's address, where a gateway is elsewhere.
+
+    What a user has said of ``host`` stays.
+
+    Args:
+        defaults: ``vllm_model_defaults``.
+        gateways: hosts of the inventory that are gateways.
+        host_name: the host.
+        address: at which the gateways reach the host.
+    """
+    if not isinstance(defaults, Mapping) or not is_remote(gateways, host_name) or not address:
+        return defaults
+    return {"host": address, **defaults}
+
+
+def server_key(secret: str, model: str) -> str:
+    """Return the key that the servers of a model ask of the gateways, in hexadecimal."""
+    return hmac.new(secret.encode(), f"server of {model}".encode(), hashlib.sha256).hexdigest()
+
+
+def server_secrets(
+    secrets: Any, names: Mapping[str, str], gateways: Sequence[str], host_name: str, secret: Any = ""
+) -> Any:
+    """Return the secrets of a host's models, with a key for each that a gateway on another host reaches.
+
+    A key that a user has given a model stays. Where something is wrong, which is said elsewhere, they are as given.
+
+    Args:
+        secrets: ``vllm_secrets`` of the host.
+        names: ``{model: its name for clients}``.
+        gateways: hosts of the inventory that are gateways.
+        host_name: the host.
+        secret: ``gaudi_gateway_secret``.
+    """
+    if not isinstance(secrets, Mapping) or not is_remote(gateways, host_name) or secret_problem(secret):
+        return secrets
+    found = dict(secrets)
+    for name, served in names.items():
+        own = found.get(name)
+        if own is None or isinstance(own, Mapping):
+            found[name] = {"VLLM_API_KEY": server_key(str(secret), served), **(own or {})}
+    return found
+
+
+def secret_problem(secret: Any) -> str:
+    """Return what is wrong with ``gaudi_gateway_secret``; empty where nothing is."""
+    if isinstance(secret, str) and len(secret) >= LEAST_SECRET and secret.isprintable():
+        return ""
+    given = "is required" if secret in (None, "") else "(hidden)"
+    return (
+        f"gaudi_gateway_secret: {given}: a quoted text of at least {LEAST_SECRET} signs, from a vault, of which the "
+        "servers' keys are made; or let Ansible make and keep one: \"{{ lookup('ansible.builtin.password', "
+        "inventory_dir ~ '/.gateway_secret', length=48) }}\""
+    )
+
+
+def fleet_entries(
+    hostvars: Mapping[str, Known], hosts: Iterable[str], gateway: str, live: Sequence[Known] = ()
+) -> list[dict[str, Any]]:
+    """Return the servers that a gateway serves, as mappings of ``Entry``.
+
+    Hosts that this run has planned are taken from their plans; of the others what the gateway serves already stays, so
+    that a run on some hosts, or past one that is down, takes none of the others away.
+
+    Args:
+        hostvars: variables by host; read are ``preflight_plan``, ``preflight_refusal``, ``gaudi_host`` and
+            ``gaudi_fleet_address``.
+        hosts: all hosts of the inventory.
+        gateway: the gateway's host.
+        live: what the gateway serves now, as this function returned it.
+    """
+    found: list[Entry] = []
+    for name in hosts:
+        known = hostvars[name]
+        # Of a host that is refused, the plan lacks the very models that are wrong.
+        if "preflight_plan" in known and not known["preflight_plan"]["errors"] and not known.get("preflight_refusal"):
+            address = fleet_address(known)
+            models = known["preflight_plan"]["models"]
+            found += [one for model in models if (one := _entry(name, model, address, name == gateway))]
+        else:
+            found += [entry_of(one) for one in live if one["host"] == name]
+    return [asdict(one) for one in sorted(found, key=lambda one: (one.model, one.host, one.unit))]
+
+
+def fleet_address(known: Known) -> str:
+    """Return the address at which gateways reach a host: ``gaudi_fleet_address``, or that of its default route."""
+    return str(known.get("gaudi_fleet_address") or (known.get("gaudi_host") or {}).get("ip") or "")
+
+
+def entry_of(given: Known) -> Entry:
+    """Return an entry of its mapping.
+
+    Raises:
+        InputError: for one that is none, as of a file that somebody has changed.
+    """
+    try:
+        return Entry(**given)
+    except TypeError as problem:
+        raise InputError(f"a server of the gateway: {problem}") from problem
+
+
+def _entry(host: str, model: Known, address: str, own: bool) -> Entry | None:
+    """Return a model's server as its gateway reaches it; None where it does not."""
+    if model["state"] == "stopped":
+        return None
+    where = str(model["host"])
+    if where in EVERYWHERE:
+        where = "127.0.0.1" if own else address
+    elif _is_loopback(where) and not own:
+        return None
+    takes = model["max_num_seqs"] if is_whole(model["max_num_seqs"], 1, 10**6) else TAKES
+    return Entry(host, str(model["name"]), str(model["served_model_name"]), where, int(model["port"]), takes)
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
+def unreached(hostvars: Mapping[str, Known], hosts: Iterable[str], gateway: str) -> list[str]:
+    """Return sentences on the models that a gateway cannot serve: on another host, and on its loopback alone."""
+    return [
+        f"{host}: model {model['name']}: host {model['host']}: {gateway} does not serve it, since it cannot reach it "
+        "there; leave host out, and it listens where gateways reach it"
+        for host in hosts
+        if "preflight_plan" in hostvars[host]
+        for model in hostvars[host]["preflight_plan"]["models"]
+        if model["state"] != "stopped" and host != gateway and _is_loopback(str(model["host"]))
+    ]
+
+
+def fleet_keys(
+    hostvars: Mapping[str, Known], entries: Sequence[Known], gateways: Sequence[str], secret: Any = ""
+) -> dict[str, str]:
+    """Return ``{model: key}`` of what the servers of each model ask; a model without one asks nothing.
+
+    Args:
+        hostvars: variables by host; read is ``vllm_secrets``.
+        entries: what fleet_entries returned.
+        gateways: hosts of the inventory that are gateways.
+        secret: ``gaudi_gateway_secret``.
+
+    Raises:
+        InputError: where the servers of a model ask for different keys: HAProxy puts the key into a request before it
+            chooses the server. No key is in the message.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for one in map(entry_of, entries):
+        found.setdefault(one.model, {})[one.name] = _key(one, hostvars, gateways, secret)
+    for model, keys in found.items():
+        if len(set(keys.values())) > 1:
+            first = next(iter(keys))
+            other = next(name for name in keys if keys[name] != keys[first])
+            raise InputError(
+                f"vllm_secrets: {one_line(model)}: VLLM_API_KEY of {first} and of {other} differ; a gateway has one "
+                "for all servers of a model: give them the same, or none, and they get one"
+            )
+    return {model: key for model, keys in found.items() if (key := next(iter(keys.values())))}
+
+
+def _key(entry: Entry, hostvars: Mapping[str, Known], gateways: Sequence[str], secret: Any) -> str:
+    given = hostvars[entry.host].get("vllm_secrets") if entry.host in hostvars else None
+    own = given.get(entry.unit) if isinstance(given, Mapping) else None
+    if isinstance(own, Mapping) and own.get("VLLM_API_KEY"):
+        return str(own["VLLM_API_KEY"])
+    return server_key(str(secret), entry.model) if is_remote(gateways, entry.host) else ""
+
+
+def backends_of(entries: Sequence[Known], keys: Mapping[str, str]) -> tuple[Backend, ...]:
+    """Return the backends of a gateway, by the models' names."""
+    models: dict[str, list[Server]] = {}
+    for one in map(entry_of, entries):
+        models.setdefault(one.model, []).append(Server(one.name, one.address, one.port, one.takes))
+    return tuple(Backend(model, tuple(servers), keys.get(model, "")) for model, servers in sorted(models.items()))

@@ -1,0 +1,253 @@
+"""The HAProxy of a gateway on its host: how it is read, and how new files come to it without a lost connection.
+
+Its files are a folder of their own for each configuration, checked by HAProxy before a link lets it be the one that
+counts: a run that is killed leaves a folder that nobody reads. Which one the running workers have read, they tell.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import ssl
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import InputError
+from ..gateway.fleet import entry_of
+from ..gateway.objects import Gateway
+from ..gateway.runtime import VERSION, Runtime
+from .atomic_write import sync_folder, write_whole
+from .dpkg import packages
+from .observe_host import ports
+from .run import read_text, run, sha256_file
+
+UNIT = "gaudi-gateway.service"
+UNIT_PATH = Path("/etc/systemd/system") / UNIT
+FOLDER = Path(Gateway.folder)
+LINK = "current"
+CONFIG, SERVERS = "haproxy.cfg", "servers.json"
+# What stands for the folder in texts that are made before it has a name.
+PLACE = f"{Gateway.folder}/@FOLDER@"
+# A master that is about to take its signals over once more loses one that comes just then.
+RELOAD_S, AGAIN_S = 30.0, 3.0
+SHOWN = 1500  # characters of what HAProxy says
+
+
+def runtime() -> Runtime:
+    """Return the socket of this host's gateway."""
+    return Runtime(Path(Gateway.run) / "admin.sock")
+
+
+def current(folder: Path = FOLDER) -> str:
+    """Return the name of the folder that counts; empty where there is none."""
+    try:
+        return (folder / LINK).readlink().name
+    except OSError:
+        return ""
+
+
+def running() -> str:
+    """Return the name of the folder that the running workers have read; empty where none runs."""
+    try:
+        return runtime().info().get("description", "")
+    except OSError:
+        return ""
+
+
+def observe() -> dict[str, Any]:
+    """Return what role gateway compares: package, unit, configuration, servers, ports. No key is in it."""
+    folder = current()
+    return {
+        "installed": next((one.version for one in packages("haproxy") if one.state == "installed"), None),
+        "unit": _unit(UNIT),
+        "unit_sha256": sha256_file(UNIT_PATH),
+        "distribution": _unit("haproxy.service"),
+        "folder": folder,
+        "running": (found := running()),
+        "servers": _servers(FOLDER / folder / SERVERS) if folder else [],
+        "states": [asdict(one) for one in runtime().servers()] if found else [],
+        "ports": ports(),
+    }
+
+
+def _unit(name: str) -> dict[str, Any]:
+    keys = ("LoadState", "ActiveState", "UnitFileState", "NeedDaemonReload")
+    said = run(["systemctl", "show", name, f"--property={','.join(keys)}"]).out
+    found = dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
+    return {
+        "there": found.get("LoadState") == "loaded",
+        "active": found.get("ActiveState") == "active",
+        "enabled": found.get("UnitFileState") == "enabled",
+        "need_reload": found.get("NeedDaemonReload") == "yes",
+    }
+
+
+def _servers(path: Path) -> list[dict[str, Any]]:
+    try:
+        found = json.loads(read_text(path) or "[]")
+    except ValueError:
+        return []
+    return found if isinstance(found, list) else []
+
+
+def certificate_problem(path: str) -> str:
+    """Return why a file with certificate and key cannot be used; empty where it can."""
+    if not Path(path).is_file():
+        return "is no file on this host"
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(path, password=lambda: "")
+    except (OSError, ValueError) as problem:
+        reason = getattr(problem, "reason", None) or getattr(problem, "strerror", None) or "it cannot be read"
+        return f"must be one file with the certificate, its chain and its key without a passphrase ({reason})"
+    return ""
+
+
+def name_of(files: Mapping[str, str], secrets: Mapping[str, str], folder: Path = FOLDER) -> str:
+    """Return the name of the folder for files: of their content, and another one where only secrets differ.
+
+    No digest of a secret is in it: names are seen by more than root.
+    """
+    text = json.dumps(dict(sorted(files.items())), sort_keys=True)
+    plain, live = sha256(text.encode()).hexdigest()[:16], current(folder)
+    if live.partition(".")[0] != plain:
+        return plain
+    same = all(read_text(folder / live / name) == _placed(content, folder / live) for name, content in secrets.items())
+    return live if same else plain if live != plain else f"{plain}.b"
+
+
+def differing(files: Mapping[str, str], secrets: Mapping[str, str], folder: Path = FOLDER) -> list[str]:
+    """Return the names of the files that are not as those that count."""
+    live = folder / (current(folder) or "-")
+    found = {**files, **secrets}
+    here = {path.name for path in live.iterdir()} if live.is_dir() else set()
+    wrong = [name for name, text in found.items() if read_text(live / name) != _placed(text, live)]
+    return sorted({*wrong, *(here - found.keys())})
+
+
+def _placed(text: str, folder: Path) -> str:
+    return text.replace(PLACE, str(folder)).replace(Path(PLACE).name, folder.name)
+
+
+def install(files: Mapping[str, str], secrets: Mapping[str, str], folder: Path = FOLDER) -> bool:
+    """Let files count, and a running HAProxy read them; tell whether anything was done.
+
+    Raises:
+        InputError: where HAProxy refuses them, or does not begin with them; what counted before counts then.
+    """
+    before, wrong = current(folder), differing(files, secrets, folder)
+    name = name_of(files, secrets, folder)
+    # What somebody has changed in the very folder that counts is written anew under its other name.
+    if wrong and name == before:
+        name = before.removesuffix(".b") if before.endswith(".b") else f"{before}.b"
+    changed = name != before
+    if changed:
+        _write(folder / name, {**files, **secrets})
+        _check(folder / name, secrets)
+        _point(folder, name)
+    _begin_state()
+    active = _unit(UNIT)["active"]
+    if active and running() != name:
+        try:
+            reload(name)
+        except InputError:
+            if changed and before:
+                _point(folder, before)
+            raise
+        changed = True
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink() and path.name != name:
+            shutil.rmtree(path)
+    return changed
+
+
+def _begin_state() -> None:
+    """Write down that nothing is to be remembered yet: HAProxy warns of a file that is not there."""
+    state = Path(Gateway.state)
+    if not state.exists():
+        state.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(state, VERSION, 0o600)
+
+
+def _write(target: Path, files: Mapping[str, str]) -> None:
+    if target.exists():
+        shutil.rmtree(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.parent.chmod(0o700)
+    target.mkdir(mode=0o700)
+    for name, text in files.items():
+        write_whole(target / name, _placed(text, target), 0o600)
+    sync_folder(target.parent)
+
+
+def _check(target: Path, secrets: Mapping[str, str]) -> None:
+    said = run(["haproxy", "-c", "-f", str(target / CONFIG)])
+    if said.status != 0:
+        text = (said.err or said.out).strip()[:SHOWN]
+        for word in {word for one in secrets.values() for word in one.split()}:
+            text = text.replace(word, "(hidden)")
+        shutil.rmtree(target)
+        raise InputError(f"HAProxy refuses its configuration, and nothing has changed: {text}")
+
+
+def _point(folder: Path, name: str) -> None:
+    beside = folder / f".{LINK}"
+    beside.unlink(missing_ok=True)
+    beside.symlink_to(name)
+    beside.replace(folder / LINK)
+    sync_folder(folder)
+
+
+def reload(name: str) -> None:
+    """Let new workers take over from the running ones, which end what they have begun.
+
+    Raises:
+        InputError: where none has come with the files of that name.
+    """
+    end, again = time.monotonic() + RELOAD_S, 0.0
+    while running() != name:
+        now = time.monotonic()
+        if now > end:
+            said = run(["journalctl", "-u", UNIT, "-n", "15", "-o", "cat", "--no-pager"]).out.strip()[-SHOWN:]
+            raise InputError(f"HAProxy has not begun with its new configuration within {RELOAD_S:g} s: {said}")
+        if now > again:
+            save()
+            run(["systemctl", "kill", "--signal=SIGUSR2", "--kill-who=main", UNIT])
+            again = now + AGAIN_S
+        time.sleep(0.1)
+
+
+def save() -> None:
+    """Write down which servers are drained, for the next start of HAProxy."""
+    try:
+        runtime().save(Path(Gateway.state))
+    except OSError as problem:
+        raise InputError(f"the gateway on this host does not answer at {runtime().path}: {problem}") from problem
+
+
+def set_state(host: str, state: str, check: bool = False) -> list[str]:
+    """Drain all servers of a host, or let them be ready again; return those whose state has changed.
+
+    Args:
+        host: of the inventory.
+        state: drain or ready.
+        check: only tell.
+
+    Raises:
+        InputError: where no gateway runs here.
+    """
+    try:
+        names = {entry_of(one).name for one in _servers(FOLDER / LINK / SERVERS) if one["host"] == host}
+        servers = [one for one in runtime().servers() if one.name in names]
+        moved = [one for one in servers if one.drained != (state == "drain")]
+        for one in [] if check else moved:
+            runtime().set_state(one.backend, one.name, state)
+    except OSError as problem:
+        raise InputError(f"the gateway on this host does not answer at {runtime().path}: {problem}") from problem
+    if not check:
+        # Also where nothing has moved: a run that was killed here may not have come to it.
+        save()
+    return [f"{one.backend}/{one.name}" for one in moved]

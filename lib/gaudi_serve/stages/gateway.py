@@ -1,0 +1,168 @@
+"""Stage gateway: its files from settings and servers, what differs from them, and what a reset takes back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+from ..core.errors import InputError, one_line
+from ..gateway.config import gateway_files
+from ..gateway.fleet import backends_of, entry_of, secret_problem
+from ..gateway.inputs import read_gateway
+from ..gateway.objects import Gateway
+from ..host.haproxy import PLACE, SERVERS, UNIT_PATH
+from .reset import new_packages
+
+Known = Mapping[str, Any]
+STATE = str(PurePosixPath(Gateway.state).parent)
+
+
+def gateway_config(settings: Any, servers: Sequence[Known], keys: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Return the files of a gateway by their names, for module haproxy_config.
+
+    Args:
+        settings: ``gaudi_gateway``.
+        servers: what fleet_entries returned.
+        keys: what fleet_keys returned.
+
+    Returns:
+        ``files`` and ``secrets``, each ``{name: text}``; in the texts a placeholder stands for their folder.
+
+    Raises:
+        InputError: as read_gateway does.
+    """
+    gateway = _gateway(settings, servers, keys)
+    made = {PurePosixPath(path).name: file for path, file in gateway_files(gateway).items()}
+    listed = json.dumps(list(servers), indent=1, sort_keys=True) + "\n"
+    return {
+        "files": {**{name: file.text for name, file in made.items() if not file.secret}, SERVERS: listed},
+        "secrets": {name: file.text for name, file in made.items() if file.secret},
+    }
+
+
+def _gateway(settings: Any, servers: Sequence[Known], keys: Mapping[str, str]) -> Gateway:
+    found = read_gateway(settings, backends_of(servers, keys))
+    # Its folder gets its name on the host.
+    return Gateway(**{**vars(found), "folder": PLACE})
+
+
+def gateway_problems(settings: Any, secret: Any, gateways: Sequence[str], host_name: str, serves: bool) -> list[str]:
+    """Return what is wrong with the variables of a fleet with gateways, as far as one host's tell.
+
+    Args:
+        settings: ``gaudi_gateway`` of the host, or None.
+        secret: ``gaudi_gateway_secret`` of the host.
+        gateways: hosts of the inventory that are gateways.
+        host_name: how messages call the host.
+        serves: the host has models.
+    """
+    reasons = []
+    if isinstance(settings, Mapping):
+        try:
+            read_gateway(settings)
+        except InputError as problem:
+            reasons.append(str(problem))
+    elif settings is not None:
+        # It may be anything, a key too.
+        reasons.append(
+            "gaudi_gateway: (hidden): must be a mapping with address, port, clients and so on; leave it out on "
+            "hosts that are no gateways"
+        )
+    others = [name for name in gateways if name != host_name]
+    if others and serves and (wrong := secret_problem(secret)):
+        reasons.append(f"{wrong}. It is asked for since {others[0]} is a gateway that reaches this host's servers")
+    return [f"{host_name}: {one_line(text)}" for text in reasons]
+
+
+def gateway_refusal(
+    settings: Any, servers: Sequence[Known], keys: Mapping[str, str], live: Known, certificate: str, host_name: str
+) -> list[str]:
+    """Return why a gateway cannot be what it is to be; empty where it can.
+
+    Args:
+        settings, servers, keys: as of gateway_config.
+        live: ``gaudi_haproxy`` of the host.
+        certificate: what module haproxy_config says of the certificate's file.
+        host_name: how messages call the host.
+    """
+    try:
+        gateway = _gateway(settings, servers, keys)
+    except InputError as problem:
+        return [f"{host_name}: {one_line(str(problem))}"]
+    reasons = []
+    if certificate:
+        reasons.append(f"{host_name}: gaudi_gateway.certificate: {gateway.certificate!r}: {certificate}")
+    for key, port in (("port", gateway.port), ("metrics_port", gateway.metrics_port)):
+        program = live["ports"].get(str(port), "")
+        if program and not (live["running"] and program.startswith("haproxy ")):
+            reasons.append(f"{host_name}: gaudi_gateway.{key}: {port}: {program} listens there; say another port")
+    return reasons
+
+
+def gateway_due(live: Known, differs: Sequence[str], unit: str, servers: Sequence[Known]) -> list[str]:
+    """Return what a run would do to a gateway, a line each.
+
+    Args:
+        live: ``gaudi_haproxy`` of the host.
+        differs: the files that differ, as module haproxy_config says.
+        unit: text of the unit.
+        servers: what the gateway is to serve.
+    """
+    lines = [] if live["installed"] else ["install haproxy"]
+    if live["unit_sha256"] != hashlib.sha256(unit.encode()).hexdigest() or live["unit"]["need_reload"]:
+        lines.append(f"write {UNIT_PATH.name}")
+    now, wanted = ({entry_of(one).name: one for one in some} for some in (live["servers"], servers))
+    lines += [f"serve {name} ({wanted[name]['model']})" for name in wanted if name not in now]
+    lines += [f"serve {name} no more" for name in now if name not in wanted]
+    lines += [f"change {name}" for name in wanted if name in now and now[name] != wanted[name]]
+    said = [name for name in differs if name != SERVERS] if not lines or live["folder"] else []
+    lines += [f"write {', '.join(said)}"] if said else []
+    if live["folder"] and live["unit"]["active"] and live["running"] != live["folder"]:
+        lines.append("reload HAProxy, which runs with other files than it has")
+    if not (live["unit"]["active"] and live["unit"]["enabled"]):
+        lines.append(f"start {UNIT_PATH.name}")
+    return lines
+
+
+def gateway_drift(live: Known, due: Sequence[str]) -> list[str]:
+    """Return how a gateway differs from what it is to be: what a run would do, and who is kept from being asked.
+
+    Args:
+        live: ``gaudi_haproxy`` of the host.
+        due: what gateway_due returned.
+    """
+    kept = [one["name"] for one in live["states"] if one["drained"] or one["maintained"]]
+    return [*due, *[f"{name} is drained: it is asked nothing until it is ready again" for name in kept]]
+
+
+def gateway_notes(live: Known) -> list[str]:
+    """Return which servers a gateway finds down."""
+    down = [one["name"] for one in live["states"] if not one["up"]]
+    return [f"gateway: does not reach {', '.join(down)}"] if down else []
+
+
+def gateway_reset(live: Known, left: Known, packages: Sequence[str]) -> dict[str, Any]:
+    """Return how a gateway is taken back.
+
+    Args:
+        live: ``gaudi_haproxy`` of the host.
+        left: ``gaudi_left`` of the host.
+        packages: what the role installs.
+    """
+    unit = live["unit_sha256"] is not None
+    folders = [
+        path
+        for path, above in ((Gateway.folder, "/etc/gaudi-serve"), (STATE, "/var/lib/gaudi-serve"))
+        if PurePosixPath(path).name in (left["own"].get(above) or [])
+    ]
+    return {
+        "unit": unit,
+        "paths": [*folders, *([str(UNIT_PATH)] if unit else [])],
+        "due": bool(unit or folders),
+        "did": (["gateway: unit, configuration, keys"] if unit or folders else []),
+        "left": [],
+        "packages": new_packages(left, "gateway", packages),
+    }

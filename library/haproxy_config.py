@@ -1,0 +1,91 @@
+#!/usr/bin/python
+"""Ansible module: lets HAProxy of a gateway have its files, all of them or none."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: haproxy_config
+short_description: Brings the files of a gateway, and lets its HAProxy read them
+description:
+  - Writes them into a folder of their own, lets HAProxy check them there, and then lets a link point to it.
+  - Where the gateway runs, new workers take over from the old ones, which end what they have begun; which servers are
+    drained stays. Where HAProxy refuses the files or does not begin with them, those of before go on.
+  - In check mode it tells what differs.
+options:
+  files:
+    description: Texts by their names.
+    type: dict
+    required: true
+  secrets:
+    description: Texts with keys by their names; no output shows them.
+    type: dict
+    default: {}
+  certificate:
+    description: Path of the file with certificate and key that the gateway uses; empty for none.
+    type: str
+    default: ''
+author:
+  - The gaudi-serve developers (@gaudi-serve)
+"""
+
+EXAMPLES = r"""
+- name: Bring the files of the gateway
+  haproxy_config:
+    files: "{{ __gateway_config.files }}"
+    secrets: "{{ __gateway_config.secrets }}"
+"""
+
+RETURN = r"""
+differs:
+  description: Names of the files that were not so.
+  returned: always
+  type: list
+certificate:
+  description: What is wrong with the certificate's file; empty where nothing is.
+  returned: always
+  type: str
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gaudi_serve.core.errors import InputError
+from ansible.module_utils.gaudi_serve.host.haproxy import FOLDER, certificate_problem, current, differing, install
+from ansible.module_utils.gaudi_serve.host.run import read_text
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "files": {"type": "dict", "required": True},
+            "secrets": {"type": "dict", "default": {}, "no_log": True},
+            "certificate": {"type": "str", "default": ""},
+        },
+        supports_check_mode=True,
+    )
+    files, secrets = module.params["files"], module.params["secrets"]
+    certificate = certificate_problem(module.params["certificate"]) if module.params["certificate"] else ""
+    folder = FOLDER / (current() or "-")
+    differs = differing(files, secrets)
+    # Paths in them have the folder's own name, which is no news.
+    diff = [
+        {
+            "before_header": str(FOLDER / name),
+            "after_header": str(FOLDER / name),
+            "before": (read_text(folder / name) or "").replace(folder.name, "@FOLDER@"),
+            "after": files[name],
+        }
+        for name in differs
+        if name in files
+    ]
+    changed = bool(differs)
+    if not module.check_mode:
+        try:
+            changed = install(files, secrets)
+        except (InputError, OSError) as problem:
+            module.fail_json(msg=str(problem))
+    module.exit_json(changed=changed, differs=differs, certificate=certificate, diff=diff)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""How this life's hosts are mended between tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from lives import Life, reset_failed
+
+
+@pytest.fixture(scope="session")
+def life() -> Life:
+    """Return it."""
+
+    def mend(playbook: Any, names: list[str]) -> None:
+        reset_failed(names)
+        run = playbook("molecule/fleet/converge.yml")
+        assert run.status == 0, run.text
+
+    return Life(("serving", "gateway"), mend)
+
+
+@pytest.fixture
+def address(host: Any) -> str:
+    """Return where the gateway is reached."""
+    text: str = host.check_output("hostname -I").split()[0]
+    return text

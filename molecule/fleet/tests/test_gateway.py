@@ -1,0 +1,117 @@
+"""A gateway in front of three hosts: what it serves, to whom, and how it is kept."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from typing import Any
+
+import pytest
+from clients import CHAT, KEY, MODELS, Load, ask, chat
+
+GATEWAY = pytest.mark.on("mol-fleet-gw")
+SERVER = pytest.mark.on("mol-fleet-a")
+SECRETS = (KEY, "canary-key-of-bob-77c1", "canary-of-the-whole-fleet")
+RUN = "molecule/fleet/converge.yml"
+
+
+@GATEWAY
+def test_a_second_run_changes_nothing_and_status_tells_of_all(playbook: Any) -> None:
+    again = playbook(RUN, "-vvv", "--diff")
+    assert again.changed_nothing, again.text
+    assert not [one for one in SECRETS if one in again.text]
+    status = playbook("playbooks/status.yml", "--limit", "mol-fleet-gw")
+    assert status.status == 0, status.text
+    assert "(gateway)" in status.flat and "6 of 6 up" in status.flat
+
+
+@GATEWAY
+def test_every_model_answers_at_the_one_address(address: str) -> None:
+    for model in MODELS:
+        assert "Paris" in ask(address, CHAT, chat(model)).text
+        assert ask(address, f"/models/{model.replace('/', '%2F')}{CHAT}", chat(model)).status == 200
+    assert [one["id"] for one in json.loads(ask(address, "/v1/models").text)["data"]] == list(MODELS)
+    assert ask(address, CHAT, chat("smal")).code == "model_not_found"
+    assert ask(address, CHAT, chat("small"), key=None).code == "invalid_api_key"
+    assert ask(address, CHAT, chat(MODELS[0]), key=SECRETS[1]).code == "model_not_found"
+    asked = [ask(address, CHAT, chat("small"), key=SECRETS[1]) for _ in range(6)]
+    assert (asked[-1].status, asked[-1].code) == (429, "rate_limit_exceeded")
+
+
+@SERVER
+def test_servers_want_a_key_and_are_open_to_the_network_only(host: Any) -> None:
+    listening = host.check_output("ss -Hltn 'sport = :30001'").split()[3]
+    assert listening.startswith("10.") and listening.endswith(":30001")
+    url = f"http://{listening}/v1/models"
+    assert host.check_output(f"curl -s -o /dev/null -w '%{{http_code}}' {url}") == "401"
+
+
+@GATEWAY
+def test_no_key_of_a_client_is_on_the_gateway(host: Any) -> None:
+    for secret in SECRETS:
+        found = host.run(f"grep -rlF {secret} /etc /var/lib/gaudi-serve /run/gaudi-gateway /var/log /root 2>/dev/null")
+        assert found.stdout == ""
+        assert secret not in host.check_output("journalctl --no-pager; ps axww")
+    modes = host.check_output("find /etc/gaudi-serve/gateway/ -type f -printf '%m\\n' | sort -u")
+    assert modes == "600"
+    assert host.check_output("stat -c %a /etc/gaudi-serve/gateway /run/gaudi-gateway/admin.sock").split() == ["700", "600"]
+
+
+@GATEWAY
+def test_what_somebody_has_changed_is_told_and_taken_back(host: Any, playbook: Any, address: str) -> None:
+    config = "/etc/gaudi-serve/gateway/current/haproxy.cfg"
+    host.check_output(f"sed -i 's/timeout queue .*/timeout queue 1s/' {config}")
+    status = playbook("playbooks/status.yml", "--limit", "mol-fleet-gw")
+    assert status.status != 0 and "gateway: write haproxy.cfg" in status.flat
+    check = playbook("playbooks/gateway.yml", "--check", "--diff", "--limit", "mol-fleet-gw")
+    assert check.status == 0 and "timeout queue 60s" in check.text, check.text
+    assert "timeout queue 1s" in host.file(config).content_string
+    # Only the gateway takes part: what it serves of the others stays.
+    run = playbook("playbooks/gateway.yml", "--limit", "mol-fleet-gw")
+    assert run.status == 0, run.text
+    assert "timeout queue 60s" in host.file(config).content_string
+    assert playbook("playbooks/gateway.yml", "--limit", "mol-fleet-gw").changed_nothing
+    assert ask(address, CHAT, chat("small")).status == 200
+
+
+@GATEWAY
+def test_files_that_haproxy_refuses_change_nothing(host: Any, playbook: Any, address: str) -> None:
+    before = host.check_output("readlink /etc/gaudi-serve/gateway/current; systemctl show -p MainPID gaudi-gateway")
+    wrong = {"address": "0.0.0.0", "port": 443, "certificate": "/etc/ssl/private/none.pem", "clients": {}, "open": True}
+    run = playbook("playbooks/gateway.yml", gaudi_gateway=wrong)
+    assert run.status != 0
+    assert "gaudi_gateway.certificate: '/etc/ssl/private/none.pem': is no file on this host" in run.flat
+    # With -e every host is a gateway; the others serve models, and are told nothing of keys.
+    assert before == host.check_output(
+        "readlink /etc/gaudi-serve/gateway/current; systemctl show -p MainPID gaudi-gateway"
+    )
+    assert ask(address, CHAT, chat("small")).status == 200
+
+
+@GATEWAY
+def test_a_gateway_that_dies_comes_back_and_knows_who_is_drained(host: Any, address: str) -> None:
+    module = ("ansible", "mol-fleet-gw", "-m", "gateway_servers", "-a")
+    drained = run_module(*module, "host=mol-fleet-a state=drain")
+    assert drained["servers"] == ["Qwen_QwQ-32B-713c5829/mol-fleet-a.large", "small/mol-fleet-a.small"]
+    assert not run_module(*module, "host=mol-fleet-a state=drain")["changed"]
+    host.check_output("systemctl kill -s KILL gaudi-gateway")
+    end = time.monotonic() + 20
+    while host.check_output("systemctl is-active gaudi-gateway || true") != "active":
+        assert time.monotonic() < end
+        time.sleep(0.2)
+    assert ask(address, CHAT, chat("small")).status == 200
+    assert not run_module(*module, "host=mol-fleet-a state=drain")["changed"]
+    assert len(run_module(*module, "host=mol-fleet-a state=ready")["servers"]) == 2
+
+
+@GATEWAY
+def test_a_server_that_is_killed_takes_only_its_own_requests_along(address: str) -> None:
+    with Load(address, 20) as load:
+        time.sleep(3)
+        subprocess.run(["docker", "exec", "mol-fleet-b", "docker", "kill", "vllm-small"], check=True, capture_output=True)
+        time.sleep(6)
+    # Those that it had begun: it takes no more of them at a time than its share of the ten that ask for its model.
+    assert len(load.failed) <= 10, load.failed
+    assert all("small" in one for one in load.failed)
+    assert load.done > 30
