@@ -75,7 +75,8 @@ def engine() -> list[str]:
 
 def serving() -> list[str]:
     """Return the models' units and files, images and weights, and what tests lay over folders."""
-    lines = [content(CARDS), *files("/etc/gaudi-serve/*.*", "/etc/systemd/system/vllm-*")]
+    cards = [content(CARDS)] if os.path.exists(CARDS) else []
+    lines = [*cards, *files("/etc/gaudi-serve/*.*", "/etc/systemd/system/vllm-*")]
     lines += [f"unit {line}" for line in said("systemctl", "list-units", "--all", "--plain", "--no-legend", "vllm-*")]
     lines += [f"unit file {line}" for line in said("systemctl", "list-unit-files", "--no-legend", "vllm-*")]
     lines += [f"image {line}" for line in said("docker", "image", "ls", "--format", "{{.Repository}}:{{.Tag}}")]
@@ -88,7 +89,12 @@ def serving() -> list[str]:
 def gateway() -> list[str]:
     """Return the gateway's unit and files, and which servers it keeps requests from."""
     unit = "gaudi-gateway.service"
-    lines = files(f"/etc/systemd/system/{unit}", "/etc/gaudi-serve/gateway/current/*")
+    lines = files(f"/etc/systemd/system/{unit}")
+    # Their folder's name is in them; after a change that was taken back it is another one.
+    for path in sorted(glob.glob("/etc/gaudi-serve/gateway/current/*")):
+        with open(path, encoding="utf-8") as handle:
+            text = handle.read().replace(os.readlink("/etc/gaudi-serve/gateway/current"), "")
+        lines.append(f"{path} {hashlib.sha256(text.encode()).hexdigest()[:16]}")
     lines += [f"gateway {line}" for line in said("systemctl", "show", unit, "--property=ActiveState,UnitFileState")]
     # Of the columns the sixth is what has been said of a server: drained, in maintenance.
     asked = said("python3", "-c", ASK) if os.path.exists(SOCKET) else []

@@ -23,5 +23,5 @@ def life() -> Life:
 @pytest.fixture
 def address(host: Any) -> str:
     """Return where the gateway is reached."""
-    text: str = host.check_output("hostname -I").split()[0]
-    return text
+    words: list[str] = host.check_output("ip -o route get 1.1.1.1").split()
+    return words[words.index("src") + 1]

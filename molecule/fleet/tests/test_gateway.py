@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import time
 from typing import Any
@@ -14,6 +15,15 @@ GATEWAY = pytest.mark.on("mol-fleet-gw")
 SERVER = pytest.mark.on("mol-fleet-a")
 SECRETS = (KEY, "canary-key-of-bob-77c1", "canary-of-the-whole-fleet")
 RUN = "molecule/fleet/converge.yml"
+
+
+def servers(state: str) -> dict[str, Any]:
+    """Drain the servers of the first host at the gateway, or let them be ready; return what the module says."""
+    inventory = f"{os.environ['MOLECULE_SCENARIO_DIRECTORY']}/inventory"
+    argv = ["ansible", "-i", inventory, "mol-fleet-gw", "--one-line", "-m", "gateway_servers"]
+    said = subprocess.run([*argv, "-a", f"host=mol-fleet-a state={state}"], capture_output=True, text=True, check=True)
+    found: dict[str, Any] = json.loads(said.stdout.partition("=> ")[2])
+    return found
 
 
 @GATEWAY
@@ -55,7 +65,10 @@ def test_no_key_of_a_client_is_on_the_gateway(host: Any) -> None:
         assert secret not in host.check_output("journalctl --no-pager; ps axww")
     modes = host.check_output("find /etc/gaudi-serve/gateway/ -type f -printf '%m\\n' | sort -u")
     assert modes == "600"
-    assert host.check_output("stat -c %a /etc/gaudi-serve/gateway /run/gaudi-gateway/admin.sock").split() == ["700", "600"]
+    assert host.check_output("stat -c %a /etc/gaudi-serve/gateway /run/gaudi-gateway/admin.sock").split() == [
+        "700",
+        "600",
+    ]
 
 
 @GATEWAY
@@ -91,25 +104,26 @@ def test_files_that_haproxy_refuses_change_nothing(host: Any, playbook: Any, add
 
 @GATEWAY
 def test_a_gateway_that_dies_comes_back_and_knows_who_is_drained(host: Any, address: str) -> None:
-    module = ("ansible", "mol-fleet-gw", "-m", "gateway_servers", "-a")
-    drained = run_module(*module, "host=mol-fleet-a state=drain")
+    drained = servers("drain")
     assert drained["servers"] == ["Qwen_QwQ-32B-713c5829/mol-fleet-a.large", "small/mol-fleet-a.small"]
-    assert not run_module(*module, "host=mol-fleet-a state=drain")["changed"]
+    assert not servers("drain")["changed"]
     host.check_output("systemctl kill -s KILL gaudi-gateway")
     end = time.monotonic() + 20
     while host.check_output("systemctl is-active gaudi-gateway || true") != "active":
         assert time.monotonic() < end
         time.sleep(0.2)
     assert ask(address, CHAT, chat("small")).status == 200
-    assert not run_module(*module, "host=mol-fleet-a state=drain")["changed"]
-    assert len(run_module(*module, "host=mol-fleet-a state=ready")["servers"]) == 2
+    assert not servers("drain")["changed"]
+    assert len(servers("ready")["servers"]) == 2
 
 
 @GATEWAY
 def test_a_server_that_is_killed_takes_only_its_own_requests_along(address: str) -> None:
     with Load(address, 20) as load:
         time.sleep(3)
-        subprocess.run(["docker", "exec", "mol-fleet-b", "docker", "kill", "vllm-small"], check=True, capture_output=True)
+        subprocess.run(
+            ["docker", "exec", "mol-fleet-b", "docker", "kill", "vllm-small"], check=True, capture_output=True
+        )
         time.sleep(6)
     # Those that it had begun: it takes no more of them at a time than its share of the ten that ask for its model.
     assert len(load.failed) <= 10, load.failed
