@@ -1,6 +1,6 @@
 """Tells, on a test host, what tests depend on, a line each: `probe.py engine serving system`. lives.py compares."""
 
-# ruff: noqa: PTH110, PTH116, PTH123, PTH207 - pathlib takes longer to import than the rest takes
+# ruff: noqa: PTH110, PTH115, PTH116, PTH123, PTH207 - pathlib takes longer to import than the rest takes
 import glob
 import hashlib
 import json

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import http.client
 import json
@@ -101,7 +102,10 @@ class Front:
         backends = tuple(
             Backend(
                 model,
-                tuple(Server(f"h{number}.m", "127.0.0.1", one.server_port, TAKES) for number, one in enumerate(behind)),
+                tuple(
+                    Server(f"h{number}.{'small' if model == 'small' else 'large'}", "127.0.0.1", one.server_port, TAKES)
+                    for number, one in enumerate(behind)
+                ),
                 f"server-key-of-{model}",
             )
             for model, behind in servers.items()
@@ -133,6 +137,7 @@ class Front:
 
     def write(self, gateway: Gateway) -> None:
         """Write its files."""
+        self.written = gateway
         for path, file in gateway_files(gateway).items():
             Path(path).write_text(file.text)
 
@@ -150,7 +155,8 @@ class Front:
 
     def reload(self) -> None:
         """Start workers with the files that are there, which take over from the old ones."""
-        self.runtime.save(Path(self.gateway.run) / "state")
+        servers = [one for backend in self.written.backends for one in backend.servers]
+        self.runtime.save(Path(self.gateway.run) / "state", {one.name: (one.address, one.port) for one in servers})
         before, loaded = self.pids(), self.loaded()
         end = time.monotonic() + 20
         # A master that is about to take its signals over once more loses one that comes just then.
@@ -298,17 +304,20 @@ def test_reloads_and_drains_are_not_noticed_under_load(front: Front, vllms: list
     threads = load(front, stop, "Qwen/QwQ-32B", failed, done)
     try:
         name = front.gateway.backends[0].name
-        front.runtime.set_state(name, "h0.m", "drain")
+        front.runtime.set_state(name, "h0.large", "drain")
         for _ in range(10):
             front.reload()
         # A reload keeps what was said while it ran: the drained server is asked nothing more.
-        assert [(one.name, one.drained) for one in front.runtime.servers()][:2] == [("h0.m", True), ("h1.m", False)]
+        assert [(one.name, one.drained) for one in front.runtime.servers()][:2] == [
+            ("h0.large", True),
+            ("h1.large", False),
+        ]
         front.wait(lambda: vllms[0].working == 0)
         # While a worker of before a reload still serves, two of them count for themselves; by now one is left.
         before, vllms[0].most = len(vllms[0].asked), 0
         time.sleep(0.5)
         assert len(vllms[0].asked) == before
-        front.runtime.set_state(name, "h0.m", "ready")
+        front.runtime.set_state(name, "h0.large", "ready")
         front.wait(lambda: len(vllms[0].asked) > before + 20)
     finally:
         stop.set()
@@ -317,6 +326,19 @@ def test_reloads_and_drains_are_not_noticed_under_load(front: Front, vllms: list
     assert failed == []
     assert len(done) > 100
     assert vllms[0].most <= TAKES, "no more at a time than the plan says that it takes"
+
+
+def test_a_server_that_has_moved_is_asked_where_it_is(front: Front, vllms: list[Vllm]) -> None:
+    large, small = front.gateway.backends
+    moved = dataclasses.replace(small.servers[0], port=vllms[0].server_port)
+    front.runtime.set_state(small.name, moved.name, "drain")
+    front.write(dataclasses.replace(front.gateway, backends=(large, dataclasses.replace(small, servers=(moved,)))))
+    # What is kept over a reload has the address of before.
+    front.reload()
+    assert [one.drained for one in front.runtime.servers() if one.backend == small.name] == [True]
+    front.runtime.set_state(small.name, moved.name, "ready")
+    assert front.ask(CHAT, {"model": "small"})[0] == 200
+    assert (len(vllms[0].asked), vllms[2].asked) == (1, [])
 
 
 def test_what_no_server_takes_waits_and_then_is_refused(tmp_path: Path, vllms: list[Vllm]) -> None:

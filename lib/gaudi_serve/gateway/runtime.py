@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,6 +90,19 @@ class Runtime:
         if said:
             raise InputError(f"{self.path}: {backend}/{server}: {said}")
 
-    def save(self, path: Path) -> None:
-        """Write down what a reload would forget: drained servers, weights, who is up."""
-        write_whole(path, self.ask("show servers state"), 0o600)
+    def save(self, path: Path, places: Mapping[str, tuple[str, int]]) -> None:
+        """Write down what a reload would forget: drained servers, weights, who is up.
+
+        Args:
+            path: the ``server-state-file`` of the configuration.
+            places: address and port of each server by its name, in the configuration that comes: what is kept wins
+                over it, and would let a server that has moved be asked where it was.
+        """
+        version, *lines = self.ask("show servers state").splitlines()
+        names = lines[0].lstrip("# ").split() if lines else []
+        for number, line in enumerate(lines[1:], 1):
+            row = dict(zip(names, line.split(), strict=False))
+            if place := places.get(row.get("srv_name", "")):
+                row |= {"srv_addr": place[0], "srv_port": str(place[1])}
+                lines[number] = " ".join(row.values())
+        write_whole(path, "\n".join([version, *lines]) + "\n", 0o600)

@@ -222,8 +222,9 @@ def reload(name: str) -> None:
 
 def save() -> None:
     """Write down which servers are drained, for the next start of HAProxy."""
+    entries = [entry_of(one) for one in _servers(FOLDER / LINK / SERVERS)]
     try:
-        runtime().save(Path(Gateway.state))
+        runtime().save(Path(Gateway.state), {one.name: (one.address, one.port) for one in entries})
     except OSError as problem:
         raise InputError(f"the gateway on this host does not answer at {runtime().path}: {problem}") from problem
 
