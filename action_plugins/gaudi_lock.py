@@ -24,7 +24,7 @@ TAKE_FILES = ("-i", "--inventory", "-e", "--extra-vars")
 class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no type information
     """``gaudi_lock: {state: present, stage: host_tuning}``."""
 
-    _VALID_ARGS = frozenset(("state", "stage"))
+    _VALID_ARGS = frozenset(("state", "stage", "name"))
     _supports_check_mode = True
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from gaudi_serve.plan.launch import vllm_launch
 from gaudi_serve.plan.refusal import plan_refusal, refused_hosts, system_refusal
 from gaudi_serve.platforms import accelerator_needs
 from gaudi_serve.platforms.hl_smi import hl_smi_links, hl_smi_modules, hl_smi_topology
+from gaudi_serve.rollout.waves import hosts_down_at_once, rollout_plan, slower_models
 from gaudi_serve.show.report import endpoint_table
 from gaudi_serve.show.status import drift_lines, fleet_status, fleet_status_lines
 from gaudi_serve.spec.catalog import model_catalog
@@ -157,6 +158,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     host_tuning_missing,
     host_tuning_refusal,
     host_tuning_reset,
+    hosts_down_at_once,
     hpu_bucket_plan,
     hpu_buckets,
     hpu_memory,
@@ -183,9 +185,11 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     reset_refusal,
     rest_reset,
     restart_refusal,
+    rollout_plan,
     run_stages,
     served_names,
     server_secrets,
+    slower_models,
     stages_due,
     sysctl_conflicts,
     sysctl_wanted,

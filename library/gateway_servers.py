@@ -20,6 +20,10 @@ options:
     type: str
     choices: [drain, ready]
     required: true
+  timeout:
+    description: With C(ready), seconds in which all of them must be found up; 0 does not wait.
+    type: int
+    default: 0
 author:
   - The gaudi-serve developers (@gaudi-serve)
 """
@@ -41,7 +45,7 @@ servers:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gaudi_serve.core.errors import InputError
-from ansible.module_utils.gaudi_serve.host.haproxy import set_state
+from ansible.module_utils.gaudi_serve.host.haproxy import set_state, wait_up
 
 
 def main() -> None:
@@ -50,11 +54,14 @@ def main() -> None:
         argument_spec={
             "host": {"type": "str", "required": True},
             "state": {"type": "str", "choices": ["drain", "ready"], "required": True},
+            "timeout": {"type": "int", "default": 0},
         },
         supports_check_mode=True,
     )
     try:
         found = set_state(module.params["host"], module.params["state"], check=module.check_mode)
+        if module.params["timeout"] and not module.check_mode:
+            wait_up(module.params["host"], module.params["timeout"])
     except InputError as problem:
         module.fail_json(msg=str(problem))
         raise

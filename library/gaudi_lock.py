@@ -21,6 +21,11 @@ options:
     type: str
     choices: [present, absent, renewed]
     default: present
+  name:
+    description: Which of a host's locks; a rollout has one of its own, since its stages take C(run).
+    type: str
+    choices: [run, rollout]
+    default: run
   stage:
     description: What will be changed, for the message to others.
     type: str
@@ -82,13 +87,12 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gaudi_serve.host.run import boot_id, read_text, since_boot, write_json
 
 FOLDER = Path("/run/gaudi-serve")
-RECORD = FOLDER / "run.json"
 
 
-def record() -> dict[str, Any]:
+def record(path: Path) -> dict[str, Any]:
     """Return what the last run has written; {} where none has since the boot, or where it cannot be read."""
     try:
-        found = json.loads(read_text(RECORD) or "{}")
+        found = json.loads(read_text(path) or "{}")
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
@@ -115,6 +119,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "state": {"type": "str", "choices": ["present", "absent", "renewed"], "default": "present"},
+            "name": {"type": "str", "choices": ["run", "rollout"], "default": "run"},
             "stage": {"type": "str", "default": ""},
             "run": {"type": "dict", "default": {}},
             "observed": {"type": "dict", "default": {}},
@@ -126,14 +131,15 @@ def main() -> None:
     given = module.params
     if module.check_mode:
         module.exit_json(changed=False, held=False, holder={})
+    path = FOLDER / f"{given['name']}.json"
     FOLDER.mkdir(mode=0o755, exist_ok=True)
     with (FOLDER / "run.lock").open("w", encoding="ascii") as gate:
         fcntl.flock(gate, fcntl.LOCK_EX)
-        found = record()
+        found = record(path)
         mine = found.get("id") == given["run"]["id"]
         if given["state"] == "renewed":
             if mine and found.get("held"):
-                write_json(RECORD, {**found, "at": since_boot()})
+                write_json(path, {**found, "at": since_boot()})
             module.exit_json(changed=False, held=bool(mine and found.get("held")), holder={})
         hold = given["state"] == "present"
         if hold and (why := in_the_way(found, given)):
@@ -142,7 +148,7 @@ def main() -> None:
         if hold or mine:
             said = {"stage": given["stage"] or found.get("stage", ""), "clock": time.strftime("%F %T")}
             said["lease_s"] = given["lease_s"]
-            write_json(RECORD, {**given["run"], **said, "held": hold, "at": since_boot()})
+            write_json(path, {**given["run"], **said, "held": hold, "at": since_boot()})
     # Not a change of the host that anybody asked for: a run that does nothing else has changed nothing.
     module.exit_json(changed=False, held=hold, holder={})
 

@@ -60,12 +60,9 @@ def test_another_run_is_in_the_way_while_it_holds_or_after_it_has_changed(
 
 
 @pytest.mark.parametrize("text", ["", "{half", "[]", "7"])
-def test_a_record_that_cannot_be_read_holds_nobody(
-    module: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str
-) -> None:
-    monkeypatch.setattr(module, "RECORD", tmp_path / "run.json")
+def test_a_record_that_cannot_be_read_holds_nobody(module: ModuleType, tmp_path: Path, text: str) -> None:
     (tmp_path / "run.json").write_text(text, encoding="utf-8")
-    assert module.record() == {}
+    assert module.record(tmp_path / "run.json") == {}
 
 
 def test_only_a_dead_run_of_the_same_controller_is_known_to_be_dead(action: ModuleType) -> None:

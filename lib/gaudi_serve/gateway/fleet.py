@@ -129,8 +129,8 @@ def fleet_entries(
     that a run on some hosts, or past one that is down, takes none of the others away.
 
     Args:
-        hostvars: variables by host; read are ``preflight_plan``, ``preflight_refusal``, ``gaudi_host`` and
-            ``gaudi_fleet_address``.
+        hostvars: variables by host; read are ``preflight_plan``, ``preflight_refusal``, ``rollout_waits``,
+            ``gaudi_host`` and ``gaudi_fleet_address``.
         hosts: all hosts of the inventory.
         gateway: the gateway's host.
         live: what the gateway serves now, as this function returned it.
@@ -139,7 +139,9 @@ def fleet_entries(
     for name in hosts:
         known = hostvars[name]
         # Of a host that is refused, the plan lacks the very models that are wrong.
-        if "preflight_plan" in known and not known["preflight_plan"]["errors"] and not known.get("preflight_refusal"):
+        planned = "preflight_plan" in known and not known["preflight_plan"]["errors"]
+        # Nor has one that waits for its turn in a rollout anything new yet.
+        if planned and not known.get("preflight_refusal") and not known.get("rollout_waits"):
             address = fleet_address(known)
             models = known["preflight_plan"]["models"]
             found += [one for model in models if (one := _entry(name, model, address, name == gateway))]

@@ -19,7 +19,7 @@ from typing import Any
 from ..core.errors import InputError
 from ..gateway.fleet import entry_of
 from ..gateway.objects import Gateway
-from ..gateway.runtime import VERSION, Runtime
+from ..gateway.runtime import VERSION, Runtime, State
 from .atomic_write import sync_folder, write_whole
 from .dpkg import packages
 from .observe_host import ports
@@ -241,8 +241,7 @@ def set_state(host: str, state: str, check: bool = False) -> list[str]:
         InputError: where no gateway runs here.
     """
     try:
-        names = {entry_of(one).name for one in _servers(FOLDER / LINK / SERVERS) if one["host"] == host}
-        servers = [one for one in runtime().servers() if one.name in names]
+        servers = _servers_of(host)
         moved = [one for one in servers if one.drained != (state == "drain")]
         for one in [] if check else moved:
             runtime().set_state(one.backend, one.name, state)
@@ -252,3 +251,21 @@ def set_state(host: str, state: str, check: bool = False) -> list[str]:
         # Also where nothing has moved: a run that was killed here may not have come to it.
         save()
     return [f"{one.backend}/{one.name}" for one in moved]
+
+
+def _servers_of(host: str) -> list[State]:
+    names = {entry_of(one).name for one in _servers(FOLDER / LINK / SERVERS) if one["host"] == host}
+    return [one for one in runtime().servers() if one.name in names]
+
+
+def wait_up(host: str, seconds: float) -> None:
+    """Wait until a gateway finds all servers of a host up.
+
+    Raises:
+        InputError: where one is still down when the time is over.
+    """
+    end = time.monotonic() + seconds
+    while down := [one.name for one in _servers_of(host) if not one.up]:
+        if time.monotonic() > end:
+            raise InputError(f"the gateway on this host has not found {', '.join(down)} up within {seconds:g} s")
+        time.sleep(0.5)

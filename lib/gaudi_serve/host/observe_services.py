@@ -50,6 +50,8 @@ def observe(secrets: Mapping[str, str] | None = None) -> dict[str, Any]:
         "orphans": orphans,
         "supervisor_sha256": sha256_file(SUPERVISOR),
         "images": _images(),
+        # What served before a rollout that was cut off: rollout.py.
+        "kept": (STATE / "rollout/record.json").exists(),
         "free": {str(path): _free(path) for path in (CONFIG, STATE)},
     }
 

@@ -107,6 +107,7 @@ class PlannedModel:
             **{key: spec[key] for key in ("name", "state", "launch_profile", "host", "port", "served_model_name")},
             **{"image": spec.get("image"), "weights": spec.weights, **given},
             "dtype": engine_of(spec).precision or spec.get("dtype"),
+            "min_available": spec.get("min_available"),
             "smoke": spec.get("smoke") or SMOKE_OF_TASK.get(str(spec.get("task")), ["text"]),
             "module_ids": list(self.placement.module_ids),
             "cpus": numactl[1].split(",") if numactl else None,

@@ -193,6 +193,7 @@ INPUTS: dict[str, Input] = {
     ),
     "gaudi_stop_on_errors": FLAG,
     "gaudi_lock_break": FLAG,
+    "gaudi_all_at_once": FLAG,
     "gaudi_lock_lease_s": SECONDS,
     "gaudi_fleet_address": Input(
         _empty_or(matching(r"[\w.:-]+")), "must be the address or name at which gateways reach this host, or ''"

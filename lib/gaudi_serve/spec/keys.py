@@ -26,7 +26,7 @@ SECRET_KEY = re.compile(r"(api[_-]?key|token|passw(or)?d|passphrase|secret|crede
 # Options of vLLM whose value would be seen in a process list, and the variable that is not.
 SECRET_OPTIONS = {"api_key": "VLLM_API_KEY", "hf_token": "HF_TOKEN"}
 # Names of files and folders that the toolkit has beside those of the models.
-RESERVED = ("docker-proxy", "found", "gateway", "images", "images-build", "weights")
+RESERVED = ("docker-proxy", "found", "gateway", "images", "images-build", "rollout", "weights")
 # Variables that give cards to a server; the ledger of the plan must not be passed by.
 CARD_VARIABLES = ("HABANA_VISIBLE_MODULES", "HABANA_VISIBLE_DEVICES", "HLS_MODULE_ID")
 BUCKET = re.compile(f"VLLM_({'|'.join(DIMENSIONS)})_BUCKET_({'|'.join(PARTS)})")
@@ -266,6 +266,7 @@ CHECKS: dict[str, Check] = {
     "start_timeout_s": _whole(1, 604800, "seconds"),
     "hang_timeout_s": _whole(0, 604800, "seconds"),
     "warmup_budget_minutes": _whole(1, 100_000, "minutes"),
+    "min_available": _whole(0, 10_000, "servers"),
     "config": _config,
     "source": source_problem,
     "weight_bytes": _whole(10**6, 10**14, "bytes"),

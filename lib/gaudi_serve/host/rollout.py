@@ -1,0 +1,242 @@
+"""A host in a rollout: until nobody waits for it, how fast it is, and what served on it before, to go back to."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from ..rollout.waves import served_name
+from ..stages.service import vllm_unit_paths
+from . import observe_services
+from .atomic_write import sync_folder, write_whole
+from .observe_services import CONFIG, STATE, UNITS
+from .observe_traffic import Unread, metrics, samples
+from .run import read_text, run
+from .smoke import KINDS, QUESTION, Server, Unhealthy
+
+BEFORE = STATE / "rollout"
+FILES = ("env", "json", "buckets", "secret")
+# Requests of a benchmark: so many at a time, so often; and the tokens of each answer.
+AT_A_TIME, ROUNDS, TOKENS = 4, 3, 48
+CHAT = ("text", "any", "image", "audio", "video", "tools")
+
+
+def live_models(services: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+    """Return the models that a host has now, as smoke tests and waiting take them, with what restoring needs."""
+    found = services if services is not None else observe_services.observe()
+    models = []
+    for name, unit in found["units"].items():
+        launch = _json(CONFIG / f"{name}.json")
+        container = unit["container"] or {}
+        if not launch:
+            continue
+        models.append(
+            {
+                "name": name,
+                "host": launch.get("host", "127.0.0.1"),
+                "port": launch["port"],
+                "served_model_name": served_name(name, {"launch": launch}),
+                "smoke": (unit["smoke"] or {}).get("kinds") or ["any"],
+                "start_timeout_s": launch.get("start_timeout_s", 7200),
+                "active": unit["active"],
+                "enabled": unit["enabled"],
+                "container": container.get("id"),
+                "image": launch["image"],
+                "image_id": container.get("image"),
+            }
+        )
+    return models
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(read_text(path) or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def busy(models: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Return ``{model: requests}`` that servers work on or hold back; one that does not answer has none."""
+    found = {}
+    for model in models:
+        try:
+            text = samples(metrics(str(model["host"]), int(model["port"]), 10.0))
+        except Unread:
+            continue
+        names = ("vllm:num_requests_running", "vllm:num_requests_waiting")
+        count = int(sum(value for name in names for _, value in text.get(name, [])))
+        if count:
+            found[str(model["name"])] = count
+    return found
+
+
+def wait_idle(models: Sequence[Mapping[str, Any]], seconds: float, pause: float = 1.0) -> dict[str, int]:
+    """Wait until no server has a request, twice in a row: one may be on its way from a gateway.
+
+    Returns:
+        The models that still have some when the time is over, with how many.
+    """
+    end, quiet = time.monotonic() + seconds, 0
+    while True:
+        found = busy(models)
+        quiet = 0 if found else quiet + 1
+        if quiet == 2 or (found and time.monotonic() > end):
+            return found
+        time.sleep(pause)
+
+
+def benchmark(model: Mapping[str, Any], timeout: float, key: str | None) -> dict[str, float]:
+    """Return how fast a server is: ``first_token_s`` (median, seconds) and ``tokens_s`` (of all requests together).
+
+    Of a model that generates no text, it is an answer in place of a token.
+
+    Raises:
+        Unhealthy: when it does not answer.
+    """
+
+    def one(_: int) -> tuple[float, float]:
+        server = Server(model, timeout, key)
+        return _chat(server) if kind in CHAT else _call(server, kind)
+
+    kind = str(model["smoke"][0])
+    one(0)  # what the first request after a start costs is no matter of speed
+    begin = time.monotonic()
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        answers = list(pool.map(one, range(AT_A_TIME * ROUNDS)))
+    seconds = max(time.monotonic() - begin, 1e-6)
+    first = statistics.median(first for first, _ in answers)
+    return {"first_token_s": round(first, 4), "tokens_s": round(sum(tokens for _, tokens in answers) / seconds, 3)}
+
+
+def _chat(server: Server) -> tuple[float, float]:
+    body = {
+        "messages": [{"role": "user", "content": QUESTION}],
+        "max_tokens": TOKENS,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    begin, first, tokens = time.monotonic(), 0.0, 0
+    for line in server.lines("POST", "/v1/chat/completions", body):
+        if not line.startswith(b"data: {"):
+            continue
+        event = json.loads(line[len(b"data: ") :])
+        deltas = [choice.get("delta") or {} for choice in event.get("choices", [])]
+        if not first and any(delta.get("content") or delta.get("reasoning_content") for delta in deltas):
+            first = time.monotonic() - begin
+        tokens = int((event.get("usage") or {}).get("completion_tokens") or tokens)
+    if not first or not tokens:
+        raise Unhealthy("an answer of the benchmark brought no text")
+    return first, float(tokens)
+
+
+def _call(server: Server, kind: str) -> tuple[float, float]:
+    begin = time.monotonic()
+    KINDS[kind](server)
+    return time.monotonic() - begin, 1.0
+
+
+def kept() -> dict[str, Any]:
+    """Return what was kept of a host before its change: ``{models, measured}``; empty where nothing is."""
+    return _json(BEFORE / "record.json")
+
+
+def keep(measured: Mapping[str, Any]) -> dict[str, Any]:
+    """Keep what serves on this host, whole or not at all; what an earlier run has kept stays, being what last proved.
+
+    Args:
+        measured: what benchmark gave, by model.
+    """
+    if found := kept():
+        return found
+    beside = BEFORE.with_name("rollout.new")
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir(mode=0o700, parents=True)
+    models = live_models()
+    for model in models:
+        for path in _files(model["name"]):
+            if path.is_file():
+                text = path.read_text(encoding="utf-8")
+                write_whole(beside / path.name, text, path.stat().st_mode & 0o7777)
+    record = {"models": models, "measured": dict(measured)}
+    write_whole(beside / "record.json", json.dumps(record, indent=1, sort_keys=True) + "\n", 0o600)
+    beside.rename(BEFORE)
+    sync_folder(STATE)
+    return record
+
+
+def _files(name: str) -> list[Path]:
+    return [UNITS / f"vllm-{name}.service", *[CONFIG / f"{name}.{kind}" for kind in FILES]]
+
+
+def restore() -> list[dict[str, Any]]:
+    """Let what was kept serve again; return its models that are to be waited for.
+
+    Models that served on and are as they were are not touched.
+    """
+    record = kept()
+    if not record:
+        return []
+    services = observe_services.observe()
+    known = {model["name"] for model in record["models"]}
+    for name in services["units"].keys() - known:
+        run(["systemctl", "disable", "--now", f"vllm-{name}.service"], timeout=180)
+        run(["docker", "rm", "--force", f"vllm-{name}"], timeout=120)
+        for path in vllm_unit_paths([name]):
+            Path(path).unlink(missing_ok=True)
+    changed = {model["name"] for model in record["models"] if _put_back(model["name"])}
+    run(["systemctl", "daemon-reload"])
+    for model in record["models"]:
+        unit = services["units"].get(model["name"]) or {}
+        name, container = f"vllm-{model['name']}.service", unit.get("container") or {}
+        if not model["active"]:
+            run(["systemctl", "stop", name], timeout=180)
+            continue
+        _retag(model)
+        same = container.get("id") == model["container"] and container.get("running") and unit.get("active")
+        if same and model["name"] not in changed:
+            continue
+        run(["systemctl", "reset-failed", name])
+        run(["systemctl", "enable", name])
+        run(["systemctl", "restart", "--no-block", name])
+    return [model for model in record["models"] if model["active"]]
+
+
+def _put_back(name: str) -> bool:
+    """Write a model's files as they were; tell whether one differed."""
+    differed = False
+    for path in _files(name):
+        old, now = BEFORE / path.name, read_text(path)
+        text = read_text(old)
+        if text == now:
+            continue
+        differed = True
+        if text is None:
+            path.unlink(missing_ok=True)
+        else:
+            write_whole(path, text, old.stat().st_mode & 0o7777)
+    return differed
+
+
+def _retag(model: Mapping[str, Any]) -> None:
+    """Let the image's name be that of before, where a newer one has taken it."""
+    if model["image_id"] and "@" not in model["image"]:
+        now = run(["docker", "image", "inspect", "--format", "{{.Id}}", model["image"]]).out.strip()
+        if now != model["image_id"]:
+            run(["docker", "tag", model["image_id"], model["image"]])
+
+
+def forget() -> bool:
+    """Let go of what was kept: what serves now has proven itself; tell whether there was anything."""
+    there = BEFORE.exists()
+    # By its record it is known: without that, it is no longer what a host goes back to.
+    (BEFORE / "record.json").unlink(missing_ok=True)
+    shutil.rmtree(BEFORE, ignore_errors=True)
+    return there

@@ -1,0 +1,334 @@
+"""The order in which a rollout changes hosts, so that enough of every model's servers stay; and what forbids it.
+
+Pure functions of what preflight has found. A host that is drained serves none of its models, so each of them counts as
+away as long as the host is in its wave.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..core.errors import InputError, is_number, near, readable, refusal, shown, whole
+from ..show.table import table
+from ..spec.facts import is_flag_text
+from ..stages.due import STAGES, Down, downtimes, due_by_stage
+
+Known = Mapping[str, Any]
+SERIAL = "20%"
+TOLERANCE = 0.8
+DRAIN_S = 600
+SLACK_S = 0.1
+PERCENT = re.compile(r"(\d{1,3})%", re.ASCII)
+# Variables of a rollout, by what they may be.
+SETTINGS = (
+    *("rollout_canary", "rollout_serial", "rollout_tolerance", "rollout_drain_timeout", "rollout_approved"),
+    *("rollout_downtime_allowed", "rollout_drain_command", "rollout_ready_command"),
+)
+# What the playbook itself says.
+SAID = ("rollout_plan", "rollout_waits", "rollout_problem", "rollout_back")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a user says of a rollout.
+
+    canary: the first host; empty for the first of the inventory. serial: hosts of a wave after it, a number or a part
+    of all. tolerance: part of what a host did before that it must do after. drain_s: seconds in which the requests that
+    a host works on must end. downtime_allowed: models may be without any server. drains: requests can be kept away
+    from a host.
+    """
+
+    canary: str = ""
+    serial: int | str = SERIAL
+    tolerance: float = TOLERANCE
+    drain_s: int = DRAIN_S
+    downtime_allowed: bool = False
+    drains: bool = True
+
+    def most(self, hosts: int) -> int:
+        """Return how many hosts a wave has at most, of so many."""
+        found = PERCENT.fullmatch(str(self.serial))
+        return max(1, hosts * int(found[1]) // 100) if found else int(self.serial)
+
+
+@dataclass(frozen=True)
+class Member:
+    """A host that a rollout changes.
+
+    due: what for, by stage. down: its models that are taken down, for how long. served: the models that it serves now,
+    by their units, with their names for clients.
+    """
+
+    name: str
+    due: Mapping[str, list[str]]
+    down: tuple[Down, ...]
+    served: Mapping[str, str]
+
+    def away(self, drains: bool) -> frozenset[str]:
+        """Return the models that the host does not serve while it is changed."""
+        down = {one.model for one in self.down}
+        return frozenset(name for unit, name in self.served.items() if drains or unit in down)
+
+
+def read_settings(variables: Known, hosts: Sequence[str]) -> Settings:
+    """Return the settings of a rollout.
+
+    Args:
+        variables: of any host; read are ``rollout_*`` and ``preflight_gateways``.
+        hosts: those of the run.
+
+    Raises:
+        InputError: for a value that is none, and for a name that begins with ``rollout_`` and is not known.
+    """
+    for name in variables:
+        if str(name).startswith("rollout_") and name not in (*SETTINGS, *SAID):
+            raise refusal("", readable(name), None, f"is no variable of a rollout{near(name, SETTINGS, 1)}")
+    given = {name: variables.get(name) for name in SETTINGS}
+    canary = given["rollout_canary"]
+    if canary is not None and canary not in hosts:
+        hint = near(canary, hosts, 1) or f"; there are {', '.join(hosts)}"
+        raise refusal("", "rollout_canary", canary, f"is no host of this run{hint}")
+    for name in ("rollout_approved", "rollout_downtime_allowed"):
+        if given[name] is not None and not is_flag_text(given[name]):
+            raise refusal("", name, given[name], "is not true or false")
+    commands = [given[name] for name in ("rollout_drain_command", "rollout_ready_command")]
+    if bool(commands[0]) != bool(commands[1]):
+        raise InputError("rollout_drain_command and rollout_ready_command: one without the other would leave hosts out")
+    seconds = given["rollout_drain_timeout"]
+    return Settings(
+        canary=canary or "",
+        serial=_serial(given["rollout_serial"]),
+        tolerance=_tolerance(given["rollout_tolerance"]),
+        drain_s=DRAIN_S if seconds is None else whole("", "rollout_drain_timeout", seconds, 1, 86_400),
+        downtime_allowed=_true(given["rollout_downtime_allowed"]),
+        drains=bool(commands[0] or variables.get("preflight_gateways")),
+    )
+
+
+def _true(value: Any) -> bool:
+    return str(value).lower() in ("true", "yes", "on", "1")
+
+
+def _serial(value: Any) -> int | str:
+    if value is None:
+        return SERIAL
+    found = PERCENT.fullmatch(value) if isinstance(value, str) else None
+    if found and 1 <= int(found[1]) <= 100:
+        return str(value)
+    try:
+        return whole("", "rollout_serial", value, 1, 10_000)
+    except InputError:
+        allowed = "is neither a number of hosts nor a part of all, such as 20%"
+        raise refusal("", "rollout_serial", value, allowed) from None
+
+
+def _tolerance(value: Any) -> float:
+    if value is None:
+        return TOLERANCE
+    number = float(value) if isinstance(value, str) and re.fullmatch(r"[01]?\.?\d{1,6}", value, re.ASCII) else value
+    if not is_number(number, 0, 1):
+        allowed = "is not a number from 0 to 1: the part of what a host did before that it must do after"
+        raise refusal("", "rollout_tolerance", value, allowed)
+    return float(number)
+
+
+def members(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> list[Member]:
+    """Return the hosts that have something to be changed, or that an earlier rollout has left drained.
+
+    Args:
+        hostvars: variables by host; read are the facts that preflight keeps.
+        hosts: those of the run.
+    """
+    drained = _drained(hostvars, hosts)
+    found = []
+    for name in hosts:
+        known = hostvars[name]
+        due = {stage: lines for stage, lines in due_by_stage(known).items() if stage != "gateway"}
+        kept = bool((known.get("gaudi_services") or {}).get("kept"))
+        if due or name in drained or kept:
+            found.append(Member(name, due, tuple(downtimes(known)), serving(known)))
+    return found
+
+
+def _drained(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> set[str]:
+    found = set()
+    for name in hosts:
+        live = hostvars[name].get("gaudi_haproxy") or {}
+        kept = {one["name"] for one in live.get("states", []) if one["drained"]}
+        # Servers are named after their host and their unit, which may have dots of their own.
+        found |= {one["host"] for one in live.get("servers", []) if f"{one['host']}.{one['unit']}" in kept}
+    return found
+
+
+def serving(known: Known) -> dict[str, str]:
+    """Return the models that a host serves now, by their units, with their names for clients."""
+    services = (known.get("gaudi_host") or {}).get("services") or {}
+    return {name: served_name(name, one) for name, one in services.items() if one.get("active")}
+
+
+def _counted(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> dict[str, int]:
+    """Return how many hosts serve each model."""
+    found: dict[str, int] = {}
+    for name in hosts:
+        for model in set(serving(hostvars[name]).values()):
+            found[model] = found.get(model, 0) + 1
+    return found
+
+
+def served_name(name: str, service: Known) -> str:
+    """Return the name for clients of a model that runs, by the command that it was started with."""
+    command = [str(word) for word in (service.get("launch") or {}).get("command") or []]
+    place = command.index("--served-model-name") if "--served-model-name" in command else None
+    return command[place + 1] if place is not None and place + 1 < len(command) else name
+
+
+def least(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> dict[str, int]:
+    """Return how many servers of each model must stay: ``min_available`` of its entry, or all but one.
+
+    Of entries that differ the largest counts.
+    """
+    said: dict[str, int] = {}
+    for name in hosts:
+        for planned in (hostvars[name].get("preflight_plan") or {}).get("models", []):
+            if planned.get("min_available") is not None:
+                served = str(planned["served_model_name"])
+                said[served] = max(said.get(served, 0), int(planned["min_available"]))
+    return {model: said.get(model, max(1, count - 1)) for model, count in _counted(hostvars, hosts).items()}
+
+
+def rollout_plan(hostvars: Mapping[str, Known], hosts: Sequence[str], variables: Known) -> dict[str, Any]:
+    """Return the waves of a rollout.
+
+    Args:
+        hostvars: variables by host, with the facts that preflight keeps.
+        hosts: those of the run.
+        variables: with ``rollout_*``, of any host.
+
+    Returns:
+        ``waves``: lists of hosts, the canary alone first; ``sizes`` of those after it; ``lines`` to read; ``refusal``:
+        sentences, empty where it may begin; ``settings``.
+    """
+    try:
+        settings = read_settings(variables, hosts)
+    except InputError as problem:
+        return {"waves": [], "sizes": [], "lines": [], "refusal": [str(problem)], "settings": {}}
+    servers = _counted(hostvars, hosts)
+    needed, changed = least(hostvars, hosts), members(hostvars, hosts)
+    reasons = _refusal(changed, servers, needed, settings)
+    waves = [] if reasons else _waves(changed, servers, needed, settings)
+    return {
+        "waves": [[one.name for one in wave] for wave in waves],
+        "sizes": [len(wave) for wave in waves[1:]],
+        "lines": _lines(waves, servers, needed, settings),
+        "refusal": reasons,
+        "settings": asdict(settings),
+    }
+
+
+def _refusal(
+    changed: Sequence[Member], servers: Mapping[str, int], needed: Mapping[str, int], settings: Settings
+) -> list[str]:
+    """Return the models of which too few would stay, even with one host at a time."""
+    reasons = []
+    for model in sorted({model for one in changed for model in one.away(settings.drains)}):
+        stay = servers[model] - 1
+        if stay >= needed[model] or settings.downtime_allowed:
+            continue
+        hosts = ", ".join(one.name for one in changed if model in one.away(settings.drains))
+        if servers[model] == 1:
+            text = "has one server, and nobody serves it while that is changed"
+        else:
+            text = f"has {servers[model]} servers, of which min_available {needed[model]} must stay"
+        reasons.append(f"{hosts}: model {shown(model)}: {text}; add one, or allow it: -e rollout_downtime_allowed=true")
+    return reasons
+
+
+def _waves(
+    changed: Sequence[Member], servers: Mapping[str, int], needed: Mapping[str, int], settings: Settings
+) -> list[list[Member]]:
+    """Return the canary, then waves as large as they may be, in the inventory's order."""
+    order = sorted(changed, key=lambda one: one.name != settings.canary)
+    waves: list[list[Member]] = [[order[0]]] if order else []
+    for one in order[1:]:
+        wave = [*waves[-1], one]
+        enough = all(
+            servers[model] - sum(model in other.away(settings.drains) for other in wave) >= needed[model]
+            for model in one.away(settings.drains)
+        )
+        allowed = len(waves) > 1 and len(wave) <= settings.most(len(changed)) and enough
+        waves[-1:] = [wave] if allowed else [waves[-1], [one]]
+    return waves
+
+
+def _lines(
+    waves: Sequence[Sequence[Member]], servers: Mapping[str, int], needed: Mapping[str, int], settings: Settings
+) -> list[str]:
+    """Return the plan as a person reads it before anything is done."""
+    if not waves:
+        return ["nothing is due on any host"]
+    rows = [["WAVE", "HOST", "DUE", "AWAY", "STAY"]]
+    for number, wave in enumerate(waves, 1):
+        for one in wave:
+            stages = ", ".join(STAGES[stage] for stage in one.due) or "give it back"
+            rows.append([f"{number}{' canary' if number == 1 else ''}", one.name, stages, _away(one, settings.drains)])
+            away = sorted(one.away(settings.drains))
+            gone = {model: sum(model in other.away(settings.drains) for other in wave) for model in away}
+            rows[-1].append(
+                ", ".join(f"{model} {servers[model] - gone[model]}/{servers[model]}" for model in away) or "-"
+            )
+    count = sum(map(len, waves))
+    tail = [f"{count} hosts in {len(waves)} waves"]
+    most = settings.most(count)
+    if len(waves) > 2 and most > max(map(len, waves[1:])):
+        short = min(needed, key=lambda model: servers[model] - needed[model])
+        tail.append(f"waves are smaller than {settings.serial}, since {needed[short]} servers of {short} must stay")
+    if not settings.drains:
+        tail.append("no gateway and no rollout_drain_command: what a host works on when its models stop is lost")
+    return [*table(rows), *tail]
+
+
+def _away(one: Member, drains: bool) -> str:
+    """Return which models are away for how long: those that stop, and those that are drained beside them."""
+    minutes = {down.model: down.minutes for down in one.down}
+    stopped = [f"{model} {'for good' if time is None else f'{time} min'}" for model, time in minutes.items()]
+    return ", ".join(stopped) or ("drained" if drains and one.served else "-")
+
+
+def hosts_down_at_once(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> list[str]:
+    """Return the hosts of a run whose serving models it would take down all at the same time; empty for one alone.
+
+    Args:
+        hostvars: variables by host, with the facts that preflight keeps.
+        hosts: those of the run.
+    """
+    found = [name for name in hosts if any(one.minutes is not None for one in downtimes(hostvars[name]))]
+    return found if len(found) > 1 else []
+
+
+def slower_models(before: Mapping[str, Known], after: Mapping[str, Known], tolerance: float) -> list[str]:
+    """Return what a host does worse than before its change, beyond what is allowed; a sentence each.
+
+    A first token may always take ``SLACK_S`` longer: of short times the parts say nothing.
+
+    Args:
+        before, after: by model ``first_token_s`` (seconds), ``tokens_s`` (a second), as vllm_benchmark gives them.
+        tolerance: part of what it did before.
+    """
+    reasons = []
+    for model in sorted(before.keys() & after.keys()):
+        old, new = before[model], after[model]
+        if new["tokens_s"] < old["tokens_s"] * tolerance:
+            part = new["tokens_s"] / old["tokens_s"]
+            reasons.append(
+                f"{model}: {new['tokens_s']:.4g} tokens a second, {part:.2f} of {old['tokens_s']:.4g} before"
+            )
+        most = max(old["first_token_s"] / max(tolerance, 0.01), old["first_token_s"] + SLACK_S)
+        if new["first_token_s"] > most and not math.isinf(most):
+            reasons.append(
+                f"{model}: first token after {new['first_token_s']:.3g} s, {old['first_token_s']:.3g} before"
+            )
+    return [f"{text} (rollout_tolerance {tolerance:g})" for text in reasons]
