@@ -32,6 +32,7 @@ measured:
   type: dict
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -49,16 +50,23 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    measured: dict[str, Any] = {}
-    for model in [] if module.check_mode else live_models():
-        if not model["active"]:
-            continue
-        key = own_api_key(CONFIG / f"{model['name']}.secret")
-        module.no_log_values.update([key] if key else [])
+    models = [] if module.check_mode else [one for one in live_models() if one["active"]]
+    keys = {one["name"]: own_api_key(CONFIG / f"{one['name']}.secret") for one in models}
+    module.no_log_values.update(key for key in keys.values() if key)
+
+    def measure(model: dict[str, Any]) -> tuple[str, dict[str, float], str]:
         try:
-            measured[model["served_model_name"]] = benchmark(model, module.params["timeout"], key)
+            found = benchmark(model, module.params["timeout"], keys[model["name"]])
         except Unhealthy as problem:
-            module.fail_json(msg=f"model {model['name']}: {problem}", measured=measured)
+            return str(model["served_model_name"]), {}, f"model {model['name']}: {problem}"
+        return str(model["served_model_name"]), found, ""
+
+    # At the same time: before a change and after it they share the host alike.
+    with ThreadPoolExecutor(max(1, len(models))) as pool:
+        results = list(pool.map(measure, models))
+    measured = {name: found for name, found, _ in results if found}
+    if problems := [problem for _, _, problem in results if problem]:
+        module.fail_json(msg="; ".join(problems), measured=measured)
     module.exit_json(changed=False, measured=measured)
 
 

@@ -6,7 +6,6 @@ away as long as the host is in its wave.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -326,9 +325,7 @@ def slower_models(before: Mapping[str, Known], after: Mapping[str, Known], toler
             reasons.append(
                 f"{model}: {new['tokens_s']:.4g} tokens a second, {part:.2f} of {old['tokens_s']:.4g} before"
             )
-        most = max(old["first_token_s"] / max(tolerance, 0.01), old["first_token_s"] + SLACK_S)
-        if new["first_token_s"] > most and not math.isinf(most):
-            reasons.append(
-                f"{model}: first token after {new['first_token_s']:.3g} s, {old['first_token_s']:.3g} before"
-            )
+        first, was = new["first_token_s"], old["first_token_s"]
+        if first > max(was / tolerance, was + SLACK_S) if tolerance else False:
+            reasons.append(f"{model}: first token after {first:.3g} s, {was:.3g} s before")
     return [f"{text} (rollout_tolerance {tolerance:g})" for text in reasons]

@@ -35,6 +35,12 @@ PLAYS = {
     "Restart one model": "restart",
     "Show the log of one model": "logs",
     "Tune the buckets": "tune",
+    "Plan the rollout": "rollout",
+    "Hold the fleet": "rollout",
+    "Change the canary": "canary",
+    "Ask for a word": "rollout",
+    "Change the others": "waves",
+    "Let the fleet go": "rollout",
     "Take back": "reset",
     "Show what was taken back": "reset",
 }

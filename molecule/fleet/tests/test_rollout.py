@@ -1,0 +1,164 @@
+"""Rollouts over three hosts under load: nobody notices those that go well, nor those that go back."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from clients import CHAT, Load, ask, chat
+
+GATEWAY = pytest.mark.on("mol-fleet-gw")
+HOSTS = ("mol-fleet-a", "mol-fleet-b", "mol-fleet-c")
+ROLLOUT = "molecule/fleet/rollout.yml"
+STAGES = ["container_runtime", "vllm_image", "vllm_service", "gateway"]
+APPROVED = {"rollout_approved": True}
+
+
+def inside(name: str, command: str) -> str:
+    """Return what a command prints on a host."""
+    argv = ["docker", "exec", name, "sh", "-c", command]
+    return subprocess.run(argv, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def launched(name: str) -> str:
+    """Return which containers serve on a host, and since when."""
+    return inside(name, "docker inspect --format '{{.Id}} {{.State.StartedAt}}' vllm-large vllm-small")
+
+
+def sequences(name: str) -> str:
+    """Return the --max-num-seqs that the large model runs with on a host."""
+    found = inside(name, "docker inspect --format '{{join .Config.Cmd \" \"}}' vllm-large")
+    return found.partition("--max-num-seqs ")[2].partition(" ")[0]
+
+
+def drained(name: str) -> bool:
+    """Tell whether a host is drained at the gateway, by what the gateway has kept of it."""
+    lines = inside("mol-fleet-gw", "cat /var/lib/gaudi-serve/gateway/state").splitlines()
+    # Bits 8 and 16 of the administrative state, the seventh column.
+    return any(f" {name}." in line and int(line.split()[6]) & 24 for line in lines)
+
+
+@GATEWAY
+def test_a_whole_rollout_is_not_noticed(playbook: Any, address: str) -> None:
+    for name in HOSTS:
+        inside(name, "docker tag $(docker inspect --format '{{.Image}}' vllm-large) gaudi-serve/vllm-standin:next")
+    boots = {name: inside(name, "cat /proc/sys/kernel/random/boot_id") for name in HOSTS}
+    wish = {"fleet_image": "gaudi-serve/vllm-standin:next", "fleet_seqs": 24, "fleet_port": 30011}
+    # Never the same one: hosts may have been through this before.
+    argument = f"fleet.round={int(time.time())}"
+    kernel: dict[str, Any] = {"fleet_stages": ["host_tuning", *STAGES], "host_tuning_reboot_allowed": True}
+    kernel["host_tuning_kernel_args"] = [argument]
+    check = playbook(ROLLOUT, "--check", "--diff", **wish, **kernel)
+    assert check.status == 0, check.text
+    assert "3 hosts in 3 waves" in check.text and "1 canary mol-fleet-a host, models" in check.flat
+    assert "Qwen/QwQ-32B 2/3, small 2/3" in check.flat
+    with Load(address) as load:
+        time.sleep(2)
+        run = playbook(ROLLOUT, **wish, **kernel, **APPROVED)
+        time.sleep(2)
+    assert run.status == 0, run.text
+    assert load.failed == []
+    assert load.done > 200
+    for name in HOSTS:
+        assert sequences(name) == "24"
+        assert inside(name, "cat /proc/sys/kernel/random/boot_id") != boots[name]
+        assert argument in inside(name, "cat /proc/cmdline")
+        assert not drained(name)
+    again = playbook(ROLLOUT, **wish, **kernel)
+    assert again.changed_nothing, again.text
+    assert "nothing is due on any host" in again.text
+
+
+@GATEWAY
+@pytest.mark.parametrize(
+    ("wish", "said"),
+    [
+        ({"fleet_env": {"STANDIN_FAULT": "garbled_answer"}}, "it named no country with its capital"),
+        ({"fleet_env": {"STANDIN_TOKEN_S": "0.2"}}, "tokens a second, 0."),
+        ({"fleet_env": {"STANDIN_FAULT": "crash_at_start"}}, "Engine core initialization failed"),
+    ],
+)
+def test_a_canary_that_does_not_prove_itself_goes_back(
+    playbook: Any, address: str, wish: dict[str, Any], said: str
+) -> None:
+    before = {name: launched(name) for name in HOSTS[1:]}
+    with Load(address) as load:
+        run = playbook(ROLLOUT, "--limit", "mol-fleet-*", vllm_service_max_restarts=1, **wish, **APPROVED)
+        time.sleep(2)
+    assert run.status != 0
+    assert said in run.flat, run.text
+    assert "mol-fleet-a has not proven itself, and the rollout stops" in run.flat
+    assert "It serves again what served before" in run.flat
+    assert load.failed == []
+    assert {name: launched(name) for name in HOSTS[1:]} == before
+    assert not drained("mol-fleet-a")
+    assert inside("mol-fleet-a", "ls -A /var/lib/gaudi-serve/rollout") == ""
+    assert "STANDIN_FAULT" not in inside("mol-fleet-a", "cat /etc/gaudi-serve/*.env")
+
+
+@GATEWAY
+def test_a_rollout_that_is_killed_anywhere_goes_on(playbook: Any, address: str) -> None:
+    def kept() -> bool:
+        return inside("mol-fleet-a", "ls /var/lib/gaudi-serve/rollout/record.json") != ""
+
+    def restarts() -> bool:
+        return "24" in inside("mol-fleet-a", "grep -A1 max-num-seqs /etc/gaudi-serve/large.json")
+
+    def proven() -> bool:
+        return sequences("mol-fleet-a") == "24" and not kept()
+
+    moments: list[Callable[[], bool]] = [
+        lambda: inside("mol-fleet-gw", "cat /run/gaudi-serve/rollout.json") != "",
+        lambda: drained("mol-fleet-a"),
+        kept,
+        restarts,
+        proven,
+        lambda: drained("mol-fleet-b"),
+    ]
+    inside("mol-fleet-gw", "rm -f /run/gaudi-serve/rollout.json")
+    with Load(address, 20) as load:
+        for moment in moments:
+            playbook(ROLLOUT, until=moment, fleet_seqs=24, **APPROVED)
+        run = playbook(ROLLOUT, fleet_seqs=24, **APPROVED)
+        time.sleep(2)
+    assert run.status == 0, run.text
+    assert load.failed == []
+    for name in HOSTS:
+        assert (sequences(name), drained(name)) == ("24", False)
+        assert inside(name, "ls -A /var/lib/gaudi-serve/rollout") == ""
+    assert playbook(ROLLOUT, fleet_seqs=24).changed_nothing
+
+
+@GATEWAY
+def test_who_may_not_begin_is_told_so(playbook: Any) -> None:
+    before = {name: launched(name) for name in HOSTS}
+    once = playbook("playbooks/models.yml", fleet_seqs=24)
+    assert once.status != 0
+    assert "models would be down on mol-fleet-a, mol-fleet-b, mol-fleet-c at the same time" in once.flat
+    wrong = playbook(ROLLOUT, fleet_seqs=24, rollout_sreial=2)
+    assert wrong.status != 0
+    assert "rollout_sreial: is no variable of a rollout; did you mean rollout_serial?" in wrong.flat
+    assert {name: launched(name) for name in HOSTS} == before
+
+
+@GATEWAY
+def test_a_second_rollout_waits_and_the_first_stops_for_a_word(playbook: Any, address: str) -> None:
+    before = {name: launched(name) for name in HOSTS}
+    with playbook.stopped(
+        playbook.argv(ROLLOUT, fleet_seqs=24, rollout_canary="mol-fleet-c"), lambda: drained("mol-fleet-c")
+    ) as first:
+        second = playbook(ROLLOUT, fleet_seqs=20)
+        assert second.status != 0
+        assert f"process {first.pid}) holds this host since" in second.flat, second.text
+        assert {name: launched(name) for name in HOSTS} == before
+    assert first.run.status == 0, first.run.text
+    assert "the rollout stops after the canary mol-fleet-c, which serves with the change" in first.run.flat
+    assert [sequences(name) for name in HOSTS] == ["16", "16", "24"]
+    assert {name: launched(name) for name in HOSTS[:2]} == {name: before[name] for name in HOSTS[:2]}
+    assert ask(address, CHAT, chat("small")).status == 200
+    # Taken back by a rollout of what was before, of the one host that differs.
+    back = playbook(ROLLOUT)
+    assert back.status == 0 and "1 hosts in 1 waves" in back.text, back.text

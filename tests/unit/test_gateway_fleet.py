@@ -1,0 +1,238 @@
+"""From the plans of a fleet to what a gateway serves, and what is refused of it."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+from gaudi_serve.core.errors import InputError
+from gaudi_serve.gateway.fleet import (
+    behind_gateway,
+    fleet_entries,
+    fleet_gateways,
+    fleet_keys,
+    server_key,
+    server_secrets,
+    unreached,
+)
+from gaudi_serve.host import haproxy
+from gaudi_serve.stages.gateway import (
+    gateway_config,
+    gateway_drift,
+    gateway_due,
+    gateway_notes,
+    gateway_problems,
+    gateway_refusal,
+    gateway_reset,
+)
+
+SECRET = "canary-of-the-whole-fleet-0123456789"  # noqa: S105 - a canary
+GATEWAYS = ["gw"]
+LIVE: dict[str, Any] = {
+    "installed": "2.6.12",
+    "unit": {"there": True, "active": True, "enabled": True, "need_reload": False},
+    "unit_sha256": hashlib.sha256(b"unit").hexdigest(),
+    "folder": "abc",
+    "running": "abc",
+    "servers": [],
+    "states": [],
+    "ports": {},
+}
+
+
+def model(name: str, host: str = "10.0.0.1", **more: Any) -> dict[str, Any]:
+    """Return a planned model."""
+    own = {"name": name, "served_model_name": name, "host": host, "port": 30001, "max_num_seqs": 32, "state": "started"}
+    return {**own, **more}
+
+
+def planned(*models: dict[str, Any], ip: str = "10.0.0.1", **more: Any) -> dict[str, Any]:
+    """Return the variables of a host that this run has planned."""
+    return {"preflight_plan": {"models": list(models), "errors": []}, "gaudi_host": {"ip": ip}, **more}
+
+
+def test_gateways_are_the_hosts_that_say_so() -> None:
+    hosts: dict[str, Any] = {"a": {}, "b": {"gaudi_gateway": {}}, "c": {"gaudi_gateway": None}}
+    assert fleet_gateways(hosts, hosts) == ["b"]
+
+
+def test_servers_listen_where_a_gateway_elsewhere_reaches_them() -> None:
+    assert behind_gateway({"image": "x"}, GATEWAYS, "g1", "10.0.0.1") == {"host": "10.0.0.1", "image": "x"}
+    # What a user has said stays; and on the gateway's own host nothing is opened.
+    assert behind_gateway({"host": "0.0.0.0"}, GATEWAYS, "g1", "10.0.0.1") == {"host": "0.0.0.0"}
+    assert behind_gateway({}, GATEWAYS, "gw", "10.0.0.1") == {}
+    assert behind_gateway({}, [], "g1", "10.0.0.1") == {}
+    assert behind_gateway({}, ["gw", "gw2"], "gw", "10.0.0.1") == {"host": "10.0.0.1"}
+    assert behind_gateway("nonsense", GATEWAYS, "g1", "10.0.0.1") == "nonsense"
+
+
+def test_every_model_gets_a_key_of_its_own_unless_it_has_one() -> None:
+    given = {"a": {"HF_TOKEN": "t"}, "b": {"VLLM_API_KEY": "mine"}, "elsewhere": {"X": "y"}}
+    found = server_secrets(given, {"a": "A", "b": "B", "c": "C"}, GATEWAYS, "g1", SECRET)
+    assert found["a"] == {"VLLM_API_KEY": server_key(SECRET, "A"), "HF_TOKEN": "t"}
+    assert found["b"] == {"VLLM_API_KEY": "mine"}
+    assert found["c"] == {"VLLM_API_KEY": server_key(SECRET, "C")}
+    assert found["elsewhere"] == {"X": "y"}
+    assert len({found[name]["VLLM_API_KEY"] for name in "abc"}) == 3
+    assert server_secrets(given, {"a": "A"}, GATEWAYS, "gw", SECRET) == given
+    assert server_secrets(given, {"a": "A"}, GATEWAYS, "g1", "short") == given
+    assert server_secrets("nonsense", {"a": "A"}, GATEWAYS, "g1", SECRET) == "nonsense"
+
+
+def test_servers_come_from_plans_and_those_of_other_hosts_stay() -> None:
+    live = [
+        {"host": name, "unit": "old", "model": "old", "address": "10.0.0.9", "port": 1, "takes": 2}
+        for name in ("g1", "g2", "g3", "gone")
+    ]
+    hosts: dict[str, Any] = {
+        "g1": planned(model("a"), model("off", state="stopped"), model("own", host="127.0.0.1")),
+        "g2": {},
+        "g3": {**planned(model("a")), "preflight_refusal": ["wrong"]},
+        "g4": planned(model("any", host="0.0.0.0", max_num_seqs=None), gaudi_fleet_address="192.168.0.4"),
+        "g5": {**planned(model("a")), "rollout_waits": True},
+        "gw": planned(model("b", host="127.0.0.1")),
+    }
+    found = fleet_entries(hosts, hosts, "gw", live)
+    assert [(one["host"], one["unit"], one["address"], one["takes"]) for one in found] == [
+        ("g1", "a", "10.0.0.1", 32),
+        ("g4", "any", "192.168.0.4", 256),
+        ("gw", "b", "127.0.0.1", 32),
+        ("g2", "old", "10.0.0.9", 2),
+        ("g3", "old", "10.0.0.9", 2),
+    ]
+    assert unreached(hosts, hosts, "gw") == [
+        "g1: model own: host 127.0.0.1: gw does not serve it, since it cannot reach it there; leave host out, and it "
+        "listens where gateways reach it"
+    ]
+
+
+def test_the_servers_of_a_model_have_one_key() -> None:
+    hosts: dict[str, Any] = {
+        "g1": planned(model("a")),
+        "g2": planned(model("a")),
+        "gw": planned(model("b", "127.0.0.1")),
+    }
+    entries = fleet_entries(hosts, hosts, "gw")
+    assert fleet_keys(hosts, entries, GATEWAYS, SECRET) == {"a": server_key(SECRET, "a")}
+    hosts["g1"]["vllm_secrets"] = hosts["g2"]["vllm_secrets"] = {"a": {"VLLM_API_KEY": "mine"}}
+    assert fleet_keys(hosts, entries, GATEWAYS, SECRET) == {"a": "mine"}
+    hosts["g2"]["vllm_secrets"] = {"a": {"VLLM_API_KEY": "canary-other"}}
+    with pytest.raises(InputError, match=r"VLLM_API_KEY of g1\.a and of g2\.a differ; a gateway has one") as raised:
+        fleet_keys(hosts, entries, GATEWAYS, SECRET)
+    assert "canary" not in str(raised.value)
+
+
+def test_what_is_wrong_with_a_hosts_variables() -> None:
+    assert gateway_problems({"clients": {}}, None, ["gw"], "gw", serves=False) == []
+    assert gateway_problems({"prot": 1}, None, ["gw"], "gw", serves=False)[0].startswith(
+        "gw: gaudi_gateway: prot: is not"
+    )
+    wrong = gateway_problems("canary", None, ["gw"], "gw", serves=False)
+    assert wrong[0].startswith("gw: gaudi_gateway: (hidden): must be a mapping") and "canary" not in wrong[0]
+    missing = gateway_problems(None, None, ["gw"], "g1", serves=True)[0]
+    assert missing.startswith("g1: gaudi_gateway_secret: is required: a quoted text of at least 32 signs")
+    assert missing.endswith("It is asked for since gw is a gateway that reaches this host's servers")
+    assert "canary" not in gateway_problems(None, "canary", ["gw"], "g1", serves=True)[0]
+    assert gateway_problems(None, SECRET, ["gw"], "g1", serves=True) == []
+    assert gateway_problems(None, None, ["gw"], "gw", serves=True) == []
+
+
+def one_server() -> list[dict[str, Any]]:
+    """Return the servers of a fleet of one."""
+    hosts = {"g1": planned(model("a"))}
+    return fleet_entries(hosts, hosts, "gw")
+
+
+def test_what_is_due() -> None:
+    servers = one_server()
+    assert gateway_due({**LIVE, "servers": servers}, [], "unit", servers) == []
+    fresh = {**LIVE, "installed": None, "folder": "", "running": "", "unit_sha256": None}
+    fresh["unit"] = {"there": False, "active": False, "enabled": False, "need_reload": False}
+    assert gateway_due(fresh, ["haproxy.cfg", "servers.json"], "unit", servers) == [
+        "install haproxy",
+        "write gaudi-gateway.service",
+        "serve g1.a (a)",
+        "start gaudi-gateway.service",
+    ]
+    moved = [{**servers[0], "port": 2}]
+    changed = {**LIVE, "servers": [*moved, {**servers[0], "unit": "b"}], "running": "other"}
+    assert gateway_due(changed, ["haproxy.cfg"], "unit", servers) == [
+        "serve g1.b no more",
+        "change g1.a",
+        "write haproxy.cfg",
+        "reload HAProxy, which runs with other files than it has",
+    ]
+
+
+def test_what_has_drifted_and_what_is_in_the_way() -> None:
+    servers = one_server()
+    states = [
+        {"backend": "a", "name": "g1.a", "up": False, "drained": True, "maintained": False},
+        {"backend": "a", "name": "g2.a", "up": True, "drained": False, "maintained": False},
+    ]
+    drift = gateway_drift({**LIVE, "states": states}, ["write haproxy.cfg"])
+    assert drift == ["write haproxy.cfg", "g1.a is drained: it is asked nothing until it is ready again"]
+    assert gateway_notes({**LIVE, "states": states}) == ["gateway: does not reach g1.a"]
+    for ports, running, expected in (
+        (
+            {"8080": "nginx (pid 1)"},
+            "abc",
+            "gw: gaudi_gateway.port: 8080: nginx (pid 1) listens there; say another port",
+        ),
+        ({"8405": "haproxy (pid 9)"}, "", "gw: gaudi_gateway.metrics_port: 8405: haproxy (pid 9) listens there; say"),
+    ):
+        found = gateway_refusal({}, servers, {}, {**LIVE, "ports": ports, "running": running}, "", "gw")
+        assert len(found) == 1 and found[0].startswith(expected)
+    assert gateway_refusal({}, servers, {}, {**LIVE, "ports": {"8080": "haproxy (pid 9)"}}, "", "gw") == []
+    clients = {"al": {"key": "0123456789abcdef", "models": ["b"]}}
+    assert "gaudi_gateway.clients.al.models: 'b' is served by no host" in str(
+        gateway_refusal({"clients": clients}, servers, {}, LIVE, "", "gw")
+    )
+
+
+def test_a_reset_takes_unit_files_and_state() -> None:
+    left = {"own": {"/etc/gaudi-serve": ["gateway"], "/var/lib/gaudi-serve": ["gateway"]}, "installed": ["haproxy"]}
+    left |= {"records": {"gateway": {"installed": []}}}
+    found = gateway_reset(LIVE, left, ["haproxy"])
+    assert found["paths"] == [
+        "/etc/gaudi-serve/gateway",
+        "/var/lib/gaudi-serve/gateway",
+        "/etc/systemd/system/gaudi-gateway.service",
+    ]
+    assert found["packages"] == ["haproxy"]
+    nothing = {"own": {"/etc/gaudi-serve": None, "/var/lib/gaudi-serve": None}, "installed": [], "records": {}}
+    assert not gateway_reset({**LIVE, "unit_sha256": None}, nothing, ["haproxy"])["due"]
+
+
+def test_files_come_whole_into_a_folder_of_their_own(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = {"g1": planned(model("a"))}
+    servers = fleet_entries(hosts, hosts, "gw")
+    made = gateway_config({}, servers, {"a": "canary"})
+    assert "canary" not in str(made["files"]) and "canary" in made["secrets"]["servers.map"]
+    said = []
+    monkeypatch.setattr(haproxy, "_check", lambda target, secrets: said.append(target))
+    monkeypatch.setattr(haproxy, "_begin_state", lambda: None)
+    monkeypatch.setattr(haproxy, "_unit", lambda name: {"active": False})
+    assert haproxy.install(made["files"], made["secrets"], tmp_path)
+    name = haproxy.current(tmp_path)
+    text = (tmp_path / "current/haproxy.cfg").read_text(encoding="utf-8")
+    assert said == [tmp_path / name] and f"description {name}\n" in text and "@FOLDER@" not in text
+    assert "canary" not in name
+    assert haproxy.differing(made["files"], made["secrets"], tmp_path) == []
+    assert not haproxy.install(made["files"], made["secrets"], tmp_path)
+    # Another key alone has no other digest, but files of its own.
+    assert haproxy.install(made["files"], {"servers.map": "a other\n"}, tmp_path)
+    assert haproxy.current(tmp_path) == f"{name}.b" and not (tmp_path / name).exists()
+    (tmp_path / "current/haproxy.cfg").write_text("broken", encoding="utf-8")
+    assert haproxy.differing(made["files"], {"servers.map": "a other\n"}, tmp_path) == ["haproxy.cfg"]
+    assert haproxy.install(made["files"], {"servers.map": "a other\n"}, tmp_path)
+    assert haproxy.current(tmp_path) == name
+
+    def refuses(target: Any, secrets: Any) -> None:
+        raise InputError("no")
+
+    monkeypatch.setattr(haproxy, "_check", refuses)
+    with pytest.raises(InputError):
+        haproxy.install(made["files"], made["secrets"], tmp_path)
+    assert haproxy.current(tmp_path) == name

@@ -1,0 +1,168 @@
+"""In which order a rollout changes hosts, what it refuses, and when a host has not proven itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from gaudi_serve.rollout.waves import hosts_down_at_once, rollout_plan, slower_models
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+GATEWAY = {"preflight_gateways": ["gw"]}
+
+
+def service(model: str, name: str) -> dict[str, Any]:
+    """Return a model that serves, by the name that it was started with."""
+    return {
+        "active": True,
+        "digest": "old",
+        "launch": {"command": ["vllm", "--served-model-name", name]},
+        "unit": model,
+    }
+
+
+def host(models: dict[str, str], due: bool = True, least: int | None = None, **more: Any) -> dict[str, Any]:
+    """Return what preflight has found of a host that serves models, all of which a run restarts."""
+    planned = [
+        {
+            "name": unit,
+            "served_model_name": name,
+            "min_available": least,
+            "digest": "new",
+            "weights": "/w",
+            "warmup_s": 600,
+            "warmup_cached_s": None,
+        }
+        for unit, name in models.items()
+    ]
+    return {
+        "gaudi_host": {"services": {unit: service(unit, name) for unit, name in models.items()}, "weights": {}},
+        "preflight_plan": {"models": planned},
+        "vllm_service_due": ["restart"] if due else [],
+        "vllm_service_stops": {"restart": list(models)} if due else {},
+        **more,
+    }
+
+
+def fleet(count: int, **more: Any) -> dict[str, Any]:
+    """Return hosts that all serve one model."""
+    return {f"g{number}": host({"qwq": "Qwen/QwQ"}, **more) for number in range(1, count + 1)}
+
+
+def plan(hosts: dict[str, Any], **variables: Any) -> dict[str, Any]:
+    return rollout_plan(hosts, list(hosts), {**GATEWAY, **variables})
+
+
+def test_a_canary_comes_first_and_all_but_one_stay() -> None:
+    found = plan(fleet(4), rollout_canary="g3", rollout_serial="50%")
+    assert found["waves"] == [["g3"], ["g1"], ["g2"], ["g4"]]
+    assert found["sizes"] == [1, 1, 1]
+    assert found["lines"][0].split() == ["WAVE", "HOST", "DUE", "AWAY", "STAY"]
+    assert found["lines"][2].split() == ["1", "canary", "g3", "models", "qwq", "10", "min", "Qwen/QwQ", "3/4"]
+    assert found["lines"][-1] == "waves are smaller than 50%, since 3 servers of Qwen/QwQ must stay"
+
+
+def test_waves_are_as_large_as_may_be() -> None:
+    assert plan(fleet(10, least=5))["sizes"] == [2, 2, 2, 2, 1]
+    assert plan(fleet(10, least=5), rollout_serial=5)["sizes"] == [5, 4]
+    assert plan(fleet(10, least=7), rollout_serial="100%")["sizes"] == [3, 3, 3]
+    # Hosts that serve nothing of each other's may go together.
+    apart = {"a": host({"x": "x"}), "b": host({"x": "x"}), "c": host({"y": "y"}), "d": host({"y": "y"})}
+    assert plan(apart, rollout_serial=4)["waves"] == [["a"], ["b", "c"], ["d"]]
+
+
+def test_too_few_servers_are_refused_unless_that_is_allowed() -> None:
+    alone = plan({"g1": host({"qwq": "qwq"})})
+    assert alone["refusal"] == [
+        "g1: model 'qwq': has one server, and nobody serves it while that is changed; add one, or allow it: "
+        "-e rollout_downtime_allowed=true"
+    ]
+    assert plan({"g1": host({"qwq": "qwq"})}, rollout_downtime_allowed="true")["waves"] == [["g1"]]
+    few = plan(fleet(3, least=3))["refusal"]
+    assert few == [
+        "g1, g2, g3: model 'Qwen/QwQ': has 3 servers, of which min_available 3 must stay; add one, or allow it: "
+        "-e rollout_downtime_allowed=true"
+    ]
+    # Drained, a host serves none of its models, also those that do not change.
+    two = {**fleet(2), "g3": host({"qwq": "Qwen/QwQ", "only": "only"})}
+    two["g3"]["vllm_service_stops"]["restart"] = ["qwq"]
+    assert "model 'only': has one server" in plan(two)["refusal"][0]
+    assert not plan(two, preflight_gateways=[])["refusal"]
+    assert "no gateway and no rollout_drain_command" in plan(two, preflight_gateways=[])["lines"][-1]
+
+
+def test_hosts_that_are_done_are_passed_over_and_drained_ones_are_not() -> None:
+    hosts = {"g1": host({"qwq": "q"}, due=False), "g2": host({"qwq": "q"}), "g3": host({"qwq": "q"}, due=False)}
+    assert plan(hosts)["waves"] == [["g2"]]
+    states = [{"name": "g3.qwq", "drained": True}, {"name": "g1.qwq", "drained": False}]
+    servers = [{"host": name, "unit": "qwq"} for name in hosts]
+    hosts["gw"] = {"gaudi_haproxy": {"states": states, "servers": servers}}
+    assert plan(hosts)["waves"] == [["g2"], ["g3"]]
+    assert "give it back" in plan(hosts)["lines"][3]
+    hosts["g1"]["gaudi_services"] = {"kept": True}
+    assert plan(hosts)["waves"] == [["g1"], ["g2"], ["g3"]]
+    assert plan({"g1": host({"q": "q"}, due=False)})["lines"] == ["nothing is due on any host"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"rollout_canary": "g9"}, "rollout_canary: 'g9' is no host of this run; there are g1, g2"),
+        ({"rollout_serial": "0%"}, "rollout_serial: '0%' is neither a number of hosts nor a part of all, such as 20%"),
+        ({"rollout_serial": 0}, "rollout_serial: 0 is neither a number of hosts nor a part of all, such as 20%"),
+        ({"rollout_tolerance": 1.2}, "rollout_tolerance: 1.2 is not a number from 0 to 1: the part of what a host did"),
+        ({"rollout_tolerance": "x"}, "rollout_tolerance: 'x' is not a number from 0 to 1: the part of what a host did"),
+        ({"rollout_drain_timeout": "soon"}, "rollout_drain_timeout: 'soon' is not a whole number from 1 to 86400"),
+        ({"rollout_approved": "sure"}, "rollout_approved: 'sure' is not true or false"),
+        ({"rollout_aproved": True}, "rollout_aproved: is no variable of a rollout; did you mean rollout_approved?"),
+        ({"rollout_drain_command": "x"}, "rollout_drain_command and rollout_ready_command: one without the other"),
+    ],
+)
+def test_bad_input_gets_one_sentence(variables: dict[str, Any], message: str) -> None:
+    found = plan(fleet(2), **variables)
+    assert found["refusal"][0].startswith(message), found["refusal"]
+    assert found["waves"] == []
+
+
+def test_models_down_on_several_hosts_at_once() -> None:
+    hosts = {"g1": host({"q": "q"}), "g2": host({"q": "q"}), "g3": host({"q": "q"}, due=False)}
+    assert hosts_down_at_once(hosts, list(hosts)) == ["g1", "g2"]
+    assert hosts_down_at_once(hosts, ["g1", "g3"]) == []
+    # What is not planned any more goes for good, and no order of hosts keeps it.
+    hosts["g2"]["vllm_service_stops"] = {"remove": ["q"]}
+    assert hosts_down_at_once(hosts, list(hosts)) == []
+
+
+def test_what_is_slower_than_before_is_told() -> None:
+    before = {"a": {"first_token_s": 0.5, "tokens_s": 100.0}, "b": {"first_token_s": 0.01, "tokens_s": 50.0}}
+    assert slower_models(before, before, 1.0) == []
+    after = {"a": {"first_token_s": 0.7, "tokens_s": 79.0}, "b": {"first_token_s": 0.1, "tokens_s": 41.0}, "new": {}}
+    assert slower_models(before, after, 0.8) == [
+        "a: 79 tokens a second, 0.79 of 100 before (rollout_tolerance 0.8)",
+        "a: first token after 0.7 s, 0.5 s before (rollout_tolerance 0.8)",
+    ]
+    assert slower_models(before, after, 0.0) == []
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    st.lists(st.sets(st.sampled_from("xyz"), max_size=3), min_size=1, max_size=8),
+    st.sampled_from([1, 3, "20%", "50%", "100%"]),
+    st.integers(0, 3) | st.none(),
+)
+def test_at_no_time_are_there_fewer_servers_than_must_stay(
+    models: list[set[str]], serial: Any, least: int | None
+) -> None:
+    hosts = {f"h{number}": host({one: one for one in some}, least=least) for number, some in enumerate(models)}
+    found = plan(hosts, rollout_serial=serial)
+    servers = {model: sum(model in some for some in models) for model in "xyz"}
+    if found["refusal"]:
+        assert any(count > 0 and count - 1 < (least if least is not None else 1) for count in servers.values())
+        return
+    assert sorted(name for wave in found["waves"] for name in wave) == sorted(hosts)
+    assert len(found["waves"][0]) == 1
+    for wave in found["waves"]:
+        for model, count in servers.items():
+            away = sum(model in models[int(name[1:])] for name in wave)
+            assert not away or count - away >= (least if least is not None else max(1, count - 1))
