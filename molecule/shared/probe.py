@@ -89,7 +89,7 @@ def serving() -> list[str]:
 def gateway() -> list[str]:
     """Return the gateway's unit and files, and which servers it keeps requests from."""
     unit = "gaudi-gateway.service"
-    lines = files(f"/etc/systemd/system/{unit}")
+    lines = files("/etc/systemd/system/gaudi-gateway*")
     # Their folder's name is in them; after a change that was taken back it is another one.
     for path in sorted(glob.glob("/etc/gaudi-serve/gateway/current/*")):
         with open(path, encoding="utf-8") as handle:

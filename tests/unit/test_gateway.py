@@ -77,6 +77,16 @@ def test_answers_are_errors_as_openai_writes_them(name: str) -> None:
         ({"port": 0}, "gaudi_gateway.port: 0 is not a whole number from 1 to 65535"),
         ({"port": 8405}, "gaudi_gateway.metrics_port: 8405 is the gateway's own port; say another"),
         ({"certificate": "site.pem"}, "gaudi_gateway.certificate: 'site.pem' is no path on the gateway's host"),
+        (
+            {"virtual_address": "10.0.0.100"},
+            "gaudi_gateway.virtual_address: '10.0.0.100' is no address with the length",
+        ),
+        (
+            {"virtual_address": "10.0.0.100/24"},
+            "gaudi_gateway.address: '127.0.0.1' must be 0.0.0.0 or :: with a virtual_address, which only one",
+        ),
+        ({"virtual_interface": "a b"}, "gaudi_gateway.virtual_interface: 'a b' is no name of an interface"),
+        ({"virtual_router_id": 256}, "gaudi_gateway.virtual_router_id: 256 is not a whole number from 1 to 255"),
         ({"open": "yes"}, "gaudi_gateway.open: 'yes' is not true or false"),
         ({"address": "0.0.0.0"}, "gaudi_gateway.address: '0.0.0.0' is beyond loopback, and keys and texts would go in"),
         (

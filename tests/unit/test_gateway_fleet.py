@@ -30,7 +30,13 @@ from gaudi_serve.stages.gateway import (
 SECRET = "canary-of-the-whole-fleet-0123456789"  # noqa: S105 - a canary
 GATEWAYS = ["gw"]
 LIVE: dict[str, Any] = {
-    "installed": "2.6.12",
+    "installed": ["haproxy"],
+    "interface": "eth0",
+    "address": {
+        "unit": {"active": False, "enabled": False, "need_reload": False},
+        "unit_sha256": None,
+        "runs_sha256": None,
+    },
     "unit": {"there": True, "active": True, "enabled": True, "need_reload": False},
     "unit_sha256": hashlib.sha256(b"unit").hexdigest(),
     "folder": "abc",
@@ -146,10 +152,10 @@ def one_server() -> list[dict[str, Any]]:
 
 def test_what_is_due() -> None:
     servers = one_server()
-    assert gateway_due({**LIVE, "servers": servers}, [], "unit", servers) == []
-    fresh = {**LIVE, "installed": None, "folder": "", "running": "", "unit_sha256": None}
+    assert gateway_due({**LIVE, "servers": servers}, [], {"gateway": "unit", "address": "other"}, servers) == []
+    fresh = {**LIVE, "installed": [], "folder": "", "running": "", "unit_sha256": None}
     fresh["unit"] = {"there": False, "active": False, "enabled": False, "need_reload": False}
-    assert gateway_due(fresh, ["haproxy.cfg", "servers.json"], "unit", servers) == [
+    assert gateway_due(fresh, ["haproxy.cfg", "servers.json"], {"gateway": "unit", "address": "other"}, servers) == [
         "install haproxy",
         "write gaudi-gateway.service",
         "serve g1.a (a)",
@@ -157,12 +163,30 @@ def test_what_is_due() -> None:
     ]
     moved = [{**servers[0], "port": 2}]
     changed = {**LIVE, "servers": [*moved, {**servers[0], "unit": "b"}], "running": "other"}
-    assert gateway_due(changed, ["haproxy.cfg"], "unit", servers) == [
+    assert gateway_due(changed, ["haproxy.cfg"], {"gateway": "unit", "address": "other"}, servers) == [
         "serve g1.b no more",
         "change g1.a",
         "write haproxy.cfg",
         "reload HAProxy, which runs with other files than it has",
     ]
+
+
+def test_the_shared_address_is_due_where_it_is_wished_for() -> None:
+    settings = {"address": "0.0.0.0", "open": True, "plain_allowed": True, "virtual_address": "10.0.0.100/24"}
+    text = gateway_config(settings, [], {}, 2, "eth1")["files"]["keepalived.conf"]
+    assert "priority 180\n" in text and "interface eth1\n" in text and "        10.0.0.100/24\n" in text
+    units = {"gateway": "unit", "address": "other"}
+    assert gateway_due(LIVE, [], units, [], text) == [
+        "install keepalived",
+        "write gaudi-gateway-address.service",
+        "start gaudi-gateway-address.service",
+    ]
+    runs = {"unit": LIVE["unit"], "unit_sha256": hashlib.sha256(b"other").hexdigest(), "runs_sha256": "x"}
+    live = {**LIVE, "installed": ["haproxy", "keepalived"], "address": runs}
+    assert gateway_due(live, [], units, [], text) == ["reload keepalived, which runs with another configuration"]
+    assert gateway_due(live, [], units, []) == ["give up the virtual address"]
+    runs["runs_sha256"] = hashlib.sha256(text.encode()).hexdigest()
+    assert gateway_due(live, [], units, [], text) == []
 
 
 def test_what_has_drifted_and_what_is_in_the_way() -> None:

@@ -37,7 +37,14 @@ GIVEN = {
         "model_weights_models",
     ),
     *("model_weights_device", "model_weights_calibrate_endpoint", "hccl_validation_image"),
-    *("vllm_service_plan", "vllm_service_secrets", "gateway_settings", "gateway_servers", "gateway_keys"),
+    *(
+        "vllm_service_plan",
+        "vllm_service_secrets",
+        "gateway_settings",
+        "gateway_servers",
+        "gateway_keys",
+        "gateway_rank",
+    ),
 }
 
 

@@ -20,6 +20,7 @@ JSON = "content-type application/json"
 STREAM_S = 3600  # a server or a client may be silent for so long in the middle of a request
 SLOW_START_S = 30
 RETRY_S = 5
+ADDRESS = "keepalived.conf"
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ def gateway_files(gateway: Gateway) -> dict[str, File]:
         "lists.map": _lines(lists),
         "known.map": _lines(f"{_name(one)} {', '.join(gateway.of_client(one)) or 'none'}" for one in clients),
         **ANSWERS,
+        **({ADDRESS: _address(gateway)} if gateway.virtual_address else {}),
     }
     files = {f"{gateway.folder}/{name}": File(text) for name, text in texts.items()}
     secrets = _lines(f"{one.name} {one.key}" for one in gateway.backends if one.key)
@@ -149,6 +151,36 @@ def _head(gateway: Gateway) -> str:
         ),
     ]
     return _section("global", [*owner, *limits]) + "\n" + _section("defaults", timeouts)
+
+
+def _address(gateway: Gateway) -> str:
+    """Return keepalived's configuration: the address is where a gateway works, at the first of them if all do."""
+    return f"""# Written by gaudi-serve; changes here are lost.
+global_defs {{
+    enable_script_security
+    script_user root
+}}
+vrrp_script gateway {{
+    script "/usr/bin/systemctl is-active --quiet gaudi-gateway.service"
+    interval 1
+    timeout 3
+    fall 2
+    rise 2
+}}
+vrrp_instance gateway {{
+    state BACKUP
+    interface {gateway.virtual_interface}
+    virtual_router_id {gateway.virtual_router_id}
+    priority {max(1, 200 - 10 * gateway.rank)}
+    advert_int 1
+    virtual_ipaddress {{
+        {gateway.virtual_address}
+    }}
+    track_script {{
+        gateway
+    }}
+}}
+"""
 
 
 def _answer(gateway: Gateway, status: int, file: str, when: str, retry_s: int = 0) -> str:

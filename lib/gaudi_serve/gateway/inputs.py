@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
-from ipaddress import ip_address
+from collections.abc import Iterable, Mapping
+from ipaddress import ip_address, ip_interface
 from typing import Any
 
 from ..core.errors import InputError, known, mapping, near, refusal, shown, whole
@@ -25,9 +25,10 @@ NUMBERS = {
     "body_mib": (1, 2048),
     "buffer_kib": (16, 4096),
     "connections": (100, 1_000_000),
+    "virtual_router_id": (1, 255),
 }
 SWITCHES = ("plain_allowed", "open")
-KEYS = ("address", "certificate", "clients", *NUMBERS, *SWITCHES)
+KEYS = ("address", "certificate", "clients", "virtual_address", "virtual_interface", *NUMBERS, *SWITCHES)
 CLIENT = ("key", "sha256", "models", "requests_per_minute")
 
 
@@ -38,7 +39,8 @@ def read_gateway(given: Any, backends: tuple[Backend, ...] | None = None) -> Gat
         given: ``address`` (127.0.0.1), ``port`` (8080), ``certificate`` (path on the gateway's host of a file with
             certificate and key), ``clients`` (by name: ``key``, or its ``sha256``, ``models``,
             ``requests_per_minute``), ``waiting``, ``wait_s``, ``body_mib``, ``buffer_kib``, ``connections``,
-            ``metrics_port``; beyond loopback also ``plain_allowed: true`` for a gateway without certificate,
+            ``metrics_port``, ``virtual_address`` (with the length of its network), ``virtual_interface``,
+            ``virtual_router_id``; beyond loopback also ``plain_allowed: true`` for a gateway without certificate,
             ``open: true`` for one without clients.
         backends: what it serves; None where that is not known yet, and models that clients may use are any.
 
@@ -48,10 +50,7 @@ def read_gateway(given: Any, backends: tuple[Backend, ...] | None = None) -> Gat
     """
     names = mapping("", "gaudi_gateway", given, "a mapping with address, port, clients and so on")
     known("gaudi_gateway", names, KEYS)
-    for backend in backends or ():
-        if not MODEL.fullmatch(backend.model):
-            allowed = "is not made of letters, digits and ./:@+=_- alone, by which a gateway looks it up; say another"
-            raise refusal("", "served_model_name", backend.model, allowed)
+    _refuse_names(backends or ())
     numbers: dict[str, Any] = {
         key: whole("", f"gaudi_gateway.{key}", names[key], *limits)
         for key, limits in NUMBERS.items()
@@ -62,6 +61,8 @@ def read_gateway(given: Any, backends: tuple[Backend, ...] | None = None) -> Gat
     gateway = Gateway(
         address=_address(names.get("address")),
         certificate=_certificate(names.get("certificate")),
+        virtual_address=_virtual(names.get("virtual_address")),
+        virtual_interface=_interface(names.get("virtual_interface")),
         clients=clients,
         backends=backends or (),
         **numbers,
@@ -70,6 +71,13 @@ def read_gateway(given: Any, backends: tuple[Backend, ...] | None = None) -> Gat
     if gateway.port == gateway.metrics_port:
         raise refusal("", "gaudi_gateway.metrics_port", gateway.metrics_port, "is the gateway's own port; say another")
     return gateway
+
+
+def _refuse_names(backends: Iterable[Backend]) -> None:
+    for backend in backends:
+        if not MODEL.fullmatch(backend.model):
+            allowed = "is not made of letters, digits and ./:@+=_- alone, by which a gateway looks it up; say another"
+            raise refusal("", "served_model_name", backend.model, allowed)
 
 
 def _switch(key: str, value: Any) -> bool:
@@ -88,6 +96,26 @@ def _address(value: Any) -> str:
         raise refusal("", "gaudi_gateway.address", value, allowed) from None
 
 
+def _virtual(value: Any) -> str:
+    if value is None:
+        return ""
+    try:
+        if "/" in str(value):
+            return str(ip_interface(str(value)))
+    except ValueError:
+        pass
+    allowed = "is no address with the length of its network, such as 10.0.0.100/24"
+    raise refusal("", "gaudi_gateway.virtual_address", value, allowed)
+
+
+def _interface(value: Any) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str) or not re.fullmatch(r"[\w.:@-]{1,15}", value, re.ASCII):
+        raise refusal("", "gaudi_gateway.virtual_interface", value, "is no name of an interface, such as eth0")
+    return value
+
+
 def _certificate(value: Any) -> str:
     if value is None:
         return ""
@@ -98,6 +126,9 @@ def _certificate(value: Any) -> str:
 
 
 def _refuse_exposed(gateway: Gateway, switches: Mapping[str, bool]) -> None:
+    if gateway.virtual_address and not ip_address(gateway.address).is_unspecified:
+        allowed = "must be 0.0.0.0 or :: with a virtual_address, which only one of the gateways has at a time"
+        raise refusal("", "gaudi_gateway.address", gateway.address, allowed)
     if ip_address(gateway.address).is_loopback:
         return
     if not gateway.certificate and not switches["plain_allowed"]:

@@ -63,9 +63,11 @@ class Gateway:
     address, port: where it listens; certificate: path of the file with certificate and key on its host, empty for plain
     HTTP. backends: what it serves. clients: who may ask; without any everybody may. waiting: requests of one model that
     may wait for a server, of which the next is refused; wait_s: how long. body_mib: the largest request. buffer_kib:
-    how much of a request is searched for the model's name. metrics_port: of Prometheus' page, on loopback. folder, run:
-    of its files, and of its sockets; state: the file of what a reload and a restart must not forget. user: whom the
-    workers run as; empty for whoever starts it.
+    how much of a request is searched for the model's name. metrics_port: of Prometheus' page, on loopback.
+    virtual_address: that several gateways share, with the length of its network; virtual_router_id: which tells them
+    from others in their network; virtual_interface: where it is; rank: of this gateway among them, 0 for the first.
+    folder, run: of its files, and of its sockets; state: the file of what a reload and a restart must not forget. user:
+    whom the workers run as; empty for whoever starts it.
     """
 
     address: str = "127.0.0.1"
@@ -79,6 +81,10 @@ class Gateway:
     buffer_kib: int = 256
     connections: int = 4000
     metrics_port: int = 8405
+    virtual_address: str = ""
+    virtual_router_id: int = 51
+    virtual_interface: str = ""
+    rank: int = 0
     folder: str = "/etc/gaudi-serve/gateway"
     run: str = "/run/gaudi-gateway"
     state: str = "/var/lib/gaudi-serve/gateway/state"

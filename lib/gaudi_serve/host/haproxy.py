@@ -22,11 +22,15 @@ from ..gateway.objects import Gateway
 from ..gateway.runtime import VERSION, Runtime, State
 from .atomic_write import sync_folder, write_whole
 from .dpkg import packages
-from .observe_host import ports
+from .observe_host import network, ports
 from .run import read_text, run, sha256_file
 
 UNIT = "gaudi-gateway.service"
 UNIT_PATH = Path("/etc/systemd/system") / UNIT
+# keepalived, which holds the address that several gateways share. A copy of its file tells what it runs with.
+ADDRESS_UNIT = "gaudi-gateway-address.service"
+ADDRESS_PATH = UNIT_PATH.with_name(ADDRESS_UNIT)
+ADDRESS_COPY = Path("/run/gaudi-gateway-address/keepalived.conf")
 FOLDER = Path(Gateway.folder)
 LINK = "current"
 CONFIG, SERVERS = "haproxy.cfg", "servers.json"
@@ -62,7 +66,13 @@ def observe() -> dict[str, Any]:
     """Return what role gateway compares: package, unit, configuration, servers, ports. No key is in it."""
     folder = current()
     return {
-        "installed": next((one.version for one in packages("haproxy") if one.state == "installed"), None),
+        "installed": sorted(one.name for one in packages("haproxy", "keepalived") if one.state == "installed"),
+        "interface": network()["interface"],
+        "address": {
+            "unit": _unit(ADDRESS_UNIT),
+            "unit_sha256": sha256_file(ADDRESS_PATH),
+            "runs_sha256": sha256_file(ADDRESS_COPY),
+        },
         "unit": _unit(UNIT),
         "unit_sha256": sha256_file(UNIT_PATH),
         "distribution": _unit("haproxy.service"),

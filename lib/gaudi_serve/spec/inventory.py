@@ -315,7 +315,7 @@ HANDED = frozenset(
     preflight_accelerator preflight_cards preflight_release preflight_host_nics preflight_move_allowed
     vllm_image_images vllm_image_release vllm_service_plan vllm_service_secrets model_weights_models
     model_weights_device model_weights_calibrate_endpoint hccl_validation_image preflight_for
-    gateway_settings gateway_servers gateway_keys
+    gateway_settings gateway_servers gateway_keys gateway_rank
     """.split()
 )
 # Facts, and what roles say of a run.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -13,20 +14,24 @@ from ..gateway.config import gateway_files
 from ..gateway.fleet import backends_of, entry_of, secret_problem
 from ..gateway.inputs import read_gateway
 from ..gateway.objects import Gateway
-from ..host.haproxy import PLACE, SERVERS, UNIT_PATH
+from ..host.haproxy import ADDRESS_PATH, PLACE, SERVERS, UNIT_PATH
 from .reset import new_packages
 
 Known = Mapping[str, Any]
 STATE = str(PurePosixPath(Gateway.state).parent)
 
 
-def gateway_config(settings: Any, servers: Sequence[Known], keys: Mapping[str, str]) -> dict[str, dict[str, str]]:
+def gateway_config(
+    settings: Any, servers: Sequence[Known], keys: Mapping[str, str], rank: int = 0, interface: str = ""
+) -> dict[str, dict[str, str]]:
     """Return the files of a gateway by their names, for module haproxy_config.
 
     Args:
         settings: ``gaudi_gateway``.
         servers: what fleet_entries returned.
         keys: what fleet_keys returned.
+        rank: of the gateway among all of the inventory, 0 for the first.
+        interface: of the host's default route, where a virtual address is unless the settings say another.
 
     Returns:
         ``files`` and ``secrets``, each ``{name: text}``; in the texts a placeholder stands for their folder.
@@ -35,6 +40,8 @@ def gateway_config(settings: Any, servers: Sequence[Known], keys: Mapping[str, s
         InputError: as read_gateway does.
     """
     gateway = _gateway(settings, servers, keys)
+    where = gateway.virtual_interface or interface
+    gateway = dataclasses.replace(gateway, rank=int(rank), virtual_interface=where)
     made = {PurePosixPath(path).name: file for path, file in gateway_files(gateway).items()}
     listed = json.dumps(list(servers), indent=1, sort_keys=True) + "\n"
     return {
@@ -46,7 +53,7 @@ def gateway_config(settings: Any, servers: Sequence[Known], keys: Mapping[str, s
 def _gateway(settings: Any, servers: Sequence[Known], keys: Mapping[str, str]) -> Gateway:
     found = read_gateway(settings, backends_of(servers, keys))
     # Its folder gets its name on the host.
-    return Gateway(**{**vars(found), "folder": PLACE})
+    return dataclasses.replace(found, folder=PLACE)
 
 
 def gateway_problems(settings: Any, secret: Any, gateways: Sequence[str], host_name: str, serves: bool) -> list[str]:
@@ -102,17 +109,21 @@ def gateway_refusal(
     return reasons
 
 
-def gateway_due(live: Known, differs: Sequence[str], unit: str, servers: Sequence[Known]) -> list[str]:
+def gateway_due(
+    live: Known, differs: Sequence[str], units: Mapping[str, str], servers: Sequence[Known], address: str = ""
+) -> list[str]:
     """Return what a run would do to a gateway, a line each.
 
     Args:
         live: ``gaudi_haproxy`` of the host.
         differs: the files that differ, as module haproxy_config says.
-        unit: text of the unit.
+        units: texts of the units, ``gateway`` and ``address``.
         servers: what the gateway is to serve.
+        address: text of keepalived's configuration; empty without a virtual address.
     """
-    lines = [] if live["installed"] else ["install haproxy"]
-    if live["unit_sha256"] != hashlib.sha256(unit.encode()).hexdigest() or live["unit"]["need_reload"]:
+    wanted_packages = ["haproxy", *(["keepalived"] if address else [])]
+    lines = [f"install {name}" for name in wanted_packages if name not in live["installed"]]
+    if live["unit_sha256"] != _sha256(units["gateway"]) or live["unit"]["need_reload"]:
         lines.append(f"write {UNIT_PATH.name}")
     now, wanted = ({entry_of(one).name: one for one in some} for some in (live["servers"], servers))
     lines += [f"serve {name} ({wanted[name]['model']})" for name in wanted if name not in now]
@@ -124,7 +135,25 @@ def gateway_due(live: Known, differs: Sequence[str], unit: str, servers: Sequenc
         lines.append("reload HAProxy, which runs with other files than it has")
     if not (live["unit"]["active"] and live["unit"]["enabled"]):
         lines.append(f"start {UNIT_PATH.name}")
+    return lines + _address_due(live["address"], units["address"], address)
+
+
+def _address_due(live: Known, unit: str, text: str) -> list[str]:
+    """Return what a run would do to the address that several gateways share."""
+    if not text:
+        return ["give up the virtual address"] if live["unit_sha256"] else []
+    lines = []
+    if live["unit_sha256"] != _sha256(unit) or live["unit"]["need_reload"]:
+        lines.append(f"write {ADDRESS_PATH.name}")
+    if not (live["unit"]["active"] and live["unit"]["enabled"]):
+        lines.append(f"start {ADDRESS_PATH.name}")
+    elif live["runs_sha256"] != _sha256(text):
+        lines.append("reload keepalived, which runs with another configuration")
     return lines
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def gateway_drift(live: Known, due: Sequence[str]) -> list[str]:
@@ -152,17 +181,19 @@ def gateway_reset(live: Known, left: Known, packages: Sequence[str]) -> dict[str
         left: ``gaudi_left`` of the host.
         packages: what the role installs.
     """
-    unit = live["unit_sha256"] is not None
+    units = {UNIT_PATH: live["unit_sha256"], ADDRESS_PATH: live["address"]["unit_sha256"]}
+    there = [path for path, digest in units.items() if digest is not None]
     folders = [
         path
         for path, above in ((Gateway.folder, "/etc/gaudi-serve"), (STATE, "/var/lib/gaudi-serve"))
         if PurePosixPath(path).name in (left["own"].get(above) or [])
     ]
     return {
-        "unit": unit,
-        "paths": [*folders, *([str(UNIT_PATH)] if unit else [])],
-        "due": bool(unit or folders),
-        "did": (["gateway: unit, configuration, keys"] if unit or folders else []),
+        # The address first: it goes to another gateway while this one still answers.
+        "units": [path.name for path in reversed(there)],
+        "paths": [*folders, *map(str, there)],
+        "due": bool(there or folders),
+        "did": (["gateway: unit, configuration, keys"] if there or folders else []),
         "left": [],
         "packages": new_packages(left, "gateway", packages),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
+import subprocess
 import threading
 import time
 from types import TracebackType
@@ -18,6 +19,12 @@ LONG = "one two three four five six seven eight nine ten eleven twelve thirteen 
 # Nobody has signed the test's certificate.
 CONTEXT = ssl.create_default_context()
 CONTEXT.check_hostname, CONTEXT.verify_mode = False, ssl.CERT_NONE
+
+
+def inside(name: str, command: str) -> str:
+    """Return what a command prints on a host."""
+    argv = ["docker", "exec", name, "sh", "-c", command]
+    return subprocess.run(argv, capture_output=True, text=True, check=False).stdout.strip()
 
 
 class Answer(NamedTuple):

@@ -9,7 +9,8 @@ import time
 from typing import Any
 
 import pytest
-from clients import CHAT, KEY, MODELS, Load, ask, chat
+from clients import CHAT, KEY, MODELS, Load, ask, chat, inside
+from runs import eventually
 
 GATEWAY = pytest.mark.on("mol-fleet-gw")
 SERVER = pytest.mark.on("mol-fleet-a")
@@ -115,6 +116,25 @@ def test_a_gateway_that_dies_comes_back_and_knows_who_is_drained(host: Any, addr
     assert ask(address, CHAT, chat("small")).status == 200
     assert not servers("drain")["changed"]
     assert len(servers("ready")["servers"]) == 2
+
+
+@SERVER
+def test_the_shared_address_goes_where_a_gateway_works(host: Any) -> None:
+    def holder() -> list[str]:
+        return [name for name in ("mol-fleet-c", "mol-fleet-gw") if "192.0.2.10/24" in inside(name, "ip -o address")]
+
+    def answers() -> bool:
+        return host.run("curl -sk --max-time 2 https://192.0.2.10/health").stdout == "ok"
+
+    host.check_output("ip address replace 192.0.2.77/24 dev eth0")
+    # The first of the inventory has it as long as it works.
+    assert eventually(lambda: holder() == ["mol-fleet-c"] and answers(), 20)
+    try:
+        inside("mol-fleet-c", "systemctl stop gaudi-gateway")
+        assert eventually(lambda: holder() == ["mol-fleet-gw"] and answers(), 20, 0.5)
+    finally:
+        inside("mol-fleet-c", "systemctl start gaudi-gateway")
+    assert eventually(lambda: holder() == ["mol-fleet-c"] and answers(), 20)
 
 
 @GATEWAY

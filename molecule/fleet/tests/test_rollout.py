@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from clients import CHAT, Load, ask, chat
+from clients import CHAT, Load, ask, chat, inside
 
 GATEWAY = pytest.mark.on("mol-fleet-gw")
 HOSTS = ("mol-fleet-a", "mol-fleet-b", "mol-fleet-c")
 ROLLOUT = "molecule/fleet/rollout.yml"
 STAGES = ["container_runtime", "vllm_image", "vllm_service", "gateway"]
 APPROVED = {"rollout_approved": True}
-
-
-def inside(name: str, command: str) -> str:
-    """Return what a command prints on a host."""
-    argv = ["docker", "exec", name, "sh", "-c", command]
-    return subprocess.run(argv, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def launched(name: str) -> str:
