@@ -1,7 +1,7 @@
 """Connection plugin: hosts that are a file each, so that a controller can be shown a fleet without one.
 
 Everything on the controller is real: forks, action plugins, packing of modules, arguments, results. What a module is
-sent with is read here, where ssh would hand it to Python, and answered from the host's file as that module would answer.
+sent with is read here, where ssh would hand it to Python, and answered from the file as that module would answer.
 What this host does not know is an error, never a success. A module's own work has its tests on the hosts of molecule.
 """
 
