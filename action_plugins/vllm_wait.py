@@ -35,6 +35,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         if not waiting or self._task.check_mode:
             return {**result, "changed": False, "skipped": True, "msg": "nothing to wait for"}
         host = str((task_vars or {}).get("inventory_hostname", "host"))
+        if note := few_forks(task_vars or {}):
+            # Of all hosts that say so, Ansible shows it once.
+            display.warning(note)
         interval, every = float(arguments.get("interval", 3)), float(arguments.get("report_every", 60))
         begin = reported = time.monotonic()
         first: dict[str, int] = {}
@@ -113,6 +116,18 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
             # vLLM prints all its arguments in one line.
             lines += [line if len(line) <= LINE else f"{line[:LINE]}…" for line in last_words(str(said), count)]
         return lines
+
+
+def few_forks(variables: dict[str, Any]) -> str:
+    """Return what it means that a run has fewer forks than hosts to wait for; empty where it has as many."""
+    hosts, forks = len(variables.get("ansible_play_batch") or []), int(variables.get("ansible_forks") or 0)
+    if not 0 < forks < hosts:
+        return ""
+    return (
+        f"{hosts} hosts start models, and this run has {forks} forks: it waits for {forks} hosts at a time, and tells "
+        f"of the others when their turn comes. Their models start meanwhile. --forks {hosts} (in AWX the forks of the "
+        "job template) waits for all at once"
+    )
 
 
 def last_words(journal: str, count: int) -> list[str]:

@@ -73,8 +73,16 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]  # ansible-core has no
             self.loaded.add(name)
             with contextlib.suppress(Exception):  # said where it is used
                 connection_loader.get(name, class_only=True)
+        self.keep_variables(play)
         # No fork looks through what the controller holds for garbage, which would also copy all of it.
         gc.freeze()
+
+    def keep_variables(self, play: Any) -> None:
+        """Read the play's files of variables once: they would be parsed anew for every task of every host."""
+        for name in play.get_vars_files():
+            with contextlib.suppress(Exception):  # said where it is used
+                found = play.get_loader().path_dwim_relative_stack(play.get_search_path(), "vars", name)
+                play.get_loader().load_from_file(found, cache="all", unsafe=True, trusted_as_template=True)
 
     def connections(self, play: Any) -> set[str]:
         """Return how the first host of a play is reached, which is how most of the others are."""

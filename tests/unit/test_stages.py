@@ -328,6 +328,28 @@ def test_a_failed_item_is_told_once_and_a_loop_is_named_with_its_items() -> None
     ]
 
 
+def test_of_many_hosts_those_that_failed_stand_at_the_end_with_their_reasons() -> None:
+    screen = Screen()
+    names = [f"g{number}" for number in range(1, 8)]
+    screen.play("Serve the models", *names)
+    screen.fail("g1", "Load", {"msg": "non-zero return code", "rc": 255, "stderr": "a\nsysctl: denied\n"})
+    lost = Outcome("g2", Task("Pull", "command"), {"msg": "Task failed: No route to host"})
+    screen.show(screen.output.unreachable(lost, 1.0))
+    screen.count("g2", "unreachable")
+    screen.fail("g3", "Refuse", {"msg": ["Nothing has been changed. What is in the way:", "g3: port: 99999: no", "b"]})
+    screen.fail("g4", "Wait", {"msg": "g4: model m does not serve: failed\nthe last lines of its journal:"})
+    screen.fail("g5", "A secret", {"censored": "hidden", "msg": ""})
+    screen.run("Write", "copy", "g6", "g7", seconds=0, args={"dest": "/a"})
+    assert screen.text().splitlines()[-6:] == [
+        "g6, g7: changed: models (0 s)",
+        "g1: failed in models: sysctl: denied; nothing changed (0 s)",
+        "g2: cannot be reached: No route to host; nothing changed (0 s)",
+        "g3: failed in models: port: 99999: no; nothing changed (0 s)",
+        "g4: failed in models: model m does not serve: failed; nothing changed (0 s)",
+        "g5: failed in models: what it said is hidden, since the task says no_log; nothing changed (0 s)",
+    ]
+
+
 def test_only_what_waits_for_models_tells_progress() -> None:
     output = StageOutput()
     output.play(Play("Serve the models", ("a", "b")))

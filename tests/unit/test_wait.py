@@ -62,6 +62,18 @@ def test_what_serves_is_not_asked_again(action: ModuleType, monkeypatch: pytest.
     assert {name for name, _ in asked} == {"vllm_units"}
 
 
+def test_fewer_forks_than_hosts_are_told_with_the_way_out(action: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hosts whose turn has not come have failed, or serve, without a word."""
+    told: list[str] = []
+    monkeypatch.setattr(action.display, "warning", told.append)
+    for forks, hosts in ((2, 3), (3, 3), (0, 3), (5, 0)):
+        plugin, _ = waiting(action, monkeypatch, [{"units": {"a": SERVES}}], models={"a": 60})
+        plugin.run(task_vars={"ansible_forks": forks, "ansible_play_batch": ["h"] * hosts})
+    (note,) = told
+    assert note.startswith("3 hosts start models, and this run has 2 forks: it waits for 2 hosts at a time")
+    assert "--forks 3 " in note
+
+
 def test_restarts_are_counted_from_a_first_look_that_waits_for_nothing(
     action: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

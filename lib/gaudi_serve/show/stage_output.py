@@ -79,6 +79,11 @@ DONE = {
 STATES = {"started": "start", "restarted": "restart", "stopped": "stop", "reloaded": "reload"}
 FILES = ("copy", "template", "file", "lineinfile", "blockinfile", "replace", "get_url", "deb822_repository")
 FEW = 3  # files that are named; of more, their number is told
+MANY = 4  # hosts; of more, those that failed are told once more at the end, with their reasons
+GIST = 200  # characters of such a reason
+# What begins a failure and is no reason: every refusal has it, and every program that failed.
+HEADING, PROGRAM = "Nothing has been changed", "non-zero return code"
+COUNTED, LOST = ("ok", "changed", "failures", "unreachable"), ("error", "unreachable")
 LONG_S = 10.0  # what takes longer is told while it lasts
 PLAIN_EVERY_S = 60.0  # without a terminal, again and again after so long
 # What of a failed result is no reason: Ansible's own keys, and the lines of what is shown whole.
@@ -315,6 +320,17 @@ def reason(result: Result, remedy: Sequence[str] = (), trace: str = "") -> list[
     return lines or ["it failed without a word"]
 
 
+def gist(result: Result, words: Sequence[str], host: str) -> str:
+    """Return the one line of a failed result that stands for the others at the end of a long run."""
+    lines = [line for line in said(result) if line.strip() and not line.startswith(HEADING)]
+    if not lines or lines[0].startswith(PROGRAM):
+        # What a program said last; that it has failed is known.
+        told = [str(result.get(key) or "").strip().splitlines() for key in ("stderr", "stdout")]
+        lines = [line[-1] for line in told if line] or lines or list(words)
+    text = lines[0].strip().removeprefix(f"{host}: ").removeprefix("Task failed: ").rstrip(".:")
+    return text if len(text) <= GIST else f"{text[: GIST - 1]}…"
+
+
 class StageOutput:
     """A run, event by event. Times are seconds of one clock, given by the caller."""
 
@@ -338,6 +354,7 @@ class StageOutput:
         self.items: set[tuple[str, str]] = set()
         self.changed: dict[str, list[str]] = {}
         self.failed: dict[str, str] = {}
+        self.why: dict[str, str] = {}
         self.seconds: dict[str, float] = {}
         self.nobody = False
 
@@ -449,7 +466,7 @@ class StageOutput:
                 return []
             head = f"{outcome.host}  {self.current.label}  {outcome.task.own_name}"
             return [*self.flush(), Line(f"{head}: failed, which is ignored: {words[0]}")]
-        self._failed(outcome.host)
+        self._failed(outcome.host, gist(outcome.result, words, outcome.host))
         where = f" ({outcome.task.path})" if outcome.task.path and outcome.task.module not in ("fail", "assert") else ""
         head = f"FAILED  {outcome.host}  {self.current.label}  {outcome.task.own_name}{where}"
         before = self.rescued.pop(outcome.host, []) if rescuing else []
@@ -463,7 +480,7 @@ class StageOutput:
         if ignored:
             text = f"{outcome.host}  cannot be reached, which is ignored: {words[0]}"
             return [*self.flush(), Line(text, "unreachable")]
-        self._failed(outcome.host)
+        self._failed(outcome.host, gist(outcome.result, words, outcome.host))
         head = f"UNREACHABLE  {outcome.host}  {self.current.label}  {outcome.task.own_name}"
         return [*self.flush(), *(Line(text.rstrip(), "unreachable") for text in (head, *(f"  {w}" for w in words)))]
 
@@ -485,18 +502,24 @@ class StageOutput:
         return True
 
     def stats(self, counts: Mapping[str, Mapping[str, int]], now: float) -> list[Line]:
-        """End the run: what is left to say, and a line for each host, or one for all that came to the same."""
+        """End the run: what is left to say, and a line for each host, or one for all that came to the same.
+
+        Of many hosts those that failed are the last ones, with their reasons, which stand far above by then.
+        """
         lines = self.end_play()
         ends: dict[tuple[str, str], list[str]] = {}
-        for host in sorted(counts):
-            if any(counts[host].get(key) for key in ("ok", "changed", "failures", "unreachable")):
-                ends.setdefault(self._end(host, counts[host]), []).append(host)
+        worked = [host for host in sorted(counts) if any(counts[host].get(key) for key in COUNTED)]
+        many = len(worked) > MANY
+        for host in worked:
+            ends.setdefault(self._end(host, counts[host], many), []).append(host)
+        if many:
+            ends = dict(sorted(ends.items(), key=lambda end: end[0][1] in LOST))
         if not ends and self.nobody:
             return [*lines, Line("no host: the inventory has none, or no play is about one of --limit", "error")]
         alone = len(ends) == 1
         for (text, kind), hosts in ends.items():
             taken = now - self.begin if alone else max(self.seconds.get(host, 0.0) for host in hosts)
-            who = f"all {len(hosts)} hosts" if alone and len(hosts) > 4 else names(hosts)
+            who = f"all {len(hosts)} hosts" if alone and many else names(hosts)
             lines.append(Line(f"{who}: {text} ({lasted(taken)})", kind))
         return lines
 
@@ -624,8 +647,10 @@ class StageOutput:
         if self.current.label not in labels:
             labels.append(self.current.label)
 
-    def _failed(self, host: str) -> None:
+    def _failed(self, host: str, why: str = "") -> None:
         self.failed[host] = self.current.label
+        if why:
+            self.why[host] = why
         self.work.setdefault(host, Work()).failed = True
 
     def _stage_lines(self, host: str, work: Work) -> list[Line]:
@@ -641,16 +666,17 @@ class StageOutput:
             return [Line(head + folded[0], "changed"), *rest]
         return [Line(head + body, "changed")]
 
-    def _end(self, host: str, counts: Mapping[str, int]) -> tuple[str, str]:
+    def _end(self, host: str, counts: Mapping[str, int], many: bool) -> tuple[str, str]:
         labels = self.changed.get(host, [])
         verb = "would change" if self.current.check else "changed"
         did = "nothing would change" if self.current.check else "nothing changed"
         if labels or counts.get("changed"):
             did = f"{verb}: {', '.join(labels)}" if labels else f"{verb} {counts['changed']} things"
+        why = f": {self.why[host]}" if many and host in self.why else ""
         if counts.get("unreachable"):
-            return f"cannot be reached; {did}", "unreachable"
+            return f"cannot be reached{why}; {did}", "unreachable"
         if counts.get("failures"):
-            return f"failed in {self.failed.get(host, self.current.label)}; {did}", "error"
+            return f"failed in {self.failed.get(host, self.current.label)}{why}; {did}", "error"
         return did, "changed" if counts.get("changed") else "ok"
 
 
