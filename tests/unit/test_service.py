@@ -49,6 +49,7 @@ def live(models: list[dict[str, Any]], **changed: Any) -> dict[str, Any]:
             "state": "active",
             "enabled": True,
             "secret_mtime": None,
+            "digest": item["digest"],
             "container": {"running": True, "digest": item["digest"], "secret_mtime": ""},
             "smoke": {"first_token_s": 0.1, "kinds": ["text"]},
         }
@@ -87,6 +88,8 @@ def test_virgin_host_gets_everything(models: list[dict[str, Any]]) -> None:
             {"state": "activating", "container": None, "status": "failed before; next try in 80 s"},
             {"start": [], "restart": ["qwq"], "wait": ["qwq"]},
         ),
+        # As after the boot of a run that changes the model later on: it would make the container of before.
+        ({"state": "activating", "container": None, "digest": "old"}, {"restart": ["qwq"], "wait": ["qwq"]}),
         ({"smoke": None}, {"start": [], "restart": [], "smoke": ["qwq"]}),
         ({"env_sha256": "x"}, {"start": [], "restart": [], "reload": False}),
         ({"unit_sha256": "x"}, {"start": [], "restart": [], "reload": True}),

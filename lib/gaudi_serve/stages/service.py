@@ -189,10 +189,12 @@ def _verdict(model: Mapping[str, Any], unit: Mapping[str, Any]) -> set[str]:
     same = container.get("digest") == model["digest"] and not secret
     # Between two tries, with what was read before it: who runs again has mended something, and need not wait.
     pauses = not container.get("running") and str(unit.get("status", "")).startswith("failed before")
+    # After a boot, a unit that has no container yet is about to make the one that its file told of until now.
+    old = state == "activating" and not container.get("running") and unit.get("digest") != model["digest"]
     found = set()
     if state not in ("active", "activating"):
         found = {"start"}
-    elif (container.get("running") and not same) or pauses:
+    elif (container.get("running") and not same) or pauses or old:
         found = {"restart", "secret"} if secret else {"restart"}
     elif not unit.get("enabled"):
         found = {"start"}

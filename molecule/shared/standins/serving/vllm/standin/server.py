@@ -7,6 +7,7 @@ import hmac
 import json
 import os
 import socket
+import sys
 import threading
 import time
 import uuid
@@ -74,6 +75,11 @@ class Server(ThreadingHTTPServer):
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(address)
         self.server_address = self.socket.getsockname()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of clients that do not wait for the end of an answer, as a health check; nor does uvicorn."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class Handler(BaseHTTPRequestHandler):
