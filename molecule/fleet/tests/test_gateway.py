@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
 from typing import Any
@@ -149,3 +150,15 @@ def test_a_server_that_is_killed_takes_only_its_own_requests_along(address: str)
     assert len(load.failed) <= 10, load.failed
     assert all("small" in one for one in load.failed)
     assert load.done > 30
+
+
+@GATEWAY
+def test_a_reset_takes_the_gateway_back(host: Any, playbook: Any) -> None:
+    run = playbook("playbooks/reset.yml", "--limit", "mol-fleet-gw", reset_confirm="reset")
+    assert run.status == 0, run.text
+    assert "gateway: unit, configuration, keys" in run.flat
+    left = "ss -Hltn 'sport = :443'; ls -d /etc/gaudi-serve/gateway /var/lib/gaudi-serve/gateway 2>/dev/null || true"
+    assert host.check_output(left) == ""
+    assert not host.file("/etc/systemd/system/gaudi-gateway.service").exists
+    # Packages go where that is asked for, as those of other roles.
+    assert re.search(r"packages [^:]*haproxy[^:]*: kept \(reset_packages\)", run.flat)

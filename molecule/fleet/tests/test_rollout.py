@@ -138,7 +138,7 @@ def test_who_may_not_begin_is_told_so(playbook: Any) -> None:
 
 
 @GATEWAY
-def test_a_second_rollout_waits_and_the_first_stops_for_a_word(playbook: Any, address: str) -> None:
+def test_a_second_rollout_waits_and_the_first_stops_for_a_word(playbook: Any, address: str, tmp_path: Any) -> None:
     before = {name: launched(name) for name in HOSTS}
     with playbook.stopped(
         playbook.argv(ROLLOUT, fleet_seqs=24, rollout_canary="mol-fleet-c"), lambda: drained("mol-fleet-c")
@@ -153,5 +153,8 @@ def test_a_second_rollout_waits_and_the_first_stops_for_a_word(playbook: Any, ad
     assert {name: launched(name) for name in HOSTS[:2]} == {name: before[name] for name in HOSTS[:2]}
     assert ask(address, CHAT, chat("small")).status == 200
     # Taken back by a rollout of what was before, of the one host that differs.
-    back = playbook(ROLLOUT)
+    command = f"touch {tmp_path}/{{}}-{{{{ inventory_hostname }}}}"
+    commands = {f"rollout_{state}_command": command.format(state) for state in ("drain", "ready")}
+    back = playbook(ROLLOUT, **commands)
     assert back.status == 0 and "1 hosts in 1 waves" in back.text, back.text
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["drain-mol-fleet-c", "ready-mol-fleet-c"]
