@@ -111,6 +111,7 @@ def test_blocks_by_which_a_server_dies_in_warm_up_are_refused_with_what_fits() -
             {"max_num_prefill_seqs": 4},
             "max_num_prefill_seqs 4: is an option of the fork alone: the server stops at it; say bucketing: {pro",
         ),
+        ({"task": "embed"}, "task 'embed': is an option of the fork alone: the server stops at it; a model without"),
         (
             {"distributed_executor_backend": "ray"},
             "distributed_executor_backend 'ray': is not validated with the plugin: leave it out, which is mp",
@@ -148,6 +149,20 @@ def test_what_would_not_start_is_refused_by_the_key_that_the_user_wrote(more: di
     said = refused(**more)
     assert said.startswith("g: model m: ")
     assert sentence in said
+
+
+@pytest.mark.parametrize(
+    ("said", "asked"),
+    [
+        ({}, "text"),
+        ({"runner": "pooling"}, "embedding"),
+        ({"runner": "pooling", "convert": "embed"}, "embedding"),
+        ({"runner": "pooling", "convert": "classify"}, "rerank"),
+        ({"runner": "pooling", "smoke": ["rerank"]}, "rerank"),
+    ],
+)
+def test_a_model_without_text_is_asked_for_what_it_gives(said: dict[str, Any], asked: str) -> None:
+    assert one(**said)["smoke"] == [asked]
 
 
 def test_measurements_of_the_other_generation_are_refused() -> None:

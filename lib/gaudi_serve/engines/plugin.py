@@ -142,7 +142,10 @@ def _warnings(spec: Spec, host: Host) -> list[str]:
 
 def _of_fork(spec: Spec) -> list[Problem]:
     """Return the options by which vLLM beside the plugin would stop: the fork's own."""
-    instead = {"max_num_prefill_seqs": "say bucketing: {prompt_bs: {max: NUMBER}}"}
+    instead = {
+        "max_num_prefill_seqs": "say bucketing: {prompt_bs: {max: NUMBER}}",
+        "task": "a model without text says runner: pooling, and convert: embed or classify where it is made for text",
+    }
     return [
         (key, spec[key], f"is an option of the fork alone: the server stops at it; {instead.get(key, 'leave it out')}")
         for key in sorted(FORK_ONLY & spec.keys())
