@@ -37,6 +37,7 @@ def test_a_plan_adds_the_interfaces_that_the_script_leaves_empty() -> None:
         ({"max_padding_ratio": 0.75}, "max_padding_ratio 0.75: must be a number from 0 to 0.5"),
         ({"extra_args": ["--port", "1"]}, "extra_args '--port': belongs in the model's key port"),
         ({"extra_args": ["--served-model-name=x"]}, "belongs in the model's key served_model_name"),
+        ({"extra_args": ["-tp", "2"]}, "extra_args '-tp': is an option's short form; write the long one"),
         ({"extra_args": ["--seeed", "7"]}, "extra_args '--seeed': is no option of vLLM"),
         (
             {"extra_args": ["--override-generation-config", '{"temperature": 0.5}']},

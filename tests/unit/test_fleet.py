@@ -174,7 +174,7 @@ def test_images_of_another_accelerator_or_release_are_refused() -> None:
     vendor = "vault.habana.ai/gaudi-docker/1.22.0/ubuntu22.04/habanalabs/pytorch-installer-2.6.0:latest"
     for image, entry, allowed in (
         ("cpu:1", {"name": "cpu:1", "build": "cpu"}, "is made for cpu hosts, and this is a gaudi host"),
-        (vendor, {"name": vendor}, "is of release 1.22, but gaudi_release is 1.21.3; both must be of one release"),
+        (vendor, {"name": vendor}, "is of release 1.22.0, but gaudi_release is 1.21.3; both must be of one release"),
     ):
         one = known(vllm_models=[model(image=image)], vllm_images=[entry])
         (error,) = vllm_fleet_plan({"a": one}, ["a"], [])["errors"]

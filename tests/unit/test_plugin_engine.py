@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from typing import Any
 
@@ -100,6 +101,15 @@ def test_blocks_by_which_a_server_dies_in_warm_up_are_refused_with_what_fits() -
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
+        (
+            {"speculative_config": '{"method": "ngram", "num_speculative_tokens": "3"}'},
+            "must say num_speculative_tokens, a whole number from 1 to 1024: buckets follow from it",
+        ),
+        ({"speculative_config": {"method": "ngram"}}, "must say num_speculative_tokens"),
+        (
+            {"bucketing": {"strategy": "lin"}, "max_num_seqs": 256, "max_model_len": 40960, "warmup_budget_minutes": 9},
+            "graphs); lower max_num_seqs or max_model_len, take bucketing.strategy exp or file, or allow more minutes",
+        ),
         ({"dtype": "float16"}, "dtype 'float16': the plugin would serve in bfloat16 without a word"),
         ({"dtype": "fp8"}, "dtype 'fp8': FP8 weights are served as they are with bfloat16"),
         ({"dtype": "awq"}, "dtype 'awq': the weights themselves say how they are quantised"),
@@ -111,6 +121,7 @@ def test_blocks_by_which_a_server_dies_in_warm_up_are_refused_with_what_fits() -
             {"max_num_prefill_seqs": 4},
             "max_num_prefill_seqs 4: is an option of the fork alone: the server stops at it; say bucketing: {pro",
         ),
+        ({"task": "embed"}, "task 'embed': is an option of the fork alone: the server stops at it; a model without"),
         (
             {"distributed_executor_backend": "ray"},
             "distributed_executor_backend 'ray': is not validated with the plugin: leave it out, which is mp",
@@ -150,11 +161,59 @@ def test_what_would_not_start_is_refused_by_the_key_that_the_user_wrote(more: di
     assert sentence in said
 
 
+@pytest.mark.parametrize(
+    ("said", "asked"),
+    [
+        ({}, "text"),
+        ({"runner": "pooling"}, "embedding"),
+        ({"runner": "pooling", "convert": "embed"}, "embedding"),
+        ({"runner": "pooling", "convert": "classify"}, "rerank"),
+        ({"runner": "pooling", "smoke": ["rerank"]}, "rerank"),
+    ],
+)
+def test_a_model_without_text_is_asked_for_what_it_gives(said: dict[str, Any], asked: str) -> None:
+    assert one(**said)["smoke"] == [asked]
+
+
 def test_measurements_of_the_other_generation_are_refused() -> None:
     inc = {"quantization": "inc", "env": {"QUANT_CONFIG": "/data/inc/maxabs_quant_g2.json"}}
     assert one(**inc)["args"].count("inc") == 1
     three = gaudi_host(device_name="HL-325L")
+    assert "env: QUANT_CONFIG: takes /data/inc/" in refused(three, **inc)
     assert "is of GAUDI2: measurements of one generation do not serve the other" in refused(three, **inc)
+
+
+def test_guessed_tokens_count_however_they_are_written() -> None:
+    config = {"method": "ngram", "num_speculative_tokens": 3}
+    graphs = [one(speculative_config=said)["graphs"] for said in (config, json.dumps(config))]
+    assert graphs[0] == graphs[1] > one()["graphs"]
+
+
+def test_a_file_of_measurements_that_the_plugin_takes_no_notice_of_halves_no_weights() -> None:
+    assert one(quant_config="/data/q.json")["memory"] == one()["memory"]
+
+
+@pytest.mark.parametrize(
+    ("said", "unread"),
+    [
+        ({"decode_bs": {"min": 1, "max": 64}}, "exp takes no notice of decode_bs.min, decode_bs.max"),
+        ({"strategy": "exp", "prompt_query": {"min": 64}}, "exp takes no notice of prompt_query.min"),
+        ({"strategy": "lin", "decode_bs": {"pad_max": 4, "max": 32}}, "lin takes no notice of decode_bs.pad_max"),
+        ({"strategy": "file", "file": FILE, "decode_bs": {"max": 32}}, "file takes no notice of decode_bs.max"),
+        ({"prompt_query": {"min": 1}, "prompt_bs": {"max": 2}, "prompt_ctx": {"max": 64}}, ""),
+        ({"strategy": "pad", "decode_bs": {"pad_max": 4, "pad_percent": 20, "step": 2}}, ""),
+    ],
+)
+def test_what_of_bucketing_counts_for_nothing_is_told(said: dict[str, Any], unread: str) -> None:
+    told = [text for text in one(bucketing=said)["warnings"] if "bucketing.strategy" in text]
+    assert told == ([f"bucketing.strategy {unread}"] if unread else [])
+
+
+def test_ranges_that_go_far_beyond_the_blocks_of_the_cards_are_told() -> None:
+    wish = {"enable_prefix_caching": True, "max_num_seqs": 256, "max_model_len": 40960}
+    for ranges, count in (({}, 1), ({"decode_block": {"max": 6000}}, 0)):
+        told = one(**wish, bucketing={"strategy": "pad", **ranges})["warnings"]
+        assert sum("the server may die in warm-up; say bucketing.decode_block.max" in text for text in told) == count
 
 
 def test_a_gaudi3_card_holds_more() -> None:

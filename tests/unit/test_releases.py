@@ -110,6 +110,21 @@ def test_a_release_that_nobody_knows_is_refused_with_those_that_are_known() -> N
     assert [row.name for row in rows_of("aice_1_22")] == ["1.22"]
 
 
+@pytest.mark.parametrize(
+    ("driver", "release", "good"),
+    [("1.24.1-7", "1.24.1", True), ("1.24.0-5", "1.24.1", False), ("1.21.2-1", "1.21.3", True)],
+)
+def test_driver_and_image_are_of_one_row_with_the_release(driver: str, release: str, good: bool) -> None:
+    host = gaudi_host(driver_version=driver)
+    said = plan_refusal({"models": [], "errors": []}, SYSTEM, host, host_name="g", release=release)
+    assert (said == []) is good
+    image = f"vault.habana.ai/gaudi-docker/{driver.split('-', maxsplit=1)[0]}/ubuntu24.04/habanalabs/vllm:1"
+    model = {"name": "m", "image": image, "state": "started", "env": {}}
+    host = gaudi_host(driver_version=release)
+    said = plan_refusal({"models": [model], "errors": []}, SYSTEM, host, host_name="g", release=release, images=[image])
+    assert (said == []) is good
+
+
 def test_what_serves_keeps_its_engine_where_the_release_still_has_it() -> None:
     served = live_of({"models": plan("1.22.0", launch_profile="aice_1_21")["models"]})
     again = plan("1.22.0", gaudi_host(services=served))["models"]

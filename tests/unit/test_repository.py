@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +30,23 @@ def test_every_input_of_a_role_has_a_specification_and_a_default(role: str) -> N
     assert all(name.startswith(f"{role}_") for name in options)
     for name, option in options.items():
         assert option.get("default", defaults[name]) == defaults[name], name
+
+
+def test_what_tune_writes_beside_an_inventory_is_no_part_of_it(tmp_path: Path) -> None:
+    (tmp_path / "hosts.yml").write_text("all: {hosts: {g1: }}\n")
+    (tmp_path / "buckets").mkdir()
+    for name, text in (("m.svg", "<svg>\n</svg>\n"), ("m.buckets", "(1, 256, 0)\n"), ("n.env.yml", "A: '1'\n")):
+        (tmp_path / "buckets" / name).write_text(text)
+    done = subprocess.run(
+        [Path(sys.executable).with_name("ansible-inventory"), "-i", tmp_path, "--list"],
+        env={**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["ungrouped"]["hosts"] == ["g1"]
+    assert "Unable to parse" not in done.stderr
 
 
 def test_role_reference_is_current() -> None:

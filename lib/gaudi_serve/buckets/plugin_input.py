@@ -83,7 +83,8 @@ class PluginSettings:
 
     Attributes:
         strategy: exp, lin, pad, or file.
-        ranges: what variables say of ranges; exp reads the least prompt_query and the most prompt_ctx only.
+        ranges: what variables say of ranges; exp reads the most prompt_bs and prompt_ctx, and the least
+            prompt_query, alone.
         from_file: path of the file of strategy ``file``; empty otherwise.
         use_contiguous_pa: contiguous paged attention, with which prefix caching is off.
         merged_prefill: all prompts of a step as one.

@@ -89,8 +89,23 @@ class PluginBucketing:
             found = plugin_buckets(given)
         except InputError as problem:
             raise self._of_model(problem) from None
-        notes = self._gaps(found, num_hpu_blocks) if given.settings.strategy == "file" else ()
+        notes = (
+            self._gaps(found, num_hpu_blocks)
+            if given.settings.strategy == "file"
+            else self._beyond(found, num_hpu_blocks)
+        )
         return BucketCounts(len(found.prompt), len(found.decode), 0, num_hpu_blocks is None, notes)
+
+    def _beyond(self, found: PluginBuckets, held: int | None) -> tuple[str, ...]:
+        """Return that ranges go far beyond the blocks of a device, which may be too much for a warm-up."""
+        most = found.seeds.most_blocks()
+        if held is None or self.given.settings.use_contiguous_pa or most <= MOST_TIMES * held:
+            return ()
+        return (
+            f"decode buckets go up to {most} blocks, and the cards hold {held}: with prefix caching no step needs more "
+            f"than {MOST_TIMES * held}, and the server may die in warm-up; say bucketing.decode_block.max, or "
+            "enable_prefix_caching: false",
+        )
 
     def _gaps(self, found: PluginBuckets, held: int | None) -> tuple[str, ...]:
         """Return what of a bucket file is short, by no more than the blocks of a device are known before it is read.

@@ -177,6 +177,8 @@ def _problems(spec: Spec) -> list[Problem]:
             problems.append(("extra_args", argument, "is said by the script itself, and the plan counts with that"))
         elif argument.startswith("--") and name in COUNTED:
             problems.append(("extra_args", argument, f"belongs in the model's key {name}, which the plan counts with"))
+        elif re.match(r"-[A-Za-z]", argument):
+            problems.append(("extra_args", argument, "is an option's short form; write the long one"))
         elif re.search(r"[\s\"'{}]", argument):
             option = "its own name, such as override_generation_config: {temperature: 0.5}"
             problems.append(("extra_args", argument, f"loses its quotes in the script; give the option by {option}"))

@@ -30,4 +30,4 @@ def refuse_generation(spec: Spec, host: Host, key: str, path: str) -> None:
             f"takes {path}, which is of {' and '.join(sorted(made_for))}: measurements of one generation do not serve "
             f"the other, and this host has {host.device_name}; measure on this one"
         )
-        raise refusal(label(spec), key, None if key == "env" else spec[key], allowed)
+        raise refusal(label(spec), key, spec.get(key), allowed)

@@ -8,14 +8,15 @@ there are, and dies in warm-up.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from ..buckets.linear import BLOCK
-from ..buckets.plugin_input import DIMENSIONS, TRUE, PluginInput, PluginRange, PluginRanges, PluginSettings
+from ..buckets.plugin_input import DIMENSIONS, PARTS, TRUE, PluginInput, PluginRange, PluginRanges, PluginSettings
 from ..buckets.plugin_plan import PluginBucketing
 from ..buckets.warmup import SKIPPED, plugin_warmup_seconds
-from ..core.errors import Problem
+from ..core.errors import Problem, is_whole
 from ..platforms import platform_of
 from ..spec.vllm_options import FORK_ONLY
 from ..spec.weights import model_config
@@ -53,6 +54,7 @@ PROGRESS = (
     (r"(Prompt|Decode) warmup processing:.*\| (\d+)/(\d+) \[", r"warming up: \1 graph \2 of \3"),
     LOADING,
 )
+MOST_GUESSED = 1024  # tokens a step
 # In the order in which vLLM's own pages write them.
 SAID = ("dtype", "tensor_parallel_size", "max_model_len", "max_num_seqs", "max_num_batched_tokens")
 
@@ -63,7 +65,7 @@ def launch(spec: Spec, host: Host) -> Launch:
     Raises:
         InputError: for what the vendor's server would not start with, or would do without a word.
     """
-    refuse_generation(spec, host, "env", str((spec.get("env") or {}).get("QUANT_CONFIG", "")))
+    refuse_generation(spec, host, "env: QUANT_CONFIG", str((spec.get("env") or {}).get("QUANT_CONFIG", "")))
     buckets = bucketing(spec, host)
     env = dict(CONSTANTS)
     if spec.get("recipe_cache_path"):
@@ -104,7 +106,7 @@ def bucketing(spec: Spec, host: Host) -> PluginBucketing:
             max_model_len=int(spec["max_model_len"]),
             num_hpu_blocks=1,
             settings=settings,
-            num_speculative_tokens=_speculative(spec),
+            num_speculative_tokens=max(0, _speculative(spec)),
             mamba_chunk_size=chunk,
             mamba_chunk_size_is_explicit=bool(chunk),
             # Of released versions none clamps them.
@@ -123,9 +125,17 @@ def bucket_path(spec: Spec, text: str) -> str:
 
 
 def _speculative(spec: Spec) -> int:
+    """Return the tokens that are guessed a step; 0 without speculative decoding, -1 where nobody says how many."""
     config = spec.get("speculative_config")
+    if isinstance(config, str):
+        try:
+            config = json.loads(config)
+        except ValueError:
+            return -1
+    if not config:
+        return 0
     number = config.get("num_speculative_tokens") if isinstance(config, Mapping) else None
-    return number if isinstance(number, int) and number > 0 else 0
+    return number if is_whole(number, 1, MOST_GUESSED) else -1
 
 
 def _warnings(spec: Spec, host: Host) -> list[str]:
@@ -135,14 +145,39 @@ def _warnings(spec: Spec, host: Host) -> list[str]:
     gaudi2 = host.device_name is not None and platform_of(host.accelerator).generation(host) == "GAUDI2"
     if method == "fp8" and gaudi2:
         found.append("FP8 weights need no conversion: the plugin changes their scales while it loads them on Gaudi2")
+    said = spec.get("bucketing") or {}
+    if unread := _unread(said):
+        found.append(f"bucketing.strategy {said.get('strategy', 'exp')} takes no notice of {', '.join(unread)}")
     if spec["skip_warmup"]:
         found.append(SKIPPED)
     return found
 
 
+def _unread(said: Mapping[str, Any]) -> list[str]:
+    """Return what of a model's ``bucketing`` its strategy takes no notice of."""
+    strategy = said.get("strategy", "exp")
+    if strategy in ("lin", "pad"):
+        of_pad = () if strategy == "pad" else ("pad_max", "pad_percent")
+        read = {(name.lower(), part) for name in DIMENSIONS for part in map(str.lower, PARTS) if part not in of_pad}
+    else:
+        read = {("prompt_bs", "max")}
+        if strategy == "exp":
+            least = (said.get("prompt_query") or {}).get("min")
+            read |= {("prompt_ctx", "max"), *([("prompt_query", "min")] if least == 1 else [])}
+    return [
+        f"{name}.{part}"
+        for name in map(str.lower, DIMENSIONS)
+        for part, value in (said.get(name) or {}).items()
+        if value is not None and (name, part) not in read
+    ]
+
+
 def _of_fork(spec: Spec) -> list[Problem]:
     """Return the options by which vLLM beside the plugin would stop: the fork's own."""
-    instead = {"max_num_prefill_seqs": "say bucketing: {prompt_bs: {max: NUMBER}}"}
+    instead = {
+        "max_num_prefill_seqs": "say bucketing: {prompt_bs: {max: NUMBER}}",
+        "task": "a model without text says runner: pooling, and convert: embed or classify where it is made for text",
+    }
     return [
         (key, spec[key], f"is an option of the fork alone: the server stops at it; {instead.get(key, 'leave it out')}")
         for key in sorted(FORK_ONLY & spec.keys())
@@ -162,6 +197,9 @@ def _problems(spec: Spec) -> list[Problem]:
         }
         of_weights = "the weights themselves say how they are quantised; say bfloat16"
         problems.append(("dtype", spec["dtype"], remedies.get(str(spec["dtype"]), of_weights)))
+    if _speculative(spec) < 0:
+        allowed = f"must say num_speculative_tokens, a whole number from 1 to {MOST_GUESSED}: buckets follow from it"
+        problems.append(("speculative_config", spec["speculative_config"], allowed))
     tokens, length, count = spec["max_num_batched_tokens"], spec["max_model_len"], spec["max_num_seqs"]
     if tokens < count:
         problems.append(("max_num_batched_tokens", tokens, f"is below max_num_seqs {count}; vLLM would stop at start"))

@@ -9,6 +9,7 @@ from typing import Any
 from ..buckets.base import Rounding
 from ..buckets.linear import BLOCK
 from ..core.host import Host
+from ..engines import engine_of
 from ..platforms import platform_of
 from ..spec.model import Spec
 from .autocalc import GIB, MOST_CARDS, hpu_memory, kv_bytes_per_token
@@ -139,7 +140,8 @@ def _longest(given: Mapping[str, Any], rounding: Rounding, cards: int) -> int:
 def quantised_at_load(spec: Spec, config: Mapping[str, Any]) -> bool:
     """Tell whether a server halves a model's weights while it loads them."""
     # INC turns bfloat16 weights into FP8 while loading; weights that are quantised already keep their size.
-    halved = spec.get("dtype") == "fp8" or spec.get("quantization") == "inc" or spec.get("quant_config") is not None
+    by_file = spec.get("quant_config") is not None and "quant_config" not in engine_of(spec).ignored
+    halved = spec.get("dtype") == "fp8" or spec.get("quantization") == "inc" or by_file
     return halved and not config.get("quantization_config")
 
 

@@ -155,11 +155,20 @@ def cost_problems(spec: Spec, cost: Cost) -> list[Problem]:
     if minutes > budget:
         about = "about " if cost.buckets.approximate else ""
         allowed = (
-            f"is below the estimated warm-up of {minutes:.0f} minutes ({about}{cost.graphs} graphs); narrow "
-            "input_range, output_range or max_num_seqs, use reduce_warmup, or allow more minutes"
+            f"is below the estimated warm-up of {minutes:.0f} minutes ({about}{cost.graphs} graphs); {_shorter(spec)}, "
+            "or allow more minutes"
         )
         problems.append(("warmup_budget_minutes", budget, allowed))
     return problems
+
+
+def _shorter(spec: Spec) -> str:
+    """Return what makes a warm-up shorter, by the keys that the model's engine reads."""
+    ignored = engine_of(spec).ignored
+    if "input_range" not in ignored:
+        return "narrow input_range, output_range or max_num_seqs, use reduce_warmup"
+    strategy = "" if "bucketing" in ignored else ", take bucketing.strategy exp or file"
+    return f"lower max_num_seqs or max_model_len{strategy}"
 
 
 def _weights_alone(spec: Spec, cost: Cost) -> list[Problem]:

@@ -15,7 +15,11 @@ from ..engines import engine_of
 from ..spec.model import Spec
 
 # Models that generate no text are asked for what they do.
-SMOKE_OF_TASK = {"embed": ["embedding"], "embedding": ["embedding"], "score": ["rerank"]}
+SMOKE_OF = {
+    "task": {"embed": ["embedding"], "embedding": ["embedding"], "score": ["rerank"]},  # as the fork calls it
+    "convert": {"embed": ["embedding"], "classify": ["rerank"]},
+    "runner": {"pooling": ["embedding"]},
+}
 # What a running server depends on: if it differs, a restart is due.
 OF_DIGEST = (
     *("image", "env", "args", "numactl", "runtime", "cap_add", "read_only", "ulimits", "mounts"),
@@ -108,7 +112,7 @@ class PlannedModel:
             **{"image": spec.get("image"), "weights": spec.weights, **given},
             "dtype": engine_of(spec).precision or spec.get("dtype"),
             "min_available": spec.get("min_available"),
-            "smoke": spec.get("smoke") or SMOKE_OF_TASK.get(str(spec.get("task")), ["text"]),
+            "smoke": spec.get("smoke") or _smoke(spec),
             "module_ids": list(self.placement.module_ids),
             "cpus": numactl[1].split(",") if numactl else None,
             "numa_node": self.numa_node,
@@ -120,6 +124,11 @@ class PlannedModel:
             "warnings": list(self.warnings),
             "digest": self.digest,
         }
+
+
+def _smoke(spec: Spec) -> list[str]:
+    """Return what a started server is asked where its user says nothing of that."""
+    return next((asked[value] for key, asked in SMOKE_OF.items() if (value := str(spec.get(key))) in asked), ["text"])
 
 
 def bucket_limits(spec: Spec, container: Container) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from typing import Any
 from ..core.errors import Finding, InputError, plain
 from ..core.host import Host
 from ..platforms import platform_of
-from ..platforms.releases import DEFAULT
+from ..platforms.releases import DEFAULT, together
 from ..spec.facts import checked_host
 from ..spec.inventory import problem_text
 from ..spec.keys import CARD_VARIABLES
@@ -19,7 +19,7 @@ from ..stages.service import image_name, secrets_refusal
 
 SUPPORTED = {("debian", "12"), ("ubuntu", "22.04"), ("ubuntu", "24.04")}
 # Repositories of the vendor's images carry their release as a part of the path.
-VENDOR_IMAGE = re.compile(r"/gaudi-docker/(\d+\.\d+)\.\d+/")
+VENDOR_IMAGE = re.compile(r"/gaudi-docker/(\d+\.\d+\.\d+)/")
 
 
 def host_findings(
@@ -156,7 +156,7 @@ def _image_findings(
             allowed = f"neither on this host nor in vllm_images; there are {sorted(made_for)}"
         elif made_for.get(name) not in (None, accelerator):
             allowed = f"is made for {made_for[name]} hosts, and this is a {accelerator} host"
-        elif vendor and vendor[1] != ".".join(release.split(".")[:2]):
+        elif vendor and not together(vendor[1], release):
             allowed = f"is of release {vendor[1]}, but gaudi_release is {release}; both must be of one release"
         else:
             continue

@@ -14,7 +14,7 @@ from ..spec.model import Spec
 from ..spec.vllm_options import FORK_1_21, OPTION_NAMES
 from .base import Platform
 from .hl_smi import PREFIXES, device_family, hl_smi_modules, hl_smi_processes, hl_smi_topology
-from .releases import RELEASES, release_of
+from .releases import RELEASES, release_of, together
 
 FIELDS = "index,module_id,bus_id,name,driver_version,memory.total"
 
@@ -116,8 +116,11 @@ def _reasons(host: Host, host_name: str, cards: int, release: str) -> list[tuple
         reasons.append(("gaudi_release", f"{host_name}: gaudi_release {release} is not known; known are {known}"))
     # Facts written by hand may leave the driver out: it is yet to be installed.
     driver = host.driver_version
-    if driver is not None and driver.split(".")[:2] != release.split(".")[:2]:
-        text = f"{host_name}: driver {driver} and image release {release} differ; both must be of one release"
+    if driver is not None and not together(driver, release):
+        text = (
+            f"{host_name}: driver {driver} and image release {release} differ; both must be of one release: "
+            "playbooks/driver.yml replaces the driver (-e gaudi_driver_upgrade_allowed=true)"
+        )
         reasons.append(("driver_version", text))
     return reasons
 

@@ -6,6 +6,7 @@ pages say; the fork of a release is its branch aice/v<release>.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 
@@ -72,6 +73,13 @@ DEFAULT = "1.24.1"
 def release_of(text: str) -> Release | None:
     """Return the row of a release such as 1.21.3; None where there is none."""
     return next((one for one in RELEASES if f"{text}.".startswith(f"{one.name}.")), None)
+
+
+def together(one: str, other: str) -> bool:
+    """Tell whether two versions, such as 1.21.3 and 1.21.3-57, are of one release: of one row, where both are known."""
+    numbers = [re.match(r"\d+\.\d+\.\d+", text) for text in (one, other)]
+    rows = [release_of(number[0]) if number else None for number in numbers]
+    return one.split(".")[:2] == other.split(".")[:2] and (None in rows or rows[0] is rows[1])
 
 
 def rows_of(engine: str) -> list[Release]:
