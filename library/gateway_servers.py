@@ -6,7 +6,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: gateway_servers
-short_description: Drains the servers of a host at a gateway, or makes them ready
+short_description: Drains the servers of a host at a gateway, makes them ready, or gives them less
 description:
   - Through HAProxy's runtime socket, without a reload. A drained server ends what it has begun and gets nothing new.
   - What was said outlives a reload, and a restart of HAProxy.
@@ -16,10 +16,12 @@ options:
     type: str
     required: true
   state:
-    description: C(drain) or C(ready).
+    description: C(drain) or C(ready); what is left out stays.
     type: str
     choices: [drain, ready]
-    required: true
+  weight:
+    description: The part of their share that the servers get, in percent; what is left out stays.
+    type: int
   timeout:
     description: With C(ready), seconds in which all of them must be found up; 0 does not wait.
     type: int
@@ -45,7 +47,7 @@ servers:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gaudi_serve.core.errors import InputError
-from ansible.module_utils.gaudi_serve.host.haproxy import set_state, wait_up
+from ansible.module_utils.gaudi_serve.host.haproxy import set_state, set_weight, wait_up
 
 
 def main() -> None:
@@ -53,19 +55,28 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "host": {"type": "str", "required": True},
-            "state": {"type": "str", "choices": ["drain", "ready"], "required": True},
+            "state": {"type": "str", "choices": ["drain", "ready"]},
+            "weight": {"type": "int"},
             "timeout": {"type": "int", "default": 0},
         },
+        required_one_of=[["state", "weight"]],
         supports_check_mode=True,
     )
+    host, state, weight = (module.params[key] for key in ("host", "state", "weight"))
+    if weight is not None and not 0 <= weight <= 100:
+        module.fail_json(msg=f"weight: {weight} is not a percentage from 0 to 100")
+    found = []
     try:
-        found = set_state(module.params["host"], module.params["state"], check=module.check_mode)
+        if weight is not None:
+            found += set_weight(host, weight, check=module.check_mode)
+        if state:
+            found += set_state(host, state, check=module.check_mode)
         if module.params["timeout"] and not module.check_mode:
-            wait_up(module.params["host"], module.params["timeout"])
+            wait_up(host, module.params["timeout"])
     except InputError as problem:
         module.fail_json(msg=str(problem))
         raise
-    module.exit_json(changed=bool(found), servers=found)
+    module.exit_json(changed=bool(found), servers=sorted(set(found)))
 
 
 if __name__ == "__main__":

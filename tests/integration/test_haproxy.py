@@ -328,6 +328,16 @@ def test_reloads_and_drains_are_not_noticed_under_load(front: Front, vllms: list
     assert vllms[0].most <= TAKES, "no more at a time than the plan says that it takes"
 
 
+def test_a_server_gets_less_of_its_share_also_after_a_reload(front: Front, vllms: list[Vllm]) -> None:
+    name = front.gateway.backends[0].name
+    front.runtime.set_weight(name, "h0.large", 0)
+    front.reload()
+    assert [one.weight for one in front.runtime.servers()] == [0, 100, 100]
+    for _ in range(6):
+        assert front.ask(CHAT, {"model": "Qwen/QwQ-32B"})[0] == 200
+    assert (len(vllms[0].asked), len(vllms[1].asked)) == (0, 6)
+
+
 def test_a_server_that_has_moved_is_asked_where_it_is(front: Front, vllms: list[Vllm]) -> None:
     large, small = front.gateway.backends
     moved = dataclasses.replace(small.servers[0], port=vllms[0].server_port)

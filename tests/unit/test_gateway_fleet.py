@@ -192,12 +192,15 @@ def test_the_shared_address_is_due_where_it_is_wished_for() -> None:
 def test_what_has_drifted_and_what_is_in_the_way() -> None:
     servers = one_server()
     states = [
-        {"backend": "a", "name": "g1.a", "up": False, "drained": True, "maintained": False},
-        {"backend": "a", "name": "g2.a", "up": True, "drained": False, "maintained": False},
+        {"backend": "a", "name": "g1.a", "up": False, "drained": True, "maintained": False, "weight": 100},
+        {"backend": "a", "name": "g2.a", "up": True, "drained": False, "maintained": False, "weight": 50},
     ]
     drift = gateway_drift({**LIVE, "states": states}, ["write haproxy.cfg"])
     assert drift == ["write haproxy.cfg", "g1.a is drained: it is asked nothing until it is ready again"]
-    assert gateway_notes({**LIVE, "states": states}) == ["gateway: does not reach g1.a"]
+    assert gateway_notes({**LIVE, "states": states}) == [
+        "gateway: does not reach g1.a",
+        "gateway: g2.a gets 50 % of its share",
+    ]
     for ports, running, expected in (
         (
             {"8080": "nginx (pid 1)"},

@@ -20,6 +20,8 @@ JSON = "content-type application/json"
 STREAM_S = 3600  # a server or a client may be silent for so long in the middle of a request
 SLOW_START_S = 30
 RETRY_S = 5
+# Of every server: so much, that parts of it can be said at run time.
+WEIGHT = 100
 ADDRESS = "keepalived.conf"
 
 
@@ -266,7 +268,7 @@ def _backend(gateway: Gateway, backend: Backend) -> str:
             "option httpchk GET /health",
             f"http-request return status 429 {JSON} lf-file {busy} hdr Retry-After {RETRY_S} "
             f"if {{ queue ge {gateway.waiting} }}",
-            f"default-server check inter 2s fastinter 500ms fall 3 rise 1 slowstart {SLOW_START_S}s",
+            f"default-server check inter 2s fastinter 500ms fall 3 rise 1 slowstart {SLOW_START_S}s weight {WEIGHT}",
             *(f"server {one.name} {one.address}:{one.port} maxconn {one.takes}" for one in backend.servers),
         ],
     )

@@ -20,7 +20,7 @@ VERSION = "1\n"
 
 @dataclass(frozen=True)
 class State:
-    """One server as HAProxy sees it. weight: of 256; queue: requests that wait for it alone."""
+    """One server as HAProxy sees it. weight: of 100, what it is given of its share."""
 
     backend: str
     name: str
@@ -87,6 +87,16 @@ class Runtime:
             InputError: where HAProxy has no such server.
         """
         said = self.ask(f"set server {backend}/{server} state {state}").strip()
+        if said:
+            raise InputError(f"{self.path}: {backend}/{server}: {said}")
+
+    def set_weight(self, backend: str, server: str, percent: int) -> None:
+        """Let a server have a part of its share, in percent; 0 is none of the new requests.
+
+        Raises:
+            InputError: where HAProxy has no such server.
+        """
+        said = self.ask(f"set server {backend}/{server} weight {percent}%").strip()
         if said:
             raise InputError(f"{self.path}: {backend}/{server}: {said}")
 

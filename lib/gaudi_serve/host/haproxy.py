@@ -263,6 +263,23 @@ def set_state(host: str, state: str, check: bool = False) -> list[str]:
     return [f"{one.backend}/{one.name}" for one in moved]
 
 
+def set_weight(host: str, percent: int, check: bool = False) -> list[str]:
+    """Let all servers of a host have a part of their share, in percent; return those that had another one.
+
+    Raises:
+        InputError: where no gateway runs here.
+    """
+    try:
+        moved = [one for one in _servers_of(host) if one.weight != percent]
+        for one in [] if check else moved:
+            runtime().set_weight(one.backend, one.name, percent)
+    except OSError as problem:
+        raise InputError(f"the gateway on this host does not answer at {runtime().path}: {problem}") from problem
+    if not check:
+        save()
+    return [f"{one.backend}/{one.name}" for one in moved]
+
+
 def _servers_of(host: str) -> list[State]:
     names = {entry_of(one).name for one in _servers(FOLDER / LINK / SERVERS) if one["host"] == host}
     return [one for one in runtime().servers() if one.name in names]

@@ -168,9 +168,12 @@ def gateway_drift(live: Known, due: Sequence[str]) -> list[str]:
 
 
 def gateway_notes(live: Known) -> list[str]:
-    """Return which servers a gateway finds down."""
+    """Return which servers a gateway finds down, and which get less than their share."""
     down = [one["name"] for one in live["states"] if not one["up"]]
-    return [f"gateway: does not reach {', '.join(down)}"] if down else []
+    less = [
+        f"gateway: {one['name']} gets {one['weight']} % of its share" for one in live["states"] if one["weight"] < 100
+    ]
+    return ([f"gateway: does not reach {', '.join(down)}"] if down else []) + less
 
 
 def gateway_reset(live: Known, left: Known, packages: Sequence[str]) -> dict[str, Any]:
