@@ -51,7 +51,9 @@ def fleet(count: int, **more: Any) -> dict[str, Any]:
 
 
 def plan(hosts: dict[str, Any], **variables: Any) -> dict[str, Any]:
-    return rollout_plan(hosts, list(hosts), {**GATEWAY, **variables})
+    """Return the plan of a rollout over hosts and their gateway."""
+    every = {**hosts, **({} if "gw" in hosts else {"gw": {}})}
+    return rollout_plan(every, list(every), {**GATEWAY, **variables})
 
 
 def test_a_canary_comes_first_and_all_but_one_stay() -> None:
@@ -100,6 +102,10 @@ def test_hosts_that_are_done_are_passed_over_and_drained_ones_are_not() -> None:
     hosts["gw"] = {"gaudi_haproxy": {"states": states, "servers": servers}}
     assert plan(hosts)["waves"] == [["g2"], ["g3"]]
     assert "give it back" in plan(hosts)["lines"][3]
+    assert plan({**hosts, "gw": {}}, preflight_gateways=["gw", "gw2"])["refusal"] == [
+        "gw2: is a gateway, and takes no part in this run: without it requests would go to hosts that are down; add it "
+        "to --limit, or mend what keeps it away"
+    ]
     hosts["g1"]["gaudi_services"] = {"kept": True}
     assert plan(hosts)["waves"] == [["g1"], ["g2"], ["g3"]]
     assert plan({"g1": host({"q": "q"}, due=False)})["lines"] == ["nothing is due on any host"]
@@ -108,7 +114,7 @@ def test_hosts_that_are_done_are_passed_over_and_drained_ones_are_not() -> None:
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        ({"rollout_canary": "g9"}, "rollout_canary: 'g9' is no host of this run; there are g1, g2"),
+        ({"rollout_canary": "g9"}, "rollout_canary: 'g9' is no host of this run; there are g1, g2, gw"),
         ({"rollout_serial": "0%"}, "rollout_serial: '0%' is neither a number of hosts nor a part of all, such as 20%"),
         ({"rollout_serial": 0}, "rollout_serial: 0 is neither a number of hosts nor a part of all, such as 20%"),
         ({"rollout_tolerance": 1.2}, "rollout_tolerance: 1.2 is not a number from 0 to 1: the part of what a host did"),

@@ -217,7 +217,12 @@ def rollout_plan(hostvars: Mapping[str, Known], hosts: Sequence[str], variables:
         return {"waves": [], "sizes": [], "lines": [], "refusal": [str(problem)], "settings": {}}
     servers = _counted(hostvars, hosts)
     needed, changed = least(hostvars, hosts), members(hostvars, hosts)
-    reasons = _refusal(changed, servers, needed, settings)
+    absent = [name for name in variables.get("preflight_gateways") or [] if name not in hosts]
+    reasons = _refusal(changed, servers, needed, settings) + [
+        f"{name}: is a gateway, and takes no part in this run: without it requests would go to hosts that are down; "
+        "add it to --limit, or mend what keeps it away"
+        for name in absent
+    ]
     waves = [] if reasons else _waves(changed, servers, needed, settings)
     return {
         "waves": [[one.name for one in wave] for wave in waves],
