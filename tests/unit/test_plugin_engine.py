@@ -216,6 +216,31 @@ def test_ranges_that_go_far_beyond_the_blocks_of_the_cards_are_told() -> None:
         assert sum("the server may die in warm-up; say bucketing.decode_block.max" in text for text in told) == count
 
 
+@pytest.mark.parametrize(
+    ("ranges", "sentence"),
+    [
+        ({"decode_bs": {"max": 8}}, "more than 8 requests at a time, of max_num_seqs 32, compile while serving"),
+        ({"prompt_query": {"max": 512}}, "prompt steps above 512 tokens, of up to 8192, compile while serving"),
+        (
+            {"decode_block": {"max": 512}},
+            "decode steps above 512 KV-cache blocks, of up to 2048, compile while serving",
+        ),
+        ({"decode_block": {"max": 2048}}, ""),
+    ],
+)
+def test_what_ranges_do_not_cover_is_told(ranges: dict[str, Any], sentence: str) -> None:
+    told = one(enable_prefix_caching=True, bucketing={"strategy": "pad", **ranges})["warnings"]
+    assert [text for text in told if "compile while serving" in text] == ([sentence] if sentence else [])
+    assert not [text for text in one()["warnings"] if "compile while serving" in text]
+
+
+def test_blocks_that_a_user_bounds_count_for_memory_too() -> None:
+    model = one(num_gpu_blocks_override=512)
+    assert (model["memory"]["num_hpu_blocks"], model["memory"]["sequences"]) == (512, 8)
+    for value in ("abc", -5, 1.5, True):
+        assert "num_gpu_blocks_override" in refused(num_gpu_blocks_override=value)
+
+
 def test_a_gaudi3_card_holds_more() -> None:
     two, three = (one(gaudi_host(device_name=device))["memory"] for device in ("HL-225", "HL-325L"))
     assert (two["device_gib"], three["device_gib"]) == (96, 128)

@@ -92,9 +92,28 @@ class PluginBucketing:
         notes = (
             self._gaps(found, num_hpu_blocks)
             if given.settings.strategy == "file"
-            else self._beyond(found, num_hpu_blocks)
+            else self._amiss(found, num_hpu_blocks)
         )
         return BucketCounts(len(found.prompt), len(found.decode), 0, num_hpu_blocks is None, notes)
+
+    def _amiss(self, found: PluginBuckets, held: int | None) -> tuple[str, ...]:
+        """Return what of a strategy's buckets is short of the model's other keys, or beyond the cards."""
+        given, decode = self.given, found.seeds.rows
+        if not decode:
+            return ()
+        most, tokens = max(row[0] for row in decode), max((row[1] for row in found.prompt.rows), default=0)
+        longest = min(given.max_num_batched_tokens, given.max_model_len)
+        notes = []
+        if tokens < longest and not self.unknown:
+            notes.append(f"prompt steps above {tokens} tokens, of up to {longest}, compile while serving")
+        needed, blocks = min(self.worst_blocks(), held or 0), found.seeds.most_blocks()
+        if most < given.max_num_seqs:
+            notes.append(
+                f"more than {most} requests at a time, of max_num_seqs {given.max_num_seqs}, compile while serving"
+            )
+        elif blocks < needed and not given.settings.use_contiguous_pa:
+            notes.append(f"decode steps above {blocks} KV-cache blocks, of up to {needed}, compile while serving")
+        return (*notes, *self._beyond(found, held))
 
     def _beyond(self, found: PluginBuckets, held: int | None) -> tuple[str, ...]:
         """Return that ranges go far beyond the blocks of a device, which may be too much for a warm-up."""

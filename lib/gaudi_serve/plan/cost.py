@@ -38,6 +38,7 @@ def cost_of(spec: Spec, host: Host, placement: Placement, container: Container, 
         sized = Spec({"max_model_len": longest_context(config), **spec})
         rounding = container.buckets.rounding if container.buckets else Rounding()
         memory = plan_memory(sized, container.env, container.args, host, config, size, cards_left, rounding)
+        memory = _overridden(spec, memory)
     counts = _graphs(spec, placement, container, memory)
     seconds, cached = _warmup(spec, host, cards, counts)
     share = size * (0.5 if quantised_at_load(spec, config) else 1) / GIB / max(1, cards)
@@ -67,6 +68,16 @@ def _warmup(spec: Spec, host: Host, cards: int, counts: BucketCounts | None) -> 
     return seconds, cached if spec.get("recipe_cache_path") or not graphs else None
 
 
+def _overridden(spec: Spec, memory: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return the memory with no more KV-cache blocks than the user lets the server have."""
+    most = spec.get("num_gpu_blocks_override")
+    if not memory or not most or most >= memory["num_hpu_blocks"]:
+        return memory
+    tokens = most * BLOCK
+    sequences = tokens // int(spec["max_model_len"]) if spec.get("max_model_len") else memory["sequences"]
+    return {**memory, "num_hpu_blocks": most, "kv_tokens": tokens, "sequences": sequences}
+
+
 def _graphs(
     spec: Spec, placement: Placement, container: Container, memory: Mapping[str, Any] | None
 ) -> BucketCounts | None:
@@ -77,8 +88,6 @@ def _graphs(
     if container.buckets is None:
         return None
     blocks = memory["num_hpu_blocks"] if memory and engine_of(spec).capped else None
-    if blocks and spec.get("num_gpu_blocks_override"):
-        blocks = min(blocks, int(spec["num_gpu_blocks_override"]))
     return container.buckets.counts(container.tokens, blocks)
 
 

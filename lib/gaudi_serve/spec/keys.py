@@ -280,6 +280,7 @@ OPTION_CHECKS: dict[str, Check] = {
     "seed": _whole(0, 2**63),
     "block_size": _whole(1, 1024, "tokens"),
     "max_num_prefill_seqs": _whole(1, 65536, "sequences"),
+    "num_gpu_blocks_override": _whole(1, 1_000_000_000, "blocks"),
     "pipeline_parallel_size": _whole(1, 64),
     "data_parallel_size": _whole(1, 64),
     "kv_cache_dtype": _matching(r"auto|bfloat16|float16|fp8\w*", "must be auto, bfloat16, float16, or a kind of fp8"),
