@@ -147,3 +147,7 @@ def test_the_page_has_every_row() -> None:
             *[", ".join(f"`{one}`" for one in row.engines[1:])],
             ", ".join(row.vllm),
         ]
+
+
+def test_a_release_that_yaml_made_a_number_of_raises_nothing() -> None:
+    assert vllm_plan([WISH], gaudi_host(), host_name="g", release=1.24)["models"] is not None  # type: ignore[arg-type]
