@@ -107,10 +107,12 @@ def test_servers_come_from_plans_and_those_of_other_hosts_stay() -> None:
         ("g2", "old", "10.0.0.9", 2),
         ("g3", "old", "10.0.0.9", 2),
     ]
-    assert unreached(hosts, hosts, "gw") == [
-        "g1: model own: host 127.0.0.1: gw does not serve it, since it cannot reach it there; leave host out, and it "
-        "listens where gateways reach it"
+    models = hosts["g1"]["preflight_plan"]["models"]
+    assert unreached(models, GATEWAYS, "g1") == [
+        "g1: model own: host 127.0.0.1: gw cannot reach it, and does not serve it; leave host out, and it listens "
+        "where gateways reach it"
     ]
+    assert unreached(models, GATEWAYS, "gw") == unreached(models, [], "g1") == []
 
 
 def test_the_servers_of_a_model_have_one_key() -> None:

@@ -187,15 +187,14 @@ def _is_loopback(address: str) -> bool:
         return address == "localhost"
 
 
-def unreached(hostvars: Mapping[str, Known], hosts: Iterable[str], gateway: str) -> list[str]:
-    """Return sentences on the models that a gateway cannot serve: on another host, and on its loopback alone."""
+def unreached(models: Iterable[Known], gateways: Sequence[str], host_name: str) -> list[str]:
+    """Return sentences on the planned models that gateways elsewhere cannot serve: they listen on loopback alone."""
+    others = [name for name in gateways if name != host_name]
     return [
-        f"{host}: model {model['name']}: host {model['host']}: {gateway} does not serve it, since it cannot reach it "
-        "there; leave host out, and it listens where gateways reach it"
-        for host in hosts
-        if "preflight_plan" in hostvars[host]
-        for model in hostvars[host]["preflight_plan"]["models"]
-        if model["state"] != "stopped" and host != gateway and _is_loopback(str(model["host"]))
+        f"{host_name}: model {model['name']}: host {model['host']}: {', '.join(others)} cannot reach it, and does "
+        "not serve it; leave host out, and it listens where gateways reach it"
+        for model in models
+        if others and model["state"] != "stopped" and _is_loopback(str(model["host"]))
     ]
 
 

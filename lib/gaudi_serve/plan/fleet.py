@@ -9,7 +9,7 @@ from typing import Any
 
 from ..core.errors import Finding, InputError, near, one_line, plain, shown
 from ..core.host import Host
-from ..gateway.fleet import behind_gateway, fleet_gateways
+from ..gateway.fleet import behind_gateway, fleet_gateways, unreached
 from ..platforms import platform_of
 from ..show.table import table
 from ..spec.catalog import Catalog, catalog_folder, sound_entries
@@ -112,6 +112,7 @@ def _host_plan(
     address = str(known.get("gaudi_fleet_address") or facts["gaudi_host"]["ip"])
     values["vllm_model_defaults"] = behind_gateway(values["vllm_model_defaults"], gateways, name, address)
     host, more = _planned(name, known, facts, values, catalog)
+    host["warnings"] += unreached(host["models"], gateways, name)
     if not saved:
         told = {key: variables[key] for key in TOLD if key in variables}
         host |= _told(host, facts, told)
