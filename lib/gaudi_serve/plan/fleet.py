@@ -109,10 +109,7 @@ def _host_plan(
     errors += [_error(name, "preflight_catalog" if whole else "vllm_catalog_dirs", text) for text in lost]
     if wrong or not unsound <= set(INSTEAD):
         return None, errors
-    address = str(known.get("gaudi_fleet_address") or facts["gaudi_host"]["ip"])
-    values["vllm_model_defaults"] = behind_gateway(values["vllm_model_defaults"], gateways, name, address)
-    host, more = _planned(name, known, facts, values, catalog)
-    host["warnings"] += unreached(host["models"], gateways, name)
+    host, more = _planned(name, known, facts, values, catalog, gateways)
     if not saved:
         told = {key: variables[key] for key in TOLD if key in variables}
         host |= _told(host, facts, told)
@@ -140,9 +137,12 @@ def _of_inventory(name: str, hostvars: Mapping[str, Known], known: Known, gatewa
 
 
 def _planned(
-    name: str, known: Known, facts: Known, values: Known, catalog: Mapping[str, Any]
+    name: str, known: Known, facts: Known, values: Known, catalog: Mapping[str, Any], gateways: Sequence[str]
 ) -> tuple[dict[str, Any], Findings]:
     host, models = facts["gaudi_host"], values["vllm_models"]
+    address = str(known.get("gaudi_fleet_address") or host["ip"])
+    defaults = behind_gateway(values["vllm_model_defaults"], gateways, name, address)
+    values = {**values, "vllm_model_defaults": defaults}
     plan, errors = _checked_plan(name, known, facts, values, catalog)
     if models is None and host["services"]:
         errors.append(_error(name, "vllm_models", _unset(host["services"])))
@@ -150,7 +150,8 @@ def _planned(
     changes = [] if models is None else vllm_plan_changes(plan["models"], host["services"], named)
     about = {"facts": _about(host, facts), "models": plan["models"], "changes": changes, "plan": plan}
     secrets = _secret_warnings(name, known.get("vllm_secrets"), models or [])
-    return {**about, "warnings": [*_warnings(name, host), *secrets, *plan["warnings"]]}, errors
+    told = [*_warnings(name, host), *secrets, *unreached(plan["models"], gateways, name), *plan["warnings"]]
+    return {**about, "warnings": told}, errors
 
 
 def _told(host: Known, facts: Known, told: Known) -> dict[str, Any]:
