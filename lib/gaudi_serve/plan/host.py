@@ -70,8 +70,7 @@ def vllm_plan(
     Returns:
         ``{models: [...], errors: [...], warnings: [...]}``. A user's mistake never raises.
     """
-    # YAML makes a number of a release that is not quoted.
-    release = str(release or "")
+    release = str(release or "")  # YAML makes a number of one that is not quoted
     machine = Host.of({**host, "host_nics": host_nics or host.get("host_nics")})
     if wrong := _whole(models, machine, host_name, release):
         return HostPlan(host_name, (), (wrong,)).as_dict()
