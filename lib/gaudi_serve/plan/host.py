@@ -70,11 +70,10 @@ def vllm_plan(
     Returns:
         ``{models: [...], errors: [...], warnings: [...]}``. A user's mistake never raises.
     """
-    release = str(release or "")  # YAML makes a number of one that is not quoted
     machine = Host.of({**host, "host_nics": host_nics or host.get("host_nics")})
     if wrong := _whole(models, machine, host_name, release):
         return HostPlan(host_name, (), (wrong,)).as_dict()
-    release = release or DEFAULT
+    release = str(release or DEFAULT)  # YAML makes a number of one that is not quoted
     aliases = {entry["alias"]: entry["name"] for entry in images if "alias" in entry}
     wishes, findings = resolve(models, Site(machine, host_name, release, catalog or {}, defaults or {}, aliases))
     for wish in wishes:
