@@ -151,8 +151,8 @@ def test_a_second_rollout_waits_and_the_first_stops_for_a_word(playbook: Any, ad
     assert {name: launched(name) for name in HOSTS[:2]} == {name: before[name] for name in HOSTS[:2]}
     assert ask(address, CHAT, chat("small")).status == 200
     # Taken back by a rollout of what was before, of the one host that differs.
-    command = f"touch {tmp_path}/{{}}-{{{{ inventory_hostname }}}}"
-    commands = {f"rollout_{state}_command": command.format(state) for state in ("drain", "ready")}
+    place = f"{tmp_path}/%s-{{{{ inventory_hostname }}}}"
+    commands = {f"rollout_{state}_command": f"touch {place % state}" for state in ("drain", "ready")}
     back = playbook(ROLLOUT, **commands)
     assert back.status == 0 and "1 hosts in 1 waves" in back.text, back.text
     assert sorted(path.name for path in tmp_path.iterdir()) == ["drain-mol-fleet-c", "ready-mol-fleet-c"]
