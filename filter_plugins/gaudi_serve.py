@@ -69,7 +69,7 @@ from gaudi_serve.stages.host_tuning import (
     sysctl_conflicts,
     sysctl_wanted,
 )
-from gaudi_serve.stages.image import vllm_images
+from gaudi_serve.stages.image import images_shared, vllm_images
 from gaudi_serve.stages.reset import (
     gaudi_driver_reset,
     hccl_validation_reset,
@@ -167,6 +167,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     hpu_plugin_padded_shape,
     hugepages_wanted,
     image_drift,
+    images_shared,
     inventory_refusal,
     kernel_arguments_wanted,
     missing_images,

@@ -411,6 +411,23 @@ def test_images_that_are_used_or_changed_stay() -> None:
     assert "image a:1: kept (reset_images)" in reset.vllm_image_reset(live, here, f"{STATE}/images")["left"]
 
 
+def test_the_registry_goes_and_its_mask_with_its_package() -> None:
+    mask = "/etc/systemd/system/docker-registry.service"
+    known = {"vllm_image": {"found": {}, "installed": ["openssl"], "brought": {"paths": {mask: mask}}}}
+    here = left(
+        records=known,
+        own={**left()["own"], STATE: ["registry"]},
+        installed=["docker-registry", "openssl"],
+        brought={mask: {"exists": True}},
+    )
+    names = ["docker-registry", "openssl"]
+    kept = reset.vllm_image_reset(services(), here, "/srv/spool", packages=names)
+    # A package that stays would start its service at the next boot, for everyone to reach.
+    assert kept["paths"] == [f"{STATE}/registry"]
+    gone = reset.vllm_image_reset(services(), here, "/srv/spool", packages=names, remove=True)
+    assert gone["paths"] == [f"{STATE}/registry", mask] and gone["packages"] == ["docker-registry"]
+
+
 def test_holds_go_and_the_driver_with_its_packages() -> None:
     names, modules = ["habanalabs-dkms", "habanalabs-graph"], ["habanalabs_cn", "habanalabs"]
     record = {"found": {"held": ["habanalabs-graph"], "modules": []}, "installed": ["habanalabs-graph"]}

@@ -58,6 +58,7 @@ TOPICS = {
     ("host", "Governor"): "CPU governor",
     ("images", "Load"): "",
     ("images", "Build"): "",
+    ("images", "Give"): "",
 }
 # Modules whose changes are the toolkit's own book-keeping, shown where nothing else is.
 NOTES = ("gaudi_found", "gaudi_lock", "gaudi_dpkg")

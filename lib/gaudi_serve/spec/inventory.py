@@ -243,6 +243,13 @@ INPUTS: dict[str, Input] = {
     "vllm_image_build_timeout": SECONDS,
     "vllm_image_build_poll": SECONDS,
     "vllm_image_spool": FOLDER,
+    "vllm_image_from_host": TEXT,
+    "vllm_image_serve_address": Input(
+        _empty_or(matching(r"(?!-)[A-Za-z0-9.-]{1,253}")),
+        "must be an IPv4 address or a name of the host that gives images, or '' for the address of its default route",
+    ),
+    "vllm_image_serve_port": PORT,
+    "vllm_image_serve_timeout": SECONDS,
     "model_weights_verify": _choice("quick", "full"),
     "model_weights_from_host": TEXT,
     "model_weights_serve_address": Input(
@@ -330,6 +337,7 @@ SAID = frozenset(
     preflight_packages_reset preflight_passed preflight_plan preflight_rest_reset preflight_status preflight_inventory
     vllm_image_reset vllm_image_status vllm_service_health vllm_service_reset vllm_service_status
     gaudi_boot_id preflight_observed preflight_stages preflight_refusal model_weights_together vllm_image_asked
+    vllm_image_taken
     gaudi_stages gaudi_images_to_convert gaudi_plan gaudi_status gaudi_tune gaudi_haproxy preflight_gateways
     """.split()
     + list(TOLD)
@@ -338,7 +346,8 @@ SAID = frozenset(
 TAKEN = frozenset(
     """
     container_runtime_reset_packages gaudi_driver_reset_packages model_weights_reset_weights preflight_reset_names
-    preflight_reset_packages vllm_image_reset_images vllm_service_reset_caches
+    preflight_reset_packages vllm_image_reset_images vllm_image_reset_packages
+    vllm_service_reset_caches
     """.split()
 )
 KNOWN = frozenset((*VARIABLES, *OTHERS, *INPUTS, *HANDED, *SAID, *TAKEN))

@@ -196,7 +196,14 @@ def hccl_validation_reset(left: Known) -> dict[str, Any]:
     }
 
 
-def vllm_image_reset(services: Known, left: Known, spool: str, images: bool = False) -> dict[str, Any]:
+def vllm_image_reset(
+    services: Known,
+    left: Known,
+    spool: str,
+    images: bool = False,
+    packages: Sequence[str] = (),
+    remove: bool = False,
+) -> dict[str, Any]:
     """Return how what loads images is taken back, and on request the images.
 
     Args:
@@ -204,6 +211,7 @@ def vllm_image_reset(services: Known, left: Known, spool: str, images: bool = Fa
         left: ``gaudi_left`` of the host.
         spool: the role's folder for archives.
         images: remove the images that the toolkit has brought too.
+        packages: what the role installs; with ``remove`` it goes later in the run.
     """
     brought, live = images_of(brought_of(left, "vllm_image", "images")), services["images"]
     here = {name: live[name] for name in brought if name in live}
@@ -213,9 +221,11 @@ def vllm_image_reset(services: Known, left: Known, spool: str, images: bool = Fa
     used = {one[key]: one["name"] for one in foreign for key in ("image", "image_id")}
     in_use = {name: used.get(name) or used[here[name]] for name in here if name in used or here[name] in used}
     gone = [name for name in here if name not in other and name not in in_use]
-    folders = [f"{STATE}/{name}" for name in left["own"][STATE] or [] if name in ("images", "images-build")]
-    # Elsewhere the folder is a user's: nothing but the copy that a cut off run has left was ever in it.
-    inside = [path for path in folders if spool.startswith(STATE) or path.endswith("-build")]
+    # Elsewhere the spool folder is a user's: nothing but the copy that a cut off run has left was ever in it.
+    ours = ("images-build", "registry", *(["images"] if spool.startswith(STATE) else []))
+    inside = [f"{STATE}/{name}" for name in left["own"][STATE] or [] if name in ours]
+    # What keeps the service of the registry's package from starting stays as long as that does.
+    inside += there_of(left, brought_of(left, "vllm_image", "paths")) if remove else []
     return {
         "images": gone if images else [],
         "paths": inside,
@@ -224,7 +234,7 @@ def vllm_image_reset(services: Known, left: Known, spool: str, images: bool = Fa
         "left": ([] if images else [f"image {name}: kept (reset_images)" for name in gone])
         + [f"image {name}: another one than was brought" for name in other]
         + [f"image {name}: container {user} uses it" for name, user in in_use.items()],
-        "packages": [],
+        "packages": new_packages(left, "vllm_image", packages),
     }
 
 

@@ -1,0 +1,383 @@
+"""A registry of images on one host of a fleet, for as long as other hosts take images from it.
+
+It is Debian's docker-registry as a unit of systemd that ends by itself. Its layers stay on the disk, so that the next
+image brings only what has changed; its certificates are made for one run, and it answers nobody who has not the run's
+own. Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import socket
+import ssl
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+from ..core.errors import InputError
+from .observe_host import network
+from .run import read_text, run
+
+STORE = Path("/var/lib/gaudi-serve/registry")
+RUNTIME = Path("/run/gaudi-serve")
+# Where engines look for the certificates of a registry.
+TRUSTED = Path("/etc/docker/certs.d")
+UNIT, USER, REPOSITORY = "gaudi-serve-registry", "docker-registry", "images"
+TAGS = STORE / "docker/registry/v2/repositories" / REPOSITORY / "_manifests/tags"
+ADDRESS = re.compile(r"(?!-)[A-Za-z0-9.-]{1,253}")
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+# Clocks of hosts that nobody has set yet differ: a certificate is good for days around a run, its key for the run.
+CLOCKS_DIFFER = timedelta(days=3)
+READY_S, QUIET_S, SHORT_S = 30.0, 60.0, 60.0
+MARK = ".gaudi-serve"
+ESTABLISHED = "01"  # as the kernel numbers the states of a connection
+# openssl signs with a begin in the past in this form alone; the values are of one certificate.
+AUTHORITY = """\
+[ca]
+default_ca = own
+[own]
+database = {folder}/index
+serial = {folder}/serial
+new_certs_dir = {folder}
+default_md = sha256
+policy = any
+x509_extensions = {name}
+unique_subject = no
+[any]
+commonName = supplied
+[req]
+distinguished_name = subject
+[subject]
+[server]
+basicConstraints = critical,CA:true
+subjectAltName = {subject}
+extendedKeyUsage = serverAuth
+[client]
+basicConstraints = critical,CA:true
+extendedKeyUsage = clientAuth
+"""
+CONFIG = """\
+version: 0.1
+log:
+  level: warn
+storage:
+  filesystem:
+    rootdirectory: {store}
+  delete:
+    enabled: true
+http:
+  addr: {address}:{port}
+  tls:
+    certificate: {credentials}/server.crt
+    key: {credentials}/server.key
+    minimumtls: tls1.2
+    clientcas: [{credentials}/client.crt]
+"""
+
+
+@dataclass(frozen=True)
+class Door:
+    """How a host reaches the registry: its address and port, and what it shows and trusts, as PEM."""
+
+    registry: str
+    authority: str
+    certificate: str
+    key: str
+
+    def files(self) -> dict[str, str]:
+        """Return the files that an engine looks for, by their names there."""
+        return {"ca.crt": self.authority, "client.cert": self.certificate, "client.key": self.key}
+
+
+def tag_of(name: str) -> str:
+    """Return the tag under which the registry has an image: names hold what no tag may."""
+    return hashlib.sha256(name.encode()).hexdigest()[:40]
+
+
+def reference(registry: str, name: str) -> str:
+    """Return how the registry calls an image."""
+    return f"{registry}/{REPOSITORY}:{tag_of(name)}"
+
+
+def docker(argv: Sequence[str], told: str, timeout: float = SHORT_S) -> str:
+    """Run the engine's client and return what it said.
+
+    Raises:
+        InputError: with ``told`` and the client's last line.
+    """
+    done = run(["docker", *argv], timeout)
+    if done.status:
+        lines = [line.strip() for line in (done.err or done.out).splitlines() if line.strip()]
+        raise InputError(f"{told}: {lines[-1] if lines else f'docker {argv[0]} ended with {done.status}'}")
+    return done.out.strip()
+
+
+def certificate_pair(folder: Path, name: str, subject: str) -> None:
+    """Make a key and a certificate that it has signed itself, ``<name>.key`` and ``<name>.crt``.
+
+    Args:
+        folder: where; nobody else may look into it.
+        name: server or client, a section of the configuration.
+        subject: the server's name as a certificate has it, such as IP:192.0.2.1.
+
+    Raises:
+        InputError: with what openssl said.
+    """
+    now = datetime.now(timezone.utc)
+    begin, end = (f"{moment:%Y%m%d%H%M%SZ}" for moment in (now - CLOCKS_DIFFER, now + CLOCKS_DIFFER))
+    config = folder / f"{name}.cnf"
+    config.write_text(AUTHORITY.format(folder=folder, name=name, subject=subject), encoding="ascii")
+    (folder / "index").write_text("", encoding="ascii")
+    (folder / "serial").write_text(f"{secrets.randbits(120) | 1 << 120:032x}\n", encoding="ascii")
+    key, request = str(folder / f"{name}.key"), str(folder / f"{name}.csr")
+    called = ["-subj", f"/CN=gaudi-serve {name}", "-config", str(config)]
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    sign = ["ca", "-batch", "-selfsign", "-notext", "-config", str(config), "-keyfile", key, "-in", request]
+    for argv in (
+        ["req", "-new", *curve, "-keyout", key, "-out", request, *called],
+        [*sign, "-startdate", begin, "-enddate", end, "-out", str(folder / f"{name}.crt")],
+    ):
+        done = run(["openssl", *argv], READY_S)
+        if done.status:
+            raise InputError(f"no certificate for the registry: openssl {argv[0]}: {done.err.strip()[-300:]}")
+
+
+@contextlib.contextmanager
+def trusted(door: Door) -> Iterator[None]:
+    """Let this host's engine reach the registry meanwhile.
+
+    Raises:
+        InputError: where the engine has certificates of somebody else's for that address.
+    """
+    folder = TRUSTED / door.registry
+    if folder.exists() and not (folder / MARK).exists():
+        raise InputError(f"{folder} is there and not the toolkit's; say another vllm_image_serve_port")
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (folder / MARK).touch()
+        for name, text in door.files().items():
+            with open(folder / name, "w", encoding="ascii", opener=_private) as file:
+                file.write(text)
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def serve(address: str, port: int, names: Sequence[str], seconds: int) -> tuple[str, Door, dict[str, str]]:
+    """Start the registry on this host and put images of its engine into it.
+
+    Args:
+        address: where it listens; empty for the address of the default route.
+        port: of it.
+        names: images of this host's engine.
+        seconds: after which it ends by itself; one push takes no longer.
+
+    Returns:
+        Its unit; how it is reached; the digest of each image, by name.
+
+    Raises:
+        InputError: with what is in the way.
+    """
+    address = address or str(network()["ip"])
+    unit = f"{UNIT}-{secrets.token_hex(4)}"
+    free_port(address, port)
+    forget_what_is_gone(names)
+    door = start(unit, address, port, seconds)
+    try:
+        with trusted(door):
+            return unit, door, {name: push(door.registry, name, seconds) for name in names}
+    except BaseException:
+        end(unit)
+        raise
+
+
+def start(unit: str, address: str, port: int, seconds: int) -> Door:
+    """Start the registry as a unit, and wait until it answers.
+
+    The server's key is a file for as long as the unit starts: then systemd has it, for this unit alone.
+
+    Raises:
+        InputError: where it does not start.
+    """
+    subject = f"IP:{address}" if re.fullmatch(r"[\d.]+", address) else f"DNS:{address}"
+    RUNTIME.mkdir(mode=0o755, exist_ok=True)
+    STORE.mkdir(mode=0o700, parents=True, exist_ok=True)
+    shutil.chown(STORE, USER, USER)
+    with tempfile.TemporaryDirectory(dir=RUNTIME, prefix="registry-") as made:
+        folder = Path(made)
+        for name in ("server", "client"):
+            certificate_pair(folder, name, subject)
+        credentials = f"/run/credentials/{unit}.service"
+        text = CONFIG.format(store=STORE, address=address, port=port, credentials=credentials)
+        (folder / "config.yml").write_text(text, encoding="ascii")
+        argv = ["systemd-run", f"--unit={unit}", "--collect", "--quiet", "--service-type=exec"]
+        limits = [f"RuntimeMaxSec={seconds}", f"User={USER}", "ProtectSystem=strict", "NoNewPrivileges=yes"]
+        limits += [f"ReadWritePaths={STORE}", "ProtectHome=yes", "PrivateTmp=yes", "CapabilityBoundingSet="]
+        limits += [f"LoadCredential={name}:{folder / name}" for name in ("config.yml", "server.crt", "server.key")]
+        limits += [f"LoadCredential=client.crt:{folder / 'client.crt'}"]
+        argv += [f"--property={limit}" for limit in limits]
+        done = run([*argv, "/usr/bin/docker-registry", "serve", f"{credentials}/config.yml"], READY_S)
+        if done.status:
+            raise InputError(f"the registry did not start: {done.err.strip()}; see journalctl -u {unit}")
+        parts = [read_text(folder / name) or "" for name in ("server.crt", "client.crt", "client.key")]
+        door = Door(f"{address}:{port}", *parts)
+        try:
+            wait_until_ready(unit, door.registry, folder)
+        except BaseException:
+            end(unit)
+            raise
+    return door
+
+
+def wait_until_ready(unit: str, registry: str, folder: Path) -> None:
+    """Ask the registry until it answers, as an engine does.
+
+    Raises:
+        InputError: where it does not, with the last line of its log.
+    """
+    context = ssl.create_default_context(cafile=str(folder / "server.crt"))
+    context.load_cert_chain(folder / "client.crt", folder / "client.key")
+    # This host's own registry: never through a proxy of the environment.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
+    until = time.monotonic() + READY_S
+    while time.monotonic() < until:
+        with contextlib.suppress(OSError), opener.open(f"https://{registry}/v2/", timeout=5):
+            return
+        if run(["systemctl", "is-active", f"{unit}.service"]).status:
+            break
+        time.sleep(0.1)
+    said = run(["journalctl", "--no-pager", "--output=cat", "--lines=1", f"--unit={unit}"]).out.strip()
+    raise InputError(f"the registry at {registry} does not answer: {said or 'it said nothing'}")
+
+
+def key_file(unit: str) -> Path:
+    """Return where the key that hosts show to a registry is kept meanwhile."""
+    return RUNTIME / f"{unit}.key"
+
+
+def keep_key(unit: str, key: str) -> None:
+    """Keep the key for the run to fetch: what a module returns could be shown."""
+    with open(key_file(unit), "w", encoding="ascii", opener=_private) as file:
+        file.write(key)
+
+
+def end(unit: str) -> None:
+    """Stop a registry; one that has ended by itself is no error.
+
+    Raises:
+        InputError: where it runs on.
+    """
+    key_file(unit).unlink(missing_ok=True)
+    done = run(["systemctl", "stop", f"{unit}.service"], SHORT_S)
+    if done.status not in (0, 5):
+        raise InputError(f"{unit} could not be stopped: {done.err.strip()}")
+
+
+def push(registry: str, name: str, seconds: int) -> str:
+    """Put an image into the registry and return its digest; layers that are there already are not sent again."""
+    called = reference(registry, name)
+    docker(["image", "tag", name, called], f"image {name}")
+    try:
+        docker(["image", "push", "--quiet", called], f"image {name}: not taken by the registry {registry}", seconds)
+        told = json.loads(docker(["image", "inspect", "--format", "{{json .RepoDigests}}", called], f"image {name}"))
+    finally:
+        run(["docker", "image", "rm", called], SHORT_S)
+    place = f"{registry}/{REPOSITORY}@"
+    found = [one.removeprefix(place) for one in told or [] if one.startswith(place)]
+    if not found or not DIGEST.fullmatch(found[-1]):
+        raise InputError(f"image {name}: the engine tells no digest of it after the push to {registry}")
+    return str(found[-1])
+
+
+def take(door: Door, name: str, digest: str, seconds: int) -> None:
+    """Bring an image from the registry and give it its name; what came otherwise is refused by its digest.
+
+    Raises:
+        InputError: with what the engine said.
+    """
+    called = f"{door.registry}/{REPOSITORY}@{digest}"
+    hint = "this host must reach that address and port, and an engine with a proxy must not use it there (NO_PROXY)"
+    with trusted(door):
+        docker(["image", "pull", "--quiet", called], f"image {name}: not had from {door.registry} ({hint})", seconds)
+    docker(["image", "tag", called, name], f"image {name}")
+    # The name is what counts now; without it, the layers would go too.
+    run(["docker", "image", "rm", called], SHORT_S)
+
+
+def forget_what_is_gone(names: Sequence[str]) -> None:
+    """Remove images from the store that this host's engine no longer has, and the layers that only they had.
+
+    Raises:
+        InputError: with what docker-registry said.
+    """
+    listed = docker(["image", "ls", "--format", "{{.Repository}}:{{.Tag}}"], "images of this host").splitlines()
+    kept = {tag_of(name) for name in (*names, *listed)} | {tag_of(name.removesuffix(":latest")) for name in listed}
+    old = [path for path in TAGS.glob("*") if path.name not in kept]
+    if not old:
+        return
+    for path in old:
+        shutil.rmtree(path)
+    with tempfile.NamedTemporaryFile("w", suffix=".yml", encoding="ascii") as config:
+        config.write(f"version: 0.1\nstorage:\n  filesystem:\n    rootdirectory: {STORE}\n")
+        config.flush()
+        done = run(["docker-registry", "garbage-collect", "--delete-untagged", config.name], 600)
+    if done.status:
+        raise InputError(f"{STORE}: layers of images that are gone could not be removed: {done.err.strip()[-300:]}")
+
+
+def free_port(address: str, port: int) -> None:
+    """Make sure that the port is free: a registry that a run which was cut off has left gives it up.
+
+    Raises:
+        InputError: where something else has it, or another run's registry is in use.
+    """
+    where, quiet = f"{address} port {port}", time.monotonic() + QUIET_S
+    while (problem := _in_the_way(address, port)) is not None:
+        others = _registries()
+        if not others:
+            raise InputError(
+                f"no registry can listen at {where}: {problem}; see vllm_image_serve_address and vllm_image_serve_port"
+            )
+        if ESTABLISHED in _states(port):
+            if time.monotonic() > quiet + 10 * QUIET_S:
+                raise InputError(f"another run's registry is in use at {where}; start again when that run has ended")
+            quiet = max(quiet, time.monotonic() + QUIET_S / 6)
+        elif time.monotonic() > quiet:
+            for unit in others:
+                end(unit.removesuffix(".service"))
+            quiet += QUIET_S
+        time.sleep(1)
+
+
+def _in_the_way(address: str, port: int) -> str | None:
+    try:
+        with socket.create_server((address, port)):
+            return None
+    except OSError as problem:
+        # Python adds the address, which the message has already.
+        return os.strerror(problem.errno) if problem.errno else str(problem)
+
+
+def _registries() -> list[str]:
+    argv = ["systemctl", "list-units", "--plain", "--no-legend", "--state=active,activating", f"{UNIT}-*"]
+    return [line.split()[0] for line in run(argv).out.splitlines() if line.strip()]
+
+
+def _states(port: int) -> set[str]:
+    """Return in which states the connections of a local port are."""
+    lines = [line.split() for line in (read_text("/proc/net/tcp") or "").splitlines()[1:]]
+    return {one[3] for one in lines if int(one[1].rpartition(":")[2], 16) == port}

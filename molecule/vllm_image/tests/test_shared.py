@@ -1,0 +1,132 @@
+"""One host brings images for all: what another takes from it moves once, and nothing listens afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import testinfra
+
+SCENARIO = Path(os.environ["MOLECULE_SCENARIO_DIRECTORY"])
+FROM = {"vllm_image_from_host": "mol-image-a"}
+
+pytestmark = pytest.mark.on("mol-image-b")
+
+
+@pytest.fixture
+def giver() -> Any:
+    """The host that gives."""
+    return testinfra.get_host("docker://mol-image-a")
+
+
+def received(host: Any) -> int:
+    """Return how many bytes have come over the hosts' network."""
+    return int(host.check_output("cat /sys/class/net/eth0/statistics/rx_bytes"))
+
+
+def image_id(host: Any, name: str) -> str:
+    """Return which image a host has under a name."""
+    text: str = host.check_output(f"docker image inspect --format '{{{{.Id}}}}' {name}")
+    return text
+
+
+def left_open(host: Any) -> str:
+    """Return what of a transfer is still there: units, keys, certificates, references, who listens."""
+    found: str = host.run(
+        "systemctl list-units --plain --no-legend --state=active 'gaudi-serve-registry*' docker-registry.service;"
+        "ls -A /etc/docker/certs.d /run/gaudi-serve | grep -E ':8874|key$|^registry-';"
+        "docker image ls --digests --format '{{.Repository}}@{{.Digest}}' | grep :8874; ss -Hltn | grep -E ':(5000|8874)'"
+    ).stdout
+    return found
+
+
+def test_an_upgrade_moves_the_layer_that_has_changed(host: Any, giver: Any, playbook: Any, started: Any) -> None:
+    image, before = host.check_output("docker inspect --format '{{.Config.Image}}' vllm-small"), started("small")
+    size = int(giver.check_output(f"docker image inspect --format '{{{{.Size}}}}' {image}"))
+    host.check_output(f"docker image rm --force {image}")
+    begin = received(host)
+    run = playbook("playbooks/images.yml", "--limit=mol-image-b", "-vvv", **FROM)
+    assert run.status == 0, run.text
+    assert image_id(host, image) == image_id(giver, image)
+    whole = received(host) - begin
+    assert whole > size / 10, "what comes is compressed, but all of it"
+    assert started("small") == before
+    assert left_open(host) == "" and left_open(giver) == ""
+    assert "PRIVATE KEY" not in run.text
+    # The package's own service would be open to everybody.
+    assert giver.check_output("systemctl is-enabled docker-registry.service || true") == "masked"
+    assert playbook("playbooks/images.yml", "--limit=mol-image-b", **FROM).changed_nothing
+
+    giver.check_output(f"docker create --name changed {image} && docker cp /etc/hostname changed:/changed")
+    giver.check_output("docker commit changed site/next:1 && docker rm changed")
+    begin = received(host)
+    wanted: dict[str, Any] = {"vllm_images": [{"name": "site/next:1"}], "vllm_models": []}
+    checked = playbook("playbooks/images.yml", "--limit=mol-image-b", "--check", **FROM, **wanted)
+    assert checked.status == 0 and "would bring site/next:1 from mol-image-a" in checked.flat, checked.text
+    run = playbook("playbooks/images.yml", "--limit=mol-image-b", **FROM, **wanted)
+    assert run.status == 0, run.text
+    assert image_id(host, "site/next:1") == image_id(giver, "site/next:1")
+    assert received(host) - begin < 200_000 < whole
+    for one in (host, giver):
+        one.check_output("docker image rm site/next:1")
+
+
+def test_what_cannot_be_given_is_told_and_leaves_nothing(host: Any, giver: Any, playbook: Any, started: Any) -> None:
+    before = started("small")
+    wanted: dict[str, Any] = {"vllm_images": [{"name": "127.0.0.1:9/nothing:1"}], "vllm_models": []}
+    run = playbook("playbooks/images.yml", "--limit=mol-image-b", **FROM, **wanted)
+    assert run.status != 0 and "127.0.0.1:9" in run.flat and "refused" in run.flat, run.text
+    giver.check_output("docker tag $(docker image ls -q | head -1) site/there:1")
+    giver.check_output("systemd-run --quiet --unit=stranger python3 -m http.server --bind=0.0.0.0 8874")
+    try:
+        wanted["vllm_images"] = [{"name": "site/there:1"}]
+        run = playbook("playbooks/images.yml", "--limit=mol-image-b", **FROM, **wanted)
+    finally:
+        giver.check_output("systemctl stop stranger; docker image rm site/there:1")
+    assert run.status != 0
+    assert "port 8874: Address already in use; see vllm_image_serve_address and vllm_image_serve_port" in run.flat
+    assert left_open(host) == "" and left_open(giver) == ""
+    assert started("small") == before
+
+
+def module(state: str, **given: Any) -> dict[str, Any]:
+    """Run module image_registry on the host that gives, and return its result."""
+    argv = ["ansible", "-i", str(SCENARIO / "inventory"), "mol-image-a", "-m", "image_registry", "-o"]
+    done = subprocess.run(
+        [*argv, "-a", json.dumps({"state": state, **given})],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=SCENARIO.parents[1],
+        env={**os.environ, "ANSIBLE_STDOUT_CALLBACK": "minimal"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    result: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
+    return result
+
+
+def test_who_has_not_the_runs_certificate_gets_nothing(host: Any, giver: Any, playbook: Any) -> None:
+    if giver.run("test -x /usr/bin/docker-registry").failed:
+        wanted: dict[str, Any] = {"vllm_images": [{"name": "site/there:1"}], "vllm_models": []}
+        giver.check_output("docker tag $(docker image ls -q | head -1) site/there:1")
+        assert playbook("playbooks/images.yml", "--limit=mol-image-b", **FROM, **wanted).status == 0
+    door = module("serving", port=8874, names=[])
+    address = f"https://{door['registry']}/v2/"
+    try:
+        ask = f"python3 -c \"import ssl, urllib.request as r; c = ssl.create_default_context(cadata='''{door['authority']}'''"
+        stranger = host.run(ask + f"); print(r.urlopen('{address}', context=c, timeout=9).status)\"")
+        assert stranger.failed and "certificate required" in stranger.stderr, stranger.stdout + stranger.stderr
+        assert host.run(f"docker pull {door['registry']}/images:x").failed
+        assert giver.check_output(f"systemctl show --value -p User {door['unit']}") == "docker-registry"
+        assert giver.check_output(f"stat -c '%a %U' {door['key_file']}") == "600 root"
+        # No file has the server's key any more, and no process list shows it.
+        assert giver.run(
+            "grep -rls 'PRIVATE KEY' /run/gaudi-serve /etc/docker /var/lib/gaudi-serve"
+        ).stdout.split() == [door["key_file"]]
+    finally:
+        module("stopped", unit=door["unit"])
+    assert left_open(giver) == ""
