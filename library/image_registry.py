@@ -97,7 +97,6 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gaudi_serve.core.errors import InputError
 from ansible.module_utils.gaudi_serve.host.registry import Door, end, keep_key, key_file, serve, take
 
-
 SPEC = {
     "state": {"type": "str", "choices": ["serving", "taken", "stopped"], "required": True},
     "address": {"type": "str", "default": ""},

@@ -100,9 +100,9 @@ def test_keys_are_files_of_root_and_gone_afterwards(tmp_path: Path, monkeypatch:
         pass
     folder.mkdir()
     (folder / "ca.crt").write_text("the owner's")
-    with pytest.raises(InputError, match="is there and not the toolkit's; say another vllm_image_serve_port"):
-        with registry.trusted(door):
-            pass
+    told = "is there and not the toolkit's; say another vllm_image_serve_port"
+    with pytest.raises(InputError, match=told), registry.trusted(door):
+        pass
     assert (folder / "ca.crt").read_text() == "the owner's"
 
 
@@ -134,7 +134,7 @@ def test_what_the_engine_no_longer_has_goes_from_the_store(tmp_path: Path, monke
 def test_the_clients_last_line_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     said = "Using default tag: latest\nError response from daemon: no space left on device\n"
     monkeypatch.setattr(registry, "run", lambda argv, timeout=0: Result(1, "", said))
-    with pytest.raises(InputError, match="^image a:1: Error response from daemon: no space left on device$"):
+    with pytest.raises(InputError, match=r"^image a:1: Error response from daemon: no space left on device$"):
         registry.docker(["push", "x"], "image a:1")
 
 
