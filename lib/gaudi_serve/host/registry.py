@@ -40,6 +40,8 @@ DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 CLOCKS_DIFFER = timedelta(days=3)
 READY_S, QUIET_S, SHORT_S = 30.0, 60.0, 60.0
 MARK = ".gaudi-serve"
+# What the registry reads when it starts.
+READ = ("config.yml", "server.crt", "server.key", "client.crt")
 ESTABLISHED = "01"  # as the kernel numbers the states of a connection
 # openssl signs with a begin in the past in this form alone; the values are of one certificate.
 AUTHORITY = """\
@@ -78,10 +80,10 @@ storage:
 http:
   addr: {address}:{port}
   tls:
-    certificate: {credentials}/server.crt
-    key: {credentials}/server.key
+    certificate: {folder}/server.crt
+    key: {folder}/server.key
     minimumtls: tls1.2
-    clientcas: [{credentials}/client.crt]
+    clientcas: [{folder}/client.crt]
 """
 
 
@@ -208,7 +210,7 @@ def serve(address: str, port: int, names: Sequence[str], seconds: int) -> tuple[
 def start(unit: str, address: str, port: int, seconds: int) -> Door:
     """Start the registry as a unit, and wait until it answers.
 
-    The server's key is a file for as long as the unit starts: then systemd has it, for this unit alone.
+    Its key and its configuration are files for as long as it starts, since it reads them once.
 
     Raises:
         InputError: where it does not start.
@@ -221,16 +223,15 @@ def start(unit: str, address: str, port: int, seconds: int) -> Door:
         folder = Path(made)
         for name in ("server", "client"):
             certificate_pair(folder, name, subject)
-        credentials = f"/run/credentials/{unit}.service"
-        text = CONFIG.format(store=STORE, address=address, port=port, credentials=credentials)
+        text = CONFIG.format(store=STORE, address=address, port=port, folder=folder)
         (folder / "config.yml").write_text(text, encoding="ascii")
+        for path in (folder, *(folder / name for name in READ)):
+            shutil.chown(path, USER)
         argv = ["systemd-run", f"--unit={unit}", "--collect", "--quiet", "--service-type=exec"]
         limits = [f"RuntimeMaxSec={seconds}", f"User={USER}", "ProtectSystem=strict", "NoNewPrivileges=yes"]
         limits += [f"ReadWritePaths={STORE}", "ProtectHome=yes", "PrivateTmp=yes", "CapabilityBoundingSet="]
-        limits += [f"LoadCredential={name}:{folder / name}" for name in ("config.yml", "server.crt", "server.key")]
-        limits += [f"LoadCredential=client.crt:{folder / 'client.crt'}"]
         argv += [f"--property={limit}" for limit in limits]
-        done = run([*argv, "/usr/bin/docker-registry", "serve", f"{credentials}/config.yml"], READY_S)
+        done = run([*argv, "/usr/bin/docker-registry", "serve", str(folder / "config.yml")], READY_S)
         if done.status:
             raise InputError(f"the registry did not start: {done.err.strip()}; see journalctl -u {unit}")
         parts = [read_text(folder / name) or "" for name in ("server.crt", "client.crt", "client.key")]
@@ -260,7 +261,9 @@ def wait_until_ready(unit: str, registry: str, folder: Path) -> None:
         if run(["systemctl", "is-active", f"{unit}.service"]).status:
             break
         time.sleep(0.1)
-    said = run(["journalctl", "--no-pager", "--output=cat", "--lines=1", f"--unit={unit}"]).out.strip()
+    # Not what systemd says of it.
+    match = f"_SYSTEMD_UNIT={unit}.service"
+    said = run(["journalctl", "--no-pager", "--output=cat", "--lines=1", match]).out.strip()
     raise InputError(f"the registry at {registry} does not answer: {said or 'it said nothing'}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,12 @@ import testinfra
 
 SCENARIO = Path(os.environ["MOLECULE_SCENARIO_DIRECTORY"])
 FROM = {"vllm_image_from_host": "mol-image-a"}
+LIMIT = ["--limit=mol-image-b"]
 
 pytestmark = pytest.mark.on("mol-image-b")
+
+# An image without anything.
+TINY = "tar -c --files-from=/dev/null | docker import - site/there:1"
 
 
 @pytest.fixture
@@ -46,46 +51,48 @@ def left_open(host: Any) -> str:
 
 
 def test_an_upgrade_moves_the_layer_that_has_changed(host: Any, giver: Any, playbook: Any, started: Any) -> None:
-    image, before = host.check_output("docker inspect --format '{{.Config.Image}}' vllm-small"), started("small")
-    size = int(giver.check_output(f"docker image inspect --format '{{{{.Size}}}}' {image}"))
-    host.check_output(f"docker image rm --force {image}")
+    def take(number: int, *options: str) -> Any:
+        images = [{"name": f"site/next:{number}"}]
+        return playbook("playbooks/images.yml", *LIMIT, *options, **FROM, vllm_images=images, vllm_models=[])
+
+    before = started("small")
+    body = "mkdir /tmp/body && head -c 8M /dev/urandom >/tmp/body/file && tar -C /tmp/body -c . | docker import - "
+    giver.check_output(f"{body} site/next:1; rm -r /tmp/body")
     begin = received(host)
-    run = playbook("playbooks/images.yml", "--limit=mol-image-b", "-vvv", **FROM)
+    run = take(1, "-vvv")
     assert run.status == 0, run.text
-    assert image_id(host, image) == image_id(giver, image)
-    whole = received(host) - begin
-    assert whole > size / 10, "what comes is compressed, but all of it"
-    assert started("small") == before
+    assert image_id(host, "site/next:1") == image_id(giver, "site/next:1")
+    assert received(host) - begin > 8_000_000
     assert left_open(host) == "" and left_open(giver) == ""
     assert "PRIVATE KEY" not in run.text
     # The package's own service would be open to everybody.
-    assert giver.check_output("systemctl is-enabled docker-registry.service || true") == "masked"
-    assert playbook("playbooks/images.yml", "--limit=mol-image-b", **FROM).changed_nothing
+    assert giver.run("systemctl is-enabled docker-registry.service").stdout.strip() == "masked"
+    assert take(1).changed_nothing
 
-    giver.check_output(f"docker create --name changed {image} && docker cp /etc/hostname changed:/changed")
-    giver.check_output("docker commit changed site/next:1 && docker rm changed")
+    giver.check_output("docker create --name changed site/next:1 / && docker cp /etc/hostname changed:/changed")
+    giver.check_output("docker commit changed site/next:2 && docker rm changed")
+    checked = take(2, "--check")
+    assert checked.status == 0 and "would bring site/next:2 from mol-image-a" in checked.flat, checked.text
     begin = received(host)
-    wanted: dict[str, Any] = {"vllm_images": [{"name": "site/next:1"}], "vllm_models": []}
-    checked = playbook("playbooks/images.yml", "--limit=mol-image-b", "--check", **FROM, **wanted)
-    assert checked.status == 0 and "would bring site/next:1 from mol-image-a" in checked.flat, checked.text
-    run = playbook("playbooks/images.yml", "--limit=mol-image-b", **FROM, **wanted)
+    run = take(2)
     assert run.status == 0, run.text
-    assert image_id(host, "site/next:1") == image_id(giver, "site/next:1")
-    assert received(host) - begin < 200_000 < whole
+    assert image_id(host, "site/next:2") == image_id(giver, "site/next:2")
+    assert received(host) - begin < 200_000
     for one in (host, giver):
-        one.check_output("docker image rm site/next:1")
+        one.check_output("docker image rm site/next:1 site/next:2")
+    assert started("small") == before
 
 
 def test_what_cannot_be_given_is_told_and_leaves_nothing(host: Any, giver: Any, playbook: Any, started: Any) -> None:
     before = started("small")
     wanted: dict[str, Any] = {"vllm_images": [{"name": "127.0.0.1:9/nothing:1"}], "vllm_models": []}
-    run = playbook("playbooks/images.yml", "--limit=mol-image-b", **FROM, **wanted)
+    run = playbook("playbooks/images.yml", *LIMIT, **FROM, **wanted)
     assert run.status != 0 and "127.0.0.1:9" in run.flat and "refused" in run.flat, run.text
-    giver.check_output("docker tag $(docker image ls -q | head -1) site/there:1")
+    giver.check_output(TINY)
     giver.check_output("systemd-run --quiet --unit=stranger python3 -m http.server --bind=0.0.0.0 8874")
     try:
         wanted["vllm_images"] = [{"name": "site/there:1"}]
-        run = playbook("playbooks/images.yml", "--limit=mol-image-b", **FROM, **wanted)
+        run = playbook("playbooks/images.yml", *LIMIT, **FROM, **wanted)
     finally:
         giver.check_output("systemctl stop stranger; docker image rm site/there:1")
     assert run.status != 0
@@ -104,31 +111,32 @@ print(urllib.request.urlopen(sys.argv[1], context=context, timeout=9).status)
 
 def module(state: str, **given: Any) -> dict[str, Any]:
     """Run module image_registry on the host that gives, and return its result."""
-    argv = ["ansible", "-i", str(SCENARIO / "inventory"), "mol-image-a", "-m", "image_registry", "-o"]
+    argv = ["ansible", "-i", str(SCENARIO / "inventory"), "mol-image-a", "-m", "image_registry"]
     done = subprocess.run(
         [*argv, "-a", json.dumps({"state": state, **given})],
         capture_output=True,
         text=True,
         check=False,
         cwd=SCENARIO.parents[1],
-        env={**os.environ, "ANSIBLE_STDOUT_CALLBACK": "minimal"},
+        env={**os.environ, "ANSIBLE_STDOUT_CALLBACK": "minimal", "ANSIBLE_CALLBACK_RESULT_FORMAT": "json"},
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    result: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
+    result: dict[str, Any] = json.JSONDecoder().raw_decode(done.stdout, done.stdout.index("{"))[0]
     return result
 
 
 def test_who_has_not_the_runs_certificate_gets_nothing(host: Any, giver: Any, playbook: Any) -> None:
     if giver.run("test -x /usr/bin/docker-registry").failed:
         wanted: dict[str, Any] = {"vllm_images": [{"name": "site/there:1"}], "vllm_models": []}
-        giver.check_output("docker tag $(docker image ls -q | head -1) site/there:1")
-        assert playbook("playbooks/images.yml", "--limit=mol-image-b", **FROM, **wanted).status == 0
+        giver.check_output(TINY)
+        assert playbook("playbooks/images.yml", *LIMIT, **FROM, **wanted).status == 0
     door = module("serving", port=8874, names=[])
     address = f"https://{door['registry']}/v2/"
     try:
         host.check_output("cat >/tmp/authority <<'END'\n" + door["authority"] + "\nEND")
         stranger = host.run(f"python3 -c %s {address}", ASK)
-        assert stranger.failed and "certificate required" in stranger.stderr, stranger.stdout + stranger.stderr
+        # Go says "bad certificate" for none, newer ones "certificate required".
+        assert stranger.failed and re.search("alert (bad certificate|certificate required)", stranger.stderr)
         assert host.run(f"docker pull {door['registry']}/images:x").failed
         assert giver.check_output(f"systemctl show --value -p User {door['unit']}") == "docker-registry"
         assert giver.check_output(f"stat -c '%a %U' {door['key_file']}") == "600 root"
