@@ -61,6 +61,8 @@ VIRGIN: dict[str, Any] = {
     "fault": "",
 }
 FAULTS = ("host", "images", "models")
+# What module gaudi_facts reads where it is not told.
+SUBSETS = ("system", "tuning", "runtime", "services", "hccl", "host", "driver")
 
 
 class Connection(ConnectionBase):  # type: ignore[misc]  # ansible-core has no type information
@@ -135,7 +137,8 @@ class Host:
     def do_gaudi_facts(self, given: dict[str, Any]) -> dict[str, Any]:
         """Return the subsets that are asked for."""
         facts: dict[str, Any] = {"gaudi_observed_at": time.monotonic(), "gaudi_boot_id": "simulated"}
-        for name in [*given["gather"], *(["system"] if "host" in given["gather"] else [])]:
+        gather = given.get("gather") or SUBSETS
+        for name in [*gather, *(["system"] if "host" in gather else [])]:
             key = {"weights_store": "weights"}.get(name, name)
             facts[f"gaudi_{key}"] = getattr(self, f"see_{key}")()
         return {"ansible_facts": facts}
@@ -332,6 +335,29 @@ class Host:
             answer = {"kinds": model["smoke"], "first_token_s": 0.05, "total_s": 0.1, "text": "Paris"}
             answers[model["name"]] = self.state["units"][model["name"]]["smoke"] = answer
         return {"answers": answers}
+
+    def do_vllm_idle(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Have no request."""
+        return {"seconds": 0.0}
+
+    def do_vllm_benchmark(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Be as fast as ever, or too slow since a change."""
+        speed = 5.0 if self.state["fault"] == "slow" and self.state.get("kept") else 50.0
+        return {"measured": {name: {"first_token_s": 0.05, "tokens_s": speed} for name in self.state["units"]}}
+
+    def do_vllm_kept(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Keep what serves, go back to it, or forget it."""
+        record = self.state.get("kept") or {}
+        if given["state"] == "kept":
+            parts = {key: json.loads(json.dumps(self.state[key])) for key in ("files", "units", "images")}
+            self.state["kept"] = record or {**parts, "measured": given["measured"]}
+        elif given["state"] == "absent":
+            self.state["kept"] = {}
+        elif record:
+            self.state.update({key: record[key] for key in ("files", "units", "images")})
+        models = [{"name": name, "smoke": ["any"], "start_limit_s": 60} for name in self.state["units"]]
+        back = models if given["state"] == "restored" else []
+        return {"changed": True, "models": back, "measured": (self.state["kept"] or record).get("measured", {})}
 
 
 ENDS = {"env": "env", "launch": "json", "buckets": "buckets"}

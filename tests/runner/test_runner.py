@@ -1,0 +1,174 @@
+"""Every playbook through ansible-runner, in the execution environment, as AWX runs them.
+
+With process isolation, as another user than root, from a read-only project folder; the hosts are a file each.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ansible_runner
+import pytest
+import yaml
+from testhosts_lib import execution_image
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests/integration/simulated"))
+from fleet import change, fleet, state_of  # noqa: E402
+
+USER = 1234
+IDENT = "one"  # of a run; every folder has one run
+PLUGINS = "/runner/project/tests/integration/simulated/connection"
+ENVIRONMENT = {"ANSIBLE_CONNECTION_PLUGINS": PLUGINS, "GAUDI_SERVE_SIMULATED": "/runner/state", "ANSIBLE_NOCOLOR": "1"}
+CANARY = "canary-7f3a-of-runs"
+ONE = {"model": "m"}
+# What each playbook is given, and how it ends: its exit status, and a word of what it says.
+RUNS: dict[str, tuple[dict[str, Any], int, str]] = {
+    "site.yml": ({}, 0, "no model"),
+    "playbooks/driver.yml": ({}, 0, ""),
+    "playbooks/gateway.yml": ({}, 0, ""),
+    "playbooks/host.yml": ({}, 0, ""),
+    "playbooks/images.yml": ({}, 0, ""),
+    "playbooks/logs.yml": (ONE, 0, "out of cards"),
+    "playbooks/models.yml": ({}, 0, ""),
+    "playbooks/plan.yml": ({}, 0, "h01"),
+    "playbooks/preflight.yml": ({}, 0, ""),
+    "playbooks/report.yml": ({}, 0, ""),
+    "playbooks/reset.yml": ({"reset_confirm": "no"}, 2, "reset"),
+    "playbooks/restart.yml": (ONE, 0, ""),
+    "playbooks/rollout.yml": ({}, 0, "nothing is due on any host"),
+    "playbooks/runtime.yml": ({}, 0, ""),
+    "playbooks/status.yml": ({}, 0, "serving"),
+    "playbooks/tune.yml": (ONE, 2, "its server chooses its own buckets and takes none"),
+    "playbooks/validate.yml": ({}, 0, ""),
+    "playbooks/weights.yml": ({}, 0, ""),
+}
+
+
+@pytest.fixture(scope="session")
+def image() -> str:
+    """Return the execution environment."""
+    return execution_image.ensure()
+
+
+class Folder:
+    """A private data folder of ansible-runner, with hosts that are a file each."""
+
+    def __init__(self, place: Path, image: str) -> None:
+        self.place, self.state, self.image = place, place / "state", image
+        for name in ("project", "inventory", "env", "state"):
+            (place / name).mkdir()
+
+    def hosts(self, count: int, state: dict[str, Any] | None = None, **variables: Any) -> None:
+        """Write an inventory, and a file a host."""
+        fleet(self.state, count, state, **variables)
+        shutil.move(self.state / "hosts.json", self.place / "inventory/hosts.json")
+
+    def options(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Return what makes a run an isolated one, by a user who may write nothing but this folder."""
+        (self.place / "env/extravars").write_text(json.dumps(given), encoding="utf-8")
+        # ansible-runner is root here and makes folders for itself alone; elsewhere it is the user of the container.
+        (self.place / "artifacts" / IDENT / "job_events").mkdir(parents=True, exist_ok=True)
+        user = USER if os.getuid() == 0 else os.getuid()
+        for path in [self.place, *self.place.rglob("*")]:
+            os.chown(path, user, 0)
+        return {
+            **{"process_isolation": True, "process_isolation_executable": "docker", "container_image": self.image},
+            "container_volume_mounts": [f"{ROOT}:/runner/project:ro"],
+            "container_options": [f"--user={user}:0", "--network=none"],
+            **{"envvars": ENVIRONMENT, "ident": IDENT, "timeout": 120},
+        }
+
+    def run(self, playbook: str, given: dict[str, Any]) -> Any:
+        """Run a playbook."""
+        options = self.options(given)
+        return ansible_runner.run(private_data_dir=str(self.place), playbook=playbook, quiet=True, **options)
+
+
+@pytest.fixture
+def folder(image: str) -> Iterator[Folder]:
+    """Return an empty one; not below pytest's own, which is closed to other users."""
+    with tempfile.TemporaryDirectory(prefix="gaudi-serve-") as name:
+        yield Folder(Path(name), image)
+
+
+@pytest.fixture(scope="session")
+def served(image: str) -> dict[str, Any]:
+    """Return what a host has on which site.yml has run."""
+    with tempfile.TemporaryDirectory(prefix="gaudi-serve-") as name:
+        one = Folder(Path(name), image)
+        one.hosts(1)
+        run = one.run("site.yml", {})
+        assert (run.status, run.rc) == ("successful", 0), run.stdout.read()
+        return state_of(one.state, "h01")
+
+
+def test_every_playbook_has_its_run() -> None:
+    found = {"site.yml", *(f"playbooks/{path.name}" for path in (ROOT / "playbooks").glob("*.yml"))}
+    # It reaches no host; its own test has an API to talk to.
+    assert found - {"playbooks/awx.yml"} == set(RUNS)
+
+
+@pytest.mark.parametrize("playbook", RUNS)
+def test_playbooks_run_isolated(playbook: str, folder: Folder, served: dict[str, Any]) -> None:
+    given, status, said = RUNS[playbook]
+    folder.hosts(2, served, vllm_secrets={"m": {"VLLM_API_KEY": CANARY}} if playbook == "playbooks/plan.yml" else {})
+    run = folder.run(playbook, given)
+    text = run.stdout.read()
+    assert run.rc == status, text
+    assert said in " ".join(text.split()), text
+    events = [event["event"] for event in run.events]
+    assert events[0] in ("playbook_on_start", "warning", "verbose") and "playbook_on_stats" in events
+    assert set(run.stats["processed"]) >= {"h01"}
+    files = [path for path in (folder.place / "artifacts").rglob("*") if path.is_file()]
+    assert [path for path in files if CANARY in path.read_text(encoding="utf-8", errors="replace")] == []
+
+
+def example() -> Any:
+    """Return the example of embedding."""
+    spec = importlib.util.spec_from_file_location("rollout_example", ROOT / "docs/examples/rollout.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_the_example_follows_a_rollout(slow: bool, folder: Folder, served: dict[str, Any]) -> None:
+    folder.hosts(3, served)
+    inventory = json.loads((folder.place / "inventory/hosts.json").read_text(encoding="utf-8"))
+    inventory["all"]["vars"]["vllm_models"][0]["max_num_seqs"] = 24
+    inventory["all"]["vars"]["vllm_models"][0]["min_available"] = 2
+    (folder.place / "inventory/hosts.json").write_text(json.dumps(inventory), encoding="utf-8")
+    if slow:
+        change(folder.state, "h01", fault="slow")
+    said: list[str] = []
+    outcome = example().rollout(folder.place, said.append, **folder.options({"rollout_approved": True}))
+    launch = {name: state_of(folder.state, name)["files"]["/etc/gaudi-serve/m.json"] for name in ("h01", "h02", "h03")}
+    changed = [name for name, text in launch.items() if '"24"' in text]
+    assert any("Prove" in line for line in said)
+    if slow:
+        assert not outcome.succeeded and changed == []
+        assert "h01 has not proven itself" in outcome.failures["h01"]
+    else:
+        assert outcome.succeeded and outcome.changed == changed == ["h01", "h02", "h03"], outcome
+
+
+def test_the_definition_takes_what_requirements_say(tmp_path: Path) -> None:
+    execution_image.recipe(tmp_path / "context")
+    definition = yaml.safe_load((ROOT / "execution-environment.yml").read_text(encoding="utf-8"))
+    assert definition["dependencies"]["python"] == "requirements.txt"
+    assert "galaxy" not in definition["dependencies"], "the package `ansible` brings the collections"
+    copied = (tmp_path / "context/_build/requirements.txt").read_text(encoding="utf-8").split("\n")
+    pins = [line for line in (ROOT / "requirements.txt").read_text(encoding="utf-8").split("\n") if "==" in line]
+    assert [line for line in copied if "==" in line] == pins
+    assert {pin.partition("==")[0] for pin in pins} >= {"ansible-core", "ansible-runner", "ansible"}
