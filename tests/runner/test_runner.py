@@ -43,7 +43,7 @@ RUNS: dict[str, tuple[dict[str, Any], int, str]] = {
     "playbooks/preflight.yml": ({}, 0, ""),
     "playbooks/report.yml": ({}, 0, ""),
     "playbooks/reset.yml": ({"reset_confirm": "no"}, 2, "reset"),
-    "playbooks/restart.yml": (ONE, 0, ""),
+    "playbooks/restart.yml": (ONE, 2, "model m serves on h01, h02 and would be down there at the same time"),
     "playbooks/rollout.yml": ({}, 0, "nothing is due on any host"),
     "playbooks/runtime.yml": ({}, 0, ""),
     "playbooks/status.yml": ({}, 0, "serving"),

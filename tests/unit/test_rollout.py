@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from gaudi_serve.rollout.waves import hosts_down_at_once, rollout_plan, slower_models
+from gaudi_serve.rollout.waves import hosts_down_at_once, restarted_at_once, rollout_plan, slower_models
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -172,3 +172,14 @@ def test_at_no_time_are_there_fewer_servers_than_must_stay(
         for model, count in servers.items():
             away = sum(model in models[int(name[1:])] for name in wave)
             assert not away or count - away >= (least if least is not None else max(1, count - 1))
+
+
+def test_a_restart_on_several_hosts_at_once_is_found() -> None:
+    serving, other = {"m": {"active": True}}, {"m": {"active": False}, "n": {"active": True}}
+    hosts = {
+        name: {"gaudi_services": {"units": units}} for name, units in (("a", serving), ("b", serving), ("c", other))
+    }
+    assert restarted_at_once(hosts, ["a", "b", "c"], "m") == ["a", "b"]
+    # One that does not serve is brought up by it; one alone is what was asked for.
+    assert restarted_at_once(hosts, ["a", "c"], "m") == [] and restarted_at_once(hosts, ["a", "b", "c"], "n") == []
+    assert restarted_at_once({"a": {}, "b": {}}, ["a", "b"], "m") == []

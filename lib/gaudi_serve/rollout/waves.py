@@ -313,6 +313,19 @@ def hosts_down_at_once(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> l
     return found if len(found) > 1 else []
 
 
+def restarted_at_once(hostvars: Mapping[str, Known], hosts: Sequence[str], model: str) -> list[str]:
+    """Return the hosts of a run on which a restart would take a model down all at the same time; empty for one alone.
+
+    Args:
+        hostvars: variables by host, with ``gaudi_services``.
+        hosts: those of the run.
+        model: its name.
+    """
+    units = {name: (hostvars[name].get("gaudi_services") or {}).get("units") or {} for name in hosts}
+    found = [name for name in hosts if (units[name].get(model) or {}).get("active")]
+    return found if len(found) > 1 else []
+
+
 def slower_models(before: Mapping[str, Known], after: Mapping[str, Known], tolerance: float) -> list[str]:
     """Return what a host does worse than before its change, beyond what is allowed; a sentence each.
 
