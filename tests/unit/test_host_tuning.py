@@ -187,6 +187,19 @@ def test_everything_that_differs_is_found(tree: Path) -> None:
     assert found["reboot"] == [f"the running kernel lacks {argument}" for argument in ARGS]
 
 
+def test_processors_with_the_same_governor_are_one_line(tree: Path) -> None:
+    for number in range(1, 160):
+        folder = tree / f"sys/devices/system/cpu/cpu{number}/cpufreq"
+        folder.mkdir(parents=True)
+        governor = {7: "performance", 159: "schedutil"}.get(number, "powersave")
+        (folder / "scaling_governor").write_text(governor + "\n", encoding="utf-8")
+    assert changes(tree)["governor"] == [
+        "cpu0-6: powersave -> performance",
+        "cpu8-158: powersave -> performance",
+        "cpu159: schedutil -> performance",
+    ]
+
+
 def settle(tree: Path) -> None:
     """Make the host what the role would make it."""
     (tree / observe_tuning.DROPIN).write_text(dropin(ARGS), encoding="utf-8")

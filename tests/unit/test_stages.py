@@ -173,6 +173,8 @@ def images_stage(screen: Screen) -> None:
     spool = {"path": "/var/lib/gaudi-serve/spool", "state": "directory"}
     screen.run("vllm_image : Load | Create the spool folder", "file", "demo-cpu", args=spool)
     screen.run("vllm_image : Load | Load the archive", "command", "demo-cpu", seconds=75)
+    brought = {"brought": {"images": {"vllm-cpu:0.32.0": "sha256:1"}}}
+    screen.run("vllm_image : Load | Keep which image has come", "gaudi_found", "demo-cpu", args=brought)
 
 
 def models_stage(screen: Screen) -> None:

@@ -223,7 +223,9 @@ def things(outcome: Outcome, stage: str) -> list[Thing]:
     if task.module in NOTES:
         brought = args.get("brought") if isinstance(args.get("brought"), Mapping) else {}
         images = (brought or {}).get("images") or {}
-        return [Thing("bring", str(name)) for name in images] or [Thing("", task.phrase, weak=True)]
+        # What is about to be brought stands there without what it is; it may never come.
+        come = [Thing("bring", str(name)) for name, known in images.items() if known]
+        return come or [Thing("", task.phrase, weak=True)]
     if task.module == "debug":
         return [Thing("", _without_would(line)) for line in said(result)]
     if topic:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from ..core.errors import InputError
@@ -146,7 +147,14 @@ def host_tuning_changes(
 
 
 def _governor_differences(values: Mapping[str, str], governor: str) -> list[str]:
-    return [f"{cpu}: {value} -> {governor}" for cpu, value in values.items() if governor and value != governor]
+    """Return a line for each row of processors that have the same other governor: hosts have hundreds of them."""
+    numbered = sorted(values.items(), key=lambda one: (len(one[0]), one[0]))
+    lines = []
+    for value, row in groupby(numbered, key=lambda one: one[1]):
+        names = [name for name, _ in row]
+        told = names[0] if len(names) == 1 else f"{names[0]}-{names[-1].removeprefix('cpu')}"
+        lines += [f"{told}: {value} -> {governor}"] if governor and value != governor else []
+    return lines
 
 
 def _file_difference(what: str, live: str | None, text: str) -> list[str]:
