@@ -153,6 +153,23 @@ def test_options_of_the_user_count() -> None:
     assert less["weights_gib"] == pytest.approx(plain["weights_gib"] / 2, abs=0.1)
 
 
+def test_float32_takes_four_bytes() -> None:
+    plain, wide, stored, cache = (
+        fit_of(),
+        fit_of(spec={"dtype": "float32"}),
+        fit_of(spec={"dtype": "float32"}, torch_dtype="float32"),
+        fit_of(spec={"dtype": "float32"}, args=["--kv-cache-dtype", "bfloat16"]),
+    )
+    assert plain and wide and stored and cache
+    assert wide["weights_gib"] == pytest.approx(2 * plain["weights_gib"], abs=0.2)
+    assert wide["kv_tokens"] / wide["kv_cache_gib"] == pytest.approx(
+        plain["kv_tokens"] / plain["kv_cache_gib"] / 2, rel=0.01
+    )
+    # What is stored in four bytes keeps its size, and a cache may have a dtype of its own.
+    assert stored["weights_gib"] == plain["weights_gib"]
+    assert cache["kv_tokens"] == pytest.approx(2 * wide["kv_tokens"], rel=0.01)
+
+
 def test_what_is_not_known_is_not_guessed() -> None:
     assert fit_of(size=0) is None
     assert fit_of(num_hidden_layers=None) is None

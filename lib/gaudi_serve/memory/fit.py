@@ -13,13 +13,14 @@ from ..engines import engine_of
 from ..platforms import platform_of
 from ..spec.model import Spec
 from .autocalc import GIB, MOST_CARDS, hpu_memory, kv_bytes_per_token
-from .shape import memory_names, splits
+from .shape import memory_names, splits, text_config
 
 CARDS = (2, 4, 8)  # numbers of cards that are worth a suggestion
 # Driver and firmware keep 1.4 to 2 GiB of a card; the profile run of an 8B model took 0.5 GiB.
 UNAVAILABLE_GIB, PROFILE_GIB = 2.0, 0.5
 # What the fork takes where neither the profile nor the user says otherwise.
 UTILIZATION, GRAPH_SHARE = 0.9, 0.1
+FLOAT32_BYTES = 4
 WHOLE = Rounding()
 LARGE_GIB, LARGE_GRAPH_MB, GRAPH_MB = 120, 20, 10
 
@@ -53,6 +54,8 @@ def plan_memory(
     given = _given(spec, env, args, host, weight_bytes) | names
     if quantised_at_load(spec, config):
         given["QUANT_DTYPE"] = 1
+    elif _widened(spec, config):
+        given["QUANT_DTYPE"] = FLOAT32_BYTES
     found = hpu_memory(given)
     divided = _divided(given, found, rounding)
     # The others keep their cards.
@@ -71,7 +74,7 @@ def _given(spec: Spec, env: Mapping[str, str], args: Sequence[str], host: Host, 
         "MAX_MODEL_LEN": int(spec["max_model_len"]),
         "MODEL_MEM_FROM_CONFIG": weight_bytes,
         "QUANT_DTYPE": 2,
-        "CACHE_DTYPE_BYTES": _cache_bytes(args),
+        "CACHE_DTYPE_BYTES": _cache_bytes(spec, args),
         "UNAVAILABLE_MEM_ABS": UNAVAILABLE_GIB,
         "PROFILER_MEM_OVERHEAD": PROFILE_GIB,
         "APPROX_MEM_PER_GRAPH_MB": LARGE_GRAPH_MB if weight_bytes > LARGE_GIB * GIB else GRAPH_MB,
@@ -145,9 +148,20 @@ def quantised_at_load(spec: Spec, config: Mapping[str, Any]) -> bool:
     return halved and not config.get("quantization_config")
 
 
-def _cache_bytes(args: Sequence[str]) -> int:
+def _widened(spec: Spec, config: Mapping[str, Any]) -> bool:
+    """Tell whether a server makes four bytes of each two of a model's weights; what is stored so keeps its size."""
+    stored = text_config(config).get("torch_dtype") or config.get("torch_dtype")
+    stored = stored or text_config(config).get("dtype") or config.get("dtype")
+    return spec.get("dtype") == "float32" and stored != "float32" and not config.get("quantization_config")
+
+
+def _cache_bytes(spec: Spec, args: Sequence[str]) -> int:
+    """Return the bytes of a number in the KV cache: those of the model's dtype where it has none of its own."""
     values = [args[index + 1] for index, argument in enumerate(args[:-1]) if argument == "--kv-cache-dtype"]
-    return 1 if values and values[-1].startswith("fp8") else 2
+    own = values[-1] if values else "auto"
+    if own.startswith("fp8"):
+        return 1
+    return FLOAT32_BYTES if own == "auto" and spec.get("dtype") == "float32" else 2
 
 
 def _share(given: Any, env: Mapping[str, str], name: str, default: float = UTILIZATION) -> float:
