@@ -209,6 +209,34 @@ def test_what_of_bucketing_counts_for_nothing_is_told(said: dict[str, Any], unre
     assert told == ([f"bucketing.strategy {unread}"] if unread else [])
 
 
+@pytest.mark.parametrize(
+    ("env", "sentence"),
+    [
+        (
+            {"VLLM_PROMPT_QUERY_BUCKET_STEP": "256"},
+            "env: VLLM_PROMPT_QUERY_BUCKET_STEP 256 contradicts bucketing.prompt_query.step 512: say "
+            "bucketing.prompt_query.step alone, and take VLLM_PROMPT_QUERY_BUCKET_STEP out of env",
+        ),
+        (
+            {"VLLM_BUCKETING_STRATEGY": "pad"},
+            "env: VLLM_BUCKETING_STRATEGY pad contradicts bucketing.strategy lin: say bucketing.strategy alone, and "
+            "take VLLM_BUCKETING_STRATEGY out of env",
+        ),
+        (
+            {"VLLM_PREFIX_CACHING": "true"},
+            "env: VLLM_PREFIX_CACHING true contradicts enable_prefix_caching false: say enable_prefix_caching "
+            "alone, and take VLLM_PREFIX_CACHING out of env",
+        ),
+        ({"VLLM_PROMPT_QUERY_BUCKET_STEP": "512", "VLLM_PREFIX_CACHING": "no"}, None),
+    ],
+)
+def test_an_environment_that_contradicts_the_models_keys_is_told(env: dict[str, str], sentence: str | None) -> None:
+    sizes = {"max_num_seqs": 8, "max_model_len": 4096, "max_num_batched_tokens": 4096}
+    bucketing = {"strategy": "lin", "prompt_query": {"step": 512}, "decode_block": {"step": 256}}
+    told = [text for text in one(**sizes, bucketing=bucketing, env=env)["warnings"] if "contradicts" in text]
+    assert [text[text.index("env:") :] for text in told] == ([sentence] if sentence else [])
+
+
 def test_ranges_that_go_far_beyond_the_blocks_of_the_cards_are_told() -> None:
     wish = {"enable_prefix_caching": True, "max_num_seqs": 256, "max_model_len": 40960}
     for ranges, count in (({}, 1), ({"decode_block": {"max": 6000}}, 0)):

@@ -148,9 +148,38 @@ def _warnings(spec: Spec, host: Host) -> list[str]:
     said = spec.get("bucketing") or {}
     if unread := _unread(said):
         found.append(f"bucketing.strategy {said.get('strategy', 'exp')} takes no notice of {', '.join(unread)}")
+    found += _contradictions(spec, said)
     if spec["skip_warmup"]:
         found.append(SKIPPED)
     return found
+
+
+def _contradictions(spec: Spec, said: Mapping[str, Any]) -> list[str]:
+    """Return where ``env`` says something else than the model's own keys, of which a reader would take one."""
+    wanted: dict[str, tuple[str, Any]] = {
+        f"VLLM_{name}_BUCKET_{part}": (f"bucketing.{name.lower()}.{part.lower()}", value)
+        for name in DIMENSIONS
+        for part in PARTS
+        if (value := (said.get(name.lower()) or {}).get(part.lower())) is not None
+    }
+    if said.get("strategy") is not None:
+        wanted["VLLM_BUCKETING_STRATEGY"] = ("bucketing.strategy", said["strategy"])
+    env = spec.get("env") or {}
+    found = [
+        _counts(name, env[name], f"{key} {value}", key)
+        for name, (key, value) in wanted.items()
+        if name in env and str(env[name]) != str(value)
+    ]
+    caching = env.get("VLLM_PREFIX_CACHING")
+    if caching is not None and (str(caching).lower() in TRUE) != bool(spec["enable_prefix_caching"]):
+        key = "enable_prefix_caching"
+        found.append(_counts("VLLM_PREFIX_CACHING", caching, f"{key} {str(bool(spec[key])).lower()}", key))
+    return found
+
+
+def _counts(name: str, value: Any, other: str, key: str) -> str:
+    """Return that a variable contradicts a key, and what to write."""
+    return f"env: {name} {value} contradicts {other}: say {key} alone, and take {name} out of env"
 
 
 def _unread(said: Mapping[str, Any]) -> list[str]:
