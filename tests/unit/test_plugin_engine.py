@@ -237,6 +237,14 @@ def test_an_environment_that_contradicts_the_models_keys_is_told(env: dict[str, 
     assert [text[text.index("env:") :] for text in told] == ([sentence] if sentence else [])
 
 
+def test_a_step_without_values_is_named_where_nobody_wrote_the_minimum() -> None:
+    found = refused(bucketing={"strategy": "lin", "prompt_query": {"step": 100, "max": 150}})
+    assert (
+        "bucketing.prompt_query.step: leaves no value up to its maximum: the server stops at start; lower it" in found
+    )
+    assert ".min" not in found
+
+
 def test_ranges_that_go_far_beyond_the_blocks_of_the_cards_are_told() -> None:
     wish = {"enable_prefix_caching": True, "max_num_seqs": 256, "max_model_len": 40960}
     for ranges, count in (({}, 1), ({"decode_block": {"max": 6000}}, 0)):

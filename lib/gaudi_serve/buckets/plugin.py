@@ -100,7 +100,9 @@ def _of_values(given: PluginInput) -> tuple[list[Row], list[Row]]:
     values = VALUES[given.settings.strategy](given)
     for name, found in vars(values).items():
         if not found:
-            variable = given.settings.ranges.variable(name.upper(), "MIN")
+            # The default minimum is not what the user can have got wrong: it is the step that leads past the maximum.
+            part = "STEP" if given.settings.ranges.of(name.upper()).min is None else "MIN"
+            variable = given.settings.ranges.variable(name.upper(), part)
             raise refusal("", variable, None, "leaves no value up to its maximum: the server stops at start; lower it")
     return _prompt_rows(given, values), _decode_rows(given, values)
 
