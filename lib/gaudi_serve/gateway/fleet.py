@@ -14,6 +14,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from ..core.errors import InputError, is_whole, one_line
+from ..host.secret import given_secrets
 from ..host.smoke import EVERYWHERE
 from .objects import PLAIN, Backend, Server
 
@@ -98,6 +99,7 @@ def server_secrets(
         host_name: the host.
         secret: ``gaudi_gateway_secret``.
     """
+    secrets = given_secrets(secrets)
     if not isinstance(secrets, Mapping) or not is_remote(gateways, host_name) or secret_problem(secret):
         return secrets
     found = dict(secrets)
@@ -228,7 +230,7 @@ def fleet_keys(
 
 
 def _key(entry: Entry, hostvars: Mapping[str, Known], gateways: Sequence[str], secret: Any) -> str:
-    given = hostvars[entry.host].get("vllm_secrets") if entry.host in hostvars else None
+    given = given_secrets(hostvars[entry.host].get("vllm_secrets")) if entry.host in hostvars else None
     own = given.get(entry.unit) if isinstance(given, Mapping) else None
     if isinstance(own, Mapping) and own.get("VLLM_API_KEY"):
         return str(own["VLLM_API_KEY"])

@@ -21,6 +21,22 @@ def secret_text(variables: Mapping[str, Any]) -> str:
     return "".join(f"{key}={value}\n" for key, value in sorted(variables.items()))
 
 
+def given_secrets(value: Any) -> Any:
+    """Return ``vllm_secrets`` as a mapping where it is the text of one, in YAML, as a credential of AWX gives it.
+
+    What is no such text stays as it is, and is refused elsewhere in a sentence of its own.
+    """
+    if not isinstance(value, str):
+        return value
+    # On the controller alone, which has it.
+    import yaml
+
+    try:
+        return yaml.safe_load(value)
+    except yaml.YAMLError:
+        return value
+
+
 def vllm_secret_marks(secrets: Any) -> dict[str, str]:
     """Return ``{model: mark}`` by which a host tells whether its secrets are these, for module gaudi_facts.
 
@@ -32,7 +48,7 @@ def vllm_secret_marks(secrets: Any) -> dict[str, str]:
     key = os.urandom(16).hex()
     marks: dict[str, str] = {}
     try:
-        for model, variables in (secrets or {}).items():
+        for model, variables in (given_secrets(secrets) or {}).items():
             marks[str(model)] = _mark(secret_text({**variables}).encode(), key)
     # Of Ansible's and of Jinja's many errors: an undefined variable, a vault that cannot be opened.
     except Exception:

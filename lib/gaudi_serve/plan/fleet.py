@@ -10,6 +10,7 @@ from typing import Any
 from ..core.errors import Finding, InputError, near, one_line, plain, shown
 from ..core.host import Host
 from ..gateway.fleet import behind_gateway, fleet_gateways, unreached
+from ..host.secret import given_secrets
 from ..platforms import platform_of
 from ..show.table import table
 from ..spec.catalog import Catalog, catalog_folder, sound_entries
@@ -149,7 +150,7 @@ def _planned(
     named = {str(one.model) for one in errors}
     changes = [] if models is None else vllm_plan_changes(plan["models"], host["services"], named)
     about = {"facts": _about(host, facts), "models": plan["models"], "changes": changes, "plan": plan}
-    secrets = _secret_warnings(name, known.get("vllm_secrets"), models or [])
+    secrets = _secret_warnings(name, given_secrets(known.get("vllm_secrets")), models or [])
     told = [*_warnings(name, host), *secrets, *unreached(plan["models"], gateways, name), *plan["warnings"]]
     return {**about, "warnings": told}, errors
 
@@ -245,7 +246,7 @@ def _checked_plan(
         images=None if images is None or there is None else [*images, *there],
         daemon=_of_runtime(known, "daemon_json"),
         habana=_of_runtime(known, "habana_config"),
-        secrets=known.get("vllm_secrets"),
+        secrets=given_secrets(known.get("vllm_secrets")),
     )
     return plan, errors + [Finding(**error) for error in plan["errors"]]
 
@@ -348,7 +349,7 @@ def vllm_fleet_summary(fleet: Mapping[str, Any]) -> dict[str, Any]:
 
     Returns:
         ``changing`` (names of hosts), ``changes`` (lines by host), ``down`` (by host, as in the plan),
-        ``errors`` and ``warnings`` (sentences).
+        ``errors`` and ``warnings`` (sentences), ``text`` (all of the plan, as people read it).
     """
     changes = {name: found for name, host in fleet["hosts"].items() if (found := _changes(host))}
     return {
@@ -357,6 +358,7 @@ def vllm_fleet_summary(fleet: Mapping[str, Any]) -> dict[str, Any]:
         "down": {name: host["down"] for name, host in fleet["hosts"].items() if host.get("down")},
         "errors": [error["message"] for error in fleet["errors"]],
         "warnings": list(fleet["warnings"]),
+        "text": "\n".join(vllm_fleet_lines(fleet)),
     }
 
 

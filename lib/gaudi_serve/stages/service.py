@@ -13,7 +13,7 @@ from typing import Any
 
 from ..core.errors import InputError, is_number, near, readable, shown
 from ..engines import engine_of
-from ..host.secret import secret_changed, secret_text
+from ..host.secret import given_secrets, secret_changed, secret_text
 from ..spec.keys import VARIABLE
 
 UNITS = "/etc/systemd/system"
@@ -252,6 +252,7 @@ def vllm_withdrawn_secrets(live: Mapping[str, Any], secrets: Mapping[str, Any]) 
 
 def secrets_refusal(secrets: Any, host_name: str = "this host") -> list[str]:
     """Return what is wrong with the secrets, never with a value."""
+    secrets = given_secrets(secrets)
     if not isinstance(secrets, Mapping):
         return [f"{host_name}: vllm_secrets: must be a mapping of models"]
     reasons = []
@@ -295,6 +296,7 @@ def nobodys_secrets(secrets: Any, host_name: str, models: Any, others: Iterable[
         models: its ``vllm_models``; None where nobody has said any.
         others: those of the other hosts, of which no more are looked at than it takes.
     """
+    secrets = given_secrets(secrets)
     if not isinstance(secrets, Mapping) or not isinstance(models, list):
         return []
     known: set[str] = set()
