@@ -12,6 +12,13 @@ from jinja2 import pass_context
 # Works from every playbook, molecule, ansible-runner and AWX, with nothing installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 
+from gaudi_serve.awx.settings import (
+    awx_inputs,
+    awx_models,
+    awx_refusal,
+    awx_report,
+    awx_settings,
+)
 from gaudi_serve.buckets.bucket_plan import hpu_bucket_plan
 from gaudi_serve.buckets.linear import hpu_buckets, hpu_padded_shape
 from gaudi_serve.buckets.plugin import hpu_plugin_buckets
@@ -33,7 +40,14 @@ from gaudi_serve.plan.launch import vllm_launch
 from gaudi_serve.plan.refusal import plan_refusal, refused_hosts, system_refusal
 from gaudi_serve.platforms import accelerator_needs
 from gaudi_serve.platforms.hl_smi import hl_smi_links, hl_smi_modules, hl_smi_topology
-from gaudi_serve.rollout.waves import hosts_down_at_once, restarted_at_once, rollout_plan, slower_models
+from gaudi_serve.rollout.waves import (
+    benchmark_lines,
+    hosts_down_at_once,
+    restarted_at_once,
+    rollout_figures,
+    rollout_plan,
+    slower_models,
+)
 from gaudi_serve.show.report import endpoint_table
 from gaudi_serve.show.status import drift_lines, fleet_status, fleet_status_lines
 from gaudi_serve.spec.catalog import model_catalog
@@ -115,7 +129,13 @@ from gaudi_serve.tune.report import tune_refusal, tune_report
 FILTERS: tuple[Callable[..., Any], ...] = (
     accelerator_needs,
     apt_access,
+    awx_inputs,
+    awx_models,
+    awx_refusal,
+    awx_report,
+    awx_settings,
     behind_gateway,
+    benchmark_lines,
     container_runtime_changes,
     container_runtime_drift,
     container_runtime_found,
@@ -187,6 +207,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     rest_reset,
     restart_refusal,
     restarted_at_once,
+    rollout_figures,
     rollout_plan,
     run_stages,
     served_names,

@@ -15,6 +15,10 @@ options:
     description: A model that does not answer is an error; else it is not measured.
     type: bool
     default: true
+  only:
+    description: Name of the one model that is measured; empty measures all.
+    type: str
+    default: ''
   timeout:
     description: Seconds that one request may take.
     type: int
@@ -51,11 +55,13 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "strict": {"type": "bool", "default": True},
+            "only": {"type": "str", "default": ""},
             "timeout": {"type": "int", "default": 120},
         },
         supports_check_mode=True,
     )
     models = [] if module.check_mode else [one for one in live_models() if one["active"]]
+    models = [one for one in models if module.params["only"] in ("", one["name"])]
     keys = {one["name"]: own_api_key(CONFIG / f"{one['name']}.secret") for one in models}
     module.no_log_values.update(key for key in keys.values() if key)
 

@@ -33,6 +33,8 @@ ONE = {"model": "m"}
 # What each playbook is given, and how it ends: its exit status, and a word of what it says.
 RUNS: dict[str, tuple[dict[str, Any], int, str]] = {
     "site.yml": ({}, 0, ""),
+    "playbooks/awx_approval.yml": ({"gaudi_rollout": {"text": "the waves"}}, 0, "the waves"),
+    "playbooks/benchmark.yml": ({}, 0, "h02 m"),
     "playbooks/driver.yml": ({}, 0, ""),
     "playbooks/gateway.yml": ({}, 0, ""),
     "playbooks/host.yml": ({}, 0, ""),
@@ -45,6 +47,8 @@ RUNS: dict[str, tuple[dict[str, Any], int, str]] = {
     "playbooks/reset.yml": ({"reset_confirm": "no"}, 2, "reset"),
     "playbooks/restart.yml": (ONE, 3, "model m serves on h01, h02 and would be down there at the same time"),
     "playbooks/rollout.yml": ({}, 0, "nothing is due on any host"),
+    "playbooks/start.yml": (ONE, 0, ""),
+    "playbooks/stop.yml": (ONE, 3, "model m serves on h01, h02 and would be down there at the same time"),
     "playbooks/runtime.yml": ({}, 0, ""),
     "playbooks/status.yml": ({}, 0, "h01 m 0 active yes"),
     "playbooks/tune.yml": (ONE, 3, "its server chooses its own buckets and takes none"),

@@ -1,0 +1,352 @@
+"""What a user says of an AWX (``gaudi_awx``): every mistake is one sentence, before anything is made there."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from ..core.errors import InputError, known, mapping, refusal, whole
+from ..core.redact import has_login
+
+Known = Mapping[str, Any]
+TEAMS = ("viewer", "operator", "admin")
+NOTIFICATIONS = (
+    *("email", "webhook", "slack", "mattermost", "rocketchat", "grafana", "pagerduty", "twilio", "irc", "awssns"),
+)
+EVENTS = ("error", "success", "started", "approval")
+PULL = ("always", "missing", "never")
+RRULE = re.compile(
+    r"DTSTART(;TZID=[\w/+-]+)?:\d{8}T\d{6}Z? RRULE:FREQ=[A-Z]+;INTERVAL=\d+(;[A-Z]+=[\w,:+-]+)*", re.ASCII
+)
+KEYS = (
+    *("organization", "prefix", "collections", "execution_environment", "project", "inventory", "forks"),
+    *("approval_timeout", "teams", "notifications", "schedules", "machine", "vault", "vllm_secrets"),
+    *("model_weights_tokens", "gaudi_gateway_secret", "controller"),
+)
+# Types of AWX's own, by what they are for here; and of each the keys of the settings, with AWX's names for them.
+MACHINE, VAULT, GIT, REGISTRY, CONTROLLER = (
+    *("Machine", "Vault", "Source Control", "Container Registry"),
+    "Red Hat Ansible Automation Platform",
+)
+LOGIN = {"username": "username", "password": "password"}
+SSH = {"ssh_key": "ssh_key_data", "ssh_key_passphrase": "ssh_key_unlock"}
+FIELDS: dict[str, dict[str, str]] = {
+    MACHINE: {**LOGIN, **SSH, "become_username": "become_username", "become_password": "become_password"},
+    VAULT: {"password": "vault_password", "id": "vault_id"},
+    GIT: {**LOGIN, **SSH},
+    REGISTRY: {"host": "host", **LOGIN, "verify_ssl": "verify_ssl"},
+    CONTROLLER: {"host": "host", **LOGIN, "token": "oauth_token", "verify_ssl": "verify_ssl"},
+}
+OPEN = ("username", "host", "id", "verify_ssl", "become_username")
+SECRET: dict[str, Any] = {"type": "string", "secret": True}
+# Credential types of the toolkit's own. Each sets variables that nothing else of it does, so that a job without one of
+# them has what the inventory says. A type that is in use cannot be changed, so models are no fields of it.
+TYPES: dict[str, dict[str, Any]] = {
+    "vllm_secrets": {
+        "name": "secrets of models",
+        "description": "vllm_secrets: by model the variables that only its server may know, such as VLLM_API_KEY.",
+        "inputs": {
+            "fields": [{"id": "vllm_secrets", "label": "vllm_secrets, as YAML", "multiline": True, **SECRET}],
+            "required": ["vllm_secrets"],
+        },
+        "injectors": {"extra_vars": {"vllm_secrets": "{{ vllm_secrets }}"}},
+    },
+    "model_weights_tokens": {
+        "name": "tokens for weights",
+        "description": "model_weights_tokens: what the places ask for that weights come from.",
+        "inputs": {
+            "fields": [
+                {"id": "hub", "label": "Token of the hub", **SECRET},
+                {"id": "modelscope", "label": "Token of ModelScope", **SECRET},
+                {"id": "git", "label": "Token of the git server", **SECRET},
+            ]
+        },
+        "injectors": {
+            "extra_vars": {
+                "model_weights_tokens": {"hub": "{{ hub }}", "modelscope": "{{ modelscope }}", "git": "{{ git }}"}
+            }
+        },
+    },
+    "gaudi_gateway_secret": {
+        "name": "secret of the gateways",
+        "description": "gaudi_gateway_secret: what the keys are made of that gateways bring to servers.",
+        "inputs": {
+            "fields": [{"id": "gaudi_gateway_secret", "label": "gaudi_gateway_secret", **SECRET}],
+            "required": ["gaudi_gateway_secret"],
+        },
+        "injectors": {"extra_vars": {"gaudi_gateway_secret": "{{ gaudi_gateway_secret }}"}},
+    },
+}
+
+
+def awx_settings(given: Any) -> dict[str, Any]:
+    """Return the settings of an AWX, complete.
+
+    Args:
+        given: ``gaudi_awx``, as inventory/example/awx.yml explains it. Templates' credentials are those that it has.
+
+    Returns:
+        ``organization``, ``prefix``, ``collections``, ``execution_environment``, ``project``, ``inventory``,
+        ``forks``, ``approval_timeout``, ``teams``, ``notifications``, ``schedules``; ``credentials``, of each its key,
+        name and type; ``types``, the toolkit's own credential types; ``runs``, the names of
+        the credentials that jobs get, and ``controller``, that of the one that writes approvals, or ``''``; ``told``,
+        names of notifications by what they tell of.
+
+    Raises:
+        InputError: with every mistake, a line each; no secret is ever in it.
+    """
+    names = mapping("", "gaudi_awx", given, "a mapping with project, inventory, machine and so on")
+    problems: list[str] = []
+    found: dict[str, Any] = {}
+
+    def check(one: Callable[[], Any]) -> Any:
+        try:
+            return one()
+        except InputError as problem:
+            problems.append(str(problem))
+            return None
+
+    def read(key: str, reader: Callable[[Any], Any]) -> None:
+        found[key] = check(lambda: reader(names.get(key)))
+
+    check(lambda: known("gaudi_awx", names, KEYS))
+    read("organization", lambda value: _text("organization", value, "gaudi-serve"))
+    read("prefix", lambda value: _text("prefix", value, "gaudi-serve ", empty=True))
+    read("collections", lambda value: _texts("collections", value, ["Ansible Galaxy"]))
+    read("execution_environment", _environment)
+    read("project", lambda value: _project("project", value))
+    read("inventory", _inventory)
+    read("forks", lambda value: 32 if value is None else whole("", "gaudi_awx.forks", value, 1, 200))
+    read("approval_timeout", lambda value: 86_400 if value is None else _seconds(value))
+    read("teams", _teams)
+    read("notifications", _notifications)
+    read("schedules", _schedules)
+    for key in _credentials():
+        if _said(names, key) is not None:
+            check(partial(awx_inputs, names, key))
+    if names.get("machine") is None:
+        problems.append("gaudi_awx.machine: is required: how hosts are reached, with username and ssh_key")
+    if problems:
+        raise InputError("\n".join(problems))
+    told = {
+        event: [found["prefix"] + one["name"] for one in found["notifications"] if event in one["events"]]
+        for event in EVENTS
+    }
+    return {**found, **_named(names, found["prefix"]), "told": told}
+
+
+def awx_refusal(given: Any) -> list[str]:
+    """Return what is wrong with the settings of an AWX, a sentence each."""
+    try:
+        awx_settings(given)
+    except InputError as problem:
+        return str(problem).split("\n")
+    return []
+
+
+def awx_inputs(given: Known, key: str) -> dict[str, Any]:
+    """Return the inputs of one credential, by AWX's names; secrets are among them.
+
+    Args:
+        given: ``gaudi_awx``.
+        key: of the credential, as ``awx_settings`` lists it.
+    """
+    return _inputs(key, _credentials()[key][0], _said(given, key))
+
+
+def awx_models(of_hosts: Iterable[Any]) -> list[str]:
+    """Return the names of the models of all hosts, each once, in their order; what is no list has none.
+
+    Args:
+        of_hosts: ``vllm_models`` of each host.
+    """
+    models = (one for models in of_hosts if isinstance(models, list) for one in models if isinstance(one, Mapping))
+    return list(dict.fromkeys(str(one["name"]) for one in models if isinstance(one.get("name"), str)))
+
+
+def awx_report(plan: Any, rollout: Any) -> str:
+    """Return what stands in front of an approver: the waves, then what each host of them did; before that what is due.
+
+    Args:
+        plan, rollout: artifacts ``gaudi_plan`` and ``gaudi_rollout`` of the jobs before, or something else where there
+            are none.
+    """
+    waves, due = (one if isinstance(one, Mapping) else {} for one in (rollout, plan))
+    hosts = [str(one.get("text", "")) for one in (waves.get("hosts") or {}).values()]
+    # Once a host has changed, the figures are what is asked about.
+    parts = [waves.get("text"), *hosts] if hosts else [waves.get("text"), due.get("text")]
+    return "\n\n".join(str(part) for part in parts if part)
+
+
+def _credentials() -> dict[str, tuple[str, str]]:
+    """Return the credentials that there may be, by where they stand in the settings: their type, and their name."""
+    return {
+        "machine": (MACHINE, "hosts"),
+        "vault": (VAULT, "vault"),
+        "project.credential": (GIT, "repository"),
+        "inventory.project.credential": (GIT, "repository of the inventory"),
+        "execution_environment.credential": (REGISTRY, "registry"),
+        "controller": (CONTROLLER, "approvals"),
+        **{key: (key, str(one["name"])) for key, one in TYPES.items()},
+    }
+
+
+def _said(names: Known, path: str) -> Any:
+    value: Any = names
+    for word in path.split("."):
+        value = value.get(word) if isinstance(value, Mapping) else None
+    return value
+
+
+def _named(names: Known, prefix: str) -> dict[str, Any]:
+    there = {key: one for key, one in _credentials().items() if _said(names, key) is not None}
+    own = {key: {**TYPES[key], "name": prefix + TYPES[key]["name"]} for key in TYPES if key in there}
+    credentials = [
+        {"key": key, "name": prefix + name, "type": own[kind]["name"] if kind in own else kind}
+        for key, (kind, name) in there.items()
+    ]
+    name_of = {one["key"]: one["name"] for one in credentials}
+    return {
+        "types": list(own.values()),
+        "credentials": credentials,
+        "runs": [name_of[key] for key in ("machine", "vault", *TYPES) if key in name_of],
+        "controller": name_of.get("controller", ""),
+        "registry": name_of.get("execution_environment.credential", ""),
+        "repository": name_of.get("project.credential", ""),
+        "inventory_repository": name_of.get("inventory.project.credential", ""),
+    }
+
+
+def _inputs(key: str, kind: str, given: Any) -> dict[str, Any]:
+    label = f"gaudi_awx.{key}"
+    if kind == "vllm_secrets":
+        if not isinstance(given, Mapping) or not all(isinstance(one, Mapping) for one in given.values()):
+            raise InputError(f"{label}: (hidden) is not a mapping of models to their variables, as in an inventory")
+        # JSON is YAML too, and has one form of each value.
+        return {"vllm_secrets": json.dumps(given, sort_keys=True)}
+    if kind == "gaudi_gateway_secret":
+        if not isinstance(given, str) or not given:
+            raise InputError(f"{label}: (hidden) is not a text")
+        return {"gaudi_gateway_secret": given}
+    names = {name: name for name in ("hub", "modelscope", "git")} if kind == "model_weights_tokens" else FIELDS[kind]
+    if not isinstance(given, Mapping):
+        raise InputError(f"{label}: (hidden) is not a mapping with {', '.join(names)}")
+    known(label, given, names)
+    for name, value in given.items():
+        good = isinstance(value, bool) if name == "verify_ssl" else value is None or (isinstance(value, str) and value)
+        if not good:
+            wanted = "true or false" if name == "verify_ssl" else "a text; leave it out where there is none"
+            raise InputError(f"{label}.{name}: (hidden) is not {wanted}")
+    return {awx: given[name] for name, awx in names.items() if given.get(name) is not None}
+
+
+def _text(key: str, value: Any, default: str | None, *, empty: bool = False) -> str:
+    if value is None and default is not None:
+        return default
+    if not isinstance(value, str) or not value.isprintable() or not (value or empty) or len(value) > 500:
+        what = "a text of one line"
+        raise refusal("", f"gaudi_awx.{key}", value, f"is not {what}" if value is not None else f"is required: {what}")
+    return value
+
+
+def _texts(key: str, value: Any, default: Sequence[str]) -> list[str]:
+    if value is None:
+        return list(default)
+    if not isinstance(value, list) or not all(isinstance(one, str) and one.isprintable() and one for one in value):
+        raise refusal("", f"gaudi_awx.{key}", value, "is not a list of names")
+    return list(value)
+
+
+def _one(key: str, value: Any, allowed: Sequence[str]) -> str:
+    if value not in allowed:
+        raise refusal("", f"gaudi_awx.{key}", value, f"is none of {', '.join(allowed)}")
+    return str(value)
+
+
+def _seconds(value: Any) -> int:
+    return whole("", "gaudi_awx.approval_timeout", value, 0, 30 * 86_400)
+
+
+def _environment(value: Any) -> dict[str, Any]:
+    names = mapping("", "gaudi_awx.execution_environment", value, "a mapping with image")
+    known("gaudi_awx.execution_environment", names, ("image", "pull", "credential"))
+    pull = names.get("pull")
+    return {
+        "image": _text("execution_environment.image", names.get("image"), None),
+        "pull": "missing" if pull is None else _one("execution_environment.pull", pull, PULL),
+    }
+
+
+def _project(key: str, value: Any) -> dict[str, Any]:
+    names = mapping("", f"gaudi_awx.{key}", value, "a mapping with url and branch")
+    known(f"gaudi_awx.{key}", names, ("url", "branch", "credential"))
+    url = _text(f"{key}.url", names.get("url"), None)
+    if has_login(url):
+        raise InputError(f"gaudi_awx.{key}.url: (hidden) has a user or password; say them as {key}.credential")
+    return {"url": url, "branch": _text(f"{key}.branch", names.get("branch"), "", empty=True)}
+
+
+def _inventory(value: Any) -> dict[str, Any]:
+    names = mapping("", "gaudi_awx.inventory", value, "a mapping with path, or hosts")
+    known("gaudi_awx.inventory", names, ("path", "project", "hosts"))
+    hosts = names.get("hosts") or {}
+    good = isinstance(hosts, Mapping) and all(isinstance(one, str) and one for one in hosts)
+    if not good or not all(one is None or isinstance(one, Mapping) for one in hosts.values()):
+        raise refusal("", "gaudi_awx.inventory.hosts", hosts, "is not a mapping of hosts to their variables")
+    path = _text("inventory.path", names.get("path"), "", empty=True)
+    if not path and not hosts:
+        text = "is required: the folder of the inventory in its repository, such as inventory/mine; or hosts"
+        raise refusal("", "gaudi_awx.inventory.path", None, text)
+    if path.startswith("/") or ".." in path.split("/"):
+        raise refusal("", "gaudi_awx.inventory.path", path, "is no path inside the repository, such as inventory/mine")
+    return {
+        "path": path,
+        "hosts": [{"name": name, "variables": dict(said or {})} for name, said in hosts.items()],
+        "project": None if names.get("project") is None else _project("inventory.project", names["project"]),
+    }
+
+
+def _teams(value: Any) -> dict[str, list[str]]:
+    names = mapping("", "gaudi_awx.teams", {} if value is None else value, "a mapping of teams to their users")
+    known("gaudi_awx.teams", names, TEAMS)
+    return {team: _texts(f"teams.{team}", names.get(team), []) for team in TEAMS}
+
+
+def _notifications(value: Any) -> list[dict[str, Any]]:
+    if value is not None and not isinstance(value, list):
+        raise refusal("", "gaudi_awx.notifications", None, "is not a list")
+    found = []
+    for index, one in enumerate(value or []):
+        key = f"notifications[{index}]"
+        names = mapping("", f"gaudi_awx.{key}", one, "a mapping with name, type, configuration, events")
+        known(f"gaudi_awx.{key}", names, ("name", "type", "configuration", "events"))
+        if not isinstance(names.get("configuration"), Mapping):
+            raise InputError(f"gaudi_awx.{key}.configuration: (hidden) is not a mapping, as AWX has it for this type")
+        events = _texts(f"{key}.events", names.get("events"), ["error", "approval"])
+        found.append(
+            {
+                "name": _text(f"{key}.name", names.get("name"), None),
+                "type": _one(f"{key}.type", names.get("type"), NOTIFICATIONS),
+                "events": [_one(f"{key}.events", event, EVENTS) for event in events],
+                "index": index,
+            }
+        )
+    return found
+
+
+def _schedules(value: Any) -> dict[str, str]:
+    names = mapping("", "gaudi_awx.schedules", {} if value is None else value, "a mapping of status and validate")
+    default = {
+        "status": "DTSTART:20260101T000700Z RRULE:FREQ=HOURLY;INTERVAL=1",
+        "validate": "DTSTART:20260104T030000Z RRULE:FREQ=WEEKLY;INTERVAL=1;BYDAY=SU",
+    }
+    known("gaudi_awx.schedules", names, default)
+    found = {key: default[key] if names.get(key) is None else names[key] for key in default}
+    for key, rule in found.items():
+        if rule is not False and (not isinstance(rule, str) or not RRULE.fullmatch(rule)):
+            allowed = f"is no rule such as {default[key]}; false keeps the schedule off"
+            raise refusal("", f"gaudi_awx.schedules.{key}", rule, allowed)
+    return {key: rule or "" for key, rule in found.items()}

@@ -1,0 +1,187 @@
+"""playbooks/awx.yml against a strict stand-in of AWX's API, with the modules of awx.awx as they are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import forked
+import pytest
+import yaml
+from awx_api import TOKEN, Awx, serve
+
+ROOT = Path(__file__).parents[2]
+PLAYBOOKS = ("site.yml", *(f"playbooks/{path.name}" for path in sorted((ROOT / "playbooks").glob("*.yml"))))
+CANARIES = (
+    "canary-key-1",
+    "canary-token-2",
+    "canary-gateway-secret-3-of-some-length",
+    "canary-hook-4",
+    "canary-word-5",
+)
+SETTINGS: dict[str, Any] = {
+    "execution_environment": {
+        "image": "registry.example.net/ee:1",
+        "credential": {"host": "r", "password": CANARIES[4]},
+    },
+    "project": {
+        "url": "https://git.example.net/gaudi-serve.git",
+        "branch": "v1",
+        "credential": {"password": CANARIES[4]},
+    },
+    "inventory": {"path": "inventory/mine", "hosts": {"gaudi09": {"gaudi_cards": 8}}},
+    "machine": {"username": "ops", "ssh_key": CANARIES[4]},
+    "vault": {"password": CANARIES[4]},
+    "vllm_secrets": {"m": {"VLLM_API_KEY": CANARIES[0]}},
+    "model_weights_tokens": {"hub": CANARIES[1]},
+    "gaudi_gateway_secret": CANARIES[2],
+    "controller": {"host": "https://awx.example.net", "token": CANARIES[4]},
+    "teams": {"operator": ["anna"]},
+    "notifications": [
+        {
+            "name": "operations",
+            "type": "webhook",
+            "configuration": {"url": "http://127.0.0.1:1/", "http_method": "POST", "headers": {"X": CANARIES[3]}},
+        }
+    ],
+}
+
+
+class Site:
+    """An AWX, and a folder with an inventory and settings for it."""
+
+    def __init__(self, folder: Path, address: str, awx: Awx) -> None:
+        self.folder, self.address, self.awx = folder, address, awx
+        hosts = {name: {"vllm_models": [{"name": "m"}, {"name": "n"}]} for name in ("h01", "h02")}
+        (folder / "hosts.yml").write_text(yaml.safe_dump({"all": {"hosts": hosts}}))
+
+    def run(self, settings: dict[str, Any], *more: str) -> tuple[int, str]:
+        """Run the playbook."""
+        (self.folder / "awx.yml").write_text(yaml.safe_dump({"gaudi_awx": settings}))
+        environment = {
+            **os.environ,
+            **{
+                "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
+                "ANSIBLE_NOCOLOR": "1",
+                "ANSIBLE_STDOUT_CALLBACK": "default",
+            },
+            **{"CONTROLLER_HOST": self.address, "CONTROLLER_OAUTH_TOKEN": TOKEN},
+        }
+        argv = ["ansible-playbook", "-i", str(self.folder / "hosts.yml"), "playbooks/awx.yml"]
+        return forked.playbook([*argv, "-e", f"@{self.folder}/awx.yml", *more], ROOT, environment, 600)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return an AWX on which the playbook has run."""
+    awx = Awx(PLAYBOOKS)
+    with serve(awx) as address:
+        found = Site(tmp_path_factory.mktemp("awx"), address, awx)
+        status, text = found.run(SETTINGS, "--check")
+        assert status == 0 and awx.writes == [], text
+        assert "gaudi-serve is no organization of this AWX yet" in " ".join(text.split())
+        status, text = found.run(SETTINGS, "-vv", "--diff")
+        assert status == 0, text
+        assert [one for one in CANARIES if one in text] == []
+        yield found
+
+
+def test_a_second_run_changes_nothing(site: Site) -> None:
+    site.awx.writes.clear()
+    status, text = site.run(SETTINGS)
+    assert status == 0, text
+    assert "changed=0 " in text and site.awx.writes == []
+
+
+def test_templates_ask_and_start_what_they_should(site: Site) -> None:
+    templates = {one["name"]: one for one in site.awx.objects["job_templates"].values()}
+    assert {one["playbook"] for one in templates.values()} <= set(PLAYBOOKS)
+    for name, one in templates.items():
+        assert one["job_slice_count"] == 1 and not one["ask_job_slice_count_on_launch"], name
+        assert not one["ask_variables_on_launch"], name
+        assert 0 < one["timeout"] <= 3 * 86_400 and one["forks"] == 32, name
+        credentials = [found["name"] for found in site.awx.of(f"job_templates/{one['id']}/credentials")]
+        assert "gaudi-serve hosts" in credentials
+        assert ("gaudi-serve approvals" in credentials) == (name == "gaudi-serve report to the approver")
+    beside = {name.removeprefix("gaudi-serve ") for name, one in templates.items() if one["allow_simultaneous"]}
+    assert beside == {"plan", "status", "logs", "preflight", "report to the approver"}
+    spec = site.awx.surveys[f"job_templates/{templates['gaudi-serve restart']['id']}"]["spec"]
+    assert next(one for one in spec if one["variable"] == "model")["choices"] == ["m", "n"]
+
+
+def test_the_rollout_asks_for_two_words(site: Site) -> None:
+    workflow = site.awx.named("workflow_job_templates", "gaudi-serve rollout with approvals")["id"]
+    found = site.awx.objects["workflow_job_template_nodes"].values()
+    nodes = {one["identifier"]: one for one in found if one["workflow_job_template"] == workflow}
+    order = ["update"]
+    while after := site.awx.of(f"workflow_job_template_nodes/{nodes[order[-1]]['id']}/success_nodes"):
+        assert len(after) == 1
+        order.append(after[0]["identifier"])
+    assert order == [
+        *("update", "plan", "waves to be", "report the plan", "approve the plan", "canary"),
+        *("report the canary", "approve the waves", "waves", "status"),
+    ]
+    assert {one["identifier"]: one["extra_data"].get("rollout_approved") for one in nodes.values()}.items() >= {
+        ("canary", "false"),
+        ("waves", "true"),
+    }
+    assert nodes["waves to be"]["job_type"] == "check"
+    approvals = [
+        name for name, one in nodes.items() if site.awx.kind_of(one["unified_job_template"]).startswith("workflow_")
+    ]
+    assert approvals == ["approve the plan", "approve the waves"]
+    # A report that stands in an approval's text is not written over.
+    one = site.awx.objects["workflow_approval_templates"][nodes["approve the plan"]["unified_job_template"]]
+    one["description"] = "the waves"
+    assert site.run(SETTINGS)[0] == 0
+    assert one["description"] == "the waves"
+
+
+def test_teams_may_what_is_theirs(site: Site) -> None:
+    may: dict[str, set[str]] = {}
+    for place, role in site.awx.roles.items():
+        kind, number, name = place.split("/")
+        for team in site.awx.lists.get(f"roles/{role}/teams", []):
+            if name in ("execute", "approval"):
+                what = site.awx.objects[kind][int(number)]["name"].removeprefix("gaudi-serve ")
+                may.setdefault(site.awx.objects["teams"][team]["name"].removeprefix("gaudi-serve "), set()).add(what)
+    assert may["viewer"] == {"plan", "status"}
+    assert {"rollout", "restart", "logs", "rollout with approvals"} < may["operator"]
+    assert not may["operator"] & {"reset", "driver", "site"}
+    assert may["admin"] > may["operator"] | {"reset", "driver", "site", "new host"}
+    member = site.awx.roles[f"teams/{site.awx.named('teams', 'gaudi-serve operator')['id']}/member"]
+    assert site.awx.lists[f"roles/{member}/users"] == [site.awx.named("users", "anna")["id"]]
+
+
+def test_a_node_that_is_no_more_goes(site: Site) -> None:
+    workflow = site.awx.named("workflow_job_templates", "gaudi-serve new host")["id"]
+    given = {"identifier": "old", "workflow_job_template": workflow}
+    old = site.awx.keep("workflow_job_template_nodes", given)
+    assert site.run(SETTINGS)[0] == 0
+    assert old["id"] not in site.awx.objects["workflow_job_template_nodes"]
+
+
+def test_what_is_wrong_is_told_at_once_and_without_secrets(site: Site) -> None:
+    site.awx.writes.clear()
+    wrong = {
+        **SETTINGS,
+        **{"organisation": "x", "forks": 0, "machine": {"username": "ops", "ssh_key": ["canary-key-1"]}},
+        **{"project": {"url": "https://me:canary-word-5@git.example.net/x.git"}, "inventory": {"path": "/etc"}},
+        **{"teams": {"viewers": []}, "vllm_secrets": "canary-key-1", "schedules": {"status": "hourly"}},
+    }
+    status, text = site.run(wrong)
+    flat = " ".join(text.split())
+    assert status == 2 and site.awx.writes == []
+    for sentence in (
+        "organisation: is not a known name; did you mean organization?",
+        "gaudi_awx.forks: 0 is not a whole number from 1 to 200",
+        "gaudi_awx.machine.ssh_key: (hidden) is not a text",
+        "gaudi_awx.project.url: (hidden) has a user or password",
+        "is no path inside the repository",
+        "viewers: is not a known name; did you mean viewer?",
+        "gaudi_awx.vllm_secrets: (hidden) is not a mapping of models",
+        "'hourly' is no rule such as DTSTART",
+    ):
+        assert sentence in flat, text
+    assert [one for one in CANARIES if one in text] == []

@@ -1,0 +1,139 @@
+"""What playbooks/awx.yml is told, and whether what AWX asks is what the playbooks know."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from gaudi_serve.awx.settings import awx_inputs, awx_models, awx_refusal, awx_report, awx_settings
+from gaudi_serve.core.errors import InputError
+from gaudi_serve.gateway.fleet import server_secrets
+from gaudi_serve.host.secret import given_secrets
+from gaudi_serve.rollout.waves import SETTINGS
+from gaudi_serve.spec.inventory import KNOWN, unknown_variables
+from gaudi_serve.stages.service import secrets_refusal
+
+ROOT = Path(__file__).parents[2]
+SMALLEST: dict[str, Any] = {
+    "execution_environment": {"image": "ee:1"},
+    "project": {"url": "https://git.example.net/x.git"},
+    "inventory": {"path": "inventory/mine"},
+    "machine": {"username": "ops"},
+}
+
+
+class Unsafe(yaml.SafeLoader):
+    """Reads what Ansible does not fill in as it stands."""
+
+
+Unsafe.add_constructor("!unsafe", lambda loader, node: loader.construct_scalar(node))  # type: ignore[arg-type]
+OBJECTS = yaml.load((ROOT / "playbooks/vars/awx.yml").read_text(encoding="utf-8"), Unsafe)  # noqa: S506 - a safe one
+TEMPLATES = {one["name"]: one for one in OBJECTS["__awx_job_templates"]}
+
+
+def said(playbook: str) -> str:
+    """Return what a playbook says, and all task files and variables that it may take."""
+    beside = [*(ROOT / "playbooks").rglob("*.yml"), *(ROOT / "roles").rglob("*.yml")]
+    roles = "\n".join(path.read_text(encoding="utf-8") for path in beside if path.name != "awx.yml")
+    return (ROOT / playbook).read_text(encoding="utf-8") + roles
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_survey_asks_for_variables_that_the_playbook_has(name: str) -> None:
+    one = TEMPLATES[name]
+    assert (ROOT / one["playbook"]).is_file()
+    text = said(one["playbook"])
+    for question in one.get("survey", []):
+        variable = question["variable"]
+        assert variable in KNOWN or variable in SETTINGS or re.search(rf"\b{variable}\b", text), variable
+        if question["type"] == "multiplechoice" and isinstance(question["choices"], list):
+            assert all(isinstance(choice, str) for choice in question["choices"]), "YAML makes true and false of some"
+            assert question["default"] in ("", *question["choices"])
+
+
+def test_what_a_job_leaves_is_no_misspelt_variable_of_the_next() -> None:
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "playbooks").glob("*.yml")]
+    left = {name for text in texts for name in re.findall(r"set_stats:\n +data:\n +(gaudi_\w+):", text)}
+    assert {"gaudi_plan", "gaudi_status", "gaudi_tune", "gaudi_rollout", "gaudi_benchmark"} <= left
+    assert unknown_variables([*left, "gaudi_awx"], "h") == []
+
+
+def test_workflows_use_templates_and_answers_that_there_are() -> None:
+    for workflow in OBJECTS["__awx_workflows"]:
+        asked = {one["variable"] for one in workflow["survey"]}
+        identifiers = {node["identifier"] for node in workflow["nodes"]}
+        for node in workflow["nodes"]:
+            assert set(node.get("after", [])) <= identifiers
+            if "template" in node:
+                survey = TEMPLATES[node["template"]].get("survey", [])
+                choices = {one["variable"]: one.get("choices") for one in survey}
+                for variable, answer in node.get("answers", {}).items():
+                    assert answer in choices[variable]
+                    # The workflow's own answers win over those of a node.
+                    assert variable not in asked
+                assert not node.get("check") or TEMPLATES[node["template"]]["check"]
+
+
+def test_the_example_is_whole() -> None:
+    example = yaml.safe_load((ROOT / "inventory/example/awx.yml").read_text(encoding="utf-8"))["gaudi_awx"]
+    found = awx_settings(example)
+    assert found["runs"] == ["gaudi-serve hosts"]
+    assert awx_settings(SMALLEST)["schedules"] == example["schedules"]
+
+
+def test_secrets_are_in_the_inputs_alone() -> None:
+    given = {**SMALLEST, "vllm_secrets": {"m": {"VLLM_API_KEY": "canary"}}, "model_weights_tokens": {"hub": "canary"}}
+    assert "canary" not in json.dumps(awx_settings(given))
+    text = awx_inputs(given, "vllm_secrets")["vllm_secrets"]
+    assert given_secrets(text) == given["vllm_secrets"]
+    assert awx_inputs(given, "model_weights_tokens") == {"hub": "canary"}
+
+
+def test_secrets_as_the_text_of_a_credential() -> None:
+    text = "m: {VLLM_API_KEY: abc}"
+    assert secrets_refusal(text, "h") == []
+    assert server_secrets(text, {"m": "m"}, [], "h") == {"m": {"VLLM_API_KEY": "abc"}}
+    for wrong in ("canary: [", "canary", ""):
+        reasons = secrets_refusal(wrong, "h")
+        assert reasons == ["h: vllm_secrets: must be a mapping of models"]
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (None, "gaudi_awx: is required: a mapping with project, inventory, machine and so on"),
+        ({"machine": None}, "gaudi_awx.machine: is required"),
+        ({"machine": {"user": "ops"}}, "gaudi_awx.machine: user: is not a known name; did you mean"),
+        ({"project": {}}, "gaudi_awx.project.url: is required: a text of one line"),
+        ({"inventory": {}}, "gaudi_awx.inventory.path: is required"),
+        ({"approval_timeout": -1}, "gaudi_awx.approval_timeout: -1 is not a whole number from 0 to 2592000"),
+        (
+            {"notifications": [{"name": "x", "type": "pigeon", "configuration": {}}]},
+            "notifications[0].type: 'pigeon' is none",
+        ),
+        ({"notifications": [{True: ["error"]}]}, "gaudi_awx.notifications[0]: True: is not a known name"),
+        ({"teams": {"viewer": "anna"}}, "gaudi_awx.teams.viewer: 'anna' is not a list of names"),
+        ({"execution_environment": {"image": "x", "pull": True}}, "execution_environment.pull: true is none of always"),
+    ],
+)
+def test_every_mistake_has_its_sentence(given: Any, sentence: str) -> None:
+    whole = given if given is None else {**SMALLEST, **given}
+    assert any(sentence in reason for reason in awx_refusal(whole)), awx_refusal(whole)
+    with pytest.raises(InputError):
+        awx_settings(whole)
+
+
+def test_models_of_all_hosts_each_once() -> None:
+    of_hosts = [[{"name": "a"}, {"name": "b"}], "{{ nothing }}", [{"name": "b"}, {"weights": "/x"}], None]
+    assert awx_models(of_hosts) == ["a", "b"]
+
+
+def test_the_approver_reads_the_waves_then_the_figures() -> None:
+    plan, rollout = {"text": "what is due"}, {"text": "the waves", "hosts": {}}
+    assert awx_report(plan, rollout) == "the waves\n\nwhat is due"
+    assert awx_report(plan, {**rollout, "hosts": {"h1": {"text": "h1: fast"}}}) == "the waves\n\nh1: fast"
+    assert awx_report("", "") == ""
