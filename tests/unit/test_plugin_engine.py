@@ -111,6 +111,7 @@ def test_blocks_by_which_a_server_dies_in_warm_up_are_refused_with_what_fits() -
             "graphs); lower max_num_seqs or max_model_len, take bucketing.strategy exp or file, or allow more minutes",
         ),
         ({"dtype": "float16"}, "dtype 'float16': the plugin would serve in bfloat16 without a word"),
+        ({"dtype": "float32"}, "dtype 'float32': the plugin would serve in bfloat16 without a word"),
         ({"dtype": "fp8"}, "dtype 'fp8': FP8 weights are served as they are with bfloat16"),
         ({"dtype": "awq"}, "dtype 'awq': the weights themselves say how they are quantised"),
         ({"max_num_batched_tokens": 16}, "max_num_batched_tokens 16: is below max_num_seqs 32"),

@@ -219,9 +219,9 @@ def _problems(spec: Spec) -> list[Problem]:
     if spec.get("distributed_executor_backend") == "ray":
         allowed = "is not validated with the plugin: leave it out, which is mp where there are several cards"
         problems.append(("distributed_executor_backend", "ray", allowed))
-    if spec["dtype"] not in ("auto", "bfloat16", "float32"):
+    if spec["dtype"] not in ("auto", "bfloat16"):
         remedies = {
-            "float16": "the plugin would serve in bfloat16 without a word; say bfloat16",
+            **dict.fromkeys(("float16", "float32"), "the plugin would serve in bfloat16 without a word; say bfloat16"),
             "fp8": "FP8 weights are served as they are with bfloat16; others by quantization: inc and QUANT_CONFIG",
         }
         of_weights = "the weights themselves say how they are quantised; say bfloat16"
