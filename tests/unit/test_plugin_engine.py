@@ -14,6 +14,7 @@ from gaudi_serve.engines.plugin import DEFAULTS
 from gaudi_serve.plan.changes import vllm_plan_changes
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.spec.catalog import model_catalog
+from gaudi_serve.spec.merge import model_weights
 from gaudi_serve.stages.service import vllm_service_files
 from test_fleet import live_of
 from test_plan import gaudi_host
@@ -105,6 +106,10 @@ def test_blocks_by_which_a_server_dies_in_warm_up_are_refused_with_what_fits() -
             {"speculative_config": '{"method": "ngram", "num_speculative_tokens": "3"}'},
             "must say num_speculative_tokens, a whole number from 1 to 1024: buckets follow from it",
         ),
+        (
+            {"speculative_config": {"method": "medusa", "model": "/m", "num_speculative_tokens": 2}},
+            "has method medusa, at which the plugin stops; it takes ngram, eagle, eagle3 and mtp",
+        ),
         ({"speculative_config": {"method": "ngram"}}, "must say num_speculative_tokens"),
         (
             {"bucketing": {"strategy": "lin"}, "max_num_seqs": 256, "max_model_len": 40960, "warmup_budget_minutes": 9},
@@ -188,6 +193,37 @@ def test_guessed_tokens_count_however_they_are_written() -> None:
     config = {"method": "ngram", "num_speculative_tokens": 3}
     graphs = [one(speculative_config=said)["graphs"] for said in (config, json.dumps(config))]
     assert graphs[0] == graphs[1] > one()["graphs"]
+
+
+@pytest.mark.parametrize("more", [{}, {"quantization": "inc", "env": {"QUANT_CONFIG": "/q/maxabs_quant.json"}}])
+def test_weights_of_a_draft_model_count_as_they_are(more: dict[str, Any]) -> None:
+    said = {"method": "eagle3", "model": "/data/draft", "num_speculative_tokens": 2}
+    host = gaudi_host()
+    host["weights"]["/data/draft"] = {"config": {}, "bytes": 8 * 2**30}
+    mounts = [{"source": "/data/draft", "target": "/data/draft"}]
+    plain, drafted = one(**more), one(host, speculative_config=said, mounts=mounts, **more)
+    for found in (drafted, drafted["memory"]):
+        assert found["weights_gib"] == pytest.approx(plain["weights_gib"] + 8 / 2, abs=0.11)
+    assert drafted["memory"]["num_hpu_blocks"] < plain["memory"]["num_hpu_blocks"]
+    assert not [text for text in drafted["warnings"] if "draft" in text]
+    # Written as text, and where nothing is known of it.
+    told = " ".join(one(speculative_config=json.dumps(said), **more)["warnings"])
+    assert "the weights of draft model /data/draft are not counted in: nothing is known of such a folder here" in told
+    assert "speculative_config: /data/draft must be in the image: no mount brings it, and vLLM dies without it" in told
+
+
+@pytest.mark.parametrize(
+    ("said", "folders"),
+    [
+        ({"method": "eagle", "model": "/data/draft"}, ["/data/draft", "/w"]),
+        ({"method": "ngram", "model": "ngram"}, ["/w"]),
+        ({"method": "deepseek_mtp", "model": "/w"}, ["/w"]),
+        ("{", ["/w"]),
+        (7, ["/w"]),
+    ],
+)
+def test_the_folder_of_a_draft_model_is_looked_at(said: Any, folders: list[str]) -> None:
+    assert model_weights([{"weights": "/w", "speculative_config": said}], {}, {}) == folders
 
 
 def test_a_file_of_measurements_that_the_plugin_takes_no_notice_of_halves_no_weights() -> None:

@@ -15,6 +15,7 @@ from ..memory.autocalc import DEVICE_GIB, GIB, MOST_CARDS
 from ..memory.fit import plan_memory, quantised_at_load
 from ..memory.shape import has_experts, layers, longest_context, memory_names
 from ..platforms import platform_of
+from ..spec.draft import draft_bytes, draft_model
 from ..spec.model import Spec
 from ..spec.weights import bytes_here, model_config, weight_bytes
 from .model import Container, Cost, Placement
@@ -33,15 +34,18 @@ def cost_of(spec: Spec, host: Host, placement: Placement, container: Container, 
         cards_left: how many cards of the host nobody has, which it could have besides.
     """
     config, size, cards = model_config(spec, host), weight_bytes(spec, host), len(placement.module_ids)
+    # INC halves the weights of the model, and never those of its draft.
+    halves = 0.5 if quantised_at_load(spec, config) else 1
+    held = size and size + int(draft_bytes(spec, host) / halves)
     memory = None
     if cards:
         sized = Spec({"max_model_len": longest_context(config), **spec})
         rounding = container.buckets.rounding if container.buckets else Rounding()
-        memory = plan_memory(sized, container.env, container.args, host, config, size, cards_left, rounding)
+        memory = plan_memory(sized, container.env, container.args, host, config, held, cards_left, rounding)
         memory = _overridden(spec, memory)
     counts = _graphs(spec, placement, container, memory)
     seconds, cached = _warmup(spec, host, cards, counts)
-    share = size * (0.5 if quantised_at_load(spec, config) else 1) / GIB / max(1, cards)
+    share = held * halves / GIB / max(1, cards)
     generation = platform_of(host.accelerator).generation(host) if cards else None
     likely = spec["warmup_budget_minutes"] * 15 if seconds is None else seconds
     return Cost(
@@ -52,7 +56,7 @@ def cost_of(spec: Spec, host: Host, placement: Placement, container: Container, 
         graphs=None if counts is None else counts.prompt + counts.decode,
         warmup_s=seconds,
         warmup_cached_s=cached,
-        start_timeout_s=spec.get("start_timeout_s") or start_timeout(likely, size),
+        start_timeout_s=spec.get("start_timeout_s") or start_timeout(likely, size + draft_bytes(spec, host)),
         hang_timeout_s=spec.get("hang_timeout_s", HANG_TIMEOUT_S),
     )
 
@@ -134,6 +138,11 @@ def _unknown(spec: Spec, host: Host, cost: Cost) -> list[str]:
     here = bytes_here(spec, host)
     if here and here < 0.95 * size:
         warnings.append(f"the folder holds {here / 1e9:.0f} of {size / 1e9:.0f} GB; the rest is counted in")
+    draft = draft_model(spec)
+    if draft and not draft_bytes(spec, host):
+        warnings.append(
+            f"the weights of draft model {draft} are not counted in: nothing is known of such a folder here"
+        )
     if lacks:
         what = " and ".join(lacks)
         warnings.append(f"memory is not checked, since the model is not known; give {what}, or bring its weights")
