@@ -121,6 +121,10 @@ def test_blocks_by_which_a_server_dies_in_warm_up_are_refused_with_what_fits() -
         ({"dtype": "awq"}, "dtype 'awq': the weights themselves say how they are quantised"),
         ({"max_num_batched_tokens": 16}, "max_num_batched_tokens 16: is below max_num_seqs 32"),
         ({"quantization": "inc"}, "quantization 'inc': needs QUANT_CONFIG in env"),
+        (
+            {"env": {"PT_HPU_LAZY_MODE": 1}, "image": "vault/habanalabs/vllm-0.26.0-ptupstream-2.11.0:latest"},
+            "env: PT_HPU_LAZY_MODE 1: needs Gaudi's own PyTorch, and the image has upstream's, which knows no lazy",
+        ),
         ({"block_size": 64}, "block_size 64: must be 128"),
         ({"device": "hpu"}, "device 'hpu': is an option of the fork alone: the server stops at it; leave it out"),
         (
@@ -280,6 +284,16 @@ def test_a_step_without_values_is_named_where_nobody_wrote_the_minimum() -> None
         "bucketing.prompt_query.step: leaves no value up to its maximum: the server stops at start; lower it" in found
     )
     assert ".min" not in found
+
+
+@pytest.mark.parametrize(("release", "mode", "count"), [("1.24.1", "1", 1), ("1.24.1", "0", 0), ("1.23.0", "1", 0)])
+def test_lazy_mode_is_told_where_ready_images_have_none(release: str, mode: str, count: int) -> None:
+    wish = {"name": "m", "model": "qwq-32b", "image": "vllm:1", "launch_profile": "plugin"}
+    wish |= {"env": {"PT_HPU_LAZY_MODE": mode}}
+    found = vllm_plan([wish], gaudi_host(), CATALOG, host_name="g", release=release)
+    assert found["errors"] == []
+    told = "env: PT_HPU_LAZY_MODE 1 works where the image has Gaudi's own PyTorch; the vendor's ready images of 1.24.1"
+    assert sum(told in text for text in found["warnings"]) == count
 
 
 def test_ranges_that_go_far_beyond_the_blocks_of_the_cards_are_told() -> None:

@@ -137,7 +137,8 @@ def _planned(
         cost = cost_of(spec, host, placement, container, cards_left)
     except InputError as problem:
         return None, [problem.finding or ("launch", None, str(problem))]
-    warnings = (*container.notes, *cost_warnings(spec, host, placement, cost), *launch_warnings(spec))
+    told = [*launch_warnings(spec), *platform_of(host.accelerator).notes(spec, release)]
+    warnings = (*container.notes, *cost_warnings(spec, host, placement, cost), *told)
     nodes = {card.numa_node for card in host.cards if card.module_id in placement.module_ids}
     node = nodes.pop() if len(nodes) == 1 else None
     return PlannedModel(spec, placement, container, cost, node, warnings), cost_problems(spec, cost)
