@@ -17,7 +17,7 @@ from gaudi_serve.spec.catalog import model_catalog
 from gaudi_serve.spec.merge import model_weights
 from gaudi_serve.stages.service import vllm_service_files
 from test_fleet import live_of
-from test_plan import gaudi_host
+from test_plan import QWQ, gaudi_host
 from test_service import TEMPLATE, changes, live
 
 CATALOG = model_catalog([], builtin=True)
@@ -120,6 +120,10 @@ def test_blocks_by_which_a_server_dies_in_warm_up_are_refused_with_what_fits() -
         ({"dtype": "fp8"}, "dtype 'fp8': FP8 weights are served as they are with bfloat16"),
         ({"dtype": "awq"}, "dtype 'awq': the weights themselves say how they are quantised"),
         ({"max_num_batched_tokens": 16}, "max_num_batched_tokens 16: is below max_num_seqs 32"),
+        (
+            {"kv_cache_dtype": "fp8_e4m3"},
+            "kv_cache_dtype 'fp8_e4m3': is no cache of the plugin: the server stops; say fp8_inc",
+        ),
         ({"quantization": "inc"}, "quantization 'inc': needs QUANT_CONFIG in env"),
         (
             {"env": {"PT_HPU_LAZY_MODE": 1}, "image": "vault/habanalabs/vllm-0.26.0-ptupstream-2.11.0:latest"},
@@ -191,6 +195,34 @@ def test_measurements_of_the_other_generation_are_refused() -> None:
     three = gaudi_host(device_name="HL-325L")
     assert "env: QUANT_CONFIG: takes /data/inc/" in refused(three, **inc)
     assert "is of GAUDI2: measurements of one generation do not serve the other" in refused(three, **inc)
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (
+            {"env": {"QUANT_CONFIG": "/q.json"}},
+            "env: QUANT_CONFIG has INC convert the weights, and the plan counts bfloat16",
+        ),
+        (
+            {"kv_cache_dtype": "fp8_inc"},
+            "kv_cache_dtype fp8_inc without QUANT_CONFIG holds keys and values in FP8 as they are",
+        ),
+        ({"kv_cache_dtype": "fp8_inc", "quantization": "inc", "env": {"QUANT_CONFIG": "/q.json"}}, ""),
+    ],
+)
+def test_quantisation_that_is_asked_for_by_half_is_told(more: dict[str, Any], sentence: str) -> None:
+    told = [text for text in one(**more)["warnings"] if "QUANT_CONFIG" in text]
+    assert len(told) == bool(sentence)
+    assert sentence in " ".join(told)
+    # Weights that are quantised themselves bring their scales, and cannot be told to be INC's.
+    host = gaudi_host()
+    host["weights"]["/data/hf_models/QwQ-32B"] = {
+        "config": {**QWQ, "quantization_config": {"quant_method": "fp8"}},
+        "bytes": 3e10,
+    }
+    own = {key: value for key, value in more.items() if key != "quantization"}
+    assert "QUANT_CONFIG" not in " ".join(one(host, **own)["warnings"])
 
 
 def test_guessed_tokens_count_however_they_are_written() -> None:

@@ -56,6 +56,7 @@ PROGRESS = (
 )
 # Ways of guessing tokens at which its server stops (Medusa, and all that are neither n-grams nor of Eagle's kind).
 NOT_GUESSED_BY = ("draft_model", "medusa", "mlp_speculator", "suffix")
+FP8_CACHE = "fp8_inc"  # the only one of vLLM's FP8 caches that the plugin has
 # In the order in which vLLM's own pages write them.
 SAID = ("dtype", "tensor_parallel_size", "max_model_len", "max_num_seqs", "max_num_batched_tokens")
 
@@ -136,6 +137,8 @@ def _warnings(spec: Spec, host: Host) -> list[str]:
     if unread := _unread(said):
         found.append(f"bucketing.strategy {said.get('strategy', 'exp')} takes no notice of {', '.join(unread)}")
     found += _contradictions(spec, said)
+    if config and method is None:
+        found += _half_quantised(spec)
     seen = [spec.weights, *(mount["target"] for mount in spec.get("mounts") or [])]
     draft = draft_model(spec) or ""
     if draft.startswith("/") and not any(f"{draft}/".startswith(f"{path.rstrip('/')}/") for path in seen):
@@ -143,6 +146,21 @@ def _warnings(spec: Spec, host: Host) -> list[str]:
     if spec["skip_warmup"]:
         found.append(SKIPPED)
     return found
+
+
+def _half_quantised(spec: Spec) -> list[str]:
+    """Return what the server does without a word to weights that are not quantised, where INC is asked for by half."""
+    inc, measured = spec.get("quantization") == "inc", "QUANT_CONFIG" in (spec.get("env") or {})
+    if measured and not inc:
+        return [
+            "env: QUANT_CONFIG has INC convert the weights, and the plan counts bfloat16: say quantization: inc too"
+        ]
+    if spec.get("kv_cache_dtype") == FP8_CACHE and not measured:
+        scale = "holds keys and values in FP8 as they are, with a scale of 1"
+        return [
+            f"kv_cache_dtype {FP8_CACHE} without QUANT_CONFIG {scale}: add quantization: inc and QUANT_CONFIG in env"
+        ]
+    return []
 
 
 def _contradictions(spec: Spec, said: Mapping[str, Any]) -> list[str]:
@@ -237,6 +255,9 @@ def _problems(spec: Spec) -> list[Problem]:
     if spec.get("quantization") == "inc" and not (spec.get("env") or {}).get("QUANT_CONFIG"):
         allowed = "needs QUANT_CONFIG in env: the file that says where INC's measurements are"
         problems.append(("quantization", "inc", allowed))
+    cache = str(spec.get("kv_cache_dtype"))
+    if cache.startswith("fp8") and cache != FP8_CACHE:
+        problems.append(("kv_cache_dtype", cache, f"is no cache of the plugin: the server stops; say {FP8_CACHE}"))
     source = spec.get("source")
     if isinstance(source, Mapping) and source.get("convert"):
         allowed = "must have no convert: the plugin serves the original weights on Gaudi2 and on Gaudi3"

@@ -51,9 +51,9 @@ class Platform:
     prefixes: how the names of its devices begin. group: how many devices of a host are linked among themselves only;
     None for all. generation: by which name memory/ knows them; None where their memory is not counted with.
 
-    problems: what of a spec no launch there can be. notes: what of one depends on its release's images. even_heads: every
-    device must have a key-value head of its own. iommu: devices are driven through it. fused: how many devices are linked
-    among themselves only, by device name.
+    problems: what of a spec no launch there can be. notes: what of one depends on its release's images. even_heads:
+    every device must have a key-value head of its own. iommu: devices are driven through it. fused: how many devices
+    are linked among themselves only, by device name.
     """
 
     name: str
