@@ -225,6 +225,31 @@ def test_quantisation_that_is_asked_for_by_half_is_told(more: dict[str, Any], se
     assert "QUANT_CONFIG" not in " ".join(one(host, **own)["warnings"])
 
 
+@pytest.mark.parametrize("device", ["HL-225", "HL-325L"])
+@pytest.mark.parametrize(
+    ("said", "more", "precision"),
+    [
+        (None, {}, "bfloat16"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, {}, "fp8"),
+        ({"quant_method": "awq"}, {}, "awq"),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "float"}}},
+            },
+            {},
+            "fp8",
+        ),
+        (None, {"quantization": "inc", "env": {"QUANT_CONFIG": "/q.json"}}, "fp8"),
+    ],
+)
+def test_the_precision_is_the_one_that_is_served(
+    device: str, said: dict[str, Any] | None, more: dict[str, Any], precision: str
+) -> None:
+    weights = {"/data/hf_models/QwQ-32B": {"config": {**QWQ, "quantization_config": said}, "bytes": 34_000_000_000}}
+    assert one(gaudi_host(device_name=device, weights=weights), **more)["dtype"] == precision
+
+
 def test_guessed_tokens_count_however_they_are_written() -> None:
     config = {"method": "ngram", "num_speculative_tokens": 3}
     graphs = [one(speculative_config=said)["graphs"] for said in (config, json.dumps(config))]

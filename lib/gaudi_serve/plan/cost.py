@@ -13,7 +13,7 @@ from ..core.host import Host
 from ..engines import engine_of
 from ..memory.autocalc import DEVICE_GIB, GIB, MOST_CARDS
 from ..memory.fit import plan_memory, quantised_at_load
-from ..memory.shape import has_experts, layers, longest_context, memory_names
+from ..memory.shape import has_experts, layers, longest_context, memory_names, stored_precision
 from ..platforms import platform_of
 from ..spec.draft import draft_bytes, draft_model
 from ..spec.model import Spec
@@ -59,6 +59,13 @@ def cost_of(spec: Spec, host: Host, placement: Placement, container: Container, 
         start_timeout_s=spec.get("start_timeout_s") or start_timeout(likely, size + draft_bytes(spec, host)),
         hang_timeout_s=spec.get("hang_timeout_s", HANG_TIMEOUT_S),
     )
+
+
+def precision_of(spec: Spec, host: Host) -> str | None:
+    """Return in what a model is served: of the engine, of INC at load, of the weights, or the dtype that is said."""
+    config, engine = model_config(spec, host), engine_of(spec)
+    by_load = "fp8" if quantised_at_load(spec, config) else None
+    return engine.precision or by_load or stored_precision(config) or spec.get("dtype")
 
 
 def _warmup(spec: Spec, host: Host, cards: int, counts: BucketCounts | None) -> tuple[int | None, int | None]:
