@@ -353,11 +353,47 @@ def test_lazy_mode_is_told_where_ready_images_have_none(release: str, mode: str,
     assert sum(told in text for text in found["warnings"]) == count
 
 
-def test_ranges_that_go_far_beyond_the_blocks_of_the_cards_are_told() -> None:
-    wish = {"enable_prefix_caching": True, "max_num_seqs": 256, "max_model_len": 40960}
-    for ranges, count in (({}, 1), ({"decode_block": {"max": 6000}}, 0)):
-        told = one(**wish, bucketing={"strategy": "pad", **ranges})["warnings"]
-        assert sum("the server may die in warm-up; say bucketing.decode_block.max" in text for text in told) == count
+KEY = "VLLM_DECODE_BLOCK_BUCKET_MAX"
+
+
+@pytest.mark.parametrize("strategy", ["lin", "pad"])
+@pytest.mark.parametrize(
+    ("ranges", "env", "written", "named"),
+    [
+        ({}, {}, "", "bucketing.decode_block.max"),
+        ({"max": 60000}, {}, " by bucketing.decode_block.max 60000", "bucketing.decode_block.max"),
+        ({}, {KEY: 60000}, f" by env: {KEY} 60000", f"env: {KEY}"),
+    ],
+)
+def test_ranges_that_go_far_beyond_the_blocks_of_the_cards_are_told_with_what_would_do(
+    strategy: str, ranges: dict[str, int], env: dict[str, int], written: str, named: str
+) -> None:
+    wish = {"enable_prefix_caching": True, "max_num_seqs": 256, "max_model_len": 40960, "warmup_budget_minutes": 10**5}
+    said = {"strategy": strategy, "decode_bs": {"step": 64}, "decode_block": {"step": 2048, **ranges}}
+    model = one(**wish, bucketing=said, env=env)
+    held = model["memory"]["num_hpu_blocks"]
+    (told,) = [text for text in model["warnings"] if "die in warm-up" in text]
+    assert (
+        f" blocks{written}, and the cards hold {held}: with prefix caching no step needs more than {3 * held}" in told
+    )
+    assert told.endswith(f"; say {named} {3 * held}, or enable_prefix_caching: false")
+    done = {KEY: 3 * held} if env else {}
+    said["decode_block"] |= {} if env else {"max": 3 * held}
+    for more in ({"bucketing": said, "env": done}, {"bucketing": said, "env": done, "enable_prefix_caching": False}):
+        text = " ".join(one(**{**wish, **more})["warnings"])
+        assert "die in warm-up" not in text
+        assert "compile while serving" not in text
+
+
+def test_ranges_beyond_the_blocks_without_shared_ones_need_no_more_than_there_are() -> None:
+    wish = {"max_num_seqs": 256, "max_model_len": 40960, "bucketing": {"strategy": "pad"}}
+    model = one(**wish, env={"VLLM_CONTIGUOUS_PA": "false"})
+    held = model["memory"]["num_hpu_blocks"]
+    (told,) = [text for text in model["warnings"] if "die in warm-up" in text]
+    ends = (
+        f"no step needs more than {held}, and the server may die in warm-up; say bucketing.decode_block.max {held}, or "
+    )
+    assert told.endswith(f"the cards hold {held}: {ends}leave VLLM_CONTIGUOUS_PA out of env")
 
 
 @pytest.mark.parametrize(
