@@ -14,9 +14,10 @@ from gaudi_serve.engines.plugin import DEFAULTS
 from gaudi_serve.plan.changes import vllm_plan_changes
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.spec.catalog import model_catalog
+from gaudi_serve.spec.merge import model_weights
 from gaudi_serve.stages.service import vllm_service_files
 from test_fleet import live_of
-from test_plan import gaudi_host
+from test_plan import QWQ, gaudi_host
 from test_service import TEMPLATE, changes, live
 
 CATALOG = model_catalog([], builtin=True)
@@ -105,16 +106,29 @@ def test_blocks_by_which_a_server_dies_in_warm_up_are_refused_with_what_fits() -
             {"speculative_config": '{"method": "ngram", "num_speculative_tokens": "3"}'},
             "must say num_speculative_tokens, a whole number from 1 to 1024: buckets follow from it",
         ),
+        (
+            {"speculative_config": {"method": "medusa", "model": "/m", "num_speculative_tokens": 2}},
+            "has method medusa, at which the plugin stops; it takes ngram, eagle, eagle3 and mtp",
+        ),
         ({"speculative_config": {"method": "ngram"}}, "must say num_speculative_tokens"),
         (
             {"bucketing": {"strategy": "lin"}, "max_num_seqs": 256, "max_model_len": 40960, "warmup_budget_minutes": 9},
             "graphs); lower max_num_seqs or max_model_len, take bucketing.strategy exp or file, or allow more minutes",
         ),
         ({"dtype": "float16"}, "dtype 'float16': the plugin would serve in bfloat16 without a word"),
+        ({"dtype": "float32"}, "dtype 'float32': the plugin would serve in bfloat16 without a word"),
         ({"dtype": "fp8"}, "dtype 'fp8': FP8 weights are served as they are with bfloat16"),
         ({"dtype": "awq"}, "dtype 'awq': the weights themselves say how they are quantised"),
         ({"max_num_batched_tokens": 16}, "max_num_batched_tokens 16: is below max_num_seqs 32"),
+        (
+            {"kv_cache_dtype": "fp8_e4m3"},
+            "kv_cache_dtype 'fp8_e4m3': is no cache of the plugin: the server stops; say fp8_inc",
+        ),
         ({"quantization": "inc"}, "quantization 'inc': needs QUANT_CONFIG in env"),
+        (
+            {"env": {"PT_HPU_LAZY_MODE": 1}, "image": "vault/habanalabs/vllm-0.26.0-ptupstream-2.11.0:latest"},
+            "env: PT_HPU_LAZY_MODE 1: needs Gaudi's own PyTorch, and the image has upstream's, which knows no lazy",
+        ),
         ({"block_size": 64}, "block_size 64: must be 128"),
         ({"device": "hpu"}, "device 'hpu': is an option of the fork alone: the server stops at it; leave it out"),
         (
@@ -183,10 +197,94 @@ def test_measurements_of_the_other_generation_are_refused() -> None:
     assert "is of GAUDI2: measurements of one generation do not serve the other" in refused(three, **inc)
 
 
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (
+            {"env": {"QUANT_CONFIG": "/q.json"}},
+            "env: QUANT_CONFIG has INC convert the weights, and the plan counts bfloat16",
+        ),
+        (
+            {"kv_cache_dtype": "fp8_inc"},
+            "kv_cache_dtype fp8_inc without QUANT_CONFIG holds keys and values in FP8 as they are",
+        ),
+        ({"kv_cache_dtype": "fp8_inc", "quantization": "inc", "env": {"QUANT_CONFIG": "/q.json"}}, ""),
+    ],
+)
+def test_quantisation_that_is_asked_for_by_half_is_told(more: dict[str, Any], sentence: str) -> None:
+    told = [text for text in one(**more)["warnings"] if "QUANT_CONFIG" in text]
+    assert len(told) == bool(sentence)
+    assert sentence in " ".join(told)
+    # Weights that are quantised themselves bring their scales, and cannot be told to be INC's.
+    host = gaudi_host()
+    host["weights"]["/data/hf_models/QwQ-32B"] = {
+        "config": {**QWQ, "quantization_config": {"quant_method": "fp8"}},
+        "bytes": 3e10,
+    }
+    own = {key: value for key, value in more.items() if key != "quantization"}
+    assert "QUANT_CONFIG" not in " ".join(one(host, **own)["warnings"])
+
+
+@pytest.mark.parametrize("device", ["HL-225", "HL-325L"])
+@pytest.mark.parametrize(
+    ("said", "more", "precision"),
+    [
+        (None, {}, "bfloat16"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, {}, "fp8"),
+        ({"quant_method": "awq"}, {}, "awq"),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "float"}}},
+            },
+            {},
+            "fp8",
+        ),
+        (None, {"quantization": "inc", "env": {"QUANT_CONFIG": "/q.json"}}, "fp8"),
+    ],
+)
+def test_the_precision_is_the_one_that_is_served(
+    device: str, said: dict[str, Any] | None, more: dict[str, Any], precision: str
+) -> None:
+    weights = {"/data/hf_models/QwQ-32B": {"config": {**QWQ, "quantization_config": said}, "bytes": 34_000_000_000}}
+    assert one(gaudi_host(device_name=device, weights=weights), **more)["dtype"] == precision
+
+
 def test_guessed_tokens_count_however_they_are_written() -> None:
     config = {"method": "ngram", "num_speculative_tokens": 3}
     graphs = [one(speculative_config=said)["graphs"] for said in (config, json.dumps(config))]
     assert graphs[0] == graphs[1] > one()["graphs"]
+
+
+@pytest.mark.parametrize("more", [{}, {"quantization": "inc", "env": {"QUANT_CONFIG": "/q/maxabs_quant.json"}}])
+def test_weights_of_a_draft_model_count_as_they_are(more: dict[str, Any]) -> None:
+    said = {"method": "eagle3", "model": "/data/draft", "num_speculative_tokens": 2}
+    host = gaudi_host()
+    host["weights"]["/data/draft"] = {"config": {}, "bytes": 8 * 2**30}
+    mounts = [{"source": "/data/draft", "target": "/data/draft"}]
+    plain, drafted = one(**more), one(host, speculative_config=said, mounts=mounts, **more)
+    for found in (drafted, drafted["memory"]):
+        assert found["weights_gib"] == pytest.approx(plain["weights_gib"] + 8 / 2, abs=0.11)
+    assert drafted["memory"]["num_hpu_blocks"] < plain["memory"]["num_hpu_blocks"]
+    assert not [text for text in drafted["warnings"] if "draft" in text]
+    # Written as text, and where nothing is known of it.
+    told = " ".join(one(speculative_config=json.dumps(said), **more)["warnings"])
+    assert "the weights of draft model /data/draft are not counted in: nothing is known of such a folder here" in told
+    assert "speculative_config: /data/draft must be in the image: no mount brings it, and vLLM dies without it" in told
+
+
+@pytest.mark.parametrize(
+    ("said", "folders"),
+    [
+        ({"method": "eagle", "model": "/data/draft"}, ["/data/draft", "/w"]),
+        ({"method": "ngram", "model": "ngram"}, ["/w"]),
+        ({"method": "deepseek_mtp", "model": "/w"}, ["/w"]),
+        ("{", ["/w"]),
+        (7, ["/w"]),
+    ],
+)
+def test_the_folder_of_a_draft_model_is_looked_at(said: Any, folders: list[str]) -> None:
+    assert model_weights([{"weights": "/w", "speculative_config": said}], {}, {}) == folders
 
 
 def test_a_file_of_measurements_that_the_plugin_takes_no_notice_of_halves_no_weights() -> None:
@@ -245,11 +343,57 @@ def test_a_step_without_values_is_named_where_nobody_wrote_the_minimum() -> None
     assert ".min" not in found
 
 
-def test_ranges_that_go_far_beyond_the_blocks_of_the_cards_are_told() -> None:
-    wish = {"enable_prefix_caching": True, "max_num_seqs": 256, "max_model_len": 40960}
-    for ranges, count in (({}, 1), ({"decode_block": {"max": 6000}}, 0)):
-        told = one(**wish, bucketing={"strategy": "pad", **ranges})["warnings"]
-        assert sum("the server may die in warm-up; say bucketing.decode_block.max" in text for text in told) == count
+@pytest.mark.parametrize(("release", "mode", "count"), [("1.24.1", "1", 1), ("1.24.1", "0", 0), ("1.23.0", "1", 0)])
+def test_lazy_mode_is_told_where_ready_images_have_none(release: str, mode: str, count: int) -> None:
+    wish = {"name": "m", "model": "qwq-32b", "image": "vllm:1", "launch_profile": "plugin"}
+    wish |= {"env": {"PT_HPU_LAZY_MODE": mode}}
+    found = vllm_plan([wish], gaudi_host(), CATALOG, host_name="g", release=release)
+    assert found["errors"] == []
+    told = "env: PT_HPU_LAZY_MODE 1 works where the image has Gaudi's own PyTorch; the vendor's ready images of 1.24.1"
+    assert sum(told in text for text in found["warnings"]) == count
+
+
+KEY = "VLLM_DECODE_BLOCK_BUCKET_MAX"
+
+
+@pytest.mark.parametrize("strategy", ["lin", "pad"])
+@pytest.mark.parametrize(
+    ("ranges", "env", "written", "named"),
+    [
+        ({}, {}, "", "bucketing.decode_block.max"),
+        ({"max": 60000}, {}, " by bucketing.decode_block.max 60000", "bucketing.decode_block.max"),
+        ({}, {KEY: 60000}, f" by env: {KEY} 60000", f"env: {KEY}"),
+    ],
+)
+def test_ranges_that_go_far_beyond_the_blocks_of_the_cards_are_told_with_what_would_do(
+    strategy: str, ranges: dict[str, int], env: dict[str, int], written: str, named: str
+) -> None:
+    wish = {"enable_prefix_caching": True, "max_num_seqs": 256, "max_model_len": 40960, "warmup_budget_minutes": 10**5}
+    said = {"strategy": strategy, "decode_bs": {"step": 64}, "decode_block": {"step": 2048, **ranges}}
+    model = one(**wish, bucketing=said, env=env)
+    held = model["memory"]["num_hpu_blocks"]
+    (told,) = [text for text in model["warnings"] if "die in warm-up" in text]
+    assert (
+        f" blocks{written}, and the cards hold {held}: with prefix caching no step needs more than {3 * held}" in told
+    )
+    assert told.endswith(f"; say {named} {3 * held}, or enable_prefix_caching: false")
+    done = {KEY: 3 * held} if env else {}
+    said["decode_block"] |= {} if env else {"max": 3 * held}
+    for more in ({"bucketing": said, "env": done}, {"bucketing": said, "env": done, "enable_prefix_caching": False}):
+        text = " ".join(one(**{**wish, **more})["warnings"])
+        assert "die in warm-up" not in text
+        assert "compile while serving" not in text
+
+
+def test_ranges_beyond_the_blocks_without_shared_ones_need_no_more_than_there_are() -> None:
+    wish = {"max_num_seqs": 256, "max_model_len": 40960, "bucketing": {"strategy": "pad"}}
+    model = one(**wish, env={"VLLM_CONTIGUOUS_PA": "false"})
+    held = model["memory"]["num_hpu_blocks"]
+    (told,) = [text for text in model["warnings"] if "die in warm-up" in text]
+    ends = (
+        f"no step needs more than {held}, and the server may die in warm-up; say bucketing.decode_block.max {held}, or "
+    )
+    assert told.endswith(f"the cards hold {held}: {ends}leave VLLM_CONTIGUOUS_PA out of env")
 
 
 @pytest.mark.parametrize(

@@ -542,3 +542,30 @@ def test_every_step_of_a_trace_is_within_the_picture(trace: str) -> None:
     root = ET.fromstring(found["files"][1]["content"])  # noqa: S314
     squares = [one for one in root.iter() if one.tag.endswith("rect") and one.get("class") == "heat"]
     assert 2 < len(squares) - 1 <= len(shapes.prompt) + len(shapes.decode)
+
+
+def test_squares_of_the_picture_are_whole_and_within_its_fields(tmp_path: Path) -> None:
+    # All at once, so that as many sequences run as may.
+    rows = [{"arrival_s": 0, "input_tokens": 50 + 40 * n, "output_tokens": 20} for n in range(60)]
+    (tmp_path / "t.json").write_text(json.dumps(rows))
+    found = tune_report(fleet(plugin()), {"model": "qwq", "trace": str(tmp_path / "t.json")}, "/b")
+    root = ET.fromstring(found["files"][1]["content"])  # noqa: S314
+    fields = [one for one in root.iter() if one.tag.endswith("}g")]
+    assert len(fields) == 2
+    for field in fields:
+        frame = next(one for one in field if one.get("class") == "line")
+        squares = [one for one in field if one.get("class") == "heat"]
+        assert squares and len({(one.get("width"), one.get("height")) for one in squares}) == 1
+        for one in squares:
+            for start, size in (("x", "width"), ("y", "height")):
+                assert 0 <= float(one.attrib[start]) <= float(frame.attrib[size]) - float(one.attrib[size])
+
+
+def test_the_largest_value_of_an_axis_is_written_and_a_long_title_is_cut(trace: str) -> None:
+    name = "q" * 60
+    hosts = {f"gaudi{number:02}": plugin(name=name) for number in range(2)}
+    report = tune_report(fleet(**hosts), {"model": name, "trace": trace}, "/b")
+    root = ET.fromstring(report["files"][1]["content"])  # noqa: S314
+    words = [str(one.text) for one in root.iter() if one.tag.endswith("text")]
+    assert "3276" in words
+    assert all(len(word) <= 120 for word in words)

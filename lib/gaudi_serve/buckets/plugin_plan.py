@@ -120,10 +120,17 @@ class PluginBucketing:
         most = found.seeds.most_blocks()
         if held is None or self.given.settings.use_contiguous_pa or most <= MOST_TIMES * held:
             return ()
+        key, limit = "VLLM_DECODE_BLOCK_BUCKET_MAX", MOST_TIMES * held if self.prefix_caching else held
+        named = f"env: {key}" if key in self.own else _written(key)
+        written = self.given.settings.ranges.decode_block.max
+        by = "" if written is None else f" by {named} {written}"
+        if self.prefix_caching:
+            why, off = "with prefix caching no", "enable_prefix_caching: false"
+        else:
+            why, off = "no", "leave VLLM_CONTIGUOUS_PA out of env"
         return (
-            f"decode buckets go up to {most} blocks, and the cards hold {held}: with prefix caching no step needs more "
-            f"than {MOST_TIMES * held}, and the server may die in warm-up; say bucketing.decode_block.max, or "
-            "enable_prefix_caching: false",
+            f"decode buckets go up to {most} blocks{by}, and the cards hold {held}: {why} step needs more than {limit}"
+            f", and the server may die in warm-up; say {named} {limit}, or {off}",
         )
 
     def _gaps(self, found: PluginBuckets, held: int | None) -> tuple[str, ...]:
@@ -175,7 +182,7 @@ class PluginBucketing:
             self.given.max_num_seqs,
             f"asks for decode buckets of {worst} blocks at max_model_len {self.given.max_model_len}, and the cards "
             f"hold {held}: without contiguous PA the server dies in warm-up; {fewer}enable_prefix_caching: false, or "
-            "bucketing.strategy pad with a decode_block.max",
+            f"bucketing.strategy pad with decode_block.max {MOST_TIMES * held}",
         )
 
     def _of_model(self, problem: InputError) -> InputError:

@@ -8,7 +8,6 @@ there are, and dies in warm-up.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,8 +15,9 @@ from ..buckets.linear import BLOCK
 from ..buckets.plugin_input import DIMENSIONS, PARTS, TRUE, PluginInput, PluginRange, PluginRanges, PluginSettings
 from ..buckets.plugin_plan import PluginBucketing
 from ..buckets.warmup import SKIPPED, plugin_warmup_seconds
-from ..core.errors import Problem, is_whole
+from ..core.errors import Problem
 from ..platforms import platform_of
+from ..spec.draft import MOST_GUESSED, draft_model, guessed_tokens, speculation
 from ..spec.vllm_options import FORK_ONLY
 from ..spec.weights import model_config
 from .base import LOADING, Engine, Host, Launch, Spec, option_arguments
@@ -54,7 +54,9 @@ PROGRESS = (
     (r"(Prompt|Decode) warmup processing:.*\| (\d+)/(\d+) \[", r"warming up: \1 graph \2 of \3"),
     LOADING,
 )
-MOST_GUESSED = 1024  # tokens a step
+# Ways of guessing tokens at which its server stops (Medusa, and all that are neither n-grams nor of Eagle's kind).
+NOT_GUESSED_BY = ("draft_model", "medusa", "mlp_speculator", "suffix")
+FP8_CACHE = "fp8_inc"  # the only one of vLLM's FP8 caches that the plugin has
 # In the order in which vLLM's own pages write them.
 SAID = ("dtype", "tensor_parallel_size", "max_model_len", "max_num_seqs", "max_num_batched_tokens")
 
@@ -106,7 +108,7 @@ def bucketing(spec: Spec, host: Host) -> PluginBucketing:
             max_model_len=int(spec["max_model_len"]),
             num_hpu_blocks=1,
             settings=settings,
-            num_speculative_tokens=max(0, _speculative(spec)),
+            num_speculative_tokens=max(0, guessed_tokens(spec)),
             mamba_chunk_size=chunk,
             mamba_chunk_size_is_explicit=bool(chunk),
             # Of released versions none clamps them.
@@ -124,20 +126,6 @@ def bucket_path(spec: Spec, text: str) -> str:
     return f"/etc/gaudi-serve/{spec.get('name', 'model')}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.buckets"
 
 
-def _speculative(spec: Spec) -> int:
-    """Return the tokens that are guessed a step; 0 without speculative decoding, -1 where nobody says how many."""
-    config = spec.get("speculative_config")
-    if isinstance(config, str):
-        try:
-            config = json.loads(config)
-        except ValueError:
-            return -1
-    if not config:
-        return 0
-    number = config.get("num_speculative_tokens") if isinstance(config, Mapping) else None
-    return number if is_whole(number, 1, MOST_GUESSED) else -1
-
-
 def _warnings(spec: Spec, host: Host) -> list[str]:
     found = []
     config = model_config(spec, host)
@@ -149,9 +137,30 @@ def _warnings(spec: Spec, host: Host) -> list[str]:
     if unread := _unread(said):
         found.append(f"bucketing.strategy {said.get('strategy', 'exp')} takes no notice of {', '.join(unread)}")
     found += _contradictions(spec, said)
+    if config and method is None:
+        found += _half_quantised(spec)
+    seen = [spec.weights, *(mount["target"] for mount in spec.get("mounts") or [])]
+    draft = draft_model(spec) or ""
+    if draft.startswith("/") and not any(f"{draft}/".startswith(f"{path.rstrip('/')}/") for path in seen):
+        found.append(f"speculative_config: {draft} must be in the image: no mount brings it, and vLLM dies without it")
     if spec["skip_warmup"]:
         found.append(SKIPPED)
     return found
+
+
+def _half_quantised(spec: Spec) -> list[str]:
+    """Return what the server does without a word to weights that are not quantised, where INC is asked for by half."""
+    inc, measured = spec.get("quantization") == "inc", "QUANT_CONFIG" in (spec.get("env") or {})
+    if measured and not inc:
+        return [
+            "env: QUANT_CONFIG has INC convert the weights, and the plan counts bfloat16: say quantization: inc too"
+        ]
+    if spec.get("kv_cache_dtype") == FP8_CACHE and not measured:
+        scale = "holds keys and values in FP8 as they are, with a scale of 1"
+        return [
+            f"kv_cache_dtype {FP8_CACHE} without QUANT_CONFIG {scale}: add quantization: inc and QUANT_CONFIG in env"
+        ]
+    return []
 
 
 def _contradictions(spec: Spec, said: Mapping[str, Any]) -> list[str]:
@@ -219,15 +228,19 @@ def _problems(spec: Spec) -> list[Problem]:
     if spec.get("distributed_executor_backend") == "ray":
         allowed = "is not validated with the plugin: leave it out, which is mp where there are several cards"
         problems.append(("distributed_executor_backend", "ray", allowed))
-    if spec["dtype"] not in ("auto", "bfloat16", "float32"):
+    if spec["dtype"] not in ("auto", "bfloat16"):
         remedies = {
-            "float16": "the plugin would serve in bfloat16 without a word; say bfloat16",
+            **dict.fromkeys(("float16", "float32"), "the plugin would serve in bfloat16 without a word; say bfloat16"),
             "fp8": "FP8 weights are served as they are with bfloat16; others by quantization: inc and QUANT_CONFIG",
         }
         of_weights = "the weights themselves say how they are quantised; say bfloat16"
         problems.append(("dtype", spec["dtype"], remedies.get(str(spec["dtype"]), of_weights)))
-    if _speculative(spec) < 0:
+    if guessed_tokens(spec) < 0:
         allowed = f"must say num_speculative_tokens, a whole number from 1 to {MOST_GUESSED}: buckets follow from it"
+        problems.append(("speculative_config", spec["speculative_config"], allowed))
+    method = (speculation(spec) or {}).get("method")
+    if method in NOT_GUESSED_BY:
+        allowed = f"has method {method}, at which the plugin stops; it takes ngram, eagle, eagle3 and mtp"
         problems.append(("speculative_config", spec["speculative_config"], allowed))
     tokens, length, count = spec["max_num_batched_tokens"], spec["max_model_len"], spec["max_num_seqs"]
     if tokens < count:
@@ -242,6 +255,9 @@ def _problems(spec: Spec) -> list[Problem]:
     if spec.get("quantization") == "inc" and not (spec.get("env") or {}).get("QUANT_CONFIG"):
         allowed = "needs QUANT_CONFIG in env: the file that says where INC's measurements are"
         problems.append(("quantization", "inc", allowed))
+    cache = str(spec.get("kv_cache_dtype"))
+    if cache.startswith("fp8") and cache != FP8_CACHE:
+        problems.append(("kv_cache_dtype", cache, f"is no cache of the plugin: the server stops; say {FP8_CACHE}"))
     source = spec.get("source")
     if isinstance(source, Mapping) and source.get("convert"):
         allowed = "must have no convert: the plugin serves the original weights on Gaudi2 and on Gaudi3"

@@ -73,6 +73,20 @@ def layers(config: Config) -> int | None:
     return _whole(text_config(config), "num_hidden_layers")
 
 
+def stored_precision(config: Config) -> str | None:
+    """Return in what the weights themselves are quantised, such as fp8, awq or int4; None where they are not."""
+    said = text_config(config).get("quantization_config") or config.get("quantization_config")
+    if not isinstance(said, Mapping):
+        return None
+    groups = said.get("config_groups")
+    group = next(iter(groups.values()), None) if isinstance(groups, Mapping) else None
+    weights = group.get("weights") if isinstance(group, Mapping) else None
+    if isinstance(weights, Mapping):  # as compressed-tensors and ModelOpt write it
+        return f"{'fp' if weights.get('type') == 'float' else 'int'}{weights.get('num_bits')}"
+    method = str(said.get("quant_method") or said.get("quant_algo") or "").lower()
+    return "fp8" if "fp8" in method else method or None
+
+
 def has_experts(config: Config) -> bool:
     """Tell whether a model is a mixture of experts."""
     text = text_config(config)

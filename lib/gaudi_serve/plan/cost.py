@@ -13,8 +13,9 @@ from ..core.host import Host
 from ..engines import engine_of
 from ..memory.autocalc import DEVICE_GIB, GIB, MOST_CARDS
 from ..memory.fit import plan_memory, quantised_at_load
-from ..memory.shape import has_experts, layers, longest_context, memory_names
+from ..memory.shape import has_experts, layers, longest_context, memory_names, stored_precision
 from ..platforms import platform_of
+from ..spec.draft import draft_bytes, draft_model
 from ..spec.model import Spec
 from ..spec.weights import bytes_here, model_config, weight_bytes
 from .model import Container, Cost, Placement
@@ -33,15 +34,18 @@ def cost_of(spec: Spec, host: Host, placement: Placement, container: Container, 
         cards_left: how many cards of the host nobody has, which it could have besides.
     """
     config, size, cards = model_config(spec, host), weight_bytes(spec, host), len(placement.module_ids)
+    # INC halves the weights of the model, and never those of its draft.
+    halves = 0.5 if quantised_at_load(spec, config) else 1
+    held = size and size + int(draft_bytes(spec, host) / halves)
     memory = None
     if cards:
         sized = Spec({"max_model_len": longest_context(config), **spec})
         rounding = container.buckets.rounding if container.buckets else Rounding()
-        memory = plan_memory(sized, container.env, container.args, host, config, size, cards_left, rounding)
+        memory = plan_memory(sized, container.env, container.args, host, config, held, cards_left, rounding)
         memory = _overridden(spec, memory)
     counts = _graphs(spec, placement, container, memory)
     seconds, cached = _warmup(spec, host, cards, counts)
-    share = size * (0.5 if quantised_at_load(spec, config) else 1) / GIB / max(1, cards)
+    share = held * halves / GIB / max(1, cards)
     generation = platform_of(host.accelerator).generation(host) if cards else None
     likely = spec["warmup_budget_minutes"] * 15 if seconds is None else seconds
     return Cost(
@@ -52,9 +56,16 @@ def cost_of(spec: Spec, host: Host, placement: Placement, container: Container, 
         graphs=None if counts is None else counts.prompt + counts.decode,
         warmup_s=seconds,
         warmup_cached_s=cached,
-        start_timeout_s=spec.get("start_timeout_s") or start_timeout(likely, size),
+        start_timeout_s=spec.get("start_timeout_s") or start_timeout(likely, size + draft_bytes(spec, host)),
         hang_timeout_s=spec.get("hang_timeout_s", HANG_TIMEOUT_S),
     )
+
+
+def precision_of(spec: Spec, host: Host) -> str | None:
+    """Return in what a model is served: of the engine, of INC at load, of the weights, or the dtype that is said."""
+    config, engine = model_config(spec, host), engine_of(spec)
+    by_load = "fp8" if quantised_at_load(spec, config) else None
+    return engine.precision or by_load or stored_precision(config) or spec.get("dtype")
 
 
 def _warmup(spec: Spec, host: Host, cards: int, counts: BucketCounts | None) -> tuple[int | None, int | None]:
@@ -134,6 +145,11 @@ def _unknown(spec: Spec, host: Host, cost: Cost) -> list[str]:
     here = bytes_here(spec, host)
     if here and here < 0.95 * size:
         warnings.append(f"the folder holds {here / 1e9:.0f} of {size / 1e9:.0f} GB; the rest is counted in")
+    draft = draft_model(spec)
+    if draft and not draft_bytes(spec, host):
+        warnings.append(
+            f"the weights of draft model {draft} are not counted in: nothing is known of such a folder here"
+        )
     if lacks:
         what = " and ".join(lacks)
         warnings.append(f"memory is not checked, since the model is not known; give {what}, or bring its weights")

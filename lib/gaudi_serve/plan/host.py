@@ -16,7 +16,7 @@ from ..platforms import platform_of
 from ..platforms.releases import DEFAULT
 from ..spec.model import Spec
 from .check import host_problems, release_unsaid
-from .cost import cost_of, cost_problems, cost_warnings, down_for
+from .cost import cost_of, cost_problems, cost_warnings, down_for, precision_of
 from .launch import container_of, launch_warnings
 from .model import Placement, PlannedModel
 from .place import Placed, place
@@ -137,7 +137,9 @@ def _planned(
         cost = cost_of(spec, host, placement, container, cards_left)
     except InputError as problem:
         return None, [problem.finding or ("launch", None, str(problem))]
-    warnings = (*container.notes, *cost_warnings(spec, host, placement, cost), *launch_warnings(spec))
+    told = [*launch_warnings(spec), *platform_of(host.accelerator).notes(spec, release)]
+    warnings = (*container.notes, *cost_warnings(spec, host, placement, cost), *told)
     nodes = {card.numa_node for card in host.cards if card.module_id in placement.module_ids}
     node = nodes.pop() if len(nodes) == 1 else None
-    return PlannedModel(spec, placement, container, cost, node, warnings), cost_problems(spec, cost)
+    planned = PlannedModel(spec, placement, container, cost, precision_of(spec, host), node, warnings)
+    return planned, cost_problems(spec, cost)

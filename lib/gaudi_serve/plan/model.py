@@ -11,7 +11,6 @@ from typing import Any
 from ..buckets.base import BucketCounts, Buckets
 from ..buckets.linear import BLOCK
 from ..buckets.plugin_plan import PluginBucketing
-from ..engines import engine_of
 from ..spec.model import Spec
 
 # Models that generate no text are asked for what they do.
@@ -87,12 +86,17 @@ class Cost:
 
 @dataclass(frozen=True)
 class PlannedModel:
-    """A model that can be started. numa_node: the one of all its cards; None where they lie on several."""
+    """A model that can be started.
+
+    precision: in what it is served; None where nobody knows. numa_node: the one of all its cards; None where they lie
+    on several.
+    """
 
     spec: Spec
     placement: Placement
     container: Container
     cost: Cost
+    precision: str | None = None
     numa_node: int | None = None
     warnings: tuple[str, ...] = field(default_factory=tuple)
 
@@ -110,7 +114,7 @@ class PlannedModel:
         return {
             **{key: spec[key] for key in ("name", "state", "launch_profile", "host", "port", "served_model_name")},
             **{"image": spec.get("image"), "weights": spec.weights, **given},
-            "dtype": engine_of(spec).precision or spec.get("dtype"),
+            "dtype": self.precision,
             "min_available": spec.get("min_available"),
             "smoke": spec.get("smoke") or _smoke(spec),
             "module_ids": list(self.placement.module_ids),

@@ -19,6 +19,10 @@ def _no_problems(_: Spec) -> list[Problem]:
     return []
 
 
+def _no_notes(_: Spec, _release: str) -> list[str]:
+    return []
+
+
 def _no_reasons(_host: Host, _name: str, _cards: int, _release: str) -> list[tuple[str, str]]:
     return []
 
@@ -47,8 +51,9 @@ class Platform:
     prefixes: how the names of its devices begin. group: how many devices of a host are linked among themselves only;
     None for all. generation: by which name memory/ knows them; None where their memory is not counted with.
 
-    problems: what of a spec no launch there can be. even_heads: every device must have a key-value head of its own.
-    iommu: devices are driven through it. fused: how many devices are linked among themselves only, by device name.
+    problems: what of a spec no launch there can be. notes: what of one depends on its release's images. even_heads:
+    every device must have a key-value head of its own. iommu: devices are driven through it. fused: how many devices
+    are linked among themselves only, by device name.
     """
 
     name: str
@@ -68,6 +73,7 @@ class Platform:
     group: Callable[[Host], int | None] = lambda host: None
     generation: Callable[[Host], str | None] = lambda host: None
     problems: Callable[[Spec], list[Problem]] = _no_problems
+    notes: Callable[[Spec, str], list[str]] = _no_notes
     even_heads: bool = False
     iommu: bool = False
     observe: Callable[[], dict[str, Any]] = _no_devices

@@ -14,12 +14,13 @@ from ..spec.model import Spec
 from ..spec.vllm_options import FORK_1_21, OPTION_NAMES
 from .base import Platform
 from .hl_smi import PREFIXES, device_family, hl_smi_modules, hl_smi_processes, hl_smi_topology
-from .releases import RELEASES, release_of, together
+from .releases import RELEASES, UPSTREAM_TORCH, release_of, together
 
 FIELDS = "index,module_id,bus_id,name,driver_version,memory.total"
 
 
 QUAD = 4
+LAZY = "PT_HPU_LAZY_MODE"
 GENERATION = {"HL-225": "GAUDI2", "HL-288": "GAUDI2", "HL-325": "GAUDI3", "HL-338": "GAUDI3"}
 
 
@@ -36,7 +37,30 @@ def _problems(spec: Spec) -> list[Problem]:
             problems.append((key, spec[key], allowed))
     if spec.get("block_size") not in (None, BLOCK):
         problems.append(("block_size", spec["block_size"], f"must be {BLOCK}, the block of Gaudi's KV cache"))
+    if spec.get("kv_cache_memory_bytes") is not None:
+        # Of the plugin no version from 0.10.1 to 0.27 reads it in its own worker, and the fork is older than it.
+        allowed = (
+            "is read by no server on Gaudi: the plugin's KV cache is what gpu_memory_utilization leaves, without a "
+            f"word; say num_gpu_blocks_override, in blocks of {BLOCK} tokens, or gpu_memory_utilization"
+        )
+        problems.append(("kv_cache_memory_bytes", spec["kv_cache_memory_bytes"], allowed))
+    if _lazy(spec) and UPSTREAM_TORCH in str(spec.get("image")):
+        allowed = "needs Gaudi's own PyTorch, and the image has upstream's, which knows no lazy mode; leave it out"
+        problems.append((f"env: {LAZY}", spec["env"][LAZY], allowed))
     return problems
+
+
+def _lazy(spec: Spec) -> bool:
+    """Tell whether a model's own environment asks for lazy mode."""
+    return str((spec.get("env") or {}).get(LAZY)) == "1"
+
+
+def _notes(spec: Spec, release: str) -> list[str]:
+    row = release_of(release)
+    if not (row and row.upstream_torch and _lazy(spec)):
+        return []
+    ready = f"the vendor's ready images of {row.name} have upstream's"
+    return [f"env: {LAZY} 1 works where the image has Gaudi's own PyTorch; {ready}"]
 
 
 def _here(root: str) -> bool:
@@ -138,7 +162,7 @@ PLATFORM = Platform(
     release=release_of,
     options=_options,
     software=lambda release: f"the vLLM of release {release}",
-    env={"PT_HPU_LAZY_MODE": "1"},
+    env={LAZY: "1"},
     # A forked worker cannot initialise its card again, and collectives need their lazy form.
     env_between={"VLLM_WORKER_MULTIPROC_METHOD": "spawn", "PT_HPU_ENABLE_LAZY_COLLECTIVES": "true"},
     runtime="habana",
@@ -147,6 +171,7 @@ PLATFORM = Platform(
     group=_group,
     generation=lambda host: GENERATION[device_family(str(host.device_name))],
     problems=_problems,
+    notes=_notes,
     even_heads=True,
     iommu=True,
     here=_here,

@@ -30,6 +30,11 @@ class Release:
     image: str | None = None
 
     @property
+    def upstream_torch(self) -> bool:
+        """Tell whether its images have upstream's PyTorch: none has Gaudi's own, which alone knows lazy mode."""
+        return self.base is None
+
+    @property
     def about(self) -> str:
         """Return a few words for messages."""
         served = f"the fork's {self.fork}" if self.fork else ""
@@ -65,6 +70,8 @@ RELEASES = (
         image="ubuntu24.04/habanalabs/vllm-0.26.0-ptupstream-2.11.0",
     ),
 )
+
+UPSTREAM_TORCH = "ptupstream"  # in the names of the vendor's images with upstream's PyTorch
 
 # Of an inventory that names none, on hosts that have nothing of another one.
 DEFAULT = "1.24.1"

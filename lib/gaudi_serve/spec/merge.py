@@ -8,6 +8,7 @@ from typing import Any
 
 from ..core.host import Host
 from ..engines import ENGINES, profile_of
+from .draft import draft_model
 from .model import Spec
 
 # Generous: DeepSeek-R1 warms up for a quarter of an hour. What takes longer is most often a range set too wide.
@@ -75,8 +76,8 @@ def completed(sound: Mapping[str, Any], host: Host, release: str, images: Mappin
 
 
 def model_weights(models: Any, catalog: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
-    """Return the weights folders that the models name, whatever else is wrong with them."""
-    paths = (spec.get("weights") for spec in _all(models, catalog, defaults))
+    """Return the folders of weights and of draft models that the models name, whatever else is wrong with them."""
+    paths = (path for spec in _all(models, catalog, defaults) for path in (spec.get("weights"), draft_model(spec)))
     return sorted({path for path in paths if isinstance(path, str) and path.startswith("/")})
 
 

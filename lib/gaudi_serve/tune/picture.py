@@ -1,6 +1,6 @@
 """A picture of what ran and what is warmed up for it: an SVG as text, the same for the same numbers.
 
-Two fields, of prompt steps and of decode steps. The darker a place, the more steps had such a shape. Buckets of today
+Two fields, of prompt steps and of decode steps. The stronger a place, the more steps had such a shape. Buckets of today
 are rings, planned ones are dots; a step is padded to the first of them that is as far to the right and as high up.
 """
 
@@ -15,10 +15,15 @@ from xml.sax.saxutils import escape
 from .proposal import Proposal
 
 WIDTH, HEIGHT = 460, 340  # of a field
-LEFT, TOP, GAP, BELOW = 70, 96, 90, 60
+LEFT, TOP, GAP, BELOW = 76, 96, 90, 60
 CELLS = 46  # of a field's longer side; steps in one of them are counted together
+CELL = WIDTH / CELLS
+# What lies at the ends of an axis is drawn whole, within the frame.
+MARGIN = 8
 SHADES = 8
 RADIUS = 4
+TICKS_APART = 44  # so that the last two labels do not touch
+LONGEST_TITLE = 120  # letters
 # Colours without variables, which some viewers do not know.
 STYLE = """
   svg { font: 13px sans-serif }
@@ -46,12 +51,18 @@ class _Axis:
     def place(self, value: float) -> float:
         shift = 1 if self.zero else 0
         most = max(2, self.most + shift)
-        return self.length * math.log2(max(1.0, value + shift)) / math.log2(most)
+        return MARGIN + (self.length - 2 * MARGIN) * math.log2(max(1.0, value + shift)) / math.log2(most)
+
+    def cell(self, value: float) -> int:
+        """Return which cell of the field has a value in its middle, or nearly so."""
+        return int((self.place(value) - MARGIN) / CELL + 0.5)
 
     def ticks(self) -> list[int]:
         powers = [2**power for power in range(self.most.bit_length())]
         every = max(1, -(-len(powers) // 9))
-        return [*([0] if self.zero else []), *powers[:: every if every > 1 else 1]]
+        found = [*([0] if self.zero else []), *powers[::every]]
+        far = self.place(self.most) - self.place(found[-1]) >= TICKS_APART
+        return [*found, self.most] if far else found
 
 
 def picture(plan: Proposal) -> str:
@@ -66,7 +77,7 @@ def picture(plan: Proposal) -> str:
         f"<title>{escape(_title(plan))}</title>",
         f"<style>\n{STYLE}\n</style>",
         f'<rect class="paper" width="{width}" height="{height}"/>',
-        f'<text class="head" x="{LEFT}" y="26">{escape(_title(plan))}</text>',
+        f'<text class="head" x="{LEFT}" y="26">{escape(_cut(_title(plan)))}</text>',
         *_legend(plan),
     ]
     for title, across, up, steps, number in fields:
@@ -81,11 +92,15 @@ def _title(plan: Proposal) -> str:
     return f"Buckets of {plan.target.name}: {plan.taken} requests, {plan.source}"
 
 
+def _cut(title: str) -> str:
+    return title if len(title) <= LONGEST_TITLE else title[: LONGEST_TITLE - 1] + "\N{HORIZONTAL ELLIPSIS}"
+
+
 def _legend(plan: Proposal) -> list[str]:
     today = "" if isinstance(plan.today.compared, Exception) else f": {plan.today.compared.graphs} graphs"
     return [
         f'<rect class="heat" fill-opacity="0.6" x="{LEFT}" y="42" width="12" height="12"/>',
-        f'<text x="{LEFT + 18}" y="53">steps that ran; darker: more of them</text>',
+        f'<text x="{LEFT + 18}" y="53">steps that ran; stronger: more of them</text>',
         f'<circle class="today" cx="{LEFT + 296}" cy="48" r="{RADIUS}"/>',
         f'<text x="{LEFT + 308}" y="53">today, {escape(plan.today.strategy)}{today}</text>',
         f'<circle class="planned" cx="{LEFT + 566}" cy="48" r="{RADIUS + 1}"/>',
@@ -127,28 +142,23 @@ def _grid(across: _Axis, up: _Axis) -> list[str]:
     middle = HEIGHT // 2
     found.append(f'<text x="{WIDTH // 2}" y="{HEIGHT + 38}" text-anchor="middle">{across.name}</text>')
     found.append(
-        f'<text x="-46" y="{middle}" text-anchor="middle" transform="rotate(-90 -46 {middle})">{up.name}</text>'
+        f'<text x="-52" y="{middle}" text-anchor="middle" transform="rotate(-90 -52 {middle})">{up.name}</text>'
     )
     return found
 
 
 def _heat(across: _Axis, up: _Axis, steps: Steps) -> list[str]:
     """Return the steps as squares, whose shade grows with the logarithm of how many ran."""
-    size = WIDTH / CELLS
     cells: dict[tuple[int, int], int] = defaultdict(int)
     for (one, other), count in steps.items():
-        cells[int(across.place(one) // size), int(up.place(other) // size)] += count
+        cells[across.cell(one), up.cell(other)] += count
     most = math.log(1 + max(cells.values(), default=1))
     found = []
     for (column, row), count in sorted(cells.items()):
         shade = 0.1 + 0.8 * math.ceil(SHADES * math.log(1 + count) / most) / SHADES
-        # A cell at an edge ends with the field.
-        x, y, right, top = column * size, row * size, min(WIDTH, column * size + size), min(HEIGHT, row * size + size)
-        wide, high = max(3.0, right - x), max(3.0, top - y)
-        found.append(
-            f'<rect class="heat" fill-opacity="{shade:.2f}" x="{min(x, WIDTH - wide):.1f}" '
-            f'y="{max(0.0, HEIGHT - y - high):.1f}" width="{wide:.1f}" height="{high:.1f}"/>'
-        )
+        x, y = MARGIN + (column - 0.5) * CELL, HEIGHT - MARGIN - (row + 0.5) * CELL
+        place = f'x="{x:.1f}" y="{y:.1f}" width="{CELL:g}" height="{CELL:g}"'
+        found.append(f'<rect class="heat" fill-opacity="{shade:.2f}" {place}/>')
     return found
 
 
