@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from gaudi_serve.rollout.waves import hosts_down_at_once, restarted_at_once, rollout_plan, slower_models
+from gaudi_serve.rollout.waves import (
+    benchmark_lines,
+    hosts_down_at_once,
+    restarted_at_once,
+    rollout_figures,
+    rollout_plan,
+    slower_models,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -138,6 +145,23 @@ def test_models_down_on_several_hosts_at_once() -> None:
     # What is not planned any more goes for good, and no order of hosts keeps it.
     hosts["g2"]["vllm_service_stops"] = {"remove": ["q"]}
     assert hosts_down_at_once(hosts, list(hosts)) == []
+
+
+def test_figures_of_a_host_are_told_beside_those_of_before() -> None:
+    before, after = {"m": {"tokens_s": 500.0, "first_token_s": 0.1}}, {"m": {"tokens_s": 450.0, "first_token_s": 0.12}}
+    lines = rollout_figures("h1", before, after).split("\n")
+    assert lines == [
+        "h1 serves with the change, and has proven itself:",
+        "m: 450 tokens a second (500 before), first token after 0.12 s (0.1 before)",
+    ]
+    assert "before" not in rollout_figures("h1", {}, after)
+    assert benchmark_lines({"h1": after, "h2": {}})[2].split() == ["h1", "m", "120", "ms", "450"]
+    assert benchmark_lines({"h1": {}}) == ["no model answers on any host"]
+
+
+def test_an_answer_that_nobody_gave_counts_as_none() -> None:
+    empty = dict.fromkeys(("rollout_canary", "rollout_serial", "rollout_tolerance", "rollout_drain_timeout"), "")
+    assert rollout_plan({}, [], empty)["settings"] == rollout_plan({}, [], {})["settings"]
 
 
 def test_what_is_slower_than_before_is_told() -> None:

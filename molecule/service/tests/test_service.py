@@ -212,6 +212,22 @@ def test_restart_and_logs_of_one_model(playbook: Any, started: Any) -> None:
     assert "the server answers" in playbook("playbooks/logs.yml", model="qwq-32b").flat
 
 
+def test_a_model_is_stopped_and_started_again(playbook: Any, unit: Any, started: Any) -> None:
+    before = started("qwen2.5-7b")
+    run = playbook("playbooks/stop.yml", model="qwq-32b")
+    assert run.status == 0, run.text
+    assert "qwq-32b stops: it is down until it is started again" in run.flat
+    assert (unit("qwq-32b", "ActiveState"), unit("qwq-32b", "UnitFileState")) == ("inactive", "enabled")
+    assert playbook("playbooks/stop.yml", model="qwq-32b").changed_nothing
+    run = playbook("playbooks/start.yml", model="qwq-32b")
+    assert run.status == 0, run.text
+    assert unit("qwq-32b", "ActiveState") == "active"
+    assert started("qwen2.5-7b") == before
+    measured = playbook("playbooks/benchmark.yml", model="qwq-32b")
+    assert measured.status == 0 and "mol-service qwq-32b" in measured.flat, measured.text
+    assert "qwen2.5-7b" not in measured.flat
+
+
 # restart.yml and logs.yml begin with the same tasks.
 @pytest.mark.parametrize(
     ("name", "given", "sentences"),
