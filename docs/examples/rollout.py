@@ -21,11 +21,13 @@ class Outcome:
     """How a rollout has ended.
 
     failures: what each host that failed said last; of a host that went back, why.
+    hosts: what became of each that was changed: ``outcome``, ``text`` and figures of artifact ``gaudi_rollout``.
     """
 
     succeeded: bool = False
     changed: list[str] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
+    hosts: dict[str, Any] = field(default_factory=dict)
 
 
 def rollout(folder: Path, say: Callable[[str], Any] = print, **options: Any) -> Outcome:
@@ -45,6 +47,8 @@ def rollout(folder: Path, say: Callable[[str], Any] = print, **options: Any) -> 
             say(data["name"])
         if event["event"] in ("runner_on_failed", "runner_on_unreachable") and not data.get("ignore_errors"):
             outcome.failures[data["host"]] = str(data["res"].get("msg", ""))
+        if event["event"] == "playbook_on_stats":
+            outcome.hosts = data.get("artifact_data", {}).get("gaudi_rollout", {}).get("hosts", {})
         return True  # keep the event among the artifacts
 
     run = ansible_runner.run(

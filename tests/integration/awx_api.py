@@ -145,6 +145,19 @@ SURVEY_TYPES: dict[str, Any] = {
 }
 
 
+AUTOMATION = "Red Hat Ansible Automation Platform"
+GALAXY = "Ansible Galaxy/Automation Hub API Token"
+# Types of credentials that an AWX has from its begin: name, kind, fields, and those that are required.
+MANAGED = (
+    ("Machine", "ssh", "username password ssh_key_data ssh_key_unlock become_username become_password", ""),
+    ("Vault", "vault", "vault_password vault_id", "vault_password"),
+    ("Source Control", "scm", "username password ssh_key_data ssh_key_unlock", ""),
+    ("Container Registry", "registry", "host username password verify_ssl", "host"),
+    (AUTOMATION, "cloud", "host username password oauth_token verify_ssl", "host"),
+    (GALAXY, "galaxy", "url", "url"),
+)
+
+
 class Refused(Exception):
     """An answer that is no success: its status, and what is said."""
 
@@ -170,29 +183,17 @@ class Awx:
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def __post_init__(self) -> None:
-        for name, kind, fields, required in (
-            ("Machine", "ssh", "username password ssh_key_data ssh_key_unlock become_username become_password", ()),
-            ("Vault", "vault", "vault_password vault_id", ("vault_password",)),
-            ("Source Control", "scm", "username password ssh_key_data ssh_key_unlock", ()),
-            ("Container Registry", "registry", "host username password verify_ssl", ("host",)),
-            (
-                "Red Hat Ansible Automation Platform",
-                "cloud",
-                "host username password oauth_token verify_ssl",
-                ("host",),
-            ),
-            ("Ansible Galaxy/Automation Hub API Token", "galaxy", "url", ("url",)),
-        ):
-            plain = ("username", "become_username", "host", "url", "vault_id", "verify_ssl")
+        plain = ("username", "become_username", "host", "url", "vault_id", "verify_ssl")
+        for name, kind, fields, required in MANAGED:
             inputs = {
                 "fields": [
                     {"id": one, "type": "boolean" if one == "verify_ssl" else "string", "secret": one not in plain}
                     for one in fields.split()
                 ],
-                "required": list(required),
+                "required": required.split(),
             }
             self.keep("credential_types", {"name": name, "kind": kind, "inputs": inputs, "managed": True})
-        galaxy = self.named("credential_types", "Ansible Galaxy/Automation Hub API Token")["id"]
+        galaxy = self.named("credential_types", GALAXY)["id"]
         self.keep("credentials", {"name": "Ansible Galaxy", "credential_type": galaxy, "inputs": {}})
         self.keep("users", {"username": "anna"})
 
@@ -542,45 +543,52 @@ def listed(found: list[Any]) -> dict[str, Any]:
     return {"count": len(found), "next": None, "previous": None, "results": found}
 
 
+class Handler(BaseHTTPRequestHandler):
+    """Answers one request; a class of its own for each AWX."""
+
+    awx: Awx
+
+    def answer(self) -> None:
+        """Answer it, if it brings the token."""
+        parts = urlsplit(self.path)
+        path = parts.path.removeprefix("/api/v2/").strip("/").split("/")
+        given = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or "{}")
+        try:
+            if path != ["ping"] and self.headers.get("Authorization") != f"Bearer {TOKEN}":
+                raise Refused(401, {"detail": "Authentication credentials were not provided."})
+            status, said = self.done(path, given, dict(parse_qsl(parts.query)))
+        except Refused as problem:
+            status, said = problem.status, problem.said
+        body = b"" if said is None else json.dumps(said).encode()
+        self.send_response(status)
+        self.send_header("X-API-Product-Name", "AWX")
+        self.send_header("X-API-Product-Version", "24.6.1")
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def done(self, path: list[str], given: Any, query: dict[str, str]) -> tuple[int, Any]:
+        """Do what is asked for."""
+        match self.command:
+            case "GET":
+                return 200, self.awx.get(path, query)
+            case "POST":
+                return self.awx.post(path, given)
+            case "PATCH":
+                return self.awx.patch(path, given)
+        return self.awx.delete(path)
+
+    do_GET = do_POST = do_PATCH = do_DELETE = answer
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+
 @contextmanager
 def serve(awx: Awx) -> Iterator[str]:
     """Serve an AWX on loopback; give its address."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def answer(self) -> None:
-            parts = urlsplit(self.path)
-            path = parts.path.removeprefix("/api/v2/").strip("/").split("/")
-            length = int(self.headers.get("Content-Length") or 0)
-            given = json.loads(self.rfile.read(length) or "{}")
-            try:
-                if path != ["ping"] and self.headers.get("Authorization") != f"Bearer {TOKEN}":
-                    raise Refused(401, {"detail": "Authentication credentials were not provided."})
-                match self.command:
-                    case "GET":
-                        status, said = 200, awx.get(path, dict(parse_qsl(parts.query)))
-                    case "POST":
-                        status, said = awx.post(path, given)
-                    case "PATCH":
-                        status, said = awx.patch(path, given)
-                    case _:
-                        status, said = awx.delete(path)
-            except Refused as problem:
-                status, said = problem.status, problem.said
-            body = b"" if said is None else json.dumps(said).encode()
-            self.send_response(status)
-            self.send_header("X-API-Product-Name", "AWX")
-            self.send_header("X-API-Product-Version", "24.6.1")
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        do_GET = do_POST = do_PATCH = do_DELETE = answer
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Answers", (Handler,), {"awx": awx}))
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

@@ -101,40 +101,23 @@ def awx_settings(given: Any) -> dict[str, Any]:
     names = mapping("", "gaudi_awx", given, "a mapping with project, inventory, machine and so on")
     problems: list[str] = []
     found: dict[str, Any] = {}
-
-    def check(one: Callable[[], Any]) -> Any:
+    wanted: list[tuple[str, Callable[[], Any]]] = [("", partial(known, "gaudi_awx", names, KEYS))]
+    wanted += [(key, partial(reader, names.get(key))) for key, reader in READERS.items()]
+    wanted += [("", partial(awx_inputs, names, key)) for key in _credentials() if _said(names, key) is not None]
+    for key, read in wanted:
         try:
-            return one()
+            value = read()
         except InputError as problem:
             problems.append(str(problem))
-            return None
-
-    def read(key: str, reader: Callable[[Any], Any]) -> None:
-        found[key] = check(lambda: reader(names.get(key)))
-
-    check(lambda: known("gaudi_awx", names, KEYS))
-    read("organization", lambda value: _text("organization", value, "gaudi-serve"))
-    read("prefix", lambda value: _text("prefix", value, "gaudi-serve ", empty=True))
-    read("collections", lambda value: _texts("collections", value, ["Ansible Galaxy"]))
-    read("execution_environment", _environment)
-    read("project", lambda value: _project("project", value))
-    read("inventory", _inventory)
-    read("forks", lambda value: 32 if value is None else whole("", "gaudi_awx.forks", value, 1, 200))
-    read("approval_timeout", lambda value: 86_400 if value is None else _seconds(value))
-    read("teams", _teams)
-    read("notifications", _notifications)
-    read("schedules", _schedules)
-    for key in _credentials():
-        if _said(names, key) is not None:
-            check(partial(awx_inputs, names, key))
-    if names.get("machine") is None:
-        problems.append("gaudi_awx.machine: is required: how hosts are reached, with username and ssh_key")
+        else:
+            found |= {key: value} if key else {}  # what credentials hold is not kept
     if problems:
         raise InputError("\n".join(problems))
     told = {
         event: [found["prefix"] + one["name"] for one in found["notifications"] if event in one["events"]]
         for event in EVENTS
     }
+    del found["machine"]
     return {**found, **_named(names, found["prefix"]), "told": told}
 
 
@@ -266,8 +249,17 @@ def _one(key: str, value: Any, allowed: Sequence[str]) -> str:
     return str(value)
 
 
-def _seconds(value: Any) -> int:
-    return whole("", "gaudi_awx.approval_timeout", value, 0, 30 * 86_400)
+def _forks(value: Any) -> int:
+    return 32 if value is None else whole("", "gaudi_awx.forks", value, 1, 200)
+
+
+def _approval(value: Any) -> int:
+    return 86_400 if value is None else whole("", "gaudi_awx.approval_timeout", value, 0, 30 * 86_400)
+
+
+def _machine(value: Any) -> None:
+    if value is None:
+        raise InputError("gaudi_awx.machine: is required: how hosts are reached, with username and ssh_key")
 
 
 def _environment(value: Any) -> dict[str, Any]:
@@ -350,3 +342,19 @@ def _schedules(value: Any) -> dict[str, str]:
             allowed = f"is no rule such as {default[key]}; false keeps the schedule off"
             raise refusal("", f"gaudi_awx.schedules.{key}", rule, allowed)
     return {key: rule or "" for key, rule in found.items()}
+
+
+READERS: dict[str, Callable[[Any], Any]] = {
+    "organization": lambda value: _text("organization", value, "gaudi-serve"),
+    "prefix": lambda value: _text("prefix", value, "gaudi-serve ", empty=True),
+    "collections": lambda value: _texts("collections", value, ["Ansible Galaxy"]),
+    "execution_environment": _environment,
+    "project": lambda value: _project("project", value),
+    "inventory": _inventory,
+    "machine": _machine,
+    "forks": _forks,
+    "approval_timeout": _approval,
+    "teams": _teams,
+    "notifications": _notifications,
+    "schedules": _schedules,
+}
