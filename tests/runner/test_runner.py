@@ -33,7 +33,7 @@ ONE = {"model": "m"}
 # What each playbook is given, and how it ends: its exit status, and a word of what it says.
 RUNS: dict[str, tuple[dict[str, Any], int, str]] = {
     "site.yml": ({}, 0, ""),
-    "playbooks/awx_approval.yml": ({"gaudi_rollout": {"text": "the waves"}}, 0, "the waves"),
+    "playbooks/awx_approval.yml": ({"gaudi_rollout": {"steps": ["the waves"]}}, 0, "the waves"),
     "playbooks/benchmark.yml": ({}, 0, "h02 m"),
     "playbooks/driver.yml": ({}, 0, ""),
     "playbooks/gateway.yml": ({}, 0, ""),

@@ -135,7 +135,10 @@ def test_models_of_all_hosts_each_once() -> None:
 
 
 def test_the_approver_reads_the_waves_then_the_figures() -> None:
-    plan, rollout = {"text": "what is due"}, {"text": "the waves", "hosts": {}}
-    assert awx_report(plan, rollout) == "the waves\n\nwhat is due"
-    assert awx_report(plan, {**rollout, "hosts": {"h1": {"text": "h1: fast"}}}) == "the waves\n\nh1: fast"
+    plan = {"changes": {"h1": ["~ m: restart", "    + --max-num-seqs: 24", "! m is down for about 1 min"]}}
+    rollout: dict[str, Any] = {"steps": ["Wave 1, the canary: h1."], "hosts": {}}
+    due = "What is due:\nh1: ~ m: restart, + --max-num-seqs: 24, ! m is down for about 1 min."
+    assert awx_report(plan, rollout) == f"Wave 1, the canary: h1.\n{due}"
+    proven = {**rollout, "hosts": {"h1": {"text": "h1 has proven itself:\nm: fast"}}}
+    assert awx_report(plan, proven) == "h1 has proven itself: m: fast.\nThe waves:\nWave 1, the canary: h1."
     assert awx_report("", "") == ""

@@ -69,6 +69,9 @@ def test_a_canary_comes_first_and_all_but_one_stay() -> None:
     assert found["sizes"] == [1, 1, 1]
     assert found["lines"][0].split() == ["WAVE", "HOST", "DUE", "AWAY", "STAY"]
     assert found["lines"][2].split() == ["1", "canary", "g3", "models", "qwq", "10", "min", "Qwen/QwQ", "3/4"]
+    assert found["steps"][0] == (
+        "Wave 1, the canary: g3, for models; away: qwq 10 min; servers that stay: Qwen/QwQ 3/4."
+    )
     assert found["lines"][-1] == "waves are smaller than 50%, since 3 servers of Qwen/QwQ must stay"
 
 

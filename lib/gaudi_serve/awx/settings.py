@@ -151,17 +151,24 @@ def awx_models(of_hosts: Iterable[Any]) -> list[str]:
 
 
 def awx_report(plan: Any, rollout: Any) -> str:
-    """Return what stands in front of an approver: the waves, then what each host of them did; before that what is due.
+    """Return what stands in front of an approver: the waves and all that is due; later how each host has fared.
+
+    AWX's page shows it without its ends of lines, so it is made of sentences.
 
     Args:
         plan, rollout: artifacts ``gaudi_plan`` and ``gaudi_rollout`` of the jobs before, or something else where there
             are none.
     """
     waves, due = (one if isinstance(one, Mapping) else {} for one in (rollout, plan))
-    hosts = [str(one.get("text", "")) for one in (waves.get("hosts") or {}).values()]
-    # Once a host has changed, the figures are what is asked about.
-    parts = [waves.get("text"), *hosts] if hosts else [waves.get("text"), due.get("text")]
-    return "\n\n".join(str(part) for part in parts if part)
+    hosts = [str(one.get("text", "")).replace("\n", " ") for one in (waves.get("hosts") or {}).values()]
+    steps = [str(step) for step in waves.get("steps") or []]
+    if hosts:
+        return "\n".join([*(f"{text.rstrip('.')}." for text in hosts), "The waves:", *steps])
+    changes = [
+        f"{host}: {', '.join(' '.join(str(line).split()) for line in lines)}."
+        for host, lines in (due.get("changes") or {}).items()
+    ]
+    return "\n".join([*steps, *(["What is due:", *changes] if changes else [])])
 
 
 def _credentials() -> dict[str, tuple[str, str]]:

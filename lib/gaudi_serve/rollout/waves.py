@@ -209,13 +209,13 @@ def rollout_plan(hostvars: Mapping[str, Known], hosts: Sequence[str], variables:
         variables: with ``rollout_*``, of any host.
 
     Returns:
-        ``waves``: lists of hosts, the canary alone first; ``sizes`` of those after it; ``lines`` to read; ``refusal``:
-        sentences, empty where it may begin; ``settings``.
+        ``waves``: lists of hosts, the canary alone first; ``sizes`` of those after it; ``lines`` to read;
+        ``steps``, the same as a sentence a host; ``refusal``: sentences, empty where it may begin; ``settings``.
     """
     try:
         settings = read_settings(variables, hosts)
     except InputError as problem:
-        return {"waves": [], "sizes": [], "lines": [], "refusal": [str(problem)], "settings": {}}
+        return {"waves": [], "sizes": [], "lines": [], "steps": [], "refusal": [str(problem)], "settings": {}}
     servers = _counted(hostvars, hosts)
     needed, changed = least(hostvars, hosts), members(hostvars, hosts)
     absent = [name for name in variables.get("preflight_gateways") or [] if name not in hosts]
@@ -229,6 +229,7 @@ def rollout_plan(hostvars: Mapping[str, Known], hosts: Sequence[str], variables:
         "waves": [[one.name for one in wave] for wave in waves],
         "sizes": [len(wave) for wave in waves[1:]],
         "lines": _lines(waves, servers, needed, settings),
+        "steps": [_sentence(*row) for row in _rows(waves, servers, settings)],
         "refusal": reasons,
         "settings": asdict(settings),
     }
@@ -275,16 +276,7 @@ def _lines(
     """Return the plan as a person reads it before anything is done."""
     if not waves:
         return ["nothing is due on any host"]
-    rows = [["WAVE", "HOST", "DUE", "AWAY", "STAY"]]
-    for number, wave in enumerate(waves, 1):
-        for one in wave:
-            stages = ", ".join(STAGES[stage] for stage in one.due) or "give it back"
-            rows.append([f"{number}{' canary' if number == 1 else ''}", one.name, stages, _away(one, settings.drains)])
-            away = sorted(one.away(settings.drains))
-            gone = {model: sum(model in other.away(settings.drains) for other in wave) for model in away}
-            rows[-1].append(
-                ", ".join(f"{model} {servers[model] - gone[model]}/{servers[model]}" for model in away) or "-"
-            )
+    rows = [["WAVE", "HOST", "DUE", "AWAY", "STAY"], *_rows(waves, servers, settings)]
     count = sum(map(len, waves))
     tail = [f"{count} hosts in {len(waves)} waves"]
     most = settings.most(count)
@@ -294,6 +286,25 @@ def _lines(
     if not settings.drains:
         tail.append("no gateway and no rollout_drain_command: what a host works on when its models stop is lost")
     return [*table(rows), *tail]
+
+
+def _rows(waves: Sequence[Sequence[Member]], servers: Mapping[str, int], settings: Settings) -> list[list[str]]:
+    """Return wave, host, what is due, which models are away, and how many servers of each stay."""
+    rows = []
+    for number, wave in enumerate(waves, 1):
+        for one in wave:
+            stages = ", ".join(STAGES[stage] for stage in one.due) or "give it back"
+            away = sorted(one.away(settings.drains))
+            gone = {model: sum(model in other.away(settings.drains) for other in wave) for model in away}
+            stay = ", ".join(f"{model} {servers[model] - gone[model]}/{servers[model]}" for model in away) or "-"
+            canary = " canary" if number == 1 else ""
+            rows.append([f"{number}{canary}", one.name, stages, _away(one, settings.drains), stay])
+    return rows
+
+
+def _sentence(wave: str, host: str, due: str, away: str, stay: str) -> str:
+    number, _, canary = wave.partition(" ")
+    return f"Wave {number}{canary and ', the canary'}: {host}, for {due}; away: {away}; servers that stay: {stay}."
 
 
 def _away(one: Member, drains: bool) -> str:
