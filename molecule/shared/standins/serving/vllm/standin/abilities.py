@@ -36,7 +36,7 @@ class Abilities:
         self.media = MEDIA.get(config.get("model_type", ""), set())
         self.limits: dict[str, Any] = options.limit_mm_per_prompt or {}
         # Upstream says by its runner what the fork's task was.
-        runner = {"pooling": "embed"}.get(options.runner or "", "generate")
+        runner = {"pooling": "embed"}.get(getattr(options, "runner", None) or "", "generate")
         self.task = getattr(options, "task", None) or runner
         self.tools = bool(options.enable_auto_tool_choice and options.tool_call_parser)
         if options.enable_auto_tool_choice and not options.tool_call_parser:

@@ -10,58 +10,69 @@ from typing import Any
 FLAGS = """
 trust-remote-code enforce-eager enable-auto-tool-choice enable-reasoning enable-expert-parallel enable-lora
 enable-prompt-adapter enable-request-id-headers enable-sleep-mode enable-server-load-tracking
-enable-prompt-tokens-details enable-force-include-usage enable-ssl-refresh enable-chunked-prefill
-enable-prefix-caching enable-eplb enable-prompt-embeds disable-log-requests disable-log-stats
-disable-custom-all-reduce disable-sliding-window disable-frontend-multiprocessing disable-async-output-proc
-disable-cascade-attn disable-fastapi-docs disable-uvicorn-access-log disable-chunked-mm-input
-disable-mm-preprocessor-cache use-v2-block-manager use-padding-aware-scheduling use-tqdm-on-load
-return-tokens-as-token-ids multi-step-stream-outputs skip-tokenizer-init allow-credentials ray-workers-use-nsight
-calculate-kv-scales fully-sharded-loras show-hidden-metrics enable-multimodal-encoder-data-parallel
-log-error-stack async-scheduling
+enable-prompt-tokens-details enable-ssl-refresh enable-chunked-prefill enable-prefix-caching enable-prompt-embeds
+disable-log-requests disable-log-stats disable-custom-all-reduce disable-sliding-window
+disable-frontend-multiprocessing disable-async-output-proc disable-cascade-attn disable-fastapi-docs
+disable-uvicorn-access-log disable-chunked-mm-input disable-mm-preprocessor-cache use-v2-block-manager
+use-padding-aware-scheduling use-tqdm-on-load return-tokens-as-token-ids multi-step-stream-outputs
+skip-tokenizer-init allow-credentials ray-workers-use-nsight calculate-kv-scales fully-sharded-loras
+enable-lora-bias split-qkv guided-decoding-disable-additional-properties guided-decoding-disable-any-whitespace
+guided-decoding-disable-fallback
 """
 INTEGERS = """
-port tensor-parallel-size pipeline-parallel-size data-parallel-size data-parallel-size-local data-parallel-rpc-port
-max-num-seqs max-num-batched-tokens max-num-prefill-seqs max-model-len max-seq-len-to-capture max-logprobs
-max-num-partial-prefills max-long-partial-prefills long-prefill-token-threshold max-parallel-loading-workers
-num-scheduler-steps num-lookahead-slots num-gpu-blocks-override seed max-loras max-lora-rank max-cpu-loras
-lora-extra-vocab-size max-prompt-adapters max-prompt-adapter-token max-log-len ssl-cert-reqs block-size
-tokenizer-pool-size rope-theta-scale kv-cache-memory-bytes stream-interval cuda-graph-sizes
+port tensor-parallel-size pipeline-parallel-size data-parallel-size max-num-seqs max-num-batched-tokens
+max-num-prefill-seqs max-model-len max-seq-len-to-capture max-logprobs max-num-partial-prefills
+max-long-partial-prefills long-prefill-token-threshold max-parallel-loading-workers num-scheduler-steps
+num-lookahead-slots num-gpu-blocks-override seed max-loras max-lora-rank max-cpu-loras lora-extra-vocab-size
+max-prompt-adapters max-prompt-adapter-token max-log-len ssl-cert-reqs block-size tokenizer-pool-size
+cuda-graph-sizes
 """
 NUMBERS = "gpu-memory-utilization swap-space cpu-offload-gb scheduler-delay-factor rope-theta"
 TEXTS = """
-model task runner host uds served-model-name tokenizer tokenizer-mode tokenizer-revision revision code-revision hf-token
-hf-config-path config-format download-dir load-format pt-load-map-location weights-load-device api-key chat-template
-chat-template-content-format response-role ssl-keyfile ssl-certfile ssl-ca-certs root-path middleware lora-modules
-prompt-adapters tool-call-parser tool-parser-plugin tool-server reasoning-parser guided-decoding-backend
-logits-processor-pattern logits-processors allowed-local-media-path allowed-origins allowed-methods allowed-headers
-ignore-patterns worker-cls worker-extension-cls scheduler-cls scheduling-policy preemption-mode
-distributed-executor-backend data-parallel-address data-parallel-backend prefix-caching-hash-algo
-otlp-traces-endpoint collect-detailed-traces show-hidden-metrics-for-version generation-config model-impl
-log-config-file qlora-adapter-name-or-path lora-dtype uvicorn-log-level quantization kv-cache-dtype dtype device config
+model task host served-model-name tokenizer tokenizer-mode tokenizer-revision revision code-revision hf-token
+hf-config-path config-format download-dir load-format pt-load-map-location weights-load-device api-key
+chat-template chat-template-content-format response-role ssl-keyfile ssl-certfile ssl-ca-certs root-path
+middleware lora-modules prompt-adapters tool-call-parser tool-parser-plugin reasoning-parser
+guided-decoding-backend logits-processor-pattern allowed-local-media-path allowed-origins allowed-methods
+allowed-headers ignore-patterns worker-cls worker-extension-cls scheduler-cls scheduling-policy preemption-mode
+distributed-executor-backend prefix-caching-hash-algo otlp-traces-endpoint collect-detailed-traces
+show-hidden-metrics-for-version generation-config model-impl qlora-adapter-name-or-path lora-dtype
+uvicorn-log-level quantization kv-cache-dtype dtype device config long-lora-scaling-factors tokenizer-pool-type
 """
 DOCUMENTS = """
 limit-mm-per-prompt mm-processor-kwargs hf-overrides rope-scaling override-neuron-config override-pooler-config
 override-generation-config model-loader-extra-config speculative-config kv-transfer-config kv-events-config
-compilation-config additional-config default-chat-template-kwargs
+compilation-config additional-config tokenizer-pool-extra-config
 """
 # What upstream's vLLM 0.26 does not know any more: the fork's own, and those of older versions.
 GONE = """
 calculate-kv-scales cuda-graph-sizes device disable-async-output-proc disable-frontend-multiprocessing
-disable-log-requests disable-mm-preprocessor-cache enable-multimodal-encoder-data-parallel enable-prompt-adapter
-enable-reasoning guided-decoding-backend logits-processor-pattern lora-extra-vocab-size max-long-partial-prefills
-max-num-partial-prefills max-num-prefill-seqs max-prompt-adapter-token max-prompt-adapters max-seq-len-to-capture
-multi-step-stream-outputs num-lookahead-slots num-scheduler-steps override-neuron-config override-pooler-config
-preemption-mode prompt-adapters qlora-adapter-name-or-path rope-scaling rope-theta rope-theta-scale
-scheduler-delay-factor show-hidden-metrics swap-space task tokenizer-pool-size use-padding-aware-scheduling
-use-v2-block-manager weights-load-device
+disable-log-requests disable-mm-preprocessor-cache enable-lora-bias enable-prompt-adapter enable-reasoning
+guided-decoding-backend guided-decoding-disable-additional-properties guided-decoding-disable-any-whitespace
+guided-decoding-disable-fallback logits-processor-pattern long-lora-scaling-factors lora-extra-vocab-size
+max-long-partial-prefills max-num-partial-prefills max-num-prefill-seqs max-prompt-adapter-token
+max-prompt-adapters max-seq-len-to-capture multi-step-stream-outputs num-lookahead-slots num-scheduler-steps
+override-neuron-config override-pooler-config preemption-mode prompt-adapters qlora-adapter-name-or-path
+rope-scaling rope-theta scheduler-delay-factor split-qkv swap-space task tokenizer-pool-extra-config
+tokenizer-pool-size tokenizer-pool-type use-padding-aware-scheduling use-v2-block-manager weights-load-device
 """
-NEW_FLAGS = "enable-log-requests enable-log-outputs enable-log-deltas enable-dbo language-model-only skip-mm-profiling"
-NEW_INTEGERS = "api-server-count max-cudagraph-capture-size mamba-block-size mm-processor-cache-gb shutdown-timeout"
+NEW_FLAGS = """
+enable-log-requests enable-log-outputs enable-log-deltas enable-dbo language-model-only skip-mm-profiling
+enable-force-include-usage enable-eplb log-error-stack async-scheduling
+"""
+NEW_INTEGERS = """
+api-server-count max-cudagraph-capture-size mamba-block-size mm-processor-cache-gb shutdown-timeout
+data-parallel-size-local data-parallel-rpc-port kv-cache-memory-bytes stream-interval
+"""
 NEW_TEXTS = """
 attention-backend convert logprobs-mode mamba-cache-dtype mamba-cache-mode mamba-ssm-cache-dtype moe-backend
-mm-encoder-tp-mode performance-mode reasoning-parser-plugin
+mm-encoder-tp-mode performance-mode reasoning-parser-plugin runner uds tool-server logits-processors
+data-parallel-address data-parallel-backend log-config-file
 """
-NEW_DOCUMENTS = "structured-outputs-config pooler-config media-io-kwargs kernel-config ec-transfer-config"
+NEW_DOCUMENTS = """
+structured-outputs-config pooler-config media-io-kwargs kernel-config ec-transfer-config
+default-chat-template-kwargs
+"""
 CHOICES: dict[str, list[Any]] = {
     "block-size": [1, 8, 16, 32, 64, 128, 256],
     "dtype": ["auto", "half", "float16", "bfloat16", "float", "float32"],
