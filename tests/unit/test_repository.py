@@ -145,11 +145,11 @@ def test_every_row_of_the_reliability_page_has_its_test() -> None:
     rows = [line for line in page.splitlines() if line.startswith("| ") and not line.startswith("| fault")]
     assert len(rows) >= 25
     for row in rows:
-        named = re.findall(r"\b([MIUV])/([\w.]+)::(test_\w+)( `long`)?", row)
+        named = re.findall(r"\b([MIRUV])/([\w.]+)::(test_\w+)( `long`)?", row)
         assert named, row
         for kind, place, test, long in named:
-            folders = {"M": f"molecule/{place}/tests", "I": "tests/integration", "U": "tests/unit", "V": "tests/vm"}
-            folder = folders[kind]
+            folders = {"I": "tests/integration", "R": "tests/runner", "U": "tests/unit", "V": "tests/vm"}
+            folder = folders.get(kind, f"molecule/{place}/tests")
             files = (ROOT / folder).glob("*.py") if kind == "M" else [ROOT / folder / place]
             marks = [found[test] for path in files if test in (found := running_tests(path))]
             assert marks == [bool(long)], (place, test, "is marked `long` on the page where make test leaves it out")
