@@ -33,7 +33,13 @@ from gaudi_serve.plan.launch import vllm_launch
 from gaudi_serve.plan.refusal import plan_refusal, refused_hosts, system_refusal
 from gaudi_serve.platforms import accelerator_needs
 from gaudi_serve.platforms.hl_smi import hl_smi_links, hl_smi_modules, hl_smi_topology
-from gaudi_serve.rollout.waves import hosts_down_at_once, restarted_at_once, rollout_plan, slower_models
+from gaudi_serve.rollout.waves import (
+    hosts_down_at_once,
+    restarted_at_once,
+    rollout_figures,
+    rollout_plan,
+    slower_models,
+)
 from gaudi_serve.show.report import endpoint_table
 from gaudi_serve.show.status import drift_lines, fleet_status, fleet_status_lines
 from gaudi_serve.spec.catalog import model_catalog
@@ -187,6 +193,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     rest_reset,
     restart_refusal,
     restarted_at_once,
+    rollout_figures,
     rollout_plan,
     run_stages,
     served_names,

@@ -86,7 +86,8 @@ def read_settings(variables: Known, hosts: Sequence[str]) -> Settings:
     for name in variables:
         if str(name).startswith("rollout_") and name not in (*SETTINGS, *SAID):
             raise refusal("", readable(name), None, f"is no variable of a rollout{near(name, SETTINGS, 1)}")
-    given = {name: variables.get(name) for name in SETTINGS}
+    # A survey gives an empty text for what nobody has answered.
+    given = {name: None if variables.get(name) == "" else variables.get(name) for name in SETTINGS}
     canary = given["rollout_canary"]
     if canary is not None and canary not in hosts:
         hint = near(canary, hosts, 1) or f"; there are {', '.join(hosts)}"
@@ -347,3 +348,37 @@ def slower_models(before: Mapping[str, Known], after: Mapping[str, Known], toler
         if first > max(was / tolerance, was + SLACK_S) if tolerance else False:
             reasons.append(f"{model}: first token after {first:.3g} s, {was:.3g} s before")
     return [f"{text} (rollout_tolerance {tolerance:g})" for text in reasons]
+
+
+def rollout_figures(host: str, before: Mapping[str, Known], after: Mapping[str, Known]) -> str:
+    """Return how a host has proven itself, for who decides whether the others follow: a line for each model.
+
+    Args:
+        host: its name.
+        before, after: as ``slower_models`` takes them; a model that did not answer before has no figures of then.
+    """
+    lines = [
+        f"{model}: {new['tokens_s']:.4g} tokens a second{_was(before, model, 'tokens_s', '.4g')}, "
+        f"first token after {new['first_token_s']:.3g} s{_was(before, model, 'first_token_s', '.3g')}"
+        for model, new in sorted(after.items())
+    ]
+    return "\n".join([f"{host} serves with the change, and has proven itself:", *(lines or ["it has no model"])])
+
+
+def _was(before: Mapping[str, Known], model: str, key: str, form: str) -> str:
+    return f" ({before[model][key]:{form}} before)" if model in before else ""
+
+
+def benchmark_lines(measured: Mapping[str, Mapping[str, Known]]) -> list[str]:
+    """Return the figures of all hosts as a table; a host without models, or one out of reach, has none.
+
+    Args:
+        measured: by host and model ``first_token_s`` (seconds), ``tokens_s`` (a second).
+    """
+    rows = [
+        [host, model, f"{1000 * one['first_token_s']:.0f} ms", f"{one['tokens_s']:.4g}"]
+        for host, models in measured.items()
+        for model, one in sorted(models.items())
+    ]
+    head = ["HOST", "MODEL", "FIRST TOKEN", "TOKENS A SECOND"]
+    return table([head, *rows]) if rows else ["no model answers on any host"]
