@@ -36,8 +36,11 @@ from gaudi_serve.platforms.hl_smi import hl_smi_links, hl_smi_modules, hl_smi_to
 from gaudi_serve.rollout.waves import (
     hosts_down_at_once,
     restarted_at_once,
+    rollout_end,
     rollout_figures,
+    rollout_lost,
     rollout_plan,
+    rollout_stopped,
     slower_models,
 )
 from gaudi_serve.show.report import endpoint_table
@@ -193,8 +196,11 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     rest_reset,
     restart_refusal,
     restarted_at_once,
+    rollout_end,
     rollout_figures,
+    rollout_lost,
     rollout_plan,
+    rollout_stopped,
     run_stages,
     served_names,
     server_secrets,
