@@ -120,7 +120,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
 
 def few_forks(variables: dict[str, Any]) -> str:
     """Return what it means that a run has fewer forks than hosts to wait for; empty where it has as many."""
-    hosts, forks = len(variables.get("ansible_play_batch") or []), int(variables.get("ansible_forks") or 0)
+    # All waves of a rollout are one play, of which one is under way.
+    together = variables.get("__playbook_wave") or variables.get("ansible_play_batch") or []
+    hosts, forks = len(together), int(variables.get("ansible_forks") or 0)
     if not 0 < forks < hosts:
         return ""
     return (

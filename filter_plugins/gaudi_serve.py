@@ -24,7 +24,14 @@ from gaudi_serve.buckets.linear import hpu_buckets, hpu_padded_shape
 from gaudi_serve.buckets.plugin import hpu_plugin_buckets
 from gaudi_serve.buckets.plugin_server import hpu_plugin_padded_shape
 from gaudi_serve.core.errors import as_filter
-from gaudi_serve.gateway.fleet import behind_gateway, fleet_entries, fleet_gateways, fleet_keys, server_secrets
+from gaudi_serve.gateway.fleet import (
+    behind_gateway,
+    fleet_entries,
+    fleet_gateways,
+    fleet_keys,
+    gateway_left,
+    server_secrets,
+)
 from gaudi_serve.host.secret import vllm_secret_marks
 from gaudi_serve.memory.autocalc import hpu_memory
 from gaudi_serve.plan.changes import vllm_plan_changes
@@ -44,8 +51,11 @@ from gaudi_serve.rollout.waves import (
     benchmark_lines,
     hosts_down_at_once,
     restarted_at_once,
+    rollout_end,
     rollout_figures,
+    rollout_lost,
     rollout_plan,
+    rollout_stopped,
     slower_models,
 )
 from gaudi_serve.show.report import endpoint_table
@@ -156,6 +166,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     gateway_config,
     gateway_drift,
     gateway_due,
+    gateway_left,
     gateway_notes,
     gateway_refusal,
     gateway_reset,
@@ -207,8 +218,11 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     rest_reset,
     restart_refusal,
     restarted_at_once,
+    rollout_end,
     rollout_figures,
+    rollout_lost,
     rollout_plan,
+    rollout_stopped,
     run_stages,
     served_names,
     server_secrets,

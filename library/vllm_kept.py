@@ -43,6 +43,7 @@ measured:
 """
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gaudi_serve.core.errors import InputError
 from ansible.module_utils.gaudi_serve.host.rollout import forget, keep, kept, restore
 
 
@@ -63,7 +64,11 @@ def main() -> None:
     if state == "kept":
         found = keep(module.params["measured"])
         module.exit_json(changed=not record, models=[], measured=found["measured"])
-    module.exit_json(changed=bool(record), models=restore(), measured=record.get("measured", {}))
+    try:
+        models = restore()
+    except InputError as problem:
+        module.fail_json(msg=str(problem))
+    module.exit_json(changed=bool(record), models=models, measured=record.get("measured", {}))
 
 
 if __name__ == "__main__":

@@ -245,3 +245,14 @@ def test_secrets_of_a_misspelt_model_are_warned_about() -> None:
     fleet = vllm_fleet_plan({"a": one}, ["a"], [])
     (warning,) = (text for text in fleet["warnings"] if "vllm_secrets" in text)
     assert warning == "a: vllm_secrets: 'qvq' is no model of this host; did you mean qwq?"
+
+
+def test_a_gateway_that_the_inventory_has_no_more_is_warned_about() -> None:
+    left = known()
+    left["gaudi_services"]["gateway"] = True
+    warnings = vllm_fleet_plan({"a": left}, ["a"], [])["warnings"]
+    assert [
+        text for text in warnings if text.startswith("a: gateway: runs here, and the inventory has no gaudi_gateway")
+    ]
+    left["gaudi_services"]["gateway"] = False
+    assert not [text for text in vllm_fleet_plan({"a": left}, ["a"], [])["warnings"] if "gateway" in text]

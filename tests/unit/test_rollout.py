@@ -9,8 +9,11 @@ from gaudi_serve.rollout.waves import (
     benchmark_lines,
     hosts_down_at_once,
     restarted_at_once,
+    rollout_end,
     rollout_figures,
+    rollout_lost,
     rollout_plan,
+    rollout_stopped,
     slower_models,
 )
 from hypothesis import given, settings
@@ -66,7 +69,7 @@ def plan(hosts: dict[str, Any], **variables: Any) -> dict[str, Any]:
 def test_a_canary_comes_first_and_all_but_one_stay() -> None:
     found = plan(fleet(4), rollout_canary="g3", rollout_serial="50%")
     assert found["waves"] == [["g3"], ["g1"], ["g2"], ["g4"]]
-    assert found["sizes"] == [1, 1, 1]
+    assert [len(wave) for wave in found["waves"][1:]] == [1, 1, 1]
     assert found["lines"][0].split() == ["WAVE", "HOST", "DUE", "AWAY", "STAY"]
     assert found["lines"][2].split() == ["1", "canary", "g3", "models", "qwq", "10", "min", "Qwen/QwQ", "3/4"]
     assert found["steps"][0] == (
@@ -76,9 +79,12 @@ def test_a_canary_comes_first_and_all_but_one_stay() -> None:
 
 
 def test_waves_are_as_large_as_may_be() -> None:
-    assert plan(fleet(10, least=5))["sizes"] == [2, 2, 2, 2, 1]
-    assert plan(fleet(10, least=5), rollout_serial=5)["sizes"] == [5, 4]
-    assert plan(fleet(10, least=7), rollout_serial="100%")["sizes"] == [3, 3, 3]
+    def sizes(found: dict[str, Any]) -> list[int]:
+        return [len(wave) for wave in found["waves"][1:]]
+
+    assert sizes(plan(fleet(10, least=5))) == [2, 2, 2, 2, 1]
+    assert sizes(plan(fleet(10, least=5), rollout_serial=5)) == [5, 4]
+    assert sizes(plan(fleet(10, least=7), rollout_serial="100%")) == [3, 3, 3]
     # Hosts that serve nothing of each other's may go together.
     apart = {"a": host({"x": "x"}), "b": host({"x": "x"}), "c": host({"y": "y"}), "d": host({"y": "y"})}
     assert plan(apart, rollout_serial=4)["waves"] == [["a"], ["b", "c"], ["d"]]
@@ -130,6 +136,7 @@ def test_hosts_that_are_done_are_passed_over_and_drained_ones_are_not() -> None:
         ({"rollout_tolerance": 1.2}, "rollout_tolerance: 1.2 is not a number from 0 to 1: the part of what a host did"),
         ({"rollout_tolerance": "x"}, "rollout_tolerance: 'x' is not a number from 0 to 1: the part of what a host did"),
         ({"rollout_drain_timeout": "soon"}, "rollout_drain_timeout: 'soon' is not a whole number from 1 to 86400"),
+        ({"rollout_reconnect_timeout": 0}, "rollout_reconnect_timeout: 0 is not a whole number from 1 to 86400"),
         ({"rollout_approved": "sure"}, "rollout_approved: 'sure' is not true or false"),
         ({"rollout_aproved": True}, "rollout_aproved: is no variable of a rollout; did you mean rollout_approved?"),
         ({"rollout_drain_command": "x"}, "rollout_drain_command and rollout_ready_command: one without the other"),
@@ -210,3 +217,52 @@ def test_a_restart_on_several_hosts_at_once_is_found() -> None:
     # One that does not serve is brought up by it; one alone is what was asked for.
     assert restarted_at_once(hosts, ["a", "c"], "m") == [] and restarted_at_once(hosts, ["a", "b", "c"], "n") == []
     assert restarted_at_once({"a": {}, "b": {}}, ["a", "b"], "m") == []
+
+
+def test_a_host_proves_itself_with_figures() -> None:
+    after = {"a": {"first_token_s": 0.5, "tokens_s": 100.0}, "new": {"first_token_s": 0.1, "tokens_s": 7.0}}
+    assert rollout_figures("g1", {"a": {"first_token_s": 0.4, "tokens_s": 90.0}}, after).splitlines() == [
+        "g1 serves with the change, and has proven itself:",
+        "a: 100 tokens a second (90 before), first token after 0.5 s (0.4 before)",
+        "new: 7 tokens a second, first token after 0.1 s",
+    ]
+    assert rollout_figures("g1", {}, {}).endswith("it has no model")
+
+
+@pytest.mark.parametrize(
+    ("known", "outcome", "text"),
+    [
+        (
+            {"rollout_back": True, "rollout_waits": True},
+            "went back",
+            "has not proven itself, and the rollout stops: why. ",
+        ),
+        # Lost between its proof and the gateways: it is not taken back.
+        (
+            {"rollout_back": True, "rollout_waits": False},
+            "proven",
+            "the rollout stops at g1: why. It had proven itself, ",
+        ),
+        (
+            {"rollout_stays": "no route"},
+            "stays drained",
+            "could not be taken back, and stays drained: no route; run this",
+        ),
+        ({"rollout_under_way": True}, "stays drained", "stays drained: its connection was lost; run this again"),
+    ],
+)
+def test_what_became_of_a_host_that_ends_a_rollout(known: dict[str, Any], outcome: str, text: str) -> None:
+    end = rollout_end({"rollout_problem": "why", **known}, "g1")
+    assert (end["outcome"], end["why"]) == (outcome, "why")
+    assert text in end["text"]
+
+
+def test_hosts_that_end_a_rollout() -> None:
+    hosts: dict[str, Any] = {
+        "lost": {"rollout_under_way": True},
+        "back": {"rollout_under_way": False, "rollout_problem": "slow"},
+        "done": {"rollout_under_way": False},
+        "later": {},
+    }
+    assert rollout_lost(hosts, list(hosts)) == ["lost"]
+    assert rollout_stopped(hosts, list(hosts)) == ["lost", "back"]

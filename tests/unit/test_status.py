@@ -76,3 +76,12 @@ def test_differences_as_lines() -> None:
 def test_a_template_with_a_mistake_is_no_host_that_cannot_be_reached() -> None:
     hosts = {"a": {"status_problem": "a: vllm_models: 'nope' is undefined"}}
     assert fleet_status_lines(fleet_status(hosts, ["a"]))[0] == "a: vllm_models: 'nope' is undefined"
+
+
+def test_a_gateway_that_the_inventory_has_no_more_is_drift() -> None:
+    services = {**known()["gaudi_services"], "gateway": True}
+    status = fleet_status({"a": known(gaudi_services=services)}, ["a"])
+    assert status["drifted"] == ["a"]
+    line = "a: gateway: runs here, and the inventory has no gaudi_gateway for this host; playbooks/reset.yml --limit a takes it"
+    assert any(one.startswith(line) for one in fleet_status_lines(status))
+    assert fleet_status({"a": known(gaudi_services=services, gateway_status=[])}, ["a"])["drifted"] == []

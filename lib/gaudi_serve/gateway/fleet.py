@@ -200,6 +200,22 @@ def unreached(models: Iterable[Known], gateways: Sequence[str], host_name: str) 
     ]
 
 
+def gateway_left(services: Known | None, gateways: Sequence[str], host_name: str) -> list[str]:
+    """Return a sentence on a gateway that is on a host which is none by the inventory any more.
+
+    Args:
+        services: ``gaudi_services`` of the host; None where they were not read.
+        gateways: hosts of the inventory that are gateways.
+        host_name: the host.
+    """
+    if host_name in gateways or not (services or {}).get("gateway"):
+        return []
+    return [
+        f"{host_name}: gateway: runs here, and the inventory has no gaudi_gateway for this host; "
+        f"playbooks/reset.yml --limit {host_name} takes it back, with all else that the toolkit has there"
+    ]
+
+
 def fleet_keys(
     hostvars: Mapping[str, Known], entries: Sequence[Known], gateways: Sequence[str], secret: Any = ""
 ) -> dict[str, str]:

@@ -16,6 +16,7 @@ UNITS = Path("/etc/systemd/system")
 CONFIG = Path("/etc/gaudi-serve")
 STATE = Path("/var/lib/gaudi-serve")
 MARKER = "X-Gaudi-Serve="
+GATEWAY_RUNS = Path("/run/gaudi-gateway")
 SUPERVISOR = Path("/usr/local/lib/gaudi-serve/vllm-supervisor")
 ACCEL = Path("/sys/class/accel")
 LABEL = "gaudi-serve.model"
@@ -52,6 +53,8 @@ def observe(secrets: Mapping[str, str] | None = None) -> dict[str, Any]:
         "images": _images(),
         # What served before a rollout that was cut off: rollout.py.
         "kept": (STATE / "rollout/record.json").exists(),
+        # Runs, or would from the next boot on.
+        "gateway": GATEWAY_RUNS.exists() or (UNITS / "multi-user.target.wants/gaudi-gateway.service").is_symlink(),
         "free": {str(path): _free(path) for path in (CONFIG, STATE)},
     }
 

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from ..core.errors import InputError
 from ..rollout.waves import served_name
 from ..stages.service import vllm_unit_paths
 from . import observe_services
@@ -180,10 +181,15 @@ def restore() -> list[dict[str, Any]]:
     """Let what was kept serve again; return its models that are to be waited for.
 
     Models that served on and are as they were are not touched.
+
+    Raises:
+        InputError: when an image does not get its name back, as where the engine does not answer.
     """
     record = kept()
     if not record:
         return []
+    # Waits for it where the host has just started.
+    run(["systemctl", "start", "docker.service"], timeout=180)
     services = observe_services.observe()
     known = {model["name"] for model in record["models"]}
     for name in services["units"].keys() - known:
@@ -230,7 +236,9 @@ def _retag(model: Mapping[str, Any]) -> None:
     if model["image_id"] and "@" not in model["image"]:
         now = run(["docker", "image", "inspect", "--format", "{{.Id}}", model["image"]]).out.strip()
         if now != model["image_id"]:
-            run(["docker", "tag", model["image_id"], model["image"]])
+            tagged = run(["docker", "tag", model["image_id"], model["image"]])
+            if tagged.status != 0:
+                raise InputError(f"image {model['image']}: does not get its name of before back: {tagged.err.strip()}")
 
 
 def forget() -> bool:

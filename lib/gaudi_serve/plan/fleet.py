@@ -9,7 +9,7 @@ from typing import Any
 
 from ..core.errors import Finding, InputError, near, one_line, plain, shown
 from ..core.host import Host
-from ..gateway.fleet import behind_gateway, fleet_gateways, unreached
+from ..gateway.fleet import behind_gateway, fleet_gateways, gateway_left, unreached
 from ..host.secret import given_secrets
 from ..platforms import platform_of
 from ..show.table import table
@@ -114,6 +114,7 @@ def _host_plan(
     if not saved:
         told = {key: variables[key] for key in TOLD if key in variables}
         host |= _told(host, facts, told)
+        host["warnings"] += gateway_left(variables.get("gaudi_services"), gateways, name)
         more += _refused_by_roles(name, told, errors + more)
     host.pop("plan")
     if lost or "vllm_catalog_dirs" in unsound:

@@ -20,15 +20,19 @@ Known = Mapping[str, Any]
 SERIAL = "20%"
 TOLERANCE = 0.8
 DRAIN_S = 600
+RECONNECT_S = 300
 SLACK_S = 0.1
 PERCENT = re.compile(r"(\d{1,3})%", re.ASCII)
 # Variables of a rollout, by what they may be.
 SETTINGS = (
     *("rollout_canary", "rollout_serial", "rollout_tolerance", "rollout_drain_timeout", "rollout_approved"),
-    *("rollout_downtime_allowed", "rollout_drain_command", "rollout_ready_command"),
+    *("rollout_downtime_allowed", "rollout_drain_command", "rollout_ready_command", "rollout_reconnect_timeout"),
 )
 # What the playbook itself says.
-SAID = ("rollout_plan", "rollout_waits", "rollout_problem", "rollout_back")
+SAID = (
+    *("rollout_plan", "rollout_waits", "rollout_problem", "rollout_back"),
+    *("rollout_under_way", "rollout_stays", "rollout_goes_on", "rollout_lost"),
+)
 
 
 @dataclass(frozen=True)
@@ -37,14 +41,15 @@ class Settings:
 
     canary: the first host; empty for the first of the inventory. serial: hosts of a wave after it, a number or a part
     of all. tolerance: part of what a host did before that it must do after. drain_s: seconds in which the requests that
-    a host works on must end. downtime_allowed: models may be without any server. drains: requests can be kept away
-    from a host.
+    a host works on must end. reconnect_s: seconds in which a host that was lost must be there again. downtime_allowed:
+    models may be without any server. drains: requests can be kept away from a host.
     """
 
     canary: str = ""
     serial: int | str = SERIAL
     tolerance: float = TOLERANCE
     drain_s: int = DRAIN_S
+    reconnect_s: int = RECONNECT_S
     downtime_allowed: bool = False
     drains: bool = True
 
@@ -98,12 +103,12 @@ def read_settings(variables: Known, hosts: Sequence[str]) -> Settings:
     commands = [given[name] for name in ("rollout_drain_command", "rollout_ready_command")]
     if bool(commands[0]) != bool(commands[1]):
         raise InputError("rollout_drain_command and rollout_ready_command: one without the other would leave hosts out")
-    seconds = given["rollout_drain_timeout"]
     return Settings(
         canary=canary or "",
         serial=_serial(given["rollout_serial"]),
         tolerance=_tolerance(given["rollout_tolerance"]),
-        drain_s=DRAIN_S if seconds is None else whole("", "rollout_drain_timeout", seconds, 1, 86_400),
+        drain_s=_seconds("rollout_drain_timeout", given, DRAIN_S),
+        reconnect_s=_seconds("rollout_reconnect_timeout", given, RECONNECT_S),
         downtime_allowed=_true(given["rollout_downtime_allowed"]),
         drains=bool(commands[0] or variables.get("preflight_gateways")),
     )
@@ -111,6 +116,10 @@ def read_settings(variables: Known, hosts: Sequence[str]) -> Settings:
 
 def _true(value: Any) -> bool:
     return str(value).lower() in ("true", "yes", "on", "1")
+
+
+def _seconds(name: str, given: Known, default: int) -> int:
+    return default if given[name] is None else whole("", name, given[name], 1, 86_400)
 
 
 def _serial(value: Any) -> int | str:
@@ -209,13 +218,13 @@ def rollout_plan(hostvars: Mapping[str, Known], hosts: Sequence[str], variables:
         variables: with ``rollout_*``, of any host.
 
     Returns:
-        ``waves``: lists of hosts, the canary alone first; ``sizes`` of those after it; ``lines`` to read;
-        ``steps``, the same as a sentence a host; ``refusal``: sentences, empty where it may begin; ``settings``.
+        ``waves``: lists of hosts, the canary alone first; ``lines`` to read; ``steps``, the same as a sentence a host;
+        ``refusal``: sentences, empty where it may begin; ``settings``.
     """
     try:
         settings = read_settings(variables, hosts)
     except InputError as problem:
-        return {"waves": [], "sizes": [], "lines": [], "steps": [], "refusal": [str(problem)], "settings": {}}
+        return {"waves": [], "lines": [], "steps": [], "refusal": [str(problem)], "settings": {}}
     servers = _counted(hostvars, hosts)
     needed, changed = least(hostvars, hosts), members(hostvars, hosts)
     absent = [name for name in variables.get("preflight_gateways") or [] if name not in hosts]
@@ -227,7 +236,6 @@ def rollout_plan(hostvars: Mapping[str, Known], hosts: Sequence[str], variables:
     waves = [] if reasons else _waves(changed, servers, needed, settings)
     return {
         "waves": [[one.name for one in wave] for wave in waves],
-        "sizes": [len(wave) for wave in waves[1:]],
         "lines": _lines(waves, servers, needed, settings),
         "steps": [_sentence(*row) for row in _rows(waves, servers, settings)],
         "refusal": reasons,
@@ -359,6 +367,43 @@ def slower_models(before: Mapping[str, Known], after: Mapping[str, Known], toler
         if first > max(was / tolerance, was + SLACK_S) if tolerance else False:
             reasons.append(f"{model}: first token after {first:.3g} s, {was:.3g} s before")
     return [f"{text} (rollout_tolerance {tolerance:g})" for text in reasons]
+
+
+def rollout_lost(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> list[str]:
+    """Return the hosts of a rollout that were neither given back nor taken back: their connection was lost.
+
+    Args:
+        hostvars: variables by host, with what the playbook keeps of a host that is changed.
+        hosts: those that may have been.
+    """
+    return [name for name in hosts if hostvars[name].get("rollout_under_way")]
+
+
+def rollout_stopped(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> list[str]:
+    """Return the hosts that end a rollout: they have not proven themselves, or were lost; as ``rollout_lost``."""
+    return [name for name in hosts if hostvars[name].get("rollout_under_way") or "rollout_problem" in hostvars[name]]
+
+
+def rollout_end(known: Known, host: str) -> dict[str, str]:
+    """Return what became of a host that ends a rollout: ``outcome``, ``why``, and ``text``, a sentence of both.
+
+    Args:
+        known: the host's variables, with what the playbook keeps of a host that is changed.
+        host: its name.
+    """
+    why = str(known.get("rollout_problem", ""))
+    later = "the other hosts of later waves are as they were"
+    if not known.get("rollout_back"):
+        stays = known.get("rollout_stays") or "its connection was lost"
+        outcome, became = "stays drained", f"It could not be taken back, and stays drained: {stays}; run this again"
+    elif not known.get("rollout_waits", True):
+        outcome, became = "proven", f"It had proven itself, and serves with the change; {later}"
+    else:
+        outcome, became = "went back", f"It serves again what served before; {later}"
+    text = f"{host} has not proven itself, and the rollout stops: {why}. {became}"
+    if outcome == "proven":
+        text = f"the rollout stops at {host}: {why}. {became}"
+    return {"outcome": outcome, "why": why, "text": text}
 
 
 def rollout_figures(host: str, before: Mapping[str, Known], after: Mapping[str, Known]) -> str:

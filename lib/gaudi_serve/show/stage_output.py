@@ -46,6 +46,8 @@ PLAYS = {
     "Change the canary": "canary",
     "Ask for a word": "rollout",
     "Change the others": "waves",
+    "Stop the rollout": "rollout",
+    "Stop the rollout where hosts were lost": "rollout",
     "Let the fleet go": "rollout",
     "Take back": "reset",
     "Show what was taken back": "reset",
@@ -387,7 +389,9 @@ class StageOutput:
         return lines
 
     def task(self, task: Task) -> list[Line]:
-        """Begin a task, and return what the one before has said."""
+        """Begin a task, and return what the one before has said; of a rollout's wave all that is left to say."""
+        if self.current.ours and task.group == "Wave":
+            return self.end_play()
         return self.flush() if task != self.waiting_task else []
 
     def started(self, host: str, task: Task, now: float) -> None:
@@ -682,10 +686,11 @@ class StageOutput:
         if labels or counts.get("changed"):
             did = f"{verb}: {', '.join(labels)}" if labels else f"{verb} {counts['changed']} things"
         why = f": {self.why[host]}" if many and host in self.why else ""
-        if counts.get("unreachable"):
-            return f"cannot be reached{why}; {did}", "unreachable"
+        # Who was lost and has failed afterwards was there again.
         if counts.get("failures"):
             return f"failed in {self.failed.get(host, self.current.label)}{why}; {did}", "error"
+        if counts.get("unreachable"):
+            return f"cannot be reached{why}; {did}", "unreachable"
         return did, "changed" if counts.get("changed") else "ok"
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..gateway.fleet import gateway_left
 from .report import endpoint, gateway_of
 from .table import table
 
@@ -67,7 +68,7 @@ def fleet_status(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> dict[st
         ``hosts``: by name ``{read, problem, drift: {part: [line]}, models: [...], notes: [...], gateway}``;
         ``drifted`` and ``unread``: names of the hosts that are not as planned, and that could not be read.
     """
-    found = {name: {**_host(hostvars[name]), "gateway": gateway_of(name, hostvars[name])} for name in hosts}
+    found = {name: {**_host(hostvars[name], name), "gateway": gateway_of(name, hostvars[name])} for name in hosts}
     return {
         "hosts": found,
         "drifted": [name for name, host in found.items() if host["read"] and host["drift"]],
@@ -75,7 +76,7 @@ def fleet_status(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> dict[st
     }
 
 
-def _host(known: Known) -> dict[str, Any]:
+def _host(known: Known, name: str) -> dict[str, Any]:
     problem = str(known["status_problem"]) if "status_problem" in known else ""
     serves = "vllm_service_status" in known
     if not serves and (problem or "gateway_status" not in known):
@@ -83,6 +84,8 @@ def _host(known: Known) -> dict[str, Any]:
         text = "cannot be reached" if unreached else " ".join(problem.split())
         return {"read": False, "problem": text, "drift": {}, "models": [], "notes": []}
     drift = {part: list(known[fact]) for part, fact in PARTS.items() if known.get(fact)}
+    if left := gateway_left(known.get("gaudi_services"), [name] if "gateway_status" in known else [], name):
+        drift["gateway"] = [text.removeprefix(f"{name}: gateway: ") for text in left]
     models = [_model(model, known) for model in known["preflight_plan"]["models"]] if serves else []
     silent = [f"{model['name']} does not answer: {model['problem']}" for model in models if model["problem"]]
     if silent:

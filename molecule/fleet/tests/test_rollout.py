@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -25,6 +27,12 @@ def sequences(name: str) -> str:
     """Return the --max-num-seqs that the large model runs with on a host."""
     found = inside(name, "docker inspect --format '{{join .Config.Cmd \" \"}}' vllm-large")
     return found.partition("--max-num-seqs ")[2].partition(" ")[0]
+
+
+def proving(name: str) -> bool:
+    """Tell whether a host with the change is asked or measured: drained, it has no request of anybody else."""
+    metrics = "curl -s http://$(ss -Hltn 'sport = :30001' | awk '{print $4}')/metrics"
+    return sequences(name) == "24" and inside(name, f"{metrics} | grep '^vllm:num_requests_running.* [1-9]'") != ""
 
 
 def drained(name: str) -> bool:
@@ -93,6 +101,32 @@ def test_a_canary_that_does_not_prove_itself_goes_back(
 
 
 @GATEWAY
+@pytest.mark.parametrize("lost", ["server", "host"])
+def test_a_canary_that_dies_in_its_proof_goes_back(lost: str, playbook: Any, address: str) -> None:
+    def docker(*words: str) -> None:
+        subprocess.run(["docker", *words], check=True, capture_output=True)
+
+    before = {name: launched(name) for name in HOSTS[1:]}
+    # As after a power cut, while the run waits for it.
+    comes_back = threading.Timer(8, docker, ("start", "mol-fleet-a"))
+    with Load(address, 10) as load:
+        with playbook.stopped(playbook.argv(ROLLOUT, fleet_seqs=24, **APPROVED), lambda: proving("mol-fleet-a")) as run:
+            if lost == "server":
+                inside("mol-fleet-a", "docker kill vllm-large")
+            else:
+                docker("kill", "mol-fleet-a")
+                comes_back.start()
+        time.sleep(2)
+    assert run.run.status == 2, run.run.text
+    assert "mol-fleet-a has not proven itself, and the rollout stops" in run.run.flat, run.run.text
+    assert "It serves again what served before" in run.run.flat, run.run.text
+    assert load.failed == []
+    assert {name: launched(name) for name in HOSTS[1:]} == before
+    assert (sequences("mol-fleet-a"), drained("mol-fleet-a")) == ("16", False)
+    assert inside("mol-fleet-a", "ls -A /var/lib/gaudi-serve/rollout") == ""
+
+
+@GATEWAY
 def test_a_rollout_that_is_killed_anywhere_goes_on(playbook: Any, address: str) -> None:
     def kept() -> bool:
         return inside("mol-fleet-a", "ls /var/lib/gaudi-serve/rollout/record.json") != ""
@@ -107,6 +141,7 @@ def test_a_rollout_that_is_killed_anywhere_goes_on(playbook: Any, address: str) 
         lambda: drained("mol-fleet-a"),
         kept,
         restarts,
+        lambda: proving("mol-fleet-a"),
         proven,
         lambda: drained("mol-fleet-b"),
     ]

@@ -59,6 +59,8 @@ VIRGIN: dict[str, Any] = {
     "warm_up_s": 0.0,
     # What is broken: a stage of FAULTS, or nothing.
     "fault": "",
+    # Its connection is lost for so many "seconds" when this module is sent ("at", also with the state that it is given).
+    "away": {},
 }
 FAULTS = ("host", "images", "models")
 # What module gaudi_facts reads where it is not told.
@@ -83,10 +85,15 @@ class Connection(ConnectionBase):  # type: ignore[misc]  # ansible-core has no t
         module, given = sent(in_data.decode())
         path = Path(os.environ["GAUDI_SERVE_SIMULATED"], f"{name}.json")
         host = Host({**VIRGIN, **json.loads(path.read_text(encoding="utf-8"))})
+        away = host.state["away"]
+        if away.get("at") in (module, f"{module} {given.get('state')}") or "until" in away:
+            host.state["away"] = away = {"until": away.get("until") or time.time() + away["seconds"]}
+            if time.time() < away["until"]:
+                keep(path, host.state)
+                raise AnsibleConnectionFailure("No route to host")
+            host.state["away"] = {}
         answer = host.answer(module, given)
-        beside = path.with_suffix(f".{os.getpid()}")
-        beside.write_text(json.dumps(host.state), encoding="utf-8")
-        beside.replace(path)
+        keep(path, host.state)
         return int(bool(answer.get("failed"))), json.dumps(answer).encode(), b""
 
     def put_file(self, in_path: str, out_path: str) -> None:
@@ -97,8 +104,18 @@ class Connection(ConnectionBase):  # type: ignore[misc]  # ansible-core has no t
         """Refuse."""
         raise AnsibleConnectionFailure(f"a simulated host has no files: {in_path}")
 
+    def reset(self) -> None:
+        """Nothing is open."""
+
     def close(self) -> None:
         """Nothing is open."""
+
+
+def keep(path: Path, state: dict[str, Any]) -> None:
+    """Write what a host has, whole or not at all."""
+    beside = path.with_suffix(f".{os.getpid()}")
+    beside.write_text(json.dumps(state), encoding="utf-8")
+    beside.replace(path)
 
 
 def sent(text: str) -> tuple[str, dict[str, Any]]:
@@ -203,6 +220,7 @@ class Host:
             "units": {name: self.unit(name) for name in self.state["units"]},
             **{"without_unit": {}, "orphans": [], "images": self.state["images"], "free": free},
             "supervisor_sha256": digest(self.state["files"].get(SUPERVISOR)),
+            "kept": bool(self.state.get("kept")),
         }
 
     def see_host(self) -> dict[str, Any]:
@@ -251,6 +269,10 @@ class Host:
         return {"active": False, "state": "activating", "sub_state": "start", "status": "warm-up", "restarts": 0}
 
     # ---- what is done
+
+    def do_ping(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Be there."""
+        return {"ping": "pong"}
 
     def do_gaudi_lock(self, given: dict[str, Any]) -> dict[str, Any]:
         """Hold the host, or let it go; nobody else wants it."""
@@ -358,8 +380,8 @@ class Host:
         elif record:
             self.state.update({key: record[key] for key in ("files", "units", "images")})
         models = [{"name": name, "smoke": ["any"], "start_timeout_s": 60} for name in self.state["units"]]
-        back = models if given["state"] == "restored" else []
-        return {"changed": True, "models": back, "measured": (self.state["kept"] or record).get("measured", {})}
+        back = models if given["state"] == "restored" and record else []
+        return {"changed": True, "models": back, "measured": (self.state.get("kept") or record).get("measured", {})}
 
 
 ENDS = {"env": "env", "launch": "json", "buckets": "buckets"}

@@ -1,0 +1,136 @@
+"""Rollouts over hosts that are a file each: what the controller does when a host is lost, and what it says."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import forked
+import pytest
+
+sys.path.insert(0, str(Path(__file__).with_name("simulated")))
+from fleet import ROOT, change, fleet, state_of
+
+NAMES = ["h01", "h02", "h03", "h04"]
+ROLLOUT = "playbooks/rollout.yml"
+PATTERN = "Could not match supplied host pattern"
+
+
+class Hosts:
+    """Four hosts that serve one model, of which two servers must stay."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environment = fleet(folder, 1)
+        status, text = self.play("site.yml")
+        assert status == 0, text
+        fleet(folder, len(NAMES), state_of(folder, "h01"), rollout_serial=2)
+
+    def play(self, playbook: str, **given: Any) -> tuple[int, str]:
+        """Run a playbook, and return its status and all that it printed."""
+        return self.run(playbook, "-e", json.dumps(given))
+
+    def run(self, *arguments: str) -> tuple[int, str]:
+        """Run Ansible, and return its status and all that it printed."""
+        argv = ["ansible-playbook", "-i", str(self.folder / "hosts.json"), *arguments]
+        return forked.playbook(argv, ROOT, self.environment, 300)
+
+    def roll(self, **given: Any) -> tuple[int, str]:
+        """Roll more sequences out."""
+        return self.play(ROLLOUT, **{"rollout_approved": True, **given})
+
+    def wish(self, **keys: Any) -> None:
+        """Let all hosts be wished something else."""
+        path = self.folder / "hosts.json"
+        inventory = json.loads(path.read_text(encoding="utf-8"))
+        inventory["all"]["vars"]["vllm_models"][0].update(keys)
+        path.write_text(json.dumps(inventory), encoding="utf-8")
+
+    @property
+    def changed(self) -> list[str]:
+        """Return the hosts that serve with the change."""
+        states = {name: state_of(self.folder, name) for name in NAMES}
+        assert all(one["units"]["m"]["started"] for one in states.values())
+        return [name for name, one in states.items() if '"24"' in one["files"]["/etc/gaudi-serve/m.json"]]
+
+    @property
+    def kept(self) -> list[str]:
+        """Return the hosts on which what served before is kept."""
+        return [name for name in NAMES if state_of(self.folder, name).get("kept")]
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Hosts:
+    """Return them, with a change wished for."""
+    found = Hosts(tmp_path)
+    found.wish(max_num_seqs=24, min_available=1)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("lost", "at", "given", "done"),
+    [
+        ("h01", "vllm_kept kept", {}, []),
+        ("h01", "gaudi_files", {}, []),
+        ("h01", "vllm_smoke", {}, []),
+        # One of the two in the second wave, and the only one of it: the waves after it do not begin.
+        ("h02", "vllm_smoke", {}, ["h01", "h03"]),
+        ("h02", "vllm_benchmark", {"rollout_serial": 1}, ["h01"]),
+    ],
+)
+def test_a_host_that_is_lost_is_taken_back_when_it_is_there_again(
+    lost: str, at: str, given: dict[str, Any], done: list[str], hosts: Hosts
+) -> None:
+    change(hosts.folder, lost, away={"at": at, "seconds": 3})
+    status, text = hosts.roll(**given)
+    assert status == 2, text
+    assert f"{lost} has not proven itself, and the rollout stops: its connection was lost. It serves again" in text
+    assert (hosts.changed, hosts.kept) == (done, [])
+    assert PATTERN not in text
+    status, text = hosts.roll(**given)
+    assert (status, hosts.changed) == (0, NAMES), text
+
+
+def test_a_host_that_stays_away_is_left_drained_and_finished_by_the_next_rollout(hosts: Hosts) -> None:
+    change(hosts.folder, "h02", away={"at": "vllm_smoke", "seconds": 300})
+    status, text = hosts.roll(rollout_reconnect_timeout=2)
+    assert status == 2, text
+    assert "It could not be taken back, and stays drained: it could not be reached for 2 s" in text
+    assert hosts.kept == ["h02"]
+    change(hosts.folder, "h02", away={})
+    status, text = hosts.roll()
+    assert status == 0, text
+    assert (hosts.changed, hosts.kept) == (NAMES, [])
+
+
+def test_of_one_wave_a_host_is_lost_and_another_too_slow_and_both_go_back(hosts: Hosts) -> None:
+    change(hosts.folder, "h02", away={"at": "vllm_smoke", "seconds": 3})
+    change(hosts.folder, "h03", fault="slow")
+    status, text = hosts.roll()
+    assert status == 2, text
+    assert "h02 has not proven itself, and the rollout stops: its connection was lost. It serves again" in text
+    assert "h03 has not proven itself, and the rollout stops: Prove | Refuse what is slower than before" in text
+    assert (hosts.changed, hosts.kept) == (["h01"], [])
+
+
+def test_a_host_that_is_lost_while_it_goes_back_goes_back(hosts: Hosts) -> None:
+    change(hosts.folder, "h01", fault="slow", away={"at": "vllm_kept restored", "seconds": 3})
+    status, text = hosts.roll()
+    assert status == 2, text
+    assert "h01 has not proven itself, and the rollout stops: Prove | Refuse what is slower than before" in text
+    assert (hosts.changed, hosts.kept) == ([], [])
+
+
+def test_a_rollout_that_begins_no_wave_or_stops_after_the_canary_warns_of_nothing(hosts: Hosts) -> None:
+    status, text = hosts.run(ROLLOUT, "--check", "--diff")
+    assert status == 0 and "4 hosts in 3 waves" in text and "[WARNING]" not in text, text
+    assert hosts.changed == []
+    status, text = hosts.play(ROLLOUT)
+    assert status == 0 and "the rollout stops after the canary h01, which serves" in text, text
+    assert hosts.changed == ["h01"] and PATTERN not in text
+    status, text = hosts.roll()
+    assert (status, hosts.changed) == (0, NAMES), text
+    status, text = hosts.roll()
+    assert status == 0 and "nothing is due on any host" in text and "[WARNING]" not in text, text
