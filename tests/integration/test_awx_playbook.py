@@ -155,6 +155,34 @@ def test_teams_may_what_is_theirs(site: Site) -> None:
     assert site.awx.lists[f"roles/{member}/users"] == [site.awx.named("users", "anna")["id"]]
 
 
+def test_a_check_of_an_awx_that_has_a_part_says_what_is_missing(site: Site) -> None:
+    templates = site.awx.objects["job_templates"]
+    number = site.awx.named("job_templates", "gaudi-serve plan")["id"]
+    nodes = site.awx.objects["workflow_job_template_nodes"]
+    node = next(key for key, one in nodes.items() if one["identifier"] == "preflight")
+    away = templates.pop(number), nodes.pop(node)
+    site.awx.writes.clear()
+    try:
+        status, text = site.run(SETTINGS, "--check")
+    finally:
+        templates[number], nodes[node] = away
+    assert status == 0 and site.awx.writes == [], text
+    assert "gaudi-serve is without gaudi-serve plan, gaudi-serve new host: preflight. A run" in " ".join(text.split())
+
+
+def test_a_user_that_is_none_is_told_before_anything_is_made(site: Site) -> None:
+    site.awx.writes.clear()
+    status, text = site.run({**SETTINGS, "organization": "other", "teams": {"viewer": ["anna", "nobody"]}})
+    assert status != 0 and site.awx.writes == []
+    assert "gaudi_awx.teams.viewer: nobody is no user of this AWX" in " ".join(text.split())
+
+
+def test_a_canary_may_be_a_host_beside_the_inventory(site: Site) -> None:
+    number = site.awx.named("job_templates", "gaudi-serve rollout")["id"]
+    spec = site.awx.surveys[f"job_templates/{number}"]["spec"]
+    assert next(one for one in spec if one["variable"] == "rollout_canary")["choices"] == ["", "h01", "h02", "gaudi09"]
+
+
 def test_what_is_wrong_is_told_at_once_and_without_secrets(site: Site) -> None:
     site.awx.writes.clear()
     wrong = {

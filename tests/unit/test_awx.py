@@ -55,6 +55,13 @@ def test_a_survey_asks_for_variables_that_the_playbook_has(name: str) -> None:
             assert question["default"] in ("", *question["choices"])
 
 
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_nothing_is_an_answer_to_a_text_or_is_never_sent(name: str) -> None:
+    # AWX's page sends an empty text for a field that somebody has emptied.
+    texts = [one for one in TEMPLATES[name].get("survey", []) if one["type"] == "text"]
+    assert [one["variable"] for one in texts if one["min"] != 0] == []
+
+
 def test_what_a_job_leaves_is_no_misspelt_variable_of_the_next() -> None:
     texts = [path.read_text(encoding="utf-8") for path in (ROOT / "playbooks").glob("*.yml")]
     left = {
@@ -118,6 +125,12 @@ def test_secrets_as_the_text_of_a_credential() -> None:
             "notifications[0].type: 'pigeon' is none",
         ),
         ({"notifications": [{True: ["error"]}]}, "gaudi_awx.notifications[0]: True: is not a known name"),
+        (
+            {"notifications": [{"name": "x", "type": "email", "configuration": {}}] * 2},
+            "notifications: two of them have the name 'x'",
+        ),
+        ({"organization": "x "}, "gaudi_awx.organization: 'x ' begins or ends with a blank, which AWX takes away"),
+        ({"prefix": " x"}, "gaudi_awx.prefix: ' x' begins with a blank, which AWX takes away"),
         ({"teams": {"viewer": "anna"}}, "gaudi_awx.teams.viewer: 'anna' is not a list of names"),
         ({"execution_environment": {"image": "x", "pull": True}}, "execution_environment.pull: true is none of always"),
     ],

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ..core.errors import InputError, known, mapping, refusal, whole
+from ..core.errors import InputError, known, mapping, refusal, shown, whole
 from ..core.redact import has_login
 
 Known = Mapping[str, Any]
@@ -242,6 +242,15 @@ def _text(key: str, value: Any, default: str | None, *, empty: bool = False) -> 
     return value
 
 
+def _name(key: str, value: Any, default: str | None = None) -> str:
+    """Return a name, or its begin: AWX takes blanks at both ends of one away, and the next run would not find it."""
+    text = _text(key, value, default, empty=key == "prefix")
+    where = ("begins", text != text.lstrip()) if key == "prefix" else ("begins or ends", text != text.strip())
+    if where[1]:
+        raise refusal("", f"gaudi_awx.{key}", text, f"{where[0]} with a blank, which AWX takes away")
+    return text
+
+
 def _texts(key: str, value: Any, default: Sequence[str]) -> list[str]:
     if value is None:
         return list(default)
@@ -327,12 +336,15 @@ def _notifications(value: Any) -> list[dict[str, Any]]:
         events = _texts(f"{key}.events", names.get("events"), ["error", "approval"])
         found.append(
             {
-                "name": _text(f"{key}.name", names.get("name"), None),
+                "name": _name(f"{key}.name", names.get("name")),
                 "type": _one(f"{key}.type", names.get("type"), NOTIFICATIONS),
                 "events": [_one(f"{key}.events", event, EVENTS) for event in events],
                 "index": index,
             }
         )
+    known_names = [one["name"] for one in found]
+    for name in dict.fromkeys(name for name in known_names if known_names.count(name) > 1):
+        raise InputError(f"gaudi_awx.notifications: two of them have the name {shown(name)}")
     return found
 
 
@@ -352,8 +364,8 @@ def _schedules(value: Any) -> dict[str, str]:
 
 
 READERS: dict[str, Callable[[Any], Any]] = {
-    "organization": lambda value: _text("organization", value, "gaudi-serve"),
-    "prefix": lambda value: _text("prefix", value, "gaudi-serve ", empty=True),
+    "organization": lambda value: _name("organization", value, "gaudi-serve"),
+    "prefix": lambda value: _name("prefix", value, "gaudi-serve "),
     "collections": lambda value: _texts("collections", value, ["Ansible Galaxy"]),
     "execution_environment": _environment,
     "project": lambda value: _project("project", value),
