@@ -100,6 +100,9 @@ def read_settings(variables: Known, hosts: Sequence[str]) -> Settings:
     for name in ("rollout_approved", "rollout_downtime_allowed"):
         if given[name] is not None and not is_flag_text(given[name]):
             raise refusal("", name, given[name], "is not true or false")
+    for name in ("rollout_drain_command", "rollout_ready_command"):
+        if given[name] is not None and not isinstance(given[name], str):
+            raise refusal("", name, given[name], "is no command; write program and arguments as one text")
     commands = [given[name] for name in ("rollout_drain_command", "rollout_ready_command")]
     if bool(commands[0]) != bool(commands[1]):
         raise InputError("rollout_drain_command and rollout_ready_command: one without the other would leave hosts out")
