@@ -21,12 +21,9 @@ PATTERN = "Could not match supplied host pattern"
 class Hosts:
     """Four hosts that serve one model, of which two servers must stay."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, state: dict[str, Any]) -> None:
         self.folder = folder
-        self.environment = fleet(folder, 1)
-        status, text = self.play("site.yml")
-        assert status == 0, text
-        fleet(folder, len(NAMES), state_of(folder, "h01"), rollout_serial=2)
+        self.environment = fleet(folder, len(NAMES), state, rollout_serial=2)
 
     def play(self, playbook: str, **given: Any) -> tuple[int, str]:
         """Run a playbook, and return its status and all that it printed."""
@@ -61,10 +58,20 @@ class Hosts:
         return [name for name in NAMES if state_of(self.folder, name).get("kept")]
 
 
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return what a host has on which site.yml has run."""
+    folder = tmp_path_factory.mktemp("served")
+    argv = ["ansible-playbook", "-i", str(folder / "hosts.json"), "site.yml"]
+    status, text = forked.playbook(argv, ROOT, fleet(folder, 1), 300)
+    assert status == 0, text
+    return state_of(folder, "h01")
+
+
 @pytest.fixture
-def hosts(tmp_path: Path) -> Hosts:
+def hosts(tmp_path: Path, served: dict[str, Any]) -> Hosts:
     """Return them, with a change wished for."""
-    found = Hosts(tmp_path)
+    found = Hosts(tmp_path, served)
     found.wish(max_num_seqs=24, min_available=1)
     return found
 

@@ -271,8 +271,8 @@ def test_files_come_whole_into_a_folder_of_their_own(tmp_path: Any, monkeypatch:
 def test_a_gateway_that_nobody_wishes_for_any_more_is_told() -> None:
     there = {"gateway": True}
     assert gateway_left(there, ["gw"], "g1") == [
-        "g1: gateway: runs here, and the inventory has no gaudi_gateway for this host; playbooks/reset.yml --limit g1 takes "
-        "it back, with all else that the toolkit has there"
+        "g1: gateway: runs here, and the inventory has no gaudi_gateway for this host; playbooks/reset.yml --limit g1 "
+        "takes it back, with all else that the toolkit has there"
     ]
     assert gateway_left(there, ["gw", "g1"], "g1") == []
     assert gateway_left({"gateway": False}, [], "g1") == gateway_left(None, [], "g1") == []

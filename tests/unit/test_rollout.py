@@ -139,6 +139,10 @@ def test_hosts_that_are_done_are_passed_over_and_drained_ones_are_not() -> None:
         ({"rollout_reconnect_timeout": 0}, "rollout_reconnect_timeout: 0 is not a whole number from 1 to 86400"),
         ({"rollout_approved": "sure"}, "rollout_approved: 'sure' is not true or false"),
         ({"rollout_aproved": True}, "rollout_aproved: is no variable of a rollout; did you mean rollout_approved?"),
+        (
+            {"rollout_drain_command": ["lb", "x"], "rollout_ready_command": "x"},
+            'rollout_drain_command: ["lb", "x"] is no command; write program and arguments as one text',
+        ),
         ({"rollout_drain_command": "x"}, "rollout_drain_command and rollout_ready_command: one without the other"),
     ],
 )

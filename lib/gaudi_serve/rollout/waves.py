@@ -100,6 +100,9 @@ def read_settings(variables: Known, hosts: Sequence[str]) -> Settings:
     for name in ("rollout_approved", "rollout_downtime_allowed"):
         if given[name] is not None and not is_flag_text(given[name]):
             raise refusal("", name, given[name], "is not true or false")
+    for name in ("rollout_drain_command", "rollout_ready_command"):
+        if given[name] is not None and not isinstance(given[name], str):
+            raise refusal("", name, given[name], "is no command; write program and arguments as one text")
     commands = [given[name] for name in ("rollout_drain_command", "rollout_ready_command")]
     if bool(commands[0]) != bool(commands[1]):
         raise InputError("rollout_drain_command and rollout_ready_command: one without the other would leave hosts out")
@@ -374,14 +377,15 @@ def rollout_lost(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> list[st
 
     Args:
         hostvars: variables by host, with what the playbook keeps of a host that is changed.
-        hosts: those that may have been.
+        hosts: those that may have been; a check of the syntax knows no variables of theirs.
     """
-    return [name for name in hosts if hostvars[name].get("rollout_under_way")]
+    return [name for name in hosts if name in hostvars and hostvars[name].get("rollout_under_way")]
 
 
 def rollout_stopped(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> list[str]:
     """Return the hosts that end a rollout: they have not proven themselves, or were lost; as ``rollout_lost``."""
-    return [name for name in hosts if hostvars[name].get("rollout_under_way") or "rollout_problem" in hostvars[name]]
+    lost = rollout_lost(hostvars, hosts)
+    return [name for name in hosts if name in lost or (name in hostvars and "rollout_problem" in hostvars[name])]
 
 
 def rollout_end(known: Known, host: str) -> dict[str, str]:

@@ -59,7 +59,7 @@ VIRGIN: dict[str, Any] = {
     "warm_up_s": 0.0,
     # What is broken: a stage of FAULTS, or nothing.
     "fault": "",
-    # Its connection is lost for so many "seconds" when this module is sent ("at", also with the state that it is given).
+    # Its connection is lost for so many "seconds" when this module is sent ("at", perhaps with its state).
     "away": {},
 }
 FAULTS = ("host", "images", "models")
