@@ -78,6 +78,14 @@ def test_a_canary_comes_first_and_all_but_one_stay() -> None:
     assert found["lines"][-1] == "waves are smaller than 50%, since 3 servers of Qwen/QwQ must stay"
 
 
+def test_a_canary_that_has_nothing_due_is_told() -> None:
+    hosts = fleet(3)
+    hosts["g2"] = {**hosts["g2"], "vllm_service_due": []}
+    found = plan(hosts, rollout_canary="g2")
+    assert found["waves"][0] == ["g1"]
+    assert "rollout_canary g2: nothing is due on it, so g1 comes first" in found["lines"]
+
+
 def test_waves_are_as_large_as_may_be() -> None:
     def sizes(found: dict[str, Any]) -> list[int]:
         return [len(wave) for wave in found["waves"][1:]]

@@ -294,6 +294,8 @@ def _lines(
     if len(waves) > 2 and most > max(map(len, waves[1:])):
         short = min(needed, key=lambda model: servers[model] - needed[model])
         tail.append(f"waves are smaller than {settings.serial}, since {needed[short]} servers of {short} must stay")
+    if settings.canary and settings.canary != waves[0][0].name:
+        tail.append(f"rollout_canary {settings.canary}: nothing is due on it, so {waves[0][0].name} comes first")
     if not settings.drains:
         tail.append("no gateway and no rollout_drain_command: what a host works on when its models stop is lost")
     return [*table(rows), *tail]
