@@ -13,6 +13,7 @@ from jinja2 import pass_context
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 
 from gaudi_serve.awx.settings import (
+    awx_default,
     awx_inputs,
     awx_models,
     awx_refusal,
@@ -139,6 +140,7 @@ from gaudi_serve.tune.report import tune_refusal, tune_report
 FILTERS: tuple[Callable[..., Any], ...] = (
     accelerator_needs,
     apt_access,
+    awx_default,
     awx_inputs,
     awx_models,
     awx_refusal,

@@ -53,8 +53,10 @@ class Site:
 
     def __init__(self, folder: Path, address: str, awx: Awx) -> None:
         self.folder, self.address, self.awx = folder, address, awx
-        hosts = {name: {"vllm_models": [{"name": "m"}, {"name": "n"}]} for name in ("h01", "h02")}
-        (folder / "hosts.yml").write_text(yaml.safe_dump({"all": {"hosts": hosts}}))
+        hosts: dict[str, Any] = {name: {"vllm_models": [{"name": "m"}, {"name": "n"}]} for name in ("h01", "h02")}
+        said = {"host_tuning_reboot_allowed": True, "rollout_tolerance": 0.9}
+        hosts["h01"]["rollout_drain_timeout"] = 60
+        (folder / "hosts.yml").write_text(yaml.safe_dump({"all": {"hosts": hosts, "vars": said}}))
 
     def run(self, settings: dict[str, Any], *more: str) -> tuple[int, str]:
         """Run the playbook."""
@@ -114,6 +116,15 @@ def test_templates_ask_and_start_what_they_should(site: Site) -> None:
     assert beside == {"plan", "status", "logs", "preflight", "report to the approver"}
     spec = site.awx.surveys[f"job_templates/{templates['gaudi-serve restart']['id']}"]["spec"]
     assert next(one for one in spec if one["variable"] == "model")["choices"] == ["m", "n"]
+    spec = site.awx.surveys[f"job_templates/{templates['gaudi-serve rollout']['id']}"]["spec"]
+    answers = {one["variable"]: one["default"] for one in spec}
+    assert (answers["rollout_tolerance"], answers["rollout_drain_timeout"], answers["rollout_serial"]) == (
+        0.9,
+        600,
+        "20%",
+    )
+    spec = site.awx.surveys[f"job_templates/{templates['gaudi-serve site']['id']}"]["spec"]
+    assert {one["variable"]: one["default"] for one in spec}["host_tuning_reboot_allowed"] == "true"
 
 
 def test_the_rollout_asks_for_two_words(site: Site) -> None:

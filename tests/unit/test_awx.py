@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from gaudi_serve.awx.settings import awx_inputs, awx_models, awx_refusal, awx_report, awx_settings
+from gaudi_serve.awx.settings import awx_default, awx_inputs, awx_models, awx_refusal, awx_report, awx_settings
 from gaudi_serve.core.errors import InputError
 from gaudi_serve.gateway.fleet import server_secrets
 from gaudi_serve.host.secret import given_secrets
@@ -52,7 +52,8 @@ def test_a_survey_asks_for_variables_that_the_playbook_has(name: str) -> None:
         assert variable in KNOWN or variable in SETTINGS or re.search(rf"\b{variable}\b", text), variable
         if question["type"] == "multiplechoice" and isinstance(question["choices"], list):
             assert all(isinstance(choice, str) for choice in question["choices"]), "YAML makes true and false of some"
-            assert question["default"] in ("", *question["choices"])
+            default = question["default"]
+            assert default in ("", *question["choices"]) or f"awx_default('{variable}', '" in default
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
@@ -145,6 +146,28 @@ def test_every_mistake_has_its_sentence(given: Any, sentence: str) -> None:
 def test_models_of_all_hosts_each_once() -> None:
     of_hosts = [[{"name": "a"}, {"name": "b"}], "{{ nothing }}", [{"name": "b"}, {"weights": "/x"}], None]
     assert awx_models(of_hosts) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("said", "otherwise", "answer"),
+    [
+        ([True, True], "false", "true"),
+        (["yes", "yes"], "false", "true"),
+        ([True, False], "false", "false"),
+        ([None, True], "false", "true"),
+        (["{{ nothing }}"], "false", "false"),
+        ([2], "20%", "2"),
+        ([0.9, 0.9], 0.8, 0.9),
+        (["0.9"], 0.8, 0.8),
+        ([300], 600, 300),
+        ([True], 600, 600),
+        ([], "quick", "quick"),
+    ],
+)
+def test_a_survey_answers_what_all_hosts_say(said: list[Any], otherwise: Any, answer: Any) -> None:
+    hosts: list[dict[str, Any]] = [{"x": value} for value in said]
+    assert awx_default(hosts, "x", otherwise) == answer
+    assert awx_default([*hosts, {}], "x", otherwise) == (answer if answer == otherwise else otherwise)
 
 
 def test_the_approver_reads_the_waves_then_the_figures() -> None:

@@ -18,6 +18,7 @@ NOTIFICATIONS = (
 )
 EVENTS = ("error", "success", "started", "approval")
 PULL = ("always", "missing", "never")
+YES, NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 RRULE = re.compile(
     r"DTSTART(;TZID=[\w/+-]+)?:\d{8}T\d{6}Z? RRULE:FREQ=[A-Z]+;INTERVAL=\d+(;[A-Z]+=[\w,:+-]+)*", re.ASCII
 )
@@ -148,6 +149,29 @@ def awx_models(of_hosts: Iterable[Any]) -> list[str]:
     """
     models = (one for models in of_hosts if isinstance(models, list) for one in models if isinstance(one, Mapping))
     return list(dict.fromkeys(str(one["name"]) for one in models if isinstance(one.get("name"), str)))
+
+
+def awx_default(of_hosts: Iterable[Known], name: str, otherwise: Any) -> Any:
+    """Return what a survey answers by itself: what the inventory says, so that who changes nothing says nothing else.
+
+    Args:
+        of_hosts: variables of each host.
+        name: of the variable.
+        otherwise: the toolkit's own default, taken where the hosts differ, or say none; its type is that of the answer.
+    """
+    said = {
+        json.dumps(value, default=str): value for one in of_hosts if (value := one.get(name, otherwise)) is not None
+    }
+    if len(said) != 1:
+        return otherwise
+    value = next(iter(said.values()))
+    if otherwise in ("true", "false"):
+        text = str(value).lower()
+        return "true" if text in YES else "false" if text in NO else otherwise
+    if isinstance(otherwise, str):
+        return str(value)
+    # Ansible's numbers are of types of its own; true is a whole number to Python.
+    return otherwise if isinstance(value, bool) or not isinstance(value, (type(otherwise), int)) else value
 
 
 def awx_report(plan: Any, rollout: Any) -> str:
