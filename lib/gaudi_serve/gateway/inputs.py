@@ -90,17 +90,20 @@ def _address(value: Any) -> str:
     if value is None:
         return Gateway.address
     try:
-        return str(ip_address(str(value)))
+        # A zone may be any text, and neither HAProxy nor keepalived takes one.
+        if "%" not in str(value):
+            return str(ip_address(str(value)))
     except ValueError:
-        allowed = "is no address of the gateway's host, such as 127.0.0.1, or 0.0.0.0 for all"
-        raise refusal("", "gaudi_gateway.address", value, allowed) from None
+        pass
+    allowed = "is no address of the gateway's host, such as 127.0.0.1, or 0.0.0.0 for all"
+    raise refusal("", "gaudi_gateway.address", value, allowed)
 
 
 def _virtual(value: Any) -> str:
     if value is None:
         return ""
     try:
-        if "/" in str(value):
+        if "/" in str(value) and "%" not in str(value):
             return str(ip_interface(str(value)))
     except ValueError:
         pass
