@@ -114,6 +114,10 @@ def test_answers_are_errors_as_openai_writes_them(name: str) -> None:
             "gaudi_gateway.clients.alice.models: 'smal' is served by no host of this inventory; did you mean small?",
         ),
         (
+            {"clients": {"alice": {"key": KEY, "models": []}}},
+            "gaudi_gateway.clients.alice.models: [] is not a list of served models; leave it out for all",
+        ),
+        (
             {"clients": {"alice": {"key": KEY, "requests_per_minute": 0}}},
             "gaudi_gateway.clients.alice.requests_per_min",
         ),
