@@ -230,6 +230,8 @@ def test_numbers_that_yaml_reads_as_octal_are_refused_as_they_are_written(tmp_pa
     own = "{ansible_connection: local, ansible_become: false, ansible_python_interpreter: /nowhere/python}"
     models = "vllm_models:\n        - {name: a, weights: /w, image: 'i:1', port: 030010}\n"
     more = "        - {name: b, weights: /w, image: 'i:1', port: 30010}\n      vllm_service_smoke_timeout: 0200\n"
+    # Of a key, not even this is said.
+    more += "      gaudi_gateway: {port: 0443, clients: {al: {key: 01234567012345670123}}}\n"
     text = f"all:\n  vars: {own}\n  hosts:\n    g:\n      {models}{more}"
     (tmp_path / "hosts.yml").write_text(text)
     (tmp_path / "g.json").write_text(json.dumps({"gaudi_host": {"accelerator": "cpu"}}))
@@ -240,9 +242,11 @@ def test_numbers_that_yaml_reads_as_octal_are_refused_as_they_are_written(tmp_pa
         for wrong in (
             "vllm_models: model a: port 030010: YAML reads this as octal, 12296",
             "vllm_service_smoke_timeout 0200: YAML reads this",
+            "gaudi_gateway: port 0443: YAML reads this as octal, 291",
         ):
             assert f"g: {wrong}" in flat
         assert "write it without the zero in front" in flat
+        assert "0123456" not in flat and str(0o1234567012345670123) not in flat
 
 
 @pytest.mark.parametrize("playbook", ["plan", "status", "restart", "logs", "reset"])

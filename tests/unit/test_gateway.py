@@ -85,6 +85,12 @@ def test_answers_are_errors_as_openai_writes_them(name: str) -> None:
             {"virtual_address": "10.0.0.100/24"},
             "gaudi_gateway.address: '127.0.0.1' must be 0.0.0.0 or :: with a virtual_address, which only one",
         ),
+        # A zone may be any text, which would be HAProxy's and keepalived's configuration.
+        ({"address": "::1%a b"}, "gaudi_gateway.address: '::1%a b' is no address of the gateway's host"),
+        (
+            {"address": "::", "plain_allowed": True, "virtual_address": "fd00::1%a b/64"},
+            "gaudi_gateway.virtual_address: 'fd00::1%a b/64' is no address with the length of its network",
+        ),
         ({"virtual_interface": "a b"}, "gaudi_gateway.virtual_interface: 'a b' is no name of an interface"),
         ({"virtual_router_id": 256}, "gaudi_gateway.virtual_router_id: 256 is not a whole number from 1 to 255"),
         ({"open": "yes"}, "gaudi_gateway.open: 'yes' is not true or false"),
@@ -106,6 +112,10 @@ def test_answers_are_errors_as_openai_writes_them(name: str) -> None:
         (
             {"clients": {"alice": {"key": KEY, "models": ["smal"]}}},
             "gaudi_gateway.clients.alice.models: 'smal' is served by no host of this inventory; did you mean small?",
+        ),
+        (
+            {"clients": {"alice": {"key": KEY, "models": []}}},
+            "gaudi_gateway.clients.alice.models: [] is not a list of served models; leave it out for all",
         ),
         (
             {"clients": {"alice": {"key": KEY, "requests_per_minute": 0}}},

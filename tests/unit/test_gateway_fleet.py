@@ -215,10 +215,20 @@ def test_what_has_drifted_and_what_is_in_the_way() -> None:
         found = gateway_refusal({}, servers, {}, {**LIVE, "ports": ports, "running": running}, "", "gw")
         assert len(found) == 1 and found[0].startswith(expected)
     assert gateway_refusal({}, servers, {}, {**LIVE, "ports": {"8080": "haproxy (pid 9)"}}, "", "gw") == []
+    beside = gateway_refusal({"port": servers[0]["port"]}, servers, {}, LIVE, "", servers[0]["host"])
+    assert beside == [
+        f"g1: gaudi_gateway.port: {servers[0]['port']}: model a of this host listens there; say another port"
+    ]
     clients = {"al": {"key": "0123456789abcdef", "models": ["b"]}}
     assert "gaudi_gateway.clients.al.models: 'b' is served by no host" in str(
         gateway_refusal({"clients": clients}, servers, {}, LIVE, "", "gw")
     )
+
+
+def test_a_model_that_comes_with_a_later_wave_keeps_no_host_of_a_rollout_from_being_given_back() -> None:
+    clients = {"al": {"key": "0123456789abcdef", "models": ["a", "later"]}}
+    made = gateway_config({"clients": clients}, one_server(), {})
+    assert made["files"]["allowed.map"] == "al|a 1\n"
 
 
 def test_a_reset_takes_unit_files_and_state() -> None:

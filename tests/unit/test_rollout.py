@@ -101,13 +101,15 @@ def test_waves_are_as_large_as_may_be() -> None:
 def test_too_few_servers_are_refused_unless_that_is_allowed() -> None:
     alone = plan({"g1": host({"qwq": "qwq"})})
     assert alone["refusal"] == [
-        "g1: model 'qwq': has one server, and nobody serves it while that is changed; add one, or allow it: "
+        "g1: model 'qwq': has one server on the hosts of this run, and none serves it while that is changed; "
+        "add one, or allow it: "
         "-e rollout_downtime_allowed=true"
     ]
     assert plan({"g1": host({"qwq": "qwq"})}, rollout_downtime_allowed="true")["waves"] == [["g1"]]
     few = plan(fleet(3, least=3))["refusal"]
     assert few == [
-        "g1, g2, g3: model 'Qwen/QwQ': has 3 servers, of which min_available 3 must stay; add one, or allow it: "
+        "g1, g2, g3: model 'Qwen/QwQ': has 3 servers on the hosts of this run, of which min_available 3 must stay; "
+        "add one, or allow it: "
         "-e rollout_downtime_allowed=true"
     ]
     # Drained, a host serves none of its models, also those that do not change.
@@ -150,6 +152,10 @@ def test_hosts_that_are_done_are_passed_over_and_drained_ones_are_not() -> None:
         (
             {"rollout_drain_command": ["lb", "x"], "rollout_ready_command": "x"},
             'rollout_drain_command: ["lb", "x"] is no command; write program and arguments as one text',
+        ),
+        (
+            {"rollout_drain_command": " ", "rollout_ready_command": " "},
+            "rollout_drain_command: ' ' is no command; write program and arguments as one text",
         ),
         ({"rollout_drain_command": "x"}, "rollout_drain_command and rollout_ready_command: one without the other"),
     ],

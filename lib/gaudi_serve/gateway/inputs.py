@@ -90,17 +90,20 @@ def _address(value: Any) -> str:
     if value is None:
         return Gateway.address
     try:
-        return str(ip_address(str(value)))
+        # A zone may be any text, and neither HAProxy nor keepalived takes one.
+        if "%" not in str(value):
+            return str(ip_address(str(value)))
     except ValueError:
-        allowed = "is no address of the gateway's host, such as 127.0.0.1, or 0.0.0.0 for all"
-        raise refusal("", "gaudi_gateway.address", value, allowed) from None
+        pass
+    allowed = "is no address of the gateway's host, such as 127.0.0.1, or 0.0.0.0 for all"
+    raise refusal("", "gaudi_gateway.address", value, allowed)
 
 
 def _virtual(value: Any) -> str:
     if value is None:
         return ""
     try:
-        if "/" in str(value):
+        if "/" in str(value) and "%" not in str(value):
             return str(ip_interface(str(value)))
     except ValueError:
         pass
@@ -170,16 +173,18 @@ def _client(label: str, name: str, given: Any, models: list[str] | None) -> Clie
     if not isinstance(digest, str) or not DIGEST.fullmatch(digest):
         raise InputError(f"{label}.sha256: (hidden) is not the SHA-256 of a key: 64 hexadecimal digits")
     allowed = given.get("models")
-    allowed = [] if allowed is None else allowed
-    if not isinstance(allowed, list) or not all(isinstance(one, str) for one in allowed):
+    # An empty list would be all of them, where somebody has taken the last one away.
+    if allowed is not None and not (
+        isinstance(allowed, list) and allowed and all(isinstance(one, str) for one in allowed)
+    ):
         raise refusal("", f"{label}.models", allowed, "is not a list of served models; leave it out for all")
-    for one in allowed:
+    for one in allowed or []:
         if models is not None and one not in models:
             hint = near(one, models) or f"; there are {', '.join(sorted(models)) or 'none'}"
             raise refusal("", f"{label}.models", one, f"is served by no host of this inventory{hint}")
     rate = given.get("requests_per_minute")
     rate = 0 if rate is None else whole("", f"{label}.requests_per_minute", rate, 1, 1_000_000)
-    return Client(name, digest.lower(), tuple(allowed), rate)
+    return Client(name, digest.lower(), tuple(allowed or []), rate)
 
 
 def _hashed(label: str, key: Any) -> str:

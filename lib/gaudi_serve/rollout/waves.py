@@ -101,7 +101,7 @@ def read_settings(variables: Known, hosts: Sequence[str]) -> Settings:
         if given[name] is not None and not is_flag_text(given[name]):
             raise refusal("", name, given[name], "is not true or false")
     for name in ("rollout_drain_command", "rollout_ready_command"):
-        if given[name] is not None and not isinstance(given[name], str):
+        if given[name] is not None and not (isinstance(given[name], str) and str(given[name]).strip()):
             raise refusal("", name, given[name], "is no command; write program and arguments as one text")
     commands = [given[name] for name in ("rollout_drain_command", "rollout_ready_command")]
     if bool(commands[0]) != bool(commands[1]):
@@ -257,9 +257,10 @@ def _refusal(
             continue
         hosts = ", ".join(one.name for one in changed if model in one.away(settings.drains))
         if servers[model] == 1:
-            text = "has one server, and nobody serves it while that is changed"
+            text = "has one server on the hosts of this run, and none serves it while that is changed"
         else:
-            text = f"has {servers[model]} servers, of which min_available {needed[model]} must stay"
+            count = f"{servers[model]} servers on the hosts of this run"
+            text = f"has {count}, of which min_available {needed[model]} must stay"
         reasons.append(f"{hosts}: model {shown(model)}: {text}; add one, or allow it: -e rollout_downtime_allowed=true")
     return reasons
 

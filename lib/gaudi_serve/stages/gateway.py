@@ -39,21 +39,18 @@ def gateway_config(
     Raises:
         InputError: as read_gateway does.
     """
-    gateway = _gateway(settings, servers, keys)
+    # Whether its clients' models are served, gateway_refusal says: amid a rollout some come with a later wave.
+    gateway = read_gateway(settings)
     where = gateway.virtual_interface or interface
-    gateway = dataclasses.replace(gateway, rank=int(rank), virtual_interface=where)
+    gateway = dataclasses.replace(gateway, backends=backends_of(servers, keys), rank=int(rank), virtual_interface=where)
+    # Its folder gets its name on the host.
+    gateway = dataclasses.replace(gateway, folder=PLACE)
     made = {PurePosixPath(path).name: file for path, file in gateway_files(gateway).items()}
     listed = json.dumps(list(servers), indent=1, sort_keys=True) + "\n"
     return {
         "files": {**{name: file.text for name, file in made.items() if not file.secret}, SERVERS: listed},
         "secrets": {name: file.text for name, file in made.items() if file.secret},
     }
-
-
-def _gateway(settings: Any, servers: Sequence[Known], keys: Mapping[str, str]) -> Gateway:
-    found = read_gateway(settings, backends_of(servers, keys))
-    # Its folder gets its name on the host.
-    return dataclasses.replace(found, folder=PLACE)
 
 
 def gateway_problems(settings: Any, secret: Any, gateways: Sequence[str], host_name: str, serves: bool) -> list[str]:
@@ -96,14 +93,15 @@ def gateway_refusal(
         host_name: how messages call the host.
     """
     try:
-        gateway = _gateway(settings, servers, keys)
+        gateway = read_gateway(settings, backends_of(servers, keys))
     except InputError as problem:
         return [f"{host_name}: {one_line(str(problem))}"]
     reasons = []
     if certificate:
         reasons.append(f"{host_name}: gaudi_gateway.certificate: {gateway.certificate!r}: {certificate}")
+    ours = {one["port"]: f"model {one['model']} of this host" for one in servers if one["host"] == host_name}
     for key, port in (("port", gateway.port), ("metrics_port", gateway.metrics_port)):
-        program = live["ports"].get(str(port), "")
+        program = ours.get(port) or live["ports"].get(str(port), "")
         if program and not (live["running"] and program.startswith("haproxy ")):
             reasons.append(f"{host_name}: gaudi_gateway.{key}: {port}: {program} listens there; say another port")
     return reasons
