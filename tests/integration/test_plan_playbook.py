@@ -76,7 +76,8 @@ def test_every_mistake_of_every_host_ends_the_run_with_its_sentence(tmp_path: Pa
     for error in errors:
         # What is the same on several hosts is said once, and nothing a second time at the end; what is left as data has
         # the plan's text, too.
-        assert " ".join(text.partition("CUSTOM STATS")[0].split()).count("g1, g2: " + error["message"].partition(": ")[2]) == 1
+        shown = " ".join(text.partition("CUSTOM STATS")[0].split())
+        assert shown.count("g1, g2: " + error["message"].partition(": ")[2]) == 1
     assert "Traceback" not in text
 
 
