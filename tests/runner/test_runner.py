@@ -131,7 +131,7 @@ def test_playbooks_run_isolated(playbook: str, folder: Folder, served: dict[str,
     assert said in " ".join(text.split()), text
     events = [event["event"] for event in run.events]
     assert events[0] in ("playbook_on_start", "warning", "verbose") and "playbook_on_stats" in events
-    assert set(run.stats["processed"]) & {"h01", "localhost"}
+    assert set(run.stats["processed"]) >= {"localhost" if playbook == "playbooks/awx_approval.yml" else "h01"}
     files = [path for path in (folder.place / "artifacts").rglob("*") if path.is_file()]
     assert [path for path in files if CANARY in path.read_text(encoding="utf-8", errors="replace")] == []
 
