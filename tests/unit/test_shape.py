@@ -56,13 +56,22 @@ def test_the_longest_context_counts_rope_scaling(rope: Any, longest: int) -> Non
 
 def test_cards_must_divide_heads_and_not_exceed_kv_heads() -> None:
     assert problems(DENSE, tensor_parallel_size=6) == [
-        "tensor_parallel_size 6: does not divide the 40 attention heads; possible: [1, 2, 4, 5, 8]"
+        "tensor_parallel_size 6: does not divide the 40 attention heads; possible: [1, 2, 4, 8]"
     ]
     assert problems(DENSE, tensor_parallel_size=10) == [
         "tensor_parallel_size 10: is above the model's 8 key-value heads"
     ]
-    # Without Gaudi, vLLM copies the heads.
-    assert problems(DENSE, even_heads=False, tensor_parallel_size=10) == []
+    assert problems(DENSE, tensor_parallel_size=5) == [
+        "tensor_parallel_size 5: cards do not share the model's 8 key-value heads evenly; possible: [1, 2, 4, 8]"
+    ]
+    # Without Gaudi, and with the plugin, vLLM copies the heads, where each card has one then.
+    few = {**DENSE, "num_key_value_heads": 4}
+    assert problems(few, tensor_parallel_size=8) == ["tensor_parallel_size 8: is above the model's 4 key-value heads"]
+    assert problems(few, even_heads=False, tensor_parallel_size=8) == []
+    assert problems(few, tensor_parallel_size=8, launch_profile="plugin") == []
+    assert problems(DENSE, tensor_parallel_size=10, launch_profile="plugin") == [
+        "tensor_parallel_size 10: cards do not share the model's 8 key-value heads evenly; possible: [1, 2, 4, 8]"
+    ]
     assert problems({}, tensor_parallel_size=7, max_model_len=10**6) == []
 
 

@@ -76,6 +76,7 @@ class Engine:
 
     capabilities and ulimits: what its container needs. precision: the one that it always serves in.
     capped: it leaves out buckets of more blocks than the cards hold. expert_parallel: it always asks for it.
+    copies_heads: more cards than there are key-value heads get a copy of one each.
     progress: patterns of its log, each with what the unit's status says then, to be filled from the pattern's groups;
     they go into the launch file, since the supervisor on the host knows no engine. warmup: the seconds that graphs
     take, with the arguments of warmup_seconds.
@@ -99,6 +100,7 @@ class Engine:
     precision: str | None = None
     capped: bool = True
     expert_parallel: bool = True
+    copies_heads: bool = False
     progress: tuple[tuple[str, str], ...] = (LOADING,)
     warmup: Callable[..., tuple[int, int]] = warmup_seconds
 

@@ -275,6 +275,7 @@ ENGINE = Engine(
     consumed=frozenset({"block_size", "gpu_memory_utilization", "enable_prefix_caching"}),
     ignored=(*OF_AICE_1_22, *OF_BUCKETS),
     expert_parallel=False,
+    copies_heads=True,
     warmup=plugin_warmup_seconds,
     progress=PROGRESS,
 )

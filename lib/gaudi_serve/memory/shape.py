@@ -132,8 +132,8 @@ def shape_problems(spec: Mapping[str, Any], config: Config, *, even_heads: bool)
     """Return what of a model's wish its architecture forbids: (key, value, what is allowed).
 
     These are pitfalls that otherwise show only when vLLM starts: heads that tensor_parallel_size does
-    not divide, more cards than KV heads (refused on Gaudi, as the manual asks), quantised weights
-    whose shapes do not split evenly, a context that is longer than the model's.
+    not divide, KV heads that cannot be shared or copied evenly (on Gaudi the manual's engines copy none),
+    quantised weights whose shapes do not split evenly, a context that is longer than the model's.
     """
     text = text_config(config)
     cards = int(spec.get("tensor_parallel_size") or 1)
@@ -143,8 +143,11 @@ def shape_problems(spec: Mapping[str, Any], config: Config, *, even_heads: bool)
     if heads and heads % cards:
         allowed = f"does not divide the {heads} attention heads; possible: {good}"
         problems.append(("tensor_parallel_size", cards, allowed))
-    elif kv_heads and cards > kv_heads and even_heads:
-        problems.append(("tensor_parallel_size", cards, f"is above the model's {kv_heads} key-value heads"))
+    elif kv_heads and not _shared(kv_heads, cards, copies=_copies(spec, even_heads)):
+        above = f"is above the model's {kv_heads} key-value heads"
+        uneven = f"cards do not share the model's {kv_heads} key-value heads evenly; possible: {good}"
+        copies = _copies(spec, even_heads) or cards < kv_heads
+        problems.append(("tensor_parallel_size", cards, uneven if copies else above))
     elif part := uneven_part(text, spec, cards):
         allowed = f"does not split the quantised weights evenly: {part}; possible: {good}"
         problems.append(("tensor_parallel_size", cards, allowed))
@@ -159,9 +162,18 @@ def splits(config: Config, spec: Mapping[str, Any], cards: int, *, even_heads: b
     """Tell whether so many cards can share a model's heads and its quantised weights."""
     text = text_config(config)
     heads, kv_heads = _whole(text, "num_attention_heads"), _whole(text, "num_key_value_heads")
-    return not (
-        (heads and heads % cards) or (even_heads and kv_heads and cards > kv_heads) or uneven_part(text, spec, cards)
-    )
+    shared = not kv_heads or _shared(kv_heads, cards, copies=_copies(spec, even_heads))
+    return shared and not ((heads and heads % cards) or uneven_part(text, spec, cards))
+
+
+def _copies(spec: Mapping[str, Any], even_heads: bool) -> bool:
+    """Tell whether more cards than there are KV heads get copies of them, as vLLM itself does it."""
+    return not even_heads or ENGINES[spec["launch_profile"]].copies_heads
+
+
+def _shared(kv_heads: int, cards: int, *, copies: bool) -> bool:
+    """Tell whether so many cards share KV heads: each has as many of its own, or one that as many others have too."""
+    return kv_heads % cards == 0 if cards <= kv_heads else copies and cards % kv_heads == 0
 
 
 def uneven_part(text: Config, spec: Mapping[str, Any], cards: int) -> str | None:
