@@ -94,7 +94,7 @@ from gaudi_serve.stages.host_tuning import (
     sysctl_conflicts,
     sysctl_wanted,
 )
-from gaudi_serve.stages.image import images_shared, vllm_images
+from gaudi_serve.stages.image import images_shared, registry_login, vllm_images
 from gaudi_serve.stages.reset import (
     gaudi_driver_reset,
     hccl_validation_reset,
@@ -216,6 +216,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     reset_failure,
     reset_lines,
     refused_hosts,
+    registry_login,
     reset_refusal,
     rest_reset,
     restart_refusal,

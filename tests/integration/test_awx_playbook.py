@@ -35,6 +35,7 @@ SETTINGS: dict[str, Any] = {
     "vault": {"password": CANARIES[4]},
     "vllm_secrets": {"m": {"VLLM_API_KEY": CANARIES[0]}},
     "model_weights_tokens": {"hub": CANARIES[1]},
+    "vllm_image_registries": {"registry.example.net": {"username": "robot", "password": CANARIES[4]}},
     "gaudi_gateway_secret": CANARIES[2],
     "controller": {"host": "https://awx.example.net", "token": CANARIES[4]},
     "teams": {"operator": ["anna"]},
@@ -201,6 +202,7 @@ def test_what_is_wrong_is_told_at_once_and_without_secrets(site: Site) -> None:
         **{"organisation": "x", "forks": 0, "machine": {"username": "ops", "ssh_key": ["canary-key-1"]}},
         **{"project": {"url": "https://me:canary-word-5@git.example.net/x.git"}, "inventory": {"path": "/etc"}},
         **{"teams": {"viewers": []}, "vllm_secrets": "canary-key-1", "schedules": {"status": "hourly"}},
+        "vllm_image_registries": {"registry.example.net": "canary-key-1"},
     }
     status, text = site.run(wrong)
     flat = " ".join(text.split())
@@ -213,6 +215,7 @@ def test_what_is_wrong_is_told_at_once_and_without_secrets(site: Site) -> None:
         "is no path inside the repository",
         "viewers: is not a known name; did you mean viewer?",
         "gaudi_awx.vllm_secrets: (hidden) is not a mapping of models",
+        "gaudi_awx.vllm_image_registries: (hidden) is not a mapping of registries",
         "'hourly' is no rule such as DTSTART",
     ):
         assert sentence in flat, text

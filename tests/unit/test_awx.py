@@ -15,6 +15,7 @@ from gaudi_serve.gateway.fleet import server_secrets
 from gaudi_serve.host.secret import given_secrets
 from gaudi_serve.rollout.waves import SETTINGS
 from gaudi_serve.spec.inventory import KNOWN, unknown_variables
+from gaudi_serve.stages.image import registry_login
 from gaudi_serve.stages.service import secrets_refusal
 
 ROOT = Path(__file__).parents[2]
@@ -101,6 +102,9 @@ def test_secrets_are_in_the_inputs_alone() -> None:
     text = awx_inputs(given, "vllm_secrets")["vllm_secrets"]
     assert given_secrets(text) == given["vllm_secrets"]
     assert awx_inputs(given, "model_weights_tokens") == {"hub": "canary"}
+    logins = {"registry.example.net": {"username": "robot", "password": "canary"}}
+    text = awx_inputs({"vllm_image_registries": logins}, "vllm_image_registries")["vllm_image_registries"]
+    assert registry_login(text, "registry.example.net/vllm:1") == logins["registry.example.net"]
 
 
 def test_secrets_as_the_text_of_a_credential() -> None:

@@ -10,6 +10,8 @@ from typing import Any
 
 from ..core.errors import InputError, known, mapping, refusal, shown, whole
 from ..core.redact import has_login
+from ..host.secret import given_secrets
+from ..stages.image import are_logins
 
 Known = Mapping[str, Any]
 TEAMS = ("viewer", "operator", "admin")
@@ -25,7 +27,7 @@ RRULE = re.compile(
 KEYS = (
     *("organization", "prefix", "collections", "execution_environment", "project", "inventory", "forks"),
     *("approval_timeout", "teams", "notifications", "schedules", "machine", "vault", "vllm_secrets"),
-    *("model_weights_tokens", "gaudi_gateway_secret", "controller"),
+    *("model_weights_tokens", "vllm_image_registries", "gaudi_gateway_secret", "controller"),
 )
 # Types of AWX's own, by what they are for here; and of each the keys of the settings, with AWX's names for them.
 MACHINE, VAULT, GIT, REGISTRY, CONTROLLER = (
@@ -70,6 +72,17 @@ TYPES: dict[str, dict[str, Any]] = {
                 "model_weights_tokens": {"hub": "{{ hub }}", "modelscope": "{{ modelscope }}", "git": "{{ git }}"}
             }
         },
+    },
+    "vllm_image_registries": {
+        "name": "logins of registries",
+        "description": "vllm_image_registries: by registry the username and password with which hosts pull images.",
+        "inputs": {
+            "fields": [
+                {"id": "vllm_image_registries", "label": "vllm_image_registries, as YAML", "multiline": True, **SECRET}
+            ],
+            "required": ["vllm_image_registries"],
+        },
+        "injectors": {"extra_vars": {"vllm_image_registries": "{{ vllm_image_registries }}"}},
     },
     "gaudi_gateway_secret": {
         "name": "secret of the gateways",
@@ -241,6 +254,10 @@ def _inputs(key: str, kind: str, given: Any) -> dict[str, Any]:
             raise InputError(f"{label}: (hidden) is not a mapping of models to their variables, as in an inventory")
         # JSON is YAML too, and has one form of each value.
         return {"vllm_secrets": json.dumps(given, sort_keys=True)}
+    if kind == "vllm_image_registries":
+        if not given or not are_logins(given):
+            raise InputError(f"{label}: (hidden) is not a mapping of registries, each to username and password")
+        return {"vllm_image_registries": json.dumps(given_secrets(given), sort_keys=True)}
     if kind == "gaudi_gateway_secret":
         if not isinstance(given, str) or not given:
             raise InputError(f"{label}: (hidden) is not a text")

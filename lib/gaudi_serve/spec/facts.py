@@ -213,7 +213,8 @@ OTHERS = ("vllm_secrets", "gaudi_runtime", "gaudi_gateway", "gaudi_gateway_secre
 # Of these no message says the value: it may hold a password or a token.
 HIDDEN = (
     *("gaudi_gateway", "gaudi_gateway_secret"),
-    *("vllm_secrets", "container_runtime_http_proxy", "container_runtime_https_proxy", "vllm_image_proxies"),
+    *("vllm_secrets", "container_runtime_http_proxy", "container_runtime_https_proxy"),
+    *("vllm_image_proxies", "vllm_image_registries"),
     *("model_weights_tokens", "model_weights_http_proxy", "model_weights_https_proxy", "model_weights_index_url"),
 )
 # In place of a wrong value, one that no other error follows from. The other variables are what a plan is made from.

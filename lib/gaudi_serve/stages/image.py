@@ -9,6 +9,7 @@ from typing import Any
 
 from ..core.errors import InputError, shown
 from ..core.redact import has_login
+from ..host.secret import given_secrets
 from ..platforms import PLATFORMS
 from ..platforms.releases import DEFAULT, RELEASES, release_of
 from ..spec.facts import is_flag_text, matching
@@ -45,9 +46,11 @@ NAME = (
     r"(?::\w[\w.-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
 )
 IS_NAME = matching(NAME)
+# What stands before the first slash; images without it are of this one.
+IS_REGISTRY, HUB = matching(r"(?:[A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:]+\])(?::\d{1,5})?"), "docker.io"
 NAMED = (
     "must be the name of an image, such as registry.example.net/vllm-gaudi:1.21.3: small letters, without blanks, "
-    "https:// or a user (engines log in with docker login)"
+    "https:// or a user (vllm_image_registries has logins)"
 )
 # What an image is made with: the recipe of cards, on a host, or the CPU image, on the controller.
 BUILT = ("cpu", "gaudi")
@@ -151,6 +154,32 @@ def images_shared(
         if giver == host_name or "@" in one["name"] or str(one.get("archive_on_host")).lower() in yes
     ]
     return {"own": apart, "take": [one for one in missing if one not in apart], "refusal": refusal}
+
+
+def registry_login(registries: Any, image: str) -> dict[str, str]:
+    """Return the login with which an image is pulled; empty where none is given for its registry.
+
+    Args:
+        registries: ``vllm_image_registries``: ``{registry: {username, password}}``, or its text in YAML.
+        image: its name; one without a registry is of docker.io.
+    """
+    first, slash, _ = image.partition("/")
+    named = slash and (set(first) & set(".:[") or first == "localhost")
+    logins = given_secrets(registries) or {}
+    return dict(logins.get(first if named else HUB) or {})
+
+
+def are_logins(value: Any) -> bool:
+    """Tell whether a value may be ``vllm_image_registries``."""
+    logins = given_secrets(value)
+    return isinstance(logins, Mapping) and all(
+        isinstance(name, str)
+        and IS_REGISTRY(name)
+        and isinstance(login, Mapping)
+        and set(login) == {"username", "password"}
+        and all(isinstance(text, str) and text and text.isprintable() for text in login.values())
+        for name, login in logins.items()
+    )
 
 
 def _check(entry: Any) -> None:

@@ -147,3 +147,58 @@ def test_who_has_not_the_runs_certificate_gets_nothing(host: Any, giver: Any, pl
     finally:
         module("stopped", unit=door["unit"])
     assert left_open(giver) == ""
+
+
+# A registry of the distribution's that asks for a login; the password is of this test alone.
+LOGIN = {"username": "robot", "password": "canary-of-the-registry"}
+PRIVATE = """
+import crypt, pathlib, sys
+folder = pathlib.Path("/run/private")
+folder.mkdir(exist_ok=True)
+hashed = crypt.crypt(sys.argv[1], crypt.mksalt(crypt.METHOD_BLOWFISH, rounds=16))
+(folder / "htpasswd").write_text(f"robot:{hashed}\\n")
+asks = "auth: {htpasswd: {realm: private, path: /run/private/htpasswd}}"
+for name, more in (("open", ""), ("asks", asks)):
+    text = f"version: 0.1\\nstorage: {{filesystem: {{rootdirectory: /run/private/store}}}}\\n"
+    (folder / f"{name}.yml").write_text(f"{text}http: {{addr: '127.0.0.1:5055'}}\\n{more}\\n")
+"""
+
+
+@pytest.fixture
+def private(giver: Any) -> Any:
+    """A registry with one image, on the host that gives, of which only who logs in gets anything."""
+
+    def serve(kind: str) -> None:
+        giver.run("systemctl stop private-registry.service; systemctl reset-failed private-registry.service")
+        unit = "systemd-run --quiet --unit=private-registry --property=RuntimeMaxSec=300"
+        giver.check_output(f"{unit} docker-registry serve /run/private/{kind}.yml")
+        giver.check_output("timeout 20 sh -c 'until ss -Hltn | grep -q :5055; do sleep 0.1; done'")
+
+    # As the toolkit brings it, whose own service would be open to everybody.
+    giver.check_output("systemctl mask docker-registry.service")
+    install = "apt-get install --yes --no-install-recommends docker-registry"
+    giver.check_output(f"command -v docker-registry || {{ apt-get update && {install}; }}")
+    giver.check_output("python3 -c %s %s", PRIVATE, LOGIN["password"])
+    serve("open")
+    name = "127.0.0.1:5055/site/private:1"
+    giver.check_output(TINY.replace("site/there:1", name))
+    giver.check_output(f"docker push {name} && docker image rm {name}")
+    serve("asks")
+    yield name
+    giver.run(f"systemctl stop private-registry; docker image rm {name}; rm -r /run/private")
+
+
+@pytest.mark.on("mol-image-a")
+def test_an_image_of_a_registry_that_asks_for_a_login(giver: Any, playbook: Any, private: str) -> None:
+    def images(**more: Any) -> Any:
+        wish = {"vllm_images": [{"name": private}], "vllm_models": [], **more}
+        return playbook("playbooks/images.yml", "--limit=mol-image-a", "-vvv", "--diff", **wish)
+
+    refused = images()
+    assert refused.status == 2 and f"image {private}: could not be pulled: " in refused.flat, refused.text
+    run = images(vllm_image_registries={"127.0.0.1:5055": LOGIN})
+    assert run.status == 0, run.text
+    assert giver.run(f"docker image inspect {private}").succeeded
+    assert LOGIN["password"] not in run.text
+    kept = "grep -rlF canary-of-the-registry /root /etc /var/lib/gaudi-serve /run --exclude-dir=private"
+    assert giver.run(kept).stdout == ""

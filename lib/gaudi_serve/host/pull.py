@@ -1,0 +1,91 @@
+"""Pulls an image with a registry's login, which goes to the engine alone: no file and no process list has it.
+
+The engine's own interface takes the login in a header of the one request; ``docker login`` would leave it on the disk.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import socket
+from collections.abc import Iterable, Mapping
+from urllib.parse import urlencode
+
+from ..core.errors import InputError, one_line
+
+ENGINE = "/var/run/docker.sock"
+# Without a word from the engine for so long, it does not come any more: while layers come and unfold it tells of each.
+QUIET_S = 600.0
+MOST = 500  # signs of what it said
+
+
+class _Engine(http.client.HTTPConnection):
+    """The engine of this host, at its socket."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=QUIET_S)
+        self.path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self.path)
+
+
+def pull(name: str, login: Mapping[str, str], path: str = ENGINE) -> None:
+    """Let the engine pull an image.
+
+    Args:
+        name: of the image, with a tag or a digest.
+        login: ``username`` and ``password`` of its registry; empty for one that asks for none.
+        path: the engine's socket.
+
+    Raises:
+        InputError: with what the engine said, of which the password is no part.
+    """
+    repository, tag = split_name(name)
+    query = urlencode({"fromImage": repository, "tag": tag})
+    header = base64.urlsafe_b64encode(json.dumps({**login}).encode()).decode()
+    engine = _Engine(path)
+    try:
+        engine.request("POST", f"/images/create?{query}", headers={"X-Registry-Auth": header})
+        answer = engine.getresponse()
+        text = _problem(answer) if answer.status == http.HTTPStatus.OK else _message(answer.read())
+    except TimeoutError:
+        text = f"the engine said nothing for {QUIET_S:g} s"
+    except (OSError, http.client.HTTPException) as problem:
+        text = f"the engine does not answer at {path}: {problem}"
+    finally:
+        engine.close()
+    if text:
+        who = f" as {one_line(login['username'])}" if login else ""
+        hidden = text.replace(login["password"], "(hidden)") if login else text
+        raise InputError(f"image {name}: could not be pulled{who}: {one_line(hidden)[:MOST]}")
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Return the repository of an image, and its digest, its tag, or ``latest``: without one, all tags would come."""
+    rest, _, digest = name.partition("@")
+    place, slash, last = rest.rpartition("/")
+    own, _, tag = last.partition(":")
+    return f"{place}{slash}{own}", digest or tag or "latest"
+
+
+def _problem(lines: Iterable[bytes]) -> str:
+    """Return why a pull failed, of which the engine tells amid its progress; empty where it did not."""
+    for line in lines:
+        try:
+            told = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(told, Mapping) and told.get("error"):
+            return str(told["error"])
+    return ""
+
+
+def _message(body: bytes) -> str:
+    try:
+        return str(json.loads(body)["message"])
+    except (ValueError, KeyError, TypeError):
+        return body.decode(errors="replace") or "the engine refused it without a word"

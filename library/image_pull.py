@@ -1,0 +1,69 @@
+#!/usr/bin/python
+"""Ansible module: pulls an image, with the login of its registry where it asks for one."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: image_pull
+short_description: Pulls an image, with a login that is kept nowhere
+description:
+  - The engine gets the login with its one request. No file, no process list and no environment has it.
+options:
+  name:
+    description: The image, with a tag or a digest.
+    type: str
+    required: true
+  login:
+    description: C(username) and C(password) of its registry; left out for one that asks for none.
+    type: dict
+    options:
+      username:
+        description: Who asks.
+        type: str
+        required: true
+      password:
+        description: Their password or token.
+        type: str
+        required: true
+author:
+  - The gaudi-serve developers (@gaudi-serve)
+"""
+
+EXAMPLES = r"""
+- name: Pull the image
+  image_pull:
+    name: "{{ item.name }}"
+    login: "{{ vllm_image_registries | registry_login(item.name) | default(omit, true) }}"
+"""
+
+RETURN = r"""
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gaudi_serve.core.errors import InputError
+from ansible.module_utils.gaudi_serve.host.pull import pull
+
+
+def main() -> None:
+    """Run the module."""
+    login = {
+        "username": {"type": "str", "required": True},
+        "password": {"type": "str", "required": True, "no_log": True},
+    }
+    module = AnsibleModule(
+        argument_spec={
+            "name": {"type": "str", "required": True},
+            "login": {"type": "dict", "options": login},
+        }
+    )
+    try:
+        pull(module.params["name"], module.params["login"] or {})
+    except InputError as problem:
+        module.fail_json(msg=str(problem))
+        raise
+    module.exit_json(changed=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""An image is pulled with a login that only the engine gets; stood in for by a server at a socket of its own."""
+
+from __future__ import annotations
+
+import base64
+import json
+import socketserver
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlparse
+
+import pytest
+from gaudi_serve.core.errors import InputError
+from gaudi_serve.host.pull import pull, split_name
+from gaudi_serve.spec.inventory import inventory_refusal
+from gaudi_serve.stages.image import registry_login
+
+LOGIN = {"username": "robot", "password": "canary"}
+NAME = "registry.example.net:5000/site/vllm:1"
+PROGRESS = {"status": "Pulling fs layer", "id": "1"}
+
+
+class Engine(BaseHTTPRequestHandler):
+    """Answers as the engine does: its progress as JSON lines in chunks, an error amid them."""
+
+    protocol_version = "HTTP/1.1"
+    asked: list[tuple[str, dict[str, list[str]], dict[str, str]]]
+    answer: tuple[int, list[Any]]
+
+    def do_POST(self) -> None:
+        """Note what is asked for, and give the answer."""
+        address = urlparse(self.path)
+        header = json.loads(base64.urlsafe_b64decode(self.headers["X-Registry-Auth"]))
+        self.asked.append((address.path, parse_qs(address.query), header))
+        status, lines = self.answer
+        self.send_response(status)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for line in lines:
+            body = (json.dumps(line) + "\r\n").encode()
+            self.wfile.write(f"{len(body):x}\r\n".encode() + body + b"\r\n")
+        self.wfile.write(b"0\r\n\r\n")
+
+    def address_string(self) -> str:
+        """Return nothing: who asks at a socket has no address."""
+        return ""
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Any]:
+    """An engine's class, of which a test says the answer, and its socket."""
+    handler = type("Handler", (Engine,), {"asked": [], "answer": (200, [PROGRESS]), "path_": str(tmp_path / "e")})
+    with socketserver.UnixStreamServer(str(tmp_path / "e"), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield handler
+        server.shutdown()
+        thread.join()
+
+
+def test_the_engine_gets_name_and_login(engine: Any) -> None:
+    pull(NAME, LOGIN, engine.path_)
+    pull("vllm", {}, engine.path_)
+    assert engine.asked == [
+        ("/images/create", {"fromImage": ["registry.example.net:5000/site/vllm"], "tag": ["1"]}, LOGIN),
+        ("/images/create", {"fromImage": ["vllm"], "tag": ["latest"]}, {}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ((404, [{"message": "no basic auth canary"}]), "no basic auth (hidden)"),
+        ((200, [PROGRESS, {"error": "denied"}]), "denied"),
+        ((500, []), "the engine refused it without a word"),
+    ],
+)
+def test_what_it_refuses_is_told_without_the_password(answer: Any, said: str, engine: Any) -> None:
+    engine.answer = answer
+    with pytest.raises(InputError) as raised:
+        pull(NAME, LOGIN, engine.path_)
+    assert str(raised.value) == f"image {NAME}: could not be pulled as robot: {said}"
+
+
+def test_an_engine_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="image vllm: could not be pulled: the engine does not answer at /"):
+        pull("vllm", {}, str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("vllm", ("vllm", "latest")),
+        ("a.example:5000/b", ("a.example:5000/b", "latest")),
+        ("a.example:5000/b:1", ("a.example:5000/b", "1")),
+        (f"a/b:1@sha256:{'0' * 64}", ("a/b", f"sha256:{'0' * 64}")),
+    ],
+)
+def test_a_name_is_a_repository_and_a_tag(name: str, parts: tuple[str, str]) -> None:
+    assert split_name(name) == parts
+
+
+@pytest.mark.parametrize(
+    ("image", "registry"),
+    [
+        ("vllm:1", "docker.io"),
+        ("site/vllm:1", "docker.io"),
+        ("docker.io/site/vllm:1", "docker.io"),
+        (NAME, "registry.example.net:5000"),
+        ("localhost/vllm", "localhost"),
+        ("[::1]:5000/vllm", "[::1]:5000"),
+        ("other.example.net/vllm", None),
+    ],
+)
+def test_a_login_is_found_by_the_images_registry(image: str, registry: str | None) -> None:
+    names = ("docker.io", "registry.example.net:5000", "localhost", "[::1]:5000")
+    logins = {name: {"username": name, "password": "x"} for name in names}
+    found = {"username": registry, "password": "x"} if registry else {}
+    assert registry_login(logins, image) == found
+    # As a credential of AWX gives it.
+    assert registry_login(json.dumps(logins), image) == found
+    assert registry_login({}, image) == registry_login("", image) == {}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"https://registry.example.net": LOGIN},
+        {"registry.example.net/site": LOGIN},
+        {"registry.example.net": "canary"},
+        {"registry.example.net": {"password": "canary"}},
+        {"registry.example.net": {**LOGIN, "token": "canary"}},
+        {"registry.example.net": {"username": "robot", "password": 1}},
+        ["canary"],
+        "canary",
+    ],
+)
+def test_what_is_no_login_is_refused_and_not_shown(wrong: Any) -> None:
+    (found,) = inventory_refusal({"vllm_models": [], "vllm_image_registries": wrong}, "g")
+    assert found.startswith("g: vllm_image_registries (hidden): must be a mapping of registries, such as registry.ex")
+    assert "canary" not in found
+    right = {"registry.example.net:5000": LOGIN, "[::1]:5000": LOGIN, "docker.io": LOGIN}
+    assert inventory_refusal({"vllm_models": [], "vllm_image_registries": right}, "g") == []
+    assert inventory_refusal({"vllm_models": [], "vllm_image_registries": json.dumps(right)}, "g") == []
