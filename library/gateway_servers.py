@@ -26,6 +26,10 @@ options:
     description: With C(ready), seconds in which all of them must be found up; 0 does not wait.
     type: int
     default: 0
+  strict:
+    description: Whether a host is refused of which the gateway serves nothing. A rollout brings such hosts too.
+    type: bool
+    default: true
 author:
   - The gaudi-serve developers (@gaudi-serve)
 """
@@ -47,7 +51,7 @@ servers:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gaudi_serve.core.errors import InputError
-from ansible.module_utils.gaudi_serve.host.haproxy import set_state, set_weight, wait_up
+from ansible.module_utils.gaudi_serve.host.haproxy import refuse_stranger, set_state, set_weight, wait_up
 
 
 def main() -> None:
@@ -58,6 +62,7 @@ def main() -> None:
             "state": {"type": "str", "choices": ["drain", "ready"]},
             "weight": {"type": "int"},
             "timeout": {"type": "int", "default": 0},
+            "strict": {"type": "bool", "default": True},
         },
         required_one_of=[["state", "weight"]],
         supports_check_mode=True,
@@ -67,6 +72,8 @@ def main() -> None:
         module.fail_json(msg=f"weight: {weight} is not a percentage from 0 to 100")
     found = []
     try:
+        if module.params["strict"]:
+            refuse_stranger(host)
         if weight is not None:
             found += set_weight(host, weight, check=module.check_mode)
         if state:

@@ -79,7 +79,7 @@ def test_answers_are_errors_as_openai_writes_them(name: str) -> None:
         ({"certificate": "site.pem"}, "gaudi_gateway.certificate: 'site.pem' is no path on the gateway's host"),
         (
             {"virtual_address": "10.0.0.100"},
-            "gaudi_gateway.virtual_address: '10.0.0.100' is no address with the length",
+            "gaudi_gateway.virtual_address: '10.0.0.100' is no address of a host with",
         ),
         (
             {"virtual_address": "10.0.0.100/24"},
@@ -89,7 +89,14 @@ def test_answers_are_errors_as_openai_writes_them(name: str) -> None:
         ({"address": "::1%a b"}, "gaudi_gateway.address: '::1%a b' is no address of the gateway's host"),
         (
             {"address": "::", "plain_allowed": True, "virtual_address": "fd00::1%a b/64"},
-            "gaudi_gateway.virtual_address: 'fd00::1%a b/64' is no address with the length of its network",
+            "gaudi_gateway.virtual_address: 'fd00::1%a b/64' is no address of a host with the length",
+        ),
+        *(
+            (
+                {"address": "0.0.0.0", "open": True, "plain_allowed": True, "virtual_address": wrong},
+                f"gaudi_gateway.virtual_address: '{wrong}' is no address of a host with the length of its network",
+            )
+            for wrong in ("0.0.0.0/0", "127.0.0.2/8", "224.0.0.9/24", "10.0.0.0/24", "10.0.0.255/24", "fe80::/64")
         ),
         ({"virtual_interface": "a b"}, "gaudi_gateway.virtual_interface: 'a b' is no name of an interface"),
         ({"virtual_router_id": 256}, "gaudi_gateway.virtual_router_id: 256 is not a whole number from 1 to 255"),
@@ -111,7 +118,7 @@ def test_answers_are_errors_as_openai_writes_them(name: str) -> None:
         ({"clients": {**ALICE, "bob": {"key": KEY}}}, "gaudi_gateway.clients.bob: has the key of alice; every client"),
         (
             {"clients": {"alice": {"key": KEY, "models": ["smal"]}}},
-            "gaudi_gateway.clients.alice.models: 'smal' is served by no host of this inventory; did you mean small?",
+            "gaudi_gateway.clients.alice.models: 'smal' is a model of no host of this inventory; did you mean small?",
         ),
         (
             {"clients": {"alice": {"key": KEY, "models": []}}},
@@ -125,7 +132,7 @@ def test_answers_are_errors_as_openai_writes_them(name: str) -> None:
 )
 def test_bad_input_gets_one_sentence(wish: Any, message: str) -> None:
     with pytest.raises(InputError) as raised:
-        read_gateway(wish if wish is None else {"clients": ALICE, **wish}, BACKENDS)
+        read_gateway(wish if wish is None else {"clients": ALICE, **wish}, BACKENDS, [one.model for one in BACKENDS])
     assert str(raised.value).startswith(message)
     assert KEY not in str(raised.value)
 

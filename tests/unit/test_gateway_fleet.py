@@ -6,6 +6,7 @@ import hashlib
 from typing import Any
 
 import pytest
+import test_fleet
 from gaudi_serve.core.errors import InputError
 from gaudi_serve.gateway.fleet import (
     behind_gateway,
@@ -18,6 +19,8 @@ from gaudi_serve.gateway.fleet import (
     unreached,
 )
 from gaudi_serve.host import haproxy
+from gaudi_serve.plan.fleet import vllm_fleet_plan
+from gaudi_serve.spec.inventory import inventory_refusal
 from gaudi_serve.stages.gateway import (
     gateway_config,
     gateway_drift,
@@ -219,16 +222,28 @@ def test_what_has_drifted_and_what_is_in_the_way() -> None:
     assert beside == [
         f"g1: gaudi_gateway.port: {servers[0]['port']}: model a of this host listens there; say another port"
     ]
-    clients = {"al": {"key": "0123456789abcdef", "models": ["b"]}}
-    assert "gaudi_gateway.clients.al.models: 'b' is served by no host" in str(
-        gateway_refusal({"clients": clients}, servers, {}, LIVE, "", "gw")
-    )
 
 
-def test_a_model_that_comes_with_a_later_wave_keeps_no_host_of_a_rollout_from_being_given_back() -> None:
+def test_a_client_may_use_what_some_host_is_to_have_whether_it_serves_now_or_not() -> None:
+    # As amid a rollout that stops after its canary, with --limit, or while a model is stopped.
     clients = {"al": {"key": "0123456789abcdef", "models": ["a", "later"]}}
     made = gateway_config({"clients": clients}, one_server(), {})
     assert made["files"]["allowed.map"] == "al|a 1\n"
+    assert gateway_refusal({"clients": clients}, one_server(), {}, LIVE, "", "gw") == []
+    gateway = {"gaudi_gateway": {"clients": clients}, "preflight_gateways": ["gw"]}
+    entry = test_fleet.model()
+    stopped = test_fleet.known(vllm_models=[{**entry, "name": "b", "served_model_name": "later", "state": "stopped"}])
+    hosts = {
+        "gw": gateway,
+        "g1": test_fleet.known(vllm_models=[{**entry, "name": "a"}], gaudi_gateway_secret=SECRET),
+        "g2": {**stopped, "gaudi_gateway_secret": SECRET},
+    }
+    assert inventory_refusal({**gateway, "hostvars": hosts}, "gw") == []
+    assert vllm_fleet_plan(hosts, list(hosts), [])["errors"] == []
+    del hosts["g2"]
+    sentence = "gw: gaudi_gateway.clients.al.models: 'later' is a model of no host of this inventory; there are a"
+    assert inventory_refusal({**gateway, "hostvars": hosts}, "gw") == [sentence]
+    assert [one["message"] for one in vllm_fleet_plan(hosts, list(hosts), [])["errors"]] == [sentence]
 
 
 def test_a_reset_takes_unit_files_and_state() -> None:

@@ -284,3 +284,12 @@ def test_hosts_that_end_a_rollout() -> None:
     }
     assert rollout_lost(hosts, list(hosts)) == ["lost"]
     assert rollout_stopped(hosts, list(hosts)) == ["lost", "back"]
+
+
+def test_what_is_due_on_a_gateway_is_told_and_is_no_wave() -> None:
+    found = plan({"g1": host({"q": "q"}, due=False), "gw": {"gateway_due": ["serve g1.q (q)", "start it"]}})
+    assert found["waves"] == []
+    assert found["lines"] == [
+        "nothing is due on any host",
+        "gateway gw, when the waves are done: serve g1.q (q); start it",
+    ]

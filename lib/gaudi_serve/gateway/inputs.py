@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
-from ipaddress import ip_address, ip_interface
+from collections.abc import Collection, Iterable, Mapping
+from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface
 from typing import Any
 
 from ..core.errors import InputError, known, mapping, near, refusal, shown, whole
@@ -32,7 +32,7 @@ KEYS = ("address", "certificate", "clients", "virtual_address", "virtual_interfa
 CLIENT = ("key", "sha256", "models", "requests_per_minute")
 
 
-def read_gateway(given: Any, backends: tuple[Backend, ...] | None = None) -> Gateway:
+def read_gateway(given: Any, backends: tuple[Backend, ...] = (), models: Collection[str] | None = None) -> Gateway:
     """Return the gateway of a mapping.
 
     Args:
@@ -42,7 +42,8 @@ def read_gateway(given: Any, backends: tuple[Backend, ...] | None = None) -> Gat
             ``metrics_port``, ``virtual_address`` (with the length of its network), ``virtual_interface``,
             ``virtual_router_id``; beyond loopback also ``plain_allowed: true`` for a gateway without certificate,
             ``open: true`` for one without clients.
-        backends: what it serves; None where that is not known yet, and models that clients may use are any.
+        backends: what it serves.
+        models: those of the fleet, of which clients may use some; None where they are not known, and those are any.
 
     Raises:
         InputError: for a key or value that is none, and for a gateway that would listen beyond loopback in plain text
@@ -50,21 +51,21 @@ def read_gateway(given: Any, backends: tuple[Backend, ...] | None = None) -> Gat
     """
     names = mapping("", "gaudi_gateway", given, "a mapping with address, port, clients and so on")
     known("gaudi_gateway", names, KEYS)
-    _refuse_names(backends or ())
+    _refuse_names(backends)
     numbers: dict[str, Any] = {
         key: whole("", f"gaudi_gateway.{key}", names[key], *limits)
         for key, limits in NUMBERS.items()
         if names.get(key) is not None
     }
     switches = {key: _switch(key, names.get(key)) for key in SWITCHES}
-    clients = _clients(names.get("clients"), None if backends is None else [one.model for one in backends])
+    clients = _clients(names.get("clients"), models)
     gateway = Gateway(
         address=_address(names.get("address")),
         certificate=_certificate(names.get("certificate")),
         virtual_address=_virtual(names.get("virtual_address")),
         virtual_interface=_interface(names.get("virtual_interface")),
         clients=clients,
-        backends=backends or (),
+        backends=backends,
         **numbers,
     )
     _refuse_exposed(gateway, switches)
@@ -104,11 +105,19 @@ def _virtual(value: Any) -> str:
         return ""
     try:
         if "/" in str(value) and "%" not in str(value):
-            return str(ip_interface(str(value)))
+            found = ip_interface(str(value))
+            if not (found.is_unspecified or found.is_loopback or found.is_multicast or _of_network(found)):
+                return str(found)
     except ValueError:
         pass
-    allowed = "is no address with the length of its network, such as 10.0.0.100/24"
+    allowed = "is no address of a host with the length of its network, such as 10.0.0.100/24"
     raise refusal("", "gaudi_gateway.virtual_address", value, allowed)
+
+
+def _of_network(address: IPv4Interface | IPv6Interface) -> bool:
+    """Tell whether an address stands for its network, or for all hosts of it; networks of one or two have none such."""
+    network = address.network
+    return network.num_addresses > 2 and address.ip in (network.network_address, network.broadcast_address)
 
 
 def _interface(value: Any) -> str:
@@ -144,7 +153,7 @@ def _refuse_exposed(gateway: Gateway, switches: Mapping[str, bool]) -> None:
         raise refusal("", "gaudi_gateway.address", gateway.address, allowed)
 
 
-def _clients(given: Any, models: list[str] | None) -> tuple[Client, ...]:
+def _clients(given: Any, models: Collection[str] | None) -> tuple[Client, ...]:
     if given is None:
         return ()
     if not isinstance(given, Mapping):
@@ -162,7 +171,7 @@ def _clients(given: Any, models: list[str] | None) -> tuple[Client, ...]:
     return tuple(found.values())
 
 
-def _client(label: str, name: str, given: Any, models: list[str] | None) -> Client:
+def _client(label: str, name: str, given: Any, models: Collection[str] | None) -> Client:
     if not isinstance(given, Mapping):
         # It may be the key itself.
         raise InputError(f"{label}: (hidden) is not a mapping with key or sha256, models, requests_per_minute")
@@ -181,7 +190,7 @@ def _client(label: str, name: str, given: Any, models: list[str] | None) -> Clie
     for one in allowed or []:
         if models is not None and one not in models:
             hint = near(one, models) or f"; there are {', '.join(sorted(models)) or 'none'}"
-            raise refusal("", f"{label}.models", one, f"is served by no host of this inventory{hint}")
+            raise refusal("", f"{label}.models", one, f"is a model of no host of this inventory{hint}")
     rate = given.get("requests_per_minute")
     rate = 0 if rate is None else whole("", f"{label}.requests_per_minute", rate, 1, 1_000_000)
     return Client(name, digest.lower(), tuple(allowed or []), rate)

@@ -16,7 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import InputError
+from ..core.errors import InputError, near, refusal
 from ..gateway.fleet import entry_of
 from ..gateway.objects import Gateway
 from ..gateway.runtime import VERSION, Runtime, State
@@ -278,6 +278,18 @@ def set_weight(host: str, percent: int, check: bool = False) -> list[str]:
     if not check:
         save()
     return [f"{one.backend}/{one.name}" for one in moved]
+
+
+def refuse_stranger(host: str) -> None:
+    """Refuse a host of which this gateway serves nothing: a name that is misspelt would drain nobody, and pass.
+
+    Raises:
+        InputError: with the hosts that it serves.
+    """
+    hosts = sorted({one["host"] for one in _servers(FOLDER / LINK / SERVERS)})
+    if host not in hosts:
+        hint = near(host, hosts, 1) or f"; there are {', '.join(hosts) or 'none'}"
+        raise refusal("", "host", host, f"has no server at this gateway{hint}")
 
 
 def _servers_of(host: str) -> list[State]:

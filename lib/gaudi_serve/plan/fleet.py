@@ -15,9 +15,16 @@ from ..platforms import platform_of
 from ..show.table import table
 from ..spec.catalog import Catalog, catalog_folder, sound_entries
 from ..spec.facts import FACTS, INSTEAD, checked_facts, checked_variables, rendered, saved_facts
-from ..spec.inventory import INPUTS, input_problems, octal_problems, problem_text, strange_secrets, unknown_variables
+from ..spec.inventory import (
+    INPUTS,
+    input_problems,
+    octal_problems,
+    of_gateways,
+    problem_text,
+    strange_secrets,
+    unknown_variables,
+)
 from ..stages.due import STAGES, TOLD, Down, downtimes, due_by_stage
-from ..stages.gateway import gateway_problems
 from ..stages.image import vllm_images
 from .changes import vllm_plan_changes
 from .host import vllm_plan
@@ -125,14 +132,13 @@ def _host_plan(
 
 def _of_inventory(name: str, hostvars: Mapping[str, Known], known: Known, gateways: Sequence[str]) -> Findings:
     """Return what is wrong with the variables of a host that its models and its facts have no part in."""
-    own = known.get("gaudi_gateway"), known.get("gaudi_gateway_secret")
     return [
         _error(name, key, text.removeprefix(f"{name}: "))
         for key, found in (
             ("inventory", unknown_variables(hostvars[name], name)),
             ("vllm_models", octal_problems(known, name)),
             ("vllm_secrets", strange_secrets(known, name, hostvars)),
-            ("gaudi_gateway", gateway_problems(*own, gateways, name, serves=bool(known.get("vllm_models")))),
+            ("gaudi_gateway", of_gateways(known, gateways, name, hostvars)),
         )
         for text in found
     ]

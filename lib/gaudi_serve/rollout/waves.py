@@ -239,7 +239,7 @@ def rollout_plan(hostvars: Mapping[str, Known], hosts: Sequence[str], variables:
     waves = [] if reasons else _waves(changed, servers, needed, settings)
     return {
         "waves": [[one.name for one in wave] for wave in waves],
-        "lines": _lines(waves, servers, needed, settings),
+        "lines": [*_lines(waves, servers, needed, settings), *_gateways(hostvars, hosts)],
         "steps": [_sentence(*row) for row in _rows(waves, servers, settings)],
         "refusal": reasons,
         "settings": asdict(settings),
@@ -300,6 +300,12 @@ def _lines(
     if not settings.drains:
         tail.append("no gateway and no rollout_drain_command: what a host works on when its models stop is lost")
     return [*table(rows), *tail]
+
+
+def _gateways(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> list[str]:
+    """Return what is due on gateways themselves, which takes no model away and comes when the waves are done."""
+    due = {name: due_by_stage(hostvars[name], ["gateway"]).get("gateway", []) for name in hosts}
+    return [f"gateway {name}, when the waves are done: {'; '.join(lines)}" for name, lines in due.items() if lines]
 
 
 def _rows(waves: Sequence[Sequence[Member]], servers: Mapping[str, int], settings: Settings) -> list[list[str]]:

@@ -6,7 +6,7 @@ Pure functions. What one key may hold is said here once, for all stages of a run
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..core.errors import InputError, is_number, is_whole, near, one_line, readable, shown
@@ -15,10 +15,10 @@ from ..stages.apt_access import access
 from ..stages.due import TOLD, tags_refusal
 from ..stages.gateway import gateway_problems
 from ..stages.host_tuning import kernel_arguments_wanted
-from ..stages.image import vllm_images
+from ..stages.image import are_logins, vllm_images
 from ..stages.service import nobodys_secrets, secrets_refusal
 from ..stages.weights import is_address
-from .catalog import catalog_folder, sound_entries
+from .catalog import catalog_folder, model_catalog, sound_entries
 from .facts import (
     HIDDEN,
     OTHERS,
@@ -32,6 +32,7 @@ from .facts import (
     rendered,
 )
 from .keys import VARIABLE
+from .merge import served_names
 from .written import octals
 
 Known = Mapping[str, Any]
@@ -240,6 +241,11 @@ INPUTS: dict[str, Input] = {
     "vllm_image_archives": ON_CONTROLLER,
     "vllm_image_pip_index_url": BUILD_WEB,
     "vllm_image_proxies": ENVIRONMENT,
+    "vllm_image_registries": Input(
+        are_logins,
+        "must be a mapping of registries, such as registry.example.net:5000, each to a mapping of username and "
+        "password, as quoted texts",
+    ),
     "vllm_image_build_timeout": SECONDS,
     "vllm_image_build_poll": SECONDS,
     "vllm_image_spool": FOLDER,
@@ -404,11 +410,9 @@ def inventory_refusal(variables: Known, host_name: str) -> list[str]:
         reasons += [f"{host_name}: {text}" for text in tags_refusal(list(variables["ansible_run_tags"]))]
     if "vllm_secrets" in values and values["vllm_secrets"] is not None:
         reasons += [one_line(text) for text in secrets_refusal(values["vllm_secrets"], host_name)]
-    gateways = list(variables.get("preflight_gateways") or [])
     if "gaudi_gateway" not in unread and "gaudi_gateway_secret" not in unread:
-        serves = bool(values.get("vllm_models"))
-        given = values.get("gaudi_gateway"), values.get("gaudi_gateway_secret")
-        reasons += gateway_problems(*given, gateways, host_name, serves)
+        gateways = list(variables.get("preflight_gateways") or [])
+        reasons += of_gateways(values, gateways, host_name, variables.get("hostvars") or {host_name: values})
     more = octal_problems(values, host_name) + strange_secrets(values, host_name, variables.get("hostvars") or {})
     return reasons + [one_line(text) for text in unknown_variables(variables, host_name) + more]
 
@@ -434,6 +438,43 @@ def octal_problems(values: Known, host_name: str) -> list[str]:
         # A client's own may be a number by mistake.
         if name != "gaudi_gateway" or not key.endswith((": key", ": sha256"))
     ]
+
+
+def of_gateways(values: Known, gateways: Sequence[str], host_name: str, hostvars: Mapping[str, Known]) -> list[str]:
+    """Return what is wrong with a host's part in a fleet with gateways.
+
+    Args:
+        values: the host's variables.
+        gateways: hosts of the inventory that are gateways.
+        host_name: how messages call the host.
+        hostvars: variables of all hosts, for the models that clients may use.
+    """
+    given, serves = (values.get("gaudi_gateway"), values.get("gaudi_gateway_secret")), bool(values.get("vllm_models"))
+    return gateway_problems(*given, gateways, host_name, serves, client_models(values, hostvars))
+
+
+def client_models(values: Known, hostvars: Mapping[str, Known]) -> list[str] | None:
+    """Return the names for clients of the models of all hosts, whether a run is about them or not.
+
+    None where no client of the host's gateway is bound to models, or where a host's cannot be read, which is an error
+    of its own.
+    """
+    settings = values.get("gaudi_gateway")
+    clients = settings.get("clients") if isinstance(settings, Mapping) else None
+    each = clients.values() if isinstance(clients, Mapping) else ()
+    if not any(isinstance(one, Mapping) and "models" in one for one in each):
+        return None
+    found: set[str] = set()
+    try:
+        for known in (hostvars[name] for name in hostvars):
+            folders = known.get("vllm_catalog_dirs") or []
+            catalog = known.get("preflight_catalog") or model_catalog(folders, builtin=True)
+            names = served_names(known.get("vllm_models"), catalog, known.get("vllm_model_defaults") or {})
+            found |= set(names.values())
+    # Of Ansible's and of Jinja's many errors.
+    except Exception:
+        return None
+    return sorted(found)
 
 
 def strange_secrets(values: Known, host_name: str, hostvars: Known) -> list[str]:

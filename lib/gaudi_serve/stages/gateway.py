@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -39,7 +39,6 @@ def gateway_config(
     Raises:
         InputError: as read_gateway does.
     """
-    # Whether its clients' models are served, gateway_refusal says: amid a rollout some come with a later wave.
     gateway = read_gateway(settings)
     where = gateway.virtual_interface or interface
     gateway = dataclasses.replace(gateway, backends=backends_of(servers, keys), rank=int(rank), virtual_interface=where)
@@ -53,7 +52,14 @@ def gateway_config(
     }
 
 
-def gateway_problems(settings: Any, secret: Any, gateways: Sequence[str], host_name: str, serves: bool) -> list[str]:
+def gateway_problems(
+    settings: Any,
+    secret: Any,
+    gateways: Sequence[str],
+    host_name: str,
+    serves: bool,
+    models: Collection[str] | None = None,
+) -> list[str]:
     """Return what is wrong with the variables of a fleet with gateways, as far as one host's tell.
 
     Args:
@@ -62,11 +68,12 @@ def gateway_problems(settings: Any, secret: Any, gateways: Sequence[str], host_n
         gateways: hosts of the inventory that are gateways.
         host_name: how messages call the host.
         serves: the host has models.
+        models: those of all hosts, for the clients that may use some alone; None where they are not known.
     """
     reasons = []
     if isinstance(settings, Mapping):
         try:
-            read_gateway(settings)
+            read_gateway(settings, models=models)
         except InputError as problem:
             reasons.append(str(problem))
     elif settings is not None:

@@ -19,11 +19,11 @@ SECRETS = (KEY, "canary-key-of-bob-77c1", "canary-of-the-whole-fleet")
 RUN = "molecule/fleet/converge.yml"
 
 
-def servers(state: str) -> dict[str, Any]:
-    """Drain the servers of the first host at the gateway, or let them be ready; return what the module says."""
+def servers(state: str, name: str = "mol-fleet-a") -> dict[str, Any]:
+    """Drain the servers of a host at the gateway, or let them be ready; return what the module says."""
     inventory = f"{os.environ['MOLECULE_SCENARIO_DIRECTORY']}/inventory"
     argv = ["ansible", "-i", inventory, "mol-fleet-gw", "--one-line", "-m", "gateway_servers"]
-    said = subprocess.run([*argv, "-a", f"host=mol-fleet-a state={state}"], capture_output=True, text=True, check=True)
+    said = subprocess.run([*argv, "-a", f"host={name} state={state}"], capture_output=True, text=True, check=False)
     found: dict[str, Any] = json.loads(said.stdout.partition("=> ")[2])
     return found
 
@@ -106,6 +106,8 @@ def test_files_that_haproxy_refuses_change_nothing(host: Any, playbook: Any, add
 
 @GATEWAY
 def test_a_gateway_that_dies_comes_back_and_knows_who_is_drained(host: Any, address: str) -> None:
+    stranger = servers("drain", "mol-fleet-aa")
+    assert "host: 'mol-fleet-aa' has no server at this gateway; did you mean mol-fleet-a?" in stranger["msg"]
     drained = servers("drain")
     assert drained["servers"] == ["Qwen_QwQ-32B-713c5829/mol-fleet-a.large", "small/mol-fleet-a.small"]
     assert not servers("drain")["changed"]
