@@ -31,7 +31,10 @@ SETTINGS: dict[str, Any] = {
         "credential": {"password": CANARIES[4]},
     },
     "inventory": {"path": "inventory/mine", "hosts": {"gaudi09": {"gaudi_cards": 8}}},
-    "machine": {"username": "ops", "ssh_key": CANARIES[4]},
+    "machine": {
+        "username": "ops",
+        "ssh_key": f"-----BEGIN OPENSSH PRIVATE KEY-----\n{CANARIES[4]}\n-----END OPENSSH PRIVATE KEY-----\n",
+    },
     "vault": {"password": CANARIES[4]},
     "vllm_secrets": {"m": {"VLLM_API_KEY": CANARIES[0]}},
     "model_weights_tokens": {"hub": CANARIES[1]},

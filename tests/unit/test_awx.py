@@ -91,6 +91,8 @@ def test_workflows_use_templates_and_answers_that_there_are() -> None:
 
 def test_the_example_is_whole() -> None:
     example = yaml.safe_load((ROOT / "inventory/example/awx.yml").read_text(encoding="utf-8"))["gaudi_awx"]
+    # A template there, for the file of a key.
+    example["machine"]["ssh_key"] = "-----BEGIN OPENSSH PRIVATE KEY-----\n-\n-----END OPENSSH PRIVATE KEY-----\n"
     found = awx_settings(example)
     assert found["runs"] == ["gaudi-serve hosts"]
     assert awx_settings(SMALLEST)["schedules"] == example["schedules"]
@@ -122,6 +124,17 @@ def test_secrets_as_the_text_of_a_credential() -> None:
         (None, "gaudi_awx: is required: a mapping with project, inventory, machine and so on"),
         ({"machine": None}, "gaudi_awx.machine: is required"),
         ({"machine": {"user": "ops"}}, "gaudi_awx.machine: user: is not a known name; did you mean"),
+        ({"machine": {}}, "gaudi_awx.machine: is empty; leave it out, or say some of username, password, ssh_key"),
+        ({"machine": {"ssh_key": "~/.ssh/id"}}, "gaudi_awx.machine.ssh_key: (hidden) is no private key: the text"),
+        ({"vault": {"id": "site"}}, "gaudi_awx.vault.password: is required"),
+        ({"controller": {"token": "x"}}, "gaudi_awx.controller.host: is required"),
+        ({"project": {"url": " "}}, "gaudi_awx.project.url: ' ' is not a text of one line"),
+        (
+            {"inventory": {"hosts": {"h": {}}, "project": {"url": "https://x/y.git"}}},
+            "gaudi_awx.inventory.path: is required with a project",
+        ),
+        ({"schedules": {"status": "DTSTART:20260101T000700Z RRULE:FREQ=SECONDLY;INTERVAL=1"}}, "is no rule such as"),
+        ({"schedules": {"status": "DTSTART:20260101T000700Z RRULE:FREQ=HOURLY;INTERVAL=0"}}, "is no rule such as"),
         ({"project": {}}, "gaudi_awx.project.url: is required: a text of one line"),
         ({"inventory": {}}, "gaudi_awx.inventory.path: is required"),
         ({"approval_timeout": -1}, "gaudi_awx.approval_timeout: -1 is not a whole number from 0 to 2592000"),

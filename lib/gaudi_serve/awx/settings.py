@@ -22,7 +22,9 @@ EVENTS = ("error", "success", "started", "approval")
 PULL = ("always", "missing", "never")
 YES, NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 RRULE = re.compile(
-    r"DTSTART(;TZID=[\w/+-]+)?:\d{8}T\d{6}Z? RRULE:FREQ=[A-Z]+;INTERVAL=\d+(;[A-Z]+=[\w,:+-]+)*", re.ASCII
+    r"DTSTART(;TZID=[\w/+-]+)?:\d{8}T\d{6}Z? "
+    r"RRULE:FREQ=(MINUTE|HOUR|DAI|WEEK|MONTH|YEAR)LY;INTERVAL=[1-9]\d*(;[A-Z]+=[\w,:+-]+)*",
+    re.ASCII,
 )
 KEYS = (
     *("organization", "prefix", "collections", "execution_environment", "project", "inventory", "forks"),
@@ -43,6 +45,9 @@ FIELDS: dict[str, dict[str, str]] = {
     REGISTRY: {"host": "host", **LOGIN, "verify_ssl": "verify_ssl"},
     CONTROLLER: {"host": "host", **LOGIN, "token": "oauth_token", "verify_ssl": "verify_ssl"},
 }
+# What AWX itself asks of them.
+NEEDED = {VAULT: ("password",), REGISTRY: ("host",), CONTROLLER: ("host",)}
+PRIVATE_KEY = re.compile(r"-----BEGIN ([A-Z ]*)PRIVATE KEY-----\n.*\n-----END \1PRIVATE KEY-----", re.DOTALL)
 OPEN = ("username", "host", "id", "verify_ssl", "become_username")
 SECRET: dict[str, Any] = {"type": "string", "secret": True}
 # Credential types of the toolkit's own. Each sets variables that nothing else of it does, so that a job without one of
@@ -266,18 +271,30 @@ def _inputs(key: str, kind: str, given: Any) -> dict[str, Any]:
     if not isinstance(given, Mapping):
         raise InputError(f"{label}: (hidden) is not a mapping with {', '.join(names)}")
     known(label, given, names)
-    for name, value in given.items():
-        good = isinstance(value, bool) if name == "verify_ssl" else value is None or (isinstance(value, str) and value)
-        if not good:
+    said = {name: value for name, value in given.items() if value is not None}
+    _check_fields(label, said, names, NEEDED.get(kind, ()))
+    return {awx: said[name] for name, awx in names.items() if name in said}
+
+
+def _check_fields(label: str, said: Known, names: Iterable[str], needed: Sequence[str]) -> None:
+    """Refuse what AWX would refuse of a credential when all that comes before it has been made."""
+    if not said:
+        raise InputError(f"{label}: is empty; leave it out, or say some of {', '.join(names)}")
+    for name in needed:
+        if name not in said:
+            raise InputError(f"{label}.{name}: is required")
+    for name, value in said.items():
+        if not (isinstance(value, bool) if name == "verify_ssl" else isinstance(value, str) and value):
             wanted = "true or false" if name == "verify_ssl" else "a text; leave it out where there is none"
             raise InputError(f"{label}.{name}: (hidden) is not {wanted}")
-    return {awx: given[name] for name, awx in names.items() if given.get(name) is not None}
+        if name == "ssh_key" and not PRIVATE_KEY.fullmatch(value.strip()):
+            raise InputError(f"{label}.{name}: (hidden) is no private key: the text of its file, from BEGIN to END")
 
 
 def _text(key: str, value: Any, default: str | None, *, empty: bool = False) -> str:
     if value is None and default is not None:
         return default
-    if not isinstance(value, str) or not value.isprintable() or not (value or empty) or len(value) > 500:
+    if not isinstance(value, str) or not value.isprintable() or not (value.strip() or empty) or len(value) > 500:
         what = "a text of one line"
         raise refusal("", f"gaudi_awx.{key}", value, f"is not {what}" if value is not None else f"is required: {what}")
     return value
@@ -351,6 +368,9 @@ def _inventory(value: Any) -> dict[str, Any]:
         raise refusal("", "gaudi_awx.inventory.path", None, text)
     if path.startswith("/") or ".." in path.split("/"):
         raise refusal("", "gaudi_awx.inventory.path", path, "is no path inside the repository, such as inventory/mine")
+    if names.get("project") is not None and not path:
+        text = "is required with a project: the folder of the inventory in it, such as inventory/mine"
+        raise refusal("", "gaudi_awx.inventory.path", None, text)
     return {
         "path": path,
         "hosts": [{"name": name, "variables": dict(said or {})} for name, said in hosts.items()],
