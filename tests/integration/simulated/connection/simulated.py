@@ -302,8 +302,6 @@ class Host:
         """Run one of the programs that a role calls."""
         argv = [str(word) for word in given["argv"]]
         program = " ".join(argv[:2])
-        if program == "docker pull" and self.state["fault"] == "images":
-            raise AnsibleConnectionFailure("No route to host")
         if argv[0] == "sysctl" and self.state["fault"] == "host":
             return {**failure("non-zero return code"), "rc": 255, "cmd": argv, "stderr": "sysctl: permission denied"}
         out = ""
@@ -315,8 +313,6 @@ class Host:
             self.state["sysctl"] = {key: value for key, _, value in lines}
         elif argv[0] == "cpupower":
             self.state["governor"] = argv[-1]
-        elif program == "docker pull":
-            self.state["images"][argv[-1]] = IMAGE
         elif program == "docker image":
             out = self.state["images"].get(argv[-1], "")
         elif argv[0] == "journalctl":
@@ -324,6 +320,13 @@ class Host:
         else:
             return {**failure(f"a simulated host has no program {program}"), "rc": 127, "cmd": argv}
         return {"changed": True, "rc": 0, "cmd": argv, "stdout": out, "stderr": ""}
+
+    def do_image_pull(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Have the image."""
+        if self.state["fault"] == "images":
+            raise AnsibleConnectionFailure("No route to host")
+        self.state["images"][given["name"]] = IMAGE
+        return {"changed": True}
 
     def do_systemd_service(self, given: dict[str, Any]) -> dict[str, Any]:
         """Start a unit, or read the units again."""
