@@ -134,7 +134,7 @@ def test_a_rollout_that_begins_no_wave_or_stops_after_the_canary_warns_of_nothin
     status, text = hosts.run(ROLLOUT, "--check", "--diff")
     assert status == 0 and "4 hosts in 3 waves" in text and "[WARNING]" not in text, text
     assert hosts.changed == []
-    assert text.count("would change in wave") == 4 and "would change in wave 3" in text, text
+    assert "h02, h03: would change in wave 2" in text and "would change: rollout" in text, text
     status, text = hosts.play(ROLLOUT)
     assert status == 0 and "the rollout stops after the canary h01, which serves" in text, text
     assert hosts.changed == ["h01"] and PATTERN not in text
