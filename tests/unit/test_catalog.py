@@ -122,7 +122,7 @@ def test_bytes_are_those_of_the_architecture(name: str) -> None:
     head = config.get("head_dim") or width // heads
     experts = config.get("num_experts") or config.get("num_local_experts") or 1
     # StarCoder's blocks have two matrices after the attention, the others three.
-    matrices = 2 if name == "granite-20b-code-instruct-8k" else 3
+    matrices = 2 if name in ("granite-20b-code-instruct-8k", "granite-34b-code-instruct-8k") else 3
     layer = 2 * width * head * (heads + config["num_key_value_heads"])
     layer += matrices * width * (config.get("moe_intermediate_size") or inner) * (experts + (name == SCOUT))
     words = config["vocab_size"] * width * (1 if config.get("tie_word_embeddings") else 2)
