@@ -9,6 +9,7 @@ from typing import Any
 
 from gaudi_serve.plan.changes import vllm_plan_changes
 from gaudi_serve.plan.fleet import gaudi_facts_saved, vllm_fleet_lines, vllm_fleet_plan
+from gaudi_serve.spec.catalog import BUILTIN
 from gaudi_serve.spec.inventory import inventory_refusal
 from gaudi_serve.stages.service import vllm_container
 from test_plan import gaudi_host, model, planned
@@ -256,3 +257,26 @@ def test_a_gateway_that_the_inventory_has_no_more_is_warned_about() -> None:
     ]
     left["gaudi_services"]["gateway"] = False
     assert not [text for text in vllm_fleet_plan({"a": left}, ["a"], [])["warnings"] if "gateway" in text]
+
+
+def test_an_entry_of_the_catalog_is_tried_as_if_every_host_served_it() -> None:
+    hosts: dict[str, Any] = {
+        "a": known(plan_try="qwen3-8b", vllm_images=[]),
+        "b": known(plan_try="qwen3-8b", vllm_models=[model(tensor_parallel_size=8)]),
+        "c": known(plan_try=""),
+    }
+    hosts["a"]["gaudi_host"]["ports"] = {"30002": "nginx (pid 1)"}
+    fleet = vllm_fleet_plan(hosts, list(hosts), [BUILTIN])
+    assert fleet["errors"] == []
+    assert {name: [one["name"] for one in host["models"]] for name, host in fleet["hosts"].items()} == {
+        **{"a": ["qwq", "qwen3-8b-tried"], "b": ["qwq"], "c": ["qwq"]}
+    }
+    tried = fleet["hosts"]["a"]["models"][1]
+    assert (tried["port"], tried["image"]) == (30003, hosts["a"]["vllm_models"][0]["image"])
+    (why,) = [text for text in fleet["warnings"] if "tried" in text and text.startswith("b: ")]
+    assert why.startswith("b: model qwen3-8b-tried: tensor_parallel_size 2: this host has 8 cards, 0 of them free")
+    # The plan of a run knows of none.
+    assert [text for text in fleet["warnings"] if "tried" in text and text.startswith("c: ")] == []
+    for wrong, shown in (("qwen3-8", "'qwen3-8'"), (["qwen3-8b"], '["qwen3-8b"]')):
+        (error,) = vllm_fleet_plan({"a": known(plan_try=wrong)}, ["a"], [BUILTIN])["errors"]
+        assert error["message"].startswith(f"a: plan_try {shown}: is no entry of the catalog of this host")

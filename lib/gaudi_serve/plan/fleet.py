@@ -29,6 +29,7 @@ from ..stages.image import vllm_images
 from .changes import vllm_plan_changes
 from .host import vllm_plan
 from .refusal import host_findings
+from .tried import parted, unknown_entry, with_tried
 
 Known = Mapping[str, Any]
 Findings = list[Finding]
@@ -45,7 +46,8 @@ def vllm_fleet_plan(
         hostvars: variables by host; read are vllm_models, vllm_images, vllm_model_defaults,
             vllm_catalog_dirs, vllm_secrets (for their form), gaudi_accelerator, gaudi_cards,
             gaudi_release, gaudi_host_nics, gaudi_move_allowed, preflight_catalog (in place of all folders of the
-            catalog), plan_facts_dir (whether it is set at all), and the facts of gaudi_facts.
+            catalog), plan_facts_dir (whether it is set at all), plan_try (an entry of the catalog that is planned as
+            if the host served it too; that it cannot is a warning), and the facts of gaudi_facts.
         hosts: the hosts to plan.
         catalog_dirs: folders of the catalog that all hosts have; a host's own come after them.
         facts_dir: folder with one ``<host>.json`` each, as gaudi_facts_saved returns them, or holding
@@ -150,15 +152,20 @@ def _planned(
     host, models = facts["gaudi_host"], values["vllm_models"]
     address = str(known.get("gaudi_fleet_address") or host["ip"])
     defaults = behind_gateway(values["vllm_model_defaults"], gateways, name, address)
-    values = {**values, "vllm_model_defaults": defaults}
+    values, entry = {**values, "vllm_model_defaults": defaults}, known.get("plan_try") or ""
+    strange = unknown_entry(entry, catalog, name) if entry else None
+    tried = "" if strange else str(entry)
+    if tried:
+        values = {**values, "vllm_models": with_tried(values, tried, host)}
     plan, errors = _checked_plan(name, known, facts, values, catalog)
+    errors, answer = parted([*errors, *([strange] if strange else [])], tried)
     if models is None and host["services"]:
         errors.append(_error(name, "vllm_models", _unset(host["services"])))
     named = {str(one.model) for one in errors}
     changes = [] if models is None else vllm_plan_changes(plan["models"], host["services"], named)
     about = {"facts": _about(host, facts), "models": plan["models"], "changes": changes, "plan": plan}
     secrets = _secret_warnings(name, given_secrets(known.get("vllm_secrets")), models or [])
-    told = [*_warnings(name, host), *secrets, *unreached(plan["models"], gateways, name), *plan["warnings"]]
+    told = [*_warnings(name, host), *secrets, *unreached(plan["models"], gateways, name), *plan["warnings"], *answer]
     return {**about, "warnings": told}, errors
 
 

@@ -209,7 +209,7 @@ VARIABLES = {
     ),
 }
 # Looked at for their form alone.
-OTHERS = ("vllm_secrets", "gaudi_runtime", "gaudi_gateway", "gaudi_gateway_secret")
+OTHERS = ("vllm_secrets", "gaudi_runtime", "gaudi_gateway", "gaudi_gateway_secret", "plan_try")
 # Of these no message says the value: it may hold a password or a token.
 HIDDEN = (
     *("gaudi_gateway", "gaudi_gateway_secret"),
