@@ -99,6 +99,17 @@ def test_experts_are_split_only_without_expert_parallelism() -> None:
     assert "moe_intermediate_size 2560" in problems(moe, tensor_parallel_size=8, launch_profile="vllm")[0]
 
 
+def test_a_model_whose_layers_all_have_experts_says_their_width_by_the_other_name() -> None:
+    every = {
+        **DENSE,
+        "intermediate_size": 1536,
+        "num_local_experts": 256,
+        "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+    }
+    assert problems(every, tensor_parallel_size=8, launch_profile="plugin", enable_expert_parallel=True) == []
+    assert "intermediate_size 1536 over 8" in problems(every, tensor_parallel_size=8, launch_profile="plugin")[0]
+
+
 def test_weights_without_groups_split_as_they_like() -> None:
     for quantization in (None, "awq", {"group_size": -1}, {"quant_method": "fp8"}):
         assert (

@@ -191,9 +191,11 @@ def uneven_part(text: Config, spec: Mapping[str, Any], cards: int) -> str | None
     if not isinstance(group, int) or group <= 1:
         return None
     expert_parallel = ENGINES[spec["launch_profile"]].expert_parallel or spec.get("enable_expert_parallel")
-    widths = {"intermediate_size": _whole(text, "intermediate_size")}
-    if not expert_parallel:
-        widths["moe_intermediate_size"] = _whole(text, "moe_intermediate_size")
+    experts = _whole(text, "moe_intermediate_size")
+    widths = {"moe_intermediate_size": None if expert_parallel else experts}
+    # Where all of a model's layers have experts, theirs is the only width, under the other name.
+    if not (expert_parallel and _whole(text, "num_local_experts") and not experts):
+        widths["intermediate_size"] = _whole(text, "intermediate_size")
     head, heads = _whole(text, "v_head_dim") or _whole(text, "head_dim"), _whole(text, "num_attention_heads")
     if head and heads:
         widths["num_attention_heads * head_dim"] = head * heads
