@@ -150,12 +150,17 @@ def test_a_login_is_found_by_the_images_registry(image: str, registry: str | Non
         {"registry.example.net": {"username": "robot", "password": 1}},
         ["canary"],
         "canary",
+        # The parser of YAML lets errors of Python out there.
+        "{registry.example.net: {username: canary, password: 2026-13-01}}",
     ],
 )
 def test_what_is_no_login_is_refused_and_not_shown(wrong: Any) -> None:
     (found,) = inventory_refusal({"vllm_models": [], "vllm_image_registries": wrong}, "g")
     assert found.startswith("g: vllm_image_registries (hidden): must be a mapping of registries, such as registry.ex")
     assert "canary" not in found
+    # Also where a role is used alone.
+    with pytest.raises(InputError, match=r"vllm_image_registries \(hidden\): must be a mapping of registries"):
+        registry_login(wrong, "vllm")
     right = {"registry.example.net:5000": LOGIN, "[::1]:5000": LOGIN, "docker.io": LOGIN}
     assert inventory_refusal({"vllm_models": [], "vllm_image_registries": right}, "g") == []
     assert inventory_refusal({"vllm_models": [], "vllm_image_registries": json.dumps(right)}, "g") == []

@@ -15,7 +15,7 @@ from ..stages.apt_access import access
 from ..stages.due import TOLD, tags_refusal
 from ..stages.gateway import gateway_problems
 from ..stages.host_tuning import kernel_arguments_wanted
-from ..stages.image import are_logins, vllm_images
+from ..stages.image import LOGINS, are_logins, vllm_images
 from ..stages.service import nobodys_secrets, secrets_refusal
 from ..stages.weights import is_address
 from .catalog import catalog_folder, model_catalog, sound_entries
@@ -241,11 +241,7 @@ INPUTS: dict[str, Input] = {
     "vllm_image_archives": ON_CONTROLLER,
     "vllm_image_pip_index_url": BUILD_WEB,
     "vllm_image_proxies": ENVIRONMENT,
-    "vllm_image_registries": Input(
-        are_logins,
-        "must be a mapping of registries, such as registry.example.net:5000, each to a mapping of username and "
-        "password, as quoted texts",
-    ),
+    "vllm_image_registries": Input(are_logins, LOGINS),
     "vllm_image_build_timeout": SECONDS,
     "vllm_image_build_poll": SECONDS,
     "vllm_image_spool": FOLDER,
