@@ -465,7 +465,10 @@ def client_models(values: Known, hostvars: Mapping[str, Known]) -> list[str] | N
         for known in (hostvars[name] for name in hostvars):
             folders = known.get("vllm_catalog_dirs") or []
             catalog = known.get("preflight_catalog") or model_catalog(folders, builtin=True)
-            names = served_names(known.get("vllm_models"), catalog, known.get("vllm_model_defaults") or {})
+            models = known.get("vllm_models")
+            if models is not None and not isinstance(models, list):
+                return None
+            names = served_names(models, catalog, known.get("vllm_model_defaults") or {})
             found |= set(names.values())
     # Of Ansible's and of Jinja's many errors.
     except Exception:
