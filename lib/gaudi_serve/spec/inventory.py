@@ -360,7 +360,7 @@ READ = frozenset((*VARIABLES, *INPUTS))
 def input_problems(variables: Known) -> list[Problem]:
     """Return what is wrong with the variables of the roles, as (key, value, what is allowed)."""
     return [
-        (key, "(hidden)" if key in HIDDEN else "(empty)" if variables[key] is None else variables[key], rule.allowed)
+        (key, "(empty)" if variables[key] is None else "(hidden)" if key in HIDDEN else variables[key], rule.allowed)
         for key, rule in INPUTS.items()
         if key in variables and not rule.good(variables[key])
     ]
