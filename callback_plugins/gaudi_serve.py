@@ -11,6 +11,7 @@ from typing import Any
 
 import jinja2
 from ansible import constants as C
+from ansible.errors import AnsibleParserError
 from ansible.plugins.callback import CallbackBase
 from ansible.plugins.loader import action_loader, become_loader, connection_loader, filter_loader, shell_loader
 from ansible.release import __version__
@@ -127,6 +128,7 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]  # ansible-core has no
         super().__init__()
         self.refused: dict[str, bool] = {}
         self.loaded: set[str] = set()
+        self.read: set[str] = set()
         self.templates = Templates()
         self.files: list[dict[str, Any]] = []
 
@@ -153,6 +155,7 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]  # ansible-core has no
             with contextlib.suppress(Exception):  # said where it is used
                 connection_loader.get(name, class_only=True)
         self.keep_variables(play)
+        self.tell_unread(play)
         # No fork looks through what the controller holds for garbage, which would also copy all of it.
         gc.freeze()
 
@@ -165,6 +168,24 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]  # ansible-core has no
                 self.files.append(
                     play.get_loader().load_from_file(found, cache="all", unsafe=True, trusted_as_template=True)
                 )
+
+    def tell_unread(self, play: Any) -> None:
+        """Say where a host's file of variables cannot be parsed: the error that ends the run then names no file."""
+        variables = play.get_variable_manager()
+        for host in variables._inventory.get_hosts(play.hosts):
+            if host.name in self.read:
+                continue
+            self.read.add(host.name)
+            try:
+                variables.get_vars(play=play, host=host, include_hostvars=False)
+            except AnsibleParserError as problem:
+                # The place alone: the lines around it, or what could not be read, may hold secrets.
+                place: Any = getattr(problem.__context__, "obj", None)
+                if path := getattr(place, "path", None):
+                    self._display.warning(f"{path}:{place.line_num}: {problem}")
+                return
+            except Exception:  # said where it is used
+                return
 
     def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:
         """Compile the task's templates once for all hosts."""

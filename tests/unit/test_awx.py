@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,7 @@ def test_secrets_as_the_text_of_a_credential() -> None:
     text = "m: {VLLM_API_KEY: abc}"
     assert secrets_refusal(text, "h") == []
     assert server_secrets(text, {"m": "m"}, [], "h") == {"m": {"VLLM_API_KEY": "abc"}}
-    for wrong in ("canary: [", "canary", ""):
+    for wrong in ("canary: [", "canary", "", "m: {VLLM_API_KEY: 2026-13-01}"):
         reasons = secrets_refusal(wrong, "h")
         assert reasons == ["h: vllm_secrets: must be a mapping of models"]
 
@@ -132,6 +133,18 @@ def test_secrets_as_the_text_of_a_credential() -> None:
         (
             {"inventory": {"hosts": {"h": {}}, "project": {"url": "https://x/y.git"}}},
             "gaudi_awx.inventory.path: is required with a project",
+        ),
+        (
+            {"inventory": {"hosts": {"h": {"ansible_become_password": "canary"}, "i": "canary"}}},
+            "gaudi_awx.inventory.hosts.i: (hidden) is not a mapping of variables",
+        ),
+        (
+            {"inventory": {"hosts": ["canary"]}},
+            "gaudi_awx.inventory.hosts: (hidden) is not a mapping of hosts to their variables",
+        ),
+        (
+            {"vllm_secrets": {"m": {"A": date(2026, 1, 1)}}},
+            "gaudi_awx.vllm_secrets: (hidden) has a value that is neither a text nor a number",
         ),
         ({"schedules": {"status": "DTSTART:20260101T000700Z RRULE:FREQ=SECONDLY;INTERVAL=1"}}, "is no rule such as"),
         ({"schedules": {"status": "DTSTART:20260101T000700Z RRULE:FREQ=HOURLY;INTERVAL=0"}}, "is no rule such as"),
@@ -156,6 +169,7 @@ def test_secrets_as_the_text_of_a_credential() -> None:
 def test_every_mistake_has_its_sentence(given: Any, sentence: str) -> None:
     whole = given if given is None else {**SMALLEST, **given}
     assert any(sentence in reason for reason in awx_refusal(whole)), awx_refusal(whole)
+    assert "canary" not in "".join(awx_refusal(whole))
     with pytest.raises(InputError):
         awx_settings(whole)
 

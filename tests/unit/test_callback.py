@@ -10,6 +10,7 @@ import pytest
 from ansible._internal._datatag._tags import TrustedAsTemplate
 from ansible._internal._templating._jinja_bits import AnsibleEnvironment
 from ansible.errors import AnsibleError
+from ansible.inventory.manager import InventoryManager
 from ansible.parsing.dataloader import DataLoader
 from ansible.playbook.play import Play
 from ansible.playbook.task import Task
@@ -54,6 +55,26 @@ def test_files_of_variables_are_parsed_once_a_run(
     assert [variables() for _ in range(3)] == [untouched] * 3
     # What is chosen among several is left to Ansible.
     assert parsed == [f"{tmp_path}/b.yml"] * 3
+
+
+def test_a_file_of_variables_that_cannot_be_parsed_is_named(
+    callback: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hosts.yml").write_text("all: {hosts: {a: , b: }}")
+    (tmp_path / "host_vars").mkdir()
+    (tmp_path / "host_vars/b.yml").write_text("key: canary\nother: [\n")
+    loader = DataLoader()
+    inventory = InventoryManager(loader, [str(tmp_path / "hosts.yml")])
+    play = Play.load({"name": "p", "hosts": "all"}, loader=loader, variable_manager=VariableManager(loader, inventory))
+    said: list[str] = []
+    monkeypatch.setattr(callback._display, "warning", said.append)
+    callback.tell_unread(play)
+    (found,) = said
+    assert found.startswith(f"{tmp_path}/host_vars/b.yml:3: YAML parsing failed: ")
+    assert "canary" not in found
+    # Once a run.
+    callback.tell_unread(play)
+    assert len(said) == 1
 
 
 def test_templates_are_compiled_once_a_run(callback: Any, monkeypatch: pytest.MonkeyPatch) -> None:

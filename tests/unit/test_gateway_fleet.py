@@ -244,6 +244,8 @@ def test_a_client_may_use_what_some_host_is_to_have_whether_it_serves_now_or_not
     sentence = "gw: gaudi_gateway.clients.al.models: 'later' is a model of no host of this inventory; there are a"
     assert inventory_refusal({**gateway, "hostvars": hosts}, "gw") == [sentence]
     assert [one["message"] for one in vllm_fleet_plan(hosts, list(hosts), [])["errors"]] == [sentence]
+    # A host whose models are none has an error of its own; which there would be, nobody knows.
+    assert inventory_refusal({**gateway, "hostvars": {**hosts, "g2": {"vllm_models": "later"}}}, "gw") == []
 
 
 def test_a_reset_takes_unit_files_and_state() -> None:

@@ -29,6 +29,7 @@ class Engine(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     asked: list[tuple[str, dict[str, list[str]], dict[str, str]]]
     answer: tuple[int, list[Any]]
+    breaks_off = False
 
     def do_POST(self) -> None:
         """Note what is asked for, and give the answer."""
@@ -42,7 +43,10 @@ class Engine(BaseHTTPRequestHandler):
         for line in lines:
             body = (json.dumps(line) + "\r\n").encode()
             self.wfile.write(f"{len(body):x}\r\n".encode() + body + b"\r\n")
-        self.wfile.write(b"0\r\n\r\n")
+        if self.breaks_off:
+            self.close_connection = True
+        else:
+            self.wfile.write(b"0\r\n\r\n")
 
     def address_string(self) -> str:
         """Return nothing: who asks at a socket has no address."""
@@ -86,6 +90,13 @@ def test_what_it_refuses_is_told_without_the_password(answer: Any, said: str, en
     with pytest.raises(InputError) as raised:
         pull(NAME, LOGIN, engine.path_)
     assert str(raised.value) == f"image {NAME}: could not be pulled as robot: {said}"
+
+
+@pytest.mark.parametrize("lines", [[], [PROGRESS]])
+def test_an_engine_that_ends_amid_its_answer_has_not_pulled(lines: list[Any], engine: Any) -> None:
+    engine.answer, engine.breaks_off = (200, lines), True
+    with pytest.raises(InputError, match=r"vllm: could not be pulled: the engine at .+ ended before the image"):
+        pull("vllm", {}, engine.path_)
 
 
 def test_an_engine_that_is_not_there_is_told(tmp_path: Path) -> None:
@@ -139,12 +150,17 @@ def test_a_login_is_found_by_the_images_registry(image: str, registry: str | Non
         {"registry.example.net": {"username": "robot", "password": 1}},
         ["canary"],
         "canary",
+        # The parser of YAML lets errors of Python out there.
+        "{registry.example.net: {username: canary, password: 2026-13-01}}",
     ],
 )
 def test_what_is_no_login_is_refused_and_not_shown(wrong: Any) -> None:
     (found,) = inventory_refusal({"vllm_models": [], "vllm_image_registries": wrong}, "g")
     assert found.startswith("g: vllm_image_registries (hidden): must be a mapping of registries, such as registry.ex")
     assert "canary" not in found
+    # Also where a role is used alone.
+    with pytest.raises(InputError, match=r"vllm_image_registries \(hidden\): must be a mapping of registries"):
+        registry_login(wrong, "vllm")
     right = {"registry.example.net:5000": LOGIN, "[::1]:5000": LOGIN, "docker.io": LOGIN}
     assert inventory_refusal({"vllm_models": [], "vllm_image_registries": right}, "g") == []
     assert inventory_refusal({"vllm_models": [], "vllm_image_registries": json.dumps(right)}, "g") == []

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ..core.errors import InputError, known, mapping, refusal, shown, whole
+from ..core.errors import InputError, known, mapping, one_line, refusal, shown, whole
 from ..core.redact import has_login
 from ..host.secret import given_secrets
 from ..stages.image import are_logins
@@ -258,7 +258,11 @@ def _inputs(key: str, kind: str, given: Any) -> dict[str, Any]:
         if not isinstance(given, Mapping) or not all(isinstance(one, Mapping) for one in given.values()):
             raise InputError(f"{label}: (hidden) is not a mapping of models to their variables, as in an inventory")
         # JSON is YAML too, and has one form of each value.
-        return {"vllm_secrets": json.dumps(given, sort_keys=True)}
+        try:
+            return {"vllm_secrets": json.dumps(given, sort_keys=True)}
+        except TypeError:
+            text = "has a value that is neither a text nor a number, such as a date without quotes"
+            raise InputError(f"{label}: (hidden) {text}") from None
     if kind == "vllm_image_registries":
         if not given or not are_logins(given):
             raise InputError(f"{label}: (hidden) is not a mapping of registries, each to username and password")
@@ -359,9 +363,12 @@ def _inventory(value: Any) -> dict[str, Any]:
     names = mapping("", "gaudi_awx.inventory", value, "a mapping with path, or hosts")
     known("gaudi_awx.inventory", names, ("path", "project", "hosts"))
     hosts = names.get("hosts") or {}
-    good = isinstance(hosts, Mapping) and all(isinstance(one, str) and one for one in hosts)
-    if not good or not all(one is None or isinstance(one, Mapping) for one in hosts.values()):
-        raise refusal("", "gaudi_awx.inventory.hosts", hosts, "is not a mapping of hosts to their variables")
+    # Variables of hosts may hold passwords.
+    if not isinstance(hosts, Mapping) or not all(isinstance(one, str) and one for one in hosts):
+        raise InputError("gaudi_awx.inventory.hosts: (hidden) is not a mapping of hosts to their variables")
+    for name, said in hosts.items():
+        if said is not None and not isinstance(said, Mapping):
+            raise InputError(f"gaudi_awx.inventory.hosts.{one_line(name)}: (hidden) is not a mapping of variables")
     path = _text("inventory.path", names.get("path"), "", empty=True)
     if not path and not hosts:
         text = "is required: the folder of the inventory in its repository, such as inventory/mine; or hosts"

@@ -9,7 +9,7 @@ import base64
 import http.client
 import json
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from urllib.parse import urlencode
 
 from ..core.errors import InputError, one_line
@@ -51,9 +51,11 @@ def pull(name: str, login: Mapping[str, str], path: str = ENGINE) -> None:
     try:
         engine.request("POST", f"/images/create?{query}", headers={"X-Registry-Auth": header})
         answer = engine.getresponse()
-        text = _problem(answer) if answer.status == http.HTTPStatus.OK else _message(answer.read())
+        text = _problem(_lines(answer)) if answer.status == http.HTTPStatus.OK else _message(answer.read())
     except TimeoutError:
         text = f"the engine said nothing for {QUIET_S:g} s"
+    except http.client.IncompleteRead:
+        text = f"the engine at {path} ended before the image was there"
     except (OSError, http.client.HTTPException) as problem:
         text = f"the engine does not answer at {path}: {problem}"
     finally:
@@ -70,6 +72,19 @@ def split_name(name: str) -> tuple[str, str]:
     place, slash, last = rest.rpartition("/")
     own, _, tag = last.partition(":")
     return f"{place}{slash}{own}", digest or tag or "latest"
+
+
+def _lines(answer: http.client.HTTPResponse) -> Iterator[bytes]:
+    """Yield the lines of an answer as they come; its own readline takes one that breaks off for one that has ended.
+
+    Raises:
+        http.client.IncompleteRead: where it breaks off.
+    """
+    rest = b""
+    while part := answer.read1(2**16):
+        *lines, rest = (rest + part).split(b"\n")
+        yield from lines
+    yield rest
 
 
 def _problem(lines: Iterable[bytes]) -> str:

@@ -33,7 +33,8 @@ def given_secrets(value: Any) -> Any:
 
     try:
         return yaml.safe_load(value)
-    except yaml.YAMLError:
+    # Besides its own errors the parser lets those of Python out: of a date that is none, a number that is too long.
+    except Exception:
         return value
 
 

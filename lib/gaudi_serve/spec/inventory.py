@@ -15,7 +15,7 @@ from ..stages.apt_access import access
 from ..stages.due import TOLD, tags_refusal
 from ..stages.gateway import gateway_problems
 from ..stages.host_tuning import kernel_arguments_wanted
-from ..stages.image import are_logins, vllm_images
+from ..stages.image import LOGINS, are_logins, vllm_images
 from ..stages.service import nobodys_secrets, secrets_refusal
 from ..stages.weights import is_address
 from .catalog import catalog_folder, model_catalog, sound_entries
@@ -241,11 +241,7 @@ INPUTS: dict[str, Input] = {
     "vllm_image_archives": ON_CONTROLLER,
     "vllm_image_pip_index_url": BUILD_WEB,
     "vllm_image_proxies": ENVIRONMENT,
-    "vllm_image_registries": Input(
-        are_logins,
-        "must be a mapping of registries, such as registry.example.net:5000, each to a mapping of username and "
-        "password, as quoted texts",
-    ),
+    "vllm_image_registries": Input(are_logins, LOGINS),
     "vllm_image_build_timeout": SECONDS,
     "vllm_image_build_poll": SECONDS,
     "vllm_image_spool": FOLDER,
@@ -364,7 +360,7 @@ READ = frozenset((*VARIABLES, *INPUTS))
 def input_problems(variables: Known) -> list[Problem]:
     """Return what is wrong with the variables of the roles, as (key, value, what is allowed)."""
     return [
-        (key, "(hidden)" if key in HIDDEN else "(empty)" if variables[key] is None else variables[key], rule.allowed)
+        (key, "(empty)" if variables[key] is None else "(hidden)" if key in HIDDEN else variables[key], rule.allowed)
         for key, rule in INPUTS.items()
         if key in variables and not rule.good(variables[key])
     ]
@@ -469,7 +465,10 @@ def client_models(values: Known, hostvars: Mapping[str, Known]) -> list[str] | N
         for known in (hostvars[name] for name in hostvars):
             folders = known.get("vllm_catalog_dirs") or []
             catalog = known.get("preflight_catalog") or model_catalog(folders, builtin=True)
-            names = served_names(known.get("vllm_models"), catalog, known.get("vllm_model_defaults") or {})
+            models = known.get("vllm_models")
+            if models is not None and not isinstance(models, list):
+                return None
+            names = served_names(models, catalog, known.get("vllm_model_defaults") or {})
             found |= set(names.values())
     # Of Ansible's and of Jinja's many errors.
     except Exception:

@@ -48,6 +48,10 @@ NAME = (
 IS_NAME = matching(NAME)
 # What stands before the first slash; images without it are of this one.
 IS_REGISTRY, HUB = matching(r"(?:[A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:]+\])(?::\d{1,5})?"), "docker.io"
+LOGINS = (
+    "must be a mapping of registries, such as registry.example.net:5000, each to a mapping of username and "
+    "password, as quoted texts"
+)
 NAMED = (
     "must be the name of an image, such as registry.example.net/vllm-gaudi:1.21.3: small letters, without blanks, "
     "https:// or a user (vllm_image_registries has logins)"
@@ -162,7 +166,12 @@ def registry_login(registries: Any, image: str) -> dict[str, str]:
     Args:
         registries: ``vllm_image_registries``: ``{registry: {username, password}}``, or its text in YAML.
         image: its name; one without a registry is of docker.io.
+
+    Raises:
+        InputError: where these are no logins.
     """
+    if registries and not are_logins(registries):
+        raise InputError(f"vllm_image_registries (hidden): {LOGINS}")
     first, slash, _ = image.partition("/")
     named = slash and (set(first) & set(".:[") or first == "localhost")
     logins = given_secrets(registries) or {}
