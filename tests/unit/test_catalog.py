@@ -199,6 +199,7 @@ def test_measurement_files_go_where_the_vendors_checkout_looks() -> None:
         ("[1]", "bad.yml: is [1]; a catalog entry must be a mapping with the keys of a model"),
         ("", "bad.yml: is empty; a catalog entry must be a mapping with the keys of a model"),
         ("a: [", "bad.yml: line 1, column 5: no YAML: expected the node content"),
+        ("port: 1\nport: 2", "bad.yml: line 2, column 1: no YAML: a key that stands twice"),
         ("name: x\nweights: /w", "name and model belong to the models that take the entry"),
         ("weights: /w\nmax_num_seq: 8", "max_num_seq 8: is neither a key"),
         ("max_num_seqs: 8", "weights: is required"),

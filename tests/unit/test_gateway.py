@@ -96,7 +96,15 @@ def test_answers_are_errors_as_openai_writes_them(name: str) -> None:
                 {"address": "0.0.0.0", "open": True, "plain_allowed": True, "virtual_address": wrong},
                 f"gaudi_gateway.virtual_address: '{wrong}' is no address of a host with the length of its network",
             )
-            for wrong in ("0.0.0.0/0", "127.0.0.2/8", "224.0.0.9/24", "10.0.0.0/24", "10.0.0.255/24", "fe80::/64")
+            for wrong in (
+                "0.0.0.0/0",
+                "127.0.0.2/8",
+                "224.0.0.9/24",
+                "10.0.0.0/24",
+                "10.0.0.255/24",
+                "fe80::/64",
+                "fd00::/120",
+            )
         ),
         ({"virtual_interface": "a b"}, "gaudi_gateway.virtual_interface: 'a b' is no name of an interface"),
         ({"virtual_router_id": 256}, "gaudi_gateway.virtual_router_id: 256 is not a whole number from 1 to 255"),

@@ -116,6 +116,12 @@ def test_secrets_that_would_break_a_run_are_refused_by_their_key(value: Any, all
     assert found == [f"g: vllm_secrets: qwq: VLLM_API_KEY must be {allowed}"]
 
 
+def test_the_text_of_a_credential_that_says_one_model_twice_is_none() -> None:
+    text = "qwq: {VLLM_API_KEY: canary}\nqwq: {VLLM_API_KEY: other}"
+    assert service.secrets_refusal(text, "g") == ["g: vllm_secrets: must be a mapping of models"]
+    assert service.secrets_refusal("a: &a {VLLM_API_KEY: x}\nb: {<<: *a}", "g") == []
+
+
 def test_secrets_of_a_model_that_no_host_has_are_refused() -> None:
     hosts: dict[str, Any] = {
         "a": {"vllm_models": [model()], "vllm_secrets": {"qwq": {}, "other": {}, "qwk": {}}},

@@ -117,7 +117,8 @@ def _virtual(value: Any) -> str:
 def _of_network(address: IPv4Interface | IPv6Interface) -> bool:
     """Tell whether an address stands for its network, or for all hosts of it; networks of one or two have none such."""
     network = address.network
-    return network.num_addresses > 2 and address.ip in (network.network_address, network.broadcast_address)
+    last = network.broadcast_address if network.version == 4 else network.network_address  # IPv6 has no broadcast
+    return network.num_addresses > 2 and address.ip in (network.network_address, last)
 
 
 def _interface(value: Any) -> str:

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..core.yaml_text import load
+
 SIGN = "$"
 
 
@@ -28,11 +30,8 @@ def given_secrets(value: Any) -> Any:
     """
     if not isinstance(value, str):
         return value
-    # On the controller alone, which has it.
-    import yaml
-
     try:
-        return yaml.safe_load(value)
+        return load(value)
     # Besides its own errors the parser lets those of Python out: of a date that is none, a number that is too long.
     except Exception:
         return value

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import InputError, readable, shown
+from ..core.yaml_text import load
 from ..engines import ENGINES
 from .keys import findings
 
@@ -91,7 +92,7 @@ def _read(path: Path) -> tuple[Any, list[str]]:
     import yaml
 
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8")), []
+        return load(path.read_text(encoding="utf-8")), []
     except OSError as problem:
         return None, [f"cannot be read: {problem.strerror}"]
     except UnicodeDecodeError:

@@ -1,0 +1,31 @@
+"""YAML as people write it: of a key that stands twice the last would count, in silence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def load(text: str) -> Any:
+    """Return what a text of YAML says.
+
+    Only the controller reads YAML; modules that share this package have no yaml, which is why it is imported here.
+
+    Raises:
+        yaml.YAMLError: where it is none, or a key stands twice in a mapping.
+        Exception: of Python's own, for a date that is none, a number that is too long, and the like.
+    """
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """Refuses a key that stands twice."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            seen: set[str] = set()
+            for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+                if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                    if key.value in seen:
+                        raise yaml.constructor.ConstructorError(None, None, "a key that stands twice", key.start_mark)
+                    seen.add(key.value)
+            return super().construct_mapping(node, deep=deep)
+
+    return yaml.load(text, Loader)  # noqa: S506 - a SafeLoader
