@@ -13,6 +13,7 @@ from gaudi_serve.plan.cost import start_timeout
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.plan.launch import vllm_launch
 from gaudi_serve.platforms import PLATFORMS
+from gaudi_serve.spec.catalog import model_catalog
 from gaudi_serve.spec.merge import model_weights
 
 QWQ = {
@@ -197,6 +198,18 @@ def test_catalog_entry_is_taken_and_overridden() -> None:
     (one,) = vllm_plan([{"name": "mine", "model": "qwq-32b", "port": 9}], gaudi_host(), catalog)["models"]
     assert (one["name"], one["port"]) == ("mine", 9)
     assert one["args"][one["args"].index("--max-num-seqs") + 1] == "16"
+
+
+def test_of_a_hybrid_the_plan_says_what_it_does_not_know() -> None:
+    host = gaudi_host(device_name="HL-325L", weights={})
+    wish = {"name": "m", "model": "qwen3-0.6b", "image": "vllm:1"}
+    catalog = model_catalog([], builtin=True)
+    hybrid = {**catalog["qwen3-0.6b"]["config"], "full_attention_interval": 4}
+    sentence = "21 of its 28 layers keep a state in place of a KV cache; memory is counted as if all had a cache"
+    for config, told in ((hybrid, True), (catalog["qwen3-0.6b"]["config"], False)):
+        plan = vllm_plan([{**wish, "config": config}], host, catalog, host_name="g", release="1.24.1")
+        assert plan["errors"] == []
+        assert any(sentence in text for text in plan["warnings"]) is told
 
 
 def test_environments_are_merged_variable_by_variable() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from gaudi_serve.memory.shape import longest_context, memory_names, shape_problems, text_config
+from gaudi_serve.memory.shape import layers_without_cache, longest_context, memory_names, shape_problems, text_config
 
 DENSE = {
     "num_hidden_layers": 64,
@@ -52,6 +52,22 @@ def test_the_text_model_is_found_inside_a_multimodal_one() -> None:
 def test_the_longest_context_counts_rope_scaling(rope: Any, longest: int) -> None:
     assert longest_context({**DENSE, "rope_scaling": rope}) == longest
     assert longest_context({}) is None
+
+
+@pytest.mark.parametrize(
+    ("more", "count"),
+    [
+        ({}, 0),
+        ({"full_attention_interval": 4}, 48),
+        ({"layer_types": ["mamba"] * 60 + ["attention"] * 4}, 60),
+        ({"layer_types": ["linear_attention", "linear_attention", "linear_attention", "full_attention"] * 16}, 48),
+        # A window's cache is kept whole by the plugin.
+        ({"layer_types": ["sliding_attention", "full_attention"] * 32}, 0),
+        ({"layer_types": "mamba", "full_attention_interval": "4"}, 0),
+    ],
+)
+def test_layers_that_keep_a_state_in_place_of_a_cache(more: dict[str, Any], count: int) -> None:
+    assert layers_without_cache({**DENSE, **more}) == count
 
 
 def test_cards_must_divide_heads_and_not_exceed_kv_heads() -> None:

@@ -73,6 +73,19 @@ def layers(config: Config) -> int | None:
     return _whole(text_config(config), "num_hidden_layers")
 
 
+def layers_without_cache(config: Config) -> int:
+    """Return how many layers keep a state of one size instead of a KV cache: those of mamba and of linear attention.
+
+    Told by ``layer_types`` (``layers_block_type``), or ``full_attention_interval``, as Hugging Face's models write it.
+    """
+    text, count = text_config(config), layers(config) or 0
+    kinds = text.get("layer_types") or text.get("layers_block_type")
+    if isinstance(kinds, list):
+        return sum(str(kind).startswith(("linear", "mamba", "recurrent")) for kind in kinds[:count])
+    interval = _whole(text, "full_attention_interval")
+    return count - count // interval if interval else 0
+
+
 def stored_precision(config: Config) -> str | None:
     """Return in what the weights themselves are quantised, such as fp8, awq or int4; None where they are not."""
     said = text_config(config).get("quantization_config") or config.get("quantization_config")

@@ -13,7 +13,7 @@ from ..core.host import Host
 from ..engines import engine_of
 from ..memory.autocalc import DEVICE_GIB, GIB, MOST_CARDS
 from ..memory.fit import plan_memory, quantised_at_load
-from ..memory.shape import has_experts, layers, longest_context, memory_names, stored_precision
+from ..memory.shape import has_experts, layers, layers_without_cache, longest_context, memory_names, stored_precision
 from ..platforms import platform_of
 from ..spec.draft import draft_bytes, draft_model
 from ..spec.model import Spec
@@ -149,6 +149,11 @@ def _unknown(spec: Spec, host: Host, cost: Cost) -> list[str]:
     if draft and not draft_bytes(spec, host):
         warnings.append(
             f"the weights of draft model {draft} are not counted in: nothing is known of such a folder here"
+        )
+    if hybrid := layers_without_cache(config):
+        warnings.append(
+            f"{hybrid} of its {layers(config)} layers keep a state in place of a KV cache; memory is counted as if all "
+            "had a cache, so that more requests fit than is said"
         )
     if lacks:
         what = " and ".join(lacks)
