@@ -256,7 +256,7 @@ class Machine:
         tensor = {"model.norm.weight": {"dtype": "BF16", "shape": [512], "data_offsets": [0, 1024]}}
         header = json.dumps(tensor).encode()
         content = len(header).to_bytes(8, "little") + header + bytes(1024)
-        card = {"driver_loaded": True, "cards": [{"module_id": 0, "index": 0}]}
+        card = {"driver_loaded": True, "cards": [{"module_id": 0, "index": 0, "memory_mib": 98304}]}
         self.write(f"{WEIGHTS}/config.json", json.dumps(CONFIG))
         self.write(f"{WEIGHTS}/model.safetensors", content)
         self.write(f"{WEIGHTS}/card/etc/gaudi-sim/state.json", json.dumps(card))
