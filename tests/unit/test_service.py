@@ -90,6 +90,11 @@ def test_virgin_host_gets_everything(models: list[dict[str, Any]]) -> None:
         ),
         # As after the boot of a run that changes the model later on: it would make the container of before.
         ({"state": "activating", "container": None, "digest": "old"}, {"restart": ["qwq"], "wait": ["qwq"]}),
+        # After a power cut the old container is there still, with what it has answered; its unit makes a new one.
+        (
+            {"state": "activating", "container": {"running": False}, "supervisor": "unknown"},
+            {"restart": [], "adopt": ["qwq"], "wait": ["qwq"], "smoke": ["qwq"]},
+        ),
         ({"smoke": None}, {"start": [], "restart": [], "smoke": ["qwq"]}),
         ({"env_sha256": "x"}, {"start": [], "restart": [], "reload": False}),
         ({"unit_sha256": "x"}, {"start": [], "restart": [], "reload": True}),
