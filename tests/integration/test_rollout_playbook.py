@@ -96,8 +96,10 @@ def test_a_host_that_is_lost_is_taken_back_when_it_is_there_again(
     assert f"{lost} has not proven itself, and the rollout stops: its connection was lost. It serves again" in text
     assert (hosts.changed, hosts.kept) == (done, [])
     assert PATTERN not in text
-    status, text = hosts.roll(**given)
-    assert (status, hosts.changed) == (0, NAMES), text
+    if done:
+        # Without that, all is as it was before the first run.
+        status, text = hosts.roll(**given)
+        assert (status, hosts.changed) == (0, NAMES), text
 
 
 def test_a_host_that_stays_away_is_left_drained_and_finished_by_the_next_rollout(hosts: Hosts) -> None:

@@ -51,6 +51,15 @@ def test_parts_of_a_group_never_run_beside_each_other(program: Any, tmp_path: Pa
     assert [one.passed for one in ended] == [True] * 3
 
 
+def test_a_part_that_takes_two_lanes_waits_for_both(program: Any, tmp_path: Path) -> None:
+    busy = (
+        f"import os, time; os.mkdir({str(tmp_path / 'busy')!r}); time.sleep(0.3); os.rmdir({str(tmp_path / 'busy')!r})"
+    )
+    wide = part(program, busy, 1)._replace(lanes=2)
+    ended = program.Queue({"a": part(program, busy, 9, "kernel"), "wide": wide}).run()
+    assert {one.name: one.passed for one in ended} == {"a": True, "wide": True}
+
+
 def test_a_failure_is_shown_at_once_and_the_others_go_on(program: Any, capsys: Any) -> None:
     failing = "import sys; print('FAILED tests/test_x.py::test_it'); print('1 failed, 3 passed in 0.1s'); sys.exit(1)"
     later = "import time; time.sleep(0.5); print('7 passed in 0.5s')"

@@ -67,6 +67,7 @@ def test_a_whole_rollout_is_not_noticed(playbook: Any, address: str) -> None:
         assert sequences(name) == "24"
         assert inside(name, "cat /proc/sys/kernel/random/boot_id") != boots[name]
         assert argument in inside(name, "cat /proc/cmdline")
+        assert inside(name, "cat /proc/sys/kernel/numa_balancing /proc/sys/vm/nr_hugepages").split() == ["0", "64"]
         assert not drained(name)
     again = playbook(ROLLOUT, **wish, **kernel)
     assert again.changed_nothing, again.text
