@@ -50,18 +50,28 @@ NEEDED = {VAULT: ("password",), REGISTRY: ("host",), CONTROLLER: ("host",)}
 PRIVATE_KEY = re.compile(r"-----BEGIN ([A-Z ]*)PRIVATE KEY-----\n.*\n-----END \1PRIVATE KEY-----", re.DOTALL)
 OPEN = ("username", "host", "id", "verify_ssl", "become_username")
 SECRET: dict[str, Any] = {"type": "string", "secret": True}
+
+
+def _of_one(key: str, name: str, description: str, as_yaml: bool = False) -> dict[str, Any]:
+    """Return a credential type that sets one variable, by a field of its name; its text may be YAML of many lines."""
+    field = {"label": f"{key}, as YAML", "multiline": True} if as_yaml else {"label": key}
+    return {
+        "name": name,
+        "description": f"{key}: {description}",
+        "inputs": {"fields": [{"id": key, **field, **SECRET}], "required": [key]},
+        "injectors": {"extra_vars": {key: f"{{{{ {key} }}}}"}},
+    }
+
+
 # Credential types of the toolkit's own. Each sets variables that nothing else of it does, so that a job without one of
 # them has what the inventory says. A type that is in use cannot be changed, so models are no fields of it.
 TYPES: dict[str, dict[str, Any]] = {
-    "vllm_secrets": {
-        "name": "secrets of models",
-        "description": "vllm_secrets: by model the variables that only its server may know, such as VLLM_API_KEY.",
-        "inputs": {
-            "fields": [{"id": "vllm_secrets", "label": "vllm_secrets, as YAML", "multiline": True, **SECRET}],
-            "required": ["vllm_secrets"],
-        },
-        "injectors": {"extra_vars": {"vllm_secrets": "{{ vllm_secrets }}"}},
-    },
+    "vllm_secrets": _of_one(
+        "vllm_secrets",
+        "secrets of models",
+        "by model the variables that only its server may know, such as VLLM_API_KEY.",
+        as_yaml=True,
+    ),
     "model_weights_tokens": {
         "name": "tokens for weights",
         "description": "model_weights_tokens: what the places ask for that weights come from.",
@@ -78,26 +88,17 @@ TYPES: dict[str, dict[str, Any]] = {
             }
         },
     },
-    "vllm_image_registries": {
-        "name": "logins of registries",
-        "description": "vllm_image_registries: by registry the username and password with which hosts pull images.",
-        "inputs": {
-            "fields": [
-                {"id": "vllm_image_registries", "label": "vllm_image_registries, as YAML", "multiline": True, **SECRET}
-            ],
-            "required": ["vllm_image_registries"],
-        },
-        "injectors": {"extra_vars": {"vllm_image_registries": "{{ vllm_image_registries }}"}},
-    },
-    "gaudi_gateway_secret": {
-        "name": "secret of the gateways",
-        "description": "gaudi_gateway_secret: what the keys are made of that gateways bring to servers.",
-        "inputs": {
-            "fields": [{"id": "gaudi_gateway_secret", "label": "gaudi_gateway_secret", **SECRET}],
-            "required": ["gaudi_gateway_secret"],
-        },
-        "injectors": {"extra_vars": {"gaudi_gateway_secret": "{{ gaudi_gateway_secret }}"}},
-    },
+    "vllm_image_registries": _of_one(
+        "vllm_image_registries",
+        "logins of registries",
+        "by registry the username and password with which hosts pull images.",
+        as_yaml=True,
+    ),
+    "gaudi_gateway_secret": _of_one(
+        "gaudi_gateway_secret",
+        "secret of the gateways",
+        "what the keys are made of that gateways bring to servers.",
+    ),
 }
 
 

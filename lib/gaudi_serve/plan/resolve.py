@@ -12,6 +12,8 @@ from ..spec.keys import findings
 from ..spec.merge import completed, entry_of, merged
 from ..spec.model import Spec
 
+# Where engines put a model that names no port.
+FIRST_PORT = 30001
 # What a problem with one key is worked out from: where one of those is wrong, it is only a consequence.
 SIZES = ("tensor_parallel_size", "module_ids", "dtype", "gpu_memory_utilization", "kv_cache_dtype", "env", "weights")
 FOLLOWS_FROM = {
@@ -122,6 +124,6 @@ def _duplicates(wishes: Sequence[Wish], host: Host, host_name: str) -> list[Find
 
 def _free_port(used: set[int]) -> int:
     """Return a port that nobody has, and nobody else is told to take."""
-    free = next((port for port in range(30001, 65536) if port not in used), 1024)
+    free = next((port for port in range(FIRST_PORT, 65536) if port not in used), 1024)
     used.add(free)
     return free

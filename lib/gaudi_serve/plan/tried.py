@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.errors import Finding, near, shown
+from .resolve import FIRST_PORT
 
 Known = Mapping[str, Any]
-# Where engines put a model that names no port.
-FIRST_PORT = 30001
 
 
 def tried_name(entry: str) -> str:
