@@ -287,6 +287,22 @@ def test_the_folder_of_a_draft_model_is_looked_at(said: Any, folders: list[str])
     assert model_weights([{"weights": "/w", "speculative_config": said}], {}, {}) == folders
 
 
+def test_weights_that_the_server_widens_are_counted_as_they_are_loaded() -> None:
+    def of(**more: Any) -> dict[str, Any]:
+        wish = {"name": "m", "model": "gpt-oss-20b", "image": "i", **more}
+        host = gaudi_host(device_name="HL-325L", weights={})
+        return vllm_plan([wish], host, model_catalog([], builtin=True), release="1.24.1")
+
+    (loaded,), told = of()["models"], of()["warnings"]
+    assert (loaded["memory"]["weights_gib"], loaded["weights_gib"], loaded["dtype"]) == (39.0, 39.0, "bfloat16")
+    sentence = "its weights of 14 GB become 42 GB of BF16 while they are loaded"
+    assert any(sentence in text for text in told)
+    kept = of(env={"HPU_MXFP4_NATIVE": "1"})
+    (model,) = kept["models"]
+    assert (model["memory"]["weights_gib"], model["dtype"]) == (12.8, "mxfp4")
+    assert not any(sentence in text for text in kept["warnings"])
+
+
 def test_a_file_of_measurements_that_the_plugin_takes_no_notice_of_halves_no_weights() -> None:
     assert one(quant_config="/data/q.json")["memory"] == one()["memory"]
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from gaudi_serve.memory.shape import layers_without_cache, longest_context, memory_names, shape_problems, text_config
+from gaudi_serve.memory.shape import (
+    has_experts,
+    layers_without_cache,
+    longest_context,
+    memory_names,
+    shape_problems,
+    text_config,
+)
 
 DENSE = {
     "num_hidden_layers": 64,
@@ -68,6 +75,14 @@ def test_the_longest_context_counts_rope_scaling(rope: Any, longest: int) -> Non
 )
 def test_layers_that_keep_a_state_in_place_of_a_cache(more: dict[str, Any], count: int) -> None:
     assert layers_without_cache({**DENSE, **more}) == count
+
+
+def test_experts_are_known_by_all_of_their_names() -> None:
+    assert not has_experts(DENSE)
+    for key in ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts"):
+        assert has_experts({**DENSE, key: 64})
+    # ERNIE's for words, and those for pictures.
+    assert has_experts({**DENSE, "moe_num_experts": [64, 64]})
 
 
 def test_cards_must_divide_heads_and_not_exceed_kv_heads() -> None:

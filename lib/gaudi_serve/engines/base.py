@@ -75,6 +75,8 @@ class Engine:
     something else. ignored: keys of this toolkit that it has no use for.
 
     capabilities and ulimits: what its container needs. precision: the one that it always serves in.
+    widened: precisions of stored weights of which it makes BF16 while it loads them, each with the variable that keeps
+    them as they are.
     capped: it leaves out buckets of more blocks than the cards hold. expert_parallel: it always asks for it.
     copies_heads: more cards than there are key-value heads get a copy of one each.
     progress: patterns of its log, each with what the unit's status says then, to be filled from the pattern's groups;
@@ -98,6 +100,7 @@ class Engine:
     capabilities: tuple[str, ...] = ("SYS_NICE",)
     ulimits: tuple[str, ...] = ()
     precision: str | None = None
+    widened: Mapping[str, str] = field(default_factory=dict)
     capped: bool = True
     expert_parallel: bool = True
     copies_heads: bool = False

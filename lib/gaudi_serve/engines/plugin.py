@@ -274,6 +274,7 @@ ENGINE = Engine(
     problems=_problems,
     consumed=frozenset({"block_size", "gpu_memory_utilization", "enable_prefix_caching"}),
     ignored=(*OF_AICE_1_22, *OF_BUCKETS),
+    widened={"mxfp4": "HPU_MXFP4_NATIVE"},
     expert_parallel=False,
     copies_heads=True,
     warmup=plugin_warmup_seconds,

@@ -26,6 +26,7 @@ FIGURES = (
     *("head_dim", "v_head_dim", "kv_lora_rank", "qk_rope_head_dim", "moe_intermediate_size"),
     "max_position_embeddings",
 )
+EXPERTS = ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
 MAY_BE_ZERO = ("moe_intermediate_size", "kv_lora_rank", "qk_rope_head_dim", "v_head_dim", "head_dim")
 
 
@@ -103,7 +104,19 @@ def stored_precision(config: Config) -> str | None:
 def has_experts(config: Config) -> bool:
     """Tell whether a model is a mixture of experts."""
     text = text_config(config)
-    return any(_whole(text, key) for key in ("n_routed_experts", "num_experts", "num_local_experts"))
+    # ERNIE lists how many it has for words and for pictures.
+    return any(_whole(text, key) for key in EXPERTS) or isinstance(text.get("moe_num_experts"), list)
+
+
+def widened_bytes(config: Config) -> int:
+    """Return how many bytes more the experts of MXFP4 weights are as BF16: 16 bits a parameter for 4 1/4.
+
+    A block of 32 parameters of four bits has one scale of eight; gpt-oss stores nothing but its experts so.
+    """
+    text = text_config(config)
+    count, width, inner = (_whole(text, key) for key in ("num_local_experts", "hidden_size", "intermediate_size"))
+    parameters = 3 * (layers(config) or 0) * (count or 0) * (width or 0) * (inner or 0)
+    return parameters * 47 // 32
 
 
 def memory_names(config: Config) -> dict[str, Any] | None:

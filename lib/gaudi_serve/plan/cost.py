@@ -13,7 +13,15 @@ from ..core.host import Host
 from ..engines import engine_of
 from ..memory.autocalc import DEVICE_GIB, GIB, MOST_CARDS
 from ..memory.fit import plan_memory, quantised_at_load
-from ..memory.shape import has_experts, layers, layers_without_cache, longest_context, memory_names, stored_precision
+from ..memory.shape import (
+    has_experts,
+    layers,
+    layers_without_cache,
+    longest_context,
+    memory_names,
+    stored_precision,
+    widened_bytes,
+)
 from ..platforms import platform_of
 from ..spec.draft import draft_bytes, draft_model
 from ..spec.model import Spec
@@ -36,7 +44,8 @@ def cost_of(spec: Spec, host: Host, placement: Placement, container: Container, 
     config, size, cards = model_config(spec, host), weight_bytes(spec, host), len(placement.module_ids)
     # INC halves the weights of the model, and never those of its draft.
     halves = 0.5 if quantised_at_load(spec, config) else 1
-    held = size and size + int(draft_bytes(spec, host) / halves)
+    more = widened_bytes(config) if _widened(spec, config) else 0
+    held = size and size + more + int(draft_bytes(spec, host) / halves)
     memory = None
     if cards:
         sized = Spec({"max_model_len": longest_context(config), **spec})
@@ -65,7 +74,14 @@ def precision_of(spec: Spec, host: Host) -> str | None:
     """Return in what a model is served: of the engine, of INC at load, of the weights, or the dtype that is said."""
     config, engine = model_config(spec, host), engine_of(spec)
     by_load = "fp8" if quantised_at_load(spec, config) else None
-    return engine.precision or by_load or stored_precision(config) or spec.get("dtype")
+    stored = None if _widened(spec, config) else stored_precision(config)
+    return engine.precision or by_load or stored or spec.get("dtype")
+
+
+def _widened(spec: Spec, config: Mapping[str, Any]) -> bool:
+    """Tell whether the engine makes BF16 of the precision in which the weights are stored."""
+    kept_by = engine_of(spec).widened.get(stored_precision(config) or "")
+    return kept_by is not None and str((spec.get("env") or {}).get(kept_by)) != "1"
 
 
 def _warmup(spec: Spec, host: Host, cards: int, counts: BucketCounts | None) -> tuple[int | None, int | None]:
@@ -145,6 +161,9 @@ def _unknown(spec: Spec, host: Host, cost: Cost) -> list[str]:
     here = bytes_here(spec, host)
     if here and here < 0.95 * size:
         warnings.append(f"the folder holds {here / 1e9:.0f} of {size / 1e9:.0f} GB; the rest is counted in")
+    if size and _widened(spec, config):
+        loaded = (size + widened_bytes(config)) / 1e9
+        warnings.append(f"its weights of {size / 1e9:.0f} GB become {loaded:.0f} GB of BF16 while they are loaded")
     draft = draft_model(spec)
     if draft and not draft_bytes(spec, host):
         warnings.append(
