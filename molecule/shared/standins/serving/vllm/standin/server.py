@@ -37,15 +37,17 @@ class Api:
         self.created = int(time.time())
 
     def run(self, prompt: int, generated: int, reason: str, emit: Callable[[int], None] | None = None) -> None:
-        """Take a request through the engine; STANDIN_TOKEN_S is how long a token of its answer takes (seconds).
+        """Take a request through the engine.
 
+        A token of its answer takes STANDIN_TOKEN_S, and STANDIN_CONTEXT_S more for each token of the prompt (seconds).
         Each token is given to ``emit`` as soon as it is made.
         """
+        pace, context = (float(os.environ.get(f"STANDIN_{name}_S", "0")) for name in ("TOKEN", "CONTEXT"))
         running = self.metrics.begin()
         try:
             self.step(prompt, generated, running)
             for number in range(generated):
-                time.sleep(float(os.environ.get("STANDIN_TOKEN_S", "0")))
+                time.sleep(pace + context * prompt)
                 if emit:
                     emit(number)
         finally:
