@@ -13,7 +13,7 @@ ifeq ($(sort $(MAKECMDGOALS)),lint unit)
 MAKEFLAGS += --jobs=2 --output-sync=target
 endif
 
-.PHONY: help deps demo demo-stop test test-long lint unit molecule bench clean
+.PHONY: help deps demo-deps demo demo-stop test test-long lint unit molecule bench clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,7 +21,10 @@ help: ## Show the targets
 deps: ## Install what the machine lacks (Debian and Ubuntu, as root or with sudo)
 	@scripts/deps
 
-demo: deps ## Make two hosts, bring models up on them, ask one a question
+demo-deps:
+	@scripts/deps demo
+
+demo: demo-deps ## Make two hosts, bring models up on them, ask one a question
 	@$(RUN) scripts/demo
 
 demo-stop: ## Stop and remove the demo's hosts
