@@ -14,6 +14,7 @@ from gaudi_serve.engines.base import option_arguments
 from gaudi_serve.memory.shape import memory_names
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.plan.launch import vllm_launch
+from gaudi_serve.platforms.releases import release_of
 from gaudi_serve.spec.catalog import catalog_folder, model_catalog
 from gaudi_serve.spec.merge import merged, model_weights
 from golden import vectors
@@ -99,6 +100,11 @@ def test_an_entry_has_what_planning_needs_and_plans(name: str, device: str, rele
     if only_plugin(name) and release == "1.21.3":
         (error,) = plan["errors"]
         assert "launch_profile 'plugin': belongs to release 1.22" in error["message"]
+        return
+    least, row = CATALOG[name].get("least_vllm"), release_of(release)
+    if least and row and not row.has(least):
+        told = f"least_vllm {least!r}: is the first vLLM with this model, of release 1.2"
+        assert any(told in error["message"] for error in plan["errors"])
         return
     if name in FOR_GAUDI3 and device == "HL-225":
         (error,) = plan["errors"]

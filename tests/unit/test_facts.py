@@ -14,6 +14,7 @@ import pytest
 import yaml
 from gaudi_serve.core.errors import shown
 from gaudi_serve.host.observe_host import weights
+from gaudi_serve.host.observe_weights import folder
 from gaudi_serve.plan.changes import vllm_plan_changes
 from gaudi_serve.plan.fleet import gaudi_facts_saved, vllm_fleet_lines, vllm_fleet_plan
 from gaudi_serve.platforms import PLATFORMS
@@ -113,6 +114,28 @@ def test_everything_that_gaudi_facts_reads_is_known(tmp_path: Path, monkeypatch:
     }
     assert len(read["modules"]) == 8 and read["weights"][str(folder)]
     assert checked_host(read)[1] == []
+
+
+def test_weights_of_mistrals_own_format_are_described_by_their_parameters(tmp_path: Path) -> None:
+    params = {
+        **{"dim": 7168, "n_layers": 61, "hidden_dim": 16384, "n_heads": 128, "n_kv_heads": 128, "kv_lora_rank": 512},
+        **{"max_position_embeddings": 294912, "moe": {"num_experts": 128, "expert_hidden_dim": 4096}},
+        "quantization": {"qformat_weight": "fp8_e4m3", "qscheme_act": "TENSOR"},
+    }
+    (tmp_path / "params.json").write_text(json.dumps(params), encoding="utf-8")
+    (tmp_path / "consolidated-00001-of-00001.safetensors").write_bytes(b"12345678")
+    found = weights([str(tmp_path)])[str(tmp_path)]
+    assert found["bytes"] == 8
+    assert found["config"] == {
+        **{"hidden_size": 7168, "num_hidden_layers": 61, "intermediate_size": 16384, "num_attention_heads": 128},
+        **{"num_key_value_heads": 128, "kv_lora_rank": 512, "max_position_embeddings": 294912, "num_experts": 128},
+        **{"moe_intermediate_size": 4096, "quantization_config": {"quant_method": "fp8"}},
+    }
+    assert folder(tmp_path)["config"] is True
+    (tmp_path / "config.json").write_text('{"num_hidden_layers": 2}', encoding="utf-8")
+    assert weights([str(tmp_path)])[str(tmp_path)]["config"] == {"num_hidden_layers": 2}
+    (tmp_path / "config.json").write_text("[1]", encoding="utf-8")
+    assert weights([str(tmp_path)]) == {str(tmp_path): None}
 
 
 def test_cards_without_cores_or_a_node_are_bound_to_none() -> None:

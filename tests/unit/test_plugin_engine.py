@@ -287,20 +287,82 @@ def test_the_folder_of_a_draft_model_is_looked_at(said: Any, folders: list[str])
     assert model_weights([{"weights": "/w", "speculative_config": said}], {}, {}) == folders
 
 
-def test_weights_that_the_server_widens_are_counted_as_they_are_loaded() -> None:
-    def of(**more: Any) -> dict[str, Any]:
-        wish = {"name": "m", "model": "gpt-oss-20b", "image": "i", **more}
-        host = gaudi_host(device_name="HL-325L", weights={})
-        return vllm_plan([wish], host, model_catalog([], builtin=True), release="1.24.1")
+def of_entry(model: str, release: str = "1.24.1", **more: Any) -> dict[str, Any]:
+    """Plan a model of the catalog on Gaudi3."""
+    host = gaudi_host(device_name="HL-325L", weights=more.pop("on_host", {}))
+    return vllm_plan([{"name": "m", "model": model, "image": "i", **more}], host, CATALOG, release=release)
 
-    (loaded,), told = of()["models"], of()["warnings"]
-    assert (loaded["memory"]["weights_gib"], loaded["weights_gib"], loaded["dtype"]) == (39.0, 39.0, "bfloat16")
+
+NATIVE = {"HPU_MXFP4_NATIVE": "1"}
+
+
+def test_weights_that_the_server_widens_are_counted_as_they_are_loaded() -> None:
+    found = of_entry("gpt-oss-20b")
+    (loaded,) = found["models"]
+    assert (loaded["memory"]["weights_gib"], loaded["weights_gib"], loaded["read_gib"]) == (39.0, 39.0, 12.8)
+    assert loaded["dtype"] == "bfloat16"
     sentence = "its weights of 14 GB become 42 GB of BF16 while they are loaded"
-    assert any(sentence in text for text in told)
-    kept = of(env={"HPU_MXFP4_NATIVE": "1"})
+    assert any(f"{sentence}; env: {{HPU_MXFP4_NATIVE: '1'}} keeps them" in text for text in found["warnings"])
+    kept = of_entry("gpt-oss-20b", env=NATIVE)
     (model,) = kept["models"]
     assert (model["memory"]["weights_gib"], model["dtype"]) == (12.8, "mxfp4")
     assert not any(sentence in text for text in kept["warnings"])
+    # Of the release before, one image is older than the variable.
+    (old,) = of_entry("gpt-oss-20b", "1.24.0", env=NATIVE)["models"]
+    assert (old["memory"]["weights_gib"], old["dtype"]) == (39.0, "bfloat16")
+
+
+def test_what_is_refused_says_that_weights_grow() -> None:
+    (error,) = of_entry("gpt-oss-120b", tensor_parallel_size=1)["errors"]
+    said = "217.6 GiB of weights (the 61 GiB of its files, made wider while they are loaded), of 128 GiB"
+    assert said in error["message"]
+    assert of_entry("gpt-oss-120b", tensor_parallel_size=1, env=NATIVE)["errors"] == []
+
+
+def test_no_remedy_is_longer_than_the_models_context() -> None:
+    large = of_entry("mistral-large-3-675b-instruct-2512", tensor_parallel_size=4, max_model_len=1_048_576)
+    told = [error["message"] for error in large["errors"]]
+    assert any("max_model_len 1048576: is above 294912" in text for text in told)
+    (remedy,) = [text.partition("what fits: ")[2] for text in told if "what fits" in text]
+    assert remedy == "tensor_parallel_size 8"
+
+
+@pytest.mark.parametrize("stored", ["mxfp4", ["mxfp4"], {"quant_method": ["mxfp4"]}, 7])
+def test_a_quantisation_that_is_none_raises_nothing(stored: Any) -> None:
+    config = {**CATALOG["gpt-oss-20b"]["config"], "quantization_config": stored}
+    here = {CATALOG["gpt-oss-20b"]["weights"]: {"config": config, "bytes": 13_761_264_768}}
+    (model,) = of_entry("gpt-oss-20b", on_host=here)["models"]
+    assert model["memory"]["weights_gib"] == 12.8
+
+
+def test_a_model_that_came_later_wants_a_release_that_has_it() -> None:
+    (error,) = of_entry("gemma-4-31b-it", "1.24.0")["errors"]
+    assert error["message"].endswith(
+        "least_vllm '0.26.0': is the first vLLM with this model, of release 1.24.1; gaudi_release is 1.24.0, which has "
+        "0.17.1 or 0.19.0 to 0.21.0"
+    )
+    note = "needs an image with vLLM 0.26.0 or newer; of release 1.24.1 there are 0.24.0 and 0.26.0"
+    assert any(note in text for text in of_entry("gemma-4-31b-it")["warnings"])
+    named = of_entry("gemma-4-31b-it", image="vendor/vllm-0.26.0-ptupstream-2.11.0:latest")
+    assert not any("needs an image" in text for text in named["warnings"])
+    (wrong,) = of_entry("gemma-4-31b-it", least_vllm="newest")["errors"]
+    assert "least_vllm 'newest': must be a quoted version of vLLM, such as '0.26.0'" in wrong["message"]
+
+
+@pytest.mark.parametrize(("model", "chunk"), [("qwen3.5-35b-a3b", 128), ("granite-4.0-h-small", 256)])
+def test_tokens_of_a_step_that_are_no_whole_chunks_of_a_hybrid_are_refused(model: str, chunk: int) -> None:
+    (error,) = of_entry(model, max_num_batched_tokens=8200)["errors"]
+    assert f"is no multiple of mamba_chunk_size {chunk}: the server stops at start; 8192 is one" in error["message"]
+    text = CATALOG[model]["config"]
+    here = {CATALOG[model]["weights"]: {"config": {"text_config": text}, "bytes": CATALOG[model]["weight_bytes"]}}
+    (error,) = of_entry(model, max_num_batched_tokens=8200, on_host=here)["errors"]
+    assert f"mamba_chunk_size {chunk}" in error["message"]
+
+
+def test_buckets_of_a_hybrid_are_counted_by_the_layers_that_have_a_cache() -> None:
+    found = of_entry("granite-4.0-h-small", enable_prefix_caching=True)
+    # Of 2,715 blocks, as if all forty layers had one, this would be refused.
+    assert found["errors"] == []
 
 
 def test_a_file_of_measurements_that_the_plugin_takes_no_notice_of_halves_no_weights() -> None:

@@ -5,14 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from gaudi_serve.memory.shape import (
-    has_experts,
-    layers_without_cache,
-    longest_context,
-    memory_names,
-    shape_problems,
-    text_config,
-)
+from gaudi_serve.memory.shape import has_experts, longest_context, memory_names, shape_problems, widened_bytes
+from gaudi_serve.spec.config_json import layers_without_cache, mamba_chunk, text_config
 
 DENSE = {
     "num_hidden_layers": 64,
@@ -83,6 +77,18 @@ def test_experts_are_known_by_all_of_their_names() -> None:
         assert has_experts({**DENSE, key: 64})
     # ERNIE's for words, and those for pictures.
     assert has_experts({**DENSE, "moe_num_experts": [64, 64]})
+
+
+def test_the_chunks_of_a_hybrid_are_known_also_inside_a_multimodal_one() -> None:
+    assert (mamba_chunk(DENSE), mamba_chunk({**DENSE, "mamba_chunk_size": 256})) == (0, 256)
+    assert mamba_chunk({"text_config": {**DENSE, "chunk_size": 64}}) == 64
+
+
+@pytest.mark.parametrize("told", [{}, {"num_local_experts": "32"}, {"num_local_experts": [32]}, {"num_experts": 32}])
+def test_experts_that_cannot_be_counted_are_all_of_the_weights(told: dict[str, Any]) -> None:
+    figures = {**DENSE, "num_hidden_layers": 24, "hidden_size": 2880, "intermediate_size": 2880}
+    assert widened_bytes({**figures, "num_local_experts": 32}, 13_761_264_768) == 28_068_249_600
+    assert widened_bytes({**figures, **told}, 17_000) == 47_000
 
 
 def test_cards_must_divide_heads_and_not_exceed_kv_heads() -> None:

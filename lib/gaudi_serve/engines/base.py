@@ -17,7 +17,7 @@ from ..core.host import Host
 from ..spec.model import Spec
 from ..spec.vllm_options import OPTION_NAMES
 
-__all__ = ["LOADING", "Engine", "Host", "Launch", "Spec", "option_arguments", "pass_through"]
+__all__ = ["LOADING", "Engine", "Host", "Launch", "Spec", "Widened", "option_arguments", "pass_through"]
 
 
 # Every vLLM's log.
@@ -49,6 +49,14 @@ class Launch:
         return {**self.env, **(self.buckets.env() if self.buckets else {})}
 
 
+@dataclass(frozen=True)
+class Widened:
+    """Weights that are made BF16 at load, unless the variable ``kept_by`` is 1, which vLLM ``kept_since`` reads."""
+
+    kept_by: str
+    kept_since: str
+
+
 def _no_problems(_: Spec) -> list[Problem]:
     return []
 
@@ -75,8 +83,7 @@ class Engine:
     something else. ignored: keys of this toolkit that it has no use for.
 
     capabilities and ulimits: what its container needs. precision: the one that it always serves in.
-    widened: precisions of stored weights of which it makes BF16 while it loads them, each with the variable that keeps
-    them as they are.
+    widened: precisions of stored weights of which it makes BF16 while it loads them.
     capped: it leaves out buckets of more blocks than the cards hold. expert_parallel: it always asks for it.
     copies_heads: more cards than there are key-value heads get a copy of one each.
     progress: patterns of its log, each with what the unit's status says then, to be filled from the pattern's groups;
@@ -100,7 +107,7 @@ class Engine:
     capabilities: tuple[str, ...] = ("SYS_NICE",)
     ulimits: tuple[str, ...] = ()
     precision: str | None = None
-    widened: Mapping[str, str] = field(default_factory=dict)
+    widened: Mapping[str, Widened] = field(default_factory=dict)
     capped: bool = True
     expert_parallel: bool = True
     copies_heads: bool = False

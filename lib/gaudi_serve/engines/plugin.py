@@ -17,10 +17,11 @@ from ..buckets.plugin_plan import PluginBucketing
 from ..buckets.warmup import SKIPPED, plugin_warmup_seconds
 from ..core.errors import Problem
 from ..platforms import platform_of
+from ..spec.config_json import layers_without_cache, mamba_chunk
 from ..spec.draft import MOST_GUESSED, draft_model, guessed_tokens, speculation
 from ..spec.vllm_options import FORK_ONLY
 from ..spec.weights import model_config
-from .base import LOADING, Engine, Host, Launch, Spec, option_arguments
+from .base import LOADING, Engine, Host, Launch, Spec, Widened, option_arguments
 from .inc import refuse_generation
 from .linear import OF_AICE_1_22, OF_BUCKETS
 
@@ -98,7 +99,8 @@ def bucketing(spec: Spec, host: Host) -> PluginBucketing:
         use_contiguous_pa=not spec["enable_prefix_caching"],
     )
     caching, chunked = bool(spec["enable_prefix_caching"]), spec.get("enable_chunked_prefill") is not False
-    chunk = int(model_config(spec, host).get("mamba_chunk_size") or 0)
+    config = model_config(spec, host)
+    chunk = mamba_chunk(config)
     return PluginBucketing(
         PluginInput(
             max_num_seqs=int(spec["max_num_seqs"]),
@@ -109,7 +111,8 @@ def bucketing(spec: Spec, host: Host) -> PluginBucketing:
             num_hpu_blocks=1,
             settings=settings,
             num_speculative_tokens=max(0, guessed_tokens(spec)),
-            mamba_chunk_size=chunk,
+            # A hybrid that names none reads its prompts in chunks of one block.
+            mamba_chunk_size=chunk or (BLOCK if layers_without_cache(config) else 0),
             mamba_chunk_size_is_explicit=bool(chunk),
             # Of released versions none clamps them.
             skip_decode_block_clamp=True,
@@ -129,7 +132,8 @@ def bucket_path(spec: Spec, text: str) -> str:
 def _warnings(spec: Spec, host: Host) -> list[str]:
     found = []
     config = model_config(spec, host)
-    method = (config.get("quantization_config") or {}).get("quant_method") if config else None
+    stored = config.get("quantization_config")
+    method = stored.get("quant_method") if isinstance(stored, Mapping) else None
     gaudi2 = host.device_name is not None and platform_of(host.accelerator).generation(host) == "GAUDI2"
     if method == "fp8" and gaudi2:
         found.append("FP8 weights need no conversion: the plugin changes their scales while it loads them on Gaudi2")
@@ -274,7 +278,7 @@ ENGINE = Engine(
     problems=_problems,
     consumed=frozenset({"block_size", "gpu_memory_utilization", "enable_prefix_caching"}),
     ignored=(*OF_AICE_1_22, *OF_BUCKETS),
-    widened={"mxfp4": "HPU_MXFP4_NATIVE"},
+    widened={name: Widened("HPU_MXFP4_NATIVE", "0.24.0") for name in ("mxfp4", "gpt_oss_mxfp4")},
     expert_parallel=False,
     copies_heads=True,
     warmup=plugin_warmup_seconds,

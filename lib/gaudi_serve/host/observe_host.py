@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..platforms import platform_here
+from ..spec.config_json import of_params
 from ..stages.weights_names import MANIFEST
 from .run import read_text, run
 
@@ -68,13 +69,11 @@ def resolved(names: list[str]) -> dict[str, list[str]]:
 
 
 def weights(paths: list[str]) -> dict[str, Any]:
-    """Return ``{path: {config, bytes} | None}``; None where no readable config.json is."""
+    """Return ``{path: {config, bytes} | None}``; None where no config.json, nor Mistral's params.json, is readable."""
     found: dict[str, Any] = {}
     for path in paths:
         try:
-            config = json.loads(Path(path, "config.json").read_text(encoding="utf-8"))
-            if not isinstance(config, dict):
-                raise ValueError("config.json is no object")
+            config = _config(Path(path))
             size = sum(part.stat().st_size for part in Path(path).glob("*.safetensors"))
             # A folder that this toolkit has brought carries its record.
             recorded = Path(path, MANIFEST).is_file()
@@ -82,6 +81,14 @@ def weights(paths: list[str]) -> dict[str, Any]:
         except (OSError, ValueError):
             found[path] = None
     return found
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    own = not (folder / "config.json").exists() and (folder / "params.json").exists()
+    found = json.loads((folder / ("params.json" if own else "config.json")).read_text(encoding="utf-8"))
+    if not isinstance(found, dict):
+        raise ValueError("a model's configuration is no object")
+    return of_params(found) if own else found
 
 
 def ports() -> dict[str, str]:

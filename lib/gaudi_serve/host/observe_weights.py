@@ -13,6 +13,7 @@ from ..stages.weights_names import MANIFEST, in_the_way, leftovers
 from .observe_host import network
 from .run import read_text
 
+CONFIGS = ("config.json", "params.json")  # the other of Mistral's own format
 INDEX = "model.safetensors.index.json"
 
 
@@ -41,10 +42,11 @@ def folder(path: Path) -> dict[str, Any]:
     files = record.get("files") if record else None
     if record is None or not isinstance(files, dict):
         missing = sorted({name for name in shards(path) if not (path / name).is_file()})
-        return {**state, "manifest": None, "config": _object(path / "config.json") is not None, "damaged": missing}
+        readable = any(_object(path / name) is not None for name in CONFIGS)
+        return {**state, "manifest": None, "config": readable, "damaged": missing}
     kept = {key: record.get(key) for key in ("source", "revision", "bytes")}
     damaged = sorted(name for name, known in files.items() if _differs(path / name, known))
-    return {**state, "manifest": kept, "config": (path / "config.json").is_file(), "damaged": damaged}
+    return {**state, "manifest": kept, "config": any((path / name).is_file() for name in CONFIGS), "damaged": damaged}
 
 
 def free_bytes(path: Path) -> int:

@@ -11,9 +11,10 @@ from ..buckets.linear import BLOCK
 from ..core.host import Host
 from ..engines import engine_of
 from ..platforms import platform_of
+from ..spec.config_json import text_config
 from ..spec.model import Spec
 from .autocalc import GIB, MOST_CARDS, hpu_memory, kv_bytes_per_token
-from .shape import memory_names, splits, text_config
+from .shape import longest_context, memory_names, splits
 
 CARDS = (2, 4, 8)  # numbers of cards that are worth a suggestion
 # Driver and firmware keep 1.4 to 2 GiB of a card; the profile run of an 8B model took 0.5 GiB.
@@ -61,7 +62,10 @@ def plan_memory(
     # The others keep their cards.
     most = min(platform_of(host.accelerator).group(host) or MOST_CARDS, cards + cards_left)
     possible = [number for number in CARDS if cards < number <= most and splits(config, spec, number)]
-    remedies = [] if divided["fits"] else _remedies(given, found["fit"]["suggestions"], rounding, possible)
+    # No remedy is longer than the model's own context, which is refused by itself.
+    most_tokens = longest_context(config) or given["MAX_MODEL_LEN"]
+    within = {**given, "MAX_MODEL_LEN": min(given["MAX_MODEL_LEN"], most_tokens)}
+    remedies = [] if divided["fits"] else _remedies(within, found["fit"]["suggestions"], rounding, possible)
     return {**divided, "suggestions": remedies}
 
 

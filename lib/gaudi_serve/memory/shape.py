@@ -8,17 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..core.errors import Problem, is_number, is_whole, shown
+from ..core.errors import Problem, is_number, shown
 from ..engines import ENGINES
+from ..spec.config_json import Config, layers, text_config, whole
 
-Config = Mapping[str, Any]
-
-# Where multimodal models keep the part that generates text.
-NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
 # Rope scalings that stretch max_position_embeddings itself; the others say the stretched length there.
 STRETCHING = ("linear", "dynamic", "yarn")
 MOST_CARDS = 16
-LARGEST = 10**15
 MOST_FACTOR = 10_000  # of a rope scaling; infinity is a number too
 # Numbers of a config.json that planning counts with.
 FIGURES = (
@@ -30,25 +26,6 @@ EXPERTS = ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_expe
 MAY_BE_ZERO = ("moe_intermediate_size", "kv_lora_rank", "qk_rope_head_dim", "v_head_dim", "head_dim")
 
 
-def text_config(config: Config) -> Config:
-    """Return the part of a config.json that describes the text model."""
-    if "num_hidden_layers" in config:
-        return config
-    for key in NESTED:
-        inner = config.get(key)
-        if isinstance(inner, Mapping):
-            found = text_config(inner)
-            if "num_hidden_layers" in found:
-                return {"quantization_config": config.get("quantization_config"), **found}
-    return config
-
-
-def _whole(config: Config, key: str) -> int | None:
-    """Return a number of a config.json, or None where it is missing or no whole number above 0."""
-    value = config.get(key)
-    return value if is_whole(value, 1, LARGEST) else None
-
-
 def config_problems(config: Config) -> list[str]:
     """Return what of a config.json's figures cannot be, one sentence each."""
     text = text_config(config)
@@ -58,7 +35,7 @@ def config_problems(config: Config) -> list[str]:
         # Some architectures list a value a layer; those are not known, rather than wrong.
         if value is None or isinstance(value, (list, Mapping)) or (key in MAY_BE_ZERO and value == 0):
             continue
-        if _whole(text, key) is None:
+        if whole(text, key) is None:
             found.append(f"{key} {shown(value)} must be a whole number above 0")
     rope = text.get("rope_scaling")
     if rope is not None and not isinstance(rope, Mapping):
@@ -67,24 +44,6 @@ def config_problems(config: Config) -> list[str]:
     if factor is not None and not (is_number(factor, 0, MOST_FACTOR) and factor):
         found.append(f"rope_scaling.factor {shown(factor)} must be a number above 0")
     return found
-
-
-def layers(config: Config) -> int | None:
-    """Return how many layers the text model has, or None where it is not known."""
-    return _whole(text_config(config), "num_hidden_layers")
-
-
-def layers_without_cache(config: Config) -> int:
-    """Return how many layers keep a state of one size instead of a KV cache: those of mamba and of linear attention.
-
-    Told by ``layer_types`` (``layers_block_type``), or ``full_attention_interval``, as Hugging Face's models write it.
-    """
-    text, count = text_config(config), layers(config) or 0
-    kinds = text.get("layer_types") or text.get("layers_block_type")
-    if isinstance(kinds, list):
-        return sum(str(kind).startswith(("linear", "mamba", "recurrent")) for kind in kinds[:count])
-    interval = _whole(text, "full_attention_interval")
-    return count - count // interval if interval else 0
 
 
 def stored_precision(config: Config) -> str | None:
@@ -97,7 +56,8 @@ def stored_precision(config: Config) -> str | None:
     weights = group.get("weights") if isinstance(group, Mapping) else None
     if isinstance(weights, Mapping):  # as compressed-tensors and ModelOpt write it
         return f"{'fp' if weights.get('type') == 'float' else 'int'}{weights.get('num_bits')}"
-    method = str(said.get("quant_method") or said.get("quant_algo") or "").lower()
+    method = said.get("quant_method") or said.get("quant_algo")
+    method = method.lower() if isinstance(method, str) else ""
     return "fp8" if "fp8" in method else method or None
 
 
@@ -105,51 +65,52 @@ def has_experts(config: Config) -> bool:
     """Tell whether a model is a mixture of experts."""
     text = text_config(config)
     # ERNIE lists how many it has for words and for pictures.
-    return any(_whole(text, key) for key in EXPERTS) or isinstance(text.get("moe_num_experts"), list)
+    return any(whole(text, key) for key in EXPERTS) or isinstance(text.get("moe_num_experts"), list)
 
 
-def widened_bytes(config: Config) -> int:
+def widened_bytes(config: Config, size: int) -> int:
     """Return how many bytes more the experts of MXFP4 weights are as BF16: 16 bits a parameter for 4 1/4.
 
-    A block of 32 parameters of four bits has one scale of eight; gpt-oss stores nothing but its experts so.
+    A block of 32 parameters of four bits has one scale of eight; gpt-oss stores nothing but its experts so. Where they
+    cannot be counted, all of the ``size`` bytes are taken for such blocks, which is more than they are.
     """
     text = text_config(config)
-    count, width, inner = (_whole(text, key) for key in ("num_local_experts", "hidden_size", "intermediate_size"))
-    parameters = 3 * (layers(config) or 0) * (count or 0) * (width or 0) * (inner or 0)
-    return parameters * 47 // 32
+    count, width, inner = (whole(text, key) for key in ("num_local_experts", "hidden_size", "intermediate_size"))
+    stored = 3 * (layers(config) or 0) * (count or 0) * (width or 0) * (inner or 0) * 17 // 32
+    return (stored if 0 < stored <= size else size) * 47 // 17
 
 
 def memory_names(config: Config) -> dict[str, Any] | None:
     """Return the names that hpu_memory wants of an architecture, or None where one is missing."""
     text = text_config(config)
-    heads = _whole(text, "num_attention_heads")
+    heads = whole(text, "num_attention_heads")
     found = {
-        "NUM_HIDDEN_LAYERS": _whole(text, "num_hidden_layers"),
-        "HIDDEN_SIZE": _whole(text, "hidden_size"),
+        "NUM_HIDDEN_LAYERS": whole(text, "num_hidden_layers"),
+        "HIDDEN_SIZE": whole(text, "hidden_size"),
         "NUM_ATTENTION_HEADS": heads,
-        "NUM_KEY_VALUE_HEADS": _whole(text, "num_key_value_heads") or heads,
+        "NUM_KEY_VALUE_HEADS": whole(text, "num_key_value_heads") or heads,
     }
     if None in found.values():
         return None
     return {
         **found,
-        "HEAD_DIM": _whole(text, "head_dim"),
+        "HEAD_DIM": whole(text, "head_dim"),
         # DeepSeek keeps one latent vector a token instead of keys and values a head.
-        "KV_LORA_RANK": _whole(text, "kv_lora_rank"),
-        "QK_ROPE_HEAD_DIM": _whole(text, "qk_rope_head_dim"),
+        "KV_LORA_RANK": whole(text, "kv_lora_rank"),
+        "QK_ROPE_HEAD_DIM": whole(text, "qk_rope_head_dim"),
     }
 
 
 def longest_context(config: Config) -> int | None:
     """Return the longest context in tokens that a model is made for, rope scaling included."""
     text = text_config(config)
-    longest = _whole(text, "max_position_embeddings")
+    longest = whole(text, "max_position_embeddings")
     rope = text.get("rope_scaling")
     if longest is None or not isinstance(rope, Mapping):
         return longest
     kind = rope.get("rope_type", rope.get("type"))
     if kind in STRETCHING and isinstance(rope.get("factor"), (int, float)):
-        base = (_whole(rope, "original_max_position_embeddings") or longest) if kind == "yarn" else longest
+        base = (whole(rope, "original_max_position_embeddings") or longest) if kind == "yarn" else longest
         return max(longest, int(base * rope["factor"]))
     return longest
 
@@ -163,7 +124,7 @@ def shape_problems(spec: Mapping[str, Any], config: Config, *, even_heads: bool)
     """
     text = text_config(config)
     cards = int(spec.get("tensor_parallel_size") or 1)
-    heads, kv_heads = _whole(text, "num_attention_heads"), _whole(text, "num_key_value_heads")
+    heads, kv_heads = whole(text, "num_attention_heads"), whole(text, "num_key_value_heads")
     problems: list[Problem] = []
     good = [number for number in range(1, MOST_CARDS + 1) if splits(text, spec, number, even_heads=even_heads)]
     if heads and heads % cards:
@@ -187,7 +148,7 @@ def shape_problems(spec: Mapping[str, Any], config: Config, *, even_heads: bool)
 def splits(config: Config, spec: Mapping[str, Any], cards: int, *, even_heads: bool = True) -> bool:
     """Tell whether so many cards can share a model's heads and its quantised weights."""
     text = text_config(config)
-    heads, kv_heads = _whole(text, "num_attention_heads"), _whole(text, "num_key_value_heads")
+    heads, kv_heads = whole(text, "num_attention_heads"), whole(text, "num_key_value_heads")
     shared = not kv_heads or _shared(kv_heads, cards, copies=_copies(spec, even_heads))
     return shared and not ((heads and heads % cards) or uneven_part(text, spec, cards))
 
@@ -217,12 +178,12 @@ def uneven_part(text: Config, spec: Mapping[str, Any], cards: int) -> str | None
     if not isinstance(group, int) or group <= 1:
         return None
     expert_parallel = ENGINES[spec["launch_profile"]].expert_parallel or spec.get("enable_expert_parallel")
-    experts = _whole(text, "moe_intermediate_size")
+    experts = whole(text, "moe_intermediate_size")
     widths = {"moe_intermediate_size": None if expert_parallel else experts}
     # Where all of a model's layers have experts, theirs is the only width, under the other name.
-    if not (expert_parallel and _whole(text, "num_local_experts") and not experts):
-        widths["intermediate_size"] = _whole(text, "intermediate_size")
-    head, heads = _whole(text, "v_head_dim") or _whole(text, "head_dim"), _whole(text, "num_attention_heads")
+    if not (expert_parallel and whole(text, "num_local_experts") and not experts):
+        widths["intermediate_size"] = whole(text, "intermediate_size")
+    head, heads = whole(text, "v_head_dim") or whole(text, "head_dim"), whole(text, "num_attention_heads")
     if head and heads:
         widths["num_attention_heads * head_dim"] = head * heads
     for name, width in widths.items():

@@ -15,23 +15,23 @@ from ..memory.autocalc import DEVICE_GIB, GIB, MOST_CARDS
 from ..memory.fit import plan_memory, quantised_at_load
 from ..memory.shape import (
     has_experts,
-    layers,
-    layers_without_cache,
     longest_context,
     memory_names,
     stored_precision,
     widened_bytes,
 )
 from ..platforms import platform_of
+from ..spec.config_json import layers, layers_without_cache
 from ..spec.draft import draft_bytes, draft_model
 from ..spec.model import Spec
 from ..spec.weights import bytes_here, model_config, weight_bytes
 from .model import Container, Cost, Placement
 
+WIDER = 1.1  # of what is read: more than rounding
 HANG_TIMEOUT_S = 600  # a server under full load may keep /health waiting for minutes
 
 
-def cost_of(spec: Spec, host: Host, placement: Placement, container: Container, cards_left: int) -> Cost:
+def cost_of(spec: Spec, host: Host, placement: Placement, container: Container, cards_left: int, release: str) -> Cost:
     """Return what a model will take.
 
     Args:
@@ -40,11 +40,12 @@ def cost_of(spec: Spec, host: Host, placement: Placement, container: Container, 
         placement: its cards there.
         container: how its server is started.
         cards_left: how many cards of the host nobody has, which it could have besides.
+        release: of the software of its host.
     """
     config, size, cards = model_config(spec, host), weight_bytes(spec, host), len(placement.module_ids)
     # INC halves the weights of the model, and never those of its draft.
     halves = 0.5 if quantised_at_load(spec, config) else 1
-    more = widened_bytes(config) if _widened(spec, config) else 0
+    more = widened_bytes(config, size) if _widened(spec, host, release) else 0
     held = size and size + more + int(draft_bytes(spec, host) / halves)
     memory = None
     if cards:
@@ -52,13 +53,14 @@ def cost_of(spec: Spec, host: Host, placement: Placement, container: Container, 
         rounding = container.buckets.rounding if container.buckets else Rounding()
         memory = plan_memory(sized, container.env, container.args, host, config, held, cards_left, rounding)
         memory = _overridden(spec, memory)
-    counts = _graphs(spec, placement, container, memory)
+    counts = _graphs(spec, placement, container, _server_blocks(config, memory))
     seconds, cached = _warmup(spec, host, cards, counts)
     share = held * halves / GIB / max(1, cards)
     generation = platform_of(host.accelerator).generation(host) if cards else None
     likely = spec["warmup_budget_minutes"] * 15 if seconds is None else seconds
     return Cost(
         weights_gib=round(share, 1),
+        read_gib=round((size + draft_bytes(spec, host)) / GIB, 1),
         device_gib=DEVICE_GIB[generation] if generation else None,
         memory=memory,
         buckets=counts or BucketCounts(),
@@ -70,18 +72,30 @@ def cost_of(spec: Spec, host: Host, placement: Placement, container: Container, 
     )
 
 
-def precision_of(spec: Spec, host: Host) -> str | None:
+def precision_of(spec: Spec, host: Host, release: str) -> str | None:
     """Return in what a model is served: of the engine, of INC at load, of the weights, or the dtype that is said."""
     config, engine = model_config(spec, host), engine_of(spec)
     by_load = "fp8" if quantised_at_load(spec, config) else None
-    stored = None if _widened(spec, config) else stored_precision(config)
+    stored = None if _widened(spec, host, release) else stored_precision(config)
     return engine.precision or by_load or stored or spec.get("dtype")
 
 
-def _widened(spec: Spec, config: Mapping[str, Any]) -> bool:
+def _widened(spec: Spec, host: Host, release: str) -> bool:
     """Tell whether the engine makes BF16 of the precision in which the weights are stored."""
-    kept_by = engine_of(spec).widened.get(stored_precision(config) or "")
-    return kept_by is not None and str((spec.get("env") or {}).get(kept_by)) != "1"
+    wide = engine_of(spec).widened.get(stored_precision(model_config(spec, host)) or "")
+    if not wide:
+        return False
+    row = platform_of(host.accelerator).release(release)
+    keeps = row is not None and row.has(wide.kept_since, all_of_it=True)
+    return not (keeps and str((spec.get("env") or {}).get(wide.kept_by)) == "1")
+
+
+def _server_blocks(config: Mapping[str, Any], memory: Mapping[str, Any] | None) -> int | None:
+    """Return the blocks by which a server makes its buckets; those of a hybrid have fewer layers than are counted."""
+    if not memory:
+        return None
+    count, without = layers(config) or 1, layers_without_cache(config)
+    return int(memory["num_hpu_blocks"]) * count // max(1, count - without)
 
 
 def _warmup(spec: Spec, host: Host, cards: int, counts: BucketCounts | None) -> tuple[int | None, int | None]:
@@ -105,17 +119,14 @@ def _overridden(spec: Spec, memory: dict[str, Any] | None) -> dict[str, Any] | N
     return {**memory, "num_hpu_blocks": most, "kv_tokens": tokens, "sequences": sequences}
 
 
-def _graphs(
-    spec: Spec, placement: Placement, container: Container, memory: Mapping[str, Any] | None
-) -> BucketCounts | None:
+def _graphs(spec: Spec, placement: Placement, container: Container, held: int | None) -> BucketCounts | None:
     """Return the graphs that a start warms up; None where the server chooses its own buckets."""
     skipped = str(container.env.get("VLLM_SKIP_WARMUP", "")).lower() in ("true", "1")
     if skipped or (container.buckets is None and not placement.module_ids):
         return BucketCounts()
     if container.buckets is None:
         return None
-    blocks = memory["num_hpu_blocks"] if memory and engine_of(spec).capped else None
-    return container.buckets.counts(container.tokens, blocks)
+    return container.buckets.counts(container.tokens, held if engine_of(spec).capped else None)
 
 
 def start_timeout(warmup_s: int, size: int) -> int:
@@ -123,17 +134,17 @@ def start_timeout(warmup_s: int, size: int) -> int:
     return 600 + 4 * warmup_s + size // 200_000_000
 
 
-def down_for(cost: Cost, cards: int) -> str:
+def down_for(cost: Cost) -> str:
     """Return for how long a model that starts again is down."""
     seconds = cost.warmup_s if cost.warmup_cached_s is None else cost.warmup_cached_s
-    reading = f"the time to read {cost.weights_gib * max(1, cards):.0f} GiB of weights"
+    reading = f"the time to read {cost.read_gib:.0f} GiB of weights"
     return f"it is down for {reading}" + ("" if seconds is None else f" and about {max(1, round(seconds / 60))} min")
 
 
-def cost_warnings(spec: Spec, host: Host, placement: Placement, cost: Cost) -> list[str]:
+def cost_warnings(spec: Spec, host: Host, placement: Placement, cost: Cost, release: str) -> list[str]:
     """Return what of a model's cost a user should know, and what of it is not known."""
     return [*_cache_warnings(spec, cost.memory), *cost.buckets.notes] + (
-        _unknown(spec, host, cost) if placement.module_ids else []
+        [*_loaded(spec, host, release), *_unknown(spec, host, cost)] if placement.module_ids else []
     )
 
 
@@ -153,6 +164,20 @@ def _cache_warnings(spec: Spec, memory: Mapping[str, Any] | None) -> list[str]:
     ]
 
 
+def _loaded(spec: Spec, host: Host, release: str) -> list[str]:
+    """Return what the server makes of weights while it loads them, and what would keep them."""
+    size = weight_bytes(spec, host)
+    if not size or not _widened(spec, host, release):
+        return []
+    config = model_config(spec, host)
+    wide = engine_of(spec).widened[stored_precision(config) or ""]
+    row = platform_of(host.accelerator).release(release)
+    way = f"env: {{{wide.kept_by}: '1'}} keeps them" if row and row.has(wide.kept_since, all_of_it=True) else ""
+    loaded = (size + widened_bytes(config, size)) / 1e9
+    told = f"its weights of {size / 1e9:.0f} GB become {loaded:.0f} GB of BF16 while they are loaded"
+    return [f"{told}; {way}" if way else told]
+
+
 def _unknown(spec: Spec, host: Host, cost: Cost) -> list[str]:
     """Return what of a model on cards could not be checked, and what would make it known."""
     config, size = model_config(spec, host), weight_bytes(spec, host)
@@ -161,9 +186,6 @@ def _unknown(spec: Spec, host: Host, cost: Cost) -> list[str]:
     here = bytes_here(spec, host)
     if here and here < 0.95 * size:
         warnings.append(f"the folder holds {here / 1e9:.0f} of {size / 1e9:.0f} GB; the rest is counted in")
-    if size and _widened(spec, config):
-        loaded = (size + widened_bytes(config)) / 1e9
-        warnings.append(f"its weights of {size / 1e9:.0f} GB become {loaded:.0f} GB of BF16 while they are loaded")
     draft = draft_model(spec)
     if draft and not draft_bytes(spec, host):
         warnings.append(
@@ -197,7 +219,7 @@ def cost_problems(spec: Spec, cost: Cost) -> list[Problem]:
     """Return what is wrong with a model by its cost: its memory, and its warm-up against the budget."""
     problems: list[Problem] = []
     if cost.memory and not cost.memory["fits"]:
-        problems.append(_memory_problem(spec, cost.memory))
+        problems.append(_memory_problem(spec, cost.memory, cost.read_gib))
     problems += _weights_alone(spec, cost)
     problems += engine_of(spec).late_problems(spec)
     minutes, budget = (cost.warmup_s or 0) / 60, spec["warmup_budget_minutes"]
@@ -228,7 +250,7 @@ def _weights_alone(spec: Spec, cost: Cost) -> list[Problem]:
     return [("tensor_parallel_size", spec.cards, allowed)]
 
 
-def _memory_problem(spec: Spec, memory: Mapping[str, Any]) -> Problem:
+def _memory_problem(spec: Spec, memory: Mapping[str, Any], read_gib: float) -> Problem:
     ways = " or ".join(
         " with ".join(f"{key} {value}" for key, value in change.items()) for change in memory["suggestions"]
     )
@@ -236,14 +258,17 @@ def _memory_problem(spec: Spec, memory: Mapping[str, Any]) -> Problem:
     remedy = f"what fits: {ways}{' (and as many module_ids)' if more else ''}"
     remedy = remedy if ways else "nothing that this host has left fits"
     cards = spec.cards
+    weights = f"{memory['weights_gib']} GiB of weights"
+    if memory["weights_gib"] * cards > WIDER * read_gib:
+        weights += f" (the {read_gib:.0f} GiB of its files, made wider while they are loaded)"
     if memory["kv_cache_gib"] <= 0 or "max_model_len" not in spec:
         allowed = (
-            f"gives each card {memory['weights_gib']} GiB of weights, of {memory['device_gib']} GiB; "
+            f"gives each card {weights}, of {memory['device_gib']} GiB; "
             f"{memory['short_by_gib']} GiB a card are missing; {remedy}"
         )
         return "tensor_parallel_size", cards, allowed
     allowed = (
         f"needs more KV cache than the {memory['kv_cache_gib']} GiB a card ({memory['kv_tokens']} tokens) that "
-        f"{memory['weights_gib']} GiB of weights leave; {memory['short_by_gib']} GiB a card are missing; {remedy}"
+        f"{weights} leave; {memory['short_by_gib']} GiB a card are missing; {remedy}"
     )
     return "max_model_len", spec["max_model_len"], allowed

@@ -15,7 +15,7 @@ from ..core.host import Host
 from ..platforms import platform_of
 from ..platforms.releases import DEFAULT
 from ..spec.model import Spec
-from .check import host_problems, release_unsaid
+from .check import host_problems, release_unsaid, version_notes
 from .cost import cost_of, cost_problems, cost_warnings, down_for, precision_of
 from .launch import container_of, launch_warnings
 from .model import Placement, PlannedModel
@@ -126,7 +126,7 @@ def _placed(
 
 def _move(model: PlannedModel, old: list[int]) -> str:
     cards = list(model.placement.module_ids)
-    return f"moves from cards {old} to {cards}, and restarts; {down_for(model.cost, len(cards))}"
+    return f"moves from cards {old} to {cards}, and restarts; {down_for(model.cost)}"
 
 
 def _planned(
@@ -134,12 +134,13 @@ def _planned(
 ) -> tuple[PlannedModel | None, list[Problem]]:
     try:
         container = container_of(spec, host, placement, release)
-        cost = cost_of(spec, host, placement, container, cards_left)
+        cost = cost_of(spec, host, placement, container, cards_left, release)
     except InputError as problem:
         return None, [problem.finding or ("launch", None, str(problem))]
-    told = [*launch_warnings(spec), *platform_of(host.accelerator).notes(spec, release)]
-    warnings = (*container.notes, *cost_warnings(spec, host, placement, cost), *told)
+    notes = (*version_notes(spec, host, release), *platform_of(host.accelerator).notes(spec, release))
+    costs = cost_warnings(spec, host, placement, cost, release)
+    warnings = (*container.notes, *costs, *launch_warnings(spec), *notes)
     nodes = {card.numa_node for card in host.cards if card.module_id in placement.module_ids}
     node = nodes.pop() if len(nodes) == 1 else None
-    planned = PlannedModel(spec, placement, container, cost, precision_of(spec, host), node, warnings)
+    planned = PlannedModel(spec, placement, container, cost, precision_of(spec, host, release), node, warnings)
     return planned, cost_problems(spec, cost)

@@ -69,11 +69,13 @@ class Container:
 class Cost:
     """What a model takes; None for what cannot be known.
 
-    weights_gib: of each card, device_gib: of which each has so many. memory: what plan_memory returns. graphs: that are
-    warmed up, in warmup_s seconds, or warmup_cached_s with a filled recipe cache.
+    weights_gib: of each card, device_gib: of which each has so many. read_gib: of all files that a start reads.
+    memory: what plan_memory returns. graphs: that are warmed up, in warmup_s seconds, or warmup_cached_s with a filled
+    recipe cache.
     """
 
     weights_gib: float
+    read_gib: float
     device_gib: float | None
     memory: Mapping[str, Any] | None
     buckets: BucketCounts

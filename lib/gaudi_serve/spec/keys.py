@@ -270,6 +270,7 @@ CHECKS: dict[str, Check] = {
     "config": _config,
     "source": source_problem,
     "weight_bytes": _whole(10**6, 10**14, "bytes"),
+    "least_vllm": _matching(r"\d{1,4}\.\d{1,4}\.\d{1,4}", "must be a quoted version of vLLM, such as '0.26.0'"),
 }
 OWN_KEYS = frozenset(CHECKS)
 # Options of vLLM that the plan counts with, or whose mistakes are common; all others have the server's last word.

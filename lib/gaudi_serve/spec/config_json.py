@@ -1,0 +1,77 @@
+"""The figures of a model's config.json, as Hugging Face's models write them, or of a catalog entry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..core.errors import is_whole
+
+Config = Mapping[str, Any]
+
+# Where multimodal models keep the part that generates text.
+NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
+LARGEST = 10**15
+# What Mistral's own format calls the same in params.json; vLLM translates it likewise (--config-format mistral).
+OF_MISTRAL = {
+    "n_layers": "num_hidden_layers",
+    "dim": "hidden_size",
+    "hidden_dim": "intermediate_size",
+    "n_heads": "num_attention_heads",
+    "n_kv_heads": "num_key_value_heads",
+    "max_seq_len": "max_position_embeddings",
+}
+
+
+def of_params(params: Config) -> dict[str, Any]:
+    """Return a params.json of Mistral's own format as a config.json says it."""
+    found = {OF_MISTRAL.get(key, key): value for key, value in params.items() if key not in ("moe", "quantization")}
+    experts, stored = params.get("moe"), params.get("quantization")
+    if isinstance(experts, Mapping):
+        found |= {"num_experts": experts.get("num_experts"), "moe_intermediate_size": experts.get("expert_hidden_dim")}
+    if isinstance(stored, Mapping):
+        found["quantization_config"] = {"quant_method": str(stored.get("qformat_weight")).partition("_")[0]}
+    return found
+
+
+def text_config(config: Config) -> Config:
+    """Return the part of a config.json that describes the text model."""
+    if "num_hidden_layers" in config:
+        return config
+    for key in NESTED:
+        inner = config.get(key)
+        if isinstance(inner, Mapping):
+            found = text_config(inner)
+            if "num_hidden_layers" in found:
+                return {"quantization_config": config.get("quantization_config"), **found}
+    return config
+
+
+def whole(config: Config, key: str) -> int | None:
+    """Return a number of a config.json, or None where it is missing or no whole number above 0."""
+    value = config.get(key)
+    return value if is_whole(value, 1, LARGEST) else None
+
+
+def layers(config: Config) -> int | None:
+    """Return how many layers the text model has, or None where it is not known."""
+    return whole(text_config(config), "num_hidden_layers")
+
+
+def layers_without_cache(config: Config) -> int:
+    """Return how many layers keep a state of one size instead of a KV cache: those of mamba and of linear attention.
+
+    Told by ``layer_types`` (``layers_block_type``), or ``full_attention_interval``, as Hugging Face's models write it.
+    """
+    text, count = text_config(config), layers(config) or 0
+    kinds = text.get("layer_types") or text.get("layers_block_type")
+    if isinstance(kinds, list):
+        return sum(str(kind).startswith(("linear", "mamba", "recurrent")) for kind in kinds[:count])
+    interval = whole(text, "full_attention_interval")
+    return count - count // interval if interval else 0
+
+
+def mamba_chunk(config: Config) -> int:
+    """Return of how many tokens a hybrid's configuration says that its chunks are; 0 where it says nothing."""
+    text = text_config(config)
+    return whole(text, "mamba_chunk_size") or whole(text, "chunk_size") or 0
