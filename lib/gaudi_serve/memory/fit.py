@@ -62,10 +62,9 @@ def plan_memory(
     # The others keep their cards.
     most = min(platform_of(host.accelerator).group(host) or MOST_CARDS, cards + cards_left)
     possible = [number for number in CARDS if cards < number <= most and splits(config, spec, number)]
-    # No remedy is longer than the model's own context, which is refused by itself.
-    most_tokens = longest_context(config) or given["MAX_MODEL_LEN"]
-    within = {**given, "MAX_MODEL_LEN": min(given["MAX_MODEL_LEN"], most_tokens)}
-    remedies = [] if divided["fits"] else _remedies(within, found["fit"]["suggestions"], rounding, possible)
+    remedies = (
+        [] if divided["fits"] else _remedies(_within(given, config), found["fit"]["suggestions"], rounding, possible)
+    )
     return {**divided, "suggestions": remedies}
 
 
@@ -114,6 +113,12 @@ def _divided(given: Mapping[str, Any], found: Mapping[str, Any], rounding: Round
         "fits": sequences > 0,
         "short_by_gib": 0.0 if sequences else max(fit["short_by_gib"], math.ceil(lacking * 100) / 100),
     }
+
+
+def _within(given: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is asked for with no more than the model's own context, beyond which it is refused by itself."""
+    longest = longest_context(config) or given["MAX_MODEL_LEN"]
+    return {**given, "MAX_MODEL_LEN": min(given["MAX_MODEL_LEN"], longest)}
 
 
 def _remedies(
