@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..platforms import platform_here
-from ..spec.config_json import of_params
+from ..spec.config_json import CONFIGS, of_params
 from ..stages.weights_names import MANIFEST
 from .run import read_text, run
 
@@ -84,11 +84,11 @@ def weights(paths: list[str]) -> dict[str, Any]:
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    own = not (folder / "config.json").exists() and (folder / "params.json").exists()
-    found = json.loads((folder / ("params.json" if own else "config.json")).read_text(encoding="utf-8"))
+    path = next((path for name in CONFIGS if (path := folder / name).exists()), folder / CONFIGS[0])
+    found = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(found, dict):
         raise ValueError("a model's configuration is no object")
-    return of_params(found) if own else found
+    return of_params(found) if path.name == CONFIGS[1] else found
 
 
 def ports() -> dict[str, str]:

@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ..spec.config_json import CONFIGS
 from ..stages.weights_names import MANIFEST, in_the_way, leftovers
 from .observe_host import network
 from .run import read_text
 
-CONFIGS = ("config.json", "params.json")  # the other of Mistral's own format
 INDEX = "model.safetensors.index.json"
 
 

@@ -82,12 +82,17 @@ def precision_of(spec: Spec, host: Host, release: str) -> str | None:
 
 def _widened(spec: Spec, host: Host, release: str) -> bool:
     """Tell whether the engine makes BF16 of the precision in which the weights are stored."""
-    wide = engine_of(spec).widened.get(stored_precision(model_config(spec, host)) or "")
-    if not wide:
+    if stored_precision(model_config(spec, host)) not in engine_of(spec).widened:
         return False
+    kept_by = _kept_by(spec, host, release)
+    return kept_by is None or str((spec.get("env") or {}).get(kept_by)) != "1"
+
+
+def _kept_by(spec: Spec, host: Host, release: str) -> str | None:
+    """Return the variable by which weights stay as they are stored; None where not all images of a release read it."""
+    wide = engine_of(spec).widened.get(stored_precision(model_config(spec, host)) or "")
     row = platform_of(host.accelerator).release(release)
-    keeps = row is not None and row.has(wide.kept_since, all_of_it=True)
-    return not (keeps and str((spec.get("env") or {}).get(wide.kept_by)) == "1")
+    return wide.kept_by if wide and row and row.has(wide.kept_since, all_of_it=True) else None
 
 
 def _server_blocks(config: Mapping[str, Any], memory: Mapping[str, Any] | None) -> int | None:
@@ -169,13 +174,10 @@ def _loaded(spec: Spec, host: Host, release: str) -> list[str]:
     size = weight_bytes(spec, host)
     if not size or not _widened(spec, host, release):
         return []
-    config = model_config(spec, host)
-    wide = engine_of(spec).widened[stored_precision(config) or ""]
-    row = platform_of(host.accelerator).release(release)
-    way = f"env: {{{wide.kept_by}: '1'}} keeps them" if row and row.has(wide.kept_since, all_of_it=True) else ""
-    loaded = (size + widened_bytes(config, size)) / 1e9
+    loaded = (size + widened_bytes(model_config(spec, host), size)) / 1e9
     told = f"its weights of {size / 1e9:.0f} GB become {loaded:.0f} GB of BF16 while they are loaded"
-    return [f"{told}; {way}" if way else told]
+    kept_by = _kept_by(spec, host, release)
+    return [f"{told}; env: {{{kept_by}: '1'}} keeps them" if kept_by else told]
 
 
 def _unknown(spec: Spec, host: Host, cost: Cost) -> list[str]:

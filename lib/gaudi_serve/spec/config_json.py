@@ -12,6 +12,8 @@ Config = Mapping[str, Any]
 # Where multimodal models keep the part that generates text.
 NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
 LARGEST = 10**15
+# Where a folder of weights describes them: as Hugging Face does, or in Mistral's own format.
+CONFIGS = ("config.json", "params.json")
 # What Mistral's own format calls the same in params.json; vLLM translates it likewise (--config-format mistral).
 OF_MISTRAL = {
     "n_layers": "num_hidden_layers",
