@@ -139,6 +139,8 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]  # ansible-core has no
             SystemExit: before the first task.
         """
         refuse_older(__version__)
+        # What a run holds it needs to its end, and to look through it for garbage all the time takes a seventh of it.
+        gc.set_threshold(100_000, 50, 100)
         with contextlib.suppress(Exception):  # told where it is used
             filter_loader.get("model_catalog").j2_function([], builtin=True)
         for name in ("set_fact", "debug", "fail", "normal"):

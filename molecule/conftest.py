@@ -118,11 +118,11 @@ class Playbook:
         return ["ansible-playbook", "-i", str(self.inventory), str(PROJECT / name), *arguments, *given]
 
     def __call__(self, name: str, *arguments: str, until: Callable[[], bool] | None = None, **extra: Any) -> Run:
-        """Run to the end; or kill the run, and all that it has started, as soon as a condition holds."""
+        """Run to the end; or kill the run as soon as a condition holds."""
         argv = self.argv(name, *arguments, **extra)
         if until is not None:
             with self.stopped(argv, until) as halted:
-                os.killpg(halted.pid, signal.SIGKILL)
+                forked.kill(halted.pid)
             return halted.run
         return Run(*forked.playbook(argv, PROJECT, self.environment, 600))
 

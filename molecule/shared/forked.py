@@ -6,10 +6,13 @@ modules that it has packed. Given --serve, this is that process: one JSON object
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import functools
 import gc
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -81,6 +84,28 @@ def start(argv: Sequence[str], folder: Path, environment: dict[str, str], said: 
     return Forked(one, one.ask(run=list(argv), into=f"/proc/{os.getpid()}/fd/{said.fileno()}"))
 
 
+def kill(pid: int) -> list[int]:
+    """Kill a run, as a power cut of the controller would, and return its workers, which go on as on hosts far away.
+
+    They are sessions of their own, and one whose answer fills the pipe that nobody reads any more would wait for ever.
+    They end with this process at the latest.
+    """
+    words = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+    workers = [int(word) for word in words]
+    atexit.register(end, workers)
+    os.killpg(pid, signal.SIGKILL)
+    return workers
+
+
+def end(workers: Sequence[int]) -> None:
+    """End the workers of a run that was killed, with all that they have started."""
+    for pid in workers:
+        # Not a process that has got the number since.
+        with contextlib.suppress(OSError):
+            if __file__ in Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8").split("\0"):
+                os.killpg(pid, signal.SIGKILL)
+
+
 def playbook(argv: Sequence[str], folder: Path, environment: dict[str, str], seconds: float) -> tuple[int, str]:
     """Run ``ansible-playbook`` to its end, and return its status and what it has printed."""
     with tempfile.TemporaryFile("w+") as said:
@@ -95,10 +120,13 @@ def serve() -> None:
 
     # What every run loads, and nothing that reads the inventory or a setting of a run.
     from ansible.executor import playbook_executor
+    from ansible.plugins.loader import filter_loader
     from ansible.plugins.strategy import linear
 
     assert playbook_executor
     assert linear
+    # As callback_plugins/gaudi_serve.py would: the project's filters and its catalog of models.
+    filter_loader.get("model_catalog").j2_function([], builtin=True)
     # Looking again and again for what of all that is garbage takes a run a seventh of its time.
     gc.collect()
     gc.freeze()

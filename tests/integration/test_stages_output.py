@@ -13,7 +13,9 @@ import time
 from pathlib import Path
 
 import ansible_runner
+import forked
 import pytest
+from runs import eventually
 
 ROOT = Path(__file__).parents[2]
 PLAY = """\
@@ -109,6 +111,9 @@ def argv(folder: Path, *arguments: str, play: str = "play.yml") -> list[str]:
 
 def piped(folder: Path, *arguments: str, play: str = "play.yml", **environment: str) -> tuple[int, str]:
     """Run without a terminal, and return status and text."""
+    # Of a module of one name a process that forks packs one.
+    if not environment and play == "play.yml":
+        return forked.playbook(argv(folder, *arguments, play=play), ROOT, ENVIRONMENT, 120)
     done = subprocess.run(
         argv(folder, *arguments, play=play),
         cwd=ROOT,
@@ -158,8 +163,8 @@ def test_a_terminal_has_colours_unless_they_are_not_wanted(folder: Path) -> None
     assert "\x1b[0;33ma  host       sysctl" in text
     plain = still(re.sub(r"\x1b\[[\d;]*m", "", text).replace("\r\n", "\n"), folder)
     assert plain == SHOWN
-    for name in ("NO_COLOR", "ANSIBLE_NOCOLOR"):
-        assert "\x1b[0;3" not in on_a_terminal(folder, "--limit", "a", **{name: "1"})
+    # ANSIBLE_NOCOLOR is a live line's, below.
+    assert "\x1b[0;3" not in on_a_terminal(folder, "--limit", "a", NO_COLOR="1")
 
 
 def test_a_check_says_what_would_change_and_shows_differences(folder: Path) -> None:
@@ -278,6 +283,23 @@ def test_a_run_that_is_broken_off_says_what_it_has_changed(long: Path) -> None:
         text, _ = process.communicate(timeout=60)
     assert "a  models     a.conf written" in text
     assert "Traceback" not in text
+
+
+def test_a_run_that_a_test_kills_leaves_no_worker(long: Path) -> None:
+    with (long / "said").open("w+") as said:
+        run = forked.start(argv(long, play="long.yml"), ROOT, ENVIRONMENT, said)
+        assert eventually((long / "begin").exists, 30)
+        workers = forked.kill(run.pid)
+        assert run.wait(10) == -signal.SIGKILL
+    assert len(workers) == 1 and cmdline(workers[0])
+    forked.end(workers)
+    assert eventually(lambda: not cmdline(workers[0]), 10)
+
+
+def cmdline(pid: int) -> bytes:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
 
 
 @pytest.mark.parametrize("chosen", ["", "gaudi_serve_stages"])
