@@ -67,7 +67,7 @@ def chat(
 class Load:
     """So many requests at a time, half of them streams, of both models, as long as the block lasts."""
 
-    def __init__(self, address: str, clients: int = 50) -> None:
+    def __init__(self, address: str, clients: int = 24) -> None:
         self.address, self.stop = address, threading.Event()
         self.failed: list[str] = []
         self.done = 0
