@@ -59,6 +59,7 @@ class Server:
         argv = [sys.executable, __file__, "--serve"]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(argv, cwd=folder, env=environment, stdin=pipe, stdout=pipe, text=True)
+        atexit.register(self.stop)
 
     def ask(self, **question: Any) -> Any:
         """Ask, and return the answer."""
@@ -67,6 +68,12 @@ class Server:
         self.process.stdin.write(json.dumps(question) + "\n")
         self.process.stdin.flush()
         return json.loads(self.process.stdout.readline())
+
+    def stop(self) -> None:
+        """End it, and wait for that: what its runs have used of the processors then counts as this process's."""
+        assert self.process.stdin
+        self.process.stdin.close()
+        self.process.wait()
 
 
 @functools.cache
