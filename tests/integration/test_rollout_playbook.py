@@ -101,6 +101,22 @@ def test_a_host_that_is_lost_is_taken_back_when_it_is_there_again(
         assert (status, hosts.changed) == (0, NAMES), text
 
 
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("garbled", "it named no country with its capital"),
+        ("crash", "model m does not serve: its unit is failed; out of"),
+    ],
+)
+def test_a_canary_that_answers_nonsense_or_does_not_come_up_goes_back(fault: str, said: str, hosts: Hosts) -> None:
+    change(hosts.folder, "h01", fault=fault)
+    status, text = hosts.roll()
+    assert status == 2, text
+    assert said in text
+    assert "h01 has not proven itself, and the rollout stops" in text and "It serves again" in text, text
+    assert (hosts.changed, hosts.kept) == ([], [])
+
+
 def test_a_host_that_stays_away_is_left_drained_and_finished_by_the_next_rollout(hosts: Hosts) -> None:
     change(hosts.folder, "h02", away={"at": "vllm_smoke", "seconds": 300})
     status, text = hosts.roll(rollout_reconnect_timeout=2)

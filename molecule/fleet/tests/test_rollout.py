@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from clients import CHAT, Load, ask, chat, inside
 
+# To mend four hosts takes a minute: what changes them all comes last.
 GATEWAY = pytest.mark.on("mol-fleet-gw")
 HOSTS = ("mol-fleet-a", "mol-fleet-b", "mol-fleet-c")
 ROLLOUT = "molecule/fleet/rollout.yml"
@@ -43,44 +44,56 @@ def drained(name: str) -> bool:
 
 
 @GATEWAY
-def test_a_whole_rollout_is_not_noticed(playbook: Any, address: str) -> None:
-    for name in HOSTS:
-        inside(name, "docker tag $(docker inspect --format '{{.Image}}' vllm-large) gaudi-serve/vllm-standin:next")
-    boots = {name: inside(name, "cat /proc/sys/kernel/random/boot_id") for name in HOSTS}
-    wish = {"fleet_image": "gaudi-serve/vllm-standin:next", "fleet_seqs": 24, "fleet_port": 30011}
-    # Never the same one: hosts may have been through this before.
-    argument = f"fleet.round={int(time.time())}"
-    kernel: dict[str, Any] = {"fleet_stages": ["host_tuning", *STAGES], "host_tuning_reboot_allowed": True}
-    kernel["host_tuning_kernel_args"] = [argument]
-    check = playbook(ROLLOUT, "--check", "--diff", **wish, **kernel)
-    assert check.status == 0, check.text
-    assert "3 hosts in 3 waves" in check.text and "1 canary mol-fleet-a host, models" in check.flat
-    assert "Qwen/QwQ-32B 2/3, small 2/3" in check.flat
-    with Load(address) as load:
-        time.sleep(2)
-        run = playbook(ROLLOUT, **wish, **kernel, **APPROVED)
-        time.sleep(2)
-    assert run.status == 0, run.text
-    assert load.failed == []
-    assert load.done > 200
-    for name in HOSTS:
-        assert sequences(name) == "24"
-        assert inside(name, "cat /proc/sys/kernel/random/boot_id") != boots[name]
-        assert argument in inside(name, "cat /proc/cmdline")
-        assert inside(name, "cat /proc/sys/kernel/numa_balancing /proc/sys/vm/nr_hugepages").split() == ["0", "64"]
-        assert not drained(name)
-    again = playbook(ROLLOUT, **wish, **kernel)
-    assert again.changed_nothing, again.text
-    assert "nothing is due on any host" in again.text
+def test_who_may_not_begin_is_told_so(playbook: Any) -> None:
+    before = {name: launched(name) for name in HOSTS}
+    once = playbook("playbooks/models.yml", fleet_seqs=24)
+    assert once.status != 0
+    assert "models would be down on mol-fleet-a, mol-fleet-b, mol-fleet-c at the same time" in once.flat
+    wrong = playbook(ROLLOUT, fleet_seqs=24, rollout_sreial=2)
+    assert wrong.status != 0
+    assert "rollout_sreial: is no variable of a rollout; did you mean rollout_serial?" in wrong.flat
+    assert {name: launched(name) for name in HOSTS} == before
+
+
+@GATEWAY
+def test_a_second_rollout_waits_and_the_first_stops_for_a_word(playbook: Any, address: str, tmp_path: Any) -> None:
+    before = {name: launched(name) for name in HOSTS}
+    with playbook.stopped(
+        playbook.argv(ROLLOUT, fleet_seqs=24, rollout_canary="mol-fleet-c"), lambda: drained("mol-fleet-c")
+    ) as first:
+        second = playbook(ROLLOUT, fleet_seqs=20)
+        assert second.status != 0
+        assert f"process {first.pid}) holds this host since" in second.flat, second.text
+        assert {name: launched(name) for name in HOSTS} == before
+    assert first.run.status == 0, first.run.text
+    assert "the rollout stops after the canary mol-fleet-c, which serves with the change" in first.run.flat
+    assert [sequences(name) for name in HOSTS] == ["16", "16", "24"]
+    assert {name: launched(name) for name in HOSTS[:2]} == {name: before[name] for name in HOSTS[:2]}
+    assert ask(address, CHAT, chat("small")).status == 200
+    # Taken back by a rollout of what was before, of the one host that differs.
+    place = f"{tmp_path}/%s-{{{{ inventory_hostname }}}}"
+    commands = {f"rollout_{state}_command": f"touch {place % state}" for state in ("drain", "ready")}
+    back = playbook(ROLLOUT, **commands)
+    assert back.status == 0 and "1 hosts in 1 waves" in back.text, back.text
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["drain-mol-fleet-c", "ready-mol-fleet-c"]
 
 
 @GATEWAY
 @pytest.mark.parametrize(
     ("wish", "said"),
     [
-        ({"fleet_env": {"STANDIN_FAULT": "garbled_answer"}}, "it named no country with its capital"),
         ({"fleet_env": {"STANDIN_TOKEN_S": "0.2"}}, "tokens a second, 0."),
-        ({"fleet_env": {"STANDIN_FAULT": "crash_at_start"}}, "Engine core initialization failed"),
+        # What a run makes of either is shown by hosts that are a file each, and here, too, in the long tests.
+        pytest.param(
+            {"fleet_env": {"STANDIN_FAULT": "garbled_answer"}},
+            "it named no country with its capital",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            {"fleet_env": {"STANDIN_FAULT": "crash_at_start"}},
+            "Engine core initialization failed",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_a_canary_that_does_not_prove_itself_goes_back(
@@ -160,35 +173,32 @@ def test_a_rollout_that_is_killed_anywhere_goes_on(playbook: Any, address: str) 
 
 
 @GATEWAY
-def test_who_may_not_begin_is_told_so(playbook: Any) -> None:
-    before = {name: launched(name) for name in HOSTS}
-    once = playbook("playbooks/models.yml", fleet_seqs=24)
-    assert once.status != 0
-    assert "models would be down on mol-fleet-a, mol-fleet-b, mol-fleet-c at the same time" in once.flat
-    wrong = playbook(ROLLOUT, fleet_seqs=24, rollout_sreial=2)
-    assert wrong.status != 0
-    assert "rollout_sreial: is no variable of a rollout; did you mean rollout_serial?" in wrong.flat
-    assert {name: launched(name) for name in HOSTS} == before
-
-
-@GATEWAY
-def test_a_second_rollout_waits_and_the_first_stops_for_a_word(playbook: Any, address: str, tmp_path: Any) -> None:
-    before = {name: launched(name) for name in HOSTS}
-    with playbook.stopped(
-        playbook.argv(ROLLOUT, fleet_seqs=24, rollout_canary="mol-fleet-c"), lambda: drained("mol-fleet-c")
-    ) as first:
-        second = playbook(ROLLOUT, fleet_seqs=20)
-        assert second.status != 0
-        assert f"process {first.pid}) holds this host since" in second.flat, second.text
-        assert {name: launched(name) for name in HOSTS} == before
-    assert first.run.status == 0, first.run.text
-    assert "the rollout stops after the canary mol-fleet-c, which serves with the change" in first.run.flat
-    assert [sequences(name) for name in HOSTS] == ["16", "16", "24"]
-    assert {name: launched(name) for name in HOSTS[:2]} == {name: before[name] for name in HOSTS[:2]}
-    assert ask(address, CHAT, chat("small")).status == 200
-    # Taken back by a rollout of what was before, of the one host that differs.
-    place = f"{tmp_path}/%s-{{{{ inventory_hostname }}}}"
-    commands = {f"rollout_{state}_command": f"touch {place % state}" for state in ("drain", "ready")}
-    back = playbook(ROLLOUT, **commands)
-    assert back.status == 0 and "1 hosts in 1 waves" in back.text, back.text
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["drain-mol-fleet-c", "ready-mol-fleet-c"]
+def test_a_whole_rollout_is_not_noticed(playbook: Any, address: str) -> None:
+    for name in HOSTS:
+        inside(name, "docker tag $(docker inspect --format '{{.Image}}' vllm-large) gaudi-serve/vllm-standin:next")
+    boots = {name: inside(name, "cat /proc/sys/kernel/random/boot_id") for name in HOSTS}
+    wish = {"fleet_image": "gaudi-serve/vllm-standin:next", "fleet_seqs": 24, "fleet_port": 30011}
+    # Never the same one: hosts may have been through this before.
+    argument = f"fleet.round={int(time.time())}"
+    kernel: dict[str, Any] = {"fleet_stages": ["host_tuning", *STAGES], "host_tuning_reboot_allowed": True}
+    kernel["host_tuning_kernel_args"] = [argument]
+    check = playbook(ROLLOUT, "--check", "--diff", **wish, **kernel)
+    assert check.status == 0, check.text
+    assert "3 hosts in 3 waves" in check.text and "1 canary mol-fleet-a host, models" in check.flat
+    assert "Qwen/QwQ-32B 2/3, small 2/3" in check.flat
+    with Load(address) as load:
+        time.sleep(2)
+        run = playbook(ROLLOUT, **wish, **kernel, **APPROVED)
+        time.sleep(2)
+    assert run.status == 0, run.text
+    assert load.failed == []
+    assert load.done > 200
+    for name in HOSTS:
+        assert sequences(name) == "24"
+        assert inside(name, "cat /proc/sys/kernel/random/boot_id") != boots[name]
+        assert argument in inside(name, "cat /proc/cmdline")
+        assert inside(name, "cat /proc/sys/kernel/numa_balancing /proc/sys/vm/nr_hugepages").split() == ["0", "64"]
+        assert not drained(name)
+    again = playbook(ROLLOUT, **wish, **kernel)
+    assert again.changed_nothing, again.text
+    assert "nothing is due on any host" in again.text

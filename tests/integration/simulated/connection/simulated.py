@@ -57,7 +57,7 @@ VIRGIN: dict[str, Any] = {
     "hccl": {},
     # Seconds from a unit's start until it serves.
     "warm_up_s": 0.0,
-    # What is broken: a stage of FAULTS, or nothing.
+    # What is broken: a stage of FAULTS, or models that are "slow", "garbled" or "crash" since a change, or nothing.
     "fault": "",
     # Its connection is lost for so many "seconds" when this module is sent ("at", perhaps with its state).
     "away": {},
@@ -262,11 +262,16 @@ class Host:
         if not started:
             return {"active": False, "state": "inactive", "sub_state": "dead", "status": "", "restarts": 0}
         over = time.time() - started >= self.state["warm_up_s"]
-        if over and self.state["fault"] == "models":
+        if over and (self.state["fault"] == "models" or self.changed_to("crash")):
             return {"active": False, "state": "failed", "sub_state": "failed", "status": "out of cards", "restarts": 0}
         if over:
             return {"active": True, "state": "active", "sub_state": "running", "status": "serving", "restarts": 0}
         return {"active": False, "state": "activating", "sub_state": "start", "status": "warm-up", "restarts": 0}
+
+    def changed_to(self, fault: str) -> bool:
+        """Tell whether a model that serves other than it was kept has this fault."""
+        kept = (self.state.get("kept") or {}).get("files") or self.state["files"]
+        return self.state["fault"] == fault and self.state["files"] != kept
 
     # ---- what is done
 
@@ -357,6 +362,10 @@ class Host:
         """Answer each question well, and be healthy."""
         if given.get("health_only"):
             return {"health": {model["name"]: "" for model in given["models"]}}
+        if self.changed_to("garbled"):
+            return failure(
+                f"model {given['models'][0]['name']} failed its smoke test: it named no country with its capital"
+            )
         answers = {}
         for model in given["models"]:
             answer = {"kinds": model["smoke"], "first_token_s": 0.05, "total_s": 0.1, "text": "Paris"}
