@@ -240,7 +240,8 @@ def test_line_ends_tabs_and_colours_do_not_matter(parser: Callable[[Any], Any], 
         assert parser(good.replace("  ", "\t")) == expected
 
 
-@pytest.mark.parametrize("count", range(1, 17))
+# A table of sixteen that is cut between two lines is one of fewer, too.
+@pytest.mark.parametrize("count", [1, 16])
 @pytest.mark.parametrize("threads", [True, False])
 def test_a_table_cut_anywhere_never_loses_a_card_of_its_whole_lines(count: int, threads: bool) -> None:
     modules = "index, module_id, bus_id\n" + "".join(f"{n}, {15 - n}, 0000:{n:02x}:00.0\n" for n in range(count))

@@ -19,7 +19,7 @@ from test_plan import gaudi_host
 
 ROOT = Path(__file__).parents[2]
 # A wish takes ten milliseconds; a long run looks at more of them.
-CASES, SEED = (1300 if os.environ.get("GAUDI_SERVE_LONG") else 500), 20
+CASES, SEED = (1300 if os.environ.get("GAUDI_SERVE_LONG") else 300), 20
 INVENTORIES = 1200
 TEMPLATE = (ROOT / "roles/vllm_service/templates/vllm.service.j2").read_text(encoding="utf-8")
 CATALOG = model_catalog([str(ROOT / "roles/preflight/files/catalog")])
