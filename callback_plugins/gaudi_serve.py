@@ -159,6 +159,7 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]  # ansible-core has no
         self.keep_variables(play)
         self.tell_unread(play)
         # No fork looks through what the controller holds for garbage, which would also copy all of it.
+        gc.collect(0)
         gc.freeze()
 
     def keep_variables(self, play: Any) -> None:

@@ -72,8 +72,13 @@ class Server:
     def stop(self) -> None:
         """End it, and wait for that: what its runs have used of the processors then counts as this process's."""
         assert self.process.stdin
-        self.process.stdin.close()
-        self.process.wait()
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
 
 
 @functools.cache
@@ -95,7 +100,7 @@ def kill(pid: int) -> list[int]:
     """Kill a run, as a power cut of the controller would, and return its workers, which go on as on hosts far away.
 
     They are sessions of their own, and one whose answer fills the pipe that nobody reads any more would wait for ever.
-    They end with this process at the latest.
+    They end when this process does, unless that is killed.
     """
     words = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
     workers = [int(word) for word in words]
@@ -116,7 +121,12 @@ def end(workers: Sequence[int]) -> None:
 def playbook(argv: Sequence[str], folder: Path, environment: dict[str, str], seconds: float) -> tuple[int, str]:
     """Run ``ansible-playbook`` to its end, and return its status and what it has printed."""
     with tempfile.TemporaryFile("w+") as said:
-        status = start(argv, folder, environment, said).wait(seconds)
+        run = start(argv, folder, environment, said)
+        try:
+            status = run.wait(seconds)
+        except subprocess.TimeoutExpired:
+            end(kill(run.pid))
+            raise
         said.seek(0)
         return status, said.read()
 

@@ -92,7 +92,7 @@ def _read(path: Path) -> tuple[Any, list[str]]:
     import yaml
 
     try:
-        return load(path.read_text(encoding="utf-8")), []
+        return load(path.read_text(encoding="utf-8"), quick=str(path.parent) == BUILTIN), []
     except OSError as problem:
         return None, [f"cannot be read: {problem.strerror}"]
     except UnicodeDecodeError:

@@ -269,9 +269,11 @@ class Host:
         return {"active": False, "state": "activating", "sub_state": "start", "status": "warm-up", "restarts": 0}
 
     def changed_to(self, fault: str) -> bool:
-        """Tell whether a model that serves other than it was kept has this fault."""
-        kept = (self.state.get("kept") or {}).get("files") or self.state["files"]
-        return self.state["fault"] == fault and self.state["files"] != kept
+        """Tell whether a model that was started otherwise than what is kept has this fault."""
+        started, kept = self.state["units"], (self.state.get("kept") or {}).get("units", {})
+        return self.state["fault"] == fault and any(
+            name in kept and one.get("launch") != kept[name].get("launch") for name, one in started.items()
+        )
 
     # ---- what is done
 
@@ -340,7 +342,8 @@ class Host:
         name = str(given["name"]).removeprefix("vllm-").removesuffix(".service")
         if f"{UNITS}/{given['name']}" not in self.state["files"] or given["state"] == "stopped":
             return failure(f"{given['name']}: not known to a simulated host, or cannot be stopped")
-        self.state["units"][name] = {"started": time.time(), "enabled": True, "smoke": None}
+        launch = self.state["files"].get(f"{CONFIG}/{name}.json")
+        self.state["units"][name] = {"started": time.time(), "enabled": True, "smoke": None, "launch": launch}
         return {"changed": True, "name": given["name"], "state": given["state"]}
 
     def do_hccl_demo(self, given: dict[str, Any]) -> dict[str, Any]:
