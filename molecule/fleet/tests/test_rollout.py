@@ -82,6 +82,7 @@ def goes_back(playbook: Any, address: str, wish: dict[str, Any], said: str) -> N
     """Let a canary not prove itself, and see that nobody notices and all serves as before."""
     before = {name: launched(name) for name in HOSTS[1:]}
     environment = inside("mol-fleet-a", "cat /etc/gaudi-serve/*.env")
+    assert environment
     with Load(address, 16) as load:
         run = playbook(ROLLOUT, "--limit", "mol-fleet-*", vllm_service_max_restarts=1, fleet_env=wish, **APPROVED)
         time.sleep(2)
