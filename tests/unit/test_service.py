@@ -13,6 +13,7 @@ import pytest
 from gaudi_serve.core.errors import InputError
 from gaudi_serve.host import observe_services
 from gaudi_serve.host.adopt import adopt
+from gaudi_serve.host.observe_host import Listener
 from gaudi_serve.host.run import Result
 from gaudi_serve.plan.changes import vllm_plan_changes
 from gaudi_serve.stages import service
@@ -389,6 +390,27 @@ def planned_beside(found: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any
     return services, planned(model(), services=services, ports={"30001": "python3 (pid 469)"}, modules=cards)
 
 
+def test_a_launch_file_that_is_newer_than_its_container_does_not_hide_what_runs(
+    serving: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # A run that was cut off has written the next launch, and has not restarted the server.
+    (later,) = planned(model(port=30009))["models"]
+    for path, file in service.vllm_service_files([later], TEMPLATE).items():
+        if path.startswith(service.CONFIG):
+            (observe_services.CONFIG / Path(path).name).write_text(file["content"])
+    listening = [Listener("127.0.0.1", 30001, "python3", 500), Listener("10.0.0.1", 22, "sshd", 7)]
+    monkeypatch.setattr(observe_services, "listeners", lambda: listening)
+    groups = {"/proc/500/cgroup": f"0::/system.slice/docker-{'a' * 64}.scope\n", "/proc/7/cgroup": "0::/ssh.service\n"}
+    read = observe_services.read_text
+    monkeypatch.setattr(observe_services, "read_text", lambda path: groups.get(str(path)) or read(path))
+    unit = serving()["units"]["qwq"]
+    (first,) = planned(model())["models"]
+    assert (unit["digest"], unit["port"]) == (first["digest"], 30001)
+    assert unit["container"]["listens"] == ["127.0.0.1:30001"]
+    shown = vllm_plan_changes([later], {"qwq": unit}, (), digest(SUPERVISOR))
+    assert shown == ["~ qwq: restart", "    ~ --port: 30001 -> 30009"]
+
+
 def test_a_serving_model_is_known_by_its_container_whatever_file_is_lost(lost: tuple[str, dict[str, Any]]) -> None:
     (plan,) = planned(model())["models"]
     words, found = lost
@@ -457,3 +479,57 @@ def test_a_bucket_file_that_is_gone_is_known_by_the_launch_that_names_it(
     # A launch without one lacks nothing.
     (tmp_path / "m.json").write_text("{}")
     assert observe_services._lost("m") == []
+
+
+def drift(models: list[dict[str, Any]], container: dict[str, Any], **state: Any) -> list[str]:
+    """Return the drift of the first model, whose container is changed."""
+    unit = {"running": True, "digest": models[0]["digest"], "secret_mtime": "", **container}
+    found = {**live(models, container=unit, active=True), **state}
+    return service.vllm_service_drift(changes(models, found), found, models)
+
+
+def test_what_runs_is_compared_with_the_plan_and_not_with_what_was_written(models: list[dict[str, Any]]) -> None:
+    command = service.vllm_container(models[0])["command"]
+    assert drift(models, {"command": command}) == []
+    old = ["30009" if part == "30001" else part for part in command]
+    # Its label and all files are as planned.
+    found = changes(models, live(models, container={**live(models)["units"]["qwq"]["container"], "command": old}))
+    assert found["restart"] == ["qwq"]
+    assert drift(models, {"command": old}) == [
+        "model qwq: runs as it was planned before: ~ --port: 30009 -> 30001",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("host", "listens", "expected"),
+    [
+        ("127.0.0.1", ["127.0.0.1:30001", "127.0.0.1:41234"], None),
+        ("127.0.0.1", ["127.0.0.1:30009"], "127.0.0.1:30009"),
+        ("127.0.0.1", ["10.0.0.1:30001"], "10.0.0.1:30001"),
+        ("127.0.0.1", ["*:30001"], "*:30001"),
+        ("127.0.0.1", [], "no port"),
+        ("0.0.0.0", ["0.0.0.0:30001"], None),
+        ("0.0.0.0", ["*:30001"], None),
+        ("::", [":::30001"], None),
+        ("localhost", ["127.0.0.1:30001"], None),
+    ],
+)
+def test_the_listener_of_a_server_is_compared_with_the_plan(
+    host: str, listens: list[str], expected: str | None
+) -> None:
+    (planned_one,) = planned(model(host=host))["models"]
+    found = drift([planned_one], {"listens": listens})
+    text = f"model qwq: listens on {expected}, and the plan has {host}:30001"
+    assert found == ([text] if expected else [])
+
+
+def test_an_older_image_of_the_same_name_is_drift(models: list[dict[str, Any]]) -> None:
+    assert drift(models, {"image": "sha256:1"}, images={"vllm:1": "sha256:1"}) == []
+    assert drift(models, {"image": "sha256:1"}, images={"vllm:1": "sha256:2"}) == [
+        "model qwq: runs an older image of the name vllm:1; playbooks/restart.yml -e model=qwq takes the newer one"
+    ]
+
+
+def test_a_launch_that_contradicts_itself_is_no_file(models: list[dict[str, Any]]) -> None:
+    with pytest.raises(InputError, match="qwq: port: the launch has 30001, and the plan 30002"):
+        service.vllm_container({**models[0], "port": 30002})

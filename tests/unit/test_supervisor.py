@@ -313,3 +313,13 @@ def test_version_that_runs_is_written_down(
     one.record()
     record = json.loads((one.state / "supervisor.json").read_text(encoding="utf-8"))
     assert record == {"pid": os.getpid(), "sha256": sha256(PROGRAM.read_bytes()).hexdigest()}
+
+
+@pytest.mark.parametrize(("key", "value"), [("port", 30009), ("host", "127.0.0.9")])
+def test_a_launch_file_that_contradicts_itself_starts_nothing(
+    supervisor: ModuleType, one: Any, monkeypatch: pytest.MonkeyPatch, key: str, value: Any
+) -> None:
+    monkeypatch.setattr(supervisor, "docker", lambda *_, **__: pytest.fail("nothing may be started"))
+    one.launch[key] = value
+    with pytest.raises(supervisor.Trouble, match=f"has {key} {value}, and its command --{key} "):
+        one.create()

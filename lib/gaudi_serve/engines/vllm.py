@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..core.errors import Problem
 from ..platforms import platform_of
+from ..spec.vllm_options import OPTION_NAMES
 from .base import Engine, Host, Launch, Spec, pass_through
 from .linear import OF_AICE_1_22, OF_BUCKETS, PROGRESS
 
@@ -31,7 +32,12 @@ ENGINE = Engine(
     launch=launch,
     problems=_problems,
     own_options=False,
-    ignored=("recipe_cache_path", "skip_warmup", "bucketing", *OF_AICE_1_22, *OF_BUCKETS),
+    # An option that the launch passes on is not ignored: the server that lacks it is the plan's to refuse.
+    ignored=tuple(
+        key
+        for key in ("recipe_cache_path", "skip_warmup", "bucketing", *OF_AICE_1_22, *OF_BUCKETS)
+        if key not in OPTION_NAMES
+    ),
     expert_parallel=False,
     # On a Gaudi host it may be the fork that it starts.
     progress=PROGRESS,

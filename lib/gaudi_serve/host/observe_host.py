@@ -6,6 +6,7 @@ import json
 import os
 import re
 import socket
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -91,17 +92,36 @@ def _config(folder: Path) -> dict[str, Any]:
     return of_params(found) if path.name == CONFIGS[1] else found
 
 
-def ports() -> dict[str, str]:
-    """Return ``{port: program}`` of everything that listens on TCP in the host's network namespace."""
-    found = {}
+@dataclass(frozen=True)
+class Listener:
+    """One TCP socket that is listened on in the host's network namespace.
+
+    address: as ``ss`` writes it, without brackets and interface; ``*`` is every address. pid: 0 where it is not known.
+    """
+
+    address: str
+    port: int
+    program: str
+    pid: int
+
+
+def listeners() -> list[Listener]:
+    """Return everything that listens on TCP in the host's network namespace."""
+    found = []
     for line in run(["ss", "-Hltnp"]).out.splitlines():
         cells = line.split()
-        if len(cells) < 4:
+        address, _, port = cells[3].rpartition(":") if len(cells) > 3 else ("", "", "")
+        if not port.isdigit():
             continue
         program = re.search(r'users:\(\("([^"]+)",pid=(\d+)', line)
-        number = cells[3].rpartition(":")[2]
-        found[number] = f"{program[1]} (pid {program[2]})" if program else "another program"
+        name, pid = (program[1], int(program[2])) if program else ("", 0)
+        found.append(Listener(address.partition("%")[0].strip("[]"), int(port), name, pid))
     return found
+
+
+def ports() -> dict[str, str]:
+    """Return ``{port: program}`` of everything that listens on TCP in the host's network namespace."""
+    return {str(one.port): f"{one.program} (pid {one.pid})" if one.pid else "another program" for one in listeners()}
 
 
 def hostname() -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .observe_host import listeners
 from .run import Result, read_text, run, sha256_file
 from .secret import secret_differs
 
@@ -21,6 +22,7 @@ SUPERVISOR = Path("/usr/local/lib/gaudi-serve/vllm-supervisor")
 ACCEL = Path("/sys/class/accel")
 LABEL = "gaudi-serve.model"
 VISIBLE = "HABANA_VISIBLE_DEVICES="
+CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
 UNKNOWN = "unknown"  # a version of the supervisor that did not write down which it is
 LAUNCH = ("launch_profile", "image", "module_ids", "command", "mounts", "runtime", "cap_add", "ulimits", "read_only")
 PROPERTIES = "Id,LoadState,ActiveState,SubState,UnitFileState,StatusText,NRestarts,Job,NeedDaemonReload,MainPID"
@@ -107,8 +109,10 @@ def is_lost(name: str) -> bool:
 
 def _unit(name: str, shown: dict[str, str], container: dict[str, Any] | None) -> dict[str, Any]:
     launch = _json(CONFIG / f"{name}.json")
-    # Where the file is lost, the container itself tells what it was started with.
-    told = launch or container or {}
+    # A server that runs is what its container was started with: the launch file may be lost, or newer than it.
+    runs = container if container and container["running"] else {}
+    live = {key: runs[key] for key in ("digest", "command", "module_ids", "port") if runs.get(key)}
+    told = {**(container or {}), **launch, **live}
     secret = CONFIG / f"{name}.secret"
     smoke = _json(STATE / name / "smoke.json")
     started = container["started"] if container else None
@@ -120,7 +124,7 @@ def _unit(name: str, shown: dict[str, str], container: dict[str, Any] | None) ->
         "secret_mtime": secret.stat().st_mtime if secret.exists() else None,
         "digest": told.get("digest"),
         # What a plan is compared with; secrets lie elsewhere.
-        "launch": {key: launch[key] for key in LAUNCH if key in launch},
+        "launch": {key: value for key, value in {**launch, **live}.items() if key in LAUNCH},
         "env": _environment(CONFIG / f"{name}.env"),
         "module_ids": told.get("module_ids") or [],
         "port": told.get("port"),
@@ -196,13 +200,16 @@ def _containers() -> dict[str, dict[str, Any]]:
     if not ids.out.split():
         return {}
     found = {}
+    sockets = _sockets()
     for entry in _json_text(run(["docker", "inspect", "--type", "container", *ids.out.split()])) or []:
         labels = entry["Config"]["Labels"]
         found[entry["Name"].lstrip("/")] = {
             "model": labels.get(LABEL),
             "port": _port(entry["Config"].get("Cmd") or []),
+            "command": entry["Config"].get("Cmd") or [],
             "module_ids": _module_ids(entry["Config"].get("Env") or []),
             "id": entry["Id"][:12],
+            "listens": sorted(sockets.get(entry["Id"], [])),
             "running": entry["State"]["Running"],
             "started": entry["State"]["StartedAt"],
             "created": entry["Created"],
@@ -210,6 +217,16 @@ def _containers() -> dict[str, dict[str, Any]]:
             "digest": labels.get("gaudi-serve.digest"),
             "secret_mtime": labels.get("gaudi-serve.secret-mtime"),
         }
+    return found
+
+
+def _sockets() -> dict[str, list[str]]:
+    """Return ``{container id: [address:port]}`` of what listens on TCP, by the control group of each program."""
+    found: dict[str, list[str]] = {}
+    for one in listeners():
+        ids = CONTAINER_ID.findall(read_text(Path(f"/proc/{one.pid}/cgroup")) or "") if one.pid else []
+        if ids:
+            found.setdefault(ids[-1], []).append(f"{one.address}:{one.port}")
     return found
 
 

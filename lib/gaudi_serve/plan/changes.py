@@ -7,11 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..engines import ENGINES
 from ..host.run import sha256_file
-from ..stages.service import LOST, vllm_container
-
-View = dict[str, str]
+from ..stages.launch_view import View, cards_text, differences, launch_view
+from ..stages.service import LOST, same_launch, vllm_container
 
 
 def vllm_plan_changes(
@@ -36,7 +34,7 @@ def vllm_plan_changes(
     lines: list[str] = []
     planned = {str(model["name"]): model for model in models}
     for name in sorted(set() if "?" in but else set(services) - set(planned) - set(but)):
-        lines.append(f"- {name}: stop and remove (it held cards {_cards(services[name])})")
+        lines.append(f"- {name}: stop and remove (it held cards {cards_text(services[name])})")
     for name, model in planned.items():
         lines += _of_model(name, model, services.get(name), supervisor or _own())
     return lines
@@ -48,7 +46,7 @@ def _of_model(name: str, model: Mapping[str, Any], live: Mapping[str, Any] | Non
     if not live:
         return [f"+ {name}: start on {_place(model)}, port {model['port']}"]
     restart = f"~ {name}: restart{' (secret changed)' * bool(live.get('secret_changed'))}"
-    if live.get("digest") != model["digest"]:
+    if not same_launch(live.get("digest"), (live.get("launch") or {}).get("command"), model):
         return [restart, *[f"    {text}" for text in _changed(live, model)]]
     if not (live.get("active") or live.get("holds")):
         return [f"~ {name}: start on {_place(model)}, port {model['port']}"]
@@ -75,60 +73,12 @@ def _changed(live: Mapping[str, Any], model: Mapping[str, Any]) -> list[str]:
     if "read_only" not in launch:
         # Facts that were saved before this was read.
         del planned["root"]
-    return _differences(_view(launch, live.get("env") or {}), planned)
+    return differences(launch_view(launch, live.get("env") or {}), planned)
 
 
 def _place(model: Mapping[str, Any]) -> str:
-    return "cards " + _cards(model) if model["module_ids"] else "the CPU"
-
-
-def _cards(model: Mapping[str, Any]) -> str:
-    return ",".join(map(str, model.get("module_ids") or [])) or "none"
+    return "cards " + cards_text(model) if model["module_ids"] else "the CPU"
 
 
 def _planned_view(model: Mapping[str, Any]) -> View:
-    return _view(vllm_container(model), model["env"])
-
-
-def _view(launch: Mapping[str, Any], env: Mapping[str, str]) -> View:
-    """Return a launch as flat texts that can be compared one by one."""
-    view = {"image": str(launch.get("image", "")), "cards": _cards(launch)}
-    view.update({f"env {name}": str(value) for name, value in env.items()})
-    view.update(_options([str(part) for part in launch.get("command", [])]))
-    for mount in launch.get("mounts", []):
-        view[f"mount {mount['target']}"] = f"{mount['source']} {'read-only' if mount['read_only'] else 'writable'}"
-    if "read_only" in launch:
-        view["root"] = "read-only" if launch["read_only"] else "writable"
-    for key in ("runtime", "cap_add", "ulimits"):
-        value = launch.get(key) or "none"
-        view[key] = value if isinstance(value, str) else ", ".join(map(str, value))
-    return view
-
-
-def _options(command: Sequence[str]) -> View:
-    view: View = {}
-    parts = list(command)
-    if parts and parts[0] == "numactl":
-        # The server's own command begins where numactl's arguments end.
-        programs = {engine.command[0] for engine in ENGINES.values()}
-        begin = next((index for index, part in enumerate(parts) if part in programs), 1)
-        view["numactl"] = " ".join(parts[1:begin])
-        parts = parts[begin:]
-    option = "command"
-    for part in parts:
-        if part.startswith("--"):
-            option, _, part = part.partition("=")  # noqa: PLW2901 - the value behind the sign is what is left
-        view[option] = f"{view.get(option, '')} {part}".strip()
-        if option != "command" and part.startswith("--"):
-            view[option] = ""
-    return view
-
-
-def _differences(live: View, planned: View) -> list[str]:
-    lines = [f"- {key}: {live[key]}".rstrip(" :") for key in live if key not in planned]
-    for key, value in planned.items():
-        if key not in live:
-            lines.append(f"+ {key}: {value}".rstrip(" :"))
-        elif live[key] != value:
-            lines.append(f"~ {key}: {live[key]} -> {value}")
-    return lines
+    return launch_view(vllm_container(model), model["env"])

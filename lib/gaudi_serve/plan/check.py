@@ -102,7 +102,7 @@ def _engine_problems(spec: Spec, engine: Engine, platform: Platform, release: st
         allowed = f"belongs to release {belongs}; gaudi_release is {release}, which starts {engines}"
         return [("launch_profile", engine.name, allowed)]
     if platform.name in engine.platforms:
-        return engine.problems(spec) + _option_problems(spec, platform, release) + _version_problems(spec, row)
+        return engine.problems(spec) + _option_problems(spec, engine, platform, release) + _version_problems(spec, row)
     wanted = PLATFORMS[engine.platforms[0]]
     others = ", ".join(one.name for one in ENGINES.values() if platform.name in one.platforms)
     allowed = f"needs {wanted.devices or f'a {wanted.title} host'}; a {platform.title} host takes {others}"
@@ -126,8 +126,9 @@ def version_notes(spec: Spec, host: Host, release: str) -> list[str]:
     return [f"needs an image with vLLM {least} or newer; of release {row.name} there are {' and '.join(row.vllm)}"]
 
 
-def _option_problems(spec: Spec, platform: Platform, release: str) -> list[Problem]:
-    known = platform.options(release) | OWN_KEYS
+def _option_problems(spec: Spec, engine: Engine, platform: Platform, release: str) -> list[Problem]:
+    # A launch of its own makes something else of the toolkit's keys; one without passes all options on.
+    known = platform.options(release) | (OWN_KEYS if engine.own_options else OWN_KEYS - OPTION_NAMES)
     return [
         (key, value, f"is no option of {platform.software(release)}")
         for key, value in spec.items()

@@ -26,6 +26,7 @@ from ..spec.inventory import (
 )
 from ..stages.due import STAGES, TOLD, Down, downtimes, due_by_stage
 from ..stages.image import vllm_images
+from ..stages.service import same_launch
 from .changes import vllm_plan_changes
 from .host import vllm_plan
 from .refusal import host_findings
@@ -188,7 +189,7 @@ def _going_down(host: Known, facts: Known) -> dict[str, Any]:
         "restart": [
             name
             for name, model in planned.items()
-            if model["state"] == "started" and name in live and live[name].get("digest") != model["digest"]
+            if model["state"] == "started" and name in live and _restarts(live[name], model)
         ],
     }
     # A mistake in a model's entry does not take it away.
@@ -196,6 +197,12 @@ def _going_down(host: Known, facts: Known) -> dict[str, Any]:
         stops["remove"] = []
     due = {"vllm_service_due": ["models"] if any(stops.values()) else []}
     return {"gaudi_host": facts["gaudi_host"], "preflight_plan": host["plan"], "vllm_service_stops": stops, **due}
+
+
+def _restarts(live: Known, model: Known) -> bool:
+    return not same_launch(live.get("digest"), (live.get("launch") or {}).get("command"), model) or bool(
+        live.get("secret_changed")
+    )
 
 
 def _refused_by_roles(name: str, told: Known, errors: Findings) -> Findings:

@@ -153,14 +153,14 @@ def _arguments(container: Container, spec: Spec, placed: Spec, placement: Placem
     """Return the exact launch, plus what a user adds: the served name, and further options of vLLM.
 
     The options stand in the order of their names: an inventory's own order says nothing, and gets lost in AWX, which
-    gives every variable with sorted keys. Only where a server runs with the very same options in another order, since a
-    version before this one has launched it in the order that its user wrote, does that order stay: then digest and
-    files are the ones that are there, and nothing is restarted. Such an order is known from the launch file on the
-    host, and where that is lost from the digest of the order in the inventory.
+    gives every variable with sorted keys. A server may run with the very same options in another order, since an
+    earlier version of the toolkit launched it in the order that its user wrote. That order stays, and the server is
+    not restarted. Only the order of these options is taken from what runs: the engine's own arguments and the served name
+    are always those of the plan. Where the live command is not known, the digest tells the order of the inventory.
 
     Args:
         container: everything else, with the engine's own arguments in ``args``.
-        spec: the model as it is wished for.
+        spec: the model as it is requested.
         placed: the same as its launch has seen it.
         placement: its cards.
         live: what serves it now.
@@ -168,20 +168,21 @@ def _arguments(container: Container, spec: Spec, placed: Spec, placement: Placem
     engine = engine_of(spec)
     if not engine.own_options:
         head, tail = container.args[:1], []
-        wished = {key: value for key, value in placed.items() if key in OPTION_NAMES}
+        requested = {key: value for key, value in placed.items() if key in OPTION_NAMES}
     else:
         head, tail = list(container.args), ["--served-model-name", spec["served_model_name"]]
         used = OWN_KEYS | engine.consumed
-        wished = {key: value for key, value in spec.items() if key not in used}
-    options = [part for key, value in wished.items() if (part := option_arguments(key, value))]
-    by_name = [*head, *chain(*sorted(options)), *tail]
-    before = len(engine.command) + (1 + len(container.numactl) if container.numactl else 0)
-    present = list(live.command[before:])
-    same = _same_options(present[len(head) : len(present) - len(tail)], options)
-    for args in (by_name, [*head, *chain(*options), *tail], present if same else by_name):
+        requested = {key: value for key, value in spec.items() if key not in used}
+    options = [part for key, value in requested.items() if (part := option_arguments(key, value))]
+    by_name = list(chain(*sorted(options)))
+    before = len(engine.command) + (1 + len(container.numactl) if container.numactl else 0) + len(head)
+    present = list(live.command[before : len(live.command) - len(tail)])
+    orders = [by_name, list(chain(*options)), *([present] if _same_options(present, options) else [])]
+    for order in orders:
+        args = [*head, *order, *tail]
         if replace(container, args=args).of_digest(spec, placement) == live.digest:
             return args
-    return by_name
+    return [*head, *by_name, *tail]
 
 
 def _same_options(present: Sequence[str], options: Sequence[list[str]]) -> bool:

@@ -25,6 +25,12 @@ SECRET = re.compile(r"(API_KEY|TOKEN|PASSWORD|SECRET)$", re.IGNORECASE)
 SECRET_KEY = re.compile(r"(api[_-]?key|token|passw(or)?d|passphrase|secret|credential)s?$", re.IGNORECASE)
 # Options of vLLM whose value would be seen in a process list, and the variable that is not.
 SECRET_OPTIONS = {"api_key": "VLLM_API_KEY", "hf_token": "HF_TOKEN"}
+# Options with which a server has no HTTP endpoint at its host and port, where it is asked whether it serves.
+NO_ENDPOINT = {
+    "uds": "listens on a file in place of host and port, where nobody could ask the server; leave it out",
+    "ssl_certfile": "makes the server speak TLS, and it is asked in plain HTTP; leave it out: a gateway brings TLS",
+    "ssl_keyfile": "makes the server speak TLS, and it is asked in plain HTTP; leave it out: a gateway brings TLS",
+}
 # Names of files and folders that the toolkit has beside those of the models.
 RESERVED = ("docker-proxy", "found", "gateway", "images", "images-build", "rollout", "weights")
 # Variables that give cards to a server; the ledger of the plan must not be passed by.
@@ -311,6 +317,9 @@ def findings(spec: Any) -> list[Problem]:
                 found.append((key, "(hidden)" if key in ("env", "source", "extra_args") else value, allowed))
         elif key in SECRET_OPTIONS:
             found.append((key, "(hidden)", f"not here: a secret belongs in vllm_secrets as {SECRET_OPTIONS[key]}"))
+        elif key in NO_ENDPOINT:
+            if value not in (None, False):
+                found.append((key, value, NO_ENDPOINT[key]))
         elif key not in OPTION_NAMES:
             hint = near(key, OWN_KEYS | OPTION_NAMES)
             hidden = SECRET_KEY.search(str(key)) and not is_number(value, -math.inf, math.inf)

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..core.errors import near, readable
 from ..plan.changes import vllm_plan_changes
+from .service import same_launch
 
 Known = Mapping[str, Any]
 
@@ -203,7 +204,8 @@ def downtimes(known: Known, stages: Sequence[str] = tuple(STAGES)) -> list[Down]
                 found.setdefault(name, Down(name, STAGES["vllm_service"], reason, None))
     for name in changes.get("restart", []):
         if name in serving and name in planned:
-            same = services[name].get("digest") == planned[name]["digest"]
+            live = services[name]
+            same = same_launch(live.get("digest"), (live.get("launch") or {}).get("command"), planned[name])
             minutes = _start(planned[name], host, cached=same)
             found.setdefault(name, Down(name, STAGES["vllm_service"], "it restarts", minutes))
     return list(found.values())

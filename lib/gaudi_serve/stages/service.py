@@ -9,12 +9,14 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from ipaddress import ip_address
 from typing import Any
 
 from ..core.errors import InputError, is_number, near, readable, shown
 from ..engines import engine_of
 from ..host.secret import given_secrets, secret_changed, secret_text
 from ..spec.keys import VARIABLE
+from .launch_view import differences, launch_view
 
 UNITS = "/etc/systemd/system"
 CONFIG = "/etc/gaudi-serve"
@@ -72,11 +74,33 @@ class Changes:
 
 
 def vllm_container(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the supervisor of a planned model reads: everything but environment and secrets."""
+    """Return what the supervisor of a planned model reads: everything but environment and secrets.
+
+    Raises:
+        InputError: where the command names another host or port than the file, by which the server is asked.
+    """
+    args = list(model["args"])
+    for key in ("host", "port"):
+        told = [now for option, now in itertools.pairwise(args) if option == f"--{key}"]
+        told += [one.partition("=")[2] for one in args if one.startswith(f"--{key}=")]
+        if any(one != str(model[key]) for one in told):
+            raise InputError(f"{model['name']}: {key}: the launch has {', '.join(told)}, and the plan {model[key]}")
     numactl = ["numactl", *model["numactl"]] if model["numactl"] else []
     engine = engine_of(model)
-    own = {"command": [*numactl, *engine.command, *model["args"]], "progress": [list(one) for one in engine.progress]}
+    own = {"command": [*numactl, *engine.command, *args], "progress": [list(one) for one in engine.progress]}
     return {**{key: model[key] for key in LAUNCH_KEYS}, **own}
+
+
+def same_launch(digest: str | None, command: Sequence[str] | None, model: Mapping[str, Any]) -> bool:
+    """Tell whether a server was launched as it is planned now.
+
+    Args:
+        digest: the one that its container carries.
+        command: program and arguments that its container has; empty where they are not known.
+        model: a model of a plan.
+    """
+    # The digest alone is a text that this toolkit wrote; the command is what runs.
+    return digest == model["digest"] and (not command or list(command) == vllm_container(model)["command"])
 
 
 def vllm_service_files(models: Sequence[Mapping[str, Any]], unit_template: str) -> dict[str, dict[str, Any]]:
@@ -186,7 +210,7 @@ def _verdict(model: Mapping[str, Any], unit: Mapping[str, Any]) -> set[str]:
         return {"stop"} if state not in ("inactive", "failed") or unit.get("enabled") else set()
     container = unit.get("container") or {}
     secret = secret_changed(unit)
-    same = container.get("digest") == model["digest"] and not secret
+    same = same_launch(container.get("digest"), container.get("command"), model) and not secret
     # Between two tries, with what was read before it: who runs again has mended something, and need not wait.
     pauses = not container.get("running") and str(unit.get("status", "")).startswith("failed before")
     # After a boot, a unit that has no container yet is about to make the one that its file told of until now.
@@ -371,31 +395,69 @@ FILES = {"service": "unit", "env": "environment", "json": "launch", "buckets": "
 LOST = {"unit": "unit file", "environment": "environment file", "launch": "launch file", "buckets": "bucket file"}
 
 
-def vllm_service_drift(changes: Mapping[str, Any], live: Mapping[str, Any]) -> list[str]:
+def vllm_service_drift(
+    changes: Mapping[str, Any], live: Mapping[str, Any], models: Sequence[Mapping[str, Any]] = ()
+) -> list[str]:
     """Return how the live units differ from the planned ones, one sentence a difference.
 
     Args:
         changes: what vllm_service_changes returned.
         live: ``gaudi_services`` of the host.
+        models: the models of a plan, to be compared with what really listens, and with the arguments and the image
+            of what runs.
     """
     lines = [] if not changes["supervisor"] else ["supervisor: is not there, or not of this release"]
     lines += [f"container {name}: runs without a unit" for name in changes["orphans"]]
     lines += [f"model {name}: is there, but not planned" for name in changes["remove"]]
+    planned = {str(model["name"]): model for model in models}
     for name in dict.fromkeys([*(file["model"] for file in changes["write"]), *_named(changes)]):
         left = live.get("without_unit", {})
         unit = live["units"].get(name)
         if name in left and f"vllm-{name}" not in changes["orphans"]:
             lines.append(f"model {name}: has no unit; the next run writes it, and its container goes on")
             continue
-        lines += [f"model {name}: {text}" for text in _unit_drift(name, unit, changes)]
+        lines += [f"model {name}: {text}" for text in _unit_drift(name, unit, changes, planned.get(name))]
+    for name, model in planned.items():
+        unit = {**live.get("without_unit", {}), **live["units"]}.get(name, {})
+        if model["state"] == "started" and unit.get("active"):
+            lines += [f"model {name}: {text}" for text in _running_drift(model, unit.get("container") or {}, live)]
     return lines
+
+
+def _running_drift(model: Mapping[str, Any], container: Mapping[str, Any], live: Mapping[str, Any]) -> list[str]:
+    """Return where a server that is active is not what is planned: what it listens on, and its image."""
+    found = []
+    listens = container.get("listens")
+    if container.get("running") and listens is not None and not any(_is_at(model, one) for one in listens):
+        found.append(f"listens on {', '.join(listens) or 'no port'}, and the plan has {model['host']}:{model['port']}")
+    image = vllm_image_id(live.get("images") or {}, str(model["image"]))
+    if container.get("running") and image and container.get("image") not in (None, image):
+        found.append(
+            f"runs an older image of the name {model['image']}; playbooks/restart.yml -e model={model['name']} takes "
+            "the newer one"
+        )
+    return found
+
+
+def _is_at(model: Mapping[str, Any], listener: str) -> bool:
+    """Tell whether a listener, such as 127.0.0.1:8000 or *:8000, is the one of a model; a name may be any address."""
+    where, _, port = listener.rpartition(":")
+    if int(port) != int(model["port"]):
+        return False
+    try:
+        wanted = ip_address(str(model["host"]))
+    except ValueError:
+        return True
+    return where == str(wanted) or (where == "*" and wanted.is_unspecified)
 
 
 def _named(changes: Mapping[str, Any]) -> list[str]:
     return [name for key in ("stop", "start", "restart", "adopt", "smoke") for name in changes[key]]
 
 
-def _unit_drift(name: str, unit: Mapping[str, Any] | None, changes: Mapping[str, Any]) -> list[str]:
+def _unit_drift(
+    name: str, unit: Mapping[str, Any] | None, changes: Mapping[str, Any], model: Mapping[str, Any] | None
+) -> list[str]:
     if unit is None:
         return ["has no unit"]
     lost = [LOST[kind] for kind in unit.get("lost", [])]
@@ -414,11 +476,19 @@ def _unit_drift(name: str, unit: Mapping[str, Any] | None, changes: Mapping[str,
         lines.append("does not start at boot" if runs else "not running")
     elif name in changes["restart"]:
         status = str(unit.get("status", ""))
-        before = "runs with other secrets" if name in changes["secret"] else "runs as it was planned before"
+        before = "runs with other secrets" if name in changes["secret"] else _runs_other(unit, model)
         lines.append(f"does not run: {status}" if status.startswith("failed") else before)
     elif name in changes["smoke"] and runs:
         lines.append("has not answered its smoke test since its last start")
     return lines
+
+
+def _runs_other(unit: Mapping[str, Any], model: Mapping[str, Any] | None) -> str:
+    """Return that a server runs with an earlier launch, and which of its arguments differ, where that is known."""
+    command = (unit.get("container") or {}).get("command")
+    now = vllm_container(model) if model and command else {}
+    lines = differences(launch_view({**now, "command": command}, {}), launch_view(now, {})) if now else []
+    return f"runs as it was planned before{': ' * bool(lines)}{'; '.join(lines)}"
 
 
 def model_refusal(

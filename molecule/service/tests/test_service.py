@@ -195,12 +195,22 @@ def test_killed_server_comes_back_and_the_next_run_asks_it(
     assert "Ask every model that has started" not in second.text
 
 
-def test_changed_model_is_restarted_alone(playbook: Any, started: Any) -> None:
+def test_changed_model_is_restarted_alone_and_listens_as_planned(host: Any, playbook: Any, started: Any) -> None:
     before = {model: started(model) for model in ("qwq-32b", "qwen2.5-7b")}
-    run = playbook("playbooks/models.yml", vllm_models=models(max_num_seqs=4))
+    # Keys of the engine's own launch alone: its options stay as they are.
+    changed = {"port": 30011, "host": "127.0.0.2", "max_model_len": 4096, "served_model_name": "another"}
+    wish = {"vllm_models": models(**changed)}
+    assert "port: 30001 -> 30011" in playbook("playbooks/status.yml", **wish).flat
+    run = playbook("playbooks/models.yml", **wish)
     assert run.status == 0, run.text
     assert started("qwq-32b") != before["qwq-32b"]
     assert started("qwen2.5-7b") == before["qwen2.5-7b"]
+    assert host.socket("tcp://127.0.0.2:30011").is_listening
+    assert not host.socket("tcp://127.0.0.1:30001").is_listening
+    command = yaml.safe_load(host.check_output("docker inspect --format '{{json .Config.Cmd}}' vllm-qwq-32b"))
+    for key, value in changed.items():
+        assert command[command.index(f"--{key.replace('_', '-')}") + 1] == str(value)
+    assert "model qwq-32b" not in playbook("playbooks/status.yml", **wish).flat
 
 
 def test_restart_and_logs_of_one_model(playbook: Any, started: Any) -> None:
