@@ -155,8 +155,8 @@ def _arguments(container: Container, spec: Spec, placed: Spec, placement: Placem
     The options stand in the order of their names: an inventory's own order says nothing, and gets lost in AWX, which
     gives every variable with sorted keys. A server may run with the very same options in another order, since an
     earlier version of the toolkit launched it in the order that its user wrote. That order stays, and the server is
-    not restarted. Only the order of these options is taken from what runs: the engine's own arguments and the served name
-    are always those of the plan. Where the live command is not known, the digest tells the order of the inventory.
+    not restarted. Of what runs only the order of these options is taken: the engine's own arguments and the served
+    name are always those of the plan. Where the live command is not known, the digest tells the inventory's order.
 
     Args:
         container: everything else, with the engine's own arguments in ``args``.
