@@ -36,6 +36,16 @@ def eventually(condition: Callable[[], bool], seconds: float = 60, pause: float 
     return True
 
 
+def beyond_loopback(host: Any, model: str) -> list[str]:
+    """Return the sockets of a model's container that listen on another address than loopback, as address:port."""
+    listing = host.check_output(
+        f'for pid in $(docker top vllm-{model} -eo pid | tail -n +2); do ss -Hltnp | grep "pid=$pid,"; done; true'
+    )
+    found = {line.split()[3] for line in listing.splitlines()}
+    assert found, f"nothing of {model} listens"
+    return sorted(one for one in found if not one.startswith(("127.", "[::1]")))
+
+
 def reboot(host: Any) -> None:
     """Restart a host, and come back when its new systemd answers: it has its boot id a while before that."""
     boot_id = "cat /proc/sys/kernel/random/boot_id"

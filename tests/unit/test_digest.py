@@ -38,9 +38,10 @@ WISHES: dict[str, dict[str, Any]] = {
     },
 }
 # As versions before this one have written them on hosts: in the order above. (Of deepseek_r1 they had a variable more,
-# with which no real runtime starts it; that one change restarts it, see the changelog.)
-OLD_DIGESTS = {"aice_1_21": "608be5ce65a98c36", "deepseek_r1": "1650b309970fabf0", "vllm": "9e68aedc6cabc47c"}
-DIGESTS = {"aice_1_21": "3e29b416855111a3", "deepseek_r1": "ecb3b597e08b7131", "vllm": "33893ba6f3678593"}
+# with which no real runtime starts it; that one change restarts it. Of vllm they lacked the two variables by which the
+# server's workers listen on loopback alone. See the changelog.)
+OLD_DIGESTS = {"aice_1_21": "608be5ce65a98c36", "deepseek_r1": "1650b309970fabf0", "vllm": "5180049d5f15be9a"}
+DIGESTS = {"aice_1_21": "3e29b416855111a3", "deepseek_r1": "ecb3b597e08b7131", "vllm": "cf77fac3b55f1018"}
 OLD_ARGUMENTS = {
     "aice_1_21": [
         *("--tool-call-parser", "hermes", "--enable-auto-tool-choice"),

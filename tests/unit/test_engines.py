@@ -22,6 +22,7 @@ from gaudi_serve.spec.model import Spec
 from gaudi_serve.stages import service
 from gaudi_serve.stages.reset import vllm_service_reset
 from golden import vectors
+from test_changed_keys import SERVING, planned
 from test_fleet import known, live_of
 from test_plan import gaudi_host
 from test_reset import left, services
@@ -250,3 +251,32 @@ def test_roles_ask_what_a_platform_needs_and_get_no_answer_for_none(monkeypatch:
     assert accelerator_needs("abacus") == accelerator_needs("cpu") == []
     with pytest.raises(InputError, match="accelerator: 'gpu' is not one of abacus, gaudi, cpu"):
         accelerator_needs("gpu")
+
+
+ALONE = {"GLOO_SOCKET_IFNAME": "lo", "VLLM_HOST_IP": "127.0.0.1"}
+LISTENS = "its workers listen on interface eth0 too, and ask for no key: docs/security.md has the rule for a firewall"
+LISTENS_OUTWARD = LISTENS.replace("interface eth0", "the host's outward address")
+
+
+@pytest.mark.parametrize(
+    ("engine", "more", "expected", "warning"),
+    [
+        ("plugin", {}, ALONE, None),
+        ("plugin", {"host": "10.0.0.1"}, ALONE, None),
+        ("plugin", {"env": {"GLOO_SOCKET_IFNAME": "eth0"}}, {**ALONE, "GLOO_SOCKET_IFNAME": "eth0"}, LISTENS),
+        ("vllm", {}, ALONE, None),
+        # The vendor's exact launch says where they listen.
+        ("aice_1_21", {}, {"GLOO_SOCKET_IFNAME": "eth0", "VLLM_HOST_IP": "10.0.0.1"}, LISTENS),
+        ("aice_1_21", {"env": ALONE}, ALONE, None),
+        ("aice_1_22", {}, {"GLOO_SOCKET_IFNAME": "eth0", "VLLM_HOST_IP": "127.0.0.1"}, LISTENS),
+        # Ray compares the address with its node's.
+        ("deepseek_r1", {}, {}, LISTENS_OUTWARD),
+    ],
+)
+def test_the_processes_of_a_server_meet_on_loopback_or_the_plan_says_where(
+    engine: str, more: dict[str, Any], expected: dict[str, str], warning: str | None
+) -> None:
+    wish = SERVING[engine][2]
+    (found,) = planned(engine, {**wish, **more, "env": more.get("env", {})})["models"]
+    assert {name: value for name, value in found["env"].items() if name in ALONE} == expected
+    assert [text for text in found["warnings"] if "listen" in text] == ([warning] if warning else [])

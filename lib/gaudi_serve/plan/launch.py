@@ -28,6 +28,10 @@ VISIBLE_DEVICES = "HABANA_VISIBLE_DEVICES"
 CONFIG = "/etc/gaudi-serve"
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 ALWAYS_SET = {"OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
+# Where the processes of one server meet (gloo and vLLM's own channels). Without these variables they listen on the
+# host's outward address, and ask nobody for a key. Seen with vLLM 0.32: 13 sockets, all on loopback with both.
+INTERFACE = "GLOO_SOCKET_IFNAME"
+ON_LOOPBACK = {INTERFACE: "lo", "VLLM_HOST_IP": "127.0.0.1"}
 
 
 def vllm_launch(spec: Mapping[str, Any], host: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,6 +129,9 @@ def container_of(spec: Spec, host: Host, placement: Placement, release: str) -> 
     env = {key: value for key, value in {**ALWAYS_SET, **launch.environment}.items() if key != VISIBLE_DEVICES}
     if not engine.own_options and len(placement.module_ids) > 1:
         env.update(platform.env_between)
+    # Ray compares the address with the one of its own node; the vendor's scripts choose an interface themselves.
+    if "ray" not in launch.args:
+        env = {**ON_LOOPBACK, **env}
     env.update({name: str(value) for name, value in spec.get("env", {}).items()})
     container = Container(
         env=env,
@@ -138,7 +145,7 @@ def container_of(spec: Spec, host: Host, placement: Placement, release: str) -> 
         buckets=launch.buckets.changed_by(env) if launch.buckets else None,
         bucket_file=launch.bucket_file,
         tokens=launch.tokens,
-        notes=(*launch.warnings, *_core_warnings(launch, numactl, placement)),
+        notes=(*launch.warnings, *_core_warnings(launch, numactl, placement), *_listener_warnings(env)),
     )
     live = host.services.get(spec.name, Service())
     return replace(container, args=_arguments(container, spec, placed, placement, live))
@@ -236,6 +243,15 @@ def _core_warnings(launch: Launch, numactl: list[str] | None, placement: Placeme
             "give cards of one NUMA node the same cores, as their module_ids are not consecutive"
         ]
     return []
+
+
+def _listener_warnings(env: Mapping[str, str]) -> list[str]:
+    """Return that a server's workers listen beyond loopback, as the vendor's exact launch has it."""
+    interface = env.get(INTERFACE)
+    if interface == ON_LOOPBACK[INTERFACE]:
+        return []
+    where = f"on interface {interface}" if interface else "on the host's outward address"
+    return [f"its workers listen {where} too, and ask for no key: docs/security.md has the rule for a firewall"]
 
 
 def launch_warnings(spec: Spec) -> list[str]:

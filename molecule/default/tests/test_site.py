@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from conftest import host_name
 from gaudi_serve.host.smoke import right_capitals
+from runs import beyond_loopback
 
 
 @pytest.fixture
@@ -30,6 +31,8 @@ def test_every_model_answers(name: str, ask: Any, unit: Any) -> None:
 def test_real_vllm_and_its_metrics(host: Any) -> None:
     assert '"0.32.0' in host.check_output("curl -sS http://127.0.0.1:8000/version")
     assert "vllm:num_requests_running" in host.check_output("curl -sS http://127.0.0.1:8000/metrics")
+    # Also those at which its processes meet, a dozen, which ask for no key.
+    assert beyond_loopback(host, "tiny") == []
 
 
 @pytest.mark.on("mol-cpu")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from gaudi_serve.buckets.from_file import file_buckets
+from runs import beyond_loopback
 
 VARIABLES = yaml.safe_load(
     (Path(__file__).parents[1] / "inventory/host_vars/mol-service.yml").read_text(encoding="utf-8")
@@ -68,6 +69,7 @@ def test_a_gaudi3_host_serves_with_the_plugin_until_its_server_dies(
     assert playbook("playbooks/models.yml", **said).changed_nothing
     status = playbook("playbooks/status.yml", **said).flat
     assert "qwq-32b 0,1 active yes" in status
+    assert beyond_loopback(host, "qwq-32b") == beyond_loopback(host, "qwen2.5-7b") == []
     assert "model qw" not in status
     tuned(host, playbook, started, said, tmp_path)
     before = started("qwen2.5-7b")

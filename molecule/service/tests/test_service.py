@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from runs import eventually, reboot
+from runs import beyond_loopback, eventually, reboot
 
 KEY = "canary-5f2a"
 VARIABLES = yaml.safe_load(
@@ -80,6 +80,8 @@ def test_models_share_no_card_and_listen_on_loopback(host: Any) -> None:
     assert len(taken) == len(set(taken)) == 3
     assert host.socket("tcp://127.0.0.1:30001").is_listening
     assert "0.0.0.0:30001" not in host.check_output("ss -Hltn")
+    # The vendor's launch of the fork has its workers meet on the host's interface, which the plan says.
+    assert len(beyond_loopback(host, "qwq-32b")) == 3
 
 
 def test_second_use_of_a_busy_card_is_refused(host: Any) -> None:

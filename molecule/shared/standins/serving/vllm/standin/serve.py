@@ -13,7 +13,7 @@ from types import FrameType
 
 import vllm
 
-from . import cards, log, model, stack, warmup
+from . import cards, log, meeting, model, stack, warmup
 from .server import Api, Server
 
 STOP = threading.Event()
@@ -38,6 +38,7 @@ def serve(options: argparse.Namespace) -> int:
     if fault == "crash_at_start":
         raise RuntimeError("Engine core initialization failed. See root cause above.")
     known = model.load(options)
+    meeting.meet(options.tensor_parallel_size)
     api = Api(known, options, fault)
     if stack.PLUGIN:
         api.step = upstream_engine(options, known, fault)
