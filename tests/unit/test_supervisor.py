@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -323,3 +324,172 @@ def test_a_launch_file_that_contradicts_itself_starts_nothing(
     one.launch[key] = value
     with pytest.raises(supervisor.Trouble, match=f"has {key} {value}, and its command --{key} "):
         one.create()
+
+
+class Watched:
+    """A server as its supervisor sees it: counters, clients, and whether a question comes back."""
+
+    def __init__(self, supervisor: ModuleType, one: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.clock = Clock()
+        self.tokens, self.running, self.metrics = 0, 0, True
+        self.clients: set[str] = set()
+        self.answer: int | None = 200  # None: none comes
+        self.questions = 0
+        monkeypatch.setattr(supervisor, "time", self.clock)
+        monkeypatch.setattr(supervisor.threading, "Thread", Now)
+        self.pulse = supervisor.Pulse(one.launch, one.path.with_suffix(".secret"))
+        monkeypatch.setattr(self.pulse, "clients", lambda: set(self.clients))
+        monkeypatch.setattr(self.pulse, "request", self.request)
+
+    def request(self, method: str, path: str, body: str | None = None, timeout: float = 5) -> tuple[int, str]:
+        """Answer as the server."""
+        if method == "GET":
+            text = f'vllm:generation_tokens_total{{engine="0"}} {self.tokens}.0\n'
+            text += f"vllm:num_requests_running {self.running}\n"
+            return (200, text) if self.metrics else (404, "")
+        self.questions += 1
+        if self.answer is None:
+            raise Unanswered
+        self.tokens += self.answer == 200
+        return self.answer, ""
+
+    def after(self, seconds: float, *, working: bool = False) -> float:
+        """Look every five seconds, as the supervisor does, and return for how long nobody was served in the end."""
+        found = 0.0
+        for _ in range(int(seconds / 5)):
+            self.clock.now += 5
+            self.tokens += working
+            found = self.pulse.idle_for(600)
+        return found
+
+
+class Unanswered(Exception):
+    """A question that does not come back."""
+
+
+class Now:
+    """A thread that runs at once, and does not end where no answer comes."""
+
+    def __init__(self, target: Any, args: tuple[Any, ...], daemon: bool) -> None:
+        self.target, self.args = target, args
+
+    def start(self) -> None:
+        """Run it."""
+        with contextlib.suppress(Unanswered):
+            self.target(*self.args)
+
+
+@pytest.fixture
+def watched(supervisor: ModuleType, one: Any, monkeypatch: pytest.MonkeyPatch) -> Watched:
+    """Return a server that is watched."""
+    return Watched(supervisor, one, monkeypatch)
+
+
+def test_tokens_that_stand_still_while_requests_run_are_a_hang(watched: Watched) -> None:
+    watched.running, watched.answer = 3, None
+    assert watched.after(60, working=True) < 20
+    assert 500 <= watched.after(560) < 600
+    assert watched.after(60) >= 600
+
+
+def test_a_frozen_engine_whose_gauges_say_nothing_is_known_by_a_question_that_does_not_come_back(
+    watched: Watched,
+) -> None:
+    watched.after(3600)
+    # Nobody waits: nothing is asked, and nothing is wrong.
+    assert watched.questions == 0
+    watched.clients, watched.answer = {"client"}, None
+    assert watched.after(120) < 120
+    assert watched.questions == 1
+    assert watched.after(600) >= 600
+
+
+def test_idle_servers_long_prompts_full_queues_and_servers_without_counters_are_no_hang(watched: Watched) -> None:
+    # Monitoring that stays connected: asked more and more rarely.
+    watched.clients = {"prometheus"}
+    assert watched.after(24 * 3600) == 0
+    assert 100 < watched.questions < 170
+    # A long prompt, or a compilation: the question comes back after it.
+    watched.running, watched.answer = 1, None
+    assert watched.after(500) < 600
+    watched.pulse.asked, watched.answer = None, 200
+    assert watched.after(60, working=True) < 20
+    # A full queue: tokens come.
+    watched.running = 64
+    assert watched.after(3600, working=True) < 20
+    # What counts nothing is not judged.
+    watched.metrics, watched.answer = False, None
+    assert watched.after(3600) == 0
+
+
+def test_a_model_that_cannot_be_asked_is_judged_by_its_requests_alone(watched: Watched) -> None:
+    watched.clients, watched.answer = {"client"}, 404
+    assert watched.after(3600) == 0
+    watched.running = 1
+    assert watched.after(700) >= 600
+
+
+def test_a_frozen_server_ends_and_says_why(supervisor: ModuleType, one: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[dict[str, Any]] = []
+    monkeypatch.setattr(supervisor, "notify", lambda **fields: told.append(fields))
+    still = [0.0, 300.0, 0.0, 600.0]
+    monkeypatch.setattr(supervisor.Pulse, "idle_for", lambda *_: still.pop(0))
+    one.judge_work()
+    assert told == []
+    one.judge_work()
+    one.judge_work()
+    assert [one["STATUS"].partition(" on ")[0] for one in told] == [
+        "answers /health, and does no work for 300 s",
+        "serving",
+    ]
+    with pytest.raises(supervisor.Trouble, match=r"does no work: no token for 600 s, .* \(hang_timeout_s 600\)"):
+        one.judge_work()
+    one.path.write_text(json.dumps({**one.launch, "hang_timeout_s": 0}), encoding="utf-8")
+    one.judge_work()
+
+
+def test_a_warm_up_that_stands_still_is_given_up_by_its_own_pace(
+    supervisor: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(supervisor, "time", clock)
+    pace = supervisor.Pace()
+    clock.now += 10**5  # loading weights has no pace
+    pace.judge()
+    for number in range(1, 6):
+        pace.seen(f"warming up: prompt graph {number} of 20")
+        clock.now += 40
+    pace.judge()
+    clock.now += 359
+    pace.judge()
+    clock.now += 1
+    with pytest.raises(supervisor.Trouble, match=r"stands still: .* graph 5 of 20, for 400 s; .* took 40 s"):
+        pace.judge()
+    # Between two phases, and after the last one, nothing is counted.
+    pace.seen("warming up: decode graph 20 of 20")
+    clock.now += 10**5
+    pace.judge()
+
+
+def test_requests_of_supervisor_and_monitoring_are_kept_out_of_the_journal(
+    supervisor: ModuleType, one: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [
+        'INFO:     127.0.0.1:41266 - "GET /health HTTP/1.1" 200 OK\n',
+        '(APIServer pid=1) INFO:     10.0.0.9:5 - "GET /metrics HTTP/1.1" 200 OK\n',
+        'INFO:     127.0.0.1:41266 - "GET /health HTTP/1.1" 503 Service Unavailable\n',
+        'INFO:     127.0.0.1:41268 - "POST /v1/chat/completions HTTP/1.1" 200 OK\n',
+    ]
+
+    class Logs:
+        stdout = lines
+
+        def __enter__(self) -> Logs:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            one.stopping.set()
+
+    monkeypatch.setattr(supervisor.subprocess, "Popen", lambda *_, **__: Logs())
+    one.follow()
+    assert capsys.readouterr().out == "".join(lines[2:])

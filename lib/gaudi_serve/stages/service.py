@@ -87,8 +87,19 @@ def vllm_container(model: Mapping[str, Any]) -> dict[str, Any]:
             raise InputError(f"{model['name']}: {key}: the launch has {', '.join(told)}, and the plan {model[key]}")
     numactl = ["numactl", *model["numactl"]] if model["numactl"] else []
     engine = engine_of(model)
-    own = {"command": [*numactl, *engine.command, *args], "progress": [list(one) for one in engine.progress]}
+    probe = {"probe": _probe(model)}
+    own = {"command": [*numactl, *engine.command, *args], **probe, "progress": [list(one) for one in engine.progress]}
     return {**{key: model[key] for key in LAUNCH_KEYS}, **own}
+
+
+def _probe(model: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the smallest question to a server, by which its supervisor tells a frozen engine from an idle one."""
+    served = model["served_model_name"]
+    if "embedding" in model["smoke"]:
+        return {"path": "/v1/embeddings", "body": {"model": served, "input": "a"}}
+    if "rerank" in model["smoke"]:
+        return {"path": "/v1/rerank", "body": {"model": served, "query": "a", "documents": ["a"]}}
+    return {"path": "/v1/completions", "body": {"model": served, "prompt": "a", "max_tokens": 1}}
 
 
 def same_launch(digest: str | None, command: Sequence[str] | None, model: Mapping[str, Any]) -> bool:

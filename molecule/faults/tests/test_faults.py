@@ -102,6 +102,23 @@ def test_server_that_hangs_with_its_port_open(
     assert ask(30001, "qwq-32b")["choices"]
 
 
+@FIRST
+def test_an_engine_that_is_frozen_behind_a_good_health_page_is_started_anew(
+    host: Any, playbook: Any, ask: Any, journal: Any, started: Any, other_serves_on: Any
+) -> None:
+    before = started("qwq-32b")
+    assert playbook(MODELS, *LIMIT, **wish(hang_timeout_s=8)).status == 0
+    assert started("qwq-32b") == before
+    host.check_output("docker exec vllm-qwq-32b touch /tmp/frozen")
+    host.check_output(
+        'curl -sS --max-time 60 -d \'{"prompt": "a"}\' http://127.0.0.1:30001/v1/completions >/dev/null 2>&1 &'
+    )
+    assert host.check_output("curl -sS -o /dev/null -w '%{http_code}' http://127.0.0.1:30001/health") == "200"
+    assert eventually(lambda: journal("the server answers /health and does no work"), 40)
+    assert eventually(lambda: bool(ask(30001, "qwq-32b").get("choices")), 60)
+    assert started("qwq-32b") != before
+
+
 @pytest.mark.long
 @FIRST
 def test_server_that_runs_out_of_memory(host: Any, playbook: Any, ask: Any, journal: Any, other_serves_on: Any) -> None:

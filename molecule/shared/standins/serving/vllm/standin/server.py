@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import vllm
@@ -21,6 +22,8 @@ from . import answers, log
 from .abilities import Abilities, ranked, vector
 from .metrics import Metrics
 from .model import Model
+
+FROZEN = Path("/tmp/frozen")
 
 
 class Api:
@@ -129,6 +132,11 @@ class Handler(BaseHTTPRequestHandler):
         if api.asked.is_set():
             threading.Event().wait()
 
+    def freeze_if_told(self) -> None:
+        """While there is a file /tmp/frozen, the engine does nothing: /health and /metrics answer as before."""
+        while FROZEN.exists():
+            time.sleep(0.2)
+
     def do_GET(self) -> None:
         """Answer what can be looked at."""
         self.hang_if_told()
@@ -162,6 +170,7 @@ class Handler(BaseHTTPRequestHandler):
         if path not in jobs:
             self.send(404, {"detail": "Not Found"})
             return
+        self.freeze_if_told()
         try:
             request = json.loads(content)
             if not isinstance(request, dict):
