@@ -59,6 +59,7 @@ from gaudi_serve.rollout.waves import (
     rollout_stopped,
     slower_models,
 )
+from gaudi_serve.show.log import log_view
 from gaudi_serve.show.report import endpoint_table
 from gaudi_serve.show.status import drift_lines, fleet_status, fleet_status_lines
 from gaudi_serve.spec.catalog import model_catalog
@@ -203,6 +204,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     images_shared,
     inventory_refusal,
     kernel_arguments_wanted,
+    log_view,
     missing_images,
     model_refusal,
     packages_reset,

@@ -411,6 +411,20 @@ def test_a_launch_file_that_is_newer_than_its_container_does_not_hide_what_runs(
     assert shown == ["~ qwq: restart", "    ~ --port: 30001 -> 30009"]
 
 
+def test_a_model_that_was_stopped_says_by_what_and_when(serving: Callable[..., dict[str, Any]]) -> None:
+    (plan,) = planned(model())["models"]
+    note = observe_services.STATE / "qwq/stopped.json"
+    note.write_text('{"by": "stop.yml", "at": "2026-11-25 14:31 UTC"}', encoding="utf-8")
+    for state, expected in (("active", []), ("inactive", ["model qwq: stopped by stop.yml at 2026-11-25 14:31 UTC"])):
+        found = serving(state)
+        unit = found["units"]["qwq"]
+        unit["smoke"], unit["supervisor"] = {"kinds": ["text"]}, digest(SUPERVISOR)
+        lines = service.vllm_service_drift(changes([plan], found), found)
+        assert [line for line in lines if "stopped" in line] == expected
+    note.write_text("{half", encoding="utf-8")
+    assert serving("inactive")["units"]["qwq"]["stopped"] == ""
+
+
 def test_a_serving_model_is_known_by_its_container_whatever_file_is_lost(lost: tuple[str, dict[str, Any]]) -> None:
     (plan,) = planned(model())["models"]
     words, found = lost

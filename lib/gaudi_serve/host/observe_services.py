@@ -133,9 +133,16 @@ def _unit(name: str, shown: dict[str, str], container: dict[str, Any] | None) ->
         **_state(shown),
         "need_reload": shown.get("NeedDaemonReload") == "yes",
         "enabled": shown.get("UnitFileState") == "enabled",
+        "stopped": _stopped(name) if shown.get("ActiveState") == "inactive" else "",
         "container": container,
         "smoke": smoke if smoke and started and smoke.get("container_started") == started else None,
     }
+
+
+def _stopped(name: str) -> str:
+    """Return by what a model was stopped, and when; empty where nobody has written it down."""
+    record = _json(STATE / name / "stopped.json")
+    return f"stopped by {record['by']} at {record['at']}" if {"by", "at"} <= record.keys() else ""
 
 
 def _state(shown: dict[str, str]) -> dict[str, Any]:

@@ -366,7 +366,7 @@ def vllm_unit_paths(names: Sequence[str]) -> list[str]:
         for name in names
         for path in (
             *[f"{CONFIG}/{name}.{kind}" for kind in ("env", "json", "buckets", "secret")],
-            *[f"/var/lib/gaudi-serve/{name}/{record}.json" for record in ("smoke", "supervisor")],
+            *[f"/var/lib/gaudi-serve/{name}/{record}.json" for record in ("smoke", "supervisor", "stopped")],
             # Last: by it a run that was cut off here is finished by the next.
             f"{UNITS}/vllm-{name}.service",
         )
@@ -484,7 +484,7 @@ def _unit_drift(
     if name in changes["stop"]:
         lines.append(f"{'runs' if runs else 'starts at boot'}, planned stopped")
     elif name in changes["start"]:
-        lines.append("does not start at boot" if runs else "not running")
+        lines.append("does not start at boot" if runs else unit.get("stopped") or "not running")
     elif name in changes["restart"]:
         status = str(unit.get("status", ""))
         before = "runs with other secrets" if name in changes["secret"] else _runs_other(unit, model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from pathlib import Path
 from typing import Any
 
@@ -221,7 +222,8 @@ def test_restart_and_logs_of_one_model(playbook: Any, started: Any) -> None:
     assert run.status == 0, run.text
     assert started("qwq-32b") != before["qwq-32b"]
     assert started("qwen2.5-7b") == before["qwen2.5-7b"]
-    assert "the server answers" in playbook("playbooks/logs.yml", model="qwq-32b").flat
+    assert "the server answers" in playbook("playbooks/logs.yml", model="qwq-32b", since="5 minutes ago").flat
+    assert "the server answers" not in playbook("playbooks/logs.yml", model="qwq-32b", since="tomorrow").flat
 
 
 def test_a_model_is_stopped_and_started_again(playbook: Any, unit: Any, started: Any) -> None:
@@ -231,6 +233,9 @@ def test_a_model_is_stopped_and_started_again(playbook: Any, unit: Any, started:
     assert "qwq-32b stops: it is down until it is started again" in run.flat
     assert (unit("qwq-32b", "ActiveState"), unit("qwq-32b", "UnitFileState")) == ("inactive", "enabled")
     assert playbook("playbooks/stop.yml", model="qwq-32b").changed_nothing
+    assert re.search(
+        r"model qwq-32b: stopped by stop.yml at \d{4}-\d\d-\d\d \d\d:\d\d UTC", playbook("playbooks/status.yml").flat
+    )
     run = playbook("playbooks/start.yml", model="qwq-32b")
     assert run.status == 0, run.text
     assert unit("qwq-32b", "ActiveState") == "active"

@@ -1,0 +1,27 @@
+"""The journal of a model, as playbooks/logs.yml shows it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+# What vLLM, Python and this toolkit's supervisor write when something goes wrong.
+ERROR = re.compile(
+    r"\b(?:ERROR|CRITICAL|FATAL)\b|Traceback|\b[A-Z]\w*(?:Error|Exception)\b: |synStatus=|"
+    r"gaudi-serve: (?:the server (?:ended|runs, but|answers /health and)|the warm-up stands|the container does not)"
+)
+MOST_ERRORS = 20
+
+
+def log_view(lines: Sequence[str]) -> list[str]:
+    """Return the lines of a journal with those that tell of errors first, and once more in their place.
+
+    Args:
+        lines: what journalctl printed.
+    """
+    errors = [line for line in lines if ERROR.search(line)]
+    if not errors:
+        return list(lines)
+    shown = errors[-MOST_ERRORS:]
+    count = f"the last {len(shown)} of {len(errors)}" if len(shown) < len(errors) else str(len(errors))
+    return [f"lines that tell of errors ({count}):", *shown, f"all {len(lines)} lines:", *lines]
