@@ -7,6 +7,7 @@ from typing import Any
 
 from ..gateway.objects import Gateway
 from ..host.smoke import EVERYWHERE
+from .notes import open_notes, shared_lines
 from .table import table
 
 
@@ -23,7 +24,7 @@ def endpoint_table(
         check: nothing was changed, so that the table is what is live before a real run.
     """
     rows = [["HOST", "MODEL", "CARDS", "STATE", "URL", "FIRST TOKEN"]]
-    notes = []
+    notes: dict[str, list[str]] = {}
     for host in hosts:
         known = hostvars[host]
         units = known["gaudi_services"]["units"] if "gaudi_services" in known else {}
@@ -32,10 +33,10 @@ def endpoint_table(
         rows += [[host, "(gateway)", "-", gateway["state"], gateway["url"], "-"]] if gateway else []
         address = str(known["gaudi_host"]["ip"]) if "gaudi_host" in known else "127.0.0.1"
         rows += [[host, model["name"], *_cells(model, units.get(model["name"], {}), address)] for model in models]
-        notes += [f"{host}: {note}" for note in _notes(known)]
+        notes[host] = open_notes(_notes(known), known.get("gaudi_acknowledged"))
     dropped = "dropped out of this run, since it failed or could not be reached; the reason is above"
     before = ["check mode: nothing was changed; this is what is live now, before a real run"] if check else []
-    return [*table(rows), *notes, *[f"{host}: {dropped}" for host in lost], *before]
+    return [*table(rows), *shared_lines(notes), *[f"{host}: {dropped}" for host in lost], *before]
 
 
 def _notes(known: Mapping[str, Any]) -> list[str]:

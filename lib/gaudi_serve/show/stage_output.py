@@ -87,6 +87,8 @@ DONE = {
 }
 STATES = {"started": "start", "restarted": "restart", "stopped": "stop", "reloaded": "reload"}
 FILES = ("copy", "template", "file", "lineinfile", "blockinfile", "replace", "get_url", "deb822_repository")
+# Messages of a role that a playbook shows again, host by host, when it is through.
+LISTED_AT_THE_END = ("Reset | Say what goes",)
 FEW = 3  # files that are named; of more, their number is told
 MANY = 4  # hosts; of more, those that failed are told once more at the end, with their reasons
 GIST = 200  # characters of such a reason
@@ -409,7 +411,7 @@ class StageOutput:
         if outcome.item:
             self.items.add((outcome.host, outcome.task.path + outcome.task.name))
         if outcome.task.module == "debug":
-            lines = self._debug(outcome)
+            lines = [] if outcome.task.own_name in LISTED_AT_THE_END else self._debug(outcome)
         if outcome.changed:
             work = self.work.setdefault(outcome.host, Work())
             if outcome.task.module == "debug" and self.current.label not in STAGES:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..gateway.fleet import gateway_left
+from .notes import open_notes, shared_lines
 from .report import endpoint, gateway_of
 from .table import table
 
@@ -90,7 +91,8 @@ def _host(known: Known, name: str) -> dict[str, Any]:
     silent = [f"{model['name']} does not answer: {model['problem']}" for model in models if model["problem"]]
     if silent:
         drift["answers"] = silent
-    notes = [note for fact in NOTES for note in known.get(fact) or []]
+    told = [note for fact in NOTES for note in known.get(fact) or []]
+    notes = open_notes(told, known.get("gaudi_acknowledged"))
     return {"read": True, "problem": "", "drift": drift, "models": models, "notes": notes}
 
 
@@ -126,7 +128,7 @@ def fleet_status_lines(status: Known) -> list[str]:
         for part, drift in host["drift"].items():
             # Sentences of a refusal begin with the host.
             lines += [f"{name}: {part}: {text.removeprefix(f'{name}: ')}" for text in drift]
-        lines += [f"{name}: {note}" for note in host["notes"]]
+    lines += shared_lines({name: host["notes"] for name, host in status["hosts"].items()})
     good = len(status["hosts"]) - len(status["drifted"]) - len(status["unread"])
     counts = f"{len(status['hosts'])} hosts: {good} as planned, {len(status['drifted'])} drifted"
     tail = f"{counts}, {len(status['unread'])} could not be read"

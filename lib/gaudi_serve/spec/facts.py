@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from ..core.errors import InputError, is_whole, known, one_line, shown
 from ..platforms import PLATFORMS, platform_of
+from ..show.notes import STANDING
 
 Known = Mapping[str, Any]
 Problem = tuple[str, Any, str]  # key, value (None where it is missing), what is allowed
@@ -201,6 +202,7 @@ VARIABLES = {
     ),
     "gaudi_release": Rule(matching(r"\d+\.\d+\.\d+[\w.+-]*"), "must be a quoted release such as '1.24.1'", ""),
     "gaudi_move_allowed": Rule(is_flag_text, "must be true or false", False),
+    "gaudi_acknowledged": Rule(_every(one_of(*STANDING)), f"must be a list of {', '.join(STANDING)}", []),
     # -e gives texts.
     "gaudi_host_nics": Rule(
         is_flag_text,
@@ -220,6 +222,7 @@ HIDDEN = (
 # In place of a wrong value, one that no other error follows from. The other variables are what a plan is made from.
 INSTEAD = {
     **{"gaudi_cards": 0, "gaudi_accelerator": "auto", "gaudi_host_nics": True, "gaudi_move_allowed": False},
+    "gaudi_acknowledged": [],
     **{"vllm_catalog_dirs": [], "vllm_images": None},
 }
 
