@@ -67,7 +67,8 @@ def test_gaudi2e_is_measured_by_group_and_across() -> None:
         ("HL-225", 8, {"all": 200}, [("all", 200.0)]),
         ("HL-225", 4, {}, [("all", None)]),
         ("HL-325L", 8, {}, [("all", 250.0)]),
-        ("HL-338", 8, {}, [("all", None)]),
+        ("HL-338", 8, {}, [("all", 15.0)]),
+        ("HL-338", 4, {}, [("all", None)]),
         ("HL-288", 4, {}, [("all", None)]),
         ("HL-225", 1, {}, []),
     ],
@@ -76,6 +77,15 @@ def test_thresholds_follow_the_machine(device: str, cards: int, thresholds: Any,
     host = gaudi_host(device_name=device)
     runs = hccl_runs({**host, "modules": host["modules"][:cards]}, thresholds)
     assert [(run["name"], run["threshold"]) for run in runs] == expected
+
+
+@pytest.mark.parametrize(
+    ("device", "nodes", "expected"),
+    [("HL-225", 2, 103.0), ("HL-325L", 2, 206.0), ("HL-225", 3, None), ("HL-288", 2, None)],
+)
+def test_hosts_together_have_thresholds_of_their_own(device: str, nodes: int, expected: float | None) -> None:
+    (run,) = hccl_runs(gaudi_host(device_name=device), {}, nodes=nodes)
+    assert (run["name"], run["threshold"]) == (f"all-{nodes}-hosts", expected)
 
 
 def test_a_figure_must_be_there_and_good() -> None:
