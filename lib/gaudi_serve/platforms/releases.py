@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from ..core.versions import numbers
+
 
 @dataclass(frozen=True)
 class Release:
@@ -36,8 +38,8 @@ class Release:
 
     def has(self, version: str, *, all_of_it: bool = False) -> bool:
         """Tell whether the plugin of this release is for a vLLM at least as new: its newest one, or all of them."""
-        found = [_numbers(one) for text in self.vllm for one in text.split(" to ")]
-        return bool(found) and (min if all_of_it else max)(found) >= _numbers(version)
+        found = [numbers(one) for text in self.vllm for one in text.split(" to ")]
+        return bool(found) and (min if all_of_it else max)(found) >= numbers(version)
 
     @property
     def about(self) -> str:
@@ -45,10 +47,6 @@ class Release:
         served = f"the fork's {self.fork}" if self.fork else ""
         plugin = f"vLLM {' or '.join(self.vllm)} with the plugin" if self.vllm else ""
         return f"{self.name} ({' and '.join(part for part in (served, plugin) if part)})"
-
-
-def _numbers(version: str) -> list[int]:
-    return [int(part) for part in version.split(".")]
 
 
 RELEASES = (
