@@ -90,7 +90,7 @@ def test_multimodal_entries_are_the_manuals_option_by_option(name: str) -> None:
     assert option_arguments("limit_mm_per_prompt", CATALOG[name]["limit_mm_per_prompt"])[1] == MULTIMODAL[name]
 
 
-@pytest.mark.parametrize("release", ["1.21.3", "1.22.0", "1.24.1"])
+@pytest.mark.parametrize("release", ["1.21.3", "1.22.2", "1.24.1"])
 @pytest.mark.parametrize("device", ["HL-225", "HL-325L"])
 @pytest.mark.parametrize("name", CATALOG)
 def test_an_entry_has_what_planning_needs_and_plans(name: str, device: str, release: str) -> None:

@@ -1,7 +1,7 @@
 """The buckets that a server of the vendor's plugin (vllm-gaudi) warms up.
 
-Every bucket is one graph. The golden vectors (tests/unit/golden/buckets_plugin.jsonl.gz, and buckets_plugin_releases.jsonl.gz for each version) decide
-what is right.
+Every bucket is one graph. The golden vectors (tests/unit/golden/buckets_plugin.jsonl.gz, and for
+each version buckets_plugin_releases.jsonl.gz) decide what is right.
 """
 
 from __future__ import annotations
@@ -82,8 +82,9 @@ def hpu_plugin_buckets(given: Mapping[str, Any]) -> dict[str, Any]:
         given: by the vendor's names, max_num_seqs, max_num_prefill_seqs, block_size (tokens),
             max_num_batched_tokens, max_model_len (tokens), num_hpu_blocks, and ``env``, the server's environment.
             Optional are num_speculative_tokens, mamba_chunk_size, mamba_chunk_size_is_explicit,
-            skip_decode_block_clamp, vllm_version (whose rules hold; the newest where it is not said), ``file`` (the text of the file that VLLM_BUCKETING_FROM_FILE names) and
-            ``strategy`` (exp, lin, pad, file), which must be the one that ``env`` chooses.
+            skip_decode_block_clamp, ``file`` (the text of the file that VLLM_BUCKETING_FROM_FILE names),
+            ``strategy`` (exp, lin, pad, file), which must be the one that ``env`` chooses, and ``vllm_version``, whose
+            rules hold: without it the newest.
 
     Returns:
         ``use_contiguous_pa``; ``prompt``: [sequences, tokens, blocks of context]; ``decode``: [sequences, 1, blocks];

@@ -1,4 +1,4 @@
-"""The buckets of the plugin's first version, 0.10.1: prompts by all of their tokens, decode steps by the device's blocks.
+"""The buckets of the plugin's first version, 0.10.1: prompts by all their tokens, decode steps by the device's blocks.
 
 Later versions replaced it whole: ranges of context, and other values (``plugin``).
 """
@@ -44,11 +44,16 @@ def _prompts(given: PluginInput, batches: list[int], queries: list[int], most: i
     found: list[Row] = [(batch, query, contexts[query]) for batch in batches for query in queries]
     longest = max(queries) if given.settings.strategy == "lin" else given.max_model_len
     kept = [
-        (batch, query, blocks[: bisect_right(blocks, (given.max_num_batched_tokens // batch - query) // given.block_size)])
+        (batch, query, blocks[: _within(given, batch, query, blocks)])
         for batch, query, blocks in found
         if query <= longest
     ]
     return kept if any(blocks for _, _, blocks in kept) else found
+
+
+def _within(given: PluginInput, batch: int, query: int, blocks: tuple[int, ...]) -> int:
+    """Return how many of these blocks of context fit into the tokens of a step beside so many tokens."""
+    return bisect_right(blocks, (given.max_num_batched_tokens // batch - query) // given.block_size)
 
 
 def _contexts(given: PluginInput, most: int) -> tuple[int, ...]:
@@ -80,7 +85,7 @@ def _exponential_decodes(given: PluginInput) -> list[Bucket]:
 
 
 def _spread(given: PluginInput, low: int, step: int, high: int, *, half_linear: bool = False) -> list[int]:
-    """Return about log2 of ``high`` values, ever further apart; the nearest free multiple in place of one that is there.
+    """Return about log2 of ``high`` values, ever further apart; in place of one that is there, the nearest free one.
 
     half_linear: half of the values grow up to the first step of an even row, and the others are that row.
     """

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.errors import InputError, known, mapping, near, refusal, whole
-from .plugin_rules import NEWEST, RULES, PluginRules, rules_of
+from .plugin_rules import NEWEST, PluginRules, rules_of
 
 LARGEST = 10**12  # of any number here
 # The vendor's own linear defaults give a million buckets at a context of 131,072 tokens. Above these numbers a range
@@ -149,11 +149,10 @@ class PluginSettings:
         Raises:
             InputError: for a strategy that the version does not have.
         """
-        if (self.strategy == "pad" and not rules.names_strategy) or (self.strategy == "file" and not rules.reads_file):
-            since = next(row.since for row in RULES if row.names_strategy or (self.strategy == "file" and row.reads_file))
-            there = "exp and lin" if self.strategy == "file" or not rules.reads_file else "exp, lin and file"
-            allowed = f"is a strategy of vLLM {since} and newer, and this server has {rules.since} or the like"
-            raise refusal("", "VLLM_BUCKETING_STRATEGY", self.strategy, f"{allowed}: take one of {there}")
+        since = {"pad": rules.names_strategy or "0.21.0", "file": rules.reads_file or "0.11.2"}.get(self.strategy, True)
+        if since is not True:
+            newer = f"needs vLLM {since} or newer, and this one has the buckets of {rules.since}"
+            raise refusal("", "VLLM_BUCKETING_STRATEGY", self.strategy, f"{newer}: take exp or lin, or a newer image")
         found = {"VLLM_CONTIGUOUS_PA": str(self.use_contiguous_pa).lower(), **self.ranges.env()}
         if self.strategy == "file":
             found["VLLM_BUCKETING_FROM_FILE"] = self.from_file

@@ -86,9 +86,7 @@ _0_17 = replace(
     chunked="all",
     fallback_context="decode",
 )
-_0_15 = replace(
-    _0_17, since="0.15.1", decode_blocks="quarter", checks_chunk=False, fallback_context="device"
-)
+_0_15 = replace(_0_17, since="0.15.1", decode_blocks="quarter", checks_chunk=False, fallback_context="device")
 _0_14 = replace(_0_15, since="0.14.1", bounded_edge=False)
 _0_13 = replace(
     _0_14,

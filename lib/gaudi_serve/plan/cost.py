@@ -7,6 +7,7 @@ from typing import Any
 
 from ..buckets.base import BucketCounts, Rounding
 from ..buckets.linear import BLOCK
+from ..buckets.plugin_plan import PluginBucketing
 from ..buckets.warmup import likely_layers
 from ..core.errors import Problem
 from ..core.host import Host
@@ -52,7 +53,7 @@ def cost_of(spec: Spec, host: Host, placement: Placement, container: Container, 
         sized = Spec({"max_model_len": longest_context(config), **spec})
         rounding = container.buckets.rounding if container.buckets else Rounding()
         memory = plan_memory(sized, container.env, container.args, host, config, held, cards_left, rounding)
-        memory = _overridden(spec, memory)
+        memory = _overridden(spec, _in_blocks(memory, container))
     counts = _graphs(spec, placement, container, _server_blocks(config, memory))
     seconds, cached = _warmup(spec, host, cards, counts)
     share = held * halves / GIB / max(1, cards)
@@ -114,12 +115,26 @@ def _warmup(spec: Spec, host: Host, cards: int, counts: BucketCounts | None) -> 
     return seconds, cached if spec.get("recipe_cache_path") or not graphs else None
 
 
+def _in_blocks(memory: dict[str, Any] | None, container: Container) -> dict[str, Any] | None:
+    """Return the memory counted in the blocks that the server has, which may be larger than most servers'."""
+    size = container.buckets.given.block_size if isinstance(container.buckets, PluginBucketing) else BLOCK
+    if not memory or size == BLOCK:
+        return memory
+    blocks = memory["kv_tokens"] // size
+    return {**memory, "num_hpu_blocks": blocks, "kv_tokens": blocks * size}
+
+
+def _block(memory: Mapping[str, Any]) -> int:
+    """Return the tokens of a block."""
+    return memory["kv_tokens"] // memory["num_hpu_blocks"] if memory["num_hpu_blocks"] else BLOCK
+
+
 def _overridden(spec: Spec, memory: dict[str, Any] | None) -> dict[str, Any] | None:
     """Return the memory with no more KV-cache blocks than the user lets the server have."""
     most = spec.get("num_gpu_blocks_override")
     if not memory or not most or most >= memory["num_hpu_blocks"]:
         return memory
-    tokens = most * BLOCK
+    tokens = most * _block(memory)
     sequences = tokens // int(spec["max_model_len"]) if spec.get("max_model_len") else memory["sequences"]
     return {**memory, "num_hpu_blocks": most, "kv_tokens": tokens, "sequences": sequences}
 
@@ -159,7 +174,7 @@ def _cache_warnings(spec: Spec, memory: Mapping[str, Any] | None) -> list[str]:
         return []
     ranges = spec.get("input_range", [0, context])[1] + spec.get("output_range", [0, 0])[1]
     longest = min(int(context), ranges)
-    blocks = -(-longest // BLOCK)
+    blocks = -(-longest // _block(memory))
     fitting = memory["num_hpu_blocks"] // blocks
     if fitting >= count:
         return []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.errors import Finding, Problem, shown
@@ -55,6 +55,7 @@ class Site:
 
     host_name: how messages call the host. release: that of its software. catalog: known models by name. defaults: keys
     that every model takes where neither it nor the catalog has them. images: names of built images by their alias.
+    versions: of vLLM in images, by their names, where ``vllm_images`` says it.
     """
 
     host: Host
@@ -63,6 +64,7 @@ class Site:
     catalog: Mapping[str, Any]
     defaults: Mapping[str, Any]
     images: Mapping[str, str]
+    versions: Mapping[str, str] = field(default_factory=dict)
 
 
 def resolve(models: Sequence[Any], site: Site) -> tuple[list[Wish], list[Finding]]:
@@ -92,7 +94,9 @@ def _wish(given: Any, site: Site) -> tuple[Wish | None, list[Finding]]:
         return None, found
     sound = {key: value for key, value in spec.items() if key not in bad}
     notes = _emptied(given, {**defaults, **entry, **entry.get(str(spec.get("launch_profile")), {})})
-    return Wish(completed(sound, site.host, site.release, site.images), frozenset(spec), bad, notes), found
+    complete = completed(sound, site.host, site.release, site.images)
+    version = complete.get("vllm_version") or site.versions.get(str(complete.get("image")))
+    return Wish(complete.but(vllm_version=version), frozenset(spec), bad, notes), found
 
 
 def _emptied(given: Mapping[str, Any], below: Mapping[str, Any]) -> tuple[str, ...]:
