@@ -183,6 +183,11 @@ class PluginBucketing:
         lacks = uncovered(found, server, context=self.chunked_prefill or self.prefix_caching)
         if lacks:
             sequences, tokens, more = lacks
+            if tokens > 1 and not given.rules.whole_context:
+                version, ways = given.vllm_version, "strategy exp, or a newer vLLM, has one"
+                dropped = f"vLLM {version} drops buckets whose tokens and context together are above max_model_len"
+                step = f"a prompt step of {sequences} x {tokens} tokens after {more} blocks of context"
+                return (f"{dropped}: {step} has none in bucketing.file, and compiles while serving; {ways}",)
             step = f"decode step of {sequences} sequences and {more} blocks"
             if tokens > 1:
                 step = f"prompt step of {sequences} x {tokens} tokens after {more} blocks of context"

@@ -14,11 +14,12 @@ from typing import Any
 from ..buckets.linear import BLOCK
 from ..buckets.plugin_input import DIMENSIONS, PARTS, TRUE, PluginInput, PluginRange, PluginRanges, PluginSettings
 from ..buckets.plugin_plan import PluginBucketing
+from ..buckets.plugin_rules import PluginRules, rules_of
 from ..buckets.warmup import SKIPPED, plugin_warmup_seconds
 from ..core.errors import Problem
 from ..core.versions import numbers
 from ..platforms import platform_of
-from ..platforms.releases import RELEASES
+from ..platforms.releases import RELEASES, vllm_of
 from ..spec.config_json import (
     granite_block,
     is_granite_hybrid,
@@ -150,8 +151,8 @@ def _one_prompt(config: Mapping[str, Any], version: str, caching: bool) -> str:
 
 
 def version_of(spec: Spec) -> str:
-    """Return the vLLM by whose rules a model is launched: the newest of a release where its plan says none."""
-    return str(spec.get("vllm_version") or NEWEST_VLLM)
+    """Return the vLLM by whose rules a model is launched; the newest of a release where nothing says it."""
+    return str(spec.get("vllm_version") or vllm_of(str(spec.get("image"))) or NEWEST_VLLM)
 
 
 def bucket_path(spec: Spec, text: str) -> str:
@@ -168,7 +169,7 @@ def _warnings(spec: Spec, host: Host) -> list[str]:
     if method == "fp8" and gaudi2:
         found.append("FP8 weights need no conversion: the plugin changes their scales while it loads them on Gaudi2")
     said = spec.get("bucketing") or {}
-    if unread := _unread(said):
+    if unread := _unread(said, rules_of(version_of(spec))):
         found.append(f"bucketing.strategy {said.get('strategy', 'exp')} takes no notice of {', '.join(unread)}")
     found += _contradictions(spec, said)
     if config and method is None:
@@ -232,8 +233,8 @@ def _counts(name: str, value: Any, other: str, key: str) -> str:
     return f"env: {name} {value} contradicts {other}: say {key} alone, and take {name} out of env"
 
 
-def _unread(said: Mapping[str, Any]) -> list[str]:
-    """Return what of a model's ``bucketing`` its strategy takes no notice of."""
+def _unread(said: Mapping[str, Any], rules: PluginRules) -> list[str]:
+    """Return what of a model's ``bucketing`` its strategy, or its vLLM, takes no notice of."""
     strategy = said.get("strategy", "exp")
     if strategy in ("lin", "pad"):
         of_pad = () if strategy == "pad" else ("pad_max", "pad_percent")
@@ -241,8 +242,11 @@ def _unread(said: Mapping[str, Any]) -> list[str]:
     else:
         read = {("prompt_bs", "max")}
         if strategy == "exp":
-            least = (said.get("prompt_query") or {}).get("min")
-            read |= {("prompt_ctx", "max"), *([("prompt_query", "min")] if least == 1 else [])}
+            least = (said.get("prompt_query") or {}).get("min") if rules.one_beside else None
+            bound = [("prompt_ctx", "max")] if rules.bounded_edge else []
+            read |= {*bound, *([("prompt_query", "min")] if least == 1 else [])}
+    if rules.first_form:
+        read = {(name, part) for name, part in read if name.upper() in rules.dimensions and strategy == "lin"}
     return [
         f"{name}.{part}"
         for name in map(str.lower, DIMENSIONS)

@@ -21,7 +21,7 @@ from .launch import container_of, launch_warnings
 from .model import Placement, PlannedModel
 from .place import Placed, place
 from .resolve import Site, Wish, resolve
-from .version import version_notes, versions_of_images
+from .version import version_notes
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,7 @@ def vllm_plan(
     if wrong := _whole(models, machine, host_name, release):
         return HostPlan(host_name, (), (wrong,)).as_dict()
     release = str(release or DEFAULT)  # YAML makes a number of one that is not quoted
-    aliases = {entry["alias"]: entry["name"] for entry in images if "alias" in entry}
-    site = Site(machine, host_name, release, catalog or {}, defaults or {}, aliases, versions_of_images(images))
-    wishes, findings = resolve(models, site)
+    wishes, findings = resolve(models, Site(machine, host_name, release, catalog or {}, defaults or {}, images))
     for wish in wishes:
         findings += wish.findings(host_problems(wish.spec, machine, release, weights_come), host_name)
     planned, more = _placed(wishes, _names(models), machine, host_name, release, move_allowed)

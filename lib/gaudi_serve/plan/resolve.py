@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ..core.errors import Finding, Problem, shown
@@ -54,8 +54,8 @@ class Site:
     """What a model is resolved against.
 
     host_name: how messages call the host. release: that of its software. catalog: known models by name. defaults: keys
-    that every model takes where neither it nor the catalog has them. images: names of built images by their alias.
-    versions: of vLLM in images, by their names, where ``vllm_images`` says it.
+    that every model takes where neither it nor the catalog has them. images: entries of ``vllm_images``; built ones
+    have an alias, and any may say its vllm_version.
     """
 
     host: Host
@@ -63,8 +63,7 @@ class Site:
     release: str
     catalog: Mapping[str, Any]
     defaults: Mapping[str, Any]
-    images: Mapping[str, str]
-    versions: Mapping[str, str] = field(default_factory=dict)
+    images: Sequence[Mapping[str, Any]]
 
 
 def resolve(models: Sequence[Any], site: Site) -> tuple[list[Wish], list[Finding]]:
@@ -94,8 +93,10 @@ def _wish(given: Any, site: Site) -> tuple[Wish | None, list[Finding]]:
         return None, found
     sound = {key: value for key, value in spec.items() if key not in bad}
     notes = _emptied(given, {**defaults, **entry, **entry.get(str(spec.get("launch_profile")), {})})
-    complete = completed(sound, site.host, site.release, site.images)
-    version = complete.get("vllm_version") or site.versions.get(str(complete.get("image")))
+    aliases = {entry["alias"]: entry["name"] for entry in site.images if "alias" in entry}
+    complete = completed(sound, site.host, site.release, aliases)
+    of_image = {entry["name"]: entry.get("vllm_version") for entry in site.images}.get(complete.get("image"))
+    version = complete.get("vllm_version") or of_image
     return Wish(complete.but(vllm_version=version), frozenset(spec), bad, notes), found
 
 

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 from ..buckets.plugin_rules import rules_of
 from ..core.errors import Problem
 from ..core.versions import numbers
 from ..platforms.releases import PLUGIN, RELEASES, Release, versions_said, vllm_of
 from ..spec.model import Spec
-
-
-def versions_of_images(images: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the versions of vLLM that entries of ``vllm_images`` write, by the images' names."""
-    return {str(entry["name"]): str(entry["vllm_version"]) for entry in images if entry.get("vllm_version")}
 
 
 def served_by(spec: Spec, row: Release | None) -> Spec:
@@ -36,8 +28,8 @@ def version_problems(spec: Spec, row: Release | None) -> list[Problem]:
         return [("least_vllm", least, f"is the first vLLM with this model, of release {fitting}; {here}")]
     if said and not row.serves(said):
         named = "" if spec.get("vllm_version") else f" (image {spec.get('image')} is named so)"
-        remedy = "take an image of that vLLM, or, if the image has another, say vllm_version"
-        return [("vllm_version", said, f"belongs to release {versions_said(RELEASES, said)}{named}; {here}; {remedy}")]
+        remedy = "take an image of this release, or, if the image has another vLLM, say vllm_version"
+        return [("vllm_version", said, f"belongs to {versions_said(said)}{named}; {here}; {remedy}")]
     if said and least and numbers(said) < numbers(least):
         return [("vllm_version", said, f"is too old for this model, whose least_vllm is {least}; take a newer image")]
     return []

@@ -7,7 +7,7 @@ pages say; the fork of a release is its branch aice/v<release>.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ..core.versions import numbers
@@ -124,10 +124,10 @@ def _row(text: str) -> Release | None:
     return next((one for one in RELEASES if f"{text}.".startswith(f"{one.name}.")), None)
 
 
-def versions_said(rows: Sequence[Release], version: str) -> str:
+def versions_said(version: str) -> str:
     """Return the releases whose plugin is for a version of vLLM, for a sentence."""
-    found = [name for row in rows for name in (row.patches or [row.name]) if row.of(name).serves(version)]
-    return " or ".join(found) or "none that is known"
+    found = [row.name for row in rows_of(PLUGIN) if row.serves(version)]
+    return f"release {' or '.join(found)}" if found else "no release that is known"
 
 
 def vllm_of(image: str) -> str | None:
@@ -146,5 +146,6 @@ def together(one: str, other: str) -> bool:
 
 
 def rows_of(engine: str) -> list[Release]:
-    """Return the releases whose images start an engine."""
-    return [one for one in RELEASES if engine in one.engines]
+    """Return the releases whose images start an engine; one by one where not all of a row do."""
+    rows = (row.of(name) for row in RELEASES for name in ((engine == PLUGIN and row.patches) or [row.name]))
+    return [row for row in rows if engine in row.engines]

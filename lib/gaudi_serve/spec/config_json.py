@@ -13,6 +13,8 @@ Config = Mapping[str, Any]
 NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
 LARGEST = 10**15
 # Where a folder of weights describes them: as Hugging Face does, or in Mistral's own format.
+# Kinds of models that have layers with a window and layers without one, whether their config.json lists them or not.
+INTERLEAVED = ("gemma2", "gemma3", "gemma4", "gpt_oss", "cohere2")
 GRANITE_HYBRID = "granitemoehybrid"
 CONFIGS = ("config.json", "params.json")
 # What Mistral's own format calls the same in params.json; vLLM translates it likewise (--config-format mistral).
@@ -109,7 +111,8 @@ def windows_interleaved(config: Config) -> bool:
     kinds = text.get("layer_types")
     if isinstance(kinds, list):
         return len({str(kind) for kind in kinds}) > 1 and "sliding_attention" in kinds
-    return bool(whole(text, "sliding_window") and whole(text, "sliding_window_pattern"))
+    known = str(config.get("model_type")).startswith(INTERLEAVED) or whole(text, "sliding_window_pattern")
+    return bool(known and whole(text, "sliding_window"))
 
 
 def mamba_chunk(config: Config) -> int:
