@@ -8,9 +8,12 @@ from typing import Any
 from ..buckets.base import BucketCounts, Rounding
 from ..buckets.linear import BLOCK
 from ..buckets.plugin_plan import PluginBucketing
-from ..buckets.warmup import likely_layers
+from ..buckets.plugin_rules import NEWEST
+from ..buckets.vision import vision_layers
+from ..buckets.warmup import KEEPS_EXPERTS_SINCE, likely_layers
 from ..core.errors import Problem
 from ..core.host import Host
+from ..core.versions import numbers
 from ..engines import engine_of
 from ..memory.autocalc import DEVICE_GIB, GIB, MOST_CARDS
 from ..memory.fit import plan_memory, quantised_at_load
@@ -27,6 +30,7 @@ from ..spec.draft import draft_bytes, draft_model
 from ..spec.model import Spec
 from ..spec.weights import bytes_here, model_config, weight_bytes
 from .model import Container, Cost, Placement
+from .version import served_by
 
 WIDER = 1.1  # of what is read: more than rounding
 HANG_TIMEOUT_S = 600  # a server under full load may keep /health waiting for minutes
@@ -55,7 +59,7 @@ def cost_of(spec: Spec, host: Host, placement: Placement, container: Container, 
         memory = plan_memory(sized, container.env, container.args, host, config, held, cards_left, rounding)
         memory = _overridden(spec, _in_blocks(memory, container))
     counts = _graphs(spec, placement, container, _server_blocks(config, memory))
-    seconds, cached = _warmup(spec, host, cards, counts)
+    seconds, cached = _warmup(served_by(spec, platform_of(host.accelerator).release(release)), host, cards, counts)
     share = held * halves / GIB / max(1, cards)
     generation = platform_of(host.accelerator).generation(host) if cards else None
     likely = spec["warmup_budget_minutes"] * 15 if seconds is None else seconds
@@ -110,8 +114,13 @@ def _warmup(spec: Spec, host: Host, cards: int, counts: BucketCounts | None) -> 
         return None, None
     config, engine, graphs = model_config(spec, host), engine_of(spec), counts.prompt + counts.decode
     depth = layers(config) or likely_layers(weight_bytes(spec, host) / 2 or 8e9)
-    precision, experts = engine.served_in(spec), has_experts(config)
-    seconds, cached = engine.warmup(graphs, depth, max(1, cards), precision, experts=experts)
+    version = str(spec.get("vllm_version") or NEWEST.since)
+    seconds, cached = engine.warmup(
+        *(graphs, depth, max(1, cards), engine.served_in(spec)),
+        experts=has_experts(config),
+        keeps_experts=numbers(version) >= numbers(KEEPS_EXPERTS_SINCE),
+        vision_layers=vision_layers(config, version, spec.get("env") or {}, spec.get("limit_mm_per_prompt")),
+    )
     return seconds, cached if spec.get("recipe_cache_path") or not graphs else None
 
 
