@@ -28,22 +28,25 @@ AS_THEY_ARE, AS_THEY_ARE_SINCE = ("qwen3_5", "kimi_k25", "gemma4"), "0.26.0"
 LAYERS = 27  # of what looks at pictures, where nobody says how many
 
 
-def vision_layers(config: Mapping[str, Any], version: str, env: Mapping[str, Any], limit: Any) -> int:
+def vision_layers(spec: Mapping[str, Any], config: Mapping[str, Any], version: str) -> int:
     """Return the layers of all graphs for pictures together; 0 where nothing is warmed up for any.
 
     Args:
+        spec: the model; where its ``smoke`` has an image, it takes pictures, whether its config.json says so or not.
         config: of the model.
         version: of vLLM.
-        env: the model's own environment.
-        limit: its ``limit_mm_per_prompt``, where there is one.
     """
-    vision = _vision(config)
-    if vision is None or (isinstance(limit, Mapping) and limit.get("image") == 0):
+    vision, limit = _vision(config), spec.get("limit_mm_per_prompt")
+    if isinstance(limit, Mapping) and limit.get("image") == 0:
         return 0
+    if vision is None:
+        if "image" not in (spec.get("smoke") or []):
+            return 0
+        vision = {}
     depth = next(
         (vision[key] for key in ("depth", "num_hidden_layers", "layers") if _is_count(vision.get(key))), LAYERS
     )
-    return _graphs(str(config.get("model_type") or ""), version, env) * int(depth)
+    return _graphs(str(config.get("model_type") or ""), version, spec.get("env") or {}) * int(depth)
 
 
 def _vision(config: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -59,7 +59,7 @@ def plugin_warmup_seconds(
 ) -> tuple[int, int]:
     """Return the same of a server of the plugin, by the figures of its own pages and issues.
 
-    A dense model in bfloat16 takes what it takes on the fork; experts 9.5 times as long, or 2.55 times where the version
+    A dense model in bfloat16 takes what it takes on the fork; experts 9.5 times as long, or 2.55 times where the server
     keeps what it makes of them; INC's FP8 7.6 times. With a filled recipe cache a third of the time in bfloat16 is
     left, and half in FP8, whatever is compiled. ``vision_layers``, those of all graphs for pictures, come on top.
     """

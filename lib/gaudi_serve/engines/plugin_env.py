@@ -1,6 +1,6 @@
 """Variables that a server of the plugin reads at start as numbers or choices: another text, or an empty one, stops it.
 
-Those of buckets are read with the buckets (``plugin_input``).
+Those of buckets are read with the buckets (``plugin_input``); ``spec.keys`` refuses some for every engine.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class StartVariable:
         return None
 
 
-WHOLE, WHOLES, NUMBER = "a whole number", "whole numbers with commas between them", "a number"
+WHOLE, WHOLES = "a whole number", "whole numbers with commas between them"
 ATTENTION = ("flex_impl", "fsdpa_impl", "naive_impl")
 DEBUG = ("steps", "defrag", "fwd")
 CARDS, BRIDGES = ("cpu", "gaudi", "gaudi2", "gaudi3"), ("eager", "lazy")
@@ -75,7 +75,6 @@ VARIABLES: Mapping[str, StartVariable] = {
         for name in ("PROMPT_BS", "PROMPT_SEQ", "DECODE_BS")
     },
     "VLLM_DEFRAG_THRESHOLD": StartVariable(int, WHOLE, "0.11.2"),
-    "VLLM_GRAPH_RESERVED_MEM": StartVariable(float, NUMBER),
     "VLLM_HPU_FSDPA_SLICE_CHUNK_SIZE": StartVariable(int, WHOLE, "0.21.0"),
     "VLLM_HPU_FSDPA_SLICE_SEQ_LEN_THLD": StartVariable(int, WHOLE, "0.21.0"),
     "VLLM_HW": _choice(CARDS),

@@ -119,7 +119,7 @@ def _warmup(spec: Spec, host: Host, cards: int, counts: BucketCounts | None) -> 
         *(graphs, depth, max(1, cards), engine.served_in(spec)),
         experts=has_experts(config),
         keeps_experts=numbers(version) >= numbers(KEEPS_EXPERTS_SINCE),
-        vision_layers=vision_layers(config, version, spec.get("env") or {}, spec.get("limit_mm_per_prompt")),
+        vision_layers=vision_layers(spec, config, version),
     )
     return seconds, cached if spec.get("recipe_cache_path") or not graphs else None
 
