@@ -325,6 +325,8 @@ def test_several_prompts_a_step_are_refused_where_a_hybrid_stops_at_them(
         ("VLLM_PROFILE_STEPS", "1,", f"is not whole numbers with commas between them: {STOPS}"),
         ("VLLM_ROW_PARALLEL_CHUNKS", "two", f"is not a whole number: {STOPS}"),
         ("VLLM_HPU_FSDPA_SLICE_CHUNK_SIZE", "4k", f"is not a whole number: {STOPS}"),
+        ("VLLM_HPU_FSDPA_SLICE_SEQ_LEN_THLD", "", f"is not a whole number: {STOPS}"),
+        ("PT_HPU_SDPA_BC_FACTOR", "", f"is not a whole number: {STOPS}"),
         ("VLLM_MOE_CHUNK", "", f"is not whole numbers with commas between them: {STOPS}"),
         ("VLLM_DEBUG", "step", f"is not of steps, defrag, fwd, with commas between: {STOPS}; did you mean steps?"),
         ("VLLM_PROMPT_ATTN_IMPL", "fsdpa", "is not one of flex_impl, fsdpa_impl, naive_impl"),
@@ -333,7 +335,8 @@ def test_several_prompts_a_step_are_refused_where_a_hybrid_stops_at_them(
 def test_variables_that_the_server_reads_at_start_are_refused_with_a_text_that_stops_it(
     name: str, value: str, sentence: str
 ) -> None:
-    assert refused(env={name: value}).startswith(f"env: {name} {value!r}: {sentence}")
+    for more in ({}, {"bucketing": {"strategy": "pad"}}):
+        assert refused(env={name: value}, **more).startswith(f"env: {name} {value!r}: {sentence}")
 
 
 def test_variables_are_refused_only_where_the_version_reads_them() -> None:

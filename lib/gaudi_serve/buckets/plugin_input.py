@@ -117,10 +117,10 @@ class PluginSettings:
         """
         variables = _texts(env)
         numbers = {
-            dimension: PluginRange(*(_integer(variables, f"VLLM_{dimension}_BUCKET_{part}") for part in rules.parts))
+            dimension: PluginRange(*(integer(variables, f"VLLM_{dimension}_BUCKET_{part}") for part in rules.parts))
             for dimension in rules.dimensions
         }
-        slice_tokens, sliced_from = _integer(variables, SLICE), _integer(variables, SLICED_FROM)
+        slice_tokens, sliced_from = integer(variables, SLICE), integer(variables, SLICED_FROM)
         contiguous = variables.get("VLLM_CONTIGUOUS_PA")
         slice_tokens = 1024 if slice_tokens is None else slice_tokens
         sliced = _true(variables.get(SLICES)) and not rules.first_form
@@ -304,7 +304,7 @@ def _texts(env: Any) -> dict[str, str]:
     return found
 
 
-def _integer(variables: Mapping[str, str], name: str) -> int | None:
+def integer(variables: Mapping[str, str], name: str) -> int | None:
     """Return a variable as the server reads it, which is as Python's int does; None where it is not set."""
     text = variables.get(name)
     if text is None:

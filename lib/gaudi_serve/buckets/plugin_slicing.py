@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from ..core.errors import refusal
-from .plugin_input import TRUE, PluginInput
+from .plugin_input import TRUE, PluginInput, integer
 
 ENABLED, FROM, CHUNK = (f"VLLM_HPU_FSDPA_SLICE_{name}" for name in ("ENABLED", "SEQ_LEN_THLD", "CHUNK_SIZE"))
 OLD = "VLLM_EXPONENTIAL_BUCKETING"
@@ -38,17 +38,18 @@ def refuse_slicing(given: PluginInput, env: Mapping[str, str]) -> None:
     if OLD in env:
         raise refusal("", OLD, env[OLD], f"takes the place of strategy pad: {stops}; leave it out")
     least = max(STEP, block + 1)
-    start = int(env.get(FROM, min(tokens, DEFAULT_FROM)))
+    said, chunk = integer(env, FROM), integer(env, CHUNK)
+    start = min(tokens, DEFAULT_FROM) if said is None else said
     if start < least:
         key, value = (FROM, env[FROM]) if FROM in env else ("max_num_batched_tokens", tokens)
         raise refusal("", key, value, f"is below {least}: {stops}; raise it, {off}")
-    chunk = math.ceil(int(env.get(CHUNK, start // 2)) / STEP) * STEP
+    chunk = math.ceil((start // 2 if chunk is None else chunk) / STEP) * STEP
     if not block < chunk <= start:
         raise refusal("", CHUNK, env.get(CHUNK), f"is not above 0 and up to {start}: {stops}; leave it out, {off}")
-    said = given.settings.ranges.prompt_query.pad_max
-    if (math.ceil(tokens / 4) if said is None else said) < block:
-        if said is not None:
+    most = given.settings.ranges.prompt_query.pad_max
+    if (math.ceil(tokens / 4) if most is None else most) < block:
+        if most is not None:
             name = "VLLM_PROMPT_QUERY_BUCKET_PAD_MAX"
-            raise refusal("", name, said, f"is below the block size, which is {block}: {stops}; raise it, {off}")
+            raise refusal("", name, most, f"is below the block size, which is {block}: {stops}; raise it, {off}")
         short = f"is below four blocks of {block} tokens: {stops}; raise it, {off}"
         raise refusal("", "max_num_batched_tokens", tokens, short)
