@@ -214,13 +214,13 @@ def test_a_version_that_must_be_assumed_is_said() -> None:
             "1.24.0",
             {"bucketing": {"strategy": "pad"}},
             "bucketing.strategy 'pad': needs vLLM 0.21.0 or newer, and this one has the buckets of 0.17.1: take exp or "
-            "lin, or a newer image",
+            "lin, or say vllm_version of a newer image",
         ),
         (
             "1.22.1",
             {"bucketing": {"strategy": "file", "file": "(1, 256, 0)\n(1, 1, 1)\n"}},
             "bucketing.strategy 'file': needs vLLM 0.11.2 or newer, and this one has the buckets of 0.10.1: take exp "
-            "or lin, or a newer image",
+            "or lin, or say vllm_version of a newer image",
         ),
         (
             "1.23.0",

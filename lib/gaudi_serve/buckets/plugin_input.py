@@ -152,7 +152,12 @@ class PluginSettings:
         since = {"pad": rules.names_strategy or "0.21.0", "file": rules.reads_file or "0.11.2"}.get(self.strategy, True)
         if since is not True:
             newer = f"needs vLLM {since} or newer, and this one has the buckets of {rules.since}"
-            raise refusal("", "VLLM_BUCKETING_STRATEGY", self.strategy, f"{newer}: take exp or lin, or a newer image")
+            raise refusal(
+                "",
+                "VLLM_BUCKETING_STRATEGY",
+                self.strategy,
+                f"{newer}: take exp or lin, or say vllm_version of a newer image",
+            )
         found = {"VLLM_CONTIGUOUS_PA": str(self.use_contiguous_pa).lower(), **self.ranges.env()}
         if self.strategy == "file":
             found["VLLM_BUCKETING_FROM_FILE"] = self.from_file
