@@ -90,7 +90,7 @@ def test_multimodal_entries_are_the_manuals_option_by_option(name: str) -> None:
     assert option_arguments("limit_mm_per_prompt", CATALOG[name]["limit_mm_per_prompt"])[1] == MULTIMODAL[name]
 
 
-@pytest.mark.parametrize("release", ["1.21.3", "1.22.0", "1.24.1"])
+@pytest.mark.parametrize("release", ["1.21.3", "1.22.2", "1.24.1"])
 @pytest.mark.parametrize("device", ["HL-225", "HL-325L"])
 @pytest.mark.parametrize("name", CATALOG)
 def test_an_entry_has_what_planning_needs_and_plans(name: str, device: str, release: str) -> None:
@@ -125,7 +125,7 @@ def test_an_entry_has_what_planning_needs_and_plans(name: str, device: str, rele
 def test_an_entry_of_the_plugin_alone_asks_for_a_release_that_has_it() -> None:
     wish = {"name": "m", "model": "llama-3.1-8b-instruct", "image": "i"}
     (error,) = vllm_plan([wish], gaudi_host(), CATALOG, host_name="g", release="1.21.3")["errors"]
-    assert error["message"].startswith("g: model m: launch_profile 'plugin': belongs to release 1.22 (the fork's")
+    assert error["message"].startswith("g: model m: launch_profile 'plugin': belongs to release 1.22.1 (the fork's")
     own = {**wish, "launch_profile": "aice_1_21", "max_num_batched_tokens": 16384}
     assert vllm_plan([own], gaudi_host(), CATALOG, release="1.21.3")["errors"] == []
 

@@ -185,7 +185,10 @@ def test_a_user_alone_is_no_secret_where_ssh_asks_for_one() -> None:
             "recipe.libfabric.sha256 null: 64 hexadecimal digits",
         ),
         ({"recipe": {"speed": 1}}, "a mapping of audio, base"),
-        ({"recipe": {"release": "1.19.0"}}, "recipe.release '1.19.0': has no known base image (1.21, 1.22, 1.23)"),
+        (
+            {"recipe": {"release": "1.19.0"}},
+            "recipe.release '1.19.0': has no known base image (1.21, 1.22, 1.23, 1.24.1)",
+        ),
         ({"recipe": {"release": 1.21}}, "recipe.release '1.21': a quoted release"),
     ],
 )

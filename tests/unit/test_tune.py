@@ -422,7 +422,7 @@ BUCKETS      GRAPHS  WARM-UP    PROMPT TOKENS  SEQUENCES  BLOCKS   COMPILED
 -----------  ------  ---------  -------------  ---------  -------  --------
 today (exp)  101     2.6 min    21.6 %         10.8 %     32.3 %   0
 planned      12      0.3 min    18.2 %         6.4 %      21.7 %   0
-lin          4198    109.5 min  5.3 %          17.2 %     48.6 %   0
+lin          4198    109.2 min  5.3 %          17.2 %     48.6 %   0
 pad          288     7.5 min    15.2 %         10.8 %     314.4 %  0
 
 Nothing restarts now. To take it, review the file and write into the model's entry:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from gaudi_serve.buckets.base import BucketCounts
 from gaudi_serve.buckets.linear import BucketRanges, bucket_counts
+from gaudi_serve.buckets.vision import vision_layers
 from gaudi_serve.buckets.warmup import (
     coverage_warnings,
     likely_layers,
@@ -52,6 +53,53 @@ def test_the_figures_of_the_plugins_pages_are_met() -> None:
     # Llama 4 Maverick on eight cards: 126 decode buckets in 29 minutes, 49 in 11.
     assert plugin_warmup_seconds(126, 48, 8, "bfloat16", experts=True)[0] == pytest.approx(29 * 60, rel=0.03)
     assert plugin_warmup_seconds(49, 48, 8, "bfloat16", experts=True)[0] == pytest.approx(11 * 60, rel=0.06)
+
+
+@pytest.mark.parametrize(
+    ("measured", "graphs", "depth", "more"),
+    [
+        # Qwen3-VL-32B-FP8 on one Gaudi2 (vllm-gaudi#1182): 362 of 634 s are 35 graphs for pictures, of 27 layers.
+        (634, 180, 64, {"vision_layers": 35 * 27}),
+        # Qwen3-VL-30B-A3B (#1068), before and since experts are kept; Qwen3.5's mixture (#1602).
+        (3000, 240, 48, {"experts": True, "vision_layers": 35 * 27}),
+        (500, 240, 48, {"experts": True, "keeps_experts": True, "vision_layers": 35 * 27}),
+        (948, 231, 40, {"experts": True, "keeps_experts": True}),
+        (988, 231, 40, {"experts": True, "keeps_experts": True}),
+    ],
+)
+def test_warmups_measured_with_pictures_and_experts_are_met_by_half_to_double(
+    measured: int, graphs: int, depth: int, more: dict[str, Any]
+) -> None:
+    seconds, _ = plugin_warmup_seconds(graphs, depth, 1, "bfloat16", **more)
+    assert measured / 2 <= seconds <= measured * 2
+    if measured == 634:
+        assert seconds == pytest.approx(634, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "more", "graphs"),
+    [
+        ("qwen3_vl", "0.26.0", {}, 35),
+        ("qwen3_vl_moe", "0.16.0", {}, 35),
+        ("qwen2_5_vl", "0.13.0", {}, 7),
+        ("mistral3", "0.24.0", {}, 70),
+        ("gemma3", "0.24.0", {}, 4),
+        ("qwen3_5_moe", "0.24.0", {}, 35),
+        ("qwen3_5_moe", "0.26.0", {}, 0),
+        ("gemma4", "0.26.0", {}, 0),
+        (None, "0.26.0", {}, 35),
+        ("qwen3_vl", "0.26.0", {"env": {"VLLM_MULTIMODAL_BUCKETS": "None"}}, 0),
+        ("qwen3_vl", "0.26.0", {"env": {"VLLM_MULTIMODAL_BUCKETS": "196,900"}}, 10),
+        ("qwen3_vl", "0.26.0", {"limit_mm_per_prompt": {"image": 0}}, 0),
+    ],
+)
+def test_graphs_for_pictures_are_the_sizes_that_the_plugin_guesses(
+    kind: str | None, version: str, more: dict[str, Any], graphs: int
+) -> None:
+    config = {"model_type": kind, "text_config": {"num_hidden_layers": 9}, "vision_config": {"depth": 3}}
+    assert vision_layers(more, config, version) == 3 * graphs
+    assert vision_layers(more, {"model_type": kind, "num_hidden_layers": 9}, version) == 0
+    assert vision_layers({"smoke": ["image"], **more}, {"model_type": kind}, version) == 27 * graphs
 
 
 def test_layers_are_guessed_from_the_size() -> None:

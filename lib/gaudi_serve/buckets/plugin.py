@@ -1,6 +1,7 @@
 """The buckets that a server of the vendor's plugin (vllm-gaudi) warms up.
 
-Every bucket is one graph. The golden vectors (tests/unit/golden/buckets_plugin.jsonl.gz) decide what is right.
+Every bucket is one graph. The golden vectors (tests/unit/golden/buckets_plugin.jsonl.gz, and for
+each version buckets_plugin_releases.jsonl.gz) decide what is right.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from .bucket_grid import Bucket, BucketGrid, Row, up_to
 from .exponential import LONG, exponential
 from .from_file import file_buckets
 from .padded import padding_aware
+from .plugin_first import first_buckets
 from .plugin_input import MOST_BUCKETS, PluginInput
 from .plugin_linear import linear
 from .plugin_values import PluginValues
@@ -46,14 +48,14 @@ class PluginBuckets:
 
 @lru_cache(maxsize=4)
 def plugin_buckets(given: PluginInput) -> PluginBuckets:
-    """Return the buckets that a server warms up; the last few servers' are kept.
+    """Return the buckets that a server warms up, by the rules of its version; the last few servers' are kept.
 
     Raises:
         InputError: for what stops the vendor's server at start, naming the variable or field, its value and a remedy,
             and for more than 1,000,000 values in a dimension or 5,000,000 buckets in a phase, before they are made.
     """
-    settings, chunk = given.settings, given.mamba_chunk_size
-    if chunk and given.max_num_batched_tokens % chunk:
+    settings, chunk, rules = given.settings, given.mamba_chunk_size, given.rules
+    if rules.checks_chunk and settings.enabled and chunk and given.max_num_batched_tokens % chunk:
         nearest = max(1, given.max_num_batched_tokens // chunk) * chunk
         stops = f"is no multiple of mamba_chunk_size {chunk}: the server stops at start; {nearest} is one"
         raise refusal("", "max_num_batched_tokens", given.max_num_batched_tokens, stops)
@@ -62,12 +64,14 @@ def plugin_buckets(given: PluginInput) -> PluginBuckets:
         return PluginBuckets(settings.use_contiguous_pa, nothing, nothing, nothing)
     if settings.merged_prefill and given.max_num_prefill_seqs == 0:
         raise refusal("", "max_num_prefill_seqs", 0, "is not above 0: with merged prefill it is max_num_seqs")
+    if rules.first_form:
+        return PluginBuckets(settings.use_contiguous_pa, *first_buckets(given))
     prompt, seeds = _of_file(given) if settings.strategy == "file" else _of_values(given)
     for phase, rows in (("prompt", prompt), ("decode", seeds)):
         if not any(blocks for _, _, blocks in rows):
             raise _nothing_left(given, phase)
     first = BucketGrid(seeds)
-    decode = _speculative(given, first) if given.num_speculative_tokens else first
+    decode = _speculative(given, first) if rules.seeds and given.num_speculative_tokens else first
     return PluginBuckets(settings.use_contiguous_pa, BucketGrid(_sliced(given, prompt)), decode, first)
 
 
@@ -78,8 +82,9 @@ def hpu_plugin_buckets(given: Mapping[str, Any]) -> dict[str, Any]:
         given: by the vendor's names, max_num_seqs, max_num_prefill_seqs, block_size (tokens),
             max_num_batched_tokens, max_model_len (tokens), num_hpu_blocks, and ``env``, the server's environment.
             Optional are num_speculative_tokens, mamba_chunk_size, mamba_chunk_size_is_explicit,
-            skip_decode_block_clamp, ``file`` (the text of the file that VLLM_BUCKETING_FROM_FILE names) and
-            ``strategy`` (exp, lin, pad, file), which must be the one that ``env`` chooses.
+            skip_decode_block_clamp, ``file`` (the text of the file that VLLM_BUCKETING_FROM_FILE names),
+            ``strategy`` (exp, lin, pad, file), which must be the one that ``env`` chooses, and ``vllm_version``, whose
+            rules hold: without it the newest.
 
     Returns:
         ``use_contiguous_pa``; ``prompt``: [sequences, tokens, blocks of context]; ``decode``: [sequences, 1, blocks];
@@ -113,11 +118,14 @@ def _most_context(given: PluginInput, query: int) -> int:
     if given.settings.merged_prefill:
         batches = given.max_num_prefill_seqs
         return batches * ((length - query // batches) // block)
+    if not given.rules.whole_context:
+        return (length - query) // block
     return -(-(length - 1) // block) if query <= length else -1
 
 
 def _prompt_rows(given: PluginInput, values: PluginValues) -> list[Row]:
-    chunk = given.mamba_chunk_size if given.mamba_chunk_size_is_explicit else 0
+    chunked = {"none": False, "all": True, "explicit": given.mamba_chunk_size_is_explicit}[given.rules.chunked]
+    chunk = given.mamba_chunk_size if chunked else 0
     queries = sorted({-(-query // chunk) * chunk for query in values.prompt_query}) if chunk else values.prompt_query
     longest = [
         queries[-1] if given.settings.merged_prefill or batch == 0 else given.max_num_batched_tokens // batch
@@ -142,8 +150,8 @@ def _contexts(given: PluginInput, queries: tuple[int, ...], contexts: tuple[int,
     With a long context the largest of them becomes what is left beside the tokens, where that is within
     VLLM_PROMPT_CTX_BUCKET_MAX; else it stays as for the tokens before.
     """
-    edge, bound = contexts[-1], given.settings.ranges.prompt_ctx.max
-    long = given.max_model_len >= LONG
+    edge, bound = contexts[-1], given.settings.ranges.prompt_ctx.max if given.rules.bounded_edge else None
+    long = given.rules.edge_context and given.max_model_len >= LONG
     others = contexts[:-1] if long else contexts
     found: dict[int, tuple[int, ...]] = {}
     kept: dict[tuple[int, int], tuple[int, ...]] = {}
@@ -170,22 +178,28 @@ def _with(values: tuple[int, ...], more: int) -> tuple[int, ...]:
     return values if more < 0 or more in values[at : at + 1] else (*values[:at], more, *values[at:])
 
 
+def _of_a_sequence(given: PluginInput) -> int | None:
+    """Return the blocks of one sequence, above which decode buckets have none; None where they are not cut."""
+    if given.rules.chunked == "all" and given.mamba_chunk_size:
+        return given.max_model_len // given.block_size
+    return None if given.settings.use_contiguous_pa else -(-given.max_model_len // given.block_size)
+
+
 def _decode_rows(given: PluginInput, values: PluginValues) -> list[Row]:
-    blocks = values.decode_block
-    if not given.settings.use_contiguous_pa:
-        a_sequence = -(-given.max_model_len // given.block_size)
-        ends = [bisect_left(blocks, batch * a_sequence) for batch in values.decode_bs]
-        starts = [bisect_left(blocks, batch) for batch in values.decode_bs]
-        count = sum(end - start + 1 for start, end in zip(starts, ends, strict=True))
-        _refuse_many(given, count, "DECODE_BLOCK", blocks[-1])
-        return [
-            (batch, 1, blocks[start:end] + ((batch * a_sequence,) if end < len(blocks) else ()))
-            for batch, start, end in zip(values.decode_bs, starts, ends, strict=True)
-        ]
-    if blocks[-1] < given.num_hpu_blocks:
+    blocks, a_sequence, exact = values.decode_block, _of_a_sequence(given), given.settings.use_contiguous_pa
+    if exact and blocks[-1] < given.num_hpu_blocks:
         blocks = (*blocks, given.num_hpu_blocks)
-    _refuse_many(given, len(blocks) * len(values.decode_bs), "DECODE_BLOCK", blocks[-1])
-    return [(batch, 1, blocks) for batch in values.decode_bs]
+    if a_sequence is None:
+        _refuse_many(given, len(blocks) * len(values.decode_bs), "DECODE_BLOCK", blocks[-1])
+        return [(batch, 1, blocks) for batch in values.decode_bs]
+    ends = [bisect_left(blocks, batch * a_sequence) for batch in values.decode_bs]
+    starts = [0 if exact else bisect_left(blocks, batch) for batch in values.decode_bs]
+    count = sum(end - start + 1 for start, end in zip(starts, ends, strict=True))
+    _refuse_many(given, count, "DECODE_BLOCK", blocks[-1])
+    return [
+        (batch, 1, blocks[start:end] + ((batch * a_sequence,) if end < len(blocks) else ()))
+        for batch, start, end in zip(values.decode_bs, starts, ends, strict=True)
+    ]
 
 
 def _of_file(given: PluginInput) -> tuple[list[Row], list[Row]]:
@@ -202,8 +216,9 @@ def _of_file(given: PluginInput) -> tuple[list[Row], list[Row]]:
         and (merged or bucket[0] * bucket[1] <= given.max_num_batched_tokens)
     ]
     if not given.settings.use_contiguous_pa:
-        a_sequence = -(-given.max_model_len // given.block_size)
-        decode = [(batch, 1, min(ctx, batch * a_sequence)) for batch, _, ctx in decode if batch <= ctx]
+        decode = [bucket for bucket in decode if bucket[0] <= bucket[2]]
+    if (a_sequence := _of_a_sequence(given)) is not None:
+        decode = [(batch, 1, min(ctx, batch * a_sequence)) for batch, _, ctx in decode]
     return list(BucketGrid.of(kept).rows), list(BucketGrid.of(decode).rows)
 
 

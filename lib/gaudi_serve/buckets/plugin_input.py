@@ -1,12 +1,13 @@
-"""What the buckets of the vendor's plugin (vllm-gaudi, main of 2026-08-21) are made of."""
+"""What the buckets of the vendor's plugin (vllm-gaudi) are made of."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.errors import InputError, known, mapping, near, refusal, whole
+from .plugin_rules import NEWEST, PluginRules, rules_of
 
 LARGEST = 10**12  # of any number here
 # The vendor's own linear defaults give a million buckets at a context of 131,072 tokens. Above these numbers a range
@@ -16,6 +17,8 @@ PARTS = ("MIN", "STEP", "MAX", "PAD_MAX", "PAD_PERCENT")
 # PROMPT_SEQ is the old name of PROMPT_QUERY.
 DIMENSIONS = ("PROMPT_BS", "PROMPT_QUERY", "PROMPT_SEQ", "PROMPT_CTX", "DECODE_BS", "DECODE_BLOCK")
 STRATEGIES = ("exp", "lin", "pad")
+# What a version before 0.21 takes in VLLM_BUCKETING_STRATEGY, and heeds nowhere.
+LONG_NAMES = ("exponential_bucketing", "linear_bucketing")
 TRUE = ("true", "t", "1", "yes", "y", "on")
 SLICES, SLICE, SLICED_FROM = "PT_HPU_SDPA_QKV_SLICE_MODE_FWD", "PT_HPU_SDPA_BC_FACTOR", "VLLM_FUSEDSDPA_SLIDE_THLD"
 
@@ -102,30 +105,33 @@ class PluginSettings:
     sliced_from: int = 8192
 
     @classmethod
-    def read(cls, env: Mapping[str, Any]) -> PluginSettings:
+    def read(cls, env: Mapping[str, Any], rules: PluginRules = NEWEST) -> PluginSettings:
         """Return what an environment says, by the vendor's precedence; a variable that is not read may be anything.
+
+        Args:
+            env: the environment.
+            rules: those of the plugin's version.
 
         Raises:
             InputError: for a variable that stops the server at start.
         """
         variables = _texts(env)
         numbers = {
-            dimension: PluginRange(*(_integer(variables, f"VLLM_{dimension}_BUCKET_{part}") for part in PARTS))
-            for dimension in DIMENSIONS
+            dimension: PluginRange(*(integer(variables, f"VLLM_{dimension}_BUCKET_{part}") for part in rules.parts))
+            for dimension in rules.dimensions
         }
-        slice_tokens, sliced_from = _integer(variables, SLICE), _integer(variables, SLICED_FROM)
+        slice_tokens, sliced_from = integer(variables, SLICE), integer(variables, SLICED_FROM)
         contiguous = variables.get("VLLM_CONTIGUOUS_PA")
-        caching = variables.get("VLLM_PREFIX_CACHING")
         slice_tokens = 1024 if slice_tokens is None else slice_tokens
-        sliced = _true(variables.get(SLICES))
+        sliced = _true(variables.get(SLICES)) and not rules.first_form
         if sliced and slice_tokens < 1:
             divides = "is below 1: the server divides by it; write 1 or more, or leave it out, which is 1024"
             raise refusal("", SLICE, slice_tokens, divides)
         return cls(
-            strategy=_strategy(variables),
+            strategy=_strategy(variables, rules),
             ranges=PluginRanges(**{dimension.lower(): found for dimension, found in numbers.items()}),
-            from_file=variables.get("VLLM_BUCKETING_FROM_FILE", ""),
-            use_contiguous_pa=(caching is not None and not _true(caching)) if contiguous is None else _true(contiguous),
+            from_file=variables.get("VLLM_BUCKETING_FROM_FILE", "") if rules.reads_file else "",
+            use_contiguous_pa=not caches_prefixes(variables, rules) if contiguous is None else _true(contiguous),
             merged_prefill=_true(variables.get("VLLM_MERGED_PREFILL")),
             enabled=_true(variables.get("VLLM_ENABLE_BUCKETING", "true")),
             slice_tokens=slice_tokens if sliced else 0,
@@ -137,13 +143,28 @@ class PluginSettings:
         most = self.ranges.prompt_bs.max
         return max_num_seqs if self.merged_prefill else 1 if most is None else most
 
-    def env(self) -> dict[str, str]:
-        """Return the variables by which a server is told; ``read`` gives the same settings back."""
+    def env(self, rules: PluginRules = NEWEST) -> dict[str, str]:
+        """Return the variables by which a server of such rules is told; ``read`` gives the same settings back.
+
+        Raises:
+            InputError: for a strategy that the version does not have.
+        """
+        since = {"pad": rules.names_strategy or "0.21.0", "file": rules.reads_file or "0.11.2"}.get(self.strategy, True)
+        if since is not True:
+            newer = f"needs vLLM {since} or newer, and this one has the buckets of {rules.since}"
+            raise refusal(
+                "",
+                "VLLM_BUCKETING_STRATEGY",
+                self.strategy,
+                f"{newer}: take exp or lin, or say vllm_version of a newer image",
+            )
         found = {"VLLM_CONTIGUOUS_PA": str(self.use_contiguous_pa).lower(), **self.ranges.env()}
         if self.strategy == "file":
             found["VLLM_BUCKETING_FROM_FILE"] = self.from_file
-        else:
+        elif rules.names_strategy:
             found["VLLM_BUCKETING_STRATEGY"] = self.strategy
+        elif self.strategy == "lin":
+            found["VLLM_EXPONENTIAL_BUCKETING"] = "false"
         if self.merged_prefill:
             found["VLLM_MERGED_PREFILL"] = "true"
         if not self.enabled:
@@ -169,6 +190,8 @@ class PluginInput:
         mamba_chunk_size_is_explicit: the model's configuration names that chunk.
         skip_decode_block_clamp: the model's decode steps may name more than three times the blocks of the device.
         file: the text of the file of strategy ``file``.
+        vllm_version: whose rules hold; None for the newest.
+        prefix_caching: sequences share blocks, which the first version's prompt buckets alone ask.
     """
 
     max_num_seqs: int
@@ -183,6 +206,13 @@ class PluginInput:
     mamba_chunk_size_is_explicit: bool = False
     skip_decode_block_clamp: bool = False
     file: str | None = None
+    vllm_version: str | None = None
+    prefix_caching: bool = False
+
+    @property
+    def rules(self) -> PluginRules:
+        """Return the rules of its version."""
+        return rules_of(self.vllm_version)
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> PluginInput:
@@ -193,14 +223,16 @@ class PluginInput:
                 than the environment chooses, and as PluginSettings.read does.
         """
         names = mapping("", "input", given, "a mapping with max_num_seqs, env and so on")
-        known("", names, {*LIMITS, *FLAGS, "strategy", "env", "file"})
+        known("", names, {*LIMITS, *FLAGS, "strategy", "env", "file", "vllm_version"})
         found: dict[str, Any] = {
             key: whole("", key, names.get(key, 0 if key in OPTIONAL else None), *limits)
             for key, limits in LIMITS.items()
         }
         found |= {key: _flag(key, names.get(key, False)) for key in FLAGS}
         env: Any = names.get("env")
-        settings = PluginSettings.read(env)
+        version = names.get("vllm_version")
+        rules = rules_of(version)
+        settings = PluginSettings.read(env, rules)
         text = names.get("file")
         if text is not None and not isinstance(text, str):
             raise refusal("", "file", text, "is not the text of a bucket file")
@@ -209,8 +241,10 @@ class PluginInput:
         wanted = names.get("strategy", settings.strategy)
         if wanted != settings.strategy:
             chosen = f"is not what env chooses, which is {settings.strategy}"
-            raise refusal("", "strategy", wanted, f"{chosen}; set VLLM_BUCKETING_STRATEGY, or leave strategy out")
-        return cls(**found, settings=settings, file=text)
+            variable = "VLLM_BUCKETING_STRATEGY" if rules.names_strategy else "VLLM_EXPONENTIAL_BUCKETING"
+            raise refusal("", "strategy", wanted, f"{chosen}; set {variable}, or leave strategy out")
+        caching = caches_prefixes(_texts(env), rules)
+        return cls(**found, settings=settings, file=text, vllm_version=version, prefix_caching=caching)
 
 
 LIMITS = {
@@ -219,7 +253,7 @@ LIMITS = {
     **dict.fromkeys(("max_num_prefill_seqs", "num_speculative_tokens", "mamba_chunk_size"), (0, LARGEST)),
 }
 OPTIONAL = ("num_speculative_tokens", "mamba_chunk_size")
-FLAGS = tuple(one.name for one in fields(PluginInput) if one.default is False)
+FLAGS = ("mamba_chunk_size_is_explicit", "skip_decode_block_clamp")
 
 
 def refuse_range(given: PluginInput, dimension: str, part: str, value: int, allowed: str) -> InputError:
@@ -275,7 +309,7 @@ def _texts(env: Any) -> dict[str, str]:
     return found
 
 
-def _integer(variables: Mapping[str, str], name: str) -> int | None:
+def integer(variables: Mapping[str, str], name: str) -> int | None:
     """Return a variable as the server reads it, which is as Python's int does; None where it is not set."""
     text = variables.get(name)
     if text is None:
@@ -290,13 +324,23 @@ def _integer(variables: Mapping[str, str], name: str) -> int | None:
     return number
 
 
-def _strategy(variables: Mapping[str, str]) -> str:
+def caches_prefixes(variables: Mapping[str, str], rules: PluginRules) -> bool:
+    """Tell whether sequences share blocks; where nobody says it, they do since the second version."""
+    said = variables.get("VLLM_PREFIX_CACHING")
+    return not rules.first_form if said is None else _true(said)
+
+
+def _strategy(variables: Mapping[str, str], rules: PluginRules) -> str:
     """Return the strategy in force; a word that the server does not know stops it, with a file too."""
-    word = variables.get("VLLM_BUCKETING_STRATEGY", "exp")
-    if word not in STRATEGIES:
+    word = variables.get("VLLM_BUCKETING_STRATEGY")
+    if not rules.names_strategy and word not in (None, *LONG_NAMES):
+        remedy = "leave it out, which is exp, or set VLLM_EXPONENTIAL_BUCKETING to false, which is lin"
+        raise refusal("", "VLLM_BUCKETING_STRATEGY", word, f"stops every server before vLLM 0.21; {remedy}")
+    if rules.names_strategy and word not in (None, *STRATEGIES):
         allowed = f"is not one of {', '.join(STRATEGIES)}: the server stops at start{near(word, STRATEGIES)}"
         raise refusal("", "VLLM_BUCKETING_STRATEGY", word, allowed)
-    if variables.get("VLLM_BUCKETING_FROM_FILE"):
+    if rules.reads_file and variables.get("VLLM_BUCKETING_FROM_FILE"):
         return "file"
     old = variables.get("VLLM_EXPONENTIAL_BUCKETING")
-    return word if old is None else "exp" if _true(old) else "lin"
+    chosen = (rules.names_strategy and word) or "exp"
+    return chosen if old is None else "exp" if _true(old) else "lin"

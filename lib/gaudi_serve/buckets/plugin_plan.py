@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 from ..core.errors import InputError, refusal
 from .base import BucketCounts, Rounding
 from .coverage import uncovered
+from .exponential import decode_blocks
 from .plan_limits import PlanLimits
 from .plugin import PluginBuckets, plugin_buckets
-from .plugin_input import PluginInput, PluginSettings
+from .plugin_input import PluginInput, PluginSettings, caches_prefixes
+from .plugin_slicing import refuse_slicing
 
 # Up to vLLM 0.26 the plugin's exponential strategy asks for as many decode blocks as all sequences could have at most.
 # Of several times what the device holds, warm-up dies (vllm-gaudi#1700); later it stops at three times.
@@ -27,7 +29,8 @@ class PluginBucketing:
 
     given: the server; its number of blocks counts for nothing. own: variables that the model's ``env`` sets by itself.
     prefix_caching, chunked_prefill: whether sequences may share blocks, and whether prompts are cut. warms: false where
-    the server compiles nothing at start (enforce_eager).
+    the server compiles nothing at start (enforce_eager). one_prompt: why its prompts must come one by one; empty where
+    they need not.
     """
 
     given: PluginInput
@@ -35,6 +38,7 @@ class PluginBucketing:
     prefix_caching: bool = False
     chunked_prefill: bool = True
     warms: bool = True
+    one_prompt: str = ""
 
     @property
     def rounding(self) -> Rounding:
@@ -54,8 +58,15 @@ class PluginBucketing:
         return [name for name, value in said.items() if value]
 
     def env(self) -> dict[str, str]:
-        """Return the variables by which a server is told."""
-        return self.given.settings.env()
+        """Return the variables by which a server is told.
+
+        Raises:
+            InputError: for a strategy that the server's version does not have.
+        """
+        try:
+            return self.given.settings.env(self.given.rules)
+        except InputError as problem:
+            raise self._of_model(problem) from None
 
     def changed_by(self, env: Mapping[str, str]) -> PluginBucketing:
         """Return the buckets with what a user's own environment says of them.
@@ -65,11 +76,28 @@ class PluginBucketing:
         """
         said = frozenset(name for name, value in env.items() if self.env().get(name) != value)
         try:
-            settings = PluginSettings.read(env)
+            settings = PluginSettings.read(env, self.given.rules)
         except InputError as problem:
             raise replace(self, own=said)._of_model(problem) from None
         prefills = settings.prefill_seqs(self.given.max_num_seqs)
-        return replace(self, given=replace(self.given, settings=settings, max_num_prefill_seqs=prefills), own=said)
+        given = replace(self.given, settings=settings, max_num_prefill_seqs=prefills)
+        if "VLLM_PREFIX_CACHING" in env:
+            given = replace(given, prefix_caching=caches_prefixes(env, given.rules))
+        changed = replace(self, given=given, own=said)
+        try:
+            refuse_slicing(given, env)
+            changed._refuse_several_prompts()
+        except InputError as problem:
+            raise changed._of_model(problem) from None
+        return changed
+
+    def _refuse_several_prompts(self) -> None:
+        """Refuse several prompts in one step where the server stops at the first such step."""
+        most, merged = self.given.max_num_prefill_seqs, self.given.settings.merged_prefill
+        if most > 1 and self.one_prompt:
+            key, value = ("VLLM_MERGED_PREFILL", "true") if merged else ("VLLM_PROMPT_BS_BUCKET_MAX", most)
+            remedy = "leave it out" if merged else "leave it out, which is 1"
+            raise refusal("", key, value, f"puts several prompts into one step, at which {self.one_prompt}; {remedy}")
 
     def counts(self, max_num_batched_tokens: int, num_hpu_blocks: int | None) -> BucketCounts:
         """Return how many graphs a start warms up; without the blocks of the device, those of the worst case.
@@ -79,12 +107,13 @@ class PluginBucketing:
         """
         if not self.warms:
             return BucketCounts()
-        worst = self.worst_blocks()
         given = replace(
-            self.given, max_num_batched_tokens=max_num_batched_tokens, num_hpu_blocks=num_hpu_blocks or worst
+            self.given,
+            max_num_batched_tokens=max_num_batched_tokens,
+            num_hpu_blocks=num_hpu_blocks or self.worst_blocks(),
         )
         if num_hpu_blocks:
-            self._refuse_worst(worst, num_hpu_blocks)
+            self._refuse_worst(given)
         try:
             found = plugin_buckets(given)
         except InputError as problem:
@@ -154,6 +183,11 @@ class PluginBucketing:
         lacks = uncovered(found, server, context=self.chunked_prefill or self.prefix_caching)
         if lacks:
             sequences, tokens, more = lacks
+            if tokens > 1 and not given.rules.whole_context:
+                version, ways = given.vllm_version, "strategy exp, or a newer vLLM, has one"
+                dropped = f"vLLM {version} drops buckets whose tokens and context together are above max_model_len"
+                step = f"a prompt step of {sequences} x {tokens} tokens after {more} blocks of context"
+                return (f"{dropped}: {step} has none in bucketing.file, and compiles while serving; {ways}",)
             step = f"decode step of {sequences} sequences and {more} blocks"
             if tokens > 1:
                 step = f"prompt step of {sequences} x {tokens} tokens after {more} blocks of context"
@@ -170,19 +204,24 @@ class PluginBucketing:
         """Return the blocks of max_num_seqs sequences of max_model_len."""
         return -(-self.given.max_model_len // self.given.block_size) * self.given.max_num_seqs
 
-    def _refuse_worst(self, worst: int, held: int) -> None:
-        settings = self.given.settings
-        if settings.use_contiguous_pa or settings.strategy != "exp" or worst <= MOST_TIMES * held:
+    def _refuse_worst(self, given: PluginInput) -> None:
+        """Refuse decode buckets of several times the blocks that the cards hold, in which a warm-up dies."""
+        settings, held = given.settings, given.num_hpu_blocks
+        if settings.use_contiguous_pa or settings.strategy != "exp" or given.rules.first_form:
             return
-        fitting = MOST_TIMES * held // -(-self.given.max_model_len // self.given.block_size)
+        most, _ = decode_blocks(given)
+        if most <= MOST_TIMES * held or given.rules.decode_blocks == "clamped":
+            return
+        fitting = MOST_TIMES * held // -(-given.max_model_len // given.block_size)
         fewer = f"max_num_seqs {fitting} is the most, or " if fitting else ""
+        pad = f", or bucketing.strategy pad with decode_block.max {MOST_TIMES * held}"
         raise refusal(
             "",
             "max_num_seqs",
-            self.given.max_num_seqs,
-            f"asks for decode buckets of {worst} blocks at max_model_len {self.given.max_model_len}, and the cards "
-            f"hold {held}: without contiguous PA the server dies in warm-up; {fewer}enable_prefix_caching: false, or "
-            f"bucketing.strategy pad with decode_block.max {MOST_TIMES * held}",
+            given.max_num_seqs,
+            f"asks for decode buckets of {most} blocks at max_model_len {given.max_model_len}, and the cards "
+            f"hold {held}: without contiguous PA the server dies in warm-up; {fewer}enable_prefix_caching: false"
+            f"{pad if given.rules.names_strategy else ''}",
         )
 
     def _of_model(self, problem: InputError) -> InputError:

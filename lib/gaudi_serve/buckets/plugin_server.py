@@ -43,9 +43,12 @@ class PluginServer:
         """
         self.given = given
         self.buckets = plugin_buckets(given) if buckets is None else buckets
-        # No prompt has more context; no decode step is looked up with more blocks than the largest bucket has.
-        self._most_context = math.ceil((given.max_model_len - 1) / given.block_size)
-        self._most_blocks = self.buckets.decode.most_blocks() or LARGEST
+        ends, most = given.rules.fallback_context, self.buckets.decode.most_blocks() or LARGEST
+        # No decode step is looked up with more blocks than the largest bucket has.
+        self._most_looked_up = most if ends == "sequence" else LARGEST
+        self._most_blocks = given.num_hpu_blocks if ends == "device" else most
+        a_sequence = math.ceil((given.max_model_len - 1) / given.block_size)
+        self._most_context = a_sequence if ends == "sequence" else self._most_blocks
         self._added = {"prompt": BucketGrid(()), "decode": BucketGrid(())}
 
     def prompt(self, batch: int, query: int, ctx: int) -> Padded:
@@ -71,8 +74,10 @@ class PluginServer:
         """
         if not self.given.settings.enabled:
             return Padded((batch, 1, blocks), False)
-        wanted = (batch, 1, min(blocks, self._most_blocks))
-        seed = self.buckets.seeds.first(*wanted) if seed_buckets else None
+        wanted = (batch, 1, min(blocks, self._most_looked_up))
+        # Without speculative decoding there are no seeds.
+        seeded = seed_buckets and self.given.num_speculative_tokens and self.given.rules.seeds
+        seed = self.buckets.seeds.first(*wanted) if seeded else None
         if seed is not None:
             return Padded(seed, True)
         return self._first("decode", wanted) or self._add("decode", self._made_up(wanted, self._most_blocks))
@@ -96,12 +101,14 @@ class PluginServer:
 
     def _made_up(self, wanted: Bucket, most_blocks: int) -> Bucket:
         batch, query, ctx = wanted
-        settings, chunk = self.given.settings, self.given.mamba_chunk_size
+        settings, rules = self.given.settings, self.given.rules
+        chunk = self.given.mamba_chunk_size if rules.checks_chunk else 0
         if settings.slice_tokens and query >= settings.sliced_from:
             tokens = math.ceil(query / settings.slice_tokens) * settings.slice_tokens
         else:
             tokens = min(fallback(query, max(QUERY_STEP, chunk)), self.given.max_num_batched_tokens)
-        sequences = min(fallback(batch, BATCH_STEP), self.given.max_num_seqs)
+        sequences = fallback(batch, BATCH_STEP)
+        sequences = min(sequences, self.given.max_num_seqs) if rules.bounds_sequences else sequences
         return sequences, tokens, min(fallback(ctx, BLOCK_STEP), most_blocks)
 
 

@@ -40,10 +40,12 @@ def blocks_in_reach(given: PluginInput, ranges: PluginRanges, of_device: bool = 
         of_device: the minimum is compared with the blocks of the device, not with the maximum.
     """
     blocks, on_device = ranges.decode_block, given.num_hpu_blocks
-    if given.settings.use_contiguous_pa:
-        blocks = replace(blocks, max=min(blocks.max or 0, on_device))
+    before, always = blocks.max or 0, given.rules.always_on_device
+    if given.settings.use_contiguous_pa or always:
+        blocks = replace(blocks, max=min(before, on_device))
     bound = on_device if of_device else blocks.max or 0
-    if (blocks.min or 0) > bound:
+    # Versions that always end there leave a minimum as it is where the maximum was below.
+    if (blocks.min or 0) > bound and not (always and before <= on_device):
         blocks = replace(blocks, min=max(1, bound - (blocks.step or 0)))
     return replace(ranges, decode_block=blocks)
 

@@ -14,16 +14,26 @@ from typing import Any
 from ..buckets.linear import BLOCK
 from ..buckets.plugin_input import DIMENSIONS, PARTS, TRUE, PluginInput, PluginRange, PluginRanges, PluginSettings
 from ..buckets.plugin_plan import PluginBucketing
+from ..buckets.plugin_rules import PluginRules, rules_of
 from ..buckets.warmup import SKIPPED, plugin_warmup_seconds
 from ..core.errors import Problem
+from ..core.versions import numbers
 from ..platforms import platform_of
-from ..spec.config_json import layers_without_cache, mamba_chunk
+from ..platforms.releases import RELEASES, vllm_of
+from ..spec.config_json import (
+    granite_block,
+    is_granite_hybrid,
+    layers_without_cache,
+    mamba_chunk,
+    windows_interleaved,
+)
 from ..spec.draft import MOST_GUESSED, draft_model, guessed_tokens, speculation
 from ..spec.vllm_options import FORK_ONLY
 from ..spec.weights import model_config
 from .base import LOADING, Engine, Host, Launch, Spec, Widened, option_arguments
 from .inc import refuse_generation
 from .linear import OF_AICE_1_22, OF_BUCKETS
+from .plugin_env import start_problems
 
 DEFAULTS: dict[str, Any] = {
     "host": "127.0.0.1",
@@ -57,6 +67,10 @@ PROGRESS = (
 )
 # Ways of guessing tokens at which its server stops (Medusa, and all that are neither n-grams nor of Eagle's kind).
 NOT_GUESSED_BY = ("draft_model", "medusa", "mlp_speculator", "suffix")
+# From this vLLM on the plugin never puts prompts of a hybrid into one step (vllm-gaudi#1725), and knows where sliding
+# windows are with contiguous PA (#1715).
+SEPARATES_PROMPTS = READS_WINDOWS = "0.27.0"
+NEWEST_VLLM = ".".join(map(str, max(row.newest for row in RELEASES if row.vllm)))
 FP8_CACHE = "fp8_inc"  # the only one of vLLM's FP8 caches that the plugin has
 # In the order in which vLLM's own pages write them.
 SAID = ("dtype", "tensor_parallel_size", "max_model_len", "max_num_seqs", "max_num_batched_tokens")
@@ -100,28 +114,45 @@ def bucketing(spec: Spec, host: Host) -> PluginBucketing:
     )
     caching, chunked = bool(spec["enable_prefix_caching"]), spec.get("enable_chunked_prefill") is not False
     config = model_config(spec, host)
-    chunk = mamba_chunk(config)
+    chunk, hybrid, version = mamba_chunk(config), layers_without_cache(config) > 0, version_of(spec)
     return PluginBucketing(
         PluginInput(
             max_num_seqs=int(spec["max_num_seqs"]),
             max_num_prefill_seqs=settings.prefill_seqs(int(spec["max_num_seqs"])),
-            block_size=BLOCK,
+            block_size=granite_block(config, spec.cards, caching=caching) or BLOCK,
             max_num_batched_tokens=int(spec["max_num_batched_tokens"]),
             max_model_len=int(spec["max_model_len"]),
             num_hpu_blocks=1,
             settings=settings,
             num_speculative_tokens=max(0, guessed_tokens(spec)),
             # A hybrid that names none reads its prompts in chunks of one block.
-            mamba_chunk_size=chunk or (BLOCK if layers_without_cache(config) else 0),
+            mamba_chunk_size=chunk or (BLOCK if hybrid else 0),
             mamba_chunk_size_is_explicit=bool(chunk),
-            # Of released versions none clamps them.
-            skip_decode_block_clamp=True,
+            skip_decode_block_clamp=hybrid or windows_interleaved(config),
             file=text,
+            vllm_version=version,
+            prefix_caching=caching,
         ),
         prefix_caching=caching,
         chunked_prefill=chunked,
         warms=not spec.get("enforce_eager"),
+        one_prompt=_one_prompt(config, version, caching) if hybrid else "",
     )
+
+
+def _one_prompt(config: Mapping[str, Any], version: str, caching: bool) -> str:
+    """Return why the prompts of a hybrid must come one by one; empty where they need not."""
+    if not numbers("0.14.1") <= numbers(version) < numbers(SEPARATES_PROMPTS):
+        return ""
+    if is_granite_hybrid(config):
+        return f"vLLM {version} stops with granitemoehybrid"
+    shared = caching and numbers(version) >= numbers("0.17.1")
+    return f"vLLM {version} stops with a hybrid model and prefix caching" if shared else ""
+
+
+def version_of(spec: Spec) -> str:
+    """Return the vLLM by whose rules a model is launched; the newest of a release where nothing says it."""
+    return str(spec.get("vllm_version") or vllm_of(str(spec.get("image"))) or NEWEST_VLLM)
 
 
 def bucket_path(spec: Spec, text: str) -> str:
@@ -138,7 +169,7 @@ def _warnings(spec: Spec, host: Host) -> list[str]:
     if method == "fp8" and gaudi2:
         found.append("FP8 weights need no conversion: the plugin changes their scales while it loads them on Gaudi2")
     said = spec.get("bucketing") or {}
-    if unread := _unread(said):
+    if unread := _unread(said, rules_of(version_of(spec))):
         found.append(f"bucketing.strategy {said.get('strategy', 'exp')} takes no notice of {', '.join(unread)}")
     found += _contradictions(spec, said)
     if config and method is None:
@@ -149,7 +180,14 @@ def _warnings(spec: Spec, host: Host) -> list[str]:
         found.append(f"speculative_config: {draft} must be in the image: no mount brings it, and vLLM dies without it")
     if spec["skip_warmup"]:
         found.append(SKIPPED)
+    if windows_interleaved(config) and not spec["enable_prefix_caching"] and _blind(spec):
+        slow = "fetches the blocks of sliding windows wrongly with contiguous PA: slower by 7 to 18 %, and recompiling"
+        found.append(f"vLLM {version_of(spec)} {slow}; enable_prefix_caching: true goes without it")
     return found
+
+
+def _blind(spec: Spec) -> bool:
+    return numbers(version_of(spec)) < numbers(READS_WINDOWS)
 
 
 def _half_quantised(spec: Spec) -> list[str]:
@@ -195,8 +233,8 @@ def _counts(name: str, value: Any, other: str, key: str) -> str:
     return f"env: {name} {value} contradicts {other}: say {key} alone, and take {name} out of env"
 
 
-def _unread(said: Mapping[str, Any]) -> list[str]:
-    """Return what of a model's ``bucketing`` its strategy takes no notice of."""
+def _unread(said: Mapping[str, Any], rules: PluginRules) -> list[str]:
+    """Return what of a model's ``bucketing`` its strategy, or its vLLM, takes no notice of."""
     strategy = said.get("strategy", "exp")
     if strategy in ("lin", "pad"):
         of_pad = () if strategy == "pad" else ("pad_max", "pad_percent")
@@ -204,8 +242,11 @@ def _unread(said: Mapping[str, Any]) -> list[str]:
     else:
         read = {("prompt_bs", "max")}
         if strategy == "exp":
-            least = (said.get("prompt_query") or {}).get("min")
-            read |= {("prompt_ctx", "max"), *([("prompt_query", "min")] if least == 1 else [])}
+            least = (said.get("prompt_query") or {}).get("min") if rules.one_beside else None
+            bound = [("prompt_ctx", "max")] if rules.bounded_edge else []
+            read |= {*bound, *([("prompt_query", "min")] if least == 1 else [])}
+    if rules.first_form:
+        read = {(name, part) for name, part in read if name.upper() in rules.dimensions and strategy == "lin"}
     return [
         f"{name}.{part}"
         for name in map(str.lower, DIMENSIONS)
@@ -228,7 +269,7 @@ def _of_fork(spec: Spec) -> list[Problem]:
 
 
 def _problems(spec: Spec) -> list[Problem]:
-    problems: list[Problem] = _of_fork(spec)
+    problems: list[Problem] = _of_fork(spec) + start_problems(spec.get("env") or {}, version_of(spec))
     if spec.get("distributed_executor_backend") == "ray":
         allowed = "is not validated with the plugin: leave it out, which is mp where there are several cards"
         problems.append(("distributed_executor_backend", "ray", allowed))

@@ -11,11 +11,12 @@ from ..core.host import Host, Weights
 from ..engines import ENGINES, Engine, engine_of, running_engine
 from ..memory.shape import config_problems, shape_problems
 from ..platforms import PLATFORMS, Platform, platform_of
-from ..platforms.releases import DEFAULT, RELEASES, Release, release_of, rows_of
+from ..platforms.releases import DEFAULT, release_of, rows_of
 from ..spec.keys import OWN_KEYS
 from ..spec.model import Spec
 from ..spec.vllm_options import OPTION_NAMES
 from ..spec.weights import here, model_config
+from .version import served_by, version_problems
 
 
 def host_problems(spec: Spec, host: Host, release: str, weights_come: bool) -> list[Problem]:
@@ -102,28 +103,14 @@ def _engine_problems(spec: Spec, engine: Engine, platform: Platform, release: st
         allowed = f"belongs to release {belongs}; gaudi_release is {release}, which starts {engines}"
         return [("launch_profile", engine.name, allowed)]
     if platform.name in engine.platforms:
-        return engine.problems(spec) + _option_problems(spec, engine, platform, release) + _version_problems(spec, row)
+        wrong = version_problems(spec, row)
+        # What an engine takes depends on its version: of a wrong one nothing more can be told.
+        own = [] if wrong else engine.problems(served_by(spec, row))
+        return own + _option_problems(spec, engine, platform, release) + wrong
     wanted = PLATFORMS[engine.platforms[0]]
     others = ", ".join(one.name for one in ENGINES.values() if platform.name in one.platforms)
     allowed = f"needs {wanted.devices or f'a {wanted.title} host'}; a {platform.title} host takes {others}"
     return [("launch_profile", engine.name, allowed)]
-
-
-def _version_problems(spec: Spec, row: Release | None) -> list[Problem]:
-    least = spec.get("least_vllm")
-    if not least or not row or row.has(least):
-        return []
-    fitting = " or ".join(one.name for one in RELEASES if one.has(least)) or "none that is known"
-    here = f"gaudi_release is {row.name}, which has {' or '.join(row.vllm) or 'no plugin'}"
-    return [("least_vllm", least, f"is the first vLLM with this model, of release {fitting}; {here}")]
-
-
-def version_notes(spec: Spec, host: Host, release: str) -> list[str]:
-    """Return what of a model an image of its release may lack."""
-    least, row = spec.get("least_vllm"), platform_of(host.accelerator).release(release)
-    if not least or not row or row.has(least, all_of_it=True) or least in str(spec.get("image")):
-        return []
-    return [f"needs an image with vLLM {least} or newer; of release {row.name} there are {' and '.join(row.vllm)}"]
 
 
 def _option_problems(spec: Spec, engine: Engine, platform: Platform, release: str) -> list[Problem]:

@@ -7,9 +7,13 @@ from typing import Any
 
 from ..buckets.base import BucketCounts, Rounding
 from ..buckets.linear import BLOCK
-from ..buckets.warmup import likely_layers
+from ..buckets.plugin_plan import PluginBucketing
+from ..buckets.plugin_rules import NEWEST
+from ..buckets.vision import vision_layers
+from ..buckets.warmup import KEEPS_EXPERTS_SINCE, likely_layers
 from ..core.errors import Problem
 from ..core.host import Host
+from ..core.versions import numbers
 from ..engines import engine_of
 from ..memory.autocalc import DEVICE_GIB, GIB, MOST_CARDS
 from ..memory.fit import plan_memory, quantised_at_load
@@ -26,6 +30,7 @@ from ..spec.draft import draft_bytes, draft_model
 from ..spec.model import Spec
 from ..spec.weights import bytes_here, model_config, weight_bytes
 from .model import Container, Cost, Placement
+from .version import served_by
 
 WIDER = 1.1  # of what is read: more than rounding
 HANG_TIMEOUT_S = 600  # a server under full load may keep /health waiting for minutes
@@ -52,9 +57,9 @@ def cost_of(spec: Spec, host: Host, placement: Placement, container: Container, 
         sized = Spec({"max_model_len": longest_context(config), **spec})
         rounding = container.buckets.rounding if container.buckets else Rounding()
         memory = plan_memory(sized, container.env, container.args, host, config, held, cards_left, rounding)
-        memory = _overridden(spec, memory)
+        memory = _overridden(spec, _in_blocks(memory, container))
     counts = _graphs(spec, placement, container, _server_blocks(config, memory))
-    seconds, cached = _warmup(spec, host, cards, counts)
+    seconds, cached = _warmup(served_by(spec, platform_of(host.accelerator).release(release)), host, cards, counts)
     share = held * halves / GIB / max(1, cards)
     generation = platform_of(host.accelerator).generation(host) if cards else None
     likely = spec["warmup_budget_minutes"] * 15 if seconds is None else seconds
@@ -109,9 +114,28 @@ def _warmup(spec: Spec, host: Host, cards: int, counts: BucketCounts | None) -> 
         return None, None
     config, engine, graphs = model_config(spec, host), engine_of(spec), counts.prompt + counts.decode
     depth = layers(config) or likely_layers(weight_bytes(spec, host) / 2 or 8e9)
-    precision, experts = engine.served_in(spec), has_experts(config)
-    seconds, cached = engine.warmup(graphs, depth, max(1, cards), precision, experts=experts)
+    version = str(spec.get("vllm_version") or NEWEST.since)
+    seconds, cached = engine.warmup(
+        *(graphs, depth, max(1, cards), engine.served_in(spec)),
+        experts=has_experts(config),
+        keeps_experts=numbers(version) >= numbers(KEEPS_EXPERTS_SINCE),
+        vision_layers=vision_layers(spec, config, version),
+    )
     return seconds, cached if spec.get("recipe_cache_path") or not graphs else None
+
+
+def _in_blocks(memory: dict[str, Any] | None, container: Container) -> dict[str, Any] | None:
+    """Return the memory counted in the blocks that the server has, which may be larger than most servers'."""
+    size = container.buckets.given.block_size if isinstance(container.buckets, PluginBucketing) else BLOCK
+    if not memory or size == BLOCK:
+        return memory
+    blocks = memory["kv_tokens"] // size
+    return {**memory, "num_hpu_blocks": blocks, "kv_tokens": blocks * size}
+
+
+def _block(memory: Mapping[str, Any]) -> int:
+    """Return the tokens of a block."""
+    return memory["kv_tokens"] // memory["num_hpu_blocks"] if memory["num_hpu_blocks"] else BLOCK
 
 
 def _overridden(spec: Spec, memory: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -119,7 +143,7 @@ def _overridden(spec: Spec, memory: dict[str, Any] | None) -> dict[str, Any] | N
     most = spec.get("num_gpu_blocks_override")
     if not memory or not most or most >= memory["num_hpu_blocks"]:
         return memory
-    tokens = most * BLOCK
+    tokens = most * _block(memory)
     sequences = tokens // int(spec["max_model_len"]) if spec.get("max_model_len") else memory["sequences"]
     return {**memory, "num_hpu_blocks": most, "kv_tokens": tokens, "sequences": sequences}
 
@@ -159,7 +183,7 @@ def _cache_warnings(spec: Spec, memory: Mapping[str, Any] | None) -> list[str]:
         return []
     ranges = spec.get("input_range", [0, context])[1] + spec.get("output_range", [0, 0])[1]
     longest = min(int(context), ranges)
-    blocks = -(-longest // BLOCK)
+    blocks = -(-longest // _block(memory))
     fitting = memory["num_hpu_blocks"] // blocks
     if fitting >= count:
         return []

@@ -15,12 +15,13 @@ from ..core.host import Host
 from ..platforms import platform_of
 from ..platforms.releases import DEFAULT
 from ..spec.model import Spec
-from .check import host_problems, release_unsaid, version_notes
+from .check import host_problems, release_unsaid
 from .cost import cost_of, cost_problems, cost_warnings, down_for, precision_of
 from .launch import container_of, launch_warnings
 from .model import Placement, PlannedModel
 from .place import Placed, place
 from .resolve import Site, Wish, resolve
+from .version import version_notes
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,7 @@ def vllm_plan(
     if wrong := _whole(models, machine, host_name, release):
         return HostPlan(host_name, (), (wrong,)).as_dict()
     release = str(release or DEFAULT)  # YAML makes a number of one that is not quoted
-    aliases = {entry["alias"]: entry["name"] for entry in images if "alias" in entry}
-    wishes, findings = resolve(models, Site(machine, host_name, release, catalog or {}, defaults or {}, aliases))
+    wishes, findings = resolve(models, Site(machine, host_name, release, catalog or {}, defaults or {}, images))
     for wish in wishes:
         findings += wish.findings(host_problems(wish.spec, machine, release, weights_come), host_name)
     planned, more = _placed(wishes, _names(models), machine, host_name, release, move_allowed)
@@ -137,7 +137,8 @@ def _planned(
         cost = cost_of(spec, host, placement, container, cards_left, release)
     except InputError as problem:
         return None, [problem.finding or ("launch", None, str(problem))]
-    notes = (*version_notes(spec, host, release), *platform_of(host.accelerator).notes(spec, release))
+    platform = platform_of(host.accelerator)
+    notes = (*version_notes(spec, platform.release(release)), *platform.notes(spec, release))
     costs = cost_warnings(spec, host, placement, cost, release)
     warnings = (*container.notes, *costs, *launch_warnings(spec), *notes)
     nodes = {card.numa_node for card in host.cards if card.module_id in placement.module_ids}

@@ -19,6 +19,7 @@ from ..spec.model import Spec
 from ..spec.vllm_options import OPTION_NAMES
 from .model import Container, Placement
 from .place import disjoint_cores
+from .version import served_by
 
 # The manual's container settings (its sections 1.2.1 and 3.1.1). All other capabilities are dropped, but for the one
 # by which root in the container reads weights and writes caches that belong to another user.
@@ -120,8 +121,10 @@ def container_of(spec: Spec, host: Host, placement: Placement, release: str) -> 
         InputError: when the engine refuses the wish.
     """
     cache = _cache_path(spec, host, release)
-    placed = spec.but(module_ids=list(placement.module_ids) or spec.get("module_ids"), recipe_cache_path=cache)
     platform, engine = platform_of(host.accelerator), engine_of(spec)
+    placed = served_by(spec, platform.release(release)).but(
+        module_ids=list(placement.module_ids) or spec.get("module_ids"), recipe_cache_path=cache
+    )
     launch = engine.amended(launched(placed, host.without_own_use()), placed, host)
     numactl = _numactl(launch, host, placement)
     # The supervisor alone sets it: the runtime takes the first of two, and the exact launch of deepseek_r1 says ALL,

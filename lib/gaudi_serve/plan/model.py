@@ -147,7 +147,8 @@ def bucket_limits(spec: Spec, container: Container) -> dict[str, Any] | None:
     if buckets is None:
         return None
     limits = {key: int(spec[key]) for key in ("max_num_seqs", "max_model_len") if spec.get(key)}
-    limits |= {"max_num_batched_tokens": container.tokens, "block_size": BLOCK}
+    block = buckets.given.block_size if isinstance(buckets, PluginBucketing) else BLOCK
+    limits |= {"max_num_batched_tokens": container.tokens, "block_size": block}
     if not isinstance(buckets, PluginBucketing):
         off = {"prefix_caching": False, "use_contiguous_pa": False}
         return {**limits, "max_num_prefill_seqs": 1, **off, "ranges": True, "unknown": []}

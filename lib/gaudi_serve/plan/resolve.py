@@ -54,7 +54,8 @@ class Site:
     """What a model is resolved against.
 
     host_name: how messages call the host. release: that of its software. catalog: known models by name. defaults: keys
-    that every model takes where neither it nor the catalog has them. images: names of built images by their alias.
+    that every model takes where neither it nor the catalog has them. images: entries of ``vllm_images``; built ones
+    have an alias, and any may say its vllm_version.
     """
 
     host: Host
@@ -62,7 +63,7 @@ class Site:
     release: str
     catalog: Mapping[str, Any]
     defaults: Mapping[str, Any]
-    images: Mapping[str, str]
+    images: Sequence[Mapping[str, Any]]
 
 
 def resolve(models: Sequence[Any], site: Site) -> tuple[list[Wish], list[Finding]]:
@@ -92,7 +93,11 @@ def _wish(given: Any, site: Site) -> tuple[Wish | None, list[Finding]]:
         return None, found
     sound = {key: value for key, value in spec.items() if key not in bad}
     notes = _emptied(given, {**defaults, **entry, **entry.get(str(spec.get("launch_profile")), {})})
-    return Wish(completed(sound, site.host, site.release, site.images), frozenset(spec), bad, notes), found
+    aliases = {entry["alias"]: entry["name"] for entry in site.images if "alias" in entry}
+    complete = completed(sound, site.host, site.release, aliases)
+    of_image = {entry["name"]: entry.get("vllm_version") for entry in site.images}.get(complete.get("image"))
+    version = complete.get("vllm_version") or of_image
+    return Wish(complete.but(vllm_version=version), frozenset(spec), bad, notes), found
 
 
 def _emptied(given: Mapping[str, Any], below: Mapping[str, Any]) -> tuple[str, ...]:

@@ -7,7 +7,10 @@ pages say; the fork of a release is its branch aice/v<release>.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from ..core.versions import numbers
 
 
 @dataclass(frozen=True)
@@ -17,13 +20,14 @@ class Release:
     name: what ``gaudi_release`` begins with. engines: those that its images start; the first is taken where a model
     names none (``vllm`` is plain vllm serve of the fork, in lazy mode; with the plugin that is ``plugin``). vllm:
     versions of vLLM that the plugin has for it; none where it has no plugin. fork: the branch of the vendor's fork.
-    cards: how the names of its devices begin. base: the vendor's image with PyTorch, for recipes. image: the vendor's
-    ready serving image.
+    patches: the same for those of its releases that do not have all of them. cards: how the names of its devices begin.
+    base: the vendor's image with PyTorch, for recipes. image: the vendor's ready serving image.
     """
 
     name: str
     engines: tuple[str, ...]
     vllm: tuple[str, ...] = ()
+    patches: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
     fork: str | None = None
     cards: tuple[str, ...] = ("HL-225", "HL-288", "HL-325", "HL-338")
     base: str | None = None
@@ -32,12 +36,34 @@ class Release:
     @property
     def upstream_torch(self) -> bool:
         """Tell whether its images have upstream's PyTorch: none has Gaudi's own, which alone knows lazy mode."""
-        return self.base is None
+        return self.base is None or "upstream" in self.base
+
+    def of(self, release: str) -> Release:
+        """Return the row as it is for one of its releases, such as 1.22.1: with the versions of vLLM that this has."""
+        name = next((name for name in self.patches if f"{release}.".startswith(f"{name}.")), None)
+        if name is None:
+            return self
+        vllm = self.patches[name]
+        return replace(self, name=name, vllm=vllm, engines=tuple(one for one in self.engines if vllm or one != PLUGIN))
 
     def has(self, version: str, *, all_of_it: bool = False) -> bool:
         """Tell whether the plugin of this release is for a vLLM at least as new: its newest one, or all of them."""
-        found = [_numbers(one) for text in self.vllm for one in text.split(" to ")]
-        return bool(found) and (min if all_of_it else max)(found) >= _numbers(version)
+        return bool(self.vllm) and (self.oldest if all_of_it else self.newest) >= numbers(version)
+
+    def serves(self, version: str) -> bool:
+        """Tell whether the plugin of this release is for this very version of vLLM."""
+        spans = [text.split(" to ") for text in self.vllm]
+        return any(numbers(span[0]) <= numbers(version) <= numbers(span[-1]) for span in spans)
+
+    @property
+    def oldest(self) -> list[int]:
+        """Return the numbers of the oldest vLLM that it has."""
+        return min(numbers(text.split(" to ")[0]) for text in self.vllm)
+
+    @property
+    def newest(self) -> list[int]:
+        """Return the numbers of the newest vLLM that it has."""
+        return max(numbers(text.split(" to ")[-1]) for text in self.vllm)
 
     @property
     def about(self) -> str:
@@ -47,9 +73,7 @@ class Release:
         return f"{self.name} ({' and '.join(part for part in (served, plugin) if part)})"
 
 
-def _numbers(version: str) -> list[int]:
-    return [int(part) for part in version.split(".")]
-
+PLUGIN = "plugin"  # the engine that needs a version of vLLM which belongs to the release
 
 RELEASES = (
     Release(
@@ -62,6 +86,7 @@ RELEASES = (
         "1.22",
         ("aice_1_22", "aice_1_21", "deepseek_r1", "plugin", "vllm"),
         ("0.10.1", "0.11.2"),
+        {"1.22.0": (), "1.22.1": ("0.10.1",), "1.22.2": ("0.11.2",)},
         fork="aice/v1.22.0",
         base="ubuntu22.04/habanalabs/pytorch-installer-2.7.1",
     ),
@@ -76,10 +101,13 @@ RELEASES = (
         "1.24.1",
         ("plugin",),
         ("0.24.0", "0.26.0"),
+        base="ubuntu24.04/habanalabs/pytorch-upstream-installer-2.11.0",
         image="ubuntu24.04/habanalabs/vllm-0.26.0-ptupstream-2.11.0",
     ),
 )
 
+# Versions of vLLM begin with 0; a tag may be a release of the software, or a number of its user's own.
+VLLM = re.compile(r"vllm\D*[^\d.](0\.\d{2,4}\.\d{1,4})(?!\.?\d)")
 UPSTREAM_TORCH = "ptupstream"  # in the names of the vendor's images with upstream's PyTorch
 
 # Of an inventory that names none, on hosts that have nothing of another one.
@@ -88,16 +116,36 @@ DEFAULT = "1.24.1"
 
 def release_of(text: str) -> Release | None:
     """Return the row of a release such as 1.21.3; None where there is none."""
+    row = _row(text)
+    return row and row.of(text)
+
+
+def _row(text: str) -> Release | None:
     return next((one for one in RELEASES if f"{text}.".startswith(f"{one.name}.")), None)
+
+
+def versions_said(version: str) -> str:
+    """Return the releases whose plugin is for a version of vLLM, for a sentence."""
+    found = [row.name for row in rows_of(PLUGIN) if row.serves(version)]
+    return f"release {' or '.join(found)}" if found else "no release that is known"
+
+
+def vllm_of(image: str) -> str | None:
+    """Return the version of vLLM that an image's name says, such as .../vllm-0.26.0-ptupstream-2.11.0:latest."""
+    first, slash, rest = image.partition("/")
+    name = rest if slash and (set(first) & set(".:[") or first == "localhost") else image
+    found = VLLM.search(name.partition("@")[0])
+    return found[1] if found else None
 
 
 def together(one: str, other: str) -> bool:
     """Tell whether two versions, such as 1.21.3 and 1.21.3-57, are of one release: of one row, where both are known."""
-    numbers = [re.match(r"\d+\.\d+\.\d+", text) for text in (one, other)]
-    rows = [release_of(number[0]) if number else None for number in numbers]
+    found = [re.match(r"\d+\.\d+\.\d+", text) for text in (one, other)]
+    rows = [_row(number[0]) if number else None for number in found]
     return one.split(".")[:2] == other.split(".")[:2] and (None in rows or rows[0] is rows[1])
 
 
 def rows_of(engine: str) -> list[Release]:
-    """Return the releases whose images start an engine."""
-    return [one for one in RELEASES if engine in one.engines]
+    """Return the releases whose images start an engine; one by one where not all of a row do."""
+    rows = (row.of(name) for row in RELEASES for name in ((engine == PLUGIN and row.patches) or [row.name]))
+    return [row for row in rows if engine in row.engines]

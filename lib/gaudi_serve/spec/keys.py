@@ -233,6 +233,7 @@ def _engine(value: Any) -> str | None:
     return _choice(*ENGINES)(value)
 
 
+VLLM_VERSION, IS_VERSION = r"\d{1,4}\.\d{1,4}\.\d{1,4}", "must be a quoted version of vLLM, such as '0.26.0'"
 CHECKS: dict[str, Check] = {
     "name": _name,
     "model": _line,
@@ -276,7 +277,8 @@ CHECKS: dict[str, Check] = {
     "config": _config,
     "source": source_problem,
     "weight_bytes": _whole(10**6, 10**14, "bytes"),
-    "least_vllm": _matching(r"\d{1,4}\.\d{1,4}\.\d{1,4}", "must be a quoted version of vLLM, such as '0.26.0'"),
+    "least_vllm": _matching(VLLM_VERSION, IS_VERSION),
+    "vllm_version": _matching(VLLM_VERSION, IS_VERSION),
 }
 OWN_KEYS = frozenset(CHECKS)
 # Options of vLLM that the plan counts with, or whose mistakes are common; all others have the server's last word.

@@ -11,7 +11,7 @@ from ..core.errors import InputError, shown
 from ..core.redact import has_login
 from ..host.secret import given_secrets
 from ..platforms import PLATFORMS
-from ..platforms.releases import DEFAULT, RELEASES, release_of
+from ..platforms.releases import DEFAULT, RELEASES, release_of, vllm_of
 from ..spec.facts import is_flag_text, matching
 
 Entry = dict[str, Any]
@@ -58,7 +58,7 @@ NAMED = (
 )
 # What an image is made with: the recipe of cards, on a host, or the CPU image, on the controller.
 BUILT = ("cpu", "gaudi")
-ENTRY = {"name", "archive", "archive_on_host", "build", "build_host", "accelerator", "recipe"}
+ENTRY = {"name", "archive", "archive_on_host", "build", "build_host", "accelerator", "recipe", "vllm_version"}
 KEYS = {"base", "release", "libfabric", "multimodal", "audio", *SOURCES}
 
 CHECKOUT = """\
@@ -207,6 +207,9 @@ def _check(entry: Any) -> None:
         text = entry.get(key)
         if text is not None and (not isinstance(text, str) or not text.strip() or not text.isprintable()):
             raise _refusal(entry["name"], key, text, "must be a quoted text of one line")
+    version = entry.get("vllm_version")
+    if version is not None and not (isinstance(version, str) and RELEASE.fullmatch(version)):
+        raise _refusal(entry["name"], "vllm_version", version, "must be a quoted version of vLLM, such as '0.26.0'")
     if not is_flag_text(entry.get("archive_on_host", False)):
         raise _refusal(entry["name"], "archive_on_host", entry["archive_on_host"], "must be true or false")
 
@@ -223,7 +226,9 @@ def _built(entry: Mapping[str, Any], release: str) -> Entry:
     used = str(recipe.get("release") or release)
     text = dockerfile(alias, recipe, used)
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
-    return {**entry, "alias": alias, "name": f"{alias}:{used}-{digest}", "dockerfile": text, "accelerator": "gaudi"}
+    built = {**entry, "alias": alias, "name": f"{alias}:{used}-{digest}", "dockerfile": text, "accelerator": "gaudi"}
+    version = entry.get("vllm_version") or vllm_of(f"vllm:{(recipe.get('plugin') or {}).get('branch')}")
+    return {**built, "vllm_version": version} if version else built
 
 
 def dockerfile(alias: str, recipe: Mapping[str, Any], release: str) -> str:

@@ -118,6 +118,11 @@ def test_the_defaults_are_those_of_small_devices(upstream: Upstream) -> None:
     [
         ([], {"VLLM_DECODE_BS_BUCKET_MAX": "8k"}, "RuntimeError: VLLM_DECODE_BS_BUCKET_MAX: failed to process"),
         ([], {"VLLM_BUCKETING_STRATEGY": "exponential"}, "exponential is not in allowed options: [exp, lin, pad]!"),
+        (
+            [],
+            {"VLLM_BUCKETING_STRATEGY": "exp", "STANDIN_VLLM": "0.19.1"},
+            "bucketing_strategy: exp is not in allowed options: [exponential_bucketing, linear_bucketing]!",
+        ),
         ([], {"VLLM_BUCKETING_FROM_FILE": "/nowhere/b"}, "FileNotFoundError: [Errno 2] No such file or directory: '/n"),
         (["--max-num-batched-tokens", "8", "--max-num-seqs", "16"], {}, "(8) must be greater than or equal to max_num"),
         (["--max-num-batched-tokens", "512", "--no-enable-chunked-prefill"], {}, "is smaller than max_model_len"),

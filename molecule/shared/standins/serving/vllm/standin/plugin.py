@@ -1,7 +1,7 @@
 """Upstream vLLM with the vendor's plugin: its buckets, its warm-up, how it dies, and what it says while serving.
 
 The rules of the buckets are the project's own code, which the vendor's golden vectors prove; how a server takes its
-refusals is here.
+refusals is here. STANDIN_VLLM is the version whose rules hold (0.26.0).
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from pathlib import Path
 
 from gaudi_serve.buckets.from_file import file_buckets
 from gaudi_serve.buckets.plugin import Bucket, PluginBuckets, plugin_buckets
-from gaudi_serve.buckets.plugin_input import TRUE, PluginInput, PluginSettings
+from gaudi_serve.buckets.plugin_input import LONG_NAMES, STRATEGIES, TRUE, PluginInput, PluginSettings
 from gaudi_serve.buckets.plugin_plan import MOST_TIMES
+from gaudi_serve.buckets.plugin_rules import rules_of
 from gaudi_serve.buckets.plugin_server import PluginServer
 from gaudi_serve.core.errors import InputError
 
@@ -28,6 +29,7 @@ from . import cards, log
 from .model import GIB, Model, block_bytes, config_of
 from .warmup import RecipeCache, fail
 
+VERSION = os.environ.get("STANDIN_VLLM", "0.26.0")
 RUNNER, WORKER, BUCKETING = "hpu_model_runner.py", "hpu_worker.py", "common.py"
 NONE_LEFT = "buckets. Please adjust the bucketing configuration according to README"
 
@@ -45,11 +47,12 @@ def say(place: str, text: str, level: str = "INFO") -> None:
 def settings_of() -> PluginSettings:
     """Read the environment, as the plugin does when it is loaded."""
     try:
-        return PluginSettings.read(os.environ)
+        return PluginSettings.read(os.environ, rules_of(VERSION))
     except InputError as problem:
         name, value, _ = problem.finding or ("", "", "")
         if name == "VLLM_BUCKETING_STRATEGY":
-            reason: Exception = RuntimeError(f"bucketing_strategy: {value} is not in allowed options: [exp, lin, pad]!")
+            words = ", ".join(STRATEGIES if rules_of(VERSION).names_strategy else LONG_NAMES)
+            reason: Exception = RuntimeError(f"bucketing_strategy: {value} is not in allowed options: [{words}]!")
         else:
             reason = ValueError(f"invalid literal for int() with base 10: {value!r}")
         raise RuntimeError(f"{name}: failed to process environment variable") from reason
@@ -122,8 +125,7 @@ class Plugin:
             num_speculative_tokens=int(speculative.get("num_speculative_tokens", 0)),
             mamba_chunk_size=chunk,
             mamba_chunk_size_is_explicit=bool(chunk),
-            # Of released versions none clamps them.
-            skip_decode_block_clamp=True,
+            vllm_version=VERSION,
         )
         self.given = replace(given, file=file_of(settings))
         try:

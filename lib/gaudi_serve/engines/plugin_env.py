@@ -1,0 +1,96 @@
+"""Variables that a server of the plugin reads at start as numbers or choices: another text, or an empty one, stops it.
+
+Those of buckets are read with the buckets (``plugin_input``); ``spec.keys`` refuses some for every engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ..core.errors import Problem, near
+from ..core.versions import numbers
+
+Reader = Callable[[str], object]
+
+
+def _integers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+def _one_of(*words: str) -> Reader:
+    def read(text: str) -> str:
+        if text not in words:
+            raise ValueError
+        return text
+
+    return read
+
+
+def _some_of(*words: str) -> Reader:
+    one = _one_of(*words)
+    return lambda text: [one(part) for part in text.split(",")]
+
+
+@dataclass(frozen=True)
+class StartVariable:
+    """A variable: how the server reads it, what it may be, and which versions do, from ``since`` to ``before``."""
+
+    read: Reader
+    allowed: str
+    since: str = "0.10.1"
+    before: str = "9999.0.0"
+    words: tuple[str, ...] = ()
+
+    def wrong(self, text: str, version: str) -> str | None:
+        """Return what a server of this version makes of a text; None where it takes it, or reads it never."""
+        if not numbers(self.since) <= numbers(version) < numbers(self.before):
+            return None
+        try:
+            self.read(text)
+        except ValueError:
+            stops = "the server reads it at start, used or not, and stops"
+            return f"is not {self.allowed}: {stops}{near(text, self.words)}"
+        return None
+
+
+WHOLE, WHOLES = "a whole number", "whole numbers with commas between them"
+ATTENTION = ("flex_impl", "fsdpa_impl", "naive_impl")
+DEBUG = ("steps", "defrag", "fwd")
+CARDS, BRIDGES = ("cpu", "gaudi", "gaudi2", "gaudi3"), ("eager", "lazy")
+
+
+def _choice(words: tuple[str, ...], since: str = "0.10.1") -> StartVariable:
+    return StartVariable(_one_of(*words), f"one of {', '.join(words)}", since, words=words)
+
+
+VARIABLES: Mapping[str, StartVariable] = {
+    "MAX_EXPERTS_PER_SLICE": StartVariable(int, WHOLE),
+    "VLLM_BRIDGE_MODE": _choice(BRIDGES),
+    "VLLM_CONFIG_HIDDEN_LAYERS": StartVariable(int, WHOLE, "0.11.2"),
+    "VLLM_DEBUG": StartVariable(_some_of(*DEBUG), f"of {', '.join(DEBUG)}, with commas between", "0.11.2", words=DEBUG),
+    "VLLM_DECODE_BLOCK_BUCKET_LIMIT": StartVariable(int, WHOLE, before="0.21.0"),
+    **{
+        f"VLLM_{name}_BUCKET_LIMIT": StartVariable(int, WHOLE, before="0.11.2")
+        for name in ("PROMPT_BS", "PROMPT_SEQ", "DECODE_BS")
+    },
+    "VLLM_DEFRAG_THRESHOLD": StartVariable(int, WHOLE, "0.11.2"),
+    "VLLM_HPU_FSDPA_SLICE_CHUNK_SIZE": StartVariable(int, WHOLE, "0.21.0"),
+    "VLLM_HPU_FSDPA_SLICE_SEQ_LEN_THLD": StartVariable(int, WHOLE, "0.21.0"),
+    "VLLM_HW": _choice(CARDS),
+    "VLLM_MOE_CHUNK": StartVariable(_integers, WHOLES, "0.13.0"),
+    "VLLM_MOE_TOKEN_BOUNDARY": StartVariable(_integers, WHOLES, "0.13.0"),
+    "VLLM_PROFILE_STEPS": StartVariable(_integers, WHOLES, "0.11.2"),
+    "VLLM_PROMPT_ATTN_IMPL": _choice(ATTENTION),
+    "VLLM_ROW_PARALLEL_CHUNKS": StartVariable(int, WHOLE, "0.17.1"),
+    "VLLM_ROW_PARALLEL_CHUNK_THRESHOLD": StartVariable(int, WHOLE, "0.17.1"),
+}
+
+
+def start_problems(env: Mapping[str, object], version: str) -> list[Problem]:
+    """Return the variables of a model's own environment at which a server of this version stops."""
+    return [
+        (f"env: {name}", str(env[name]), f"{wrong}; leave it out where you do not need it")
+        for name, variable in VARIABLES.items()
+        if name in env and (wrong := variable.wrong(str(env[name]), version))
+    ]

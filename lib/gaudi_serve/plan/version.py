@@ -1,0 +1,69 @@
+"""Which vLLM a model is served by: what is written, what the image's name says, or what its release has at least."""
+
+from __future__ import annotations
+
+from ..buckets.plugin_rules import rules_of
+from ..core.errors import Problem
+from ..core.versions import numbers
+from ..platforms.releases import PLUGIN, RELEASES, Release, versions_said, vllm_of
+from ..spec.model import Spec
+
+
+def served_by(spec: Spec, row: Release | None) -> Spec:
+    """Return the model with the version of vLLM by whose rules the plan counts; as it is where no version matters."""
+    if row is None or spec.launch_profile != PLUGIN or not row.vllm:
+        return spec
+    version = _said(spec) or _assumed(spec, row)
+    return spec.but(vllm_version=version) if version else spec
+
+
+def version_problems(spec: Spec, row: Release | None) -> list[Problem]:
+    """Return whether the release has no vLLM that the model needs, or another than the model's image."""
+    if row is None:
+        return []
+    here = f"gaudi_release is {row.name}, which has {' or '.join(row.vllm) or 'no plugin'}"
+    least, said = spec.get("least_vllm"), _said(spec) if spec.launch_profile == PLUGIN else None
+    if least and not row.has(least):
+        fitting = " or ".join(one.name for one in RELEASES if one.has(least)) or "none that is known"
+        return [("least_vllm", least, f"is the first vLLM with this model, of release {fitting}; {here}")]
+    if said and not row.serves(said):
+        named = "" if spec.get("vllm_version") else f" (image {spec.get('image')} is named so)"
+        remedy = "take an image of this release, or, if the image has another vLLM, say vllm_version"
+        return [("vllm_version", said, f"belongs to {versions_said(said)}{named}; {here}; {remedy}")]
+    if said and least and numbers(said) < numbers(least):
+        return [("vllm_version", said, f"is too old for this model, whose least_vllm is {least}; take a newer image")]
+    return []
+
+
+def version_notes(spec: Spec, row: Release | None) -> list[str]:
+    """Return what of a model an image of its release may lack, and which vLLM the plan assumes."""
+    if row is None or spec.launch_profile != PLUGIN or not row.vllm or _said(spec):
+        return []
+    least, notes = spec.get("least_vllm"), []
+    if least and not row.has(least, all_of_it=True):
+        notes.append(f"needs an image with vLLM {least} or newer; of release {row.name} there are {_list(row)}")
+    version = _assumed(spec, row)
+    if version and rules_of(version) is not rules_of(".".join(map(str, row.newest))):
+        which = f"the oldest vLLM of release {row.name} that serves it, which has {_list(row)}"
+        notes.append(f"the plan assumes {version}, {which}; say vllm_version: buckets and their variables follow it")
+    return notes
+
+
+def _said(spec: Spec) -> str | None:
+    return spec.get("vllm_version") or vllm_of(str(spec.get("image") or ""))
+
+
+def _assumed(spec: Spec, row: Release) -> str | None:
+    """Return the oldest vLLM of a release that serves the model: what it takes, every newer one takes too."""
+    least = spec.get("least_vllm")
+    for text in row.vllm:
+        oldest, newest = text.split(" to ")[0], text.split(" to ")[-1]
+        if not least or numbers(oldest) >= numbers(least):
+            return oldest
+        if numbers(newest) >= numbers(least):
+            return str(least)
+    return None
+
+
+def _list(row: Release) -> str:
+    return " and ".join(row.vllm)
