@@ -82,7 +82,7 @@ def test_a_program_checks_a_text_before_any_file_is_written(
 ) -> None:
     """As dockerd does since Docker 23; the one of Debian 12 lacks the option."""
     answer = {
-        "new": """if grep -q '"a"' "$3"; then echo "no use of with file $3: a: unknown key" >&2; exit 1; fi""",
+        "new": """if grep -q '"a"' "$3"; then echo "error in file $3: a: unknown key" >&2; exit 1; fi""",
         "old": """echo 'Status: unknown flag: --validate' >&2; exit 125""",
     }
     dockerd, first, second = tmp_path / "dockerd", tmp_path / "first", tmp_path / "daemon.json"
@@ -95,7 +95,7 @@ def test_a_program_checks_a_text_before_any_file_is_written(
     said = run(capsys, check, files=[file(first), wrong])
     if program == "new":
         assert said["msg"] == (
-            f"{second}: {dockerd} does not take the new text: no use of with file {second}: a: unknown key; "
+            f"{second}: {dockerd} does not take the new text: error in file {second}: a: unknown key; "
             "nothing is written"
         )
         assert not first.exists() and not second.exists()
