@@ -102,6 +102,25 @@ def test_hugepages_are_capped_and_the_cap_is_told() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("size_kib", "memory_gib", "wish", "pages", "note"),
+    [
+        (2**20, 1024, 15000, 30, "hugepages: 30 of the host's default size, 1 GiB, in place of 15000 of 2 MiB"),
+        (2**20, 1024, 512, 1, "hugepages: 1 of the host's default size, 1 GiB, in place of 512 of 2 MiB"),
+        (2**20, 1024, 0, 0, None),
+        (2**20, 24, 15000, 12, "hugepages: 12 of 1 GiB instead of 30, which is 0.5 of 24.0 GiB memory"),
+        (512 * 1024, 1024, 15000, 59, "hugepages: 59 of the host's default size, 512 MiB, in place of 15000 of 2 MiB"),
+        (2048, 1024, 15000, 15000, None),
+    ],
+)
+def test_hugepages_are_counted_in_the_hosts_default_size(
+    size_kib: int, memory_gib: int, wish: int, pages: int, note: str | None
+) -> None:
+    """15000 pages of 2 MiB are 29.3 GiB; as 1 GiB pages they would be all of the memory."""
+    tuning = {"mem_total_kib": memory_gib * 2**20, "hugepage_kib": size_kib}
+    assert host_tuning.hugepages_wanted(tuning, wish, 0.5) == {"pages": pages, "note": note}
+
+
 def test_numbers_may_come_as_text() -> None:
     tuning = {"mem_total_kib": 24 * 2**20, "hugepage_kib": 2048}
     assert host_tuning.hugepages_wanted(tuning, "64", "0.5") == {"pages": 64, "note": None}

@@ -15,6 +15,7 @@ ARGUMENT = re.compile(r"[\w.,:+@/-]+(=[\w.,:+@/=-]*)?", re.ASCII)
 TUNED = ("cpufreq.default_governor=performance", "intel_idle.max_cstate=0")
 # Without these, kernel 6.8 (Ubuntu 22.04.5 and 24.04.2) can garble results on Gaudi.
 IOMMU, IOMMU_KERNEL = ("intel_iommu=on", "iommu=pt"), (6, 8)
+HUGEPAGE_KIB = 2048
 IOMMU_CHOICES = ("auto", "on", "off")
 
 
@@ -57,11 +58,11 @@ def _given_arguments(given: Any) -> list[str]:
 
 
 def hugepages_wanted(tuning: Mapping[str, Any], wish: Any, fraction: Any) -> dict[str, Any]:
-    """Return ``{pages, note}``: the wish, held below a fraction of the host's memory.
+    """Return ``{pages, note}``: the wish in pages of the host's default size, held below a fraction of its memory.
 
     Args:
         tuning: ``gaudi_tuning`` of the host.
-        wish: pages; on x86-64 one has 2 MiB.
+        wish: pages of 2 MiB, whatever the default size of the host is, which is what vm.nr_hugepages counts.
         fraction: of the memory, 0 to 1.
 
     Both may come as text: ``-e key=value`` has nothing else.
@@ -71,14 +72,18 @@ def hugepages_wanted(tuning: Mapping[str, Any], wish: Any, fraction: Any) -> dic
     """
     if isinstance(wish, bool) or not re.fullmatch(r"[0-9]+", str(wish)):
         raise InputError(f"host_tuning_hugepages: {wish!r}: a whole number of pages, 0 or more")
-    share = _share(fraction)
-    most = int(tuning["mem_total_kib"] * share) // tuning["hugepage_kib"]
-    if int(wish) <= most:
-        return {"pages": int(wish), "note": None}
-    memory = tuning["mem_total_kib"] / 2**20
+    share, size = _share(fraction), tuning["hugepage_kib"]
+    most = int(tuning["mem_total_kib"] * share) // size
+    pages = -(-int(wish) * HUGEPAGE_KIB // size)
+    other = size != HUGEPAGE_KIB and pages > 0
+    named = f"{size // 2**20} GiB" if size % 2**20 == 0 else f"{size // 2**10} MiB"
+    if pages <= most:
+        note = f"hugepages: {pages} of the host's default size, {named}, in place of {wish} of 2 MiB"
+        return {"pages": pages, "note": note if other else None}
+    memory, of = tuning["mem_total_kib"] / 2**20, f" of {named}" if other else ""
     return {
         "pages": most,
-        "note": f"hugepages: {most} instead of {wish}, which is {share:g} of {memory:.1f} GiB memory",
+        "note": f"hugepages: {most}{of} instead of {pages}, which is {share:g} of {memory:.1f} GiB memory",
     }
 
 
