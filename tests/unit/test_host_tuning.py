@@ -355,3 +355,71 @@ def test_sysctl_lines_behind_links_and_in_other_notations_are_found(tree: Path) 
         ("sysctl.conf", "15000"),
         ("90-linked.conf", "7"),
     ]
+
+
+def wanted_arguments(tree: Path) -> list[str]:
+    """Return the kernel arguments that the made-up host shall have, as a Gaudi host with kernel 6.8."""
+    return host_tuning.kernel_arguments_wanted(UBUNTU, "auto", None, observe_tuning.observe(str(tree)))
+
+
+@pytest.mark.parametrize(
+    ("text", "intel", "pt"),
+    [
+        ('GRUB_CMDLINE_LINUX="intel_iommu=on,sm_on"', "intel_iommu=on,sm_on", "iommu=pt"),
+        ('GRUB_CMDLINE_LINUX="intel_iommu=sm_on intel_iommu=on"', "intel_iommu=sm_on,on", "iommu=pt"),
+        ("GRUB_CMDLINE_LINUX='quiet iommu=pt,nobypass'", "intel_iommu=on", "iommu=pt,nobypass"),
+        ('GRUB_CMDLINE_LINUX="intel_iommu=sm_on"', "intel_iommu=on", "iommu=pt"),
+        ('GRUB_CMDLINE_LINUX="intel_iommu=off"', "intel_iommu=on", "iommu=pt"),
+        ('# GRUB_CMDLINE_LINUX="intel_iommu=on,sm_on"', "intel_iommu=on", "iommu=pt"),
+        ('GRUB_CMDLINE_LINUX="intel_iommu=on,sm_on"\nGRUB_CMDLINE_LINUX="quiet"', "intel_iommu=on", "iommu=pt"),
+        (
+            'GRUB_CMDLINE_LINUX="intel_iommu=on,sm_on"\nexport GRUB_CMDLINE_LINUX="${GRUB_CMDLINE_LINUX-} quiet"',
+            *("intel_iommu=on,sm_on", "iommu=pt"),
+        ),
+        ('GRUB_CMDLINE_LINUX+=" intel_iommu=on,sm_on"', "intel_iommu=on,sm_on", "iommu=pt"),
+        ('GRUB_CMDLINE_LINUX="unfinished', "intel_iommu=on", "iommu=pt"),
+    ],
+)
+def test_a_value_of_the_user_that_holds_what_is_needed_stays(tree: Path, text: str, intel: str, pt: str) -> None:
+    (tree / "etc/default/grub.d/60-own.cfg").write_text(f"{text}\n", encoding="utf-8")
+    assert wanted_arguments(tree) == [*ARGS, intel, pt]
+    # Given as the whole list, it is what it is.
+    given = host_tuning.kernel_arguments_wanted(UBUNTU, "auto", ["iommu=pt"], observe_tuning.observe(str(tree)))
+    assert given == ["iommu=pt"]
+
+
+def test_a_value_without_options_is_never_joined(tree: Path) -> None:
+    own = 'GRUB_CMDLINE_LINUX="intel_idle.max_cstate=9 intel_idle.max_cstate=0"\n'
+    (tree / "etc/default/grub.d/60-own.cfg").write_text(own, encoding="utf-8")
+    assert wanted_arguments(tree)[:2] == ARGS
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "lost"),
+    [
+        ("zzz.cfg", '# own\nGRUB_CMDLINE_LINUX_DEFAULT="quiet"\n', ARGS),
+        ("zzz.cfg", '\nGRUB_CMDLINE_LINUX_DEFAULT="$GRUB_CMDLINE_LINUX_DEFAULT intel_idle.max_cstate=9"\n', ARGS[1:]),
+        ("zzz.cfg", '\nGRUB_CMDLINE_LINUX="intel_idle.max_cstate=9"\n', ARGS[1:]),
+        ("zzz.cfg", '\nGRUB_CMDLINE_LINUX_DEFAULT="$GRUB_CMDLINE_LINUX_DEFAULT quiet"\n', []),
+        ("zzz.cfg", '\nGRUB_CMDLINE_LINUX="quiet"\n', []),
+        ("zzz.cfg", '\nGRUB_TIMEOUT=5\nGRUB_CMDLINE_LINUX_DEFAULT="$(cat /run/arguments)"\n', []),
+        ("60-own.cfg", '\nGRUB_CMDLINE_LINUX_DEFAULT="quiet"\n', []),
+        ("zzz.txt", '\nGRUB_CMDLINE_LINUX_DEFAULT="quiet"\n', []),
+    ],
+)
+def test_a_dropin_that_undoes_ours_is_refused_by_its_file(tree: Path, name: str, text: str, lost: list[str]) -> None:
+    path = tree / "etc/default/grub.d" / name
+    path.write_text(text, encoding="utf-8")
+    found = host_tuning.host_tuning_refusal(UBUNTU, observe_tuning.observe(str(tree)), ARGS, "gaudi01")
+    variable = "GRUB_CMDLINE_LINUX" if "LINUX=" in text else "GRUB_CMDLINE_LINUX_DEFAULT"
+    assert (
+        found
+        == [
+            f"gaudi01: {path}:2: {variable} is set after /etc/default/grub.d/zz-gaudi-serve.cfg, and undoes "
+            f"{', '.join(lost)}; give the file a name that sorts before that one, or take the line out"
+        ][: len(lost)]
+    )
+    assert host_tuning.host_tuning_refusal(UBUNTU, observe_tuning.observe(str(tree)), [], "gaudi01") == []
+    # Where the menu has them nevertheless, as in a branch of the shell that is not taken, nothing is in the way.
+    settle(tree)
+    assert host_tuning.host_tuning_refusal(UBUNTU, observe_tuning.observe(str(tree)), ARGS, "gaudi01") == []
