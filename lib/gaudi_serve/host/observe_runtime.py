@@ -121,8 +121,8 @@ def engine_options(unit: dict[str, list[str]]) -> list[dict[str, str]]:
             key, equals, value = line.strip().partition("=")
             if equals and not key.startswith(("#", ";")):
                 variables[key] = " ".join(_words(value))
-    line = re.search(r"argv\[\]=(.*?) ; ignore_errors=", " ".join(unit.get("ExecStart", [])))
-    words = _words(VARIABLE.sub(lambda name: variables.get(name[1] or name[2], ""), line[1] if line else ""))
+    command = re.search(r"argv\[\]=(.*?) ; ignore_errors=", " ".join(unit.get("ExecStart", [])))
+    words = _words(VARIABLE.sub(lambda name: variables.get(name[1] or name[2], ""), command[1] if command else ""))
     found = []
     for word, following in pairwise([*words, ""]):
         option, equals, value = word.removeprefix("--").partition("=")
