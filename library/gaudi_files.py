@@ -33,6 +33,13 @@ options:
         description: Show no content in the diff, since it is long or secret.
         type: bool
         default: false
+      validate:
+        description:
+          - Program and arguments that check the new text, C(%s), before any file is written, also in check mode.
+          - A program that is missing, or that does not know its first argument, checks nothing.
+        type: list
+        elements: str
+        default: []
       model:
         description: Whose file it is; for readers.
         type: str
@@ -75,20 +82,22 @@ removed:
 """
 
 import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.gaudi_serve.core.redact import redacted
+from ansible.module_utils.gaudi_serve.core.redact import redacted, without_credentials
 from ansible.module_utils.gaudi_serve.host.atomic_write import sync_folder, write_whole
 from ansible.module_utils.gaudi_serve.host.baseline import with_passwords
-from ansible.module_utils.gaudi_serve.host.run import read_text
+from ansible.module_utils.gaudi_serve.host.run import read_text, run
 
 FILE = {
     "path": {"type": "str", "required": True},
     "content": {"type": "str", "required": True},
     "mode": {"type": "str", "required": True},
     "hide": {"type": "bool", "default": False},
+    "validate": {"type": "list", "elements": "str", "default": []},
     "model": {"type": "str"},
 }
 
@@ -127,6 +136,20 @@ def refusal(files: list[dict[str, Any]], absent: list[str]) -> str | None:
             text = "is a folder, where a file was to be removed; move it away and run again. Nothing has been written"
             return f"{path}: {text}"
     return None
+
+
+def invalid(file: dict[str, Any]) -> str | None:
+    """Return why a program refuses the new text of a file; None where it takes it, or where none can check it."""
+    if not file["validate"]:
+        return None
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".json") as text:
+        text.write(file["content"])
+        text.flush()
+        told = run([word.replace("%s", text.name) for word in file["validate"]])
+        reason = without_credentials((told.err or told.out).strip().replace(text.name, file["path"]))
+    if told.status in (0, 124, 126, 127) or f"unknown flag: {file['validate'][1]}" in reason:
+        return None
+    return f"{file['path']}: {file['validate'][0]} does not take the new text: {reason}; nothing is written"
 
 
 def remove(module: AnsibleModule, path: Path) -> None:
@@ -172,7 +195,10 @@ def main() -> None:
     if wrong := refusal(given["files"], given["absent"]):
         module.fail_json(msg=wrong)
     written, removed, diff = [], [], []
-    for file in with_all_passwords(module, given["files"]):
+    files = with_all_passwords(module, given["files"])
+    if wrong := next(filter(None, map(invalid, files)), None):
+        module.fail_json(msg=wrong)
+    for file in files:
         before, mode = read_text(file["path"]), mode_of(Path(file["path"]))
         if before == file["content"] and mode == int(file["mode"], 8):
             continue

@@ -62,6 +62,28 @@ def test_the_users_indent_and_letters_stay() -> None:
     assert "Köln" in text
 
 
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"path": "/opt/habana/habana-container-runtime"},
+        {"path": "/usr/bin/habana-container-runtime", "runtimeArgs": ["--debug"]},
+        {"runtimeArgs": [], "path": "/usr/bin/habana-container-runtime"},
+    ],
+)
+def test_a_runtime_habana_of_the_user_stays(own: dict[str, Any]) -> None:
+    text = json.dumps({"live-restore": True, "runtimes": {"habana": own}})
+    assert merged(text) == text
+    told = {"path": own["path"], "runtimeArgs": own.get("runtimeArgs", [])}
+    info = {**live()["info"], "runtimes": {"habana": told}}
+    assert due(live(daemon_json=text, info=info), daemon_json=merged(text)) == {}
+    stale = {"reload": ["the running engine lacks the habana runtime"]} if told != runtime.HABANA else {}
+    assert due(live(daemon_json=text), daemon_json=text) == stale
+    # What names nothing that an engine can start is no runtime of a user.
+    for broken in ({}, {"runtimeArgs": ["--debug"]}, None):
+        text = json.dumps({"runtimes": {"habana": broken}})
+        assert json.loads(merged(text))["runtimes"]["habana"] == runtime.HABANA
+
+
 def test_a_data_root_is_a_path_and_its_last_slash_means_nothing() -> None:
     assert json.loads(merged(None, data_root="/data/docker/"))["data-root"] == "/data/docker"
     with pytest.raises(InputError) as problem:
@@ -195,13 +217,16 @@ def test_programs_of_the_runtime_as_the_host_has_them(tmp_path: Path, monkeypatc
     assert observe_runtime.habana_runtime()["habana_problem"] is None
 
 
+DAEMON = json.dumps({"live-restore": True, "runtimes": {"habana": runtime.HABANA}})
+
+
 def live(**more: Any) -> dict[str, Any]:
     """Return an engine that is all that is wanted."""
     info = {"runtimes": {"habana": runtime.HABANA}, "live_restore": True, "data_root": "/var/lib/docker"}
     base = {
         "packages": {"docker.io": "20", "habanalabs-container-runtime": "1.21.3-57"},
         "interrupted": [],
-        "daemon_json": "D",
+        "daemon_json": DAEMON,
         "habana_config": "c = 1",
         "proxies_sha256": None,
         "proxies_dropin_sha256": None,
@@ -217,7 +242,7 @@ def wanted(**more: Any) -> dict[str, Any]:
     """Return what the role asks for."""
     base = {"packages": ["docker.io"], "habana": True, "habana_version": "", "habana_repository": {}}
     base |= {"live_restore": True, "data_root": ""}
-    texts = {"daemon_json": "D", "habana_config": "c = 1", "proxies": "", "proxies_dropin": "", "proxies_marker": ""}
+    texts = {"daemon_json": DAEMON, "habana_config": "c = 1", "proxies": "", "proxies_dropin": "", "proxies_marker": ""}
     return {**base, **texts, "http_proxy": "", "https_proxy": "", "no_proxy": "", **more}
 
 
@@ -240,7 +265,7 @@ def test_only_the_running_engine_counts() -> None:
     }
     assert due(live(), data_root="/data") == {"restart": ["data-root: /var/lib/docker -> /data"]}
     assert due(live(info=None, reason="refused"))["restart"] == ["the engine does not answer: refused"]
-    assert due(live(daemon_json="x", habana_config="y")) == {"write": ["daemon.json", "config.toml"]}
+    assert due(live(daemon_json="{}", habana_config="y")) == {"write": ["daemon.json", "config.toml"]}
 
 
 def test_packages() -> None:
@@ -337,6 +362,97 @@ def test_an_engine_with_running_containers_is_not_moved() -> None:
     assert refusal(busy, data_root="/data/docker") == [
         "gaudi01: container_runtime_data_root: '/data/docker': 2 containers run from /var/lib/docker, and an engine "
         "that has moved no longer knows them; stop them first, or leave the variable empty"
+    ]
+
+
+@pytest.mark.parametrize("state", ["active", "pending", "locked", "error", "not running"])
+def test_an_engine_of_a_swarm_gets_no_live_restore(state: str) -> None:
+    assert refusal(live(swarm=state)) == [
+        f"gaudi01: container_runtime_live_restore: true: the engine belongs to a swarm ({state}), and with "
+        "live-restore it does not start there; set container_runtime_live_restore: false, or leave the swarm"
+    ]
+    assert refusal(live(swarm=state), live_restore=False) == []
+    assert refusal(live(swarm="inactive")) == refusal(live(swarm=None)) == []
+
+
+def test_the_state_of_a_swarm_is_read_also_where_the_engine_has_died_of_it(tmp_path: Path) -> None:
+    daemon = json.dumps({"data-root": str(tmp_path)})
+    assert observe_runtime.swarm_state({"swarm": "active"}, daemon) == "active"
+    assert observe_runtime.swarm_state(None, daemon) is None
+    (tmp_path / "swarm").mkdir()
+    (tmp_path / "swarm/docker-state.json").write_text("{}")
+    assert observe_runtime.swarm_state(None, daemon) == "not running"
+
+
+def unit(tmp_path: Path, line: str, dropin: str, environment: str = "") -> dict[str, list[str]]:
+    """Return the engine's unit as systemd shows it, whose drop-in and file of variables are real files."""
+    (tmp_path / "docker.service").write_text("[Service]\nExecStart=/usr/sbin/dockerd -H fd:// $DOCKER_OPTS\n")
+    (tmp_path / "own.conf").write_text(dropin)
+    (tmp_path / "docker").write_text(environment)
+    return {
+        "ExecStart": [
+            f"{{ path=/usr/sbin/dockerd ; argv[]={line} ; ignore_errors=no ; start_time=[n/a] ; stop_time=[n/a] ; "
+            "pid=0 ; code=(null) ; status=0/0 }"
+        ],
+        "Environment": ["'A=x y' TOLD=--live-restore"],
+        "EnvironmentFiles": [f"{tmp_path}/docker (ignore_errors=yes)"],
+        "FragmentPath": [f"{tmp_path}/docker.service"],
+        "DropInPaths": [f"{tmp_path}/own.conf"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "dropin", "environment", "option", "value", "file"),
+    [
+        ("dockerd --live-restore -H fd://", "ExecStart=dockerd --live-restore", "", "live-restore", "true", "own.conf"),
+        ("dockerd --live-restore=false", "--live-restore=false", "", "live-restore", "false", "own.conf"),
+        ("dockerd $DOCKER_OPTS", "", 'DOCKER_OPTS="--data-root /data -D"\n', "data-root", "/data", "docker"),
+        ("dockerd ${DOCKER_OPTS}", "", "#A=\nDOCKER_OPTS=--data-root=/data\n", "data-root", "/data", "docker"),
+        ("dockerd $TOLD", "Environment=TOLD=--live-restore", "", "live-restore", "true", "own.conf"),
+        ("dockerd --add-runtime habana=/opt/h", "", "", "add-runtime", "habana=/opt/h", None),
+        ("dockerd --config-file /etc/d.json", "# --config-file\n", "", "config-file", "/etc/d.json", None),
+    ],
+)
+def test_options_of_the_engines_command_line_are_found_with_their_file(
+    tmp_path: Path, line: str, dropin: str, environment: str, option: str, value: str, file: str | None
+) -> None:
+    path = f"{tmp_path}/{file}" if file else "docker.service"
+    expected = [{"option": option, "value": value, "file": path}]
+    assert observe_runtime.engine_options(unit(tmp_path, line, dropin, environment)) == expected
+    assert observe_runtime.engine_options(unit(tmp_path, "dockerd -H fd:// --icc", dropin, environment)) == []
+    assert observe_runtime.engine_options({}) == []
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "more", "sentence"),
+    [
+        ("live-restore", "true", {}, "gets live-restore: the engine does not start with both"),
+        ("live-restore", "false", {"live_restore": False}, "gets live-restore: the engine does not start with both"),
+        ("data-root", "/data", {}, None),
+        ("data-root", "/data", {"data_root": "/data"}, "gets data-root: the engine does not start with both"),
+        ("add-runtime", "habana=/opt/h", {}, "gets runtime habana: two runtimes have one name"),
+        ("add-runtime", "habana=/opt/h", {"habana": False}, None),
+        ("add-runtime", "other=/opt/h", {}, None),
+        ("config-file", "/etc/docker/daemon.json", {}, None),
+    ],
+)
+def test_a_key_that_the_command_line_has_too_is_refused_before_it_is_written(
+    option: str, value: str, more: dict[str, Any], sentence: str | None
+) -> None:
+    keys = {"habana": True, "live_restore": True, "data_root": "", **more}
+    state = live(options=[{"option": option, "value": value, "file": "/etc/default/docker"}])
+    expected = (
+        f"gaudi01: /etc/default/docker: the engine's command line has --{option} {value}, and /etc/docker/daemon.json "
+        f"{sentence}; remove the option, and run systemctl daemon-reload"
+    )
+    assert refusal(state, **more, daemon_json=merged(None, **keys)) == ([expected] if sentence else [])
+
+
+def test_an_engine_that_reads_another_file_is_refused() -> None:
+    state = live(options=[{"option": "config-file", "value": "/etc/d.json", "file": "docker.service"}])
+    assert refusal(state) == [
+        "gaudi01: docker.service: the engine's command line has --config-file /etc/d.json, so it does not read "
+        "/etc/docker/daemon.json; remove the option"
     ]
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from gaudi_serve.host import dpkg, observe_driver
+from gaudi_serve.host.run import Result
 from gaudi_serve.stages.driver import drained, gaudi_driver_changes, gaudi_driver_notes, gaudi_driver_refusal
 from test_plan import gaudi_host
 
@@ -98,11 +100,34 @@ def test_a_driver_of_other_means_is_accepted_or_refused_as_it_is() -> None:
     assert (found["foreign"], found["due"]) == (True, False)
     assert refused(foreign) == []
     assert gaudi_driver_notes(foreign, found, "1.21.3") == [
-        "driver 1.21.3 was put there by other means: it is not held at its release"
+        "driver 1.21.3: no package habanalabs-dkms installed it, so nothing holds it at its release"
     ]
-    assert refused(live(None, driver_version="1.20.0")) == [
-        "g: driver 1.20.0, put there by other means, and release 1.21.3 differ; remove it, or say its release"
+    for version, keep in (("1.20.0", ""), ("1.22.1", ", or keep it with gaudi_release: '1.22.1'")):
+        expected = [
+            f"g: driver {version} and release 1.21.3 differ, and apt cannot replace a driver that no package "
+            f"habanalabs-dkms installed; remove it as docs/migrating.md shows, and run again{keep}"
+        ]
+        assert refused(live(None, driver_version=version)) == expected
+        # The same with the leave for an upgrade, which the refusal of a plan names.
+        assert refused(live(None, driver_version=version), upgrade_allowed=True) == expected
+    # Once it is removed, the host is a bare one.
+    assert refused(live(None, driver_version=None, modules=[])) == []
+
+
+def test_a_package_of_which_only_the_settings_are_left_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As apt-get remove leaves it."""
+    rows = [
+        "habanalabs-dkms\thabanalabs-dkms\t1.20.0-1\tdeinstall\tok\tconfig-files",
+        "habanalabs-thunk\thabanalabs-thunk\t1.20.0-1\tdeinstall\tok\thalf-installed",
+        "habanalabs-graph\thabanalabs-graph\t1.20.0-1\thold\tok\tinstalled",
     ]
+    answers = {"dpkg-query": Result(0, "\n".join(rows) + "\n", "")}
+    for module in (dpkg, observe_driver):
+        monkeypatch.setattr(module, "run", lambda argv, **_: answers.get(argv[0], Result(1, "", "no driver")))
+    assert observe_driver.observe()["packages"] == {
+        "habanalabs-thunk": {"version": "1.20.0-1", "held": False, "whole": False},
+        "habanalabs-graph": {"version": "1.20.0-1", "held": True, "whole": True},
+    }
 
 
 @pytest.mark.parametrize(

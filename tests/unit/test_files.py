@@ -73,3 +73,33 @@ def test_files_are_written_with_their_modes_and_removed(tmp_path: Path, capsys: 
         assert {key: said[key] for key in told} == told and said["diff"] == []
         assert new.exists() is not check and old.exists() is check
     assert new.stat().st_mode & 0o777 == 0o640 and not run(capsys, **given)["changed"]
+
+
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize("program", ["new", "old", "none"])
+def test_a_program_checks_a_text_before_any_file_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], check: bool, program: str
+) -> None:
+    """As dockerd does since Docker 23; the one of Debian 12 lacks the option."""
+    answer = {
+        "new": """if grep -q '"a"' "$3"; then echo "error in file $3: a: unknown key" >&2; exit 1; fi""",
+        "old": """echo 'Status: unknown flag: --validate' >&2; exit 125""",
+    }
+    dockerd, first, second = tmp_path / "dockerd", tmp_path / "first", tmp_path / "daemon.json"
+    if program in answer:
+        dockerd.write_text(f"#!/bin/sh\n{answer[program]}\n")
+        dockerd.chmod(0o755)
+    validate = [str(dockerd), "--validate", "--config-file", "%s"]
+    good = file(second, content='{"b": 1}', validate=validate)
+    wrong = file(second, content='{"a": 1}', validate=validate)
+    said = run(capsys, check, files=[file(first), wrong])
+    if program == "new":
+        assert said["msg"] == (
+            f"{second}: {dockerd} does not take the new text: error in file {second}: a: unknown key; "
+            "nothing is written"
+        )
+        assert not first.exists() and not second.exists()
+        assert run(capsys, check, files=[good])["written"] == [str(second)]
+    else:
+        assert said["written"] == [str(first), str(second)]
+    assert second.exists() is not check

@@ -102,6 +102,25 @@ def test_hugepages_are_capped_and_the_cap_is_told() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("size_kib", "memory_gib", "wish", "pages", "note"),
+    [
+        (2**20, 1024, 15000, 30, "hugepages: 30 of the host's default size, 1 GiB, in place of 15000 of 2 MiB"),
+        (2**20, 1024, 512, 1, "hugepages: 1 of the host's default size, 1 GiB, in place of 512 of 2 MiB"),
+        (2**20, 1024, 0, 0, None),
+        (2**20, 24, 15000, 12, "hugepages: 12 of 1 GiB instead of 30, which is 0.5 of 24.0 GiB memory"),
+        (512 * 1024, 1024, 15000, 59, "hugepages: 59 of the host's default size, 512 MiB, in place of 15000 of 2 MiB"),
+        (2048, 1024, 15000, 15000, None),
+    ],
+)
+def test_hugepages_are_counted_in_the_hosts_default_size(
+    size_kib: int, memory_gib: int, wish: int, pages: int, note: str | None
+) -> None:
+    """15000 pages of 2 MiB are 29.3 GiB; as 1 GiB pages they would be all of the memory."""
+    tuning = {"mem_total_kib": memory_gib * 2**20, "hugepage_kib": size_kib}
+    assert host_tuning.hugepages_wanted(tuning, wish, 0.5) == {"pages": pages, "note": note}
+
+
 def test_numbers_may_come_as_text() -> None:
     tuning = {"mem_total_kib": 24 * 2**20, "hugepage_kib": 2048}
     assert host_tuning.hugepages_wanted(tuning, "64", "0.5") == {"pages": 64, "note": None}
@@ -336,3 +355,71 @@ def test_sysctl_lines_behind_links_and_in_other_notations_are_found(tree: Path) 
         ("sysctl.conf", "15000"),
         ("90-linked.conf", "7"),
     ]
+
+
+def wanted_arguments(tree: Path) -> list[str]:
+    """Return the kernel arguments that the made-up host shall have, as a Gaudi host with kernel 6.8."""
+    return host_tuning.kernel_arguments_wanted(UBUNTU, "auto", None, observe_tuning.observe(str(tree)))
+
+
+@pytest.mark.parametrize(
+    ("text", "intel", "pt"),
+    [
+        ('GRUB_CMDLINE_LINUX="intel_iommu=on,sm_on"', "intel_iommu=on,sm_on", "iommu=pt"),
+        ('GRUB_CMDLINE_LINUX="intel_iommu=sm_on intel_iommu=on"', "intel_iommu=sm_on,on", "iommu=pt"),
+        ("GRUB_CMDLINE_LINUX='quiet iommu=pt,nobypass'", "intel_iommu=on", "iommu=pt,nobypass"),
+        ('GRUB_CMDLINE_LINUX="intel_iommu=sm_on"', "intel_iommu=on", "iommu=pt"),
+        ('GRUB_CMDLINE_LINUX="intel_iommu=off"', "intel_iommu=on", "iommu=pt"),
+        ('# GRUB_CMDLINE_LINUX="intel_iommu=on,sm_on"', "intel_iommu=on", "iommu=pt"),
+        ('GRUB_CMDLINE_LINUX="intel_iommu=on,sm_on"\nGRUB_CMDLINE_LINUX="quiet"', "intel_iommu=on", "iommu=pt"),
+        (
+            'GRUB_CMDLINE_LINUX="intel_iommu=on,sm_on"\nexport GRUB_CMDLINE_LINUX="${GRUB_CMDLINE_LINUX-} quiet"',
+            *("intel_iommu=on,sm_on", "iommu=pt"),
+        ),
+        ('GRUB_CMDLINE_LINUX+=" intel_iommu=on,sm_on"', "intel_iommu=on,sm_on", "iommu=pt"),
+        ('GRUB_CMDLINE_LINUX="unfinished', "intel_iommu=on", "iommu=pt"),
+    ],
+)
+def test_a_value_of_the_user_that_holds_what_is_needed_stays(tree: Path, text: str, intel: str, pt: str) -> None:
+    (tree / "etc/default/grub.d/60-own.cfg").write_text(f"{text}\n", encoding="utf-8")
+    assert wanted_arguments(tree) == [*ARGS, intel, pt]
+    # Given as the whole list, it is what it is.
+    given = host_tuning.kernel_arguments_wanted(UBUNTU, "auto", ["iommu=pt"], observe_tuning.observe(str(tree)))
+    assert given == ["iommu=pt"]
+
+
+def test_a_value_without_options_is_never_joined(tree: Path) -> None:
+    own = 'GRUB_CMDLINE_LINUX="intel_idle.max_cstate=9 intel_idle.max_cstate=0"\n'
+    (tree / "etc/default/grub.d/60-own.cfg").write_text(own, encoding="utf-8")
+    assert wanted_arguments(tree)[:2] == ARGS
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "lost"),
+    [
+        ("zzz.cfg", '# own\nGRUB_CMDLINE_LINUX_DEFAULT="quiet"\n', ARGS),
+        ("zzz.cfg", '\nGRUB_CMDLINE_LINUX_DEFAULT="$GRUB_CMDLINE_LINUX_DEFAULT intel_idle.max_cstate=9"\n', ARGS[1:]),
+        ("zzz.cfg", '\nGRUB_CMDLINE_LINUX="intel_idle.max_cstate=9"\n', ARGS[1:]),
+        ("zzz.cfg", '\nGRUB_CMDLINE_LINUX_DEFAULT="$GRUB_CMDLINE_LINUX_DEFAULT quiet"\n', []),
+        ("zzz.cfg", '\nGRUB_CMDLINE_LINUX="quiet"\n', []),
+        ("zzz.cfg", '\nGRUB_TIMEOUT=5\nGRUB_CMDLINE_LINUX_DEFAULT="$(cat /run/arguments)"\n', []),
+        ("60-own.cfg", '\nGRUB_CMDLINE_LINUX_DEFAULT="quiet"\n', []),
+        ("zzz.txt", '\nGRUB_CMDLINE_LINUX_DEFAULT="quiet"\n', []),
+    ],
+)
+def test_a_dropin_that_undoes_ours_is_refused_by_its_file(tree: Path, name: str, text: str, lost: list[str]) -> None:
+    path = tree / "etc/default/grub.d" / name
+    path.write_text(text, encoding="utf-8")
+    found = host_tuning.host_tuning_refusal(UBUNTU, observe_tuning.observe(str(tree)), ARGS, "gaudi01")
+    variable = "GRUB_CMDLINE_LINUX" if "LINUX=" in text else "GRUB_CMDLINE_LINUX_DEFAULT"
+    assert (
+        found
+        == [
+            f"gaudi01: {path}:2: {variable} is set after /etc/default/grub.d/zz-gaudi-serve.cfg, and undoes "
+            f"{', '.join(lost)}; give the file a name that sorts before that one, or take the line out"
+        ][: len(lost)]
+    )
+    assert host_tuning.host_tuning_refusal(UBUNTU, observe_tuning.observe(str(tree)), [], "gaudi01") == []
+    # Where the menu has them nevertheless, as in a branch of the shell that is not taken, nothing is in the way.
+    settle(tree)
+    assert host_tuning.host_tuning_refusal(UBUNTU, observe_tuning.observe(str(tree)), ARGS, "gaudi01") == []

@@ -30,7 +30,8 @@ def observe(modules: Path = MODULES) -> dict[str, Any]:
                 "whole": package.state == "installed",
             }
             for package in packages("habanalabs-*")
-            if package.version
+            # Of a package that was removed, dpkg knows a version while its settings are left.
+            if package.version and package.state != "config-files"
         },
         "available": versions(PACKAGE),
         "broken": interrupted_dpkg(),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,10 @@ PROXIES_DROPIN = "/etc/systemd/system/docker.service.d/gaudi-serve-proxy.conf"
 PROXIES_MARKER = "GAUDI_SERVE_PROXIES"
 PACKAGES = ("docker.io", "docker-ce", "containerd.io", "habanalabs-container-runtime")
 NEEDED = ("containerd", "runc", "apparmor", "iptables", "ca-certificates", "docker-ce-cli")
+# Options of the engine's command line that decide about the keys of role container_runtime.
+OPTIONS = ("live-restore", "data-root", "add-runtime", "config-file")
+UNIT = ("MainPID", "UnitFileState", "ExecStart", "Environment", "EnvironmentFiles", "FragmentPath", "DropInPaths")
+VARIABLE = re.compile(r"\$(\w+)|\$\{(\w+)\}")
 
 
 def observe() -> dict[str, Any]:
@@ -37,25 +43,31 @@ def observe() -> dict[str, Any]:
         "daemon_json_mode": f"{daemon.stat().st_mode & 0o7777:04o}" if daemon.exists() else None,
         "info": info,
         "reason": reason,
+        "swarm": swarm_state(info, read_text(daemon)),
+        "options": engine_options(unit),
         "habana_config": read_text(HABANA_CONFIG),
-        **habana_runtime(),
+        **habana_runtime(_runtime_path(read_text(daemon))),
         "proxies_sha256": sha256_file(PROXIES),
         "proxies_dropin_sha256": sha256_file(PROXIES_DROPIN),
-        "proxies_running": running_proxies(unit.get("MainPID", "0")),
-        "enabled": unit.get("UnitFileState") == "enabled",
+        "proxies_running": running_proxies("".join(unit.get("MainPID", ["0"]))),
+        "enabled": unit.get("UnitFileState") == ["enabled"],
     }
 
 
-def habana_runtime() -> dict[str, Any]:
-    """Return which of the habana runtime's programs are there, and what keeps it from running, or None."""
+def habana_runtime(path: str = "") -> dict[str, Any]:
+    """Return which of the habana runtime's programs are there, and what keeps it from running, or None.
+
+    Args:
+        path: the runtime's program, where an owner has it elsewhere than its package.
+    """
     # The hook finds its program as shells do; the runtime its hook beside itself too.
     programs = {name: bool(shutil.which(name, path=PROGRAM_PATH)) for name in PROGRAMS}
     if read_cli_path(read_text(HABANA_CONFIG) or ""):
         programs["habana-container-cli"] = True
     problem = None
-    if Path(HABANA_RUNTIME).exists():
+    if path or Path(HABANA_RUNTIME).exists():
         # It reads its config.toml first, whatever it is asked for.
-        told = run([HABANA_RUNTIME, "--version"])
+        told = run([path or HABANA_RUNTIME, "--version"])
         problem = (told.err.strip().splitlines() or ["no reason given"])[-1] if told.status else None
     return {"habana_programs": programs, "habana_problem": problem}
 
@@ -66,10 +78,88 @@ def read_cli_path(text: str) -> bool:
     return bool(section and re.search(r"^\s*path\s*=", section[1], re.MULTILINE))
 
 
-def unit_state() -> dict[str, str]:
-    """Return whether the engine starts at boot, and its process."""
-    shown = run(["systemctl", "show", "docker.service", "--property=MainPID,UnitFileState"])
-    return dict(line.split("=", 1) for line in shown.out.splitlines() if "=" in line)
+def _runtime_path(daemon: str | None) -> str:
+    """Return the program that a daemon.json names for runtime habana, empty where it is the package's."""
+    found: Any = _daemon(daemon).get("runtimes")
+    habana = found.get("habana") if isinstance(found, dict) else None
+    path = habana.get("path") if isinstance(habana, dict) else None
+    return path if isinstance(path, str) and path != HABANA_RUNTIME else ""
+
+
+def _daemon(text: str | None) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def unit_state() -> dict[str, list[str]]:
+    """Return the engine's unit: whether it starts at boot, its process, its command line and its files."""
+    shown = run(["systemctl", "show", "docker.service", f"--property={','.join(UNIT)}"])
+    found: dict[str, list[str]] = {}
+    for line in shown.out.splitlines():
+        key, _, value = line.partition("=")
+        found.setdefault(key, []).append(value)
+    return found
+
+
+def engine_options(unit: dict[str, list[str]]) -> list[dict[str, str]]:
+    """Return ``{option, value, file}`` of each option of the engine's command line that concerns the role.
+
+    Args:
+        unit: as unit_state returns it.
+    """
+    variables: dict[str, str] = {}
+    files = [*unit.get("FragmentPath", []), *_words(" ".join(unit.get("DropInPaths", [])))]
+    for word in _words(" ".join(unit.get("Environment", []))):
+        key, _, variables[key] = word.partition("=")
+    for entry in unit.get("EnvironmentFiles", []):
+        path = entry.rpartition(" (")[0]
+        files.append(path)
+        for line in (read_text(path) or "").splitlines():
+            key, equals, value = line.strip().partition("=")
+            if equals and not key.startswith(("#", ";")):
+                variables[key] = " ".join(_words(value))
+    command = re.search(r"argv\[\]=(.*?) ; ignore_errors=", " ".join(unit.get("ExecStart", [])))
+    words = _words(VARIABLE.sub(lambda name: variables.get(name[1] or name[2], ""), command[1] if command else ""))
+    found = []
+    for word, following in pairwise([*words, ""]):
+        option, equals, value = word.removeprefix("--").partition("=")
+        if word.startswith("--") and option in OPTIONS:
+            flag = option == "live-restore"
+            value = value if equals else "true" if flag else following
+            found.append({"option": option, "value": value, "file": _file_of(f"--{option}", files)})
+    return found
+
+
+def _file_of(option: str, files: list[str]) -> str:
+    """Return the last of some files that has an option outside of comments."""
+    for path in reversed(files):
+        lines = (read_text(path) or "").splitlines()
+        if any(option in line and not line.lstrip().startswith(("#", ";")) for line in lines):
+            return path
+    return "docker.service"
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
+
+
+def swarm_state(info: dict[str, Any] | None, daemon: str | None) -> Any:
+    """Return the state of the engine in a swarm: its own word, or, where it does not run, what its folder tells.
+
+    Args:
+        info: as daemon_info returns it.
+        daemon: text of daemon.json, for the folder.
+    """
+    if info is not None:
+        return info["swarm"]
+    folder = _daemon(daemon).get("data-root") or "/var/lib/docker"
+    return "not running" if Path(str(folder), "swarm", "docker-state.json").exists() else None
 
 
 def running_proxies(pid: str, root: str = "/") -> str | None:
@@ -110,4 +200,5 @@ def daemon_info() -> tuple[dict[str, Any] | None, str | None]:
     return {
         "runtimes": runtimes,
         **{name: info.get(key) for name, key in keys.items()},
+        "swarm": (info.get("Swarm") or {}).get("LocalNodeState"),
     }, None

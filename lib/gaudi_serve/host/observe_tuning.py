@@ -13,6 +13,7 @@ DROPIN = "etc/default/grub.d/zz-gaudi-serve.cfg"
 SYSCTL = "etc/sysctl.d/zz-gaudi-serve.conf"
 KEYS = ("kernel.numa_balancing", "vm.nr_hugepages")
 OFFERED = "scaling_available_governors"
+GRUB_SETTING = re.compile(r"\s*(?:export\s+)?(GRUB_CMDLINE_LINUX(?:_DEFAULT)?)(\+?)=(.*)")
 SETTING = re.compile(r"^\s*-?\s*([\w./]+)\s*=\s*(.*?)\s*$")
 
 
@@ -39,11 +40,28 @@ def grub(root: str = "/") -> dict[str, Any]:
     return {
         "present": Path(root, "etc/default/grub").exists() and text is not None,
         "entries": kernel_arguments(text or ""),
+        "settings": grub_settings(root),
         "cfg_mtime": config.stat().st_mtime if config.exists() else None,
         "dropin_sha256": sha256_file(dropin),
         "dropin_mtime": dropin.stat().st_mtime if dropin.exists() else None,
         "dropin_folder_mtime": dropin.parent.stat().st_mtime if dropin.parent.is_dir() else None,
     }
+
+
+def grub_settings(root: str = "/") -> list[dict[str, Any]]:
+    """Return every line of the owner that sets kernel arguments for GRUB, in the order in which GRUB reads them.
+
+    ``late`` tells whether a line is read after the toolkit's own drop-in.
+    """
+    own = Path(root, DROPIN)
+    found = []
+    for path in [Path(root, "etc/default/grub"), *sorted(own.parent.glob("*.cfg"))]:
+        for number, line in enumerate((read_text(path) or "").splitlines() if path != own else [], 1):
+            if match := GRUB_SETTING.match(line):
+                late = path.parent == own.parent and path.name > own.name
+                setting = {"variable": match[1], "adds": bool(match[2]), "value": match[3], "late": late}
+                found.append({"path": str(path), "line": number, **setting})
+    return found
 
 
 def kernel_arguments(text: str) -> list[list[str]]:

@@ -143,7 +143,8 @@ def _reasons(host: Host, host_name: str, cards: int, release: str) -> list[tuple
     if driver is not None and not together(driver, release):
         text = (
             f"{host_name}: driver {driver} and image release {release} differ; both must be of one release: "
-            "playbooks/driver.yml replaces the driver (-e gaudi_driver_upgrade_allowed=true)"
+            "playbooks/driver.yml -e gaudi_driver_upgrade_allowed=true replaces a driver that apt installed; any other "
+            "must be removed first, as docs/migrating.md shows"
         )
         reasons.append(("driver_version", text))
     return reasons

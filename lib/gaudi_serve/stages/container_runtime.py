@@ -12,12 +12,15 @@ from ..core.errors import InputError
 from .habana_config import habana_config_problems
 
 HABANA = {"path": "/usr/bin/habana-container-runtime", "runtimeArgs": []}
+DAEMON_JSON = "/etc/docker/daemon.json"
 # Without either, every start of a container with cards fails.
 PROGRAMS = ("habana-container-hook", "habana-container-cli")
 
 
 def daemon_json(text: str | None, habana: bool, live_restore: bool, data_root: str, host_name: str) -> str:
     """Merge what is wanted into a daemon.json and keep everything else in it, in its order.
+
+    A user's own runtime habana, with a path of its own or arguments, stays as it is.
 
     Args:
         text: the file's text, None where there is none.
@@ -34,7 +37,7 @@ def daemon_json(text: str | None, habana: bool, live_restore: bool, data_root: s
     """
     if data_root and not data_root.startswith("/"):
         raise InputError(f"{host_name}: container_runtime_data_root: {data_root!r}: an absolute path")
-    where = f"{host_name}: /etc/docker/daemon.json"
+    where = f"{host_name}: {DAEMON_JSON}"
     try:
         found = json.loads(text) if text and text.strip() else {}
     except ValueError as problem:
@@ -48,11 +51,23 @@ def daemon_json(text: str | None, habana: bool, live_restore: bool, data_root: s
     if data_root:
         merged["data-root"] = _folder(data_root)
     if habana:
-        merged["runtimes"] = {**found.get("runtimes", {}), "habana": HABANA}
+        runtimes = found.get("runtimes", {})
+        merged["runtimes"] = {**runtimes, "habana": runtimes["habana"] if _usable(runtimes.get("habana")) else HABANA}
     if text and merged == found:
         return text
     indent = re.search(r'^([ \t]+)"', text or "", re.MULTILINE)
     return json.dumps(merged, indent=indent[1] if indent else 2, ensure_ascii=False) + "\n"
+
+
+def _usable(runtime: Any) -> bool:
+    """Tell whether an entry of ``runtimes`` names what the engine can start."""
+    return isinstance(runtime, dict) and bool(runtime.get("path") or runtime.get("runtimeType"))
+
+
+def _planned_habana(wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return path and arguments that the planned daemon.json has for runtime habana, as the engine tells them."""
+    found = json.loads(wanted["daemon_json"]).get("runtimes", {}).get("habana", {})
+    return {"path": found.get("path"), "runtimeArgs": found.get("runtimeArgs") or []}
 
 
 def _folder(path: str) -> str:
@@ -83,7 +98,7 @@ def container_runtime_changes(live: Mapping[str, Any], wanted: Mapping[str, Any]
         "restart": _restart(live, info, wanted),
         "reload": [],
     }
-    if wanted["habana"] and info.get("runtimes", {}).get("habana") != HABANA:
+    if wanted["habana"] and info.get("runtimes", {}).get("habana") != _planned_habana(wanted):
         found["reload"].append("the running engine lacks the habana runtime")
     if info.get("live_restore") is not wanted["live_restore"]:
         here, planned = (json.dumps(value) for value in (info.get("live_restore"), wanted["live_restore"]))
@@ -206,11 +221,39 @@ def container_runtime_refusal(live: Mapping[str, Any], wanted: Mapping[str, Any]
             f"containers run from {info['data_root']}, and an engine that has moved no longer knows them; "
             "stop them first, or leave the variable empty"
         )
+    reasons += _no_next_start(live, wanted, host_name)
     if wanted["habana"]:
         reasons += habana_config_problems(live["habana_config"], host_name)
     for key in ("http_proxy", "https_proxy", "no_proxy"):
         if any(character in wanted[key] for character in "\n\r\0"):
             reasons.append(f"{host_name}: container_runtime_{key}: one line, it has more")
+    return reasons
+
+
+def _no_next_start(live: Mapping[str, Any], wanted: Mapping[str, Any], host_name: str) -> list[str]:
+    """Return why an engine would take the planned daemon.json in a reload, and not start with it the next time."""
+    reasons = []
+    swarm = live.get("swarm")
+    if wanted["live_restore"] and swarm not in (None, "", "inactive"):
+        reasons.append(
+            f"{host_name}: container_runtime_live_restore: true: the engine belongs to a swarm ({swarm}), and with "
+            "live-restore it does not start there; set container_runtime_live_restore: false, or leave the swarm"
+        )
+    planned = {"live-restore": "live-restore"}
+    planned |= {"data-root": "data-root"} if "data-root" in json.loads(wanted["daemon_json"]) else {}
+    planned |= {"add-runtime": "runtime habana"} if wanted["habana"] else {}
+    for option in live.get("options", []):
+        name, value = option["option"], option["value"]
+        where = f"{host_name}: {option['file']}: the engine's command line has --{name}"
+        if name == "config-file" and value != DAEMON_JSON:
+            reasons.append(f"{where} {value}, so it does not read {DAEMON_JSON}; remove the option")
+        # Of other runtimes of the command line the engine makes one list with those of the file.
+        elif name in planned and (name != "add-runtime" or value.partition("=")[0] == "habana"):
+            twice = "two runtimes have one name" if name == "add-runtime" else "the engine does not start with both"
+            reasons.append(
+                f"{where} {value}, and {DAEMON_JSON} gets {planned[name]}: {twice}; remove the option, and run "
+                "systemctl daemon-reload"
+            )
     return reasons
 
 

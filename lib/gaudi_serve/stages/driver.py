@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..platforms.releases import release_of as known_release
+
 RELEASE = re.compile(r"\d+\.\d+\.\d+")
 DKMS = "habanalabs-dkms"
 
@@ -38,9 +40,10 @@ def gaudi_driver_refusal(
     changes = gaudi_driver_changes(driver, release=release, version=version, packages=packages)
     found = driver["driver_version"]
     if changes["foreign"] and found != release:
+        keep = f", or keep it with gaudi_release: '{found}'" if known_release(found) else ""
         return [
-            f"{host_name}: driver {found}, put there by other means, and release {release} differ; "
-            "remove it, or say its release"
+            f"{host_name}: driver {found} and release {release} differ, and apt cannot replace a driver that no "
+            f"package {DKMS} installed; remove it as docs/migrating.md shows, and run again{keep}"
         ]
     if changes["install"] and not changes["version"]:
         known = ", ".join(driver["available"]) or "none"
@@ -96,7 +99,7 @@ def gaudi_driver_changes(
         ports_may_be_down: ports that lead to no other card.
 
     Returns:
-        ``foreign`` (a driver answers that no package brought), ``repair`` (dpkg was cut off),
+        ``foreign`` (a driver answers that no package installed), ``repair`` (dpkg was cut off),
         ``version``, ``install`` (name=version), ``hold``, ``reload`` (the loaded driver is another
         than the installed), ``load`` (modules), ``down`` (ports, as sentences), ``due``.
     """
@@ -164,7 +167,9 @@ def gaudi_driver_notes(driver: Mapping[str, Any], changes: Mapping[str, Any], re
     """Return what a user should know of a driver that nothing is wrong with."""
     notes = []
     if changes["foreign"]:
-        notes.append(f"driver {driver['driver_version']} was put there by other means: it is not held at its release")
+        notes.append(
+            f"driver {driver['driver_version']}: no package {DKMS} installed it, so nothing holds it at its release"
+        )
     runtime = driver["packages"].get("habanalabs-container-runtime")
     if runtime and release_of(runtime["version"]) != release:
         notes.append(f"habanalabs-container-runtime {runtime['version']} is not of release {release}")

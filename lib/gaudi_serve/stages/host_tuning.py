@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -15,16 +16,27 @@ ARGUMENT = re.compile(r"[\w.,:+@/-]+(=[\w.,:+@/=-]*)?", re.ASCII)
 TUNED = ("cpufreq.default_governor=performance", "intel_idle.max_cstate=0")
 # Without these, kernel 6.8 (Ubuntu 22.04.5 and 24.04.2) can garble results on Gaudi.
 IOMMU, IOMMU_KERNEL = ("intel_iommu=on", "iommu=pt"), (6, 8)
+HUGEPAGE_KIB = 2048
+# In the order in which they stand in the kernel's command line.
+CMDLINE = ("GRUB_CMDLINE_LINUX", "GRUB_CMDLINE_LINUX_DEFAULT")
+SHELL_VARIABLE = re.compile(r"\$(\w+)|\$\{(\w+)(?::?-)?\}")
+COMPUTED = re.compile(r"[`$]")
+DROPIN = "/etc/default/grub.d/zz-gaudi-serve.cfg"
 IOMMU_CHOICES = ("auto", "on", "off")
 
 
-def kernel_arguments_wanted(system: Mapping[str, Any], iommu: str, given: Any = None) -> list[str]:
+def kernel_arguments_wanted(
+    system: Mapping[str, Any], iommu: str, given: Any = None, tuning: Mapping[str, Any] | None = None
+) -> list[str]:
     """Return the kernel arguments that a host shall have.
+
+    A value of the user's own for the IOMMU that has more options (``intel_iommu=on,sm_on``) stays whole.
 
     Args:
         system: ``gaudi_system`` of the host.
         iommu: auto (on Gaudi hosts with kernel 6.8 or newer), on or off.
         given: the user's own list, which then is the whole list.
+        tuning: ``gaudi_tuning`` of the host, for what the user has given GRUB; None for nothing.
 
     Raises:
         InputError: for an argument that is no text such as ``iommu=pt`` or comes twice, and for another iommu.
@@ -39,7 +51,37 @@ def kernel_arguments_wanted(system: Mapping[str, Any], iommu: str, given: Any = 
     version = re.match(r"(\d+)\.(\d+)", system["kernel"])
     new = version is not None and (int(version[1]), int(version[2])) >= IOMMU_KERNEL
     needed = iommu == "on" or (iommu == "auto" and platform_of(system.get("accelerator")).iommu and new)
-    return [*TUNED, *(IOMMU if needed else ())]
+    own = _words(_read_by_grub(_settings(tuning))) if tuning else []
+    return [*TUNED, *([_with_options(argument, own) for argument in IOMMU] if needed else ())]
+
+
+def _with_options(argument: str, own: Sequence[str]) -> str:
+    """Return an argument with the options that a user gives its key, where these hold what is needed."""
+    key, _, needed = argument.partition("=")
+    options = [option for word in _of_key(own, argument) for option in word.partition("=")[2].split(",") if option]
+    return f"{key}={','.join(dict.fromkeys(options))}" if needed in options else argument
+
+
+def _settings(tuning: Mapping[str, Any], late: bool | None = None) -> list[Mapping[str, Any]]:
+    return [one for one in tuning["grub"].get("settings", []) if late in (None, one["late"])]
+
+
+def _read_by_grub(settings: Sequence[Mapping[str, Any]], before: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the variables of kernel arguments after some lines; what only a shell can compute stays as it was."""
+    found = dict(before or {})
+    for one in settings:
+        text = SHELL_VARIABLE.sub(lambda name: found.get(name[1] or name[2], ""), one["value"])
+        try:
+            value = " ".join(shlex.split(text, comments=True)[:1])
+        except ValueError:
+            continue
+        if not COMPUTED.search(text):
+            found[one["variable"]] = (found.get(one["variable"], "") if one["adds"] else "") + value
+    return found
+
+
+def _words(variables: Mapping[str, str]) -> list[str]:
+    return [word for name in CMDLINE for word in variables.get(name, "").split()]
 
 
 def _given_arguments(given: Any) -> list[str]:
@@ -57,11 +99,11 @@ def _given_arguments(given: Any) -> list[str]:
 
 
 def hugepages_wanted(tuning: Mapping[str, Any], wish: Any, fraction: Any) -> dict[str, Any]:
-    """Return ``{pages, note}``: the wish, held below a fraction of the host's memory.
+    """Return ``{pages, note}``: the wish in pages of the host's default size, held below a fraction of its memory.
 
     Args:
         tuning: ``gaudi_tuning`` of the host.
-        wish: pages; on x86-64 one has 2 MiB.
+        wish: pages of 2 MiB, whatever the default size of the host is, which is what vm.nr_hugepages counts.
         fraction: of the memory, 0 to 1.
 
     Both may come as text: ``-e key=value`` has nothing else.
@@ -71,14 +113,18 @@ def hugepages_wanted(tuning: Mapping[str, Any], wish: Any, fraction: Any) -> dic
     """
     if isinstance(wish, bool) or not re.fullmatch(r"[0-9]+", str(wish)):
         raise InputError(f"host_tuning_hugepages: {wish!r}: a whole number of pages, 0 or more")
-    share = _share(fraction)
-    most = int(tuning["mem_total_kib"] * share) // tuning["hugepage_kib"]
-    if int(wish) <= most:
-        return {"pages": int(wish), "note": None}
-    memory = tuning["mem_total_kib"] / 2**20
+    share, size = _share(fraction), tuning["hugepage_kib"]
+    most = int(tuning["mem_total_kib"] * share) // size
+    pages = -(-int(wish) * HUGEPAGE_KIB // size)
+    other = size != HUGEPAGE_KIB and pages > 0
+    named = f"{size // 2**20} GiB" if size % 2**20 == 0 else f"{size // 2**10} MiB"
+    if pages <= most:
+        note = f"hugepages: {pages} of the host's default size, {named}, in place of {wish} of 2 MiB"
+        return {"pages": pages, "note": note if other else None}
+    memory, of = tuning["mem_total_kib"] / 2**20, f" of {named}" if other else ""
     return {
         "pages": most,
-        "note": f"hugepages: {most} instead of {wish}, which is {share:g} of {memory:.1f} GiB memory",
+        "note": f"hugepages: {most}{of} instead of {pages}, which is {share:g} of {memory:.1f} GiB memory",
     }
 
 
@@ -234,11 +280,39 @@ def host_tuning_refusal(
             f"{host_name}: {system['pretty_name']}: no GRUB here (/etc/default/grub and /boot/grub/grub.cfg); "
             "set host_tuning_kernel_args: [] and give the arguments to your own boot loader"
         )
+    reasons += _undone(tuning, arguments, host_name)
     offered = tuning["governor"].get("available") or []
     if not isinstance(governor, str):
         reasons.append(f"{host_name}: host_tuning_governor: {governor!r}: a quoted name, or '' to leave it alone")
     elif governor and offered and governor not in offered:
         reasons.append(f"{host_name}: host_tuning_governor: {governor!r}: the host has {', '.join(offered)}")
+    return reasons
+
+
+def _undone(tuning: Mapping[str, Any], arguments: Sequence[str], host_name: str) -> list[str]:
+    """Return the lines of the user that GRUB reads after the toolkit's drop-in, and that undo it."""
+    entries = tuning["grub"]["entries"]
+    # A line that stands in a branch of the shell that is not taken undoes nothing.
+    if entries and all(_of_key(entry, one) == _of_key(arguments, one) for entry in entries for one in arguments):
+        return []
+    keys = {_key(argument) for argument in arguments}
+    early = _read_by_grub(_settings(tuning, late=False))
+    found = {name: " ".join(word for word in text.split() if _key(word) not in keys) for name, text in early.items()}
+    found[CMDLINE[1]] = " ".join([found.get(CMDLINE[1], ""), *arguments])
+    reasons, lost = [], set()
+    for one in _settings(tuning, late=True):
+        found = _read_by_grub([one], found)
+        now = [
+            argument
+            for argument in arguments
+            if argument not in lost and _of_key(_words(found), argument) != _of_key(arguments, argument)
+        ]
+        lost |= {*now}
+        if now:
+            reasons.append(
+                f"{host_name}: {one['path']}:{one['line']}: {one['variable']} is set after {DROPIN}, and undoes "
+                f"{', '.join(now)}; give the file a name that sorts before that one, or take the line out"
+            )
     return reasons
 
 

@@ -170,6 +170,24 @@ def test_an_engine_that_does_not_take_the_file_gets_its_old_one_back(host: Any, 
     assert info(host)["ServerVersion"]
 
 
+def test_keys_with_which_the_engine_does_not_start_again_are_refused(host: Any, playbook: Any) -> None:
+    text, pid = host.file(DAEMON).content_string, engine_pid(host)
+    without = json.dumps({**json.loads(text), "live-restore": False})
+    try:
+        host.check_output(f"echo 'DOCKER_OPTS=--live-restore' >> /etc/default/docker; echo '{without}' > {DAEMON}")
+        host.check_output("systemctl reload docker; docker swarm init --advertise-addr 127.0.0.1")
+        written = host.file(DAEMON).sha256sum
+        run = playbook("playbooks/runtime.yml", "--check")
+        assert run.status != 0
+        assert "mol-host: /etc/default/docker: the engine's command line has --live-restore true, and" in run.flat
+        assert "mol-host: container_runtime_live_restore: true: the engine belongs to a swarm (active)" in run.flat
+        assert playbook("playbooks/runtime.yml").status != 0
+        assert (host.file(DAEMON).sha256sum, engine_pid(host)) == (written, pid)
+    finally:
+        host.run("docker swarm leave --force; sed -i '/live-restore/d' /etc/default/docker")
+        host.check_output(f"echo '{text}' > {DAEMON}; systemctl reload docker")
+
+
 def test_proxies_with_credentials_stay_hidden(host: Any, playbook: Any) -> None:
     proxy = "http://user:canary-77@proxy.example.net:3128"
     run = playbook("playbooks/runtime.yml", "-vvv", "--diff", container_runtime_https_proxy=proxy)
