@@ -10,23 +10,23 @@ server at all.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import groupby
+from functools import cache, partial, reduce
+from itertools import groupby, product
 from typing import Any, TypeVar
 
 from ..core.errors import InputError, refusal
 from .best_ranges import best_ranges
 from .bucket_grid import Bucket, BucketGrid
-from .bucket_search import Shares, best, fewest
-from .compared import Compared, of_plugin, of_ranges, of_strategy, script_ranges, told
+from .bucket_search import Search, Shares, best, fewest
+from .compared import Compared, Strategy, of_ranges, of_strategy, script_ranges, told
 from .linear import BucketRanges
 from .plan_limits import Goal, Padding, PlanLimits, read_limits
 from .plugin import PluginBuckets, plugin_buckets
 from .plugin_input import STRATEGIES
-from .plugin_server import PluginServer
-from .shape_field import Phase
+from .shape_field import Phase, Places
 from .traffic import ASSUMED, CONTEXT_WORTH, SPEEDS, Request, Shapes, Traffic, fitting, read_trace, traffic_of
 
 # Where padding is limited, nobody says how much of context. Prompt work may be padded so much more than the strategy's,
@@ -35,36 +35,54 @@ from .traffic import ASSUMED, CONTEXT_WORTH, SPEEDS, Request, Shapes, Traffic, f
 CONTEXT_ROOM = 0.1
 
 
-# Like a strategy, a plan keeps this part below its padding, since neither the speed nor the coming traffic is exactly what
-# was simulated: the first part with which it has no more than a quarter of the strategy's graphs.
-MARGINS = (0.1, 0.05, 0.02, 0.0)
-FEW = 4
-DECODES = "decode_batch and decode_blocks"
+# A plan like a strategy is to pad no more with the traffic that comes, too. So it is asked to pad no more in any part of the
+# trace, and where all prompts are so many times as long: of these the most with which its graphs are no more than the
+# strategy's divided by FEW.
+STRETCHED = ((0.8, 0.9, 1.1), (0.9, 1.1))
+FEW = {"exp": 4, "lin": 10, "pad": 10}
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Bounds:
-    """What a plan may pad, by speed, and how much of it a margin may take.
+class Bound:
+    """Steps, and what a plan may pad of them: the most padding, and the most of prompt work."""
 
-    most: the most padding, and the most of prompt work. graphs: up to which a margin is kept; 0 for no margin.
+    steps: Shapes
+    most: Padding
+    work: float
+
+
+Levels = Sequence[Sequence[Bound]]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a plan has to keep to.
+
+    prompt, decode: from what is best kept to what has to be kept. graphs: as many may be taken to keep more than that.
     """
 
-    most: Sequence[tuple[Padding, float]]
+    prompt: Levels
+    decode: Levels
     graphs: float = 0
 
 
 @dataclass(frozen=True)
 class BucketPlan:
-    """A planned bucket file, and the buckets that the server keeps of it."""
+    """A planned bucket file, and a server that has read it."""
 
     file: str
-    buckets: PluginBuckets
+    server: Strategy
 
-    def compared(self, server: PlanLimits, shapes: Sequence[Shapes]) -> list[Compared]:
-        """Return what it pads of some steps, by speed."""
-        given = server.server("file", self.file)
-        return [of_plugin(PluginServer(given, self.buckets), steps) for steps in shapes]
+    @property
+    def buckets(self) -> PluginBuckets:
+        """Return the buckets that the server keeps of the file."""
+        return self.server.buckets
+
+    @property
+    def graphs(self) -> int:
+        """Return how many there are."""
+        return self.server.graphs
 
 
 def hpu_bucket_plan(trace: Any, limits: Any) -> dict[str, Any]:
@@ -102,12 +120,12 @@ def _answered(requests: list[Request], server: PlanLimits, goal: Goal, decode_st
     shapes = traffic.assumed
     strategies = {name: answer(partial(of_strategy, name, server, shapes)) for name in STRATEGIES}
     found = planned(server, traffic, goal, f"{len(taken)} requests, {shapes.steps} steps")
-    ranges = best_ranges(server, traffic.shapes, goal.max_graphs, found.bounds and [one for one, _ in found.bounds.most])
+    ranges = best_ranges(server, traffic.shapes, goal.max_graphs, found.bounds and [one.most for one in found.bounds.decode[-1]])
     return {
         "prompt": [list(bucket) for bucket in found.plan.buckets.prompt],
         "decode": [list(bucket) for bucket in found.plan.buckets.decode],
         "file": found.plan.file,
-        **found.compared[ASSUMED].as_dict(),
+        **found.compared.as_dict(),
         "compared": {
             **{name: told(strategies[name]) for name in ("exp", "pad", "lin")},
             "aice_1_21": told(answer(lambda: of_ranges(script_ranges(taken, server), server, shapes))),
@@ -125,7 +143,7 @@ class Planned:
 
     plan: BucketPlan
     bounds: Bounds | None
-    compared: list[Compared]
+    compared: Compared
     speeds: list[dict[str, Any]]
     held_out: dict[str, Any] | None
 
@@ -146,39 +164,39 @@ def planned(
         InputError: where the goal cannot be reached, and for a strategy that cannot be.
     """
     name = goal.like or "exp"
+    counted = counted or server
+    strategy = answer(partial(Strategy.of, name, counted))
+    if goal.like and isinstance(strategy, InputError):
+        raise refusal("", "limits.like", goal.like, f"is no plan to compare with: {strategy}")
 
-    def beside(shapes: Sequence[Shapes]) -> Sequence[Compared] | InputError:
-        return answer(lambda: [of_strategy(name, counted or server, steps) for steps in shapes])
+    def made(part: Traffic) -> tuple[BucketPlan, Bounds | None]:
+        bounds = bounds_of(goal, counted, strategy, part)
+        return plan_of(server, part.shapes, goal, bounds, made_from), bounds
 
-    def made(shapes: Sequence[Shapes]) -> tuple[BucketPlan, Bounds | None]:
-        bounds = allowed(goal, beside(shapes), shapes)
-        return plan_of(server, shapes, goal, bounds, made_from), bounds
+    def told_by_speed(plan: BucketPlan, part: Traffic) -> list[dict[str, Any]]:
+        others = None if isinstance(strategy, InputError) else [strategy.compared(steps) for steps in part.shapes]
+        return speeds_told([plan.server.compared(steps) for steps in part.shapes], name, others)
 
-    plan, bounds = made(traffic.shapes)
-    compared = plan.compared(server, traffic.shapes)
-    speeds = speeds_told(compared, name, beside(traffic.shapes))
-    held_out = None
-    if traffic.learned and traffic.held_out:
-        part = answer(lambda: made(traffic.learned or ())[0])
+    plan, bounds = made(traffic)
+    held_out, parted = None, traffic.held_out()
+    if parted is not None:
+        part = answer(lambda: made(parted[0])[0])
         if isinstance(part, BucketPlan):
-            shares = part.compared(server, traffic.held_out)
-            rows = speeds_told(shares, name, beside(traffic.held_out))
-            held_out = {"graphs": shares[ASSUMED].graphs, "speeds": rows}
-    return Planned(plan, bounds, compared, speeds, held_out)
+            held_out = {"graphs": part.graphs, "speeds": told_by_speed(part, parted[1])}
+    return Planned(plan, bounds, plan.server.compared(traffic.assumed), told_by_speed(plan, traffic), held_out)
 
 
 def speeds_told(
-    compared: Sequence[Compared], name: str, other: Sequence[Compared] | InputError
+    compared: Sequence[Compared], name: str, others: Sequence[Compared] | None
 ) -> list[dict[str, Any]]:
     """Return what a plan pads by speed, beside a strategy where that can be."""
-    others = [None] * len(compared) if isinstance(other, InputError) else other
     return [
         {
             "speed": round(speed, 3),
             "padding": plan.padding.as_dict(),
             "compared": {name: strategy and strategy.padding.as_dict()},
         }
-        for speed, plan, strategy in zip(SPEEDS, compared, others, strict=True)
+        for speed, plan, strategy in zip(SPEEDS, compared, others or [None] * len(compared), strict=True)
     ]
 
 
@@ -195,38 +213,60 @@ def _ranges_told(ranges: BucketRanges, found: Compared) -> dict[str, Any]:
     return {**{name: list(getattr(ranges, name)) for name in names}, "env": ranges.env(), **found.as_dict()}
 
 
-def allowed(goal: Goal, strategy: Sequence[Compared] | InputError, shapes: Sequence[Shapes]) -> Bounds | None:
+def bounds_of(
+    goal: Goal, limits: PlanLimits, strategy: Strategy | InputError, traffic: Traffic
+) -> Bounds | None:
     """Return what may be padded at every speed; None where graphs are limited instead.
 
     Args:
-        goal: of the plan.
-        strategy: what the strategy of ``like`` pads, by speed.
-        shapes: the steps, by speed.
-
-    Raises:
-        InputError: for a strategy that cannot be.
+        goal: of the plan. What it says of padding is asked for of the whole trace alone.
+        limits: of the server that the strategy is counted for.
+        strategy: that of ``like``.
+        traffic: the steps.
     """
-    rooms = [_room(steps.prompt) for steps in shapes]
     if goal.max_padding is not None:
-        return Bounds([(goal.max_padding, goal.max_padding.prompt_tokens + room) for room in rooms])
-    if goal.like is None:
+        most = goal.max_padding
+        every = [Bound(steps, most, most.prompt_tokens + _room(steps.prompt)) for steps in traffic.shapes]
+        return Bounds([every], [every])
+    if goal.like is None or isinstance(strategy, InputError):
         return None
-    if isinstance(strategy, InputError):
-        raise refusal("", "limits.like", goal.like, f"is no plan to compare with: {strategy}")
-    most = [(one.padding, one.prompt_work + room) for one, room in zip(strategy, rooms, strict=True)]
-    return Bounds(most, strategy[0].graphs / FEW)
+
+    def bound(steps: Shapes) -> Bound:
+        compared = strategy.compared(steps)
+        return Bound(steps, compared.padding, compared.prompt_work + _room(steps.prompt))
+
+    every = [bound(steps) for steps in traffic.shapes]
+    parts = [bound(part) for parts in traffic.parts for part in parts]
+    # How fast a server is decides on how prompts are cut, and on nothing else of them.
+    some = (traffic.parts[0], traffic.parts[ASSUMED], traffic.parts[-1])
+    longer = {
+        times: [bound(_stretched(reduce(Shapes.with_, parts), times, limits)) for parts in some]
+        for times in sorted({times for level in STRETCHED for times in level})
+    }
+    best_kept, kept = ([*every, *(one for times in level for one in longer[times])] for level in STRETCHED)
+    best_kept += [bound(part) for parts in some for part in parts]
+    return Bounds([best_kept, kept, every], [parts, every], strategy.graphs / FEW[goal.like])
+
+
+def _stretched(steps: Shapes, times: float, limits: PlanLimits) -> Shapes:
+    """Return the prompt steps of prompts that are so many times as long."""
+    found: Counter[tuple[int, int]] = Counter()
+    for (tokens, context), count in steps.prompt.items():
+        longer = max(1, min(limits.most_tokens, round(tokens * times)))
+        found[longer, min(limits.most_context(longer), round(context * times))] += count
+    return Shapes(found, {})
 
 
 def _room(prompt: Mapping[tuple[int, int], int]) -> float:
     steps = sum(prompt.values())
     with_context = sum(count for (_, context), count in prompt.items() if context)
-    return min(CONTEXT_ROOM, 2 * with_context / steps)
+    return min(CONTEXT_ROOM, 2 * with_context / steps) if steps else 0.0
 
 
-def phases_of(server: PlanLimits, shapes: Sequence[Shapes]) -> tuple[Phase, Phase]:
+def phases_of(server: PlanLimits, prompts: Sequence[Shapes], decodes: Sequence[Shapes]) -> tuple[Phase, Phase]:
     """Return what is asked of the buckets of prompts and of decode steps."""
     prompt = Phase(
-        shapes=[steps.prompt for steps in shapes],
+        shapes=[steps.prompt for steps in prompts],
         least_x=2,  # query 1 is decode
         most_x=server.most_tokens,
         top=server.most_context,
@@ -236,7 +276,7 @@ def phases_of(server: PlanLimits, shapes: Sequence[Shapes]) -> tuple[Phase, Phas
         worth=(0, 1),
     )
     decode = Phase(
-        shapes=[steps.decode for steps in shapes],
+        shapes=[steps.decode for steps in decodes],
         least_x=1,
         most_x=server.most_sequences,
         top=server.most_blocks,
@@ -263,7 +303,6 @@ def plan_of(
     Raises:
         InputError: where the goal cannot be reached.
     """
-    phases = phases_of(server, shapes)
     # Of several prompts a step a trace tells nothing: what can be asked for gets the fewest buckets.
     several = [(batch, query, server.most_context(1)) for batch, query in server.prompt_batches()]
     if bounds is None:
@@ -271,43 +310,52 @@ def plan_of(
         if graphs < 2:
             least = f"is below {2 + len(several)}, the fewest that cover every step of this server"
             raise refusal("", "limits.max_graphs", goal.max_graphs, least)
-        plans = [search.values(places) for search, places in best(phases, graphs)]
+        plans = [search.values(places) for search, places in best(phases_of(server, shapes, shapes), graphs)]
     else:
-        plans = _within_bounds(phases, bounds, len(several))
+        plans = _within_bounds(server, bounds, bounds.graphs - len(several))
     prompt: list[Bucket] = [(1, query, ctx) for query, ctx in plans[0]]
     decode: list[Bucket] = [(batch, 1, server.kept_blocks(batch, blocks)) for batch, blocks in plans[1]]
     text = _text(BucketGrid.of([*prompt, *several]), BucketGrid.of(decode), server, made_from)
-    return BucketPlan(text, plugin_buckets(server.server("file", text)))
+    given = server.server("file", text)
+    return BucketPlan(text, Strategy(given, plugin_buckets(given)))
 
 
-Plans = list[list[tuple[int, int]]]
+def _within_bounds(server: PlanLimits, bounds: Bounds, graphs: float) -> list[list[tuple[int, int]]]:
+    """Return the buckets that keep most of what is best kept with so many graphs, or all that has to be kept."""
 
+    @cache
+    def prompts(level: int) -> list[tuple[int, int]] | None:
+        kept = bounds.prompt[level]
+        most = [(one.most.prompt_tokens, one.work) for one in kept]
+        found = fewest(phases_of(server, [one.steps for one in kept], [])[0], most)
+        return _values("prompt_tokens", found, most, level == len(bounds.prompt) - 1)
 
-def _within_bounds(phases: tuple[Phase, Phase], bounds: Bounds, several: int) -> Plans:
-    """Return the buckets of the largest margin that costs few enough graphs; those without one where none does."""
-    for margin in MARGINS:
-        if margin and not bounds.graphs:
-            continue
-        part = 1 - margin
-        prompt = [(one.prompt_tokens * part, work * part) for one, work in bounds.most]
-        decode = [(one.decode_batch * part, one.decode_blocks * part) for one, _ in bounds.most]
-        plans: Plans = []
-        for what, phase, most in zip(("prompt_tokens", DECODES), phases, (prompt, decode), strict=True):
-            found = fewest(phase, most)
-            if found is None and not margin:
-                raise _out_of_reach(what, most)
-            if found is None:
+    @cache
+    def decodes(level: int) -> list[tuple[int, int]] | None:
+        kept = bounds.decode[level]
+        most = [(one.most.decode_batch, one.most.decode_blocks) for one in kept]
+        found = fewest(phases_of(server, [], [one.steps for one in kept])[1], most)
+        return _values("decode_batch and decode_blocks", found, most, level == len(bounds.decode) - 1)
+
+    plans: list[list[tuple[int, int]]] = []
+    for decode, prompt in product(range(len(bounds.decode)), range(len(bounds.prompt))):
+        pair = (prompts(prompt), decodes(decode))
+        if pair[0] is not None and pair[1] is not None:
+            plans = [pair[0], pair[1]]
+            if len(plans[0]) + len(plans[1]) <= graphs:
                 break
-            plans.append(found[0].values(found[1]))
-        if len(plans) == len(phases) and (not margin or sum(map(len, plans)) + several <= bounds.graphs):
-            return plans
-    raise AssertionError("the last margin is none")
+    return plans
 
 
-def _out_of_reach(what: str, most: Shares) -> InputError:
-    least = min(most, key=sum)
-    shares = " and ".join(f"{share:.4g}" for share in dict.fromkeys(least))
-    return refusal("", "limits", None, f"no bucket plan was found that pads {what} by no more than {shares}; allow more")
+def _values(
+    what: str, found: tuple[Search, Places] | None, most: Shares, required: bool
+) -> list[tuple[int, int]] | None:
+    if found is not None:
+        return found[0].values(found[1])
+    if not required:
+        return None
+    shares = " and ".join(f"{share:.4g}" for share in dict.fromkeys(min(most, key=sum)))
+    raise refusal("", "limits", None, f"no bucket plan was found that pads {what} by no more than {shares}; allow more")
 
 
 def _text(prompt: BucketGrid, decode: BucketGrid, server: PlanLimits, made_from: str) -> str:
@@ -338,4 +386,4 @@ def _lines(grid: BucketGrid) -> Iterable[str]:
         yield f"({', '.join(str(field[0]) if len(field) == 1 else str(field) for field in fields)})"
 
 
-__all__ = ["allowed", "hpu_bucket_plan", "answer", "phases_of", "plan_of", "planned", "speeds_told"]
+__all__ = ["answer", "bounds_of", "hpu_bucket_plan", "phases_of", "plan_of", "planned", "speeds_told"]

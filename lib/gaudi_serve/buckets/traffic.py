@@ -18,8 +18,9 @@ It knows nothing of buckets, so every strategy is compared over the same steps:
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, reduce
 from heapq import heappop, heappush
 from typing import Any
 
@@ -33,7 +34,7 @@ DECODE_SEQUENCE_S, DECODE_BLOCK_S = 1e-4, 2e-6
 # Times the assumed speed: close together where a server is likely to be, and a factor of 1.26 apart further away.
 SPEEDS = tuple(2.0 ** (power / 12) for power in (-24, -20, -16, *range(-12, 13, 3), 16, 20, 24))
 ASSUMED = SPEEDS.index(1.0)
-HELD_OUT = 3  # the last part of so many of a trace is held out
+PARTS = 3  # of a trace, of which the last one is held out
 # Attention to so many blocks of context costs a prompt's token as much as all the rest of the model does.
 CONTEXT_WORTH = 256
 FIELDS = ("arrival_s", "input_tokens", "output_tokens")
@@ -116,18 +117,26 @@ def fitting(requests: list[Request], limits: PlanLimits) -> tuple[list[Request],
 class Traffic:
     """The steps of the same requests at each of SPEEDS.
 
-    shapes: of all requests. learned, held_out: of them, those before the first request of the last third arrives, and
-    those from then on; None where there are too few requests to part.
+    parts: by speed, those of the parts of the trace, in the order of time; one part where there are too few requests.
     """
 
-    shapes: tuple[Shapes, ...]
-    learned: tuple[Shapes, ...] | None
-    held_out: tuple[Shapes, ...] | None
+    parts: tuple[tuple[Shapes, ...], ...]
+
+    @cached_property
+    def shapes(self) -> tuple[Shapes, ...]:
+        """Return all steps, by speed."""
+        return tuple(reduce(Shapes.with_, parts) for parts in self.parts)
 
     @property
     def assumed(self) -> Shapes:
         """Return the steps at the assumed speed."""
         return self.shapes[ASSUMED]
+
+    def held_out(self) -> tuple[Traffic, Traffic] | None:
+        """Return all but the last part, and the last part; None where there is one alone."""
+        if len(self.parts[0]) == 1:
+            return None
+        return Traffic(tuple(parts[:-1] for parts in self.parts)), Traffic(tuple(parts[-1:] for parts in self.parts))
 
 
 def traffic_of(requests: list[Request], limits: PlanLimits, decode_step_s: float = DECODE_S) -> Traffic:
@@ -138,22 +147,22 @@ def traffic_of(requests: list[Request], limits: PlanLimits, decode_step_s: float
         limits: of the server.
         decode_step_s: seconds that a decode step of one sequence takes at the assumed speed.
     """
-    begin = len(requests) - len(requests) // HELD_OUT if len(requests) >= FEWEST_PARTED else len(requests)
-    runs = [_Server(requests, limits, speed * DECODE_S / decode_step_s, begin).run() for speed in SPEEDS]
-    firsts, lasts = tuple(first for first, _ in runs), tuple(last for _, last in runs)
-    every = tuple(first.with_(last) for first, last in runs)
-    parted = begin < len(requests) and all(one.prompt and one.decode for one in (*firsts, *lasts))
-    return Traffic(every, firsts if parted else None, lasts if parted else None)
+    count = len(requests)
+    cuts = [count * part // PARTS for part in range(1, PARTS)] if count >= FEWEST_PARTED else []
+    runs = [_Server(requests, limits, speed * DECODE_S / decode_step_s, cuts).run() for speed in SPEEDS]
+    if not all(part.prompt and part.decode for parts in runs for part in parts):
+        runs = [(reduce(Shapes.with_, parts),) for parts in runs]
+    return Traffic(tuple(runs))
 
 
 def shapes_of(requests: list[Request], limits: PlanLimits, speed: float = 1.0) -> Shapes:
     """Return the steps that a server of some speed runs for requests that it takes, as ``fitting`` returns them."""
-    return _Server(requests, limits, speed, len(requests)).run()[0]
+    return _Server(requests, limits, speed, []).run()[0]
 
 
 def token_seconds(requests: list[Request], limits: PlanLimits, speed: float) -> float:
     """Return the mean seconds between two tokens of an answer; 0 where no answer has two."""
-    server = _Server(requests, limits, speed, len(requests))
+    server = _Server(requests, limits, speed, [])
     server.run()
     return server.token_s / server.tokens if server.tokens else 0.0
 
@@ -175,13 +184,13 @@ class _Sequence:
 class _Server:
     """A server while it runs. Steps between two events are all alike, and are counted at once.
 
-    speed: times that of the figures above. held_out: the request from whose arrival on steps are counted apart.
+    speed: times that of the figures above. cuts: the requests, rising, with whose arrival a part of the trace begins.
     """
 
     requests: list[Request]
     limits: PlanLimits
     speed: float
-    held_out: int
+    cuts: Sequence[int]
     prompt: Counter[tuple[int, int]] = field(default_factory=Counter)
     decode: Counter[tuple[int, int]] = field(default_factory=Counter)
 
@@ -199,23 +208,24 @@ class _Server:
         # Of all answers together: seconds between their tokens, and those tokens.
         self.token_s, self.tokens = 0.0, 0
 
-    def run(self) -> tuple[Shapes, Shapes]:
-        """Serve all requests; return the steps before the part that is held out, and those from then on."""
-        before: Shapes | None = None
+    def run(self) -> tuple[Shapes, ...]:
+        """Serve all requests; return the steps of each part of the trace."""
+        parts: list[Shapes] = []
         while self.next < len(self.requests) or self.waiting or self.partial or self.running:
             if not (self.waiting or self.partial or self.running):
                 self.now = max(self.now, self.requests[self.next].arrival_s)
             self._arrive()
-            if before is None and self.next > self.held_out:
-                before, self.prompt, self.decode = Shapes(self.prompt, self.decode), Counter(), Counter()
+            while len(parts) < len(self.cuts) and self.next > self.cuts[len(parts)]:
+                parts.append(Shapes(self.prompt, self.decode))
+                self.prompt, self.decode = Counter(), Counter()
             begin = self.now
             joining, blocked = self._prompts()
             if self.running:
                 self._decodes(joining, blocked, self.now - begin)
             for one in joining:
                 self._join(one)
-        rest = Shapes(self.prompt, self.decode)
-        return (rest, Shapes({}, {})) if before is None else (before, rest)
+        parts += [Shapes(self.prompt, self.decode)]
+        return (*parts, *[Shapes({}, {})] * (len(self.cuts) + 1 - len(parts)))
 
     def _arrive(self) -> None:
         while self.next < len(self.requests) and self.requests[self.next].arrival_s <= self.now:
