@@ -72,7 +72,7 @@ def _ranges(limits: PlanLimits, prompt: _Choice, pair: tuple[_Choice, _Choice]) 
 
 
 def _prompts(limits: PlanLimits, shapes: Sequence[Shapes], most: Sequence[Padding] | None) -> list[_Choice]:
-    score = _Score.of([_sums(steps.prompt, 0) for steps in shapes], most and [one.prompt_tokens for one in most])
+    score = _Score.of([_sums(steps.prompt, 0) for steps in shapes], _bound(most, "prompt_tokens"))
     tokens, unit = limits.most_tokens, limits.block_size
     ranges = [one for one in _candidates(tokens, unit) if one[2] <= limits.max_num_batched_tokens]
     return _front(ranges or [(tokens, tokens, tokens)], score)
@@ -82,8 +82,8 @@ def _decodes(
     limits: PlanLimits, shapes: Sequence[Shapes], bounds: Sequence[Padding] | None
 ) -> list[tuple[int, tuple[_Choice, _Choice]]]:
     """Return the pairs of ranges of sequences and of blocks that go together, and their graphs."""
-    by_batch = _Score.of([_sums(steps.decode, 0) for steps in shapes], bounds and [one.decode_batch for one in bounds])
-    by_blocks = _Score.of([_sums(steps.decode, 1) for steps in shapes], bounds and [one.decode_blocks for one in bounds])
+    by_batch = _Score.of([_sums(steps.decode, 0) for steps in shapes], _bound(bounds, "decode_batch"))
+    by_blocks = _Score.of([_sums(steps.decode, 1) for steps in shapes], _bound(bounds, "decode_blocks"))
     held = limits.num_hpu_blocks
     most = min(held, limits.max_num_seqs * limits.blocks_a_sequence)
     whole = [one for one in _candidates(most, 1) if (held % one[1]) * LOST <= held]
@@ -123,6 +123,10 @@ def _candidates(most: int, unit: int) -> Iterable[Range]:
         for low in sorted(lows):
             if (end - low) // step < MOST_VALUES:
                 yield low, step, end
+
+
+def _bound(most: Sequence[Padding] | None, key: str) -> list[float] | None:
+    return None if most is None else [getattr(one, key) for one in most]
 
 
 def _sums(shapes: Mapping[tuple[int, int], int], part: int) -> Counter[int]:

@@ -1,8 +1,8 @@
 """Buckets from traffic: the file with the fewest graphs, or the least padding, for the requests that a server gets.
 
 What is made least: with ``max_graphs`` the sum of three shares of padding, those of prompt work, decode sequences and
-decode blocks, as the mean of all speeds of the server; else the number of graphs, with each share within what is allowed
-at every speed. Prompt work is tokens times (1 + context / 256 blocks): tokens alone would let every prompt run with the
+decode blocks, as the mean of all speeds of the server; else the number of graphs, with each share at every speed within
+what is allowed. Prompt work is tokens times (1 + context / 256 blocks): tokens alone would let every prompt run with the
 largest context that there is.
 bucket_search.py has the method, traffic.py the steps that padding is summed over, plan_limits.py what can be asked of a
 server at all.
@@ -35,9 +35,9 @@ from .traffic import ASSUMED, CONTEXT_WORTH, SPEEDS, Request, Shapes, Traffic, f
 CONTEXT_ROOM = 0.1
 
 
-# A plan like a strategy is to pad no more with the traffic that comes, too. So it is asked to pad no more in any part of the
-# trace, and where all prompts are so many times as long: of these the most with which its graphs are no more than the
-# strategy's divided by FEW.
+# A plan like a strategy is to pad no more with the traffic that comes, too. So it is asked to pad no more in any part of
+# the trace, and where all prompts are so many times as long: as much of that as its graphs, which are to be no more than
+# the strategy's divided by FEW, have room for.
 STRETCHED = ((0.8, 0.9, 1.1), (0.9, 1.1))
 FEW = {"exp": 4, "lin": 10, "pad": 10}
 T = TypeVar("T")
@@ -94,6 +94,7 @@ def hpu_bucket_plan(trace: Any, limits: Any) -> dict[str, Any]:
             optional are block_size (128), max_num_prefill_seqs (1), use_contiguous_pa (false), prefix_caching (true
             unless use_contiguous_pa is). And one of ``max_graphs``; ``max_padding``: prompt_tokens, decode_batch,
             decode_blocks, shares from 0 to 1; ``like``: exp, pad or lin, whose padding none of the three may exceed.
+            decode_step_s (0.012): how fast the server is assumed to be, as seconds of a decode step of one sequence.
 
     Returns:
         ``prompt``: [batch, query, ctx] lists; ``decode``: [batch, 1, blocks] lists; ``file``: the text of the bucket
@@ -102,9 +103,10 @@ def hpu_bucket_plan(trace: Any, limits: Any) -> dict[str, Any]:
         ``refused``. All that at the assumed speed. ``speeds``: by times the assumed speed, ``{speed, padding, compared:
         {strategy: padding}}``, where the strategy is that of ``like``, or exp. ``held_out``: for a plan made of the
         first two thirds of the requests alone, ``graphs``, and ``speeds`` with the shares of the last third; None for
-        fewer than 60 requests, and where the goal cannot be reached with two thirds. ``ranges``: the best ranges for the fork under the same goal: prompt_bs, prompt_seq, decode_bs,
-        decode_block, each [min, step, max], ``env``, graphs, padding; None where no ranges reach the goal.
-        ``uncovered``: the rows of the trace that the server would refuse: row, input_tokens, reason.
+        fewer than 60 requests, and where the goal cannot be reached with two thirds. ``ranges``: the best ranges for
+        the fork under the same goal: prompt_bs, prompt_seq, decode_bs, decode_block, each [min, step, max], ``env``,
+        graphs, padding; None where no ranges reach the goal. ``uncovered``: the rows of the trace that the server
+        would refuse: row, input_tokens, reason.
 
     Raises:
         InputError: for a trace or limits with a key or value that is none, and a goal that cannot be reached.
@@ -120,7 +122,8 @@ def _answered(requests: list[Request], server: PlanLimits, goal: Goal, decode_st
     shapes = traffic.assumed
     strategies = {name: answer(partial(of_strategy, name, server, shapes)) for name in STRATEGIES}
     found = planned(server, traffic, goal, f"{len(taken)} requests, {shapes.steps} steps")
-    ranges = best_ranges(server, traffic.shapes, goal.max_graphs, found.bounds and [one.most for one in found.bounds.decode[-1]])
+    most = None if found.bounds is None else [one.most for one in found.bounds.decode[-1]]
+    ranges = best_ranges(server, traffic.shapes, goal.max_graphs, most)
     return {
         "prompt": [list(bucket) for bucket in found.plan.buckets.prompt],
         "decode": [list(bucket) for bucket in found.plan.buckets.decode],
@@ -187,7 +190,7 @@ def planned(
 
 
 def speeds_told(
-    compared: Sequence[Compared], name: str, others: Sequence[Compared] | None
+    compared: Sequence[Compared], name: str, others: Sequence[Compared | None] | None
 ) -> list[dict[str, Any]]:
     """Return what a plan pads by speed, beside a strategy where that can be."""
     return [
@@ -213,9 +216,7 @@ def _ranges_told(ranges: BucketRanges, found: Compared) -> dict[str, Any]:
     return {**{name: list(getattr(ranges, name)) for name in names}, "env": ranges.env(), **found.as_dict()}
 
 
-def bounds_of(
-    goal: Goal, limits: PlanLimits, strategy: Strategy | InputError, traffic: Traffic
-) -> Bounds | None:
+def bounds_of(goal: Goal, limits: PlanLimits, strategy: Strategy | InputError, traffic: Traffic) -> Bounds | None:
     """Return what may be padded at every speed; None where graphs are limited instead.
 
     Args:
@@ -321,7 +322,7 @@ def plan_of(
 
 
 def _within_bounds(server: PlanLimits, bounds: Bounds, graphs: float) -> list[list[tuple[int, int]]]:
-    """Return the buckets that keep most of what is best kept with so many graphs, or all that has to be kept."""
+    """Return the buckets that keep most of what is best kept, with so many graphs where any have so few."""
 
     @cache
     def prompts(level: int) -> list[tuple[int, int]] | None:
@@ -337,14 +338,15 @@ def _within_bounds(server: PlanLimits, bounds: Bounds, graphs: float) -> list[li
         found = fewest(phases_of(server, [], [one.steps for one in kept])[1], most)
         return _values("decode_batch and decode_blocks", found, most, level == len(bounds.decode) - 1)
 
-    plans: list[list[tuple[int, int]]] = []
+    plans = []
     for decode, prompt in product(range(len(bounds.decode)), range(len(bounds.prompt))):
-        pair = (prompts(prompt), decodes(decode))
-        if pair[0] is not None and pair[1] is not None:
-            plans = [pair[0], pair[1]]
-            if len(plans[0]) + len(plans[1]) <= graphs:
-                break
-    return plans
+        one, two = prompts(prompt), decodes(decode)
+        if one is not None and two is not None:
+            plans.append([one, two])
+            if len(one) + len(two) <= graphs:
+                return plans[-1]
+    # Where not even what has to be kept is within so many graphs, all is kept that can be.
+    return plans[0]
 
 
 def _values(

@@ -201,13 +201,12 @@ def within(most: Shares) -> Score:
 def fits(shares: Shares, most: Shares) -> bool:
     """Tell whether padding is within two shares at every speed."""
     return all(
-        one <= first + SLACK and two <= second + SLACK
-        for (one, two), (first, second) in zip(shares, most, strict=True)
+        one <= first + SLACK and two <= second + SLACK for (one, two), (first, second) in zip(shares, most, strict=True)
     )
 
 
 def fewest(phase: Phase, most: Shares) -> tuple[Search, Places] | None:
-    """Return the fewest buckets that pad no more than two shares of the real work, by speed; None where no plan is found.
+    """Return the fewest buckets that pad no more than two shares, by speed, of the real work; None where none are found.
 
     Where they are many, or none, a finer grid is tried too.
     """

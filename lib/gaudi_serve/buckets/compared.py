@@ -167,7 +167,5 @@ def _compared(graphs: int, compiled: int, prompts: list[Step], decodes: list[Ste
         blocks += count * (padded_two - two)
         real_batch += count * one
         real_blocks += count * two
-    padding = Padding(
-        tokens / (real_tokens or 1), batch / (real_batch or 1), blocks / (real_blocks or 1)
-    )
+    padding = Padding(tokens / (real_tokens or 1), batch / (real_batch or 1), blocks / (real_blocks or 1))
     return Compared(graphs, padding, work / (real_work or 1), compiled)

@@ -78,7 +78,7 @@ class ShapeField:
         self.first = [[first(x, y) for y in ys] for x in xs]
         self.second = [[second(x, y) for y in ys] for x in xs]
         steps = max((sum(shapes.values()) for shapes in phase.shapes), default=0)
-        work = max(max(map(max, self.first)), max(map(max, self.second)))
+        work = max(*map(max, self.first), *map(max, self.second))
         lane = (steps * work).bit_length() + 1
         self._shifts = [lane * number for number in range(len(phase.shapes))]
         self._mask = (1 << lane) - 1

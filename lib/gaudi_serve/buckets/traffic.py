@@ -34,6 +34,7 @@ DECODE_SEQUENCE_S, DECODE_BLOCK_S = 1e-4, 2e-6
 # Times the assumed speed: close together where a server is likely to be, and a factor of 1.26 apart further away.
 SPEEDS = tuple(2.0 ** (power / 12) for power in (-24, -20, -16, *range(-12, 13, 3), 16, 20, 24))
 ASSUMED = SPEEDS.index(1.0)
+SLOWEST, FASTEST, HALVINGS = 1 / 64, 64.0, 8  # where the speed of servers that run is looked for
 PARTS = 3  # of a trace, of which the last one is held out
 # Attention to so many blocks of context costs a prompt's token as much as all the rest of the model does.
 CONTEXT_WORTH = 256
@@ -165,6 +166,15 @@ def token_seconds(requests: list[Request], limits: PlanLimits, speed: float) -> 
     server = _Server(requests, limits, speed, [])
     server.run()
     return server.token_s / server.tokens if server.tokens else 0.0
+
+
+def decode_step_of(requests: list[Request], limits: PlanLimits, token_s: float) -> float:
+    """Return the seconds of a decode step of one sequence with which tokens come so many seconds apart."""
+    slow, fast = SLOWEST, FASTEST
+    for _ in range(HALVINGS):
+        speed = (slow * fast) ** 0.5
+        slow, fast = (speed, fast) if token_seconds(requests, limits, speed) > token_s else (slow, speed)
+    return float(DECODE_S / (slow * fast) ** 0.5)
 
 
 @dataclass
@@ -329,4 +339,16 @@ class _Server:
         self.waiting.appendleft(one)
 
 
-__all__ = ["ASSUMED", "SPEEDS", "Request", "Shapes", "Traffic", "fitting", "read_trace", "shapes_of", "traffic_of"]
+__all__ = [
+    "ASSUMED",
+    "SPEEDS",
+    "Request",
+    "Shapes",
+    "Traffic",
+    "decode_step_of",
+    "fitting",
+    "read_trace",
+    "shapes_of",
+    "token_seconds",
+    "traffic_of",
+]
