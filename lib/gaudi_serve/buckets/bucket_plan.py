@@ -1,9 +1,9 @@
 """Buckets from traffic: the file with the fewest graphs, or the least padding, for the requests that a server gets.
 
 What is made least: with ``max_graphs`` the sum of three shares of padding, those of prompt work, decode sequences and
-decode blocks, as the mean of all speeds of the server; else the number of graphs, with each share at every speed within
-what is allowed. Prompt work is tokens times (1 + context / 256 blocks): tokens alone would let every prompt run with the
-largest context that there is.
+decode blocks, as the mean of all speeds of the server; else the number of graphs, with each share at every speed
+within what is allowed. Prompt work is tokens times (1 + context / 256 blocks): tokens alone would let every prompt run
+with the largest context that there is.
 bucket_search.py has the method, traffic.py the steps that padding is summed over, plan_limits.py what can be asked of a
 server at all.
 """
@@ -35,9 +35,8 @@ from .traffic import ASSUMED, CONTEXT_WORTH, SPEEDS, Request, Shapes, Traffic, f
 CONTEXT_ROOM = 0.1
 
 
-# A plan like a strategy is to pad no more with the traffic that comes, too. So it is asked to pad no more in any part of
-# the trace, and where all prompts are so many times as long: as much of that as its graphs, which are to be no more than
-# the strategy's divided by FEW, have room for.
+# A plan like a strategy is to pad no more with the traffic that comes, too. So it pads no more in any part of the trace
+# either, and where all prompts are so many times as long, while its graphs are within the strategy's divided by FEW.
 STRETCHED = ((0.8, 0.9, 1.1), (0.9, 1.1))
 FEW = {"exp": 4, "lin": 10, "pad": 10}
 T = TypeVar("T")

@@ -206,7 +206,7 @@ def fits(shares: Shares, most: Shares) -> bool:
 
 
 def fewest(phase: Phase, most: Shares) -> tuple[Search, Places] | None:
-    """Return the fewest buckets that pad no more than two shares, by speed, of the real work; None where none are found.
+    """Return the fewest buckets that pad no more than two shares of the real work, by speed; None for none found.
 
     Where they are many, or none, a finer grid is tried too.
     """

@@ -18,6 +18,7 @@ from ..spec.model import Spec
 from .check import host_problems, release_unsaid, version_notes
 from .cost import cost_of, cost_problems, cost_warnings, down_for, precision_of
 from .launch import container_of, launch_warnings
+from .loads import load_notes
 from .model import Placement, PlannedModel
 from .place import Placed, place
 from .resolve import Site, Wish, resolve
@@ -137,7 +138,11 @@ def _planned(
         cost = cost_of(spec, host, placement, container, cards_left, release)
     except InputError as problem:
         return None, [problem.finding or ("launch", None, str(problem))]
-    notes = (*version_notes(spec, host, release), *platform_of(host.accelerator).notes(spec, release))
+    notes = (
+        *version_notes(spec, host, release),
+        *load_notes(spec, host, release),
+        *platform_of(host.accelerator).notes(spec, release),
+    )
     costs = cost_warnings(spec, host, placement, cost, release)
     warnings = (*container.notes, *costs, *launch_warnings(spec), *notes)
     nodes = {card.numa_node for card in host.cards if card.module_id in placement.module_ids}
