@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from functools import cache
-from itertools import combinations
+from itertools import combinations, pairwise
 from random import Random
 from typing import Any
 
@@ -80,7 +80,7 @@ def test_a_quarter_of_the_graphs_pads_no_more_than_the_default_at_any_speed() ->
     assert plan["compiled_while_serving"] == 0
     for share, padding in plan["compared"]["exp"]["padding"].items():
         assert plan["padding"][share] <= padding, share
-    assert all(1 < faster / slower <= 1.4 for slower, faster in zip(SPEEDS, SPEEDS[1:], strict=False))
+    assert all(1 < faster / slower <= 1.4 for slower, faster in pairwise(SPEEDS))
     assert (min(SPEEDS), max(SPEEDS)) == (0.25, 4)
     more = excess(plan["speeds"], "exp")
     assert list(more) == [round(speed, 3) for speed in SPEEDS] and max(more.values()) <= 1e-6, more
@@ -293,7 +293,7 @@ def test_padded_work_is_that_of_the_lookup_rule_at_every_speed(
         expected.append((sum(x * count for (x, _), count in found), sum(x * y * count for (x, y), count in found)))
     assert [*zip(*map(grid.lanes, grid.padded(places) or ()), strict=True)] == expected
     less = grid.padded(tuple(one for one in places if one != (4, 5)))
-    assert less is None or [*zip(*map(grid.lanes, less), strict=True)][0][0] == expected[0][0]
+    assert less is None or next(zip(*map(grid.lanes, less), strict=True))[0] == expected[0][0]
 
 
 def losses(phase: Phase, places: list[tuple[int, int]], asked: list[tuple[int, int]], most: int) -> list[float]:

@@ -124,8 +124,8 @@ def test_a_quantisation_that_the_user_asks_for_is_compared_too() -> None:
 
 def test_what_only_some_images_of_a_release_load_or_nobody_has_tried_is_a_warning() -> None:
     needs = (
-        "g: model m: its config.json: quantization_config.quant_method 'modelopt', quant_algo 'FP8' needs an image with "
-        "vLLM 0.16.0 or newer; of release 1.23 there are 0.11.2 and 0.13.0 to 0.17.1"
+        "g: model m: its config.json: quantization_config.quant_method 'modelopt', quant_algo 'FP8' needs an image "
+        "with vLLM 0.16.0 or newer; of release 1.23 there are 0.11.2 and 0.13.0 to 0.17.1"
     )
     for image, warned in (("vllm:1", True), ("vllm-0.17.1", False)):
         found = plan(FP8, "plugin", "1.23.0", image=image)
@@ -134,8 +134,8 @@ def test_what_only_some_images_of_a_release_load_or_nobody_has_tried_is_a_warnin
     found = plan({"quant_method": "auto-round"}, "cpu", "1.24.1")
     assert of_loading(found) == []
     assert any(
-        "quantization_config.quant_method 'auto-round': nobody is known to have loaded it by vllm on a CPU host; try it "
-        "on one host" in text
+        "quantization_config.quant_method 'auto-round': nobody is known to have loaded it by vllm on a CPU host; try "
+        "it on one host" in text
         for text in found["warnings"]
     )
 

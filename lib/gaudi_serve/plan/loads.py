@@ -43,7 +43,7 @@ def load_problems(spec: Spec, host: Host, release: str) -> list[Problem]:
 
 
 def load_notes(spec: Spec, host: Host, release: str) -> list[str]:
-    """Return what of a model an image of the release may not load, and an architecture that nobody is known to serve."""
+    """Return what of a model an image of the release may not load, and an architecture that is on no list."""
     platform, loads, row = _known(spec, host, release)
     notes = []
     for asked in _asked(spec, host) if loads else ():
@@ -60,8 +60,8 @@ def load_notes(spec: Spec, host: Host, release: str) -> list[str]:
     kind = architecture(model_config(spec, host))
     if kind and platform.name in SERVED and kind[0] not in SERVED[platform.name]:
         notes.append(
-            f"architecture {shown(kind[1])} of its config.json is on no list of what is served on {platform.title}; try "
-            "it on one host"
+            f"architecture {shown(kind[1])} of its config.json is on no list of what is served on {platform.title}; "
+            "try it on one host"
         )
     return notes
 
