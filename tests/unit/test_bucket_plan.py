@@ -458,6 +458,7 @@ GOAL = "limits: needs exactly one of max_graphs, max_padding, like; "
         ([ROW], {**LIKE, "max_num_seqs": None}, "limits.max_num_seqs: is required: a whole number from 1 to"),
         ([ROW], {**LIKE, "max_num_batched_tokens": 1}, "limits.max_num_batched_tokens: 1 is not a whole number from 2"),
         ([ROW], {**LIKE, "prefix_caching": 1}, "limits.prefix_caching: 1 is not true or false"),
+        ([ROW], {**LIKE, "decode_step_s": 0}, "limits.decode_step_s: 0 is not a number from 1e-05 to 100"),
         (
             [ROW],
             {**LIKE, "use_contiguous_pa": True, "prefix_caching": True},
@@ -490,7 +491,10 @@ def test_bad_input_gets_one_sentence(trace: Any, limits: Any, message: str) -> N
 
 
 @QUICK
-@given(st.sampled_from([*LIKE, *ROW, "max_padding", "max_graphs", "block_size", "use_contiguous_pa"]), GARBAGE)
+@given(
+    st.sampled_from([*LIKE, *ROW, "max_padding", "max_graphs", "block_size", "use_contiguous_pa", "decode_step_s"]),
+    GARBAGE,
+)
 def test_a_plan_of_anything(key: str, value: Any) -> None:
     rows, limits = ([{**ROW, key: value}], LIKE) if key in ROW else ([ROW], {**LIKE, key: value})
     text = sentence(lambda: hpu_bucket_plan(rows, limits))
