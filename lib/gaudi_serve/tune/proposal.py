@@ -11,7 +11,7 @@ from ..buckets.best_ranges import best_ranges
 from ..buckets.bucket_plan import answer, planned, speeds_told
 from ..buckets.compared import Compared, Strategy, of_ranges, of_strategy
 from ..buckets.linear import BucketRanges, bucket_rows
-from ..buckets.plan_limits import Goal, Padding, goal_of
+from ..buckets.plan_limits import Goal, Padding, PlanLimits, goal_of
 from ..buckets.plugin_input import STRATEGIES
 from ..buckets.traffic import Request, Shapes, Traffic, decode_step_of, fitting, traffic_of
 from ..core.errors import InputError
@@ -84,17 +84,13 @@ def proposed(
     taken, uncovered = fitting(list(requests), limits)
     if not taken:
         raise InputError(f"model {target.name}: {source}: no request fits: {uncovered[0]['reason']}")
-    step, why = target.decode_step()
-    if token_s:
-        step, why = decode_step_of(taken, limits, token_s), f"its answers have a token every {1000 * token_s:.1f} ms"
+    step, speed = _speed(target, taken, token_s)
     traffic = traffic_of(taken, limits, step)
     shapes = traffic.assumed
     strategies = {name: answer(partial(of_strategy, name, limits, shapes)) for name in STRATEGIES}
     made_from = f"{len(taken)} requests ({source})"
-    today = target.today(shapes)
     try:
-        find = _planned_ranges if target.ranges else _planned_list
-        found = find(target, traffic, wanted, made_from)
+        found = (_planned_ranges if target.ranges else _planned_list)(target, traffic, wanted, made_from)
     except InputError as problem:
         raise InputError(f"model {target.name}: {problem}") from None
     return Proposal(
@@ -103,11 +99,20 @@ def proposed(
         taken=len(taken),
         uncovered=len(uncovered),
         shapes=shapes,
-        today=today,
+        today=target.today(shapes),
         strategies=strategies,
-        speed=f"a decode step of one sequence takes about {1000 * step:.1f} ms: {why}",
+        speed=speed,
         **found,
     )
+
+
+def _speed(target: Target, taken: list[Request], token_s: float) -> tuple[float, str]:
+    """Return the seconds of a decode step of one sequence, and how fast the servers are taken to be, in words."""
+    step, why = target.decode_step()
+    if token_s:
+        step = decode_step_of(taken, target.limits, token_s)
+        why = f"its answers have a token every {1000 * token_s:.1f} ms"
+    return step, f"a decode step of one sequence takes about {1000 * step:.1f} ms: {why}"
 
 
 def _planned_list(target: Target, traffic: Traffic, wanted: Goal | None, made_from: str) -> dict[str, Any]:
@@ -126,51 +131,75 @@ def _planned_list(target: Target, traffic: Traffic, wanted: Goal | None, made_fr
     }
 
 
-def _planned_ranges(target: Target, traffic: Traffic, wanted: Goal | None, made_from: str) -> dict[str, Any]:
-    server = replace(target.limits, num_hpu_blocks=target.covered)
-    strategy = answer(partial(Strategy.of, wanted.like if wanted and wanted.like else "exp", target.limits))
+@dataclass(frozen=True)
+class _Ranges:
+    """Servers that take ranges alone: their limits, the goal, and the strategy of the goal, exp where it has none."""
 
-    def beside(steps: Shapes) -> Compared | None:
-        """Return what must not be padded more: today's ranges where no goal is said."""
-        if not (wanted and wanted.like):
-            today = target.today(steps).compared
-            if isinstance(today, Compared):
-                return today
-        return None if isinstance(strategy, InputError) else strategy.compared(steps)
+    target: Target
+    server: PlanLimits
+    goal: Goal | None
+    strategy: Strategy | InputError
 
-    def made(part: Traffic) -> BucketRanges:
+    @property
+    def beside(self) -> str:
+        """Return with what ranges compare, in a word."""
+        return self.goal.like if self.goal and self.goal.like else "today"
+
+    def other(self, steps: Shapes) -> Compared | None:
+        """Return what today's ranges pad, or the strategy, where that is the goal and where there are none today."""
+        today = self.target.today(steps).compared if self.beside == "today" else None
+        if isinstance(today, Compared):
+            return today
+        return None if isinstance(self.strategy, InputError) else self.strategy.compared(steps)
+
+    def best(self, part: Traffic) -> BucketRanges:
+        """Return the best ranges for some steps.
+
+        Raises:
+            InputError: where none reach the goal.
+        """
         most: list[Padding] | None = None
-        if wanted is None or wanted.like:
-            if None in (others := [beside(steps) for steps in part.shapes]):
-                raise InputError(f"nothing is there to compare with: {strategy}")
-            most = [other.padding for other in others if other]
-        elif wanted.max_padding:
-            most = [wanted.max_padding] * len(part.shapes)
-        ranges = best_ranges(server, part.shapes, wanted.max_graphs if wanted else None, most)
+        if self.goal is None or self.goal.like:
+            others = [other.padding for steps in part.shapes if (other := self.other(steps))]
+            if len(others) < len(part.shapes):
+                raise InputError(f"nothing is there to compare with: {self.strategy}")
+            most = others
+        elif self.goal.max_padding:
+            most = [self.goal.max_padding] * len(part.shapes)
+        ranges = best_ranges(self.server, part.shapes, self.goal.max_graphs if self.goal else None, most)
         if ranges is None:
             raise InputError("no ranges reach this goal; allow more graphs, or more padding")
         return ranges
 
-    name = wanted.like if wanted and wanted.like else "today"
+    def told(self, ranges: BucketRanges, part: Traffic) -> list[dict[str, Any]]:
+        """Return what ranges pad by speed, in the words of the filter."""
+        found = [of_ranges(ranges, self.server, steps) for steps in part.shapes]
+        return speeds_told(found, self.beside, [self.other(steps) for steps in part.shapes])
 
-    def told(ranges: BucketRanges, part: Traffic) -> list[dict[str, Any]]:
-        others = [beside(steps) for steps in part.shapes]
-        return speeds_told([of_ranges(ranges, server, steps) for steps in part.shapes], name, others)
+    def held_out(self, traffic: Traffic) -> dict[str, Any] | None:
+        """Return what other ranges, made without the last part of the steps, pad of it."""
+        parted = traffic.held_out()
+        ranges = answer(partial(self.best, parted[0])) if parted else None
+        if parted is None or not isinstance(ranges, BucketRanges):
+            return None
+        graphs = of_ranges(ranges, self.server, parted[1].assumed).graphs
+        return {"graphs": graphs, "speeds": self.told(ranges, parted[1])}
 
-    ranges, parted, held_out = made(traffic), traffic.held_out(), None
-    part = answer(partial(made, parted[0])) if parted else None
-    if parted and isinstance(part, BucketRanges):
-        graphs = of_ranges(part, server, parted[1].assumed).graphs
-        held_out = {"graphs": graphs, "speeds": told(part, parted[1])}
+
+def _planned_ranges(target: Target, traffic: Traffic, wanted: Goal | None, made_from: str) -> dict[str, Any]:
+    server = replace(target.limits, num_hpu_blocks=target.covered)
+    strategy = answer(partial(Strategy.of, wanted.like if wanted and wanted.like else "exp", target.limits))
+    asked = _Ranges(target, server, wanted, strategy)
+    ranges = asked.best(traffic)
     prompts, decodes, _ = bucket_rows(ranges, server.max_num_batched_tokens, server.num_hpu_blocks)
     return {
         "planned": of_ranges(ranges, server, traffic.assumed),
         "prompt": frozenset((length, 0) for _, lengths in prompts for length in lengths),
         "decode": frozenset((batch, length) for batch, lengths in decodes for length in lengths),
         "text": _env_text(ranges, made_from),
-        "beside": name,
-        "speeds": told(ranges, traffic),
-        "held_out": held_out,
+        "beside": asked.beside,
+        "speeds": asked.told(ranges, traffic),
+        "held_out": asked.held_out(traffic),
     }
 
 

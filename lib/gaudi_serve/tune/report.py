@@ -59,32 +59,14 @@ def tune_report(
         return {"lines": [], "errors": [str(problem)], "files": [], "plan": {}}
     aim = plan.target
     path = f"{folder}/{aim.name}.{'env.yml' if aim.ranges else 'buckets'}"
-    return {
-        "lines": [
-            *_head(plan),
-            *notes,
-            *_left_out(fleet, aim),
-            "",
-            *_table(plan),
-            "",
-            *_speeds(plan),
-            "",
-            *_next(plan, path),
-        ],
-        "errors": [],
-        "files": [
-            {"path": path, "content": plan.text},
-            {"path": f"{folder}/{aim.name}.svg", "content": picture(plan)},
-        ],
-        "plan": {
-            "model": aim.name,
-            "hosts": aim.hosts,
-            "file": plan.text,
-            **plan.planned.as_dict(),
-            "speeds": plan.speeds,
-            "held_out": plan.held_out,
-        },
-    }
+    lines = [*_head(plan), *notes, *_left_out(fleet, aim), "", *_table(plan), "", *_speeds(plan), ""]
+    files = [{"path": path, "content": plan.text}, {"path": f"{folder}/{aim.name}.svg", "content": picture(plan)}]
+    return {"lines": [*lines, *_next(plan, path)], "errors": [], "files": files, "plan": _data(plan)}
+
+
+def _data(plan: Proposal) -> dict[str, Any]:
+    more = {"file": plan.text, "speeds": plan.speeds, "held_out": plan.held_out}
+    return {"model": plan.target.name, "hosts": plan.target.hosts, **more, **plan.planned.as_dict()}
 
 
 def _proposed(
