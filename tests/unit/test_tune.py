@@ -616,7 +616,7 @@ def test_squares_of_the_picture_are_whole_and_within_its_fields(tmp_path: Path) 
 def test_the_largest_value_of_an_axis_is_written_and_a_long_title_is_cut(trace: str) -> None:
     name = "q" * 60
     hosts = {f"gaudi{number:02}": plugin(name=name) for number in range(2)}
-    report = tune_report(fleet(**hosts), {"model": name, "trace": trace}, "/b")
+    report = tune_report(fleet(**hosts), {"model": name, "trace": trace, "tune_max_graphs": 6}, "/b")
     root = ET.fromstring(report["files"][1]["content"])  # noqa: S314
     words = [str(one.text) for one in root.iter() if one.tag.endswith("text")]
     assert "3276" in words
