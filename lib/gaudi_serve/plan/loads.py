@@ -67,8 +67,11 @@ def load_notes(spec: Spec, host: Host, release: str) -> list[str]:
 
 
 def _known(spec: Spec, host: Host, release: str) -> tuple[Platform, Loads | None, Release | None]:
-    platform = platform_of(host.accelerator)
-    return platform, engine_of(spec).loads.get(platform.name), platform.release(release)
+    platform, engine = platform_of(host.accelerator), engine_of(spec)
+    row = platform.release(release)
+    # Of an engine that the release does not have, that alone is said.
+    known = platform.name in engine.platforms and (row is None or engine.name in row.engines)
+    return platform, engine.loads.get(platform.name) if known else None, row
 
 
 def _asked(spec: Spec, host: Host) -> Iterator[_Asked]:
