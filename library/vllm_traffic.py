@@ -46,9 +46,11 @@ EXAMPLES = r"""
 RETURN = r"""
 traffic:
   description: >-
-    C(prompt_tokens) and C(generation_tokens), each C(buckets) (edge, requests up to it) and C(sum); C(requests) that
-    ended in C(uptime_s); C(running) and C(waiting) now; C(mean_request_s); C(num_blocks) of the KV cache; C(compiled),
-    shapes that were compiled while serving, or null and C(journal_problem). Null where the server cannot be read.
+    C(prompt_tokens) and C(generation_tokens), each C(buckets) (edge, requests up to it) and C(sum);
+    C(requests) that ended in C(uptime_s); C(running) and C(waiting) now; C(mean_request_s); C(mean_token_s);
+    C(num_blocks) of the KV cache; C(compiled), shapes that were compiled while serving, or null and
+    C(journal_problem).
+    Null where the server cannot be read.
   returned: always
   type: dict
 problem:

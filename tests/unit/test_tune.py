@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from gaudi_serve.buckets.bucket_plan import hpu_bucket_plan
 from gaudi_serve.buckets.plan_limits import read_limits
-from gaudi_serve.buckets.traffic import Request, fitting, shapes_of
+from gaudi_serve.buckets.traffic import Request, decode_step_of, fitting, shapes_of, token_seconds
 from gaudi_serve.core.errors import InputError
 from gaudi_serve.host import observe_traffic
 from gaudi_serve.host.observe_traffic import Unread, compiled_shapes, histogram, metrics, observe, samples
@@ -31,6 +31,7 @@ from test_plan import gaudi_host, model
 
 METRICS = (Path(__file__).parent / "golden/vllm_metrics.txt").read_text()
 PLUGIN = {"launch_profile": "plugin", "max_num_seqs": 16, "max_model_len": 8192}
+LIMITS = {"max_num_seqs": 16, "max_model_len": 8192, "max_num_batched_tokens": 8192, "num_hpu_blocks": 3276}
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 
 
@@ -199,6 +200,36 @@ def test_hosts_that_say_nothing_are_named_and_none_left_is_an_error() -> None:
         "model m: its servers have had 3 requests since they started (g1), and 100 are needed to plan by; wait for "
         "more, or give a trace (-e trace=FILE)"
     )
+
+
+def test_the_speed_is_that_of_the_weights_or_of_the_servers_that_run(trace: str) -> None:
+    limits = read_limits({**LIMITS, "like": "exp"})[0]
+    requests = learned("m", ["g1"], {"g1": traffic()}).requests(8192)
+    for step in (0.004, 0.012, 0.05):
+        told = token_seconds(requests, limits, 0.012 / step)
+        assert decode_step_of(requests, limits, told) == pytest.approx(step, rel=0.03)
+    asked = {"model": "qwq", "tune_max_graphs": 4}
+    assert learned("m", ["g1"], {"g1": traffic(mean_token_s=0.03)}).token_s == 0.03
+    lines = tune_report(fleet(plugin()), asked, "/b", {"g1": traffic(mean_token_s=0.03)})["lines"]
+    assert lines[3].endswith(" ms: its answers have a token every 30.0 ms")
+    assert lines[3] != tune_report(fleet(plugin()), asked, "/b", {"g1": traffic(mean_token_s=0.06)})["lines"][3]
+    unknown = fleet(plugin())
+    unknown["hosts"]["g1"]["models"][0]["weights_gib"] = 0
+    lines = tune_report(unknown, {**asked, "trace": trace}, "/b")["lines"]
+    assert lines[3] == (
+        "a decode step of one sequence takes about 12.0 ms: as of a model of 8B, since the size of its weights is not "
+        "known"
+    )
+
+
+@pytest.mark.parametrize("name", ["inter_token_latency", "time_per_output_token", "request_time_per_output_token"])
+def test_the_time_between_tokens_is_read_by_all_its_names(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observe_traffic, "journal_count", lambda *_: (0, ""))
+    sums = f'vllm:{name}_seconds_sum{{engine="0"}} 12.0\nvllm:{name}_seconds_count{{engine="0"}} 400\n'
+    with serving(METRICS + sums) as port:
+        assert observe("qwq", "127.0.0.1", port)["mean_token_s"] == 0.03
+    with serving(METRICS) as port:
+        assert observe("qwq", "127.0.0.1", port)["mean_token_s"] == 0
 
 
 # ---- what a server says
@@ -417,13 +448,27 @@ TABLE = """\
 qwq on g1: 60 requests (trace t.json)
 within max_num_seqs 16, max_model_len 8192, max_num_batched_tokens 8192, num_hpu_blocks 3276
 prefix caching off, contiguous PA on
+a decode step of one sequence takes about 18.8 ms: 30.3 GiB of weights a card, read at 2.45 TB/s
 
 BUCKETS      GRAPHS  WARM-UP    PROMPT TOKENS  SEQUENCES  BLOCKS   COMPILED
 -----------  ------  ---------  -------------  ---------  -------  --------
-today (exp)  101     2.6 min    21.6 %         10.8 %     32.3 %   0
-planned      12      0.3 min    18.2 %         6.4 %      21.7 %   0
-lin          4198    109.2 min  5.3 %          17.2 %     48.6 %   0
-pad          288     7.5 min    15.2 %         10.8 %     314.4 %  0
+today (exp)  101     2.6 min    21.6 %         18.1 %     27.4 %   0
+planned      24      0.6 min    12.0 %         14.1 %     27.2 %   0
+lin          4198    109.2 min  5.3 %          29.5 %     37.8 %   0
+pad          288     7.5 min    15.2 %         11.6 %     169.6 %  0
+
+Padding at other speeds of the server, and in brackets that of exp. The last third of the requests
+is padded by a plan of 25 graphs that was made without it:
+TIMES AS FAST    PROMPT TOKENS     SEQUENCES        BLOCKS
+---------------  ----------------  ---------------  -----------------
+0.25             12.0 % (21.6 %)   7.8 % (8.3 %)    21.9 % (24.4 %)
+0.5              12.0 % (21.6 %)   7.7 % (8.9 %)    22.9 % (23.8 %)
+1                12.0 % (21.6 %)   14.1 % (18.1 %)  27.2 % (27.4 %)
+2                12.0 % (21.6 %)   0.0 % (11.0 %)   31.0 % (33.9 %)
+4                12.0 % (21.6 %)   0.0 % (0.0 %)    36.3 % (49.4 %)
+0.5, last third  147.4 % (23.1 %)  21.4 % (7.0 %)   1198.3 % (21.6 %)
+1, last third    152.2 % (23.0 %)  71.3 % (22.7 %)  696.0 % (25.1 %)
+2, last third    152.2 % (23.0 %)  68.4 % (19.0 %)  13.0 % (18.0 %)
 
 Nothing restarts now. To take it, review the file and write into the model's entry:
   bucketing: {strategy: file, file: "{{ lookup('file', '/srv/buckets/qwq.buckets') }}"}
@@ -431,17 +476,24 @@ Nothing restarts now. To take it, review the file and write into the model's ent
 RANGES = """\
 BUCKETS         GRAPHS  WARM-UP  PROMPT TOKENS  SEQUENCES  BLOCKS   COMPILED
 --------------  ------  -------  -------------  ---------  -------  --------
-today (ranges)  136     3.5 min  5.3 %          10.8 %     314.4 %  0
-planned         100     2.6 min  5.3 %          10.8 %     314.4 %  0
+today (ranges)  136     3.5 min  5.3 %          7.9 %      169.6 %  0
+planned         136     3.5 min  5.3 %          7.9 %      169.6 %  0
+
+Padding at other speeds of the server, and in brackets that of today. The last third of the requests
+is padded by a plan of 118 graphs that was made without it:
+TIMES AS FAST    PROMPT TOKENS  SEQUENCES        BLOCKS
+---------------  -------------  ---------------  -----------------
+0.25             5.3 % (5.3 %)  4.0 % (4.0 %)    45.9 % (45.9 %)
 """
 
 
 def test_the_plan_is_that_of_the_filter_and_the_second_look_finds_it_taken(trace: str) -> None:
-    asked = {"model": "qwq", "trace": trace, "tune_like": "pad"}
+    asked = {"model": "qwq", "trace": trace, "tune_max_graphs": 6}
     found = tune_report(fleet(plugin()), asked, "/b")
     limits = {"max_num_seqs": 16, "max_model_len": 8192, "max_num_batched_tokens": 8192, "use_contiguous_pa": True}
     rows = json.loads(Path(trace).read_text())
-    same = hpu_bucket_plan(rows, {**limits, "num_hpu_blocks": 3276, "like": "pad"})
+    step = 0.0055 + 30.3 * 2**30 / 2.45e12  # QwQ-32B on two Gaudi2
+    same = hpu_bucket_plan(rows, {**limits, "num_hpu_blocks": 3276, "max_graphs": 6, "decode_step_s": step})
     bare = [line for line in found["plan"]["file"].splitlines() if not line.startswith("#")]
     assert bare == [line for line in same["file"].splitlines() if not line.startswith("#")]
     assert (found["plan"]["graphs"], found["plan"]["padding"]) == (same["graphs"], same["padding"])
@@ -459,12 +511,13 @@ def test_today_and_the_plan_stand_beside_each_other(trace: str) -> None:
     asked = {"model": "qwq", "trace": trace}
     assert tune_report(fleet(plugin()), asked, "/srv/buckets")["lines"] == TABLE.splitlines()
     lines = tune_report(fleet(model(max_num_seqs=16)), asked, "/srv/buckets")["lines"]
-    assert lines[4:8] == RANGES.splitlines()
+    assert lines[5:15] == RANGES.splitlines()
     assert lines[-1] == "  env: \"{{ lookup('file', '/srv/buckets/qwq.env.yml') | from_yaml }}\""
 
 
 def test_the_list_covers_what_any_host_has(trace: str) -> None:
-    asked = {"model": "qwq"}
+    # Few graphs, for a quick plan.
+    asked = {"model": "qwq", "tune_max_graphs": 4}
     for blocks in (3000, 4000):
         found = tune_report(fleet(plugin()), asked, "/b", {"g1": traffic(num_blocks=blocks)})
         assert f"num_hpu_blocks {max(blocks, 3276)}" in found["plan"]["file"]
@@ -478,7 +531,7 @@ def test_the_list_covers_what_any_host_has(trace: str) -> None:
 def test_no_name_breaks_a_line_of_the_list(tmp_path: Path, trace: str) -> None:
     strange = tmp_path / "t\n(1, 1, 1)"
     strange.write_text(Path(trace).read_text())
-    found = tune_report(fleet(plugin()), {"model": "qwq", "trace": str(strange)}, "/b")
+    found = tune_report(fleet(plugin()), {"model": "qwq", "trace": str(strange), "tune_max_graphs": 6}, "/b")
     assert found["plan"]["file"].startswith("# Planned by hpu_bucket_plan from 60 requests (trace 't\\n(1, 1, 1)').\n")
     with pytest.raises(InputError) as caught:
         read_trace_file(f"{strange}x")
@@ -490,7 +543,7 @@ def test_no_name_breaks_a_line_of_the_list(tmp_path: Path, trace: str) -> None:
 def test_a_strategy_that_stops_the_server_says_why(trace: str) -> None:
     wanted = fleet(plugin())
     wanted["hosts"]["g1"]["models"][0]["env"]["VLLM_BUCKETING_FROM_FILE"] = "/nowhere"
-    lines = tune_report(wanted, {"model": "qwq", "trace": trace}, "/b")["lines"]
+    lines = tune_report(wanted, {"model": "qwq", "trace": trace, "tune_max_graphs": 6}, "/b")["lines"]
     assert any(line.startswith("today (file)  -       -") for line in lines)
     assert any(
         line.startswith("file: VLLM_BUCKETING_FROM_FILE: '/nowhere' names a file that is not there") for line in lines
@@ -500,11 +553,14 @@ def test_a_strategy_that_stops_the_server_says_why(trace: str) -> None:
 def test_hosts_that_could_not_be_planned_are_told_beside_the_plan(trace: str) -> None:
     both = fleet(plugin())
     both["errors"].append({"host": "g2", "key": "facts", "model": None, "message": "g2: could not be read"})
-    assert "g2: could not be read" in tune_report(both, {"model": "qwq", "trace": trace}, "/b")["lines"]
+    assert (
+        "g2: could not be read"
+        in tune_report(both, {"model": "qwq", "trace": trace, "tune_max_graphs": 6}, "/b")["lines"]
+    )
 
 
 def test_the_picture_shows_every_bucket_of_both_lists(trace: str) -> None:
-    found = tune_report(fleet(plugin()), {"model": "qwq", "trace": trace}, "/b")
+    found = tune_report(fleet(plugin()), {"model": "qwq", "trace": trace, "tune_max_graphs": 6}, "/b")
     text = found["files"][1]["content"]
     root = ET.fromstring(text)  # noqa: S314
     kinds = [one.get("class") for one in root.iter() if one.tag.endswith("circle")]
@@ -530,15 +586,9 @@ def test_the_picture_shows_every_bucket_of_both_lists(trace: str) -> None:
 
 
 def test_every_step_of_a_trace_is_within_the_picture(trace: str) -> None:
-    limits = read_limits(
-        {
-            **{"max_num_seqs": 16, "max_model_len": 8192, "max_num_batched_tokens": 8192},
-            "num_hpu_blocks": 3276,
-            "like": "exp",
-        }
-    )[0]
+    limits = read_limits({**LIMITS, "like": "exp"})[0]
     shapes = shapes_of(fitting(read_trace_file(trace), limits)[0], limits)
-    found = tune_report(fleet(plugin()), {"model": "qwq", "trace": trace}, "/b")
+    found = tune_report(fleet(plugin()), {"model": "qwq", "trace": trace, "tune_max_graphs": 6}, "/b")
     root = ET.fromstring(found["files"][1]["content"])  # noqa: S314
     squares = [one for one in root.iter() if one.tag.endswith("rect") and one.get("class") == "heat"]
     assert 2 < len(squares) - 1 <= len(shapes.prompt) + len(shapes.decode)
@@ -548,7 +598,9 @@ def test_squares_of_the_picture_are_whole_and_within_its_fields(tmp_path: Path) 
     # All at once, so that as many sequences run as may.
     rows = [{"arrival_s": 0, "input_tokens": 50 + 40 * n, "output_tokens": 20} for n in range(60)]
     (tmp_path / "t.json").write_text(json.dumps(rows))
-    found = tune_report(fleet(plugin()), {"model": "qwq", "trace": str(tmp_path / "t.json")}, "/b")
+    found = tune_report(
+        fleet(plugin()), {"model": "qwq", "trace": str(tmp_path / "t.json"), "tune_max_graphs": 6}, "/b"
+    )
     root = ET.fromstring(found["files"][1]["content"])  # noqa: S314
     fields = [one for one in root.iter() if one.tag.endswith("}g")]
     assert len(fields) == 2
@@ -564,7 +616,7 @@ def test_squares_of_the_picture_are_whole_and_within_its_fields(tmp_path: Path) 
 def test_the_largest_value_of_an_axis_is_written_and_a_long_title_is_cut(trace: str) -> None:
     name = "q" * 60
     hosts = {f"gaudi{number:02}": plugin(name=name) for number in range(2)}
-    report = tune_report(fleet(**hosts), {"model": name, "trace": trace}, "/b")
+    report = tune_report(fleet(**hosts), {"model": name, "trace": trace, "tune_max_graphs": 6}, "/b")
     root = ET.fromstring(report["files"][1]["content"])  # noqa: S314
     words = [str(one.text) for one in root.iter() if one.tag.endswith("text")]
     assert "3276" in words

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -25,23 +25,31 @@ LOST = 50  # the fork rounds its blocks down to a multiple of the step: at most 
 
 @dataclass(frozen=True)
 class _Choice:
-    """A range of one dimension: its values and its padding."""
+    """A range of one dimension, its values, and its padding, or how far that is above its bound."""
 
     range: Range
     values: tuple[int, ...]
     padding: float
 
 
-def best_ranges(limits: PlanLimits, shapes: Shapes, graphs: int | None, most: Padding | None) -> BucketRanges | None:
+def best_ranges(
+    limits: PlanLimits, shapes: Sequence[Shapes], graphs: int | None, most: Sequence[Padding] | None
+) -> BucketRanges | None:
     """Return the ranges of the least padding in all with so many graphs, or of the fewest graphs within a padding.
 
     None where no ranges are: within a padding, or with so few graphs.
+
+    Args:
+        limits: of the server.
+        shapes: the steps, by its speed; the padding of all speeds is the mean of their shares.
+        graphs: the most graphs.
+        most: by speed, the most padding; None where graphs are limited instead.
     """
-    prompts = _prompts(limits, shapes)
-    decodes = _decodes(limits, shapes)
+    prompts = _prompts(limits, shapes, most)
+    decodes = _decodes(limits, shapes, most)
     if most is not None:
-        fit = [one for one in prompts if one.padding <= most.prompt_tokens + SLACK]
-        both = [(count, pair) for count, pair in decodes if _within(pair, most)]
+        fit = [one for one in prompts if one.padding <= SLACK]
+        both = [(count, pair) for count, pair in decodes if max(one.padding for one in pair) <= SLACK]
         if not fit or not both:
             return None
         prompt = min(fit, key=lambda one: (len(one.values), one.padding))
@@ -59,31 +67,23 @@ def best_ranges(limits: PlanLimits, shapes: Shapes, graphs: int | None, most: Pa
     return _ranges(limits, prompt, pair)
 
 
-def _within(pair: tuple[_Choice, _Choice], most: Padding) -> bool:
-    batch, block = pair
-    return batch.padding <= most.decode_batch + SLACK and block.padding <= most.decode_blocks + SLACK
-
-
 def _ranges(limits: PlanLimits, prompt: _Choice, pair: tuple[_Choice, _Choice]) -> BucketRanges:
     return BucketRanges((1, 1, max(1, limits.max_num_prefill_seqs)), prompt.range, pair[0].range, pair[1].range)
 
 
-def _prompts(limits: PlanLimits, shapes: Shapes) -> list[_Choice]:
-    weights: Counter[int] = Counter()
-    for (query, _), count in shapes.prompt.items():
-        weights[query] += count
-    most, unit = limits.most_tokens, limits.block_size
-    ranges = [one for one in _candidates(most, unit) if one[2] <= limits.max_num_batched_tokens]
-    return _front(ranges or [(most, most, most)], weights)
+def _prompts(limits: PlanLimits, shapes: Sequence[Shapes], most: Sequence[Padding] | None) -> list[_Choice]:
+    score = _Score.of([_sums(steps.prompt, 0) for steps in shapes], _bound(most, "prompt_tokens"))
+    tokens, unit = limits.most_tokens, limits.block_size
+    ranges = [one for one in _candidates(tokens, unit) if one[2] <= limits.max_num_batched_tokens]
+    return _front(ranges or [(tokens, tokens, tokens)], score)
 
 
-def _decodes(limits: PlanLimits, shapes: Shapes) -> list[tuple[int, tuple[_Choice, _Choice]]]:
+def _decodes(
+    limits: PlanLimits, shapes: Sequence[Shapes], bounds: Sequence[Padding] | None
+) -> list[tuple[int, tuple[_Choice, _Choice]]]:
     """Return the pairs of ranges of sequences and of blocks that go together, and their graphs."""
-    by_batch: Counter[int] = Counter()
-    by_blocks: Counter[int] = Counter()
-    for (batch, blocks), count in shapes.decode.items():
-        by_batch[batch] += count
-        by_blocks[blocks] += count
+    by_batch = _Score.of([_sums(steps.decode, 0) for steps in shapes], _bound(bounds, "decode_batch"))
+    by_blocks = _Score.of([_sums(steps.decode, 1) for steps in shapes], _bound(bounds, "decode_blocks"))
     held = limits.num_hpu_blocks
     most = min(held, limits.max_num_seqs * limits.blocks_a_sequence)
     whole = [one for one in _candidates(most, 1) if (held % one[1]) * LOST <= held]
@@ -125,20 +125,58 @@ def _candidates(most: int, unit: int) -> Iterable[Range]:
                 yield low, step, end
 
 
-def _front(ranges: Iterable[Range], weights: Counter[int]) -> list[_Choice]:
+def _bound(most: Sequence[Padding] | None, key: str) -> list[float] | None:
+    return None if most is None else [getattr(one, key) for one in most]
+
+
+def _sums(shapes: Mapping[tuple[int, int], int], part: int) -> Counter[int]:
+    found: Counter[int] = Counter()
+    for shape, count in shapes.items():
+        found[shape[part]] += count
+    return found
+
+
+@dataclass(frozen=True)
+class _Score:
+    """What is to be least of a range.
+
+    steps: by speed, the values that were seen, rising, how many steps had up to each, and their sum. most: by speed,
+    the most padding; None where there is no bound.
+    """
+
+    steps: Sequence[tuple[list[int], list[int], int]]
+    most: Sequence[float] | None
+
+    @classmethod
+    def of(cls, weights: Sequence[Counter[int]], most: Sequence[float] | None) -> _Score:
+        steps = []
+        for one in weights:
+            keys = sorted(one)
+            sums = [0, *accumulate(one[key] for key in keys)]
+            steps.append((keys, sums, sum(key * one[key] for key in keys)))
+        return cls(steps, most)
+
+    def padding(self, values: Sequence[int]) -> float:
+        """Return the mean padding of all speeds, or, where it is bound, the most that any is above its bound."""
+        shares = []
+        for keys, sums, real in self.steps:
+            padded = held = 0
+            for value in values:
+                upto = sums[bisect_right(keys, value)]
+                padded += value * (upto - held)
+                held = upto
+            shares.append(padded / real - 1 if real else 0.0)
+        if self.most is None:
+            return sum(shares) / len(shares)
+        return max(share - limit for share, limit in zip(shares, self.most, strict=True))
+
+
+def _front(ranges: Iterable[Range], score: _Score) -> list[_Choice]:
     """Return the ranges that no other one beats in both values and padding."""
-    keys = sorted(weights)
-    sums = [0, *accumulate(weights[key] for key in keys)]
-    real = sum(key * weights[key] for key in keys)
     best: dict[int, _Choice] = {}
     for one in ranges:
         values = bucket_values(*one)
-        padded = held = 0
-        for value in values:
-            upto = sums[bisect_right(keys, value)]
-            padded += value * (upto - held)
-            held = upto
-        padding = padded / real - 1 if real else 0.0
+        padding = score.padding(values)
         if len(values) not in best or padding < best[len(values)].padding:
             best[len(values)] = _Choice(one, tuple(values), padding)
     front: list[_Choice] = []

@@ -1,46 +1,87 @@
 """Buckets from traffic: the file with the fewest graphs, or the least padding, for the requests that a server gets.
 
 What is made least: with ``max_graphs`` the sum of three shares of padding, those of prompt work, decode sequences and
-decode blocks; else the number of graphs, with each share within what is allowed. Prompt work is tokens times
-(1 + context / 256 blocks): tokens alone would let every prompt run with the largest context that there is.
+decode blocks, as the mean of all speeds of the server; else the number of graphs, with each share at every speed
+within what is allowed. Prompt work is tokens times (1 + context / 256 blocks): tokens alone would let every prompt run
+with the largest context that there is.
 bucket_search.py has the method, traffic.py the steps that padding is summed over, plan_limits.py what can be asked of a
 server at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from typing import Any
+from functools import cache, partial, reduce
+from itertools import groupby, product
+from typing import Any, TypeVar
 
 from ..core.errors import InputError, refusal
 from .best_ranges import best_ranges
 from .bucket_grid import Bucket, BucketGrid
-from .bucket_search import Shares, best, fewest
-from .compared import Compared, of_plugin, of_ranges, of_strategy, prompt_work, script_ranges, told
+from .bucket_search import Search, Shares, best, fewest
+from .compared import Compared, Strategy, of_ranges, of_strategy, script_ranges, told
 from .linear import BucketRanges
 from .plan_limits import Goal, Padding, PlanLimits, read_limits
 from .plugin import PluginBuckets, plugin_buckets
 from .plugin_input import STRATEGIES
-from .plugin_server import PluginServer
-from .shape_field import Phase
-from .traffic import Request, Shapes, fitting, read_trace, shapes_of
+from .shape_field import Phase, Places
+from .traffic import ASSUMED, CONTEXT_WORTH, SPEEDS, Request, Shapes, Traffic, fitting, read_trace, traffic_of
 
 # Where padding is limited, nobody says how much of context. Prompt work may be padded so much more than the strategy's,
 # or than the tokens: twice the part of the prompt steps that have context, and no more than this. Where hardly any has,
 # nearly all prompts keep buckets without it.
 CONTEXT_ROOM = 0.1
-Answer = Compared | InputError  # of a strategy
+
+
+# A plan like a strategy is to pad no more with the traffic that comes, too. So it pads no more in any part of the trace
+# either, and where all prompts are so many times as long, while its graphs are within the strategy's divided by FEW.
+STRETCHED = ((0.8, 0.9, 1.1), (0.9, 1.1))
+FEW = {"exp": 4, "lin": 10, "pad": 10}
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Steps, and what a plan may pad of them: the most padding, and the most of prompt work."""
+
+    steps: Shapes
+    most: Padding
+    work: float
+
+
+Levels = Sequence[Sequence[Bound]]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a plan has to keep to.
+
+    prompt, decode: from what is best kept to what has to be kept. graphs: as many may be taken to keep more than that.
+    """
+
+    prompt: Levels
+    decode: Levels
+    graphs: float = 0
 
 
 @dataclass(frozen=True)
 class BucketPlan:
-    """A planned bucket file, the buckets that the server keeps of it, and what they pad."""
+    """A planned bucket file, and a server that has read it."""
 
     file: str
-    buckets: PluginBuckets
-    compared: Compared
+    server: Strategy
+
+    @property
+    def buckets(self) -> PluginBuckets:
+        """Return the buckets that the server keeps of the file."""
+        return self.server.buckets
+
+    @property
+    def graphs(self) -> int:
+        """Return how many there are."""
+        return self.server.graphs
 
 
 def hpu_bucket_plan(trace: Any, limits: Any) -> dict[str, Any]:
@@ -52,14 +93,19 @@ def hpu_bucket_plan(trace: Any, limits: Any) -> dict[str, Any]:
             optional are block_size (128), max_num_prefill_seqs (1), use_contiguous_pa (false), prefix_caching (true
             unless use_contiguous_pa is). And one of ``max_graphs``; ``max_padding``: prompt_tokens, decode_batch,
             decode_blocks, shares from 0 to 1; ``like``: exp, pad or lin, whose padding none of the three may exceed.
+            decode_step_s (0.012): how fast the server is assumed to be, as seconds of a decode step of one sequence.
 
     Returns:
         ``prompt``: [batch, query, ctx] lists; ``decode``: [batch, 1, blocks] lists; ``file``: the text of the bucket
         file that makes them; ``graphs``: how many; ``padding``: the three shares; ``compared``: graphs and padding of
         exp, pad, lin, and aice_1_21 with the ranges of its launch script; a strategy that cannot be has None, and
-        ``refused``. ``ranges``: the best ranges for the fork under the same goal: prompt_bs, prompt_seq, decode_bs,
-        decode_block, each [min, step, max], ``env``, graphs, padding; None where no ranges reach the goal.
-        ``uncovered``: the rows of the trace that the server would refuse: row, input_tokens, reason.
+        ``refused``. All that at the assumed speed. ``speeds``: by times the assumed speed, ``{speed, padding, compared:
+        {strategy: padding}}``, where the strategy is that of ``like``, or exp. ``held_out``: for a plan made of the
+        first two thirds of the requests alone, ``graphs``, and ``speeds`` with the shares of the last third; None for
+        fewer than 60 requests, and where the goal cannot be reached with two thirds. ``ranges``: the best ranges for
+        the fork under the same goal: prompt_bs, prompt_seq, decode_bs, decode_block, each [min, step, max], ``env``,
+        graphs, padding; None where no ranges reach the goal. ``uncovered``: the rows of the trace that the server
+        would refuse: row, input_tokens, reason.
 
     Raises:
         InputError: for a trace or limits with a key or value that is none, and a goal that cannot be reached.
@@ -67,39 +113,101 @@ def hpu_bucket_plan(trace: Any, limits: Any) -> dict[str, Any]:
     return _answered(read_trace(trace), *read_limits(limits))
 
 
-def _answered(requests: list[Request], server: PlanLimits, goal: Goal) -> dict[str, Any]:
+def _answered(requests: list[Request], server: PlanLimits, goal: Goal, decode_step_s: float) -> dict[str, Any]:
     taken, uncovered = fitting(requests, server)
     if not taken:
         raise refusal("", "trace", None, f"has no request that fits: {uncovered[0]['reason']}")
-    shapes = shapes_of(taken, server)
-    strategies = {name: _tried(name, server, shapes) for name in STRATEGIES}
-    most = allowed(goal, strategies, shapes)
-    plan = plan_of(server, shapes, goal, most, f"{len(taken)} requests, {shapes.steps} steps")
-    padding = None if most is None else most[0]
-    ranges = best_ranges(server, shapes, goal.max_graphs, padding)
+    traffic = traffic_of(taken, server, decode_step_s)
+    shapes = traffic.assumed
+    strategies = {name: answer(partial(of_strategy, name, server, shapes)) for name in STRATEGIES}
+    found = planned(server, traffic, goal, f"{len(taken)} requests, {shapes.steps} steps")
+    most = None if found.bounds is None else [one.most for one in found.bounds.decode[-1]]
+    ranges = best_ranges(server, traffic.shapes, goal.max_graphs, most)
     return {
-        "prompt": [list(bucket) for bucket in plan.buckets.prompt],
-        "decode": [list(bucket) for bucket in plan.buckets.decode],
-        "file": plan.file,
-        **plan.compared.as_dict(),
+        "prompt": [list(bucket) for bucket in found.plan.buckets.prompt],
+        "decode": [list(bucket) for bucket in found.plan.buckets.decode],
+        "file": found.plan.file,
+        **found.compared.as_dict(),
         "compared": {
             **{name: told(strategies[name]) for name in ("exp", "pad", "lin")},
-            "aice_1_21": told(_answer(lambda: of_ranges(script_ranges(taken, server), server, shapes))),
+            "aice_1_21": told(answer(lambda: of_ranges(script_ranges(taken, server), server, shapes))),
         },
+        "speeds": found.speeds,
+        "held_out": found.held_out,
         "ranges": None if ranges is None else _ranges_told(ranges, of_ranges(ranges, server, shapes)),
         "uncovered": uncovered,
     }
 
 
-def _answer(ask: Callable[[], Compared]) -> Answer:
+@dataclass(frozen=True)
+class Planned:
+    """A plan, what it was bound to, what it pads by speed, and both shares in the words of the filter."""
+
+    plan: BucketPlan
+    bounds: Bounds | None
+    compared: Compared
+    speeds: list[dict[str, Any]]
+    held_out: dict[str, Any] | None
+
+
+def planned(
+    server: PlanLimits, traffic: Traffic, goal: Goal, made_from: str, counted: PlanLimits | None = None
+) -> Planned:
+    """Return the plan for some traffic, and what it pads at every speed.
+
+    Args:
+        server: what the list has to cover.
+        traffic: the steps.
+        goal: of the plan.
+        made_from: what the file says of where it comes from.
+        counted: the server that the strategies are counted for; that of the list where it is None.
+
+    Raises:
+        InputError: where the goal cannot be reached, and for a strategy that cannot be.
+    """
+    name = goal.like or "exp"
+    counted = counted or server
+    strategy = answer(partial(Strategy.of, name, counted))
+    if goal.like and isinstance(strategy, InputError):
+        raise refusal("", "limits.like", goal.like, f"is no plan to compare with: {strategy}")
+
+    def made(part: Traffic) -> tuple[BucketPlan, Bounds | None]:
+        bounds = bounds_of(goal, counted, strategy, part)
+        return plan_of(server, part.shapes, goal, bounds, made_from), bounds
+
+    def told_by_speed(plan: BucketPlan, part: Traffic) -> list[dict[str, Any]]:
+        others = None if isinstance(strategy, InputError) else [strategy.compared(steps) for steps in part.shapes]
+        return speeds_told([plan.server.compared(steps) for steps in part.shapes], name, others)
+
+    plan, bounds = made(traffic)
+    held_out, parted = None, traffic.held_out()
+    if parted is not None:
+        part = answer(lambda: made(parted[0])[0])
+        if isinstance(part, BucketPlan):
+            held_out = {"graphs": part.graphs, "speeds": told_by_speed(part, parted[1])}
+    return Planned(plan, bounds, plan.server.compared(traffic.assumed), told_by_speed(plan, traffic), held_out)
+
+
+def speeds_told(
+    compared: Sequence[Compared], name: str, others: Sequence[Compared | None] | None
+) -> list[dict[str, Any]]:
+    """Return what a plan pads by speed, beside a strategy where that can be."""
+    return [
+        {
+            "speed": round(speed, 3),
+            "padding": plan.padding.as_dict(),
+            "compared": {name: strategy and strategy.padding.as_dict()},
+        }
+        for speed, plan, strategy in zip(SPEEDS, compared, others or [None] * len(compared), strict=True)
+    ]
+
+
+def answer(ask: Callable[[], T]) -> T | InputError:
+    """Return an answer, or why there is none."""
     try:
         return ask()
     except InputError as problem:
         return problem
-
-
-def _tried(name: str, server: PlanLimits, shapes: Shapes) -> Answer:
-    return _answer(lambda: of_strategy(name, server, shapes))
 
 
 def _ranges_told(ranges: BucketRanges, found: Compared) -> dict[str, Any]:
@@ -107,97 +215,148 @@ def _ranges_told(ranges: BucketRanges, found: Compared) -> dict[str, Any]:
     return {**{name: list(getattr(ranges, name)) for name in names}, "env": ranges.env(), **found.as_dict()}
 
 
-def allowed(goal: Goal, strategies: Mapping[str, Answer], shapes: Shapes) -> tuple[Padding, float] | None:
-    """Return the most padding, and the most of prompt work; None where graphs are limited instead.
+def bounds_of(goal: Goal, limits: PlanLimits, strategy: Strategy | InputError, traffic: Traffic) -> Bounds | None:
+    """Return what may be padded at every speed; None where graphs are limited instead.
 
-    Raises:
-        InputError: for a strategy that cannot be.
+    Args:
+        goal: of the plan. What it says of padding is asked for of the whole trace alone.
+        limits: of the server that the strategy is counted for.
+        strategy: that of ``like``.
+        traffic: the steps.
     """
-    steps = sum(shapes.prompt.values())
-    with_context = sum(count for (_, context), count in shapes.prompt.items() if context)
-    room = min(CONTEXT_ROOM, 2 * with_context / steps)
     if goal.max_padding is not None:
-        return goal.max_padding, goal.max_padding.prompt_tokens + room
-    if goal.like is None:
+        most = goal.max_padding
+        every = [Bound(steps, most, most.prompt_tokens + _room(steps.prompt)) for steps in traffic.shapes]
+        return Bounds([every], [every])
+    if goal.like is None or isinstance(strategy, InputError):
         return None
-    found = strategies[goal.like]
-    if isinstance(found, InputError):
-        raise refusal("", "limits.like", goal.like, f"is no plan to compare with: {found}")
-    return found.padding, found.prompt_work + room
+
+    def bound(steps: Shapes) -> Bound:
+        compared = strategy.compared(steps)
+        return Bound(steps, compared.padding, compared.prompt_work + _room(steps.prompt))
+
+    every = [bound(steps) for steps in traffic.shapes]
+    parts = [bound(part) for parts in traffic.parts for part in parts]
+    # How fast a server is decides on how prompts are cut, and on nothing else of them.
+    some = (traffic.parts[0], traffic.parts[ASSUMED], traffic.parts[-1])
+    longer = {
+        times: [bound(_stretched(reduce(Shapes.with_, parts), times, limits)) for parts in some]
+        for times in sorted({times for level in STRETCHED for times in level})
+    }
+    best_kept, kept = ([*every, *(one for times in level for one in longer[times])] for level in STRETCHED)
+    best_kept += [bound(part) for parts in some for part in parts]
+    return Bounds([best_kept, kept, every], [parts, every], strategy.graphs / FEW[goal.like])
 
 
-def phases_of(server: PlanLimits, shapes: Shapes) -> tuple[Phase, Phase]:
+def _stretched(steps: Shapes, times: float, limits: PlanLimits) -> Shapes:
+    """Return the prompt steps of prompts that are so many times as long."""
+    found: Counter[tuple[int, int]] = Counter()
+    for (tokens, context), count in steps.prompt.items():
+        longer = max(1, min(limits.most_tokens, round(tokens * times)))
+        found[longer, min(limits.most_context(longer), round(context * times))] += count
+    return Shapes(found, {})
+
+
+def _room(prompt: Mapping[tuple[int, int], int]) -> float:
+    steps = sum(prompt.values())
+    with_context = sum(count for (_, context), count in prompt.items() if context)
+    return min(CONTEXT_ROOM, 2 * with_context / steps) if steps else 0.0
+
+
+def phases_of(server: PlanLimits, prompts: Sequence[Shapes], decodes: Sequence[Shapes]) -> tuple[Phase, Phase]:
     """Return what is asked of the buckets of prompts and of decode steps."""
     prompt = Phase(
-        shapes=shapes.prompt,
+        shapes=[steps.prompt for steps in prompts],
         least_x=2,  # query 1 is decode
         most_x=server.most_tokens,
         top=server.most_context,
         falling=True,
         least_y=lambda _: 0,
-        measures=(lambda tokens, _: float(tokens), prompt_work),
+        measures=(lambda tokens, _: tokens, lambda tokens, blocks: tokens * (CONTEXT_WORTH + blocks)),
         worth=(0, 1),
     )
     decode = Phase(
-        shapes=shapes.decode,
+        shapes=[steps.decode for steps in decodes],
         least_x=1,
         most_x=server.most_sequences,
         top=server.most_blocks,
         falling=False,
         least_y=(lambda _: 1) if server.use_contiguous_pa else (lambda batch: batch),
-        measures=(lambda batch, _: float(batch), lambda _, blocks: float(blocks)),
+        measures=(lambda batch, _: batch, lambda _, blocks: blocks),
         worth=(1, 1),
     )
     return prompt, decode
 
 
 def plan_of(
-    server: PlanLimits, shapes: Shapes, goal: Goal, most: tuple[Padding, float] | None, made_from: str
+    server: PlanLimits, shapes: Sequence[Shapes], goal: Goal, bounds: Bounds | None, made_from: str
 ) -> BucketPlan:
     """Return the plan for some steps.
 
     Args:
         server: its limits.
-        shapes: the steps.
-        goal: its max_graphs counts where ``most`` is None.
-        most: the most padding, and the most of prompt work.
+        shapes: the steps, by speed.
+        goal: its max_graphs counts where ``bounds`` is None.
+        bounds: what may be padded.
         made_from: what the file says of where it comes from.
 
     Raises:
         InputError: where the goal cannot be reached.
     """
-    phases = phases_of(server, shapes)
     # Of several prompts a step a trace tells nothing: what can be asked for gets the fewest buckets.
     several = [(batch, query, server.most_context(1)) for batch, query in server.prompt_batches()]
-    if most is None:
+    if bounds is None:
         graphs = (goal.max_graphs or 0) - len(several)
         if graphs < 2:
             least = f"is below {2 + len(several)}, the fewest that cover every step of this server"
             raise refusal("", "limits.max_graphs", goal.max_graphs, least)
-        plans = [search.values(places) for search, places in best(phases, graphs)]
+        plans = [search.values(places) for search, places in best(phases_of(server, shapes, shapes), graphs)]
     else:
-        padding, work = most
-        plans = [
-            _within("prompt_tokens", phases[0], (padding.prompt_tokens, work)),
-            _within("decode_batch and decode_blocks", phases[1], (padding.decode_batch, padding.decode_blocks)),
-        ]
+        plans = _within_bounds(server, bounds, bounds.graphs - len(several))
     prompt: list[Bucket] = [(1, query, ctx) for query, ctx in plans[0]]
     decode: list[Bucket] = [(batch, 1, server.kept_blocks(batch, blocks)) for batch, blocks in plans[1]]
     text = _text(BucketGrid.of([*prompt, *several]), BucketGrid.of(decode), server, made_from)
     given = server.server("file", text)
-    buckets = plugin_buckets(given)
-    return BucketPlan(text, buckets, of_plugin(PluginServer(given, buckets), shapes))
+    return BucketPlan(text, Strategy(given, plugin_buckets(given)))
 
 
-def _within(what: str, phase: Phase, most: Shares) -> list[tuple[int, int]]:
-    found = fewest(phase, most)
-    if found is None:
-        shares = " and ".join(f"{share:.4g}" for share in dict.fromkeys(most))
-        raise refusal(
-            "", "limits", None, f"no bucket plan was found that pads {what} by no more than {shares}; allow more"
-        )
-    search, places = found
-    return search.values(places)
+def _within_bounds(server: PlanLimits, bounds: Bounds, graphs: float) -> list[list[tuple[int, int]]]:
+    """Return the buckets that keep most of what is best kept, with so many graphs where any have so few."""
+
+    @cache
+    def prompts(level: int) -> list[tuple[int, int]] | None:
+        kept = bounds.prompt[level]
+        most = [(one.most.prompt_tokens, one.work) for one in kept]
+        found = fewest(phases_of(server, [one.steps for one in kept], [])[0], most)
+        return _values("prompt_tokens", found, most, level == len(bounds.prompt) - 1)
+
+    @cache
+    def decodes(level: int) -> list[tuple[int, int]] | None:
+        kept = bounds.decode[level]
+        most = [(one.most.decode_batch, one.most.decode_blocks) for one in kept]
+        found = fewest(phases_of(server, [], [one.steps for one in kept])[1], most)
+        return _values("decode_batch and decode_blocks", found, most, level == len(bounds.decode) - 1)
+
+    plans = []
+    for decode, prompt in product(range(len(bounds.decode)), range(len(bounds.prompt))):
+        one, two = prompts(prompt), decodes(decode)
+        if one is not None and two is not None:
+            plans.append([one, two])
+            if len(one) + len(two) <= graphs:
+                return plans[-1]
+    # Where not even what has to be kept is within so many graphs, all is kept that can be.
+    return plans[0]
+
+
+def _values(
+    what: str, found: tuple[Search, Places] | None, most: Shares, required: bool
+) -> list[tuple[int, int]] | None:
+    if found is not None:
+        return found[0].values(found[1])
+    if not required:
+        return None
+    shares = " and ".join(f"{share:.4g}" for share in dict.fromkeys(min(most, key=sum)))
+    raise refusal("", "limits", None, f"no bucket plan was found that pads {what} by no more than {shares}; allow more")
 
 
 def _text(prompt: BucketGrid, decode: BucketGrid, server: PlanLimits, made_from: str) -> str:
@@ -228,4 +387,4 @@ def _lines(grid: BucketGrid) -> Iterable[str]:
         yield f"({', '.join(str(field[0]) if len(field) == 1 else str(field) for field in fields)})"
 
 
-__all__ = ["allowed", "hpu_bucket_plan", "phases_of", "plan_of"]
+__all__ = ["answer", "bounds_of", "hpu_bucket_plan", "phases_of", "plan_of", "planned", "speeds_told"]

@@ -8,13 +8,14 @@ and exchanges buckets, counted exactly by the lookup rule, as long as that helps
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from .shape_field import NOT_HELD, Phase, Places, ShapeField, places_of
 
-Shares = tuple[float, float]
+Shares = Sequence[tuple[float, float]]  # by speed of the server, in both measures
+Weights = tuple[Sequence[float], Sequence[float]]
 Score = Callable[[Shares], float]
 # Places of x and of y on the coarse and on the fine grid; the next where one cannot keep the padding asked for.
 GRIDS = (((20, 48), (128, 160)), ((64, 64), (320, 160)), ((120, 80), (480, 256)))
@@ -47,11 +48,13 @@ class Search:
     @classmethod
     def of(cls, phase: Phase, level: int = 0) -> Search:
         """Return the search over one of GRIDS."""
-        by_x: Counter[int] = Counter()
-        by_y: Counter[int] = Counter()
-        for (x, y), count in phase.shapes.items():
-            by_x[x] += count
-            by_y[y] += count
+        by_x: defaultdict[int, float] = defaultdict(float)
+        by_y: defaultdict[int, float] = defaultdict(float)
+        for shapes in phase.shapes:
+            steps = sum(shapes.values())
+            for (x, y), count in shapes.items():
+                by_x[x] += count / steps
+                by_y[y] += count / steps
         grids: list[ShapeField] = []
         for many in GRIDS[level]:
             xs, ys = (grids[0].xs, grids[0].ys) if grids else ([], [])
@@ -62,26 +65,33 @@ class Search:
         coarse, fine = grids
         return cls(coarse, fine)
 
-    def start(self, weights: tuple[float, float], price: float, part: float) -> Places:
+    def start(self, weights: Weights, price: float, part: float) -> Places:
         """Return the best plan of rows that each hold a part of theirs, on the fine grid."""
         places = self.coarse.best_rows(weights, price, part)
         return tuple((self.fine.x_at[self.coarse.xs[i]], self.fine.y_at[self.coarse.ys[j]]) for i, j in places)
 
     def shares(self, places: Places) -> Shares:
-        """Return the padding in both measures, as parts of the real work."""
-        padded, real = self.fine.padded(places), self.fine.real
-        one, two = (have / want - 1 if want else have - want for have, want in zip(padded, real, strict=True))
-        return one, two
+        """Return, by speed, the padding in both measures as parts of the real work; infinite for a shape left out."""
+        padded = self.fine.padded(places)
+        if padded is None:
+            return [(NOT_HELD, NOT_HELD)] * len(self.fine.real)
+        return [
+            (one / first - 1 if first else float(one), two / second - 1 if second else float(two))
+            for one, two, (first, second) in zip(*map(self.fine.lanes, padded), self.fine.real, strict=True)
+        ]
 
     def loss(self, shares: Shares) -> float:
-        """Return what padding is worth where it is to be least."""
-        return sum(worth * share for worth, share in zip(self.fine.phase.worth, shares, strict=True) if worth)
+        """Return what padding is worth where it is to be least: the mean of all speeds."""
+        one, two = self.fine.phase.worth
+        return sum((one * first if one else 0.0) + (two * second if two else 0.0) for first, second in shares) / len(
+            shares
+        )
 
     def values(self, places: Places) -> list[tuple[int, int]]:
         """Return buckets as x and y."""
         return [(self.fine.xs[i], self.fine.ys[j]) for i, j in places]
 
-    def price_of(self, weights: tuple[float, float], fits: Callable[[Places], bool], part: float) -> Places | None:
+    def price_of(self, weights: Weights, fits: Callable[[Places], bool], part: float) -> Places | None:
         """Return the plan of the highest price of a bucket that still fits: the fewest buckets."""
         low, high, found = LOWEST, HIGHEST, None
         for halving in range(HALVINGS + 1):
@@ -173,25 +183,30 @@ class Search:
 
 
 def within(most: Shares) -> Score:
-    """Return a score of padding that has to be within two shares.
+    """Return a score of padding that has to be within two shares at every speed.
 
-    The worse of the two decides; the other one counts a little, so that a step that helps it alone is a step.
+    The worst of all decides; the others count a little, so that a step that helps them alone is a step.
     """
+    limits = [(one, 1 / max(one, 0.01)) for pair in most for one in pair]
+    light = 0.02 / len(limits)
 
     def score(shares: Shares) -> float:
-        parts = [(share - limit) / max(limit, 0.01) for share, limit in zip(shares, most, strict=True)]
-        return max(parts) + 0.02 * min(parts)
+        flat = [share for pair in shares for share in pair]
+        parts = [(share - limit) * scale for share, (limit, scale) in zip(flat, limits, strict=True)]
+        return max(parts) + light * sum(parts)
 
     return score
 
 
 def fits(shares: Shares, most: Shares) -> bool:
-    """Tell whether padding is within two shares."""
-    return all(share <= limit + SLACK for share, limit in zip(shares, most, strict=True))
+    """Tell whether padding is within two shares at every speed."""
+    return all(
+        one <= first + SLACK and two <= second + SLACK for (one, two), (first, second) in zip(shares, most, strict=True)
+    )
 
 
 def fewest(phase: Phase, most: Shares) -> tuple[Search, Places] | None:
-    """Return the fewest buckets that pad no more than two shares of the real work; None where no plan is found.
+    """Return the fewest buckets that pad no more than two shares of the real work, by speed; None for none found.
 
     Where they are many, or none, a finer grid is tried too.
     """
@@ -211,8 +226,11 @@ def _fewest_rows(search: Search, most: Shares, mixes: tuple[float, ...]) -> Plac
     """Return the fewest buckets that complete rows need, whichever the weight of the measures against each other."""
     found: Places | None = None
     for mix in mixes:
-        parts = zip((mix, 1 - mix), most, search.fine.real, strict=True)
-        one, two = (part / (max(limit, 1e-4) * (real or 1.0)) for part, limit, real in parts)
+        pairs = list(zip(most, search.fine.real, strict=True))
+        one, two = (
+            [part / (max(limit[at], 1e-4) * (real[at] or 1.0)) / len(pairs) for limit, real in pairs]
+            for at, part in enumerate((mix, 1 - mix))
+        )
         for part in PARTS:
             places = search.price_of((one, two), lambda places: fits(search.shares(places), most), part)
             if places is not None and (found is None or len(places) < len(found)):
@@ -299,8 +317,10 @@ class Both:
 
     @staticmethod
     def _cheapest(search: Search, price: float) -> Places:
-        worth = zip(search.fine.phase.worth, search.fine.real, strict=True)
-        one, two = (part / (real or 1.0) for part, real in worth)
+        one, two = (
+            [part / (real[at] or 1.0) / len(search.fine.real) for real in search.fine.real]
+            for at, part in enumerate(search.fine.phase.worth)
+        )
         plans = (search.start((one, two), price, part) for part in PARTS)
         return min(plans, key=lambda places: search.loss(search.shares(places)) + price * len(places))
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.errors import InputError
 from ..spec.model import Spec
+from .bucket_grid import Bucket, BucketGrid
 from .linear import BucketRanges, bucket_rows, padded
 from .plan_limits import Padding, PlanLimits
+from .plugin import PluginBuckets, plugin_buckets
+from .plugin_input import PluginInput
 from .plugin_server import PluginServer
 from .traffic import CONTEXT_WORTH, Request, Shapes
 
@@ -87,13 +90,60 @@ def script_ranges(requests: Iterable[Request], limits: PlanLimits) -> BucketRang
     return bucket_ranges(Spec(spec))
 
 
+@dataclass(frozen=True)
+class Strategy:
+    """A server with its buckets, which is asked for the steps of many speeds.
+
+    seen: what was looked up; most steps of one speed are steps of the next, too.
+    """
+
+    given: PluginInput
+    buckets: PluginBuckets
+    seen: dict[Bucket, Bucket | None] = field(default_factory=dict, compare=False)
+
+    @classmethod
+    def of(cls, name: str, limits: PlanLimits) -> Strategy:
+        """Return a strategy by its name.
+
+        Raises:
+            InputError: where the server stops with it, or has more buckets than anybody can wait for.
+        """
+        given = limits.server(name)
+        return cls(given, plugin_buckets(given))
+
+    @property
+    def graphs(self) -> int:
+        """Return how many graphs are warmed up."""
+        return len(self.buckets.prompt) + len(self.buckets.decode)
+
+    def compared(self, shapes: Shapes) -> Compared:
+        """Return what it pads of some steps."""
+        prompts = [self._warmed(self.buckets.prompt, (1, *shape)) for shape in shapes.prompt]
+        decodes = [self._warmed(self.buckets.decode, (shape[0], 1, shape[1])) for shape in shapes.decode]
+        if None in prompts or None in decodes:
+            return of_plugin(PluginServer(self.given, self.buckets), shapes)
+        one, two = zip(prompts, shapes.prompt.items(), strict=True), zip(decodes, shapes.decode.items(), strict=True)
+        return _compared(
+            self.graphs,
+            0,
+            [(count, real, (bucket[1], bucket[2])) for bucket, (real, count) in one if bucket],
+            [(count, real, (bucket[0], bucket[2])) for bucket, (real, count) in two if bucket],
+        )
+
+    def _warmed(self, grid: BucketGrid, shape: Bucket) -> Bucket | None:
+        """Return the bucket that was warmed up for a shape; None where there is none."""
+        if shape not in self.seen:
+            self.seen[shape] = grid.first(*shape)
+        return self.seen[shape]
+
+
 def of_strategy(name: str, limits: PlanLimits, shapes: Shapes) -> Compared:
     """Return what a strategy of the plugin with its defaults pads.
 
     Raises:
-        InputError: where the server stops with it, or has more buckets than anybody can wait for.
+        InputError: as Strategy.of does.
     """
-    return of_plugin(PluginServer(limits.server(name)), shapes)
+    return Strategy.of(name, limits).compared(shapes)
 
 
 def told(found: Compared | InputError) -> dict[str, Any]:
@@ -104,22 +154,18 @@ def told(found: Compared | InputError) -> dict[str, Any]:
 
 
 def _compared(graphs: int, compiled: int, prompts: list[Step], decodes: list[Step]) -> Compared:
-    work = _share((count, prompt_work(*real), prompt_work(*bucket)) for count, real, bucket in prompts)
-    return Compared(
-        graphs,
-        Padding(
-            _share((count, real[0], bucket[0]) for count, real, bucket in prompts),
-            _share((count, real[0], bucket[0]) for count, real, bucket in decodes),
-            _share((count, real[1], bucket[1]) for count, real, bucket in decodes),
-        ),
-        work,
-        compiled,
-    )
-
-
-def _share(steps: Iterable[tuple[int, float, float]]) -> float:
-    real = padding = 0.0
-    for count, wanted, given in steps:
-        real += count * wanted
-        padding += count * (given - wanted)
-    return padding / real if real else 0.0
+    tokens = work = batch = blocks = 0.0
+    real_tokens = real_work = real_batch = real_blocks = 0.0
+    for count, (one, context), (padded_one, padded_context) in prompts:
+        own = prompt_work(one, context)
+        tokens += count * (padded_one - one)
+        work += count * (prompt_work(padded_one, padded_context) - own)
+        real_tokens += count * one
+        real_work += count * own
+    for count, (one, two), (padded_one, padded_two) in decodes:
+        batch += count * (padded_one - one)
+        blocks += count * (padded_two - two)
+        real_batch += count * one
+        real_blocks += count * two
+    padding = Padding(tokens / (real_tokens or 1), batch / (real_batch or 1), blocks / (real_blocks or 1))
+    return Compared(graphs, padding, work / (real_work or 1), compiled)

@@ -3,6 +3,9 @@
 A shape is (x, y): (tokens, blocks of context) of a prompt step, (sequences, blocks) of a decode step. A server takes
 the first bucket in sorted order with both parts at least the wanted: the rows of buckets with equal x by their x, and
 in the first row that reaches high enough the first y. So each row takes what no row before it has held.
+
+The steps of several speeds of the server are counted at once: a count is one integer with a lane for each speed, wide
+enough for all its padded work, so that one sum or product counts for all of them.
 """
 
 from __future__ import annotations
@@ -11,10 +14,13 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import mul
 
 Shape = tuple[int, int]
 Places = tuple[Shape, ...]  # buckets as indices into xs and ys, sorted
+Weights = Sequence[float]  # of the steps of each speed
 NOT_HELD = float("inf")
+FINE = 60  # bits of the largest weight
 
 
 @dataclass(frozen=True)
@@ -22,32 +28,44 @@ class Phase:
     """What is asked of the buckets of a phase.
 
     Attributes:
-        shapes: how many steps of each shape ran.
+        shapes: by speed of the server, how many steps of each shape ran.
         most_x: the largest x that can be asked for.
         top: the largest y that can be asked for with this x.
         falling: top falls as x grows; else it rises, or is the same.
         least_y: the least y that the server keeps a bucket of this x with.
         least_x: the least x of a bucket.
-        measures: two kinds of padded work of a bucket; a step's padding is the bucket's less the shape's.
+        measures: two kinds of padded work of a bucket; a step's padding is the bucket's less the shape's. The first
+            depends on x alone, the second does not fall as y grows.
         worth: what a share of padding counts in each, where their sum is to be least.
     """
 
-    shapes: Mapping[Shape, int]
+    shapes: Sequence[Mapping[Shape, int]]
     most_x: int
     top: Callable[[int], int]
     falling: bool
     least_y: Callable[[int], int]
     least_x: int
-    measures: tuple[Callable[[int, int], float], Callable[[int, int], float]]
+    measures: tuple[Callable[[int, int], int], Callable[[int, int], int]]
     worth: tuple[float, float]
 
-    def real(self) -> tuple[float, float]:
-        """Return the real work of all steps, in both measures."""
+    def real(self) -> list[tuple[int, int]]:
+        """Return, by speed, the real work of all steps in both measures."""
         first, second = self.measures
-        items = self.shapes.items()
-        return sum(first(*shape) * count for shape, count in items), sum(
-            second(*shape) * count for shape, count in items
-        )
+        return [
+            (
+                sum(first(*shape) * count for shape, count in shapes.items()),
+                sum(second(*shape) * count for shape, count in shapes.items()),
+            )
+            for shapes in self.shapes
+        ]
+
+
+@dataclass(frozen=True)
+class _Held:
+    """Weighted steps within the first i values of x and the first j of y, ``sums[i][j]`` in units."""
+
+    sums: list[list[int]]
+    unit: float
 
 
 class ShapeField:
@@ -56,16 +74,22 @@ class ShapeField:
     def __init__(self, phase: Phase, xs: Sequence[int], ys: Sequence[int]) -> None:
         """Take the places: xs with phase.most_x at their end, ys with the largest of all tops at theirs."""
         self.phase, self.xs, self.ys = phase, list(xs), list(ys)
-        counts = [[0] * len(ys) for _ in xs]
-        for (x, y), count in phase.shapes.items():
-            counts[bisect_left(xs, x)][bisect_left(ys, y)] += count
-        # held[i][j]: steps within the first i values of x and the first j of y.
-        self.held = [[0] * (len(ys) + 1)]
-        for row in counts:
-            self.held.append([above + sums for above, sums in zip(self.held[-1], [0, *accumulate(row)], strict=True)])
         first, second = phase.measures
         self.first = [[first(x, y) for y in ys] for x in xs]
         self.second = [[second(x, y) for y in ys] for x in xs]
+        steps = max((sum(shapes.values()) for shapes in phase.shapes), default=0)
+        work = max(*map(max, self.first), *map(max, self.second))
+        lane = (steps * work).bit_length() + 1
+        self._shifts = [lane * number for number in range(len(phase.shapes))]
+        self._mask = (1 << lane) - 1
+        counts = [[0] * len(ys) for _ in xs]
+        for shift, shapes in zip(self._shifts, phase.shapes, strict=True):
+            for (x, y), count in shapes.items():
+                counts[bisect_left(xs, x)][bisect_left(ys, y)] += count << shift
+        self._counts = counts
+        # held[i][j]: steps within the first i values of x and the first j of y.
+        self.held = _summed(counts)
+        self._weighted: dict[tuple[float, ...], _Held] = {}
         self.real = phase.real()
         self.x_at = {x: i for i, x in enumerate(xs)}
         self.y_at = {y: j for j, y in enumerate(ys)}
@@ -85,9 +109,17 @@ class ShapeField:
         i, j = place
         return 0 <= i < len(self.xs) and self.lowest[i] <= j < len(self.ys)
 
-    def padded(self, places: Places) -> tuple[float, float]:
-        """Return the padded work of all steps in both measures; infinite where a shape is left without a bucket."""
-        one = two = 0.0
+    def lanes(self, number: int) -> list[int]:
+        """Return, by speed, what a sum over all of them has."""
+        mask = self._mask
+        return [(number >> shift) & mask for shift in self._shifts]
+
+    def padded(self, places: Places) -> tuple[int, int] | None:
+        """Return the padded work of all steps in both measures, each as ``lanes`` takes it.
+
+        None where a shape is left without a bucket.
+        """
+        one = two = 0
         held, left = self.held, -1
         # Stretches of x places up to the last row: first and last place, and the y place up to which they are held.
         stretches: list[tuple[int, int, int]] = []
@@ -114,26 +146,38 @@ class ShapeField:
                             before = upto
             stretches.append((lower_than[-1][0], i, top))
             left, at = i, end
-        return (one, two) if left == len(self.xs) - 1 and self._covers(stretches) else (NOT_HELD, NOT_HELD)
+        return (one, two) if left == len(self.xs) - 1 and self._covers(stretches) else None
 
     def _covers(self, stretches: list[tuple[int, int, int]]) -> bool:
         return all(height >= self.need(begin, last) for begin, last, height in stretches)
 
-    def best_rows(self, weights: tuple[float, float], price: float, part: float = 1) -> Places:
+    def _weigh(self, weights: Weights) -> _Held:
+        """Return the sums of ``held`` where a step of each speed counts as much as its weight."""
+        key = tuple(weights)
+        if key not in self._weighted:
+            unit = max(key) / 2**FINE or 1.0
+            # Integers, so that places without a step between them have exactly the same sum.
+            parts = [round(weight / unit) for weight in key]
+            rows = [[sum(map(mul, self.lanes(count), parts)) if count else 0 for count in row] for row in self._counts]
+            self._weighted[key] = _Held(_summed(rows), unit)
+        return self._weighted[key]
+
+    def best_rows(self, weights: tuple[Weights, Weights], price: float, part: float = 1) -> Places:
         """Return the cheapest buckets whose rows each hold all of theirs.
 
         Args:
-            weights: of the two measures in the cost.
+            weights: by speed, of each of the two measures in the cost.
             price: of a bucket.
             part: rows but for the last hold this part of their steps, and nothing of what was never seen; the last
                 takes the rest, which the cost leaves out. With 1 they hold all that can be asked for.
         """
+        one, two = (self._weigh(part) for part in weights)
         best: list[tuple[float, int, tuple[int, ...]]] = []
         for high in range(len(self.xs)):
             found: tuple[float, int, tuple[int, ...]] = (NOT_HELD, -1, ())
             for low in range(high, -1, -1):
                 before = best[low - 1][0] if low else 0.0
-                cost, ys = self._best_row(low, high, weights, price, part)
+                cost, ys = self._best_row(low, high, (one, two), price, part)
                 if cost >= found[0]:
                     break  # a row that holds more costs more
                 if before + cost < found[0]:
@@ -148,26 +192,28 @@ class ShapeField:
         return tuple(sorted(places))
 
     def _best_row(
-        self, low: int, high: int, weights: tuple[float, float], price: float, part: float
+        self, low: int, high: int, held: tuple[_Held, _Held], price: float, part: float
     ) -> tuple[float, tuple[int, ...]]:
         """Return the cheapest y places of one row that holds the x places low to high, by the lower hull of lines.
 
         cost(j) = price + min over k below j of cost(k) + work(j) * (steps up to j - steps up to k), where the work of
-        a bucket only grows with j: what the line of each k gives at work(j).
+        a bucket only grows with j: what the line of each k gives at work(j). The first measure is alike along a row, so
+        the steps alone decide on it.
         """
         top, start = self.need(low, high), self.lowest[high]
         if start > top:
             return NOT_HELD, ()
-        upper, lower = self.held[high + 1], self.held[low]
+        upper, lower, unit = held[1].sums[high + 1], held[1].sums[low], held[1].unit
         if part < 1:
-            top = self.need(0, high) if high == len(self.xs) - 1 else max(start, self._height(low, high, part))
-        first, second = self.first[high], self.second[high]
+            enough = (upper[-1] - lower[-1]) * part
+            height = bisect_left(range(len(self.ys) - 1), True, key=lambda j: upper[j + 1] - lower[j + 1] >= enough)
+            top = self.need(0, high) if high == len(self.xs) - 1 else max(start, height)
+        second = self.second[high]
         slopes, offsets, owners, head = [0.0], [0.0], [-1], 0
         came: dict[int, int] = {}
         cost = 0.0
         for j in range(start, top + 1):
-            count = upper[j + 1] - lower[j + 1]
-            work = weights[0] * first[j] + weights[1] * second[j]
+            count, work = (upper[j + 1] - lower[j + 1]) * unit, second[j]
             before = offsets[head] + slopes[head] * work
             while head + 1 < len(slopes) and (following := offsets[head + 1] + slopes[head + 1] * work) <= before:
                 head, before = head + 1, following
@@ -179,23 +225,20 @@ class ShapeField:
                 offsets[-1] - offsets[-2]
             ) * (slopes[-2] + count):
                 del slopes[-1], offsets[-1], owners[-1]
-            slopes.append(float(-count))
+            slopes.append(-count)
             offsets.append(cost)
             owners.append(j)
-        return cost, _way(came, top)
+        sums = held[0].sums
+        alike = (sums[high + 1][top + 1] - sums[low][top + 1]) * held[0].unit
+        return cost + self.first[high][0] * alike, _way(came, top)
 
-    def _height(self, low: int, high: int, part: float) -> int:
-        """Return the y place below which this part of a row's steps lie."""
-        upper, lower = self.held[high + 1], self.held[low]
-        enough = (upper[-1] - lower[-1]) * part
-        begin, end = 0, len(self.ys) - 1
-        while begin < end:
-            middle = (begin + end) // 2
-            if upper[middle + 1] - lower[middle + 1] >= enough:
-                end = middle
-            else:
-                begin = middle + 1
-        return begin
+
+def _summed(rows: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Return the sums of a table: result[i][j] is that of the first i rows and the first j columns."""
+    found = [[0] * (len(rows[0]) + 1)]
+    for row in rows:
+        found.append([above + sums for above, sums in zip(found[-1], [0, *accumulate(row)], strict=True)])
+    return found
 
 
 def _way(came: Mapping[int, int], end: int) -> tuple[int, ...]:
@@ -207,7 +250,7 @@ def _way(came: Mapping[int, int], end: int) -> tuple[int, ...]:
     return tuple(reversed(found))
 
 
-def places_of(weights: Mapping[int, int], most: int, count: int, least: int, always: Sequence[int]) -> list[int]:
+def places_of(weights: Mapping[int, float], most: int, count: int, least: int, always: Sequence[int]) -> list[int]:
     """Return about so many values: where the weight is, and, where no step was seen, by doubling.
 
     Args:
@@ -223,7 +266,7 @@ def places_of(weights: Mapping[int, int], most: int, count: int, least: int, alw
     if len(values) > count:
         # Three quarters by their weight, a quarter by their number.
         share, stride = sum(weights.values()) / (count * 0.75), max(1, round(len(values) / (count * 0.25)))
-        kept, total, enough = [], 0, share
+        kept, total, enough = [], 0.0, share
         for index, value in enumerate(values):
             total += weights.get(value, 0)
             if total >= enough or index % stride == 0:

@@ -10,6 +10,7 @@ It knows nothing of buckets, so every strategy is compared over the same steps:
   block_size) blocks; where the device has none left, the sequence that came last loses its blocks and waits at the
   front, to compute its tokens again.
 - A step's seconds follow from its real shape (below): what matters of them is how many sequences come to run together.
+  Nobody knows them well, so the same requests are served by servers of many speeds.
 - Nothing is found in a prefix cache, and with contiguous blocks the highest block id is their number: a trace tells
   neither.
 """
@@ -17,21 +18,28 @@ It knows nothing of buckets, so every strategy is compared over the same steps:
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, reduce
 from heapq import heappop, heappush
 from typing import Any
 
 from ..core.errors import known, mapping, number, refusal, whole
-from .plan_limits import PlanLimits
+from .plan_limits import DECODE_S, PlanLimits
 from .plugin_input import LARGEST
 
 # Round figures of an 8B model on one card.
 PROMPT_S, PROMPT_TOKENS_A_S = 0.005, 20_000
-DECODE_S, DECODE_SEQUENCE_S, DECODE_BLOCK_S = 0.012, 1e-4, 2e-6
+DECODE_SEQUENCE_S, DECODE_BLOCK_S = 1e-4, 2e-6
+# Times the assumed speed: close together where a server is likely to be, and a factor of 1.26 apart further away.
+SPEEDS = tuple(2.0 ** (power / 12) for power in (-24, -20, -16, *range(-12, 13, 3), 16, 20, 24))
+ASSUMED = SPEEDS.index(1.0)
+SLOWEST, FASTEST, HALVINGS = 1 / 64, 64.0, 8  # where the speed of servers that run is looked for
+PARTS = 3  # of a trace, of which the last one is held out
 # Attention to so many blocks of context costs a prompt's token as much as all the rest of the model does.
 CONTEXT_WORTH = 256
 FIELDS = ("arrival_s", "input_tokens", "output_tokens")
+FEWEST_PARTED = 60  # requests, of which a third is worth to be held out
 
 
 @dataclass(frozen=True)
@@ -57,6 +65,10 @@ class Shapes:
     def steps(self) -> int:
         """Return how many steps ran."""
         return sum(self.prompt.values()) + sum(self.decode.values())
+
+    def with_(self, other: Shapes) -> Shapes:
+        """Return these steps and others."""
+        return Shapes(Counter(self.prompt) + Counter(other.prompt), Counter(self.decode) + Counter(other.decode))
 
 
 def read_trace(given: Any) -> list[Request]:
@@ -102,9 +114,67 @@ def fitting(requests: list[Request], limits: PlanLimits) -> tuple[list[Request],
     return sorted(taken, key=lambda one: one.arrival_s), refused
 
 
-def shapes_of(requests: list[Request], limits: PlanLimits) -> Shapes:
-    """Return the steps that a server runs for requests that it takes, as ``fitting`` returns them."""
-    return _Server(requests, limits).run()
+@dataclass(frozen=True)
+class Traffic:
+    """The steps of the same requests at each of SPEEDS.
+
+    parts: by speed, those of the parts of the trace, in the order of time; one part where there are too few requests.
+    """
+
+    parts: tuple[tuple[Shapes, ...], ...]
+
+    @cached_property
+    def shapes(self) -> tuple[Shapes, ...]:
+        """Return all steps, by speed."""
+        return tuple(reduce(Shapes.with_, parts) for parts in self.parts)
+
+    @property
+    def assumed(self) -> Shapes:
+        """Return the steps at the assumed speed."""
+        return self.shapes[ASSUMED]
+
+    def held_out(self) -> tuple[Traffic, Traffic] | None:
+        """Return all but the last part, and the last part; None where there is one alone."""
+        if len(self.parts[0]) == 1:
+            return None
+        return Traffic(tuple(parts[:-1] for parts in self.parts)), Traffic(tuple(parts[-1:] for parts in self.parts))
+
+
+def traffic_of(requests: list[Request], limits: PlanLimits, decode_step_s: float = DECODE_S) -> Traffic:
+    """Return the steps of servers of all speeds for requests that they take, as ``fitting`` returns them.
+
+    Args:
+        requests: at least one.
+        limits: of the server.
+        decode_step_s: seconds that a decode step of one sequence takes at the assumed speed.
+    """
+    count = len(requests)
+    cuts = [count * part // PARTS for part in range(1, PARTS)] if count >= FEWEST_PARTED else []
+    runs = [_Server(requests, limits, speed * DECODE_S / decode_step_s, cuts).run() for speed in SPEEDS]
+    if not all(part.prompt and part.decode for parts in runs for part in parts):
+        runs = [(reduce(Shapes.with_, parts),) for parts in runs]
+    return Traffic(tuple(runs))
+
+
+def shapes_of(requests: list[Request], limits: PlanLimits, speed: float = 1.0) -> Shapes:
+    """Return the steps that a server of some speed runs for requests that it takes, as ``fitting`` returns them."""
+    return _Server(requests, limits, speed, []).run()[0]
+
+
+def token_seconds(requests: list[Request], limits: PlanLimits, speed: float) -> float:
+    """Return the mean seconds between two tokens of an answer; 0 where no answer has two."""
+    server = _Server(requests, limits, speed, [])
+    server.run()
+    return server.token_s / server.tokens if server.tokens else 0.0
+
+
+def decode_step_of(requests: list[Request], limits: PlanLimits, token_s: float) -> float:
+    """Return the seconds of a decode step of one sequence with which tokens come so many seconds apart."""
+    slow, fast = SLOWEST, FASTEST
+    for _ in range(HALVINGS):
+        speed = (slow * fast) ** 0.5
+        slow, fast = (speed, fast) if token_seconds(requests, limits, speed) > token_s else (slow, speed)
+    return float(DECODE_S / (slow * fast) ** 0.5)
 
 
 @dataclass
@@ -122,10 +192,15 @@ class _Sequence:
 
 @dataclass
 class _Server:
-    """A server while it runs. Steps between two events are all alike, and are counted at once."""
+    """A server while it runs. Steps between two events are all alike, and are counted at once.
+
+    speed: times that of the figures above. cuts: the requests, rising, with whose arrival a part of the trace begins.
+    """
 
     requests: list[Request]
     limits: PlanLimits
+    speed: float
+    cuts: Sequence[int]
     prompt: Counter[tuple[int, int]] = field(default_factory=Counter)
     decode: Counter[tuple[int, int]] = field(default_factory=Counter)
 
@@ -140,19 +215,27 @@ class _Server:
         self.growing = [0] * self.limits.block_size
         self.mask = 0
         self.serial = 0
+        # Of all answers together: seconds between their tokens, and those tokens.
+        self.token_s, self.tokens = 0.0, 0
 
-    def run(self) -> Shapes:
-        """Serve all requests."""
+    def run(self) -> tuple[Shapes, ...]:
+        """Serve all requests; return the steps of each part of the trace."""
+        parts: list[Shapes] = []
         while self.next < len(self.requests) or self.waiting or self.partial or self.running:
             if not (self.waiting or self.partial or self.running):
                 self.now = max(self.now, self.requests[self.next].arrival_s)
             self._arrive()
+            while len(parts) < len(self.cuts) and self.next > self.cuts[len(parts)]:
+                parts.append(Shapes(self.prompt, self.decode))
+                self.prompt, self.decode = Counter(), Counter()
+            begin = self.now
             joining, blocked = self._prompts()
             if self.running:
-                self._decodes(joining, blocked)
+                self._decodes(joining, blocked, self.now - begin)
             for one in joining:
                 self._join(one)
-        return Shapes(self.prompt, self.decode)
+        parts += [Shapes(self.prompt, self.decode)]
+        return (*parts, *[Shapes({}, {})] * (len(self.cuts) + 1 - len(parts)))
 
     def _arrive(self) -> None:
         while self.next < len(self.requests) and self.requests[self.next].arrival_s <= self.now:
@@ -178,7 +261,7 @@ class _Server:
             tokens = min(left, one.prompt - one.computed)
             context = -(-one.computed // size)
             self.prompt[tokens, context] += 1
-            self.now += PROMPT_S + tokens * (1 + context / CONTEXT_WORTH) / PROMPT_TOKENS_A_S
+            self.now += (PROMPT_S + tokens * (1 + context / CONTEXT_WORTH) / PROMPT_TOKENS_A_S) / self.speed
             one.computed += tokens
             left -= tokens
             self.partial = one if one.computed < one.prompt else None
@@ -190,20 +273,22 @@ class _Server:
                     self.reserved -= one.prompt // size + 1
         return joining, False
 
-    def _decodes(self, joining: list[_Sequence], blocked: bool) -> None:
-        """Decode with all that run: once, and again as long as nothing else happens."""
+    def _decodes(self, joining: list[_Sequence], blocked: bool, waited: float) -> None:
+        """Decode with all that run, which have waited for prompts: once, and again as long as nothing else happens."""
         size = self.limits.block_size
         at = self.step % size
         while self.blocks + self.reserved + self.growing[at] > self.limits.num_hpu_blocks and len(self.running) > 1:
             self._preempt()
         self.blocks += self.growing[at]
         count = len(self.running)
-        seconds = DECODE_S + DECODE_SEQUENCE_S * count + DECODE_BLOCK_S * self.blocks
+        seconds = (DECODE_S + DECODE_SEQUENCE_S * count + DECODE_BLOCK_S * self.blocks) / self.speed
         steps = 1
         if not joining and not self.partial and (blocked or not self.waiting):
             steps = self._quiet_steps(seconds, blocked)
         self.decode[count, self.blocks] += steps
         self.now += seconds * steps
+        self.token_s += (waited + seconds * steps) * count
+        self.tokens += steps * count
         self.step += steps
         while self.ends and self.ends[0][0] < self.step:
             _, _, one, alive = heappop(self.ends)
@@ -254,4 +339,16 @@ class _Server:
         self.waiting.appendleft(one)
 
 
-__all__ = ["Request", "Shapes", "fitting", "read_trace", "shapes_of"]
+__all__ = [
+    "ASSUMED",
+    "SPEEDS",
+    "Request",
+    "Shapes",
+    "Traffic",
+    "decode_step_of",
+    "fitting",
+    "read_trace",
+    "shapes_of",
+    "token_seconds",
+    "traffic_of",
+]

@@ -15,6 +15,7 @@ from .aice import cards_of, ceil, flag_text, model_name, node_warnings, up
 from .base import Engine, Host, Launch, Spec
 from .inc import refuse_generation
 from .linear import OF_AICE_1_22, PROGRESS, refuse_buckets
+from .quantisations import OF_FORK
 
 CHECKOUT = "/opt/vllm-fork"
 FP32_SOFTMAX_OFF = (
@@ -248,6 +249,7 @@ ENGINE = Engine(
     name="aice_1_21",
     platforms=("gaudi",),
     command=("python3", "-m", "vllm.entrypoints.openai.api_server"),
+    loads={"gaudi": OF_FORK},
     defaults=LAUNCH_DEFAULTS,
     launch=launch,
     amended=amended,

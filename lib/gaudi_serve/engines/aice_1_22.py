@@ -18,6 +18,7 @@ from .aice import cards_of, model_name, node_warnings, up
 from .base import Engine, Host, Launch, Spec
 from .inc import refuse_generation
 from .linear import OF_BUCKETS, PROGRESS, refuse_buckets
+from .quantisations import OF_FORK
 
 CHECKOUT = "/opt/vllm-fork"
 FP32_SOFTMAX = ("deepseek-r1-distill-qwen-7b", "qwen2-7b-instruct", "qwen2.5-7b-instruct")
@@ -192,6 +193,7 @@ ENGINE = Engine(
     name="aice_1_22",
     platforms=("gaudi",),
     command=("python3", "-m", "vllm.entrypoints.openai.api_server"),
+    loads={"gaudi": OF_FORK},
     defaults=DEFAULTS,
     launch=launch,
     amended=amended,

@@ -16,6 +16,7 @@ from ..core.errors import Problem
 from ..core.host import Host
 from ..spec.model import Spec
 from ..spec.vllm_options import OPTION_NAMES
+from .quantisations import Loads
 
 __all__ = ["LOADING", "Engine", "Host", "Launch", "Spec", "Widened", "option_arguments", "pass_through"]
 
@@ -88,7 +89,8 @@ class Engine:
     copies_heads: more cards than there are key-value heads get a copy of one each.
     progress: patterns of its log, each with what the unit's status says then, to be filled from the pattern's groups;
     they go into the launch file, since the supervisor on the host knows no engine. warmup: the seconds that graphs
-    take, with the arguments of warmup_seconds.
+    take, with the arguments of warmup_seconds. loads: by platform, the quantised weights that it loads; of another
+    platform nothing is known.
     """
 
     name: str
@@ -113,6 +115,7 @@ class Engine:
     copies_heads: bool = False
     progress: tuple[tuple[str, str], ...] = (LOADING,)
     warmup: Callable[..., tuple[int, int]] = warmup_seconds
+    loads: Mapping[str, Loads] = field(default_factory=dict)
 
     def served_in(self, spec: Spec) -> str:
         """Return the precision that decides on the time of a warm-up: fp8 or bfloat16."""

@@ -12,6 +12,7 @@ from ..core.errors import Problem, label, refusal, whole
 from ..platforms.hl_smi import device_family
 from .base import Engine, Host, Launch, Spec
 from .linear import OF_AICE_1_22, OF_BUCKETS, PROGRESS, refuse_buckets
+from .quantisations import OF_FORK
 
 CHECKOUT = "/opt/vllm-fork"
 CARDS = 8
@@ -121,6 +122,7 @@ ENGINE = Engine(
     name="deepseek_r1",
     platforms=("gaudi",),
     command=("python3", "-m", "vllm.entrypoints.openai.api_server"),
+    loads={"gaudi": OF_FORK},
     defaults=DEFAULTS,
     launch=launch,
     reads=("device_name",),

@@ -34,6 +34,7 @@ from .base import LOADING, Engine, Host, Launch, Spec, Widened, option_arguments
 from .inc import refuse_generation
 from .linear import OF_AICE_1_22, OF_BUCKETS
 from .plugin_env import start_problems
+from .quantisations import OF_PLUGIN
 
 DEFAULTS: dict[str, Any] = {
     "host": "127.0.0.1",
@@ -314,6 +315,7 @@ ENGINE = Engine(
     name="plugin",
     platforms=("gaudi",),
     command=("vllm", "serve"),
+    loads={"gaudi": OF_PLUGIN},
     defaults=DEFAULTS,
     launch=launch,
     problems=_problems,

@@ -7,6 +7,7 @@ from ..platforms import platform_of
 from ..spec.vllm_options import OPTION_NAMES
 from .base import Engine, Host, Launch, Spec, pass_through
 from .linear import OF_AICE_1_22, OF_BUCKETS, PROGRESS
+from .quantisations import OF_CPU, OF_FORK
 
 DEFAULTS = {"host": "127.0.0.1", "port": 8000, "tensor_parallel_size": 1}
 DTYPES = ("auto", "bfloat16", "float16", "float32")
@@ -28,6 +29,7 @@ ENGINE = Engine(
     name="vllm",
     platforms=("cpu", "gaudi"),
     command=("vllm", "serve"),
+    loads={"cpu": OF_CPU, "gaudi": OF_FORK},
     defaults=DEFAULTS,
     launch=launch,
     problems=_problems,

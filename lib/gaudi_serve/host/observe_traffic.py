@@ -24,6 +24,11 @@ COLD = re.compile(r"Configuration: \((.{1,200}?)\) was not warmed-up")
 # Of the plugin, before the graph is run: the shape gets a bucket of its own. No other line follows where the first is
 # not logged.
 ADDED = re.compile(r"(Prompt|Decode) bucket for \(.{1,200}?\) was not prepared\. Adding new bucket: \((.{1,200}?)\)")
+# Seconds between two tokens of an answer; vLLM has renamed them.
+BETWEEN_TOKENS = (
+    *("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
+    "vllm:request_time_per_output_token_seconds",
+)
 Samples = dict[str, list[tuple[dict[str, str], float]]]
 
 
@@ -43,7 +48,8 @@ def observe(name: str, host: str, port: int, timeout: float = 10.0, journal_time
     Returns:
         ``prompt_tokens``, ``generation_tokens``: ``{buckets: [[edge, count]], sum}``; ``requests`` that ended, and
         ``uptime_s`` of it; ``running``, ``waiting``: requests now; ``mean_request_s``: of a request from its arrival to
-        its end, 0 where nobody tells; ``num_blocks``: of the KV cache, 0 where nobody tells; ``compiled``: shapes that
+        its end, and ``mean_token_s`` between two tokens, 0 where nobody tells; ``num_blocks``: of the KV cache, 0 where
+        nobody tells; ``compiled``: shapes that
         were compiled while serving, None where the log could not be read, which ``journal_problem`` says.
 
     Raises:
@@ -64,6 +70,7 @@ def observe(name: str, host: str, port: int, timeout: float = 10.0, journal_time
         "running": _sum(found, "vllm:num_requests_running"),
         "waiting": _sum(found, "vllm:num_requests_waiting"),
         "mean_request_s": _mean(found, "vllm:e2e_request_latency_seconds"),
+        "mean_token_s": next((mean for name in BETWEEN_TOKENS if (mean := _mean(found, name))), 0.0),
         "num_blocks": _blocks(found),
         "compiled": compiled,
         "journal_problem": problem,

@@ -16,6 +16,7 @@ Numbers = dict[str, Any]
 
 GIB = 2**30
 DEVICE_GIB = {"GAUDI2": 96, "GAUDI3": 128}
+BANDWIDTH = {"GAUDI2": 2.45e12, "GAUDI3": 3.67e12}  # of a device's memory, bytes a second
 MOST_CARDS = 8  # the vendor's rules know one host
 # What a card of a multimodal Llama can run at once, whatever fits.
 VISION_MODELS = ("meta-llama/Llama-3.2-11B-Vision-Instruct", "meta-llama/Llama-3.2-90B-Vision-Instruct")

@@ -16,6 +16,7 @@ from ..spec.keys import OWN_KEYS
 from ..spec.model import Spec
 from ..spec.vllm_options import OPTION_NAMES
 from ..spec.weights import here, model_config
+from .loads import load_problems
 from .version import served_by, version_problems
 
 
@@ -43,6 +44,7 @@ def host_problems(spec: Spec, host: Host, release: str, weights_come: bool) -> l
         on_host = bool(here(spec, host).config)
         key, value = ("weights", spec.weights) if on_host else ("config", None)
         return [*problems, *((key, value, ("its config.json: " if on_host else "") + text) for text in wrong)]
+    problems += load_problems(spec, host, release)
     return problems + shape_problems(spec, config, even_heads=platform.even_heads)
 
 

@@ -18,6 +18,7 @@ from ..spec.model import Spec
 from .check import host_problems, release_unsaid
 from .cost import cost_of, cost_problems, cost_warnings, down_for, precision_of
 from .launch import container_of, launch_warnings
+from .loads import load_notes
 from .model import Placement, PlannedModel
 from .place import Placed, place
 from .resolve import Site, Wish, resolve
@@ -138,7 +139,8 @@ def _planned(
     except InputError as problem:
         return None, [problem.finding or ("launch", None, str(problem))]
     platform = platform_of(host.accelerator)
-    notes = (*version_notes(spec, platform.release(release)), *platform.notes(spec, release))
+    row = platform.release(release)
+    notes = (*version_notes(spec, row), *load_notes(spec, host, release), *platform.notes(spec, release))
     costs = cost_warnings(spec, host, placement, cost, release)
     warnings = (*container.notes, *costs, *launch_warnings(spec), *notes)
     nodes = {card.numa_node for card in host.cards if card.module_id in placement.module_ids}

@@ -13,7 +13,7 @@ def served_by(spec: Spec, row: Release | None) -> Spec:
     """Return the model with the version of vLLM by whose rules the plan counts; as it is where no version matters."""
     if row is None or spec.launch_profile != PLUGIN or not row.vllm:
         return spec
-    version = _said(spec) or _assumed(spec, row)
+    version = said_version(spec) or _assumed(spec, row)
     return spec.but(vllm_version=version) if version else spec
 
 
@@ -22,7 +22,7 @@ def version_problems(spec: Spec, row: Release | None) -> list[Problem]:
     if row is None:
         return []
     here = f"gaudi_release is {row.name}, which has {' or '.join(row.vllm) or 'no plugin'}"
-    least, said = spec.get("least_vllm"), _said(spec) if spec.launch_profile == PLUGIN else None
+    least, said = spec.get("least_vllm"), said_version(spec) if spec.launch_profile == PLUGIN else None
     if least and not row.has(least):
         fitting = " or ".join(one.name for one in RELEASES if one.has(least)) or "none that is known"
         return [("least_vllm", least, f"is the first vLLM with this model, of release {fitting}; {here}")]
@@ -37,7 +37,7 @@ def version_problems(spec: Spec, row: Release | None) -> list[Problem]:
 
 def version_notes(spec: Spec, row: Release | None) -> list[str]:
     """Return what of a model an image of its release may lack, and which vLLM the plan assumes."""
-    if row is None or spec.launch_profile != PLUGIN or not row.vllm or _said(spec):
+    if row is None or spec.launch_profile != PLUGIN or not row.vllm or said_version(spec):
         return []
     least, notes = spec.get("least_vllm"), []
     if least and not row.has(least, all_of_it=True):
@@ -49,7 +49,8 @@ def version_notes(spec: Spec, row: Release | None) -> list[str]:
     return notes
 
 
-def _said(spec: Spec) -> str | None:
+def said_version(spec: Spec) -> str | None:
+    """Return the vLLM that a model or the name of its image says; None where neither does."""
     return spec.get("vllm_version") or vllm_of(str(spec.get("image") or ""))
 
 

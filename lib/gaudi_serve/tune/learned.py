@@ -75,13 +75,15 @@ class Histogram:
 class Learned:
     """What the servers of a model have had.
 
-    prompt, answer: tokens. rate: requests a second of the busiest server. blocks: by host, KV-cache blocks that its
+    prompt, answer: tokens. rate: requests a second of the busiest server, whose answers have a token every token_s
+    seconds; 0 where it does not say. blocks: by host, KV-cache blocks that its
     server says it has. source: where this comes from, in words. notes: sentences about single hosts.
     """
 
     prompt: Histogram
     answer: Histogram
     rate: float
+    token_s: float
     blocks: dict[str, int]
     source: str
     notes: list[str] = field(default_factory=list)
@@ -137,7 +139,8 @@ def learned(name: str, hosts: Sequence[str], traffic: Mapping[str, Any]) -> Lear
     rate, busiest = max((_rate(one), host) for host, one in read.items())
     blocks = {host: int(one["num_blocks"]) for host, one in read.items() if one.get("num_blocks")}
     source = f"made like the {seen} that {where} had, {rate:.3g} a second as on {busiest}"
-    return Learned(prompt, answer, rate, blocks, source, [*_compiled(read), *lost])
+    token_s = float(read[busiest].get("mean_token_s") or 0)
+    return Learned(prompt, answer, rate, token_s, blocks, source, [*_compiled(read), *lost])
 
 
 def _why(result: Mapping[str, Any]) -> str:

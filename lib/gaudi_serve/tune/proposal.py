@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from ..buckets.best_ranges import best_ranges
-from ..buckets.bucket_plan import allowed, plan_of
-from ..buckets.compared import Compared, of_plugin, of_ranges, of_strategy
+from ..buckets.bucket_plan import answer, planned, speeds_told
+from ..buckets.compared import Compared, Strategy, of_ranges, of_strategy
 from ..buckets.linear import BucketRanges, bucket_rows
-from ..buckets.plan_limits import Goal, goal_of
+from ..buckets.plan_limits import Goal, Padding, PlanLimits, goal_of
 from ..buckets.plugin_input import STRATEGIES
-from ..buckets.plugin_server import PluginServer
-from ..buckets.traffic import Request, Shapes, fitting, shapes_of
+from ..buckets.traffic import Request, Shapes, Traffic, decode_step_of, fitting, traffic_of
 from ..core.errors import InputError
 from .target import Target, Today
 
@@ -27,7 +27,8 @@ class Proposal:
     source: where the requests come from, in words. taken, uncovered: how many of them the servers take, and do not.
     shapes: the steps. today: what servers warm up now. planned: what the plan pads. prompt: (tokens, blocks of
     context) and decode: (sequences, blocks), its buckets. strategies: those of the plugin, by name. text: the file to
-    review.
+    review. speed: how fast the server is taken to be, in words. beside: with what speeds and held_out compare, as
+    hpu_bucket_plan returns these.
     """
 
     target: Target
@@ -41,6 +42,10 @@ class Proposal:
     decode: frozenset[tuple[int, int]]
     strategies: Mapping[str, Compared | InputError]
     text: str
+    speed: str
+    beside: str
+    speeds: Sequence[Mapping[str, Any]]
+    held_out: Mapping[str, Any] | None
 
 
 def read_goal(asked: Mapping[str, Any]) -> Goal | None:
@@ -60,15 +65,17 @@ def read_goal(asked: Mapping[str, Any]) -> Goal | None:
         raise InputError(str(problem).replace("limits.", "tune_", 1)) from None
 
 
-def _usual(target: Target, today: Today) -> Goal:
-    """Return the goal of who names none: as exp; for the fork, which has no exp, no more padding than today."""
-    if target.ranges and isinstance(today.compared, Compared):
-        return Goal(max_padding=today.compared.padding)
-    return Goal(like="exp")
-
-
-def proposed(target: Target, requests: Sequence[Request], wanted: Goal | None, source: str) -> Proposal:
+def proposed(
+    target: Target, requests: Sequence[Request], wanted: Goal | None, source: str, token_s: float = 0
+) -> Proposal:
     """Return what is planned for some requests.
+
+    Args:
+        target: the model.
+        requests: that it gets.
+        wanted: the goal; without one, no more padding than exp, or than today for the fork, which has no exp.
+        source: where the requests come from, in words.
+        token_s: seconds between two tokens of running servers; 0 where nobody knows.
 
     Raises:
         InputError: where the servers take none of the requests, and for a goal that cannot be reached.
@@ -77,62 +84,128 @@ def proposed(target: Target, requests: Sequence[Request], wanted: Goal | None, s
     taken, uncovered = fitting(list(requests), limits)
     if not taken:
         raise InputError(f"model {target.name}: {source}: no request fits: {uncovered[0]['reason']}")
-    shapes = shapes_of(taken, limits)
-    strategies = {name: _tried(name, target, shapes) for name in STRATEGIES}
+    step, speed = _speed(target, taken, token_s)
+    traffic = traffic_of(taken, limits, step)
+    shapes = traffic.assumed
+    strategies = {name: answer(partial(of_strategy, name, limits, shapes)) for name in STRATEGIES}
     made_from = f"{len(taken)} requests ({source})"
-    today = target.today(shapes)
-    goal = wanted or _usual(target, today)
     try:
-        find = _planned_ranges if target.ranges else _planned_list
-        planned, prompt, decode, text = find(target, shapes, goal, strategies, made_from)
+        found = (_planned_ranges if target.ranges else _planned_list)(target, traffic, wanted, made_from)
     except InputError as problem:
         raise InputError(f"model {target.name}: {problem}") from None
     return Proposal(
-        target, source, len(taken), len(uncovered), shapes, today, planned, prompt, decode, strategies, text
+        target=target,
+        source=source,
+        taken=len(taken),
+        uncovered=len(uncovered),
+        shapes=shapes,
+        today=target.today(shapes),
+        strategies=strategies,
+        speed=speed,
+        **found,
     )
 
 
-Found = tuple[Compared, frozenset[tuple[int, int]], frozenset[tuple[int, int]], str]
+def _speed(target: Target, taken: list[Request], token_s: float) -> tuple[float, str]:
+    """Return the seconds of a decode step of one sequence, and how fast the servers are taken to be, in words."""
+    step, why = target.decode_step()
+    if token_s:
+        step = decode_step_of(taken, target.limits, token_s)
+        why = f"its answers have a token every {1000 * token_s:.1f} ms"
+    return step, f"a decode step of one sequence takes about {1000 * step:.1f} ms: {why}"
 
 
-def _planned_list(
-    target: Target, shapes: Shapes, goal: Goal, strategies: Mapping[str, Compared | InputError], made_from: str
-) -> Found:
+def _planned_list(target: Target, traffic: Traffic, wanted: Goal | None, made_from: str) -> dict[str, Any]:
     # The list covers as many blocks as any of the hosts may have; its padding is counted over the steps of this one.
-    server = replace(target.limits, num_hpu_blocks=target.covered)
-    plan = plan_of(server, shapes, goal, allowed(goal, strategies, shapes), made_from)
-    found = of_plugin(PluginServer(server.server("file", plan.file), plan.buckets), shapes)
-    prompt = frozenset((query, context) for _, query, context in plan.buckets.prompt)
-    return found, prompt, frozenset((batch, blocks) for batch, _, blocks in plan.buckets.decode), plan.file
+    server, goal = replace(target.limits, num_hpu_blocks=target.covered), wanted or Goal(like="exp")
+    found = planned(server, traffic, goal, made_from, target.limits)
+    buckets = found.plan.buckets
+    return {
+        "planned": found.compared,
+        "prompt": frozenset((query, context) for _, query, context in buckets.prompt),
+        "decode": frozenset((batch, blocks) for batch, _, blocks in buckets.decode),
+        "text": found.plan.file,
+        "beside": goal.like or "exp",
+        "speeds": found.speeds,
+        "held_out": found.held_out,
+    }
 
 
-def _planned_ranges(
-    target: Target, shapes: Shapes, goal: Goal, strategies: Mapping[str, Compared | InputError], made_from: str
-) -> Found:
+@dataclass(frozen=True)
+class _Ranges:
+    """Servers that take ranges alone: their limits, the goal, and the strategy of the goal, exp where it has none."""
+
+    target: Target
+    server: PlanLimits
+    goal: Goal | None
+    strategy: Strategy | InputError
+
+    @property
+    def beside(self) -> str:
+        """Return with what ranges compare, in a word."""
+        return self.goal.like if self.goal and self.goal.like else "today"
+
+    def other(self, steps: Shapes) -> Compared | None:
+        """Return what today's ranges pad, or the strategy, where that is the goal and where there are none today."""
+        today = self.target.today(steps).compared if self.beside == "today" else None
+        if isinstance(today, Compared):
+            return today
+        return None if isinstance(self.strategy, InputError) else self.strategy.compared(steps)
+
+    def best(self, part: Traffic) -> BucketRanges:
+        """Return the best ranges for some steps.
+
+        Raises:
+            InputError: where none reach the goal.
+        """
+        most: list[Padding] | None = None
+        if self.goal is None or self.goal.like:
+            others = [other.padding for steps in part.shapes if (other := self.other(steps))]
+            if len(others) < len(part.shapes):
+                raise InputError(f"nothing is there to compare with: {self.strategy}")
+            most = others
+        elif self.goal.max_padding:
+            most = [self.goal.max_padding] * len(part.shapes)
+        ranges = best_ranges(self.server, part.shapes, self.goal.max_graphs if self.goal else None, most)
+        if ranges is None:
+            raise InputError("no ranges reach this goal; allow more graphs, or more padding")
+        return ranges
+
+    def told(self, ranges: BucketRanges, part: Traffic) -> list[dict[str, Any]]:
+        """Return what ranges pad by speed, in the words of the filter."""
+        found = [of_ranges(ranges, self.server, steps) for steps in part.shapes]
+        return speeds_told(found, self.beside, [self.other(steps) for steps in part.shapes])
+
+    def held_out(self, traffic: Traffic) -> dict[str, Any] | None:
+        """Return what other ranges, made without the last part of the steps, pad of it."""
+        parted = traffic.held_out()
+        ranges = answer(partial(self.best, parted[0])) if parted else None
+        if parted is None or not isinstance(ranges, BucketRanges):
+            return None
+        graphs = of_ranges(ranges, self.server, parted[1].assumed).graphs
+        return {"graphs": graphs, "speeds": self.told(ranges, parted[1])}
+
+
+def _planned_ranges(target: Target, traffic: Traffic, wanted: Goal | None, made_from: str) -> dict[str, Any]:
     server = replace(target.limits, num_hpu_blocks=target.covered)
-    most = allowed(goal, strategies, shapes)
-    ranges = best_ranges(server, shapes, goal.max_graphs, None if most is None else most[0])
-    if ranges is None:
-        raise InputError("no ranges reach this goal; allow more graphs, or more padding")
+    strategy = answer(partial(Strategy.of, wanted.like if wanted and wanted.like else "exp", target.limits))
+    asked = _Ranges(target, server, wanted, strategy)
+    ranges = asked.best(traffic)
     prompts, decodes, _ = bucket_rows(ranges, server.max_num_batched_tokens, server.num_hpu_blocks)
-    return (
-        of_ranges(ranges, server, shapes),
-        frozenset((length, 0) for _, lengths in prompts for length in lengths),
-        frozenset((batch, length) for batch, lengths in decodes for length in lengths),
-        _env_text(ranges, made_from),
-    )
+    return {
+        "planned": of_ranges(ranges, server, traffic.assumed),
+        "prompt": frozenset((length, 0) for _, lengths in prompts for length in lengths),
+        "decode": frozenset((batch, length) for batch, lengths in decodes for length in lengths),
+        "text": _env_text(ranges, made_from),
+        "beside": asked.beside,
+        "speeds": asked.told(ranges, traffic),
+        "held_out": asked.held_out(traffic),
+    }
 
 
 def _env_text(ranges: BucketRanges, made_from: str) -> str:
     lines = [f'{name}: "{value}"' for name, value in ranges.env().items()]
     return "\n".join([f"# Planned by playbooks/tune.yml from {made_from}.", *lines]) + "\n"
-
-
-def _tried(name: str, target: Target, shapes: Shapes) -> Compared | InputError:
-    try:
-        return of_strategy(name, target.limits, shapes)
-    except InputError as problem:
-        return problem
 
 
 __all__ = ["Proposal", "proposed", "read_goal"]

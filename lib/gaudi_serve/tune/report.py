@@ -16,6 +16,7 @@ from .target import Target, refused, target
 from .trace_file import read_trace_file
 
 HEAD = ("BUCKETS", "GRAPHS", "WARM-UP", "PROMPT TOKENS", "SEQUENCES", "BLOCKS", "COMPILED")
+SHOWN_SPEEDS = (0.25, 0.5, 1, 2, 4)
 LIMITS = ("max_num_seqs", "max_model_len", "max_num_batched_tokens", "num_hpu_blocks")
 
 
@@ -58,15 +59,14 @@ def tune_report(
         return {"lines": [], "errors": [str(problem)], "files": [], "plan": {}}
     aim = plan.target
     path = f"{folder}/{aim.name}.{'env.yml' if aim.ranges else 'buckets'}"
-    return {
-        "lines": [*_head(plan), *notes, *_left_out(fleet, aim), "", *_table(plan), "", *_next(plan, path)],
-        "errors": [],
-        "files": [
-            {"path": path, "content": plan.text},
-            {"path": f"{folder}/{aim.name}.svg", "content": picture(plan)},
-        ],
-        "plan": {"model": aim.name, "hosts": aim.hosts, "file": plan.text, **plan.planned.as_dict()},
-    }
+    lines = [*_head(plan), *notes, *_left_out(fleet, aim), "", *_table(plan), "", *_speeds(plan), ""]
+    files = [{"path": path, "content": plan.text}, {"path": f"{folder}/{aim.name}.svg", "content": picture(plan)}]
+    return {"lines": [*lines, *_next(plan, path)], "errors": [], "files": files, "plan": _data(plan)}
+
+
+def _data(plan: Proposal) -> dict[str, Any]:
+    more = {"file": plan.text, "speeds": plan.speeds, "held_out": plan.held_out}
+    return {"model": plan.target.name, "hosts": plan.target.hosts, **more, **plan.planned.as_dict()}
 
 
 def _proposed(
@@ -80,7 +80,7 @@ def _proposed(
     hosts = [host for host, plan in fleet["hosts"].items() if name in [one["name"] for one in plan["models"]]]
     found = learned(name, hosts, traffic)
     aim = target(fleet, name, found.blocks)
-    plan = proposed(aim, found.requests(aim.limits.max_model_len), goal, found.source)
+    plan = proposed(aim, found.requests(aim.limits.max_model_len), goal, found.source, found.token_s)
     return plan, found.notes + _other_blocks(aim, found)
 
 
@@ -91,6 +91,7 @@ def _head(plan: Proposal) -> list[str]:
         f"{plan.target.name} on {', '.join(plan.target.hosts)}: {plan.taken} requests ({plan.source}){more}",
         "within " + ", ".join(f"{key} {getattr(limits, key)}" for key in LIMITS),
         f"prefix caching {_on(limits.prefix_caching)}, contiguous PA {_on(limits.use_contiguous_pa)}",
+        plan.speed,
     ]
 
 
@@ -143,6 +144,35 @@ def _row(plan: Proposal, name: str, found: Compared | InputError) -> list[str]:
         "-" if minutes is None else f"{minutes:.1f} min",
         *(f"{100 * share:.1f} %" for share in shares),
         str(found.compiled),
+    ]
+
+
+def _speeds(plan: Proposal) -> list[str]:
+    """Return what the plan pads at other speeds of the server, and of the requests that another plan has not seen."""
+    rows = [["TIMES AS FAST", *HEAD[3:6]]]
+    rows += [_speed(plan, one, f"{one['speed']:g}") for one in plan.speeds if one["speed"] in SHOWN_SPEEDS]
+    if plan.held_out is None:
+        return [f"Padding at other speeds of the server, and in brackets that of {plan.beside}:", *table(rows)]
+    rows += [
+        _speed(plan, one, f"{one['speed']:g}, last third")
+        for one in plan.held_out["speeds"]
+        if one["speed"] in SHOWN_SPEEDS[1:-1]
+    ]
+    return [
+        f"Padding at other speeds of the server, and in brackets that of {plan.beside}. The last third of the requests",
+        f"is padded by a plan of {plan.held_out['graphs']} graphs that was made without it:",
+        *table(rows),
+    ]
+
+
+def _speed(plan: Proposal, row: Mapping[str, Any], name: str) -> list[str]:
+    padding, other = row["padding"], row["compared"][plan.beside] or {}
+    return [
+        name,
+        *(
+            f"{100 * share:.1f} % ({100 * other[key]:.1f} %)" if other else f"{100 * share:.1f} %"
+            for key, share in padding.items()
+        ),
     ]
 
 

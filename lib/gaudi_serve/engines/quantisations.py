@@ -1,0 +1,87 @@
+"""Which quantised weights an engine loads: a server that does not stops when image and weights have been fetched.
+
+Methods are those of ``quantization_config.quant_method`` in a config.json. ModelOpt writes one method for all: its name
+is followed by the ``quant_algo``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.errors import shown
+from ..spec.config_json import Config, text_config
+
+MODELOPT = "modelopt"
+# Some tools write the name that the platform's own code has, or another one for the same.
+SAME = {"awq_hpu": "awq", "gptq_hpu": "gptq", "gpt_oss_mxfp4": "mxfp4", "modelopt_fp4": f"{MODELOPT} NVFP4"}
+
+
+@dataclass(frozen=True)
+class Loads:
+    """What an engine loads on a platform.
+
+    since: methods, each with the first vLLM that loads it; empty for all. refused: methods that it does not load; all
+    others where it is None. floats: it loads weights of floating-point numbers with fewer than 16 bits.
+    """
+
+    since: Mapping[str, str]
+    refused: frozenset[str] | None = None
+    floats: bool = True
+
+    def method(self, name: str) -> str | None:
+        """Return the first vLLM that loads a method, empty for all; None where none does or is known to."""
+        return self.since.get(name)
+
+
+# The vendor's pages, and the code of its plugin at the tags that were looked at: 0.11.2, 0.16.0 and 0.26.0. gpt-oss is
+# on the list of validated models of 0.17.1.
+FORK = dict.fromkeys(("compressed-tensors", "fp8", "inc", "awq", "gptq", "bitsandbytes"), "")
+OF_FORK = Loads(FORK)
+OF_PLUGIN = Loads(
+    {
+        **{name: since for name, since in FORK.items() if name != "bitsandbytes"},
+        f"{MODELOPT} FP8": "0.16.0",
+        "mxfp4": "0.17.1",
+    }
+)
+# vLLM on CPUs: AWQ and GPTQ, and integers of compressed-tensors. Nobody has tried all others.
+OF_CPU = Loads(
+    dict.fromkeys(("awq", "gptq", "compressed-tensors"), ""),
+    frozenset({"fp8", "fbgemm_fp8", "inc", f"{MODELOPT} FP8", f"{MODELOPT} NVFP4"}),
+    floats=False,
+)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """How weights are quantised: the method as ``Loads`` names it, and as the config.json has it."""
+
+    method: str
+    said: str
+    floats: bool
+
+
+def stored(config: Config) -> Stored | None:
+    """Return how the weights of a config.json are quantised; None where they are not, or it does not say."""
+    found = text_config(config).get("quantization_config") or config.get("quantization_config")
+    method = found.get("quant_method") if isinstance(found, Mapping) else None
+    if not isinstance(found, Mapping) or not isinstance(method, str) or not method:
+        return None
+    name, said = method.lower(), f"quantization_config.quant_method {shown(method)}"
+    algorithm = found.get("quant_algo")
+    if name == MODELOPT:
+        text = algorithm if isinstance(algorithm, str) and algorithm else "FP8"
+        return Stored(f"{MODELOPT} {text.upper()}", f"{said}, quant_algo {shown(algorithm)}", True)
+    return Stored(SAME.get(name, name), said, _floats(found))
+
+
+def _floats(found: Mapping[str, Any]) -> bool:
+    groups = found.get("config_groups")
+    weights = [
+        group.get("weights")
+        for group in (groups.values() if isinstance(groups, Mapping) else ())
+        if isinstance(group, Mapping)
+    ]
+    return any(isinstance(one, Mapping) and one.get("type") == "float" for one in weights)

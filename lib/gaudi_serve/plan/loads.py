@@ -1,0 +1,134 @@
+"""Whether a model's engine can load its weights: their quantisation, and their architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..core.errors import Problem, shown
+from ..core.host import Host
+from ..core.versions import numbers
+from ..engines import ENGINES, engine_of
+from ..engines.architectures import SERVED, architecture
+from ..engines.quantisations import SAME, Loads, Stored, stored
+from ..platforms import Platform, platform_of
+from ..platforms.releases import PLUGIN, RELEASES, Release
+from ..spec.model import Spec
+from ..spec.weights import here, model_config
+from .version import said_version
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A quantisation that a server is to load: the key, its value, what comes before the sentence, and the method."""
+
+    key: str
+    value: object
+    said: str
+    stored: Stored
+
+
+def load_problems(spec: Spec, host: Host, release: str) -> list[Problem]:
+    """Return which quantisation of a model its engine cannot load in any image of the release."""
+    platform, loads, row = _known(spec, host, release)
+    if loads is None:
+        return []
+    return [
+        (
+            asked.key,
+            asked.value,
+            f"{asked.said}is not loaded by {_here(spec, platform, row)}; {_others(asked, platform)}",
+        )
+        for asked in _asked(spec, host)
+        if _refused(asked.stored, loads, row, _version(spec))
+    ]
+
+
+def load_notes(spec: Spec, host: Host, release: str) -> list[str]:
+    """Return what of a model an image of the release may not load, and an architecture that is on no list."""
+    platform, loads, row = _known(spec, host, release)
+    notes = []
+    for asked in _asked(spec, host) if loads else ():
+        since = loads.method(asked.stored.method) if loads else None
+        name = asked.said.removesuffix(" ") or f"quantization {shown(asked.value)}"
+        if since is None:
+            notes.append(
+                f"{name}: nobody is known to have loaded it by {_here(spec, platform, row)}; try it on one host"
+            )
+        elif since and row and not _version(spec) and not row.has(since, all_of_it=True):
+            notes.append(
+                f"{name} needs an image with vLLM {since} or newer; of release {row.name} there are {_vllm(row)}"
+            )
+    kind = architecture(model_config(spec, host))
+    if kind and platform.name in SERVED and kind[0] not in SERVED[platform.name]:
+        notes.append(
+            f"architecture {shown(kind[1])} of its config.json is on no list of what is served on {platform.title}; "
+            "try it on one host"
+        )
+    return notes
+
+
+def _known(spec: Spec, host: Host, release: str) -> tuple[Platform, Loads | None, Release | None]:
+    platform, engine = platform_of(host.accelerator), engine_of(spec)
+    row = platform.release(release)
+    # Of an engine that the release does not have, that alone is said.
+    known = platform.name in engine.platforms and (row is None or engine.name in row.engines)
+    return platform, engine.loads.get(platform.name) if known else None, row
+
+
+def _asked(spec: Spec, host: Host) -> Iterator[_Asked]:
+    """Yield the quantisation of the weights, and the one that the user asks for besides."""
+    found = stored(model_config(spec, host))
+    if found:
+        on_host = bool(here(spec, host).config)
+        where = "its config.json: " if on_host else ""
+        key, value = ("weights", spec.weights) if on_host else ("config", None)
+        yield _Asked(key, value, f"{where}{found.said} ", found)
+    wanted = spec.get("quantization")
+    # With modelopt the weights say which; the rest is said by the engine that turns the option into something else.
+    if isinstance(wanted, str) and wanted and wanted not in ("modelopt", found and found.method):
+        yield _Asked("quantization", wanted, "", Stored(SAME.get(wanted, wanted), wanted, False))
+
+
+def _refused(asked: Stored, loads: Loads, row: Release | None, version: str | None = None) -> bool:
+    """Tell whether nothing of a release loads it; with a version, whether that one does not."""
+    since = loads.method(asked.method)
+    if since is None:
+        return loads.refused is None or asked.method in loads.refused
+    if version and since:
+        return (asked.floats and not loads.floats) or numbers(version) < numbers(since)
+    return (asked.floats and not loads.floats) or bool(since and row and not row.has(since))
+
+
+def _version(spec: Spec) -> str | None:
+    """Return the vLLM of the model's image, where it is known."""
+    return said_version(spec) if spec.launch_profile == PLUGIN else None
+
+
+def _vllm(row: Release) -> str:
+    return " and ".join(row.vllm)
+
+
+def _here(spec: Spec, platform: Platform, row: Release | None) -> str:
+    name = engine_of(spec).name
+    return f"{name} of release {row.name}" if row else f"{name} on a {platform.title} host"
+
+
+def _others(asked: _Asked, platform: Platform) -> str:
+    """Return who loads it: releases and their engines, or what this platform loads."""
+    found = []
+    for row in RELEASES if platform.release(RELEASES[-1].name) else ():
+        names = [
+            name
+            for name in row.engines
+            if name in ENGINES
+            and platform.name in ENGINES[name].loads
+            and not _refused(asked.stored, ENGINES[name].loads[platform.name], row)
+        ]
+        found += [f"{row.name} ({', '.join(names)})"] if names else []
+    if found:
+        return f"releases that load it: {', '.join(found)}"
+    methods = sorted(
+        {name for one in ENGINES.values() if platform.name in one.loads for name in one.loads[platform.name].since}
+    )
+    return f"nothing on {platform.title} does; take weights that are not quantised, or by one of {', '.join(methods)}"
