@@ -25,7 +25,7 @@ from gaudi_serve.tune import trace_file
 from gaudi_serve.tune.learned import Histogram, learned
 from gaudi_serve.tune.report import tune_refusal, tune_report
 from gaudi_serve.tune.target import target
-from gaudi_serve.tune.trace_file import read_trace_file
+from gaudi_serve.tune.trace_file import Columns, read_trace_file
 from plugins import load
 from test_plan import gaudi_host, model
 
@@ -87,6 +87,73 @@ def test_a_trace_is_read_in_every_form(tmp_path: Path, text: str) -> None:
     one, other = read_trace_file(str(tmp_path / "t"))
     assert one == Request(0, 374, 44)
     assert (round(other.arrival_s, 5), other.input_tokens, other.output_tokens) == (4.31458, 396, 109)
+
+
+MOONCAKE = {"arrival_s": "timestamp", "input_tokens": "input_length", "output_tokens": "output_length"}
+BURST = {"arrival_s": "Timestamp", "input_tokens": "Request tokens", "output_tokens": "Response tokens"}
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "unit"),
+    [
+        (
+            '{"timestamp": 7000, "input_length": 374, "output_length": 44, "hash_ids": [1]}\n'
+            '{"timestamp": 11314.579, "input_length": 396, "output_length": 109, "hash_ids": [1, 2]}\n',
+            MOONCAKE,
+            "ms",
+        ),
+        (
+            "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+            "5,ChatGPT,374,44,418,Conversation log\n9.314579,GPT-4,396,109,505,API log\n",
+            BURST,
+            "",
+        ),
+        # Names that are the usual ones need not be said, and a time of day has no unit.
+        (
+            AZURE.replace("ContextTokens", "in")
+            + "2023-11-16 18:15:46.68,374,44\n2023-11-16 18:15:50.994579,396,109\n",
+            {"input_tokens": "in"},
+            "ms",
+        ),
+    ],
+)
+def test_columns_of_other_traces_are_read_by_the_names_and_the_unit_that_a_user_gives(
+    tmp_path: Path, text: str, columns: dict[str, str], unit: str
+) -> None:
+    (tmp_path / "t").write_text(text, encoding="utf-8")
+    one, other = read_trace_file(str(tmp_path / "t"), Columns.of(columns, unit))
+    assert one == Request(0, 374, 44)
+    assert (round(other.arrival_s, 5), other.input_tokens, other.output_tokens) == (4.31458, 396, 109)
+
+
+@pytest.mark.parametrize(
+    ("columns", "unit", "sentence"),
+    [
+        ("timestamp", "", "trace_columns: 'timestamp': must be a mapping of arrival_s, input_tokens, output_tokens"),
+        ({"arrival": "t"}, "", "trace_columns: 'arrival': must be a mapping of arrival_s, .*; did you mean arrival_s"),
+        ({"arrival_s": 1}, "", "trace_columns: arrival_s: 1 is no name of a column"),
+        ({}, "minutes", "trace_time_unit: 'minutes': must be one of s, ms, us, ns"),
+    ],
+)
+def test_wrong_columns_of_a_trace_are_refused(columns: Any, unit: str, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        Columns.of(columns, unit)
+
+
+def test_a_column_that_the_user_has_named_and_that_is_missing_is_named(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("time,input_tokens,output_tokens\n1,1,1\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"line 1: timestamp \(arrival_s\) is missing among 'time, input_tokens"):
+        read_trace_file(str(tmp_path / "t.csv"), Columns.of({"arrival_s": "timestamp"}, ""))
+    with pytest.raises(InputError, match=r"arrival_s \(or TIMESTAMP\) is missing .*; name them with trace_columns"):
+        read_trace_file(str(tmp_path / "t.csv"))
+
+
+def test_files_beside_the_inventory_are_named_by_its_own_folder(trace: str) -> None:
+    asked = {"model": "qwq", "trace": trace, "inventory_dir": "/srv/site/inventory", "tune_max_graphs": "12"}
+    inside = tune_report(fleet(plugin()), asked, "/srv/site/inventory/buckets")["lines"]
+    assert inside[-1].endswith("lookup('file', inventory_dir ~ '/buckets/qwq.buckets') }}\"}")
+    outside = tune_report(fleet(plugin()), asked, "/srv/buckets")["lines"]
+    assert outside[-1].endswith("lookup('file', '/srv/buckets/qwq.buckets') }}\"}")
 
 
 @pytest.mark.parametrize(
@@ -470,7 +537,7 @@ TIMES AS FAST    PROMPT TOKENS     SEQUENCES        BLOCKS
 1, last third    152.2 % (23.0 %)  71.3 % (22.7 %)  696.0 % (25.1 %)
 2, last third    152.2 % (23.0 %)  68.4 % (19.0 %)  13.0 % (18.0 %)
 
-Nothing restarts now. To take it, review the file and write into the model's entry:
+Nothing restarts now. Review /srv/buckets/qwq.buckets, and to take it write into the model's entry:
   bucketing: {strategy: file, file: "{{ lookup('file', '/srv/buckets/qwq.buckets') }}"}
 """
 RANGES = """\

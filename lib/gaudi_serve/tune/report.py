@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from ..buckets.compared import Compared
+from ..buckets.traffic import Request
 from ..core.errors import InputError, readable
 from ..show.table import table
 from .learned import Learned, learned
 from .picture import picture
 from .proposal import Proposal, proposed, read_goal
 from .target import Target, refused, target
-from .trace_file import read_trace_file
+from .trace_file import Columns, read_trace_file
 
 HEAD = ("BUCKETS", "GRAPHS", "WARM-UP", "PROMPT TOKENS", "SEQUENCES", "BLOCKS", "COMPILED")
 SHOWN_SPEEDS = (0.25, 0.5, 1, 2, 4)
@@ -25,16 +26,21 @@ def tune_refusal(fleet: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str
 
     Args:
         fleet: what vllm_fleet_plan returned.
-        asked: what the user has given: model, trace, tune_like, tune_max_graphs, tune_max_padding; what is empty is
-            not given.
+        asked: what the user has given: model, trace, trace_columns, trace_time_unit, tune_like, tune_max_graphs,
+            tune_max_padding; what is empty is not given. inventory_dir: beside which proposed files may lie.
     """
     found = refused(fleet, asked.get("model"))
-    for ask in (lambda: read_goal(asked), lambda: read_trace_file(asked["trace"]) if asked.get("trace") else None):
+    for ask in (lambda: read_goal(asked), lambda: _trace(asked) if asked.get("trace") else None):
         try:
             ask()
         except InputError as problem:
             found.append(str(problem))
     return found
+
+
+def _trace(asked: Mapping[str, Any]) -> list[Request]:
+    columns = Columns.of(asked.get("trace_columns"), asked.get("trace_time_unit"))
+    return read_trace_file(asked["trace"], columns)
 
 
 def tune_report(
@@ -61,7 +67,12 @@ def tune_report(
     path = f"{folder}/{aim.name}.{'env.yml' if aim.ranges else 'buckets'}"
     lines = [*_head(plan), *notes, *_left_out(fleet, aim), "", *_table(plan), "", *_speeds(plan), ""]
     files = [{"path": path, "content": plan.text}, {"path": f"{folder}/{aim.name}.svg", "content": picture(plan)}]
-    return {"lines": [*lines, *_next(plan, path)], "errors": [], "files": files, "plan": _data(plan)}
+    return {
+        "lines": [*lines, *_next(plan, path, str(asked.get("inventory_dir") or ""))],
+        "errors": [],
+        "files": files,
+        "plan": _data(plan),
+    }
 
 
 def _data(plan: Proposal) -> dict[str, Any]:
@@ -76,7 +87,7 @@ def _proposed(
     name, goal = str(asked["model"]), read_goal(asked)
     if asked.get("trace"):
         source = f"trace {readable(Path(asked['trace']).name)}"
-        return proposed(target(fleet, name, {}), read_trace_file(asked["trace"]), goal, source), []
+        return proposed(target(fleet, name, {}), _trace(asked), goal, source), []
     hosts = [host for host, plan in fleet["hosts"].items() if name in [one["name"] for one in plan["models"]]]
     found = learned(name, hosts, traffic)
     aim = target(fleet, name, found.blocks)
@@ -176,17 +187,20 @@ def _speed(plan: Proposal, row: Mapping[str, Any], name: str) -> list[str]:
     ]
 
 
-def _next(plan: Proposal, path: str) -> list[str]:
+def _next(plan: Proposal, path: str, inventory_dir: str) -> list[str]:
+    """Return what to do with the files, the one beside the inventory being named by the inventory's own folder."""
     name = plan.target.name
     if plan.text.strip() == (plan.target.model["bucket_file"] or "").strip():
         return [f"{name} has this list already"]
-    look = "Nothing restarts now. To take it, review the file and write into the model's entry:"
+    beside = inventory_dir and path.startswith(f"{inventory_dir.rstrip('/')}/")
+    where = f"inventory_dir ~ '{path.removeprefix(inventory_dir.rstrip('/'))}'" if beside else f"'{path}'"
+    look = f"Nothing restarts now. Review {path}, and to take it write into the model's entry:"
     if plan.target.ranges:
         return [
             look.replace("entry", "entry, with the rest of its env"),
-            f"  env: \"{{{{ lookup('file', '{path}') | from_yaml }}}}\"",
+            f"  env: \"{{{{ lookup('file', {where}) | from_yaml }}}}\"",
         ]
-    return [look, f"  bucketing: {{strategy: file, file: \"{{{{ lookup('file', '{path}') }}}}\"}}"]
+    return [look, f"  bucketing: {{strategy: file, file: \"{{{{ lookup('file', {where}) }}}}\"}}"]
 
 
 __all__ = ["tune_refusal", "tune_report"]

@@ -1,4 +1,4 @@
-"""Requests of a trace file: CSV or JSON, with this project's names or those of the Azure LLM inference traces."""
+"""Requests of a trace file: CSV or JSON, with this project's names, those of the Azure traces, or others."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ NAMES = {
     "input_tokens": ("input_tokens", "ContextTokens"),
     "output_tokens": ("output_tokens", "GeneratedTokens"),
 }
+# Seconds of each unit that a column of arrivals may have; times of day have none.
+UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 LARGEST_FILE = 64 * 2**20  # bytes
 MOST_REQUESTS = 200_000  # planned in minutes
 FORMS = "a CSV file with a head, a JSON list of mappings, or a JSON mapping a line"
@@ -28,19 +31,55 @@ FRACTION = re.compile(r"(\.\d{6})\d+")
 Row = tuple[str, Mapping[str, Any]]  # where it stands, and its values by column
 
 
-def read_trace_file(path: str) -> list[Request]:
+@dataclass(frozen=True)
+class Columns:
+    """What the columns of a trace are called, and how many seconds one unit of its arrivals has."""
+
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: NAMES)
+    second: float = 1.0
+
+    @classmethod
+    def of(cls, columns: Any, unit: Any) -> Columns:
+        """Read what a user says of a trace; what is empty is not said.
+
+        Args:
+            columns: ``{arrival_s: NAME, input_tokens: NAME, output_tokens: NAME}``, some of them or all.
+            unit: of the arrivals: s, ms, us or ns.
+
+        Raises:
+            InputError: naming the variable, the value and what is allowed.
+        """
+        allowed = f"must be a mapping of {', '.join(NAMES)} to names of columns"
+        if columns and not isinstance(columns, Mapping):
+            raise InputError(f"trace_columns: {shown(columns)}: {allowed}")
+        for key, name in (columns or {}).items():
+            if key not in NAMES:
+                raise InputError(f"trace_columns: {shown(key)}: {allowed}{near(str(key), NAMES, 1)}")
+            if not isinstance(name, str) or not name.strip():
+                raise InputError(f"trace_columns: {key}: {shown(name)} is no name of a column; {allowed}")
+        if unit and unit not in UNITS:
+            raise InputError(f"trace_time_unit: {shown(unit)}: must be one of {', '.join(UNITS)}")
+        named = {key: (name.strip(),) for key, name in (columns or {}).items()}
+        return cls({**NAMES, **named}, UNITS[unit or "s"])
+
+
+def read_trace_file(path: str, columns: Columns | None = None) -> list[Request]:
     """Return the requests of a trace file, in its order; arrivals in seconds since the first of them.
+
+    Args:
+        path: the file.
+        columns: what its columns are called; the names of this project and of the Azure traces where it is None.
 
     Raises:
         InputError: for a file that is missing, empty, too large or of no known form, for a column that is missing, and
             for the first value that is none, with its file and line.
     """
-    text = _text(path)
+    text, columns = _text(path), columns or Columns()
     path = one_line(path)
-    rows = _json(path, text) if text.lstrip()[:1] in "[{" else _csv(path, text)
+    rows = _json(path, text, columns) if text.lstrip()[:1] in "[{" else _csv(path, text, columns)
     found = []
     for where, row in rows:
-        found.append(Request(*(_value(f"trace: {path}: {where}", kind, row) for kind in NAMES)))
+        found.append(Request(*(_value(f"trace: {path}: {where}", kind, row, columns) for kind in NAMES)))
         if len(found) > MOST_REQUESTS:
             raise InputError(f"trace: {path}: {where}: is one request more than {MOST_REQUESTS:,}; give a part of them")
     if not found:
@@ -66,11 +105,11 @@ def _text(path: str) -> str:
     return text
 
 
-def _csv(path: str, text: str) -> Iterator[Row]:
+def _csv(path: str, text: str, columns: Columns) -> Iterator[Row]:
     reader = csv.reader(text.splitlines(), strict=True)
     try:
         head = [name.strip() for name in next(reader)]
-        _require_columns(f"trace: {path}: line 1", head)
+        _require_columns(f"trace: {path}: line 1", head, columns)
         for cells in reader:
             where = f"line {reader.line_num}"
             if not cells:
@@ -82,16 +121,16 @@ def _csv(path: str, text: str) -> Iterator[Row]:
         raise InputError(f"trace: {path}: line {reader.line_num}: no CSV: {problem}") from None
 
 
-def _json(path: str, text: str) -> Iterator[Row]:
+def _json(path: str, text: str, columns: Columns) -> Iterator[Row]:
     if text.lstrip().startswith("["):
         try:
             found = json.loads(text)
         except (ValueError, RecursionError) as problem:
             line = getattr(problem, "lineno", 1)
             raise InputError(f"trace: {path}: line {line}: no JSON: {getattr(problem, 'msg', 'too deep')}") from None
-        yield from _mappings(path, ((f"request {number}", one) for number, one in enumerate(found, 1)))
+        yield from _mappings(path, ((f"request {number}", one) for number, one in enumerate(found, 1)), columns)
     else:
-        yield from _mappings(path, _json_lines(path, text))
+        yield from _mappings(path, _json_lines(path, text), columns)
 
 
 def _json_lines(path: str, text: str) -> Iterator[tuple[str, Any]]:
@@ -104,24 +143,25 @@ def _json_lines(path: str, text: str) -> Iterator[tuple[str, Any]]:
                 raise InputError(f"trace: {path}: line {number}: no JSON mapping: {what}") from None
 
 
-def _mappings(path: str, found: Iterable[tuple[str, Any]]) -> Iterator[Row]:
+def _mappings(path: str, found: Iterable[tuple[str, Any]], columns: Columns) -> Iterator[Row]:
     for where, one in found:
         if not isinstance(one, Mapping):
             raise InputError(f"trace: {path}: {where}: {shown(one)} is no mapping with {', '.join(NAMES)}")
-        _require_columns(f"trace: {path}: {where}", [str(name) for name in one])
+        _require_columns(f"trace: {path}: {where}", [str(name) for name in one], columns)
         yield where, one
 
 
-def _require_columns(where: str, names: Iterable[str]) -> None:
-    there = list(names)
-    for ours, theirs in NAMES.values():
-        if ours not in there and theirs not in there:
-            hint = near(ours, there, 1) or near(theirs, there, 1)
-            raise InputError(f"{where}: {ours} (or {theirs}) is missing among {shown(', '.join(there))}{hint}")
+def _require_columns(where: str, there: list[str], columns: Columns) -> None:
+    for key, names in columns.names.items():
+        if set(names).isdisjoint(there):
+            hint = next((found for name in names if (found := near(name, there, 1))), "")
+            others = f" (or {', '.join(names[1:])})" if names[1:] else f" ({key})" * (names[0] != key)
+            remedy = "; name them with trace_columns" if names == NAMES[key] and not hint else ""
+            raise InputError(f"{where}: {names[0]}{others} is missing among {shown(', '.join(there))}{hint}{remedy}")
 
 
-def _value(where: str, kind: str, row: Mapping[str, Any]) -> Any:
-    name = next(name for name in NAMES[kind] if name in row)
+def _value(where: str, kind: str, row: Mapping[str, Any], columns: Columns) -> Any:
+    name = next(name for name in columns.names[kind] if name in row)
     value = row[name]
     if kind == "arrival_s":
         seconds = _seconds(value)
@@ -130,13 +170,21 @@ def _value(where: str, kind: str, row: Mapping[str, Any]) -> Any:
                 f"{where}: {name} {shown(value)} is neither a number of seconds nor a time such as "
                 "2023-11-16 18:15:46.68"
             )
-        return seconds
+        return seconds * columns.second if _is_number(value) else seconds
     least = 1 if kind == "input_tokens" else 0
     text = value.strip() if isinstance(value, str) else value
     number = int(text) if isinstance(text, str) and re.fullmatch("[0-9]{1,13}", text) else text
     if not isinstance(number, int) or isinstance(number, bool) or not least <= number <= LARGEST:
         raise InputError(f"{where}: {name} {shown(value)} is not a whole number from {least} to {LARGEST}")
     return number
+
+
+def _is_number(value: Any) -> bool:
+    """Tell whether an arrival is a number, which has a unit, and no time of day."""
+    try:
+        return bool(math.isfinite(float(value)))
+    except (TypeError, ValueError):
+        return False
 
 
 def _seconds(value: Any) -> float | None:
@@ -158,4 +206,4 @@ def _seconds(value: Any) -> float | None:
     return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp()
 
 
-__all__ = ["read_trace_file"]
+__all__ = ["Columns", "read_trace_file"]
