@@ -52,7 +52,7 @@ class Ledger:
         """Read the cards, their regions, and who of outside this toolkit holds some."""
         self.cards = {card.module_id: card for card in host.cards}
         self.holders: dict[int, str] = {
-            number: card.held_by or "another program"
+            number: card.problem or card.held_by or "another program"
             for number, card in self.cards.items()
             if card.in_use and number not in host.held
         }
@@ -84,8 +84,10 @@ class Ledger:
             return "module_ids", wish, f"are {len(wish)} cards, but tensor_parallel_size is {spec.cards}"
         for number in wish:
             if number in self.strangers:
-                held = self.holders[number]
-                return "module_ids", wish, f"card {number} is held by {held}; end it or take another card"
+                problem = self.cards[number].problem
+                held = f"is held by {self.holders[number]}; end it or"
+                why = f"cannot be used: {problem};" if problem else held
+                return "module_ids", wish, f"card {number} {why} take another card"
             if number in self.holders:
                 return "module_ids", wish, f"card {number} belongs to model {self.holders[number]} already"
         groups = sorted({self.region(number).group for number in wish})

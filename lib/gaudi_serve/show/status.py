@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..core.host import Host
 from ..gateway.fleet import gateway_left
 from .report import endpoint, gateway_of
 from .table import table
@@ -90,7 +91,8 @@ def _host(known: Known, name: str) -> dict[str, Any]:
     silent = [f"{model['name']} does not answer: {model['problem']}" for model in models if model["problem"]]
     if silent:
         drift["answers"] = silent
-    notes = [note for fact in NOTES for note in known.get(fact) or []]
+    notes = Host.of(known["gaudi_host"]).unused_cards if serves else []
+    notes += [note for fact in NOTES for note in known.get(fact) or []]
     return {"read": True, "problem": "", "drift": drift, "models": models, "notes": notes}
 
 

@@ -66,6 +66,10 @@ def _strangers(host: Mapping[str, Any]) -> list[str]:
         f"card {module['module_id']} is held by {module.get('held_by') or 'another program'}"
         for module in host.get("modules", [])
         if module.get("in_use") and module["module_id"] not in own
+    ] + [
+        f"card {module['module_id']}: {module['problem']}"
+        for module in host.get("modules", [])
+        if module.get("problem")
     ]
 
 
