@@ -79,12 +79,11 @@ def vllm_plan(
     machine = Host.of({**host, "host_nics": host_nics or host.get("host_nics"), "device_family": device_family})
     if wrong := _whole(models, machine, host_name, release):
         return HostPlan(host_name, (), (wrong,)).as_dict()
-    release = str(release or DEFAULT)  # YAML makes a number of one that is not quoted
-    site = Site(machine, host_name, release, catalog or {}, defaults or {}, _aliases(images))
+    site = Site(machine, host_name, str(release or DEFAULT), catalog or {}, defaults or {}, _aliases(images))
     wishes, findings = resolve(models, site)
     for wish in wishes:
-        findings += wish.findings(host_problems(wish.spec, machine, release, weights_come), host_name)
-    planned, more = _placed(wishes, _names(models), machine, host_name, release, move_allowed)
+        findings += wish.findings(host_problems(wish.spec, machine, site.release, weights_come), host_name)
+    planned, more = _placed(wishes, _names(models), machine, host_name, site.release, move_allowed)
     return HostPlan(host_name, tuple(planned), (*findings, *more), tuple(machine.unused_cards)).as_dict()
 
 
