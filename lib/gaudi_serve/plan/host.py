@@ -81,10 +81,15 @@ def vllm_plan(
         return HostPlan(host_name, (), (wrong,)).as_dict()
     site = Site(machine, host_name, str(release or DEFAULT), catalog or {}, defaults or {}, _aliases(images))
     wishes, findings = resolve(models, site)
-    for wish in wishes:
-        findings += wish.findings(host_problems(wish.spec, machine, site.release, weights_come), host_name)
+    findings += _checked(wishes, site, weights_come)
     planned, more = _placed(wishes, _names(models), machine, host_name, site.release, move_allowed)
     return HostPlan(host_name, tuple(planned), (*findings, *more), tuple(machine.unused_cards)).as_dict()
+
+
+def _checked(wishes: Sequence[Wish], site: Site, weights_come: bool) -> list[Finding]:
+    """Return what of each model cannot be on its host."""
+    checked = [(wish, host_problems(wish.spec, site.host, site.release, weights_come)) for wish in wishes]
+    return [one for wish, problems in checked for one in wish.findings(problems, site.host_name)]
 
 
 def _aliases(images: Sequence[Mapping[str, Any]]) -> dict[str, str]:
