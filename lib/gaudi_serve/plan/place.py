@@ -23,6 +23,7 @@ Cards = dict[str, list[int]]
 Counts = tuple[int, ...]
 
 MOVE = "-e gaudi_move_allowed=true lets running models move"
+ALONE = "a card serves one server at a time, so every model needs cards of its own"
 NICS = "declare host NICs (gaudi_host_nics: true) if the machine has them"
 
 
@@ -89,7 +90,8 @@ class Ledger:
                 why = f"cannot be used: {problem};" if problem else held
                 return "module_ids", wish, f"card {number} {why} take another card"
             if number in self.holders:
-                return "module_ids", wish, f"card {number} belongs to model {self.holders[number]} already"
+                why = f"card {number} belongs to model {self.holders[number]} already; {ALONE}"
+                return "module_ids", wish, why
         groups = sorted({self.region(number).group for number in wish})
         if self.group and len(groups) > 1:
             size = self.group
