@@ -55,7 +55,8 @@ def _cards() -> dict[str, Any]:
     # A call takes a part of a second, and there are as many as cards.
     with ThreadPoolExecutor(max_workers=max(1, len(cards))) as pool:
         links = dict(zip((str(card["module_id"]) for card in cards), pool.map(_down, cards), strict=True))
-    version = re.match(r"[\d.]+", str(cards[0].get("driver_version"))) if cards else None
+    versions = (re.match(r"\d[\d.]*", str(card.get("driver_version"))) for card in cards)
+    version = next((one for one in versions if one), None)
     return {
         "driver_version": version[0] if version else None,
         "ports": {number: found for number, found in links.items() if isinstance(found, list)},

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ FULL_MIB = 4096  # an idle card reads 768; driver and firmware never keep more t
 
 
 PCI_ADDR = "sys/class/accel/accel[0-9]*/device/pci_addr"
+MISSING = "it is on the PCI bus, and hl-smi does not show it"
 QUAD = 4
 LAZY = "PT_HPU_LAZY_MODE"
 
@@ -108,9 +110,10 @@ def _observe(root: str = "/") -> dict[str, Any]:
         places, bad_places = hl_smi_places(topology_text.out)
     except InputError as problem:
         return {**nothing, "problem": [str(problem)], "pci_cards": len(on_bus)}
+    bad += [BadRow(text, card["module_id"], card["index"], _bus_id(card)) for card in listed if (text := _unread(card))]
+    listed = [card for card in listed if not _unread(card)]
     if not listed:
-        reason = [row.problem for row in bad] or ["hl-smi shows no card"]
-        return {**nothing, "problem": reason, "pci_cards": len(on_bus)}
+        return {**nothing, "problem": [row.problem for row in bad], "pci_cards": len(on_bus)}
     holders = hl_smi_processes(run(["hl-smi"]).out)
     # Every program's files are looked through, which no card needs that hl-smi shows a process of.
     opened = device_holders(root) if any(card["index"] not in holders for card in listed) else {}
@@ -120,10 +123,10 @@ def _observe(root: str = "/") -> dict[str, Any]:
         held = holders.get(index) or opened.get(index) or _filled(card)
         place = places.get(number, {"cpus": [], "numa_node": -1})
         modules.append({**_module(card, held), "problem": bad_places.get(number), **place})
-    sick, unknown = _sick(root, [*bad, *_missing(on_bus, listed, bad)], {card["module_id"] for card in listed})
+    sick, unknown = _sick(_slots(root), on_bus, listed, bad)
     return {
         "device_name": listed[0].get("name"),
-        "driver_version": listed[0].get("driver_version"),
+        "driver_version": next((text for card in listed if re.match(r"\d", text := card["driver_version"])), None),
         "memory_mib": modules[0]["memory_mib"],
         "modules": sorted([*modules, *sick], key=lambda module: int(module["module_id"])),
         "unusable_cards": unknown,
@@ -150,39 +153,66 @@ def _filled(card: Mapping[str, Any]) -> str | None:
     return f"a program that hl-smi does not show ({used} of its {total} MiB are used)"
 
 
-def _missing(on_bus: Mapping[str, str], listed: Sequence[Mapping[str, Any]], bad: Sequence[BadRow]) -> list[BadRow]:
-    """Return the cards of the PCI bus that hl-smi does not show.
+def _unread(card: Mapping[str, Any]) -> str:
+    """Return why a card cannot be used that hl-smi knows, but cannot read; empty where it can."""
+    unread = [name for name in ("name", "memory.total", "memory.used") if not re.search(r"\d", card[name])]
+    return f"hl-smi cannot read its {' and '.join(unread)}" if unread else ""
 
-    A row without a readable bus_id is of one of them: where there are no more than such rows, none is missing.
-    """
-    shown = {str(card.get("bus_id")).lower() for card in listed} | {row.bus_id for row in bad}
-    nameless = sum(row.bus_id is None for row in bad)
-    left = [bus_id for bus_id in on_bus if bus_id not in shown]
-    text = "it is on the PCI bus, and hl-smi does not show it"
-    return [BadRow(text, bus_id=bus_id) for bus_id in left] if len(left) > nameless else []
+
+def _bus_id(card: Mapping[str, Any]) -> str:
+    return str(card.get("bus_id")).lower()
+
+
+def _slots(root: str) -> list[BadRow]:
+    """Return index, bus_id and module_id of the cards that the driver knows, as BadRows without a problem."""
+    found = []
+    for path in Path(root).glob(PCI_ADDR):
+        index, slot = (
+            path.parent.parent.name.removeprefix("accel"),
+            (read_text(path.parent / "module_id") or "").strip(),
+        )
+        bus_id = (read_text(path) or "").strip().lower()
+        if index.isdigit():
+            found.append(BadRow("", int(slot) if slot.isdigit() else None, int(index), bus_id))
+    return found
 
 
 def _sick(
-    root: str, bad: Sequence[BadRow], taken: Collection[int]
+    slots: Sequence[BadRow], on_bus: Mapping[str, str], listed: Sequence[Mapping[str, Any]], bad: Sequence[BadRow]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the cards that cannot be used: those of a known module_id as modules, and the others."""
-    by_bus = {(read_text(path) or "").strip().lower(): path.parent for path in Path(root).glob(PCI_ADDR)}
-    by_index = {folder.parent.name.removeprefix("accel"): (bus_id, folder) for bus_id, folder in by_bus.items()}
+    """Return the cards that cannot be used: those of a known module_id as modules, and the others.
+
+    Args:
+        slots: the cards that the driver knows.
+        on_bus: the cards on the PCI bus.
+        listed: the cards that hl-smi shows.
+        bad: its rows that cannot be used.
+    """
+    rows = [_identified(row, slots) for row in bad]
+    left = sorted(set(on_bus) - {_bus_id(card) for card in listed} - {row.bus_id for row in rows})
+    # Rows of which nobody knows the card are of some of these.
+    if len(left) > sum(row.bus_id is None for row in rows):
+        rows += [_identified(BadRow(MISSING, bus_id=bus_id), slots) for bus_id in left]
     modules: dict[int, dict[str, Any]] = {}
     others = []
-    for row in bad:
-        bus_id, folder = row.bus_id, by_bus.get(row.bus_id or "")
-        if folder is None and str(row.index) in by_index:
-            bus_id, folder = by_index[str(row.index)]
-        slot = (read_text(folder / "module_id") or "").strip() if folder else ""
-        number = row.module_id if row.module_id is not None else int(slot) if slot.isdigit() else None
-        index = row.index if row.index is not None else int(folder.parent.name[5:]) if folder else None
-        if number is None or number in taken or number in modules:
-            others.append({"index": index, "bus_id": bus_id, "problem": row.problem})
+    taken = {card["module_id"] for card in listed}
+    for row in rows:
+        about = {"index": row.index, "bus_id": row.bus_id, "problem": row.problem}
+        if row.module_id is None or row.module_id in taken or row.module_id in modules:
+            others.append(about)
         else:
-            about = {"module_id": number, "index": index, "bus_id": bus_id, "in_use": False, "held_by": None}
-            modules[number] = {**about, "problem": row.problem, "cpus": [], "numa_node": -1}
+            held: dict[str, Any] = {"in_use": False, "held_by": None, "cpus": [], "numa_node": -1}
+            modules[row.module_id] = {"module_id": row.module_id, **about, **held}
     return list(modules.values()), others
+
+
+def _identified(row: BadRow, slots: Sequence[BadRow]) -> BadRow:
+    """Return a row with what the driver knows of its card."""
+    same = [slot for slot in slots if row.bus_id == slot.bus_id or (row.bus_id is None and row.index == slot.index)]
+    if not same:
+        return row
+    known = {key: getattr(same[0], key) for key in ("module_id", "index", "bus_id") if getattr(row, key) is None}
+    return replace(row, **known)
 
 
 def _bus_lines(on_bus: Mapping[str, str]) -> list[str]:

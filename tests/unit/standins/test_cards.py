@@ -112,6 +112,31 @@ def test_an_unreadable_row_is_one_bad_card(host: Any, seen: Any, row: str) -> No
     assert observe_driver.observe()["driver_version"] == "1.21.3"
 
 
+def test_a_card_that_hl_smi_knows_but_cannot_read_is_bad(host: Any, seen: Any) -> None:
+    first = host.state["cards"][0]
+    first["row"] = f"0, {first['module_id']}, {first['bus_id']}, N/A, N/A, N/A, N/A"
+    found = seen()
+    assert found.unused_cards == [
+        f"card {first['module_id']} is not used: hl-smi cannot read its name and memory.total and memory.used"
+    ]
+    assert (found.device_name, found.driver_version) == ("HL-225", "1.21.3-57e3f5d")
+    assert observe_driver.observe()["driver_version"] == "1.21.3"
+
+
+def test_one_card_is_named_once_beside_another_that_is_missing(host: Any, seen: Any) -> None:
+    host.state["cards"][6]["row"], host.state["cards"][7]["missing"] = "6, N/A", True
+    six, seven = (host.state["cards"][index]["bus_id"] for index in (6, 7))
+    row, missing = seen().unused_cards
+    assert row.startswith(f"card {six} is not used: hl-smi's row of it")
+    assert missing == f"card {seven} is not used: it is on the PCI bus, and hl-smi does not show it"
+
+
+def test_no_good_card_is_a_problem_of_the_host(host: Any, seen: Any) -> None:
+    for card in host.state["cards"]:
+        card["row"] = "N/A"
+    assert len(seen().problem) == 8
+
+
 def test_two_rows_of_one_card_are_both_bad(host: Any, seen: Any) -> None:
     bus_id = host.state["cards"][7]["bus_id"]
     host.state["cards"][7]["row"] = f"7, 2, {bus_id}, HL-225, 1.21.3, 98304 MiB, 768 MiB"
