@@ -199,6 +199,7 @@ def test_devices_that_are_not_known_are_refused_in_one_sentence_or_get_a_family(
         f"c: HL-205 is a Gaudi1 card, which is not served here; served are {served}",
         f"d: gaudi_device_family 'HL-32': must be one of {served}, for a device that is not known",
     ]
+    assert "a: model qwq: memory is not checked: that of HL-999X is not known" in fleet["warnings"]
     sizes = {name: fleet["hosts"][name]["models"][0]["memory"]["device_gib"] for name in ("e", "f")}
     assert sizes == {"e": 96, "f": 128}
     # Groups of four, as those of the family have them.
