@@ -149,6 +149,9 @@ def test_ports_that_are_down_are_named_by_card() -> None:
     ports = {"10": [3], "2": [8, 22], "0": []}
     assert changes(live(ports=ports))["down"] == ["card 2: ports 8, 22 are down", "card 10: ports 3 are down"]
     assert changes(live(ports=ports), ports_may_be_down=[8, 22, 3])["down"] == []
+    assert changes(live(unread={"4": "hl-smi -n link: no line with a port"}))["down"] == [
+        "card 4: hl-smi -n link: no line with a port"
+    ]
 
 
 def test_a_runtime_of_another_release_is_noted() -> None:

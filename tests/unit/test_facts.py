@@ -76,7 +76,7 @@ def test_a_good_host_is_told_nothing(tmp_path: Path) -> None:
 def test_what_facts_by_hand_may_leave_out() -> None:
     host, problems = checked_host(HAND)
     assert problems == []
-    card = {"module_id": 7, "numa_node": 1, "index": 7, "cpus": [], "in_use": False, "held_by": None}
+    card = {"module_id": 7, "numa_node": 1, "index": 7, "cpus": [], "in_use": False, "held_by": None, "problem": None}
     assert host["modules"][7] == card
     empty = {"services": {}, "ports": {}, "weights": {}, "problem": None, "host_nics": False}
     assert {key: host[key] for key in empty} == empty
@@ -211,7 +211,8 @@ JSON = st.recursive(
 )
 VARIABLES = (
     *("vllm_models", "vllm_images", "vllm_model_defaults", "vllm_catalog_dirs", "vllm_secrets", "preflight_catalog"),
-    *("gaudi_accelerator", "gaudi_cards", "gaudi_release", "gaudi_host_nics", "gaudi_runtime", "plan_facts_dir"),
+    *("gaudi_accelerator", "gaudi_cards", "gaudi_release", "gaudi_host_nics", "gaudi_device_family"),
+    *("gaudi_runtime", "plan_facts_dir"),
 )
 
 

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from gaudi_serve.plan.changes import vllm_plan_changes
 from gaudi_serve.plan.fleet import gaudi_facts_saved, vllm_fleet_lines, vllm_fleet_plan
 from gaudi_serve.spec.catalog import BUILTIN
@@ -169,6 +170,61 @@ def test_host_nics_are_an_inventory_variable() -> None:
     wide = {"gaudi_host": host, "vllm_models": [model(tensor_parallel_size=8)]}
     assert vllm_fleet_plan({"a": known(**wide)}, ["a"], [])["errors"]
     assert not vllm_fleet_plan({"a": known(**wide, gaudi_host_nics="true")}, ["a"], [])["errors"]
+
+
+@pytest.mark.parametrize(("device", "memory"), [("HL-328", 128), ("HL-388", 128), ("HL-328L", 128), ("HL-225D", 96)])
+def test_names_of_other_markets_are_of_their_generation(device: str, memory: int) -> None:
+    host = gaudi_host(device_name=device, driver_version="1.21.3-57")
+    fleet = vllm_fleet_plan({"a": known(gaudi_host=host)}, ["a"], [])
+    assert fleet["errors"] == []
+    assert fleet["hosts"]["a"]["models"][0]["memory"]["device_gib"] == memory
+
+
+def test_devices_that_are_not_known_are_refused_in_one_sentence_or_get_a_family() -> None:
+    new, old = (gaudi_host(device_name=device, driver_version="1.21.3-57") for device in ("HL-999X", "HL-205"))
+    served = "HL-225, HL-288, HL-325, HL-328, HL-338, HL-388"
+    hosts = {
+        "a": known(gaudi_host=new),
+        "b": known(gaudi_host=old),
+        "c": known(gaudi_host=old, gaudi_device_family="HL-325"),
+        "d": known(gaudi_device_family="HL-32"),
+        # Of a known device the inventory does not decide: a group may have several kinds.
+        "e": known(gaudi_device_family="HL-325"),
+        "f": known(gaudi_host=new, gaudi_device_family="HL-325"),
+    }
+    fleet = vllm_fleet_plan(hosts, list(hosts), [])
+    assert [error["message"] for error in fleet["errors"]] == [
+        f"a: device HL-999X is not known; gaudi_device_family must say as what it is served: {served}",
+        f"b: HL-205 is a Gaudi1 card, which is not served here; served are {served}",
+        f"c: HL-205 is a Gaudi1 card, which is not served here; served are {served}",
+        f"d: gaudi_device_family 'HL-32': must be one of {served}, for a device that is not known",
+    ]
+    assert "a: model qwq: memory is not checked: that of HL-999X is not known" in fleet["warnings"]
+    sizes = {name: fleet["hosts"][name]["models"][0]["memory"]["device_gib"] for name in ("e", "f")}
+    assert sizes == {"e": 96, "f": 128}
+    # Groups of four, as those of the family have them.
+    wide = {"gaudi_host": new, "vllm_models": [model(tensor_parallel_size=8)]}
+    assert not vllm_fleet_plan({"a": known(**wide, gaudi_device_family="HL-325")}, ["a"], [])["errors"]
+    assert vllm_fleet_plan({"a": known(**wide, gaudi_device_family="HL-288")}, ["a"], [])["errors"]
+
+
+def test_bad_cards_are_warnings_of_the_plan() -> None:
+    host = gaudi_host(driver_version="1.21.3-57")
+    host["modules"][3] |= {"in_use": True, "held_by": "python3 (pid 7), which has /dev/accel/accel4 open"}
+    host["unusable_cards"] = [{"bus_id": "0000:19:00.0", "problem": "hl-smi does not show it"}]
+    host["unusable_cards"] += [{"index": 9, "problem": "why"}, {"problem": "why"}]
+    fleet = vllm_fleet_plan({"a": known(gaudi_host=host)}, ["a"], [])
+    assert fleet["errors"] == []
+    assert [text for text in fleet["warnings"] if "model" not in text] == [
+        "a: card 3 is not used: it is held by python3 (pid 7), which has /dev/accel/accel4 open",
+        "a: card 0000:19:00.0 is not used: hl-smi does not show it",
+        "a: card of index 9 is not used: why",
+        "a: a card is not used: why",
+    ]
+    wrong = vllm_fleet_plan({"a": known(gaudi_host={**host, "unusable_cards": [{"bus_id": "x"}]})}, ["a"], [])
+    assert [error["message"] for error in wrong["errors"]] == [
+        "a: facts: gaudi_host.unusable_cards[0].problem is missing: it must be a text of one line"
+    ]
 
 
 def test_images_of_another_accelerator_or_release_are_refused() -> None:

@@ -44,6 +44,7 @@ GOOD: dict[str, Any] = {
     "gaudi_accelerator": "gaudi",
     "gaudi_cards": 8,
     "gaudi_host_nics": False,
+    "gaudi_device_family": "HL-325",
     "host_tuning_kernel_args": ["quiet", "iommu=pt"],
     "container_runtime_data_root": "/data/docker",
     "container_runtime_http_proxy": 'http://user:pa"ss\\@proxy:1',

@@ -101,9 +101,11 @@ def test_a_figure_must_be_there_and_good() -> None:
 def test_cards_that_others_hold_and_models_that_run() -> None:
     host = gaudi_host(services={"qwq": {"module_ids": [0, 1], "active": True}})
     host["modules"][5].update(in_use=True, held_by="python3 (pid 7)")
+    host["modules"][6].update(problem="hl-smi does not show it")
     plan = hccl_validation_plan(host, {}, image="i", image_id=None)
     assert hccl_refusal(plan, "g", drain=False) == [
         "g: card 5 is held by python3 (pid 7); end it first",
+        "g: card 6 cannot be used: hl-smi does not show it",
         "g: the measurement takes the cards of qwq; allow it with -e hccl_validation_drain=true",
     ]
     assert hccl_refusal({**plan, "busy": []}, "g", drain=True) == []

@@ -30,6 +30,7 @@ GIVEN = {
     *("preflight_model_defaults", "preflight_accelerator", "preflight_cards", "preflight_release"),
     *(
         "preflight_host_nics",
+        "preflight_device_family",
         "preflight_move_allowed",
         "preflight_for",
         "vllm_image_images",

@@ -149,3 +149,28 @@ def test_a_running_model_is_not_moved_for_another_unless_that_is_allowed() -> No
     for changed in ({"state": "stopped"}, {"tensor_parallel_size": 2}):
         placed, errors, _ = place([{**wish("a", 1), **changed}, wish("new", 1, [0])], host)
         assert (errors, placed["new"]) == ([], [0])
+
+
+def test_bad_cards_are_given_to_nobody_and_named() -> None:
+    host = machine()
+    host["modules"][0] |= {"problem": "it is on the PCI bus, and hl-smi does not show it"}
+    host["modules"][1] |= {"in_use": True, "held_by": "a program that hl-smi does not show (96564 MiB are used)"}
+    placed, errors, _ = place([wish("a", 2), wish("b", 1, [0]), wish("c", 1, [1])], host)
+    assert placed == {"a": [2, 3]}
+    assert [error["message"] for error in errors] == [
+        "g: model b: module_ids [0]: card 0 cannot be used: it is on the PCI bus, and hl-smi does not show it; take "
+        "another card",
+        "g: model c: module_ids [1]: card 1 is held by a program that hl-smi does not show (96564 MiB are used); "
+        "end it or take another card",
+    ]
+    _, errors, _ = place([wish("big", 8)], host)
+    assert "8 cards, 6 of them free (held: 0: it is on the PCI bus, and hl-smi does not show it, 1: a pro" in str(
+        errors
+    )
+
+
+def test_a_running_model_keeps_a_card_that_has_gone_bad() -> None:
+    host = machine(services=running(a=[0]))
+    host["modules"][0] |= {"problem": "its row cannot be used"}
+    assert place([wish("a", 1), wish("b", 1)], host)[:2] == ({"a": [0], "b": [1]}, [])
+    assert Host.of(host).unused_cards == ["card 0: its row cannot be used; model a runs on it"]

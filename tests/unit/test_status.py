@@ -55,6 +55,13 @@ def test_every_kind_of_trouble_is_a_line_with_its_host() -> None:
     assert lines[-1] == "6 hosts: 1 as planned, 2 drifted, 3 could not be read"
 
 
+def test_cards_that_are_not_used_are_named() -> None:
+    host = gaudi_host()
+    host["modules"][7] |= {"problem": "hl-smi's row of it cannot be used: '7'"}
+    lines = fleet_status_lines(fleet_status({"a": known(gaudi_host=host)}, ["a"]))
+    assert lines[-3] == "a: card 7 is not used: hl-smi's row of it cannot be used: '7'"
+
+
 def test_a_stopped_model_need_not_answer() -> None:
     host = known(preflight_plan=planned(model(state="stopped")), vllm_service_health={})
     status = fleet_status({"a": host}, ["a"])

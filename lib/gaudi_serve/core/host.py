@@ -13,7 +13,8 @@ class Card:
 
     module_id: its place on the board, by which the vendor's software counts. index: its number in the kernel, by which
     a container gets it. numa_node: -1 where it lies on none. cpus: ranges of its node's cores, first the physical ones,
-    then their siblings. held_by: the program that uses it.
+    then their siblings. held_by: the program that uses it. problem: why it cannot be used, whoever holds it; such a
+    card counts as in use.
     """
 
     module_id: int
@@ -22,6 +23,7 @@ class Card:
     cpus: tuple[str, ...] = ()
     in_use: bool = False
     held_by: str | None = None
+    problem: str | None = None
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Card:
@@ -32,9 +34,17 @@ class Card:
             None if index is None else int(index),
             -1 if node is None else int(node),
             tuple(map(str, facts.get("cpus") or ())),
-            bool(facts.get("in_use")),
+            bool(facts.get("in_use") or facts.get("problem")),
             facts.get("held_by"),
+            facts.get("problem"),
         )
+
+
+def _name(card: Mapping[str, Any]) -> str:
+    """Return how messages call a card of no known module_id."""
+    if card.get("bus_id"):
+        return f"card {card['bus_id']}"
+    return f"card of index {card['index']}" if card.get("index") is not None else "a card"
 
 
 @dataclass(frozen=True)
@@ -83,7 +93,8 @@ class Host:
     as in facts that were written by hand. ip, interface: those of its default route. addresses: all of its own; None
     where they are not known. names: what names resolve to there. ports: programs by the port that they listen on.
     weights: by folder; None for one without a readable config.json. problem: why its devices do not answer.
-    nics: it has network cards for traffic between devices.
+    nics: it has network cards for traffic between devices. unusable: devices of no known module_id that cannot be used,
+    by what is known of them: why. device_family: as what devices are served whose name is not known.
     """
 
     accelerator: str | None = None
@@ -99,6 +110,8 @@ class Host:
     names: Mapping[str, Sequence[str]] = field(default_factory=dict)
     problem: Sequence[str] = ()
     nics: bool = False
+    unusable: Sequence[tuple[str, str]] = ()
+    device_family: str | None = None
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Host:
@@ -119,12 +132,40 @@ class Host:
             facts.get("names") or {},
             facts.get("problem") or (),
             bool(facts.get("host_nics")),
+            tuple((_name(card), str(card["problem"])) for card in facts.get("unusable_cards") or ()),
+            facts.get("device_family"),
         )
 
     @property
     def held(self) -> dict[int, str]:
         """Return ``{module_id: model}`` of the cards that this toolkit's own running containers hold."""
         return {number: name for name, one in self.services.items() if one.runs for number in one.module_ids}
+
+    @property
+    def bad_cards(self) -> list[str]:
+        """Return a sentence for each card that cannot be used."""
+        return [f"{name}: {problem}" for _, name, problem in self._bad]
+
+    @property
+    def unused_cards(self) -> list[str]:
+        """Return a sentence for each card that no model gets though it is here: others hold it, or it is bad."""
+        held = [
+            f"card {card.module_id} is not used: it is held by {card.held_by or 'another program'}"
+            for card in self.cards
+            if card.in_use and not card.problem and card.module_id not in self.held
+        ]
+        return held + [
+            f"{name}: {problem}; model {self.held[number]} runs on it"
+            if number in self.held
+            else f"{name} is not used: {problem}"
+            for number, name, problem in self._bad
+        ]
+
+    @property
+    def _bad(self) -> list[tuple[int | None, str, str]]:
+        """Return the bad cards: module_id where it is known, name for messages, problem."""
+        known = [(card.module_id, f"card {card.module_id}", card.problem) for card in self.cards if card.problem]
+        return [*known, *((None, name, problem) for name, problem in self.unusable)]
 
     def without_own_use(self) -> Host:
         """Return the host as the vendor's scripts should see it: cards of this toolkit's own models are free."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..buckets.linear import BLOCK, BucketRanges
 from ..core.errors import Problem, label, refusal, whole
-from ..platforms.hl_smi import device_family
+from ..platforms.hl_smi import device_family, family_of
 from .base import Engine, Host, Launch, Spec
 from .linear import OF_AICE_1_22, OF_BUCKETS, PROGRESS, refuse_buckets
 from .quantisations import OF_FORK
@@ -89,7 +89,7 @@ def launch(spec: Spec, host: Host) -> Launch:
 
 def _buckets(spec: Spec, host: Host) -> BucketRanges:
     device, batch, length = str(host.device_name), int(spec["max_num_seqs"]), int(spec["max_model_len"])
-    family = device_family(device)
+    family = family_of(host.device_name, host.device_family) or device_family(device)
     if family not in DECODE_STEP:
         known = ", ".join(f"{name}*" for name in DECODE_STEP)
         raise refusal(label(spec), "launch_profile", "deepseek_r1", f"is made for {known}, and this host has {device}")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import InputError
-from ..platforms.hl_smi import hl_smi_links, hl_smi_modules
+from ..platforms.hl_smi import hl_smi_cards, hl_smi_links
 from .dpkg import interrupted_dpkg, packages, versions
 from .run import run
 
@@ -17,10 +18,11 @@ PACKAGE = "habanalabs-dkms"
 
 
 def observe(modules: Path = MODULES) -> dict[str, Any]:
-    """Return ``{packages, available, broken, modules, ports, driver_version, problem}``.
+    """Return ``{packages, available, broken, modules, ports, unread, driver_version, problem}``.
 
     ``packages``: ``{name: {version, held, whole}}``; ``available``: versions of the driver that apt
-    knows; ``broken``: what dpkg was cut off in; ``ports``: ``{module_id: [down ports]}``.
+    knows; ``broken``: what dpkg was cut off in; ``ports``: ``{module_id: [down ports]}``;
+    ``unread``: ``{module_id: why its ports cannot be read}``.
     """
     return {
         "packages": {
@@ -41,22 +43,33 @@ def observe(modules: Path = MODULES) -> dict[str, Any]:
 
 
 def _cards() -> dict[str, Any]:
-    """Return what the loaded driver says: its version, and the ports that are down, by card."""
+    """Return what the loaded driver says: its version, and by card the ports that are down, or why nobody knows."""
     query = run(["hl-smi", "-Q", "index,module_id,bus_id,driver_version", "-f", "csv"])
+    nothing: dict[str, Any] = {"driver_version": None, "ports": {}, "unread": {}}
     if query.status:
-        return {"driver_version": None, "ports": {}, "problem": (query.err or query.out).strip()[-200:]}
+        return {**nothing, "problem": (query.err or query.out).strip()[-200:]}
     try:
-        cards = hl_smi_modules(query.out)
-        # A call takes a part of a second, and there are as many as cards.
-        with ThreadPoolExecutor(max_workers=max(1, len(cards))) as pool:
-            links = pool.map(
-                lambda card: hl_smi_links(run(["hl-smi", "-n", "link", "-i", str(card["bus_id"])]).out), cards
-            )
-            down = {
-                str(card["module_id"]): [port for port, state in found.items() if state == "DOWN"]
-                for card, found in zip(cards, links, strict=True)
-            }
+        # A row that cannot be used is one bad card, and the driver of the others answers.
+        cards, _ = hl_smi_cards(query.out)
     except InputError as problem:
-        return {"driver_version": None, "ports": {}, "problem": str(problem)}
-    version = re.match(r"[\d.]+", str(cards[0].get("driver_version"))) if cards else None
-    return {"driver_version": version[0] if version else None, "ports": down, "problem": None}
+        return {**nothing, "problem": str(problem)}
+    # A call takes a part of a second, and there are as many as cards.
+    with ThreadPoolExecutor(max_workers=max(1, len(cards))) as pool:
+        links = dict(zip((str(card["module_id"]) for card in cards), pool.map(_down, cards), strict=True))
+    versions = (re.match(r"\d[\d.]*", str(card.get("driver_version"))) for card in cards)
+    version = next((one for one in versions if one), None)
+    return {
+        "driver_version": version[0] if version else None,
+        "ports": {number: found for number, found in links.items() if isinstance(found, list)},
+        "unread": {number: found for number, found in links.items() if isinstance(found, str)},
+        "problem": None,
+    }
+
+
+def _down(card: Mapping[str, Any]) -> list[int] | str:
+    """Return the ports of a card that are down, or why they cannot be read."""
+    try:
+        links = hl_smi_links(run(["hl-smi", "-n", "link", "-i", str(card["bus_id"])]).out)
+    except InputError as problem:
+        return str(problem)
+    return [port for port, state in links.items() if state == "DOWN"]

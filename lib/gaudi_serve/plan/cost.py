@@ -227,6 +227,8 @@ def _unknown(spec: Spec, host: Host, cost: Cost) -> list[str]:
         warnings.append(f"memory is not checked, since the model is not known; give {what}, or bring its weights")
     elif spec.cards > MOST_CARDS:
         warnings.append(f"memory is not checked: the rules for it are known for up to {MOST_CARDS} cards")
+    elif cost.device_gib is None:
+        warnings.append(f"memory is not checked: that of {host.device_name} is not known")
     elif not cost.memory:
         warnings.append("memory is not checked: give max_model_len")
     if cost.graphs is None:

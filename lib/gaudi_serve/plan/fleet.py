@@ -46,9 +46,9 @@ def vllm_fleet_plan(
     Args:
         hostvars: variables by host; read are vllm_models, vllm_images, vllm_model_defaults,
             vllm_catalog_dirs, vllm_secrets (for their form), gaudi_accelerator, gaudi_cards,
-            gaudi_release, gaudi_host_nics, gaudi_move_allowed, preflight_catalog (in place of all folders of the
-            catalog), plan_facts_dir (whether it is set at all), plan_try (an entry of the catalog that is planned as
-            if the host served it too; that it cannot is a warning), and the facts of gaudi_facts.
+            gaudi_release, gaudi_host_nics, gaudi_device_family, gaudi_move_allowed, preflight_catalog (in place of all
+            folders of the catalog), plan_facts_dir (whether it is set at all), plan_try (an entry of the catalog that
+            is planned as if the host served it too; that it cannot is a warning), and the facts of gaudi_facts.
         hosts: the hosts to plan.
         catalog_dirs: folders of the catalog that all hosts have; a host's own come after them.
         facts_dir: folder with one ``<host>.json`` each, as gaudi_facts_saved returns them, or holding
@@ -252,6 +252,7 @@ def _checked_plan(
         defaults=values["vllm_model_defaults"],
         release=release,
         host_nics=_true(values["gaudi_host_nics"]),
+        device_family=values["gaudi_device_family"],
         images=images or [],
         move_allowed=_true(values["gaudi_move_allowed"]),
     )
@@ -264,6 +265,7 @@ def _checked_plan(
         wanted=values["gaudi_accelerator"],
         cards=int(values["gaudi_cards"]),
         release=release,
+        device_family=values["gaudi_device_family"],
         images=None if images is None or there is None else [*images, *there],
         daemon=_of_runtime(known, "daemon_json"),
         habana=_of_runtime(known, "habana_config"),

@@ -27,18 +27,22 @@ from .version import version_notes
 
 @dataclass(frozen=True)
 class HostPlan:
-    """What is to run on a host, and everything that is wrong with the wish."""
+    """What is to run on a host, everything that is wrong with the wish, and notes on the host itself."""
 
     host: str
     models: tuple[PlannedModel, ...]
     findings: tuple[Finding, ...]
+    notes: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as ``vllm_plan`` does."""
         return {
             "models": [model.as_dict() for model in self.models],
             "errors": [one.as_dict() for one in self.findings],
-            "warnings": [f"{self.host}: model {one.spec.name}: {text}" for one in self.models for text in one.warnings],
+            "warnings": [
+                *[f"{self.host}: {text}" for text in self.notes],
+                *[f"{self.host}: model {one.spec.name}: {text}" for one in self.models for text in one.warnings],
+            ],
         }
 
 
@@ -51,6 +55,7 @@ def vllm_plan(
     defaults: Mapping[str, Any] | None = None,
     release: str = "1.21.3",
     host_nics: bool = False,
+    device_family: str = "",
     images: Sequence[Mapping[str, Any]] = (),
     weights_come: bool = True,
     move_allowed: bool = False,
@@ -65,22 +70,28 @@ def vllm_plan(
         defaults: keys that every model takes where neither it nor the catalog has them.
         release: of driver and serving image, such as 1.21.3; empty where nobody has said one.
         host_nics: the machine has NICs for traffic between cards (matters on Gaudi2E only).
+        device_family: as what cards are served whose name is not known, such as HL-325; empty where it is known.
         images: what filter vllm_images returned; models may leave out a built image's tag.
         weights_come: weights with a ``source`` are brought by a later stage.
         move_allowed: running models may get other cards where others need theirs, which restarts them.
 
     Returns:
-        ``{models: [...], errors: [...], warnings: [...]}``. A user's mistake never raises.
+        ``{models, errors, warnings}``, a list each. A user's mistake never raises.
     """
-    machine = Host.of({**host, "host_nics": host_nics or host.get("host_nics")})
+    machine = Host.of({**host, "host_nics": host_nics or host.get("host_nics"), "device_family": device_family})
     if wrong := _whole(models, machine, host_name, release):
         return HostPlan(host_name, (), (wrong,)).as_dict()
-    release = str(release or DEFAULT)  # YAML makes a number of one that is not quoted
-    wishes, findings = resolve(models, Site(machine, host_name, release, catalog or {}, defaults or {}, images))
-    for wish in wishes:
-        findings += wish.findings(host_problems(wish.spec, machine, release, weights_come), host_name)
-    planned, more = _placed(wishes, _names(models), machine, host_name, release, move_allowed)
-    return HostPlan(host_name, tuple(planned), (*findings, *more)).as_dict()
+    site = Site(machine, host_name, str(release or DEFAULT), catalog or {}, defaults or {}, images)
+    wishes, findings = resolve(models, site)
+    findings += _checked(wishes, site, weights_come)
+    planned, more = _placed(wishes, _names(models), machine, host_name, site.release, move_allowed)
+    return HostPlan(host_name, tuple(planned), (*findings, *more), tuple(machine.unused_cards)).as_dict()
+
+
+def _checked(wishes: Sequence[Wish], site: Site, weights_come: bool) -> list[Finding]:
+    """Return what of each model cannot be on its host."""
+    checked = [(wish, host_problems(wish.spec, site.host, site.release, weights_come)) for wish in wishes]
+    return [one for wish, problems in checked for one in wish.findings(problems, site.host_name)]
 
 
 def _whole(models: Any, host: Host, host_name: str, release: str) -> Finding | None:

@@ -23,6 +23,7 @@ Cards = dict[str, list[int]]
 Counts = tuple[int, ...]
 
 MOVE = "-e gaudi_move_allowed=true lets running models move"
+ALONE = "a card serves one server at a time, so every model needs cards of its own"
 NICS = "declare host NICs (gaudi_host_nics: true) if the machine has them"
 
 
@@ -52,7 +53,7 @@ class Ledger:
         """Read the cards, their regions, and who of outside this toolkit holds some."""
         self.cards = {card.module_id: card for card in host.cards}
         self.holders: dict[int, str] = {
-            number: card.held_by or "another program"
+            number: card.problem or card.held_by or "another program"
             for number, card in self.cards.items()
             if card.in_use and number not in host.held
         }
@@ -84,10 +85,13 @@ class Ledger:
             return "module_ids", wish, f"are {len(wish)} cards, but tensor_parallel_size is {spec.cards}"
         for number in wish:
             if number in self.strangers:
-                held = self.holders[number]
-                return "module_ids", wish, f"card {number} is held by {held}; end it or take another card"
+                problem = self.cards[number].problem
+                held = f"is held by {self.holders[number]}; end it or"
+                why = f"cannot be used: {problem};" if problem else held
+                return "module_ids", wish, f"card {number} {why} take another card"
             if number in self.holders:
-                return "module_ids", wish, f"card {number} belongs to model {self.holders[number]} already"
+                why = f"card {number} belongs to model {self.holders[number]} already; {ALONE}"
+                return "module_ids", wish, why
         groups = sorted({self.region(number).group for number in wish})
         if self.group and len(groups) > 1:
             size = self.group

@@ -31,6 +31,7 @@ def host_findings(
     wanted: str = "auto",
     cards: int = 0,
     release: str = "1.21.3",
+    device_family: str = "",
     images: Sequence[Any] | None = None,
     daemon: str | None = None,
     secrets: Any = None,
@@ -46,13 +47,14 @@ def host_findings(
         wanted: accelerator that the inventory expects: auto, gaudi or cpu.
         cards: how many cards the inventory expects; 0 for any number.
         release: release of the serving image; driver and image must be of one. Empty where nobody has said one.
+        device_family: as what cards are served whose name is not known; empty where nobody has said it.
         images: names of the images on the host and entries of ``vllm_images``; None does not check.
         daemon: text of the host's daemon.json, which must be one that can be merged into.
         secrets: ``vllm_secrets``.
         habana: text of the host's config.toml of the habana runtime, with which servers must be able to start.
     """
     found = [("system", text) for text in system_refusal(system, host_name)] if system is not None else []
-    found += _accelerator_reasons(host, host_name, wanted, cards, release)
+    found += _accelerator_reasons({**host, "device_family": device_family}, host_name, wanted, cards, release)
     found += _file_reasons(daemon, habana if platform_of(host["accelerator"]).runtime else None, host_name)
     found += [("vllm_secrets", text) for text in secrets_refusal({} if secrets is None else secrets, host_name)]
     findings = [Finding(host_name, key, text) for key, text in found]

@@ -48,8 +48,9 @@ class Platform:
     container runtime that gives devices to a container. needs: what its hosts need that others do not, as filter
     accelerator_needs tells roles.
 
-    prefixes: how the names of its devices begin. group: how many devices of a host are linked among themselves only;
-    None for all. generation: by which name memory/ knows them; None where their memory is not counted with.
+    prefixes: how the names of the devices begin that are known; brand: how those of all begin, also of unknown ones.
+    group: how many devices of a host are linked among themselves only; None for all. generation: by which name memory/
+    knows them; None where their memory is not counted with.
 
     problems: what of a spec no launch there can be. notes: what of one depends on its release's images. even_heads:
     every device must have a key-value head of its own. iommu: devices are driven through it. fused: how many devices
@@ -70,6 +71,7 @@ class Platform:
     runtime: str | None = None
     needs: tuple[str, ...] = ()
     prefixes: tuple[str, ...] = ()
+    brand: str | None = None
     group: Callable[[Host], int | None] = lambda host: None
     generation: Callable[[Host], str | None] = lambda host: None
     problems: Callable[[Spec], list[Problem]] = _no_problems

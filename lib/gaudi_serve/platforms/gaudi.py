@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..buckets.linear import BLOCK
 from ..core.errors import InputError, Problem
 from ..core.host import Host
+from ..host.device_holders import device_holders
 from ..host.run import read_text, run
 from ..spec.model import Spec
 from ..spec.vllm_options import FORK_1_21, OPTION_NAMES
 from .base import Platform
-from .hl_smi import PREFIXES, device_family, hl_smi_modules, hl_smi_processes, hl_smi_topology
+from .hl_smi import GAUDI1, GENERATION, PREFIXES, BadRow, family_of, hl_smi_cards, hl_smi_places, hl_smi_processes
 from .releases import RELEASES, UPSTREAM_TORCH, release_of, together
 
-FIELDS = "index,module_id,bus_id,name,driver_version,memory.total"
+FIELDS = "index,module_id,bus_id,name,driver_version,memory.total,memory.used"
+VENDOR, ACCELERATORS = "0x1da3", "0x12"  # PCI vendor, and how the class of its cards begins
+# Generations by PCI device id, where no tool says the name.
+BY_PCI = {"1020": "Gaudi2", "1021": "Gaudi2", "1030": "Gaudi2", **{f"106{digit:x}": "Gaudi3" for digit in range(16)}}
+FULL_MIB = 4096  # an idle card reads 768; driver and firmware never keep more than half of this
 
 
+PCI_ADDR = "sys/class/accel/accel[0-9]*/device/pci_addr"
+MISSING = "it is on the PCI bus, and hl-smi does not show it"
 QUAD = 4
 LAZY = "PT_HPU_LAZY_MODE"
-GENERATION = {"HL-225": "GAUDI2", "HL-288": "GAUDI2", "HL-325": "GAUDI3", "HL-338": "GAUDI3"}
 
 
 def _options(release: str) -> frozenset[str]:
@@ -67,47 +76,153 @@ def _here(root: str) -> bool:
     """Tell whether Gaudi cards are there: by PCI vendor 1da3, or by the driver's device class."""
     if any(Path(root, "sys/class/accel").glob("accel*")):
         return True
-    vendors = Path(root, "sys/bus/pci/devices").glob("*/vendor")
-    return any((read_text(vendor) or "").strip() == "0x1da3" for vendor in vendors)
+    return bool(pci_cards(root))
 
 
-def _observe() -> dict[str, Any]:
-    """Return what hl-smi says of the cards: device, driver, memory (MiB), modules; ``problem`` if it fails."""
+def pci_cards(root: str = "/") -> dict[str, str]:
+    """Return ``{bus_id: device id}`` of Gaudi's cards on the PCI bus, which are there without a driver too."""
+    found = {}
+    for vendor in Path(root, "sys/bus/pci/devices").glob("*/vendor"):
+        folder = vendor.parent
+        kind = (read_text(folder / "class") or ACCELERATORS).strip()
+        # A function of another card is none of its own.
+        ours = (read_text(vendor) or "").strip() == VENDOR and kind.startswith(ACCELERATORS)
+        if ours and not (folder / "physfn").exists():
+            found[folder.name.lower()] = (read_text(folder / "device") or "").strip().removeprefix("0x")
+    return dict(sorted(found.items()))
+
+
+def _observe(root: str = "/") -> dict[str, Any]:
+    """Return what hl-smi, the PCI bus and the processes say of the cards; ``problem`` where hl-smi fails.
+
+    ``modules``: every card of a known module_id, with ``problem`` where it cannot be used; ``unusable_cards``: the
+    others that cannot; ``pci_cards``: how many are on the bus.
+    """
+    on_bus = pci_cards(root)
     nothing: dict[str, Any] = {"device_name": None, "driver_version": None, "memory_mib": 0, "modules": []}
     query = run(["hl-smi", "-Q", FIELDS, "-f", "csv"])
     if query.status != 0:
-        return {**nothing, "problem": (query.err or query.out).strip().splitlines()[-1:] or ["hl-smi failed"]}
+        failed = (query.err or query.out).strip().splitlines()[-1:] or ["hl-smi failed"]
+        return {**nothing, "problem": [*failed, *_bus_lines(on_bus)], "pci_cards": len(on_bus)}
     topology_text = run(["hl-smi", "topo", "-c", "-N"])
     try:
-        listed = hl_smi_modules(query.out)
-        topology = hl_smi_topology(topology_text.out)
+        listed, bad = hl_smi_cards(query.out)
+        places, bad_places = hl_smi_places(topology_text.out)
     except InputError as problem:
-        return {**nothing, "problem": [str(problem)]}
+        return {**nothing, "problem": [str(problem)], "pci_cards": len(on_bus)}
+    bad += [BadRow(text, card["module_id"], card["index"], _bus_id(card)) for card in listed if (text := _unread(card))]
+    listed = [card for card in listed if not _unread(card)]
+    if not listed:
+        return {**nothing, "problem": [row.problem for row in bad], "pci_cards": len(on_bus)}
     holders = hl_smi_processes(run(["hl-smi"]).out)
+    # Every program's files are looked through, which no card needs that hl-smi shows a process of.
+    opened = device_holders(root) if any(card["index"] not in holders for card in listed) else {}
     modules = []
     for card in listed:
-        place = topology.get(card["module_id"], {"cpus": [], "numa_node": 0})
-        modules.append(
-            {
-                "module_id": card["module_id"],
-                "index": card["index"],
-                "bus_id": card.get("bus_id"),
-                "in_use": card["index"] in holders,
-                "held_by": holders.get(card["index"]),
-                "memory_mib": _mib(card.get("memory.total")),
-                **place,
-            }
-        )
-    first = listed[0] if listed else {}
+        number, index = card["module_id"], card["index"]
+        held = holders.get(index) or opened.get(index) or _filled(card)
+        place = places.get(number, {"cpus": [], "numa_node": -1})
+        modules.append({**_module(card, held), "problem": bad_places.get(number), **place})
+    sick, unknown = _sick(_slots(root), on_bus, listed, bad)
     return {
-        "device_name": first.get("name"),
-        "driver_version": first.get("driver_version"),
-        "memory_mib": modules[0]["memory_mib"] if modules else 0,
-        "modules": sorted(modules, key=lambda module: int(module["module_id"])),
+        "device_name": listed[0].get("name"),
+        "driver_version": next((text for card in listed if re.match(r"\d", text := card["driver_version"])), None),
+        "memory_mib": modules[0]["memory_mib"],
+        "modules": sorted([*modules, *sick], key=lambda module: int(module["module_id"])),
+        "unusable_cards": unknown,
+        "pci_cards": len(on_bus),
     }
 
 
+def _module(card: Mapping[str, Any], held_by: str | None) -> dict[str, Any]:
+    """Return what facts have of a card that hl-smi shows."""
+    return {
+        **{key: card.get(key) for key in ("module_id", "index", "bus_id")},
+        "in_use": held_by is not None,
+        "held_by": held_by,
+        "memory_mib": _mib(card.get("memory.total")),
+        "memory_used_mib": _mib(card.get("memory.used")),
+    }
+
+
+def _filled(card: Mapping[str, Any]) -> str | None:
+    """Return what holds a card that has no process, yet no memory for a model either."""
+    used, total = _mib(card.get("memory.used")), _mib(card.get("memory.total"))
+    if used <= FULL_MIB:
+        return None
+    return f"a program that hl-smi does not show ({used} of its {total} MiB are used)"
+
+
+def _unread(card: Mapping[str, Any]) -> str:
+    """Return why a card cannot be used that hl-smi knows, but cannot read; empty where it can."""
+    unread = [name for name in ("name", "memory.total", "memory.used") if not re.search(r"\d", card[name])]
+    return f"hl-smi cannot read its {' and '.join(unread)}" if unread else ""
+
+
+def _bus_id(card: Mapping[str, Any]) -> str:
+    return str(card.get("bus_id")).lower()
+
+
+def _slots(root: str) -> list[BadRow]:
+    """Return index, bus_id and module_id of the cards that the driver knows, as BadRows without a problem."""
+    found = []
+    for path in Path(root).glob(PCI_ADDR):
+        index, slot = (
+            path.parent.parent.name.removeprefix("accel"),
+            (read_text(path.parent / "module_id") or "").strip(),
+        )
+        bus_id = (read_text(path) or "").strip().lower()
+        if index.isdigit():
+            found.append(BadRow("", int(slot) if slot.isdigit() else None, int(index), bus_id))
+    return found
+
+
+def _sick(
+    slots: Sequence[BadRow], on_bus: Mapping[str, str], listed: Sequence[Mapping[str, Any]], bad: Sequence[BadRow]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the cards that cannot be used: those of a known module_id as modules, and the others.
+
+    Args:
+        slots: the cards that the driver knows.
+        on_bus: the cards on the PCI bus.
+        listed: the cards that hl-smi shows.
+        bad: its rows that cannot be used.
+    """
+    rows = [_identified(row, slots) for row in bad]
+    left = sorted(set(on_bus) - {_bus_id(card) for card in listed} - {row.bus_id for row in rows})
+    # Rows of which nobody knows the card are of some of these.
+    if len(left) > sum(row.bus_id is None for row in rows):
+        rows += [_identified(BadRow(MISSING, bus_id=bus_id), slots) for bus_id in left]
+    modules: dict[int, dict[str, Any]] = {}
+    others = []
+    taken = {card["module_id"] for card in listed}
+    for row in rows:
+        about = {"index": row.index, "bus_id": row.bus_id, "problem": row.problem}
+        if row.module_id is None or row.module_id in taken or row.module_id in modules:
+            others.append(about)
+        else:
+            held: dict[str, Any] = {"in_use": False, "held_by": None, "cpus": [], "numa_node": -1}
+            modules[row.module_id] = {"module_id": row.module_id, **about, **held}
+    return list(modules.values()), others
+
+
+def _identified(row: BadRow, slots: Sequence[BadRow]) -> BadRow:
+    """Return a row with what the driver knows of its card."""
+    same = [slot for slot in slots if row.bus_id == slot.bus_id or (row.bus_id is None and row.index == slot.index)]
+    if not same:
+        return row
+    known = {key: getattr(same[0], key) for key in ("module_id", "index", "bus_id") if getattr(row, key) is None}
+    return replace(row, **known)
+
+
+def _bus_lines(on_bus: Mapping[str, str]) -> list[str]:
+    """Return what the PCI bus says of cards that do not answer."""
+    kinds = Counter(f"{BY_PCI.get(device, 'of an unknown kind')} (1da3:{device})" for device in on_bus.values())
+    return [f"; on the PCI bus: {', '.join(f'{count} {kind}' for kind, count in kinds.items())}"] if kinds else []
+
+
 def _mib(text: str | None) -> int:
+    """Return the number of a cell such as ``768 MiB``; 0 where nothing can be read."""
     digits = re.match(r"\s*(\d+)", text or "")
     return int(digits[1]) if digits else 0
 
@@ -123,16 +238,25 @@ def _reasons(host: Host, host_name: str, cards: int, release: str) -> list[tuple
         text = f"{host_name}: the cards do not answer: {' '.join(host.problem)}. Is the driver of release {release} "
         return [("cards", text + "loaded? playbooks/driver.yml brings it")]
     reasons = []
-    row = release_of(release)
-    if row and host.device_name and not host.device_name.startswith(row.cards):
-        text = (
-            f"{host_name}: gaudi_release {release} serves {', '.join(row.cards)}, and this host has {host.device_name}"
+    row, name = release_of(release), host.device_name
+    family = family_of(name, host.device_family)
+    served = ", ".join(PREFIXES)
+    if name and name.startswith(GAUDI1):
+        return [("device_name", f"{host_name}: {name} is a Gaudi1 card, which is not served here; served are {served}")]
+    if name and not family:
+        text = f"{host_name}: device {name} is not known; gaudi_device_family must say as what it is served: {served}"
+        return [("device_name", text)]
+    if row and name and family not in row.cards:
+        reasons.append(
+            (
+                "gaudi_release",
+                f"{host_name}: gaudi_release {release} serves {', '.join(row.cards)}, and this host has {name}",
+            )
         )
-        reasons.append(("gaudi_release", text))
-    here = sorted(card.module_id for card in host.cards)
+    here = sorted(card.module_id for card in host.cards if not card.problem)
     if cards and len(here) != cards:
         text = f"{host_name}: gaudi_cards is {cards}, but hl-smi shows {len(here)}: module_ids {here}"
-        reasons.append(("gaudi_cards", text))
+        reasons.append(("gaudi_cards", "; ".join([text, *host.bad_cards])))
     if not re.fullmatch(r"\d+\.\d+\.\d+.*", str(release)):
         return [*reasons, ("gaudi_release", f"{host_name}: gaudi_release {release}: a quoted release such as '1.24.1'")]
     if not row:
@@ -152,7 +276,11 @@ def _reasons(host: Host, host_name: str, cards: int, release: str) -> list[tuple
 
 def _group(host: Host) -> int | None:
     # The four cards of a Gaudi2E board are linked among themselves; the boards by the NICs of the host, if it has any.
-    return QUAD if (host.device_name or "").startswith("HL-288") and not host.nics else None
+    return QUAD if family_of(host.device_name, host.device_family) == "HL-288" and not host.nics else None
+
+
+def _generation(host: Host) -> str | None:
+    return GENERATION.get(family_of(host.device_name, host.device_family) or "")
 
 
 PLATFORM = Platform(
@@ -169,8 +297,9 @@ PLATFORM = Platform(
     runtime="habana",
     needs=("gaudi_driver", "habana_runtime", "hccl_validation"),
     prefixes=PREFIXES,
+    brand="HL-",
     group=_group,
-    generation=lambda host: GENERATION[device_family(str(host.device_name))],
+    generation=_generation,
     problems=_problems,
     notes=_notes,
     even_heads=True,

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..core.errors import InputError, shown
 
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-PREFIXES = ("HL-225", "HL-288", "HL-325", "HL-338")
+GENERATION = {
+    **{"HL-225": "GAUDI2", "HL-288": "GAUDI2"},
+    **{"HL-325": "GAUDI3", "HL-328": "GAUDI3", "HL-338": "GAUDI3", "HL-388": "GAUDI3"},
+}
+PREFIXES = tuple(GENERATION)
+GAUDI1 = "HL-205"
 # Columns of the process table: card, pid, type, name, memory. "N/A" rows stand for idle cards.
 PROCESS = re.compile(r"^\|\s*(\d+)\s+(\d+)\s+(\S+)\s+(\S.*?)\s+(\d+)\s*MiB\s*\|?\s*$")
 LINK = re.compile(r"\s*port\s+([0-9]+)\s*:\s*(UP|DOWN)\s*", re.IGNORECASE)
+BUS_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", re.IGNORECASE)
 CPUS = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 # Far above every machine (16 cards, 24 ports, 8 NUMA nodes), and far below what garbage holds.
 LARGEST_NUMBER = 255
@@ -44,6 +51,16 @@ def _number(text: str) -> int | None:
     return int(text) if fits else None
 
 
+@dataclass(frozen=True)
+class BadRow:
+    """A row of hl-smi's table of cards that cannot be used, and the cells of it that can be read."""
+
+    problem: str
+    module_id: int | None = None
+    index: int | None = None
+    bus_id: str | None = None
+
+
 def hl_smi_modules(text: str) -> list[dict[str, Any]]:
     """Parse ``hl-smi -Q index,module_id[,...] -f csv``, or two columns without a header (``noheader``).
 
@@ -53,6 +70,53 @@ def hl_smi_modules(text: str) -> list[dict[str, Any]]:
     Raises:
         InputError: with the line that is not of the format, or when no line has a card.
     """
+    header, lines = _card_table(text)
+    cards: list[dict[str, Any]] = []
+    for place, line in lines:
+        card, problem = _card(header, line)
+        problem = problem or _repeated(card, cards)
+        if problem:
+            raise InputError(f"{place}: {problem}: {shown(line)}")
+        cards.append(card)
+    if not cards:
+        raise InputError(f"hl-smi: line 1: no line of a card follows the header {shown(', '.join(header))}")
+    return sorted(cards, key=lambda card: int(card["index"]))
+
+
+def hl_smi_cards(text: str) -> tuple[list[dict[str, Any]], list[BadRow]]:
+    """Parse the same table where one bad card must not hide the others.
+
+    Returns:
+        The cards as ``hl_smi_modules`` has them, and the rows that cannot be used. Of two rows with one index or
+        module_id neither can: nobody knows which card it is.
+
+    Raises:
+        InputError: where there is no table: no output, or no header with index and module_id.
+    """
+    header, lines = _card_table(text)
+    read = [(line, *_card(header, line)) for _, line in lines]
+    cards: list[dict[str, Any]] = []
+    bad: list[BadRow] = []
+    for line, card, problem in read:
+        twice = sum(_same(card, other) for _, other, wrong in read if not wrong) > 1
+        if problem or twice:
+            why = problem or "an index or module_id that another row has too"
+            bus_id = str(card.get("bus_id", ""))
+            bad.append(
+                BadRow(
+                    f"hl-smi's row of it cannot be used: {why}: {shown(line)}",
+                    _number(str(card.get("module_id"))),
+                    _number(str(card.get("index"))),
+                    bus_id.lower() if BUS_ID.fullmatch(bus_id) else None,
+                )
+            )
+        else:
+            cards.append(card)
+    return sorted(cards, key=lambda card: int(card["index"])), bad
+
+
+def _card_table(text: str) -> tuple[list[str], list[tuple[str, str]]]:
+    """Return the columns of a table of cards, and its rows with their places."""
     lines = list(_lines("hl-smi", text))
     if not lines:
         raise InputError("hl-smi: no output where a table of cards was expected")
@@ -64,18 +128,24 @@ def hl_smi_modules(text: str) -> list[dict[str, Any]]:
         raise InputError(f"{place}: the header has no index and module_id: {shown(first)}")
     if len(set(header)) < len(header):
         raise InputError(f"{place}: the header names a column twice: {shown(first)}")
-    cards: list[dict[str, Any]] = []
-    for place, line in lines[1:]:
-        card: dict[str, Any] = dict(zip(header, (cell.strip() for cell in line.split(",")), strict=False))
-        numbers = {key: _number(card.get(key, "")) for key in ("index", "module_id")}
-        if line.count(",") != first.count(",") or None in numbers.values():
-            raise InputError(f"{place}: not a line of {', '.join(header)}: {shown(line)}")
-        if any(number == other[key] for other in cards for key, number in numbers.items()):
-            raise InputError(f"{place}: an index or module_id that came before: {shown(line)}")
-        cards.append({**card, **numbers})
-    if not cards:
-        raise InputError(f"{place}: no line of a card follows the header {shown(first)}")
-    return sorted(cards, key=lambda card: int(card["index"]))
+    return header, lines[1:]
+
+
+def _card(header: Sequence[str], line: str) -> tuple[dict[str, Any], str]:
+    """Return the cells of a row, and why it is none of a card; empty where it is one."""
+    card: dict[str, Any] = dict(zip(header, (cell.strip() for cell in line.split(",")), strict=False))
+    numbers = {key: _number(card.get(key, "")) for key in ("index", "module_id")}
+    card.update({key: number for key, number in numbers.items() if number is not None})
+    sound = line.count(",") == len(header) - 1 and None not in numbers.values()
+    return card, "" if sound else f"not a line of {', '.join(header)}"
+
+
+def _same(card: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return any(card.get(key) == other.get(key) for key in ("index", "module_id"))
+
+
+def _repeated(card: Mapping[str, Any], cards: Iterable[Mapping[str, Any]]) -> str:
+    return "an index or module_id that came before" if any(_same(card, other) for other in cards) else ""
 
 
 def hl_smi_topology(text: str) -> dict[int, dict[str, Any]]:
@@ -89,21 +159,51 @@ def hl_smi_topology(text: str) -> dict[int, dict[str, Any]]:
         InputError: with the line that is not of the format, or when there is none.
     """
     rows: dict[int, dict[str, Any]] = {}
+    for place, module, row, line in _topology_rows(text):
+        if module is None or row is None:
+            raise InputError(f"{place}: not a line of module, CPU affinity, NUMA node: {shown(line)}")
+        if module in rows:
+            raise InputError(f"{place}: a module that came before: {shown(line)}")
+        rows[module] = row
+    if not rows:
+        raise InputError("hl-smi topo: no line with a module")
+    return rows
+
+
+def hl_smi_places(text: str) -> tuple[dict[int, dict[str, Any]], dict[int, str]]:
+    """Parse the same table where one bad row must not hide the others.
+
+    Returns:
+        The places as ``hl_smi_topology`` has them, and by module_id why a card's row cannot be used. A row without a
+        readable module is left out: its card has no place.
+
+    Raises:
+        InputError: when no row can be used.
+    """
+    rows: dict[int, dict[str, Any]] = {}
+    bad: dict[int, str] = {}
+    for _, module, row, line in _topology_rows(text):
+        if module is None:
+            continue
+        if row is None or module in rows:
+            bad[module] = f"hl-smi topo's row of it cannot be used: {shown(line)}"
+        else:
+            rows[module] = row
+    if not rows:
+        raise InputError("hl-smi topo: no line with a module")
+    return {module: row for module, row in rows.items() if module not in bad}, bad
+
+
+def _topology_rows(text: str) -> Iterator[tuple[str, int | None, dict[str, Any] | None, str]]:
+    """Yield the rows: place, module, what it says of it (None where that cannot be read), and the line."""
     for place, line in _lines("hl-smi topo", text):
         cells = line.split()
         if set("".join(cells)) <= set("-=") or cells[0].lower() == "modid":
             continue
-        module = _number(cells[0])
         node = -1 if cells[-1] == "-1" else _number(cells[-1])
         cpus = "".join(cells[1:-1]).split(",")
-        if module is None or node is None or not all(map(is_cpu_range, cpus)):
-            raise InputError(f"{place}: not a line of module, CPU affinity, NUMA node: {shown(line)}")
-        if module in rows:
-            raise InputError(f"{place}: a module that came before: {shown(line)}")
-        rows[module] = {"cpus": cpus, "numa_node": node}
-    if not rows:
-        raise InputError("hl-smi topo: no line with a module")
-    return rows
+        sound = node is not None and all(map(is_cpu_range, cpus))
+        yield place, _number(cells[0]), {"cpus": cpus, "numa_node": node} if sound else None, line
 
 
 def is_cpu_range(text: Any) -> bool:
@@ -142,13 +242,21 @@ def hl_smi_processes(text: str) -> dict[int, str]:
     return holders
 
 
+def family_of(name: str | None, said: str | None = None) -> str | None:
+    """Return the family of a device: by its name, or the one that the inventory names for a device that is not known.
+
+    None for a device of no known family, and for Gaudi1, which nothing here serves.
+    """
+    known = next((prefix for prefix in PREFIXES if (name or "").startswith(prefix)), None)
+    return known or (None if (name or "").startswith(GAUDI1) else said or None)
+
+
 def device_family(name: str) -> str:
     """Return the known prefix of a device name, such as HL-225 for HL-225D.
 
     Raises:
         InputError: for a device that this toolkit does not know.
     """
-    for prefix in PREFIXES:
-        if name.startswith(prefix):
-            return prefix
+    if family := family_of(name):
+        return family
     raise InputError(f"device_name: {name!r} is not one of {', '.join(prefix + '*' for prefix in PREFIXES)}")

@@ -29,7 +29,7 @@ class Release:
     vllm: tuple[str, ...] = ()
     patches: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
     fork: str | None = None
-    cards: tuple[str, ...] = ("HL-225", "HL-288", "HL-325", "HL-338")
+    cards: tuple[str, ...] = ("HL-225", "HL-288", "HL-325", "HL-328", "HL-338", "HL-388")
     base: str | None = None
     image: str | None = None
 

@@ -9,7 +9,7 @@ from typing import Any
 # Notes that stand until somebody acts, by the name under which ``gaudi_acknowledged`` takes them.
 STANDING = {
     "hccl_validation": re.compile(r"HCCL validation due"),
-    "driver_held": re.compile(r"driver .* is not held"),
+    "driver_held": re.compile(r"driver .* (?:is not held|nothing holds it)"),
     "container_runtime_release": re.compile(r"habanalabs-container-runtime .* is not of release"),
 }
 NAMED = 3  # hosts that a shared note names

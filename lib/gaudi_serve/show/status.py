@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..core.host import Host
 from ..gateway.fleet import gateway_left
 from .notes import open_notes, shared_lines
 from .report import endpoint, gateway_of
@@ -91,7 +92,8 @@ def _host(known: Known, name: str) -> dict[str, Any]:
     silent = [f"{model['name']} does not answer: {model['problem']}" for model in models if model["problem"]]
     if silent:
         drift["answers"] = silent
-    told = [note for fact in NOTES for note in known.get(fact) or []]
+    cards = Host.of(known["gaudi_host"]).unused_cards if serves else []
+    told = [*cards, *(note for fact in NOTES for note in known.get(fact) or [])]
     notes = open_notes(told, known.get("gaudi_acknowledged"))
     return {"read": True, "problem": "", "drift": drift, "models": models, "notes": notes}
 

@@ -100,7 +100,8 @@ def sound(value: Any, depth: int = 0) -> bool:
 
 
 def _device(value: Any) -> bool:
-    prefixes = tuple(prefix for one in PLATFORMS.values() for prefix in one.prefixes)
+    # Whether one of a brand is served, its platform says: an inventory may name the family of a new one.
+    prefixes = tuple(prefix for one in PLATFORMS.values() for prefix in (*one.prefixes, one.brand) if prefix)
     return isinstance(value, str) and value.startswith(prefixes) and bool(re.fullmatch(r"[\w-]+", value))
 
 
@@ -110,12 +111,14 @@ def _platform(value: Any) -> bool:
 
 CARDS = _every(whole(0, 63))
 CARDS_ALLOWED = "must be a list of whole numbers from 0 to 63"
-DEVICES = ", ".join(f"{prefix}*" for one in PLATFORMS.values() for prefix in one.prefixes)
+FAMILIES = tuple(prefix for one in PLATFORMS.values() for prefix in one.prefixes)
+DEVICES = ", ".join(f"{prefix}*" for prefix in FAMILIES)
 HOST = {
     "accelerator": Rule(_platform, f"must be {' or '.join(PLATFORMS)}"),
     "device_name": Rule(_device, f"must be one of {DEVICES}", None),
     "driver_version": Rule(_text, "must be a text such as 1.21.3-57", None),
     "modules": Rule(_list, "must be a list of cards, such as {module_id: 0, numa_node: 0, cpus: [0-39]}", None),
+    "unusable_cards": Rule(_list, "must be a list of cards, such as {bus_id: '0000:19:00.0', problem: why}", []),
     "problem": Rule(_every(_text), "must be a list of texts", None),
     "ip": Rule(matching(r"[\w.:%-]+"), "must be an address such as 10.0.0.1", "127.0.0.1"),
     "interface": Rule(matching(r"[\w.:@-]+"), "must be the name of an interface, such as eth0", "lo"),
@@ -137,6 +140,12 @@ MODULE = {
     "cpus": Rule(_every(_cores), "must be a list of ranges of cores, such as 0-39", []),
     "in_use": Rule(is_flag, "must be true or false, without quotes", False),
     "held_by": Rule(_text, "must be a text of one line", None),
+    "problem": Rule(_text, "must be a text of one line", None),
+}
+UNUSABLE = {
+    "problem": Rule(_text, "must be a text of one line"),
+    "bus_id": Rule(_text, "must be a text of one line", None),
+    "index": Rule(whole(0, 255), "must be a whole number from 0 to 255", None),
 }
 SERVICE = {
     "module_ids": Rule(CARDS, CARDS_ALLOWED, []),
@@ -170,8 +179,8 @@ WEIGHTS = {
 }
 UNDEFINED = re.compile(r"'\w+' is undefined")
 # What gaudi_facts reads besides; planning does not.
-HOST_BESIDE = ("memory_mib",)
-MODULE_BESIDE = ("bus_id", "memory_mib")
+HOST_BESIDE = ("memory_mib", "pci_cards")
+MODULE_BESIDE = ("bus_id", "memory_mib", "memory_used_mib")
 WEIGHTS_BESIDE = ("recorded",)
 SYSTEM = {
     "id": Rule(_text, "must be a text such as ubuntu"),
@@ -201,6 +210,9 @@ VARIABLES = {
         0,
     ),
     "gaudi_release": Rule(matching(r"\d+\.\d+\.\d+[\w.+-]*"), "must be a quoted release such as '1.24.1'", ""),
+    "gaudi_device_family": Rule(
+        one_of("", *FAMILIES), f"must be one of {', '.join(FAMILIES)}, for a device that is not known", ""
+    ),
     "gaudi_move_allowed": Rule(is_flag_text, "must be true or false", False),
     "gaudi_acknowledged": Rule(_every(one_of(*STANDING)), f"must be a list of {', '.join(STANDING)}", []),
     # -e gives texts.
@@ -222,8 +234,7 @@ HIDDEN = (
 # In place of a wrong value, one that no other error follows from. The other variables are what a plan is made from.
 INSTEAD = {
     **{"gaudi_cards": 0, "gaudi_accelerator": "auto", "gaudi_host_nics": True, "gaudi_move_allowed": False},
-    "gaudi_acknowledged": [],
-    **{"vllm_catalog_dirs": [], "vllm_images": None},
+    **{"vllm_catalog_dirs": [], "vllm_images": None, "gaudi_device_family": "", "gaudi_acknowledged": []},
 }
 
 
@@ -246,7 +257,8 @@ def checked_host(host_facts: Any) -> tuple[dict[str, Any], list[Problem]]:
             problems.append(("gaudi_host.modules", None, HOST["modules"].allowed))
     if host["modules"] and not host["device_name"] and platform_of(host["accelerator"]).devices:
         problems.append(("gaudi_host.device_name", None, HOST["device_name"].allowed))
-    problems += _fill_modules(host) + _fill_services(host) + _fill_weights(host)
+    host["unusable_cards"], wrong = _each(host["unusable_cards"], UNUSABLE, "gaudi_host.unusable_cards", ())
+    problems += wrong + _fill_modules(host) + _fill_services(host) + _fill_weights(host)
     first: dict[tuple[str, str], Problem] = {}
     for problem in problems:
         first.setdefault((re.sub(r"\[\d+\]", "", problem[0]), problem[2]), problem)

@@ -321,7 +321,8 @@ PREFIXES = (
 HANDED = frozenset(
     """
     preflight_models preflight_images preflight_secrets preflight_catalog_dirs preflight_model_defaults
-    preflight_accelerator preflight_cards preflight_release preflight_host_nics preflight_move_allowed
+    preflight_accelerator preflight_cards preflight_release preflight_host_nics preflight_device_family
+    preflight_move_allowed
     vllm_image_images vllm_image_release vllm_service_plan vllm_service_secrets model_weights_models
     model_weights_device model_weights_calibrate_endpoint hccl_validation_image preflight_for
     gateway_settings gateway_servers gateway_keys gateway_rank

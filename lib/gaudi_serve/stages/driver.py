@@ -160,7 +160,7 @@ def _down(driver: Mapping[str, Any], may_be_down: Sequence[int]) -> list[str]:
         f"card {card}: ports {', '.join(map(str, left))} are down"
         for card, ports in sorted(driver["ports"].items(), key=lambda item: int(item[0]))
         if (left := [port for port in ports if port not in allowed])
-    ]
+    ] + [f"card {card}: {text}" for card, text in sorted(driver.get("unread", {}).items())]
 
 
 def gaudi_driver_notes(driver: Mapping[str, Any], changes: Mapping[str, Any], release: str) -> list[str]:

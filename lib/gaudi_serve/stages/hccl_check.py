@@ -51,7 +51,7 @@ def hccl_validation_plan(
         nodes: hosts that measure together.
 
     Returns:
-        ``due`` (reasons, empty when the last measurement holds), ``busy`` (who holds cards, as
+        ``due`` (reasons, empty when the last measurement holds), ``busy`` (cards that others hold or that are bad, as
         sentences), ``drain`` (the toolkit's own models among them), ``runs``, ``fingerprint``, and
         ``aside``: the name under which a measurement that is none of the host by itself is kept, or empty.
     """
@@ -67,12 +67,13 @@ def hccl_validation_plan(
 
 
 def _strangers(host: Mapping[str, Any]) -> list[str]:
-    own = Host.of(host).held
-    return [
-        f"card {module['module_id']} is held by {module.get('held_by') or 'another program'}"
-        for module in host.get("modules", [])
-        if module.get("in_use") and module["module_id"] not in own
+    found = Host.of(host)
+    held = [
+        f"card {card.module_id} is held by {card.held_by or 'another program'}; end it first"
+        for card in found.cards
+        if card.in_use and not card.problem and card.module_id not in found.held
     ]
+    return held + [f"card {card.module_id} cannot be used: {card.problem}" for card in found.cards if card.problem]
 
 
 def _aside(options: Mapping[str, Any], nodes: int) -> str:
@@ -192,7 +193,7 @@ def _figure(run: Mapping[str, Any], state: Mapping[str, Any]) -> str:
 
 def hccl_refusal(plan: Mapping[str, Any], host_name: str, *, drain: bool) -> list[str]:
     """Return why a measurement must not begin now: cards that others hold, or models that are not to be stopped."""
-    reasons = [f"{host_name}: {text}; end it first" for text in plan["busy"]]
+    reasons = [f"{host_name}: {text}" for text in plan["busy"]]
     if plan["drain"] and not drain:
         models = ", ".join(plan["drain"])
         reasons.append(

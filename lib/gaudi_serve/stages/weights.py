@@ -11,6 +11,7 @@ from typing import Any
 
 from ..core.errors import refusal
 from ..core.host import Host
+from ..platforms.hl_smi import GENERATION
 from ..spec.merge import merged
 from .weights_names import OLD, PARTIAL, refused
 
@@ -21,7 +22,7 @@ REPO = re.compile(r"[\w.-]+/[\w.-]+")
 FOLDER = re.compile(r"/[\w./@+-]+")
 URL = re.compile(r"(https?|ssh|file)://[^\s@]+|[\w.-]+@[\w.-]+:[^\s]+")
 # Cards whose FP8 differs from what such weights hold; Gaudi3 serves the originals.
-GAUDI2, GAUDI3 = ("HL-225", "HL-288"), ("HL-325", "HL-338")
+GAUDI2, GAUDI3 = (tuple(name for name, kind in GENERATION.items() if kind == one) for one in ("GAUDI2", "GAUDI3"))
 CONVERTED = "-G2"
 # What a token may cross in clear text: nothing but the host itself.
 LOOPBACK = ("localhost", "127.0.0.1", "::1")

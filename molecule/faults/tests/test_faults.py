@@ -216,12 +216,15 @@ def test_card_that_vanishes(host: Any, playbook: Any, unit: Any, other_serves_on
     module = json.loads(host.file("/etc/gaudi-serve/qwq-32b.json").content_string)["module_ids"][0]
     gone = copy.deepcopy(state)
     next(card for card in gone["cards"] if card["module_id"] == module)["missing"] = True
+    # And another one, of which hl-smi says nothing that can be read: the others are seen all the same.
+    next(card for card in reversed(gone["cards"]) if not card.get("missing"))["row"] = "N/A, N/A"
     write(host, gone)
     host.check_output("docker kill vllm-qwq-32b")
     assert eventually(lambda: f"waiting for cards [{module}]" in unit("qwq-32b", "StatusText"))
     refused = playbook(MODELS, *LIMIT)
     assert refused.status != 0
-    assert "gaudi_cards is 8, but hl-smi shows 7" in refused.flat
+    assert "gaudi_cards is 8, but hl-smi shows 6" in refused.flat
+    assert "hl-smi's row of it cannot be used" in refused.flat
     write(host, state)
     assert eventually(lambda: unit("qwq-32b", "ActiveState") == "active")
     assert playbook(MODELS, *LIMIT).status == 0

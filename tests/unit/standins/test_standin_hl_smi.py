@@ -50,6 +50,18 @@ def test_a_missing_card_is_not_listed(host: Any) -> None:
     assert len(host.run("hl-smi", "-Q", "index", "-f", "csv,noheader").stdout.split()) == 7
 
 
+def test_odd_cards_look_as_real_ones(host: Any) -> None:
+    host.state["cards"][5]["used_mib"] = 96564
+    host.state["cards"][6]["row"] = "6, N/A"
+    host.save()
+    out = host.run("hl-smi").stdout
+    full = next(line for line in out.splitlines() if "96564MiB" in line)
+    assert full.split("|")[2:4] == [" 96564MiB /  98304MiB ", "    98%            0% "]
+    assert ["5", "N/A", "N/A", "N/A", "N/A"] in [line.strip("|").split() for line in out.splitlines()]
+    rows = host.run("hl-smi", "-Q", "index,memory.used", "-f", "csv,noheader").stdout.splitlines()
+    assert rows[4:8] == ["4, 768 MiB", "5, 96564 MiB", "6, N/A", "7, 768 MiB"]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
