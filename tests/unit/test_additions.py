@@ -143,7 +143,7 @@ def test_what_is_not_known_is_said() -> None:
 def test_keys_without_a_use_in_the_profile_are_named() -> None:
     base = {key: value for key, value in model().items() if not key.endswith("_range")}
     one = only(planned({**base, "launch_profile": "vllm", "reduce_warmup": {"max_num_seqs": 8, "max_seq_len": 1024}}))
-    assert "profile vllm takes no notice of reduce_warmup" in one["warnings"]
+    assert "profile vllm ignores reduce_warmup" in one["warnings"]
 
 
 def test_without_a_warm_up_there_are_no_graphs() -> None:

@@ -72,7 +72,7 @@ def test_graphs_are_told_as_an_estimate() -> None:
     (model,) = plan()["models"]
     assert model["buckets"]["approximate"]
     assert model["graphs"] > 1
-    ignored = [text for text in plan(input_range=[1, 100])["warnings"] if "takes no notice of input_range" in text]
+    ignored = [text for text in plan(input_range=[1, 100])["warnings"] if "ignores input_range" in text]
     assert len(ignored) == 1
 
 

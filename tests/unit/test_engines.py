@@ -264,7 +264,10 @@ LISTENS_OUTWARD = LISTENS.replace("interface eth0", "the host's outward address"
         ("plugin", {}, ALONE, None),
         ("plugin", {"host": "10.0.0.1"}, ALONE, None),
         ("plugin", {"env": {"GLOO_SOCKET_IFNAME": "eth0"}}, {**ALONE, "GLOO_SOCKET_IFNAME": "eth0"}, LISTENS),
+        ("plugin", {"env": {"VLLM_HOST_IP": "10.0.0.1"}}, {**ALONE, "VLLM_HOST_IP": "10.0.0.1"}, LISTENS_OUTWARD),
         ("vllm", {}, ALONE, None),
+        # What other hosts are to reach.
+        ("vllm", {"kv_transfer_config": {"kv_connector": "MooncakeConnector"}}, {}, LISTENS_OUTWARD),
         # The vendor's exact launch says where they listen.
         ("aice_1_21", {}, {"GLOO_SOCKET_IFNAME": "eth0", "VLLM_HOST_IP": "10.0.0.1"}, LISTENS),
         ("aice_1_21", {"env": ALONE}, ALONE, None),

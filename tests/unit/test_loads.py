@@ -17,7 +17,7 @@ FLOATS = {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"w
 INTEGERS = {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {"type": "int"}}}}
 CPU = {"accelerator": "cpu", "cores": [[0, 7]], "memory_mib": 2**20, "machine": "x86_64"}
 ALL = "1.21 (aice_1_21, deepseek_r1, vllm), 1.22 (aice_1_22, aice_1_21, deepseek_r1, "
-GAUDI_METHODS = "awq, bitsandbytes, compressed-tensors, fp8, gptq, inc, modelopt FP8, mxfp4"
+GAUDI_METHODS = "awq, compressed-tensors, fp8, gptq, inc, modelopt FP8, mxfp4"
 
 
 def plan(quantisation: Any, engine: str, release: str, **more: Any) -> dict[str, Any]:
@@ -76,15 +76,15 @@ def of_loading(found: dict[str, Any]) -> list[str]:
             "1.24.1",
             "g: model m: weights '/data/m': its config.json: quantization_config.quant_method 'fp8' is not loaded by "
             "vllm on a CPU host; nothing on CPU does; take weights that are not quantised, or by one of awq, "
-            "compressed-tensors, gptq",
+            "compressed-tensors with integers, gptq",
         ),
         (
             FLOATS,
             "cpu",
             "1.24.1",
-            "g: model m: weights '/data/m': its config.json: quantization_config.quant_method 'compressed-tensors' is "
-            "not loaded by vllm on a CPU host; nothing on CPU does; take weights that are not quantised, or by one of "
-            "awq, compressed-tensors, gptq",
+            "g: model m: weights '/data/m': its config.json: quantization_config.quant_method 'compressed-tensors' "
+            "with floating-point weights is not loaded by vllm on a CPU host; nothing on CPU does; take weights that "
+            "are not quantised, or by one of awq, compressed-tensors with integers, gptq",
         ),
     ],
 )
@@ -101,7 +101,7 @@ def test_weights_that_the_engine_of_a_release_cannot_load_are_refused(
         *(("bitsandbytes", engine, "1.22.2") for engine in ("aice_1_21", "aice_1_22", "deepseek_r1", "vllm")),
         *(
             (method, "plugin", "1.24.1")
-            for method in (FP8, "mxfp4", "gpt_oss_mxfp4", "awq_hpu", INTEGERS, FLOATS, "inc")
+            for method in (FP8, "mxfp4", "compressed_tensors", "gpt_oss_mxfp4", "awq_hpu", INTEGERS, FLOATS, "inc")
         ),
         *((method, "cpu", "1.24.1") for method in ("awq", "gptq", INTEGERS)),
         *((method, "plugin", "1.24.1") for method in (None, 7, ["fp8"], {"quant_method": ["fp8"]}, {})),
@@ -110,7 +110,7 @@ def test_weights_that_the_engine_of_a_release_cannot_load_are_refused(
 def test_weights_that_it_loads_are_planned_without_a_word(method: Any, engine: str, release: str) -> None:
     found = plan({"quant_method": method} if isinstance(method, str) else method, engine, release)
     assert of_loading(found) == []
-    assert not any("needs an image with vLLM" in text or "nobody is known" in text for text in found["warnings"])
+    assert not any("needs an image with vLLM" in text or "not known to load" in text for text in found["warnings"])
 
 
 def test_a_quantisation_that_the_user_asks_for_is_compared_too() -> None:
@@ -131,11 +131,15 @@ def test_what_only_some_images_of_a_release_load_or_nobody_has_tried_is_a_warnin
         found = plan(FP8, "plugin", "1.23.0", image=image)
         assert of_loading(found) == []
         assert any(needs in text for text in found["warnings"]) == warned, found["warnings"]
+    groups = {"group_0": {"weights": {"type": "float", "num_bits": 4}}}
+    packed = {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized", "config_groups": groups}
+    told = plan(packed, "plugin", "1.24.1")
+    assert [text for text in (*of_loading(told), *told["warnings"]) if "floating-point weights of 4 bits" in text]
     found = plan({"quant_method": "auto-round"}, "cpu", "1.24.1")
     assert of_loading(found) == []
     assert any(
-        "quantization_config.quant_method 'auto-round': nobody is known to have loaded it by vllm on a CPU host; try "
-        "it on one host" in text
+        "quantization_config.quant_method 'auto-round' is not known to load with vllm on a CPU host; try it on one host"
+        in text
         for text in found["warnings"]
     )
 

@@ -372,10 +372,10 @@ def test_a_file_of_measurements_that_the_plugin_takes_no_notice_of_halves_no_wei
 @pytest.mark.parametrize(
     ("said", "unread"),
     [
-        ({"decode_bs": {"min": 1, "max": 64}}, "exp takes no notice of decode_bs.min, decode_bs.max"),
-        ({"strategy": "exp", "prompt_query": {"min": 64}}, "exp takes no notice of prompt_query.min"),
-        ({"strategy": "lin", "decode_bs": {"pad_max": 4, "max": 32}}, "lin takes no notice of decode_bs.pad_max"),
-        ({"strategy": "file", "file": FILE, "decode_bs": {"max": 32}}, "file takes no notice of decode_bs.max"),
+        ({"decode_bs": {"min": 1, "max": 64}}, "exp ignores decode_bs.min, decode_bs.max"),
+        ({"strategy": "exp", "prompt_query": {"min": 64}}, "exp ignores prompt_query.min"),
+        ({"strategy": "lin", "decode_bs": {"pad_max": 4, "max": 32}}, "lin ignores decode_bs.pad_max"),
+        ({"strategy": "file", "file": FILE, "decode_bs": {"max": 32}}, "file ignores decode_bs.max"),
         ({"prompt_query": {"min": 1}, "prompt_bs": {"max": 2}, "prompt_ctx": {"max": 64}}, ""),
         ({"strategy": "pad", "decode_bs": {"pad_max": 4, "pad_percent": 20, "step": 2}}, ""),
     ],

@@ -10,6 +10,7 @@ from gaudi_serve.buckets.plugin_server import hpu_plugin_padded_shape
 from gaudi_serve.core.errors import InputError
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.plan.launch import vllm_launch
+from gaudi_serve.platforms.releases import vllm_of
 from gaudi_serve.stages.image import vllm_images
 from test_plan import gaudi_host
 from test_plugin_engine import CATALOG
@@ -177,7 +178,7 @@ def test_a_version_that_must_be_assumed_is_said() -> None:
     (warning,) = [text for text in plan("1.24.0")["warnings"] if "assumes" in text]
     assert warning == (
         "g: model m: the plan assumes 0.17.1, the oldest vLLM of release 1.24.0 that serves it, which has 0.17.1 and "
-        "0.19.0 to 0.21.0; say vllm_version: buckets and their variables follow it"
+        "0.19.0 to 0.21.0; set vllm_version in the model: buckets and their variables follow it"
     )
     for release, more in (("1.22.1", {}), ("1.24.1", {}), ("1.24.0", {"vllm_version": "0.19.0"})):
         assert not any("assumes" in text for text in plan(release, **more)["warnings"])
@@ -192,14 +193,14 @@ def test_a_version_that_must_be_assumed_is_said() -> None:
             "1.24.1",
             {"vllm_version": "0.21.0"},
             "vllm_version '0.21.0': belongs to release 1.24.0; gaudi_release is 1.24.1, which has 0.24.0 or 0.26.0; "
-            "take an image of this release, or, if the image has another vLLM, say vllm_version",
+            "take an image of this release, or, if the image has another vLLM, set vllm_version in the model",
         ),
         (
             "1.24.0",
             {"image": "r/vllm-0.26.0-ptupstream:1"},
             "vllm_version '0.26.0': belongs to release 1.24.1 (image r/vllm-0.26.0-ptupstream:1 is named so); "
             "gaudi_release is 1.24.0, which has 0.17.1 or 0.19.0 to 0.21.0; take an image of this release, or, if the "
-            "image has another vLLM, say vllm_version",
+            "image has another vLLM, set vllm_version in the model",
         ),
         ("1.22.1", {"vllm_version": "0.11.2"}, "vllm_version '0.11.2': belongs to release 1.22.2 or 1.23; gaudi_"),
         ("1.22.2", {"vllm_version": "0.10.1"}, "vllm_version '0.10.1': belongs to release 1.22.1; gaudi_release is "),
@@ -214,13 +215,13 @@ def test_a_version_that_must_be_assumed_is_said() -> None:
             "1.24.0",
             {"bucketing": {"strategy": "pad"}},
             "bucketing.strategy 'pad': needs vLLM 0.21.0 or newer, and this one has the buckets of 0.17.1: take exp or "
-            "lin, or say vllm_version of a newer image",
+            "lin, or set vllm_version for a newer image",
         ),
         (
             "1.22.1",
             {"bucketing": {"strategy": "file", "file": "(1, 256, 0)\n(1, 1, 1)\n"}},
             "bucketing.strategy 'file': needs vLLM 0.11.2 or newer, and this one has the buckets of 0.10.1: take exp "
-            "or lin, or say vllm_version of a newer image",
+            "or lin, or set vllm_version for a newer image",
         ),
         (
             "1.23.0",
@@ -237,7 +238,7 @@ def test_what_a_release_or_its_vllm_does_not_have_is_refused(release: str, more:
 def test_ranges_that_an_old_version_does_not_read_are_said() -> None:
     said = {"strategy": "lin", "prompt_query": {"max": 512}, "decode_bs": {"step": 4}}
     warnings = plan("1.22.1", bucketing=said)["warnings"]
-    assert "g: model m: bucketing.strategy lin takes no notice of prompt_query.max" in warnings
+    assert "g: model m: bucketing.strategy lin ignores prompt_query.max" in warnings
 
 
 def padded(**more: Any) -> dict[str, Any]:
@@ -366,3 +367,17 @@ def test_sliding_windows_with_contiguous_pa_are_warned_of() -> None:
     slow = "vLLM 0.26.0 fetches the blocks of sliding windows wrongly with contiguous PA"
     assert any(slow in text for text in plan(**wish)["warnings"])
     assert not any(slow in text for text in plan(**wish, enable_prefix_caching=True)["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("image", "version"),
+    [
+        ("registry.example:5000/vllm-plugin:1.24.1-0.26.0", "0.26.0"),
+        ("vllm-ubuntu22.04-0.17.1", "0.17.1"),
+        ("vllm-pt2.9-0.17.1:7", "0.17.1"),
+        ("vllm-gaudi:1.24.1", None),
+        ("vllm:latest", None),
+    ],
+)
+def test_the_version_is_found_in_the_names_that_people_give_images(image: str, version: str | None) -> None:
+    assert vllm_of(image) == version

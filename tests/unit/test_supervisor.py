@@ -331,7 +331,7 @@ class Watched:
 
     def __init__(self, supervisor: ModuleType, one: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self.clock = Clock()
-        self.tokens, self.running, self.metrics = 0, 0, True
+        self.tokens, self.running, self.cache, self.metrics = 0, 0, 1e-05, True
         self.clients: set[str] = set()
         self.answer: int | None = 200  # None: none comes
         self.questions = 0
@@ -345,7 +345,7 @@ class Watched:
         """Answer as the server."""
         if method == "GET":
             text = f'vllm:generation_tokens_total{{engine="0"}} {self.tokens}.0\n'
-            text += f"vllm:num_requests_running {self.running}\n"
+            text += f"vllm:num_requests_running {self.running}\nvllm:kv_cache_usage_perc {self.cache:g}\n"
             return (200, text) if self.metrics else (404, "")
         self.questions += 1
         if self.answer is None:
@@ -386,10 +386,11 @@ def watched(supervisor: ModuleType, one: Any, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_tokens_that_stand_still_while_requests_run_are_a_hang(watched: Watched) -> None:
+    watched.clients = {"client"}
     watched.running, watched.answer = 3, None
-    assert watched.after(60, working=True) < 20
-    assert 500 <= watched.after(560) < 600
-    assert watched.after(60) >= 600
+    assert watched.after(60, working=True) == 0
+    assert 400 <= watched.after(560) < 600
+    assert watched.after(200) >= 600
 
 
 def test_a_frozen_engine_whose_gauges_say_nothing_is_known_by_a_question_that_does_not_come_back(
@@ -404,29 +405,43 @@ def test_a_frozen_engine_whose_gauges_say_nothing_is_known_by_a_question_that_do
     assert watched.after(600) >= 600
 
 
+def test_clients_that_give_up_and_come_again_are_waiting_too(watched: Watched) -> None:
+    watched.answer = None
+    for number in range(60):
+        watched.clients = {f"client {number}"}
+        found = watched.after(15)
+    assert found >= 600
+
+
 def test_idle_servers_long_prompts_full_queues_and_servers_without_counters_are_no_hang(watched: Watched) -> None:
     # Monitoring that stays connected: asked more and more rarely.
     watched.clients = {"prometheus"}
     assert watched.after(24 * 3600) == 0
     assert 100 < watched.questions < 170
-    # A long prompt, or a compilation: the question comes back after it.
-    watched.running, watched.answer = 1, None
-    assert watched.after(500) < 600
+    # A long prompt: no token comes, and a question waits behind it, while its blocks fill the cache.
+    watched.clients, watched.running, watched.answer = {"prometheus", "client"}, 1, None
+    for _ in range(60):
+        watched.cache += 1e-05
+        assert watched.after(30) < 60
     watched.pulse.asked, watched.answer = None, 200
-    assert watched.after(60, working=True) < 20
     # A full queue: tokens come.
     watched.running = 64
-    assert watched.after(3600, working=True) < 20
+    assert watched.after(3600, working=True) == 0
     # What counts nothing is not judged.
     watched.metrics, watched.answer = False, None
     assert watched.after(3600) == 0
 
 
-def test_a_model_that_cannot_be_asked_is_judged_by_its_requests_alone(watched: Watched) -> None:
-    watched.clients, watched.answer = {"client"}, 404
+def test_requests_that_are_counted_though_their_clients_have_left_are_no_hang(watched: Watched) -> None:
+    watched.running, watched.answer = 2, None
     assert watched.after(3600) == 0
-    watched.running = 1
-    assert watched.after(700) >= 600
+    assert watched.questions == 0
+
+
+def test_a_model_that_takes_no_question_is_judged_by_its_health_alone(watched: Watched) -> None:
+    watched.clients, watched.running, watched.answer = {"client"}, 1, 404
+    assert watched.after(3600) == 0
+    assert watched.questions == 1
 
 
 def test_a_frozen_server_ends_and_says_why(supervisor: ModuleType, one: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -465,6 +480,9 @@ def test_a_warm_up_that_stands_still_is_given_up_by_its_own_pace(
     clock.now += 1
     with pytest.raises(supervisor.Trouble, match=r"stands still: .* graph 5 of 20, for 400 s; .* took 40 s"):
         pace.judge()
+    # Nobody has read the log while the engine was away.
+    pace.again()
+    pace.judge()
     # Between two phases, and after the last one, nothing is counted.
     pace.seen("warming up: decode graph 20 of 20")
     clock.now += 10**5

@@ -156,7 +156,7 @@ class PluginSettings:
                 "",
                 "VLLM_BUCKETING_STRATEGY",
                 self.strategy,
-                f"{newer}: take exp or lin, or say vllm_version of a newer image",
+                f"{newer}: take exp or lin, or set vllm_version for a newer image",
             )
         found = {"VLLM_CONTIGUOUS_PA": str(self.use_contiguous_pa).lower(), **self.ranges.env()}
         if self.strategy == "file":

@@ -171,7 +171,7 @@ def _warnings(spec: Spec, host: Host) -> list[str]:
         found.append("FP8 weights need no conversion: the plugin changes their scales while it loads them on Gaudi2")
     said = spec.get("bucketing") or {}
     if unread := _unread(said, rules_of(version_of(spec))):
-        found.append(f"bucketing.strategy {said.get('strategy', 'exp')} takes no notice of {', '.join(unread)}")
+        found.append(f"bucketing.strategy {said.get('strategy', 'exp')} ignores {', '.join(unread)}")
     found += _contradictions(spec, said)
     if config and method is None:
         found += _half_quantised(spec)
@@ -235,7 +235,7 @@ def _counts(name: str, value: Any, other: str, key: str) -> str:
 
 
 def _unread(said: Mapping[str, Any], rules: PluginRules) -> list[str]:
-    """Return what of a model's ``bucketing`` its strategy, or its vLLM, takes no notice of."""
+    """Return what of a model's ``bucketing`` its strategy, or its vLLM, ignores."""
     strategy = said.get("strategy", "exp")
     if strategy in ("lin", "pad"):
         of_pad = () if strategy == "pad" else ("pad_max", "pad_percent")

@@ -14,8 +14,10 @@ from ..core.errors import shown
 from ..spec.config_json import Config, text_config
 
 MODELOPT = "modelopt"
+NVFP4_BITS = 4
 # Some tools write the name that the platform's own code has, or another one for the same.
 SAME = {"awq_hpu": "awq", "gptq_hpu": "gptq", "gpt_oss_mxfp4": "mxfp4", "modelopt_fp4": f"{MODELOPT} NVFP4"}
+SAME |= {"compressed_tensors": "compressed-tensors"}
 
 
 @dataclass(frozen=True)
@@ -74,14 +76,19 @@ def stored(config: Config) -> Stored | None:
     if name == MODELOPT:
         text = algorithm if isinstance(algorithm, str) and algorithm else "FP8"
         return Stored(f"{MODELOPT} {text.upper()}", f"{said}, quant_algo {shown(algorithm)}", True)
-    return Stored(SAME.get(name, name), said, _floats(found))
+    weights = _weights(found)
+    if any(one.get("type") == "float" and one.get("num_bits") == NVFP4_BITS for one in weights):
+        # NVFP4 in another wrapping: not known to load where floats of eight bits do.
+        return Stored(f"{SAME.get(name, name)} NVFP4", f"{said} with floating-point weights of 4 bits", True)
+    floats = any(one.get("type") == "float" for one in weights)
+    return Stored(SAME.get(name, name), said + " with floating-point weights" * floats, floats)
 
 
-def _floats(found: Mapping[str, Any]) -> bool:
+def _weights(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     groups = found.get("config_groups")
     weights = [
         group.get("weights")
         for group in (groups.values() if isinstance(groups, Mapping) else ())
         if isinstance(group, Mapping)
     ]
-    return any(isinstance(one, Mapping) and one.get("type") == "float" for one in weights)
+    return [one for one in weights if isinstance(one, Mapping)]

@@ -105,10 +105,13 @@ class Listener:
     pid: int
 
 
-def listeners() -> list[Listener]:
-    """Return everything that listens on TCP in the host's network namespace."""
+def listeners() -> list[Listener] | None:
+    """Return everything that listens on TCP in the host's network namespace; None where ``ss`` does not say it."""
     found = []
-    for line in run(["ss", "-Hltnp"]).out.splitlines():
+    listed = run(["ss", "-Hltnp"])
+    if listed.status != 0:
+        return None
+    for line in listed.out.splitlines():
         cells = line.split()
         address, _, port = cells[3].rpartition(":") if len(cells) > 3 else ("", "", "")
         if not port.isdigit():
@@ -121,7 +124,9 @@ def listeners() -> list[Listener]:
 
 def ports() -> dict[str, str]:
     """Return ``{port: program}`` of everything that listens on TCP in the host's network namespace."""
-    return {str(one.port): f"{one.program} (pid {one.pid})" if one.pid else "another program" for one in listeners()}
+    return {
+        str(one.port): f"{one.program} (pid {one.pid})" if one.pid else "another program" for one in listeners() or ()
+    }
 
 
 def hostname() -> str:

@@ -216,7 +216,7 @@ def _containers() -> dict[str, dict[str, Any]]:
             "command": entry["Config"].get("Cmd") or [],
             "module_ids": _module_ids(entry["Config"].get("Env") or []),
             "id": entry["Id"][:12],
-            "listens": sorted(sockets.get(entry["Id"], [])),
+            "listens": None if sockets is None else sorted(sockets.get(entry["Id"], [])),
             "running": entry["State"]["Running"],
             "started": entry["State"]["StartedAt"],
             "created": entry["Created"],
@@ -227,10 +227,16 @@ def _containers() -> dict[str, dict[str, Any]]:
     return found
 
 
-def _sockets() -> dict[str, list[str]]:
-    """Return ``{container id: [address:port]}`` of what listens on TCP, by the control group of each program."""
+def _sockets() -> dict[str, list[str]] | None:
+    """Return ``{container id: [address:port]}`` of what listens on TCP, by the control group of each program.
+
+    None where it cannot be told.
+    """
     found: dict[str, list[str]] = {}
-    for one in listeners():
+    listening = listeners()
+    if listening is None:
+        return None
+    for one in listening:
         ids = CONTAINER_ID.findall(read_text(Path(f"/proc/{one.pid}/cgroup")) or "") if one.pid else []
         if ids:
             found.setdefault(ids[-1], []).append(f"{one.address}:{one.port}")

@@ -46,7 +46,8 @@ def observe(name: str, host: str, port: int, timeout: float = 10.0, journal_time
         journal_timeout: seconds for its log.
 
     Returns:
-        ``prompt_tokens``, ``generation_tokens``: ``{buckets: [[edge, count]], sum}``; ``requests`` that ended, and
+        ``prompt_tokens``, ``generation_tokens``: ``{buckets: [[edge, count]], sum}``; ``requests`` that ended (all of
+        them without the one-token questions of the supervisor), and
         ``uptime_s`` of it; ``running``, ``waiting``: requests now; ``mean_request_s``: of a request from its arrival to
         its end, and ``mean_token_s`` between two tokens, 0 where nobody tells; ``num_blocks``: of the KV cache, 0 where
         nobody tells; ``compiled``: shapes that
@@ -63,9 +64,7 @@ def observe(name: str, host: str, port: int, timeout: float = 10.0, journal_time
         raise Unread("/metrics does not say since when it counts (process_start_time_seconds)")
     compiled, problem = journal_count(name, min(started), journal_timeout)
     return {
-        "prompt_tokens": histogram(found, "vllm:request_prompt_tokens"),
-        "generation_tokens": histogram(found, "vllm:request_generation_tokens"),
-        "requests": _sum(found, "vllm:request_success_total") or _sum(found, "vllm:request_prompt_tokens_count"),
+        **_of_clients(found),
         "uptime_s": round(max(1.0, time.time() - min(started)), 1),
         "running": _sum(found, "vllm:num_requests_running"),
         "waiting": _sum(found, "vllm:num_requests_waiting"),
@@ -139,6 +138,24 @@ def histogram(found: Samples, name: str) -> dict[str, Any]:
         raise Unread(f"/metrics has no {name}; is another program there, or --disable-log-stats set?")
     rows = sorted(([edge, count] for edge, count in counts.items()), key=lambda row: float(str(row[0])))
     return {"buckets": rows, "sum": _sum(found, f"{name}_sum")}
+
+
+def _of_clients(found: Samples) -> dict[str, Any]:
+    """Return the requests that clients sent: lengths of their prompts and answers, and how many ended."""
+    prompt = histogram(found, "vllm:request_prompt_tokens")
+    probes = next((count for edge, count in prompt["buckets"] if float(edge) == 1), 0.0)
+    requests = _sum(found, "vllm:request_success_total") or _sum(found, "vllm:request_prompt_tokens_count")
+    return {
+        "prompt_tokens": _without(prompt, probes),
+        "generation_tokens": _without(histogram(found, "vllm:request_generation_tokens"), probes),
+        "requests": max(0.0, requests - probes),
+    }
+
+
+def _without(found: dict[str, Any], probes: float) -> dict[str, Any]:
+    """Return a histogram without so many requests of one token: those are the supervisor's own, and of no client."""
+    buckets = [[edge, max(0.0, count - probes) if float(edge) >= 1 else count] for edge, count in found["buckets"]]
+    return {"buckets": buckets, "sum": max(0.0, found["sum"] - probes)}
 
 
 def _sum(found: Samples, name: str) -> float:

@@ -7,7 +7,6 @@ the golden vectors in tests/unit/golden decide. All sizes are GiB a card unless 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -180,10 +179,11 @@ def _estimate(n: Numbers) -> Numbers:
     if usable == 0:
         return out
     out["GPU_MEMORY_UTIL_TEMP"] = 1 - n["GPU_FREE_MEM_TARGET"] / usable
-    utilization = n.get("GPU_MEM_UTILIZATION") or math.floor(out["GPU_MEMORY_UTIL_TEMP"] * 100) / 100
+    # A share of less than a millionth is none, as 0 is: no number could be divided by it.
+    given = n.get("GPU_MEM_UTILIZATION") or 0
+    utilization = given if given > 1e-6 else math.floor(out["GPU_MEMORY_UTIL_TEMP"] * 100) / 100
     out["GPU_MEM_UTILIZATION"] = utilization
-    # Of a share that no float can be divided by, as of none, the rules know nothing more.
-    if abs(utilization) < sys.float_info.epsilon:
+    if utilization == 0:
         return out
     per_sequence = n["MAX_MODEL_LEN"] * kv_bytes_per_token(n) / GIB
     out["KV_CACHE_PER_SEQ"] = per_sequence

@@ -47,7 +47,8 @@ def _of_model(name: str, model: Mapping[str, Any], live: Mapping[str, Any] | Non
         return [f"+ {name}: start on {_place(model)}, port {model['port']}"]
     restart = f"~ {name}: restart{' (secret changed)' * bool(live.get('secret_changed'))}"
     if not same_launch(live.get("digest"), (live.get("launch") or {}).get("command"), model):
-        return [restart, *[f"    {text}" for text in _changed(live, model)]]
+        changed = _changed(live, model) or ["its files are newer than its server: an earlier run was cut off"]
+        return [restart, *[f"    {text}" for text in changed]]
     if not (live.get("active") or live.get("holds")):
         return [f"~ {name}: start on {_place(model)}, port {model['port']}"]
     if live.get("secret_changed"):

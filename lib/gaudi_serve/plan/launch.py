@@ -25,6 +25,7 @@ from .version import served_by
 # by which root in the container reads weights and writes caches that belong to another user.
 FOREIGN_FILES = "DAC_OVERRIDE"
 PRIVILEGED_PORTS = 1024
+LEAST_HANG_S = 300
 VISIBLE_DEVICES = "HABANA_VISIBLE_DEVICES"
 CONFIG = "/etc/gaudi-serve"
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -32,6 +33,8 @@ ALWAYS_SET = {"OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
 # Where the processes of one server meet (gloo and vLLM's own channels). Without these variables they listen on the
 # host's outward address, and ask nobody for a key. Seen with vLLM 0.32: 13 sockets, all on loopback with both.
 INTERFACE = "GLOO_SOCKET_IFNAME"
+# With these, processes of other hosts are to reach those sockets.
+OVER_HOSTS = ("nnodes", "node_rank", "master_addr", "data_parallel_address", "kv_transfer_config", "ec_transfer_config")
 ON_LOOPBACK = {INTERFACE: "lo", "VLLM_HOST_IP": "127.0.0.1"}
 
 
@@ -133,7 +136,7 @@ def container_of(spec: Spec, host: Host, placement: Placement, release: str) -> 
     if not engine.own_options and len(placement.module_ids) > 1:
         env.update(platform.env_between)
     # Ray compares the address with the one of its own node; the vendor's scripts choose an interface themselves.
-    if "ray" not in launch.args:
+    if "ray" not in launch.args and not any(spec.get(key) for key in OVER_HOSTS):
         env = {**ON_LOOPBACK, **env}
     env.update({name: str(value) for name, value in spec.get("env", {}).items()})
     container = Container(
@@ -249,22 +252,28 @@ def _core_warnings(launch: Launch, numactl: list[str] | None, placement: Placeme
 
 
 def _listener_warnings(env: Mapping[str, str]) -> list[str]:
-    """Return that a server's workers listen beyond loopback, as the vendor's exact launch has it."""
-    interface = env.get(INTERFACE)
-    if interface == ON_LOOPBACK[INTERFACE]:
+    """Return that a server's workers listen beyond loopback, as a vendor's exact launch or a user has it."""
+    if all(env.get(name) == value for name, value in ON_LOOPBACK.items()):
         return []
-    where = f"on interface {interface}" if interface else "on the host's outward address"
+    interface = env.get(INTERFACE)
+    where = "on the host's outward address" if interface in (None, "", "lo") else f"on interface {interface}"
     return [f"its workers listen {where} too, and ask for no key: docs/security.md has the rule for a firewall"]
 
 
 def launch_warnings(spec: Spec) -> list[str]:
     """Return what of a model's keys is allowed, and does nothing, or more than a user may think."""
     ignored = sorted(key for key in engine_of(spec).ignored if spec.get(key) is not None)
-    found = [f"profile {spec.launch_profile} takes no notice of {', '.join(ignored)}"] if ignored else []
+    found = [f"profile {spec.launch_profile} ignores {', '.join(ignored)}"] if ignored else []
     sockets = [mount["source"] for mount in spec.get("mounts", []) if mount["source"].endswith("/docker.sock")]
     found += [f"mounts {path}: who gets into the server is root on the host then" for path in sockets]
     names = sorted({"LD_PRELOAD", "LD_LIBRARY_PATH", "PATH"} & set(spec.get("env", {})))
     found += [f"env sets {name}, in place of the image's own" for name in names]
+    hang = spec.get("hang_timeout_s")
+    if hang and hang < LEAST_HANG_S:
+        found.append(
+            f"hang_timeout_s {hang} is below {LEAST_HANG_S}: a graph that compiles while serving may take longer, and "
+            "the server is started anew then"
+        )
     if spec.port < PRIVILEGED_PORTS:
         found.append(f"port {spec.port} is below {PRIVILEGED_PORTS}: the server gets NET_BIND_SERVICE for it")
     return found

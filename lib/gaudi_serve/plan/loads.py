@@ -37,7 +37,7 @@ def load_problems(spec: Spec, host: Host, release: str) -> list[Problem]:
         (
             asked.key,
             asked.value,
-            f"{asked.said}is not loaded by {_here(spec, platform, row)}; {_others(asked, platform)}",
+            f"{asked.said}is not loaded by {_here(spec, platform, row)}; {_others(spec, asked, platform)}",
         )
         for asked in _asked(spec, host)
         if _refused(asked.stored, loads, row, _version(spec))
@@ -52,9 +52,7 @@ def load_notes(spec: Spec, host: Host, release: str) -> list[str]:
         since = loads.method(asked.stored.method) if loads else None
         name = asked.said.removesuffix(" ") or f"quantization {shown(asked.value)}"
         if since is None:
-            notes.append(
-                f"{name}: nobody is known to have loaded it by {_here(spec, platform, row)}; try it on one host"
-            )
+            notes.append(f"{name} is not known to load with {_here(spec, platform, row)}; try it on one host")
         elif since and row and not _version(spec) and not row.has(since, all_of_it=True):
             notes.append(
                 f"{name} needs an image with vLLM {since} or newer; of release {row.name} there are {_vllm(row)}"
@@ -114,7 +112,7 @@ def _here(spec: Spec, platform: Platform, row: Release | None) -> str:
     return f"{name} of release {row.name}" if row else f"{name} on a {platform.title} host"
 
 
-def _others(asked: _Asked, platform: Platform) -> str:
+def _others(spec: Spec, asked: _Asked, platform: Platform) -> str:
     """Return who loads it: releases and their engines, or what this platform loads."""
     found = []
     for row in RELEASES if platform.release(RELEASES[-1].name) else ():
@@ -129,6 +127,8 @@ def _others(asked: _Asked, platform: Platform) -> str:
     if found:
         return f"releases that load it: {', '.join(found)}"
     methods = sorted(
-        {name for one in ENGINES.values() if platform.name in one.loads for name in one.loads[platform.name].since}
+        name if one.loads[platform.name].floats or name != "compressed-tensors" else f"{name} with integers"
+        for one in {engine_of(spec).name: engine_of(spec)}.values()
+        for name in one.loads[platform.name].since
     )
     return f"nothing on {platform.title} does; take weights that are not quantised, or by one of {', '.join(methods)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..buckets.plugin_rules import rules_of
 from ..core.errors import Problem
 from ..core.versions import numbers
-from ..platforms.releases import PLUGIN, RELEASES, Release, versions_said, vllm_of
+from ..platforms.releases import PLUGIN, RELEASES, Release, rows_of, versions_said, vllm_of
 from ..spec.model import Spec
 
 
@@ -28,7 +28,7 @@ def version_problems(spec: Spec, row: Release | None) -> list[Problem]:
         return [("least_vllm", least, f"is the first vLLM with this model, of release {fitting}; {here}")]
     if said and not row.serves(said):
         named = "" if spec.get("vllm_version") else f" (image {spec.get('image')} is named so)"
-        remedy = "take an image of this release, or, if the image has another vLLM, say vllm_version"
+        remedy = "take an image of this release, or, if the image has another vLLM, set vllm_version in the model"
         return [("vllm_version", said, f"belongs to {versions_said(said)}{named}; {here}; {remedy}")]
     if said and least and numbers(said) < numbers(least):
         return [("vllm_version", said, f"is too old for this model, whose least_vllm is {least}; take a newer image")]
@@ -45,13 +45,23 @@ def version_notes(spec: Spec, row: Release | None) -> list[str]:
     version = _assumed(spec, row)
     if version and rules_of(version) is not rules_of(".".join(map(str, row.newest))):
         which = f"the oldest vLLM of release {row.name} that serves it, which has {_list(row)}"
-        notes.append(f"the plan assumes {version}, {which}; say vllm_version: buckets and their variables follow it")
+        notes.append(
+            f"the plan assumes {version}, {which}; set vllm_version in the model: buckets and their variables follow it"
+        )
     return notes
 
 
 def said_version(spec: Spec) -> str | None:
-    """Return the vLLM that a model or the name of its image says; None where neither does."""
-    return spec.get("vllm_version") or vllm_of(str(spec.get("image") or ""))
+    """Return the vLLM that a model or the name of its image says; None where neither does.
+
+    A number in a name that is older than the newest known vLLM, and of no release, may be anything else.
+    """
+    if spec.get("vllm_version"):
+        return str(spec["vllm_version"])
+    named = vllm_of(str(spec.get("image") or ""))
+    rows = rows_of(PLUGIN)
+    known = named and (any(row.serves(named) for row in rows) or numbers(named) > max(row.newest for row in rows))
+    return named if known else None
 
 
 def _assumed(spec: Spec, row: Release) -> str | None:

@@ -51,9 +51,9 @@ class Release:
         return bool(self.vllm) and (self.oldest if all_of_it else self.newest) >= numbers(version)
 
     def serves(self, version: str) -> bool:
-        """Tell whether the plugin of this release is for this very version of vLLM."""
-        spans = [text.split(" to ") for text in self.vllm]
-        return any(numbers(span[0]) <= numbers(version) <= numbers(span[-1]) for span in spans)
+        """Tell whether the plugin of this release is for this version of vLLM, or for another patch of it."""
+        spans = [[numbers(one)[:2] for one in text.split(" to ")] for text in self.vllm]
+        return any(span[0] <= numbers(version)[:2] <= span[-1] for span in spans)
 
     @property
     def oldest(self) -> list[int]:
@@ -107,7 +107,7 @@ RELEASES = (
 )
 
 # Versions of vLLM begin with 0; a tag may be a release of the software, or a number of its user's own.
-VLLM = re.compile(r"vllm\D*[^\d.](0\.\d{2,4}\.\d{1,4})(?!\.?\d)")
+VLLM = re.compile(r"vllm.*(?<![\d.])(0\.\d{2,4}\.\d{1,4})(?!\.?\d)")
 UPSTREAM_TORCH = "ptupstream"  # in the names of the vendor's images with upstream's PyTorch
 
 # Of an inventory that names none, on hosts that have nothing of another one.

@@ -227,7 +227,8 @@ def _built(entry: Mapping[str, Any], release: str) -> Entry:
     text = dockerfile(alias, recipe, used)
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     built = {**entry, "alias": alias, "name": f"{alias}:{used}-{digest}", "dockerfile": text, "accelerator": "gaudi"}
-    version = entry.get("vllm_version") or vllm_of(f"vllm:{(recipe.get('plugin') or {}).get('branch')}")
+    branch = str((recipe.get("plugin") or {}).get("branch")).rpartition("/")[2]
+    version = entry.get("vllm_version") or vllm_of(f"vllm:{branch}")
     return {**built, "vllm_version": version} if version else built
 
 

@@ -99,7 +99,8 @@ def _probe(model: Mapping[str, Any]) -> dict[str, Any]:
         return {"path": "/v1/embeddings", "body": {"model": served, "input": "a"}}
     if "rerank" in model["smoke"]:
         return {"path": "/v1/rerank", "body": {"model": served, "query": "a", "documents": ["a"]}}
-    return {"path": "/v1/completions", "body": {"model": served, "prompt": "a", "max_tokens": 1}}
+    # A prompt of one token, by its number: no client sends one, so that traffic can be told from it.
+    return {"path": "/v1/completions", "body": {"model": served, "prompt": [1], "max_tokens": 1}}
 
 
 def same_launch(digest: str | None, command: Sequence[str] | None, model: Mapping[str, Any]) -> bool:

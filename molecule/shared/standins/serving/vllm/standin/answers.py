@@ -27,6 +27,8 @@ def prompt_of(request: dict[str, Any], chat: bool) -> tuple[str, list[dict[str, 
     """Return the text that was asked, and the parts of the message that are no text."""
     if not chat:
         prompt = request.get("prompt")
+        if isinstance(prompt, list) and prompt and all(isinstance(token, int) for token in prompt):
+            return " ".join(f"token{token}" for token in prompt), []
         if not isinstance(prompt, str):
             raise Refused(400, "BadRequestError", "prompt: Field required")
         return prompt, []
