@@ -73,7 +73,7 @@ from gaudi_serve.stages.container_runtime import (
     daemon_json,
 )
 from gaudi_serve.stages.driver import drained, gaudi_driver_changes, gaudi_driver_notes, gaudi_driver_refusal
-from gaudi_serve.stages.due import due_lines, facts_wanted, plans_models, run_stages, stages_due
+from gaudi_serve.stages.due import due_lines, facts_wanted, plans_models, run_stages, stages_due, task_hosts
 from gaudi_serve.stages.gateway import (
     gateway_config,
     gateway_drift,
@@ -231,6 +231,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     server_secrets,
     slower_models,
     stages_due,
+    task_hosts,
     sysctl_conflicts,
     sysctl_wanted,
     system_refusal,

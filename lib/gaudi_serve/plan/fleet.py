@@ -24,7 +24,7 @@ from ..spec.inventory import (
     strange_secrets,
     unknown_variables,
 )
-from ..stages.due import STAGES, TOLD, Down, downtimes, due_by_stage
+from ..stages.due import LEFT_ALONE, STAGES, TOLD, Down, downtimes, due_by_stage, still_serves, task_hosts
 from ..stages.image import vllm_images
 from ..stages.service import same_launch
 from .changes import vllm_plan_changes
@@ -64,8 +64,9 @@ def vllm_fleet_plan(
     """
     fleet: dict[str, Any] = {"hosts": {}, "errors": [], "warnings": []}
     catalogs, gateways = _catalogs(catalog_dirs), fleet_gateways(hostvars, hostvars)
+    tasks = task_hosts(hostvars, list(hostvars))
     for name in hosts:
-        host, findings = _host_plan(name, hostvars, facts_dir, catalogs, gateways)
+        host, findings = _host_plan(name, hostvars, facts_dir, catalogs, gateways, tasks)
         # What a user has named with signs that cannot be printed must not break the lines of the others.
         fleet["errors"] += [{**one.as_dict(), "message": one_line(one.message)} for one in findings]
         if host:
@@ -96,7 +97,12 @@ def _catalogs(common: Collection[str]) -> Catalogs:
 
 
 def _host_plan(
-    name: str, hostvars: Mapping[str, Known], facts_dir: str, catalogs: Catalogs, gateways: Sequence[str]
+    name: str,
+    hostvars: Mapping[str, Known],
+    facts_dir: str,
+    catalogs: Catalogs,
+    gateways: Sequence[str],
+    tasks: Sequence[str],
 ) -> tuple[dict[str, Any] | None, Findings]:
     """Return the plan of a host, None where it cannot be made, and everything that is wrong."""
     variables = hostvars[name]
@@ -105,12 +111,12 @@ def _host_plan(
     known, unread = rendered(variables, facts=not saved, more=INPUTS)
     errors = [Finding(name, one.key, f"{name}: {one.text}", one.model) for found in unread.values() for one in found]
     errors += _of_inventory(name, hostvars, known, () if GATEWAY & set(unread) else gateways)
-    if name in gateways and known.get("vllm_models") is None and "vllm_models" not in unread:
-        return {"facts": "a gateway", "models": [], "changes": [], "warnings": []}, errors
     given, problem = saved_facts(facts_dir, name) if saved else _live(known)
-    if problem:
+    idle = not (known.get("vllm_models") or known.get("plan_try") or "vllm_models" in unread or name in tasks)
+    idle = idle and (saved or not problem) and not _serves(given)
+    if problem and not idle:
         return None, [*errors, _error(name, "facts", problem)]
-    facts, wrong = checked_facts(given)
+    facts, wrong = ({}, []) if idle else checked_facts(given)
     values, unfit, unsound = checked_variables(known, unread)
     errors += [_problem(name, "facts: ", *problem) for problem in wrong]
     errors += [_problem(name, "", *problem) for problem in (*unfit, *input_problems(known))]
@@ -118,11 +124,13 @@ def _host_plan(
     whole = values["preflight_catalog"]
     catalog, lost = sound_entries(whole) if whole else catalogs(values["vllm_catalog_dirs"])
     errors += [_error(name, "preflight_catalog" if whole else "vllm_catalog_dirs", text) for text in lost]
+    told = {} if saved else {key: variables[key] for key in TOLD if key in variables}
+    if idle:
+        return _without_models(name, given, told, gateways, saved), errors + _refused_by_roles(name, told, errors)
     if wrong or not unsound <= set(INSTEAD):
         return None, errors
     host, more = _planned(name, known, facts, values, catalog, gateways)
     if not saved:
-        told = {key: variables[key] for key in TOLD if key in variables}
         host |= _told(host, facts, told)
         host["warnings"] += gateway_left(variables.get("gaudi_services"), gateways, name)
         more += _refused_by_roles(name, told, errors + more)
@@ -170,10 +178,25 @@ def _planned(
     return {**about, "warnings": told}, errors
 
 
+def _without_models(name: str, facts: Known, told: Known, gateways: Sequence[str], saved: bool) -> dict[str, Any]:
+    """Return the plan of a host that has no models and serves none: a gateway, or one that is left alone."""
+    about = {"facts": "a gateway" if name in gateways else LEFT_ALONE, "models": [], "changes": []}
+    live = {} if saved and name in gateways else {"due": due_by_stage(told), "reboot": [], "down": []}
+    return {**about, **live, "warnings": gateway_left(facts.get("gaudi_services"), gateways, name)}
+
+
+def _serves(facts: Known) -> bool:
+    """Tell whether a host has models of this toolkit, by facts that may be anything."""
+    host, services = facts.get("gaudi_host"), facts.get("gaudi_services")
+    live = host.get("services") if isinstance(host, Mapping) else None
+    return bool(live) or (isinstance(services, Mapping) and still_serves(services))
+
+
 def _told(host: Known, facts: Known, told: Known) -> dict[str, Any]:
     """Return what the roles tell of a live host: what is due, why a reboot is that may not be done, what goes down."""
     return {
-        "due": due_by_stage(told),
+        # What has no line of its own, as a unit file that somebody has changed.
+        "due": due_by_stage(told, [stage for stage in STAGES if stage != "vllm_service" or not host["changes"]]),
         "reboot": [] if told.get("host_tuning_reboots") else list(told.get("host_tuning_reboot_reasons") or []),
         "down": [dataclasses.asdict(one) for one in downtimes({**told, **_going_down(host, facts)})],
     }
@@ -348,7 +371,8 @@ def vllm_fleet_lines(fleet: Mapping[str, Any]) -> list[str]:
     for name, host in fleet["hosts"].items():
         lines += ["", f"{name}: {host['facts']}"]
         rows = [_row(model) for model in host["models"]]
-        lines += [f"  {line}" for line in table(_narrowed([list(HEAD), *rows]))] if rows else ["  no models"]
+        shown_rows = [f"  {line}" for line in table(_narrowed([list(HEAD), *rows]))] if rows else ["  no models"]
+        lines += [] if host["facts"] == LEFT_ALONE else shown_rows
         changes = _changes(host)
         lines += ["  would change:", *[f"    {line}" for line in changes]] if changes else []
         if host.get("reboot"):
