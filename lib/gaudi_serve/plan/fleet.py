@@ -111,11 +111,13 @@ def _host_plan(
     known, unread = rendered(variables, facts=not saved, more=INPUTS)
     errors = [Finding(name, one.key, f"{name}: {one.text}", one.model) for found in unread.values() for one in found]
     errors += _of_inventory(name, hostvars, known, () if GATEWAY & set(unread) else gateways)
-    given, problem = saved_facts(facts_dir, name) if saved else _live(known)
+    given, problem = saved_facts(facts_dir, name) if saved else _live(known, variables)
     idle = not (known.get("vllm_models") or known.get("plan_try") or "vllm_models" in unread or name in tasks)
-    idle = idle and (saved or not problem) and not _serves(given)
+    # A host whose Python is too old for the toolkit serves none of its models.
+    looked = saved or not problem or (variables.get("preflight_unread") or {}).get("old_python")
+    idle = idle and bool(looked) and not _serves(given)
     if problem and not idle:
-        return None, [*errors, _error(name, "facts", problem)]
+        return None, [*errors, _error(name, "facts", problem.removeprefix(f"{name}: "))]
     facts, wrong = ({}, []) if idle else checked_facts(given)
     values, unfit, unsound = checked_variables(known, unread)
     errors += [_problem(name, "facts: ", *problem) for problem in wrong]
@@ -317,9 +319,11 @@ def _unset(services: Mapping[str, Any]) -> str:
     return f"vllm_models is not set, but this host serves {served}; say vllm_models: [] to remove them all"
 
 
-def _live(known: Known) -> tuple[Known, str | None]:
+def _live(known: Known, variables: Known) -> tuple[Known, str | None]:
     if "gaudi_host" in known:
         return known, None
+    if "preflight_unread" in variables:
+        return {}, str(variables["preflight_unread"]["text"])
     return {}, "could not be read; see above, or plan it from saved facts (plan_facts_dir)"
 
 
