@@ -71,6 +71,7 @@ from gaudi_serve.stages.container_runtime import (
     container_runtime_notes,
     container_runtime_refusal,
     daemon_json,
+    engine_stopped,
 )
 from gaudi_serve.stages.driver import drained, gaudi_driver_changes, gaudi_driver_notes, gaudi_driver_refusal
 from gaudi_serve.stages.due import due_lines, facts_wanted, plans_models, run_stages, stages_due, task_hosts
@@ -156,6 +157,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     container_runtime_reset,
     daemon_json,
     endpoint_table,
+    engine_stopped,
     drained,
     drift_lines,
     due_lines,

@@ -25,9 +25,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return state_of(folder, "h01")
 
 
-def play(folder: Path, environment: dict[str, str], playbook: str, **given: Any) -> tuple[int, str]:
-    """Run a playbook on the hosts of a folder; return its status and its output on one line a host."""
-    argv = ["ansible-playbook", "-i", str(folder / "hosts.json"), playbook, "-e", json.dumps(given)]
+def play(folder: Path, environment: dict[str, str], playbook: str, *words: str, **given: Any) -> tuple[int, str]:
+    """Run a playbook on the hosts of a folder; return its status and its output."""
+    argv = ["ansible-playbook", "-i", str(folder / "hosts.json"), playbook, *words, "-e", json.dumps(given)]
     return forked.playbook(argv, ROOT, environment, 300)
 
 
@@ -79,3 +79,55 @@ def test_a_host_that_still_serves_is_cleaned_or_refused_and_one_with_another_tas
         assert "- m: stop and remove" in text
         assert "host: kernel.numa_balancing" in text
         assert ALONE not in text
+
+
+FULL = "/var/lib/gaudi-serve: 0 KiB are free there, and 1024 must be"
+MASKED = "docker.service and docker.socket are masked, so that the engine cannot start; run systemctl unmask docker.service docker.socket"
+
+
+def test_the_plan_refuses_what_a_run_refuses(tmp_path: Path, served: dict[str, Any]) -> None:
+    environment = fleet(tmp_path, 4, served, gaudi_gateway_secret="0123456789abcdef0123456789abcdef")
+    # Something is to be written.
+    change(tmp_path, "h01", free=0, units={})
+    change(tmp_path, "h02", masked=["docker.service", "docker.socket"])
+    gateway = {"certificate": "/etc/none.pem", "clients": {"c": {"key": "k" * 32}}}
+    inventory(tmp_path, h03={"vllm_models": None, "gaudi_gateway": gateway})
+    inventory(tmp_path, h04={"vllm_image_from_host": "h09"})
+    for playbook, expected in (("playbooks/plan.yml", 2), ("site.yml", 3)):
+        status, text = play(tmp_path, environment, playbook)
+        assert status == expected, text
+        flat = " ".join(text.split())
+        assert f"h01: {FULL}" in flat
+        assert f"h02: {MASKED}" in flat
+        assert "h03: gaudi_gateway.certificate: '/etc/none.pem': is no file on this host" in flat
+        assert "h04: vllm_image_from_host 'h09'" in flat
+
+
+def test_the_plan_tells_what_a_run_does_to_the_gateway(tmp_path: Path, served: dict[str, Any]) -> None:
+    environment = fleet(tmp_path, 2, served, gaudi_gateway_secret="0123456789abcdef0123456789abcdef")
+    inventory(tmp_path, h02={"vllm_models": None, "gaudi_gateway": {"clients": {"c": {"key": "k" * 32}}}})
+    (tmp_path / "h02.json").write_text("{}")
+    for playbook, arguments in (("playbooks/plan.yml", {}), ("playbooks/preflight.yml", {"gaudi_all_at_once": True})):
+        status, text = play(tmp_path, environment, playbook, "--check", **arguments)
+        assert status == 0, text
+        assert "gateway: install haproxy" in text
+        assert "gateway: serve h01.m (m)" in text
+
+
+def test_a_stopped_engine_is_no_missing_image_and_takes_nothing_down(tmp_path: Path, served: dict[str, Any]) -> None:
+    environment = fleet(tmp_path, 1, served)
+    change(tmp_path, "h01", engine="stopped")
+    inventory(tmp_path, h01={"vllm_images": [{"name": "vllm:1"}, {"name": "vllm:2"}]})
+    for playbook in ("playbooks/plan.yml", "playbooks/preflight.yml"):
+        status, text = play(tmp_path, environment, playbook)
+        assert status == 0, text
+        assert "runtime: the engine does not answer: Cannot connect to the Docker daemon" in text
+        assert "images: not known, the Docker engine does not answer" in text
+        assert "bring vllm" not in text
+        assert "is down from stage" not in text
+    # Nor is an image that only the engine has refused as missing.
+    inventory(tmp_path, h01={"vllm_images": []})
+    for playbook in ("playbooks/plan.yml", "playbooks/preflight.yml"):
+        status, text = play(tmp_path, environment, playbook)
+        assert status == 0, text
+        assert "images:" not in text

@@ -22,6 +22,8 @@ PROXIES_DROPIN = "/etc/systemd/system/docker.service.d/gaudi-serve-proxy.conf"
 # Stands in the file of proxies: which version of it an engine was started with. No proxy is read, they may carry
 # credentials; and a proxy that a user has set elsewhere is none of ours.
 PROXIES_MARKER = "GAUDI_SERVE_PROXIES"
+# The engine's, and those without which it does not start.
+UNITS = ("docker.service", "docker.socket", "containerd.service")
 PACKAGES = ("docker.io", "docker-ce", "containerd.io", "habanalabs-container-runtime")
 NEEDED = ("containerd", "runc", "apparmor", "iptables", "ca-certificates", "docker-ce-cli")
 
@@ -30,7 +32,8 @@ def observe() -> dict[str, Any]:
     """Return everything that role container_runtime compares."""
     info, reason = daemon_info()
     daemon = Path(DAEMON_JSON)
-    unit = unit_state()
+    units = unit_states()
+    unit = units.get(UNITS[0], {})
     return {
         **engine_packages(),
         "daemon_json": redacted(read_text(daemon)),
@@ -43,6 +46,7 @@ def observe() -> dict[str, Any]:
         "proxies_dropin_sha256": sha256_file(PROXIES_DROPIN),
         "proxies_running": running_proxies(unit.get("MainPID", "0")),
         "enabled": unit.get("UnitFileState") == "enabled",
+        "masked": [name for name, one in units.items() if one.get("LoadState") == "masked"],
     }
 
 
@@ -66,10 +70,11 @@ def read_cli_path(text: str) -> bool:
     return bool(section and re.search(r"^\s*path\s*=", section[1], re.MULTILINE))
 
 
-def unit_state() -> dict[str, str]:
-    """Return whether the engine starts at boot, and its process."""
-    shown = run(["systemctl", "show", "docker.service", "--property=MainPID,UnitFileState"])
-    return dict(line.split("=", 1) for line in shown.out.splitlines() if "=" in line)
+def unit_states() -> dict[str, dict[str, str]]:
+    """Return, by unit, whether those that the engine needs start at boot or are masked, and their processes."""
+    shown = run(["systemctl", "show", *UNITS, "--property=Id,MainPID,UnitFileState,LoadState"])
+    blocks = [dict(line.split("=", 1) for line in text.splitlines() if "=" in line) for text in shown.out.split("\n\n")]
+    return {block["Id"]: block for block in blocks if "Id" in block}
 
 
 def running_proxies(pid: str, root: str = "/") -> str | None:

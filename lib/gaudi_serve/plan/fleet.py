@@ -24,6 +24,7 @@ from ..spec.inventory import (
     strange_secrets,
     unknown_variables,
 )
+from ..stages.container_runtime import engine_stopped
 from ..stages.due import LEFT_ALONE, STAGES, TOLD, Down, downtimes, due_by_stage, still_serves, task_hosts
 from ..stages.image import vllm_images
 from ..stages.service import same_launch
@@ -133,10 +134,11 @@ def _host_plan(
         return None, errors
     host, more = _planned(name, known, facts, values, catalog, gateways)
     if not saved:
-        host |= _told(host, facts, told)
+        host |= _told(host, facts, told, known.get("gaudi_runtime"))
         host["warnings"] += gateway_left(variables.get("gaudi_services"), gateways, name)
         more += _refused_by_roles(name, told, errors + more)
     host.pop("plan")
+    host["changes"] = host["changes"] or []
     if lost or "vllm_catalog_dirs" in unsound:
         # Models may take the very entries that could not be read.
         more = [one for one in more if one.key != "model" or not isinstance(one.value, str)]
@@ -173,7 +175,8 @@ def _planned(
     if models is None and host["services"]:
         errors.append(_error(name, "vllm_models", _unset(host["services"])))
     named = {str(one.model) for one in errors}
-    changes = [] if models is None else vllm_plan_changes(plan["models"], host["services"], named)
+    # Of a host whose models nobody has named, nothing is said to become of those that it serves.
+    changes = None if models is None else vllm_plan_changes(plan["models"], host["services"], named)
     about = {"facts": _about(host, facts), "models": plan["models"], "changes": changes, "plan": plan}
     secrets = _secret_warnings(name, given_secrets(known.get("vllm_secrets")), models or [])
     told = [*_warnings(name, host), *secrets, *unreached(plan["models"], gateways, name), *plan["warnings"], *answer]
@@ -194,13 +197,13 @@ def _serves(facts: Known) -> bool:
     return bool(live) or (isinstance(services, Mapping) and still_serves(services))
 
 
-def _told(host: Known, facts: Known, told: Known) -> dict[str, Any]:
+def _told(host: Known, facts: Known, told: Known, runtime: Any) -> dict[str, Any]:
     """Return what the roles tell of a live host: what is due, why a reboot is that may not be done, what goes down."""
     return {
         # What has no line of its own, as a unit file that somebody has changed.
-        "due": due_by_stage(told, [stage for stage in STAGES if stage != "vllm_service" or not host["changes"]]),
+        "due": due_by_stage(told, [stage for stage in STAGES if stage != "vllm_service" or host["changes"] == []]),
         "reboot": [] if told.get("host_tuning_reboots") else list(told.get("host_tuning_reboot_reasons") or []),
-        "down": [dataclasses.asdict(one) for one in downtimes({**told, **_going_down(host, facts)})],
+        "down": [dataclasses.asdict(one) for one in downtimes({**told, **_going_down(host, facts), "gaudi_runtime": runtime})],
     }
 
 
@@ -218,7 +221,7 @@ def _going_down(host: Known, facts: Known) -> dict[str, Any]:
         ],
     }
     # A mistake in a model's entry does not take it away.
-    if host["plan"]["errors"]:
+    if host["plan"]["errors"] or host["changes"] is None:
         stops["remove"] = []
     due = {"vllm_service_due": ["models"] if any(stops.values()) else []}
     return {"gaudi_host": facts["gaudi_host"], "preflight_plan": host["plan"], "vllm_service_stops": stops, **due}
@@ -280,7 +283,8 @@ def _checked_plan(
         images=images or [],
         move_allowed=_true(values["gaudi_move_allowed"]),
     )
-    there = facts["gaudi_services"]["images"] if "gaudi_services" in facts else None
+    stopped = engine_stopped(known.get("gaudi_runtime"))
+    there = facts["gaudi_services"]["images"] if "gaudi_services" in facts and not stopped else None
     errors += host_findings(
         plan,
         facts.get("gaudi_system"),

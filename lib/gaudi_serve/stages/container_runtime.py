@@ -12,6 +12,8 @@ from ..core.errors import InputError
 from .habana_config import habana_config_problems
 
 HABANA = {"path": "/usr/bin/habana-container-runtime", "runtimeArgs": []}
+# Packages of engines, of which any will do.
+ENGINES = {"docker.io", "docker-ce"}
 # Without either, every start of a container with cards fails.
 PROGRAMS = ("habana-container-hook", "habana-container-cli")
 
@@ -142,8 +144,16 @@ def _has_engine(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     if "docker.io" in live["packages"] and set(wanted["packages"]) & set(live["interrupted"]):
         return False
     # Any will do, also one from no package: an engine that a user has installed is not swapped for another.
-    engines = {"docker.io", "docker-ce"}
-    return bool(engines & set(live["packages"]) or (live["info"] and not engines & set(live["interrupted"])))
+    return bool(ENGINES & set(live["packages"]) or (live["info"] and not ENGINES & set(live["interrupted"])))
+
+
+def engine_stopped(live: Any) -> bool:
+    """Tell whether an engine that is installed does not answer: which images it has, and what runs, is not known.
+
+    Args:
+        live: ``gaudi_runtime`` of the host, or None.
+    """
+    return isinstance(live, Mapping) and not live.get("info") and bool(ENGINES & set(live.get("packages") or ()))
 
 
 def _habana_package(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
@@ -200,6 +210,12 @@ def container_runtime_refusal(live: Mapping[str, Any], wanted: Mapping[str, Any]
     lacking = [key for key in ("uris", "suites") if not wanted["habana_repository"].get(key)]
     if wanted["habana_repository"] and lacking:
         reasons.append(f"{host_name}: container_runtime_habana_repository: {' and '.join(lacking)} must be given")
+    if masked := live.get("masked"):
+        are = "is" if len(masked) == 1 else "are"
+        reasons.append(
+            f"{host_name}: {' and '.join(masked)} {are} masked, so that the engine cannot start; run systemctl unmask "
+            f"{' '.join(masked)}"
+        )
     if info and _moves(info, wanted) and info.get("containers_running"):
         reasons.append(
             f"{host_name}: container_runtime_data_root: {wanted['data_root']!r}: {info['containers_running']} "

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..core.errors import near, readable
 from ..plan.changes import vllm_plan_changes
+from .container_runtime import engine_stopped
 from .service import same_launch
 
 Known = Mapping[str, Any]
@@ -226,7 +227,9 @@ def downtimes(known: Known, stages: Sequence[str] = tuple(STAGES)) -> list[Down]
     host = known.get("gaudi_host") or {}
     services = host.get("services") or {}
     planned = {str(model["name"]): model for model in (known.get("preflight_plan") or {}).get("models", [])}
-    serving = [name for name, service in services.items() if service.get("active") or service.get("holds")]
+    # Without its engine, what is on its way serves nothing that a run could take down.
+    there = ("active",) if engine_stopped(known.get("gaudi_runtime")) else ("active", "holds")
+    serving = [name for name, service in services.items() if any(service.get(key) for key in there)]
     found: dict[str, Down] = {}
     for stage, minutes, reason, stopped in (
         ("host_tuning", REBOOT_MINUTES, "the host reboots", serving if known.get("host_tuning_reboots") else ()),
