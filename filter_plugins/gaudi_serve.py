@@ -71,6 +71,7 @@ from gaudi_serve.stages.container_runtime import (
     container_runtime_notes,
     container_runtime_refusal,
     daemon_json,
+    daemon_json_problems,
     engine_stopped,
 )
 from gaudi_serve.stages.driver import drained, gaudi_driver_changes, gaudi_driver_notes, gaudi_driver_refusal
@@ -156,6 +157,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     container_runtime_refusal,
     container_runtime_reset,
     daemon_json,
+    daemon_json_problems,
     endpoint_table,
     engine_stopped,
     drained,

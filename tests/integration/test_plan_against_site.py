@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import forked
 import pytest
+import yaml
 
 sys.path.insert(0, str(Path(__file__).with_name("simulated")))
 from fleet import ROOT, change, fleet, state_of
@@ -131,3 +133,63 @@ def test_a_stopped_engine_is_no_missing_image_and_takes_nothing_down(tmp_path: P
         status, text = play(tmp_path, environment, playbook)
         assert status == 0, text
         assert "images:" not in text
+
+
+def test_status_shows_a_broken_daemon_json_in_one_sentence_beside_the_rest_of_the_host(
+    tmp_path: Path, served: dict[str, Any]
+) -> None:
+    environment = fleet(tmp_path, 1, served)
+    change(tmp_path, "h01", daemon='{"live-restore": tru')
+    status, text = play(tmp_path, environment, "playbooks/status.yml")
+    sentence = "/etc/docker/daemon.json: line 1, column 18: Expecting value. The file is as it was; mend it and run again."
+    assert status == 2
+    assert [line for line in text.splitlines() if "daemon.json" in line] == [
+        f"h01: plan: {sentence}",
+        f"h01: runtime: {sentence}",
+    ]
+    # Its model is there with all that is known of it.
+    assert "h01   m      0      active  yes      http://127.0.0.1:30001/v1" in text
+    assert "filter" not in text and "Traceback" not in text
+
+
+# An interpreter that is too old for Ansible itself, one that is too old for the toolkit alone, and a sudo that asks.
+PYTHONS = {
+    "2.7.18": "SyntaxError: invalid syntax",
+    "3.9.2": "ImportError: cannot import name 'TypeGuard' from 'typing'",
+}
+OLD = '#!/bin/sh\nif [ "$1" = --version ]; then echo Python {}; exit; fi\necho "{}" >&2; exit 1\n'
+SUDO = "#!/bin/sh\necho 'sudo: a password is required' >&2; exit 1\n"
+TOO_OLD = "its Python is {}, and the toolkit needs 3.10 or newer there; install one, and set ansible_python_interpreter to it"
+NO_ROOT = (
+    "sudo does not make this user root (a password is required): give the password with --ask-become-pass or "
+    "ansible_become_password, or let the user use sudo without one"
+)
+
+
+def program(folder: Path, name: str, text: str) -> str:
+    """Write a program, and return its path."""
+    (folder / name).write_text(text)
+    (folder / name).chmod(0o755)
+    return str(folder / name)
+
+
+def test_an_old_python_and_a_sudo_that_asks_are_one_sentence_of_plan_run_and_status(tmp_path: Path) -> None:
+    old = {
+        name: {"ansible_python_interpreter": program(tmp_path, name, OLD.format(name, said)), "ansible_become": False}
+        for name, said in PYTHONS.items()
+    }
+    asks = {"ansible_become_exe": program(tmp_path, "sudo", SUDO), "ansible_become_user": "nobody"}
+    asks["ansible_python_interpreter"] = sys.executable
+    one = {"name": "m", "weights": "/data/model", "image": "vllm:1"}
+    hosts = {"p2": old["2.7.18"], "p3": old["3.9.2"], "s": asks, "alone": {**old["2.7.18"], "vllm_models": None}}
+    common = {"ansible_connection": "local", "vllm_models": [one]}
+    (tmp_path / "hosts.json").write_text(yaml.safe_dump({"all": {"vars": common, "hosts": hosts}}))
+    environment = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"}
+    for playbook in ("playbooks/plan.yml", "site.yml", "playbooks/status.yml"):
+        status, text = play(tmp_path, environment, playbook)
+        assert status == 2
+        flat = " ".join(text.split())
+        for sentence in (f"p2: {TOO_OLD.format('2.7.18')}", f"p3: {TOO_OLD.format('3.9.2')}", f"s: {NO_ROOT}"):
+            assert flat.count(sentence) == 1, text
+        assert f"alone: {ALONE}" in flat
+        assert "Traceback" not in text

@@ -201,7 +201,7 @@ def live(**more: Any) -> dict[str, Any]:
     base = {
         "packages": {"docker.io": "20", "habanalabs-container-runtime": "1.21.3-57"},
         "interrupted": [],
-        "daemon_json": "D",
+        "daemon_json": "{}",
         "habana_config": "c = 1",
         "proxies_sha256": None,
         "proxies_dropin_sha256": None,
@@ -217,7 +217,7 @@ def wanted(**more: Any) -> dict[str, Any]:
     """Return what the role asks for."""
     base = {"packages": ["docker.io"], "habana": True, "habana_version": "", "habana_repository": {}}
     base |= {"live_restore": True, "data_root": ""}
-    texts = {"daemon_json": "D", "habana_config": "c = 1", "proxies": "", "proxies_dropin": "", "proxies_marker": ""}
+    texts = {"daemon_json": "{}", "habana_config": "c = 1", "proxies": "", "proxies_dropin": "", "proxies_marker": ""}
     return {**base, **texts, "http_proxy": "", "https_proxy": "", "no_proxy": "", **more}
 
 

@@ -82,7 +82,8 @@ class Host:
     accelerator: the name of its platform. device_name: such as HL-225. driver_version: None where nobody has said it,
     as in facts that were written by hand. ip, interface: those of its default route. addresses: all of its own; None
     where they are not known. names: what names resolve to there. ports: programs by the port that they listen on.
-    weights: by folder; None for one without a readable config.json. problem: why its devices do not answer.
+    weights: by folder; None for one without a readable config.json. weights_unread: of such a one, its file and what is
+    wrong with it. problem: why its devices do not answer.
     nics: it has network cards for traffic between devices.
     """
 
@@ -97,6 +98,7 @@ class Host:
     ports: Mapping[int, str] = field(default_factory=dict)
     addresses: Sequence[str] | None = None
     names: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    weights_unread: Mapping[str, str] = field(default_factory=dict)
     problem: Sequence[str] = ()
     nics: bool = False
 
@@ -117,6 +119,7 @@ class Host:
             {int(port): program for port, program in (facts.get("ports") or {}).items()},
             facts.get("addresses"),
             facts.get("names") or {},
+            facts.get("weights_unread") or {},
             facts.get("problem") or (),
             bool(facts.get("host_nics")),
         )

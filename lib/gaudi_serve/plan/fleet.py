@@ -64,10 +64,9 @@ def vllm_fleet_plan(
         variables that a plan is made from, are wrong or cannot be read has errors only.
     """
     fleet: dict[str, Any] = {"hosts": {}, "errors": [], "warnings": []}
-    catalogs, gateways = _catalogs(catalog_dirs), fleet_gateways(hostvars, hostvars)
-    tasks = task_hosts(hostvars, list(hostvars))
+    catalogs, parts = _catalogs(catalog_dirs), (fleet_gateways(hostvars, hostvars), task_hosts(hostvars, list(hostvars)))
     for name in hosts:
-        host, findings = _host_plan(name, hostvars, facts_dir, catalogs, gateways, tasks)
+        host, findings = _host_plan(name, hostvars, facts_dir, catalogs, parts)
         # What a user has named with signs that cannot be printed must not break the lines of the others.
         fleet["errors"] += [{**one.as_dict(), "message": one_line(one.message)} for one in findings]
         if host:
@@ -98,25 +97,18 @@ def _catalogs(common: Collection[str]) -> Catalogs:
 
 
 def _host_plan(
-    name: str,
-    hostvars: Mapping[str, Known],
-    facts_dir: str,
-    catalogs: Catalogs,
-    gateways: Sequence[str],
-    tasks: Sequence[str],
+    name: str, hostvars: Mapping[str, Known], facts_dir: str, catalogs: Catalogs, parts: tuple[list[str], list[str]]
 ) -> tuple[dict[str, Any] | None, Findings]:
     """Return the plan of a host, None where it cannot be made, and everything that is wrong."""
-    variables = hostvars[name]
+    variables, (gateways, tasks) = hostvars[name], parts
     # An empty plan_facts_dir has kept the playbook from reading the hosts.
     saved = bool(facts_dir) or "plan_facts_dir" in variables
     known, unread = rendered(variables, facts=not saved, more=INPUTS)
     errors = [Finding(name, one.key, f"{name}: {one.text}", one.model) for found in unread.values() for one in found]
     errors += _of_inventory(name, hostvars, known, () if GATEWAY & set(unread) else gateways)
     given, problem = saved_facts(facts_dir, name) if saved else _live(known, variables)
-    idle = not (known.get("vllm_models") or known.get("plan_try") or "vllm_models" in unread or name in tasks)
-    # A host whose Python is too old for the toolkit serves none of its models.
-    looked = saved or not problem or (variables.get("preflight_unread") or {}).get("old_python")
-    idle = idle and bool(looked) and not _serves(given)
+    unknown = bool(problem) and not _serves_nothing(variables, saved and known.get("vllm_models") is None)
+    idle = not (unknown or name in tasks or "vllm_models" in unread or _has_models(known, given))
     if problem and not idle:
         return None, [*errors, _error(name, "facts", problem.removeprefix(f"{name}: "))]
     facts, wrong = ({}, []) if idle else checked_facts(given)
@@ -190,8 +182,15 @@ def _without_models(name: str, facts: Known, told: Known, gateways: Sequence[str
     return {**about, **live, "warnings": gateway_left(facts.get("gaudi_services"), gateways, name)}
 
 
-def _serves(facts: Known) -> bool:
-    """Tell whether a host has models of this toolkit, by facts that may be anything."""
+def _serves_nothing(variables: Known, unsaved: bool) -> bool:
+    """Tell whether a host without facts is known to serve nothing: nobody has saved any, or its Python is too old."""
+    return unsaved or bool((variables.get("preflight_unread") or {}).get("old_python"))
+
+
+def _has_models(known: Known, facts: Known) -> bool:
+    """Tell whether a host has models, is to have some, or is tried with one, by facts that may be anything."""
+    if known.get("vllm_models") or known.get("plan_try"):
+        return True
     host, services = facts.get("gaudi_host"), facts.get("gaudi_services")
     live = host.get("services") if isinstance(host, Mapping) else None
     return bool(live) or (isinstance(services, Mapping) and still_serves(services))

@@ -39,6 +39,8 @@ def daemon_json(text: str | None, habana: bool, live_restore: bool, data_root: s
     where = f"{host_name}: /etc/docker/daemon.json"
     try:
         found = json.loads(text) if text and text.strip() else {}
+    except RecursionError:
+        raise InputError(f"{where}: nested too deeply. The file is as it was; mend it and run again.") from None
     except ValueError as problem:
         at = f"line {problem.lineno}, column {problem.colno}" if isinstance(problem, json.JSONDecodeError) else "?"
         detail = problem.msg if isinstance(problem, json.JSONDecodeError) else str(problem)
@@ -55,6 +57,15 @@ def daemon_json(text: str | None, habana: bool, live_restore: bool, data_root: s
         return text
     indent = re.search(r'^([ \t]+)"', text or "", re.MULTILINE)
     return json.dumps(merged, indent=indent[1] if indent else 2, ensure_ascii=False) + "\n"
+
+
+def daemon_json_problems(text: str | None, host_name: str) -> list[str]:
+    """Return why nothing can be merged into a daemon.json; empty where something can."""
+    try:
+        daemon_json(text, habana=False, live_restore=True, data_root="", host_name=host_name)
+    except InputError as problem:
+        return [str(problem)]
+    return []
 
 
 def _folder(path: str) -> str:
@@ -222,6 +233,7 @@ def container_runtime_refusal(live: Mapping[str, Any], wanted: Mapping[str, Any]
             f"containers run from {info['data_root']}, and an engine that has moved no longer knows them; "
             "stop them first, or leave the variable empty"
         )
+    reasons += daemon_json_problems(live["daemon_json"], host_name)
     if wanted["habana"]:
         reasons += habana_config_problems(live["habana_config"], host_name)
     for key in ("http_proxy", "https_proxy", "no_proxy"):

@@ -227,9 +227,7 @@ def downtimes(known: Known, stages: Sequence[str] = tuple(STAGES)) -> list[Down]
     host = known.get("gaudi_host") or {}
     services = host.get("services") or {}
     planned = {str(model["name"]): model for model in (known.get("preflight_plan") or {}).get("models", [])}
-    # Without its engine, what is on its way serves nothing that a run could take down.
-    there = ("active",) if engine_stopped(known.get("gaudi_runtime")) else ("active", "holds")
-    serving = [name for name, service in services.items() if any(service.get(key) for key in there)]
+    serving = _serving(services, known.get("gaudi_runtime"))
     found: dict[str, Down] = {}
     for stage, minutes, reason, stopped in (
         ("host_tuning", REBOOT_MINUTES, "the host reboots", serving if known.get("host_tuning_reboots") else ()),
@@ -256,6 +254,12 @@ def downtimes(known: Known, stages: Sequence[str] = tuple(STAGES)) -> list[Down]
             minutes = _start(planned[name], host, cached=same)
             found.setdefault(name, Down(name, STAGES["vllm_service"], "it restarts", minutes))
     return list(found.values())
+
+
+def _serving(services: Known, runtime: Any) -> list[str]:
+    """Return the models that a run could take down: without its engine, what is on its way serves nothing."""
+    there = ("active",) if engine_stopped(runtime) else ("active", "holds")
+    return [name for name, service in services.items() if any(service.get(key) for key in there)]
 
 
 def _start(model: Known, host: Known, *, cached: bool) -> int:
