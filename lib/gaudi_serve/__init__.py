@@ -8,5 +8,5 @@ import sys
 
 OLDEST_PYTHON = (3, 10)
 # Before any of these files is read that such a Python does not understand.
-if sys.version_info < OLDEST_PYTHON:  # noqa: UP036  # the linter knows the controller's Python alone
+if sys.version_info < OLDEST_PYTHON:
     raise ImportError(f"Python {sys.version.split()[0]} is too old for the toolkit")

@@ -84,7 +84,10 @@ def test_a_host_that_still_serves_is_cleaned_or_refused_and_one_with_another_tas
 
 
 FULL = "/var/lib/gaudi-serve: 0 KiB are free there, and 1024 must be"
-MASKED = "docker.service and docker.socket are masked, so that the engine cannot start; run systemctl unmask docker.service docker.socket"
+MASKED = (
+    "docker.service and docker.socket are masked, so that the engine cannot start; "
+    "run systemctl unmask docker.service docker.socket"
+)
 
 
 def test_the_plan_refuses_what_a_run_refuses(tmp_path: Path, served: dict[str, Any]) -> None:
@@ -141,7 +144,9 @@ def test_status_shows_a_broken_daemon_json_in_one_sentence_beside_the_rest_of_th
     environment = fleet(tmp_path, 1, served)
     change(tmp_path, "h01", daemon='{"live-restore": tru')
     status, text = play(tmp_path, environment, "playbooks/status.yml")
-    sentence = "/etc/docker/daemon.json: line 1, column 18: Expecting value. The file is as it was; mend it and run again."
+    sentence = (
+        "/etc/docker/daemon.json: line 1, column 18: Expecting value. The file is as it was; mend it and run again."
+    )
     assert status == 2
     assert [line for line in text.splitlines() if "daemon.json" in line] == [
         f"h01: plan: {sentence}",
@@ -159,7 +164,9 @@ PYTHONS = {
 }
 OLD = '#!/bin/sh\nif [ "$1" = --version ]; then echo Python {}; exit; fi\necho "{}" >&2; exit 1\n'
 SUDO = "#!/bin/sh\necho 'sudo: a password is required' >&2; exit 1\n"
-TOO_OLD = "its Python is {}, and the toolkit needs 3.10 or newer there; install one, and set ansible_python_interpreter to it"
+TOO_OLD = (
+    "its Python is {}, and the toolkit needs 3.10 or newer there; install one, and set ansible_python_interpreter to it"
+)
 NO_ROOT = (
     "sudo does not make this user root (a password is required): give the password with --ask-become-pass or "
     "ansible_become_password, or let the user use sudo without one"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import runpy
 import sys
 from pathlib import Path
 
@@ -52,7 +53,6 @@ def test_what_travels_is_read_by_the_oldest_python_and_refused_by_older_ones(mon
     for folder in ("lib", "library"):
         for path in (ROOT / folder).rglob("*.py"):
             ast.parse(path.read_text(encoding="utf-8"), feature_version=OLDEST_PYTHON)
-    source = (ROOT / "lib/gaudi_serve/__init__.py").read_text(encoding="utf-8")
     monkeypatch.setattr(sys, "version_info", (3, 9, 2))
     with pytest.raises(ImportError, match=r"Python \S+ is too old for the toolkit"):
-        exec(compile(source, "__init__.py", "exec"), {})
+        runpy.run_path(str(ROOT / "lib/gaudi_serve/__init__.py"))

@@ -18,7 +18,12 @@ SERVING_S = 900
 REBOOTS: dict[str, Any] = {"host_tuning_reboot_allowed": True}
 # What serves after a boot is shown on hosts that are not emulated, and here in the long tests.
 # A host without models is prepared by a run that names its stages.
-BARE: dict[str, Any] = {**REBOOTS, "vllm_models": [], "vllm_images": [], "gaudi_stages": ["host_tuning", "container_runtime"]}
+BARE: dict[str, Any] = {
+    **REBOOTS,
+    "vllm_models": [],
+    "vllm_images": [],
+    "gaudi_stages": ["host_tuning", "container_runtime"],
+}
 
 
 def cmdline(machine: Machine) -> list[str]:

@@ -64,7 +64,10 @@ def vllm_fleet_plan(
         variables that a plan is made from, are wrong or cannot be read has errors only.
     """
     fleet: dict[str, Any] = {"hosts": {}, "errors": [], "warnings": []}
-    catalogs, parts = _catalogs(catalog_dirs), (fleet_gateways(hostvars, hostvars), task_hosts(hostvars, list(hostvars)))
+    catalogs, parts = (
+        _catalogs(catalog_dirs),
+        (fleet_gateways(hostvars, hostvars), task_hosts(hostvars, list(hostvars))),
+    )
     for name in hosts:
         host, findings = _host_plan(name, hostvars, facts_dir, catalogs, parts)
         # What a user has named with signs that cannot be printed must not break the lines of the others.
@@ -202,7 +205,9 @@ def _told(host: Known, facts: Known, told: Known, runtime: Any) -> dict[str, Any
         # What has no line of its own, as a unit file that somebody has changed.
         "due": due_by_stage(told, [stage for stage in STAGES if stage != "vllm_service" or host["changes"] == []]),
         "reboot": [] if told.get("host_tuning_reboots") else list(told.get("host_tuning_reboot_reasons") or []),
-        "down": [dataclasses.asdict(one) for one in downtimes({**told, **_going_down(host, facts), "gaudi_runtime": runtime})],
+        "down": [
+            dataclasses.asdict(one) for one in downtimes({**told, **_going_down(host, facts), "gaudi_runtime": runtime})
+        ],
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -115,14 +114,16 @@ def task_hosts(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> list[str]
 
     A variable that cannot be read names none, and is refused at its host.
     """
-    found: set[Any] = set()
-    for name, (key, named) in itertools.product(hosts, NAMING.items()):
-        try:
-            found.update(named(hostvars[name].get(key)))
-        # Of Ansible's and of Jinja's many errors.
-        except Exception:
-            continue
+    found = {one for name in hosts for key in NAMING for one in _named(hostvars[name], key)}
     return [name for name in hosts if name in found]
+
+
+def _named(variables: Known, key: str) -> set[str]:
+    try:
+        return {name for name in NAMING[key](variables.get(key)) if isinstance(name, str)}
+    # Of Ansible's and of Jinja's many errors.
+    except Exception:
+        return set()
 
 
 def tags_refusal(tags: Sequence[str]) -> list[str]:

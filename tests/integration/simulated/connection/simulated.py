@@ -59,7 +59,7 @@ VIRGIN: dict[str, Any] = {
     "warm_up_s": 0.0,
     # What is broken: a stage of FAULTS, or models that are "slow", "garbled" or "crash" since a change, or nothing.
     "fault": "",
-    # Its engine is "stopped", its units of the engine are "masked", so many bytes are "free", its daemon.json is "daemon".
+    # Its engine is "stopped", units of it are "masked", so many bytes are "free", and "daemon" is its daemon.json.
     **{"engine": "", "masked": [], "free": 2**40, "daemon": None},
     # Its connection is lost for so many "seconds" when this module is sent ("at", perhaps with its state).
     "away": {},
@@ -191,7 +191,12 @@ class Host:
         path = "/usr/bin/habana-container-runtime"
         habana = {"path": path, "runtimeArgs": []}
         daemon = {"runtimes": {"habana": habana}, "live-restore": True}
-        info: dict[str, Any] = {"containers_running": 0, "server_version": "20.10.24", "default_runtime": "runc", "live_restore": True}
+        info: dict[str, Any] = {
+            "containers_running": 0,
+            "server_version": "20.10.24",
+            "default_runtime": "runc",
+            "live_restore": True,
+        }
         info |= {"data_root": "/var/lib/docker", "runtimes": {"habana": habana, "runc": {"path": "runc"}}}
         silent, masked, text = self.stopped, self.state["masked"], self.state["daemon"]
         return {
@@ -222,7 +227,15 @@ class Host:
         """Return that there is no gateway yet."""
         unit = {"there": False, "active": False, "enabled": False, "need_reload": False}
         return {
-            **{"installed": [], "interface": "eth0", "folder": "", "running": "", "servers": [], "states": [], "ports": {}},
+            **{
+                "installed": [],
+                "interface": "eth0",
+                "folder": "",
+                "running": "",
+                "servers": [],
+                "states": [],
+                "ports": {},
+            },
             **{"unit": unit, "unit_sha256": None, "distribution": unit},
             "address": {"unit": unit, "unit_sha256": None, "runs_sha256": None},
         }
@@ -287,7 +300,13 @@ class Host:
             return {"active": False, "state": "inactive", "sub_state": "dead", "status": "", "restarts": 0}
         if self.stopped:
             status = "failed before, and tries again: the engine does not answer"
-            return {"active": False, "state": "activating", "sub_state": "auto-restart", "status": status, "restarts": 3}
+            return {
+                "active": False,
+                "state": "activating",
+                "sub_state": "auto-restart",
+                "status": status,
+                "restarts": 3,
+            }
         over = time.time() - started >= self.state["warm_up_s"]
         if over and (self.state["fault"] == "models" or self.changed_to("crash")):
             return {"active": False, "state": "failed", "sub_state": "failed", "status": "out of cards", "restarts": 0}
