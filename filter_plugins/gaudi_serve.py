@@ -72,9 +72,11 @@ from gaudi_serve.stages.container_runtime import (
     container_runtime_notes,
     container_runtime_refusal,
     daemon_json,
+    daemon_json_problems,
+    engine_stopped,
 )
 from gaudi_serve.stages.driver import drained, gaudi_driver_changes, gaudi_driver_notes, gaudi_driver_refusal
-from gaudi_serve.stages.due import due_lines, facts_wanted, plans_models, run_stages, stages_due
+from gaudi_serve.stages.due import due_lines, facts_wanted, plans_models, run_stages, stages_due, task_hosts
 from gaudi_serve.stages.gateway import (
     gateway_config,
     gateway_drift,
@@ -156,7 +158,9 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     container_runtime_refusal,
     container_runtime_reset,
     daemon_json,
+    daemon_json_problems,
     endpoint_table,
+    engine_stopped,
     drained,
     drift_lines,
     due_lines,
@@ -233,6 +237,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     server_secrets,
     slower_models,
     stages_due,
+    task_hosts,
     sysctl_conflicts,
     sysctl_wanted,
     system_refusal,

@@ -129,6 +129,7 @@ def host_facts(
     units = {**services["without_unit"], **services["units"]}
     ports = observe_host.ports()
     holding = observe_services.holding(units)
+    weights, unread = observe_host.weights_read(given["weights"])
     return {
         "accelerator": platform.name,
         **devices,
@@ -140,7 +141,8 @@ def host_facts(
             for name, unit in units.items()
         },
         "ports": ports,
-        "weights": observe_host.weights(given["weights"]),
+        "weights": weights,
+        "weights_unread": unread,
     }
 
 

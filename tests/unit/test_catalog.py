@@ -247,3 +247,15 @@ def test_the_page_of_migration_says_what_plans_say() -> None:
             assert minutes == pytest.approx(model["warmup_s"] / 60, abs=0.5), name
             fit = re.findall(r"(\d+) of (\d+)", cell)
             assert not fit or fit[0] == (str(model["memory"]["sequences"]), str(model["max_num_seqs"])), name
+
+
+def test_an_entry_that_the_catalog_lacks_is_answered_with_the_nearest_and_not_with_all() -> None:
+    catalog = model_catalog([], builtin=True)
+    for name, sentence in (
+        ("qwen3-80b", "is not in the catalog; did you mean qwen3-8b"),
+        ("llama", f"is not in the catalog; docs/models.md lists its {len(catalog)} entries"),
+    ):
+        plan = vllm_plan([{"name": "m", "model": name, "image": "i:1"}], gaudi_host(), catalog, host_name="g")
+        (error,) = [one for one in plan["errors"] if one["key"] == "model"]
+        assert error["allowed"].startswith(sentence)
+        assert len(error["allowed"]) < 120

@@ -482,3 +482,11 @@ def test_drift_is_what_is_live_against_what_is_planned() -> None:
     assert runtime.container_runtime_drift(live(packages=packages), wanted(habana_version="1.21.3-57")) == [
         "habanalabs-container-runtime: 1.20.0-1, planned 1.21.3-57"
     ]
+
+
+@pytest.mark.parametrize("text", ["{half", "[]", "[" * 100_000, '{"runtimes": 7}'])
+def test_a_broken_daemon_json_is_one_sentence_and_hides_nothing_else(text: str) -> None:
+    found = live(daemon_json=text)
+    asked = wanted(daemon_json=text)
+    assert len(runtime.container_runtime_refusal(found, asked, "g")) == 1
+    runtime.container_runtime_changes(found, asked)

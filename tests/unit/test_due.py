@@ -16,6 +16,7 @@ from gaudi_serve.stages.due import (
     run_stages,
     stages_due,
     tags_refusal,
+    task_hosts,
 )
 from test_plan import gaudi_host, model
 
@@ -39,15 +40,46 @@ def test_tags_take_some_of_the_stages(asked: Any, tags: list[str], skipped: list
 
 def test_a_gateway_has_a_stage_of_its_own_and_others_only_where_it_has_models() -> None:
     assert run_stages(None, ["all"], [], gateway=True) == list(STAGES)
-    assert run_stages(None, ["all"], [], gateway=True, serves=False) == ["gateway"]
-    assert run_stages(["vllm_service", "gateway"], ["all"], [], gateway=True, serves=False) == ["gateway"]
+    assert run_stages(None, ["all"], [], gateway=True, models=None) == ["gateway"]
+    assert run_stages(["vllm_service", "gateway"], ["all"], [], gateway=True, models=None) == ["gateway"]
     # No part in the run, which is something else than a playbook without stages.
     for asked in (["gaudi_driver"], []):
-        part = run_stages(asked, ["all"], [], gateway=True, serves=False)
+        part = run_stages(asked, ["all"], [], gateway=True, models=None)
         assert (part, facts_wanted(part, True), plans_models(part)) == (["none"], ["system", "haproxy"], False)
     assert run_stages(["gateway"], ["all"], []) == ["none"]
     assert facts_wanted([], True)[-1] == "haproxy"
     assert "haproxy" not in facts_wanted([])
+
+
+def test_a_host_without_a_task_is_left_alone_but_for_what_it_serves_still() -> None:
+    for models, asked, tags, expected in (
+        (None, None, ["all"], ["left_alone"]),
+        (None, ["host_tuning"], ["all"], ["left_alone"]),
+        (None, None, ["host"], ["left_alone"]),
+        ([], None, ["all"], ["left_alone"]),
+        # Who names stages of a host whose models are said to be none prepares it.
+        ([], ["host_tuning"], ["all"], ["host_tuning"]),
+        ([], None, ["host"], ["host_tuning"]),
+    ):
+        assert run_stages(asked, tags, models=models) == expected
+        named = ["host_tuning"] if asked or tags != ["all"] else EVERY
+        assert run_stages(asked, tags, models=models, source=True) == named
+    for left in ({"units": {"m": {}}}, {"without_unit": {"m": {}}}, {"orphans": ["vllm-m"]}, {"kept": True}):
+        assert run_stages(None, models=[], services=left) == EVERY
+    assert run_stages(None, models=[], services={"units": {}, "orphans": [], "kept": False}) == ["left_alone"]
+    # What it serves, if anything, is looked at.
+    assert (facts_wanted(["left_alone"]), plans_models(["left_alone"])) == (["system", "services"], False)
+    assert run_stages(None, models=[], gateway=True) == ["gateway"]
+
+
+def test_hosts_that_others_name_have_a_task() -> None:
+    hostvars: dict[str, Any] = {
+        "a": {"vllm_image_from_host": "img", "model_weights_from_host": "", "vllm_images": None},
+        "b": {"model_weights_from_host": "nfs", "vllm_images": [{"name": "i", "build_host": "maker"}, "x"]},
+        "c": {"hccl_validation_nodes": ["n1", "n2"], "vllm_images": 3},
+        **{name: {} for name in ("img", "nfs", "n1", "n2", "maker", "alone")},
+    }
+    assert task_hosts(hostvars, list(hostvars)) == ["img", "nfs", "n1", "n2", "maker"]
 
 
 def test_a_tag_that_no_stage_has_is_refused() -> None:

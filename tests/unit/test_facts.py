@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from gaudi_serve.core.errors import shown
-from gaudi_serve.host.observe_host import weights
+from gaudi_serve.host.observe_host import weights, weights_read
 from gaudi_serve.host.observe_weights import folder
 from gaudi_serve.plan.changes import vllm_plan_changes
 from gaudi_serve.plan.fleet import gaudi_facts_saved, vllm_fleet_lines, vllm_fleet_plan
@@ -134,8 +134,33 @@ def test_weights_of_mistrals_own_format_are_described_by_their_parameters(tmp_pa
     assert folder(tmp_path)["config"] is True
     (tmp_path / "config.json").write_text('{"num_hidden_layers": 2}', encoding="utf-8")
     assert weights([str(tmp_path)])[str(tmp_path)]["config"] == {"num_hidden_layers": 2}
-    (tmp_path / "config.json").write_text("[1]", encoding="utf-8")
-    assert weights([str(tmp_path)]) == {str(tmp_path): None}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('{"num_hidden_layers": 2, "hid', "line 1, column 26: Unterminated string starting at"),
+        ("[" * 100_000, "must be nested at most 20 levels deep, with numbers below 10^15"),
+        ('{"a": ' * 30 + "1" + "}" * 30, "must be nested at most 20 levels deep, with numbers below 10^15"),
+        ('{"a": 1' + "0" * 20 + "}", "must be nested at most 20 levels deep, with numbers below 10^15"),
+        ('{"a": NaN}', "must be nested at most 20 levels deep, with numbers below 10^15"),
+        ("[1]", "must be a JSON object"),
+        ("", "line 1, column 1: Expecting value"),
+    ],
+)
+def test_a_config_json_that_cannot_be_read_is_named_and_takes_nothing_else_down(
+    tmp_path: Path, text: str, why: str
+) -> None:
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    for path, content in ((good, '{"num_hidden_layers": 2}'), (bad, text)):
+        path.mkdir()
+        (path / "config.json").write_text(content, encoding="utf-8")
+    paths = [str(good), str(bad), str(tmp_path / "none")]
+    found, unread = weights_read(paths)
+    assert found == weights(paths)
+    assert [found[path] and found[path]["config"] for path in paths] == [{"num_hidden_layers": 2}, None, None]
+    assert unread == {str(bad): f"config.json: {why}"}
+    assert "config" in folder(bad)
 
 
 def test_cards_without_cores_or_a_node_are_bound_to_none() -> None:

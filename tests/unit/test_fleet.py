@@ -72,7 +72,8 @@ def test_what_is_shown() -> None:
     head = next(number for number, line in enumerate(lines) if line.startswith("c: ")) + 1
     assert lines[head].split() == ["MODEL", "CARDS", "PORT", "PRECISION", "CONTEXT", "GRAPHS", "WARM-UP", "CACHED"]
     assert lines[head + 2].split()[:4] == ["tiny", "(stopped)", "cpu", "8000"]
-    assert "  no models" in lines
+    # Which has its line, and no more.
+    assert lines[lines.index("d: left alone: the inventory gives it no models, no gateway and no other task") + 1] == ""
     # What is the same on several hosts is said once.
     assert any(line.startswith("  a, b: model qwq: max_model_len 8192 lets in") for line in lines)
     assert lines[-1] == "4 hosts, 3 models, 2 hosts would change, 0 errors"

@@ -230,7 +230,7 @@ def test_a_client_may_use_what_some_host_is_to_have_whether_it_serves_now_or_not
     made = gateway_config({"clients": clients}, one_server(), {})
     assert made["files"]["allowed.map"] == "al|a 1\n"
     assert gateway_refusal({"clients": clients}, one_server(), {}, LIVE, "", "gw") == []
-    gateway = {"gaudi_gateway": {"clients": clients}, "preflight_gateways": ["gw"]}
+    gateway = {"gaudi_gateway": {"clients": clients}, "preflight_gateways": ["gw"], "gaudi_host": {"services": {}}}
     entry = test_fleet.model()
     stopped = test_fleet.known(vllm_models=[{**entry, "name": "b", "served_model_name": "later", "state": "stopped"}])
     hosts = {

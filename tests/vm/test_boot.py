@@ -17,7 +17,13 @@ OWN = ["net.ifnames=0", "console=tty0", "console=ttyS0", "panic=30", "mitigation
 SERVING_S = 900
 REBOOTS: dict[str, Any] = {"host_tuning_reboot_allowed": True}
 # What serves after a boot is shown on hosts that are not emulated, and here in the long tests.
-BARE: dict[str, Any] = {**REBOOTS, "vllm_models": [], "vllm_images": []}
+# A host without models is prepared by a run that names its stages.
+BARE: dict[str, Any] = {
+    **REBOOTS,
+    "vllm_models": [],
+    "vllm_images": [],
+    "gaudi_stages": ["host_tuning", "container_runtime"],
+}
 
 
 def cmdline(machine: Machine) -> list[str]:

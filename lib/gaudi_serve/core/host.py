@@ -92,9 +92,10 @@ class Host:
     accelerator: the name of its platform. device_name: such as HL-225. driver_version: None where nobody has said it,
     as in facts that were written by hand. ip, interface: those of its default route. addresses: all of its own; None
     where they are not known. names: what names resolve to there. ports: programs by the port that they listen on.
-    weights: by folder; None for one without a readable config.json. problem: why its devices do not answer.
-    nics: it has network cards for traffic between devices. unusable: devices of no known module_id that cannot be used,
-    by what is known of them: why. device_family: as what devices are served whose name is not known.
+    weights: by folder; None for one without a readable config.json. weights_unread: of such a one, its file and what is
+    wrong with it. problem: why its devices do not answer. nics: it has network cards for traffic between devices.
+    unusable: devices of no known module_id that cannot be used, by what is known of them: why. device_family: as what
+    devices are served whose name is not known.
     """
 
     accelerator: str | None = None
@@ -108,6 +109,7 @@ class Host:
     ports: Mapping[int, str] = field(default_factory=dict)
     addresses: Sequence[str] | None = None
     names: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    weights_unread: Mapping[str, str] = field(default_factory=dict)
     problem: Sequence[str] = ()
     nics: bool = False
     unusable: Sequence[tuple[str, str]] = ()
@@ -130,6 +132,7 @@ class Host:
             {int(port): program for port, program in (facts.get("ports") or {}).items()},
             facts.get("addresses"),
             facts.get("names") or {},
+            facts.get("weights_unread") or {},
             facts.get("problem") or (),
             bool(facts.get("host_nics")),
             tuple((_name(card), str(card["problem"])) for card in facts.get("unusable_cards") or ()),

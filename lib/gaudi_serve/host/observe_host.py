@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..platforms import platform_here
-from ..spec.config_json import CONFIGS, of_params
+from ..spec.config_json import CONFIGS, DEEPEST, of_params, sound
 from ..stages.weights_names import MANIFEST
 from .run import read_text, run
 
@@ -71,24 +71,42 @@ def resolved(names: list[str]) -> dict[str, list[str]]:
 
 def weights(paths: list[str]) -> dict[str, Any]:
     """Return ``{path: {config, bytes} | None}``; None where no config.json, nor Mistral's params.json, is readable."""
+    return weights_read(paths)[0]
+
+
+def weights_read(paths: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return what ``weights`` does, and by path what is wrong with a file that is there and cannot be read."""
     found: dict[str, Any] = {}
+    unread: dict[str, str] = {}
     for path in paths:
+        file = next((file for name in CONFIGS if (file := Path(path, name)).exists()), None)
+        found[path] = None
+        if file is None:
+            continue
         try:
-            config = _config(Path(path))
+            config = _config(file)
             size = sum(part.stat().st_size for part in Path(path).glob("*.safetensors"))
             # A folder that this toolkit has brought carries its record.
             recorded = Path(path, MANIFEST).is_file()
             found[path] = {"config": config, "bytes": size, "recorded": recorded}
-        except (OSError, ValueError):
-            found[path] = None
-    return found
+        except json.JSONDecodeError as problem:
+            unread[path] = f"{file.name}: line {problem.lineno}, column {problem.colno}: {problem.msg}"
+        except RecursionError:
+            unread[path] = f"{file.name}: {NESTED}"
+        except (OSError, ValueError) as problem:
+            unread[path] = f"{file.name}: {getattr(problem, 'strerror', None) or problem}"
+    return found, unread
 
 
-def _config(folder: Path) -> dict[str, Any]:
-    path = next((path for name in CONFIGS if (path := folder / name).exists()), folder / CONFIGS[0])
+NESTED = f"must be nested at most {DEEPEST} levels deep, with numbers below 10^15"
+
+
+def _config(path: Path) -> dict[str, Any]:
     found = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(found, dict):
-        raise ValueError("a model's configuration is no object")
+        raise ValueError("must be a JSON object")
+    if not sound(found):
+        raise ValueError(NESTED)
     return of_params(found) if path.name == CONFIGS[1] else found
 
 

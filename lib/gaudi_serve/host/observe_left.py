@@ -95,7 +95,7 @@ def folder(path: Path) -> dict[str, Any]:
     """Return whether a path is there, and as weights: the kind of source in its record, and leftovers beside it."""
     try:
         source = json.loads((path / MANIFEST).read_text(encoding="utf-8"))["source"]["kind"]
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, RecursionError, LookupError, TypeError):
         source = None
     return {
         "exists": os.path.lexists(path),

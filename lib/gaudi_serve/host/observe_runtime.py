@@ -24,11 +24,23 @@ PROXIES_DROPIN = "/etc/systemd/system/docker.service.d/gaudi-serve-proxy.conf"
 # Stands in the file of proxies: which version of it an engine was started with. No proxy is read, they may carry
 # credentials; and a proxy that a user has set elsewhere is none of ours.
 PROXIES_MARKER = "GAUDI_SERVE_PROXIES"
+# The engine's, and those without which it does not start.
+UNITS = ("docker.service", "docker.socket", "containerd.service")
 PACKAGES = ("docker.io", "docker-ce", "containerd.io", "habanalabs-container-runtime")
 NEEDED = ("containerd", "runc", "apparmor", "iptables", "ca-certificates", "docker-ce-cli")
 # Options of the engine's command line that decide about the keys of role container_runtime.
 OPTIONS = ("live-restore", "data-root", "add-runtime", "config-file")
-UNIT = ("MainPID", "UnitFileState", "ExecStart", "Environment", "EnvironmentFiles", "FragmentPath", "DropInPaths")
+UNIT = (
+    "Id",
+    "LoadState",
+    "MainPID",
+    "UnitFileState",
+    "ExecStart",
+    "Environment",
+    "EnvironmentFiles",
+    "FragmentPath",
+    "DropInPaths",
+)
 VARIABLE = re.compile(r"\$(\w+)|\$\{(\w+)\}")
 
 
@@ -36,7 +48,8 @@ def observe() -> dict[str, Any]:
     """Return everything that role container_runtime compares."""
     info, reason = daemon_info()
     daemon = Path(DAEMON_JSON)
-    unit = unit_state()
+    units = unit_states()
+    unit = units.get(UNITS[0], {})
     return {
         **engine_packages(),
         "daemon_json": redacted(read_text(daemon)),
@@ -51,6 +64,7 @@ def observe() -> dict[str, Any]:
         "proxies_dropin_sha256": sha256_file(PROXIES_DROPIN),
         "proxies_running": running_proxies("".join(unit.get("MainPID", ["0"]))),
         "enabled": unit.get("UnitFileState") == ["enabled"],
+        "masked": [name for name, one in units.items() if one.get("LoadState") == ["masked"]],
     }
 
 
@@ -94,13 +108,17 @@ def _daemon(text: str | None) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def unit_state() -> dict[str, list[str]]:
-    """Return the engine's unit: whether it starts at boot, its process, its command line and its files."""
-    shown = run(["systemctl", "show", "docker.service", f"--property={','.join(UNIT)}"])
-    found: dict[str, list[str]] = {}
-    for line in shown.out.splitlines():
-        key, _, value = line.partition("=")
-        found.setdefault(key, []).append(value)
+def unit_states() -> dict[str, dict[str, list[str]]]:
+    """Return the units that the engine needs: whether they start at boot or are masked, command lines, files."""
+    shown = run(["systemctl", "show", *UNITS, f"--property={','.join(UNIT)}"])
+    found: dict[str, dict[str, list[str]]] = {}
+    for block in shown.out.split("\n\n"):
+        values: dict[str, list[str]] = {}
+        for line in block.splitlines():
+            key, _, value = line.partition("=")
+            values.setdefault(key, []).append(value)
+        if "Id" in values:
+            found[values["Id"][0]] = values
     return found
 
 
@@ -108,7 +126,7 @@ def engine_options(unit: dict[str, list[str]]) -> list[dict[str, str]]:
     """Return ``{option, value, file}`` of each option of the engine's command line that concerns the role.
 
     Args:
-        unit: as unit_state returns it.
+        unit: docker.service, as unit_states returns it.
     """
     variables: dict[str, str] = {}
     files = [*unit.get("FragmentPath", []), *_words(" ".join(unit.get("DropInPaths", [])))]

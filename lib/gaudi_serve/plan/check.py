@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from ipaddress import ip_address
 
-from ..core.errors import Finding, Problem
-from ..core.host import Host, Weights
+from ..core.errors import Finding, Problem, one_line
+from ..core.host import Host
 from ..engines import ENGINES, Engine, engine_of, running_engine
 from ..memory.shape import config_problems, shape_problems
 from ..platforms import PLATFORMS, Platform, platform_of
@@ -34,7 +34,7 @@ def host_problems(spec: Spec, host: Host, release: str, weights_come: bool) -> l
         problems.append(("image", None, allowed))
     platform = platform_of(host.accelerator)
     problems += platform.problems(spec) + _engine_problems(spec, engine_of(spec), platform, release)
-    missing = _weights_problems(spec, host.weights, weights_come)
+    missing = _weights_problems(spec, host, weights_come)
     config = model_config(spec, host)
     if missing:
         return problems + missing
@@ -125,16 +125,17 @@ def _option_problems(spec: Spec, engine: Engine, platform: Platform, release: st
     ]
 
 
-def _weights_problems(spec: Spec, weights: Mapping[str, Weights | None], come: bool) -> list[Problem]:
+def _weights_problems(spec: Spec, host: Host, come: bool) -> list[Problem]:
     path = spec.weights
     # What has a source is brought before it is served, and completed where it is not whole.
-    if path not in weights or (spec.get("source") and come):
+    if path not in host.weights or (spec.get("source") and come):
         return []
-    found = weights[path]
+    found = host.weights[path]
     if found is None:
         bring = "playbooks/weights.yml brings it from its source"
         remedy = bring if spec.get("source") else "put the model there first"
-        return [("weights", path, f"holds no readable config.json on this host; {remedy}")]
+        why = f": {one_line(str(host.weights_unread[path]))}" if path in host.weights_unread else ""
+        return [("weights", path, f"holds no readable config.json on this host{why}; {remedy}")]
     if not found.bytes:
         return [("weights", path, "holds no *.safetensors files on this host; is the download complete?")]
     return []

@@ -24,7 +24,8 @@ from ..spec.inventory import (
     strange_secrets,
     unknown_variables,
 )
-from ..stages.due import STAGES, TOLD, Down, downtimes, due_by_stage
+from ..stages.container_runtime import engine_stopped
+from ..stages.due import LEFT_ALONE, STAGES, TOLD, Down, downtimes, due_by_stage, still_serves, task_hosts
 from ..stages.image import vllm_images
 from ..stages.service import same_launch
 from .changes import vllm_plan_changes
@@ -63,9 +64,12 @@ def vllm_fleet_plan(
         variables that a plan is made from, are wrong or cannot be read has errors only.
     """
     fleet: dict[str, Any] = {"hosts": {}, "errors": [], "warnings": []}
-    catalogs, gateways = _catalogs(catalog_dirs), fleet_gateways(hostvars, hostvars)
+    catalogs, parts = (
+        _catalogs(catalog_dirs),
+        (fleet_gateways(hostvars, hostvars), task_hosts(hostvars, list(hostvars))),
+    )
     for name in hosts:
-        host, findings = _host_plan(name, hostvars, facts_dir, catalogs, gateways)
+        host, findings = _host_plan(name, hostvars, facts_dir, catalogs, parts)
         # What a user has named with signs that cannot be printed must not break the lines of the others.
         fleet["errors"] += [{**one.as_dict(), "message": one_line(one.message)} for one in findings]
         if host:
@@ -96,21 +100,21 @@ def _catalogs(common: Collection[str]) -> Catalogs:
 
 
 def _host_plan(
-    name: str, hostvars: Mapping[str, Known], facts_dir: str, catalogs: Catalogs, gateways: Sequence[str]
+    name: str, hostvars: Mapping[str, Known], facts_dir: str, catalogs: Catalogs, parts: tuple[list[str], list[str]]
 ) -> tuple[dict[str, Any] | None, Findings]:
     """Return the plan of a host, None where it cannot be made, and everything that is wrong."""
-    variables = hostvars[name]
+    variables, (gateways, tasks) = hostvars[name], parts
     # An empty plan_facts_dir has kept the playbook from reading the hosts.
     saved = bool(facts_dir) or "plan_facts_dir" in variables
     known, unread = rendered(variables, facts=not saved, more=INPUTS)
     errors = [Finding(name, one.key, f"{name}: {one.text}", one.model) for found in unread.values() for one in found]
     errors += _of_inventory(name, hostvars, known, () if GATEWAY & set(unread) else gateways)
-    if name in gateways and known.get("vllm_models") is None and "vllm_models" not in unread:
-        return {"facts": "a gateway", "models": [], "changes": [], "warnings": []}, errors
-    given, problem = saved_facts(facts_dir, name) if saved else _live(known)
-    if problem:
-        return None, [*errors, _error(name, "facts", problem)]
-    facts, wrong = checked_facts(given)
+    given, problem = saved_facts(facts_dir, name) if saved else _live(known, variables)
+    unknown = bool(problem) and not _serves_nothing(variables, saved and known.get("vllm_models") is None)
+    idle = not (unknown or name in tasks or "vllm_models" in unread or _has_models(known, given))
+    if problem and not idle:
+        return None, [*errors, _error(name, "facts", problem.removeprefix(f"{name}: "))]
+    facts, wrong = ({}, []) if idle else checked_facts(given)
     values, unfit, unsound = checked_variables(known, unread)
     errors += [_problem(name, "facts: ", *problem) for problem in wrong]
     errors += [_problem(name, "", *problem) for problem in (*unfit, *input_problems(known))]
@@ -118,15 +122,18 @@ def _host_plan(
     whole = values["preflight_catalog"]
     catalog, lost = sound_entries(whole) if whole else catalogs(values["vllm_catalog_dirs"])
     errors += [_error(name, "preflight_catalog" if whole else "vllm_catalog_dirs", text) for text in lost]
+    told = {} if saved else {key: variables[key] for key in TOLD if key in variables}
+    if idle:
+        return _without_models(name, given, told, gateways, saved), errors + _refused_by_roles(name, told, errors)
     if wrong or not unsound <= set(INSTEAD):
         return None, errors
     host, more = _planned(name, known, facts, values, catalog, gateways)
     if not saved:
-        told = {key: variables[key] for key in TOLD if key in variables}
-        host |= _told(host, facts, told)
+        host |= _told(host, facts, told, known.get("gaudi_runtime"))
         host["warnings"] += gateway_left(variables.get("gaudi_services"), gateways, name)
         more += _refused_by_roles(name, told, errors + more)
     host.pop("plan")
+    host["changes"] = host["changes"] or []
     if lost or "vllm_catalog_dirs" in unsound:
         # Models may take the very entries that could not be read.
         more = [one for one in more if one.key != "model" or not isinstance(one.value, str)]
@@ -163,19 +170,44 @@ def _planned(
     if models is None and host["services"]:
         errors.append(_error(name, "vllm_models", _unset(host["services"])))
     named = {str(one.model) for one in errors}
-    changes = [] if models is None else vllm_plan_changes(plan["models"], host["services"], named)
+    # Of a host whose models nobody has named, nothing is said to become of those that it serves.
+    changes = None if models is None else vllm_plan_changes(plan["models"], host["services"], named)
     about = {"facts": _about(host, facts), "models": plan["models"], "changes": changes, "plan": plan}
     secrets = _secret_warnings(name, given_secrets(known.get("vllm_secrets")), models or [])
     told = [*_warnings(name, host), *secrets, *unreached(plan["models"], gateways, name), *plan["warnings"], *answer]
     return {**about, "warnings": told}, errors
 
 
-def _told(host: Known, facts: Known, told: Known) -> dict[str, Any]:
+def _without_models(name: str, facts: Known, told: Known, gateways: Sequence[str], saved: bool) -> dict[str, Any]:
+    """Return the plan of a host that has no models and serves none: a gateway, or one that is left alone."""
+    about = {"facts": "a gateway" if name in gateways else LEFT_ALONE, "models": [], "changes": []}
+    live = {} if saved and name in gateways else {"due": due_by_stage(told), "reboot": [], "down": []}
+    return {**about, **live, "warnings": gateway_left(facts.get("gaudi_services"), gateways, name)}
+
+
+def _serves_nothing(variables: Known, unsaved: bool) -> bool:
+    """Tell whether a host without facts is known to serve nothing: nobody has saved any, or its Python is too old."""
+    return unsaved or bool((variables.get("preflight_unread") or {}).get("old_python"))
+
+
+def _has_models(known: Known, facts: Known) -> bool:
+    """Tell whether a host has models, is to have some, or is tried with one, by facts that may be anything."""
+    if known.get("vllm_models") or known.get("plan_try"):
+        return True
+    host, services = facts.get("gaudi_host"), facts.get("gaudi_services")
+    live = host.get("services") if isinstance(host, Mapping) else None
+    return bool(live) or (isinstance(services, Mapping) and still_serves(services))
+
+
+def _told(host: Known, facts: Known, told: Known, runtime: Any) -> dict[str, Any]:
     """Return what the roles tell of a live host: what is due, why a reboot is that may not be done, what goes down."""
     return {
-        "due": due_by_stage(told),
+        # What has no line of its own, as a unit file that somebody has changed.
+        "due": due_by_stage(told, [stage for stage in STAGES if stage != "vllm_service" or host["changes"] == []]),
         "reboot": [] if told.get("host_tuning_reboots") else list(told.get("host_tuning_reboot_reasons") or []),
-        "down": [dataclasses.asdict(one) for one in downtimes({**told, **_going_down(host, facts)})],
+        "down": [
+            dataclasses.asdict(one) for one in downtimes({**told, **_going_down(host, facts), "gaudi_runtime": runtime})
+        ],
     }
 
 
@@ -193,7 +225,7 @@ def _going_down(host: Known, facts: Known) -> dict[str, Any]:
         ],
     }
     # A mistake in a model's entry does not take it away.
-    if host["plan"]["errors"]:
+    if host["plan"]["errors"] or host["changes"] is None:
         stops["remove"] = []
     due = {"vllm_service_due": ["models"] if any(stops.values()) else []}
     return {"gaudi_host": facts["gaudi_host"], "preflight_plan": host["plan"], "vllm_service_stops": stops, **due}
@@ -256,7 +288,8 @@ def _checked_plan(
         images=images or [],
         move_allowed=_true(values["gaudi_move_allowed"]),
     )
-    there = facts["gaudi_services"]["images"] if "gaudi_services" in facts else None
+    stopped = engine_stopped(known.get("gaudi_runtime"))
+    there = facts["gaudi_services"]["images"] if "gaudi_services" in facts and not stopped else None
     errors += host_findings(
         plan,
         facts.get("gaudi_system"),
@@ -296,9 +329,11 @@ def _unset(services: Mapping[str, Any]) -> str:
     return f"vllm_models is not set, but this host serves {served}; say vllm_models: [] to remove them all"
 
 
-def _live(known: Known) -> tuple[Known, str | None]:
+def _live(known: Known, variables: Known) -> tuple[Known, str | None]:
     if "gaudi_host" in known:
         return known, None
+    if "preflight_unread" in variables:
+        return {}, str(variables["preflight_unread"]["text"])
     return {}, "could not be read; see above, or plan it from saved facts (plan_facts_dir)"
 
 
@@ -350,7 +385,8 @@ def vllm_fleet_lines(fleet: Mapping[str, Any]) -> list[str]:
     for name, host in fleet["hosts"].items():
         lines += ["", f"{name}: {host['facts']}"]
         rows = [_row(model) for model in host["models"]]
-        lines += [f"  {line}" for line in table(_narrowed([list(HEAD), *rows]))] if rows else ["  no models"]
+        shown_rows = [f"  {line}" for line in table(_narrowed([list(HEAD), *rows]))] if rows else ["  no models"]
+        lines += [] if host["facts"] == LEFT_ALONE else shown_rows
         changes = _changes(host)
         lines += ["  would change:", *[f"    {line}" for line in changes]] if changes else []
         if host.get("reboot"):

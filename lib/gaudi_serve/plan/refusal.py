@@ -6,14 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..core.errors import Finding, InputError, plain
+from ..core.errors import Finding, plain
 from ..core.host import Host
 from ..platforms import platform_of
 from ..platforms.releases import DEFAULT, together
 from ..spec.facts import checked_host
 from ..spec.inventory import problem_text
 from ..spec.keys import CARD_VARIABLES
-from ..stages.container_runtime import daemon_json
+from ..stages.container_runtime import daemon_json_problems
 from ..stages.habana_config import habana_config_problems
 from ..stages.service import image_name, secrets_refusal
 
@@ -135,12 +135,8 @@ def system_refusal(system: Mapping[str, Any], host_name: str) -> list[str]:
 
 
 def _file_reasons(daemon: str | None, habana: str | None, host_name: str) -> list[tuple[str, str]]:
-    reasons = [("config.toml", text) for text in habana_config_problems(habana, host_name)]
-    try:
-        daemon_json(daemon, habana=False, live_restore=True, data_root="", host_name=host_name)
-    except InputError as problem:
-        return [("daemon.json", str(problem)), *reasons]
-    return reasons
+    reasons = [("daemon.json", text) for text in daemon_json_problems(daemon, host_name)]
+    return reasons + [("config.toml", text) for text in habana_config_problems(habana, host_name)]
 
 
 def _image_findings(

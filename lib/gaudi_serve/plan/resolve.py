@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..core.errors import Finding, Problem, shown
+from ..core.errors import Finding, Problem, near, shown
 from ..core.host import Host
-from ..spec.keys import findings
+from ..spec.keys import date_problem, findings
 from ..spec.merge import completed, entry_of, merged
 from ..spec.model import Spec
 
@@ -86,7 +86,8 @@ def _wish(given: Any, site: Site) -> tuple[Wish | None, list[Finding]]:
     problems = [item for item in findings(spec) if not missing or (item[0] != "model" and item[1] is not None)]
     found = [Finding.of_model(host_name, spec, *problem) for problem in problems]
     if missing:
-        known = "is not in the catalog, which has " + (", ".join(sorted(catalog)) or "nothing")
+        many = f"; docs/models.md lists its {len(catalog)} entries" if catalog else ", which has nothing"
+        known = date_problem(given["model"]) or f"is not in the catalog{near(given['model'], catalog) or many}"
         found.insert(0, Finding.of_model(host_name, given, "model", given["model"], known))
     bad = {key for key, _, _ in problems} | ({"model"} if missing else set())
     if bad & {"name", "weights", "model"}:

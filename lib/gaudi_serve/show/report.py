@@ -7,6 +7,7 @@ from typing import Any
 
 from ..gateway.objects import Gateway
 from ..host.smoke import EVERYWHERE
+from ..stages.due import LEFT_ALONE
 from .notes import open_notes, shared_lines
 from .table import table
 
@@ -43,6 +44,8 @@ def _notes(known: Mapping[str, Any]) -> list[str]:
     notes = []
     for key in ("host_tuning_notes", "gaudi_driver_notes", "container_runtime_notes", "hccl_validation_notes"):
         notes += list(known[key]) if key in known else []
+    if known.get("preflight_left_alone"):
+        notes.append(LEFT_ALONE)
     if known.get("host_tuning_reboot_required"):
         notes.append("reboot required: the running kernel lacks arguments that grub.cfg has")
     return notes

@@ -103,6 +103,7 @@ QUIET_KEYS = (
     *("msg", "cmd", "rc", "stdout", "stderr", "module_stdout", "module_stderr", "stdout_lines", "stderr_lines"),
     *("start", "end", "delta", "item", "results", "censored", "attempts", "unreachable", "failed_when_result"),
     *("ansible_loop_var", "ansible_facts", "finished", "started", "ansible_job_id", "results_file", "elapsed"),
+    "old_python",
 )
 
 

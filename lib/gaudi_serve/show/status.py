@@ -8,6 +8,7 @@ from typing import Any
 
 from ..core.host import Host
 from ..gateway.fleet import gateway_left
+from ..stages.due import LEFT_ALONE
 from .notes import open_notes, shared_lines
 from .report import endpoint, gateway_of
 from .table import table
@@ -80,6 +81,8 @@ def fleet_status(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> dict[st
 
 def _host(known: Known, name: str) -> dict[str, Any]:
     problem = str(known["status_problem"]) if "status_problem" in known else ""
+    if known.get("preflight_left_alone") and not problem:
+        return {"read": True, "problem": "", "drift": {}, "models": [], "notes": [LEFT_ALONE]}
     serves = "vllm_service_status" in known
     if not serves and (problem or "gateway_status" not in known):
         unreached = not {"gaudi_host", "gaudi_haproxy"} & known.keys() and (not problem or bool(UNREAD.search(problem)))

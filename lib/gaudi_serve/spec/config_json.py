@@ -11,7 +11,8 @@ Config = Mapping[str, Any]
 
 # Where multimodal models keep the part that generates text.
 NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
-LARGEST = 10**15
+# Deeper, or with larger numbers, is no config.json.
+DEEPEST, LARGEST, LARGEST_FLOAT = 20, 10**15, 1e40
 # Where a folder of weights describes them: as Hugging Face does, or in Mistral's own format.
 # Kinds of models that have layers with a window and layers without one, whether their config.json lists them or not.
 INTERLEAVED = ("gemma2", "gemma3", "gemma4", "gpt_oss", "cohere2")
@@ -26,6 +27,17 @@ OF_MISTRAL = {
     "n_kv_heads": "num_key_value_heads",
     "max_seq_len": "max_position_embeddings",
 }
+
+
+def sound(value: Any, depth: int = 0) -> bool:
+    """Tell whether a part of a config.json can be counted with."""
+    if isinstance(value, Mapping):
+        return depth < DEEPEST and all(sound(part, depth + 1) for part in value.values())
+    if isinstance(value, list):
+        return depth < DEEPEST and all(sound(part, depth + 1) for part in value)
+    # What is no number, as NaN, is in no range.
+    most = LARGEST if isinstance(value, int) else LARGEST_FLOAT
+    return not isinstance(value, (int, float)) or -most <= value <= most
 
 
 def of_params(params: Config) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from ..core.errors import InputError, is_whole, known, one_line, shown
 from ..platforms import PLATFORMS, platform_of
 from ..show.notes import STANDING
+from .config_json import sound
 
 Known = Mapping[str, Any]
 Problem = tuple[str, Any, str]  # key, value (None where it is missing), what is allowed
@@ -22,8 +23,6 @@ Check = Callable[[Any], bool]
 FACTS = ("gaudi_system", "gaudi_host", "gaudi_services")
 REQUIRED = object()
 MOST_CARDS = 16
-# config.json of a model: deeper, or with larger whole numbers, is none.
-DEEPEST, LARGEST, LARGEST_FLOAT = 20, 10**15, 1e40
 
 
 class Rule(NamedTuple):
@@ -88,17 +87,6 @@ def _ports(value: Any) -> bool:
     return _mapping(value) and all(number.fullmatch(port) and _text(program) for port, program in value.items())
 
 
-def sound(value: Any, depth: int = 0) -> bool:
-    """Tell whether a part of a config.json can be counted with."""
-    if isinstance(value, Mapping):
-        return depth < DEEPEST and all(sound(part, depth + 1) for part in value.values())
-    if isinstance(value, list):
-        return depth < DEEPEST and all(sound(part, depth + 1) for part in value)
-    # What is no number, as NaN, is in no range.
-    most = LARGEST if isinstance(value, int) else LARGEST_FLOAT
-    return not isinstance(value, (int, float)) or -most <= value <= most
-
-
 def _device(value: Any) -> bool:
     # Whether one of a brand is served, its platform says: an inventory may name the family of a new one.
     prefixes = tuple(prefix for one in PLATFORMS.values() for prefix in (*one.prefixes, one.brand) if prefix)
@@ -132,6 +120,7 @@ HOST = {
     "services": Rule(_mapping, "must be a mapping of models that are served", {}),
     "ports": Rule(_ports, "must be a mapping of port numbers to programs", {}),
     "weights": Rule(_mapping, "must be a mapping of folders to {config, bytes}", {}),
+    "weights_unread": Rule(_mapping, "must be a mapping of folders to why their config.json cannot be read", {}),
 }
 MODULE = {
     "module_id": Rule(whole(0, 63), "must be a whole number from 0 to 63"),

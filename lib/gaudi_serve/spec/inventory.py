@@ -342,6 +342,7 @@ SAID = frozenset(
     gaudi_boot_id preflight_observed preflight_stages preflight_refusal model_weights_together vllm_image_asked
     vllm_image_taken
     gaudi_stages gaudi_images_to_convert gaudi_plan gaudi_status gaudi_tune gaudi_haproxy preflight_gateways
+    preflight_sources preflight_left_alone preflight_unread
     gaudi_rollout gaudi_benchmark gaudi_awx
     """.split()
     + list(TOLD)

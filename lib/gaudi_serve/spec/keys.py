@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
+from datetime import date
 from typing import Any
 
 from ..buckets.plugin_input import DIMENSIONS, PARTS
@@ -15,7 +16,8 @@ from ..core.redact import has_login
 from ..engines import ENGINES
 from ..stages.image import IS_NAME, NAMED
 from ..stages.weights import source_problem
-from .facts import is_flag, matching, one_of, sound, whole
+from .config_json import sound
+from .facts import is_flag, matching, one_of, whole
 from .vllm_options import OPTION_NAMES
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
@@ -298,6 +300,11 @@ OPTION_CHECKS: dict[str, Check] = {
 REQUIRED = ("name", "weights")
 
 
+def date_problem(value: Any) -> str | None:
+    """Return what to do with a value that YAML has made a date of; None for any other."""
+    return "is a date for YAML; quote it, and it is the text" if isinstance(value, date) else None
+
+
 def findings(spec: Any) -> list[Problem]:
     """Return everything that is wrong with one model by itself, as (key, value, what is allowed)."""
     if not isinstance(spec, Mapping):
@@ -313,7 +320,7 @@ def findings(spec: Any) -> list[Problem]:
     ]
     for key, value in spec.items():
         if key in OWN_KEYS:
-            allowed = CHECKS[key](value) if value is not None else None
+            allowed = date_problem(value) or (CHECKS[key](value) if value is not None else None)
             if allowed and not any(key == other for other, _, _ in found):
                 # These may hold the very secret that is refused.
                 found.append((key, "(hidden)" if key in ("env", "source", "extra_args") else value, allowed))

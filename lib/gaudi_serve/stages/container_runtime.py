@@ -13,6 +13,8 @@ from .habana_config import habana_config_problems
 
 HABANA = {"path": "/usr/bin/habana-container-runtime", "runtimeArgs": []}
 DAEMON_JSON = "/etc/docker/daemon.json"
+# Packages of engines, of which any will do.
+ENGINES = {"docker.io", "docker-ce"}
 # Without either, every start of a container with cards fails.
 PROGRAMS = ("habana-container-hook", "habana-container-cli")
 
@@ -37,16 +39,7 @@ def daemon_json(text: str | None, habana: bool, live_restore: bool, data_root: s
     """
     if data_root and not data_root.startswith("/"):
         raise InputError(f"{host_name}: container_runtime_data_root: {data_root!r}: an absolute path")
-    where = f"{host_name}: {DAEMON_JSON}"
-    try:
-        found = json.loads(text) if text and text.strip() else {}
-    except ValueError as problem:
-        at = f"line {problem.lineno}, column {problem.colno}" if isinstance(problem, json.JSONDecodeError) else "?"
-        detail = problem.msg if isinstance(problem, json.JSONDecodeError) else str(problem)
-        raise InputError(f"{where}: {at}: {detail}. The file is as it was; mend it and run again.") from None
-    if not isinstance(found, dict) or not isinstance(found.get("runtimes", {}), dict):
-        what = "runtimes" if isinstance(found, dict) else "the whole"
-        raise InputError(f"{where}: {what} must be a JSON object. The file is as it was; mend it and run again.")
+    found = _read(text, f"{host_name}: {DAEMON_JSON}")
     merged = {**found, "live-restore": live_restore}
     if data_root:
         merged["data-root"] = _folder(data_root)
@@ -59,6 +52,29 @@ def daemon_json(text: str | None, habana: bool, live_restore: bool, data_root: s
     return json.dumps(merged, indent=indent[1] if indent else 2, ensure_ascii=False) + "\n"
 
 
+def _read(text: str | None, where: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text) if text and text.strip() else {}
+    except RecursionError:
+        raise InputError(f"{where}: nested too deeply. The file is as it was; mend it and run again.") from None
+    except ValueError as problem:
+        at = f"line {problem.lineno}, column {problem.colno}" if isinstance(problem, json.JSONDecodeError) else "?"
+        detail = problem.msg if isinstance(problem, json.JSONDecodeError) else str(problem)
+        raise InputError(f"{where}: {at}: {detail}. The file is as it was; mend it and run again.") from None
+    if not isinstance(found, dict) or not isinstance(found.get("runtimes", {}), dict):
+        what = "runtimes" if isinstance(found, dict) else "the whole"
+        raise InputError(f"{where}: {what} must be a JSON object. The file is as it was; mend it and run again.")
+    return found
+
+
+def _planned(wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the planned daemon.json; nothing where the file on the host is broken, which is refused by itself."""
+    try:
+        return _read(wanted["daemon_json"], DAEMON_JSON)
+    except InputError:
+        return {}
+
+
 def _usable(runtime: Any) -> bool:
     """Tell whether an entry of ``runtimes`` names what the engine can start."""
     return isinstance(runtime, dict) and bool(runtime.get("path") or runtime.get("runtimeType"))
@@ -66,8 +82,17 @@ def _usable(runtime: Any) -> bool:
 
 def _planned_habana(wanted: Mapping[str, Any]) -> dict[str, Any]:
     """Return path and arguments that the planned daemon.json has for runtime habana, as the engine tells them."""
-    found = json.loads(wanted["daemon_json"]).get("runtimes", {}).get("habana", {})
+    found = _planned(wanted).get("runtimes", {}).get("habana") or {}
     return {"path": found.get("path"), "runtimeArgs": found.get("runtimeArgs") or []}
+
+
+def daemon_json_problems(text: str | None, host_name: str) -> list[str]:
+    """Return why nothing can be merged into a daemon.json; empty where something can."""
+    try:
+        daemon_json(text, habana=False, live_restore=True, data_root="", host_name=host_name)
+    except InputError as problem:
+        return [str(problem)]
+    return []
 
 
 def _folder(path: str) -> str:
@@ -157,8 +182,16 @@ def _has_engine(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     if "docker.io" in live["packages"] and set(wanted["packages"]) & set(live["interrupted"]):
         return False
     # Any will do, also one from no package: an engine that a user has installed is not swapped for another.
-    engines = {"docker.io", "docker-ce"}
-    return bool(engines & set(live["packages"]) or (live["info"] and not engines & set(live["interrupted"])))
+    return bool(ENGINES & set(live["packages"]) or (live["info"] and not ENGINES & set(live["interrupted"])))
+
+
+def engine_stopped(live: Any) -> bool:
+    """Tell whether an engine that is installed does not answer: which images it has, and what runs, is not known.
+
+    Args:
+        live: ``gaudi_runtime`` of the host, or None.
+    """
+    return isinstance(live, Mapping) and not live.get("info") and bool(ENGINES & set(live.get("packages") or ()))
 
 
 def _habana_package(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
@@ -215,12 +248,19 @@ def container_runtime_refusal(live: Mapping[str, Any], wanted: Mapping[str, Any]
     lacking = [key for key in ("uris", "suites") if not wanted["habana_repository"].get(key)]
     if wanted["habana_repository"] and lacking:
         reasons.append(f"{host_name}: container_runtime_habana_repository: {' and '.join(lacking)} must be given")
+    if masked := live.get("masked"):
+        are = "is" if len(masked) == 1 else "are"
+        reasons.append(
+            f"{host_name}: {' and '.join(masked)} {are} masked, so that the engine cannot start; run systemctl unmask "
+            f"{' '.join(masked)}"
+        )
     if info and _moves(info, wanted) and info.get("containers_running"):
         reasons.append(
             f"{host_name}: container_runtime_data_root: {wanted['data_root']!r}: {info['containers_running']} "
             f"containers run from {info['data_root']}, and an engine that has moved no longer knows them; "
             "stop them first, or leave the variable empty"
         )
+    reasons += daemon_json_problems(live["daemon_json"], host_name)
     reasons += _no_next_start(live, wanted, host_name)
     if wanted["habana"]:
         reasons += habana_config_problems(live["habana_config"], host_name)
@@ -240,7 +280,7 @@ def _no_next_start(live: Mapping[str, Any], wanted: Mapping[str, Any], host_name
             "live-restore it does not start there; set container_runtime_live_restore: false, or leave the swarm"
         )
     planned = {"live-restore": "live-restore"}
-    planned |= {"data-root": "data-root"} if "data-root" in json.loads(wanted["daemon_json"]) else {}
+    planned |= {"data-root": "data-root"} if "data-root" in _planned(wanted) else {}
     planned |= {"add-runtime": "runtime habana"} if wanted["habana"] else {}
     for option in live.get("options", []):
         name, value = option["option"], option["value"]

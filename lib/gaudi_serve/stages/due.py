@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..core.errors import near, readable
 from ..plan.changes import vllm_plan_changes
+from .container_runtime import engine_stopped
 from .service import same_launch
 
 Known = Mapping[str, Any]
@@ -25,6 +26,9 @@ STAGES = {
 }
 # What a host takes part in that has no part in a run, of which an empty list is all.
 NONE = "none"
+# The same of a host that no run has a part for, since its inventory gives it no task.
+ALONE = "left_alone"
+LEFT_ALONE = "left alone: the inventory gives it no models, no gateway and no other task"
 # Stages that need a sound plan of the models; the others may mend a host whose models are wished for wrongly.
 PLANNED = ("vllm_image", "hccl_validation", "model_weights", "vllm_service")
 # What gaudi_facts has to read for each.
@@ -34,6 +38,8 @@ SUBSETS = {
     "container_runtime": ("system", "runtime", "services"),
     "gateway": ("system",),
     NONE: ("system",),
+    # What it serves, if anything: an inventory that was not read must not hide that.
+    ALONE: ("system", "services"),
 }
 EVERYTHING = ("system", "tuning", "runtime", "services", "hccl", "host", "driver")
 # The facts in which the roles' due.yml keep what they would do.
@@ -43,6 +49,14 @@ TOLD = (
 )
 # Tags that Ansible itself gives a meaning.
 TAGS = ("all", "always", "never", "tagged", "untagged")
+
+# Variables that name hosts with a task for others, with what reads the names.
+NAMING: dict[str, Callable[[Any], Iterable[Any]]] = {
+    "vllm_image_from_host": lambda value: [value],
+    "model_weights_from_host": lambda value: [value],
+    "hccl_validation_nodes": lambda value: value or [],
+    "vllm_images": lambda value: [image.get("build_host") for image in value or [] if isinstance(image, Mapping)],
+}
 
 # Minutes, for the announcement only. A server with eight cards and much memory tests both for long when it starts.
 REBOOT_MINUTES, DRIVER_MINUTES, ENGINE_MINUTES, MEASURE_MINUTES = 10, 5, 1, 5
@@ -55,7 +69,9 @@ def run_stages(
     tags: Sequence[str] = (),
     skipped: Sequence[str] = (),
     gateway: bool = False,
-    serves: bool = True,
+    models: Any = True,
+    services: Known | None = None,
+    source: bool = False,
 ) -> list[str]:
     """Return the stages that a run is about on a host, by their roles, in their order.
 
@@ -64,20 +80,50 @@ def run_stages(
         tags: ``ansible_run_tags``: names of stages (host, driver, ...), or ``all``.
         skipped: ``ansible_skip_tags``.
         gateway: the host is a gateway.
-        serves: it has models, or may have; on a gateway without them no other stage has a part.
+        models: ``vllm_models`` of the host; None where it is not set.
+        services: ``gaudi_services`` of the host; None before it was read.
+        source: other hosts get images or weights from it, or measure links with it (task_hosts).
 
     Returns:
-        Roles; ``[]`` where the playbook has no stages, ``["none"]`` where the host has no part in any.
+        Roles; ``[]`` where the playbook has no stages, ``["none"]`` where the host has no part in any, and
+        ``["left_alone"]`` where no stage has a part in the host. An empty list of models is such a host's too, but for
+        a run that names its stages: it prepares the host.
     """
     wanted = set(tags) - {"always"} or {"all"}
     every = bool(wanted & {"all", "tagged"})
+    named = models is not None and (bool(asked) or not every)
+    serves = bool(models) or named or source or still_serves(services or {})
     part = [role for role in STAGES if (role != "gateway" and serves) or (role == "gateway" and gateway)]
     found = [
         role
         for role, tag in STAGES.items()
         if (asked is None or role in asked) and (every or tag in wanted) and not {tag, "all", "tagged"} & set(skipped)
     ]
+    if not part:
+        return [ALONE]
     return [role for role in found if role in part] or ([NONE] if found or not serves else [])
+
+
+def still_serves(services: Known) -> bool:
+    """Tell whether a host has models, or what is left of them, by its ``gaudi_services``."""
+    return any(services.get(key) for key in ("units", "without_unit", "orphans", "kept"))
+
+
+def task_hosts(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> list[str]:
+    """Return the hosts that have a task for others: they give or build images, give weights, or measure links.
+
+    A variable that cannot be read names none, and is refused at its host.
+    """
+    found = {one for name in hosts for key in NAMING for one in _named(hostvars[name], key)}
+    return [name for name in hosts if name in found]
+
+
+def _named(variables: Known, key: str) -> set[str]:
+    try:
+        return {name for name in NAMING[key](variables.get(key)) if isinstance(name, str)}
+    # Of Ansible's and of Jinja's many errors.
+    except Exception:
+        return set()
 
 
 def tags_refusal(tags: Sequence[str]) -> list[str]:
@@ -182,7 +228,7 @@ def downtimes(known: Known, stages: Sequence[str] = tuple(STAGES)) -> list[Down]
     host = known.get("gaudi_host") or {}
     services = host.get("services") or {}
     planned = {str(model["name"]): model for model in (known.get("preflight_plan") or {}).get("models", [])}
-    serving = [name for name, service in services.items() if service.get("active") or service.get("holds")]
+    serving = _serving(services, known.get("gaudi_runtime"))
     found: dict[str, Down] = {}
     for stage, minutes, reason, stopped in (
         ("host_tuning", REBOOT_MINUTES, "the host reboots", serving if known.get("host_tuning_reboots") else ()),
@@ -209,6 +255,12 @@ def downtimes(known: Known, stages: Sequence[str] = tuple(STAGES)) -> list[Down]
             minutes = _start(planned[name], host, cached=same)
             found.setdefault(name, Down(name, STAGES["vllm_service"], "it restarts", minutes))
     return list(found.values())
+
+
+def _serving(services: Known, runtime: Any) -> list[str]:
+    """Return the models that a run could take down: without its engine, what is on its way serves nothing."""
+    there = ("active",) if engine_stopped(runtime) else ("active", "holds")
+    return [name for name, service in services.items() if any(service.get(key) for key in there)]
 
 
 def _start(model: Known, host: Known, *, cached: bool) -> int:

@@ -232,7 +232,7 @@ def _object(text: str | None) -> dict[str, Any] | None:
     """Return a JSON object; an empty one where there is no text."""
     try:
         found = json.loads(text) if text and text.strip() else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) and isinstance(found.get("runtimes", {}), dict) else None
 

@@ -59,6 +59,8 @@ VIRGIN: dict[str, Any] = {
     "warm_up_s": 0.0,
     # What is broken: a stage of FAULTS, or models that are "slow", "garbled" or "crash" since a change, or nothing.
     "fault": "",
+    # Its engine is "stopped", units of it are "masked", so many bytes are "free", and "daemon" is its daemon.json.
+    **{"engine": "", "masked": [], "free": 2**40, "daemon": None},
     # Its connection is lost for so many "seconds" when this module is sent ("at", perhaps with its state).
     "away": {},
 }
@@ -144,7 +146,7 @@ class Host:
             return failure(f"a simulated host knows no module {module}")
         check = bool(given.get("_ansible_check_mode"))
         given = {key: value for key, value in given.items() if not key.startswith("_ansible_")}
-        if check and module != "gaudi_files" and not module.startswith("gaudi_facts"):
+        if check and module not in ("gaudi_files", "gaudi_facts", "haproxy_config"):
             return {"changed": False, "skipped": True}
         answer: dict[str, Any] = known(given, check) if module == "gaudi_files" else known(given)
         return {"changed": False, **answer}
@@ -189,16 +191,28 @@ class Host:
         path = "/usr/bin/habana-container-runtime"
         habana = {"path": path, "runtimeArgs": []}
         daemon = {"runtimes": {"habana": habana}, "live-restore": True}
-        info = {"containers_running": 0, "server_version": "20.10.24", "default_runtime": "runc", "live_restore": True}
+        info: dict[str, Any] = {
+            "containers_running": 0,
+            "server_version": "20.10.24",
+            "default_runtime": "runc",
+            "live_restore": True,
+        }
+        info |= {"data_root": "/var/lib/docker", "runtimes": {"habana": habana, "runc": {"path": "runc"}}}
+        silent, masked, text = self.stopped, self.state["masked"], self.state["daemon"]
         return {
             "packages": {"docker.io": "20.10.24", "habanalabs-container-runtime": f"{RELEASE}-57"},
-            **{"interrupted": [], "daemon_json": json.dumps(daemon), "daemon_json_mode": "0644"},
-            "info": {**info, "data_root": "/var/lib/docker", "runtimes": {"habana": habana, "runc": {"path": "runc"}}},
-            **{"reason": None, "habana_problem": None, "enabled": True},
+            **{"interrupted": [], "daemon_json": text or json.dumps(daemon), "daemon_json_mode": "0644"},
+            **{"info": None if silent else info, "reason": "Cannot connect to the Docker daemon" if silent else None},
+            **{"habana_problem": None, "enabled": "docker.service" not in masked, "masked": masked},
             "habana_config": "[habana-container-runtime]\nvisible_devices_all_as_default = false\n",
             "habana_programs": {"habana-container-hook": True, "habana-container-cli": True},
             **{"proxies_sha256": None, "proxies_dropin_sha256": None, "proxies_running": None},
         }
+
+    @property
+    def stopped(self) -> bool:
+        """Tell whether the engine does not answer."""
+        return bool(self.state["engine"] == "stopped")
 
     def see_driver(self) -> dict[str, Any]:
         """Return the driver of the release."""
@@ -209,16 +223,39 @@ class Host:
             "ports": {str(card["module_id"]): [] for card in CARDS},
         }
 
+    def see_haproxy(self) -> dict[str, Any]:
+        """Return that there is no gateway yet."""
+        unit = {"there": False, "active": False, "enabled": False, "need_reload": False}
+        return {
+            **{
+                "installed": [],
+                "interface": "eth0",
+                "folder": "",
+                "running": "",
+                "servers": [],
+                "states": [],
+                "ports": {},
+            },
+            **{"unit": unit, "unit_sha256": None, "distribution": unit},
+            "address": {"unit": unit, "unit_sha256": None, "runs_sha256": None},
+        }
+
+    def do_haproxy_config(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Compare the files of a gateway that has none yet, and has no certificate."""
+        certificate = "is no file on this host" if given.get("certificate") else ""
+        return {"differs": sorted(given["files"]), "certificate": certificate}
+
     def see_hccl(self) -> dict[str, Any]:
         """Return what was measured last."""
         return dict(self.state["hccl"])
 
     def see_services(self) -> dict[str, Any]:
         """Return units, images and the supervisor."""
-        free = {CONFIG: 2**40, "/var/lib/gaudi-serve": 2**40}
+        free = {CONFIG: 2**40, "/var/lib/gaudi-serve": self.state["free"]}
         return {
             "units": {name: self.unit(name) for name in self.state["units"]},
-            **{"without_unit": {}, "orphans": [], "images": self.state["images"], "free": free},
+            **{"without_unit": {}, "orphans": [], "images": {} if self.stopped else self.state["images"]},
+            "free": free,
             "supervisor_sha256": digest(self.state["files"].get(SUPERVISOR)),
             "kept": bool(self.state.get("kept")),
         }
@@ -243,7 +280,7 @@ class Host:
         files, about = self.state["files"], self.state["units"][name]
         launch = json.loads(files.get(f"{CONFIG}/{name}.json") or "{}")
         environment = (line.partition("=") for line in (files.get(f"{CONFIG}/{name}.env") or "").splitlines())
-        running = bool(about["started"])
+        running = bool(about["started"]) and not self.stopped
         container = {"model": name, "running": True, "digest": launch.get("digest"), "secret_mtime": None}
         return {
             "unit_sha256": digest(files.get(f"{UNITS}/vllm-{name}.service")),
@@ -261,6 +298,15 @@ class Host:
         started = self.state["units"][name]["started"]
         if not started:
             return {"active": False, "state": "inactive", "sub_state": "dead", "status": "", "restarts": 0}
+        if self.stopped:
+            status = "failed before, and tries again: the engine does not answer"
+            return {
+                "active": False,
+                "state": "activating",
+                "sub_state": "auto-restart",
+                "status": status,
+                "restarts": 3,
+            }
         over = time.time() - started >= self.state["warm_up_s"]
         if over and (self.state["fault"] == "models" or self.changed_to("crash")):
             return {"active": False, "state": "failed", "sub_state": "failed", "status": "out of cards", "restarts": 0}

@@ -1,0 +1,202 @@
+"""Plan and run judge alike: hosts that are a file each, with what keeps a run from them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import forked
+import pytest
+import yaml
+
+sys.path.insert(0, str(Path(__file__).with_name("simulated")))
+from fleet import ROOT, change, fleet, state_of
+
+ALONE = "left alone: the inventory gives it no models, no gateway and no other task"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return what a host has on which site.yml has run."""
+    folder = tmp_path_factory.mktemp("served")
+    status, text = play(folder, fleet(folder, 1), "site.yml")
+    assert status == 0, text
+    return state_of(folder, "h01")
+
+
+def play(folder: Path, environment: dict[str, str], playbook: str, *words: str, **given: Any) -> tuple[int, str]:
+    """Run a playbook on the hosts of a folder; return its status and its output."""
+    argv = ["ansible-playbook", "-i", str(folder / "hosts.json"), playbook, *words, "-e", json.dumps(given)]
+    return forked.playbook(argv, ROOT, environment, 300)
+
+
+def inventory(folder: Path, **hosts: dict[str, Any]) -> None:
+    """Give hosts variables of their own."""
+    path = folder / "hosts.json"
+    found = json.loads(path.read_text(encoding="utf-8"))
+    for name, variables in hosts.items():
+        found["all"]["hosts"][name].update(variables)
+    path.write_text(json.dumps(found), encoding="utf-8")
+
+
+def files_of(folder: Path, name: str) -> Any:
+    """Return what would show that a host was changed."""
+    state = state_of(folder, name)
+    return {key: state.get(key) for key in ("files", "units", "images", "sysctl", "governor", "entries")}
+
+
+def test_hosts_without_a_task_are_left_alone_and_said_to_be(tmp_path: Path, served: dict[str, Any]) -> None:
+    environment = fleet(tmp_path, 3, served)
+    # One says nothing of models, and one that it has none; as file servers they have nothing of the toolkit's.
+    for name, models in (("h02", None), ("h03", [])):
+        inventory(tmp_path, **{name: {"vllm_models": models}})
+        (tmp_path / f"{name}.json").write_text("{}")
+    for playbook in ("playbooks/plan.yml", "site.yml", "playbooks/rollout.yml", "playbooks/status.yml"):
+        status, text = play(tmp_path, environment, playbook)
+        assert status == 0, text
+        assert [text.count(f"{name}: {ALONE}") for name in ("h01", "h02", "h03")] == [0, 1, 1], text
+    for name in ("h02", "h03"):
+        assert state_of(tmp_path, name)["files"] == {}
+        assert state_of(tmp_path, name)["governor"] == "powersave"
+
+
+def test_a_host_that_still_serves_is_cleaned_or_refused_and_one_with_another_task_is_prepared(
+    tmp_path: Path, served: dict[str, Any]
+) -> None:
+    environment = fleet(tmp_path, 3, served)
+    inventory(
+        tmp_path,
+        h01={"vllm_models": [], "hccl_validation_nodes": []},
+        h02={"vllm_models": None},
+        h03={"vllm_models": None, "vllm_image_from_host": "h03"},
+    )
+    change(tmp_path, "h03", units={}, sysctl={"kernel.numa_balancing": "1", "vm.nr_hugepages": "0"})
+    for playbook in ("playbooks/plan.yml", "site.yml"):
+        status, text = play(tmp_path, environment, playbook)
+        assert status == (2 if "plan" in playbook else 3), text
+        assert "h02: vllm_models is not set, but this host serves m" in text
+        assert "- m: stop and remove" in text
+        assert "host: kernel.numa_balancing" in text
+        assert ALONE not in text
+
+
+FULL = "/var/lib/gaudi-serve: 0 KiB are free there, and 1024 must be"
+MASKED = (
+    "docker.service and docker.socket are masked, so that the engine cannot start; "
+    "run systemctl unmask docker.service docker.socket"
+)
+
+
+def test_the_plan_refuses_what_a_run_refuses(tmp_path: Path, served: dict[str, Any]) -> None:
+    environment = fleet(tmp_path, 4, served, gaudi_gateway_secret="0123456789abcdef0123456789abcdef")
+    # Something is to be written.
+    change(tmp_path, "h01", free=0, units={})
+    change(tmp_path, "h02", masked=["docker.service", "docker.socket"])
+    gateway = {"certificate": "/etc/none.pem", "clients": {"c": {"key": "k" * 32}}}
+    inventory(tmp_path, h03={"vllm_models": None, "gaudi_gateway": gateway})
+    inventory(tmp_path, h04={"vllm_image_from_host": "h09"})
+    for playbook, expected in (("playbooks/plan.yml", 2), ("site.yml", 3)):
+        status, text = play(tmp_path, environment, playbook)
+        assert status == expected, text
+        flat = " ".join(text.split())
+        assert f"h01: {FULL}" in flat
+        assert f"h02: {MASKED}" in flat
+        assert "h03: gaudi_gateway.certificate: '/etc/none.pem': is no file on this host" in flat
+        assert "h04: vllm_image_from_host 'h09'" in flat
+
+
+def test_the_plan_tells_what_a_run_does_to_the_gateway(tmp_path: Path, served: dict[str, Any]) -> None:
+    environment = fleet(tmp_path, 2, served, gaudi_gateway_secret="0123456789abcdef0123456789abcdef")
+    inventory(tmp_path, h02={"vllm_models": None, "gaudi_gateway": {"clients": {"c": {"key": "k" * 32}}}})
+    (tmp_path / "h02.json").write_text("{}")
+    for playbook, arguments in (("playbooks/plan.yml", {}), ("playbooks/preflight.yml", {"gaudi_all_at_once": True})):
+        status, text = play(tmp_path, environment, playbook, "--check", **arguments)
+        assert status == 0, text
+        assert "gateway: install haproxy" in text
+        assert "gateway: serve h01.m (m)" in text
+
+
+def test_a_stopped_engine_is_no_missing_image_and_takes_nothing_down(tmp_path: Path, served: dict[str, Any]) -> None:
+    environment = fleet(tmp_path, 1, served)
+    change(tmp_path, "h01", engine="stopped")
+    inventory(tmp_path, h01={"vllm_images": [{"name": "vllm:1"}, {"name": "vllm:2"}]})
+    for playbook in ("playbooks/plan.yml", "playbooks/preflight.yml"):
+        status, text = play(tmp_path, environment, playbook)
+        assert status == 0, text
+        assert "runtime: the engine does not answer: Cannot connect to the Docker daemon" in text
+        assert "images: not known, the Docker engine does not answer" in text
+        assert "bring vllm" not in text
+        assert "is down from stage" not in text
+    # Nor is an image that only the engine has refused as missing.
+    inventory(tmp_path, h01={"vllm_images": []})
+    for playbook in ("playbooks/plan.yml", "playbooks/preflight.yml"):
+        status, text = play(tmp_path, environment, playbook)
+        assert status == 0, text
+        assert "images:" not in text
+
+
+def test_status_shows_a_broken_daemon_json_in_one_sentence_beside_the_rest_of_the_host(
+    tmp_path: Path, served: dict[str, Any]
+) -> None:
+    environment = fleet(tmp_path, 1, served)
+    change(tmp_path, "h01", daemon='{"live-restore": tru')
+    status, text = play(tmp_path, environment, "playbooks/status.yml")
+    sentence = (
+        "/etc/docker/daemon.json: line 1, column 18: Expecting value. The file is as it was; mend it and run again."
+    )
+    assert status == 2
+    assert [line for line in text.splitlines() if "daemon.json" in line] == [
+        f"h01: plan: {sentence}",
+        f"h01: runtime: {sentence}",
+    ]
+    # Its model is there with all that is known of it.
+    assert "h01   m      0      active  yes      http://127.0.0.1:30001/v1" in text
+    assert "filter" not in text and "Traceback" not in text
+
+
+# An interpreter that is too old for Ansible itself, one that is too old for the toolkit alone, and a sudo that asks.
+PYTHONS = {
+    "2.7.18": "SyntaxError: invalid syntax",
+    "3.9.2": "ImportError: cannot import name 'TypeGuard' from 'typing'",
+}
+OLD = '#!/bin/sh\nif [ "$1" = --version ]; then echo Python {}; exit; fi\necho "{}" >&2; exit 1\n'
+SUDO = "#!/bin/sh\necho 'sudo: a password is required' >&2; exit 1\n"
+TOO_OLD = (
+    "its Python is {}, and the toolkit needs 3.10 or newer there; install one, and set ansible_python_interpreter to it"
+)
+NO_ROOT = (
+    "sudo does not make this user root (a password is required): give the password with --ask-become-pass or "
+    "ansible_become_password, or let the user use sudo without one"
+)
+
+
+def program(folder: Path, name: str, text: str) -> str:
+    """Write a program, and return its path."""
+    (folder / name).write_text(text)
+    (folder / name).chmod(0o755)
+    return str(folder / name)
+
+
+def test_an_old_python_and_a_sudo_that_asks_are_one_sentence_of_plan_run_and_status(tmp_path: Path) -> None:
+    old = {
+        name: {"ansible_python_interpreter": program(tmp_path, name, OLD.format(name, said)), "ansible_become": False}
+        for name, said in PYTHONS.items()
+    }
+    asks = {"ansible_become_exe": program(tmp_path, "sudo", SUDO), "ansible_become_user": "nobody"}
+    asks["ansible_python_interpreter"] = sys.executable
+    one = {"name": "m", "weights": "/data/model", "image": "vllm:1"}
+    hosts = {"p2": old["2.7.18"], "p3": old["3.9.2"], "s": asks, "alone": {**old["2.7.18"], "vllm_models": None}}
+    common = {"ansible_connection": "local", "vllm_models": [one]}
+    (tmp_path / "hosts.json").write_text(yaml.safe_dump({"all": {"vars": common, "hosts": hosts}}))
+    environment = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"}
+    for playbook in ("playbooks/plan.yml", "site.yml", "playbooks/status.yml"):
+        status, text = play(tmp_path, environment, playbook)
+        assert status == 2
+        flat = " ".join(text.split())
+        for sentence in (f"p2: {TOO_OLD.format('2.7.18')}", f"p3: {TOO_OLD.format('3.9.2')}", f"s: {NO_ROOT}"):
+            assert flat.count(sentence) == 1, text
+        assert f"alone: {ALONE}" in flat
+        assert "Traceback" not in text
