@@ -145,7 +145,7 @@ def test_every_row_of_the_reliability_page_has_its_test() -> None:
     rows = [line for line in page.splitlines() if line.startswith("| ") and not line.startswith("| fault")]
     assert len(rows) >= 25
     for row in rows:
-        named = re.findall(r"\b([MIRUV])/([\w.]+)::(test_\w+)( `long`)?", row)
+        named = re.findall(r"\b([MIRUV])/([\w./]+)::(test_\w+)( `long`)?", row)
         assert named, row
         for kind, place, test, long in named:
             folders = {"I": "tests/integration", "R": "tests/runner", "U": "tests/unit", "V": "tests/vm"}
