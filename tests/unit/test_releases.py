@@ -15,7 +15,7 @@ from gaudi_serve.plan.refusal import plan_refusal
 from gaudi_serve.platforms import releases
 from gaudi_serve.platforms.releases import DEFAULT, RELEASES, release_of, rows_of
 from test_fleet import known, live_of
-from test_plan import gaudi_host
+from test_plan import gaudi_host, model
 
 WISH = {"name": "m", "weights": "/data/m", "image": "vllm:1"}
 SYSTEM = {"id": "ubuntu", "version_id": "22.04", "pretty_name": "Ubuntu 22.04"}
@@ -119,10 +119,8 @@ def test_driver_and_image_are_of_one_row_with_the_release(driver: str, release: 
     said = plan_refusal({"models": [], "errors": []}, SYSTEM, host, host_name="g", release=release)
     assert (said == []) is good
     image = f"vault.habana.ai/gaudi-docker/{driver.split('-', maxsplit=1)[0]}/ubuntu24.04/habanalabs/vllm:1"
-    model = {"name": "m", "image": image, "state": "started", "env": {}}
-    host = gaudi_host(driver_version=release)
-    said = plan_refusal({"models": [model], "errors": []}, SYSTEM, host, host_name="g", release=release, images=[image])
-    assert (said == []) is good
+    found = vllm_plan([model(image=image)], gaudi_host(driver_version=release), host_name="g", release=release)
+    assert ([one for one in found["errors"] if one["key"] == "image"] == []) is good
 
 
 def test_what_serves_keeps_its_engine_where_the_release_still_has_it() -> None:
@@ -151,3 +149,31 @@ def test_the_page_has_every_row() -> None:
 
 def test_a_release_that_yaml_made_a_number_of_raises_nothing() -> None:
     assert vllm_plan([WISH], gaudi_host(), host_name="g", release=1.24)["models"] is not None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("image", "release", "error", "warning"),
+    [
+        ("vault.habana.ai/gaudi-docker/1.22.0/ubuntu22.04/habanalabs/vllm:latest", "1.21.3", "1.22.0", None),
+        ("vault.habana.ai/gaudi-docker/1.21.3/ubuntu22.04/habanalabs/vllm:latest", "1.21.3", None, None),
+        ("registry.example:5000/vllm-gaudi:1.22.0", "1.21.3", None, "1.22.0"),
+        ("registry.example:5000/vllm-gaudi:1.22.0-mine@sha256:" + "a" * 64, "1.21.3", None, "1.22.0"),
+        ("vllm:1.21.3-7", "1.21.3", None, None),
+        # Numbers that are no release of the software.
+        ("vllm:7.0.1", "1.21.3", None, None),
+        ("vllm:1.22.0.4", "1.21.3", None, None),
+    ],
+)
+def test_the_release_of_an_image_is_compared_whatever_the_facts_are(
+    image: str, release: str, error: str | None, warning: str | None
+) -> None:
+    # As facts that somebody has written by hand: they name no images, and no driver.
+    host = {key: value for key, value in gaudi_host().items() if key in ("accelerator", "device_name", "modules")}
+    plan = vllm_plan(
+        [model(image=image)], {**host, "ip": "10.0.0.1", "interface": "eth0"}, host_name="g", release=release
+    )
+    ends = f"gaudi_release is {release}; both must be of one release"
+    sentence = f"g: model qwq: image {image!r}: is of release {error}, but {ends}"
+    assert [one["message"] for one in plan["errors"]] == ([sentence] if error else [])
+    told = [text for text in plan["warnings"] if "its tag is release" in text]
+    assert told == ([f"g: model qwq: image {image}: its tag is release {warning}, and {ends}"] if warning else [])

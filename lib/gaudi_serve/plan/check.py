@@ -33,7 +33,8 @@ def host_problems(spec: Spec, host: Host, release: str, weights_come: bool) -> l
         allowed = "is required: the serving image, here or as vllm_model_defaults.image"
         problems.append(("image", None, allowed))
     platform = platform_of(host.accelerator)
-    problems += platform.problems(spec) + _engine_problems(spec, engine_of(spec), platform, release)
+    problems += platform.problems(spec) + platform.image_problems(spec, release)
+    problems += _engine_problems(spec, engine_of(spec), platform, release)
     missing = _weights_problems(spec, host, weights_come)
     config = model_config(spec, host)
     if missing:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.errors import Finding, plain
 from ..core.host import Host
 from ..platforms import platform_of
-from ..platforms.releases import DEFAULT, together
+from ..platforms.releases import DEFAULT
 from ..spec.facts import checked_host
 from ..spec.inventory import problem_text
 from ..spec.keys import CARD_VARIABLES
@@ -18,8 +17,6 @@ from ..stages.habana_config import habana_config_problems
 from ..stages.service import image_name, secrets_refusal
 
 SUPPORTED = {("debian", "12"), ("ubuntu", "22.04"), ("ubuntu", "24.04")}
-# Repositories of the vendor's images carry their release as a part of the path.
-VENDOR_IMAGE = re.compile(r"/gaudi-docker/(\d+\.\d+\.\d+)/")
 
 
 def host_findings(
@@ -59,7 +56,7 @@ def host_findings(
     found += [("vllm_secrets", text) for text in secrets_refusal({} if secrets is None else secrets, host_name)]
     findings = [Finding(host_name, key, text) for key, text in found]
     findings += _core_findings(host, host_name) + _twice(plan, secrets, host_name)
-    return findings + _image_findings(plan, images, host_name, host["accelerator"], release)
+    return findings + _image_findings(plan, images, host_name, host["accelerator"])
 
 
 def _core_findings(host: Mapping[str, Any], host_name: str) -> list[Finding]:
@@ -140,7 +137,7 @@ def _file_reasons(daemon: str | None, habana: str | None, host_name: str) -> lis
 
 
 def _image_findings(
-    plan: Mapping[str, Any], images: Sequence[Any] | None, host_name: str, accelerator: str, release: str
+    plan: Mapping[str, Any], images: Sequence[Any] | None, host_name: str, accelerator: str
 ) -> list[Finding]:
     if images is None:
         return []
@@ -149,13 +146,10 @@ def _image_findings(
     findings = []
     for model in plan["models"]:
         name = image_name(model["image"])
-        vendor = VENDOR_IMAGE.search(name)
         if model["state"] == "started" and name not in made_for:
             allowed = f"neither on this host nor in vllm_images; there are {sorted(made_for)}"
         elif made_for.get(name) not in (None, accelerator):
             allowed = f"is made for {made_for[name]} hosts, and this is a {accelerator} host"
-        elif vendor and not together(vendor[1], release):
-            allowed = f"is of release {vendor[1]}, but gaudi_release is {release}; both must be of one release"
         else:
             continue
         message = f"{host_name}: model {model['name']}: image {model['image']!r}: {allowed}"

@@ -19,6 +19,10 @@ def _no_problems(_: Spec) -> list[Problem]:
     return []
 
 
+def _no_image_problems(_: Spec, _release: str) -> list[Problem]:
+    return []
+
+
 def _no_notes(_: Spec, _release: str) -> list[str]:
     return []
 
@@ -52,7 +56,8 @@ class Platform:
     group: how many devices of a host are linked among themselves only; None for all. generation: by which name memory/
     knows them; None where their memory is not counted with.
 
-    problems: what of a spec no launch there can be. notes: what of one depends on its release's images. even_heads:
+    problems: what of a spec no launch there can be. notes: what of one depends on its release's images.
+    image_problems: whether its image is of another release. even_heads:
     every device must have a key-value head of its own. iommu: devices are driven through it. fused: how many devices
     are linked among themselves only, by device name.
     """
@@ -76,6 +81,7 @@ class Platform:
     generation: Callable[[Host], str | None] = lambda host: None
     problems: Callable[[Spec], list[Problem]] = _no_problems
     notes: Callable[[Spec, str], list[str]] = _no_notes
+    image_problems: Callable[[Spec, str], list[Problem]] = _no_image_problems
     even_heads: bool = False
     iommu: bool = False
     observe: Callable[[], dict[str, Any]] = _no_devices

@@ -31,6 +31,10 @@ PCI_ADDR = "sys/class/accel/accel[0-9]*/device/pci_addr"
 MISSING = "it is on the PCI bus, and hl-smi does not show it"
 QUAD = 4
 LAZY = "PT_HPU_LAZY_MODE"
+# Repositories of the vendor's images carry their release as a part of the path; others may have it as their tag.
+VENDOR_IMAGE = re.compile(r"/gaudi-docker/(\d+\.\d+\.\d+)/")
+TAG = re.compile(r":(\d+\.\d+\.\d+)(?![\d.])[^/:@]*(?:@|$)")
+ONE_RELEASE = "both must be of one release"
 
 
 def _options(release: str) -> frozenset[str]:
@@ -65,11 +69,23 @@ def _lazy(spec: Spec) -> bool:
 
 
 def _notes(spec: Spec, release: str) -> list[str]:
-    row = release_of(release)
-    if not (row and row.upstream_torch and _lazy(spec)):
+    row, notes = release_of(release), []
+    if row and row.upstream_torch and _lazy(spec):
+        ready = f"the vendor's ready images of {row.name} have upstream's"
+        notes.append(f"env: {LAZY} 1 works where the image has Gaudi's own PyTorch; {ready}")
+    image = str(spec.get("image") or "")
+    tag = TAG.search(image)
+    if tag and release_of(tag[1]) and not VENDOR_IMAGE.search(image) and not together(tag[1], release):
+        notes.append(f"image {image}: its tag is release {tag[1]}, and gaudi_release is {release}; {ONE_RELEASE}")
+    return notes
+
+
+def _image_problems(spec: Spec, release: str) -> list[Problem]:
+    """Return whether an image of the vendor is of another release, as the path of its name says."""
+    vendor = VENDOR_IMAGE.search(str(spec.get("image") or ""))
+    if not vendor or together(vendor[1], release):
         return []
-    ready = f"the vendor's ready images of {row.name} have upstream's"
-    return [f"env: {LAZY} 1 works where the image has Gaudi's own PyTorch; {ready}"]
+    return [("image", spec["image"], f"is of release {vendor[1]}, but gaudi_release is {release}; {ONE_RELEASE}")]
 
 
 def _here(root: str) -> bool:
@@ -302,6 +318,7 @@ PLATFORM = Platform(
     generation=_generation,
     problems=_problems,
     notes=_notes,
+    image_problems=_image_problems,
     even_heads=True,
     iommu=True,
     here=_here,

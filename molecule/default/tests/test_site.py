@@ -91,7 +91,9 @@ def test_status_names_what_has_drifted_and_changes_nothing(host: Any, name: str,
     host.check_output("systemctl stop vllm-qwen2.5-7b")
     host.check_output("rm /etc/sysctl.d/zz-gaudi-serve.conf")
     ghost = tmp_path / "ghost.yml"
-    ghost.write_text("all: {hosts: {ghost: {ansible_connection: ssh, ansible_host: 127.0.0.1, ansible_port: 1}}}")
+    where = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
+    models = [{"name": "tiny", "weights": "/data/tiny", "image": "vllm:1"}]
+    ghost.write_text(json.dumps({"all": {"hosts": {"ghost": {**where, "vllm_models": models}}}}))
     run = playbook("playbooks/status.yml", "-i", str(ghost), status_file=str(path))
     text = run.flat
     assert run.status != 0
