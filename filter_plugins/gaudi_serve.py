@@ -137,6 +137,7 @@ from gaudi_serve.stages.weights import (
     weights_lines,
     weights_refusal,
     weights_sources,
+    weights_stops,
 )
 from gaudi_serve.tune.report import tune_refusal, tune_report
 
@@ -272,6 +273,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     weights_lines,
     weights_refusal,
     weights_sources,
+    weights_stops,
 )
 
 

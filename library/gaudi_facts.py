@@ -137,7 +137,11 @@ def host_facts(
         "addresses": observe_host.addresses(),
         "names": observe_host.resolved(given["names"]),
         "services": {
-            name: {**{key: unit[key] for key in keep}, "holds": name in holding, "secret_changed": secret_changed(unit)}
+            name: {
+                **{key: unit[key] for key in keep},
+                **{"holds": name in holding, "secret_changed": secret_changed(unit)},
+                "stale": (unit["container"] or {}).get("stale", []),
+            }
             for name, unit in units.items()
         },
         "ports": ports,

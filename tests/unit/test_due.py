@@ -135,6 +135,7 @@ def test_a_model_is_down_for_its_stage_and_its_start() -> None:
     assert minutes(gaudi_driver_due=["x"], gaudi_driver_stops=["qwq"]) == {"qwq": ("driver", 5 + cached)}
     assert minutes(container_runtime_due=["x"], container_runtime_restarts=True)["qwq"] == ("runtime", 1 + cached)
     assert minutes(hccl_validation_due=["x"], hccl_validation_stops=["qwq"]) == {"qwq": ("validate", 5 + cached)}
+    assert minutes(model_weights_due=["x"], model_weights_stops=["qwq"]) == {"qwq": ("weights", cached)}
     changes = {"restart": ["qwq"], "remove": ["old"], "stop": []}
     due = {"vllm_service_due": ["x"], "vllm_service_stops": changes}
     assert minutes(**due) == {"old": ("models", None), "qwq": ("models", cached)}

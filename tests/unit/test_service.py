@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections.abc import Callable
 from hashlib import sha256
@@ -354,10 +355,20 @@ def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., di
         "Cmd": service.vllm_container(plan)["command"],
         "Env": ["HABANA_VISIBLE_DEVICES=ALL", "HABANA_VISIBLE_DEVICES=7,6"],
     }
-    state = {"Running": True, "StartedAt": "now"}
-    box = {"Name": "/vllm-qwq", "Id": "a" * 64, "Config": config, "State": state, "Created": "c", "Image": "i"}
+    state: dict[str, Any] = {"Running": True, "StartedAt": "now"}
+    box: dict[str, Any] = {
+        "Name": "/vllm-qwq",
+        "Id": "a" * 64,
+        "Config": config,
+        "State": state,
+        "Created": "c",
+        "Image": "i",
+    }
 
-    def observed(unit_state: str = "active", pid: int = 77) -> dict[str, Any]:
+    def observed(
+        unit_state: str = "active", pid: int = 77, pid_of_server: int = 0, mounts: list[dict[str, Any]] | None = None
+    ) -> dict[str, Any]:
+        box["Mounts"], state["Pid"] = mounts or [], pid_of_server
         shown = f"Id=vllm-qwq.service\nActiveState={unit_state}\nUnitFileState=enabled\nMainPID={pid}\n"
         answers = {"systemctl": shown, "ps": "a\n", "inspect": json.dumps([box]), "image": ""}
 
@@ -535,6 +546,38 @@ def test_the_listener_of_a_server_is_compared_with_the_plan(
     found = drift([planned_one], {"listens": listens})
     text = f"model qwq: listens on {expected}, and the plan has {host}:30001"
     assert found == ([text] if expected else [])
+
+
+def test_weights_that_another_folder_has_replaced_restart_their_server(models: list[dict[str, Any]]) -> None:
+    container = {"running": True, "digest": models[0]["digest"], "secret_mtime": "", "stale": ["/data/QwQ-32B"]}
+    assert changes(models, live(models, container=container))["restart"] == ["qwq"]
+    assert drift(models, container) == [
+        "model qwq: has /data/QwQ-32B as it was at its start, and another folder is there since"
+    ]
+    services = {"qwq": {"digest": models[0]["digest"], "active": True, "stale": ["/data/QwQ-32B"]}}
+    services["qwq"] |= {"launch": service.vllm_container(models[0]), "env": models[0]["env"]}
+    assert vllm_plan_changes(models[:1], services) == [
+        "~ qwq: restart",
+        "    ~ /data/QwQ-32B: as it was at its start -> as it is now",
+    ]
+
+
+def test_a_folder_is_compared_with_the_one_that_a_container_has(
+    serving: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    here, other = tmp_path / "here", tmp_path / "other"
+    here.mkdir()
+    other.mkdir()
+    # This process stands for the server: what it sees below its root is what is there.
+    for source, destination, writable, expected in (
+        (here, here, False, []),
+        (here, other, False, [str(here)]),
+        (here, other, True, []),
+        (tmp_path / "gone", other, False, []),
+    ):
+        mount = {"Source": str(source), "Destination": str(destination), "RW": writable}
+        unit = serving(pid_of_server=os.getpid(), mounts=[mount])["units"]["qwq"]
+        assert unit["container"]["stale"] == expected
 
 
 def test_an_older_image_of_the_same_name_is_drift(models: list[dict[str, Any]]) -> None:

@@ -24,6 +24,7 @@ from gaudi_serve.stages.weights import (
     weights_lines,
     weights_refusal,
     weights_sources,
+    weights_stops,
 )
 
 HUB = {"kind": "hub", "repo": "Qwen/QwQ-32B"}
@@ -450,3 +451,19 @@ def test_drift_is_a_sentence_a_folder() -> None:
 def test_an_image_that_is_no_text_is_the_plans_to_refuse() -> None:
     model = {"name": "m", "weights": "/data/M", "source": HUB, "image": ["x"]}
     assert weights_sources([model], {}, {})[0]["image"] is None
+
+
+def test_models_that_serve_from_a_folder_that_is_replaced_are_announced() -> None:
+    def unit(source: str, running: bool = True) -> dict[str, Any]:
+        return {"container": {"running": running}, "launch": {"mounts": [{"source": source}]}}
+
+    services = {"units": {"a": unit("/w/a"), "b": unit("/w/b"), "c": unit("/w/a", running=False), "d": {}}}
+    for reason, expected in (
+        ("comes from another source or revision", ["a"]),
+        ("has 2 missing or changed files: x, y", ["a"]),
+        ("is not there", ["a"]),
+        ("is there without a record of what is in it", []),
+        ("has leftovers of a run that was cut off beside it", []),
+        ("is to be read and compared", []),
+    ):
+        assert weights_stops({"jobs": [{"target": "/w/a", "reason": reason}]}, services) == expected

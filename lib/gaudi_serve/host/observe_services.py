@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -220,11 +221,26 @@ def _containers() -> dict[str, dict[str, Any]]:
             "running": entry["State"]["Running"],
             "started": entry["State"]["StartedAt"],
             "created": entry["Created"],
+            "stale": _stale(entry),
             "image": entry["Image"],
             "digest": labels.get("gaudi-serve.digest"),
             "secret_mtime": labels.get("gaudi-serve.secret-mtime"),
         }
     return found
+
+
+def _stale(entry: dict[str, Any]) -> list[str]:
+    """Return the folders that a container reads and that another folder has replaced on the host since its start."""
+    pid, found = entry["State"].get("Pid"), []
+    for mount in (entry.get("Mounts") or []) if pid else []:
+        try:
+            inside, here = Path(f"/proc/{pid}/root{mount['Destination']}").stat(), Path(mount["Source"]).stat()
+        except (OSError, KeyError):
+            continue
+        other = (inside.st_dev, inside.st_ino) != (here.st_dev, here.st_ino)
+        if other and stat.S_ISDIR(inside.st_mode) and not mount.get("RW"):
+            found.append(str(mount["Source"]))
+    return sorted(found)
 
 
 def _sockets() -> dict[str, list[str]] | None:

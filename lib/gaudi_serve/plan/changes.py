@@ -9,7 +9,7 @@ from typing import Any
 
 from ..host.run import sha256_file
 from ..stages.launch_view import View, cards_text, differences, launch_view
-from ..stages.service import LOST, same_launch, vllm_container
+from ..stages.service import LOST, runs_as_planned, vllm_container
 
 
 def vllm_plan_changes(
@@ -46,8 +46,11 @@ def _of_model(name: str, model: Mapping[str, Any], live: Mapping[str, Any] | Non
     if not live:
         return [f"+ {name}: start on {_place(model)}, port {model['port']}"]
     restart = f"~ {name}: restart{' (secret changed)' * bool(live.get('secret_changed'))}"
-    if not same_launch(live.get("digest"), (live.get("launch") or {}).get("command"), model):
-        changed = _changed(live, model) or ["its files are newer than its server: an earlier run was cut off"]
+    if not runs_as_planned(live, model):
+        stale = [f"~ {path}: as it was at its start -> as it is now" for path in live.get("stale") or []]
+        changed = [*_changed(live, model), *stale] or [
+            "its files are newer than its server: an earlier run was cut off"
+        ]
         return [restart, *[f"    {text}" for text in changed]]
     if not (live.get("active") or live.get("holds")):
         return [f"~ {name}: start on {_place(model)}, port {model['port']}"]

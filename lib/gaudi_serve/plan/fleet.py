@@ -27,7 +27,7 @@ from ..spec.inventory import (
 from ..stages.container_runtime import engine_stopped
 from ..stages.due import LEFT_ALONE, STAGES, TOLD, Down, downtimes, due_by_stage, still_serves, task_hosts
 from ..stages.image import vllm_images
-from ..stages.service import same_launch
+from ..stages.service import runs_as_planned
 from .changes import vllm_plan_changes
 from .host import vllm_plan
 from .refusal import host_findings
@@ -232,9 +232,7 @@ def _going_down(host: Known, facts: Known) -> dict[str, Any]:
 
 
 def _restarts(live: Known, model: Known) -> bool:
-    return not same_launch(live.get("digest"), (live.get("launch") or {}).get("command"), model) or bool(
-        live.get("secret_changed")
-    )
+    return not runs_as_planned(live, model) or bool(live.get("secret_changed"))
 
 
 def _refused_by_roles(name: str, told: Known, errors: Findings) -> Findings:

@@ -143,6 +143,7 @@ SERVICE = {
     "active": Rule(is_flag, "must be true or false, without quotes", False),
     "holds": Rule(is_flag, "must be true or false, without quotes", False),
     "secret_changed": Rule(is_flag, "must be true or false, without quotes", False),
+    "stale": Rule(_every(_text), "must be a list of folders", []),
     "launch": Rule(_mapping, "must be a mapping of image, command, mounts and the like", {}),
     "env": Rule(_mapping, "must be a mapping of variables", {}),
     "lost": Rule(_list, "must be a list of unit, environment, launch", []),

@@ -9,7 +9,7 @@ from typing import Any
 from ..core.errors import near, readable
 from ..plan.changes import vllm_plan_changes
 from .container_runtime import engine_stopped
-from .service import same_launch
+from .service import runs_as_planned
 
 Known = Mapping[str, Any]
 
@@ -238,6 +238,7 @@ def downtimes(known: Known, stages: Sequence[str] = tuple(STAGES)) -> list[Down]
             serving if known.get("container_runtime_restarts") else (),
         ),
         ("hccl_validation", MEASURE_MINUTES, "its cards are measured", known.get("hccl_validation_stops") or ()),
+        ("model_weights", 0, "its weights are replaced", known.get("model_weights_stops") or ()),
     ):
         for name in stopped if stage in due else ():
             if name in serving and name not in found:
@@ -250,8 +251,7 @@ def downtimes(known: Known, stages: Sequence[str] = tuple(STAGES)) -> list[Down]
                 found.setdefault(name, Down(name, STAGES["vllm_service"], reason, None))
     for name in changes.get("restart", []):
         if name in serving and name in planned:
-            live = services[name]
-            same = same_launch(live.get("digest"), (live.get("launch") or {}).get("command"), planned[name])
+            same = runs_as_planned(services[name], planned[name])
             minutes = _start(planned[name], host, cached=same)
             found.setdefault(name, Down(name, STAGES["vllm_service"], "it restarts", minutes))
     return list(found.values())

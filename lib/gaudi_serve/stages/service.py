@@ -115,6 +115,16 @@ def same_launch(digest: str | None, command: Sequence[str] | None, model: Mappin
     return digest == model["digest"] and (not command or list(command) == vllm_container(model)["command"])
 
 
+def runs_as_planned(live: Mapping[str, Any], model: Mapping[str, Any]) -> bool:
+    """Tell whether a server was launched as it is planned now, with the weights that are there now.
+
+    Args:
+        live: one of ``services`` of ``gaudi_host``.
+        model: a model of a plan.
+    """
+    return not live.get("stale") and same_launch(live.get("digest"), (live.get("launch") or {}).get("command"), model)
+
+
 def vllm_service_files(models: Sequence[Mapping[str, Any]], unit_template: str) -> dict[str, dict[str, Any]]:
     """Return ``{path: {model, content, mode}}`` of every file that the planned models need.
 
@@ -223,6 +233,7 @@ def _verdict(model: Mapping[str, Any], unit: Mapping[str, Any]) -> set[str]:
     container = unit.get("container") or {}
     secret = secret_changed(unit)
     same = same_launch(container.get("digest"), container.get("command"), model) and not secret
+    same = same and not container.get("stale")
     # Between two tries, with what was read before it: who runs again has mended something, and need not wait.
     pauses = not container.get("running") and str(unit.get("status", "")).startswith("failed before")
     # After a boot, a unit that has no container yet is about to make the one that its file told of until now.
@@ -497,7 +508,10 @@ def _unit_drift(
 
 def _runs_other(unit: Mapping[str, Any], model: Mapping[str, Any] | None) -> str:
     """Return that a server runs with an earlier launch, and which of its arguments differ, where that is known."""
-    command = (unit.get("container") or {}).get("command")
+    container = unit.get("container") or {}
+    command = container.get("command")
+    if container.get("stale"):
+        return f"has {', '.join(container['stale'])} as it was at its start, and another folder is there since"
     now = vllm_container(model) if model and command else {}
     lines = differences(launch_view({**now, "command": command}, {}), launch_view(now, {})) if now else []
     return f"runs as it was planned before{': ' * bool(lines)}{'; '.join(lines)}"

@@ -26,6 +26,8 @@ GAUDI2, GAUDI3 = (tuple(name for name, kind in GENERATION.items() if kind == one
 CONVERTED = "-G2"
 # What a token may cross in clear text: nothing but the host itself.
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
+# Reasons of a step after which another folder is in the place of the one that was there.
+REPLACES = re.compile(r"is not there|comes from another|has \d+ missing or changed")
 UNRECORDED = "is there without a record of what is in it"
 
 
@@ -461,6 +463,22 @@ def _unfinished(state: Mapping[str, Any], verify: str) -> str:
     if state.get("leftovers"):
         return "has leftovers of a run that was cut off beside it"
     return "is to be read and compared" if verify == "full" else ""
+
+
+def weights_stops(changes: Mapping[str, Any], services: Mapping[str, Any]) -> list[str]:
+    """Return the running models whose folder another one replaces: their servers restart with what has come.
+
+    Args:
+        changes: what weights_changes returned.
+        services: ``gaudi_services`` of the host.
+    """
+    replaced = {job["target"] for job in changes["jobs"] if REPLACES.match(job["reason"])}
+    return sorted(
+        name
+        for name, unit in services.get("units", {}).items()
+        if (unit.get("container") or {}).get("running")
+        and replaced & {mount.get("source") for mount in (unit.get("launch") or {}).get("mounts") or []}
+    )
 
 
 def weights_drift(changes: Mapping[str, Any]) -> list[str]:
