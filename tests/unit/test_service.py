@@ -334,6 +334,24 @@ def test_supervisors_are_replaced_and_looked_at_until_all_are(models: list[dict[
     assert adopt(["a"], NEWER, timeout=0, **stuck) == ["a"]
 
 
+def container_of(plan: dict[str, Any]) -> dict[str, Any]:
+    """Return what the engine tells of the container of a planned model."""
+    config = {
+        "Labels": {"gaudi-serve.model": "qwq", "gaudi-serve.digest": plan["digest"], "gaudi-serve.secret-mtime": ""},
+        "Cmd": service.vllm_container(plan)["command"],
+        "Env": ["HABANA_VISIBLE_DEVICES=ALL", "HABANA_VISIBLE_DEVICES=7,6"],
+    }
+    state: dict[str, Any] = {"Running": True, "StartedAt": "now"}
+    return {
+        "Name": "/vllm-qwq",
+        "Id": "a" * 64,
+        "Config": config,
+        "State": state,
+        "Created": "c",
+        "Image": "i",
+    }
+
+
 @pytest.fixture
 def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
     """Return what observes a host on which model qwq serves, as its files and the engine tell."""
@@ -350,25 +368,12 @@ def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., di
     (folders["STATE"] / "qwq").mkdir()
     record = {"pid": 77, "sha256": digest(SUPERVISOR)}
     (folders["STATE"] / "qwq/supervisor.json").write_text(json.dumps(record), encoding="utf-8")
-    config = {
-        "Labels": {"gaudi-serve.model": "qwq", "gaudi-serve.digest": plan["digest"], "gaudi-serve.secret-mtime": ""},
-        "Cmd": service.vllm_container(plan)["command"],
-        "Env": ["HABANA_VISIBLE_DEVICES=ALL", "HABANA_VISIBLE_DEVICES=7,6"],
-    }
-    state: dict[str, Any] = {"Running": True, "StartedAt": "now"}
-    box: dict[str, Any] = {
-        "Name": "/vllm-qwq",
-        "Id": "a" * 64,
-        "Config": config,
-        "State": state,
-        "Created": "c",
-        "Image": "i",
-    }
+    box = container_of(plan)
 
     def observed(
         unit_state: str = "active", pid: int = 77, pid_of_server: int = 0, mounts: list[dict[str, Any]] | None = None
     ) -> dict[str, Any]:
-        box["Mounts"], state["Pid"] = mounts or [], pid_of_server
+        box["Mounts"], box["State"]["Pid"] = mounts or [], pid_of_server
         shown = f"Id=vllm-qwq.service\nActiveState={unit_state}\nUnitFileState=enabled\nMainPID={pid}\n"
         answers = {"systemctl": shown, "ps": "a\n", "inspect": json.dumps([box]), "image": ""}
 
