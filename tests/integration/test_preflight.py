@@ -13,7 +13,7 @@ from gaudi_serve.plan.fleet import vllm_fleet_plan
 from gaudi_serve.plan.refusal import plan_refusal
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
-from test_plan import gaudi_host
+from test_plan import gaudi_host, model
 from test_report import DEBIAN, EMPTY
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +32,7 @@ def contradictory() -> dict[str, Any]:
 def test_contradictory_cores_are_refused_by_a_run_as_by_a_plan() -> None:
     host = contradictory()
     assert plan_refusal(EMPTY, DEBIAN, host, host_name="g") == [f"g: {SENTENCE}"]
-    known = {"gaudi_host": host, "gaudi_system": DEBIAN, "vllm_models": [], "gaudi_release": "1.21.3"}
+    known = {"gaudi_host": host, "gaudi_system": DEBIAN, "vllm_models": [model()], "gaudi_release": "1.21.3"}
     fleet = vllm_fleet_plan({"g": known}, ["g"], [])
     assert [error["message"] for error in fleet["errors"]] == [f"g: {SENTENCE}"]
     differing = gaudi_host(driver_version="1.21.3-57")

@@ -123,10 +123,10 @@ def _host_plan(
     catalog, lost = sound_entries(whole) if whole else catalogs(values["vllm_catalog_dirs"])
     errors += [_error(name, "preflight_catalog" if whole else "vllm_catalog_dirs", text) for text in lost]
     told = {} if saved else {key: variables[key] for key in TOLD if key in variables}
-    if idle:
-        return _without_models(name, given, told, gateways, saved), errors + _refused_by_roles(name, told, errors)
     if wrong or not unsound <= set(INSTEAD):
         return None, errors
+    if idle:
+        return _without_models(name, given, told, gateways, saved), errors + _refused_by_roles(name, told, errors)
     host, more = _planned(name, known, facts, values, catalog, gateways)
     if not saved:
         host |= _told(host, facts, told, known.get("gaudi_runtime"))
