@@ -57,7 +57,9 @@ def test_hosts_without_a_task_are_left_alone_and_said_to_be(tmp_path: Path, serv
     for playbook in ("playbooks/plan.yml", "site.yml", "playbooks/rollout.yml", "playbooks/status.yml"):
         status, text = play(tmp_path, environment, playbook)
         assert status == 0, text
-        assert [text.count(f"{name}: {ALONE}") for name in ("h01", "h02", "h03")] == [0, 1, 1], text
+        # In one line where a table has one for several hosts.
+        told = [line.partition(f": {ALONE}")[0].split(", ") for line in text.splitlines() if f": {ALONE}" in line]
+        assert [sum(name in names for names in told) for name in ("h01", "h02", "h03")] == [0, 1, 1], text
     for name in ("h02", "h03"):
         assert state_of(tmp_path, name)["files"] == {}
         assert state_of(tmp_path, name)["governor"] == "powersave"
