@@ -55,10 +55,9 @@ def steps() -> tuple[PlanLimits, Traffic]:
 
 
 @cache
-def plan_of_trace() -> tuple[dict[str, Any], float]:
-    """Return the plan of the whole trace, and the seconds that it took."""
-    start = time.process_time()
-    return hpu_bucket_plan(azure(), {**AZURE, "like": "exp"}), time.process_time() - start
+def plan_of_trace() -> dict[str, Any]:
+    """Return the plan of the whole trace."""
+    return hpu_bucket_plan(azure(), {**AZURE, "like": "exp"})
 
 
 def server_of(limits: Mapping[str, Any], plan: Mapping[str, Any]) -> PluginServer:
@@ -74,7 +73,7 @@ def excess(rows: list[dict[str, Any]], like: str) -> dict[float, float]:
 
 
 def test_a_quarter_of_the_graphs_pads_no_more_than_the_default_at_any_speed() -> None:
-    plan, seconds = plan_of_trace()
+    plan = plan_of_trace()
     assert [plan["compared"][name]["graphs"] for name in ("exp", "pad", "lin")] == [99, 460, 16_636]
     assert plan["graphs"] <= 99 / 4 and plan["uncovered"] == []
     assert plan["compiled_while_serving"] == 0
@@ -85,11 +84,10 @@ def test_a_quarter_of_the_graphs_pads_no_more_than_the_default_at_any_speed() ->
     more = excess(plan["speeds"], "exp")
     assert list(more) == [round(speed, 3) for speed in SPEEDS] and max(more.values()) <= 1e-6, more
     assert plan["speeds"][SPEEDS.index(1)]["padding"] == plan["padding"]
-    assert seconds < 40  # 7 s on an idle machine
 
 
 def test_a_plan_pads_no_more_between_the_speeds_that_it_was_made_for_and_little_more_for_requests_after_it() -> None:
-    plan = plan_of_trace()[0]
+    plan = plan_of_trace()
     limits = read_limits({**AZURE, "like": "exp"})[0]
     own, exp = server_of(AZURE, plan), Strategy.of("exp", limits)
     requests = fitting(read_trace(azure()), limits)[0]
@@ -115,7 +113,7 @@ def test_a_tenth_of_the_graphs_pads_no_more_than_pad_at_any_speed() -> None:
 
 
 def test_the_plan_of_the_trace_is_what_the_server_makes_of_its_file() -> None:
-    plan = plan_of_trace()[0]
+    plan = plan_of_trace()
     env = {"VLLM_BUCKETING_FROM_FILE": "b.txt", "VLLM_CONTIGUOUS_PA": "false"}
     asked = {key: value for key, value in AZURE.items() if key != "prefix_caching"}
     found = hpu_plugin_buckets(
@@ -405,7 +403,7 @@ def test_requests_beyond_the_limits_are_cut_or_told() -> None:
 
 
 def test_the_best_ranges_cover_everything_too() -> None:
-    ranges = plan_of_trace()[0]["ranges"]
+    ranges = plan_of_trace()["ranges"]
     own = BucketRanges.read(ranges["env"])
     prompts, decodes, _ = bucket_rows(own, 16384, 4096)
     warm = {
@@ -418,9 +416,9 @@ def test_the_best_ranges_cover_everything_too() -> None:
             pair = (padded(batch, *own.decode_bs), min(padded(blocks, *own.decode_block), 4096))
             assert pair in warm, (batch, blocks)
     assert ranges["graphs"] == sum(len(found) for _, found in (*prompts, *decodes))
-    for share, padding in plan_of_trace()[0]["compared"]["exp"]["padding"].items():
+    for share, padding in plan_of_trace()["compared"]["exp"]["padding"].items():
         assert ranges["padding"][share] <= padding
-    assert ranges["graphs"] < plan_of_trace()[0]["compared"]["aice_1_21"]["graphs"]
+    assert ranges["graphs"] < plan_of_trace()["compared"]["aice_1_21"]["graphs"]
 
 
 def test_ranges_of_a_hundred_graphs() -> None:
