@@ -237,7 +237,8 @@ def _stale(entry: dict[str, Any]) -> list[str]:
             inside, here = Path(f"/proc/{pid}/root{mount['Destination']}").stat(), Path(mount["Source"]).stat()
         except (OSError, KeyError):
             continue
-        other = (inside.st_dev, inside.st_ino) != (here.st_dev, here.st_ino)
+        # The device may differ for one and the same folder: where a network disk was mounted again.
+        other = inside.st_ino != here.st_ino
         if other and stat.S_ISDIR(inside.st_mode) and not mount.get("RW"):
             found.append(str(mount["Source"]))
     return sorted(found)
