@@ -147,7 +147,7 @@ def test_status_shows_a_broken_daemon_json_in_one_sentence_beside_the_rest_of_th
     change(tmp_path, "h01", daemon='{"live-restore": tru')
     status, text = play(tmp_path, environment, "playbooks/status.yml")
     sentence = (
-        "/etc/docker/daemon.json: line 1, column 18: Expecting value. The file is as it was; mend it and run again."
+        "/etc/docker/daemon.json: line 1, column 18: Expecting value. The file is unchanged; fix it and run again."
     )
     assert status == 2
     assert [line for line in text.splitlines() if "daemon.json" in line] == [

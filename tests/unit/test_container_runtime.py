@@ -53,7 +53,7 @@ def test_an_invalid_file_is_refused_with_its_place(text: str, message: str) -> N
     with pytest.raises(InputError) as problem:
         merged(text)
     assert str(problem.value).startswith(message)
-    assert str(problem.value).endswith("The file is as it was; mend it and run again.")
+    assert str(problem.value).endswith("The file is unchanged; fix it and run again.")
 
 
 def test_the_users_indent_and_letters_stay() -> None:
@@ -174,7 +174,7 @@ def test_a_config_toml_with_which_no_server_starts_is_refused_before_anything_is
 ) -> None:
     (said,) = refusal(live(habana_config=text))
     assert said.startswith(f"gaudi01: /etc/habana-container-runtime/config.toml: {reason}")
-    assert said.endswith("The file is as it was; mend it and run again.")
+    assert said.endswith("The file is unchanged; fix it and run again.")
     assert refusal(live(habana_config=text), habana=False) == []
     plan: dict[str, Any] = {"models": [], "errors": []}
     (error,) = host_findings(plan, None, gaudi_host(driver_version="1.21.3"), host_name="gaudi01", habana=text)

@@ -86,8 +86,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     (
         strategy("exp", DECODE_BS__MAX="8k"),
-        "VLLM_DECODE_BS_BUCKET_MAX: '8k' is not a whole number: the server reads it at start, used or not, and stops; "
-        "write a whole number, or leave it out",
+        "VLLM_DECODE_BS_BUCKET_MAX: '8k' is not an integer: the server reads it at start, used or not, and stops; "
+        "write an integer, or leave it out",
     ),
     (
         strategy("exp", DECODE_BS__MAX=10**13),

@@ -45,7 +45,7 @@ class Buckets(Protocol):
         """Return which blocks the server has of those that there is room for."""
 
     def env(self) -> dict[str, str]:
-        """Return the variables by which a server is told."""
+        """Return the variables that set this for a server."""
 
     def changed_by(self, env: Mapping[str, str]) -> Buckets:
         """Return the buckets with what a user's own environment says of them.

@@ -64,7 +64,7 @@ class BucketRanges:
         return found
 
     def env(self) -> dict[str, str]:
-        """Return the variables by which a server is told."""
+        """Return the variables that set this for a server."""
         limit = () if self.padding_limit is None else (self.padding_limit,)
         return {
             f"VLLM_{dimension}_BUCKET_{part}": str(value)

@@ -144,7 +144,7 @@ class PluginSettings:
         return max_num_seqs if self.merged_prefill else 1 if most is None else most
 
     def env(self, rules: PluginRules = NEWEST) -> dict[str, str]:
-        """Return the variables by which a server of such rules is told; ``read`` gives the same settings back.
+        """Return the variables that set this for a server of such rules; ``read`` gives the same settings back.
 
         Raises:
             InputError: for a strategy that the version does not have.
@@ -317,8 +317,8 @@ def integer(variables: Mapping[str, str], name: str) -> int | None:
     try:
         number = int(text)
     except ValueError:
-        stops = "the server reads it at start, used or not, and stops; write a whole number, or leave it out"
-        raise refusal("", name, text, f"is not a whole number: {stops}") from None
+        stops = "the server reads it at start, used or not, and stops; write an integer, or leave it out"
+        raise refusal("", name, text, f"is not an integer: {stops}") from None
     if abs(number) > LARGEST:
         raise refusal("", name, text, f"is not a whole number up to {LARGEST}")
     return number

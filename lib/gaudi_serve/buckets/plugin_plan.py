@@ -58,7 +58,7 @@ class PluginBucketing:
         return [name for name, value in said.items() if value]
 
     def env(self) -> dict[str, str]:
-        """Return the variables by which a server is told.
+        """Return the variables that set this for a server.
 
         Raises:
             InputError: for a strategy that the server's version does not have.

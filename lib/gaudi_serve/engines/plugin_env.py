@@ -54,7 +54,7 @@ class StartVariable:
         return None
 
 
-WHOLE, WHOLES = "a whole number", "whole numbers with commas between them"
+INTEGER, INTEGERS = "an integer", "integers with commas between them"
 ATTENTION = ("flex_impl", "fsdpa_impl", "naive_impl")
 DEBUG = ("steps", "defrag", "fwd")
 CARDS, BRIDGES = ("cpu", "gaudi", "gaudi2", "gaudi3"), ("eager", "lazy")
@@ -65,25 +65,25 @@ def _choice(words: tuple[str, ...], since: str = "0.10.1") -> StartVariable:
 
 
 VARIABLES: Mapping[str, StartVariable] = {
-    "MAX_EXPERTS_PER_SLICE": StartVariable(int, WHOLE),
+    "MAX_EXPERTS_PER_SLICE": StartVariable(int, INTEGER),
     "VLLM_BRIDGE_MODE": _choice(BRIDGES),
-    "VLLM_CONFIG_HIDDEN_LAYERS": StartVariable(int, WHOLE, "0.11.2"),
+    "VLLM_CONFIG_HIDDEN_LAYERS": StartVariable(int, INTEGER, "0.11.2"),
     "VLLM_DEBUG": StartVariable(_some_of(*DEBUG), f"of {', '.join(DEBUG)}, with commas between", "0.11.2", words=DEBUG),
-    "VLLM_DECODE_BLOCK_BUCKET_LIMIT": StartVariable(int, WHOLE, before="0.21.0"),
+    "VLLM_DECODE_BLOCK_BUCKET_LIMIT": StartVariable(int, INTEGER, before="0.21.0"),
     **{
-        f"VLLM_{name}_BUCKET_LIMIT": StartVariable(int, WHOLE, before="0.11.2")
+        f"VLLM_{name}_BUCKET_LIMIT": StartVariable(int, INTEGER, before="0.11.2")
         for name in ("PROMPT_BS", "PROMPT_SEQ", "DECODE_BS")
     },
-    "VLLM_DEFRAG_THRESHOLD": StartVariable(int, WHOLE, "0.11.2"),
-    "VLLM_HPU_FSDPA_SLICE_CHUNK_SIZE": StartVariable(int, WHOLE, "0.21.0"),
-    "VLLM_HPU_FSDPA_SLICE_SEQ_LEN_THLD": StartVariable(int, WHOLE, "0.21.0"),
+    "VLLM_DEFRAG_THRESHOLD": StartVariable(int, INTEGER, "0.11.2"),
+    "VLLM_HPU_FSDPA_SLICE_CHUNK_SIZE": StartVariable(int, INTEGER, "0.21.0"),
+    "VLLM_HPU_FSDPA_SLICE_SEQ_LEN_THLD": StartVariable(int, INTEGER, "0.21.0"),
     "VLLM_HW": _choice(CARDS),
-    "VLLM_MOE_CHUNK": StartVariable(_integers, WHOLES, "0.13.0"),
-    "VLLM_MOE_TOKEN_BOUNDARY": StartVariable(_integers, WHOLES, "0.13.0"),
-    "VLLM_PROFILE_STEPS": StartVariable(_integers, WHOLES, "0.11.2"),
+    "VLLM_MOE_CHUNK": StartVariable(_integers, INTEGERS, "0.13.0"),
+    "VLLM_MOE_TOKEN_BOUNDARY": StartVariable(_integers, INTEGERS, "0.13.0"),
+    "VLLM_PROFILE_STEPS": StartVariable(_integers, INTEGERS, "0.11.2"),
     "VLLM_PROMPT_ATTN_IMPL": _choice(ATTENTION),
-    "VLLM_ROW_PARALLEL_CHUNKS": StartVariable(int, WHOLE, "0.17.1"),
-    "VLLM_ROW_PARALLEL_CHUNK_THRESHOLD": StartVariable(int, WHOLE, "0.17.1"),
+    "VLLM_ROW_PARALLEL_CHUNKS": StartVariable(int, INTEGER, "0.17.1"),
+    "VLLM_ROW_PARALLEL_CHUNK_THRESHOLD": StartVariable(int, INTEGER, "0.17.1"),
 }
 
 

@@ -27,7 +27,7 @@ from .version import version_notes
 
 @dataclass(frozen=True)
 class HostPlan:
-    """What is to run on a host, everything that is wrong with the wish, and notes on the host itself."""
+    """What is to run on a host, every mistake in what was requested, and notes on the host itself."""
 
     host: str
     models: tuple[PlannedModel, ...]

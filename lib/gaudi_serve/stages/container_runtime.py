@@ -56,14 +56,14 @@ def _read(text: str | None, where: str) -> dict[str, Any]:
     try:
         found = json.loads(text) if text and text.strip() else {}
     except RecursionError:
-        raise InputError(f"{where}: nested too deeply. The file is as it was; mend it and run again.") from None
+        raise InputError(f"{where}: nested too deeply. The file is unchanged; fix it and run again.") from None
     except ValueError as problem:
         at = f"line {problem.lineno}, column {problem.colno}" if isinstance(problem, json.JSONDecodeError) else "?"
         detail = problem.msg if isinstance(problem, json.JSONDecodeError) else str(problem)
-        raise InputError(f"{where}: {at}: {detail}. The file is as it was; mend it and run again.") from None
+        raise InputError(f"{where}: {at}: {detail}. The file is unchanged; fix it and run again.") from None
     if not isinstance(found, dict) or not isinstance(found.get("runtimes", {}), dict):
         what = "runtimes" if isinstance(found, dict) else "the whole"
-        raise InputError(f"{where}: {what} must be a JSON object. The file is as it was; mend it and run again.")
+        raise InputError(f"{where}: {what} must be a JSON object. The file is unchanged; fix it and run again.")
     return found
 
 

@@ -91,7 +91,7 @@ def habana_config_problems(text: str | None, host_name: str = "this host") -> li
 
 
 def _refusal(host_name: str, text: str) -> InputError:
-    return InputError(f"{host_name}: {PATH}: {one_line(text)}. The file is as it was; mend it and run again.")
+    return InputError(f"{host_name}: {PATH}: {one_line(text)}. The file is unchanged; fix it and run again.")
 
 
 def _edits(text: str) -> Iterator[str]:

@@ -99,7 +99,7 @@ def _given_arguments(given: Any) -> list[str]:
 
 
 def hugepages_wanted(tuning: Mapping[str, Any], wish: Any, fraction: Any) -> dict[str, Any]:
-    """Return ``{pages, note}``: the wish in pages of the host's default size, held below a fraction of its memory.
+    """Return ``{pages, note}``: the requested size in pages of the host's default size, below a fraction of its memory.
 
     Args:
         tuning: ``gaudi_tuning`` of the host.

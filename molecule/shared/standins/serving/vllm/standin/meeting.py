@@ -38,7 +38,7 @@ def outward() -> str:
 def meet(workers: int) -> None:
     """Open the sockets of a server with so many workers, for as long as it lives."""
     interface = os.environ.get("GLOO_SOCKET_IFNAME", "")
-    # PyTorch takes no notice of a name of one letter.
+    # PyTorch ignores a name of one letter.
     gloo = address_of(interface.partition(",")[0]) if len(interface) > 1 else outward()
     for address in [*[gloo] * workers, os.environ.get("VLLM_HOST_IP") or outward()]:
         server = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
