@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from typing import Any
 
 import pytest
@@ -17,7 +18,9 @@ from test_bad_input import GARBAGE
 
 KEY = "sk-canary-5f2a-0123456789"
 BACKENDS = (
-    Backend("Qwen/QwQ-32B", (Server("g1.qwq", "10.0.0.1", 30001, 32), Server("g2.qwq", "10.0.0.2", 30001, 32)), "own"),
+    Backend(
+        "Qwen/QwQ-32B", (Server("g1.qwq", "10.0.0.1", 30001, 32), Server("g2.qwq", "10.0.0.2", 30001, 32)), "own-key"
+    ),
     Backend("small", (Server("g1.small", "10.0.0.1", 30002, 8),)),
 )
 ALICE = {"alice": {"key": KEY}}
@@ -36,13 +39,13 @@ def test_keys_are_in_no_file_but_as_digests() -> None:
     digest = hashlib.sha256(KEY.encode()).hexdigest().upper()
     assert texts["clients.map"] == f"{digest} alice\n"
     assert not [name for name, text in texts.items() if KEY in text]
-    assert [name for name, text in texts.items() if "own\n" in text] == ["servers.map"]
+    assert [name for name, text in texts.items() if "own-key\n" in text] == ["servers.map"]
 
 
 def test_what_a_client_may_use_is_in_the_maps() -> None:
     bob = {"sha256": "ab" * 32, "models": ["small"], "requests_per_minute": 60}
     texts = files(clients={**ALICE, "bob": bob})
-    assert texts["allowed.map"].split() == ["alice|Qwen/QwQ-32B", "1", "alice|small", "1", "bob|small", "1"]
+    assert texts["allowed.map"].split() == [*("alice|Qwen/QwQ-32B", "all", "alice|small", "all", "bob|small", "all")]
     assert texts["rates.map"] == "bob 60\n"
     assert texts["known.map"] == "alice Qwen/QwQ-32B, small\nbob small\n"
     lists = dict(line.split(" ", 1) for line in texts["lists.map"].splitlines())
@@ -56,7 +59,7 @@ def test_the_configuration_follows_the_wish() -> None:
     assert "    bind 0.0.0.0:443 ssl crt /etc/ssl/private/site.pem alpn h2,http/1.1\n" in text
     assert "    tune.bufsize 524288\n" in text
     assert "    server g2.qwq 10.0.0.2:30001 maxconn 32\n" in text
-    assert text.count("\nbackend ") == 2
+    assert len(re.findall("\nbackend (?!own:)", text)) == 2
     plain = files()["haproxy.cfg"]
     assert "    bind 127.0.0.1:8080\n" in plain
     assert "bind 127.0.0.1:8405" in plain
@@ -108,6 +111,22 @@ def test_answers_are_errors_as_openai_writes_them(name: str) -> None:
         ),
         ({"virtual_interface": "a b"}, "gaudi_gateway.virtual_interface: 'a b' is no name of an interface"),
         ({"virtual_router_id": 256}, "gaudi_gateway.virtual_router_id: 256 is not a whole number from 1 to 255"),
+        ({"paths": "/pooling"}, "gaudi_gateway.paths: '/pooling' is not a list"),
+        ({"paths": ["pooling"]}, "gaudi_gateway.paths: 'pooling' is no path such as /pooling"),
+        ({"paths": ["/a b"]}, "gaudi_gateway.paths: '/a b' is no path such as /pooling"),
+        ({"cors_origins": ["*"]}, "gaudi_gateway.cors_origins: '*' is no origin such as https://"),
+        ({"balance": "prefix"}, "gaudi_gateway.balance: 'prefix' is not a mapping of models to least, session, prefix"),
+        ({"balance": {"small": "most"}}, "gaudi_gateway.balance: 'small': 'most' is none of least, session, prefix"),
+        (
+            {"balance": {"smal": "least"}},
+            "gaudi_gateway.balance: 'smal' is a model of no host of this inventory; did you mean small?",
+        ),
+        ({"usage": 1}, "gaudi_gateway.usage: 1 is not true or false"),
+        ({"hard_stop_s": 5}, "gaudi_gateway.hard_stop_s: 5 is not a whole number from 60 to 86400"),
+        (
+            {"connections": 100, "connections_per_address": 200},
+            "gaudi_gateway.connections_per_address: 200 is more than connections (100)",
+        ),
         ({"open": "yes"}, "gaudi_gateway.open: 'yes' is not true or false"),
         ({"address": "0.0.0.0"}, "gaudi_gateway.address: '0.0.0.0' is beyond loopback, and keys and texts would go in"),
         (
@@ -150,8 +169,23 @@ def test_a_name_that_no_map_holds_is_refused() -> None:
         read_gateway({}, (Backend("my model", ()),))
 
 
+def test_adapters_are_names_of_their_own() -> None:
+    backends = (Backend("base", (Server("g1.base", "10.0.0.1", 1, 2),), adapters=("sql",)), *BACKENDS)
+    bob = {"sha256": "ab" * 32, "models": ["sql"]}
+    found = gateway_files(read_gateway({"clients": {**ALICE, "bob": bob}}, backends))
+    texts = {path.rpartition("/")[2]: file.text for path, file in found.items()}
+    assert "sql base\n" in texts["models.map"]
+    # A server that knows more names than a key may use is asked with care.
+    assert "bob|sql strict\n" in texts["allowed.map"] and "alice|sql all\n" in texts["allowed.map"]
+    with pytest.raises(InputError, match="lora_modules: 'small' is served by small and by base; give one another name"):
+        read_gateway({}, (*BACKENDS, Backend("base", (), adapters=("small",))))
+
+
 @settings(max_examples=200, deadline=None, derandomize=True)
-@given(st.sampled_from(["address", "port", "certificate", "clients", "open", "waiting", "nonsense"]), GARBAGE)
+@given(
+    st.sampled_from(["address", "port", "certificate", "clients", "open", "waiting", "balance", "paths", "nonsense"]),
+    GARBAGE,
+)
 def test_a_gateway_of_anything(key: str, value: Any) -> None:
     try:
         gateway = read_gateway({key: value}, BACKENDS)

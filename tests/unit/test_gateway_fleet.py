@@ -9,6 +9,7 @@ import pytest
 import test_fleet
 from gaudi_serve.core.errors import InputError
 from gaudi_serve.gateway.fleet import (
+    backends_of,
     behind_gateway,
     fleet_entries,
     fleet_gateways,
@@ -21,6 +22,7 @@ from gaudi_serve.gateway.fleet import (
 from gaudi_serve.host import haproxy
 from gaudi_serve.plan.fleet import vllm_fleet_plan
 from gaudi_serve.spec.inventory import inventory_refusal
+from gaudi_serve.stages.due import facts_wanted, plans_models, run_stages
 from gaudi_serve.stages.gateway import (
     gateway_config,
     gateway_drift,
@@ -117,6 +119,52 @@ def test_servers_come_from_plans_and_those_of_other_hosts_stay() -> None:
         "where gateways reach it"
     ]
     assert unreached(models, GATEWAYS, "gw") == unreached(models, [], "g1") == []
+
+
+def running(port: int = 30001, host: str = "10.0.0.1", active: bool = True) -> dict[str, Any]:
+    """Return a service of gaudi_host."""
+    return {"port": port, "active": active, "launch": {"command": ["serve", "--host", host, "--port", str(port)]}}
+
+
+@pytest.mark.parametrize(
+    ("services", "state", "ports"),
+    [
+        # A server that came back, and is in no list of the gateway's.
+        ({"a": running()}, "started", [30001]),
+        # What the inventory has changed and no run has carried out: it is asked where it still is.
+        ({"a": running(port=1)}, "started", [1]),
+        ({"a": running(host="10.0.0.2")}, "started", [1]),
+        ({"a": running(port=1)}, "stopped", [1]),
+        ({}, "started", [1]),
+        ({"a": running(active=False)}, "stopped", []),
+    ],
+)
+def test_a_run_of_the_gateway_alone_takes_what_runs(services: Any, state: str, ports: list[int]) -> None:
+    live = [{"host": "g1", "unit": "a", "model": "a", "address": "10.0.0.1", "port": 1, "takes": 2}]
+    host = {**planned(model("a", state=state)), "preflight_stages": []}
+    host["gaudi_host"]["services"] = services
+    hosts = {"g1": host, "gw": {}}
+    assert [one["port"] for one in fleet_entries(hosts, hosts, "gw", live)] == ports
+    # A run that carries the plan out takes the plan.
+    host["preflight_stages"] = ["vllm_service", "gateway"]
+    assert [one["port"] for one in fleet_entries(hosts, hosts, "gw", live)] == ([30001] if state == "started" else [])
+
+
+def test_a_run_of_the_gateway_alone_looks_at_the_models_of_all_hosts() -> None:
+    assert run_stages(["gateway"], ["all"], models=["m"], gateways=True) == ["behind_gateway"]
+    assert run_stages(None, ["gateway"], models=["m"], gateways=True, gateway=True) == ["gateway", "behind_gateway"]
+    assert run_stages(["gateway"], ["all"], models=["m"]) == ["none"]
+    assert "behind_gateway" not in run_stages(None, ["all"], models=["m"], gateways=True)
+    assert plans_models(["behind_gateway"]) and "host" in facts_wanted(["behind_gateway"])
+
+
+def test_the_adapters_of_a_server_are_names_that_clients_may_use() -> None:
+    args = ["--enable-lora", "--lora-modules", "sql=/a", '{"name": "law", "path": "/b"}', "--port", "1"]
+    hosts = {"g1": planned(model("a", args=args)), "g2": planned(model("a", args=args[:3]), ip="10.0.0.2")}
+    entries = fleet_entries(hosts, hosts, "gw")
+    assert [one["adapters"] for one in entries] == [("sql", "law"), ("sql",)]
+    # One that only some servers have is no name of the gateway's.
+    assert backends_of(entries, {})[0].adapters == ("sql",)
 
 
 def test_the_servers_of_a_model_have_one_key() -> None:
@@ -228,7 +276,7 @@ def test_a_client_may_use_what_some_host_is_to_have_whether_it_serves_now_or_not
     # As amid a rollout that stops after its canary, with --limit, or while a model is stopped.
     clients = {"al": {"key": "0123456789abcdef", "models": ["a", "later"]}}
     made = gateway_config({"clients": clients}, one_server(), {})
-    assert made["files"]["allowed.map"] == "al|a 1\n"
+    assert made["files"]["allowed.map"] == "al|a all\n"
     assert gateway_refusal({"clients": clients}, one_server(), {}, LIVE, "", "gw") == []
     gateway = {"gaudi_gateway": {"clients": clients}, "preflight_gateways": ["gw"], "gaudi_host": {"services": {}}}
     entry = test_fleet.model()

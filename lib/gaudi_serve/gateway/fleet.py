@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from ipaddress import ip_address
+from itertools import takewhile
 from typing import Any
 
 from ..core.errors import InputError, is_whole, one_line
@@ -29,7 +31,7 @@ class Entry:
     """One server of a fleet.
 
     host, unit: where it runs; model: its name for clients; address, port: where a gateway reaches it; takes: requests
-    at a time.
+    at a time; adapters: the names of its LoRA adapters.
     """
 
     host: str
@@ -38,6 +40,7 @@ class Entry:
     address: str
     port: int
     takes: int
+    adapters: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -128,11 +131,12 @@ def fleet_entries(
     """Return the servers that a gateway serves, as mappings of ``Entry``.
 
     Hosts that this run has planned are taken from their plans; of the others what the gateway serves already stays, so
-    that a run on some hosts, or past one that is down, takes none of the others away.
+    that a run on some hosts, or past one that is down, takes none of the others away. A run that does not change the
+    models, as playbooks/gateway.yml, takes a server from its plan only where it runs as planned.
 
     Args:
-        hostvars: variables by host; read are ``preflight_plan``, ``preflight_refusal``, ``rollout_waits``,
-            ``gaudi_host`` and ``gaudi_fleet_address``.
+        hostvars: variables by host; read are ``preflight_plan``, ``preflight_refusal``, ``preflight_stages``,
+            ``rollout_waits``, ``gaudi_host`` and ``gaudi_fleet_address``.
         hosts: all hosts of the inventory.
         gateway: the gateway's host.
         live: what the gateway serves now, as this function returned it.
@@ -144,12 +148,37 @@ def fleet_entries(
         planned = "preflight_plan" in known and not known["preflight_plan"]["errors"]
         # Nor has one that waits for its turn in a rollout anything new yet.
         if planned and not known.get("preflight_refusal") and not known.get("rollout_waits"):
-            address = fleet_address(known)
-            models = known["preflight_plan"]["models"]
-            found += [one for model in models if (one := _entry(name, model, address, name == gateway))]
+            address, own = fleet_address(known), name == gateway
+            planned_here = {str(model["name"]): model for model in known["preflight_plan"]["models"]}
+            changed = (
+                set() if "vllm_service" in known.get("preflight_stages", ["vllm_service"]) else _not_as_planned(known)
+            )
+            found += [
+                one
+                for unit, model in planned_here.items()
+                if unit not in changed
+                if (one := _entry(name, model, address, own))
+            ]
+            found += [entry_of(one) for one in live if one["host"] == name and one["unit"] in changed]
         else:
             found += [entry_of(one) for one in live if one["host"] == name]
     return [asdict(one) for one in sorted(found, key=lambda one: (one.model, one.host, one.unit))]
+
+
+def _not_as_planned(known: Known) -> set[str]:
+    """Return the models of a host whose servers do not run, or listen elsewhere, than their plan has it."""
+    services = (known.get("gaudi_host") or {}).get("services") or {}
+    planned = {str(model["name"]): model for model in known["preflight_plan"]["models"]}
+    return {name for name in {*planned, *services} if not _listens(services.get(name) or {}, planned.get(name))}
+
+
+def _listens(service: Known, model: Known | None) -> bool:
+    """Tell whether a service of gaudi_host is where its plan has it, by the command of its container."""
+    if not model or model["state"] == "stopped":
+        return not service.get("active")
+    command = list((service.get("launch") or {}).get("command") or [])
+    host = command[command.index("--host") + 1] if "--host" in command[:-1] else str(model["host"])
+    return bool(service) and service.get("port") == model["port"] and host == str(model["host"])
 
 
 def fleet_address(known: Known) -> str:
@@ -164,7 +193,7 @@ def entry_of(given: Known) -> Entry:
         InputError: for one that is none, as of a file that somebody has changed.
     """
     try:
-        return Entry(**given)
+        return Entry(**{**given, "adapters": tuple(given.get("adapters", ()))})
     except TypeError as problem:
         raise InputError(f"a server of the gateway: {problem}") from problem
 
@@ -179,7 +208,33 @@ def _entry(host: str, model: Known, address: str, own: bool) -> Entry | None:
     elif _is_loopback(where) and not own:
         return None
     takes = model["max_num_seqs"] if is_whole(model["max_num_seqs"], 1, 10**6) else TAKES
-    return Entry(host, str(model["name"]), str(model["served_model_name"]), where, int(model["port"]), takes)
+    name, port = str(model["served_model_name"]), int(model["port"])
+    return Entry(host, str(model["name"]), name, where, port, takes, _adapters(model.get("args") or []))
+
+
+def _adapters(args: Sequence[str]) -> tuple[str, ...]:
+    """Return the adapters of a server's arguments."""
+    if "--lora-modules" not in args:
+        return ()
+    after = args[args.index("--lora-modules") + 1 :]
+    return adapter_names(list(takewhile(lambda word: not word.startswith("--"), after)))
+
+
+def adapter_names(modules: Any) -> tuple[str, ...]:
+    """Return the names of LoRA adapters, as vLLM's option ``lora_modules`` has them: name=path, or JSON with name."""
+    listed = [modules] if isinstance(modules, str | Mapping) else modules
+    names = [_adapter(one) for one in (listed if isinstance(listed, list) else [])]
+    return tuple(name for name in names if name)
+
+
+def _adapter(module: Any) -> str:
+    """Return the name of one adapter; empty where it has none."""
+    if isinstance(module, str) and module.startswith("{"):
+        try:
+            module = json.loads(module)
+        except ValueError:
+            return ""
+    return str(module.get("name") or "") if isinstance(module, Mapping) else str(module).partition("=")[0]
 
 
 def _is_loopback(address: str) -> bool:
@@ -255,7 +310,16 @@ def _key(entry: Entry, hostvars: Mapping[str, Known], gateways: Sequence[str], s
 
 def backends_of(entries: Sequence[Known], keys: Mapping[str, str]) -> tuple[Backend, ...]:
     """Return the backends of a gateway, by the models' names."""
-    models: dict[str, list[Server]] = {}
+    models: dict[str, list[Entry]] = {}
     for one in map(entry_of, entries):
-        models.setdefault(one.model, []).append(Server(one.name, one.address, one.port, one.takes))
-    return tuple(Backend(model, tuple(servers), keys.get(model, "")) for model, servers in sorted(models.items()))
+        models.setdefault(one.model, []).append(one)
+    return tuple(
+        Backend(
+            model,
+            tuple(Server(one.name, one.address, one.port, one.takes) for one in servers),
+            keys.get(model, ""),
+            # An adapter that only some of the servers have would be asked of the others too.
+            tuple(name for name in servers[0].adapters if all(name in one.adapters for one in servers)),
+        )
+        for model, servers in sorted(models.items())
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -25,10 +26,19 @@ NUMBERS = {
     "body_mib": (1, 2048),
     "buffer_kib": (16, 4096),
     "connections": (100, 1_000_000),
+    "connections_per_address": (1, 1_000_000),
+    "hard_stop_s": (60, 86_400),
     "virtual_router_id": (1, 255),
 }
-SWITCHES = ("plain_allowed", "open")
-KEYS = ("address", "certificate", "clients", "virtual_address", "virtual_interface", *NUMBERS, *SWITCHES)
+SWITCHES = ("plain_allowed", "open", "usage")
+LISTS = ("paths", "cors_origins")
+BALANCES = ("least", "session", "prefix")
+PATH = re.compile(r"(?:/[\w.~-]+)+", re.ASCII)
+ORIGIN = re.compile(r"https?://[a-z0-9.-]+(?::[0-9]{1,5})?", re.ASCII)
+KEYS = (
+    *("address", "certificate", "clients", "balance", "virtual_address", "virtual_interface"),
+    *(*NUMBERS, *SWITCHES, *LISTS),
+)
 CLIENT = ("key", "sha256", "models", "requests_per_minute")
 
 
@@ -38,10 +48,11 @@ def read_gateway(given: Any, backends: tuple[Backend, ...] = (), models: Collect
     Args:
         given: ``address`` (127.0.0.1), ``port`` (8080), ``certificate`` (path on the gateway's host of a file with
             certificate and key), ``clients`` (by name: ``key``, or its ``sha256``, ``models``,
-            ``requests_per_minute``), ``waiting``, ``wait_s``, ``body_mib``, ``buffer_kib``, ``connections``,
-            ``metrics_port``, ``virtual_address`` (with the length of its network), ``virtual_interface``,
-            ``virtual_router_id``; beyond loopback also ``plain_allowed: true`` for a gateway without certificate,
-            ``open: true`` for one without clients.
+            ``requests_per_minute``), ``balance`` (by model: least, session or prefix), ``paths`` (that pass beside the
+            API's), ``cors_origins``, ``usage``, ``waiting``, ``wait_s``, ``body_mib``, ``buffer_kib``, ``connections``,
+            ``connections_per_address``, ``hard_stop_s``, ``metrics_port``, ``virtual_address`` (with the length of its
+            network), ``virtual_interface``, ``virtual_router_id``; beyond loopback also ``plain_allowed: true`` for a
+            gateway without certificate, ``open: true`` for one without clients.
         backends: what it serves.
         models: those of the fleet, of which clients may use some; None where they are not known, and those are any.
 
@@ -65,20 +76,67 @@ def read_gateway(given: Any, backends: tuple[Backend, ...] = (), models: Collect
         virtual_address=_virtual(names.get("virtual_address")),
         virtual_interface=_interface(names.get("virtual_interface")),
         clients=clients,
-        backends=backends,
+        backends=_balanced(names.get("balance"), backends, models),
+        paths=_texts("paths", names.get("paths"), PATH, "is no path such as /pooling"),
+        cors_origins=_texts(
+            "cors_origins", names.get("cors_origins"), ORIGIN, "is no origin such as https://a.example"
+        ),
+        usage=switches["usage"],
         **numbers,
     )
     _refuse_exposed(gateway, switches)
+    if gateway.connections_per_address > gateway.connections:
+        allowed = f"is more than connections ({gateway.connections})"
+        raise refusal("", "gaudi_gateway.connections_per_address", gateway.connections_per_address, allowed)
     if gateway.port == gateway.metrics_port:
         raise refusal("", "gaudi_gateway.metrics_port", gateway.metrics_port, "is the gateway's own port; say another")
     return gateway
 
 
 def _refuse_names(backends: Iterable[Backend]) -> None:
+    found: dict[str, str] = {}
     for backend in backends:
-        if not MODEL.fullmatch(backend.model):
-            allowed = "is not made of letters, digits and ./:@+=_- alone, by which a gateway looks it up; say another"
-            raise refusal("", "served_model_name", backend.model, allowed)
+        for name in backend.names:
+            key = "served_model_name" if name == backend.model else "lora_modules"
+            if not MODEL.fullmatch(name):
+                allowed = (
+                    "is not made of letters, digits and ./:@+=_- alone, by which a gateway looks it up; say another"
+                )
+                raise refusal("", key, name, allowed)
+            if name in found:
+                raise refusal(
+                    "", key, name, f"is served by {found[name]} and by {backend.model}; give one another name"
+                )
+            found[name] = backend.model
+
+
+def _texts(key: str, given: Any, pattern: re.Pattern[str], allowed: str) -> tuple[str, ...]:
+    if given is None:
+        return ()
+    if not isinstance(given, list):
+        raise refusal("", f"gaudi_gateway.{key}", given, "is not a list")
+    for text in given:
+        if not isinstance(text, str) or not pattern.fullmatch(text):
+            raise refusal("", f"gaudi_gateway.{key}", text, allowed)
+    return tuple(given)
+
+
+def _balanced(given: Any, backends: tuple[Backend, ...], models: Collection[str] | None) -> tuple[Backend, ...]:
+    if given is None:
+        return backends
+    if not isinstance(given, Mapping):
+        raise refusal("", "gaudi_gateway.balance", given, f"is not a mapping of models to {', '.join(BALANCES)}")
+    for model, kind in given.items():
+        if kind not in BALANCES:
+            raise refusal("", f"gaudi_gateway.balance: {shown(model)}", kind, f"is none of {', '.join(BALANCES)}")
+        _known_model("gaudi_gateway.balance", model, models)
+    return tuple(dataclasses.replace(one, balance=str(given.get(one.model, one.balance))) for one in backends)
+
+
+def _known_model(key: str, model: Any, models: Collection[str] | None) -> None:
+    if models is not None and model not in models:
+        hint = near(model, models) or f"; there are {', '.join(sorted(models)) or 'none'}"
+        raise refusal("", key, model, f"is a model of no host of this inventory{hint}")
 
 
 def _switch(key: str, value: Any) -> bool:
@@ -189,9 +247,7 @@ def _client(label: str, name: str, given: Any, models: Collection[str] | None) -
     ):
         raise refusal("", f"{label}.models", allowed, "is not a list of served models; leave it out for all")
     for one in allowed or []:
-        if models is not None and one not in models:
-            hint = near(one, models) or f"; there are {', '.join(sorted(models)) or 'none'}"
-            raise refusal("", f"{label}.models", one, f"is a model of no host of this inventory{hint}")
+        _known_model(f"{label}.models", one, models)
     rate = given.get("requests_per_minute")
     rate = 0 if rate is None else whole("", f"{label}.requests_per_minute", rate, 1, 1_000_000)
     return Client(name, digest.lower(), tuple(allowed or []), rate)

@@ -29,11 +29,25 @@ class Backend:
     """A model as clients know it, and all servers that have it.
 
     model: the name in a request's body. key: what its servers ask of the gateway; empty where they ask nothing.
+    adapters: further names that the same servers answer to, such as those of LoRA adapters. balance: which server gets
+    a request: the one with the ``least`` requests, or the one that had the same ``session`` or the same ``prefix``.
     """
 
     model: str
     servers: tuple[Server, ...]
     key: str = ""
+    adapters: tuple[str, ...] = ()
+    balance: str = "least"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return all names that its servers answer to."""
+        return (self.model, *self.adapters)
+
+    @property
+    def places(self) -> int:
+        """Return how many requests its servers work on at a time."""
+        return sum(server.takes for server in self.servers)
 
     @property
     def name(self) -> str:
@@ -61,9 +75,13 @@ class Gateway:
     """A gateway.
 
     address, port: where it listens; certificate: path of the file with certificate and key on its host, empty for plain
-    HTTP. backends: what it serves. clients: who may ask; without any everybody may. waiting: requests of one model that
-    may wait for a server, of which the next is refused; wait_s: how long. body_mib: the largest request. buffer_kib:
-    how much of a request is searched for the model's name. metrics_port: of Prometheus' page, on loopback.
+    HTTP. backends: what it serves. clients: who may ask; without any everybody may. waiting: requests of one key for
+    one model that may wait for a server; wait_s: how long. body_mib: the largest request. buffer_kib: how much of a
+    request is searched for the model's name. connections: at the same time; connections_per_address: of those from one
+    address, 0 for a quarter. client_s: how long a client may be silent while the gateway expects something of it.
+    hard_stop_s: how long an old worker may finish its requests after a reload. paths: that pass beside those of the
+    model's API. cors_origins: sites whose pages may ask from a browser. usage:
+    count tokens by client and model. metrics_port: of Prometheus' page, on loopback.
     virtual_address: that several gateways share, with the length of its network; virtual_router_id: which tells them
     from others in their network; virtual_interface: where it is; rank: of this gateway among them, 0 for the first.
     folder, run: of its files, and of its sockets; state: the file of what a reload and a restart must not forget. user:
@@ -80,6 +98,12 @@ class Gateway:
     body_mib: int = 64
     buffer_kib: int = 256
     connections: int = 4000
+    connections_per_address: int = 0
+    client_s: int = 30
+    hard_stop_s: int = 3600
+    paths: tuple[str, ...] = ()
+    cors_origins: tuple[str, ...] = ()
+    usage: bool = False
     metrics_port: int = 8405
     virtual_address: str = ""
     virtual_router_id: int = 51
@@ -91,6 +115,6 @@ class Gateway:
     user: str = "haproxy"
 
     def of_client(self, client: Client | None) -> list[str]:
-        """Return the models that a client may use, sorted; None is one of a gateway without clients."""
-        models = sorted(backend.model for backend in self.backends)
-        return [model for model in models if not client or not client.models or model in client.models]
+        """Return the names of models that a client may use, sorted; None is one of a gateway without clients."""
+        names = sorted(name for backend in self.backends for name in backend.names)
+        return [name for name in names if not client or not client.models or name in client.models]

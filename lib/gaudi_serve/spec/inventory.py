@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ..core.errors import InputError, is_number, is_whole, near, one_line, readable, shown
 from ..core.redact import has_login
+from ..gateway.fleet import adapter_names
 from ..stages.apt_access import access
 from ..stages.due import TOLD, tags_refusal
 from ..stages.gateway import gateway_problems
@@ -32,7 +33,7 @@ from .facts import (
     rendered,
 )
 from .keys import VARIABLE
-from .merge import served_names
+from .merge import merged_all, served_names
 from .written import octals
 
 Known = Mapping[str, Any]
@@ -452,15 +453,16 @@ def of_gateways(values: Known, gateways: Sequence[str], host_name: str, hostvars
 
 
 def client_models(values: Known, hostvars: Mapping[str, Known]) -> list[str] | None:
-    """Return the names for clients of the models of all hosts, whether a run is about them or not.
+    """Return the names for clients of the models and adapters of all hosts, whether a run is about them or not.
 
-    None where no client of the host's gateway is bound to models, or where a host's cannot be read, which is an error
+    None where the host's gateway names no model, or where a host's cannot be read, which is an error
     of its own.
     """
     settings = values.get("gaudi_gateway")
     clients = settings.get("clients") if isinstance(settings, Mapping) else None
     each = clients.values() if isinstance(clients, Mapping) else ()
-    if not any(isinstance(one, Mapping) and "models" in one for one in each):
+    balance = isinstance(settings, Mapping) and settings.get("balance")
+    if not balance and not any(isinstance(one, Mapping) and "models" in one for one in each):
         return None
     found: set[str] = set()
     try:
@@ -470,8 +472,10 @@ def client_models(values: Known, hostvars: Mapping[str, Known]) -> list[str] | N
             models = known.get("vllm_models")
             if models is not None and not isinstance(models, list):
                 return None
-            names = served_names(models, catalog, known.get("vllm_model_defaults") or {})
-            found |= set(names.values())
+            defaults = known.get("vllm_model_defaults") or {}
+            found |= set(served_names(models, catalog, defaults).values())
+            specs = merged_all(models, catalog, defaults)
+            found |= {name for spec in specs for name in adapter_names(spec.get("lora_modules"))}
     # Of Ansible's and of Jinja's many errors.
     except Exception:
         return None

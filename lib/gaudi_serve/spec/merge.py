@@ -77,19 +77,21 @@ def completed(sound: Mapping[str, Any], host: Host, release: str, images: Mappin
 
 def model_weights(models: Any, catalog: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
     """Return the folders of weights and of draft models that the models name, whatever else is wrong with them."""
-    paths = (path for spec in _all(models, catalog, defaults) for path in (spec.get("weights"), draft_model(spec)))
+    paths = (
+        path for spec in merged_all(models, catalog, defaults) for path in (spec.get("weights"), draft_model(spec))
+    )
     return sorted({path for path in paths if isinstance(path, str) and path.startswith("/")})
 
 
 def model_hosts(models: Any, catalog: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
     """Return the names, not the addresses, that the models listen on, whatever else is wrong with them."""
-    names = (spec.get("host") for spec in _all(models, catalog, defaults))
+    names = (spec.get("host") for spec in merged_all(models, catalog, defaults))
     return sorted({name for name in names if isinstance(name, str) and _is_name(name)})
 
 
 def served_names(models: Any, catalog: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, str]:
     """Return ``{model: its name for clients}``, whatever else is wrong with the models."""
-    specs = [spec for spec in _all(models, catalog, defaults) if isinstance(spec.get("name"), str)]
+    specs = [spec for spec in merged_all(models, catalog, defaults) if isinstance(spec.get("name"), str)]
     return {spec["name"]: str(spec.get("served_model_name") or spec["name"]) for spec in specs}
 
 
@@ -97,7 +99,7 @@ def _is_name(text: str) -> bool:
     return bool(re.fullmatch(r"(?![\d.]+$)[\w.-]{1,253}", text))
 
 
-def _all(models: Any, catalog: Any, defaults: Any) -> Iterator[Mapping[str, Any]]:
+def merged_all(models: Any, catalog: Any, defaults: Any) -> Iterator[Mapping[str, Any]]:
     """Yield the models as every engine would have them that their entries of the catalog have keys for."""
     below = defaults if isinstance(defaults, Mapping) else {}
     for given in models if isinstance(models, list) else []:

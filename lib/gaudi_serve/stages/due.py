@@ -28,6 +28,8 @@ STAGES = {
 NONE = "none"
 # The same of a host that no run has a part for, since its inventory gives it no task.
 ALONE = "left_alone"
+# The same of a host whose models run behind a gateway that the run is about: they are planned, and not changed.
+BEHIND = "behind_gateway"
 LEFT_ALONE = "left alone: the inventory gives it no models, no gateway and no other task"
 # Stages that need a sound plan of the models; the others may mend a host whose models are wished for wrongly.
 PLANNED = ("vllm_image", "hccl_validation", "model_weights", "vllm_service")
@@ -37,6 +39,7 @@ SUBSETS = {
     "gaudi_driver": ("system", "host", "services", "driver"),
     "container_runtime": ("system", "runtime", "services"),
     "gateway": ("system",),
+    BEHIND: ("system", "runtime", "services", "host"),
     NONE: ("system",),
     # What it serves, if anything: an inventory that was not read must not hide that.
     ALONE: ("system", "services"),
@@ -72,6 +75,7 @@ def run_stages(
     models: Any = True,
     services: Known | None = None,
     source: bool = False,
+    gateways: bool = False,
 ) -> list[str]:
     """Return the stages that a run is about on a host, by their roles, in their order.
 
@@ -83,11 +87,13 @@ def run_stages(
         models: ``vllm_models`` of the host; None where it is not set.
         services: ``gaudi_services`` of the host; None before it was read.
         source: other hosts get images or weights from it, or measure links with it (task_hosts).
+        gateways: the inventory has gateways.
 
     Returns:
         Roles; ``[]`` where the playbook has no stages, ``["none"]`` where the host has no part in any, and
         ``["left_alone"]`` where no stage has a part in the host. An empty list of models is such a host's too, but for
-        a run that names its stages: it prepares the host.
+        a run that names its stages: it prepares the host. ``"behind_gateway"`` is among them where a run of the
+        gateway alone only looks at the host's models.
     """
     wanted = set(tags) - {"always"} or {"all"}
     every = bool(wanted & {"all", "tagged"})
@@ -101,7 +107,10 @@ def run_stages(
     ]
     if not part:
         return [ALONE]
-    return [role for role in found if role in part] or ([NONE] if found or not serves else [])
+    mine = [role for role in found if role in part]
+    if gateways and models and "gateway" in found and not set(found) & set(PLANNED):
+        mine.append(BEHIND)
+    return mine or ([NONE] if found or not serves else [])
 
 
 def still_serves(services: Known) -> bool:
@@ -147,8 +156,8 @@ def facts_wanted(stages: Sequence[str], gateway: bool = False) -> list[str]:
 
 
 def plans_models(stages: Sequence[str]) -> bool:
-    """Tell whether stages need a sound plan of the models."""
-    return bool(set(stages) & set(PLANNED)) or not stages
+    """Tell whether stages need a plan of the models."""
+    return bool(set(stages) & {*PLANNED, BEHIND}) or not stages
 
 
 def due_by_stage(known: Known, stages: Sequence[str] = tuple(STAGES)) -> dict[str, list[str]]:

@@ -39,9 +39,9 @@ def gateway_config(
     Raises:
         InputError: as read_gateway does.
     """
-    gateway = read_gateway(settings)
+    gateway = read_gateway(settings, backends_of(servers, keys))
     where = gateway.virtual_interface or interface
-    gateway = dataclasses.replace(gateway, backends=backends_of(servers, keys), rank=int(rank), virtual_interface=where)
+    gateway = dataclasses.replace(gateway, rank=int(rank), virtual_interface=where)
     # Its folder gets its name on the host.
     gateway = dataclasses.replace(gateway, folder=PLACE)
     made = {PurePosixPath(path).name: file for path, file in gateway_files(gateway).items()}

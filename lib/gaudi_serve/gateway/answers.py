@@ -1,0 +1,81 @@
+"""What a gateway answers by itself: errors as OpenAI's clients read them."""
+
+from __future__ import annotations
+
+import json
+
+JSON = "content-type application/json"
+RETRY_S = 5
+MODEL = "%[var(txn.model),json(utf8s)]"
+
+
+def _error(message: str, kind: str, code: str) -> str:
+    """Return an error as OpenAI's clients read it; ``message`` may have HAProxy's own variables."""
+    body = {"error": {"message": message, "type": kind, "param": None, "code": code}}
+    return json.dumps(body) + "\n"
+
+
+ANSWERS = {
+    "400.json": _error("The request is not valid HTTP.", "invalid_request_error", "bad_request"),
+    "400-model.json": _error(
+        "The gateway found no model name in the request. Put `model` before the messages and pictures in the body, or "
+        "use /models/NAME/v1/... instead of /v1/...",
+        "invalid_request_error",
+        "model_missing",
+    ),
+    "400-strict.json": _error(
+        "This key may use only some names of this server. The body must be plain JSON that the gateway can read "
+        "completely, and must name `model` once.",
+        "invalid_request_error",
+        "model_ambiguous",
+    ),
+    "401.json": _error("The key is missing or unknown.", "invalid_request_error", "invalid_api_key"),
+    "404.json": _error(
+        f"The model `{MODEL}` does not exist here. This key may use: %[var(txn.known)]",
+        "invalid_request_error",
+        "model_not_found",
+    ),
+    "404-path.json": _error(
+        "The gateway does not serve %[method,json(utf8s)] %[path,json(utf8s)].", "invalid_request_error", "unknown_url"
+    ),
+    "404-response.json": _error(
+        "The gateway knows no server that stored this response.", "invalid_request_error", "response_not_found"
+    ),
+    "408.json": _error("The request did not arrive in time.", "invalid_request_error", "request_timeout"),
+    "413.json": _error("The request is larger than the gateway allows.", "invalid_request_error", "request_too_large"),
+    "413-length.json": _error(
+        "A request of this size needs the header Content-Length.", "invalid_request_error", "length_required"
+    ),
+    "429-rate.json": _error("This key has used its requests for this minute.", "requests", "rate_limit_exceeded"),
+    "429-queue.json": _error(
+        f"Too many requests of this key for `{MODEL}` are running or waiting.", "requests", "overloaded"
+    ),
+    "500.json": _error("The gateway failed.", "server_error", "internal_error"),
+    "503.json": _error("No server is free, or all are down. Try again.", "server_error", "service_unavailable"),
+    "504.json": _error("The server did not answer in time.", "server_error", "timeout"),
+}
+
+
+def answer(folder: str, status: int, file: str, when: str, retry_s: int | str = 0) -> str:
+    """Return the rule that answers a request without a server.
+
+    Args:
+        folder: of the gateway's files.
+        status: of HTTP.
+        file: name of the answer, without its ending.
+        when: the condition, from ``if`` on.
+        retry_s: seconds for the header Retry-After, or an expression of them; 0 for no header.
+    """
+    later = f" hdr Retry-After {retry_s}" if retry_s else ""
+    return f"http-request return status {status} {JSON} lf-file {folder}/{file}.json{later} {when}"
+
+
+def own_errors(folder: str) -> list[str]:
+    """Return the lines by which HAProxy's own errors have the same form."""
+    files = {400: "400", 408: "408", 413: "413", 500: "500", 502: "503", 503: "503", 504: "504"}
+    retry = {502, 503, 504}
+    return [
+        f"http-error status {status} {JSON} lf-file {folder}/{file}.json"
+        + (f" hdr Retry-After {RETRY_S}" if status in retry else "")
+        for status, file in files.items()
+    ]

@@ -1,0 +1,86 @@
+-- Read by the gateway's HAProxy where usage is counted: requests and tokens by client and model.
+-- Each thread has its own Lua and counts for itself. The map is what they share: a line for each thread.
+local TAIL = 4096 -- bytes of an answer's end, where servers write the usage
+local folder = debug.getinfo(1, "S").source:match("^@?(.*/)") or "./"
+local file, lines = folder .. "usage.map", {}
+local shared = Map.new(file, Map._str)
+local KINDS = {
+  {"requests", "Requests that a server answered."},
+  {"requests_without_usage", "Answered requests of which the server told no token counts."},
+  {"input_tokens", "Tokens of prompts."},
+  {"output_tokens", "Generated tokens."},
+}
+
+for line in io.lines(folder .. "allowed.map") do
+  local client, model = line:match("^([^|]*)|(%S*) ")
+  if client then lines[#lines + 1] = {client, model} end
+end
+
+local own = {}
+
+local function count(client, model, input, output)
+  local key = client .. "|" .. model
+  local now = own[key] or {0, 0, 0, 0}
+  own[key] = now
+  now[1] = now[1] + 1
+  now[2] = now[2] + (input and 0 or 1)
+  now[3] = now[3] + (input or 0)
+  now[4] = now[4] + (output or 0)
+  core.set_map(file, core.thread .. "|" .. key, table.concat(now, ","))
+end
+
+local Usage = {id = "usage", flags = filter.FLT_CFG_FL_HTX}
+Usage.__index = Usage
+
+function Usage:new() return setmetatable({tail = ""}, Usage) end
+
+function Usage:start_analyze(txn, channel)
+  if channel:is_resp() then filter.register_data_filter(self, channel) end
+end
+
+function Usage:http_payload(_, message)
+  local data = message:body()
+  if data then self.tail = (self.tail .. data:sub(-TAIL)):sub(-TAIL) end
+end
+
+function Usage:http_end(txn, message)
+  if not message:is_resp() then return end
+  local client, model = txn:get_var("txn.client"), txn:get_var("txn.served")
+  if not client or not model then return end
+  local usage = self.tail:match('.*("usage"%s*:%s*{.*)') or ""
+  local input = tonumber(usage:match('"prompt_tokens"%s*:%s*(%d+)') or usage:match('"input_tokens"%s*:%s*(%d+)'))
+  local output = tonumber(usage:match('"completion_tokens"%s*:%s*(%d+)') or usage:match('"output_tokens"%s*:%s*(%d+)'))
+  count(client, model, input, output)
+  if input then
+    txn:set_var("txn.input_tokens", input)
+    txn:set_var("txn.output_tokens", output or 0)
+  end
+end
+
+core.register_filter("usage", Usage, function(class) return class end)
+
+core.register_service("usage", "http", function(applet)
+  local text, threads = {}, tonumber(core.get_info()["Nbthread"])
+  for number, kind in ipairs(KINDS) do
+    local name = "gaudi_gateway_" .. kind[1] .. "_total"
+    text[#text + 1] = "# HELP " .. name .. " " .. kind[2]
+    text[#text + 1] = "# TYPE " .. name .. " counter"
+    for _, line in ipairs(lines) do
+      local total = 0
+      for thread = 1, threads do
+        local found, place = shared:lookup(thread .. "|" .. line[1] .. "|" .. line[2]) or "0,0,0,0", 0
+        for part in found:gmatch("%d+") do
+          place = place + 1
+          if place == number then total = total + tonumber(part) end
+        end
+      end
+      text[#text + 1] = string.format('%s{client="%s",model="%s"} %d', name, line[1], line[2], total)
+    end
+  end
+  local page = table.concat(text, "\n") .. "\n"
+  applet:set_status(200)
+  applet:add_header("content-type", "text/plain; version=0.0.4")
+  applet:add_header("content-length", #page)
+  applet:start_response()
+  applet:send(page)
+end)

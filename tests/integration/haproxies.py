@@ -1,0 +1,289 @@
+"""For tests: a real HAProxy with the toolkit's configuration, on loopback, in front of servers that stand for vLLM."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import http.client
+import json
+import select
+import signal
+import socket
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from gaudi_serve.gateway.config import gateway_files
+from gaudi_serve.gateway.objects import Backend, Client, Gateway, Server
+from gaudi_serve.gateway.runtime import VERSION, Runtime
+
+CHAT = "/v1/chat/completions"
+KEYS = {"alice": "key-of-alice-5f2a", "bob": "key-of-bob-77c1"}
+EVENTS = 10
+TAKES = 4  # requests that a server works on at a time
+GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # of RFC 6455
+USAGE = {"prompt_tokens": 7, "completion_tokens": 9}
+
+
+class Vllm(ThreadingHTTPServer):
+    """A server that answers or streams, slowly where told so, and records what it was asked.
+
+    seconds: of an answer. fails: every request but /health gets 500. left: when clients closed their connections
+    before they had an answer.
+    """
+
+    daemon_threads = True
+    request_queue_size = 256
+
+    def __init__(self, address: str = "127.0.0.1") -> None:
+        super().__init__((address, 0), Handler)
+        self.asked: list[dict[str, Any]] = []
+        self.left: list[float] = []
+        self.seconds, self.working, self.most, self.fails = 0.0, 0, 0, False
+        self.lock = threading.Lock()
+        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of connections that end in the middle."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One request."""
+
+    server: Vllm
+    protocol_version = "HTTP/1.1"
+    at_work = False
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+    def do_GET(self) -> None:
+        """Be healthy, answer a stored response, or talk both ways."""
+        if self.path == "/health":
+            self.answer({})
+        elif "realtime" in self.path:
+            self.record(b"")
+            self.send_response(101)
+            self.send_header("Connection", "Upgrade")
+            self.send_header("Upgrade", "websocket")
+            digest = hashlib.sha1((self.headers["Sec-WebSocket-Key"] + GUID).encode(), usedforsecurity=False).digest()
+            self.send_header("Sec-WebSocket-Accept", base64.b64encode(digest).decode())
+            self.end_headers()
+            self.wfile.write(self.rfile.readline().upper())
+            self.close_connection = True
+        else:
+            self.record(b"")
+            self.answer({"id": self.path})
+
+    def do_POST(self) -> None:
+        """Answer in one piece, or as events."""
+        if self.headers.get("Transfer-Encoding") == "chunked":
+            body = b""
+            while size := int(self.rfile.readline(), 16):
+                body += self.rfile.read(size)
+                self.rfile.readline()
+            self.rfile.readline()
+        else:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        server, self.at_work = self.server, True
+        with server.lock:
+            server.working += 1
+            server.most = max(server.most, server.working)
+        self.record(body)
+        try:
+            asked = json.loads(body) if body.startswith(b"{") else {}
+            if server.fails:
+                self.answer({}, 500)
+            elif asked.get("stream"):
+                self.stream(asked)
+            elif self.wait():
+                self.answer({"id": f"resp_{len(server.asked)}_{server.server_port}", "usage": USAGE})
+        except OSError:
+            self.close_connection = True
+        finally:
+            self.finish_one()
+
+    def finish_one(self) -> None:
+        """Count the request as done; before its last bytes, since with them the next one may come."""
+        if self.at_work:
+            self.at_work = False
+            with self.server.lock:
+                self.server.working -= 1
+
+    def record(self, body: bytes) -> None:
+        """Keep what was asked."""
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        asked = {"path": self.path, "bytes": len(body), "key": headers.get("authorization"), "headers": headers}
+        self.server.asked.append(asked)
+
+    def wait(self) -> bool:
+        """Work; tell whether the client is still there."""
+        end = time.monotonic() + self.server.seconds
+        while (rest := end - time.monotonic()) > 0:
+            readable, _, _ = select.select([self.connection], [], [], rest)
+            try:
+                gone = bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
+            except OSError:
+                gone = True
+            if gone:
+                self.server.left.append(time.monotonic())
+                self.close_connection = True
+                return False
+        return True
+
+    def answer(self, body: Any, status: int = 200) -> None:
+        """Answer in one piece: headers first, as vLLM's server does."""
+        text = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.finish_one()
+        self.wfile.write(text)
+
+    def stream(self, asked: dict[str, Any]) -> None:
+        """Send events one after the other."""
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        first = {"response": {"id": f"resp_stream_{self.server.server_port}", "text": "x" * 80}}
+        usage = [{"usage": USAGE}] if asked.get("stream_options") else []
+        for event in [*([first] if "responses" in self.path else []), *range(EVENTS), *usage, "[DONE]"]:
+            text = f"data: {event if isinstance(event, str) else json.dumps(event)}\n\n".encode()
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(text), text))
+            time.sleep(max(0.02, self.server.seconds / EVENTS))
+        self.finish_one()
+        self.wfile.write(b"0\r\n\r\n")
+
+
+def client(name: str, models: tuple[str, ...] = (), rate: int = 0) -> Client:
+    """Return a client with its key of KEYS."""
+    return Client(name, hashlib.sha256(KEYS[name].encode()).hexdigest(), models, rate)
+
+
+def backend(model: str, servers: list[Vllm], **more: Any) -> Backend:
+    """Return a backend of servers here."""
+    short = model.rpartition("/")[2].lower()
+    found = (Server(f"h{number}.{short}", "127.0.0.1", one.server_port, TAKES) for number, one in enumerate(servers))
+    return Backend(model, tuple(found), f"server-key-of-{model}", **more)
+
+
+class Front:
+    """A HAProxy, the servers behind it, and requests to it."""
+
+    def __init__(self, folder: Path, backends: tuple[Backend, ...], **more: Any) -> None:
+        self.log = folder / "log"
+        probe = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+        ports = [one.getsockname()[1] for one in probe]
+        for one in probe:
+            one.close()
+        self.gateway = Gateway(
+            port=ports[0],
+            metrics_port=ports[1],
+            backends=backends,
+            folder=f"{folder}/files",
+            run=str(folder),
+            state=f"{folder}/state",
+            user="",
+            **more,
+        )
+        (folder / "files").mkdir()
+        (folder / "state").write_text(VERSION)
+        self.write(self.gateway)
+        self.runtime = Runtime(folder / "admin.sock")
+        argv = ["haproxy", "-W", "-f", f"{folder}/files/haproxy.cfg"]
+        checked = subprocess.run([*argv, "-c"], capture_output=True, text=True, check=False)
+        assert (checked.returncode, "WARNING" in checked.stderr) == (0, False), checked.stderr
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(argv, stdout=log, stderr=log)
+        self.wait(lambda: all(one.up for one in self.runtime.servers()))
+
+    def __enter__(self) -> Self:
+        """Return it."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, where: TracebackType | None) -> None:
+        """Stop it."""
+        self.process.terminate()
+        self.process.wait(20)
+
+    def write(self, gateway: Gateway) -> None:
+        """Write its files."""
+        self.written = gateway
+        for path, file in gateway_files(gateway).items():
+            Path(path).write_text(file.text)
+
+    def wait(self, ready: Callable[[], Any], seconds: float = 20) -> None:
+        """Wait until something is so."""
+        end = time.monotonic() + seconds
+        while True:
+            try:
+                if ready():
+                    return
+            except (OSError, IndexError):
+                pass
+            assert time.monotonic() < end, self.log.read_text()[-2000:]
+            time.sleep(0.05)
+
+    def reload(self) -> None:
+        """Start workers with the files that are there, which take over from the old ones."""
+        servers = [one for backend in self.written.backends for one in backend.servers]
+        self.runtime.save(Path(self.gateway.run) / "state", {one.name: (one.address, one.port) for one in servers})
+        before, loaded = self.pids(), self.loaded()
+        end = time.monotonic() + 20
+        # A master that is about to take its signals over once more loses one that comes just then.
+        while self.loaded() == loaded or self.pids() == before:
+            assert time.monotonic() < end, self.log.read_text()[-2000:]
+            self.process.send_signal(signal.SIGUSR2)
+            with contextlib.suppress(AssertionError):
+                self.wait(lambda: self.loaded() > loaded and self.pids() != before, 2)
+
+    def loaded(self) -> int:
+        """Return how often it has told that it is ready."""
+        return self.log.read_text().count("Loading success.")
+
+    def pids(self) -> str:
+        """Return the process that answers at the socket now."""
+        return next(line for line in self.runtime.ask("show info").splitlines() if line.startswith("Pid:"))
+
+    def ask(
+        self, path: str, body: Any = None, key: str | None = KEYS["alice"], **headers: str
+    ) -> tuple[int, str, dict[str, str]]:
+        """Return status, text and headers of an answer; ``x_api_key`` is the header x-api-key."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.gateway.port, timeout=60)
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        sent = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {}), **sent}
+        content = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        method = sent.pop("method", "POST" if body is not None else "GET")
+        connection.request(method, path, content, sent)
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        connection.close()
+        return answer.status, text, {name.lower(): value for name, value in answer.getheaders()}
+
+    def error(self, *asked: Any, **more: Any) -> tuple[int, str, str]:
+        """Return status, message and code of a refusal."""
+        status, text, headers = self.ask(*asked, **more)
+        assert headers["content-type"] == "application/json", text
+        error = json.loads(text)["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        return status, error["message"], error["code"]
+
+    def send(self, head: str, body: bytes = b"", source: str = "127.0.0.1") -> socket.socket:
+        """Return a connection after it has sent something that may be no complete request."""
+        connection = socket.create_connection(("127.0.0.1", self.gateway.port), 60, (source, 0))
+        connection.sendall(head.replace("\n", "\r\n").encode() + body)
+        return connection
+
+    def metrics(self, path: str = "/metrics") -> str:
+        """Return a page for Prometheus."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.gateway.metrics_port}{path}") as answer:
+            return str(answer.read().decode())

@@ -1,0 +1,225 @@
+"""Which requests a gateway's real HAProxy passes on, to which server, and what it answers by itself."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from haproxies import CHAT, KEYS, USAGE, Front, Vllm, backend, client
+
+ORIGIN = "https://chat.example.net"
+BOB = KEYS["bob"]
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[list[Vllm]]:
+    """Two servers of one model with an adapter, and one of another."""
+    found = [Vllm() for _ in range(3)]
+    yield found
+    for one in found:
+        one.shutdown()
+        one.server_close()
+
+
+@pytest.fixture(scope="module")
+def front(tmp_path_factory: Any, servers: list[Vllm]) -> Iterator[Front]:
+    """A gateway of which bob may use an adapter alone."""
+    backends = (backend("Qwen/QwQ-32B", servers[:2], adapters=("sql-lora",)), backend("small", servers[2:]))
+    clients = (client("alice"), client("bob", ("sql-lora",)))
+    more: dict[str, Any] = {
+        "clients": clients,
+        "paths": ("/pooling",),
+        "cors_origins": (ORIGIN,),
+        "client_s": 2,
+        "usage": True,
+    }
+    folder: Path = tmp_path_factory.mktemp("gateway")
+    with Front(folder, backends, **more) as one:
+        yield one
+
+
+@pytest.fixture
+def asked(servers: list[Vllm]) -> list[list[dict[str, Any]]]:
+    """Return what each server was asked, from now on."""
+    for one in servers:
+        one.asked.clear()
+    return [one.asked for one in servers]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/metrics", "/version", "/docs", "/openapi.json", "/scale_elastic_ep", "/v1/load_lora_adapter", "/sleep"),
+        *("/%76ersion", "//metrics", "/v1/../metrics", "/v1/chat/completions/", "/V1/models", "/invocations"),
+        *("/v1/responses/resp_1/x", "/v1/models/", "/models/small"),
+    ],
+)
+@pytest.mark.parametrize("prefix", ["", "/models/small"])
+def test_only_what_is_for_users_passes(front: Front, asked: list[list[Any]], path: str, prefix: str) -> None:
+    for body in (None, {"model": "small"}):
+        assert front.error(prefix + path, body)[::2] in ((404, "unknown_url"), (404, "model_not_found"))
+    assert asked == [[], [], []]
+
+
+def test_a_site_adds_paths(front: Front, asked: list[list[Any]]) -> None:
+    assert front.ask("/pooling", {"model": "small"})[0] == 200
+    assert asked[2][0]["path"] == "/pooling"
+
+
+def test_one_model_is_shown_as_openai_does(front: Front) -> None:
+    for path in ("/v1/models/Qwen/QwQ-32B", "/v1/models/Qwen%2FQwQ-32B"):
+        status, text, _ = front.ask(path)
+        assert (status, json.loads(text)["id"]) == (200, "Qwen/QwQ-32B")
+    assert front.error("/v1/models/Qwen/QwQ-32B", key=BOB)[::2] == (404, "model_not_found")
+
+
+def test_a_stored_response_is_read_where_it_is(front: Front, asked: list[list[Any]]) -> None:
+    body = {"model": "Qwen/QwQ-32B", "input": "x"}
+    homes = {}
+    for number in range(4):
+        text = front.ask("/v1/responses", {**body, "stream": number > 1})[1]
+        homes[re.findall(r"resp_\w+", text)[0]] = int(bool(asked[1]))
+        asked[0].clear(), asked[1].clear()
+    assert set(homes.values()) == {0, 1}, "least connections let them take turns"
+    # Workers of less than five seconds pass on nothing.
+    front.wait(lambda: int(front.runtime.info()["Uptime_sec"]) > 5)
+    front.reload()
+    front.wait(lambda: "resp_" in front.runtime.ask(f"show table {front.gateway.backends[0].name}"))
+    for name, home in homes.items():
+        assert front.ask(f"/v1/responses/{name}")[0] == 200
+        assert front.ask(f"/v1/responses/{name}/cancel", {})[0] == 200
+        assert front.ask("/v1/responses", {**body, "previous_response_id": name})[0] == 200
+        assert (len(asked[home]), len(asked[1 - home])) == (3, 0)
+        asked[home].clear()
+    assert front.error("/v1/responses/resp_unknown")[::2] == (404, "response_not_found")
+
+
+def test_the_model_of_a_form_is_its_field(front: Front, asked: list[list[Any]]) -> None:
+    part = '--b\r\nContent-Disposition: form-data; name="{}"{}\r\n\r\n{}\r\n'
+    form = (
+        part.format("model", "", "small") + part.format("file", '; filename="a.wav"', "\0\1" * 9) + "--b--\r\n"
+    ).encode()
+    sent = {"content_type": "multipart/form-data; boundary=b"}
+    path = "/v1/audio/transcriptions"
+    assert front.ask(path, form, **sent)[0] == 200
+    assert asked[2][0]["bytes"] == len(form)
+    other = form.replace(b"small", b"none")
+    assert front.error(path, other, **sent)[::2] == (404, "model_not_found")
+    assert front.error(path, form.replace(b'"model"', b'"x"'), **sent)[::2] == (400, "model_missing")
+
+
+def test_a_websocket_goes_to_the_model_of_its_query(front: Front, asked: list[list[Any]]) -> None:
+    head = f"GET /v1/realtime?model=small HTTP/1.1\nHost: x\nAuthorization: Bearer {KEYS['alice']}\n"
+    connection = front.send(
+        f"{head}Connection: Upgrade\nUpgrade: websocket\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\n\n"
+    )
+    assert connection.recv(4096).startswith(b"HTTP/1.1 101")
+    connection.sendall(b"hello\n")
+    assert connection.recv(4096) == b"HELLO\n"
+    connection.close()
+    assert len(asked[2]) == 1
+
+
+def test_a_key_comes_in_either_header_and_goes_no_further(front: Front, asked: list[list[Any]]) -> None:
+    assert front.ask("/v1/messages", {"model": "small"}, key=None, x_api_key=KEYS["alice"])[0] == 200
+    assert front.error("/v1/messages", {"model": "small"}, key=None, x_api_key="none")[::2] == (401, "invalid_api_key")
+    assert asked[2][0]["key"] == "Bearer server-key-of-small"
+    assert "x-api-key" not in asked[2][0]["headers"]
+
+
+def test_pages_of_known_sites_alone_may_ask(front: Front) -> None:
+    asks = {"method": "OPTIONS", "access_control_request_method": "POST", "key": None}
+    status, _, headers = front.ask(CHAT, origin=ORIGIN, **asks)
+    assert (status, headers["access-control-allow-origin"], headers["vary"]) == (204, ORIGIN, "origin")
+    assert "authorization" in headers["access-control-allow-headers"]
+    assert front.ask(CHAT, {"model": "small"}, origin=ORIGIN)[2]["access-control-allow-origin"] == ORIGIN
+    # Also of an error, which the page could not read otherwise.
+    assert front.ask(CHAT, {"model": "none"}, origin=ORIGIN)[2]["access-control-allow-origin"] == ORIGIN
+    status, _, headers = front.ask(CHAT, origin="https://evil.example.net", **asks)
+    assert (status, "access-control-allow-origin" in headers) == (401, False)
+
+
+def test_an_adapter_is_a_model_of_its_own_for_keys(front: Front, asked: list[list[Any]]) -> None:
+    assert front.ask(CHAT, {"model": "sql-lora", "messages": [{"model": "x", "y": '{"model": "z"}'}]}, BOB)[0] == 200
+    assert front.ask(f"/models/sql-lora{CHAT}", {"messages": []}, BOB)[0] == 200
+    assert front.ask(CHAT, {"model": "Qwen/QwQ-32B"})[0] == 200
+    assert front.error(CHAT, {"model": "Qwen/QwQ-32B"}, BOB)[::2] == (404, "model_not_found")
+    assert [one["id"] for one in json.loads(front.ask("/v1/models", key=BOB)[1])["data"]] == ["sql-lora"]
+    assert sum(map(len, asked)) == 3
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"model": "sql-lora", "model": "Qwen/QwQ-32B"}',
+        b'{"model": "sql-lora", "mod\\u0065l": "Qwen/QwQ-32B"}',
+        b'{"model": "sql-lora", "x": {"model": "y"}, "model" : "Qwen/QwQ-32B"}',
+        b'{"model": "sql-lora", "x": "' + b"y" * 230_000 + b'", "model": "Qwen/QwQ-32B"}',
+        b'{"model": "sql-lora"} {"model": "Qwen/QwQ-32B"}',
+        b'{"model": "sql-lora", "x": "\\" , \\\\", "model": "Qwen/QwQ-32B"}',
+        b'\xef\xbb\xbf{"model": "Qwen/QwQ-32B"}',
+        '{"model": "Qwen/QwQ-32B"}'.encode("utf-16"),
+        '{"model": "Qwen/QwQ-32B"}'.encode("utf-16-be"),
+        b'{"model": "Qwen\\u002fQwQ-32B"}',
+        b'{"model": ["sql-lora"]}',
+        b'[{"model": "Qwen/QwQ-32B"}]',
+        b"",
+        b"\0",
+    ],
+)
+def test_no_body_takes_a_key_past_its_adapter(front: Front, asked: list[list[Any]], body: bytes) -> None:
+    for path in (CHAT, f"/models/sql-lora{CHAT}"):
+        status, text, _ = front.ask(path, body, BOB)
+        assert status in (400, 404), text
+    form = b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nsql-lora\r\n--b--\r\n'
+    assert front.ask("/v1/audio/translations", form, BOB)[0] == 400
+    assert asked == [[], [], []]
+
+
+def test_an_escaped_slash_is_read_as_one(front: Front) -> None:
+    assert front.ask(CHAT, b'{"model": "Qwen\\/QwQ-32B"}')[0] == 200
+
+
+def test_errors_of_haproxy_itself_are_in_the_same_form(front: Front) -> None:
+    # What is no HTTP at all gets HAProxy's fixed page; from then on answers are ours.
+    head = f"POST {CHAT} HTTP/1.1\nHost: x\nAuthorization: Bearer {KEYS['alice']}\nContent-Length: 99\n\n"
+    connection = front.send(head, b"{")
+    text = b""
+    while part := connection.recv(4096):
+        text += part
+    connection.close()
+    head, _, body = text.decode().partition("\r\n\r\n")
+    assert head.startswith("HTTP/1.1 408"), text
+    assert json.loads(body)["error"]["code"] == "request_timeout"
+
+
+def test_the_server_learns_who_asks_and_the_log_what_it_cost(front: Front, asked: list[list[Any]]) -> None:
+    before = front.metrics("/usage")
+    status, _, headers = front.ask(CHAT, {"model": "small"}, x_request_id="trace-77c1", x_forwarded_for="9.9.9.9")
+    assert (status, headers["x-request-id"]) == (200, "trace-77c1")
+    assert asked[2][0]["headers"]["x-request-id"] == "trace-77c1"
+    assert asked[2][0]["headers"]["x-forwarded-for"] == "127.0.0.1"
+    # A name that could be more than a name is replaced.
+    assert re.fullmatch(r"[0-9a-f-]{36}", front.ask(CHAT, {"model": "small"}, x_request_id='a"b')[2]["x-request-id"])
+    front.ask(CHAT, {"model": "small", "stream": True, "stream_options": {"include_usage": True}})
+    front.ask(CHAT, {"model": "small", "stream": True})
+    line = next(line for line in front.log.read_text().splitlines() if "request=trace-77c1" in line)
+    assert re.search(r"client=alice model=small address=127.0.0.1 .* status=200 server=small/h0.small", line)
+    assert f"input_tokens={USAGE['prompt_tokens']} output_tokens={USAGE['completion_tokens']}" in line
+    labels = r'{client="alice",model="small"} (\d+)'
+
+    def counted(text: str, kind: str) -> int:
+        found = re.search(f"gaudi_gateway_{kind}_total{labels}", text)
+        return int(found[1]) if found else 0
+
+    after = front.metrics("/usage")
+    grown = [
+        counted(after, kind) - counted(before, kind) for kind in ("requests", "requests_without_usage", "input_tokens")
+    ]
+    assert grown == [4, 1, 3 * USAGE["prompt_tokens"]]
+    for secret in (*KEYS.values(), "server-key"):
+        assert secret not in front.log.read_text() + after

@@ -1,0 +1,287 @@
+"""What a gateway's real HAProxy does under load, with clients that are slow, gone or greedy, and servers that fail."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import http.client
+import json
+import re
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gaudi_serve.gateway.objects import Server
+from haproxies import CHAT, KEYS, TAKES, Front, Vllm, backend, client
+
+MODEL = {"model": "small"}
+CLIENTS = (client("alice"), client("bob"))
+ALICE = f"Host: x\nAuthorization: Bearer {KEYS['alice']}\n"
+
+
+@pytest.fixture
+def vllms() -> Iterator[list[Vllm]]:
+    """Two servers."""
+    servers = [Vllm() for _ in range(2)]
+    yield servers
+    for one in servers:
+        one.shutdown()
+        one.server_close()
+
+
+def front(folder: Path, servers: list[Vllm], **more: Any) -> Front:
+    """Return a gateway for two clients and one model."""
+    return Front(folder, (backend("small", servers),), **{"clients": CLIENTS, **more})
+
+
+@contextlib.contextmanager
+def flood(gateway: Front, number: int, key: str) -> Iterator[list[int]]:
+    """Let so many clients ask without a break; give the list of statuses."""
+    stop, found = threading.Event(), []
+
+    def one() -> None:
+        while not stop.is_set():
+            try:
+                found.append(gateway.ask(CHAT, MODEL, KEYS[key])[0])
+            except (OSError, http.client.HTTPException):
+                found.append(0)
+
+    threads = [threading.Thread(target=one) for _ in range(number)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield found
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(60)
+
+
+def took(gateway: Front, key: str) -> float:
+    """Return how long an answer takes, in seconds."""
+    begin = time.monotonic()
+    assert gateway.ask(CHAT, MODEL, KEYS[key])[0] == 200
+    return time.monotonic() - begin
+
+
+def test_an_answer_may_take_longer_than_a_client_may_be_silent(tmp_path: Path, vllms: list[Vllm]) -> None:
+    vllms[0].seconds = 3
+    with front(tmp_path, vllms[:1], client_s=1) as gateway:
+        assert took(gateway, "bob") > 3
+
+
+def test_a_request_that_its_client_has_left_is_gone_from_the_server(tmp_path: Path, vllms: list[Vllm]) -> None:
+    vllms[0].seconds = 30
+    with front(tmp_path, vllms[:1]) as gateway:
+        body = json.dumps(MODEL).encode()
+        head = f"POST {CHAT} HTTP/1.1\n{ALICE}Content-Length: {len(body)}\n\n"
+        connections = [gateway.send(head, body) for _ in range(TAKES + 3)]
+        gateway.wait(lambda: vllms[0].working == TAKES)
+        for connection in connections:
+            connection.close()
+        gateway.wait(lambda: len(vllms[0].left) == TAKES and vllms[0].working == 0, 5)
+        # Those that waited were never begun.
+        assert len(vllms[0].asked) == TAKES
+
+
+def test_idle_connections_of_one_address_keep_nobody_else_out(tmp_path: Path, vllms: list[Vllm]) -> None:
+    with front(tmp_path, vllms[:1], connections=100, client_s=2) as gateway:
+        idle = []
+        for _ in range(110):
+            # Those beyond a quarter are closed at once.
+            with contextlib.suppress(ConnectionResetError):
+                idle.append(gateway.send("", source="127.0.0.2"))
+        begin = time.monotonic()
+        assert gateway.ask("/health", key=None)[:2] == (200, "ok")
+        assert took(gateway, "bob") < 1 and time.monotonic() - begin < 1
+        # The others are closed when they have been silent for their time.
+        for connection in idle:
+            connection.settimeout(10)
+            with contextlib.suppress(ConnectionResetError):
+                assert b"HTTP/1.1 200" not in connection.recv(4096)
+            connection.close()
+
+
+def test_a_key_that_floods_does_not_slow_the_others(tmp_path: Path, vllms: list[Vllm]) -> None:
+    vllms[0].seconds = 0.2
+    with front(tmp_path, vllms[:1], waiting=20) as gateway:
+        alone = statistics.median(took(gateway, "bob") for _ in range(5))
+        with flood(gateway, 60, "alice") as found:
+            gateway.wait(lambda: len(found) > 60)
+            beside = statistics.median(took(gateway, "bob") for _ in range(9))
+        assert beside < 2 * alone
+        # It has all places, its own queue, and above that a clear answer.
+        assert set(found) == {200, 429} and vllms[0].most == TAKES
+
+
+def test_slow_uploads_of_one_key_leave_places_to_the_others(tmp_path: Path, vllms: list[Vllm]) -> None:
+    part = b'{"model": "small", "x": "' + b"y" * 300_000
+    with front(tmp_path, vllms) as gateway:
+        head = f"POST {CHAT} HTTP/1.1\n{ALICE}Content-Length: 600000\n\n"
+        slow = [gateway.send(head, part) for _ in range(3 * TAKES)]
+        gateway.wait(lambda: sum(one.working for one in vllms) == 0)
+        time.sleep(1)
+        assert max(took(gateway, "bob") for _ in range(5)) < 1
+        # Two of eight places wait for a body; the other uploads were refused.
+        refused = 0
+        for connection in slow:
+            connection.settimeout(0.2)
+            with contextlib.suppress(TimeoutError, ConnectionResetError):
+                refused += connection.recv(4096).startswith(b"HTTP/1.1 429")
+            connection.close()
+        assert refused == len(slow) - 2 * TAKES // 4
+
+
+def chunks(total: int, size: int) -> Iterator[bytes]:
+    """Give a body of JSON in parts."""
+    yield b'{"model": "small", "x": "'
+    for _ in range(total // size):
+        yield b"y" * size
+    yield b'"}'
+
+
+@pytest.mark.parametrize("size", [100, 65536])
+def test_a_body_without_length_is_as_large_as_may_be_checked(tmp_path: Path, vllms: list[Vllm], size: int) -> None:
+    with front(tmp_path, vllms[:1], body_mib=1) as gateway:
+
+        def ask(total: int) -> tuple[int, str]:
+            connection = http.client.HTTPConnection("127.0.0.1", gateway.gateway.port, timeout=30)
+            headers = {"Authorization": f"Bearer {KEYS['alice']}", "Transfer-Encoding": "chunked"}
+            with contextlib.suppress(ConnectionError):
+                connection.request("POST", CHAT, chunks(total, size), headers, encode_chunked=True)
+            answer = connection.getresponse()
+            text = answer.read().decode()
+            connection.close()
+            return answer.status, text
+
+        assert ask(150_000)[0] == 200
+        status, text = ask(4_000_000)
+        assert (status, json.loads(text)["error"]["code"]) == (413, "length_required")
+        assert max(one["bytes"] for one in vllms[0].asked) < 200_000
+
+
+def test_refused_requests_do_not_count_for_the_rate(tmp_path: Path, vllms: list[Vllm]) -> None:
+    with front(tmp_path, vllms[:1], clients=(client("alice"), client("bob", rate=5))) as gateway:
+        # Not across the end of a minute.
+        if time.time() % 60 > 55:
+            time.sleep(61 - time.time() % 60)
+        answers = [gateway.ask(CHAT, MODEL, KEYS["bob"]) for _ in range(9)]
+        assert [one[0] for one in answers] == [200] * 5 + [429] * 4
+        rest = 60 - time.time() % 60
+        assert all(abs(int(one[2]["retry-after"]) - rest) < 3 for one in answers[5:])
+        assert gateway.error(CHAT, {"model": "none"}, key=KEYS["bob"])[::2] == (429, "rate_limit_exceeded")
+        (counted,) = re.findall(r"key=bob\|(\d+) .*gpc0=(\d+)", gateway.runtime.ask("show table own:minutes"))
+        # The next minute has a counter of its own.
+        assert counted == (str(int(time.time() / 60)), "5")
+
+
+def test_a_server_that_answers_health_and_fails_requests_is_given_up(tmp_path: Path, vllms: list[Vllm]) -> None:
+    vllms[0].fails = True
+    with front(tmp_path, vllms) as gateway:
+        statuses = [gateway.ask(CHAT, MODEL)[0] for _ in range(60)]
+        assert statuses.count(500) <= 20 and statuses[-20:].count(200) >= 15
+        vllms[0].fails = False
+        before = len(vllms[0].asked)
+        # It gets requests again, few at first.
+        gateway.wait(lambda: gateway.ask(CHAT, MODEL) and len(vllms[0].asked) > before)
+
+
+@pytest.mark.parametrize("balance", ["session", "prefix"])
+def test_requests_with_the_same_beginning_meet_the_same_server(tmp_path: Path, vllms: list[Vllm], balance: str) -> None:
+    system = {"role": "system", "content": "You are a helper of the city library. " * 20}
+    more = dataclasses.replace(backend("small", vllms), balance=balance)
+    with Front(tmp_path, (more,), clients=CLIENTS) as gateway:
+
+        def home(*messages: Any, **headers: str) -> int:
+            for one in vllms:
+                one.asked.clear()
+            assert gateway.ask(CHAT, {"temperature": 1, "messages": messages, **MODEL}, **headers)[0] == 200
+            return int(bool(vllms[1].asked))
+
+        homes = []
+        for number in range(12):
+            talk = [system, {"role": "user", "content": f"Question {number}"}]
+            first = home(*talk)
+            talk += [{"role": "assistant", "content": "Yes."}, {"role": "user", "content": f"Why, {first}?"}]
+            assert home(*talk) == first
+            homes.append(first)
+        # Conversations are spread; who has the same system prompt meets its cache.
+        assert len(set(homes)) == (2 if balance == "session" else 1)
+        if balance == "session":
+            assert len({home(system, {"role": "user", "content": str(n)}, x_session_id="a") for n in range(8)}) == 1
+            return
+        # However alike they are, one server does not get all of them at once.
+        for one in vllms:
+            one.seconds, one.most = 0.3, 0
+        threads = [threading.Thread(target=home, args=(system,)) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert min(one.most for one in vllms) >= 1
+
+
+SERVER = (
+    "import sys; sys.path[:0] = sys.argv[1:]; import haproxies, time; v = haproxies.Vllm('0.0.0.0'); v.seconds = 60"
+)
+
+
+def test_a_host_that_vanishes_costs_its_own_requests_alone(tmp_path: Path, vllms: list[Vllm]) -> None:
+    name, here, there = "gaudi-gw-test", "198.18.99.1", "198.18.99.2"
+
+    def ip(*argv: str) -> None:
+        subprocess.run(["ip", *argv], check=True, capture_output=True)
+
+    for kind, left in (("netns", name), ("link", "gaudi-gw0")):
+        with contextlib.suppress(subprocess.CalledProcessError):
+            ip(kind, "delete", left)
+    ip("netns", "add", name)
+    server = None
+    try:
+        ip("link", "add", "gaudi-gw0", "type", "veth", "peer", "name", "eth0", "netns", name)
+        ip("address", "add", f"{here}/30", "dev", "gaudi-gw0")
+        ip("link", "set", "gaudi-gw0", "up")
+        ip("-n", name, "address", "add", f"{there}/30", "dev", "eth0")
+        ip("-n", name, "link", "set", "eth0", "up")
+        code = f"{SERVER}; print(v.server_port, flush=True); time.sleep(120)"
+        argv = ["ip", "netns", "exec", name, sys.executable, "-c", code, *sys.path]
+        server = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+        assert server.stdout
+        port = int(server.stdout.readline())
+        vllms[0].seconds = 0.1
+        both = backend("small", vllms[:1])
+        both = dataclasses.replace(both, servers=(*both.servers, Server("far.small", there, port, TAKES)))
+        with Front(tmp_path, (both,), clients=CLIENTS) as gateway:
+            ended: list[tuple[int, float]] = []
+
+            def one() -> None:
+                status = gateway.ask(CHAT, MODEL)[0]
+                ended.append((status, time.monotonic()))
+
+            threads = [threading.Thread(target=one) for _ in range(2 * TAKES)]
+            for thread in threads:
+                thread.start()
+            time.sleep(2)
+            lost = 2 * TAKES - len(ended)
+            assert 0 < lost <= TAKES
+            # Without a word: what is sent to it is dropped.
+            ip("-n", name, "link", "set", "eth0", "down")
+            begin = time.monotonic()
+            with flood(gateway, 4, "bob") as found:
+                for thread in threads:
+                    thread.join(30)
+            late = [(status, when - begin) for status, when in ended if when > begin]
+            assert len(late) == lost and all(status in (502, 503) and s < 15 for status, s in late), late
+            # What is asked meanwhile may wait for it, but is answered by the other.
+            assert set(found) == {200} and len(found) > 20
+    finally:
+        if server:
+            server.terminate()
+            server.wait(10)
+        ip("netns", "delete", name)
