@@ -23,7 +23,9 @@ options:
     description: The part of their share that the servers get, in percent; what is left out stays.
     type: int
   timeout:
-    description: With C(ready), seconds in which all of them must be found up; 0 does not wait.
+    description:
+      - With C(ready), seconds in which all of them must be found up. With C(drain), seconds in which the requests must
+        end that the gateway has given them, uploads among them. 0 does not wait.
     type: int
     default: 0
   strict:
@@ -51,7 +53,7 @@ servers:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gaudi_serve.core.errors import InputError
-from ansible.module_utils.gaudi_serve.host.haproxy import refuse_stranger, set_state, set_weight, wait_up
+from ansible.module_utils.gaudi_serve.host.haproxy import refuse_stranger, set_state, set_weight, wait_left, wait_up
 
 
 def main() -> None:
@@ -79,7 +81,7 @@ def main() -> None:
         if state:
             found += set_state(host, state, check=module.check_mode)
         if module.params["timeout"] and not module.check_mode:
-            wait_up(host, module.params["timeout"])
+            (wait_left if state == "drain" else wait_up)(host, module.params["timeout"])
     except InputError as problem:
         module.fail_json(msg=str(problem))
         raise

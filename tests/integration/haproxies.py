@@ -199,7 +199,7 @@ class Front:
         (folder / "state").write_text(VERSION)
         self.write(self.gateway)
         self.runtime = Runtime(folder / "admin.sock")
-        argv = ["haproxy", "-W", "-f", f"{folder}/files/haproxy.cfg"]
+        argv = ["haproxy", "-W", "-S", f"{folder}/master.sock,mode,600", "-f", f"{folder}/files/haproxy.cfg"]
         checked = subprocess.run([*argv, "-c"], capture_output=True, text=True, check=False)
         assert (checked.returncode, "WARNING" in checked.stderr) == (0, False), checked.stderr
         with self.log.open("wb") as log:

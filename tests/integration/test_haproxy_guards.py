@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from gaudi_serve.gateway.objects import Server
+from gaudi_serve.gateway.runtime import Runtime
 from haproxies import CHAT, KEYS, TAKES, Front, Vllm, backend, client
 
 MODEL = {"model": "small"}
@@ -285,3 +286,20 @@ def test_a_host_that_vanishes_costs_its_own_requests_alone(tmp_path: Path, vllms
             server.terminate()
             server.wait(10)
         ip("netns", "delete", name)
+
+
+def test_what_a_gateway_has_of_a_server_is_counted_until_it_ends(tmp_path: Path, vllms: list[Vllm]) -> None:
+    part = b'{"model": "small", "x": "' + b"y" * 300_000
+    with front(tmp_path, vllms[:1]) as gateway:
+        assert gateway.runtime.requests(["h0.small"]) == {}
+        slow = gateway.send(f"POST {CHAT} HTTP/1.1\n{ALICE}Content-Length: 600000\n\n", part)
+        gateway.wait(lambda: gateway.runtime.requests(["h0.small"]) == {"h0.small": 1})
+        # vLLM does not count what is still on its way to it.
+        assert vllms[0].working == 0 and gateway.runtime.requests(["other"]) == {}
+        master = Runtime(tmp_path / "master.sock")
+        assert master.old_workers() == []
+        gateway.reload()
+        (old,) = master.old_workers()
+        assert (gateway.runtime.requests(["h0.small"]), master.requests(["h0.small"], old)) == ({}, {"h0.small": 1})
+        slow.close()
+        gateway.wait(lambda: master.old_workers() == [])

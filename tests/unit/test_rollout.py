@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from gaudi_serve.host import rollout as host_rollout
 from gaudi_serve.rollout.waves import (
     benchmark_lines,
     hosts_down_at_once,
@@ -293,3 +296,30 @@ def test_what_is_due_on_a_gateway_is_told_and_is_no_wave() -> None:
         "nothing is due on any host",
         "gateway gw, when the waves are done: serve g1.q (q); start it",
     ]
+
+
+def test_a_server_that_does_not_tell_its_counts_is_not_idle() -> None:
+    class Metrics(BaseHTTPRequestHandler):
+        status, text = 200, b"vllm:num_requests_running 2.0\nvllm:num_requests_waiting 1.0\n"
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+        def do_GET(self) -> None:
+            self.send_response(self.status)
+            self.end_headers()
+            self.wfile.write(self.text)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Metrics)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    models = [{"name": "m", "host": "127.0.0.1", "port": server.server_port}]
+    assert host_rollout.busy(models) == {"m": "3"}
+    Metrics.text = b"vllm:num_requests_running 0\n"
+    assert host_rollout.busy(models) == {}
+    Metrics.status = 500
+    assert "unknown ones (/metrics on port" in host_rollout.busy(models)["m"]
+    assert "answered status 500" in host_rollout.wait_idle(models, 0, 0)["m"]
+    server.shutdown()
+    server.server_close()
+    # Nobody listens: there is nothing to wait for.
+    assert host_rollout.busy(models) == {}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import socket
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,6 +48,8 @@ class Runtime:
             one.settimeout(TIMEOUT_S)
             one.connect(self.path)
             one.sendall(command.encode() + b"\n")
+            # The master's socket would wait for more.
+            one.shutdown(socket.SHUT_WR)
             parts = []
             while part := one.recv(65536):
                 parts.append(part)
@@ -79,6 +82,26 @@ class Runtime:
             )
             for row in rows
         ]
+
+    def requests(self, names: Collection[str], worker: str = "") -> dict[str, int]:
+        """Return ``{server: requests}`` that a worker has given them, or keeps for them, of the servers that have some.
+
+        Args:
+            names: of servers.
+            worker: the process of an older worker, where this is the master's socket; empty for the current one.
+        """
+        text = self.ask(f"{f'@!{worker} ' if worker else ''}show stat -1 4 -1")
+        found: dict[str, int] = {}
+        for row in csv.DictReader(text.lstrip("# ").strip().splitlines()):
+            if row["svname"] in names and (count := int(row["qcur"] or 0) + int(row["scur"] or 0)):
+                found[row["svname"]] = found.get(row["svname"], 0) + count
+        return found
+
+    def old_workers(self) -> list[str]:
+        """Return the processes of before a reload that still serve, where this is the socket of the master."""
+        _, _, text = self.ask("show proc").partition("# old workers")
+        rows = (line.split() for line in text.partition("# programs")[0].splitlines())
+        return [row[0] for row in rows if len(row) > 1 and row[0].isdigit() and row[1] == "worker"]
 
     def set_state(self, backend: str, server: str, state: str) -> None:
         """Let a server be ``ready``, ``drain`` (no new requests) or ``maint`` (none at all).

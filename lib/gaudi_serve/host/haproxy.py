@@ -10,7 +10,7 @@ import json
 import shutil
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
@@ -290,6 +290,36 @@ def refuse_stranger(host: str) -> None:
     if host not in hosts:
         hint = near(host, hosts, 1) or f"; there are {', '.join(hosts) or 'none'}"
         raise refusal("", "host", host, f"has no server at this gateway{hint}")
+
+
+def wait_left(host: str, seconds: float) -> None:
+    """Wait until a gateway has no request of a host's servers: none at work, being sent, or waiting for one of them.
+
+    Raises:
+        InputError: where it still has some when the time is over.
+    """
+    names = {one.name for one in _servers_of(host)}
+    end = time.monotonic() + seconds
+    while left := _requests(names):
+        if time.monotonic() > end:
+            said = ", ".join(f"{name} has {count}" for name, count in sorted(left.items()))
+            raise InputError(f"requests of the gateway on this host have not ended within {seconds:g} s: {said}")
+        time.sleep(0.5)
+
+
+def _requests(names: Collection[str]) -> dict[str, int]:
+    """Return ``{server: requests}`` of the current worker and of those before it."""
+    found = runtime().requests(names)
+    master = Runtime(Path(Gateway.run) / "master.sock")
+    try:
+        old = master.old_workers()
+    except OSError:
+        # Of a gateway that runs since before it had this socket.
+        return found
+    for worker in old:
+        for name, count in master.requests(names, worker).items():
+            found[name] = found.get(name, 0) + count
+    return found
 
 
 def _servers_of(host: str) -> list[State]:

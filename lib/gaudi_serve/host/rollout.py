@@ -63,26 +63,31 @@ def _json(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def busy(models: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Return ``{model: requests}`` that servers work on or hold back; one that does not answer has none."""
+def busy(models: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return ``{model: what it has}`` of the servers that work, hold requests back, or do not say whether they do.
+
+    A server that nobody listens for has no requests.
+    """
     found = {}
     for model in models:
         try:
             text = samples(metrics(str(model["host"]), int(model["port"]), 10.0))
-        except Unread:
+        except Unread as problem:
+            if not isinstance(problem.__cause__, ConnectionRefusedError):
+                found[str(model["name"])] = f"unknown ones ({problem}; playbooks/restart.yml ends them)"
             continue
         names = ("vllm:num_requests_running", "vllm:num_requests_waiting")
         count = int(sum(value for name in names for _, value in text.get(name, [])))
         if count:
-            found[str(model["name"])] = count
+            found[str(model["name"])] = str(count)
     return found
 
 
-def wait_idle(models: Sequence[Mapping[str, Any]], seconds: float, pause: float = 1.0) -> dict[str, int]:
+def wait_idle(models: Sequence[Mapping[str, Any]], seconds: float, pause: float = 1.0) -> dict[str, str]:
     """Wait until no server has a request, twice in a row: one may be on its way from a gateway.
 
     Returns:
-        The models that still have some when the time is over, with how many.
+        The models that still have some when the time is over, with how many, or why that is unknown.
     """
     end, quiet = time.monotonic() + seconds, 0
     while True:

@@ -47,8 +47,9 @@ def test_every_model_answers_at_the_one_address(address: str) -> None:
     assert ask(address, CHAT, chat("smal")).code == "model_not_found"
     assert ask(address, CHAT, chat("small"), key=None).code == "invalid_api_key"
     assert ask(address, CHAT, chat(MODELS[0]), key=SECRETS[1]).code == "model_not_found"
-    asked = [ask(address, CHAT, chat("small"), key=SECRETS[1]) for _ in range(6)]
-    assert (asked[-1].status, asked[-1].code) == (429, "rate_limit_exceeded")
+    # Five a minute; six may fall into two of them.
+    asked = [ask(address, CHAT, chat("small"), key=SECRETS[1]) for _ in range(11)]
+    assert "rate_limit_exceeded" in [one.code for one in asked if one.status == 429]
 
 
 @SERVER
@@ -152,6 +153,28 @@ def test_a_server_that_is_killed_takes_only_its_own_requests_along(address: str)
     assert len(load.failed) <= 10, load.failed
     assert all("small" in one for one in load.failed)
     assert load.done > 30
+
+
+@GATEWAY
+def test_a_gateway_without_a_shared_address_is_set_up_alone_and_serves_all_that_runs(
+    host: Any, playbook: Any, address: str
+) -> None:
+    inside("mol-fleet-gw", "systemctl stop gaudi-gateway; rm -r /etc/gaudi-serve/gateway")
+    own: dict[str, Any] = {"address": "0.0.0.0", "port": 443, "certificate": "/etc/ssl/private/gateway.pem"}
+    own |= {"usage": True, "clients": {"alice": {"key": KEY}}}
+    # First the shared address is given up, then there is none; the other gateway is not part of either run.
+    for change in ({}, {"waiting": 50}):
+        run = playbook(
+            "playbooks/gateway.yml", "--limit", "!mol-fleet-c", fleet_gateway={"mol-fleet-gw": {**own, **change}}
+        )
+        assert run.status == 0, run.text
+        assert ask(address, CHAT, chat("small")).status == 200
+    assert not host.file("/etc/systemd/system/gaudi-gateway-address.service").exists
+    # Servers of the host that took no part are missing in what it had lost.
+    assert 'model="small"} 1' in host.check_output("curl -s http://127.0.0.1:8405/usage")
+    run = playbook("playbooks/gateway.yml")
+    assert run.status == 0, run.text
+    assert len(json.loads(host.file("/etc/gaudi-serve/gateway/current/servers.json").content_string)) == 6
 
 
 @GATEWAY
