@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from ipaddress import ip_address
 from typing import Any
 
@@ -146,7 +147,7 @@ def fleet_entries(
         if planned and not known.get("preflight_refusal") and not known.get("rollout_waits"):
             address = fleet_address(known)
             models = known["preflight_plan"]["models"]
-            found += [one for model in models if (one := _entry(name, model, address, name == gateway))]
+            found += [one for model in models for one in _entries(name, model, address, name == gateway)]
         else:
             found += [entry_of(one) for one in live if one["host"] == name]
     return [asdict(one) for one in sorted(found, key=lambda one: (one.model, one.host, one.unit))]
@@ -169,17 +170,18 @@ def entry_of(given: Known) -> Entry:
         raise InputError(f"a server of the gateway: {problem}") from problem
 
 
-def _entry(host: str, model: Known, address: str, own: bool) -> Entry | None:
-    """Return a model's server as its gateway reaches it; None where it does not."""
+def _entries(host: str, model: Known, address: str, own: bool) -> list[Entry]:
+    """Return a server as its gateway reaches it, once a model that it serves; none where it does not."""
     if model["state"] == "stopped":
-        return None
+        return []
     where = str(model["host"])
     if where in EVERYWHERE:
         where = "127.0.0.1" if own else address
     elif _is_loopback(where) and not own:
-        return None
+        return []
     takes = model["max_num_seqs"] if is_whole(model["max_num_seqs"], 1, 10**6) else TAKES
-    return Entry(host, str(model["name"]), str(model["served_model_name"]), where, int(model["port"]), takes)
+    names = [str(one["served_model_name"]) for one in model.get("served") or [model]]
+    return [Entry(host, str(model["name"]), name, where, int(model["port"]), takes) for name in names]
 
 
 def _is_loopback(address: str) -> bool:
@@ -232,8 +234,12 @@ def fleet_keys(
             chooses the server. No key is in the message.
     """
     found: dict[str, dict[str, str]] = {}
-    for one in map(entry_of, entries):
-        found.setdefault(one.model, {})[one.name] = _key(one, hostvars, gateways, secret)
+    servers = list(map(entry_of, entries))
+    units = Counter((one.host, one.unit) for one in servers)
+    for server in servers:
+        # A server of several models has one key, that of its first model, which its unit is named after.
+        first = replace(server, model=server.unit) if units[server.host, server.unit] > 1 else server
+        found.setdefault(server.model, {})[server.name] = _key(first, hostvars, gateways, secret)
     for model, keys in found.items():
         if len(set(keys.values())) > 1:
             first = next(iter(keys))

@@ -35,12 +35,13 @@ def plan_memory(
     weight_bytes: int,
     cards_left: int,
     rounding: Rounding = WHOLE,
+    taken_gib: float = 0.0,
 ) -> dict[str, Any] | None:
     """Return how a model's cards are divided, or None where its architecture or size is not known.
 
     Free memory after weights and profile run, times the utilisation, is usable; of that, the graph
     share is kept for graphs (none with enforce_eager) and the rest is KV cache, in blocks of 128
-    tokens, of which a server has those that ``rounding`` leaves.
+    tokens, of which a server has those that ``rounding`` leaves. ``taken_gib`` of the card another model has already.
 
     Returns:
         GiB of one card: ``device_gib``, ``reserved_gib`` (driver and profile run), ``weights_gib``,
@@ -53,6 +54,7 @@ def plan_memory(
     if not platform_of(host.accelerator).generation(host):
         return None
     given = _given(spec, env, args, host, weight_bytes) | names
+    given["UNAVAILABLE_MEM_ABS"] += taken_gib
     if quantised_at_load(spec, config):
         given["QUANT_DTYPE"] = 1
     elif _widened(spec, config):

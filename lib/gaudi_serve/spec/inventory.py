@@ -32,7 +32,7 @@ from .facts import (
     rendered,
 )
 from .keys import VARIABLE
-from .merge import served_names
+from .merge import client_names
 from .written import octals
 
 Known = Mapping[str, Any]
@@ -470,8 +470,7 @@ def client_models(values: Known, hostvars: Mapping[str, Known]) -> list[str] | N
             models = known.get("vllm_models")
             if models is not None and not isinstance(models, list):
                 return None
-            names = served_names(models, catalog, known.get("vllm_model_defaults") or {})
-            found |= set(names.values())
+            found |= client_names(models, catalog, known.get("vllm_model_defaults") or {})
     # Of Ansible's and of Jinja's many errors.
     except Exception:
         return None

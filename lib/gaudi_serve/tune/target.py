@@ -143,6 +143,11 @@ def refused(fleet: Mapping[str, Any], name: Any) -> list[str]:
 
 def _unfit(host: str, model: Mapping[str, Any]) -> str:
     where, limits = f"{host}: model {model['name']}", model["bucket_limits"]
+    if len(model.get("served") or ()) > 1:
+        return (
+            f"{where}: shares its card with other models, and one environment has the buckets of all: buckets are not "
+            "planned for it; VLLM_PROMPT_*_BUCKET_* in its env set them by hand"
+        )
     if limits is None:
         return (
             f"{where}: launch_profile {model['launch_profile']}: its server chooses its own buckets and takes none; "
