@@ -45,9 +45,7 @@ PROMPTS = 8  # of one step, for which shapes are warmed up
 POOLING_TOKENS = 32768  # of one step of a model that generates nothing
 # The vendor's guide: gte and bge with less than a billion parameters are served without lazy mode.
 SMALL, LARGE = re.compile(r"\b(gte|bge)\b"), re.compile(r"qwen|gemma|minicpm|icl|\d+(\.\d+)?b\b")
-# Options that speak of more than one process or device.
-PARALLEL = ("pipeline_parallel_size", "data_parallel_size")
-# Of all models, where the server is told one value for all.
+# What the server takes for one model alone.
 PER_MODEL = ("max_model_len", "gpu_memory_utilization", "task", "hf_overrides")
 
 
@@ -120,8 +118,8 @@ def _mixed(models: tuple[Spec, ...]) -> list[str]:
     if not small or len(small) == len(models):
         return []
     return [
-        f"{', '.join(small)}: small models of gte and bge are faster without lazy mode, which the others need; models of "
-        "one card have one mode, and get lazy mode (PT_HPU_LAZY_MODE=1)"
+        f"{', '.join(small)}: small models of gte and bge are faster without lazy mode, which the others need; one "
+        "server has one mode, so all get lazy mode (PT_HPU_LAZY_MODE=1)"
     ]
 
 
@@ -161,9 +159,6 @@ def _problems(spec: Spec) -> list[Problem]:
     problems: list[Problem] = []
     if spec.cards != 1:
         problems.append(("tensor_parallel_size", spec.cards, "must be 1: models that share a card have one card"))
-    for key in PARALLEL:
-        if spec.get(key, 1) != 1:
-            problems.append((key, spec[key], "must be 1: one process serves all models of the card"))
     if spec["dtype"] not in DTYPES:
         problems.append(("dtype", spec["dtype"], f"must be one of {', '.join(DTYPES)} where models share a card"))
     if spec["served_model_name"] != spec.name:

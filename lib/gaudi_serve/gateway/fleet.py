@@ -238,8 +238,8 @@ def fleet_keys(
     units = Counter((one.host, one.unit) for one in servers)
     for server in servers:
         # A server of several models has one key, that of its first model, which its unit is named after.
-        first = replace(server, model=server.unit) if units[server.host, server.unit] > 1 else server
-        found.setdefault(server.model, {})[server.name] = _key(first, hostvars, gateways, secret)
+        keyed = replace(server, model=server.unit) if units[server.host, server.unit] > 1 else server
+        found.setdefault(server.model, {})[server.name] = _key(keyed, hostvars, gateways, secret)
     for model, keys in found.items():
         if len(set(keys.values())) > 1:
             first = next(iter(keys))

@@ -55,10 +55,7 @@ def plan_memory(
         return None
     given = _given(spec, env, args, host, weight_bytes) | names
     given["UNAVAILABLE_MEM_ABS"] += taken_gib
-    if quantised_at_load(spec, config):
-        given["QUANT_DTYPE"] = 1
-    elif _widened(spec, config):
-        given["QUANT_DTYPE"] = FLOAT32_BYTES
+    given["QUANT_DTYPE"] = _weight_bytes(spec, config)
     found = hpu_memory(given)
     divided = _divided(given, found, rounding)
     # The others keep their cards.
@@ -78,7 +75,6 @@ def _given(spec: Spec, env: Mapping[str, str], args: Sequence[str], host: Host, 
         "TENSOR_PARALLEL_SIZE": spec.cards,
         "MAX_MODEL_LEN": int(spec["max_model_len"]),
         "MODEL_MEM_FROM_CONFIG": weight_bytes,
-        "QUANT_DTYPE": 2,
         "CACHE_DTYPE_BYTES": _cache_bytes(spec, args),
         "UNAVAILABLE_MEM_ABS": UNAVAILABLE_GIB,
         "PROFILER_MEM_OVERHEAD": PROFILE_GIB,
@@ -157,6 +153,11 @@ def quantised_at_load(spec: Spec, config: Mapping[str, Any]) -> bool:
     by_file = spec.get("quant_config") is not None and "quant_config" not in engine_of(spec).ignored
     halved = spec.get("dtype") == "fp8" or spec.get("quantization") == "inc" or by_file
     return halved and not config.get("quantization_config")
+
+
+def _weight_bytes(spec: Spec, config: Mapping[str, Any]) -> int:
+    """Return the bytes of a number in the weights, once they are loaded."""
+    return 1 if quantised_at_load(spec, config) else FLOAT32_BYTES if _widened(spec, config) else 2
 
 
 def _widened(spec: Spec, config: Mapping[str, Any]) -> bool:

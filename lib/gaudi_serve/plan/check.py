@@ -38,9 +38,9 @@ def host_problems(spec: Spec, host: Host, release: str, weights_come: bool) -> l
     problems += platform.problems(spec) + platform.image_problems(spec, release)
     problems += _engine_problems(spec, engine_of(spec), platform, release)
     for place, one in enumerate(spec.served):
-        found = _model_problems(one, host, release, weights_come)
+        found = _model_problems(one, host, release, weights_come) or kind_problems(one, host)
         problems += [(key_of(place, key), value, allowed) for key, value, allowed in found]
-    return problems + kind_problems(spec, host)
+    return problems
 
 
 def _model_problems(spec: Spec, host: Host, release: str, weights_come: bool) -> list[Problem]:

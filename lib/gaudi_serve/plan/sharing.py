@@ -8,7 +8,7 @@ from ..engines import ENGINES, Engine
 from ..platforms import Platform
 from ..platforms.releases import rows_of
 from ..spec.model import Spec
-from ..spec.shared import SHARED, key_of
+from ..spec.shared import SHARED
 from ..spec.weights import here, model_config
 
 # What a model that generates no text is asked, as a user says what it does.
@@ -63,26 +63,24 @@ def sharing_problems(spec: Spec, engine: Engine, platform: Platform, release: st
 
 
 def kind_problems(spec: Spec, host: Host) -> list[Problem]:
-    """Return which models that share a card give neither vectors nor scores, or do not say what they give."""
+    """Return whether one of the models that share a card generates text, or does not say what it gives."""
     if not ENGINES[spec.launch_profile].share:
         return []
-    problems: list[Problem] = []
-    for place, one in enumerate(spec.served):
-        said = one.get("smoke") or any(str(one.get(key)) in asked for key, asked in ASKED.items())
-        names = [] if said else _classes(one, host)
-        text = next((name for name in names if name.endswith(GENERATES)), None)
-        if one.get("smoke") and not set(one["smoke"]) <= {"embedding", "rerank"}:
-            allowed = "must be embedding or rerank where models share a card: this server generates no text"
-            problems.append((key_of(place, "smoke"), one["smoke"], allowed))
-        elif text:
-            on_host = bool(here(one, host).config)
-            key, value, where = ("weights", one.weights, "its config.json") if on_host else ("config", None, "it")
-            allowed = (
-                f"{where} has {shown(text)}, which generates text; models that share a card give vectors or scores; "
-                "give it an entry and a card of its own, or write task: embed or task: score if it does"
-            )
-            problems.append((key_of(place, key), value, allowed))
-        elif not said and not names:
-            allowed = "is required while nothing is known of its config.json: embed (vectors) or score (reranking)"
-            problems.append((key_of(place, "task"), None, allowed))
-    return problems
+    if spec.get("smoke"):
+        fits = set(spec["smoke"]) <= {"embedding", "rerank"}
+        allowed = "must be embedding or rerank where models share a card: this server generates no text"
+        return [] if fits else [("smoke", spec["smoke"], allowed)]
+    if any(str(spec.get(key)) in asked for key, asked in ASKED.items()):
+        return []
+    names = _classes(spec, host)
+    text = next((name for name in names if name.endswith(GENERATES)), None)
+    if text:
+        on_host = bool(here(spec, host).config)
+        key, value, where = ("weights", spec.weights, "its config.json") if on_host else ("config", None, "it")
+        allowed = (
+            f"{where} has {shown(text)}, which generates text; models that share a card give vectors or scores; give "
+            "it an entry and a card of its own, or write task: embed or task: score if it does"
+        )
+        return [(key, value, allowed)]
+    allowed = "is required while nothing is known of its config.json: embed (vectors) or score (reranking)"
+    return [] if names else [("task", None, allowed)]
