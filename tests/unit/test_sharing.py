@@ -189,8 +189,8 @@ def test_what_the_models_before_leave_may_be_too_little() -> None:
             [{"name": "q", "weights": "/data/Qwen3-8B"}],
             {},
             "shares_card_with[0].weights '/data/Qwen3-8B': its config.json has 'Qwen3ForCausalLM', which generates "
-            "text; models that share a card give vectors or scores; give it an entry and a card of its own, or write task: "
-            "embed or task: score if it does",
+            "text; models that share a card give vectors or scores; give it an entry and a card of its own, or write "
+            "task: embed or task: score if it does",
         ),
         (
             [{"name": "q", "weights": "/data/unknown"}],
