@@ -245,6 +245,20 @@ def test_a_request_goes_to_its_model_with_the_servers_own_key(front: Front, vllm
         assert secret not in front.log.read_text()
 
 
+def test_models_that_share_a_server_are_found_and_nobody_changes_which_they_are(
+    tmp_path: Path, vllms: list[Vllm]
+) -> None:
+    front = Front(tmp_path, {"gte": vllms[:1], "rerank": vllms[:1]})
+    try:
+        for name in ("gte", "rerank"):
+            assert front.ask(CHAT, {"model": name}, None)[:2] == (200, "ok")
+        for path in ("/v1/update_models", "/v1/update%5Fmodels", "/models/gte/v1/update_models"):
+            assert front.error(path, {"model": "gte", "models": []}, key=None)[::2] == (403, "not_allowed")
+        assert [one["path"] for one in vllms[0].asked] == [CHAT, CHAT]
+    finally:
+        front.end()
+
+
 def test_who_may_not_is_told_so_as_openai_does(front: Front) -> None:
     assert front.error(CHAT, {"model": "small"}, key=None)[::2] == (401, "invalid_api_key")
     assert front.error(CHAT, {"model": "small"}, key="wrong")[::2] == (401, "invalid_api_key")

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from gaudi_serve.core.served import served_names
 from gaudi_serve.engines import ENGINES
-from gaudi_serve.gateway.fleet import fleet_entries, fleet_keys, server_key, server_secrets
+from gaudi_serve.gateway.config import gateway_files
+from gaudi_serve.gateway.fleet import backends_of, fleet_entries, fleet_keys, server_key, server_secrets
+from gaudi_serve.gateway.objects import Gateway
 from gaudi_serve.host import smoke
 from gaudi_serve.plan.changes import vllm_plan_changes
 from gaudi_serve.plan.fleet import vllm_fleet_lines
@@ -310,6 +312,13 @@ def test_a_gateway_finds_each_model_and_brings_the_one_key_of_their_server() -> 
     secret = "s" * 40
     key = server_key(secret, "gte")
     assert fleet_keys(hosts, entries, ["gw"], secret) == {"gte": key, "rerank": key}
+    # Nobody loads or unloads models through it; a gateway without such a server keeps its files.
+    rule = "if { path,url_dec -m sub /update_models }"
+    shared, alone = (
+        gateway_files(Gateway(backends=backends_of(some, {})))["/etc/gaudi-serve/gateway/haproxy.cfg"].text
+        for some in (entries, entries[:1])
+    )
+    assert (rule in shared, "update_models" in alone) == (True, False)
     names = names_of([{**GTE, "shares_card_with": [OTHER]}], {}, {})
     assert server_secrets({}, names, ["gw"], "g", secret) == {"gte": {"VLLM_API_KEY": key}}
 

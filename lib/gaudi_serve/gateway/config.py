@@ -204,6 +204,8 @@ def _frontend(gateway: Gateway) -> str:
         *(_who(gateway) if gateway.clients else [f"http-request set-var(txn.client) str({EVERYBODY})"]),
         _answer(gateway, 413, "413", f"if {{ req.body_size gt {gateway.body_mib << 20} }}"),
         *_which(gateway),
+        # A server of several models lets whoever asks it load and unload models.
+        f"http-request return status 403 {JSON} string '{FIXED.strip()}' {UPDATE}" if _shared(gateway) else "",
         # A client's key is the gateway's business; a server gets its own.
         "http-request del-header authorization",
         _found(gateway.folder, "key", "backend", "servers"),
@@ -212,6 +214,16 @@ def _frontend(gateway: Gateway) -> str:
         "use_backend %[var(txn.backend)]",
     ]
     return _section("frontend gateway", rules)
+
+
+FIXED = _error("The models of a server are chosen by those who operate it", "invalid_request_error", "not_allowed")
+UPDATE = "if { path,url_dec -m sub /update_models }"
+
+
+def _shared(gateway: Gateway) -> bool:
+    """Tell whether one server answers for several models."""
+    places = [(one.address, one.port) for backend in gateway.backends for one in backend.servers]
+    return len(set(places)) < len(places)
 
 
 def _who(gateway: Gateway) -> list[str]:
