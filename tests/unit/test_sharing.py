@@ -362,8 +362,9 @@ def test_everybody_who_shows_or_counts_models_knows_all_names() -> None:
     assert "gte, rerank" in fleet_status_lines(fleet_status({"g": known}, ["g"]))[2]
     fleet = {"hosts": {"g": {"facts": "", "models": [model], "changes": []}}, "warnings": [], "errors": []}
     assert any("gte, rerank" in line for line in vllm_fleet_lines(fleet))
-    (sentence,) = refused(fleet, "gte")
-    assert "buckets are not planned for it" in sentence
+    for name in ("gte", "rerank"):
+        (sentence,) = refused(fleet, name)
+        assert "g: model gte: shares its card with other models" in sentence
     live_units = {"g": {"gaudi_services": {"units": {"gte": {"launch": {"command": command}}}}}}
     (hint,) = service.model_refusal("rerank", live_units, ["g"])
     assert hint == "model 'rerank': is served by gte on g; write -e model=gte"

@@ -130,6 +130,14 @@ def refused(fleet: Mapping[str, Any], name: Any) -> list[str]:
     if not name:
         return [f"-e model=NAME is missing: the name of one model; {known or 'no host has one'}", *unread]
     wrong = [error["message"] for error in fleet["errors"] if error["model"] == name]
+    shared = [
+        _unfit(host, model)
+        for host, plan in fleet["hosts"].items()
+        for model in plan["models"]
+        if name in [one["served_model_name"] for one in (model.get("served") or ())[1:]]
+    ]
+    if shared:
+        return wrong + shared
     if name not in names:
         absent = f"model {shown(name)}: no host has it; {known or 'no host has a model'}{near(name, names, 1)}"
         return wrong or [absent, *unread]
