@@ -44,6 +44,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gaudi_serve.core.served import served_models
 from ansible.module_utils.gaudi_serve.host.observe_services import CONFIG
 from ansible.module_utils.gaudi_serve.host.rollout import benchmark, live_models
 from ansible.module_utils.gaudi_serve.host.secret import own_api_key
@@ -61,7 +62,9 @@ def main() -> None:
         supports_check_mode=True,
     )
     models = [] if module.check_mode else [one for one in live_models() if one["active"]]
-    models = [one for one in models if module.params["only"] in ("", one["name"])]
+    chosen = [one for one in models if module.params["only"] in ("", one["name"])]
+    # Of models that share a card, each is asked in its own way; they share the time of their one process.
+    models = [one for model in chosen for one in served_models(model)]
     keys = {one["name"]: own_api_key(CONFIG / f"{one['name']}.secret") for one in models}
     module.no_log_values.update(key for key in keys.values() if key)
 

@@ -19,7 +19,8 @@ options:
   models:
     description: >-
       Models to ask, each with C(name), C(host), C(port), C(served_model_name) and C(smoke), a list of
-      text, any, image, audio, video, tools, embedding, rerank; text where it is missing.
+      text, any, image, audio, video, tools, embedding, rerank; text where it is missing. Of a server of several models,
+      C(served) has a C(served_model_name) and C(smoke) for each, and each is asked in its own way.
     type: list
     elements: dict
     required: true

@@ -17,8 +17,8 @@ BOB = KEYS["bob"]
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[list[Vllm]]:
-    """Two servers of one model with an adapter, and one of another."""
-    found = [Vllm() for _ in range(3)]
+    """Two servers of one model with an adapter, one of another model, and one of two models."""
+    found = [Vllm() for _ in range(4)]
     yield found
     for one in found:
         one.shutdown()
@@ -28,8 +28,9 @@ def servers() -> Iterator[list[Vllm]]:
 @pytest.fixture(scope="module")
 def front(tmp_path_factory: Any, servers: list[Vllm]) -> Iterator[Front]:
     """A gateway of which bob may use an adapter alone."""
-    backends = (backend("Qwen/QwQ-32B", servers[:2], adapters=("sql-lora",)), backend("small", servers[2:]))
-    clients = (client("alice"), client("bob", ("sql-lora",)))
+    backends = (backend("Qwen/QwQ-32B", servers[:2], adapters=("sql-lora",)), backend("small", servers[2:3]))
+    backends += (backend("gte", servers[3:]), backend("rerank", servers[3:]))
+    clients = (client("alice"), client("bob", ("sql-lora", "gte")))
     more: dict[str, Any] = {
         "clients": clients,
         "paths": ("/pooling",),
@@ -62,7 +63,7 @@ def asked(servers: list[Vllm]) -> list[list[dict[str, Any]]]:
 def test_only_what_is_for_users_passes(front: Front, asked: list[list[Any]], path: str, prefix: str) -> None:
     for body in (None, {"model": "small"}):
         assert front.error(prefix + path, body)[::2] in ((404, "unknown_url"), (404, "model_not_found"))
-    assert asked == [[], [], []]
+    assert asked == [[], [], [], []]
 
 
 def test_a_site_adds_paths(front: Front, asked: list[list[Any]]) -> None:
@@ -148,7 +149,7 @@ def test_an_adapter_is_a_model_of_its_own_for_keys(front: Front, asked: list[lis
     assert front.ask(f"/models/sql-lora{CHAT}", {"messages": []}, BOB)[0] == 200
     assert front.ask(CHAT, {"model": "Qwen/QwQ-32B"})[0] == 200
     assert front.error(CHAT, {"model": "Qwen/QwQ-32B"}, BOB)[::2] == (404, "model_not_found")
-    assert [one["id"] for one in json.loads(front.ask("/v1/models", key=BOB)[1])["data"]] == ["sql-lora"]
+    assert [one["id"] for one in json.loads(front.ask("/v1/models", key=BOB)[1])["data"]] == ["gte", "sql-lora"]
     assert sum(map(len, asked)) == 3
 
 
@@ -177,7 +178,18 @@ def test_no_body_takes_a_key_past_its_adapter(front: Front, asked: list[list[Any
         assert status in (400, 404), text
     form = b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nsql-lora\r\n--b--\r\n'
     assert front.ask("/v1/audio/translations", form, BOB)[0] == 400
-    assert asked == [[], [], []]
+    assert asked == [[], [], [], []]
+
+
+def test_models_that_share_a_server_are_asked_by_their_names_alone(front: Front, asked: list[list[Any]]) -> None:
+    for name in ("gte", "rerank"):
+        assert front.ask("/v1/embeddings", {"model": name, "input": "x"})[0] == 200
+        assert front.error("/v1/update_models", {"model": name, "models": []})[::2] == (404, "unknown_url")
+    assert front.ask("/v1/embeddings", {"model": "gte", "input": "x"}, BOB)[0] == 200
+    assert front.error("/v1/embeddings", {"model": "rerank", "input": "x"}, BOB)[::2] == (404, "model_not_found")
+    twice = b'{"model": "gte", "input": "x", "model": "rerank"}'
+    assert front.error("/v1/embeddings", twice, BOB)[::2] == (400, "model_ambiguous")
+    assert len(asked[3]) == 3
 
 
 def test_an_escaped_slash_is_read_as_one(front: Front) -> None:

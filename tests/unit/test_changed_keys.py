@@ -30,6 +30,13 @@ SERVING: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"name": "qwq", "weights": "/data/QwQ-32B", "image": "vllm:1", "tensor_parallel_size": 2, "max_num_seqs": 16}
         | {"max_model_len": 8192, "extra_args": ["--seed", "3"], "launch_profile": "aice_1_22"},
     ),
+    "aice_1_22_shared": (
+        "1.22.0",
+        {},
+        {"name": "gte", "weights": "/data/gte", "image": "vllm:1", "task": "embed", "recipe_cache_path": "/data/cache"}
+        | {"shares_card_with": [{"name": "bge", "weights": "/data/bge", "task": "score"}]}
+        | {"max_num_prefill_seqs": 2, **ADDED},
+    ),
     "deepseek_r1": (
         "1.21.3",
         {"weights": {}},
@@ -74,6 +81,7 @@ CHANGED: dict[str, Any] = {
     "bucketing": {"strategy": "lin"},
     "mounts": [{"source": "/data/more", "target": "/more"}],
     "gpu_memory_utilization": 0.7,
+    "shares_card_with": [{"name": "bge", "weights": "/data/elsewhere", "task": "score"}],
     "swap_space": 3,
     "cpu_offload_gb": 3,
     "seed": 4,
@@ -93,13 +101,13 @@ BESIDE = {
 LAUNCH = ("args", "env", "numactl", "mounts", "image", "cap_add", "ulimits", "read_only", "module_ids")
 KEYS = sorted((set(CHECKS) | OPTION_NAMES) - BESIDE)
 # So many keys of an engine must be looked at: what is refused, or has no effect there, is none.
-AT_LEAST = {"aice_1_21": 100, "aice_1_22": 15, "deepseek_r1": 100, "plugin": 150, "vllm": 150}
+AT_LEAST = {"aice_1_21": 100, "aice_1_22": 15, "aice_1_22_shared": 60, "deepseek_r1": 100, "plugin": 150, "vllm": 150}
 
 
 def planned(engine: str, wish: dict[str, Any], **host: Any) -> dict[str, Any]:
     """Plan one model on a host of its engine."""
     release, facts, _ = SERVING[engine]
-    paths = ("/data/other", "/data/Q", "/data/DeepSeek-R1", "/m/tiny")
+    paths = ("/data/other", "/data/gte", "/data/bge", "/data/elsewhere", "/data/Q", "/data/DeepSeek-R1", "/m/tiny")
     known = gaudi_host()["weights"] | {path: {"config": {}, "bytes": 10**9} for path in paths}
     return vllm_plan([wish], gaudi_host(**{**facts, "weights": known}, **host), host_name="g", release=release)
 

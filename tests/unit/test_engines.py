@@ -91,7 +91,9 @@ def host_of(platform: str, **more: Any) -> dict[str, Any]:
 
 def wish(engine: str, **more: Any) -> dict[str, Any]:
     """Return a model that says no more than it must."""
-    return {"name": "m", "weights": "/m/x", "image": "vllm:1", "launch_profile": engine, **more}
+    second = {"task": "embed", "shares_card_with": [{"name": "n", "weights": "/m/y", "task": "score"}]}
+    several = second if engine in ENGINES and ENGINES[engine].share else {}
+    return {"name": "m", "weights": "/m/x", "image": "vllm:1", "launch_profile": engine, **several, **more}
 
 
 def plan_of(engine: str, **host: Any) -> dict[str, Any]:
@@ -120,7 +122,7 @@ def test_a_plan_has_all_that_a_container_needs(engine: str) -> None:
     command = service.vllm_container(one)["command"]
     begin = 1 + len(one["numactl"]) if one["numactl"] else 0
     assert tuple(command[begin : begin + len(about.command)]) == about.command
-    assert one["args"].count("--served-model-name") == 1
+    assert [len(one["served"]), one["args"].count("--served-model-name")] == ([2, 0] if about.share else [1, 1])
     assert "--seed" in one["args"]
 
 

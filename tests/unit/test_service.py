@@ -53,7 +53,7 @@ def live(models: list[dict[str, Any]], **changed: Any) -> dict[str, Any]:
             "secret_mtime": None,
             "digest": item["digest"],
             "container": {"running": True, "digest": item["digest"], "secret_mtime": ""},
-            "smoke": {"first_token_s": 0.1, "kinds": ["text"]},
+            "smoke": {"first_token_s": 0.1, "kinds": item["smoke"]},
         }
     units[models[0]["name"]].update(changed)
     return {"units": units, "supervisor_sha256": digest(SUPERVISOR)}

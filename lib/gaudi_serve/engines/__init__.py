@@ -7,11 +7,14 @@ from typing import Any
 
 from ..core.host import Service
 from ..platforms import platform_of
-from . import aice_1_21, aice_1_22, deepseek_r1, plugin, vllm
+from ..spec.shared import members
+from . import aice_1_21, aice_1_22, aice_1_22_shared, deepseek_r1, plugin, vllm
 from .base import Engine, Launch
 
 # In the order in which messages name them.
-ENGINES: dict[str, Engine] = {one.ENGINE.name: one.ENGINE for one in (aice_1_21, aice_1_22, deepseek_r1, plugin, vllm)}
+ENGINES: dict[str, Engine] = {
+    one.ENGINE.name: one.ENGINE for one in (aice_1_21, aice_1_22, aice_1_22_shared, deepseek_r1, plugin, vllm)
+}
 
 __all__ = ["ENGINES", "Engine", "Launch", "engine_of", "profile_of", "running_engine"]
 
@@ -38,6 +41,11 @@ def profile_of(
     platform = platform_of(accelerator)
     row = platform.release(release) if release else None
     known = row.engines if row else (platform.engine, *(name for name in offered if _serves(name, platform.name)))
+    # An entry of several models takes an engine that serves several; one of a single model never does.
+    several = [name for name in known if name in ENGINES and ENGINES[name].share]
+    if members(spec) and several:
+        return several[0]
+    known = tuple(name for name in known if name not in several) or known
     present = running_engine(running) if running else None
     if present in known:
         return present

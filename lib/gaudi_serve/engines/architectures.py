@@ -12,9 +12,10 @@ GAUDI = """
 baichuan bert bloom chatglm cohere cohere2 deepseek deepseek_v2 deepseek_v3 deepseek_v32 deepseek_ocr deepseek_vl_v2
 ernie4_5 ernie4_5_moe ernie4_5_moe_vl falcon gemma gemma2 gemma3 gemma3_text gemma4 gemma4_text glm glm4 glm4_moe gpt2
 gpt_bigcode gpt_neox gpt_oss granite granitemoe granitemoehybrid hunyuan_v1_dense hunyuan_v1_moe idefics3 internlm2
-internvl_chat llama llama4 llama4_text llava llava_next minimax_m2 minimax_m3 mistral mistral3 mixtral mllama mpt opt
-ovis ovis2 phi phi3 pixtral qwen qwen2 qwen2_5_omni qwen2_5_vl qwen2_audio qwen2_moe qwen2_vl qwen3 qwen3_5 qwen3_5_moe
-qwen3_moe qwen3_next qwen3_vl qwen3_vl_moe roberta solar stablelm starcoder2 whisper xlm_roberta
+internvl_chat llama llama4 llama4_text llava llava_next minimax_m2 minimax_m3 mistral mistral3 mixtral mllama
+modernbert mpt opt ovis ovis2 phi phi3 pixtral qwen qwen2 qwen2_5_omni qwen2_5_vl qwen2_audio qwen2_moe qwen2_vl qwen3
+qwen3_5 qwen3_5_moe qwen3_moe qwen3_next qwen3_vl qwen3_vl_moe roberta solar stablelm starcoder2 whisper xlm-roberta
+xlm_roberta
 """
 SERVED = {"gaudi": frozenset(GAUDI.split())}
 PLAIN = {name: {one.replace("_", ""): one for one in kinds} for name, kinds in SERVED.items()}

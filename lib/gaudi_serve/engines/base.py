@@ -15,6 +15,7 @@ from ..buckets.warmup import warmup_seconds
 from ..core.errors import Problem
 from ..core.host import Host
 from ..spec.model import Spec
+from ..spec.shared import members
 from ..spec.vllm_options import OPTION_NAMES
 from .quantisations import Loads
 
@@ -91,6 +92,10 @@ class Engine:
     they go into the launch file, since the supervisor on the host knows no engine. warmup: the seconds that graphs
     take, with the arguments of warmup_seconds. loads: by platform, the quantised weights that it loads; of another
     platform nothing is known.
+
+    share: the part of the card's memory that each of so many models gets, where its user says none; None where the
+    server serves one model. folder: where the server finds each model's folder, by the model's name; None where it
+    finds it where the host has it.
     """
 
     name: str
@@ -116,6 +121,18 @@ class Engine:
     progress: tuple[tuple[str, str], ...] = (LOADING,)
     warmup: Callable[..., tuple[int, int]] = warmup_seconds
     loads: Mapping[str, Loads] = field(default_factory=dict)
+    share: Callable[[int], float] | None = None
+    folder: str | None = None
+
+    def defaults_of(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the keys of a model that its user leaves out; shares of a card's memory follow from how many share."""
+        if not self.share:
+            return self.defaults
+        return {**self.defaults, "gpu_memory_utilization": self.share(1 + len(members(given)))}
+
+    def seen_at(self, spec: Spec) -> str:
+        """Return where the server finds the folder of a model's weights."""
+        return f"{self.folder}/{spec.name}" if self.folder else spec.weights
 
     def served_in(self, spec: Spec) -> str:
         """Return the precision that decides on the time of a warm-up: fp8 or bfloat16."""

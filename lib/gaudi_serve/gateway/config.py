@@ -82,8 +82,7 @@ def _name(client: Client | None) -> str:
 
 def _allowed(gateway: Gateway, client: Client | None, name: str) -> str:
     """Return ``all``, or ``strict`` where the client may not use all names of the servers that have this one."""
-    backend = next(one for one in gateway.backends if name in one.names)
-    return "all" if set(backend.names) <= set(gateway.of_client(client)) else "strict"
+    return "all" if gateway.beside(name) <= set(gateway.of_client(client)) else "strict"
 
 
 def _lines(lines: Iterable[str]) -> str:

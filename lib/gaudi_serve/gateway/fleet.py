@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from ipaddress import ip_address
 from itertools import takewhile
 from typing import Any
@@ -153,12 +154,8 @@ def fleet_entries(
             changed = (
                 set() if "vllm_service" in known.get("preflight_stages", ["vllm_service"]) else _not_as_planned(known)
             )
-            found += [
-                one
-                for unit, model in planned_here.items()
-                if unit not in changed
-                if (one := _entry(name, model, address, own))
-            ]
+            kept = [model for unit, model in planned_here.items() if unit not in changed]
+            found += [one for model in kept for one in _entries(name, model, address, own)]
             found += [entry_of(one) for one in live if one["host"] == name and one["unit"] in changed]
         else:
             found += [entry_of(one) for one in live if one["host"] == name]
@@ -198,18 +195,19 @@ def entry_of(given: Known) -> Entry:
         raise InputError(f"a server of the gateway: {problem}") from problem
 
 
-def _entry(host: str, model: Known, address: str, own: bool) -> Entry | None:
-    """Return a model's server as its gateway reaches it; None where it does not."""
+def _entries(host: str, model: Known, address: str, own: bool) -> list[Entry]:
+    """Return a server as its gateway reaches it, once a model that it serves; none where it does not."""
     if model["state"] == "stopped":
-        return None
+        return []
     where = str(model["host"])
     if where in EVERYWHERE:
         where = "127.0.0.1" if own else address
     elif _is_loopback(where) and not own:
-        return None
+        return []
     takes = model["max_num_seqs"] if is_whole(model["max_num_seqs"], 1, 10**6) else TAKES
-    name, port = str(model["served_model_name"]), int(model["port"])
-    return Entry(host, str(model["name"]), name, where, port, takes, _adapters(model.get("args") or []))
+    names = [str(one["served_model_name"]) for one in model.get("served") or [model]]
+    adapters = _adapters(model.get("args") or [])
+    return [Entry(host, str(model["name"]), name, where, int(model["port"]), takes, adapters) for name in names]
 
 
 def _adapters(args: Sequence[str]) -> tuple[str, ...]:
@@ -287,8 +285,12 @@ def fleet_keys(
             chooses the server. No key is in the message.
     """
     found: dict[str, dict[str, str]] = {}
-    for one in map(entry_of, entries):
-        found.setdefault(one.model, {})[one.name] = _key(one, hostvars, gateways, secret)
+    servers = list(map(entry_of, entries))
+    units = Counter((one.host, one.unit) for one in servers)
+    for server in servers:
+        # A server of several models has one key, that of its first model, which its unit is named after.
+        keyed = replace(server, model=server.unit) if units[server.host, server.unit] > 1 else server
+        found.setdefault(server.model, {})[server.name] = _key(keyed, hostvars, gateways, secret)
     for model, keys in found.items():
         if len(set(keys.values())) > 1:
             first = next(iter(keys))

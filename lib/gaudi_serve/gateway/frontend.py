@@ -158,7 +158,7 @@ def _which(gateway: Gateway) -> list[str]:
         '"{\\"id\\":\\"%[var(txn.model),json(utf8s)]\\",\\"object\\":\\"model\\",\\"created\\":0,'
         '\\"owned_by\\":\\"gaudi-serve\\"}" if { path_beg /v1/models/ }',
         found(folder, "backend", "model", "models"),
-        *(_strict(gateway) if any(backend.adapters for backend in gateway.backends) else []),
+        *(_strict(gateway) if any(len(gateway.beside(one.model)) > 1 for one in gateway.backends) else []),
     ]
 
 

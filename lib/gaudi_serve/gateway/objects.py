@@ -114,6 +114,13 @@ class Gateway:
     state: str = "/var/lib/gaudi-serve/gateway/state"
     user: str = "haproxy"
 
+    def beside(self, name: str) -> set[str]:
+        """Return all names that the servers of a name answer to."""
+        own = next(backend for backend in self.backends if name in backend.names)
+        places = {(server.address, server.port) for server in own.servers}
+        there = (one for one in self.backends if places & {(server.address, server.port) for server in one.servers})
+        return {*own.names, *(found for one in there for found in one.names)}
+
     def of_client(self, client: Client | None) -> list[str]:
         """Return the names of models that a client may use, sorted; None is one of a gateway without clients."""
         names = sorted(name for backend in self.backends for name in backend.names)

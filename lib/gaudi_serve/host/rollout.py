@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import InputError
-from ..rollout.waves import served_name
+from ..core.served import served_names
 from ..stages.service import vllm_unit_paths
 from . import observe_services
 from .atomic_write import sync_folder, write_whole
@@ -37,13 +37,15 @@ def live_models(services: Mapping[str, Any] | None = None) -> list[dict[str, Any
         container = unit["container"] or {}
         if not launch:
             continue
+        smoke, names = unit["smoke"] or {}, served_names(name, launch.get("command") or ())
         models.append(
             {
                 "name": name,
                 "host": launch.get("host", "127.0.0.1"),
                 "port": launch["port"],
-                "served_model_name": served_name(name, {"launch": launch}),
-                "smoke": (unit["smoke"] or {}).get("kinds") or ["any"],
+                "served_model_name": names[0],
+                "smoke": smoke.get("kinds") or ["any"],
+                **({"served": smoke["served"]} if smoke.get("served") else {}),
                 "start_timeout_s": launch.get("start_timeout_s", 7200),
                 "active": unit["active"],
                 "enabled": unit["enabled"],

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..core.served import served_models
 from .media import PICTURE_COLOUR, film, picture, sound
 from .observe_services import STATE
 from .run import run, write_json
@@ -101,21 +102,24 @@ def ask(model: Mapping[str, Any], kinds: Sequence[str], timeout: float, api_key:
     Raises:
         Unhealthy: when the server does not list the model, gives no good answer, or takes too long.
     """
-    server = Server(model, timeout, api_key)
-    _require_listed(server)
     found: dict[str, Any] = {}
-    for kind in kinds:
-        found = {**(KINDS[kind](server) or {}), **found}
-    return {**found, "kinds": list(kinds)}
+    several = len(model.get("served") or ()) > 1
+    for one in served_models(model):
+        server = Server(one, timeout, api_key)
+        _require_listed(server)
+        for kind in one["smoke"] if several else kinds:
+            found = {**(KINDS[kind](server) or {}), **found}
+    return {**found, "kinds": list(kinds), **({"served": list(model["served"])} if several else {})}
 
 
 def health(model: Mapping[str, Any], timeout: float, api_key: str | None = None) -> str:
     """Return why a model does not answer ``/health`` and list itself, or an empty text; nothing is generated."""
-    server = Server(model, timeout, api_key)
     try:
-        for _ in server.lines("GET", "/health"):
-            pass
-        _require_listed(server)
+        for one in served_models(model):
+            server = Server(one, timeout, api_key)
+            for _ in server.lines("GET", "/health"):
+                pass
+            _require_listed(server)
     except Unhealthy as problem:
         return str(problem)
     return ""

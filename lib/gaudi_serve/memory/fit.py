@@ -35,12 +35,13 @@ def plan_memory(
     weight_bytes: int,
     cards_left: int,
     rounding: Rounding = WHOLE,
+    taken_gib: float = 0.0,
 ) -> dict[str, Any] | None:
     """Return how a model's cards are divided, or None where its architecture or size is not known.
 
     Free memory after weights and profile run, times the utilisation, is usable; of that, the graph
     share is kept for graphs (none with enforce_eager) and the rest is KV cache, in blocks of 128
-    tokens, of which a server has those that ``rounding`` leaves.
+    tokens, of which a server has those that ``rounding`` leaves. ``taken_gib`` of the card another model has already.
 
     Returns:
         GiB of one card: ``device_gib``, ``reserved_gib`` (driver and profile run), ``weights_gib``,
@@ -53,10 +54,8 @@ def plan_memory(
     if not platform_of(host.accelerator).generation(host):
         return None
     given = _given(spec, env, args, host, weight_bytes) | names
-    if quantised_at_load(spec, config):
-        given["QUANT_DTYPE"] = 1
-    elif _widened(spec, config):
-        given["QUANT_DTYPE"] = FLOAT32_BYTES
+    given["UNAVAILABLE_MEM_ABS"] += taken_gib
+    given["QUANT_DTYPE"] = _weight_bytes(spec, config)
     found = hpu_memory(given)
     divided = _divided(given, found, rounding)
     # The others keep their cards.
@@ -76,7 +75,6 @@ def _given(spec: Spec, env: Mapping[str, str], args: Sequence[str], host: Host, 
         "TENSOR_PARALLEL_SIZE": spec.cards,
         "MAX_MODEL_LEN": int(spec["max_model_len"]),
         "MODEL_MEM_FROM_CONFIG": weight_bytes,
-        "QUANT_DTYPE": 2,
         "CACHE_DTYPE_BYTES": _cache_bytes(spec, args),
         "UNAVAILABLE_MEM_ABS": UNAVAILABLE_GIB,
         "PROFILER_MEM_OVERHEAD": PROFILE_GIB,
@@ -155,6 +153,11 @@ def quantised_at_load(spec: Spec, config: Mapping[str, Any]) -> bool:
     by_file = spec.get("quant_config") is not None and "quant_config" not in engine_of(spec).ignored
     halved = spec.get("dtype") == "fp8" or spec.get("quantization") == "inc" or by_file
     return halved and not config.get("quantization_config")
+
+
+def _weight_bytes(spec: Spec, config: Mapping[str, Any]) -> int:
+    """Return the bytes of a number in the weights, once they are loaded."""
+    return 1 if quantised_at_load(spec, config) else FLOAT32_BYTES if _widened(spec, config) else 2
 
 
 def _widened(spec: Spec, config: Mapping[str, Any]) -> bool:

@@ -14,9 +14,11 @@ from ..platforms import PLATFORMS, Platform, platform_of
 from ..platforms.releases import DEFAULT, release_of, rows_of
 from ..spec.keys import OWN_KEYS
 from ..spec.model import Spec
+from ..spec.shared import key_of
 from ..spec.vllm_options import OPTION_NAMES
 from ..spec.weights import here, model_config
 from .loads import load_problems
+from .sharing import kind_problems, sharing_problems
 from .version import served_by, version_problems
 
 
@@ -35,18 +37,26 @@ def host_problems(spec: Spec, host: Host, release: str, weights_come: bool) -> l
     platform = platform_of(host.accelerator)
     problems += platform.problems(spec) + platform.image_problems(spec, release)
     problems += _engine_problems(spec, engine_of(spec), platform, release)
+    for place, one in enumerate(spec.served):
+        found = _model_problems(one, host, release, weights_come) or kind_problems(one, host)
+        problems += [(key_of(place, key), value, allowed) for key, value, allowed in found]
+    return problems
+
+
+def _model_problems(spec: Spec, host: Host, release: str, weights_come: bool) -> list[Problem]:
+    """Return what is wrong with the weights of one model, and with its keys against them."""
     missing = _weights_problems(spec, host, weights_come)
-    config = model_config(spec, host)
     if missing:
-        return problems + missing
+        return missing
+    config = model_config(spec, host)
     wrong = config_problems(config)
     if wrong:
         # A model cannot be checked against a description that is wrong itself.
         on_host = bool(here(spec, host).config)
         key, value = ("weights", spec.weights) if on_host else ("config", None)
-        return [*problems, *((key, value, ("its config.json: " if on_host else "") + text) for text in wrong)]
-    problems += load_problems(spec, host, release)
-    return problems + shape_problems(spec, config, even_heads=platform.even_heads)
+        return [(key, value, ("its config.json: " if on_host else "") + text) for text in wrong]
+    problems = load_problems(spec, host, release)
+    return problems + shape_problems(spec, config, even_heads=platform_of(host.accelerator).even_heads)
 
 
 def release_unsaid(host: Host, host_name: str) -> Finding | None:
@@ -108,7 +118,8 @@ def _engine_problems(spec: Spec, engine: Engine, platform: Platform, release: st
     if platform.name in engine.platforms:
         wrong = version_problems(spec, row)
         # What an engine takes depends on its version: of a wrong one nothing more can be told.
-        own = [] if wrong else engine.problems(served_by(spec, row))
+        own = [] if wrong else sharing_problems(spec, engine, platform, release)
+        own = own if wrong or own else engine.problems(served_by(spec, row))
         return own + _option_problems(spec, engine, platform, release) + wrong
     wanted = PLATFORMS[engine.platforms[0]]
     others = ", ".join(one.name for one in ENGINES.values() if platform.name in one.platforms)

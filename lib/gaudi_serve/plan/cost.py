@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..buckets.base import BucketCounts, Rounding
@@ -16,7 +16,7 @@ from ..core.host import Host
 from ..core.versions import numbers
 from ..engines import engine_of
 from ..memory.autocalc import DEVICE_GIB, GIB, MOST_CARDS
-from ..memory.fit import plan_memory, quantised_at_load
+from ..memory.fit import PROFILE_GIB, plan_memory, quantised_at_load
 from ..memory.shape import (
     has_experts,
     longest_context,
@@ -28,6 +28,7 @@ from ..platforms import platform_of
 from ..spec.config_json import layers, layers_without_cache
 from ..spec.draft import draft_bytes, draft_model
 from ..spec.model import Spec
+from ..spec.shared import key_of
 from ..spec.weights import bytes_here, model_config, weight_bytes
 from .model import Container, Cost, Placement
 from .version import served_by
@@ -47,34 +48,70 @@ def cost_of(spec: Spec, host: Host, placement: Placement, container: Container, 
         cards_left: how many cards of the host nobody has, which it could have besides.
         release: of the software of its host.
     """
-    config, size, cards = model_config(spec, host), weight_bytes(spec, host), len(placement.module_ids)
-    # INC halves the weights of the model, and never those of its draft.
-    halves = 0.5 if quantised_at_load(spec, config) else 1
-    more = widened_bytes(config, size) if _widened(spec, host, release) else 0
-    held = size and size + more + int(draft_bytes(spec, host) / halves)
-    memory = None
-    if cards:
-        sized = Spec({"max_model_len": longest_context(config), **spec})
-        rounding = container.buckets.rounding if container.buckets else Rounding()
-        memory = plan_memory(sized, container.env, container.args, host, config, held, cards_left, rounding)
-        memory = _overridden(spec, _in_blocks(memory, container))
+    config, cards = model_config(spec, host), len(placement.module_ids)
+    sizes = [weight_bytes(one, host) + draft_bytes(one, host) for one in spec.served]
+    held = [_held(one, host, release) for one in spec.served]
+    memory = _memory(spec, host, container, [in_full for in_full, _ in held], cards_left) if cards else None
     counts = _graphs(spec, placement, container, _server_blocks(config, memory))
     seconds, cached = _warmup(served_by(spec, platform_of(host.accelerator).release(release)), host, cards, counts)
-    share = held * halves / GIB / max(1, cards)
+    share = sum(in_full * halves for in_full, halves in held) / GIB / max(1, cards)
     generation = platform_of(host.accelerator).generation(host) if cards else None
     likely = spec["warmup_budget_minutes"] * 15 if seconds is None else seconds
     return Cost(
         weights_gib=round(share, 1),
-        read_gib=round((size + draft_bytes(spec, host)) / GIB, 1),
+        read_gib=round(sum(sizes) / GIB, 1),
         device_gib=DEVICE_GIB[generation] if generation else None,
         memory=memory,
         buckets=counts or BucketCounts(),
         graphs=None if counts is None else counts.prompt + counts.decode,
         warmup_s=seconds,
         warmup_cached_s=cached,
-        start_timeout_s=spec.get("start_timeout_s") or start_timeout(likely, size + draft_bytes(spec, host)),
+        start_timeout_s=spec.get("start_timeout_s") or start_timeout(likely, sum(sizes)),
         hang_timeout_s=spec.get("hang_timeout_s", HANG_TIMEOUT_S),
     )
+
+
+def _held(spec: Spec, host: Host, release: str) -> tuple[int, float]:
+    """Return the bytes of a model's weights before INC, 0 where they are not known, and the part that INC leaves."""
+    config, size = model_config(spec, host), weight_bytes(spec, host)
+    # INC halves the weights of the model, and never those of its draft.
+    halves = 0.5 if quantised_at_load(spec, config) else 1
+    more = widened_bytes(config, size) if _widened(spec, host, release) else 0
+    return size and size + more + int(draft_bytes(spec, host) / halves), halves
+
+
+def _memory(
+    spec: Spec, host: Host, container: Container, held: Sequence[int], cards_left: int
+) -> dict[str, Any] | None:
+    """Return how the cards are divided; of several models on one, each has its share of what the ones before leave."""
+    rounding = container.buckets.rounding if container.buckets else Rounding()
+    left = cards_left if len(held) == 1 else 0
+    found: list[dict[str, Any]] = []
+    for one, size in zip(spec.served, held, strict=True):
+        config = model_config(one, host)
+        sized = Spec({"max_model_len": longest_context(config), **one})
+        taken = sum(part["weights_gib"] + part["graphs_gib"] + part["kv_cache_gib"] + PROFILE_GIB for part in found)
+        memory = plan_memory(sized, container.env, container.args, host, config, size, left, rounding, taken)
+        memory = _overridden(one, _in_blocks(memory, container))
+        if memory is None:
+            return None
+        found.append(memory)
+        if not memory["fits"]:
+            return {**memory, "place": len(found) - 1, "taken_gib": round(taken, 1)} if len(held) > 1 else memory
+    return found[0] if len(found) == 1 else _together(found)
+
+
+def _together(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the memory of models that share a card as one; its sequences are those of the model with fewest."""
+    sums = ("weights_gib", "graphs_gib", "kv_cache_gib")
+    counts = {key: sum(one[key] for one in found) for key in ("num_hpu_blocks", "kv_tokens")}
+    together = {key: round(sum(one[key] for one in found), 1) for key in sums}
+    return {**found[-1], **together, **counts, "sequences": min(one["sequences"] for one in found)}
+
+
+def named(spec: Spec, one: Spec, texts: Iterable[str]) -> list[str]:
+    """Return sentences on one of the models of a server, which they name where there are several."""
+    return list(texts) if len(spec.served) == 1 else [f"{one.name}: {text}" for text in texts]
 
 
 def precision_of(spec: Spec, host: Host, release: str) -> str | None:
@@ -172,9 +209,10 @@ def down_for(cost: Cost) -> str:
 
 def cost_warnings(spec: Spec, host: Host, placement: Placement, cost: Cost, release: str) -> list[str]:
     """Return what of a model's cost a user should know, and what of it is not known."""
-    return [*_cache_warnings(spec, cost.memory), *cost.buckets.notes] + (
-        [*_loaded(spec, host, release), *_unknown(spec, host, cost)] if placement.module_ids else []
-    )
+    found = [*(_cache_warnings(spec, cost.memory) if len(spec.served) == 1 else []), *cost.buckets.notes]
+    for one in spec.served if placement.module_ids else ():
+        found += named(spec, one, [*_loaded(one, host, release), *_unknown(one, host, cost)])
+    return found
 
 
 def _cache_warnings(spec: Spec, memory: Mapping[str, Any] | None) -> list[str]:
@@ -247,7 +285,7 @@ def cost_problems(spec: Spec, cost: Cost) -> list[Problem]:
     """Return what is wrong with a model by its cost: its memory, and its warm-up against the budget."""
     problems: list[Problem] = []
     if cost.memory and not cost.memory["fits"]:
-        problems.append(_memory_problem(spec, cost.memory, cost.read_gib))
+        problems.append(_shared_problem(spec, cost.memory) or _memory_problem(spec, cost.memory, cost.read_gib))
     problems += _weights_alone(spec, cost)
     problems += engine_of(spec).late_problems(spec)
     minutes, budget = (cost.warmup_s or 0) / 60, spec["warmup_budget_minutes"]
@@ -278,6 +316,17 @@ def _weights_alone(spec: Spec, cost: Cost) -> list[Problem]:
     return [("tensor_parallel_size", spec.cards, allowed)]
 
 
+def _shared_problem(spec: Spec, memory: Mapping[str, Any]) -> Problem | None:
+    """Return for which of the models that share a card what the ones before it leave is too little."""
+    place = memory.get("place")
+    if place is None:
+        return None
+    key, value, allowed = _memory_problem(spec.served[place], memory, 0)
+    before = ", ".join(one.name for one in spec.served[:place])
+    taken = f"; {before} before it: {memory['taken_gib']} GiB" if before else ""
+    return key_of(place, key if key == "max_model_len" else "weights"), value, f"{allowed}{taken}"
+
+
 def _memory_problem(spec: Spec, memory: Mapping[str, Any], read_gib: float) -> Problem:
     ways = " or ".join(
         " with ".join(f"{key} {value}" for key, value in change.items()) for change in memory["suggestions"]
@@ -287,7 +336,7 @@ def _memory_problem(spec: Spec, memory: Mapping[str, Any], read_gib: float) -> P
     remedy = remedy if ways else "nothing that this host has left fits"
     cards = spec.cards
     weights = f"{memory['weights_gib']} GiB of weights"
-    if memory["weights_gib"] * cards > WIDER * read_gib:
+    if read_gib and memory["weights_gib"] * cards > WIDER * read_gib:
         weights += f" (the {read_gib:.0f} GiB of its files, made wider while they are loaded)"
     if memory["kv_cache_gib"] <= 0 or "max_model_len" not in spec:
         allowed = (

@@ -12,7 +12,7 @@ from ..core.host import Host
 from ..gateway.fleet import behind_gateway, fleet_gateways, gateway_left, unreached
 from ..host.secret import given_secrets
 from ..platforms import platform_of
-from ..show.table import table
+from ..show.table import model_cell, table
 from ..spec.catalog import Catalog, catalog_folder, sound_entries
 from ..spec.facts import FACTS, INSTEAD, checked_facts, checked_variables, rendered, saved_facts
 from ..spec.inventory import (
@@ -458,7 +458,7 @@ def _row(model: Mapping[str, Any]) -> list[str]:
     memory = model["memory"]
     used = f"{memory['device_gib'] - memory['left_gib']:.0f}/{memory['device_gib']}" if memory else "-"
     return [
-        model["name"] + (" (stopped)" if model["state"] == "stopped" else ""),
+        model_cell(model) + (" (stopped)" if model["state"] == "stopped" else ""),
         _runs([str(number) for number in model["module_ids"]]) or "cpu",
         _runs(model["cpus"] or []) or "-",
         str(model["port"]),

@@ -16,12 +16,13 @@ from ..platforms import platform_of
 from ..platforms.releases import DEFAULT
 from ..spec.model import Spec
 from .check import host_problems, release_unsaid
-from .cost import cost_of, cost_problems, cost_warnings, down_for, precision_of
+from .cost import cost_of, cost_problems, cost_warnings, down_for, named, precision_of
 from .launch import container_of, launch_warnings
 from .loads import load_notes
-from .model import Placement, PlannedModel
+from .model import Placement, PlannedModel, ServedModel
 from .place import Placed, place
 from .resolve import Site, Wish, resolve
+from .sharing import smoke_of
 from .version import version_notes
 
 
@@ -151,10 +152,13 @@ def _planned(
         return None, [problem.finding or ("launch", None, str(problem))]
     platform = platform_of(host.accelerator)
     row = platform.release(release)
-    notes = (*version_notes(spec, row), *load_notes(spec, host, release), *platform.notes(spec, release))
+    loads = [text for one in spec.served for text in named(spec, one, load_notes(one, host, release))]
+    notes = (*version_notes(spec, row), *loads, *platform.notes(spec, release))
     costs = cost_warnings(spec, host, placement, cost, release)
     warnings = (*container.notes, *costs, *launch_warnings(spec), *notes)
     nodes = {card.numa_node for card in host.cards if card.module_id in placement.module_ids}
     node = nodes.pop() if len(nodes) == 1 else None
-    planned = PlannedModel(spec, placement, container, cost, precision_of(spec, host, release), node, warnings)
+    served = tuple(ServedModel(one["served_model_name"], one.weights, smoke_of(one, host)) for one in spec.served)
+    precision = precision_of(spec, host, release)
+    planned = PlannedModel(spec, placement, container, cost, precision, node, warnings, served)
     return planned, cost_problems(spec, cost)

@@ -59,8 +59,9 @@ def vllm_launch(spec: Mapping[str, Any], host: Mapping[str, Any]) -> dict[str, A
     if engine.reads_cards:
         _check_cards(known, host.get("modules"))
     # An engine that passes all options on gets no more than its user has written.
-    base = engine.defaults if engine.own_options else {"tensor_parallel_size": 1}
-    complete = Spec({**base, **known, "launch_profile": engine.name})
+    base = engine.defaults_of(known) if engine.own_options else {"tensor_parallel_size": 1}
+    named = {"name": label(known), "served_model_name": label(known)} if engine.share else {}
+    complete = Spec({**base, **named, **known, "launch_profile": engine.name})
     found = launched(complete, Host.of(host if engine.reads_cards else {**host, "modules": []}))
     return {"env": found.environment, "args": found.args, "numactl": found.numactl, "warnings": found.warnings}
 
@@ -183,7 +184,9 @@ def _arguments(container: Container, spec: Spec, placed: Spec, placement: Placem
         head, tail = container.args[:1], []
         requested = {key: value for key, value in placed.items() if key in OPTION_NAMES}
     else:
-        head, tail = list(container.args), ["--served-model-name", spec["served_model_name"]]
+        # A server of several models knows each by its own name.
+        named = [] if engine.share else ["--served-model-name", spec["served_model_name"]]
+        head, tail = list(container.args), named
         used = OWN_KEYS | engine.consumed
         requested = {key: value for key, value in spec.items() if key not in used}
     options = [part for key, value in requested.items() if (part := option_arguments(key, value))]
@@ -221,7 +224,8 @@ def _cache_path(spec: Spec, host: Host, release: str) -> str | None:
 
 
 def _mounts(spec: Spec, cache: str | None, launch: Launch) -> list[dict[str, Any]]:
-    mounts = [{"source": spec.weights, "target": spec.weights, "read_only": True}]
+    engine = engine_of(spec)
+    mounts = [{"source": one.weights, "target": engine.seen_at(one), "read_only": True} for one in spec.served]
     if cache:
         mounts.append({"source": cache, "target": cache, "read_only": False})
     if launch.bucket_path:

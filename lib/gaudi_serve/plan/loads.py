@@ -120,6 +120,7 @@ def _others(spec: Spec, asked: _Asked, platform: Platform) -> str:
             name
             for name in row.engines
             if name in ENGINES
+            and not ENGINES[name].share  # its fork is the same as that of the engine for one model
             and platform.name in ENGINES[name].loads
             and not _refused(asked.stored, ENGINES[name].loads[platform.name], row)
         ]

@@ -13,12 +13,6 @@ from ..buckets.linear import BLOCK
 from ..buckets.plugin_plan import PluginBucketing
 from ..spec.model import Spec
 
-# Models that generate no text are asked for what they do.
-SMOKE_OF = {
-    "task": {"embed": ["embedding"], "embedding": ["embedding"], "score": ["rerank"]},  # as the fork calls it
-    "convert": {"embed": ["embedding"], "classify": ["rerank"]},
-    "runner": {"pooling": ["embedding"]},
-}
 # What a running server depends on: if it differs, a restart is due.
 OF_DIGEST = (
     *("image", "env", "args", "numactl", "runtime", "cap_add", "read_only", "ulimits", "mounts"),
@@ -87,11 +81,21 @@ class Cost:
 
 
 @dataclass(frozen=True)
+class ServedModel:
+    """One of the models that a server answers for: its name for clients, its folder, and what a start asks it."""
+
+    served_model_name: str
+    weights: str
+    smoke: list[str]
+
+
+@dataclass(frozen=True)
 class PlannedModel:
     """A model that can be started.
 
     precision: in what it is served; None where nobody knows. numa_node: the one of all its cards; None where they lie
-    on several.
+    on several. served: the models that its server answers for, as clients know them, with what each is asked after a
+    start.
     """
 
     spec: Spec
@@ -101,6 +105,7 @@ class PlannedModel:
     precision: str | None = None
     numa_node: int | None = None
     warnings: tuple[str, ...] = field(default_factory=tuple)
+    served: tuple[ServedModel, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -118,7 +123,8 @@ class PlannedModel:
             **{"image": spec.get("image"), "weights": spec.weights, **given},
             "dtype": self.precision,
             "min_available": spec.get("min_available"),
-            "smoke": spec.get("smoke") or _smoke(spec),
+            "smoke": list(dict.fromkeys(kind for one in self.served for kind in one.smoke)),
+            "served": [asdict(one) for one in self.served],
             "module_ids": list(self.placement.module_ids),
             "cpus": numactl[1].split(",") if numactl else None,
             "numa_node": self.numa_node,
@@ -132,11 +138,6 @@ class PlannedModel:
         }
 
 
-def _smoke(spec: Spec) -> list[str]:
-    """Return what a started server is asked where its user says nothing of that."""
-    return next((asked[value] for key, asked in SMOKE_OF.items() if (value := str(spec.get(key))) in asked), ["text"])
-
-
 def bucket_limits(spec: Spec, container: Container) -> dict[str, Any] | None:
     """Return what buckets are planned within, by the vendor's names; None where the server chooses its own.
 
@@ -144,7 +145,8 @@ def bucket_limits(spec: Spec, container: Container) -> dict[str, Any] | None:
     plans know nothing of: its steps have other shapes.
     """
     buckets = container.buckets
-    if buckets is None:
+    # Buckets for the traffic of one model are not those of several.
+    if buckets is None or len(spec.served) > 1:
         return None
     limits = {key: int(spec[key]) for key in ("max_num_seqs", "max_model_len") if spec.get(key)}
     block = buckets.given.block_size if isinstance(buckets, PluginBucketing) else BLOCK

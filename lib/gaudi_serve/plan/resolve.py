@@ -11,6 +11,7 @@ from ..core.host import Host
 from ..spec.keys import date_problem, findings
 from ..spec.merge import completed, entry_of, merged
 from ..spec.model import Spec
+from ..spec.shared import SHARED, key_of, members
 
 # Where engines put a model that names no port.
 FIRST_PORT = 30001
@@ -90,7 +91,9 @@ def _wish(given: Any, site: Site) -> tuple[Wish | None, list[Finding]]:
         known = date_problem(given["model"]) or f"is not in the catalog{near(given['model'], catalog) or many}"
         found.insert(0, Finding.of_model(host_name, given, "model", given["model"], known))
     bad = {key for key, _, _ in problems} | ({"model"} if missing else set())
-    if bad & {"name", "weights", "model"}:
+    absent = _absent_entries(spec, catalog)
+    found += [Finding.of_model(host_name, spec, *problem) for problem in absent]
+    if bad & {"name", "weights", "model"} or absent or any(key.startswith(SHARED) for key in bad):
         return None, found
     sound = {key: value for key, value in spec.items() if key not in bad}
     notes = _emptied(given, {**defaults, **entry, **entry.get(str(spec.get("launch_profile")), {})})
@@ -99,6 +102,16 @@ def _wish(given: Any, site: Site) -> tuple[Wish | None, list[Finding]]:
     of_image = {entry["name"]: entry.get("vllm_version") for entry in site.images}.get(complete.get("image"))
     version = complete.get("vllm_version") or of_image
     return Wish(complete.but(vllm_version=version), frozenset(spec), bad, notes), found
+
+
+def _absent_entries(spec: Mapping[str, Any], catalog: Mapping[str, Any]) -> list[Problem]:
+    """Return which models that share the card of an entry name an entry that the catalog lacks."""
+    names = [(key_of(place, "model"), one.get("model")) for place, one in enumerate(members(spec), start=1)]
+    return [
+        (key, name, f"is not in the catalog{near(name, catalog)}")
+        for key, name in names
+        if name is not None and not entry_of(catalog, name)
+    ]
 
 
 def _emptied(given: Mapping[str, Any], below: Mapping[str, Any]) -> tuple[str, ...]:
@@ -125,6 +138,23 @@ def _duplicates(wishes: Sequence[Wish], host: Host, host_name: str) -> list[Find
                 found.append(Finding.of_model(host_name, wish.spec, key, value, free))
             else:
                 first[value] = wish.spec.name
+    return found + _names_twice(wishes, host_name)
+
+
+def _names_twice(wishes: Sequence[Wish], host_name: str) -> list[Finding]:
+    """Return the models that share a card under a name that another model of the host has, for itself or clients."""
+    found = []
+    taken: dict[str, str] = {}
+    for wish in wishes:
+        for name in (wish.spec.name, str(wish.spec["served_model_name"])):
+            taken.setdefault(name, f"model {wish.spec.name}")
+    for wish in wishes:
+        for place, one in enumerate(wish.spec.served[1:], start=1):
+            if one.name in taken:
+                wish.bad.add(SHARED)
+                allowed = f"belongs to {taken[one.name]} already; clients find a model by its name"
+                found.append(Finding.of_model(host_name, wish.spec, key_of(place, "name"), one.name, allowed))
+            taken.setdefault(one.name, f"a model on the card of {wish.spec.name}")
     return found
 
 

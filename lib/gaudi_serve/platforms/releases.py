@@ -84,7 +84,7 @@ RELEASES = (
     ),
     Release(
         "1.22",
-        ("aice_1_22", "aice_1_21", "deepseek_r1", "plugin", "vllm"),
+        ("aice_1_22", "aice_1_22_shared", "aice_1_21", "deepseek_r1", "plugin", "vllm"),
         ("0.10.1", "0.11.2"),
         {"1.22.0": (), "1.22.1": ("0.10.1",), "1.22.2": ("0.11.2",)},
         fork="aice/v1.22.0",

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..core.errors import InputError, is_number, near, readable, refusal, shown, whole
+from ..core.served import served_names
 from ..show.table import table
 from ..spec.facts import is_flag_text
 from ..stages.due import STAGES, Down, downtimes, due_by_stage
@@ -70,12 +71,12 @@ class Member:
     name: str
     due: Mapping[str, list[str]]
     down: tuple[Down, ...]
-    served: Mapping[str, str]
+    served: Mapping[str, tuple[str, ...]]
 
     def away(self, drains: bool) -> frozenset[str]:
         """Return the models that the host does not serve while it is changed."""
         down = {one.model for one in self.down}
-        return frozenset(name for unit, name in self.served.items() if drains or unit in down)
+        return frozenset(name for unit, names in self.served.items() if drains or unit in down for name in names)
 
 
 def read_settings(variables: Known, hosts: Sequence[str]) -> Settings:
@@ -176,26 +177,20 @@ def _drained(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> set[str]:
     return found
 
 
-def serving(known: Known) -> dict[str, str]:
+def serving(known: Known) -> dict[str, tuple[str, ...]]:
     """Return the models that a host serves now, by their units, with their names for clients."""
     services = (known.get("gaudi_host") or {}).get("services") or {}
-    return {name: served_name(name, one) for name, one in services.items() if one.get("active")}
+    commands = {name: (one.get("launch") or {}).get("command") for name, one in services.items() if one.get("active")}
+    return {name: served_names(name, command or ()) for name, command in commands.items()}
 
 
 def _counted(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> dict[str, int]:
     """Return how many hosts serve each model."""
     found: dict[str, int] = {}
     for name in hosts:
-        for model in set(serving(hostvars[name]).values()):
+        for model in {one for names in serving(hostvars[name]).values() for one in names}:
             found[model] = found.get(model, 0) + 1
     return found
-
-
-def served_name(name: str, service: Known) -> str:
-    """Return the name for clients of a model that runs, by the command that it was started with."""
-    command = [str(word) for word in (service.get("launch") or {}).get("command") or []]
-    place = command.index("--served-model-name") if "--served-model-name" in command else None
-    return command[place + 1] if place is not None and place + 1 < len(command) else name
 
 
 def least(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> dict[str, int]:
@@ -207,8 +202,9 @@ def least(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> dict[str, int]
     for name in hosts:
         for planned in (hostvars[name].get("preflight_plan") or {}).get("models", []):
             if planned.get("min_available") is not None:
-                served = str(planned["served_model_name"])
-                said[served] = max(said.get(served, 0), int(planned["min_available"]))
+                for one in planned.get("served") or [planned]:
+                    served = str(one["served_model_name"])
+                    said[served] = max(said.get(served, 0), int(planned["min_available"]))
     return {model: said.get(model, max(1, count - 1)) for model, count in _counted(hostvars, hosts).items()}
 
 

@@ -9,7 +9,7 @@ from ..gateway.objects import Gateway
 from ..host.smoke import EVERYWHERE
 from ..stages.due import LEFT_ALONE
 from .notes import open_notes, shared_lines
-from .table import table
+from .table import model_cell, table
 
 
 def endpoint_table(
@@ -33,7 +33,7 @@ def endpoint_table(
         gateway = gateway_of(host, known)
         rows += [[host, "(gateway)", "-", gateway["state"], gateway["url"], "-"]] if gateway else []
         address = str(known["gaudi_host"]["ip"]) if "gaudi_host" in known else "127.0.0.1"
-        rows += [[host, model["name"], *_cells(model, units.get(model["name"], {}), address)] for model in models]
+        rows += [[host, model_cell(model), *_cells(model, units.get(model["name"], {}), address)] for model in models]
         notes[host] = open_notes(_notes(known), known.get("gaudi_acknowledged"))
     dropped = "dropped out of this run, since it failed or could not be reached; the reason is above"
     before = ["check mode: nothing was changed; this is what is live now, before a real run"] if check else []

@@ -11,7 +11,7 @@ from ..gateway.fleet import gateway_left
 from ..stages.due import LEFT_ALONE
 from .notes import open_notes, shared_lines
 from .report import endpoint, gateway_of
-from .table import table
+from .table import model_cell, table
 
 Known = Mapping[str, Any]
 # By part of a host, the fact in which its role keeps what differs.
@@ -108,6 +108,7 @@ def _model(model: Known, known: Known) -> dict[str, Any]:
     problem = known["vllm_service_health"].get(name)
     return {
         "name": name,
+        **({"served": model["served"]} if len(model.get("served") or ()) > 1 else {}),
         "wanted": model["state"],
         "state": unit.get("state", "not there"),
         "status": unit.get("status", ""),
@@ -143,4 +144,4 @@ def fleet_status_lines(status: Known) -> list[str]:
 def _cells(model: Known) -> list[str]:
     answers = "-" if model["wanted"] == "stopped" else "yes" if model["answers"] else "no"
     state = model["state"] + (" (wanted: stopped)" if model["wanted"] == "stopped" else "")
-    return [model["name"], ",".join(map(str, model["module_ids"])) or "cpu", state, answers, model["url"]]
+    return [model_cell(model), ",".join(map(str, model["module_ids"])) or "cpu", state, answers, model["url"]]

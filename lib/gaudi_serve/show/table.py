@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def model_cell(model: Mapping[str, Any]) -> str:
+    """Return a model's name for a table, with those that its server serves besides."""
+    others = [str(one["served_model_name"]) for one in model.get("served") or ()][1:]
+    return ", ".join([str(model["name"]), *others])
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:

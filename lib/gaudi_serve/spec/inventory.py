@@ -33,7 +33,7 @@ from .facts import (
     rendered,
 )
 from .keys import VARIABLE
-from .merge import merged_all, served_names
+from .merge import client_names, merged_all
 from .written import octals
 
 Known = Mapping[str, Any]
@@ -473,7 +473,7 @@ def client_models(values: Known, hostvars: Mapping[str, Known]) -> list[str] | N
             if models is not None and not isinstance(models, list):
                 return None
             defaults = known.get("vllm_model_defaults") or {}
-            found |= set(served_names(models, catalog, defaults).values())
+            found |= client_names(models, catalog, defaults)
             specs = merged_all(models, catalog, defaults)
             found |= {name for spec in specs for name in adapter_names(spec.get("lora_modules"))}
     # Of Ansible's and of Jinja's many errors.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
 from typing import Any
 
@@ -18,6 +18,7 @@ from ..stages.image import IS_NAME, NAMED
 from ..stages.weights import source_problem
 from .config_json import sound
 from .facts import is_flag, matching, one_of, whole
+from .shared import OWN, SHARED, TAKEN, key_of, of_server, shared_problem
 from .vllm_options import OPTION_NAMES
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
@@ -278,6 +279,7 @@ CHECKS: dict[str, Check] = {
     "min_available": _whole(0, 10_000, "servers"),
     "config": _config,
     "source": source_problem,
+    SHARED: shared_problem,
     "weight_bytes": _whole(10**6, 10**14, "bytes"),
     "least_vllm": _matching(VLLM_VERSION, IS_VERSION),
     "vllm_version": _matching(VLLM_VERSION, IS_VERSION),
@@ -324,6 +326,8 @@ def findings(spec: Any) -> list[Problem]:
             if allowed and not any(key == other for other, _, _ in found):
                 # These may hold the very secret that is refused.
                 found.append((key, "(hidden)" if key in ("env", "source", "extra_args") else value, allowed))
+            if key == SHARED and not allowed:
+                found += _members(value or [])
         elif key in SECRET_OPTIONS:
             found.append((key, "(hidden)", f"not here: a secret belongs in vllm_secrets as {SECRET_OPTIONS[key]}"))
         elif key in NO_ENDPOINT:
@@ -342,6 +346,16 @@ def findings(spec: Any) -> list[Problem]:
         elif allowed := _option(str(key), value):
             found.append((key, value, allowed))
     return found
+
+
+def _members(models: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+    """Yield what is wrong with the models that share the card of an entry."""
+    for place, model in enumerate(models, start=1):
+        known = OWN_KEYS | OPTION_NAMES
+        server = [key for key in model if key in known and key not in (*OWN, *TAKEN)]
+        yield from ((key_of(place, key), model[key], of_server(key)) for key in server)
+        own = {key: value for key, value in model.items() if key not in server}
+        yield from ((key_of(place, key), value, allowed) for key, value, allowed in findings(own))
 
 
 def _option(key: str, value: Any) -> str | None:

@@ -10,6 +10,7 @@ from ..core.host import Host
 from ..engines import ENGINES, profile_of
 from .draft import draft_model
 from .model import Spec
+from .shared import OWN, SHARED, TAKEN, members
 
 # Generous: DeepSeek-R1 warms up for a quarter of an hour. What takes longer is most often a range set too wide.
 WARMUP_BUDGET_MINUTES = 240
@@ -36,11 +37,26 @@ def merged(
     entry = entry_of(catalog, given.get("model"))
     common = {key: value for key, value in entry.items() if key not in ENGINES}
     if len(common) == len(entry):
-        return _layered(defaults, entry, given)
+        return _with_members(_layered(defaults, entry, given), catalog)
     offered = [name for name in ENGINES if name in entry]
     plain = _layered(defaults, common, given)
     engine = _engine(plain, offered, host or Host(), release)
-    return {**_layered(defaults, common, entry.get(engine) or {}, given), "launch_profile": engine}
+    full = {**_layered(defaults, common, entry.get(engine) or {}, given), "launch_profile": engine}
+    return _with_members(full, catalog)
+
+
+def _with_members(spec: dict[str, Any], catalog: Any) -> dict[str, Any]:
+    """Return a model whose card others share, these with what the catalog says of each."""
+    if not isinstance(spec.get(SHARED), list):
+        return spec
+    return {**spec, SHARED: [_member(one, catalog) for one in spec[SHARED]]}
+
+
+def _member(given: Any, catalog: Any) -> Any:
+    if not isinstance(given, Mapping):
+        return given
+    entry = entry_of(catalog, given.get("model"))
+    return {**{key: value for key, value in entry.items() if key in (*OWN, *TAKEN)}, **given}
 
 
 def _engine(plain: Mapping[str, Any], offered: list[str], host: Host, release: str | None) -> str:
@@ -66,7 +82,7 @@ def completed(sound: Mapping[str, Any], host: Host, release: str, images: Mappin
     """
     known = {key: value for key, value in sound.items() if value is not None}
     profile = _engine(known, [], host, release)
-    base = ENGINES[profile].defaults
+    base = ENGINES[profile].defaults_of(known)
     if "module_ids" in known:
         base = {**base, "tensor_parallel_size": len(known["module_ids"])}
     own = {"state": "started", "warmup_budget_minutes": WARMUP_BUDGET_MINUTES, "served_model_name": known["name"]}
@@ -77,9 +93,8 @@ def completed(sound: Mapping[str, Any], host: Host, release: str, images: Mappin
 
 def model_weights(models: Any, catalog: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
     """Return the folders of weights and of draft models that the models name, whatever else is wrong with them."""
-    paths = (
-        path for spec in merged_all(models, catalog, defaults) for path in (spec.get("weights"), draft_model(spec))
-    )
+    specs = [one for spec in merged_all(models, catalog, defaults) for one in (spec, *members(spec))]
+    paths = (path for spec in specs for path in (spec.get("weights"), draft_model(spec)))
     return sorted({path for path in paths if isinstance(path, str) and path.startswith("/")})
 
 
@@ -93,6 +108,12 @@ def served_names(models: Any, catalog: Mapping[str, Any], defaults: Mapping[str,
     """Return ``{model: its name for clients}``, whatever else is wrong with the models."""
     specs = [spec for spec in merged_all(models, catalog, defaults) if isinstance(spec.get("name"), str)]
     return {spec["name"]: str(spec.get("served_model_name") or spec["name"]) for spec in specs}
+
+
+def client_names(models: Any, catalog: Mapping[str, Any], defaults: Mapping[str, Any]) -> set[str]:
+    """Return all names by which clients call the models, whatever else is wrong with them."""
+    shared = [one.get("name") for spec in merged_all(models, catalog, defaults) for one in members(spec)]
+    return {*served_names(models, catalog, defaults).values(), *(name for name in shared if isinstance(name, str))}
 
 
 def _is_name(text: str) -> bool:

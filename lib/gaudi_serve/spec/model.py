@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from .shared import OWN, SHARED, members
+
 
 @dataclass(frozen=True, eq=False)
 class Spec(Mapping[str, Any]):
@@ -48,6 +50,16 @@ class Spec(Mapping[str, Any]):
     def weights(self) -> str:
         """Return the folder of its weights."""
         return str(self["weights"])
+
+    @property
+    def served(self) -> tuple[Spec, ...]:
+        """Return the models that its server serves: itself, then those that share its card, each complete."""
+        others = members(self)
+        if not others:
+            return (self,)
+        common = {key: value for key, value in self.keys_of.items() if key not in (*OWN, SHARED)}
+        named = [{**common, **one, "served_model_name": one["name"]} for one in others]
+        return (self.but(**{SHARED: None}), *map(Spec, named))
 
     @property
     def cards(self) -> int:

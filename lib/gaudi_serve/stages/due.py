@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..core.errors import near, readable
+from ..core.served import served_names
 from ..plan.changes import vllm_plan_changes
 from .container_runtime import engine_stopped
 from .service import runs_as_planned
@@ -189,20 +190,22 @@ def stages_due(known: Known, stages: Sequence[str]) -> list[str]:
 class Down:
     """A serving model that a run takes down.
 
-    minutes: about how long; None where it does not come back.
+    minutes: about how long; None where it does not come back. others: those that its server serves besides.
     """
 
     model: str
     stage: str
     reason: str
     minutes: int | None
+    others: Sequence[str] = ()
 
     @property
     def line(self) -> str:
         """Return it as a sentence."""
+        name = f"{self.model} (with {', '.join(self.others)})" if self.others else self.model
         if self.minutes is None:
-            return f"{self.model} goes down for good, from stage {self.stage} on: {self.reason}"
-        return f"{self.model} is down from stage {self.stage} on for about {self.minutes} min: {self.reason}"
+            return f"{name} goes down for good, from stage {self.stage} on: {self.reason}"
+        return f"{name} is down from stage {self.stage} on for about {self.minutes} min: {self.reason}"
 
 
 def due_lines(known: Known, stages: Sequence[str]) -> list[str]:
@@ -263,7 +266,12 @@ def downtimes(known: Known, stages: Sequence[str] = tuple(STAGES)) -> list[Down]
             same = runs_as_planned(services[name], planned[name])
             minutes = _start(planned[name], host, cached=same)
             found.setdefault(name, Down(name, STAGES["vllm_service"], "it restarts", minutes))
-    return list(found.values())
+    return [dataclasses.replace(one, others=_others(one.model, services[one.model])) for one in found.values()]
+
+
+def _others(name: str, service: Known) -> list[str]:
+    """Return the names for clients of what a unit serves now besides its first model."""
+    return list(served_names(name, (service.get("launch") or {}).get("command") or ())[1:])
 
 
 def _serving(services: Known, runtime: Any) -> list[str]:
@@ -274,6 +282,7 @@ def _serving(services: Known, runtime: Any) -> list[str]:
 
 def _start(model: Known, host: Known, *, cached: bool) -> int:
     """Return about how many minutes a model takes to start: reading its weights, and the warm-up."""
-    size = ((host.get("weights") or {}).get(model["weights"]) or {}).get("bytes") or 0
+    folders = [one["weights"] for one in model.get("served") or [model]]
+    size = sum(((host.get("weights") or {}).get(path) or {}).get("bytes") or 0 for path in folders)
     warmup = model["warmup_cached_s"] if cached and model["warmup_cached_s"] is not None else model["warmup_s"]
     return max(1, round((size / LOAD_BYTES_S + (warmup or 0)) / 60))

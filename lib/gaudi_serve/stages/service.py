@@ -13,6 +13,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from ..core.errors import InputError, is_number, near, readable, shown
+from ..core.served import served_models, served_names
 from ..engines import engine_of
 from ..host.secret import given_secrets, secret_changed, secret_text
 from ..spec.keys import VARIABLE
@@ -94,10 +95,11 @@ def vllm_container(model: Mapping[str, Any]) -> dict[str, Any]:
 
 def _probe(model: Mapping[str, Any]) -> dict[str, Any]:
     """Return the smallest question to a server, by which its supervisor tells a frozen engine from an idle one."""
-    served = model["served_model_name"]
-    if "embedding" in model["smoke"]:
+    first = served_models(model)[0]
+    served = first["served_model_name"]
+    if "embedding" in first["smoke"]:
         return {"path": "/v1/embeddings", "body": {"model": served, "input": "a"}}
-    if "rerank" in model["smoke"]:
+    if "rerank" in first["smoke"]:
         return {"path": "/v1/rerank", "body": {"model": served, "query": "a", "documents": ["a"]}}
     # A prompt of one token, by its number: no client sends one, so that traffic can be told from it.
     return {"path": "/v1/completions", "body": {"model": served, "prompt": [1], "max_tokens": 1}}
@@ -548,6 +550,10 @@ def model_refusal(
         return [*wrong, f"-e model=NAME is missing: the name of one model; {known}"]
     if model in names:
         return wrong
+    for host, services in found.items():
+        for name, unit in services.get("units", {}).items():
+            if model in served_names(name, (unit.get("launch") or {}).get("command") or ()):
+                return [*wrong, f"model {shown(model)}: is served by {name} on {host}; write -e model={name}"]
     return [*wrong, f"model {shown(model)}: no host has it; {known}{near(model, names, 1)}"]
 
 

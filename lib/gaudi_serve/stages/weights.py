@@ -13,6 +13,7 @@ from ..core.errors import refusal
 from ..core.host import Host
 from ..platforms.hl_smi import GENERATION
 from ..spec.merge import merged
+from ..spec.shared import members
 from .weights_names import OLD, PARTIAL, refused
 
 KINDS = {"hub": "repo", "modelscope": "repo", "git": "url", "path": "path"}
@@ -153,8 +154,10 @@ def _to_bring(
         if not isinstance(given, Mapping):
             continue
         full = merged(given, catalog, defaults, host, release)
-        if full.get("source") and full.get("weights") and not _by_hand(given, full, here):
-            yield full
+        image = {"image": full.get("image")}
+        for written, one in ((given, full), *zip(members(given), members(full), strict=False)):
+            if one.get("source") and one.get("weights") and not _by_hand(written, one, here):
+                yield {**image, **one}
 
 
 def _by_hand(given: Mapping[str, Any], full: Mapping[str, Any], here: Mapping[str, Any]) -> bool:

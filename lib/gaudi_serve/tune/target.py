@@ -130,6 +130,14 @@ def refused(fleet: Mapping[str, Any], name: Any) -> list[str]:
     if not name:
         return [f"-e model=NAME is missing: the name of one model; {known or 'no host has one'}", *unread]
     wrong = [error["message"] for error in fleet["errors"] if error["model"] == name]
+    shared = [
+        _unfit(host, model)
+        for host, plan in fleet["hosts"].items()
+        for model in plan["models"]
+        if name in [one["served_model_name"] for one in (model.get("served") or ())[1:]]
+    ]
+    if shared:
+        return wrong + shared
     if name not in names:
         absent = f"model {shown(name)}: no host has it; {known or 'no host has a model'}{near(name, names, 1)}"
         return wrong or [absent, *unread]
@@ -143,6 +151,11 @@ def refused(fleet: Mapping[str, Any], name: Any) -> list[str]:
 
 def _unfit(host: str, model: Mapping[str, Any]) -> str:
     where, limits = f"{host}: model {model['name']}", model["bucket_limits"]
+    if len(model.get("served") or ()) > 1:
+        return (
+            f"{where}: shares its card with other models, and one environment has the buckets of all: buckets are not "
+            "planned for it; VLLM_PROMPT_*_BUCKET_* in its env set them by hand"
+        )
     if limits is None:
         return (
             f"{where}: launch_profile {model['launch_profile']}: its server chooses its own buckets and takes none; "

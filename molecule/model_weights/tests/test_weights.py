@@ -292,3 +292,32 @@ def test_conversion_is_refused_on_gaudi3(playbook: Any, host: Any) -> None:
     assert "this host has HL-325L (Gaudi3), which serves the original weights" in run.flat
     assert "changed=0" in run.text
     assert manifest(host, f"{DATA}/FP8-G2") == before
+
+
+def test_models_that_share_a_card_are_served_and_restart_with_either_folder(
+    host: Any, playbook: Any, started: Any
+) -> None:
+    host.check_output("testhost-init device HL-225 1.22.0-57e3f5d")
+    for name, kind in (("gte", "BertModel"), ("rerank", "BertForSequenceClassification")):
+        config = json.dumps({**VARIABLES["vllm_model_defaults"]["config"], "architectures": [kind]})
+        host.check_output(f"mkdir {DATA}/{name} && echo '{config}' > {DATA}/{name}/config.json")
+        host.check_output(f"echo x > {DATA}/{name}/model.safetensors")
+    second = {"name": "rerank", "weights": f"{DATA}/rerank"}
+    entry = {"name": "gte", "weights": f"{DATA}/gte", "max_model_len": 512, "shares_card_with": [second]}
+    said = {"gaudi_release": "1.22.0", "vllm_models": [entry]}
+    # The run asks each of the two in its own way.
+    run = playbook("playbooks/models.yml", **said)
+    assert run.status == 0, run.text
+    address = "http://127.0.0.1:30001/v1/models"
+    assert re.findall('"id": "([^"]+)"', host.check_output(f"curl --silent {address}")) == ["gte", "rerank"]
+    before = started("gte")
+    host.check_output(f"cp -a {DATA}/rerank {DATA}/new && mv {DATA}/rerank {DATA}/old && mv {DATA}/new {DATA}/rerank")
+    announced = playbook("playbooks/models.yml", "--check", **said).flat
+    assert "! gte (with rerank) is down from stage models on for about" in announced
+    run = playbook("playbooks/models.yml", **said)
+    assert run.status == 0, run.text
+    assert started("gte") != before
+    run = playbook("playbooks/models.yml", gaudi_release="1.22.0", vllm_models=[])
+    assert run.status == 0, run.text
+    assert host.check_output("docker ps --all --quiet --filter name=vllm-gte") == ""
+    host.check_output(f"testhost-init device HL-225 1.21.3-57e3f5d; rm -r {DATA}/gte {DATA}/rerank {DATA}/old")

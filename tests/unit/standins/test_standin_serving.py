@@ -302,3 +302,70 @@ def test_tool_options_that_vllm_refuses(host: Any, weights: Path, words: list[st
     status, text = refused(host, weights, *words)
     assert status == 1
     assert message in text
+
+
+SEVERAL = [sys.executable, "-m", "vllm.entrypoints.openai.mm_api_server"]
+
+
+@pytest.fixture
+def models(weights: Path) -> Path:
+    """Give a folder of an embedding model ``gte`` and a reranker ``rerank``."""
+    config = json.loads((weights / "config.json").read_text(encoding="ascii"))
+    for name, kind in (("gte", "BertModel"), ("rerank", "BertForSequenceClassification")):
+        (weights / name).mkdir()
+        (weights / name / "config.json").write_text(json.dumps({**config, "architectures": [kind]}), encoding="ascii")
+        (weights / name / "model.safetensors").touch()
+    return weights
+
+
+def of_several(host: Any, folder: Path, *words: str) -> subprocess.Popen[str]:
+    """Start the server of several models in their folder."""
+    given = ["--models", "gte", "rerank", "--host", "127.0.0.1", "--port", "0", "--device", "hpu"]
+    given += ["--dtype", "bfloat16", "--gpu-memory-utilization", "0.3", "--use-v2-block-manager"]
+    env = host.environment(**BUCKETS, VLLM_API_KEY="secret", HLS_MODULE_ID="2")
+    argv = ["env", "-C", str(folder), *SEVERAL, *given, *words]
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+
+
+def test_several_models_are_asked_by_their_folders_names(host: Any, models: Path) -> None:
+    process = of_several(host, models, "--max-model-len", "512", "--served-model-name", "ignored")
+    server = Server.__new__(Server)
+    log = []
+    for line in process.stdout or ():
+        log.append(line)
+        if found := re.search(r"Uvicorn running on (\S+)", line):
+            server.url = found[1]
+            break
+    try:
+        assert "".join(log).count("[Warmup][Prompt][1/8]") == 2
+        assert "[Warmup][Decode]" not in "".join(log)
+        listed = json.loads(server.ask("/v1/models", key="secret")[1])["data"]
+        assert [one["id"] for one in listed] == ["gte", "rerank"]
+        asked = {"query": "a", "documents": ["a"]}
+        assert server.ask("/v1/embeddings", {"model": "gte", "input": "a"}, "secret")[0] == 200
+        assert server.ask("/v1/rerank", {"model": "rerank", **asked}, "secret")[0] == 200
+        assert server.ask("/v1/rerank", {"model": "gte", **asked}, "secret")[0] == 400
+        assert server.ask("/v1/embeddings", {"model": "other", "input": "a"}, "secret")[0] == 404
+        assert server.ask("/v1/embeddings", {"input": "a"}, "secret")[0] == 400
+        assert server.ask("/v1/chat/completions", question(model="gte"), "secret")[0] == 400
+        # A second process finds the card taken.
+        second = of_several(host, models, "--max-model-len", "512")
+        assert "Device acquire failed" in second.communicate(timeout=20)[1]
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--nonsense"], "mm_api_server.py: error: unrecognized arguments: --nonsense"),
+        (["--models", "gte", "absent"], "Incorrect path_or_model_id: 'absent'"),
+        (["--model-param", "rerank:max_model_len=9999"], "greater than the derived max_model_len"),
+        (["--model-param", "rerank:gpu_memory_utilization=0"], "No available memory for the cache blocks"),
+    ],
+)
+def test_what_the_server_of_several_models_refuses(host: Any, models: Path, words: list[str], message: str) -> None:
+    process = of_several(host, models, *words)
+    assert message in process.communicate(timeout=20)[1]
+    assert process.returncode != 0

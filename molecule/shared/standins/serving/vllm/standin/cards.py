@@ -12,6 +12,7 @@ from typing import Any
 ROOT = os.environ.get("GAUDI_SIM_ROOT", "")
 REFUSAL = "synStatus=8 [Device not found] Device acquire failed."
 HELD: list[socket.socket] = []
+USED: list[float] = []  # GiB that earlier models of this process have taken of a card
 
 
 def present() -> dict[int, int]:
@@ -38,9 +39,9 @@ def device() -> str:
 
 
 def memory_gib() -> float:
-    """Return a card's memory, less the two GiB that the driver keeps."""
+    """Return a card's memory, less the two GiB that the driver keeps and what this process has taken."""
     sizes = [int(card["memory_mib"]) for card in state()["cards"]]
-    return min(sizes, default=98304) / 1024 - 2
+    return min(sizes, default=98304) / 1024 - 2 - sum(USED)
 
 
 def wanted(count: int, found: dict[int, int]) -> list[int]:

@@ -27,6 +27,7 @@ class Model:
     max_num_batched_tokens: int
     blocks: int
     weights_gib: float
+    cache_gib: float = 0.0
 
 
 def load(options: argparse.Namespace) -> Model:
@@ -56,7 +57,8 @@ def load(options: argparse.Namespace) -> Model:
     weights = parameters(config) * 2 / GIB
     names = options.served_model_name or [options.model]
     blocks = cache_blocks(config, options, weights)
-    return Model(options.model, list(names), length, seqs, batched, blocks, weights)
+    cache = blocks * block_bytes(config, options) / GIB
+    return Model(options.model, list(names), length, seqs, batched, blocks, weights, cache)
 
 
 def config_of(options: argparse.Namespace) -> dict[str, Any]:

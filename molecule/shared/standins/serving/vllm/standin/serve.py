@@ -13,7 +13,7 @@ from types import FrameType
 
 import vllm
 
-from . import cards, log, meeting, model, stack, warmup
+from . import cards, log, meeting, model, several, stack, warmup
 from .server import Api, Server
 
 STOP = threading.Event()
@@ -37,6 +37,9 @@ def serve(options: argparse.Namespace) -> int:
     server = Server((options.host or "0.0.0.0", options.port))
     if fault == "crash_at_start":
         raise RuntimeError("Engine core initialization failed. See root cause above.")
+    if getattr(options, "models", None):
+        run(server, serve_several(options, fault))
+        return 0
     known = model.load(options)
     meeting.meet(options.tensor_parallel_size)
     api = Api(known, options, fault)
@@ -46,6 +49,24 @@ def serve(options: argparse.Namespace) -> int:
         engine(options, known, fault)
     run(server, api)
     return 0
+
+
+def serve_several(options: argparse.Namespace, fault: str) -> Api:
+    """Bring up one engine a model, one after the other, in this one process and on its one card."""
+    every = several.each(options)
+    meeting.meet(options.tensor_parallel_size)
+    taken = cards.acquire(options.tensor_parallel_size)
+    log.info("hpu_worker.py:73", f"acquired {len(taken)} HPU device(s), indices {taken}")
+    apis = []
+    for one in every:
+        known = model.load(one)
+        log.info("loader.py:447", f"Loading model weights took {known.weights_gib:.4f} GB")
+        log.info("executor_base.py:112", f"# hpu blocks: {known.blocks}, # CPU blocks: 2048")
+        warmup.warm_up(known, fault, decodes=one.task == "generate")
+        cards.USED.append(known.weights_gib + known.cache_gib)
+        apis.append(Api(known, one, fault))
+    apis[0].others = apis[1:]
+    return apis[0]
 
 
 def engine(options: argparse.Namespace, known: model.Model, fault: str) -> None:

@@ -36,6 +36,8 @@ class Api:
         self.metrics = Metrics(model.names[0], model.max_model_len, int(options.max_num_seqs or 256))
         # What the engine does of a request: its tokens, those of the answer, and how many requests run.
         self.step: Callable[[int, int, int], None] = lambda prompt, generated, running: None
+        # Of a server of several models those behind the first, each with a name of its own.
+        self.others: list[Api] = []
         self.asked = threading.Event()
         self.created = int(time.time())
 
@@ -59,12 +61,27 @@ class Api:
 
     def models(self) -> dict[str, Any]:
         """Return the answer of /v1/models."""
-        return {"object": "list", "data": [self.card(name) for name in self.model.names]}
+        return {"object": "list", "data": [self.card(one, name) for one in self.every() for name in one.model.names]}
 
-    def card(self, name: str) -> dict[str, Any]:
-        """Return one model's entry."""
+    def every(self) -> list[Api]:
+        """Return what is known of each model."""
+        return [self, *self.others]
+
+    def of(self, name: str) -> Api:
+        """Return what is known of the model of a name.
+
+        Raises:
+            Refused: where there is none.
+        """
+        found = next((one for one in self.every() if name in one.model.names), None)
+        if found is None:
+            raise answers.Refused(404, "NotFoundError", f"The model `{name}` does not exist.")
+        return found
+
+    def card(self, one: Api, name: str) -> dict[str, Any]:
+        """Return one model's entry; of several, all have the limit of the first."""
         entry = {"id": name, "object": "model", "created": self.created, "owned_by": "vllm"}
-        return {**entry, "root": self.model.path, "parent": None, "max_model_len": self.model.max_model_len}
+        return {**entry, "root": one.model.path, "parent": None, "max_model_len": self.model.max_model_len}
 
 
 class Server(ThreadingHTTPServer):
@@ -184,13 +201,14 @@ class Handler(BaseHTTPRequestHandler):
 
     def require_model(self, request: dict[str, Any]) -> None:
         """Refuse a name that is not served."""
-        name = request.setdefault("model", self.server.api.model.names[0])
-        if name not in self.server.api.model.names:
-            raise answers.Refused(404, "NotFoundError", f"The model `{name}` does not exist.")
+        api = self.server.api
+        if api.others and "model" not in request:
+            raise answers.Refused(400, "BadRequestError", "Tokenizer for model None not found.")
+        api.of(request.setdefault("model", api.model.names[0]))
 
     def embed(self, request: dict[str, Any]) -> None:
         """Answer with a vector a text."""
-        self.server.api.abilities.require("Embeddings")
+        self.server.api.of(request["model"]).abilities.require("Embeddings")
         texts = request.get("input")
         texts = [texts] if isinstance(texts, str) else texts
         if not isinstance(texts, list):
@@ -200,7 +218,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def rerank(self, request: dict[str, Any]) -> None:
         """Answer with the documents, best first."""
-        self.server.api.abilities.require("Rerank")
+        self.server.api.of(request["model"]).abilities.require("Rerank")
         query, documents = request.get("query"), request.get("documents")
         if not isinstance(query, str) or not isinstance(documents, list):
             raise answers.Refused(400, "BadRequestError", "query, documents: Field required")
@@ -208,8 +226,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def complete(self, request: dict[str, Any], chat: bool) -> None:
         """Answer whole or in pieces."""
-        api = self.server.api
         name = request["model"]
+        api = self.server.api.of(name)
         api.abilities.require("Chat Completions" if chat else "Completions")
         prompt, parts = answers.prompt_of(request, chat)
         seen = api.abilities.seen(parts)

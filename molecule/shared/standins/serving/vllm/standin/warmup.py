@@ -82,9 +82,9 @@ class RecipeCache:
             path.write_bytes(bytes(1024))
 
 
-def warm_up(model: Model, fault: str) -> None:
-    """Compile every graph, telling each."""
-    prompt, decode = prompt_buckets(model), decode_buckets(model)
+def warm_up(model: Model, fault: str, decodes: bool = True) -> None:
+    """Compile every graph, telling each; a model that generates nothing has no decode steps."""
+    prompt, decode = prompt_buckets(model), decode_buckets(model) if decodes else []
     if os.environ.get("VLLM_SKIP_WARMUP", "").lower() in ("true", "1"):
         log.info(PLACE, "Skipping warmup...")
         return

@@ -1,0 +1,205 @@
+"""Engine ``aice_1_22_shared``: the vendor's fork, branch aice/v1.22.0, as it serves several small models on one card.
+
+One process (``mm_api_server``) loads all models one after the other and answers for all of them behind one port. It
+came to the branch on 2025-09-25, values for a single model (``--model-param``) on 2025-11-06; no tagged release has it.
+What of its source matters here:
+
+- A model's name for clients is the text that ``--models`` has, and ``--served-model-name`` changes nothing. The text
+  is a folder's path, which may be relative. So each folder is mounted by its model's name below one folder, and the
+  server is started there.
+- ``--tokenizer`` is replaced by each model's own.
+- Each model gets its share of the memory that is free when its turn comes, after the models before it.
+- All models have the buckets of the one environment, and a model that gives vectors or scores has no decode steps.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..buckets.base import BucketCounts
+from ..buckets.linear import BucketRanges
+from ..buckets.warmup import SKIPPED
+from ..core.errors import Problem
+from ..spec.shared import SHARED, key_of
+from .aice import cards_of, model_name, node_warnings
+from .base import Engine, Host, Launch, Spec
+from .linear import OF_AICE_1_22, OF_BUCKETS, PROGRESS, refuse_buckets
+from .quantisations import OF_FORK
+
+FOLDER = "/models"
+DTYPES = ("bfloat16", "float32")
+DEFAULTS: dict[str, Any] = {
+    "host": "127.0.0.1",
+    "port": 30001,
+    "dtype": "bfloat16",
+    "tensor_parallel_size": 1,
+    "max_model_len": 512,  # which every model of the vendor's list takes
+    "skip_warmup": False,
+}
+MOST_MEMORY = 0.9  # of the card, for all models together: what one model has on this branch
+PROMPTS = 8  # of one step, for which shapes are warmed up
+POOLING_TOKENS = 32768  # of one step of a model that generates nothing
+# The vendor's guide: gte and bge with less than a billion parameters are served without lazy mode.
+SMALL, LARGE = re.compile(r"\b(gte|bge)\b"), re.compile(r"qwen|gemma|minicpm|icl|\d+(\.\d+)?b\b")
+# What the server takes for one model alone.
+PER_MODEL = ("max_model_len", "gpu_memory_utilization", "task", "hf_overrides")
+
+
+@dataclass(frozen=True)
+class SharedRanges(BucketRanges):
+    """Ranges by which each of several models warms up its prompts, and nothing else."""
+
+    models: int = 1
+
+    def changed_by(self, env: Mapping[str, str]) -> SharedRanges:
+        """Return the ranges with what a user's own environment says of them."""
+        found = super().changed_by(env)
+        return self.of_ranges(found, self.models)
+
+    def counts(self, max_num_batched_tokens: int, num_hpu_blocks: int | None) -> BucketCounts:
+        """Return how many graphs a start warms up."""
+        one = super().counts(max_num_batched_tokens, num_hpu_blocks)
+        return BucketCounts(self.models * one.prompt, 0, self.models * one.omitted)
+
+    @classmethod
+    def of_ranges(cls, ranges: BucketRanges, models: int) -> SharedRanges:
+        """Return the same ranges for so many models."""
+        return cls(ranges.prompt_bs, ranges.prompt_seq, ranges.decode_bs, ranges.decode_block, models=models)
+
+
+def share(models: int) -> float:
+    """Return the part of a card's memory that each of so many models gets: the vendor's rule."""
+    return 7 // models / 10
+
+
+def launch(spec: Spec, host: Host) -> Launch:
+    """Return the launch of the vendor's guide.
+
+    Raises:
+        InputError: for cards that are not free, and for buckets that are none or too many.
+    """
+    numactl, cards = cards_of(spec, host)
+    models = spec.served
+    longest = max(int(one["max_model_len"]) for one in models)
+    ranges = SharedRanges(
+        prompt_bs=(1, 1, int(spec.get("max_num_prefill_seqs", PROMPTS))),
+        prompt_seq=(1, 512, longest),
+        decode_bs=(1, 1, 2),
+        decode_block=(1, 1, 2),
+        models=len(models),
+    )
+    tokens = max(longest, POOLING_TOKENS)
+    refuse_buckets(spec.but(max_num_batched_tokens=tokens), ranges, _too_narrow, _too_wide)
+    env = {
+        "PT_HPU_LAZY_MODE": "0" if all(map(_is_small, models)) else "1",
+        "VLLM_CONTIGUOUS_PA": "false",
+        # Otherwise the server takes no notice of the ranges.
+        "VLLM_EXPONENTIAL_BUCKETING": "false",
+        "VLLM_SKIP_WARMUP": "true" if spec["skip_warmup"] else "false",
+        **cards,
+    }
+    if spec.get("recipe_cache_path"):
+        env["PT_HPU_RECIPE_CACHE_CONFIG"] = f"{spec['recipe_cache_path']},false,40960"
+    warnings = [*node_warnings(spec, host), *_mixed(models), *[SKIPPED] * bool(spec["skip_warmup"])]
+    return Launch(env, _arguments(spec), numactl, warnings, ranges, tokens=tokens)
+
+
+def _is_small(spec: Spec) -> bool:
+    name = model_name(spec).replace("_", "-")
+    return bool(SMALL.search(name)) and not LARGE.search(name)
+
+
+def _mixed(models: tuple[Spec, ...]) -> list[str]:
+    small = [one.name for one in models if _is_small(one)]
+    if not small or len(small) == len(models):
+        return []
+    return [
+        f"{', '.join(small)}: small models of gte and bge are faster without lazy mode, which the others need; one "
+        "server has one mode, so all get lazy mode (PT_HPU_LAZY_MODE=1)"
+    ]
+
+
+def _arguments(spec: Spec) -> list[str]:
+    args: list[Any] = ["--models", *(one.name for one in spec.served), "--host", spec["host"], "--port", spec.port]
+    args += ["--device", "hpu", "--dtype", spec["dtype"]]
+    args += ["--gpu-memory-utilization", spec["gpu_memory_utilization"], "--use-v2-block-manager"]
+    args += ["--max-model-len", spec["max_model_len"]]
+    for key in ("max_num_seqs", "max_num_prefill_seqs", "max_num_batched_tokens"):
+        args += [f"--{key.replace('_', '-')}", spec[key]] if spec.get(key) else []
+    for one in spec.served:
+        own = [key for key in PER_MODEL if one.get(key) is not None and one[key] != _of_all(spec, key)]
+        for key in own:
+            args += ["--model-param", f"{one.name}:{key}={_text(one[key])}"]
+    return [str(argument) for argument in args]
+
+
+def _of_all(spec: Spec, key: str) -> Any:
+    """Return what the server is told of a key for all models."""
+    return spec[key] if key in ("max_model_len", "gpu_memory_utilization") else None
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")) if isinstance(value, dict) else str(value)
+
+
+def _too_narrow(_: Spec, dimension: str) -> tuple[str, str]:
+    return "max_model_len", f"{dimension} begins at 1"
+
+
+def _too_wide(_: Spec, dimension: str) -> str:
+    """Return the key of a model that makes a dimension wide."""
+    return "max_num_prefill_seqs" if dimension == "PROMPT_BS" else "max_model_len"
+
+
+def _problems(spec: Spec) -> list[Problem]:
+    problems: list[Problem] = []
+    if spec.cards != 1:
+        problems.append(("tensor_parallel_size", spec.cards, "must be 1: models that share a card have one card"))
+    if spec["dtype"] not in DTYPES:
+        problems.append(("dtype", spec["dtype"], f"must be one of {', '.join(DTYPES)} where models share a card"))
+    if spec["served_model_name"] != spec.name:
+        allowed = (
+            "must be left out: this server calls its models by the names of their folders, which are their names here"
+        )
+        problems.append(("served_model_name", spec["served_model_name"], allowed))
+    if spec.get("tokenizer"):
+        problems.append(("tokenizer", spec["tokenizer"], "must be left out: this server takes each model's own"))
+    return problems + _shares(spec)
+
+
+def _shares(spec: Spec) -> list[Problem]:
+    """Return whether the models would get more of the card's memory than there is."""
+    shares = [float(one["gpu_memory_utilization"]) for one in spec.served]
+    total = round(sum(shares), 4)
+    if total <= MOST_MEMORY:
+        return []
+    # The first model whose own share is the largest: what is to be lowered is most likely there.
+    place = shares.index(max(shares))
+    each = ", ".join(f"{one.name} {value:g}" for one, value in zip(spec.served, shares, strict=True))
+    allowed = (
+        f"makes {total:g} of the card's memory for all models ({each}), and {MOST_MEMORY:g} can be given; lower it, or "
+        f"leave it out everywhere, and each gets {share(len(shares)):g}"
+    )
+    return [(key_of(place, "gpu_memory_utilization"), shares[place], allowed)]
+
+
+ENGINE = Engine(
+    name="aice_1_22_shared",
+    platforms=("gaudi",),
+    command=("env", "-C", FOLDER, "python3", "-m", "vllm.entrypoints.openai.mm_api_server"),
+    loads={"gaudi": OF_FORK},
+    defaults=DEFAULTS,
+    launch=launch,
+    reads_cards=True,
+    problems=_problems,
+    consumed=frozenset({"gpu_memory_utilization", "max_num_prefill_seqs", "task", "hf_overrides", SHARED}),
+    ignored=("bucketing", *OF_AICE_1_22, *OF_BUCKETS),
+    expert_parallel=False,
+    progress=PROGRESS,
+    share=share,
+    folder=FOLDER,
+)

@@ -1,0 +1,86 @@
+"""Models that share a card: which engine serves several, and what each of them gives its clients."""
+
+from __future__ import annotations
+
+from ..core.errors import Problem, shown
+from ..core.host import Host
+from ..engines import ENGINES, Engine
+from ..platforms import Platform
+from ..platforms.releases import rows_of
+from ..spec.model import Spec
+from ..spec.shared import SHARED
+from ..spec.weights import here, model_config
+
+# What a model that generates no text is asked, as a user says what it does.
+ASKED = {
+    "task": {"embed": ["embedding"], "embedding": ["embedding"], "score": ["rerank"]},  # as the fork calls it
+    "convert": {"embed": ["embedding"], "classify": ["rerank"]},
+    "runner": {"pooling": ["embedding"]},
+}
+GENERATES = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
+
+
+def smoke_of(spec: Spec, host: Host) -> list[str]:
+    """Return what a started model is asked: what its user says, else what it does, else a question in text."""
+    if spec.get("smoke"):
+        return list(spec["smoke"])
+    said = next((asked[value] for key, asked in ASKED.items() if (value := str(spec.get(key))) in asked), None)
+    if said or not ENGINES[spec.launch_profile].share:
+        return said or ["text"]
+    # A server for several models has none that generates; what a model gives, its config.json says.
+    names = _classes(spec, host)
+    return ["rerank"] if any(name.endswith("ForSequenceClassification") for name in names) else ["embedding"]
+
+
+def _classes(spec: Spec, host: Host) -> list[str]:
+    found = model_config(spec, host).get("architectures")
+    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
+
+
+def sharing_problems(spec: Spec, engine: Engine, platform: Platform, release: str) -> list[Problem]:
+    """Return why the models of one entry cannot share a card here, or why one model needs no such server."""
+    if engine.share:
+        if SHARED in spec:
+            return []
+        others = ", ".join(name for name, one in ENGINES.items() if platform.name in one.platforms and not one.share)
+        allowed = f"serves several models on one card; list the others in {SHARED}, or take one of {others}"
+        return [("launch_profile", engine.name, allowed)]
+    if SHARED not in spec:
+        return []
+    names = [one["name"] for one in spec[SHARED]]
+    if not platform.devices:
+        apart = "here models need no cards: give each an entry of its own"
+        return [(SHARED, names, f"is for models on one card of a Gaudi host; {apart}")]
+    row = platform.release(release)
+    able = [one.name for one in ENGINES.values() if one.share and platform.name in one.platforms]
+    known = ", ".join(f"{name} of release {' or '.join(one.name for one in rows_of(name))}" for name in able)
+    there = [name for name in able if row and name in row.engines]
+    apart = "give each model an entry and a card of its own"
+    remedy = f"leave launch_profile out, or write {there[0]}" if there else apart
+    why = f"{engine.name} serves one model, and a card serves one process at a time; {known} serves several"
+    where = "" if there or not row else f", and gaudi_release is {release}"
+    return [(SHARED, names, f"{why}{where}: {remedy}")]
+
+
+def kind_problems(spec: Spec, host: Host) -> list[Problem]:
+    """Return whether one of the models that share a card generates text, or does not say what it gives."""
+    if not ENGINES[spec.launch_profile].share:
+        return []
+    if spec.get("smoke"):
+        fits = set(spec["smoke"]) <= {"embedding", "rerank"}
+        allowed = "must be embedding or rerank where models share a card: this server generates no text"
+        return [] if fits else [("smoke", spec["smoke"], allowed)]
+    if any(str(spec.get(key)) in asked for key, asked in ASKED.items()):
+        return []
+    names = _classes(spec, host)
+    text = next((name for name in names if name.endswith(GENERATES)), None)
+    if text:
+        on_host = bool(here(spec, host).config)
+        key, value, where = ("weights", spec.weights, "its config.json") if on_host else ("config", None, "it")
+        allowed = (
+            f"{where} has {shown(text)}, which generates text; models that share a card give vectors or scores; give "
+            "it an entry and a card of its own, or write task: embed or task: score if it does"
+        )
+        return [(key, value, allowed)]
+    allowed = "is required while nothing is known of its config.json: embed (vectors) or score (reranking)"
+    return [] if names else [("task", None, allowed)]
