@@ -82,10 +82,14 @@ def test_a_request_that_its_client_has_left_is_gone_from_the_server(tmp_path: Pa
     with front(tmp_path, vllms[:1]) as gateway:
         body = json.dumps(MODEL).encode()
         head = f"POST {CHAT} HTTP/1.1\n{ALICE}Content-Length: {len(body)}\n\n"
-        connections = [gateway.send(head, body) for _ in range(TAKES + 3)]
+        connections = [gateway.send(head, body) for _ in range(TAKES)]
         gateway.wait(lambda: vllms[0].working == TAKES)
-        for connection in connections:
+        connections += [gateway.send(head, body) for _ in range(3)]
+        time.sleep(0.2)
+        # First those that wait, which would take the places of the others.
+        for connection in reversed(connections):
             connection.close()
+            time.sleep(0.05)
         gateway.wait(lambda: len(vllms[0].left) == TAKES and vllms[0].working == 0, 5)
         # Those that waited were never begun.
         assert len(vllms[0].asked) == TAKES
@@ -228,64 +232,67 @@ def test_requests_with_the_same_beginning_meet_the_same_server(tmp_path: Path, v
         assert min(one.most for one in vllms) >= 1
 
 
-SERVER = (
-    "import sys; sys.path[:0] = sys.argv[1:]; import haproxies, time; v = haproxies.Vllm('0.0.0.0'); v.seconds = 60"
-)
+SERVER = "import sys, time; sys.path[:0] = sys.argv[1:]; import haproxies; v = haproxies.Vllm('0.0.0.0')"
+SERVER = f"{SERVER}; v.seconds = 60; print(v.server_port, flush=True); time.sleep(120)"
+SPACE, LINK, HERE, THERE = "gaudi-gw-test", "gaudi-gw0", "198.18.99.1", "198.18.99.2"
 
 
-def test_a_host_that_vanishes_costs_its_own_requests_alone(tmp_path: Path, vllms: list[Vllm]) -> None:
-    name, here, there = "gaudi-gw-test", "198.18.99.1", "198.18.99.2"
+def ip(*argv: str) -> None:
+    """Change the network."""
+    subprocess.run(["ip", *argv], check=True, capture_output=True)
 
-    def ip(*argv: str) -> None:
-        subprocess.run(["ip", *argv], check=True, capture_output=True)
 
-    for kind, left in (("netns", name), ("link", "gaudi-gw0")):
+@pytest.fixture
+def far() -> Iterator[Server]:
+    """A server in a network of its own, each of whose answers takes a minute."""
+    for kind, left in (("netns", SPACE), ("link", LINK)):
         with contextlib.suppress(subprocess.CalledProcessError):
             ip(kind, "delete", left)
-    ip("netns", "add", name)
+    ip("netns", "add", SPACE)
     server = None
     try:
-        ip("link", "add", "gaudi-gw0", "type", "veth", "peer", "name", "eth0", "netns", name)
-        ip("address", "add", f"{here}/30", "dev", "gaudi-gw0")
-        ip("link", "set", "gaudi-gw0", "up")
-        ip("-n", name, "address", "add", f"{there}/30", "dev", "eth0")
-        ip("-n", name, "link", "set", "eth0", "up")
-        code = f"{SERVER}; print(v.server_port, flush=True); time.sleep(120)"
-        argv = ["ip", "netns", "exec", name, sys.executable, "-c", code, *sys.path]
+        ip("link", "add", LINK, "type", "veth", "peer", "name", "eth0", "netns", SPACE)
+        ip("address", "add", f"{HERE}/30", "dev", LINK)
+        ip("link", "set", LINK, "up")
+        ip("-n", SPACE, "address", "add", f"{THERE}/30", "dev", "eth0")
+        ip("-n", SPACE, "link", "set", "eth0", "up")
+        argv = ["ip", "netns", "exec", SPACE, sys.executable, "-c", SERVER, *sys.path]
         server = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
         assert server.stdout
-        port = int(server.stdout.readline())
-        vllms[0].seconds = 0.1
-        both = backend("small", vllms[:1])
-        both = dataclasses.replace(both, servers=(*both.servers, Server("far.small", there, port, TAKES)))
-        with Front(tmp_path, (both,), clients=CLIENTS) as gateway:
-            ended: list[tuple[int, float]] = []
-
-            def one() -> None:
-                status = gateway.ask(CHAT, MODEL)[0]
-                ended.append((status, time.monotonic()))
-
-            threads = [threading.Thread(target=one) for _ in range(2 * TAKES)]
-            for thread in threads:
-                thread.start()
-            time.sleep(2)
-            lost = 2 * TAKES - len(ended)
-            assert 0 < lost <= TAKES
-            # Without a word: what is sent to it is dropped.
-            ip("-n", name, "link", "set", "eth0", "down")
-            begin = time.monotonic()
-            with flood(gateway, 4, "bob") as found:
-                for thread in threads:
-                    thread.join(30)
-            late = [(status, when - begin) for status, when in ended if when > begin]
-            assert len(late) == lost and all(status in (502, 503) and s < 15 for status, s in late), late
-            # What is asked meanwhile may wait for it, but is answered by the other.
-            assert set(found) == {200} and len(found) > 20
+        yield Server("far.small", THERE, int(server.stdout.readline()), TAKES)
     finally:
         if server:
             server.terminate()
             server.wait(10)
-        ip("netns", "delete", name)
+        ip("netns", "delete", SPACE)
+
+
+def test_a_host_that_vanishes_costs_its_own_requests_alone(tmp_path: Path, vllms: list[Vllm], far: Server) -> None:
+    vllms[0].seconds = 0.1
+    both = backend("small", vllms[:1])
+    both = dataclasses.replace(both, servers=(*both.servers, far))
+    ended: list[tuple[int, float]] = []
+    with Front(tmp_path, (both,), clients=CLIENTS) as gateway:
+
+        def one() -> None:
+            ended.append((gateway.ask(CHAT, MODEL)[0], time.monotonic()))
+
+        threads = [threading.Thread(target=one) for _ in range(2 * TAKES)]
+        for thread in threads:
+            thread.start()
+        time.sleep(2)
+        lost = 2 * TAKES - len(ended)
+        assert 0 < lost <= TAKES
+        # Without a word: what is sent to it is dropped.
+        ip("-n", SPACE, "link", "set", "eth0", "down")
+        begin = time.monotonic()
+        with flood(gateway, 4, "bob") as found:
+            for thread in threads:
+                thread.join(30)
+    late = [(status, when - begin) for status, when in ended if when > begin]
+    assert len(late) == lost and all(status in (502, 503) and seconds < 15 for status, seconds in late), late
+    # What is asked meanwhile may wait for it, but is answered by the other.
+    assert set(found) == {200} and len(found) > 20
 
 
 def test_what_a_gateway_has_of_a_server_is_counted_until_it_ends(tmp_path: Path, vllms: list[Vllm]) -> None:
@@ -299,6 +306,7 @@ def test_what_a_gateway_has_of_a_server_is_counted_until_it_ends(tmp_path: Path,
         master = Runtime(tmp_path / "master.sock")
         assert master.old_workers() == []
         gateway.reload()
+        gateway.wait(master.old_workers)
         (old,) = master.old_workers()
         assert (gateway.runtime.requests(["h0.small"]), master.requests(["h0.small"], old)) == ({}, {"h0.small": 1})
         slow.close()

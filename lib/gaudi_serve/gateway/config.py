@@ -97,7 +97,8 @@ def _models(names: list[str]) -> str:
 
 def _configuration(gateway: Gateway) -> str:
     sections = [
-        _head(gateway),
+        _global(gateway),
+        _defaults(gateway),
         _tables(gateway),
         _section("frontend gateway", frontend_rules(gateway)),
         _metrics(gateway),
@@ -110,7 +111,7 @@ def _section(title: str, lines: Iterable[str]) -> str:
     return "\n".join([title, *(f"    {line}" for line in lines if line), ""])
 
 
-def _head(gateway: Gateway) -> str:
+def _global(gateway: Gateway) -> str:
     owner = [f"user {gateway.user}", f"group {gateway.user}"] if gateway.user else []
     limits = [
         f"maxconn {gateway.connections + OWN_CONNECTIONS}",
@@ -128,6 +129,10 @@ def _head(gateway: Gateway) -> str:
         f"ssl-default-bind-ciphers {CIPHERS}",
         f"ssl-default-bind-ciphersuites {SUITES}",
     ]
+    return _section("global", [*owner, *limits])
+
+
+def _defaults(gateway: Gateway) -> str:
     timeouts = [
         "mode http",
         "log global",
@@ -155,7 +160,7 @@ def _head(gateway: Gateway) -> str:
         f"timeout queue {gateway.wait_s}s",
         *own_errors(gateway.folder),
     ]
-    return _section("global", [*owner, *limits]) + "\n" + _section("defaults", timeouts)
+    return _section("defaults", timeouts)
 
 
 def _tables(gateway: Gateway) -> str:

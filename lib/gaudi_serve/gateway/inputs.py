@@ -46,13 +46,8 @@ def read_gateway(given: Any, backends: tuple[Backend, ...] = (), models: Collect
     """Return the gateway of a mapping.
 
     Args:
-        given: ``address`` (127.0.0.1), ``port`` (8080), ``certificate`` (path on the gateway's host of a file with
-            certificate and key), ``clients`` (by name: ``key``, or its ``sha256``, ``models``,
-            ``requests_per_minute``), ``balance`` (by model: least, session or prefix), ``paths`` (that pass beside the
-            API's), ``cors_origins``, ``usage``, ``waiting``, ``wait_s``, ``body_mib``, ``buffer_kib``, ``connections``,
-            ``connections_per_address``, ``hard_stop_s``, ``metrics_port``, ``virtual_address`` (with the length of its
-            network), ``virtual_interface``, ``virtual_router_id``; beyond loopback also ``plain_allowed: true`` for a
-            gateway without certificate, ``open: true`` for one without clients.
+        given: the keys of docs/fleet.md; beyond loopback also ``plain_allowed: true`` for a gateway without
+            certificate, ``open: true`` for one without clients.
         backends: what it serves.
         models: those of the fleet, of which clients may use some; None where they are not known, and those are any.
 
@@ -85,12 +80,16 @@ def read_gateway(given: Any, backends: tuple[Backend, ...] = (), models: Collect
         **numbers,
     )
     _refuse_exposed(gateway, switches)
+    _refuse_numbers(gateway)
+    return gateway
+
+
+def _refuse_numbers(gateway: Gateway) -> None:
     if gateway.connections_per_address > gateway.connections:
         allowed = f"is more than connections ({gateway.connections})"
         raise refusal("", "gaudi_gateway.connections_per_address", gateway.connections_per_address, allowed)
     if gateway.port == gateway.metrics_port:
         raise refusal("", "gaudi_gateway.metrics_port", gateway.metrics_port, "is the gateway's own port; say another")
-    return gateway
 
 
 def _refuse_names(backends: Iterable[Backend]) -> None:

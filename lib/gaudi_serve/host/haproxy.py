@@ -299,11 +299,14 @@ def wait_left(host: str, seconds: float) -> None:
         InputError: where it still has some when the time is over.
     """
     names = {one.name for one in _servers_of(host)}
-    end = time.monotonic() + seconds
-    while left := _requests(names):
-        if time.monotonic() > end:
+    end, quiet = time.monotonic() + seconds, 0
+    # Twice in a row: one may just be on its way.
+    while quiet < 2:
+        left = _requests(names)
+        if left and time.monotonic() > end:
             said = ", ".join(f"{name} has {count}" for name, count in sorted(left.items()))
             raise InputError(f"requests of the gateway on this host have not ended within {seconds:g} s: {said}")
+        quiet = 0 if left else quiet + 1
         time.sleep(0.5)
 
 
@@ -312,13 +315,12 @@ def _requests(names: Collection[str]) -> dict[str, int]:
     found = runtime().requests(names)
     master = Runtime(Path(Gateway.run) / "master.sock")
     try:
-        old = master.old_workers()
+        for worker in master.old_workers():
+            for name, count in master.requests(names, worker).items():
+                found[name] = found.get(name, 0) + count
     except OSError:
-        # Of a gateway that runs since before it had this socket.
+        # A gateway that runs since before it had this socket, or a master that takes its signals over anew.
         return found
-    for worker in old:
-        for name, count in master.requests(names, worker).items():
-            found[name] = found.get(name, 0) + count
     return found
 
 

@@ -84,11 +84,10 @@ def run_stages(
         asked: roles of the stages of the playbook; None for all.
         tags: ``ansible_run_tags``: names of stages (host, driver, ...), or ``all``.
         skipped: ``ansible_skip_tags``.
-        gateway: the host is a gateway.
+        gateway, gateways: the host is a gateway; the inventory has gateways.
         models: ``vllm_models`` of the host; None where it is not set.
         services: ``gaudi_services`` of the host; None before it was read.
         source: other hosts get images or weights from it, or measure links with it (task_hosts).
-        gateways: the inventory has gateways.
 
     Returns:
         Roles; ``[]`` where the playbook has no stages, ``["none"]`` where the host has no part in any, and
@@ -101,16 +100,13 @@ def run_stages(
     named = models is not None and (bool(asked) or not every)
     serves = bool(models) or named or source or still_serves(services or {})
     part = [role for role in STAGES if (role != "gateway" and serves) or (role == "gateway" and gateway)]
-    found = [
-        role
-        for role, tag in STAGES.items()
-        if (asked is None or role in asked) and (every or tag in wanted) and not {tag, "all", "tagged"} & set(skipped)
-    ]
+    left = {role: tag for role, tag in STAGES.items() if not {tag, "all", "tagged"} & set(skipped)}
+    found = [role for role, tag in left.items() if (asked is None or role in asked) and (every or tag in wanted)]
     if not part:
         return [ALONE]
     mine = [role for role in found if role in part]
-    if gateways and models and "gateway" in found and not set(found) & set(PLANNED):
-        mine.append(BEHIND)
+    behind = gateways and models and "gateway" in found and not set(found) & set(PLANNED)
+    mine += [BEHIND] if behind else []
     return mine or ([NONE] if found or not serves else [])
 
 
