@@ -6,12 +6,16 @@ import dataclasses
 import http.client
 import json
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from gaudi_serve.gateway.address import HEALTH
+from gaudi_serve.gateway.config import gateway_files
 from haproxies import CHAT, KEYS, TAKES, Front, Vllm, backend, client
 
 
@@ -183,3 +187,17 @@ def test_what_no_server_takes_waits_and_then_is_refused(tmp_path: Path, vllms: l
         front.wait(lambda: not front.runtime.servers()[0].up)
         status, text, headers = front.ask(CHAT, {"model": "small"}, key=None)
         assert (status, json.loads(text)["error"]["code"], headers["retry-after"]) == (503, "service_unavailable", "5")
+
+
+def test_who_holds_the_shared_address_asks_whether_the_gateway_answers(front: Front, tmp_path: Path) -> None:
+    program = tmp_path / "health.py"
+    program.write_text(HEALTH)
+    url = f"http://127.0.0.1:{front.gateway.port}/health"
+    argv = [sys.executable, "-I", str(program)]
+    assert subprocess.run([*argv, url], env={"http_proxy": "http://127.0.0.1:1"}, check=False).returncode == 0
+    closed = f"http://127.0.0.1:{front.gateway.metrics_port}/none"
+    assert subprocess.run([*argv, closed], capture_output=True, check=False).returncode != 0
+    made = gateway_files(dataclasses.replace(front.gateway, virtual_address="10.0.0.100/24", virtual_interface="eth0"))
+    text = made[f"{front.gateway.folder}/keepalived.conf"].text
+    # By the link: another configuration of HAProxy is none of keepalived's.
+    assert f"/current/health.py http://127.0.0.1:{front.gateway.port}/health" in text
