@@ -14,8 +14,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 
 from gaudi_serve.awx.settings import (
     awx_default,
-    awx_inputs,
     awx_models,
+    awx_nothing_left,
     awx_refusal,
     awx_report,
     awx_settings,
@@ -145,8 +145,8 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     accelerator_needs,
     apt_access,
     awx_default,
-    awx_inputs,
     awx_models,
+    awx_nothing_left,
     awx_refusal,
     awx_report,
     awx_settings,
