@@ -37,8 +37,10 @@ class Ref:
     parent: str = ""
 
     def __str__(self) -> str:
-        of = f"{self.parent}: " if self.kind == "workflow_job_template_nodes" else ""
-        return f"{NAMES.get(self.kind, self.kind)} {of}{self.name}"
+        kind = NAMES.get(self.kind, self.kind)
+        if self.kind == "workflow_job_template_nodes":
+            return f"{kind} {self.parent}: {self.name}"
+        return f"{kind} {self.name} of {self.parent}" if self.kind == "hosts" else f"{kind} {self.name}"
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ from .objects import KINDS, Objects, Ref, wanted
 from .settings import awx_settings
 
 Known = Mapping[str, Any]
+# States of an inventory source that a workflow reads itself, or has read.
+UP_TO_DATE = ("successful", "pending", "waiting", "running")
 STATES = ("present", "absent")
 
 
@@ -115,14 +117,21 @@ class _Work:
 
     def do(self) -> None:
         """Do all of it."""
-        updates = ["inventory_sources", "projects"]
-        for step in self.found.steps:
-            # Phases are those of kinds, in their order.
-            while updates and step.phase > 2 * KINDS.index(updates[-1]) + 1:
+        updates, done = ["inventory_sources", "projects"], 0
+        try:
+            for step in self.found.steps:
+                # Phases are those of kinds, in their order.
+                while updates and step.phase > 2 * KINDS.index(updates[-1]) + 1:
+                    self.update(updates.pop())
+                self.send(step)
+                done += 1
+            while updates:
                 self.update(updates.pop())
-            self.send(step)
-        while updates:
-            self.update(updates.pop())
+        except AwxError as problem:
+            if done == 0:
+                raise
+            count = f"{done} of {len(self.found.steps)} requests were done before this failed; run it again to go on"
+            raise AwxError(f"{problem}\n{count}") from None
 
     def send(self, step: Step) -> None:
         """Send one request."""
@@ -179,7 +188,7 @@ class _Work:
         one = self.found_object(ref)
         if ref.kind == "projects" and not one.get("scm_revision"):
             return True
-        if ref.kind == "inventory_sources" and one.get("status") in (None, "", "never updated"):
+        if ref.kind == "inventory_sources" and one.get("status") not in UP_TO_DATE:
             return True
         touched = {step.path[1] for step in self.found.steps if len(step.path) == 2 and step.path[0] == ref.kind}
         playbooks = [
