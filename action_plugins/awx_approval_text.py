@@ -31,5 +31,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         try:
             return {**result, "changed": approval_text(from_environment(), **given)}
         except (AwxError, InputError) as problem:
-            text = f"the text of approval {given['node']} could not be written; it stands in this job's output: {problem}"
+            text = (
+                f"the text of approval {given['node']} could not be written; it stands in this job's output: {problem}"
+            )
             return {**result, "changed": False, "warnings": [text]}

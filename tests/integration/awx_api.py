@@ -10,7 +10,9 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import ssl
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -98,7 +100,7 @@ KINDS: dict[str, dict[str, Field]] = {
     },
     "job_templates": {
         **COMMON,
-        **{"organization": to("organizations"), "project": to("projects", required=True), "playbook": PLAYBOOK},
+        **{"project": to("projects", required=True), "playbook": PLAYBOOK},
         **{"inventory": to("inventories"), "execution_environment": to("execution_environments")},
         **{"job_type": Field(choices=("run", "check")), "forks": ZERO, "verbosity": ZERO, "timeout": ZERO},
         **{"extra_vars": TEXT, "survey_enabled": NO, "allow_simultaneous": NO, "job_slice_count": Field(int, 1)},
@@ -211,6 +213,7 @@ class Awx:
     syncs: list[str] = field(default_factory=list)
     failing: dict[str, str] = field(default_factory=dict)
     busy: int = 0
+    slow_s: float = 0.0
     me: str = "admin"
     scope: str = "write"
     version: str = "24.6.1"
@@ -231,7 +234,7 @@ class Awx:
         galaxy = self.named("credential_types", GALAXY)["id"]
         self.keep("credentials", {"name": "Ansible Galaxy", "credential_type": galaxy, "inputs": {}})
         self.keep("users", {"username": "admin", "is_superuser": True})
-        for name in ("anna", "bert", "carl"):
+        for name in ("anna", "bert", "carl", "dora"):
             self.keep("users", {"username": name})
 
     def named(self, kind: str, name: str) -> dict[str, Any]:
@@ -265,6 +268,8 @@ class Awx:
                 return listed([self.named("users", self.me)], query)
             case ["role_user_assignments" | "role_team_assignments"]:
                 return listed([one for one in self.assignments() if one["at"] == path[0]], query)
+            case ["role_definitions"]:
+                return listed([{"id": number, "name": name} for name, number in self.definitions().items()], query)
             case [("project_updates" | "inventory_updates") as job, number]:
                 kind = "projects" if job == "project_updates" else "inventory_sources"
                 failed = self.one(kind, number)["name"] in self.failing
@@ -361,6 +366,12 @@ class Awx:
             if (ASSOCIATED.get(owner, {}).get(name) or name) == kind and number in there:
                 there.remove(number)
 
+    @staticmethod
+    def definitions() -> dict[str, int]:
+        """Return the definitions of roles that stand for the older roles, by their names."""
+        names = [f"{MODELS[kind][1]} {role.title()} Compat" for kind, roles in ROLES.items() for role in roles]
+        return {name: number for number, name in enumerate(names, 1)}
+
     def assignments(self) -> list[dict[str, Any]]:
         """Return the roles that somebody was given, as AWX lists those that came by the older addresses."""
         found = []
@@ -376,10 +387,8 @@ class Awx:
                     found.append(
                         {
                             **{"id": 1000 * role + actor, "content_type": content, "object_id": number, word: actor},
-                            "summary_fields": {
-                                word: {"id": actor, key: self.objects[actors][actor][key]},
-                                "role_definition": {"name": f"{model} {name.title()} Compat"},
-                            },
+                            "role_definition": self.definitions()[f"{model} {name.title()} Compat"],
+                            "summary_fields": {word: {"id": actor, key: self.objects[actors][actor][key]}},
                             **{"at": f"role_{word}_assignments", "list": f"roles/{role}/{actors}", "actor": actor},
                         }
                     )
@@ -441,7 +450,10 @@ class Awx:
             for word in path.split("__"):
                 if word == "organization" and word not in KINDS[at]:
                     # A template of any kind has one, in the end.
-                    value = self.objects["inventories"].get(value.get("inventory"), {}).get("organization")
+                    place, of = ("projects", "project") if "project" in value else ("inventories", "inventory")
+                    value = self.objects[place].get(value.get(of), {}).get("organization")
+                    at = "organizations"
+                    value = self.objects[at].get(value)
                     continue
                 if word != "id" and word not in KINDS[at]:
                     raise Refused(400, {"detail": f"{at} has no field named '{word}'"})
@@ -484,7 +496,8 @@ class Awx:
             }
         if kind == "inventory_sources":
             shown["status"] = "successful" if number in self.updated else "never updated"
-        may = {"edit": bool(self.named("users", self.me)["is_superuser"])}
+        me = self.named("users", self.me)
+        may = {"edit": bool(me["is_superuser"] or me.get("edits"))}
         return {
             **shown,
             **{"type": kind.removesuffix("s"), "url": url, "related": related},
@@ -693,13 +706,15 @@ class Handler(BaseHTTPRequestHandler):
         try:
             if path != ["ping"] and self.headers.get("Authorization") != f"Bearer {TOKEN}":
                 raise Refused(401, {"detail": "Authentication credentials were not provided."})
+            time.sleep(self.awx.slow_s)
             if self.awx.busy:
                 self.awx.busy -= 1
                 raise Refused(502, "<html>Bad Gateway</html>")
             status, said = self.done(path, given, {**dict(parse_qsl(parts.query)), "address": parts.path})
         except Refused as problem:
             status, said = problem.status, problem.said
-        body = b"" if said is None else json.dumps(said).encode()
+        html = isinstance(said, str) and said.startswith("<")
+        body = b"" if said is None else str(said).encode() if html else json.dumps(said).encode()
         self.send_response(status)
         self.send_header("X-API-Product-Name", "AWX")
         self.send_header("X-API-Product-Version", "24.6.1")
@@ -726,13 +741,16 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serve(awx: Awx) -> Iterator[str]:
-    """Serve an AWX on loopback; give its address."""
+def serve(awx: Awx, context: ssl.SSLContext | None = None) -> Iterator[str]:
+    """Serve an AWX on loopback, with TLS where a context is given; give its address."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Answers", (Handler,), {"awx": awx}))
+    if context is not None:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
+        scheme, host = ("http", "127.0.0.1") if context is None else ("https", "localhost")
+        yield f"{scheme}://{host}:{server.server_address[1]}"
     finally:
         server.shutdown()
         server.server_close()

@@ -70,14 +70,13 @@ class Login:
             raise InputError(f"CONTROLLER_HOST: is not set; export {VARIABLES}")
         if not said["OAUTH_TOKEN"] and not (said["USERNAME"] and said["PASSWORD"]):
             raise InputError(f"CONTROLLER_OAUTH_TOKEN: is not set; export {VARIABLES}")
-        host = said["HOST"].rstrip("/")
-        host = host if re.match(r"https?://", host) else f"https://{host}"
+        host = said["HOST"] if re.match(r"https?://", said["HOST"]) else f"https://{said['HOST']}"
         if not urllib.parse.urlsplit(host).hostname:
             raise InputError("CONTROLLER_HOST: is no address such as https://awx.example.net")
         verify = said["VERIFY_SSL"].lower() or "true"
         if verify not in (*YES, *NO):
             raise InputError(f"CONTROLLER_VERIFY_SSL: {one_line(verify)[:80]!r} is not true or false")
-        return cls(host, said["OAUTH_TOKEN"], said["USERNAME"], said["PASSWORD"], verify in YES)
+        return cls(host.rstrip("/"), said["OAUTH_TOKEN"], said["USERNAME"], said["PASSWORD"], verify in YES)
 
     def with_token(self, token: str) -> Login:
         """Return a login of another user at the same AWX."""
@@ -158,8 +157,8 @@ class Api:
         host = self.login.host
         if isinstance(reason, ssl.SSLCertVerificationError):
             return (
-                f"{host}: its certificate is not valid here: {reason.verify_message}; name the file of its authority in "
-                "SSL_CERT_FILE, or export CONTROLLER_VERIFY_SSL=false to accept any certificate"
+                f"{host}: its certificate is not valid here: {reason.verify_message}; name the file of its authority "
+                "in SSL_CERT_FILE, or export CONTROLLER_VERIFY_SSL=false to accept any certificate"
             )
         if isinstance(reason, TimeoutError):
             return f"{host}: did not answer within {self.timeout_s:.0f} s"
@@ -222,7 +221,9 @@ def login_refusal(api: Api, organization: str) -> tuple[list[str], Object]:
     version = str(api.get("ping").get("version") or "")
     major = re.match(r"(\d+)\.", version)
     if not major or int(major[1]) < OLDEST:
-        return [f"{api.login.host}: AWX {version or 'of unknown version'} is too old; {OLDEST}.0 or later is needed"], {}
+        return [
+            f"{api.login.host}: AWX {version or 'of unknown version'} is too old; {OLDEST}.0 or later is needed"
+        ], {}
     me = api.list("me")[0]
     who = f"{api.login.host}: user {me['username']}"
     if me.get("is_superuser"):

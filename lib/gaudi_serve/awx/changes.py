@@ -17,6 +17,7 @@ HIDDEN = "$encrypted$"
 UNSEEN = ("inputs", "injectors", "notification_configuration", "messages", "variables", "extra_vars", "extra_data")
 AS_JSON = ("variables", "extra_vars")
 LONGEST = 60  # characters of a value
+HARMLESS = ("member", "read", "audit", "auditor")  # roles of an organization that start nothing
 REVOKE, GRANT, REMOVE = 96, 97, 100
 
 
@@ -83,7 +84,7 @@ def changes(objects: Objects, live: Live, prefix: str, organization: str, update
 
 def _made(item: Item, phase: int) -> Iterator[Step]:
     ref = item.ref
-    key = {"organizations": "name", NODES: "identifier"}.get(ref.kind, "name")
+    key = "identifier" if ref.kind == NODES else "name"
     body = {key: ref.name, **item.fields, **item.once, **item.secret}
     yield Step(phase, f"+ {ref}", "POST", (ref.kind,), {k: v for k, v in body.items() if v is not None}, ref)
     if item.approval is not None:
@@ -222,7 +223,7 @@ def _revoked(objects: Objects, live: Live, given: set[str], prefix: str) -> tupl
             steps.append(Step(REVOKE, f"- {who}: {lost}", "DELETE", tuple(each.path.split("/"))))
         elif of is not None and of.kind != "organizations":
             notices.append(f"{who} has role {each.role} of {of}, given by hand")
-        elif member and (text := _elsewhere(each, live)):
+        elif (member or each.of == "organizations") and (text := _elsewhere(each, live)):
             notices.append(f"{who} {text}, given by hand")
     for ref in sorted(people, key=str):
         if (live.find(ref) or {}).get("is_superuser"):
@@ -234,7 +235,7 @@ def _elsewhere(each: Assignment, live: Live) -> str:
     """Return what a role of an object that the toolkit did not make lets a person do; empty where it is harmless."""
     if each.of == "organizations":
         of = live.by_id("organizations", each.object_id)
-        return f"has role {each.role} of {of}" if of and each.role not in ("member", "read") else ""
+        return f"has role {each.role} of {of}" if of and each.role not in HARMLESS else ""
     of = live.by_id(each.of, each.object_id)
     return f"has role {each.role} of {of}" if of else ""
 
@@ -255,14 +256,14 @@ def _removed(objects: Objects, live: Live, prefix: str, organization: Ref) -> tu
             stays.append(str(ref))
             if prefix and ref.name.startswith(prefix) and "[made by awx.yml, prefix " not in text:
                 notices.append(f"{ref} has the prefix of this file, but awx.yml did not make it")
-    one = live.objects.get(organization)
-    if not ours and one:
-        if mark(prefix) not in str(one.get("description") or ""):
-            notices.append(f"{organization} was there before awx.yml")
+    own = live.objects.get(organization)
+    if not ours and own:
+        if mark(prefix) not in str(own.get("description") or ""):
+            notices.append(f"{organization} was not made with the prefix of this file")
         elif stays:
             notices.append(f"{organization} also has {', '.join(sorted(stays))}")
         else:
-            steps.append(Step(REMOVE + len(KINDS) + 1, f"- {organization}", "DELETE", ("organizations", one["id"])))
+            steps.append(Step(REMOVE + len(KINDS) + 1, f"- {organization}", "DELETE", ("organizations", own["id"])))
     return steps, notices
 
 
@@ -276,7 +277,7 @@ def _number(value: Any, live: Live) -> Any:
 
 def _equal(name: str, wanted: Any, now: Any) -> bool:
     if name in AS_JSON:
-        return _json(wanted) == _json(now)
+        return bool(_json(wanted) == _json(now))
     if name == "notification_configuration":
         return all((now or {}).get(key) in (value, HIDDEN) for key, value in wanted.items())
     if name == "messages":
@@ -286,7 +287,7 @@ def _equal(name: str, wanted: Any, now: Any) -> bool:
 
 def _json(text: Any) -> Any:
     try:
-        return json.loads(text) if text else {}
+        return json.loads(text) if text not in ("", "---", None) else {}
     except ValueError:
         return text
 

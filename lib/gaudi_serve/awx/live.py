@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,7 +58,8 @@ class Live:
 
     def by_id(self, kind: str, number: Any) -> Ref | None:
         """Return the name of an object of this organization."""
-        return next((ref for ref, one in self.objects.items() if ref.kind == kind and str(one["id"]) == str(number)), None)
+        wanted = str(number)
+        return next((ref for ref, one in self.objects.items() if ref.kind == kind and str(one["id"]) == wanted), None)
 
 
 def read(api: Api, organization: str, objects: Objects, me: Mapping[str, Any]) -> Live:
@@ -79,8 +79,9 @@ def read(api: Api, organization: str, objects: Objects, me: Mapping[str, Any]) -
             (live.shared if managed else live.objects)[ref_of(kind, one, live, "*" if managed else "")] = one
     _shared(api, live, objects)
     _joined(api, live, objects)
+    roles = {one["id"]: str(one["name"]) for one in api.list("role_definitions")}
     for path, kind in (("role_user_assignments", "users"), ("role_team_assignments", "teams")):
-        live.assignments += [found for one in api.list(path) if (found := assignment(path, kind, one, live))]
+        live.assignments += [found for one in api.list(path) if (found := assignment(path, kind, one, live, roles))]
     return live
 
 
@@ -132,19 +133,19 @@ def _joined(api: Api, live: Live, objects: Objects) -> None:
             live.lists[ref, name] = list(found["results"])
 
 
-def assignment(path: str, kind: str, one: Object, live: Live) -> Assignment | None:
+def assignment(path: str, kind: str, one: Object, live: Live, roles: Mapping[int, str]) -> Assignment | None:
     """Return a role that somebody was given; None for one that is about no object."""
-    said = one.get("summary_fields") or {}
-    of = OF_ROLES.get(str(one.get("content_type") or "").rpartition(".")[2], "")
     if not one.get("object_id"):
         return None
-    actor = said.get("user" if kind == "users" else "team") or {}
-    name = str((said.get("role_definition") or {}).get("name") or "")
+    of = OF_ROLES.get(str(one.get("content_type") or "").rpartition(".")[2], "")
     # AWX calls the old roles "JobTemplate Execute Compat", the new ones "JobTemplate Execute".
-    words = re.sub(r" Compat$", "", name).split(" ")
+    name = roles.get(one["role_definition"], "")
+    words = name.removesuffix(" Compat").split(" ")
     role = words[1].lower() if len(words) == 2 else name
-    to = Ref(kind, str(actor.get("username" if kind == "users" else "name") or ""))
     if kind == "teams":
         # Teams of other organizations may have the same name.
-        to = live.by_id("teams", one.get("team")) or Ref(kind, to.name, "elsewhere")
+        to = live.by_id("teams", one["team"]) or Ref(kind, f"{one['team']} of another organization", "elsewhere")
+    else:
+        user = (one.get("summary_fields") or {}).get("user") or {}
+        to = Ref(kind, str(user.get("username") or one["user"]))
     return Assignment(f"{path}/{one['id']}", of, str(one["object_id"]), OTHER_WORDS.get(role, role), to)

@@ -101,6 +101,8 @@ class _Maker:
         self.pinned: set[Ref] = set()
         self.environment = self.ref("execution_environments", "environment")
         self.templates = {str(one["name"]): one for one in parts["templates"]}
+        # By workflow the templates that only it starts.
+        self.within: dict[str, list[Ref]] = {}
 
     def ref(self, kind: str, name: str, parent: str = "") -> Ref:
         return Ref(kind, self.prefix + name, parent)
@@ -218,6 +220,7 @@ class _Maker:
             text = f"Part of workflow {name}. {found['description']}"
             changed = {**found, "description": text, "extra_vars": extra}
             templates[key] = self.template(f"{name}: {key}", changed, toolkit, inventory, told)
+        self.within[name] = list(templates.values())
         fields = {
             **{"allow_simultaneous": False, "ask_limit_on_launch": bool(one["limit"])},
             **{"survey_enabled": bool(survey), "inventory": None},
@@ -273,12 +276,16 @@ class _Maker:
             grants += [Grant(one, "execute", ref) for part in MAY.get(team, ()) for one in starts.get(part, [])]
             if team == APPROVERS or (not approvers and team in ("operator", "admin")):
                 grants.append(Grant(rollout, "approval", ref))
+            # To read the output of a workflow's jobs takes a role of their templates.
+            for one in self.parts["workflows"]:
+                if one["team"] in MAY.get(team, ()) or (team == APPROVERS and one["name"] == ROLLOUT):
+                    grants += [Grant(within, "read", ref) for within in self.within[one["name"]]]
         return grants
 
 
 NODES = "workflow_job_template_nodes"
-# Kinds whose objects belong to another one than the organization.
-BELONGS = ("hosts", "inventory_sources", "schedules", "organizations")
+# Kinds whose organization is that of what they belong to; of a template it is its project's.
+BELONGS = ("hosts", "inventory_sources", "schedules", "job_templates")
 
 
 def wanted(given: Known, settings: Known, parts: Known) -> Objects:
@@ -332,4 +339,3 @@ def nodes(given: Sequence[Known], updates: Sequence[Ref]) -> list[dict[str, Any]
         }
         for node in every
     ]
-

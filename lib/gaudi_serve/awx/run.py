@@ -103,9 +103,9 @@ def _types(found: Changes, live: Live) -> list[str]:
     if live.me.get("is_superuser") or not any(step.path[0] == "credential_types" for step in found.steps):
         return []
     return [
-        f"user {live.me.get('username')} is no system administrator of this AWX, and only such a user may make or change "
-        "credential types, which vllm_secrets, model_weights_tokens, vllm_image_registries and gaudi_gateway_secret "
-        "need; use the token of one"
+        f"user {live.me.get('username')} is no system administrator of this AWX, and only such a user may make or "
+        "change credential types, which vllm_secrets, model_weights_tokens, vllm_image_registries and "
+        "gaudi_gateway_secret need; use the token of one"
     ]
 
 
@@ -152,7 +152,10 @@ class _Work:
             case Ref():
                 return self.found_object(part)["id"]
             case Role():
-                return self.found_object(part.of)["summary_fields"]["object_roles"][f"{part.role}_role"]["id"]
+                one = self.found_object(part.of)
+                if not (one.get("summary_fields") or {}).get("object_roles"):
+                    one = self.api.get(f"{part.of.kind}/{one['id']}")
+                return one["summary_fields"]["object_roles"][f"{part.role}_role"]["id"]
             case Mapping():
                 return {name: self.number(value) for name, value in part.items()}
             case list() | tuple():
@@ -197,4 +200,3 @@ class _Work:
             if step.path[0] == "job_templates" and isinstance(step.body, Mapping) and "playbook" in step.body
         ]
         return one["id"] in touched or any(body.get("project", ref) == ref for body in playbooks)
-

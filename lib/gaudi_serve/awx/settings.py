@@ -28,8 +28,8 @@ RRULE = re.compile(
 )
 KEYS = (
     *("organization", "prefix", "collections", "execution_environment", "project", "inventory", "forks"),
-    *("approval_timeout", "teams", "rollout_approvers", "notifications", "schedules", "machine", "vault", "vllm_secrets"),
-    *("model_weights_tokens", "vllm_image_registries", "gaudi_gateway_secret", "controller"),
+    *("approval_timeout", "teams", "rollout_approvers", "notifications", "schedules", "machine", "vault"),
+    *("vllm_secrets", "model_weights_tokens", "vllm_image_registries", "gaudi_gateway_secret", "controller"),
 )
 # Types of AWX's own, by what they are for here; and of each the keys of the settings, with AWX's names for them.
 MACHINE, VAULT, GIT, REGISTRY, CONTROLLER = (
@@ -110,10 +110,10 @@ def awx_settings(given: Any) -> dict[str, Any]:
 
     Returns:
         ``organization``, ``prefix``, ``collections``, ``execution_environment``, ``project``, ``inventory``,
-        ``forks``, ``approval_timeout``, ``teams``, ``rollout_approvers``, ``notifications``, ``schedules``; ``credentials``, of each its key,
-        name and type; ``types``, the toolkit's own credential types; ``runs``, the names of
-        the credentials that jobs get, and ``controller``, that of the one that writes approvals, or ``''``; ``told``,
-        names of notifications by what they tell of.
+        ``forks``, ``approval_timeout``, ``teams``, ``rollout_approvers``, ``notifications``, ``schedules``;
+        ``credentials``, of each its key, name and type; ``types``, the toolkit's own credential types; ``runs``, the
+        names of the credentials that jobs get, and ``controller``, that of the one that writes approvals, or ``''``;
+        ``told``, names of notifications by what they report.
 
     Raises:
         InputError: with every mistake, a line each; no secret is ever in it.
