@@ -213,6 +213,7 @@ class Awx:
     syncs: list[str] = field(default_factory=list)
     failing: dict[str, str] = field(default_factory=dict)
     busy: int = 0
+    echoes: bool = False
     slow_s: float = 0.0
     me: str = "admin"
     scope: str = "write"
@@ -572,6 +573,9 @@ class Awx:
     def check_credentials(self, one: Mapping[str, Any]) -> None:
         """Refuse inputs that the type does not have, and a type without what it requires."""
         fields = self.inputs(one["credential_type"])
+        if self.echoes and "ssh_key_data" in one["inputs"]:
+            text = f"Invalid certificate or key: {one['inputs']['ssh_key_data'][:100]}..."
+            raise Refused(400, {"inputs": {"ssh_key_data": [text]}})
         for name, value in one["inputs"].items():
             wanted = bool if fields.get(name, {}).get("type") == "boolean" else str
             if name not in fields or not isinstance(value, wanted):

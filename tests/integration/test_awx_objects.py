@@ -190,7 +190,8 @@ def test_what_leaves_the_file_is_removed_and_what_others_made_is_named(site: Sit
     own = {"name": "p own", "organization": site.awx.named("organizations", "o")["id"]}
     site.awx.keep("teams", own)
     found = site.bring()
-    assert found.notices == ["team p own has the prefix of this file, but awx.yml did not make it"]
+    (notice,) = found.notices
+    assert notice.startswith("team p own has the prefix of this file, but not the mark of awx.yml: an earlier version")
     assert {line for line in found.lines if line[0] == "-"} == {
         *("- notification p one", "- notification p two", "- host h1 of p inventory"),
         *("- host h1 of p rollout with approvals inventory", "- credential p tokens for weights"),
@@ -326,6 +327,17 @@ def test_the_plan_stands_in_the_text_of_an_approval(site: Site) -> None:
     assert site.bring() == Result([], [], [])
     with pytest.raises(AwxError, match="has no approval other"):
         approval_text(site.api, text="x", **{**names, "node": "other"})
+
+
+def test_what_awx_says_of_a_credential_is_hidden(site: Site) -> None:
+    # Of a key that it cannot read, AWX's answer has the first hundred characters.
+    key = "-----BEGIN OPENSSH PRIVATE KEY-----\ncanary\n-----END OPENSSH PRIVATE KEY-----"
+    site.settings["machine"] = {"ssh_key": key}
+    site.awx.echoes = True
+    with pytest.raises(AwxError) as raised:
+        bring(site.api, site.settings, PARTS)
+    assert "canary" not in str(raised.value)
+    assert "credential p hosts" in str(raised.value) and "with 400: inputs.ssh_key_data (hidden)" in str(raised.value)
 
 
 def test_a_run_that_fails_says_how_far_it_came(site: Site) -> None:

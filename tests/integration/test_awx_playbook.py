@@ -319,5 +319,5 @@ def test_all_that_was_made_is_removed_and_nothing_else(site: Site) -> None:
         assert left[kind] == [], kind
     assert "Ansible Galaxy" in left["credentials"] and "Machine" in left["credential_types"]
     flat = " ".join(text.split())
-    assert "team gaudi-serve friends has the prefix of this file, but awx.yml did not make it" in flat
+    assert "team gaudi-serve friends has the prefix of this file, but not the mark of awx.yml" in flat
     assert "organization gaudi-serve also has team gaudi-serve friends" in flat

@@ -45,6 +45,10 @@ class Refused(AwxError):
         self.status = status
 
 
+# An answer about one of these may repeat a part of a secret.
+SECRETIVE = re.compile(r"/api/v2/(credentials|notification_templates)/?")
+
+
 @dataclass(frozen=True)
 class Login:
     """Address and credentials of an AWX. Without ``verify`` its certificate is not checked."""
@@ -169,7 +173,8 @@ class Api:
         if problem.code == 401:
             name = "CONTROLLER_OAUTH_TOKEN" if self.login.token else "CONTROLLER_USERNAME and CONTROLLER_PASSWORD"
             return Refused(401, f"{self.login.host}: AWX does not accept {name}: it is wrong or has expired")
-        return Refused(problem.code, f"AWX answers {method} {path} with {problem.code}: {_detail(body)}")
+        detail = _fields(body) if method != "GET" and SECRETIVE.match(path) else _detail(body)
+        return Refused(problem.code, f"AWX answers {method} {path} with {problem.code}: {detail}")
 
     def finished(self, job: str, what: str, timeout_s: float = JOB_S, interval_s: float = 2.0) -> None:
         """Wait until an update of a project or an inventory has ended.
@@ -206,6 +211,21 @@ def _detail(body: str) -> str:
     if body.lstrip().startswith("<"):
         return "a page of HTML, as from a proxy"
     return one_line(" ".join(body.split()))[:500]
+
+
+def _fields(body: str) -> str:
+    """Return the fields that an error is about, without what it says of them."""
+
+    def names(value: Any, path: str) -> list[str]:
+        if not isinstance(value, Mapping):
+            return [path]
+        return [name for key, part in value.items() for name in names(part, f"{path}.{key}" if path else str(key))]
+
+    try:
+        found = names(json.loads(body), "")
+    except ValueError:
+        found = [""]
+    return f"{one_line(', '.join(found))[:200]} (hidden)".lstrip()
 
 
 def login_refusal(api: Api, organization: str) -> tuple[list[str], Object]:

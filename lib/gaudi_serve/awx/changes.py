@@ -255,7 +255,8 @@ def _removed(objects: Objects, live: Live, prefix: str, organization: Ref) -> tu
         elif ref.kind not in (NODES, "hosts", "credential_types"):
             stays.append(str(ref))
             if prefix and ref.name.startswith(prefix) and "[made by awx.yml, prefix " not in text:
-                notices.append(f"{ref} has the prefix of this file, but awx.yml did not make it")
+                text = "an earlier version or somebody else made it; remove it where nobody needs it"
+                notices.append(f"{ref} has the prefix of this file, but not the mark of awx.yml: {text}")
     own = live.objects.get(organization)
     if not ours and own:
         if mark(prefix) not in str(own.get("description") or ""):
