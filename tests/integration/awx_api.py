@@ -209,6 +209,8 @@ class Awx:
     lists: dict[str, list[int]] = field(default_factory=dict)
     surveys: dict[str, Any] = field(default_factory=dict)
     roles: dict[str, int] = field(default_factory=dict)
+    # Older roles whose assignment was deleted: nobody has them, and they cannot be given again.
+    ghosts: set[tuple[str, int]] = field(default_factory=set)
     updated: set[int] = field(default_factory=set)
     syncs: list[str] = field(default_factory=list)
     failing: dict[str, str] = field(default_factory=dict)
@@ -270,7 +272,7 @@ class Awx:
             case ["role_user_assignments" | "role_team_assignments"]:
                 return listed([one for one in self.assignments() if one["at"] == path[0]], query)
             case ["role_definitions"]:
-                return listed([{"id": number, "name": name} for name, number in self.definitions().items()], query)
+                return listed(list(self.definitions().values()), query)
             case [("project_updates" | "inventory_updates") as job, number]:
                 kind = "projects" if job == "project_updates" else "inventory_sources"
                 failed = self.one(kind, number)["name"] in self.failing
@@ -349,8 +351,10 @@ class Awx:
             self.surveys.pop("/".join(path[:2]), None)
             return 200, {}
         if path[0] in ("role_user_assignments", "role_team_assignments"):
-            found = next(one for one in self.assignments() if one["at"] == path[0] and str(one["id"]) == path[1])
-            self.lists[found["list"]].remove(found["actor"])
+            found = next((one for one in self.assignments() if f"{one['at']}/{one['id']}" == "/".join(path)), None)
+            if found is None:
+                raise Refused(404, {"detail": "Not found."})
+            self.ghosts.add((found["list"], found["actor"]))
             return 204, None
         self.one(*path)
         self.drop(path[0], int(path[1]))
@@ -368,10 +372,19 @@ class Awx:
                 there.remove(number)
 
     @staticmethod
-    def definitions() -> dict[str, int]:
-        """Return the definitions of roles that stand for the older roles, by their names."""
-        names = [f"{MODELS[kind][1]} {role.title()} Compat" for kind, roles in ROLES.items() for role in roles]
-        return {name: number for number, name in enumerate(names, 1)}
+    def definitions() -> dict[tuple[str, str], dict[str, Any]]:
+        """Return the definitions of roles by kind and role; AWX takes any with the same permissions, of any name."""
+        words = {"execute": ["execute"], "approval": ["approve"], "member": ["member"], "read": []}
+        found: dict[tuple[str, str], dict[str, Any]] = {}
+        for kind, roles in ROLES.items():
+            content, model = MODELS[kind]
+            place, _, name = content.partition(".")
+            for role in roles:
+                actions = [*words.get(role, ["change", "delete"]), "view"]
+                shown = "People who may start" if role == "execute" else f"{model} {role.title()} Compat"
+                permissions = [f"{place}.{action}_{name}" for action in actions]
+                found[kind, role] = {"id": len(found) + 1, "name": shown, "permissions": permissions}
+        return found
 
     def assignments(self) -> list[dict[str, Any]]:
         """Return the roles that somebody was given, as AWX lists those that came by the older addresses."""
@@ -380,15 +393,17 @@ class Awx:
             kind, number, name = place.split("/")
             if int(number) not in self.objects[kind]:
                 continue
-            content, model = MODELS[kind]
+            content = MODELS[kind][0]
             for actors in ("users", "teams"):
                 for actor in self.lists.get(f"roles/{role}/{actors}", []):
+                    if (f"roles/{role}/{actors}", actor) in self.ghosts:
+                        continue
                     word = actors.removesuffix("s")
                     key = "username" if actors == "users" else "name"
                     found.append(
                         {
                             **{"id": 1000 * role + actor, "content_type": content, "object_id": number, word: actor},
-                            "role_definition": self.definitions()[f"{model} {name.title()} Compat"],
+                            "role_definition": self.definitions()[kind, name]["id"],
                             "summary_fields": {word: {"id": actor, key: self.objects[actors][actor][key]}},
                             **{"at": f"role_{word}_assignments", "list": f"roles/{role}/{actors}", "actor": actor},
                         }
@@ -421,7 +436,8 @@ class Awx:
             raise Refused(400, {"msg": f"{given} is none of {kind}"})
         there = self.lists.setdefault(path, [])
         if given.get("disassociate"):
-            there.remove(given["id"])
+            there[:] = [one for one in there if one != given["id"]]
+            self.ghosts.discard((path, given["id"]))
         elif given["id"] not in there:
             there.append(given["id"])
         return 204, None

@@ -146,6 +146,10 @@ def test_a_user_who_leaves_the_file_loses_the_team_and_what_was_given_by_hand(si
     ]
     assert sorted(found.notices) == named and sorted(site.bring().notices) == named
     assert site.roles("viewer") == {"execute plan", "read inventory"}
+    # Who comes back has the team again, also in an AWX that keeps each role twice.
+    site.settings["teams"] = {"viewer": ["anna"], "operator": ["bert"]}
+    assert site.bring().lines == ["+ user anna: a member of team p viewer"]
+    assert site.bring().lines == []
 
 
 def test_who_launches_a_rollout_does_not_approve_it_where_the_file_names_others(site: Site) -> None:

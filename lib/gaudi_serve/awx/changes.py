@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..core.errors import one_line
@@ -220,7 +220,7 @@ def _revoked(objects: Objects, live: Live, given: set[str], prefix: str) -> tupl
         who = f"{'user' if each.to.kind == 'users' else 'team'} {each.to.name}"
         if of is not None and of.kind != "organizations" and (member or of.kind == "teams"):
             lost = f"no longer a member of {of}" if each.role == "member" else f"loses role {each.role} of {of}"
-            steps.append(Step(REVOKE, f"- {who}: {lost}", "DELETE", tuple(each.path.split("/"))))
+            steps += _taken(each, of, f"- {who}: {lost}", live)
         elif of is not None and of.kind != "organizations":
             notices.append(f"{who} has role {each.role} of {of}, given by hand")
         elif (member or each.of == "organizations") and (text := _elsewhere(each, live)):
@@ -229,6 +229,21 @@ def _revoked(objects: Objects, live: Live, given: set[str], prefix: str) -> tupl
         if (live.find(ref) or {}).get("is_superuser"):
             notices.append(f"user {ref.name} is a system administrator of this AWX, whom no team limits")
     return steps, notices
+
+
+def _taken(each: Assignment, of: Ref, text: str, live: Live) -> list[Step]:
+    """Return how a role is taken away.
+
+    AWX keeps each role twice, and takes both away only where the older one is: an assignment that is deleted leaves the
+    older one behind, and AWX would not give the role again. Roles that people have defined are assignments alone.
+    """
+    roles = ((live.objects[of].get("summary_fields") or {}).get("object_roles")) or {}
+    delete = Step(REVOKE, text, "DELETE", tuple(each.path.split("/")))
+    if f"{each.role}_role" not in roles:
+        return [delete]
+    kind = "users" if each.to.kind == "users" else "teams"
+    body = {"id": each.actor_id, "disassociate": True}
+    return [Step(REVOKE, text, "POST", ("roles", Role(of, each.role), kind), body), replace(delete, text="")]
 
 
 def _elsewhere(each: Assignment, live: Live) -> str:

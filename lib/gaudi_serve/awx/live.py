@@ -24,19 +24,24 @@ OF_ROLES = {
     **{"organization": "organizations", "executionenvironment": "execution_environments"},
     "notificationtemplate": "notification_templates",
 }
-OTHER_WORDS = {"approve": "approval"}
+# Roles by the actions that they allow. AWX takes any definition with the same permissions, so its name says nothing.
+ACTIONS = {
+    **{frozenset({"view"}): "read", frozenset({"view", "execute"}): "execute"},
+    **{frozenset({"view", "approve"}): "approval", frozenset({"view", "member"}): "member"},
+}
 SURVEYED = ("job_templates", "workflow_job_templates")
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """A role that somebody was given. ``path`` deletes it; ``to`` is a team or a user."""
+    """A role that somebody was given. ``path`` deletes it; ``to`` is a team or a user, ``actor_id`` its number."""
 
     path: str
     of: str
     object_id: str
     role: str
     to: Ref
+    actor_id: int
 
 
 @dataclass
@@ -79,7 +84,7 @@ def read(api: Api, organization: str, objects: Objects, me: Mapping[str, Any]) -
             (live.shared if managed else live.objects)[ref_of(kind, one, live, "*" if managed else "")] = one
     _shared(api, live, objects)
     _joined(api, live, objects)
-    roles = {one["id"]: str(one["name"]) for one in api.list("role_definitions")}
+    roles = {one["id"]: role_of(one) for one in api.list("role_definitions")}
     for path, kind in (("role_user_assignments", "users"), ("role_team_assignments", "teams")):
         live.assignments += [found for one in api.list(path) if (found := assignment(path, kind, one, live, roles))]
     return live
@@ -138,14 +143,20 @@ def assignment(path: str, kind: str, one: Object, live: Live, roles: Mapping[int
     if not one.get("object_id"):
         return None
     of = OF_ROLES.get(str(one.get("content_type") or "").rpartition(".")[2], "")
-    # AWX calls the old roles "JobTemplate Execute Compat", the new ones "JobTemplate Execute".
-    name = roles.get(one["role_definition"], "")
-    words = name.removesuffix(" Compat").split(" ")
-    role = words[1].lower() if len(words) == 2 else name
     if kind == "teams":
         # Teams of other organizations may have the same name.
         to = live.by_id("teams", one["team"]) or Ref(kind, f"{one['team']} of another organization", "elsewhere")
     else:
         user = (one.get("summary_fields") or {}).get("user") or {}
         to = Ref(kind, str(user.get("username") or one["user"]))
-    return Assignment(f"{path}/{one['id']}", of, str(one["object_id"]), OTHER_WORDS.get(role, role), to)
+    role = roles.get(one["role_definition"], "unknown")
+    actor = int(one["team" if kind == "teams" else "user"])
+    return Assignment(f"{path}/{one['id']}", of, str(one["object_id"]), role, to, actor)
+
+
+def role_of(definition: Object) -> str:
+    """Return the role that a definition stands for: by what it allows, else the last words of its name."""
+    allowed = {str(one).rpartition(".")[2].partition("_")[0] for one in definition.get("permissions") or []}
+    # "JobTemplate Admin" and "JobTemplate Admin Compat"; those that people define keep their names.
+    words = str(definition["name"]).removesuffix(" Compat").split(" ")
+    return ACTIONS.get(frozenset(allowed)) or (words[1].lower() if len(words) == 2 else str(definition["name"]))
