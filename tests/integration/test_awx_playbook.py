@@ -67,6 +67,10 @@ class Site:
     def run(self, settings: dict[str, Any], *more: str) -> tuple[int, str]:
         """Run the playbook."""
         (self.folder / "awx.yml").write_text(yaml.safe_dump({"gaudi_awx": settings}))
+        return self.play("playbooks/awx.yml", "-e", f"@{self.folder}/awx.yml", *more)
+
+    def play(self, playbook: str, *more: str) -> tuple[int, str]:
+        """Run a playbook that talks to the AWX."""
         environment = {
             **os.environ,
             **{
@@ -77,8 +81,8 @@ class Site:
             **{"CONTROLLER_HOST": self.address, "CONTROLLER_OAUTH_TOKEN": TOKEN},
             "ANSIBLE_CALLBACK_RESULT_FORMAT": "yaml",
         }
-        argv = ["ansible-playbook", "-i", str(self.folder / "hosts.yml"), "playbooks/awx.yml"]
-        return forked.playbook([*argv, "-e", f"@{self.folder}/awx.yml", *more], ROOT, environment, 600)
+        argv = ["ansible-playbook", "-i", str(self.folder / "hosts.yml"), playbook, *more]
+        return forked.playbook(argv, ROOT, environment, 600)
 
 
 def changes(text: str) -> list[str]:
@@ -304,6 +308,29 @@ def test_what_is_wrong_is_told_at_once_and_without_secrets(site: Site) -> None:
     ):
         assert sentence in flat, text
     assert [one for one in CANARIES if one in text] == []
+
+
+def test_an_approver_reads_the_plan_and_is_not_asked_where_no_host_is_left(site: Site) -> None:
+    plan = {"steps": ["Wave 1, the canary: h01."], "waves": [["h01"]], "hosts": {}}
+    given: dict[str, Any] = {
+        **{"approval_node": "approve the plan", "approval_workflow": "gaudi-serve rollout with approvals"},
+        **{"approval_organization": "gaudi-serve", "gaudi_rollout": plan},
+    }
+
+    def report() -> tuple[int, str]:
+        return site.play("playbooks/awx_approval.yml", "-e", json.dumps(given))
+
+    status, text = report()
+    assert status == 0, text
+    approval = site.awx.named("workflow_approval_templates", "approve the plan")
+    assert approval["description"] == "Wave 1, the canary: h01."
+    # What cannot be written stands in the output, and the rollout goes on.
+    given["approval_workflow"] = "other"
+    status, text = report()
+    assert status == 0 and "workflow other has no approval approve the plan" in " ".join(text.split()), text
+    given["approval_node"] = "approve the waves"
+    status, text = report()
+    assert status == 2 and "Nobody is asked for an approval: no host is left after the canary" in text, text
 
 
 def test_all_that_was_made_is_removed_and_nothing_else(site: Site) -> None:
