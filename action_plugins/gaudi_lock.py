@@ -171,7 +171,7 @@ def refusal(host: str, holder: dict[str, Any], since: str) -> str:
         )
     died = "-e gaudi_lock_break=true"
     if holder.get("awx_job"):
-        died += " (in AWX: launch with the extra variable gaudi_lock_break: true)"
+        died += ' (in AWX: answer true to the template\'s question "Take over hosts that another run holds")'
     return (
         f"{host}: {who} holds this host since {holder.get('clock')} ({stage}). Run again when that has ended; if it "
         f"has died, its hold ends {holder.get('lease_s', LEASE_S)} s after it was last renewed, or at once with {died}"

@@ -14,8 +14,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 
 from gaudi_serve.awx.settings import (
     awx_default,
-    awx_inputs,
     awx_models,
+    awx_nothing_left,
     awx_refusal,
     awx_report,
     awx_settings,
@@ -48,6 +48,7 @@ from gaudi_serve.plan.launch import vllm_launch
 from gaudi_serve.plan.refusal import plan_refusal, refused_hosts, system_refusal
 from gaudi_serve.platforms import accelerator_needs
 from gaudi_serve.platforms.hl_smi import hl_smi_links, hl_smi_modules, hl_smi_topology
+from gaudi_serve.rollout.approved import rollout_due, rollout_unapproved
 from gaudi_serve.rollout.waves import (
     benchmark_lines,
     hosts_down_at_once,
@@ -145,8 +146,8 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     accelerator_needs,
     apt_access,
     awx_default,
-    awx_inputs,
     awx_models,
+    awx_nothing_left,
     awx_refusal,
     awx_report,
     awx_settings,
@@ -228,11 +229,13 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     rest_reset,
     restart_refusal,
     restarted_at_once,
+    rollout_due,
     rollout_end,
     rollout_figures,
     rollout_lost,
     rollout_plan,
     rollout_stopped,
+    rollout_unapproved,
     run_stages,
     served_names,
     server_secrets,

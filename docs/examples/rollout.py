@@ -62,6 +62,7 @@ def rollout(folder: Path, say: Callable[[str], Any] = print, **options: Any) -> 
 if __name__ == "__main__":
     place, image = Path(sys.argv[1]), sys.argv[2]
     isolated = {"process_isolation": True, "process_isolation_executable": "podman", "container_image": image}
-    ended = rollout(place, **isolated)
+    # Root in a container of podman without root is who starts it, and may read what ansible-runner closes to others.
+    ended = rollout(place, container_options=["--user=root"], **isolated)
     print(ended)
     sys.exit(not ended.succeeded)

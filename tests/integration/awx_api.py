@@ -10,13 +10,15 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import ssl
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 TOKEN = "token-of-the-stand-in"  # noqa: S105 - of nothing else
 HIDDEN = "$encrypted$"
@@ -44,6 +46,7 @@ def to(kind: str, *, required: bool = False) -> Field:
     return Field(int, None, required, kind)
 
 
+NOTIFICATION_TYPES = ("webhook", "email", "slack")
 COMMON = {"name": MUST, "description": TEXT}
 ASKED = {
     f"ask_{name}_on_launch": NO for name in ("limit", "job_type", "diff_mode", "variables", "tags", "job_slice_count")
@@ -51,7 +54,8 @@ ASKED = {
 PLAYBOOK = Field(required=True)
 KINDS: dict[str, dict[str, Field]] = {
     "organizations": COMMON,
-    "users": {"username": MUST},
+    "users": {"username": MUST, "is_superuser": NO},
+    "labels": {"name": MUST, "organization": to("organizations", required=True)},
     "teams": {**COMMON, "organization": to("organizations", required=True)},
     "credential_types": {
         **COMMON,
@@ -90,13 +94,13 @@ KINDS: dict[str, dict[str, Field]] = {
         **COMMON,
         **{
             "organization": to("organizations", required=True),
-            "notification_type": Field(choices=("webhook", "email")),
+            "notification_type": Field(choices=tuple(NOTIFICATION_TYPES)),
         },
         **{"notification_configuration": MAPPING, "messages": Field(dict, None)},
     },
     "job_templates": {
         **COMMON,
-        **{"organization": to("organizations"), "project": to("projects", required=True), "playbook": PLAYBOOK},
+        **{"project": to("projects", required=True), "playbook": PLAYBOOK},
         **{"inventory": to("inventories"), "execution_environment": to("execution_environments")},
         **{"job_type": Field(choices=("run", "check")), "forks": ZERO, "verbosity": ZERO, "timeout": ZERO},
         **{"extra_vars": TEXT, "survey_enabled": NO, "allow_simultaneous": NO, "job_slice_count": Field(int, 1)},
@@ -111,9 +115,7 @@ KINDS: dict[str, dict[str, Field]] = {
     "workflow_job_template_nodes": {
         **{"identifier": MUST, "workflow_job_template": to("workflow_job_templates", required=True)},
         **{"unified_job_template": to("unified_job_templates"), "extra_data": MAPPING},
-        "job_type": Field(choices=("run", "check")),
-        # The modules send it with each node.
-        "type": TEXT,
+        "job_type": Field(str, None, choices=("run", "check")),
     },
     "schedules": {
         **COMMON,
@@ -133,11 +135,38 @@ ASSOCIATED: dict[str, dict[str, str]] = {
     ),
 }
 ROLES = {
-    "teams": ("member",),
-    "job_templates": ("execute", "read"),
-    "workflow_job_templates": ("execute", "approval"),
-    "inventories": ("read", "use"),
+    "teams": ("member", "admin", "read"),
+    "job_templates": ("execute", "read", "admin"),
+    "workflow_job_templates": ("execute", "approval", "read", "admin"),
+    "inventories": ("read", "use", "adhoc", "update", "admin"),
+    "organizations": ("member", "admin", "execute", "read"),
 }
+# How assignments call the kinds of objects.
+MODELS = {
+    **{"teams": ("shared.team", "Team"), "job_templates": ("awx.jobtemplate", "JobTemplate")},
+    **{"workflow_job_templates": ("awx.workflowjobtemplate", "WorkflowJobTemplate")},
+    **{"inventories": ("awx.inventory", "Inventory"), "organizations": ("shared.organization", "Organization")},
+}
+# What goes with an object.
+CASCADES = {
+    **{"workflow_job_templates": (("workflow_job_template_nodes", "workflow_job_template"),)},
+    **{"inventories": (("inventory_sources", "inventory"), ("hosts", "inventory"))},
+    **{"job_templates": (("schedules", "unified_job_template"),)},
+}
+# Of each type of notification the fields of its configuration with their defaults; None where one must be given.
+NOTIFICATIONS: dict[str, dict[str, Any]] = {
+    "webhook": {
+        **{"url": None, "http_method": "POST", "headers": None, "disable_ssl_verification": False},
+        **{"username": "", "password": ""},
+    },
+    "slack": {"token": None, "channels": None, "hex_color": ""},
+    "email": {
+        **{"host": None, "port": None, "username": None, "password": None, "use_tls": None, "use_ssl": None},
+        **{"sender": None, "recipients": None, "timeout": 30},
+    },
+}
+PASSWORDS = ("password", "token")
+MESSAGES = ("started", "success", "error", "workflow_approval")
 RRULE = re.compile(r"DTSTART(;TZID=\S+)?:\d{8}T\d{6}Z? RRULE:FREQ=(HOURLY|DAILY|WEEKLY|MONTHLY);INTERVAL=\d+\S*")
 SURVEY_TYPES: dict[str, Any] = {
     **dict.fromkeys(("text", "textarea", "password", "multiplechoice"), str),
@@ -171,6 +200,8 @@ class Awx:
     """What an AWX has.
 
     playbooks: those that a project finds once it has been updated. writes: requests that have changed something.
+    syncs: updates of projects and inventories. failing: output of updates that fail, by the name of the source. busy:
+    answers of 502 that come before the next one that is none. me: who the token belongs to; scope: of the token.
     """
 
     playbooks: tuple[str, ...] = ()
@@ -178,7 +209,17 @@ class Awx:
     lists: dict[str, list[int]] = field(default_factory=dict)
     surveys: dict[str, Any] = field(default_factory=dict)
     roles: dict[str, int] = field(default_factory=dict)
+    # Older roles whose assignment was deleted: nobody has them, and they cannot be given again.
+    ghosts: set[tuple[str, int]] = field(default_factory=set)
     updated: set[int] = field(default_factory=set)
+    syncs: list[str] = field(default_factory=list)
+    failing: dict[str, str] = field(default_factory=dict)
+    busy: int = 0
+    echoes: bool = False
+    slow_s: float = 0.0
+    me: str = "admin"
+    scope: str = "write"
+    version: str = "24.6.1"
     writes: list[str] = field(default_factory=list)
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
@@ -195,7 +236,9 @@ class Awx:
             self.keep("credential_types", {"name": name, "kind": kind, "inputs": inputs, "managed": True})
         galaxy = self.named("credential_types", GALAXY)["id"]
         self.keep("credentials", {"name": "Ansible Galaxy", "credential_type": galaxy, "inputs": {}})
-        self.keep("users", {"username": "anna"})
+        self.keep("users", {"username": "admin", "is_superuser": True})
+        for name in ("anna", "bert", "carl", "dora"):
+            self.keep("users", {"username": name})
 
     def named(self, kind: str, name: str) -> dict[str, Any]:
         """Return an object by its name."""
@@ -214,7 +257,7 @@ class Awx:
         """Make an object."""
         number = next(self.numbers)
         fields = {name: one.default for name, one in KINDS[kind].items()}
-        self.objects[kind][number] = {"id": number, **fields, **given}
+        self.objects[kind][number] = {"id": number, **fields, **self.settled(kind, dict(given), None)}
         return self.objects[kind][number]
 
     # What comes and goes.
@@ -223,27 +266,40 @@ class Awx:
         """Answer a GET."""
         match path:
             case ["ping"]:
-                return {"version": "24.6.1"}
-            case ["roles", number, "users" | "teams" as kind]:
-                found = [self.objects[kind][one] for one in self.lists.get(f"roles/{number}/{kind}", [])]
-                return listed([self.shown(kind, one) for one in found])
-            case [("project_updates" | "inventory_updates"), number]:
-                return {"id": int(number), **FINISHED, "url": f"/api/v2/{path[0]}/{number}/"}
+                return {"version": self.version}
+            case ["me"]:
+                return listed([self.named("users", self.me)], query)
+            case ["role_user_assignments" | "role_team_assignments"]:
+                return listed([one for one in self.assignments() if one["at"] == path[0]], query)
+            case ["role_definitions"]:
+                return listed(list(self.definitions().values()), query)
+            case [("project_updates" | "inventory_updates") as job, number]:
+                kind = "projects" if job == "project_updates" else "inventory_sources"
+                failed = self.one(kind, number)["name"] in self.failing
+                status = {"status": "failed", "failed": True, "job_explanation": ""} if failed else {}
+                return {"id": int(number), **FINISHED, **status, "url": f"/api/v2/{job}/{number}/"}
+            case [("project_updates" | "inventory_updates") as job, number, "stdout"]:
+                kind = "projects" if job == "project_updates" else "inventory_sources"
+                return {"range": {}, "content": self.failing[self.one(kind, number)["name"]]}
             case [kind]:
-                return listed([self.shown(*one) for one in self.all(kind) if self.fits(one, query)])
+                found = [self.shown(*one) for one in self.all(kind) if self.fits(one, query)]
+                return listed(found, query)
             case [kind, number]:
                 return self.shown(kind, self.one(kind, number))
             case [kind, number, "survey_spec"]:
+                self.one(kind, number)
                 return self.surveys.get(f"{kind}/{number}", {})
-            case [kind, number, "update"]:
-                return {"can_update": True}
             case [kind, number, name] if name in ASSOCIATED.get(kind, {}):
                 self.one(kind, number)
-                return listed([self.shown(ASSOCIATED[kind][name], one) for one in self.of("/".join(path))])
+                return listed([self.shown(ASSOCIATED[kind][name], one) for one in self.of("/".join(path))], query)
         raise Refused(404, {"detail": "Not found."})
 
     def post(self, path: list[str], given: Any) -> tuple[int, Any]:
         """Answer a POST."""
+        if self.scope != "write":
+            raise Refused(403, {"detail": "You do not have permission to perform this action."})
+        if path == ["labels"] and not given:
+            raise Refused(400, {"name": ["This field is required."], "organization": ["This field is required."]})
         self.writes.append(f"POST {'/'.join(path)}")
         match path:
             case ["roles", number, ("users" | "teams") as kind]:
@@ -252,7 +308,7 @@ class Awx:
                 return self.associate("/".join(path), kind, given)
             case ["projects" | "inventory_sources" as kind, number, "update"]:
                 self.writes.pop()  # it is no change of what is to be
-                self.one(kind, number)
+                self.syncs.append(self.one(kind, number)["name"])
                 self.updated.add(int(number))
                 job = {"projects": "project_updates", "inventory_sources": "inventory_updates"}[kind]
                 return 202, {"id": int(number), **FINISHED, "url": f"/api/v2/{job}/{number}/"}
@@ -280,7 +336,12 @@ class Awx:
         used = [found for found in self.objects["credentials"].values() if found["credential_type"] == one["id"]]
         if kind == "credential_types" and used and given.keys() & {"inputs", "injectors"}:
             raise Refused(403, {"detail": "Modifications to inputs are not allowed for credential types in use"})
-        one.update(self.checked(kind, given, one))
+        given = self.checked(kind, given, one)
+        if kind == "credentials" and "inputs" in given:
+            given["inputs"] = {
+                name: one["inputs"].get(name) if value == HIDDEN else value for name, value in given["inputs"].items()
+            }
+        one.update(self.settled(kind, given, one))
         return 200, self.shown(kind, one)
 
     def delete(self, path: list[str]) -> tuple[int, Any]:
@@ -289,9 +350,85 @@ class Awx:
         if path[2:] == ["survey_spec"]:
             self.surveys.pop("/".join(path[:2]), None)
             return 200, {}
+        if path[0] in ("role_user_assignments", "role_team_assignments"):
+            found = next((one for one in self.assignments() if f"{one['at']}/{one['id']}" == "/".join(path)), None)
+            if found is None:
+                raise Refused(404, {"detail": "Not found."})
+            self.ghosts.add((found["list"], found["actor"]))
+            return 204, None
         self.one(*path)
-        del self.objects[path[0]][int(path[1])]
+        self.drop(path[0], int(path[1]))
         return 204, None
+
+    def drop(self, kind: str, number: int) -> None:
+        """Remove an object, and what goes with it."""
+        for other, name in CASCADES.get(kind, ()):
+            for key in [key for key, one in self.objects[other].items() if one[name] == number]:
+                self.drop(other, key)
+        del self.objects[kind][number]
+        for path, there in self.lists.items():
+            owner, _, name = path.split("/")
+            if (ASSOCIATED.get(owner, {}).get(name) or name) == kind and number in there:
+                there.remove(number)
+
+    @staticmethod
+    def definitions() -> dict[tuple[str, str], dict[str, Any]]:
+        """Return the definitions of roles by kind and role; AWX takes any with the same permissions, of any name."""
+        words = {"execute": ["execute"], "approval": ["approve"], "member": ["member"], "read": []}
+        found: dict[tuple[str, str], dict[str, Any]] = {}
+        for kind, roles in ROLES.items():
+            content, model = MODELS[kind]
+            place, _, name = content.partition(".")
+            for role in roles:
+                actions = [*words.get(role, ["change", "delete"]), "view"]
+                shown = "People who may start" if role == "execute" else f"{model} {role.title()} Compat"
+                permissions = [f"{place}.{action}_{name}" for action in actions]
+                found[kind, role] = {"id": len(found) + 1, "name": shown, "permissions": permissions}
+        return found
+
+    def assignments(self) -> list[dict[str, Any]]:
+        """Return the roles that somebody was given, as AWX lists those that came by the older addresses."""
+        found = []
+        for place, role in self.roles.items():
+            kind, number, name = place.split("/")
+            if int(number) not in self.objects[kind]:
+                continue
+            content = MODELS[kind][0]
+            for actors in ("users", "teams"):
+                for actor in self.lists.get(f"roles/{role}/{actors}", []):
+                    if (f"roles/{role}/{actors}", actor) in self.ghosts:
+                        continue
+                    word = actors.removesuffix("s")
+                    key = "username" if actors == "users" else "name"
+                    found.append(
+                        {
+                            **{"id": 1000 * role + actor, "content_type": content, "object_id": number, word: actor},
+                            "role_definition": self.definitions()[kind, name]["id"],
+                            "summary_fields": {word: {"id": actor, key: self.objects[actors][actor][key]}},
+                            **{"at": f"role_{word}_assignments", "list": f"roles/{role}/{actors}", "actor": actor},
+                        }
+                    )
+        return found
+
+    def give(self, role: str, kind: str, name: str, to: str, who: str) -> None:
+        """Give a role by hand, as somebody does on AWX's page."""
+        place = f"{kind}/{self.named(kind, name)['id']}/{role}"
+        number = self.roles.setdefault(place, next(self.numbers))
+        self.lists.setdefault(f"roles/{number}/{to}", []).append(self.named(to, who)["id"])
+
+    def settled(self, kind: str, given: dict[str, Any], before: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return what AWX makes of what it was given: defaults of a notification, and null for messages not given."""
+        if kind != "notification_templates":
+            return given
+        found = dict(given)
+        if "notification_configuration" in given:
+            type_of = str(given.get("notification_type") or (before or {}).get("notification_type"))
+            defaults = {name: value for name, value in NOTIFICATIONS[type_of].items() if value is not None}
+            found["notification_configuration"] = {**defaults, **given["notification_configuration"]}
+        if given.get("messages") is not None:
+            old = (before or {}).get("messages") or {}
+            found["messages"] = {name: given["messages"].get(name) or old.get(name) for name in MESSAGES}
+        return found
 
     def associate(self, path: str, kind: str, given: Any) -> tuple[int, Any]:
         """Put an object into a list of others, or take it out."""
@@ -299,7 +436,8 @@ class Awx:
             raise Refused(400, {"msg": f"{given} is none of {kind}"})
         there = self.lists.setdefault(path, [])
         if given.get("disassociate"):
-            there.remove(given["id"])
+            there[:] = [one for one in there if one != given["id"]]
+            self.ghosts.discard((path, given["id"]))
         elif given["id"] not in there:
             there.append(given["id"])
         return 204, None
@@ -322,14 +460,17 @@ class Awx:
         """Tell whether an object is among those that a query asks for, such as ``organization__name=x``."""
         kind, one = found
         for path, wanted in query.items():
-            if path in ("page_size", "page", "order_by"):
+            if path in ("page_size", "page", "order_by", "address"):
                 continue
             value: Any = one
             at = kind
             for word in path.split("__"):
                 if word == "organization" and word not in KINDS[at]:
                     # A template of any kind has one, in the end.
-                    value = self.objects["inventories"].get(value.get("inventory"), {}).get("organization")
+                    place, of = ("projects", "project") if "project" in value else ("inventories", "inventory")
+                    value = self.objects[place].get(value.get(of), {}).get("organization")
+                    at = "organizations"
+                    value = self.objects[at].get(value)
                     continue
                 if word != "id" and word not in KINDS[at]:
                     raise Refused(400, {"detail": f"{at} has no field named '{word}'"})
@@ -348,20 +489,18 @@ class Awx:
         """Return an object as the API shows it: with its addresses, without its secrets."""
         number, url = one["id"], f"/api/v2/{kind}/{one['id']}/"
         related = {name: f"{url}{name}/" for name in ASSOCIATED.get(kind, {})}
-        if kind in ("job_templates", "workflow_job_templates"):
-            related["survey_spec"] = f"{url}survey_spec/"
-        if kind in ("projects", "inventory_sources"):
-            related["update"] = f"{url}update/"
-        if kind == "workflow_job_template_nodes" and one["unified_job_template"]:
-            related["unified_job_template"] = (
-                f"/api/v2/{self.kind_of(one['unified_job_template'])}/{one['unified_job_template']}/"
-            )
+        summary: dict[str, Any] = {}
         roles = {}
         for role in ROLES.get(kind, ()):
             key = f"{kind}/{number}/{role}"
             self.roles.setdefault(key, next(self.numbers))
             roles[f"{role}_role"] = {"id": self.roles[key], "name": role}
         shown = dict(one)
+        if kind == "workflow_job_template_nodes":
+            shown |= {name: self.lists.get(f"{kind}/{number}/{name}", []) for name in ASSOCIATED[kind]}
+            template = self.kind_of(one["unified_job_template"])
+            approval = template == "workflow_approval_templates"
+            summary["unified_job_template"] = {"unified_job_type": "workflow_approval" if approval else template}
         if kind == "credentials":
             secret = {name for name, said in self.inputs(one["credential_type"]).items() if said.get("secret")}
             shown["inputs"] = {name: HIDDEN if name in secret else value for name, value in one["inputs"].items()}
@@ -369,13 +508,17 @@ class Awx:
             shown["scm_revision"] = REVISION if number in self.updated else ""
         if kind == "notification_templates":
             shown["notification_configuration"] = {
-                name: HIDDEN if name == "password" else value
+                name: HIDDEN if name in PASSWORDS and value else value
                 for name, value in one["notification_configuration"].items()
             }
+        if kind == "inventory_sources":
+            shown["status"] = "successful" if number in self.updated else "never updated"
+        me = self.named("users", self.me)
+        may = {"edit": bool(me["is_superuser"] or me.get("edits"))}
         return {
             **shown,
             **{"type": kind.removesuffix("s"), "url": url, "related": related},
-            "summary_fields": {"object_roles": roles},
+            "summary_fields": {"object_roles": roles, "user_capabilities": may, **summary},
         }
 
     # What is checked.
@@ -446,6 +589,9 @@ class Awx:
     def check_credentials(self, one: Mapping[str, Any]) -> None:
         """Refuse inputs that the type does not have, and a type without what it requires."""
         fields = self.inputs(one["credential_type"])
+        if self.echoes and "ssh_key_data" in one["inputs"]:
+            text = f"Invalid certificate or key: {one['inputs']['ssh_key_data'][:100]}..."
+            raise Refused(400, {"inputs": {"ssh_key_data": [text]}})
         for name, value in one["inputs"].items():
             wanted = bool if fields.get(name, {}).get("type") == "boolean" else str
             if name not in fields or not isinstance(value, wanted):
@@ -496,14 +642,31 @@ class Awx:
         from jinja2 import StrictUndefined
         from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+        fields = NOTIFICATIONS[one["notification_type"]]
+        if unknown := set(one["notification_configuration"]) - set(fields):
+            raise Refused(400, {"notification_configuration": [f"unknown {unknown}"]})
+        must = {name for name, value in fields.items() if value is None}
+        if missing := must - set(one["notification_configuration"]):
+            raise Refused(400, {"__all__": [f"Missing required fields for Notification Configuration: {missing}."]})
         job = {"name": "n", "status": "failed", "artifacts": {}}
+        # What AWX gives a message about an approval, and no more.
+        approval = {"approval_status": "running", "approval_node_name": "n", "workflow_url": "u", "job_metadata": "{}"}
+        every: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
         for event, texts in (one["messages"] or {}).items():
-            if event not in ("started", "success", "error", "workflow_approval"):
-                raise Refused(400, {"messages": [f"Unexpected key {event}"]})
+            if event not in MESSAGES:
+                raise Refused(400, {"messages": [f"Event '{event}' invalid"]})
+            if event == "workflow_approval":
+                every += [(name, said or {}, approval) for name, said in (texts or {}).items()]
+            else:
+                given = {"job": job, "job_friendly_name": "Job", "url": "u", "job_metadata": "{}"}
+                every.append((event, texts or {}, given))
+        for event, texts, given in every:
             for key, text in texts.items():
+                if key == "message" and "\n" in text:
+                    raise Refused(400, {"messages": [f"Messages cannot contain newlines ({event})"]})
                 template = ImmutableSandboxedEnvironment(undefined=StrictUndefined).from_string(text)
                 try:
-                    said = template.render(job=job, job_friendly_name="Job", url="u", job_metadata="{}")
+                    said = template.render(**given)
                     if one["notification_type"] == "webhook" and key == "body":
                         json.loads(said)
                 except Exception as problem:
@@ -538,9 +701,16 @@ def survey(given: Any) -> Any:
     return given
 
 
-def listed(found: list[Any]) -> dict[str, Any]:
-    """Return a page of a list."""
-    return {"count": len(found), "next": None, "previous": None, "results": found}
+def listed(found: list[Any], query: Mapping[str, str]) -> dict[str, Any]:
+    """Return a page of a list; pages are small here, so that every run reads several."""
+    page, size = int(query.get("page", 1)), min(int(query.get("page_size", 25)), 30)
+    more = {**query, "page": page + 1}
+    following = f"{query['address']}?{urlencode({k: v for k, v in more.items() if k != 'address'})}"
+    rest = found[page * size :]
+    return {
+        **{"count": len(found), "next": following if rest else None, "previous": None},
+        "results": found[(page - 1) * size : page * size],
+    }
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -556,10 +726,15 @@ class Handler(BaseHTTPRequestHandler):
         try:
             if path != ["ping"] and self.headers.get("Authorization") != f"Bearer {TOKEN}":
                 raise Refused(401, {"detail": "Authentication credentials were not provided."})
-            status, said = self.done(path, given, dict(parse_qsl(parts.query)))
+            time.sleep(self.awx.slow_s)
+            if self.awx.busy:
+                self.awx.busy -= 1
+                raise Refused(502, "<html>Bad Gateway</html>")
+            status, said = self.done(path, given, {**dict(parse_qsl(parts.query)), "address": parts.path})
         except Refused as problem:
             status, said = problem.status, problem.said
-        body = b"" if said is None else json.dumps(said).encode()
+        html = isinstance(said, str) and said.startswith("<")
+        body = b"" if said is None else str(said).encode() if html else json.dumps(said).encode()
         self.send_response(status)
         self.send_header("X-API-Product-Name", "AWX")
         self.send_header("X-API-Product-Version", "24.6.1")
@@ -586,13 +761,16 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serve(awx: Awx) -> Iterator[str]:
-    """Serve an AWX on loopback; give its address."""
+def serve(awx: Awx, context: ssl.SSLContext | None = None) -> Iterator[str]:
+    """Serve an AWX on loopback, with TLS where a context is given; give its address."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Answers", (Handler,), {"awx": awx}))
+    if context is not None:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
+        scheme, host = ("http", "127.0.0.1") if context is None else ("https", "localhost")
+        yield f"{scheme}://{host}:{server.server_address[1]}"
     finally:
         server.shutdown()
         server.server_close()

@@ -1,8 +1,10 @@
-"""playbooks/awx.yml against a strict stand-in of AWX's API, with the modules of awx.awx as they are."""
+"""playbooks/awx.yml against a strict stand-in of AWX's API."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -65,39 +67,48 @@ class Site:
     def run(self, settings: dict[str, Any], *more: str) -> tuple[int, str]:
         """Run the playbook."""
         (self.folder / "awx.yml").write_text(yaml.safe_dump({"gaudi_awx": settings}))
+        return self.play("playbooks/awx.yml", "-e", f"@{self.folder}/awx.yml", *more)
+
+    def play(self, playbook: str, *more: str) -> tuple[int, str]:
+        """Run a playbook that talks to the AWX."""
         environment = {
             **os.environ,
             **{
                 "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
                 "ANSIBLE_NOCOLOR": "1",
-                "ANSIBLE_STDOUT_CALLBACK": "default",
+                "ANSIBLE_STDOUT_CALLBACK": os.environ.get("GAUDI_SERVE_SHOWN", "default"),
             },
             **{"CONTROLLER_HOST": self.address, "CONTROLLER_OAUTH_TOKEN": TOKEN},
-            # Every request reads the certificates of all authorities, also one without TLS: half of a module's time.
-            "SSL_CERT_FILE": os.devnull,
-            # Some hundred modules run here; to compile them takes a third of their time.
-            **{
-                "PYTHONPATH": str(Path(__file__).with_name("compiled")),
-                "GAUDI_SERVE_COMPILED": str(self.folder / "compiled"),
-            },
+            "ANSIBLE_CALLBACK_RESULT_FORMAT": "yaml",
         }
-        argv = ["ansible-playbook", "-i", str(self.folder / "hosts.yml"), "playbooks/awx.yml"]
-        return forked.playbook([*argv, "-e", f"@{self.folder}/awx.yml", *more], ROOT, environment, 600)
+        argv = ["ansible-playbook", "-i", str(self.folder / "hosts.yml"), playbook, *more]
+        return forked.playbook(argv, ROOT, environment, 600)
+
+
+def changes(text: str) -> list[str]:
+    """Return the lines of what changes, as a run lists them."""
+    return re.findall(r"^ *- '?([+~-] .*?)'?$", text, re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Return an AWX on which the playbook has run."""
+    """Return an AWX on which the playbook has run; the check before it listed what the run then changed."""
     awx = Awx(PLAYBOOKS)
     with serve(awx) as address:
         found = Site(tmp_path_factory.mktemp("awx"), address, awx)
-        status, text = found.run(SETTINGS, "--check")
-        assert status == 0 and awx.writes == [], text
-        assert "gaudi-serve is no organization of this AWX yet" in " ".join(text.split())
-        status, text = found.run(SETTINGS, "-vv", "--diff")
+        status, said = found.run(SETTINGS, "--check")
+        assert status == 0 and awx.writes == [] and awx.syncs == [], said
+        status, text = found.run(SETTINGS, "-vvvv", "--diff")
         assert status == 0, text
         assert [one for one in CANARIES if one in text] == []
+        made = {f"+ {one}" for one in ("template gaudi-serve plan", "node gaudi-serve new host: site")}
+        assert made < set(changes(said)) and set(changes(said)) <= set(text_lines(text))
         yield found
+
+
+def text_lines(text: str) -> list[str]:
+    """Return the lines of what changes out of a verbose run."""
+    return [line.strip().removeprefix("- ").strip("'") for line in text.splitlines()]
 
 
 def test_a_second_run_takes_back_what_is_no_more_and_changes_nothing_else(site: Site) -> None:
@@ -107,10 +118,25 @@ def test_a_second_run_takes_back_what_is_no_more_and_changes_nothing_else(site: 
     approval = site.awx.named("workflow_approval_templates", "approve the plan")
     approval["description"] = "the waves"
     site.awx.writes.clear()
+    site.awx.syncs.clear()
     status, text = site.run(SETTINGS)
     assert status == 0, text
     assert site.awx.writes == [f"DELETE workflow_job_template_nodes/{old['id']}"]
     assert "changed=1 " in text and approval["description"] == "the waves"
+    # What a workflow that waits for an approval was approved with stays.
+    assert site.awx.syncs == ["gaudi-serve toolkit", "gaudi-serve inventory source"]
+
+
+def test_a_run_shows_its_changes_and_no_warnings(site: Site) -> None:
+    site.awx.named("job_templates", "gaudi-serve plan")["timeout"] = 60
+    os.environ["GAUDI_SERVE_SHOWN"] = "gaudi_serve_stages"
+    try:
+        status, text = site.run(SETTINGS)
+    finally:
+        del os.environ["GAUDI_SERVE_SHOWN"]
+    assert status == 0 and "WARNING" not in text, text
+    assert "~ template gaudi-serve plan: timeout 60 becomes 3600" in text
+    assert site.run(SETTINGS, "--check")[1].count("the AWX has all that the file says") == 1
 
 
 def test_templates_ask_and_start_what_they_should(site: Site) -> None:
@@ -122,9 +148,19 @@ def test_templates_ask_and_start_what_they_should(site: Site) -> None:
         assert 0 < one["timeout"] <= 3 * 86_400 and one["forks"] == 32, name
         credentials = [found["name"] for found in site.awx.of(f"job_templates/{one['id']}/credentials")]
         assert "gaudi-serve hosts" in credentials
-        assert ("gaudi-serve approvals" in credentials) == (name == "gaudi-serve report to the approver")
-    beside = {name.removeprefix("gaudi-serve ") for name, one in templates.items() if one["allow_simultaneous"]}
-    assert beside == {"plan", "status", "logs", "preflight", "report to the approver"}
+        assert ("gaudi-serve approvals" in credentials) == name.endswith("report to the approver")
+    own = {name.removeprefix("gaudi-serve "): one for name, one in templates.items() if ": " not in name}
+    beside = {name for name, one in own.items() if one["allow_simultaneous"]}
+    assert beside == {"plan", "status", "logs", "preflight"}
+    asks = {
+        name
+        for name in own
+        for one in site.awx.surveys.get(f"job_templates/{templates['gaudi-serve ' + name]['id']}", {}).get("spec", [])
+        if one["variable"] == "gaudi_lock_break"
+    }
+    assert asks == {
+        *("restart", "stop", "start", "rollout", "site", "models", "images", "gateway", "validate", "driver", "reset"),
+    }
     spec = site.awx.surveys[f"job_templates/{templates['gaudi-serve restart']['id']}"]["spec"]
     assert next(one for one in spec if one["variable"] == "model")["choices"] == ["m", "n"]
     spec = site.awx.surveys[f"job_templates/{templates['gaudi-serve rollout']['id']}"]["spec"]
@@ -138,18 +174,34 @@ def test_templates_ask_and_start_what_they_should(site: Site) -> None:
     assert {one["variable"]: one["default"] for one in spec}["host_tuning_reboot_allowed"] == "true"
 
 
-def test_the_rollout_asks_for_two_words(site: Site) -> None:
-    workflow = site.awx.named("workflow_job_templates", "gaudi-serve rollout with approvals")["id"]
+def nodes_of(site: Site, name: str) -> dict[str, Any]:
+    """Return the nodes of a workflow by their identifiers."""
+    workflow = site.awx.named("workflow_job_templates", f"gaudi-serve {name}")["id"]
     found = site.awx.objects["workflow_job_template_nodes"].values()
-    nodes = {one["identifier"]: one for one in found if one["workflow_job_template"] == workflow}
+    return {one["identifier"]: one for one in found if one["workflow_job_template"] == workflow}
+
+
+def after(site: Site, node: Any, how: str = "success") -> list[str]:
+    """Return the nodes that follow a node."""
+    return [one["identifier"] for one in site.awx.of(f"workflow_job_template_nodes/{node['id']}/{how}_nodes")]
+
+
+def test_the_rollout_asks_for_two_approvals(site: Site) -> None:
+    nodes = nodes_of(site, "rollout with approvals")
     order = ["update"]
-    while after := site.awx.of(f"workflow_job_template_nodes/{nodes[order[-1]]['id']}/success_nodes"):
-        assert len(after) == 1
-        order.append(after[0]["identifier"])
+    while following := after(site, nodes[order[-1]]):
+        assert len(following) == 1
+        order += following
     assert order == [
-        *("update", "plan", "waves to be", "report the plan", "approve the plan", "canary"),
+        *("update", "read the inventory", "plan", "waves to be", "report the plan", "approve the plan", "canary"),
         *("report the canary", "approve the waves", "waves", "status"),
     ]
+    # A report fails where no host is left to change.
+    failed = {name: after(site, node, "failure") for name, node in nodes.items()}
+    assert {name: to for name, to in failed.items() if to} == {
+        "report the plan": ["status"],
+        "report the canary": ["status"],
+    }
     assert {one["identifier"]: one["extra_data"].get("rollout_approved") for one in nodes.values()}.items() >= {
         ("canary", "false"),
         ("waves", "true"),
@@ -159,6 +211,22 @@ def test_the_rollout_asks_for_two_words(site: Site) -> None:
         name for name, one in nodes.items() if site.awx.kind_of(one["unified_job_template"]).startswith("workflow_")
     ]
     assert approvals == ["approve the plan", "approve the waves"]
+
+
+def test_a_workflow_runs_the_revision_that_it_began_with(site: Site) -> None:
+    # What runs within a workflow comes from a project and an inventory that its first nodes alone bring up to date.
+    for name in ("rollout with approvals", "new host"):
+        for node in nodes_of(site, name).values():
+            template = site.awx.objects["job_templates"].get(node["unified_job_template"])
+            if template is None:
+                continue
+            project = site.awx.objects["projects"][template["project"]]
+            assert project["name"] == f"gaudi-serve {name} toolkit" and not project["scm_update_on_launch"]
+            inventory = site.awx.objects["inventories"][template["inventory"]]["name"]
+            assert inventory == f"gaudi-serve {name} inventory"
+            assert not site.awx.named("inventory_sources", f"{inventory} source")["update_on_launch"]
+    rollout = site.awx.named("job_templates", "gaudi-serve rollout with approvals: rollout")
+    assert json.loads(rollout["extra_vars"]) == {"rollout_as_approved": True}
 
 
 def test_teams_may_what_is_theirs(site: Site) -> None:
@@ -177,26 +245,36 @@ def test_teams_may_what_is_theirs(site: Site) -> None:
     assert site.awx.lists[f"roles/{member}/users"] == [site.awx.named("users", "anna")["id"]]
 
 
-def test_a_check_of_an_awx_that_has_a_part_says_what_is_missing(site: Site) -> None:
-    templates = site.awx.objects["job_templates"]
-    number = site.awx.named("job_templates", "gaudi-serve plan")["id"]
-    nodes = site.awx.objects["workflow_job_template_nodes"]
-    node = next(key for key, one in nodes.items() if one["identifier"] == "preflight")
-    away = templates.pop(number), nodes.pop(node)
+def test_a_check_of_an_awx_that_has_a_part_lists_what_a_run_does(site: Site) -> None:
+    number = site.awx.named("job_templates", "gaudi-serve logs")["id"]
+    site.awx.drop("job_templates", number)
+    site.awx.drop("workflow_job_template_nodes", nodes_of(site, "new host")["gateway"]["id"])
+    site.awx.named("job_templates", "gaudi-serve status")["forks"] = 5
+    site.awx.give("member", "teams", "gaudi-serve viewer", "users", "bert")
+    site.awx.give("execute", "job_templates", "gaudi-serve reset", "teams", "gaudi-serve viewer")
     site.awx.writes.clear()
-    try:
-        status, text = site.run(SETTINGS, "--check")
-    finally:
-        templates[number], nodes[node] = away
-    assert status == 0 and site.awx.writes == [], text
-    assert "gaudi-serve is without gaudi-serve plan, gaudi-serve new host: preflight. A run" in " ".join(text.split())
+    status, said = site.run(SETTINGS, "--check")
+    assert status == 0 and site.awx.writes == [], said
+    assert changes(said) == [
+        "~ template gaudi-serve status: forks 5 becomes 32",
+        "+ template gaudi-serve logs",
+        "+ node gaudi-serve new host: gateway",
+        "~ node gaudi-serve new host: status: success_nodes with gateway",
+        "- user bert: no longer a member of team gaudi-serve viewer",
+        "- team gaudi-serve viewer: loses role execute of template gaudi-serve reset",
+        "+ team gaudi-serve operator: has role execute of template gaudi-serve logs",
+        "+ team gaudi-serve admin: has role execute of template gaudi-serve logs",
+    ]
+    status, text = site.run(SETTINGS)
+    assert status == 0 and changes(text) == changes(said), text
+    assert changes(site.run(SETTINGS, "--check")[1]) == []
 
 
 def test_a_user_that_is_none_is_told_before_anything_is_made(site: Site) -> None:
     site.awx.writes.clear()
     status, text = site.run({**SETTINGS, "organization": "other", "teams": {"viewer": ["anna", "nobody"]}})
     assert status != 0 and site.awx.writes == []
-    assert "gaudi_awx.teams.viewer: nobody is no user of this AWX" in " ".join(text.split())
+    assert "gaudi_awx.teams.viewer: nobody is no user of this AWX that user admin may see" in " ".join(text.split())
 
 
 def test_a_canary_may_be_a_host_beside_the_inventory(site: Site) -> None:
@@ -230,3 +308,43 @@ def test_what_is_wrong_is_told_at_once_and_without_secrets(site: Site) -> None:
     ):
         assert sentence in flat, text
     assert [one for one in CANARIES if one in text] == []
+
+
+def test_an_approver_reads_the_plan_and_is_not_asked_where_no_host_is_left(site: Site) -> None:
+    plan = {"steps": ["Wave 1, the canary: h01."], "waves": [["h01"]], "hosts": {}}
+    given: dict[str, Any] = {
+        **{"approval_node": "approve the plan", "approval_workflow": "gaudi-serve rollout with approvals"},
+        **{"approval_organization": "gaudi-serve", "gaudi_rollout": plan},
+    }
+
+    def report() -> tuple[int, str]:
+        return site.play("playbooks/awx_approval.yml", "-e", json.dumps(given))
+
+    status, text = report()
+    assert status == 0, text
+    approval = site.awx.named("workflow_approval_templates", "approve the plan")
+    assert approval["description"] == "Wave 1, the canary: h01."
+    # What cannot be written stands in the output, and the rollout goes on.
+    given["approval_workflow"] = "other"
+    status, text = report()
+    assert status == 0 and "workflow other has no approval approve the plan" in " ".join(text.split()), text
+    given["approval_node"] = "approve the waves"
+    status, text = report()
+    assert status == 2 and "Nobody is asked for an approval: no host is left after the canary" in text, text
+
+
+def test_all_that_was_made_is_removed_and_nothing_else(site: Site) -> None:
+    own = site.awx.keep(
+        "teams", {"name": "gaudi-serve friends", "organization": site.awx.named("organizations", "gaudi-serve")["id"]}
+    )
+    status, said = site.run(SETTINGS, "--check", "-e", "awx_state=absent")
+    status, text = site.run(SETTINGS, "-e", "awx_state=absent")
+    assert status == 0 and changes(said) == changes(text), text
+    left = {kind: [one.get("name") for one in found.values()] for kind, found in site.awx.objects.items()}
+    assert left["teams"] == [own["name"]] and left["organizations"] == ["gaudi-serve"]
+    for kind in ("projects", "inventories", "job_templates", "workflow_job_templates", "schedules", "hosts"):
+        assert left[kind] == [], kind
+    assert "Ansible Galaxy" in left["credentials"] and "Machine" in left["credential_types"]
+    flat = " ".join(text.split())
+    assert "team gaudi-serve friends has the prefix of this file, but not the mark of awx.yml" in flat
+    assert "organization gaudi-serve also has team gaudi-serve friends" in flat

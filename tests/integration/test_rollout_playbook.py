@@ -152,6 +152,13 @@ def test_a_rollout_that_begins_no_wave_or_stops_after_the_canary_warns_of_nothin
     assert status == 0 and "4 hosts in 3 waves" in text and "[WARNING]" not in text, text
     assert hosts.changed == []
     assert "h02, h03: would change in wave 2" in text and "would change: rollout" in text, text
+    # A push after the approval: of the approved plan, the change of h02 was another one.
+    lines = ["~ m: restart", "    + --max-num-seqs: 24"]
+    approved = {"h01": lines, "h02": ["~ m: restart", "    + --max-num-seqs: 28"], "h03": lines, "h04": lines}
+    status, text = hosts.play(ROLLOUT, rollout_as_approved=True, gaudi_rollout={"due": approved})
+    assert status != 0 and hosts.changed == [], text
+    assert "h02: not in the approved plan: ~ m: restart: + --max-num-seqs: 24" in text, text
+    assert "h01: not in" not in text and "[WARNING]" not in text, text
     status, text = hosts.play(ROLLOUT)
     assert status == 0 and "the rollout stops after the canary h01, which serves" in text, text
     assert hosts.changed == ["h01"] and PATTERN not in text

@@ -8,7 +8,10 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
+import shlex
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -134,6 +137,73 @@ def test_playbooks_run_isolated(playbook: str, folder: Folder, served: dict[str,
     assert set(run.stats["processed"]) >= {"localhost" if playbook == "playbooks/awx_approval.yml" else "h01"}
     files = [path for path in (folder.place / "artifacts").rglob("*") if path.is_file()]
     assert [path for path in files if CANARY in path.read_text(encoding="utf-8", errors="replace")] == []
+
+
+# In podman's containers without root the container's root is the caller; the image's own user is somebody else.
+PODMAN = """#!/bin/sh
+for word; do
+  shift
+  case "$word" in
+    --quiet | --group-add=* | --ipc=*) ;;
+    --user=root) set -- "$@" "--user=$(id -u):0" ;;
+    *) set -- "$@" "$word" ;;
+  esac
+done
+exec docker "$@"
+"""
+
+
+def page_command(place: Path, image: str) -> list[str]:
+    """Return the command of docs/runner.md, for a folder and an image of this test."""
+    page = (ROOT / "docs/runner.md").read_text(encoding="utf-8")
+    found = re.search(r"```\n(ansible-runner run fleet .*?)\n```", page, re.DOTALL)
+    assert found
+    words = shlex.split(found[1].replace("\\\n", " "))
+    words = [str(place) if word == "fleet" else word for word in words]
+    words[words.index("--container-image") + 1] = image
+    return [str(Path(sys.executable).with_name("ansible-runner")), *words[1:]]
+
+
+def as_user(place: Path) -> list[str]:
+    """Return how a command is started as a user who is neither root nor the image's own."""
+    if os.getuid() != 0:
+        return []
+    for path in [place, *place.rglob("*")]:
+        os.chown(path, USER, USER)
+    # The virtual environment may be below root's home; nothing else of this user's rights is more than another's.
+    groups = Path("/var/run/docker.sock").stat().st_gid
+    who = [f"--reuid={USER}", f"--regid={USER}", f"--groups={groups}"]
+    return ["setpriv", *who, "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
+
+
+@pytest.mark.parametrize(("engine", "key"), [("podman", True), ("podman", False), ("docker", True)])
+def test_the_command_of_the_page_runs_as_it_stands(
+    engine: str, key: bool, folder: Folder, image: str, served: dict[str, Any]
+) -> None:
+    folder.hosts(1, served)
+    copied = ("playbooks", "roles", "lib", "library", "filter_plugins", "action_plugins")
+    for name in (*copied, "callback_plugins", "tests/integration/simulated"):
+        shutil.copytree(ROOT / name, folder.place / "project" / name, symlinks=True)
+    for name in ("ansible.cfg", "site.yml"):
+        shutil.copy(ROOT / name, folder.place / "project" / name)
+    (folder.place / "env/envvars").write_text(json.dumps(ENVIRONMENT), encoding="utf-8")
+    if key:
+        make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder.place / "env/ssh_key")]
+        subprocess.run(make, check=True)
+    programs = folder.place / "programs"
+    programs.mkdir()
+    (programs / "podman").write_text(PODMAN, encoding="utf-8")
+    (programs / "podman").chmod(0o755)
+    command = page_command(folder.place, image)
+    if engine == "docker":
+        command = [engine if word == "podman" else word for word in command if word != "--container-option=--user=root"]
+    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(folder.place)}
+    options: dict[str, Any] = {"env": environment, "cwd": folder.place, "capture_output": True, "text": True}
+    ended = subprocess.run([*as_user(folder.place), *command], timeout=120, check=False, **options)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "h01" in ended.stdout and "awx_display" not in ended.stdout
+    assert ("Identity added" in ended.stdout) is key, ended.stdout
+    assert list((folder.place / "artifacts/plan-1/job_events").glob("*.json"))
 
 
 def example() -> Any:

@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 import yaml
-from gaudi_serve.awx.settings import awx_default, awx_inputs, awx_models, awx_refusal, awx_report, awx_settings
+from gaudi_serve.awx.objects import Ref, nodes
+from gaudi_serve.awx.settings import (
+    awx_default,
+    awx_inputs,
+    awx_models,
+    awx_nothing_left,
+    awx_refusal,
+    awx_report,
+    awx_settings,
+)
 from gaudi_serve.core.errors import InputError
 from gaudi_serve.gateway.fleet import server_secrets
 from gaudi_serve.host.secret import given_secrets
@@ -79,7 +88,7 @@ def test_workflows_use_templates_and_answers_that_there_are() -> None:
         asked = {one["variable"] for one in workflow["survey"]}
         identifiers = {node["identifier"] for node in workflow["nodes"]}
         for node in workflow["nodes"]:
-            assert set(node.get("after", [])) <= identifiers
+            assert {*node.get("after", []), *node.get("after_failed", [])} <= identifiers
             if "template" in node:
                 survey = TEMPLATES[node["template"]].get("survey", [])
                 choices = {one["variable"]: one.get("choices") for one in survey}
@@ -162,6 +171,12 @@ def test_secrets_as_the_text_of_a_credential() -> None:
         ),
         ({"organization": "x "}, "gaudi_awx.organization: 'x ' begins or ends with a blank, which AWX takes away"),
         ({"prefix": " x"}, "gaudi_awx.prefix: ' x' begins with a blank, which AWX takes away"),
+        (
+            {"teams": {"operator": ["anna"]}, "rollout_approvers": ["anna"]},
+            "gaudi_awx.rollout_approvers: anna is in teams.operator too, and could approve a rollout of their own",
+        ),
+        ({"rollout_approvers": []}, "gaudi_awx.rollout_approvers: [] names nobody; leave it out, or name at least one"),
+        ({"rollout_approvers": "anna"}, "gaudi_awx.rollout_approvers: 'anna' is not a list of names"),
         ({"teams": {"viewer": "anna"}}, "gaudi_awx.teams.viewer: 'anna' is not a list of names"),
         ({"execution_environment": {"image": "x", "pull": True}}, "execution_environment.pull: true is none of always"),
     ],
@@ -209,3 +224,31 @@ def test_the_approver_reads_the_waves_then_the_figures() -> None:
     proven = {**rollout, "hosts": {"h1": {"text": "h1 has proven itself:\nm: fast"}}}
     assert awx_report(plan, proven) == "h1 has proven itself: m: fast.\nThe waves:\nWave 1, the canary: h1."
     assert awx_report("", "") == ""
+
+
+def test_nobody_approves_where_no_host_is_left() -> None:
+    canary, both = {"waves": [["h1"]]}, {"waves": [["h1"], ["h2"]]}
+    assert awx_nothing_left({"waves": []}, "approve the plan").startswith(
+        "Nobody is asked for an approval: nothing is due on any host."
+    )
+    assert awx_nothing_left(canary, "approve the plan") == ""
+    assert "no host is left after the canary" in awx_nothing_left(canary, "approve the waves")
+    assert awx_nothing_left(both, "approve the waves") == ""
+    # Where no job has left its waves, a person decides.
+    assert [awx_nothing_left(one, "approve the plan") for one in ({}, "", {"waves": "x"})] == ["", "", ""]
+
+
+def test_a_workflow_begins_with_its_updates() -> None:
+    given = [
+        {"identifier": "a", "template": "a"},
+        {"identifier": "b", "template": "b", "after": ["a"], "after_failed": ["a"]},
+    ]
+    project, inventory = Ref("projects", "p"), Ref("inventory_sources", "i")
+    found = {one["identifier"]: (one["success"], one["failure"]) for one in nodes(given, [project, project, inventory])}
+    assert found == {
+        "update": (["update the inventory"], []),
+        "update the inventory": (["read the inventory"], []),
+        "read the inventory": (["a"], []),
+        "a": (["b"], ["b"]),
+        "b": ([], []),
+    }

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import yaml
 from plugins import load
 
 ROOT = Path(__file__).parents[2]
@@ -95,7 +96,10 @@ def test_a_run_tells_person_machine_playbook_and_process(action: ModuleType, mon
     job = action.this_run({"awx_job_id": 7, "awx_schedule_name": "hourly"})
     assert "AWX job 7)" in job["who"]
     assert job["who"].startswith("schedule hourly on ")
-    assert "the extra variable gaudi_lock_break: true" in action.refusal("h", job, "held")
+    refusal = action.refusal("h", job, "held")
+    questions = yaml.safe_load((ROOT / "playbooks/vars/awx.yml").read_text(encoding="utf-8").replace("!unsafe", ""))
+    question = questions["__awx_questions"]["break"]
+    assert question["variable"] == "gaudi_lock_break" and f'question "{question["question_name"]}"' in refusal
 
 
 def test_the_look_that_counts_is_the_one_that_the_plan_was_made_of(action: ModuleType) -> None:

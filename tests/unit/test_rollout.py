@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from gaudi_serve.host import rollout as host_rollout
+from gaudi_serve.rollout.approved import rollout_due, rollout_unapproved
 from gaudi_serve.rollout.waves import (
     benchmark_lines,
     hosts_down_at_once,
@@ -323,3 +324,27 @@ def test_a_server_that_does_not_tell_its_counts_is_not_idle() -> None:
     server.server_close()
     # Nobody listens: there is nothing to wait for.
     assert host_rollout.busy(models) == {}
+
+
+NAMES = ["h1", "h2", "h3"]
+
+
+def due_host(*lines: str) -> dict[str, Any]:
+    """Return the variables of a host that has something due, as preflight keeps it."""
+    return {"host_tuning_due": list(lines)} if lines else {}
+
+
+def test_a_rollout_changes_nothing_that_was_not_approved() -> None:
+    approved = rollout_due({"h1": due_host("sysctl a", "sysctl b"), "h2": due_host("sysctl a"), "h3": {}}, NAMES)
+    assert approved == {"h1": ["host: sysctl a", "host: sysctl b"], "h2": ["host: sysctl a"]}
+    variables = {"rollout_as_approved": True, "gaudi_rollout": {"due": approved}}
+    # What is done already, as the canary's, need not be done again.
+    assert rollout_unapproved({"h1": {}, "h2": due_host("sysctl a"), "h3": {}}, NAMES, variables) == []
+    pushed = {"h1": due_host("sysctl a", "sysctl c"), "h2": due_host("sysctl a"), "h3": due_host("sysctl a")}
+    assert rollout_unapproved(pushed, NAMES, variables) == [
+        "h1: not in the approved plan: host: sysctl c",
+        "h3: not in the approved plan: host: sysctl a",
+    ]
+    # Without the plan of the job before, nothing runs; at a desk there is no approval.
+    assert "no job before this one" in rollout_unapproved(pushed, NAMES, {"rollout_as_approved": "true"})[0]
+    assert rollout_unapproved(pushed, NAMES, {"gaudi_rollout": {"due": {}}}) == []

@@ -28,8 +28,8 @@ RRULE = re.compile(
 )
 KEYS = (
     *("organization", "prefix", "collections", "execution_environment", "project", "inventory", "forks"),
-    *("approval_timeout", "teams", "notifications", "schedules", "machine", "vault", "vllm_secrets"),
-    *("model_weights_tokens", "vllm_image_registries", "gaudi_gateway_secret", "controller"),
+    *("approval_timeout", "teams", "rollout_approvers", "notifications", "schedules", "machine", "vault"),
+    *("vllm_secrets", "model_weights_tokens", "vllm_image_registries", "gaudi_gateway_secret", "controller"),
 )
 # Types of AWX's own, by what they are for here; and of each the keys of the settings, with AWX's names for them.
 MACHINE, VAULT, GIT, REGISTRY, CONTROLLER = (
@@ -110,10 +110,10 @@ def awx_settings(given: Any) -> dict[str, Any]:
 
     Returns:
         ``organization``, ``prefix``, ``collections``, ``execution_environment``, ``project``, ``inventory``,
-        ``forks``, ``approval_timeout``, ``teams``, ``notifications``, ``schedules``; ``credentials``, of each its key,
-        name and type; ``types``, the toolkit's own credential types; ``runs``, the names of
-        the credentials that jobs get, and ``controller``, that of the one that writes approvals, or ``''``; ``told``,
-        names of notifications by what they tell of.
+        ``forks``, ``approval_timeout``, ``teams``, ``rollout_approvers``, ``notifications``, ``schedules``;
+        ``credentials``, of each its key, name and type; ``types``, the toolkit's own credential types; ``runs``, the
+        names of the credentials that jobs get, and ``controller``, that of the one that writes approvals, or ``''``;
+        ``told``, names of notifications by what they report.
 
     Raises:
         InputError: with every mistake, a line each; no secret is ever in it.
@@ -131,6 +131,7 @@ def awx_settings(given: Any) -> dict[str, Any]:
             problems.append(str(problem))
         else:
             found |= {key: value} if key else {}  # what credentials hold is not kept
+    problems += _own_approvers(found.get("teams", {}), found.get("rollout_approvers", []))
     if problems:
         raise InputError("\n".join(problems))
     told = {
@@ -194,7 +195,7 @@ def awx_default(of_hosts: Iterable[Known], name: str, otherwise: Any) -> Any:
 
 
 def awx_report(plan: Any, rollout: Any) -> str:
-    """Return what stands in front of an approver: the waves and all that is due; later how each host has fared.
+    """Return what an approver reads: the waves and all that is due; later how each host has fared.
 
     AWX's page shows it without its ends of lines, so it is made of sentences.
 
@@ -212,6 +213,20 @@ def awx_report(plan: Any, rollout: Any) -> str:
         for host, lines in (due.get("changes") or {}).items()
     ]
     return "\n".join([*steps, *(["What is due:", *changes] if changes else [])])
+
+
+def awx_nothing_left(rollout: Any, node: str) -> str:
+    """Return why nobody has to approve; empty where a wave is left, or where no job has left its waves.
+
+    Args:
+        rollout: artifact ``gaudi_rollout`` of the jobs before.
+        node: identifier of the approval: before the waves, the canary has changed already.
+    """
+    waves = rollout.get("waves") if isinstance(rollout, Mapping) else None
+    if not isinstance(waves, list) or waves[1 if node == "approve the waves" else 0 :]:
+        return ""
+    what = "no host is left after the canary" if waves else "nothing is due on any host"
+    return f"Nobody is asked for an approval: {what}. The workflow goes on with its status."
 
 
 def _credentials() -> dict[str, tuple[str, str]]:
@@ -392,6 +407,23 @@ def _teams(value: Any) -> dict[str, list[str]]:
     return {team: _texts(f"teams.{team}", names.get(team), []) for team in TEAMS}
 
 
+def _approvers(value: Any) -> list[str]:
+    if value is not None and not value:
+        raise refusal("", "gaudi_awx.rollout_approvers", value, "names nobody; leave it out, or name at least one user")
+    return _texts("rollout_approvers", value, [])
+
+
+def _own_approvers(teams: Mapping[str, Sequence[str]], approvers: Sequence[str]) -> list[str]:
+    """Return who could approve what they launched themselves."""
+    return [
+        f"gaudi_awx.rollout_approvers: {name} is in teams.{team} too, and could approve a rollout of their own; "
+        "name users who are in neither operator nor admin"
+        for name in approvers
+        for team in ("operator", "admin")
+        if name in teams.get(team, [])
+    ]
+
+
 def _notifications(value: Any) -> list[dict[str, Any]]:
     if value is not None and not isinstance(value, list):
         raise refusal("", "gaudi_awx.notifications", None, "is not a list")
@@ -443,6 +475,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "forks": _forks,
     "approval_timeout": _approval,
     "teams": _teams,
+    "rollout_approvers": _approvers,
     "notifications": _notifications,
     "schedules": _schedules,
 }

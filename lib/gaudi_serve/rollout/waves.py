@@ -28,6 +28,7 @@ PERCENT = re.compile(r"(\d{1,3})%", re.ASCII)
 SETTINGS = (
     *("rollout_canary", "rollout_serial", "rollout_tolerance", "rollout_drain_timeout", "rollout_approved"),
     *("rollout_downtime_allowed", "rollout_drain_command", "rollout_ready_command", "rollout_reconnect_timeout"),
+    "rollout_as_approved",
 )
 # What the playbook itself says.
 SAID = (
@@ -98,7 +99,7 @@ def read_settings(variables: Known, hosts: Sequence[str]) -> Settings:
     if canary is not None and canary not in hosts:
         hint = near(canary, hosts, 1) or f"; there are {', '.join(hosts)}"
         raise refusal("", "rollout_canary", canary, f"is no host of this run{hint}")
-    for name in ("rollout_approved", "rollout_downtime_allowed"):
+    for name in ("rollout_approved", "rollout_downtime_allowed", "rollout_as_approved"):
         if given[name] is not None and not is_flag_text(given[name]):
             raise refusal("", name, given[name], "is not true or false")
     for name in ("rollout_drain_command", "rollout_ready_command"):

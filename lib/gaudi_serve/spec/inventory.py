@@ -344,7 +344,7 @@ SAID = frozenset(
     vllm_image_taken
     gaudi_stages gaudi_images_to_convert gaudi_plan gaudi_status gaudi_tune gaudi_haproxy preflight_gateways
     preflight_sources preflight_left_alone preflight_unread
-    gaudi_rollout gaudi_benchmark gaudi_awx
+    gaudi_rollout gaudi_benchmark gaudi_awx gaudi_approval
     """.split()
     + list(TOLD)
 )

@@ -1,0 +1,53 @@
+"""Makes the objects of an AWX: what playbooks/awx.yml says and does, on the controller."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.parsing.convert_bool import boolean
+from ansible.plugins.action import ActionBase
+
+LIB = str(Path(__file__).resolve().parents[1] / "lib")
+if LIB not in sys.path:
+    sys.path.insert(0, LIB)
+
+from gaudi_serve.awx.api import AwxError, from_environment  # noqa: E402
+from gaudi_serve.awx.run import STATES, bring  # noqa: E402
+from gaudi_serve.core.errors import InputError  # noqa: E402
+
+
+class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no type information
+    """``awx_objects: {settings: ..., templates: ..., workflows: ..., schedules: ..., messages: ...}``."""
+
+    _VALID_ARGS = frozenset(("settings", "templates", "workflows", "schedules", "messages", "state", "update_secrets"))
+    _supports_check_mode = True
+
+    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return ``lines``, what changes; ``notices``, what stays though no file says so."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        given = self._task.args
+        state = given.get("state", "present")
+        if state not in STATES:
+            return {**result, "failed": True, "msg": f"awx_state: {state!r} is none of {', '.join(STATES)}"}
+        try:
+            found = bring(
+                from_environment(),
+                given["settings"],
+                given,
+                check=bool(self._task.check_mode),
+                absent=state == "absent",
+                update_secrets=boolean(given.get("update_secrets", False)),
+            )
+        except AwxError as problem:
+            return {**result, "failed": True, "msg": str(problem)}
+        except InputError as problem:
+            return {**result, "failed": True, "msg": _refused(str(problem).split("\n"))}
+        if found.refusal:
+            return {**result, "failed": True, "msg": _refused(found.refusal)}
+        return {**result, "changed": bool(found.lines), "lines": found.lines, "notices": found.notices}
+
+
+def _refused(reasons: list[str]) -> list[str]:
+    return ["Nothing has been changed on the AWX. What is in the way:", *reasons]

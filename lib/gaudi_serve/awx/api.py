@@ -1,0 +1,293 @@
+"""A client of AWX's API: it waits for slow answers, and every failure is one sentence."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import ssl
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from http.client import HTTPException
+from typing import Any
+
+from ..core.errors import InputError, one_line
+
+Object = dict[str, Any]
+TESTED = "24.6.1"
+OLDEST = 24  # the first release with role assignments at /api/v2/role_user_assignments/
+TIMEOUT_S = 120.0  # a request; a loaded AWX takes longer than a minute for a list
+JOB_S = 1800.0  # an update of a project or an inventory
+RETRIES = 5
+PAUSE_S = 2.0
+BUSY = (429, 502, 503, 504)
+READERS = 4  # requests at a time
+LAST_LINES = 15  # of the output of a failed update
+YES, NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+VARIABLES = "CONTROLLER_HOST, and CONTROLLER_OAUTH_TOKEN or CONTROLLER_USERNAME and CONTROLLER_PASSWORD"
+
+
+class AwxError(Exception):
+    """AWX cannot be reached, or refuses something. The message is one sentence without secrets."""
+
+
+class Refused(AwxError):
+    """AWX answers a request with an error. ``status`` is the HTTP status."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+# An answer about one of these may repeat a part of a secret.
+SECRETIVE = re.compile(r"/api/v2/(credentials|notification_templates)/?")
+
+
+@dataclass(frozen=True)
+class Login:
+    """Address and credentials of an AWX. Without ``verify`` its certificate is not checked."""
+
+    host: str
+    token: str = field(default="", repr=False)
+    username: str = ""
+    password: str = field(default="", repr=False)
+    verify: bool = True
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Login:
+        """Return the login that the environment names.
+
+        Raises:
+            InputError: for a variable that is missing or has a wrong value.
+        """
+        said = {
+            name: environment.get(f"CONTROLLER_{name}") or environment.get(f"TOWER_{name}") or ""
+            for name in ("HOST", "OAUTH_TOKEN", "USERNAME", "PASSWORD", "VERIFY_SSL")
+        }
+        if not said["HOST"]:
+            raise InputError(f"CONTROLLER_HOST: is not set; export {VARIABLES}")
+        if not said["OAUTH_TOKEN"] and not (said["USERNAME"] and said["PASSWORD"]):
+            raise InputError(f"CONTROLLER_OAUTH_TOKEN: is not set; export {VARIABLES}")
+        host = said["HOST"] if re.match(r"https?://", said["HOST"]) else f"https://{said['HOST']}"
+        if not urllib.parse.urlsplit(host).hostname:
+            raise InputError("CONTROLLER_HOST: is no address such as https://awx.example.net")
+        verify = said["VERIFY_SSL"].lower() or "true"
+        if verify not in (*YES, *NO):
+            raise InputError(f"CONTROLLER_VERIFY_SSL: {one_line(verify)[:80]!r} is not true or false")
+        return cls(host.rstrip("/"), said["OAUTH_TOKEN"], said["USERNAME"], said["PASSWORD"], verify in YES)
+
+    def with_token(self, token: str) -> Login:
+        """Return a login of another user at the same AWX."""
+        return Login(self.host, token, verify=self.verify)
+
+    def header(self) -> str:
+        """Return the value of the Authorization header."""
+        if self.token:
+            return f"Bearer {self.token}"
+        return "Basic " + base64.b64encode(f"{self.username}:{self.password}".encode()).decode()
+
+
+class Api:
+    """Sends requests to one AWX."""
+
+    def __init__(self, login: Login, timeout_s: float = TIMEOUT_S, pause_s: float = PAUSE_S) -> None:
+        self.login, self.timeout_s, self.pause_s = login, timeout_s, pause_s
+        context = None
+        if login.host.startswith("https:"):
+            context = ssl.create_default_context()
+            if not login.verify:
+                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        self.opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context) if context else _Plain())
+
+    def get(self, path: str, **query: Any) -> Object:
+        """Return what a GET answers; a busy AWX is asked again."""
+        found: Object = self.send("GET", path + (f"?{urllib.parse.urlencode(query)}" if query else ""))
+        return found
+
+    def list(self, path: str, **query: Any) -> list[Object]:
+        """Return the objects of all pages of a list."""
+        page = self.get(path, page_size=200, **query)
+        found = list(page["results"])
+        while page.get("next"):
+            page = self.send("GET", page["next"])
+            found += page["results"]
+        return found
+
+    def many(self, paths: Iterable[str]) -> dict[str, Object]:
+        """Return what GETs of several paths answer, by path; a few at a time."""
+        wanted = list(dict.fromkeys(paths))
+        with ThreadPoolExecutor(READERS) as readers:
+            return dict(zip(wanted, readers.map(self.get, wanted), strict=True))
+
+    def send(self, method: str, path: str, body: Any = None) -> Any:
+        """Return what a request answers; None for an empty answer.
+
+        Only a request that may be sent twice is sent again after a failure on the way.
+
+        Raises:
+            Refused: for an answer that is an error.
+            AwxError: where no answer comes.
+        """
+        text = path if path.startswith("/") else f"/api/v2/{path}"
+        url = self.login.host + (text if "?" in text or text.endswith("/") else f"{text}/")
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Authorization": self.login.header(), "Content-Type": "application/json"}
+        for attempt in range(RETRIES + 1):
+            request = urllib.request.Request(url, data, headers, method=method)  # noqa: S310 - http or https
+            last = attempt == RETRIES
+            try:
+                with self.opener.open(request, timeout=self.timeout_s) as answer:
+                    return _read(answer.read(), url)
+            except urllib.error.HTTPError as problem:
+                # Busy means that a proxy has not passed it on; a gateway's timeout may mean that it was done.
+                again = problem.code in BUSY and (method == "GET" or problem.code in (429, 503))
+                if last or not again:
+                    raise self._refused(method, text, problem) from None
+            except (OSError, HTTPException) as problem:
+                reason = getattr(problem, "reason", problem)
+                again = method == "GET" or isinstance(reason, ConnectionRefusedError)
+                if last or not again or isinstance(reason, ssl.SSLCertVerificationError):
+                    raise AwxError(self._unreachable(reason)) from None
+            time.sleep(self.pause_s * (attempt + 1))
+        raise AssertionError
+
+    def _unreachable(self, reason: Any) -> str:
+        host = self.login.host
+        if isinstance(reason, ssl.SSLCertVerificationError):
+            return (
+                f"{host}: its certificate is not valid here: {reason.verify_message}; name the file of its authority "
+                "in SSL_CERT_FILE, or export CONTROLLER_VERIFY_SSL=false to accept any certificate"
+            )
+        if isinstance(reason, TimeoutError):
+            return f"{host}: did not answer within {self.timeout_s:.0f} s"
+        return f"{host}: cannot be reached: {one_line(str(reason))[:200]}"
+
+    def _refused(self, method: str, path: str, problem: urllib.error.HTTPError) -> Refused:
+        body = problem.read().decode(errors="replace")
+        if problem.code == 401:
+            name = "CONTROLLER_OAUTH_TOKEN" if self.login.token else "CONTROLLER_USERNAME and CONTROLLER_PASSWORD"
+            return Refused(401, f"{self.login.host}: AWX does not accept {name}: it is wrong or has expired")
+        detail = _fields(body) if method != "GET" and SECRETIVE.match(path) else _detail(body)
+        return Refused(problem.code, f"AWX answers {method} {path} with {problem.code}: {detail}")
+
+    def finished(self, job: str, what: str, timeout_s: float = JOB_S, interval_s: float = 2.0) -> None:
+        """Wait until an update of a project or an inventory has ended.
+
+        Raises:
+            AwxError: where it failed, with the end of its output, or takes too long.
+        """
+        end = time.monotonic() + timeout_s
+        while not (found := self.get(job)).get("finished"):
+            if time.monotonic() > end:
+                raise AwxError(f"{what}: has not ended after {timeout_s:.0f} s; AWX's page shows it under Jobs")
+            time.sleep(interval_s)
+        if found["status"] == "successful":
+            return
+        said = self.get(f"{job}stdout/", format="json").get("content") or ""
+        lines = [line for line in re.sub(r"\x1b\[[\d;]*m", "", str(said)).splitlines() if line.strip()]
+        reasons = [*([str(found["job_explanation"])] if found.get("job_explanation") else []), *lines[-LAST_LINES:]]
+        raise AwxError("\n".join([f"{what}: {found['status']}. The end of its output:", *reasons]))
+
+
+class _Plain(urllib.request.BaseHandler):
+    """No handler at all."""
+
+
+def _read(body: bytes, url: str) -> Any:
+    try:
+        return json.loads(body) if body else None
+    except ValueError:
+        raise AwxError(f"{url}: the answer is not JSON, so this is no AWX") from None
+
+
+def _detail(body: str) -> str:
+    """Return what an error says, on one line, cut; HTML is the page of a proxy and says nothing."""
+    if body.lstrip().startswith("<"):
+        return "a page of HTML, as from a proxy"
+    return one_line(" ".join(body.split()))[:500]
+
+
+def _fields(body: str) -> str:
+    """Return the fields that an error is about, without what it says of them."""
+
+    def names(value: Any, path: str) -> list[str]:
+        if not isinstance(value, Mapping):
+            return [path]
+        return [name for key, part in value.items() for name in names(part, f"{path}.{key}" if path else str(key))]
+
+    try:
+        found = names(json.loads(body), "")
+    except ValueError:
+        found = [""]
+    return f"{one_line(', '.join(found))[:200]} (hidden)".lstrip()
+
+
+def login_refusal(api: Api, organization: str) -> tuple[list[str], Object]:
+    """Return why this login cannot make what the settings name, and the user that it belongs to.
+
+    Args:
+        api: of the AWX.
+        organization: where everything is made.
+
+    Raises:
+        AwxError: where AWX cannot be reached or does not accept the login.
+    """
+    version = str(api.get("ping").get("version") or "")
+    major = re.match(r"(\d+)\.", version)
+    if not major or int(major[1]) < OLDEST:
+        return [
+            f"{api.login.host}: AWX {version or 'of unknown version'} is too old; {OLDEST}.0 or later is needed"
+        ], {}
+    me = api.list("me")[0]
+    who = f"{api.login.host}: user {me['username']}"
+    if me.get("is_superuser"):
+        return ([f"{who}: the token has scope read; make one with scope write"] if _reads_only(api) else []), me
+    found = api.list("organizations", name=organization)
+    if not found:
+        return [
+            f"{who} is no system administrator and cannot make organization {organization}; use a token of a system "
+            "administrator, or have one make the organization and make this user its administrator"
+        ], me
+    if not ((found[0].get("summary_fields") or {}).get("user_capabilities") or {}).get("edit"):
+        return [f"{who} is no administrator of organization {organization}; use a token of one"], me
+    return [], me
+
+
+def _reads_only(api: Api) -> bool:
+    """Tell whether a system administrator's token has scope read: AWX tells no token its scope.
+
+    A label without a name is never made; who may write reads that the name is missing.
+    """
+    try:
+        api.send("POST", "labels", {})
+    except Refused as problem:
+        return problem.status == 403
+    return False
+
+
+def approval_text(api: Api, organization: str, workflow: str, node: str, text: str) -> bool:
+    """Return whether the text of an approval was changed.
+
+    Raises:
+        AwxError: where AWX cannot be reached, has no such approval, or refuses to change it.
+    """
+    names = {"workflow_job_template__organization__name": organization, "workflow_job_template__name": workflow}
+    found = api.list("workflow_job_template_nodes", identifier=node, **names)
+    if not found or not found[0].get("unified_job_template"):
+        raise AwxError(f"workflow {workflow} has no approval {node} that this user may see")
+    path = f"workflow_approval_templates/{found[0]['unified_job_template']}"
+    if api.get(path).get("description") == text:
+        return False
+    api.send("PATCH", path, {"description": text})
+    return True
+
+
+def from_environment() -> Api:
+    """Return a client for the AWX that the environment names."""
+    return Api(Login.of(os.environ))

@@ -1,0 +1,329 @@
+"""What differs between what an AWX has and what it should have: requests, each with the line that people read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..core.errors import one_line
+from .api import Object
+from .live import Assignment, Live
+from .objects import KINDS, NODES, Grant, Item, Objects, Ref, mark
+
+HIDDEN = "$encrypted$"
+# Fields whose values may be secret, or are long.
+UNSEEN = ("inputs", "injectors", "notification_configuration", "messages", "variables", "extra_vars", "extra_data")
+AS_JSON = ("variables", "extra_vars")
+LONGEST = 60  # characters of a value
+HARMLESS = ("member", "read", "audit", "auditor")  # roles of an organization that start nothing
+REVOKE, GRANT, REMOVE = 96, 97, 100
+
+
+@dataclass(frozen=True)
+class Role:
+    """Stands for the number of a role of an object."""
+
+    of: Ref
+    role: str
+
+
+@dataclass(frozen=True)
+class Step:
+    """One request. In ``path`` and ``body`` a Ref or Role stands for a number that AWX gives.
+
+    text: what it changes; empty for a part of an object that is made. makes: the object that its answer is.
+    """
+
+    phase: int
+    text: str
+    method: str
+    path: tuple[str | int | Ref | Role, ...]
+    body: Any = None
+    makes: Ref | None = None
+
+
+@dataclass(frozen=True)
+class Changes:
+    """The requests in their order, and sentences about what stays though no file says so."""
+
+    steps: list[Step]
+    notices: list[str]
+
+    @property
+    def lines(self) -> list[str]:
+        """Return what changes, a line each."""
+        return [step.text for step in self.steps if step.text]
+
+
+def changes(objects: Objects, live: Live, prefix: str, organization: str, update_secrets: bool = False) -> Changes:
+    """Return what a run does.
+
+    Args:
+        objects: what the AWX should have; nothing of it is there where all is to be removed.
+        live: what it has.
+        prefix: of the names.
+        organization: its name.
+        update_secrets: write again what AWX does not show.
+    """
+    steps: list[Step] = []
+    for item in objects.items:
+        phase = 2 * KINDS.index(item.ref.kind)
+        one = live.find(item.ref)
+        steps += _made(item, phase) if one is None else _altered(item, one, live, phase, update_secrets)
+        steps += _surveyed(item, one, live, phase)
+        steps += _joined(item, one, live, phase)
+    granted, given = _granted(objects.grants, live)
+    steps += granted
+    revoked, notices = _revoked(objects, live, given, prefix)
+    removed, left = _removed(objects, live, prefix, Ref("organizations", organization))
+    steps = sorted([*steps, *revoked, *removed], key=lambda step: step.phase)
+    return Changes(steps, [*notices, *left])
+
+
+def _made(item: Item, phase: int) -> Iterator[Step]:
+    ref = item.ref
+    key = "identifier" if ref.kind == NODES else "name"
+    body = {key: ref.name, **item.fields, **item.once, **item.secret}
+    yield Step(phase, f"+ {ref}", "POST", (ref.kind,), {k: v for k, v in body.items() if v is not None}, ref)
+    if item.approval is not None:
+        yield Step(phase, "", "POST", (ref.kind, ref, "create_approval_template"), dict(item.approval))
+
+
+def _altered(item: Item, one: Object, live: Live, phase: int, update_secrets: bool) -> Iterator[Step]:
+    body, lines = {}, []
+    for name, value in item.fields.items():
+        now = one.get(name)
+        wanted = _number(value, live)
+        secret = name == "notification_configuration" and update_secrets and HIDDEN in (now or {}).values()
+        if not _equal(name, wanted, now) or secret:
+            body[name] = value
+            lines.append(_line(name, value, now, live))
+    for name, inputs in item.secret.items():
+        now = one.get(name) or {}
+        if any(now.get(key) not in (value, HIDDEN) for key, value in inputs.items()) or set(now) - set(inputs):
+            body[name] = inputs
+            lines.append(f"{name} differ")
+        elif update_secrets:
+            body[name] = inputs
+            lines.append("its secrets are written again")
+    if body:
+        yield Step(phase, f"~ {item.ref}: {', '.join(lines)}", "PATCH", (item.ref.kind, one["id"]), body)
+    if item.approval is not None:
+        yield from _approved(item, one, live, phase)
+
+
+def _approved(item: Item, one: Object, live: Live, phase: int) -> Iterator[Step]:
+    approval, now = dict(item.approval or {}), live.approvals.get(item.ref)
+    if now is None:
+        path = (item.ref.kind, one["id"], "create_approval_template")
+        yield Step(phase, f"~ {item.ref}: becomes an approval", "POST", path, approval)
+        return
+    # Its text stays: the report of the last rollout may stand there.
+    body = {name: value for name, value in approval.items() if name != "description" and now.get(name) != value}
+    if body:
+        lines = ", ".join(f"{name} {now.get(name)} becomes {value}" for name, value in body.items())
+        yield Step(phase, f"~ {item.ref}: {lines}", "PATCH", ("workflow_approval_templates", now["id"]), body)
+
+
+def _surveyed(item: Item, one: Object | None, live: Live, phase: int) -> Iterator[Step]:
+    if item.survey is None:
+        return
+    path = (item.ref.kind, item.ref if one is None else one["id"], "survey_spec")
+    now = [] if one is None else live.surveys.get(item.ref, [])
+    if list(item.survey) == now:
+        return
+    text = ""
+    if one is not None:
+        names = [str(each["variable"]) for each in item.survey if each not in now]
+        gone = {str(each.get("variable")) for each in now} - {str(each["variable"]) for each in item.survey}
+        parts = [f"asks anew for {', '.join(names)}"] if names else []
+        parts += [f"no longer asks for {', '.join(sorted(gone))}"] if gone else []
+        text = f"~ {item.ref}: {'; '.join(parts) or 'asks in another order'}"
+    if item.survey:
+        body = {"name": "", "description": "", "spec": list(item.survey)}
+        yield Step(phase + 1, text, "POST", path, body)
+    else:
+        yield Step(phase + 1, text, "DELETE", path)
+
+
+def _joined(item: Item, one: Object | None, live: Live, phase: int) -> Iterator[Step]:
+    for name, refs in item.lists.items():
+        path = (item.ref.kind, item.ref if one is None else one["id"], name)
+        now = [] if one is None else live.lists.get((item.ref, name), [])
+        numbers = [_number(ref, live) for ref in refs]
+        for each in now:
+            if each["id"] not in numbers:
+                what = each.get("name") or _name(live, item.ref.kind, each["id"])
+                text = f"~ {item.ref}: {name} without {what}"
+                yield Step(phase + 1, text, "POST", path, {"id": each["id"], "disassociate": True})
+        there = [each["id"] for each in now]
+        for ref, number in zip(refs, numbers, strict=True):
+            if number not in there:
+                text = "" if one is None else f"~ {item.ref}: {name} with {ref.name}"
+                yield Step(phase + 1, text, "POST", path, {"id": ref})
+
+
+def _name(live: Live, kind: str, number: Any) -> str:
+    ref = live.by_id(kind, number)
+    return ref.name if ref else str(number)
+
+
+def _granted(grants: list[Grant], live: Live) -> tuple[list[Step], set[str]]:
+    """Return the roles that are to be given, and the paths of the assignments that are as they should be."""
+    steps, given = [], set()
+    for grant in grants:
+        one, to = live.find(grant.of), live.find(grant.to)
+        have = [
+            each.path
+            for each in live.assignments
+            if one and to and (each.of, each.object_id, each.role) == (grant.of.kind, str(one["id"]), grant.role)
+            if each.to == grant.to
+        ]
+        given |= set(have)
+        if have:
+            continue
+        kind = "users" if grant.to.kind == "users" else "teams"
+        role = f"a member of {grant.of}" if kind == "users" else f"has role {grant.role} of {grant.of}"
+        text = f"+ user {grant.to.name}: {role}" if kind == "users" else f"+ {grant.to}: {role}"
+        steps.append(
+            Step(
+                GRANT,
+                "" if kind == "teams" and to is None else text,
+                "POST",
+                ("roles", Role(grant.of, grant.role), kind),
+                {"id": grant.to},
+            )
+        )
+    return steps, given
+
+
+def _revoked(objects: Objects, live: Live, given: set[str], prefix: str) -> tuple[list[Step], list[str]]:
+    """Return the roles that are to be taken away, and sentences about others that let people do more.
+
+    Taken away is what the toolkit's teams, and users who are or were in them, have of the toolkit's objects.
+    """
+    ours = {item.ref for item in objects.items}
+    teams = {ref for ref in ours if ref.kind == "teams"}
+    ids = {(ref.kind, str(one["id"])): ref for ref in ours if (one := live.objects.get(ref))}
+    people = {grant.to for grant in objects.grants if grant.to.kind == "users"} | {
+        each.to for each in live.assignments if ids.get((each.of, each.object_id)) in teams and each.to.kind == "users"
+    }
+    trusted = {str(live.me.get("username") or ""), *live.trusted}
+    steps, notices = [], []
+    for each in live.assignments:
+        if each.path in given or (each.to.kind == "users" and each.to.name in trusted):
+            continue
+        of = ids.get((each.of, each.object_id))
+        member = each.to in teams or each.to in people
+        who = f"{'user' if each.to.kind == 'users' else 'team'} {each.to.name}"
+        if of is not None and of.kind != "organizations" and (member or of.kind == "teams"):
+            lost = f"no longer a member of {of}" if each.role == "member" else f"loses role {each.role} of {of}"
+            steps += _taken(each, of, f"- {who}: {lost}", live)
+        elif of is not None and of.kind != "organizations":
+            notices.append(f"{who} has role {each.role} of {of}, given by hand")
+        elif (member or each.of == "organizations") and (text := _elsewhere(each, live)):
+            notices.append(f"{who} {text}, given by hand")
+    for ref in sorted(people, key=str):
+        if (live.find(ref) or {}).get("is_superuser"):
+            notices.append(f"user {ref.name} is a system administrator of this AWX, whom no team limits")
+    return steps, notices
+
+
+def _taken(each: Assignment, of: Ref, text: str, live: Live) -> list[Step]:
+    """Return how a role is taken away.
+
+    AWX keeps each role twice, and takes both away only where the older one is: an assignment that is deleted leaves the
+    older one behind, and AWX would not give the role again. Roles that people have defined are assignments alone.
+    """
+    roles = ((live.objects[of].get("summary_fields") or {}).get("object_roles")) or {}
+    delete = Step(REVOKE, text, "DELETE", tuple(each.path.split("/")))
+    if f"{each.role}_role" not in roles:
+        return [delete]
+    kind = "users" if each.to.kind == "users" else "teams"
+    body = {"id": each.actor_id, "disassociate": True}
+    return [Step(REVOKE, text, "POST", ("roles", Role(of, each.role), kind), body), replace(delete, text="")]
+
+
+def _elsewhere(each: Assignment, live: Live) -> str:
+    """Return what a role of an object that the toolkit did not make lets a person do; empty where it is harmless."""
+    if each.of == "organizations":
+        of = live.by_id("organizations", each.object_id)
+        return f"has role {each.role} of {of}" if of and each.role not in HARMLESS else ""
+    of = live.by_id(each.of, each.object_id)
+    return f"has role {each.role} of {of}" if of else ""
+
+
+def _removed(objects: Objects, live: Live, prefix: str, organization: Ref) -> tuple[list[Step], list[str]]:
+    """Return how what the file no longer says is removed, and what seems to be of the toolkit but is not marked."""
+    ours = {item.ref for item in objects.items}
+    workflows = {ref.name for ref in ours if ref.kind == "workflow_job_templates"}
+    steps, notices, stays = [], [], []
+    for ref, one in live.objects.items():
+        if ref in ours or ref == organization:
+            continue
+        text = str(one.get("description") or "")
+        phase = REMOVE + len(KINDS) - KINDS.index(ref.kind)
+        if mark(prefix) in text or (ref.kind == NODES and ref.parent in workflows):
+            steps.append(Step(phase, f"- {ref}", "DELETE", (ref.kind, one["id"])))
+        elif ref.kind not in (NODES, "hosts", "credential_types"):
+            stays.append(str(ref))
+            if prefix and ref.name.startswith(prefix) and "[made by awx.yml, prefix " not in text:
+                text = "an earlier version or somebody else made it; remove it where nobody needs it"
+                notices.append(f"{ref} has the prefix of this file, but not the mark of awx.yml: {text}")
+    own = live.objects.get(organization)
+    if not ours and own:
+        if mark(prefix) not in str(own.get("description") or ""):
+            notices.append(f"{organization} was not made with the prefix of this file")
+        elif stays:
+            notices.append(f"{organization} also has {', '.join(sorted(stays))}")
+        else:
+            steps.append(Step(REMOVE + len(KINDS) + 1, f"- {organization}", "DELETE", ("organizations", own["id"])))
+    return steps, notices
+
+
+def _number(value: Any, live: Live) -> Any:
+    """Return a value with a number in place of a name; a name that is not there stays, and so differs."""
+    if isinstance(value, Ref):
+        one = live.find(value)
+        return value if one is None else one["id"]
+    return value
+
+
+def _equal(name: str, wanted: Any, now: Any) -> bool:
+    if name in AS_JSON:
+        return bool(_json(wanted) == _json(now))
+    if name == "notification_configuration":
+        return all((now or {}).get(key) in (value, HIDDEN) for key, value in wanted.items())
+    if name == "messages":
+        return _covers(wanted, now)
+    return bool(wanted == now) or (wanted in (None, "", {}) and now in (None, "", {}))
+
+
+def _json(text: Any) -> Any:
+    try:
+        return json.loads(text) if text not in ("", "---", None) else {}
+    except ValueError:
+        return text
+
+
+def _covers(wanted: Any, now: Any) -> bool:
+    """Tell whether AWX has these messages; for events of which nothing was said it answers null."""
+    if not isinstance(wanted, Mapping):
+        return bool(wanted == now)
+    return all(_covers(value, (now or {}).get(key)) for key, value in wanted.items())
+
+
+def _line(name: str, value: Any, now: Any, live: Live) -> str:
+    if name in UNSEEN:
+        return f"{name} differs"
+    old = _name(live, value.kind, now) if isinstance(value, Ref) and now else now
+    return f"{name} {_shown(old)} becomes {_shown(value.name if isinstance(value, Ref) else value)}"
+
+
+def _shown(value: Any) -> str:
+    if value in (None, ""):
+        return "nothing"
+    text = one_line(str(value).lower() if isinstance(value, bool) else str(value))
+    return text if len(text) <= LONGEST else text[:LONGEST] + "..."

@@ -1,0 +1,162 @@
+"""What an AWX has: the objects of one organization, what is joined to them, and who has which role."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .api import Api, Object
+from .objects import KINDS, NODES, Objects, Ref
+
+# How the objects of an organization are found, where they have no field of that name.
+WITHIN = {
+    "organizations": "name",
+    "inventory_sources": "inventory__organization__name",
+    "hosts": "inventory__organization__name",
+    NODES: "workflow_job_template__organization__name",
+    "schedules": "unified_job_template__organization__name",
+}
+# The kinds of objects that roles are about, as assignments name them.
+OF_ROLES = {
+    **{"jobtemplate": "job_templates", "workflowjobtemplate": "workflow_job_templates", "team": "teams"},
+    **{"inventory": "inventories", "project": "projects", "credential": "credentials"},
+    **{"organization": "organizations", "executionenvironment": "execution_environments"},
+    "notificationtemplate": "notification_templates",
+}
+# Roles by the actions that they allow. AWX takes any definition with the same permissions, so its name says nothing.
+ACTIONS = {
+    **{frozenset({"view"}): "read", frozenset({"view", "execute"}): "execute"},
+    **{frozenset({"view", "approve"}): "approval", frozenset({"view", "member"}): "member"},
+}
+SURVEYED = ("job_templates", "workflow_job_templates")
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A role that somebody was given. ``path`` deletes it; ``to`` is a team or a user, ``actor_id`` its number."""
+
+    path: str
+    of: str
+    object_id: str
+    role: str
+    to: Ref
+    actor_id: int
+
+
+@dataclass
+class Live:
+    """What an AWX has. ``me`` is the user of the login, ``trusted`` others whose roles are not looked at."""
+
+    objects: dict[Ref, Object] = field(default_factory=dict)
+    shared: dict[Ref, Object] = field(default_factory=dict)
+    lists: dict[tuple[Ref, str], list[Object]] = field(default_factory=dict)
+    surveys: dict[Ref, list[Any]] = field(default_factory=dict)
+    approvals: dict[Ref, Object] = field(default_factory=dict)
+    assignments: list[Assignment] = field(default_factory=list)
+    me: Object = field(default_factory=dict)
+    trusted: frozenset[str] = frozenset()
+
+    def find(self, ref: Ref) -> Object | None:
+        """Return an object, one that belongs to no organization included."""
+        return self.shared.get(ref) if ref.parent == "*" or ref.kind == "users" else self.objects.get(ref)
+
+    def by_id(self, kind: str, number: Any) -> Ref | None:
+        """Return the name of an object of this organization."""
+        wanted = str(number)
+        return next((ref for ref, one in self.objects.items() if ref.kind == kind and str(one["id"]) == wanted), None)
+
+
+def read(api: Api, organization: str, objects: Objects, me: Mapping[str, Any]) -> Live:
+    """Return what an AWX has.
+
+    Args:
+        api: of the AWX.
+        organization: its name.
+        objects: what it should have: what these are compared with is read too.
+        me: the user of the login.
+    """
+    live = Live(me=dict(me))
+    for kind in KINDS:
+        query = {} if kind == "credential_types" else {WITHIN.get(kind, "organization__name"): organization}
+        for one in api.list(kind, **query):
+            managed = kind == "credential_types" and one.get("managed")
+            (live.shared if managed else live.objects)[ref_of(kind, one, live, "*" if managed else "")] = one
+    _shared(api, live, objects)
+    _joined(api, live, objects)
+    roles = {one["id"]: role_of(one) for one in api.list("role_definitions")}
+    for path, kind in (("role_user_assignments", "users"), ("role_team_assignments", "teams")):
+        live.assignments += [found for one in api.list(path) if (found := assignment(path, kind, one, live, roles))]
+    return live
+
+
+def ref_of(kind: str, one: Object, live: Live, parent: str = "") -> Ref:
+    """Return the name of an object; children are named with what they belong to."""
+    owner = {"inventory_sources": "inventories", "hosts": "inventories", NODES: "workflow_job_templates"}.get(kind)
+    if owner:
+        of = live.by_id(owner, one["inventory" if owner == "inventories" else "workflow_job_template"])
+        parent = of.name if of else ""
+    return Ref(kind, str(one["identifier"] if kind == NODES else one["name"]), parent)
+
+
+def _shared(api: Api, live: Live, objects: Objects) -> None:
+    """Read the users and the credentials of no organization that the settings name."""
+    refs = {ref for one in objects.items for refs in one.lists.values() for ref in refs}
+    users = {grant.to for grant in objects.grants if grant.to.kind == "users"}
+    for ref in sorted({ref for ref in refs if ref.parent == "*"} | users, key=str):
+        name = "username" if ref.kind == "users" else "name"
+        found = api.list(ref.kind, **{name: ref.name})
+        if found:
+            live.shared[ref] = found[0]
+
+
+def _joined(api: Api, live: Live, objects: Objects) -> None:
+    """Read what is joined to the objects that are compared: lists, surveys, and the approvals of nodes."""
+    there = [one for one in objects.items if one.ref in live.objects]
+    notified = any(ref.kind == "notification_templates" for ref in live.objects)
+    paths: dict[str, tuple[Ref, str]] = {}
+    for item in there:
+        one = live.objects[item.ref]
+        own = f"{item.ref.kind}/{one['id']}"
+        for name in item.lists:
+            if name in one:  # a node names the nodes after it
+                live.lists[item.ref, name] = [{"id": number} for number in one[name]]
+            elif notified or not name.startswith("notification_templates"):
+                paths[f"{own}/{name}/?page_size=200"] = (item.ref, name)
+        if item.ref.kind in SURVEYED:
+            paths[f"{own}/survey_spec/"] = (item.ref, "survey")
+        kind = ((one.get("summary_fields") or {}).get("unified_job_template") or {}).get("unified_job_type")
+        if item.approval is not None and kind == "workflow_approval":
+            paths[f"workflow_approval_templates/{one['unified_job_template']}/"] = (item.ref, "approval")
+    for path, found in api.many(paths).items():
+        ref, name = paths[path]
+        if name == "survey":
+            live.surveys[ref] = list(found.get("spec") or [])
+        elif name == "approval":
+            live.approvals[ref] = found
+        else:
+            live.lists[ref, name] = list(found["results"])
+
+
+def assignment(path: str, kind: str, one: Object, live: Live, roles: Mapping[int, str]) -> Assignment | None:
+    """Return a role that somebody was given; None for one that is about no object."""
+    if not one.get("object_id"):
+        return None
+    of = OF_ROLES.get(str(one.get("content_type") or "").rpartition(".")[2], "")
+    if kind == "teams":
+        # Teams of other organizations may have the same name.
+        to = live.by_id("teams", one["team"]) or Ref(kind, f"{one['team']} of another organization", "elsewhere")
+    else:
+        user = (one.get("summary_fields") or {}).get("user") or {}
+        to = Ref(kind, str(user.get("username") or one["user"]))
+    role = roles.get(one["role_definition"], "unknown")
+    actor = int(one["team" if kind == "teams" else "user"])
+    return Assignment(f"{path}/{one['id']}", of, str(one["object_id"]), role, to, actor)
+
+
+def role_of(definition: Object) -> str:
+    """Return the role that a definition stands for: by what it allows, else the last words of its name."""
+    allowed = {str(one).rpartition(".")[2].partition("_")[0] for one in definition.get("permissions") or []}
+    # "JobTemplate Admin" and "JobTemplate Admin Compat"; those that people define keep their names.
+    words = str(definition["name"]).removesuffix(" Compat").split(" ")
+    return ACTIONS.get(frozenset(allowed)) or (words[1].lower() if len(words) == 2 else str(definition["name"]))

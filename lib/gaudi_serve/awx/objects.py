@@ -1,0 +1,341 @@
+"""What an AWX should have for one file of settings: objects by name, with fields in AWX's own words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .settings import TYPES, awx_inputs
+
+Known = Mapping[str, Any]
+# In the order in which they are made; they are removed in the opposite order.
+KINDS = (
+    *("organizations", "credential_types", "credentials", "execution_environments", "projects", "inventories"),
+    *("inventory_sources", "hosts", "notification_templates", "job_templates", "workflow_job_templates"),
+    *("workflow_job_template_nodes", "schedules", "teams"),
+)
+# Kinds as messages name them.
+NAMES = {kind: kind.removesuffix("s").replace("_", " ") for kind in KINDS} | {
+    **{"inventories": "inventory", "job_templates": "template", "workflow_job_templates": "workflow"},
+    **{"workflow_job_template_nodes": "node", "notification_templates": "notification"},
+}
+TOLD = ("started", "success", "error")
+APPROVERS = "approver"
+ROLLOUT = "rollout with approvals"
+# What each team may start: its own templates and those of the teams before it.
+MAY = {"viewer": ("viewer",), "operator": ("viewer", "operator"), "admin": ("viewer", "operator", "admin")}
+
+
+@dataclass(frozen=True)
+class Ref:
+    """Names an object: its kind, its name, and the name of the object that it belongs to, where names repeat."""
+
+    kind: str
+    name: str
+    parent: str = ""
+
+    def __str__(self) -> str:
+        kind = NAMES.get(self.kind, self.kind)
+        if self.kind == "workflow_job_template_nodes":
+            return f"{kind} {self.parent}: {self.name}"
+        return f"{kind} {self.name} of {self.parent}" if self.kind == "hosts" else f"{kind} {self.name}"
+
+
+@dataclass(frozen=True)
+class Item:
+    """One object. ``fields`` are compared; ``once`` are sent when it is made, and ``secret`` again on request.
+
+    lists: references to other objects, which are made exactly these. survey: its questions; None for a kind without
+    surveys. approval: name and timeout of an approval, whose text is kept when it is there. marked: AWX shows that
+    awx.yml made it, so that it can be removed later.
+    """
+
+    ref: Ref
+    fields: Known
+    once: Known = field(default_factory=dict)
+    secret: Known = field(default_factory=dict)
+    lists: Mapping[str, Sequence[Ref]] = field(default_factory=dict)
+    survey: Sequence[Known] | None = None
+    approval: Known | None = None
+    marked: bool = True
+
+
+@dataclass(frozen=True)
+class Grant:
+    """A role of an object that a team has, or, for role member, a user of a team."""
+
+    of: Ref
+    role: str
+    to: Ref
+
+
+@dataclass(frozen=True)
+class Objects:
+    """All objects and roles; ``pinned`` are projects that only their workflow brings up to date."""
+
+    items: list[Item]
+    grants: list[Grant]
+    pinned: frozenset[Ref]
+
+
+def mark(prefix: str) -> str:
+    """Return the end of a description by which awx.yml knows what it made with this prefix."""
+    return f"[made by awx.yml, prefix {prefix!r}]"
+
+
+def marked(prefix: str, text: str) -> str:
+    """Return a description with the mark at its end."""
+    return f"{text} {mark(prefix)}" if text else mark(prefix)
+
+
+class _Maker:
+    """Puts the objects together; of use once."""
+
+    def __init__(self, given: Known, settings: Known, parts: Known) -> None:
+        self.given, self.settings, self.parts = given, settings, parts
+        self.prefix = str(settings["prefix"])
+        self.organization = Ref("organizations", settings["organization"])
+        self.items: list[Item] = []
+        self.pinned: set[Ref] = set()
+        self.environment = self.ref("execution_environments", "environment")
+        self.templates = {str(one["name"]): one for one in parts["templates"]}
+        # By workflow the templates that only it starts.
+        self.within: dict[str, list[Ref]] = {}
+
+    def ref(self, kind: str, name: str, parent: str = "") -> Ref:
+        return Ref(kind, self.prefix + name, parent)
+
+    def add(self, ref: Ref, text: str, fields: Known, **more: Any) -> Ref:
+        own = {"organization": self.organization} if ref.kind not in ("credential_types", *BELONGS) else {}
+        described = {"description": marked(self.prefix, text)}
+        self.items.append(Item(ref, {**own, **described, **fields}, **more))
+        return ref
+
+    def credential(self, name: str) -> Ref | None:
+        return Ref("credentials", name) if name else None
+
+    def base(self) -> None:
+        """Add the organization, credentials and the execution environment."""
+        said = self.settings
+        galaxy = [Ref("credentials", name, "*") for name in said["collections"]]
+        text = {"description": mark(self.prefix)}
+        lists = {"galaxy_credentials": galaxy}
+        self.items.append(Item(self.organization, {}, once=text, lists=lists, marked=False))
+        for one in said["types"]:
+            fields = {"kind": "cloud", "inputs": one["inputs"], "injectors": one["injectors"]}
+            self.add(Ref("credential_types", one["name"]), one["description"], fields)
+        for one in said["credentials"]:
+            inputs = awx_inputs(self.given, one["key"])
+            kind = Ref("credential_types", one["type"], "" if one["key"] in TYPES else "*")
+            self.add(Ref("credentials", one["name"]), "", {"credential_type": kind}, secret={"inputs": inputs})
+        environment = said["execution_environment"]
+        fields = {"image": environment["image"], "pull": environment["pull"]}
+        fields["credential"] = self.credential(said["registry"])
+        self.add(self.environment, "", fields)
+
+    def place(self, begin: str = "") -> tuple[Ref, Ref, list[Ref]]:
+        """Add a project and an inventory; return them, and what a workflow updates, in that order.
+
+        begin: name of the workflow that they are for. Those of a workflow stay as they are between its nodes, so that
+        what was approved is what runs; all others are brought up to date before each job.
+        """
+        said, first = self.settings, f"{begin} " if begin else ""
+        text = f"Only workflow {begin} updates it, once at its beginning." if begin else ""
+        fresh = not begin
+
+        def project(name: str, one: Known, credential: str, more: Known) -> Ref:
+            fields = {
+                **{"scm_type": "git", "scm_url": one["url"], "scm_branch": one["branch"], "scm_clean": True},
+                **{"scm_update_on_launch": fresh, "credential": self.credential(credential), **more},
+            }
+            ref = self.add(self.ref("projects", first + name), text, fields)
+            if begin:
+                self.pinned.add(ref)
+            return ref
+
+        environment = {"default_environment": self.environment}
+        toolkit = source = project("toolkit", said["project"], said["repository"], environment)
+        updates = [toolkit]
+        named = said["inventory"]
+        if named["project"] is not None:
+            source = project("inventory repository", named["project"], said["inventory_repository"], {})
+            updates.append(source)
+        inventory = self.add(self.ref("inventories", f"{first}inventory"), text, {"kind": ""})
+        if named["path"]:
+            fields = {
+                **{"inventory": inventory, "source": "scm", "source_project": source, "source_path": named["path"]},
+                **{"overwrite": True, "overwrite_vars": True, "update_on_launch": fresh},
+                "execution_environment": self.environment,
+            }
+            ref = self.ref("inventory_sources", f"{first}inventory source", inventory.name)
+            updates.append(self.add(ref, text, fields))
+        for one in named["hosts"]:
+            variables = {"inventory": inventory, "variables": json.dumps(one["variables"], sort_keys=True)}
+            self.add(Ref("hosts", one["name"], inventory.name), "", variables)
+        return toolkit, inventory, updates
+
+    def notifications(self) -> None:
+        messages = self.parts["messages"]
+        for one in self.settings["notifications"]:
+            configuration = self.given["notifications"][one["index"]]["configuration"]
+            fields = {
+                **{"notification_type": one["type"], "notification_configuration": dict(configuration)},
+                "messages": messages.get(one["type"]) or messages["others"],
+            }
+            self.add(self.ref("notification_templates", one["name"]), "", fields)
+
+    def told(self, *events: str) -> list[Ref]:
+        names = [name for event in events for name in self.settings["told"][event]]
+        return [Ref("notification_templates", name) for name in dict.fromkeys(names)]
+
+    def template(self, name: str, one: Known, project: Ref, inventory: Ref, told: Mapping[str, list[Ref]]) -> Ref:
+        said, check, survey = self.settings, bool(one.get("check")), one.get("survey") or []
+        approvals = [said["controller"]] if one.get("controller") and said["controller"] else []
+        fields = {
+            **{"project": project, "playbook": one["playbook"], "inventory": inventory, "job_type": "run"},
+            **{"execution_environment": self.environment, "forks": said["forks"], "verbosity": 0},
+            **{"timeout": one["timeout"], "extra_vars": json.dumps(one.get("extra_vars") or {}, sort_keys=True)},
+            **{"survey_enabled": bool(survey), "allow_simultaneous": bool(one.get("allow_simultaneous"))},
+            **{"ask_limit_on_launch": one.get("limit", True), "ask_job_type_on_launch": check},
+            **{"ask_diff_mode_on_launch": check, "ask_variables_on_launch": False, "ask_tags_on_launch": False},
+            **{"ask_job_slice_count_on_launch": False, "job_slice_count": 1},
+        }
+        lists = {"credentials": [Ref("credentials", name) for name in [*said["runs"], *approvals]]}
+        lists |= {f"notification_templates_{event}": told.get(event, []) for event in TOLD}
+        ref = self.ref("job_templates", name)
+        return self.add(ref, one["description"], fields, lists=lists, survey=survey)
+
+    def workflow(self, one: Known) -> None:
+        """Add a workflow with what only it uses: a project, an inventory, and a template for each playbook."""
+        name, survey = str(one["name"]), one.get("survey") or []
+        toolkit, inventory, updates = self.place(name)
+        templates: dict[str, Ref] = {}
+        for key in dict.fromkeys(node["template"] for node in one["nodes"] if "template" in node):
+            found = self.templates[key]
+            # Who reports needs no alarm where nothing is left to approve; its success carries the plan.
+            told = {"success": self.told("approval")} if found.get("controller") else self._told()
+            extra = {**(found.get("extra_vars") or {}), **(one.get("extra_vars") or {}).get(key, {})}
+            text = f"Part of workflow {name}. {found['description']}"
+            changed = {**found, "description": text, "extra_vars": extra}
+            templates[key] = self.template(f"{name}: {key}", changed, toolkit, inventory, told)
+        self.within[name] = list(templates.values())
+        fields = {
+            **{"allow_simultaneous": False, "ask_limit_on_launch": bool(one["limit"])},
+            **{"survey_enabled": bool(survey), "inventory": None},
+        }
+        lists = {"notification_templates_error": self.told("error")}
+        lists["notification_templates_approvals"] = self.told("approval")
+        ref = self.ref("workflow_job_templates", name)
+        self.add(ref, one["description"], fields, lists=lists, survey=survey)
+        for node in nodes(one["nodes"], updates):
+            self._node(ref, node, templates)
+
+    def _node(self, workflow: Ref, node: Known, templates: Mapping[str, Ref]) -> None:
+        fields: dict[str, Any] = {"workflow_job_template": workflow}
+        approval = None
+        if "approval" in node:
+            timeout = self.settings["approval_timeout"]
+            approval = {"name": node["identifier"], "description": node["approval"], "timeout": timeout}
+        else:
+            fields["unified_job_template"] = node["updates"] if "updates" in node else templates[node["template"]]
+            fields["extra_data"] = dict(node.get("answers") or {})
+            fields["job_type"] = "check" if node.get("check") else None
+
+        def others(key: str) -> list[Ref]:
+            return [Ref(NODES, name, workflow.name) for name in node[key]]
+
+        lists = {"success_nodes": others("success"), "failure_nodes": others("failure"), "always_nodes": []}
+        ref = Ref(NODES, node["identifier"], workflow.name)
+        self.items.append(Item(ref, fields, lists=lists, approval=approval))
+
+    def _told(self) -> dict[str, list[Ref]]:
+        return {event: self.told(event) for event in TOLD}
+
+    def schedules(self) -> None:
+        for one in self.parts["schedules"]:
+            if one["rrule"]:
+                template = self.ref("job_templates", one["template"])
+                fields = {
+                    **{"unified_job_template": template, "rrule": one["rrule"], "extra_data": one["answers"]},
+                    "enabled": True,
+                }
+                self.add(self.ref("schedules", one["name"]), one["description"], fields)
+
+    def teams(self, inventory: Ref, starts: Mapping[str, list[Ref]]) -> list[Grant]:
+        """Add the teams; return which roles they and their users have."""
+        approvers = self.settings["rollout_approvers"]
+        users = {**self.settings["teams"], **({APPROVERS: approvers} if approvers else {})}
+        rollout = self.ref("workflow_job_templates", ROLLOUT)
+        grants = []
+        for team, names in users.items():
+            ref = self.add(self.ref("teams", team), "", {})
+            grants += [Grant(ref, "member", Ref("users", name)) for name in names]
+            grants.append(Grant(inventory, "read", ref))
+            grants += [Grant(one, "execute", ref) for part in MAY.get(team, ()) for one in starts.get(part, [])]
+            if team == APPROVERS or (not approvers and team in ("operator", "admin")):
+                grants.append(Grant(rollout, "approval", ref))
+            # To read the output of a workflow's jobs takes a role of their templates.
+            for one in self.parts["workflows"]:
+                if one["team"] in MAY.get(team, ()) or (team == APPROVERS and one["name"] == ROLLOUT):
+                    grants += [Grant(within, "read", ref) for within in self.within[one["name"]]]
+        return grants
+
+
+NODES = "workflow_job_template_nodes"
+# Kinds whose organization is that of what they belong to; of a template it is its project's.
+BELONGS = ("hosts", "inventory_sources", "schedules", "job_templates")
+
+
+def wanted(given: Known, settings: Known, parts: Known) -> Objects:
+    """Return what the AWX should have.
+
+    Args:
+        given: ``gaudi_awx``, for what its credentials hold.
+        settings: the same, complete, as ``awx_settings`` returns it.
+        parts: ``templates``, ``workflows``, ``schedules`` and ``messages`` of playbooks/vars/awx.yml.
+    """
+    maker = _Maker(given, settings, parts)
+    maker.base()
+    toolkit, inventory, _ = maker.place()
+    maker.notifications()
+    starts: dict[str, list[Ref]] = {}
+    for name, one in maker.templates.items():
+        # Where others approve rollouts, the template that needs no approval is not there.
+        if one.get("in_workflows_only") or (one.get("unapproved") and settings["rollout_approvers"]):
+            continue
+        ref = maker.template(name, one, toolkit, inventory, maker._told())
+        starts.setdefault(one["team"], []).append(ref)
+    for one in parts["workflows"]:
+        maker.workflow(one)
+        starts.setdefault(one["team"], []).append(maker.ref("workflow_job_templates", one["name"]))
+    maker.schedules()
+    grants = maker.teams(inventory, starts)
+    order = {kind: number for number, kind in enumerate(KINDS)}
+    return Objects(sorted(maker.items, key=lambda one: order[one.ref.kind]), grants, frozenset(maker.pinned))
+
+
+def nodes(given: Sequence[Known], updates: Sequence[Ref]) -> list[dict[str, Any]]:
+    """Return the nodes of a workflow, each with the nodes that follow its success and its failure.
+
+    Args:
+        given: nodes with ``identifier``; ``after`` and ``after_failed`` name those before. Those without begin when
+            all ``updates`` have ended.
+        updates: projects and inventory sources that the workflow updates first, one after the other.
+    """
+    kinds = {"projects": "update", "inventory_sources": "read the inventory"}
+    first: list[dict[str, Any]] = []
+    for number, ref in enumerate(updates):
+        name = "update the inventory" if number and ref.kind == "projects" else kinds[ref.kind]
+        first.append({"identifier": name, "updates": ref, "after": [first[-1]["identifier"]] if first else []})
+    last = [first[-1]["identifier"]]
+    every = [*first, *({**node, "after": node.get("after") or last} for node in given)]
+    return [
+        {
+            **node,
+            "success": [other["identifier"] for other in every if node["identifier"] in other["after"]],
+            "failure": [other["identifier"] for other in every if node["identifier"] in other.get("after_failed", [])],
+        }
+        for node in every
+    ]

@@ -1,0 +1,202 @@
+"""Brings an AWX to what a file of settings says, or reports what a run would change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .api import Api, AwxError, Object, Refused, login_refusal
+from .changes import Changes, Role, Step, changes
+from .live import Live, read
+from .objects import KINDS, Objects, Ref, wanted
+from .settings import awx_settings
+
+Known = Mapping[str, Any]
+# States of an inventory source that a workflow reads itself, or has read.
+UP_TO_DATE = ("successful", "pending", "waiting", "running")
+STATES = ("present", "absent")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run changes, and what stays though no file says so; where ``refusal`` is not empty, nothing was done."""
+
+    lines: list[str]
+    notices: list[str]
+    refusal: list[str]
+
+
+def bring(
+    api: Api,
+    given: Known,
+    parts: Known,
+    *,
+    check: bool = False,
+    absent: bool = False,
+    update_secrets: bool = False,
+) -> Result:
+    """Return what was changed in an AWX; with ``check``, what would be.
+
+    Args:
+        api: of the AWX.
+        given: ``gaudi_awx``.
+        parts: as ``wanted`` takes them.
+        absent: remove what earlier runs have made with this prefix.
+        update_secrets: write again what AWX does not show.
+
+    Raises:
+        AwxError: where AWX cannot be reached, or refuses something.
+        InputError: for settings that are wrong.
+    """
+    settings = awx_settings(given)
+    reasons, me = login_refusal(api, settings["organization"])
+    if reasons:
+        return Result([], [], reasons)
+    objects = Objects([], [], frozenset()) if absent else wanted(given, settings, parts)
+    live = read(api, settings["organization"], objects, me)
+    live.trusted = _approver(api, given)
+    if reasons := [*_unknown_users(objects, live, settings), *_unknown_credentials(objects, live)]:
+        return Result([], [], reasons)
+    found = changes(objects, live, settings["prefix"], settings["organization"], update_secrets)
+    if reasons := _types(found, live):
+        return Result([], [], reasons)
+    if not check:
+        _Work(api, objects, live, found).do()
+    return Result(found.lines, found.notices, [])
+
+
+def _approver(api: Api, given: Known) -> frozenset[str]:
+    """Return the user of credential ``controller``, who is an administrator of the workflow by hand."""
+    said = given.get("controller") or {}
+    if said.get("token"):
+        try:
+            me = Api(api.login.with_token(str(said["token"])), api.timeout_s, api.pause_s).list("me")
+        except AwxError:
+            return frozenset()
+        return frozenset(str(one["username"]) for one in me)
+    return frozenset({str(said["username"])} if said.get("username") else ())
+
+
+def _unknown_users(objects: Objects, live: Live, settings: Known) -> list[str]:
+    named = {**{f"teams.{team}": users for team, users in settings["teams"].items()}}
+    named["rollout_approvers"] = settings["rollout_approvers"]
+    return [
+        f"gaudi_awx.{key}: {name} is no user of this AWX that user {live.me.get('username')} may see"
+        for key, users in named.items()
+        for name in users
+        if objects.items and live.find(Ref("users", name)) is None
+    ]
+
+
+def _unknown_credentials(objects: Objects, live: Live) -> list[str]:
+    names = {ref.name for one in objects.items for ref in one.lists.get("galaxy_credentials", [])}
+    return [
+        f"gaudi_awx.collections: {name} is no credential of this AWX; [] leaves the organization without"
+        for name in sorted(names)
+        if live.find(Ref("credentials", name, "*")) is None
+    ]
+
+
+def _types(found: Changes, live: Live) -> list[str]:
+    """Return why a user who is no system administrator cannot do this."""
+    if live.me.get("is_superuser") or not any(step.path[0] == "credential_types" for step in found.steps):
+        return []
+    return [
+        f"user {live.me.get('username')} is no system administrator of this AWX, and only such a user may make or "
+        "change credential types, which vllm_secrets, model_weights_tokens, vllm_image_registries and "
+        "gaudi_gateway_secret need; use the token of one"
+    ]
+
+
+class _Work:
+    """Sends the requests; projects and inventories are updated between them, since templates need their playbooks."""
+
+    def __init__(self, api: Api, objects: Objects, live: Live, found: Changes) -> None:
+        self.api, self.objects, self.live, self.found = api, objects, live, found
+
+    def do(self) -> None:
+        """Do all of it."""
+        updates, done = ["inventory_sources", "projects"], 0
+        try:
+            for step in self.found.steps:
+                # Phases are those of kinds, in their order.
+                while updates and step.phase > 2 * KINDS.index(updates[-1]) + 1:
+                    self.update(updates.pop())
+                self.send(step)
+                done += 1
+            while updates:
+                self.update(updates.pop())
+        except AwxError as problem:
+            if done == 0:
+                raise
+            count = f"{done} of {len(self.found.steps)} requests were done before this failed; run it again to go on"
+            raise AwxError(f"{problem}\n{count}") from None
+
+    def send(self, step: Step) -> None:
+        """Send one request."""
+        path = "/".join(str(self.number(part)) for part in step.path)
+        try:
+            answer = self.api.send(step.method, path, self.number(step.body))
+        except Refused as problem:
+            # A project that was removed takes its inventory source along, as a workflow its nodes.
+            if step.method == "DELETE" and problem.status == 404:
+                return
+            raise Refused(problem.status, f"{step.text or '/'.join(map(str, step.path))}: {problem}") from None
+        if step.makes:
+            self.live.objects[step.makes] = answer
+
+    def number(self, part: Any) -> Any:
+        """Return a part of a request with numbers in place of names."""
+        match part:
+            case Ref():
+                return self.found_object(part)["id"]
+            case Role():
+                one = self.found_object(part.of)
+                if not (one.get("summary_fields") or {}).get("object_roles"):
+                    one = self.api.get(f"{part.of.kind}/{one['id']}")
+                return one["summary_fields"]["object_roles"][f"{part.role}_role"]["id"]
+            case Mapping():
+                return {name: self.number(value) for name, value in part.items()}
+            case list() | tuple():
+                return [self.number(value) for value in part]
+        return part
+
+    def found_object(self, ref: Ref) -> Object:
+        """Return an object that is there, or was made before."""
+        found = self.live.find(ref)
+        if found is None:
+            raise AwxError(f"{ref}: is not there; run this again")
+        return found
+
+    def update(self, kind: str) -> None:
+        """Bring projects or inventories up to date; those of a workflow only where its templates need it."""
+        for item in self.objects.items:
+            if item.ref.kind != kind or (self.is_pinned(item.ref) and not self.needs_update(item.ref)):
+                continue
+            one = self.found_object(item.ref)
+            answer = self.api.send("POST", f"{kind}/{one['id']}/update", {})
+            what = f"update of {item.ref}"
+            if not answer or not answer.get("url"):
+                raise AwxError(f"{what}: AWX has not started it")
+            self.api.finished(str(answer["url"]), what)
+
+    def is_pinned(self, ref: Ref) -> bool:
+        """Tell whether only a workflow updates a project, or an inventory that comes from such a project."""
+        source = next((one.fields.get("source_project") for one in self.objects.items if one.ref == ref), None)
+        return ref in self.objects.pinned or source in self.objects.pinned
+
+    def needs_update(self, ref: Ref) -> bool:
+        """Tell whether a workflow's project was never updated, or a template needs a playbook that it may lack."""
+        one = self.found_object(ref)
+        if ref.kind == "projects" and not one.get("scm_revision"):
+            return True
+        if ref.kind == "inventory_sources" and one.get("status") not in UP_TO_DATE:
+            return True
+        touched = {step.path[1] for step in self.found.steps if len(step.path) == 2 and step.path[0] == ref.kind}
+        playbooks = [
+            step.body
+            for step in self.found.steps
+            if step.path[0] == "job_templates" and isinstance(step.body, Mapping) and "playbook" in step.body
+        ]
+        return one["id"] in touched or any(body.get("project", ref) == ref for body in playbooks)

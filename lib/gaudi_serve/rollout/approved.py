@@ -1,0 +1,61 @@
+"""Whether a rollout would change only what was approved: its plan against the plan that the approver read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..stages.due import STAGES, due_lines
+
+Known = Mapping[str, Any]
+# Downtimes are estimates, which differ from run to run.
+ESTIMATE = "! "
+
+
+def rollout_due(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> dict[str, list[str]]:
+    """Return what a rollout would change, as lines by host; hosts without a change are left out.
+
+    Args:
+        hostvars: variables by host, with the facts that preflight keeps.
+        hosts: those of the run.
+    """
+    found = {name: _lines(hostvars[name]) for name in hosts}
+    return {name: lines for name, lines in found.items() if lines}
+
+
+def rollout_unapproved(hostvars: Mapping[str, Known], hosts: Sequence[str], variables: Known) -> list[str]:
+    """Return what a rollout would change beyond the approved plan, a sentence each; empty where nothing was approved.
+
+    Args:
+        hostvars: variables by host, with the facts that preflight keeps.
+        hosts: those of the run.
+        variables: of any host; read are ``rollout_as_approved``, which demands an approved plan, and
+            ``gaudi_rollout``, the artifact of the job whose plan was approved.
+    """
+    if str(variables.get("rollout_as_approved", "")).lower() not in ("true", "yes", "on", "1"):
+        return []
+    artifact = variables.get("gaudi_rollout")
+    approved = artifact.get("due") if isinstance(artifact, Mapping) else None
+    if not isinstance(approved, Mapping):
+        return ["no job before this one has left an approved plan (artifact gaudi_rollout); launch the workflow again"]
+    reasons = []
+    for host, lines in rollout_due(hostvars, hosts).items():
+        known = set(_paths(approved.get(host) or []))
+        reasons += [f"{host}: not in the approved plan: {text}" for text in _paths(lines) if text not in known]
+    return reasons
+
+
+def _lines(known: Known) -> list[str]:
+    return [line for line in due_lines(known, tuple(STAGES)) if not line.startswith(ESTIMATE)]
+
+
+def _paths(lines: Sequence[Any]) -> list[str]:
+    """Return each line, those that are indented after the line that they belong to."""
+    found, head = [], ""
+    for line in map(str, lines):
+        if line.startswith(" "):
+            found.append(f"{head}: {line.strip()}")
+        else:
+            head = line
+            found.append(line)
+    return found

@@ -1,0 +1,355 @@
+"""What awx.yml makes, changes, takes away and refuses, in Python, against the strict stand-in of AWX's API."""
+
+from __future__ import annotations
+
+import copy
+import ssl
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from awx_api import TOKEN, Awx, serve
+from gaudi_serve.awx.api import Api, AwxError, Login, approval_text
+from gaudi_serve.awx.run import Result, bring
+from gaudi_serve.core.errors import InputError
+
+ASK: dict[str, Any] = {
+    "variable": "x",
+    "question_name": "X",
+    "question_description": "",
+    "required": False,
+    "type": "text",
+    "min": 0,
+    "max": 5,
+    "default": "",
+}
+PARTS: dict[str, Any] = {
+    "templates": [
+        {"name": "plan", "playbook": "plan.yml", "description": "Plans.", "team": "viewer", "timeout": 60},
+        {"name": "reset", "playbook": "reset.yml", "description": "", "team": "admin", "timeout": 60, "survey": [ASK]},
+        {
+            **{"name": "rollout", "playbook": "rollout.yml", "description": "", "team": "operator", "timeout": 60},
+            **{"check": True, "unapproved": True},
+        },
+        {
+            **{"name": "report", "playbook": "report.yml", "description": "", "team": "", "timeout": 60},
+            **{"controller": True, "in_workflows_only": True},
+        },
+    ],
+    "workflows": [
+        {
+            **{"name": "rollout with approvals", "description": "", "team": "operator", "limit": True},
+            "nodes": [
+                {"identifier": "waves to be", "template": "rollout", "check": True},
+                {"identifier": "report the plan", "template": "report", "after": ["waves to be"]},
+                {"identifier": "approve the plan", "approval": "See above.", "after": ["report the plan"]},
+                {"identifier": "canary", "template": "rollout", "after": ["approve the plan"]},
+            ],
+        }
+    ],
+    "schedules": [
+        {
+            **{"name": "plan", "description": "", "template": "plan", "answers": {}},
+            "rrule": "DTSTART:20260101T000700Z RRULE:FREQ=HOURLY;INTERVAL=1",
+        }
+    ],
+    "messages": {
+        "webhook": {"error": {"body": "{}"}, "workflow_approval": {"running": {"body": "{}"}}},
+        "others": {"error": {"message": "{{ job.name }}"}},
+    },
+}
+SETTINGS: dict[str, Any] = {
+    **{"organization": "o", "prefix": "p "},
+    "execution_environment": {"image": "ee:1"},
+    "project": {"url": "https://git.example.net/x.git"},
+    "inventory": {"path": "inventory/mine"},
+    "machine": {"username": "ops"},
+    "teams": {"viewer": ["anna"], "operator": ["bert"]},
+}
+
+
+class Site:
+    """An AWX, and the settings for it."""
+
+    def __init__(self, awx: Awx, address: str) -> None:
+        self.awx, self.address = awx, address
+        self.settings = copy.deepcopy(SETTINGS)
+
+    @property
+    def api(self) -> Api:
+        """Return a client that waits for nothing."""
+        return Api(Login(self.address, TOKEN), timeout_s=5, pause_s=0)
+
+    def bring(self, **more: Any) -> Result:
+        """Bring it to its settings, after a check whose lines are the same."""
+        self.awx.writes.clear()
+        found = bring(self.api, self.settings, PARTS, check=True, **more)
+        assert self.awx.writes == []
+        done = bring(self.api, self.settings, PARTS, **more)
+        assert done == found and bool(self.awx.writes) == bool(found.lines)
+        return done
+
+    def named(self, kind: str) -> set[str]:
+        """Return the names of all objects of a kind that begin with the prefix, without it."""
+        found = (str(one["name"]) for one in self.awx.objects[kind].values())
+        return {name.removeprefix("p ") for name in found if name.startswith("p ")}
+
+    def roles(self, team: str) -> set[str]:
+        """Return the roles that a team has, each with the object that it is about."""
+        number = self.awx.named("teams", f"p {team}")["id"]
+        found = set()
+        for place, role in self.awx.roles.items():
+            kind, of, name = place.split("/")
+            if int(of) in self.awx.objects[kind] and number in self.awx.lists.get(f"roles/{role}/teams", []):
+                found.add(f"{name} {self.awx.objects[kind][int(of)]['name'].removeprefix('p ')}")
+        return found
+
+
+@pytest.fixture
+def bare() -> Iterator[Site]:
+    """Return an AWX without anything."""
+    awx = Awx(("plan.yml", "reset.yml", "rollout.yml", "report.yml"))
+    with serve(awx) as address:
+        yield Site(awx, address)
+
+
+@pytest.fixture
+def site(bare: Site) -> Site:
+    """Return an AWX that has all."""
+    assert bare.bring().refusal == []
+    assert bare.bring() == Result([], [], [])
+    return bare
+
+
+def test_a_user_who_leaves_the_file_loses_the_team_and_what_was_given_by_hand(site: Site) -> None:
+    site.awx.give("execute", "job_templates", "p reset", "users", "anna")
+    site.awx.give("execute", "job_templates", "p reset", "teams", "p viewer")
+    site.awx.give("admin", "teams", "p viewer", "users", "carl")
+    site.awx.give("execute", "workflow_job_templates", "p rollout with approvals", "users", "dora")
+    site.awx.give("execute", "organizations", "o", "users", "anna")
+    # Who has made an object is its administrator.
+    site.awx.give("admin", "job_templates", "p reset", "users", "admin")
+    site.settings["teams"] = {"operator": ["bert"]}
+    found = site.bring()
+    assert sorted(found.lines) == [
+        "- team p viewer: loses role execute of template p reset",
+        "- user anna: loses role execute of template p reset",
+        "- user anna: no longer a member of team p viewer",
+        "- user carl: loses role admin of team p viewer",
+    ]
+    named = [
+        "user anna has role execute of organization o, given by hand",
+        "user dora has role execute of workflow p rollout with approvals, given by hand",
+    ]
+    assert sorted(found.notices) == named and sorted(site.bring().notices) == named
+    assert site.roles("viewer") == {"execute plan", "read inventory"}
+    # Who comes back has the team again, also in an AWX that keeps each role twice.
+    site.settings["teams"] = {"viewer": ["anna"], "operator": ["bert"]}
+    assert site.bring().lines == ["+ user anna: a member of team p viewer"]
+    assert site.bring().lines == []
+
+
+def test_who_launches_a_rollout_does_not_approve_it_where_the_file_names_others(site: Site) -> None:
+    assert "approval rollout with approvals" in site.roles("operator") and "execute rollout" in site.roles("operator")
+    site.settings["rollout_approvers"] = ["carl"]
+    site.bring()
+    # The template that rolls out without any approval is gone; the workflow has its own, which nobody may start.
+    assert site.named("job_templates") == {
+        *("plan", "reset", "rollout with approvals: rollout", "rollout with approvals: report"),
+    }
+    assert site.roles("operator") == {
+        *("execute plan", "execute rollout with approvals", "read inventory"),
+        *("read rollout with approvals: rollout", "read rollout with approvals: report"),
+    }
+    assert site.roles("approver") == {
+        *("approval rollout with approvals", "read inventory"),
+        *("read rollout with approvals: rollout", "read rollout with approvals: report"),
+    }
+    del site.settings["rollout_approvers"]
+    site.bring()
+    assert "approver" not in site.named("teams") and "approval rollout with approvals" in site.roles("operator")
+
+
+def test_what_leaves_the_file_is_removed_and_what_others_made_is_named(site: Site) -> None:
+    site.settings["model_weights_tokens"] = {"hub": "x"}
+    site.settings["inventory"]["hosts"] = {"h1": {}, "h2": {"a": 1}}
+    hook = {"name": "one", "type": "webhook", "configuration": {"url": "http://x/", "headers": {}}}
+    site.settings["notifications"] = [hook, {"name": "two", "type": "slack", "configuration": {}}]
+    site.settings["notifications"][1]["configuration"] = {"token": "secret", "channels": ["x"]}
+    lines = site.bring().lines
+    assert {"+ notification p two", "+ host h1 of p inventory", "+ credential p tokens for weights"} < set(lines)
+    # AWX answers null for messages that were not given, an empty password as it is, and hides one that is none.
+    assert site.bring() == Result([], [], [])
+    assert site.bring(update_secrets=True).lines == [
+        "~ credential p hosts: its secrets are written again",
+        "~ credential p tokens for weights: its secrets are written again",
+        "~ notification p two: notification_configuration differs",
+    ]
+    site.settings["notifications"] = [{**hook, "name": "new"}]
+    site.settings["inventory"]["hosts"] = {"h2": {"a": 2}}
+    del site.settings["model_weights_tokens"]
+    own = {"name": "p own", "organization": site.awx.named("organizations", "o")["id"]}
+    site.awx.keep("teams", own)
+    found = site.bring()
+    (notice,) = found.notices
+    assert notice.startswith("team p own has the prefix of this file, but not the mark of awx.yml: an earlier version")
+    assert {line for line in found.lines if line[0] == "-"} == {
+        *("- notification p one", "- notification p two", "- host h1 of p inventory"),
+        *("- host h1 of p rollout with approvals inventory", "- credential p tokens for weights"),
+        "- credential type p tokens for weights",
+    }
+    assert "~ host h2 of p inventory: variables differs" in found.lines
+    # Another file of the same organization has another prefix.
+    site.settings["prefix"] = "q "
+    assert not [line for line in site.bring().lines if line[0] == "-"]
+    assert site.bring(absent=True).notices == ["organization o was not made with the prefix of this file"]
+    assert "plan" in site.named("job_templates")
+
+
+def test_a_workflow_updates_what_it_runs_once(site: Site) -> None:
+    for one in (*site.awx.objects["projects"].values(), *site.awx.objects["inventory_sources"].values()):
+        within = "rollout with approvals" in one["name"]
+        assert (one.get("scm_update_on_launch") or one.get("update_on_launch") or False) is not within
+    site.awx.syncs.clear()
+    site.bring()
+    assert site.awx.syncs == ["p toolkit", "p inventory source"]
+    # Its templates need a playbook that its project may not have yet.
+    site.awx.named("job_templates", "p rollout with approvals: rollout")["playbook"] = "plan.yml"
+    site.awx.syncs.clear()
+    site.bring()
+    assert "p rollout with approvals toolkit" in site.awx.syncs
+    site.settings["inventory"]["project"] = {"url": "https://git.example.net/inventory.git"}
+    lines = site.bring().lines
+    assert "+ node p rollout with approvals: update the inventory" in lines
+
+
+def test_an_update_that_fails_shows_its_reason(bare: Site) -> None:
+    bare.awx.failing = {"p inventory source": "\n".join(["1", *["..."] * 30, "\x1b[0;31mERROR! no such plugin\x1b[0m"])}
+    with pytest.raises(AwxError, match=r"(?s)update of inventory source p inventory source: failed.*ERROR! no such"):
+        bring(bare.api, bare.settings, PARTS)
+    bare.awx.failing = {}
+    assert "+ template p plan" in bare.bring().lines
+
+
+def refused(site: Site, **more: Any) -> str:
+    """Return why nothing is done."""
+    site.awx.writes.clear()
+    try:
+        found = bring(Api(Login(site.address, **{"token": TOKEN, **more}), 5, 0), site.settings, PARTS)
+        text = "\n".join(found.refusal)
+    except AwxError as problem:
+        text = str(problem)
+    assert site.awx.writes == []
+    return text.replace(site.address, "A")
+
+
+def test_a_login_that_cannot_do_it_gets_one_sentence(site: Site) -> None:
+    assert refused(site, token="wrong") == "A: AWX does not accept CONTROLLER_OAUTH_TOKEN: it is wrong or has expired"
+    site.awx.scope = "read"
+    assert refused(site) == "A: user admin: the token has scope read; make one with scope write"
+    site.awx.scope, site.awx.me = "write", "anna"
+    assert refused(site) == "A: user anna is no administrator of organization o; use a token of one"
+    site.settings["organization"] = "other"
+    assert refused(site).startswith("A: user anna is no system administrator and cannot make organization other; use")
+    site.awx.me, site.settings["organization"] = "admin", "o"
+    site.settings["teams"]["viewer"] = ["nobody"]
+    assert refused(site) == "gaudi_awx.teams.viewer: nobody is no user of this AWX that user admin may see"
+    site.settings["teams"]["viewer"], site.settings["collections"] = [], ["Galaxy"]
+    assert refused(site).startswith("gaudi_awx.collections: Galaxy is no credential of this AWX")
+    site.awx.version = "23.9.0"
+    assert refused(site) == "A: AWX 23.9.0 is too old; 24.0 or later is needed"
+
+
+def test_an_administrator_of_the_organization_may_do_all_but_credential_types(site: Site) -> None:
+    site.awx.named("users", "bert")["edits"] = True
+    site.awx.me = "bert"
+    site.settings["forks"] = 5
+    assert site.bring().lines[0] == "~ template p plan: forks 32 becomes 5"
+    site.settings["model_weights_tokens"] = {"hub": "x"}
+    assert refused(site).startswith("user bert is no system administrator of this AWX, and only such a user may make")
+
+
+def test_a_busy_awx_is_waited_for(site: Site) -> None:
+    site.awx.busy = 4
+    assert site.bring().lines == []
+    site.awx.busy = 9
+    assert refused(site) == "AWX answers GET /api/v2/ping with 502: a page of HTML, as from a proxy"
+    site.awx.busy, site.awx.slow_s = 0, 0.3
+    assert site.api.get("ping")["version"] == "24.6.1"
+    with pytest.raises(AwxError, match="did not answer within 0 s"):
+        bring(Api(Login(site.address, TOKEN), 0.1, 0), site.settings, PARTS)
+    site.awx.slow_s = 0
+
+
+def test_an_address_without_an_awx_gets_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(AwxError, match=r"http://127.0.0.1:1: cannot be reached: .*refused"):
+        Api(Login("http://127.0.0.1:1", "x"), 5, 0).get("ping")
+    key, pem = tmp_path / "key.pem", tmp_path / "cert.pem"
+    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    make += ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(pem)]
+    subprocess.run(make, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem, key)
+    with serve(Awx(), context) as address:
+        with pytest.raises(AwxError, match=r"certificate is not valid here: self.signed certificate; name the file"):
+            Api(Login(address, TOKEN), 5, 0).get("ping")
+        assert Api(Login(address, TOKEN, verify=False), 5, 0).get("ping")["version"] == "24.6.1"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("SSL_CERT_FILE", str(pem))
+            assert Api(Login(address, TOKEN), 5, 0).get("ping")["version"] == "24.6.1"
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({}, "CONTROLLER_HOST: is not set"),
+        ({"CONTROLLER_HOST": "a"}, "CONTROLLER_OAUTH_TOKEN: is not set"),
+        ({"CONTROLLER_HOST": "http://", "CONTROLLER_OAUTH_TOKEN": "x"}, "CONTROLLER_HOST: is no address such as"),
+        (
+            {"CONTROLLER_HOST": "a", "CONTROLLER_OAUTH_TOKEN": "x", "CONTROLLER_VERIFY_SSL": "maybe"},
+            "CONTROLLER_VERIFY_SSL: 'maybe' is not true or false",
+        ),
+    ],
+)
+def test_the_environment_names_the_awx(given: dict[str, str], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        Login.of(given)
+    whole = {"CONTROLLER_HOST": "awx.example.net/", "CONTROLLER_USERNAME": "u", "CONTROLLER_PASSWORD": "p"}
+    found = Login.of({**whole, "CONTROLLER_VERIFY_SSL": "False"})
+    assert (found.host, found.verify, found.header()) == ("https://awx.example.net", False, "Basic dTpw")
+    assert "'p'" not in repr(found)
+
+
+def test_the_plan_stands_in_the_text_of_an_approval(site: Site) -> None:
+    names = {"organization": "o", "workflow": "p rollout with approvals", "node": "approve the plan"}
+    assert approval_text(site.api, text="the waves", **names) is True
+    assert approval_text(site.api, text="the waves", **names) is False
+    assert site.awx.named("workflow_approval_templates", "approve the plan")["description"] == "the waves"
+    assert site.bring() == Result([], [], [])
+    with pytest.raises(AwxError, match="has no approval other"):
+        approval_text(site.api, text="x", **{**names, "node": "other"})
+
+
+def test_what_awx_says_of_a_credential_is_hidden(site: Site) -> None:
+    # Of a key that it cannot read, AWX's answer has the first hundred characters.
+    key = "-----BEGIN OPENSSH PRIVATE KEY-----\ncanary\n-----END OPENSSH PRIVATE KEY-----"
+    site.settings["machine"] = {"ssh_key": key}
+    site.awx.echoes = True
+    with pytest.raises(AwxError) as raised:
+        bring(site.api, site.settings, PARTS)
+    assert "canary" not in str(raised.value)
+    assert "credential p hosts" in str(raised.value) and "with 400: inputs.ssh_key_data (hidden)" in str(raised.value)
+
+
+def test_a_run_that_fails_says_how_far_it_came(site: Site) -> None:
+    site.settings["forks"] = 5
+    site.awx.playbooks = ("plan.yml",)
+    site.awx.named("job_templates", "p reset")["timeout"] = 5
+    with pytest.raises(AwxError, match=r"(?s)template p reset.*Playbook not found.*\n1 of 5 requests were done before"):
+        bring(site.api, site.settings, PARTS)
+    started = time.monotonic()
+    site.awx.playbooks = ("plan.yml", "reset.yml", "rollout.yml", "report.yml")
+    assert "~ template p plan" not in "".join(site.bring().lines) and time.monotonic() - started < 60
