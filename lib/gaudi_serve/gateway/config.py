@@ -168,13 +168,14 @@ def _tables(gateway: Gateway) -> str:
 
     They do so only when they have run for five seconds: HAProxy waits so long for those before them.
     """
+    # The unit's UMask keeps others out; HAProxy could not change the mode of a socket that it has given away.
     owner = f" user {gateway.user}" if gateway.user else ""
     tables = {
         "addresses": "type ipv6 size 100k expire 1m store conn_cur",
         "minutes": "type string len 100 size 20k expire 2m store gpc0 peers own",
         "requests": "type string len 340 size 20k expire 2m store conn_cur",
     }
-    peers = _section("peers own", [f"bind unix@{gateway.run}/peers.sock mode 600{owner}", "server gateway"])
+    peers = _section("peers own", [f"bind unix@{gateway.run}/peers.sock{owner}", "server gateway"])
     return "\n".join(
         [peers, *(_section(f"backend own:{name}", [f"stick-table {what}"]) for name, what in tables.items())]
     )
