@@ -89,7 +89,7 @@ def test_the_purchase_of_the_documentation(tmp_path: Path) -> None:
     status, text = run(tmp_path)
     assert status == 2
     assert "8 cards HL-288 on 2 NUMA nodes" in text
-    assert "1 hosts, 1 models, 1 hosts would change, 1 errors" in text
+    assert "1 host, 1 model, 1 host would change, 1 error" in text
     assert "no group of four has so many, and only host NICs connect the groups" in " ".join(text.split())
     status, text = run(
         tmp_path, "-e", '{"gaudi_host_nics": true, "gaudi_cards": 8}', "-e", '{"vllm_catalog_dirs": "x"}'

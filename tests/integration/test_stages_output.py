@@ -45,7 +45,8 @@ PLAY = """\
       no_log: true
 
     - name: Say something
-      ansible.builtin.debug: {msg: ["alike on all", "this is {{ inventory_hostname }}"]}
+      ansible.builtin.debug:
+        msg: ["alike on all", "this is {{ inventory_hostname }}", "{{ inventory_hostname }}: disk full"]
 
     - name: Show a variable
       ansible.builtin.debug: {var: inventory_hostname}
@@ -71,13 +72,15 @@ PLAY = """\
 SHOWN = """\
 a  host       sysctl  0 s
 b  host       sysctl  0 s
-a, b: alike on all
+a, b:
+  alike on all
+  disk full
 a: this is a
 b: this is b
 inventory_hostname: a
 a, b: mended
 b  A play of somebody  Not of importance: failed, which is ignored: non-zero return code
-FAILED  b  A play of somebody  Fail on one (FOLDER/play.yml:46)
+FAILED  b  A play of somebody  Fail on one (FOLDER/play.yml:47)
   non-zero return code
   command: sh -c echo why >&2; exit 3
   status: 3

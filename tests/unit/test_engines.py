@@ -173,7 +173,7 @@ def test_a_fleets_plan_and_status_show_it(engine: str) -> None:
         },
         ["a"],
     )
-    assert fleet_status_lines(shown)[-1] == "1 hosts: 1 as planned, 0 drifted, 0 could not be read"
+    assert fleet_status_lines(shown)[-1] == "1 host: 1 as planned, 0 drifted, 0 could not be read"
 
 
 @engines

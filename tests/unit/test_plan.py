@@ -15,6 +15,7 @@ from gaudi_serve.plan.launch import vllm_launch
 from gaudi_serve.platforms import PLATFORMS
 from gaudi_serve.spec.catalog import model_catalog
 from gaudi_serve.spec.merge import model_weights
+from gaudi_serve.stages.launch_view import differences, launch_view
 
 QWQ = {
     "num_hidden_layers": 64,
@@ -288,3 +289,9 @@ def test_addresses_without_a_password_are_good_in_an_environment() -> None:
         "C": "a:b",
     }
     assert planned(model(env=env))["errors"] == []
+
+
+def test_an_option_that_stands_twice_says_which_value_counts() -> None:
+    once = {"image": "x", "command": ["vllm", "serve", "/m", "--seed", "0"]}
+    twice = {**once, "command": [*once["command"], "--seed", "7"]}
+    assert differences(launch_view(once, {}), launch_view(twice, {})) == ["~ --seed: 0 -> 0, then 7 (the last counts)"]

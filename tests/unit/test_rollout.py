@@ -7,6 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from gaudi_serve.core.errors import counted
 from gaudi_serve.host import rollout as host_rollout
 from gaudi_serve.rollout.approved import rollout_due, rollout_unapproved
 from gaudi_serve.rollout.waves import (
@@ -277,6 +278,18 @@ def test_what_became_of_a_host_that_ends_a_rollout(known: dict[str, Any], outcom
     end = rollout_end({"rollout_problem": "why", **known}, "g1")
     assert (end["outcome"], end["why"]) == (outcome, "why")
     assert text in end["text"]
+
+
+def test_the_verdict_comes_before_the_lines_of_a_journal() -> None:
+    end = rollout_end({"rollout_problem": "Wait: m does not serve\nRuntimeError: a\nb", "rollout_back": True}, "g1")
+    first, *rest = end["text"].splitlines()
+    assert first.startswith("g1 has not proven itself, and the rollout stops: Wait: m does not serve. It serves again")
+    assert rest == ["RuntimeError: a", "b"]
+
+
+@pytest.mark.parametrize(("number", "text"), [(0, "0 hosts"), (1, "1 host"), (2, "2 hosts")])
+def test_counts_agree_with_their_nouns(number: int, text: str) -> None:
+    assert counted(number, "host") == text
 
 
 def test_hosts_that_end_a_rollout() -> None:

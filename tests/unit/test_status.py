@@ -28,7 +28,7 @@ def test_a_fleet_as_planned() -> None:
     assert (status["drifted"], status["unread"]) == ([], [])
     lines = fleet_status_lines(status)
     assert " ".join(lines[2].split()) == "a qwq 0,1 active yes http://127.0.0.1:30001/v1"
-    assert lines[-2:] == ["a: HCCL all_reduce: all 258.1 GB/s", "1 hosts: 1 as planned, 0 drifted, 0 could not be read"]
+    assert lines[-2:] == ["a: HCCL all_reduce: all 258.1 GB/s", "1 host: 1 as planned, 0 drifted, 0 could not be read"]
 
 
 def test_every_kind_of_trouble_is_a_line_with_its_host() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from ..core.errors import Finding, InputError, near, one_line, plain, shown
+from ..core.errors import Finding, InputError, counted, near, one_line, plain, shown
 from ..core.host import Host
 from ..gateway.fleet import behind_gateway, fleet_gateways, gateway_left, unreached
 from ..host.secret import given_secrets
@@ -397,7 +397,8 @@ def vllm_fleet_lines(fleet: Mapping[str, Any]) -> list[str]:
         lines += ["", f"{title} ({len(found)})", *[f"  {text}" for text in _grouped(found)]] if found else []
     hosts, models = len(fleet["hosts"]), sum(len(host["models"]) for host in fleet["hosts"].values())
     changing = sum(bool(_changes(host)) for host in fleet["hosts"].values())
-    summary = f"{hosts} hosts, {models} models, {changing} hosts would change, {len(fleet['errors'])} errors"
+    counts = (counted(hosts, "host"), counted(models, "model"), f"{counted(changing, 'host')} would change")
+    summary = f"{', '.join(counts)}, {counted(len(fleet['errors']), 'error')}"
     return [*lines[1:], "", summary]
 
 

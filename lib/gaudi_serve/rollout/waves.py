@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..core.errors import InputError, is_number, near, readable, refusal, shown, whole
+from ..core.errors import InputError, counted, is_number, near, readable, refusal, shown, whole
 from ..core.served import served_names
 from ..show.table import table
 from ..spec.facts import is_flag_text
@@ -287,7 +287,7 @@ def _lines(
         return ["nothing is due on any host"]
     rows = [["WAVE", "HOST", "DUE", "AWAY", "STAY"], *_rows(waves, servers, settings)]
     count = sum(map(len, waves))
-    tail = [f"{count} hosts in {len(waves)} waves"]
+    tail = [f"{counted(count, 'host')} in {counted(len(waves), 'wave')}"]
     most = settings.most(count)
     if len(waves) > 2 and most > max(map(len, waves[1:])):
         short = min(needed, key=lambda model: servers[model] - needed[model])
@@ -410,9 +410,12 @@ def rollout_end(known: Known, host: str) -> dict[str, str]:
         outcome, became = "proven", f"It had proven itself, and serves with the change; {later}"
     else:
         outcome, became = "went back", f"It serves again what served before; {later}"
-    text = f"{host} has not proven itself, and the rollout stops: {why}. {became}"
+    # The verdict first; then what the server's journal says, of which many lines may be.
+    first, _, rest = why.partition("\n")
+    text = f"{host} has not proven itself, and the rollout stops: {first}. {became}"
     if outcome == "proven":
-        text = f"the rollout stops at {host}: {why}. {became}"
+        text = f"the rollout stops at {host}: {first}. {became}"
+    text += f"\n{rest}" if rest else ""
     return {"outcome": outcome, "why": why, "text": text}
 
 

@@ -9,6 +9,7 @@ import dataclasses
 import json
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -615,6 +616,7 @@ class StageOutput:
             return []
         order = {host: number for number, host in enumerate(self.current.hosts)}
         waiting = dict(sorted(waiting.items(), key=lambda pair: order.get(pair[0], len(order))))
+        waiting = _without_names(waiting)
         if (task and task.run_once) or (len(waiting) == 1 and len(self.current.hosts) <= 1):
             return [Line(line) for lines in waiting.values() for line in lines]
         whole: dict[tuple[str, ...], list[str]] = {}
@@ -695,6 +697,16 @@ class StageOutput:
         if counts.get("unreachable"):
             return f"cannot be reached{why}; {did}", "unreachable"
         return did, "changed" if counts.get("changed") else "ok"
+
+
+def _without_names(waiting: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Return the lines of hosts, of which those that begin with their host's name lose it where others say the same."""
+    cut = {host: [line.removeprefix(f"{host}: ") for line in lines] for host, lines in waiting.items()}
+    count = Counter(text for host, lines in cut.items() for text in set(lines) - set(waiting[host]))
+    return {
+        host: [text if count[text] > 1 else line for line, text in zip(lines, cut[host], strict=True)]
+        for host, lines in waiting.items()
+    }
 
 
 def _is_list(lines: Sequence[str]) -> bool:

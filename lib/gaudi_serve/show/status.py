@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..core.errors import counted
 from ..core.host import Host
 from ..gateway.fleet import gateway_left
 from ..stages.due import LEFT_ALONE
@@ -136,7 +137,7 @@ def fleet_status_lines(status: Known) -> list[str]:
             lines += [f"{name}: {part}: {text.removeprefix(f'{name}: ')}" for text in drift]
     lines += shared_lines({name: host["notes"] for name, host in status["hosts"].items()})
     good = len(status["hosts"]) - len(status["drifted"]) - len(status["unread"])
-    counts = f"{len(status['hosts'])} hosts: {good} as planned, {len(status['drifted'])} drifted"
+    counts = f"{counted(len(status['hosts']), 'host')}: {good} as planned, {len(status['drifted'])} drifted"
     tail = f"{counts}, {len(status['unread'])} could not be read"
     return [*(table(rows) if len(rows) > 1 else []), *lines, tail]
 

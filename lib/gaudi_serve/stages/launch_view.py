@@ -50,7 +50,9 @@ def _options(command: Sequence[str]) -> View:
         given.setdefault(option, []).append([value] if sign else [])
     for name, times in given.items():
         texts = [" ".join(values) for values in times]
-        view[name] = texts[0] if len(texts) == 1 else ", then ".join(text or "set" for text in texts)
+        view[name] = (
+            texts[0] if len(texts) == 1 else ", then ".join(text or "set" for text in texts) + " (the last counts)"
+        )
     return view
 
 

@@ -6,6 +6,7 @@ Every ``*_reset`` filter returns ``due`` (something is left to do), ``did`` (wha
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
@@ -46,6 +47,12 @@ def reset_refusal(wishes: Known, confirm: Any, check: bool = False) -> list[str]
     return reasons
 
 
+# What ansible-core and ssh say where the answer of a module ends in the middle.
+BROKEN = re.compile(
+    r"deserialization failed|connection to \S+ closed|broken pipe|connection reset by peer", re.IGNORECASE
+)
+
+
 def reset_failure(result: Known) -> str:
     """Return why a task failed: the reason of its first item that did, and where it has none, what its command said."""
     failed = [one for one in result.get("results") or [] if isinstance(one, Mapping) and one.get("failed")]
@@ -57,6 +64,10 @@ def reset_failure(result: Known) -> str:
     ]
     if said[0] in ("", "non-zero return code"):
         said = [*said[1:], said[0]]
+    if BROKEN.search(said[0]) and not any(
+        "Traceback" in str(one.get(key)) for key in ("module_stderr", "module_stdout")
+    ):
+        return "the connection to the host was lost in the middle of it"
     item = f"{one['item']}: " if failed and isinstance(one.get("item"), str) else ""
     return item + (next((text for text in said if text), "") or "it says nothing")
 

@@ -74,7 +74,7 @@ def test_a_second_rollout_waits_and_the_first_stops_for_a_word(playbook: Any, ad
     place = f"{tmp_path}/%s-{{{{ inventory_hostname }}}}"
     commands = {f"rollout_{state}_command": f"touch {place % state}" for state in ("drain", "ready")}
     back = playbook(ROLLOUT, **commands)
-    assert back.status == 0 and "1 hosts in 1 waves" in back.text, back.text
+    assert back.status == 0 and "1 host in 1 wave" in back.text, back.text
     assert sorted(path.name for path in tmp_path.iterdir()) == ["drain-mol-fleet-c", "ready-mol-fleet-c"]
 
 
