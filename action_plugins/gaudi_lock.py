@@ -45,7 +45,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
             given["instead_of"] = holder["id"]
             answer = self._execute_module("gaudi_lock", given, task_vars=task_vars)
             holder = answer.get("holder") or {}
-        if answer.get("held"):
+        if answer.get("held") and self._task.args.get("state") != "free":
             self._keep(given, task_vars)
         if holder:
             host = str(variables.get("inventory_hostname", "host"))

@@ -17,9 +17,10 @@ description:
 options:
   state:
     description:
-      - Whether the host is to be held; C(renewed) only renews a record that this run holds already.
+      - Whether the host is to be held; C(renewed) only renews a record that this run holds already, and C(free) only
+        tells whether another run is in the way.
     type: str
-    choices: [present, absent, renewed]
+    choices: [present, absent, renewed, free]
     default: present
   name:
     description: Which of a host's locks; a rollout has one of its own, since its stages take C(run).
@@ -118,7 +119,7 @@ def main() -> None:
     """Run the module."""
     module = AnsibleModule(
         argument_spec={
-            "state": {"type": "str", "choices": ["present", "absent", "renewed"], "default": "present"},
+            "state": {"type": "str", "choices": ["present", "absent", "renewed", "free"], "default": "present"},
             "name": {"type": "str", "choices": ["run", "rollout"], "default": "run"},
             "stage": {"type": "str", "default": ""},
             "run": {"type": "dict", "default": {}},
@@ -142,8 +143,10 @@ def main() -> None:
                 write_json(path, {**found, "at": since_boot()})
             module.exit_json(changed=False, held=bool(mine and found.get("held")), holder={})
         hold = given["state"] == "present"
-        if hold and (why := in_the_way(found, given)):
+        if given["state"] in ("present", "free") and (why := in_the_way(found, given)):
             module.exit_json(changed=False, held=False, holder=found, since=why)
+        if given["state"] == "free":
+            module.exit_json(changed=False, held=mine and bool(found.get("held")), holder={})
         # Who lets go what another run has taken over meanwhile leaves that alone.
         if hold or mine:
             said = {"stage": given["stage"] or found.get("stage", ""), "clock": time.strftime("%F %T")}

@@ -166,3 +166,13 @@ def test_a_rollout_that_begins_no_wave_or_stops_after_the_canary_warns_of_nothin
     assert (status, hosts.changed) == (0, NAMES), text
     status, text = hosts.roll()
     assert status == 0 and "nothing is due on any host" in text and "[WARNING]" not in text, text
+
+
+def test_a_host_that_another_run_holds_stops_a_rollout_before_the_first_change(hosts: Hosts) -> None:
+    other = {"id": "b", "who": "ann on adm2 (site.yml, process 7)", "controller": "there", "pid": 7, "held": True}
+    change(hosts.folder, "h04", holder={**other, "stage": "models", "clock": "2026-11-25 10:00:00"})
+    status, text = hosts.roll()
+    assert status == 2, text
+    assert "h04: ann on adm2 (site.yml, process 7) holds this host since 2026-11-25 10:00:00 (models)" in text
+    assert "has not proven itself" not in text and "goes back" not in text
+    assert (hosts.changed, hosts.kept) == ([], [])

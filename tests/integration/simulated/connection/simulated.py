@@ -328,7 +328,11 @@ class Host:
         return {"ping": "pong"}
 
     def do_gaudi_lock(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Hold the host, or let it go; nobody else wants it."""
+        """Hold the host, or let it go; another run may hold it already."""
+        if given.get("state", "present") in ("present", "free") and (other := self.state.get("holder")):
+            return {"held": False, "holder": other, "since": "held"}
+        if given.get("state") == "free":
+            return {"held": False, "holder": {}}
         if given.get("state") == "renewed":
             return {"held": bool(self.state["held"])}
         self.state["held"] = given["run"] if given.get("state", "present") == "present" else {}
