@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from typing import Any
 
 import pytest
@@ -119,6 +120,20 @@ def test_servers_come_from_plans_and_those_of_other_hosts_stay() -> None:
         "where gateways reach it"
     ]
     assert unreached(models, GATEWAYS, "gw") == unreached(models, [], "g1") == []
+
+
+def test_what_a_gateway_serves_is_the_same_after_it_was_written_and_read() -> None:
+    shared = model("gte", served=[{"served_model_name": "gte"}, {"served_model_name": "rerank"}])
+    hosts = {"g1": planned(model("a", args=["--lora-modules", "sql=/a"], port=30002), shared)}
+    entries = fleet_entries(hosts, hosts, "gw")
+    assert len(entries) == 3
+    units = {"gateway": "unit", "address": ""}
+    live = {**LIVE, "servers": json.loads(json.dumps(entries))}
+    assert gateway_due(live, [], units, entries) == []
+    assert gateway_due({**live, "servers": live["servers"][:2]}, [], units, entries) == ["serve g1.gte (rerank)"]
+    assert gateway_due(live, [], units, entries[:2]) == ["serve g1.gte no more"]
+    moved = [{**one, "adapters": []} for one in live["servers"]]
+    assert gateway_due({**live, "servers": moved}, [], units, entries) == ["change g1.a"]
 
 
 def running(port: int = 30001, host: str = "10.0.0.1", active: bool = True) -> dict[str, Any]:

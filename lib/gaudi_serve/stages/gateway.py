@@ -11,7 +11,7 @@ from typing import Any
 
 from ..core.errors import InputError, one_line
 from ..gateway.config import gateway_files
-from ..gateway.fleet import backends_of, entry_of, secret_problem
+from ..gateway.fleet import Entry, backends_of, entry_of, secret_problem
 from ..gateway.inputs import read_gateway
 from ..gateway.objects import Gateway
 from ..host.haproxy import ADDRESS_PATH, PLACE, SERVERS, UNIT_PATH
@@ -130,10 +130,7 @@ def gateway_due(
     lines = [f"install {name}" for name in wanted_packages if name not in live["installed"]]
     if live["unit_sha256"] != _sha256(units["gateway"]) or live["unit"]["need_reload"]:
         lines.append(f"write {UNIT_PATH.name}")
-    now, wanted = ({entry_of(one).name: one for one in some} for some in (live["servers"], servers))
-    lines += [f"serve {name} ({wanted[name]['model']})" for name in wanted if name not in now]
-    lines += [f"serve {name} no more" for name in now if name not in wanted]
-    lines += [f"change {name}" for name in wanted if name in now and now[name] != wanted[name]]
+    lines += _servers_due([entry_of(one) for one in live["servers"]], [entry_of(one) for one in servers])
     said = [name for name in differs if name != SERVERS] if not lines or live["folder"] else []
     lines += [f"write {', '.join(said)}"] if said else []
     if live["folder"] and live["unit"]["active"] and live["running"] != live["folder"]:
@@ -141,6 +138,16 @@ def gateway_due(
     if not (live["unit"]["active"] and live["unit"]["enabled"]):
         lines.append(f"start {UNIT_PATH.name}")
     return lines + _address_due(live["address"], units["address"], address)
+
+
+def _servers_due(live: Sequence[Entry], planned: Sequence[Entry]) -> list[str]:
+    """Return which servers a run adds, removes and changes; one that serves several models counts once a model."""
+    now, then = ({(one.name, one.model): one for one in entries} for entries in (live, planned))
+    return [
+        *(f"serve {name} ({model})" for name, model in then if (name, model) not in now),
+        *(f"serve {name} no more" for name, model in now if (name, model) not in then),
+        *(f"change {name}" for (name, model), one in then.items() if now.get((name, model), one) != one),
+    ]
 
 
 def _address_due(live: Known, unit: str, text: str) -> list[str]:
