@@ -294,10 +294,12 @@ def test_hosts_that_say_the_same_say_it_once_in_the_order_of_the_play() -> None:
     screen.say("Say", texts)
     screen.say("Say it else", {"g05": "g05: mine", "g01": "g01: mine"})
     screen.say("One", {"g05": "b", "g01": "b"})
+    screen.say("Each its own", {"g05": "g05: c", "g01": "g01: d"})
     screen.text()
-    assert screen.lines[:7] == [
+    assert screen.lines[:8] == [
         *("all 6 hosts:", "  alike", "    below", "g03: only g03"),
-        *("g01: mine", "g05: mine", "g01, g05: b"),
+        # What differs in the host's name alone is the same.
+        *("g01, g05: mine", "g01, g05: b", "g01: d", "g05: c"),
     ]
 
 
