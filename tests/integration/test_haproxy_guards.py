@@ -189,7 +189,11 @@ def test_refused_requests_do_not_count_for_the_rate(tmp_path: Path, vllms: list[
 def test_a_server_that_answers_health_and_fails_requests_is_given_up(tmp_path: Path, vllms: list[Vllm]) -> None:
     vllms[0].fails = True
     with front(tmp_path, vllms) as gateway:
-        statuses = [gateway.ask(CHAT, MODEL)[0] for _ in range(60)]
+        statuses = []
+        for _ in range(60):
+            # The answer by which it is given up may be cut off.
+            with contextlib.suppress(http.client.IncompleteRead):
+                statuses.append(gateway.ask(CHAT, MODEL)[0])
         assert statuses.count(500) <= 20 and statuses[-20:].count(200) >= 15
         vllms[0].fails = False
         before = len(vllms[0].asked)
