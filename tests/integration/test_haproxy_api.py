@@ -233,5 +233,6 @@ def test_the_server_learns_who_asks_and_the_log_what_it_cost(front: Front, asked
         counted(after, kind) - counted(before, kind) for kind in ("requests", "requests_without_usage", "input_tokens")
     ]
     assert grown == [4, 1, 3 * USAGE["prompt_tokens"]]
-    for secret in (*KEYS.values(), "server-key"):
+    assert front.ask("/health", key=None)[0] == 200
+    for secret in (*KEYS.values(), "server-key", "path=/health"):
         assert secret not in front.log.read_text() + after

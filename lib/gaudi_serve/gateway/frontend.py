@@ -32,6 +32,8 @@ def frontend_rules(gateway: Gateway) -> list[str]:
         # Nobody's idle connections keep others from the gateway.
         "tcp-request connection track-sc2 src table own:addresses",
         f"tcp-request connection reject if {{ sc_conn_cur(2,own:addresses) gt {per_address} }}",
+        # Asked every other second, by who holds the address and by balancers in front.
+        "http-request set-log-level silent if { path /health }",
         "http-request return status 200 content-type text/plain string ok if { path /health }",
         *_named(gateway),
         *_origin(gateway),
