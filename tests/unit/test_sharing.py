@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gaudi_serve.core.errors import InputError
 from gaudi_serve.core.served import served_names
 from gaudi_serve.engines import ENGINES
 from gaudi_serve.gateway.fleet import backends_of, fleet_entries, fleet_keys, server_key, server_secrets
@@ -148,28 +149,36 @@ def test_what_the_models_before_leave_may_be_too_little() -> None:
 @pytest.mark.parametrize(
     ("others", "more", "sentence"),
     [
-        ([], {}, "g: model gte: shares_card_with []: must be a list of 1 to 6 mappings"),
+        ([], {}, "g: model gte: shares_card_with (hidden): must be a list of 1 to 6 mappings"),
         (["rerank"], {}, "must be a list of 1 to 6 mappings, one for each further model on the card, such as [{name:"),
         ([OTHER] * 7, {}, "must be a list of 1 to 6 mappings"),
         ([{"name": "rerank"}], {}, "g: model gte: shares_card_with[0].weights: is required; must be an absolute path"),
-        ([{**OTHER, "port": 1}], {}, "shares_card_with[0].port 1: is of the whole server, and belongs in the entry"),
+        ([{**OTHER, "port": 1}], {}, "shares_card_with[0].port 1: holds for the server and belongs in the entry"),
         (
             [{**OTHER, "wieghts": 1}],
             {},
             "shares_card_with[0].wieghts 1: is neither a key of this toolkit nor an option",
         ),
-        ([{**OTHER, "shares_card_with": []}], {}, "shares_card_with[0].shares_card_with []: is of the whole server"),
+        (
+            [{**OTHER, "shares_card_with": []}],
+            {},
+            "shares_card_with[0].shares_card_with (hidden): holds for the server",
+        ),
         ([{**OTHER, "model": "none"}], {}, "shares_card_with[0].model 'none': is not in the catalog"),
         ([{**OTHER, "max_model_len": 0}], {}, "shares_card_with[0].max_model_len 0: must be a whole number from 1"),
         ([OTHER], {"tensor_parallel_size": 2}, "tensor_parallel_size 2: must be 1: models that share a card have one"),
         ([OTHER], {"module_ids": [2, 3]}, "tensor_parallel_size 2: must be 1"),
         ([OTHER], {"dtype": "awq"}, "dtype 'awq': must be one of bfloat16, float32 where models share a card"),
-        ([OTHER], {"tokenizer": "/x"}, "tokenizer '/x': must be left out: this server takes each model's own"),
+        (
+            [OTHER],
+            {"tokenizer": "/x"},
+            "tokenizer '/x': must be left out where models share a card: this server takes each model's own",
+        ),
         ([OTHER], {"served_model_name": "x"}, "served_model_name 'x': must be left out: this server calls its models"),
         (
             [{**OTHER, "served_model_name": "x"}],
             {},
-            "shares_card_with[0].served_model_name 'x': is of the whole server",
+            "shares_card_with[0].served_model_name 'x': holds for the server",
         ),
         (
             [{**OTHER, "gpu_memory_utilization": 0.7}],
@@ -185,7 +194,6 @@ def test_what_the_models_before_leave_may_be_too_little() -> None:
             {"_": None},
             "shares_card_with[0].weights '/data/none': holds no readable",
         ),
-        ([BGE], {"max_model_len": 4096}, "shares_card_with[0].max_model_len 4096: "),
         (
             [{"name": "q", "weights": "/data/Qwen3-8B"}],
             {},
@@ -259,7 +267,7 @@ def test_the_engine_for_several_models_is_refused_for_one_and_nobodys_default() 
     services = live_of({"models": [planned(OTHER)]})
     (after,) = vllm_plan([one], host(services=services), host_name="g", release="1.22.0")["models"]
     assert after["launch_profile"] == "aice_1_22"
-    assert vllm_plan_changes([after], services)[0] == "~ gte: restart"
+    assert vllm_plan_changes([after], services)[0].startswith("~ gte (with rerank")
 
 
 def test_a_name_of_another_entry_is_refused() -> None:
@@ -391,7 +399,96 @@ def test_no_other_engine_mounts_a_folder_elsewhere() -> None:
 def test_every_key_of_a_further_model_that_reaches_the_server_restarts_it(changed: dict[str, Any]) -> None:
     services = live_of({"models": [planned(OTHER)]})
     after = planned({**OTHER, **changed}, machine=host(services=services))
-    assert vllm_plan_changes([after], services)[0] == "~ gte: restart"
+    assert vllm_plan_changes([after], services)[0].startswith("~ gte (with rerank")
     beside = {"smoke": ["rerank"], "weight_bytes": 10**9, "config": RERANK, "source": {"kind": "hub", "repo": "a/b"}}
     same = planned({**OTHER, **beside}, machine=host(services=services))
     assert vllm_plan_changes([same], services) == []
+
+
+QWEN = {"name": "q", "weights": "/data/Qwen3-8B"}
+
+
+@pytest.mark.parametrize(
+    ("others", "more", "sentence"),
+    [
+        ([{**QWEN, "smoke": ["embedding"]}], {}, "shares_card_with[0].weights '/data/Qwen3-8B': its config.json has"),
+        (
+            [{**OTHER, "smoke": ["embedding"], "task": "score"}],
+            {},
+            'shares_card_with[0].smoke ["embedding"]: must be rerank, since',
+        ),
+        ([{**OTHER, "task": "generate"}], {}, "shares_card_with[0].task 'generate': must be embed or score"),
+        ([{**OTHER, "task": ["embed"]}], {}, 'shares_card_with[0].task ["embed"]: must be embed or score'),
+        ([{**OTHER, "hf_overrides": "x"}], {}, "shares_card_with[0].hf_overrides 'x': must be a mapping"),
+        ([OTHER], {"quantization": "inc"}, "quantization 'inc': must be left out"),
+        ([OTHER], {"kv_cache_dtype": "fp8_inc"}, "kv_cache_dtype 'fp8_inc': must be left out"),
+        ([OTHER], {"convert": "embed"}, "convert 'embed': must be left out"),
+        ([OTHER], {"runner": "pooling"}, "runner 'pooling': must be left out"),
+        ([OTHER], {"speculative_config": {"model": "/d"}}, "speculative_config {"),
+        # A value of the entry is named where it stands.
+        ([BGE], {"max_model_len": 4096}, "model gte: max_model_len 4096: of bge: is above 512"),
+    ],
+)
+def test_what_the_server_for_several_does_not_take_is_refused(others: list[Any], more: Any, sentence: str) -> None:
+    found = plan(*others, **more)
+    assert [sentence in error["message"] for error in found["errors"]] == [True], found["errors"]
+
+
+@pytest.mark.parametrize("more", [{"env": {"VLLM_API_KEY": "canary"}}, {"extra_args": ["--api-key", "canary"]}])
+@pytest.mark.parametrize("whole", [False, True])
+def test_no_secret_of_a_further_model_is_in_an_error(more: Any, whole: bool) -> None:
+    wish = {**GTE, "shares_card_with": {**OTHER, **more} if whole else [{**OTHER, **more}]}
+    found = vllm_plan([wish], host(), host_name="g", release="1.22.0")
+    assert found["errors"] and "canary" not in str(found)
+    (error,) = vllm_plan([{**GTE, "shares_card_with": [{**OTHER, "api_key": "canary"}]}], host())["errors"]
+    assert "a secret belongs in vllm_secrets as VLLM_API_KEY" in error["message"] and "canary" not in str(error)
+
+
+def test_an_empty_key_of_a_further_model_is_no_key() -> None:
+    empty = dict.fromkeys(("max_model_len", "gpu_memory_utilization", "task", "hf_overrides", "smoke"))
+    assert planned({**OTHER, **empty})["digest"] == planned(OTHER)["digest"]
+    # Nor one that an entry of the catalog leaves empty.
+    catalog = {"r": {"weights": OTHER["weights"], "max_model_len": None}}
+    wish = {**GTE, "shares_card_with": [{"name": "rerank", "model": "r"}]}
+    assert vllm_plan([wish], host(), catalog, host_name="g", release="1.22.0")["errors"] == []
+
+
+def test_an_engine_for_one_model_says_nothing_of_the_others_keys() -> None:
+    keys = [error["key"] for error in plan(OTHER, launch_profile="deepseek_r1")["errors"]]
+    assert "shares_card_with" in keys and not [key for key in keys if key.startswith("shares_card_with[")]
+
+
+def test_changes_name_all_models_of_a_server() -> None:
+    model = planned(OTHER)
+    running = live_of({"models": [model]})["gte"]
+    changed = planned({**OTHER, "max_model_len": 256})
+    lines = vllm_plan_changes([changed], {"gte": running})
+    assert lines[0] == "~ gte (with rerank): restart"
+    assert vllm_plan_changes([model], {})[0].startswith("+ gte (with rerank): start on cards")
+    assert vllm_plan_changes([], {"gte": running})[0].startswith("- gte (with rerank): stop and remove")
+
+
+def test_a_secret_of_a_further_model_is_sent_to_its_entry() -> None:
+    models = [{**GTE, "shares_card_with": [OTHER]}]
+    (line,) = service.nobodys_secrets({"rerank": {"VLLM_API_KEY": "canary"}}, "g", models, [])
+    assert line == "g: vllm_secrets: rerank shares a server with gte; write its secrets under gte"
+    assert service.nobodys_secrets({"gte": {}}, "g", models, []) == []
+
+
+def test_a_model_that_is_shared_on_one_host_alone_needs_one_key_everywhere() -> None:
+    shared, alone = planned(OTHER, host="0.0.0.0"), {"state": "started", "host": "10.0.0.2", "max_num_seqs": 4}
+    both = [
+        {**alone, "name": name, "served_model_name": name, "port": port} for name, port in (("gte", 1), ("rerank", 2))
+    ]
+    hosts: dict[str, Any] = {
+        "g1": {"preflight_plan": {"models": [shared], "errors": []}, "gaudi_host": {"ip": "10.0.0.1"}},
+        "g2": {"preflight_plan": {"models": both, "errors": []}, "gaudi_host": {"ip": "10.0.0.2"}},
+    }
+    entries = fleet_entries(hosts, hosts, "gw")
+    with pytest.raises(InputError) as problem:
+        fleet_keys(hosts, entries, ["gw"], "s" * 40)
+    text = str(problem.value)
+    assert "give gte of g1, gte of g2, rerank of g2 the same VLLM_API_KEY in vllm_secrets" in text
+    key = {"VLLM_API_KEY": "k" * 20}
+    hosts["g1"]["vllm_secrets"], hosts["g2"]["vllm_secrets"] = {"gte": key}, {"gte": key, "rerank": key}
+    assert fleet_keys(hosts, entries, ["gw"], "s" * 40) == {"gte": "k" * 20, "rerank": "k" * 20}

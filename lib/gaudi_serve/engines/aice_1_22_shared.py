@@ -45,6 +45,14 @@ PROMPTS = 8  # of one step, for which shapes are warmed up
 POOLING_TOKENS = 32768  # of one step of a model that generates nothing
 # The vendor's guide: gte and bge with less than a billion parameters are served without lazy mode.
 SMALL, LARGE = re.compile(r"\b(gte|bge)\b"), re.compile(r"qwen|gemma|minicpm|icl|\d+(\.\d+)?b\b")
+TASKS = ("embed", "embedding", "score")  # embedding is the fork's other name of embed
+PRECISION = "their precision is dtype"
+LEFT_OUT = {
+    "tokenizer": "this server takes each model's own",
+    **dict.fromkeys(("quantization", "kv_cache_dtype"), PRECISION),
+    **dict.fromkeys(("convert", "runner"), "write task of each model"),
+    "speculative_config": "they generate nothing",
+}
 # What the server takes for one model alone.
 PER_MODEL = ("max_model_len", "gpu_memory_utilization", "task", "hf_overrides")
 
@@ -97,7 +105,7 @@ def launch(spec: Spec, host: Host) -> Launch:
     env = {
         "PT_HPU_LAZY_MODE": "0" if all(map(_is_small, models)) else "1",
         "VLLM_CONTIGUOUS_PA": "false",
-        # Otherwise the server takes no notice of the ranges.
+        # Otherwise the server ignores the ranges.
         "VLLM_EXPONENTIAL_BUCKETING": "false",
         "VLLM_SKIP_WARMUP": "true" if spec["skip_warmup"] else "false",
         **cards,
@@ -138,7 +146,7 @@ def _arguments(spec: Spec) -> list[str]:
 
 
 def _of_all(spec: Spec, key: str) -> Any:
-    """Return what the server is told of a key for all models."""
+    """Return the value of a key that the server has for all models; None where it has none."""
     return spec[key] if key in ("max_model_len", "gpu_memory_utilization") else None
 
 
@@ -166,9 +174,24 @@ def _problems(spec: Spec) -> list[Problem]:
             "must be left out: this server calls its models by the names of their folders, which are their names here"
         )
         problems.append(("served_model_name", spec["served_model_name"], allowed))
-    if spec.get("tokenizer"):
-        problems.append(("tokenizer", spec["tokenizer"], "must be left out: this server takes each model's own"))
-    return problems + _shares(spec)
+    problems += [
+        (key, spec[key], f"must be left out where models share a card: {why}")
+        for key, why in LEFT_OUT.items()
+        if spec.get(key) not in (None, "auto")
+    ]
+    return problems + [one for place in range(len(spec.served)) for one in _of_model(spec, place)] + _shares(spec)
+
+
+def _of_model(spec: Spec, place: int) -> list[Problem]:
+    """Return what of the keys that one model has alone its server does not take."""
+    one, problems = spec.served[place], []
+    if one.get("task") is not None and one["task"] not in TASKS:
+        allowed = "must be embed or score: this server answers for models that give vectors or scores"
+        problems.append((key_of(place, "task"), one["task"], allowed))
+    if one.get("hf_overrides") is not None and not isinstance(one["hf_overrides"], Mapping):
+        allowed = "must be a mapping of values that replace those of config.json"
+        problems.append((key_of(place, "hf_overrides"), one["hf_overrides"], allowed))
+    return problems
 
 
 def _shares(spec: Spec) -> list[Problem]:

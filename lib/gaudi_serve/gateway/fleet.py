@@ -293,6 +293,11 @@ def fleet_keys(
         found.setdefault(server.model, {})[server.name] = _key(keyed, hostvars, gateways, secret)
     for model, keys in found.items():
         if len(set(keys.values())) > 1:
+            if together := _together(model, servers):
+                raise InputError(
+                    f"vllm_secrets: {one_line(model)}: a gateway has one key for all servers of a model, and this one "
+                    f"shares a server on some host: give {together} the same VLLM_API_KEY in vllm_secrets"
+                )
             first = next(iter(keys))
             other = next(name for name in keys if keys[name] != keys[first])
             raise InputError(
@@ -300,6 +305,15 @@ def fleet_keys(
                 "for all servers of a model: give them the same, or none, and they get one"
             )
     return {model: key for model, keys in found.items() if (key := next(iter(keys.values())))}
+
+
+def _together(model: str, servers: Sequence[Entry]) -> str:
+    """Return the units that need one key, since some of them serve several models; empty where each serves one."""
+    names, units = {model}, set[tuple[str, str]]()
+    while more := {(one.unit, one.host) for one in servers if one.model in names} - units:
+        units |= more
+        names |= {one.model for one in servers if (one.unit, one.host) in units}
+    return ", ".join(f"{unit} of {host}" for unit, host in sorted(units)) if len(names) > 1 else ""
 
 
 def _key(entry: Entry, hostvars: Mapping[str, Known], gateways: Sequence[str], secret: Any) -> str:

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ..core.served import served_names
 from ..host.run import sha256_file
 from ..stages.launch_view import View, cards_text, differences, launch_view
 from ..stages.service import LOST, runs_as_planned, vllm_container
@@ -34,10 +35,18 @@ def vllm_plan_changes(
     lines: list[str] = []
     planned = {str(model["name"]): model for model in models}
     for name in sorted(set() if "?" in but else set(services) - set(planned) - set(but)):
-        lines.append(f"- {name}: stop and remove (it held cards {cards_text(services[name])})")
+        lines.append(f"- {_named(name, services[name])}: stop and remove (it held cards {cards_text(services[name])})")
     for name, model in planned.items():
-        lines += _of_model(name, model, services.get(name), supervisor or _own())
+        lines += _of_model(_named(name, services.get(name), model), model, services.get(name), supervisor or _own())
     return lines
+
+
+def _named(name: str, live: Mapping[str, Any] | None, planned: Mapping[str, Any] | None = None) -> str:
+    """Return the name of a server, with the other models that it serves now or is to serve."""
+    now = served_names(name, ((live or {}).get("launch") or {}).get("command") or ())[1:]
+    then = [one["served_model_name"] for one in (planned or {}).get("served", [])[1:]]
+    others = list(dict.fromkeys([*now, *then]))
+    return f"{name} (with {', '.join(others)})" if others else name
 
 
 def _of_model(name: str, model: Mapping[str, Any], live: Mapping[str, Any] | None, supervisor: str | None) -> list[str]:

@@ -14,7 +14,7 @@ from ..platforms import PLATFORMS, Platform, platform_of
 from ..platforms.releases import DEFAULT, release_of, rows_of
 from ..spec.keys import OWN_KEYS
 from ..spec.model import Spec
-from ..spec.shared import key_of
+from ..spec.shared import named_key
 from ..spec.vllm_options import OPTION_NAMES
 from ..spec.weights import here, model_config
 from .loads import load_problems
@@ -37,9 +37,11 @@ def host_problems(spec: Spec, host: Host, release: str, weights_come: bool) -> l
     platform = platform_of(host.accelerator)
     problems += platform.problems(spec) + platform.image_problems(spec, release)
     problems += _engine_problems(spec, engine_of(spec), platform, release)
-    for place, one in enumerate(spec.served):
-        found = _model_problems(one, host, release, weights_come) or kind_problems(one, host)
-        problems += [(key_of(place, key), value, allowed) for key, value, allowed in found]
+    # An engine for one model is refused above; of the others it has no defaults to judge them by.
+    for place, one in enumerate(spec.served if engine_of(spec).share else spec.served[:1]):
+        for key, value, allowed in _model_problems(one, host, release, weights_come) or kind_problems(one, host):
+            name, whose = named_key(spec, place, key)
+            problems.append((name, value, whose + allowed))
     return problems
 
 

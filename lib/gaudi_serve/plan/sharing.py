@@ -66,11 +66,11 @@ def kind_problems(spec: Spec, host: Host) -> list[Problem]:
     """Return whether one of the models that share a card generates text, or does not say what it gives."""
     if not ENGINES[spec.launch_profile].share:
         return []
-    if spec.get("smoke"):
-        fits = set(spec["smoke"]) <= {"embedding", "rerank"}
-        allowed = "must be embedding or rerank where models share a card: this server generates no text"
-        return [] if fits else [("smoke", spec["smoke"], allowed)]
-    if any(str(spec.get(key)) in asked for key, asked in ASKED.items()):
+    asked, smoke = ASKED["task"].get(str(spec.get("task"))), spec.get("smoke")
+    if smoke and not set(smoke) <= set(asked or ["embedding", "rerank"]):
+        fits = f"{asked[0]}, since task is {spec['task']}" if asked else "embedding or rerank where models share a card"
+        return [("smoke", smoke, f"must be {fits}")]
+    if asked:
         return []
     names = _classes(spec, host)
     text = next((name for name in names if name.endswith(GENERATES)), None)
@@ -83,4 +83,4 @@ def kind_problems(spec: Spec, host: Host) -> list[Problem]:
         )
         return [(key, value, allowed)]
     allowed = "is required while nothing is known of its config.json: embed (vectors) or score (reranking)"
-    return [] if names else [("task", None, allowed)]
+    return [] if names or smoke else [("task", None, allowed)]

@@ -324,8 +324,7 @@ def findings(spec: Any) -> list[Problem]:
         if key in OWN_KEYS:
             allowed = date_problem(value) or (CHECKS[key](value) if value is not None else None)
             if allowed and not any(key == other for other, _, _ in found):
-                # These may hold the very secret that is refused.
-                found.append((key, "(hidden)" if key in ("env", "source", "extra_args") else value, allowed))
+                found.append((key, _shown(key, value), allowed))
             if key == SHARED and not allowed:
                 found += _members(value or [])
         elif key in SECRET_OPTIONS:
@@ -348,12 +347,17 @@ def findings(spec: Any) -> list[Problem]:
     return found
 
 
+def _shown(key: str, value: Any) -> Any:
+    """Return a value that is refused, as a message may show it: some keys may hold the very secret."""
+    return "(hidden)" if key in ("env", "source", "extra_args", SHARED) else value
+
+
 def _members(models: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
     """Yield what is wrong with the models that share the card of an entry."""
     for place, model in enumerate(models, start=1):
         known = OWN_KEYS | OPTION_NAMES
-        server = [key for key in model if key in known and key not in (*OWN, *TAKEN)]
-        yield from ((key_of(place, key), model[key], of_server(key)) for key in server)
+        server = [key for key in model if key in known and key not in (*OWN, *TAKEN, *SECRET_OPTIONS)]
+        yield from ((key_of(place, key), _shown(key, model[key]), of_server(key)) for key in server)
         own = {key: value for key, value in model.items() if key not in server}
         yield from ((key_of(place, key), value, allowed) for key, value, allowed in findings(own))
 

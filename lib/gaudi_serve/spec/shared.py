@@ -15,9 +15,20 @@ EXAMPLE = "[{name: bge-reranker, weights: /data/bge-reranker}]"
 
 
 def members(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the models that share the card of an entry, without its first one; of a wrong list only what is sound."""
+    """Return the models that share the card of an entry, without its first one; of a wrong list only what is sound.
+
+    A key without a value is left out, as in an entry.
+    """
     given = spec.get(SHARED)
-    return [one for one in given if isinstance(one, Mapping)] if isinstance(given, list) else []
+    models = [one for one in given if isinstance(one, Mapping)] if isinstance(given, list) else []
+    return [{key: value for key, value in one.items() if value is not None} for one in models]
+
+
+def named_key(spec: Mapping[str, Any], place: int, key: str) -> tuple[str, str]:
+    """Return how messages call a key of one of the models, and for which model it is where the entry has the value."""
+    if place == 0 or key not in TAKEN or key in members(spec)[place - 1]:
+        return key_of(place, key), ""
+    return key, f"of {members(spec)[place - 1]['name']}: "
 
 
 def shared_problem(value: Any) -> str | None:
@@ -34,7 +45,7 @@ def key_of(place: int, key: str) -> str:
 
 def of_server(key: str) -> str:
     """Return what is allowed where one of the models has a key of the server."""
-    return f"is of the whole server, and belongs in the entry itself; a model in this list takes {_keys()}"
+    return f"holds for the server and belongs in the entry itself; a model in this list takes {_keys()}"
 
 
 def _keys() -> str:

@@ -17,6 +17,7 @@ from ..core.served import served_models, served_names
 from ..engines import engine_of
 from ..host.secret import given_secrets, secret_changed, secret_text
 from ..spec.keys import VARIABLE
+from ..spec.shared import members
 from .launch_view import differences, launch_view
 
 UNITS = "/etc/systemd/system"
@@ -350,12 +351,20 @@ def nobodys_secrets(secrets: Any, host_name: str, models: Any, others: Iterable[
     if not isinstance(secrets, Mapping) or not isinstance(models, list):
         return []
     known: set[str] = set()
+    entries: dict[str, str] = {}
     for some in itertools.chain([models], others):
-        known |= {str(one["name"]) for one in some or [] if isinstance(one, Mapping) and "name" in one}
+        sound = [one for one in some or [] if isinstance(one, Mapping) and "name" in one]
+        known |= {str(one["name"]) for one in sound}
+        entries |= {str(other.get("name")): str(one["name"]) for one in sound for other in members(one)}
         if set(secrets) <= known:
             return []
     return [
-        f"{host_name}: vllm_secrets: {readable(key)} is no model of any host{near(key, known, 1)}"
+        f"{host_name}: vllm_secrets: {readable(key)} "
+        + (
+            f"shares a server with {entries[key]}; write its secrets under {entries[key]}"
+            if key in entries
+            else f"is no model of any host{near(key, known, 1)}"
+        )
         for key in secrets
         if key not in known
     ]
