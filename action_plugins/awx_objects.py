@@ -1,4 +1,4 @@
-"""Makes the objects of an AWX: what playbooks/awx.yml says and does, on the controller."""
+"""Makes the objects of an AWX: what playbooks/awx.yml reports and changes, run on the controller."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if LIB not in sys.path:
     sys.path.insert(0, LIB)
 
 from gaudi_serve.awx.api import AwxError, from_environment  # noqa: E402
-from gaudi_serve.awx.run import STATES, bring  # noqa: E402
+from gaudi_serve.awx.run import STATES, apply  # noqa: E402
 from gaudi_serve.core.errors import InputError  # noqa: E402
 
 
@@ -25,14 +25,14 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
     _supports_check_mode = True
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return ``lines``, what changes; ``notices``, what stays though no file says so."""
+        """Return ``lines``, what changes; ``notices``, what stays although no file lists it."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         given = self._task.args
         state = given.get("state", "present")
         if state not in STATES:
             return {**result, "failed": True, "msg": f"awx_state: {state!r} is none of {', '.join(STATES)}"}
         try:
-            found = bring(
+            found = apply(
                 from_environment(),
                 given["settings"],
                 given,
@@ -50,4 +50,4 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
 
 
 def _refused(reasons: list[str]) -> list[str]:
-    return ["Nothing has been changed on the AWX. What is in the way:", *reasons]
+    return ["Nothing has been changed on the AWX. Reasons:", *reasons]

@@ -18,7 +18,7 @@ options:
   state:
     description:
       - Whether the host is to be held; C(renewed) only renews a record that this run holds already, and C(free) only
-        tells whether another run is in the way.
+        checks whether another run has the lock.
     type: str
     choices: [present, absent, renewed, free]
     default: present

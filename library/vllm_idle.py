@@ -9,7 +9,7 @@ module: vllm_idle
 short_description: Waits until no server of a host has a request
 description:
   - Asks every model's server that runs for what it works on and what it holds back, until both are none twice in a row.
-  - A server that listens and does not tell its counts is not idle; one that does not listen is.
+  - A server that listens without showing its counts is not idle; one that does not listen is.
 options:
   timeout:
     description: Seconds after which it fails.

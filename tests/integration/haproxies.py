@@ -14,7 +14,7 @@ import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
@@ -33,7 +33,7 @@ USAGE = {"prompt_tokens": 7, "completion_tokens": 9}
 
 
 class Vllm(ThreadingHTTPServer):
-    """A server that answers or streams, slowly where told so, and records what it was asked.
+    """A server that answers or streams, slowly where set so, and records what it was asked.
 
     seconds: of an answer. fails: every request but /health gets 500. left: when clients closed their connections
     before they had an answer.
@@ -111,7 +111,7 @@ class Handler(BaseHTTPRequestHandler):
             self.finish_one()
 
     def finish_one(self) -> None:
-        """Count the request as done; before its last bytes, since with them the next one may come."""
+        """Count the request as done; before its last bytes, since after them the next one may arrive."""
         if self.at_work:
             self.at_work = False
             with self.server.lock:
@@ -124,7 +124,7 @@ class Handler(BaseHTTPRequestHandler):
         self.server.asked.append(asked)
 
     def wait(self) -> bool:
-        """Work; tell whether the client is still there."""
+        """Work, and return whether the client is still there."""
         end = time.monotonic() + self.server.seconds
         while (rest := end - time.monotonic()) > 0:
             readable, _, _ = select.select([self.connection], [], [], rest)
@@ -164,15 +164,25 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"0\r\n\r\n")
 
 
+@contextlib.contextmanager
+def servers(number: int) -> Iterator[list[Vllm]]:
+    """Give so many servers, and stop them at the end."""
+    found = [Vllm() for _ in range(number)]
+    yield found
+    for one in found:
+        one.shutdown()
+        one.server_close()
+
+
 def client(name: str, models: tuple[str, ...] = (), rate: int = 0) -> Client:
     """Return a client with its key of KEYS."""
     return Client(name, hashlib.sha256(KEYS[name].encode()).hexdigest(), models, rate)
 
 
-def backend(model: str, servers: list[Vllm], **more: Any) -> Backend:
+def backend(model: str, behind: list[Vllm], **more: Any) -> Backend:
     """Return a backend of servers here."""
     short = model.rpartition("/")[2].lower()
-    found = (Server(f"h{number}.{short}", "127.0.0.1", one.server_port, TAKES) for number, one in enumerate(servers))
+    found = (Server(f"h{number}.{short}", "127.0.0.1", one.server_port, TAKES) for number, one in enumerate(behind))
     return Backend(model, tuple(found), f"server-key-of-{model}", **more)
 
 
@@ -239,7 +249,7 @@ class Front:
         self.runtime.save(Path(self.gateway.run) / "state", {one.name: (one.address, one.port) for one in servers})
         before, loaded = self.pids(), self.loaded()
         end = time.monotonic() + 20
-        # A master that is about to take its signals over once more loses one that comes just then.
+        # A master that is about to take its signals over once more loses one that arrives just then.
         while self.loaded() == loaded or self.pids() == before:
             assert time.monotonic() < end, self.log.read_text()[-2000:]
             self.process.send_signal(signal.SIGUSR2)
@@ -247,7 +257,7 @@ class Front:
                 self.wait(lambda: self.loaded() > loaded and self.pids() != before, 2)
 
     def loaded(self) -> int:
-        """Return how often it has told that it is ready."""
+        """Return how often it logged that it is ready."""
         return self.log.read_text().count("Loading success.")
 
     def pids(self) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from awx_api import TOKEN, Awx, serve
 from gaudi_serve.awx.api import Api, AwxError, Login, approval_text
-from gaudi_serve.awx.run import Result, bring
+from gaudi_serve.awx.run import Result, apply
 from gaudi_serve.core.errors import InputError
 
 ASK: dict[str, Any] = {
@@ -83,12 +83,12 @@ class Site:
         """Return a client that waits for nothing."""
         return Api(Login(self.address, TOKEN), timeout_s=5, pause_s=0)
 
-    def bring(self, **more: Any) -> Result:
+    def apply(self, **more: Any) -> Result:
         """Bring it to its settings, after a check whose lines are the same."""
         self.awx.writes.clear()
-        found = bring(self.api, self.settings, PARTS, check=True, **more)
+        found = apply(self.api, self.settings, PARTS, check=True, **more)
         assert self.awx.writes == []
-        done = bring(self.api, self.settings, PARTS, **more)
+        done = apply(self.api, self.settings, PARTS, **more)
         assert done == found and bool(self.awx.writes) == bool(found.lines)
         return done
 
@@ -119,8 +119,8 @@ def bare() -> Iterator[Site]:
 @pytest.fixture
 def site(bare: Site) -> Site:
     """Return an AWX that has all."""
-    assert bare.bring().refusal == []
-    assert bare.bring() == Result([], [], [])
+    assert bare.apply().refusal == []
+    assert bare.apply() == Result([], [], [])
     return bare
 
 
@@ -133,7 +133,7 @@ def test_a_user_who_leaves_the_file_loses_the_team_and_what_was_given_by_hand(si
     # Who has made an object is its administrator.
     site.awx.give("admin", "job_templates", "p reset", "users", "admin")
     site.settings["teams"] = {"operator": ["bert"]}
-    found = site.bring()
+    found = site.apply()
     assert sorted(found.lines) == [
         "- team p viewer: loses role execute of template p reset",
         "- user anna: loses role execute of template p reset",
@@ -144,18 +144,18 @@ def test_a_user_who_leaves_the_file_loses_the_team_and_what_was_given_by_hand(si
         "user anna has role execute of organization o, given by hand",
         "user dora has role execute of workflow p rollout with approvals, given by hand",
     ]
-    assert sorted(found.notices) == named and sorted(site.bring().notices) == named
+    assert sorted(found.notices) == named and sorted(site.apply().notices) == named
     assert site.roles("viewer") == {"execute plan", "read inventory"}
     # Who comes back has the team again, also in an AWX that keeps each role twice.
     site.settings["teams"] = {"viewer": ["anna"], "operator": ["bert"]}
-    assert site.bring().lines == ["+ user anna: a member of team p viewer"]
-    assert site.bring().lines == []
+    assert site.apply().lines == ["+ user anna: a member of team p viewer"]
+    assert site.apply().lines == []
 
 
 def test_who_launches_a_rollout_does_not_approve_it_where_the_file_names_others(site: Site) -> None:
     assert "approval rollout with approvals" in site.roles("operator") and "execute rollout" in site.roles("operator")
     site.settings["rollout_approvers"] = ["carl"]
-    site.bring()
+    site.apply()
     # The template that rolls out without any approval is gone; the workflow has its own, which nobody may start.
     assert site.named("job_templates") == {
         *("plan", "reset", "rollout with approvals: rollout", "rollout with approvals: report"),
@@ -169,7 +169,7 @@ def test_who_launches_a_rollout_does_not_approve_it_where_the_file_names_others(
         *("read rollout with approvals: rollout", "read rollout with approvals: report"),
     }
     del site.settings["rollout_approvers"]
-    site.bring()
+    site.apply()
     assert "approver" not in site.named("teams") and "approval rollout with approvals" in site.roles("operator")
 
 
@@ -179,11 +179,11 @@ def test_what_leaves_the_file_is_removed_and_what_others_made_is_named(site: Sit
     hook = {"name": "one", "type": "webhook", "configuration": {"url": "http://x/", "headers": {}}}
     site.settings["notifications"] = [hook, {"name": "two", "type": "slack", "configuration": {}}]
     site.settings["notifications"][1]["configuration"] = {"token": "secret", "channels": ["x"]}
-    lines = site.bring().lines
+    lines = site.apply().lines
     assert {"+ notification p two", "+ host h1 of p inventory", "+ credential p tokens for weights"} < set(lines)
     # AWX answers null for messages that were not given, an empty password as it is, and hides one that is none.
-    assert site.bring() == Result([], [], [])
-    assert site.bring(update_secrets=True).lines == [
+    assert site.apply() == Result([], [], [])
+    assert site.apply(update_secrets=True).lines == [
         "~ credential p hosts: its secrets are written again",
         "~ credential p tokens for weights: its secrets are written again",
         "~ notification p two: notification_configuration differs",
@@ -193,7 +193,7 @@ def test_what_leaves_the_file_is_removed_and_what_others_made_is_named(site: Sit
     del site.settings["model_weights_tokens"]
     own = {"name": "p own", "organization": site.awx.named("organizations", "o")["id"]}
     site.awx.keep("teams", own)
-    found = site.bring()
+    found = site.apply()
     (notice,) = found.notices
     assert notice.startswith("team p own has the prefix of this file, but not the mark of awx.yml: an earlier version")
     assert {line for line in found.lines if line[0] == "-"} == {
@@ -204,8 +204,8 @@ def test_what_leaves_the_file_is_removed_and_what_others_made_is_named(site: Sit
     assert "~ host h2 of p inventory: variables differs" in found.lines
     # Another file of the same organization has another prefix.
     site.settings["prefix"] = "q "
-    assert not [line for line in site.bring().lines if line[0] == "-"]
-    assert site.bring(absent=True).notices == ["organization o was not made with the prefix of this file"]
+    assert not [line for line in site.apply().lines if line[0] == "-"]
+    assert site.apply(absent=True).notices == ["organization o was not made with the prefix of this file"]
     assert "plan" in site.named("job_templates")
 
 
@@ -214,31 +214,31 @@ def test_a_workflow_updates_what_it_runs_once(site: Site) -> None:
         within = "rollout with approvals" in one["name"]
         assert (one.get("scm_update_on_launch") or one.get("update_on_launch") or False) is not within
     site.awx.syncs.clear()
-    site.bring()
+    site.apply()
     assert site.awx.syncs == ["p toolkit", "p inventory source"]
     # Its templates need a playbook that its project may not have yet.
     site.awx.named("job_templates", "p rollout with approvals: rollout")["playbook"] = "plan.yml"
     site.awx.syncs.clear()
-    site.bring()
+    site.apply()
     assert "p rollout with approvals toolkit" in site.awx.syncs
     site.settings["inventory"]["project"] = {"url": "https://git.example.net/inventory.git"}
-    lines = site.bring().lines
+    lines = site.apply().lines
     assert "+ node p rollout with approvals: update the inventory" in lines
 
 
 def test_an_update_that_fails_shows_its_reason(bare: Site) -> None:
     bare.awx.failing = {"p inventory source": "\n".join(["1", *["..."] * 30, "\x1b[0;31mERROR! no such plugin\x1b[0m"])}
     with pytest.raises(AwxError, match=r"(?s)update of inventory source p inventory source: failed.*ERROR! no such"):
-        bring(bare.api, bare.settings, PARTS)
+        apply(bare.api, bare.settings, PARTS)
     bare.awx.failing = {}
-    assert "+ template p plan" in bare.bring().lines
+    assert "+ template p plan" in bare.apply().lines
 
 
 def refused(site: Site, **more: Any) -> str:
     """Return why nothing is done."""
     site.awx.writes.clear()
     try:
-        found = bring(Api(Login(site.address, **{"token": TOKEN, **more}), 5, 0), site.settings, PARTS)
+        found = apply(Api(Login(site.address, **{"token": TOKEN, **more}), 5, 0), site.settings, PARTS)
         text = "\n".join(found.refusal)
     except AwxError as problem:
         text = str(problem)
@@ -267,20 +267,20 @@ def test_an_administrator_of_the_organization_may_do_all_but_credential_types(si
     site.awx.named("users", "bert")["edits"] = True
     site.awx.me = "bert"
     site.settings["forks"] = 5
-    assert site.bring().lines[0] == "~ template p plan: forks 32 becomes 5"
+    assert site.apply().lines[0] == "~ template p plan: forks 32 becomes 5"
     site.settings["model_weights_tokens"] = {"hub": "x"}
     assert refused(site).startswith("user bert is no system administrator of this AWX, and only such a user may make")
 
 
 def test_a_busy_awx_is_waited_for(site: Site) -> None:
     site.awx.busy = 4
-    assert site.bring().lines == []
+    assert site.apply().lines == []
     site.awx.busy = 9
     assert refused(site) == "AWX answers GET /api/v2/ping with 502: a page of HTML, as from a proxy"
     site.awx.busy, site.awx.slow_s = 0, 0.3
     assert site.api.get("ping")["version"] == "24.6.1"
     with pytest.raises(AwxError, match="did not answer within 0 s"):
-        bring(Api(Login(site.address, TOKEN), 0.1, 0), site.settings, PARTS)
+        apply(Api(Login(site.address, TOKEN), 0.1, 0), site.settings, PARTS)
     site.awx.slow_s = 0
 
 
@@ -328,7 +328,7 @@ def test_the_plan_stands_in_the_text_of_an_approval(site: Site) -> None:
     assert approval_text(site.api, text="the waves", **names) is True
     assert approval_text(site.api, text="the waves", **names) is False
     assert site.awx.named("workflow_approval_templates", "approve the plan")["description"] == "the waves"
-    assert site.bring() == Result([], [], [])
+    assert site.apply() == Result([], [], [])
     with pytest.raises(AwxError, match="has no approval other"):
         approval_text(site.api, text="x", **{**names, "node": "other"})
 
@@ -339,7 +339,7 @@ def test_what_awx_says_of_a_credential_is_hidden(site: Site) -> None:
     site.settings["machine"] = {"ssh_key": key}
     site.awx.echoes = True
     with pytest.raises(AwxError) as raised:
-        bring(site.api, site.settings, PARTS)
+        apply(site.api, site.settings, PARTS)
     assert "canary" not in str(raised.value)
     assert "credential p hosts" in str(raised.value) and "with 400: inputs.ssh_key_data (hidden)" in str(raised.value)
 
@@ -349,7 +349,7 @@ def test_a_run_that_fails_says_how_far_it_came(site: Site) -> None:
     site.awx.playbooks = ("plan.yml",)
     site.awx.named("job_templates", "p reset")["timeout"] = 5
     with pytest.raises(AwxError, match=r"(?s)template p reset.*Playbook not found.*\n1 of 5 requests were done before"):
-        bring(site.api, site.settings, PARTS)
+        apply(site.api, site.settings, PARTS)
     started = time.monotonic()
     site.awx.playbooks = ("plan.yml", "reset.yml", "rollout.yml", "report.yml")
-    assert "~ template p plan" not in "".join(site.bring().lines) and time.monotonic() - started < 60
+    assert "~ template p plan" not in "".join(site.apply().lines) and time.monotonic() - started < 60

@@ -136,7 +136,7 @@ def test_a_run_shows_its_changes_and_no_warnings(site: Site) -> None:
         del os.environ["GAUDI_SERVE_SHOWN"]
     assert status == 0 and "WARNING" not in text, text
     assert "~ template gaudi-serve plan: timeout 60 becomes 3600" in text
-    assert site.run(SETTINGS, "--check")[1].count("the AWX has all that the file says") == 1
+    assert site.run(SETTINGS, "--check")[1].count("the AWX has everything that the file lists") == 1
 
 
 def test_templates_ask_and_start_what_they_should(site: Site) -> None:
@@ -214,7 +214,7 @@ def test_the_rollout_asks_for_two_approvals(site: Site) -> None:
 
 
 def test_a_workflow_runs_the_revision_that_it_began_with(site: Site) -> None:
-    # What runs within a workflow comes from a project and an inventory that its first nodes alone bring up to date.
+    # What runs within a workflow comes from a project and an inventory that only its first nodes update.
     for name in ("rollout with approvals", "new host"):
         for node in nodes_of(site, name).values():
             template = site.awx.objects["job_templates"].get(node["unified_job_template"])
@@ -324,7 +324,7 @@ def test_an_approver_reads_the_plan_and_is_not_asked_where_no_host_is_left(site:
     assert status == 0, text
     approval = site.awx.named("workflow_approval_templates", "approve the plan")
     assert approval["description"] == "Wave 1, the canary: h01."
-    # What cannot be written stands in the output, and the rollout goes on.
+    # What cannot be written stands in the output, and the rollout continues.
     given["approval_workflow"] = "other"
     status, text = report()
     assert status == 0 and "workflow other has no approval approve the plan" in " ".join(text.split()), text

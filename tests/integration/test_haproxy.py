@@ -16,17 +16,14 @@ from pathlib import Path
 import pytest
 from gaudi_serve.gateway.address import HEALTH
 from gaudi_serve.gateway.config import gateway_files
-from haproxies import CHAT, KEYS, TAKES, Front, Vllm, backend, client
+from haproxies import CHAT, KEYS, TAKES, Front, Vllm, backend, client, servers
 
 
 @pytest.fixture
 def vllms() -> Iterator[list[Vllm]]:
     """Three servers."""
-    servers = [Vllm() for _ in range(3)]
-    yield servers
-    for one in servers:
-        one.shutdown()
-        one.server_close()
+    with servers(3) as found:
+        yield found
 
 
 @pytest.fixture

@@ -9,27 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from haproxies import CHAT, KEYS, USAGE, Front, Vllm, backend, client
+from haproxies import CHAT, KEYS, USAGE, Front, Vllm, backend, client, servers
 
 ORIGIN = "https://chat.example.net"
 BOB = KEYS["bob"]
 
 
 @pytest.fixture(scope="module")
-def servers() -> Iterator[list[Vllm]]:
+def vllms() -> Iterator[list[Vllm]]:
     """Two servers of one model with an adapter, one of another model, and one of two models."""
-    found = [Vllm() for _ in range(4)]
-    yield found
-    for one in found:
-        one.shutdown()
-        one.server_close()
+    with servers(4) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
-def front(tmp_path_factory: Any, servers: list[Vllm]) -> Iterator[Front]:
+def front(tmp_path_factory: Any, vllms: list[Vllm]) -> Iterator[Front]:
     """A gateway of which bob may use an adapter alone."""
-    backends = (backend("Qwen/QwQ-32B", servers[:2], adapters=("sql-lora",)), backend("small", servers[2:3]))
-    backends += (backend("gte", servers[3:]), backend("rerank", servers[3:]))
+    backends = (backend("Qwen/QwQ-32B", vllms[:2], adapters=("sql-lora",)), backend("small", vllms[2:3]))
+    backends += (backend("gte", vllms[3:]), backend("rerank", vllms[3:]))
     clients = (client("alice"), client("bob", ("sql-lora", "gte")))
     more: dict[str, Any] = {
         "clients": clients,
@@ -44,11 +41,11 @@ def front(tmp_path_factory: Any, servers: list[Vllm]) -> Iterator[Front]:
 
 
 @pytest.fixture
-def asked(servers: list[Vllm]) -> list[list[dict[str, Any]]]:
+def asked(vllms: list[Vllm]) -> list[list[dict[str, Any]]]:
     """Return what each server was asked, from now on."""
-    for one in servers:
+    for one in vllms:
         one.asked.clear()
-    return [one.asked for one in servers]
+    return [one.asked for one in vllms]
 
 
 @pytest.mark.parametrize(

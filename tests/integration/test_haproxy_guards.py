@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from gaudi_serve.gateway.objects import Server
 from gaudi_serve.gateway.runtime import Runtime
-from haproxies import CHAT, KEYS, TAKES, Front, Vllm, backend, client
+from haproxies import CHAT, KEYS, TAKES, Front, Vllm, backend, client, servers
 
 MODEL = {"model": "small"}
 CLIENTS = (client("alice"), client("bob"))
@@ -29,16 +29,13 @@ ALICE = f"Host: x\nAuthorization: Bearer {KEYS['alice']}\n"
 @pytest.fixture
 def vllms() -> Iterator[list[Vllm]]:
     """Two servers."""
-    servers = [Vllm() for _ in range(2)]
-    yield servers
-    for one in servers:
-        one.shutdown()
-        one.server_close()
+    with servers(2) as found:
+        yield found
 
 
-def front(folder: Path, servers: list[Vllm], **more: Any) -> Front:
+def front(folder: Path, behind: list[Vllm], **more: Any) -> Front:
     """Return a gateway for two clients and one model."""
-    return Front(folder, (backend("small", servers),), **{"clients": CLIENTS, **more})
+    return Front(folder, (backend("small", behind),), **{"clients": CLIENTS, **more})
 
 
 @contextlib.contextmanager
@@ -186,12 +183,12 @@ def test_refused_requests_do_not_count_for_the_rate(tmp_path: Path, vllms: list[
         assert counted == (str(int(time.time() / 60)), "5")
 
 
-def test_a_server_that_answers_health_and_fails_requests_is_given_up(tmp_path: Path, vllms: list[Vllm]) -> None:
+def test_a_server_that_fails_requests_but_not_health_gets_none_for_a_while(tmp_path: Path, vllms: list[Vllm]) -> None:
     vllms[0].fails = True
     with front(tmp_path, vllms) as gateway:
         statuses = []
         for _ in range(60):
-            # The answer by which it is given up may be cut off.
+            # The tenth failed answer may be cut off.
             with contextlib.suppress(http.client.IncompleteRead):
                 statuses.append(gateway.ask(CHAT, MODEL)[0])
         assert statuses.count(500) <= 20 and statuses[-20:].count(200) >= 15
@@ -216,14 +213,14 @@ def test_requests_with_the_same_beginning_meet_the_same_server(tmp_path: Path, v
             assert gateway.ask(CHAT, {"temperature": 1, "messages": messages, **MODEL}, **headers)[0] == 200
             return int(bool(vllms[1].asked))
 
-        homes, kept = [], 0
+        homes, same = [], 0
         for number in range(12):
             talk = [system, {"role": "user", "content": f"Question {number}"}]
             first = home(*talk)
             talk += [{"role": "assistant", "content": "Yes."}, {"role": "user", "content": f"Why, {first}?"}]
-            kept += home(*talk) == first
+            same += home(*talk) == first
             homes.append(first)
-        assert kept >= 11
+        assert same >= 11
         # Conversations are spread; who has the same system prompt meets its cache.
         if balance == "session":
             assert set(homes) == {0, 1}
@@ -292,8 +289,8 @@ def test_a_host_that_vanishes_costs_its_own_requests_alone(tmp_path: Path, vllms
         for thread in threads:
             thread.start()
         time.sleep(2)
-        lost = 2 * TAKES - len(ended)
-        assert 0 < lost <= TAKES
+        away = 2 * TAKES - len(ended)
+        assert 0 < away <= TAKES
         # Without a word: what is sent to it is dropped.
         ip("-n", SPACE, "link", "set", "eth0", "down")
         begin = time.monotonic()
@@ -301,7 +298,7 @@ def test_a_host_that_vanishes_costs_its_own_requests_alone(tmp_path: Path, vllms
             for thread in threads:
                 thread.join(30)
     late = [(status, when - begin) for status, when in ended if when > begin]
-    assert len(late) == lost and all(status in (502, 503) and seconds < 15 for status, seconds in late), late
+    assert len(late) == away and all(status in (502, 503) and seconds < 15 for status, seconds in late), late
     # What is asked meanwhile may wait for it, but is answered by the other.
     assert set(found) == {200} and len(found) > 20
 

@@ -144,7 +144,7 @@ def running(port: int = 30001, host: str = "10.0.0.1", active: bool = True) -> d
 @pytest.mark.parametrize(
     ("services", "state", "ports"),
     [
-        # A server that came back, and is in no list of the gateway's.
+        # A server that runs again, and is not in the gateway's list.
         ({"a": running()}, "started", [30001]),
         # What the inventory has changed and no run has carried out: it is asked where it still is.
         ({"a": running(port=1)}, "started", [1]),

@@ -475,11 +475,11 @@ def test_why_a_task_failed() -> None:
     assert reset.reset_failure({"msg": "One or more items failed", "results": items}) == "b: in use"
     assert reset.reset_failure({"msg": "", "rc": 0, "stdout": "true habana"}) == "true habana"
     assert reset.reset_failure({"msg": "non-zero return code"}) == "non-zero return code"
-    lost = "the connection to the host was lost in the middle of it"
+    broke = "the connection to the host broke during this task"
     broken = {"msg": "Module result deserialization failed.\nNo start of json char found", "module_stdout": ""}
-    assert reset.reset_failure(broken) == reset.reset_failure({"msg": "Shared connection to g1 closed."}) == lost
-    # A module that fails by itself says where.
-    assert reset.reset_failure({**broken, "module_stderr": "Traceback (most recent call last): x"}) != lost
+    assert reset.reset_failure(broken) == reset.reset_failure({"msg": "Shared connection to g1 closed."}) == broke
+    # A module that fails by itself has a traceback.
+    assert reset.reset_failure({**broken, "module_stderr": "Traceback (most recent call last): x"}) != broke
     assert reset.reset_failure({"msg": ["In the way:", "a: x", "a: y"]}) == "In the way: a: x; a: y"
     assert reset.reset_failure({}) == "it says nothing"
 

@@ -312,7 +312,7 @@ def test_what_is_due_on_a_gateway_is_told_and_is_no_wave() -> None:
     ]
 
 
-def test_a_server_that_does_not_tell_its_counts_is_not_idle() -> None:
+def test_a_server_that_shows_no_counts_is_not_idle() -> None:
     class Metrics(BaseHTTPRequestHandler):
         status, text = 200, b"vllm:num_requests_running 2.0\nvllm:num_requests_waiting 1.0\n"
 

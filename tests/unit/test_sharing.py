@@ -51,8 +51,8 @@ def host(**more: Any) -> dict[str, Any]:
 
 def plan(*others: Any, release: str = "1.22.0", machine: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
     """Plan one entry, whose card these models share."""
-    wish = {**GTE, "shares_card_with": list(others), **more}
-    return vllm_plan([wish], machine or host(), host_name="g", release=release)
+    entry = {**GTE, "shares_card_with": list(others), **more}
+    return vllm_plan([entry], machine or host(), host_name="g", release=release)
 
 
 def planned(*others: Any, **more: Any) -> dict[str, Any]:
@@ -273,8 +273,8 @@ def test_the_engine_for_several_models_is_refused_for_one_and_nobodys_default() 
 def test_a_name_of_another_entry_is_refused() -> None:
     other = {"name": "other", "weights": "/data/Qwen3-8B", "image": "vllm:1", "port": 30002, "max_model_len": 512}
     for key, name in (("name", "rerank"), ("served_model_name", "rerank")):
-        wishes = [{**GTE, "shares_card_with": [OTHER]}, {**other, key: name}]
-        (error,) = vllm_plan(wishes, host(), host_name="g", release="1.22.0")["errors"]
+        entries_of_host = [{**GTE, "shares_card_with": [OTHER]}, {**other, key: name}]
+        (error,) = vllm_plan(entries_of_host, host(), host_name="g", release="1.22.0")["errors"]
         assert "shares_card_with[0].name 'rerank': belongs to model " in error["message"]
 
 
@@ -282,19 +282,19 @@ def test_the_catalog_serves_every_model_of_an_entry() -> None:
     catalog = {
         "reranker": {"weights": "/data/gte-reranker", "weight_bytes": 10**9, "max_num_seqs": 4, "max_model_len": 256}
     }
-    wish = {**GTE, "shares_card_with": [{"name": "rerank", "model": "reranker"}]}
-    (model,) = vllm_plan([wish], host(), catalog, host_name="g", release="1.22.0")["models"]
+    entry = {**GTE, "shares_card_with": [{"name": "rerank", "model": "reranker"}]}
+    (model,) = vllm_plan([entry], host(), catalog, host_name="g", release="1.22.0")["models"]
     assert model["mounts"][1]["source"] == "/data/gte-reranker"
     assert "rerank:max_model_len=256" in model["args"]
     assert "--max-num-seqs" not in model["args"]
-    assert model_weights([wish], catalog, {}) == ["/data/gte-modernbert-base", "/data/gte-reranker"]
-    assert client_names([wish], catalog, {}) == {"gte", "rerank"}
+    assert model_weights([entry], catalog, {}) == ["/data/gte-modernbert-base", "/data/gte-reranker"]
+    assert client_names([entry], catalog, {}) == {"gte", "rerank"}
 
 
 def test_weights_of_every_model_are_fetched() -> None:
     source = {"kind": "hub", "repo": "a/b"}
-    wish = {**GTE, "shares_card_with": [{**OTHER, "source": source}]}
-    (found,) = weights_sources([wish], {}, {})
+    entry = {**GTE, "shares_card_with": [{**OTHER, "source": source}]}
+    (found,) = weights_sources([entry], {}, {})
     assert (found["name"], found["weights"], found["source"]) == ("rerank", "/data/gte-reranker", source)
 
 
@@ -437,8 +437,8 @@ def test_what_the_server_for_several_does_not_take_is_refused(others: list[Any],
 @pytest.mark.parametrize("more", [{"env": {"VLLM_API_KEY": "canary"}}, {"extra_args": ["--api-key", "canary"]}])
 @pytest.mark.parametrize("whole", [False, True])
 def test_no_secret_of_a_further_model_is_in_an_error(more: Any, whole: bool) -> None:
-    wish = {**GTE, "shares_card_with": {**OTHER, **more} if whole else [{**OTHER, **more}]}
-    found = vllm_plan([wish], host(), host_name="g", release="1.22.0")
+    entry = {**GTE, "shares_card_with": {**OTHER, **more} if whole else [{**OTHER, **more}]}
+    found = vllm_plan([entry], host(), host_name="g", release="1.22.0")
     assert found["errors"] and "canary" not in str(found)
     (error,) = vllm_plan([{**GTE, "shares_card_with": [{**OTHER, "api_key": "canary"}]}], host())["errors"]
     assert "a secret belongs in vllm_secrets as VLLM_API_KEY" in error["message"] and "canary" not in str(error)
@@ -449,8 +449,8 @@ def test_an_empty_key_of_a_further_model_is_no_key() -> None:
     assert planned({**OTHER, **empty})["digest"] == planned(OTHER)["digest"]
     # Nor one that an entry of the catalog leaves empty.
     catalog = {"r": {"weights": OTHER["weights"], "max_model_len": None}}
-    wish = {**GTE, "shares_card_with": [{"name": "rerank", "model": "r"}]}
-    assert vllm_plan([wish], host(), catalog, host_name="g", release="1.22.0")["errors"] == []
+    entry = {**GTE, "shares_card_with": [{"name": "rerank", "model": "r"}]}
+    assert vllm_plan([entry], host(), catalog, host_name="g", release="1.22.0")["errors"] == []
 
 
 def test_an_engine_for_one_model_says_nothing_of_the_others_keys() -> None:

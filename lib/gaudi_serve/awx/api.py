@@ -66,21 +66,21 @@ class Login:
         Raises:
             InputError: for a variable that is missing or has a wrong value.
         """
-        said = {
+        values = {
             name: environment.get(f"CONTROLLER_{name}") or environment.get(f"TOWER_{name}") or ""
             for name in ("HOST", "OAUTH_TOKEN", "USERNAME", "PASSWORD", "VERIFY_SSL")
         }
-        if not said["HOST"]:
+        if not values["HOST"]:
             raise InputError(f"CONTROLLER_HOST: is not set; export {VARIABLES}")
-        if not said["OAUTH_TOKEN"] and not (said["USERNAME"] and said["PASSWORD"]):
+        if not values["OAUTH_TOKEN"] and not (values["USERNAME"] and values["PASSWORD"]):
             raise InputError(f"CONTROLLER_OAUTH_TOKEN: is not set; export {VARIABLES}")
-        host = said["HOST"] if re.match(r"https?://", said["HOST"]) else f"https://{said['HOST']}"
+        host = values["HOST"] if re.match(r"https?://", values["HOST"]) else f"https://{values['HOST']}"
         if not urllib.parse.urlsplit(host).hostname:
             raise InputError("CONTROLLER_HOST: is no address such as https://awx.example.net")
-        verify = said["VERIFY_SSL"].lower() or "true"
+        verify = values["VERIFY_SSL"].lower() or "true"
         if verify not in (*YES, *NO):
             raise InputError(f"CONTROLLER_VERIFY_SSL: {one_line(verify)[:80]!r} is not true or false")
-        return cls(host.rstrip("/"), said["OAUTH_TOKEN"], said["USERNAME"], said["PASSWORD"], verify in YES)
+        return cls(host.rstrip("/"), values["OAUTH_TOKEN"], values["USERNAME"], values["PASSWORD"], verify in YES)
 
     def with_token(self, token: str) -> Login:
         """Return a login of another user at the same AWX."""
@@ -189,8 +189,8 @@ class Api:
             time.sleep(interval_s)
         if found["status"] == "successful":
             return
-        said = self.get(f"{job}stdout/", format="json").get("content") or ""
-        lines = [line for line in re.sub(r"\x1b\[[\d;]*m", "", str(said)).splitlines() if line.strip()]
+        output = self.get(f"{job}stdout/", format="json").get("content") or ""
+        lines = [line for line in re.sub(r"\x1b\[[\d;]*m", "", str(output)).splitlines() if line.strip()]
         reasons = [*([str(found["job_explanation"])] if found.get("job_explanation") else []), *lines[-LAST_LINES:]]
         raise AwxError("\n".join([f"{what}: {found['status']}. The end of its output:", *reasons]))
 
@@ -207,14 +207,14 @@ def _read(body: bytes, url: str) -> Any:
 
 
 def _detail(body: str) -> str:
-    """Return what an error says, on one line, cut; HTML is the page of a proxy and says nothing."""
+    """Return the text of an error on one line, cut; a page of HTML is a proxy's and has no text for users."""
     if body.lstrip().startswith("<"):
         return "a page of HTML, as from a proxy"
     return one_line(" ".join(body.split()))[:500]
 
 
 def _fields(body: str) -> str:
-    """Return the fields that an error is about, without what it says of them."""
+    """Return the fields that an error is about, without their values."""
 
     def names(value: Any, path: str) -> list[str]:
         if not isinstance(value, Mapping):
@@ -260,7 +260,7 @@ def login_refusal(api: Api, organization: str) -> tuple[list[str], Object]:
 
 
 def _reads_only(api: Api) -> bool:
-    """Tell whether a system administrator's token has scope read: AWX tells no token its scope.
+    """Tell whether a system administrator's token has scope read: AWX shows no token its scope.
 
     A label without a name is never made; who may write reads that the name is missing.
     """

@@ -46,7 +46,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Changes:
-    """The requests in their order, and sentences about what stays though no file says so."""
+    """The requests in their order, and sentences about what stays although no file lists it."""
 
     steps: list[Step]
     notices: list[str]
@@ -256,7 +256,7 @@ def _elsewhere(each: Assignment, live: Live) -> str:
 
 
 def _removed(objects: Objects, live: Live, prefix: str, organization: Ref) -> tuple[list[Step], list[str]]:
-    """Return how what the file no longer says is removed, and what seems to be of the toolkit but is not marked."""
+    """Return how what the file no longer lists is removed, and what seems to be of the toolkit but is not marked."""
     ours = {item.ref for item in objects.items}
     workflows = {ref.name for ref in ours if ref.kind == "workflow_job_templates"}
     steps, notices, stays = [], [], []
@@ -309,7 +309,7 @@ def _json(text: Any) -> Any:
 
 
 def _covers(wanted: Any, now: Any) -> bool:
-    """Tell whether AWX has these messages; for events of which nothing was said it answers null."""
+    """Tell whether AWX has these messages; it answers null for events without messages."""
     if not isinstance(wanted, Mapping):
         return bool(wanted == now)
     return all(_covers(value, (now or {}).get(key)) for key, value in wanted.items())

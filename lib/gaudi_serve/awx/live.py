@@ -24,7 +24,7 @@ OF_ROLES = {
     **{"organization": "organizations", "executionenvironment": "execution_environments"},
     "notificationtemplate": "notification_templates",
 }
-# Roles by the actions that they allow. AWX takes any definition with the same permissions, so its name says nothing.
+# Roles by the actions that they allow. AWX takes any definition with the same permissions, so its name does not matter.
 ACTIONS = {
     **{frozenset({"view"}): "read", frozenset({"view", "execute"}): "execute"},
     **{frozenset({"view", "approve"}): "approval", frozenset({"view", "member"}): "member"},

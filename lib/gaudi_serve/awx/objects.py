@@ -21,7 +21,7 @@ NAMES = {kind: kind.removesuffix("s").replace("_", " ") for kind in KINDS} | {
     **{"inventories": "inventory", "job_templates": "template", "workflow_job_templates": "workflow"},
     **{"workflow_job_template_nodes": "node", "notification_templates": "notification"},
 }
-TOLD = ("started", "success", "error")
+EVENTS = ("started", "success", "error")
 APPROVERS = "approver"
 ROLLOUT = "rollout with approvals"
 # What each team may start: its own templates and those of the teams before it.
@@ -48,7 +48,7 @@ class Item:
     """One object. ``fields`` are compared; ``once`` are sent when it is made, and ``secret`` again on request.
 
     lists: references to other objects, which are made exactly these. survey: its questions; None for a kind without
-    surveys. approval: name and timeout of an approval, whose text is kept when it is there. marked: AWX shows that
+    surveys. approval: name and timeout of an approval, whose text stays when it exists. marked: AWX shows that
     awx.yml made it, so that it can be removed later.
     """
 
@@ -73,7 +73,7 @@ class Grant:
 
 @dataclass(frozen=True)
 class Objects:
-    """All objects and roles; ``pinned`` are projects that only their workflow brings up to date."""
+    """All objects and roles; ``pinned`` are projects that only their workflow updates."""
 
     items: list[Item]
     grants: list[Grant]
@@ -118,30 +118,30 @@ class _Maker:
 
     def base(self) -> None:
         """Add the organization, credentials and the execution environment."""
-        said = self.settings
-        galaxy = [Ref("credentials", name, "*") for name in said["collections"]]
+        settings = self.settings
+        galaxy = [Ref("credentials", name, "*") for name in settings["collections"]]
         text = {"description": mark(self.prefix)}
         lists = {"galaxy_credentials": galaxy}
         self.items.append(Item(self.organization, {}, once=text, lists=lists, marked=False))
-        for one in said["types"]:
+        for one in settings["types"]:
             fields = {"kind": "cloud", "inputs": one["inputs"], "injectors": one["injectors"]}
             self.add(Ref("credential_types", one["name"]), one["description"], fields)
-        for one in said["credentials"]:
+        for one in settings["credentials"]:
             inputs = awx_inputs(self.given, one["key"])
             kind = Ref("credential_types", one["type"], "" if one["key"] in TYPES else "*")
             self.add(Ref("credentials", one["name"]), "", {"credential_type": kind}, secret={"inputs": inputs})
-        environment = said["execution_environment"]
+        environment = settings["execution_environment"]
         fields = {"image": environment["image"], "pull": environment["pull"]}
-        fields["credential"] = self.credential(said["registry"])
+        fields["credential"] = self.credential(settings["registry"])
         self.add(self.environment, "", fields)
 
     def place(self, begin: str = "") -> tuple[Ref, Ref, list[Ref]]:
         """Add a project and an inventory; return them, and what a workflow updates, in that order.
 
         begin: name of the workflow that they are for. Those of a workflow stay as they are between its nodes, so that
-        what was approved is what runs; all others are brought up to date before each job.
+        what was approved is what runs; AWX updates all others before each job.
         """
-        said, first = self.settings, f"{begin} " if begin else ""
+        settings, first = self.settings, f"{begin} " if begin else ""
         text = f"Only workflow {begin} updates it, once at its beginning." if begin else ""
         fresh = not begin
 
@@ -156,11 +156,11 @@ class _Maker:
             return ref
 
         environment = {"default_environment": self.environment}
-        toolkit = source = project("toolkit", said["project"], said["repository"], environment)
+        toolkit = source = project("toolkit", settings["project"], settings["repository"], environment)
         updates = [toolkit]
-        named = said["inventory"]
+        named = settings["inventory"]
         if named["project"] is not None:
-            source = project("inventory repository", named["project"], said["inventory_repository"], {})
+            source = project("inventory repository", named["project"], settings["inventory_repository"], {})
             updates.append(source)
         inventory = self.add(self.ref("inventories", f"{first}inventory"), text, {"kind": ""})
         if named["path"]:
@@ -186,24 +186,24 @@ class _Maker:
             }
             self.add(self.ref("notification_templates", one["name"]), "", fields)
 
-    def told(self, *events: str) -> list[Ref]:
+    def notified(self, *events: str) -> list[Ref]:
         names = [name for event in events for name in self.settings["told"][event]]
         return [Ref("notification_templates", name) for name in dict.fromkeys(names)]
 
-    def template(self, name: str, one: Known, project: Ref, inventory: Ref, told: Mapping[str, list[Ref]]) -> Ref:
-        said, check, survey = self.settings, bool(one.get("check")), one.get("survey") or []
-        approvals = [said["controller"]] if one.get("controller") and said["controller"] else []
+    def template(self, name: str, one: Known, project: Ref, inventory: Ref, receivers: Mapping[str, list[Ref]]) -> Ref:
+        settings, check, survey = self.settings, bool(one.get("check")), one.get("survey") or []
+        approvals = [settings["controller"]] if one.get("controller") and settings["controller"] else []
         fields = {
             **{"project": project, "playbook": one["playbook"], "inventory": inventory, "job_type": "run"},
-            **{"execution_environment": self.environment, "forks": said["forks"], "verbosity": 0},
+            **{"execution_environment": self.environment, "forks": settings["forks"], "verbosity": 0},
             **{"timeout": one["timeout"], "extra_vars": json.dumps(one.get("extra_vars") or {}, sort_keys=True)},
             **{"survey_enabled": bool(survey), "allow_simultaneous": bool(one.get("allow_simultaneous"))},
             **{"ask_limit_on_launch": one.get("limit", True), "ask_job_type_on_launch": check},
             **{"ask_diff_mode_on_launch": check, "ask_variables_on_launch": False, "ask_tags_on_launch": False},
             **{"ask_job_slice_count_on_launch": False, "job_slice_count": 1},
         }
-        lists = {"credentials": [Ref("credentials", name) for name in [*said["runs"], *approvals]]}
-        lists |= {f"notification_templates_{event}": told.get(event, []) for event in TOLD}
+        lists = {"credentials": [Ref("credentials", name) for name in [*settings["runs"], *approvals]]}
+        lists |= {f"notification_templates_{event}": receivers.get(event, []) for event in EVENTS}
         ref = self.ref("job_templates", name)
         return self.add(ref, one["description"], fields, lists=lists, survey=survey)
 
@@ -215,18 +215,18 @@ class _Maker:
         for key in dict.fromkeys(node["template"] for node in one["nodes"] if "template" in node):
             found = self.templates[key]
             # Who reports needs no alarm where nothing is left to approve; its success carries the plan.
-            told = {"success": self.told("approval")} if found.get("controller") else self._told()
+            receivers = {"success": self.notified("approval")} if found.get("controller") else self._notified()
             extra = {**(found.get("extra_vars") or {}), **(one.get("extra_vars") or {}).get(key, {})}
             text = f"Part of workflow {name}. {found['description']}"
             changed = {**found, "description": text, "extra_vars": extra}
-            templates[key] = self.template(f"{name}: {key}", changed, toolkit, inventory, told)
+            templates[key] = self.template(f"{name}: {key}", changed, toolkit, inventory, receivers)
         self.within[name] = list(templates.values())
         fields = {
             **{"allow_simultaneous": False, "ask_limit_on_launch": bool(one["limit"])},
             **{"survey_enabled": bool(survey), "inventory": None},
         }
-        lists = {"notification_templates_error": self.told("error")}
-        lists["notification_templates_approvals"] = self.told("approval")
+        lists = {"notification_templates_error": self.notified("error")}
+        lists["notification_templates_approvals"] = self.notified("approval")
         ref = self.ref("workflow_job_templates", name)
         self.add(ref, one["description"], fields, lists=lists, survey=survey)
         for node in nodes(one["nodes"], updates):
@@ -250,8 +250,8 @@ class _Maker:
         ref = Ref(NODES, node["identifier"], workflow.name)
         self.items.append(Item(ref, fields, lists=lists, approval=approval))
 
-    def _told(self) -> dict[str, list[Ref]]:
-        return {event: self.told(event) for event in TOLD}
+    def _notified(self) -> dict[str, list[Ref]]:
+        return {event: self.notified(event) for event in EVENTS}
 
     def schedules(self) -> None:
         for one in self.parts["schedules"]:
@@ -305,7 +305,7 @@ def wanted(given: Known, settings: Known, parts: Known) -> Objects:
         # Where others approve rollouts, the template that needs no approval is not there.
         if one.get("in_workflows_only") or (one.get("unapproved") and settings["rollout_approvers"]):
             continue
-        ref = maker.template(name, one, toolkit, inventory, maker._told())
+        ref = maker.template(name, one, toolkit, inventory, maker._notified())
         starts.setdefault(one["team"], []).append(ref)
     for one in parts["workflows"]:
         maker.workflow(one)

@@ -1,4 +1,4 @@
-"""Brings an AWX to what a file of settings says, or reports what a run would change."""
+"""Applies a file of settings to an AWX, or reports what a run would change."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ STATES = ("present", "absent")
 
 @dataclass(frozen=True)
 class Result:
-    """What a run changes, and what stays though no file says so; where ``refusal`` is not empty, nothing was done."""
+    """What a run changes, and what stays although no file lists it; with a ``refusal`` nothing was done."""
 
     lines: list[str]
     notices: list[str]
     refusal: list[str]
 
 
-def bring(
+def apply(
     api: Api,
     given: Known,
     parts: Known,
@@ -68,14 +68,14 @@ def bring(
 
 def _approver(api: Api, given: Known) -> frozenset[str]:
     """Return the user of credential ``controller``, who is an administrator of the workflow by hand."""
-    said = given.get("controller") or {}
-    if said.get("token"):
+    controller = given.get("controller") or {}
+    if controller.get("token"):
         try:
-            me = Api(api.login.with_token(str(said["token"])), api.timeout_s, api.pause_s).list("me")
+            me = Api(api.login.with_token(str(controller["token"])), api.timeout_s, api.pause_s).list("me")
         except AwxError:
             return frozenset()
         return frozenset(str(one["username"]) for one in me)
-    return frozenset({str(said["username"])} if said.get("username") else ())
+    return frozenset({str(controller["username"])} if controller.get("username") else ())
 
 
 def _unknown_users(objects: Objects, live: Live, settings: Known) -> list[str]:
@@ -130,7 +130,7 @@ class _Work:
         except AwxError as problem:
             if done == 0:
                 raise
-            count = f"{done} of {len(self.found.steps)} requests were done before this failed; run it again to go on"
+            count = f"{done} of {len(self.found.steps)} requests were done before this failed; run it again to continue"
             raise AwxError(f"{problem}\n{count}") from None
 
     def send(self, step: Step) -> None:

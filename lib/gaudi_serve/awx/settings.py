@@ -226,7 +226,7 @@ def awx_nothing_left(rollout: Any, node: str) -> str:
     if not isinstance(waves, list) or waves[1 if node == "approve the waves" else 0 :]:
         return ""
     what = "no host is left after the canary" if waves else "nothing is due on any host"
-    return f"Nobody is asked for an approval: {what}. The workflow goes on with its status."
+    return f"Nobody is asked for an approval: {what}. The workflow continues with its status."
 
 
 def _credentials() -> dict[str, tuple[str, str]]:

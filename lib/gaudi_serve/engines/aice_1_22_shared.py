@@ -8,7 +8,7 @@ What of its source matters here:
   is a folder's path, which may be relative. So each folder is mounted by its model's name below one folder, and the
   server is started there.
 - ``--tokenizer`` is replaced by each model's own.
-- Each model gets its share of the memory that is free when its turn comes, after the models before it.
+- Each model gets its share of the memory that is free when the server loads it, after the models before it.
 - All models have the buckets of the one environment, and a model that gives vectors or scores has no decode steps.
 """
 
@@ -64,7 +64,7 @@ class SharedRanges(BucketRanges):
     models: int = 1
 
     def changed_by(self, env: Mapping[str, str]) -> SharedRanges:
-        """Return the ranges with what a user's own environment says of them."""
+        """Return the ranges as a user's own environment changes them."""
         found = super().changed_by(env)
         return self.of_ranges(found, self.models)
 

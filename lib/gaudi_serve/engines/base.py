@@ -93,7 +93,7 @@ class Engine:
     take, with the arguments of warmup_seconds. loads: by platform, the quantised weights that it loads; of another
     platform nothing is known.
 
-    share: the part of the card's memory that each of so many models gets, where its user says none; None where the
+    share: the part of the card's memory that each of so many models gets, where its user sets none; None where the
     server serves one model. folder: where the server finds each model's folder, by the model's name; None where it
     finds it where the host has it.
     """

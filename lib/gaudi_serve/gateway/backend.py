@@ -1,4 +1,4 @@
-"""The servers of one model: which of them gets a request, how many at a time, and when one is given up."""
+"""The servers of one model: which of them gets a request, how many at a time, and when one gets none for a while."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .objects import Backend, Gateway
 SLOW_START_S = 30
 # Of every server: so much, that parts of it can be set at run time.
 WEIGHT = 100
-# Failed requests in a row, by which a server that answers /health is given up for some seconds.
+# Failed requests in a row, after which a server that answers /health gets no requests for some seconds.
 FAILURES = 10
 # Requests that a server may have, in percent of the mean, before the next one gets what would be its share.
 MOST = 150
@@ -18,11 +18,11 @@ STORED = "100k"  # responses that a gateway remembers the server of
 
 def backend_rules(gateway: Gateway, backend: Backend) -> list[str]:
     """Return the lines of a model's backend."""
-    given_up = f" observe layer7 error-limit {FAILURES} on-error mark-down" if len(backend.servers) > 1 else ""
+    passive = f" observe layer7 error-limit {FAILURES} on-error mark-down" if len(backend.servers) > 1 else ""
     return [
         *_balance(backend),
         "option httpchk GET /health",
-        # A new connection that is not answered tells of a lost host; a busy server may take long to answer.
+        # A host that vanished answers no new connection; a busy server may take long to answer.
         "timeout check 10s",
         f"stick-table type string len 136 size {STORED} expire 1h peers own",
         "stick match var(txn.response)",
@@ -34,7 +34,7 @@ def backend_rules(gateway: Gateway, backend: Backend) -> list[str]:
         "tcp-response content accept if { res.body,length gt 60 }",
         *_fair(gateway, backend),
         f"default-server check inter 2s fastinter 500ms downinter 2s fall 3 rise 1 slowstart {SLOW_START_S}s "
-        f"weight {WEIGHT} on-marked-down shutdown-sessions{given_up}",
+        f"weight {WEIGHT} on-marked-down shutdown-sessions{passive}",
         *(f"server {one.name} {one.address}:{one.port} maxconn {one.takes}" for one in backend.servers),
     ]
 

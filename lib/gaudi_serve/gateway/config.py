@@ -164,11 +164,11 @@ def _defaults(gateway: Gateway) -> str:
 
 
 def _tables(gateway: Gateway) -> str:
-    """Return what the gateway counts. What a reload must not forget, old workers tell the new ones.
+    """Return what the gateway counts. Old workers pass on what a reload must not lose.
 
     They do so only when they have run for five seconds: HAProxy waits so long for those before them.
     """
-    # The unit's UMask keeps others out; HAProxy could not change the mode of a socket that it has given away.
+    # The unit's UMask keeps others out; HAProxy cannot change the mode of a socket after its owner.
     owner = f" user {gateway.user}" if gateway.user else ""
     tables = {
         "addresses": "type ipv6 size 100k expire 1m store conn_cur",

@@ -154,8 +154,8 @@ def fleet_entries(
             changed = (
                 set() if "vllm_service" in known.get("preflight_stages", ["vllm_service"]) else _not_as_planned(known)
             )
-            kept = [model for unit, model in planned_here.items() if unit not in changed]
-            found += [one for model in kept for one in _entries(name, model, address, own)]
+            unchanged = [model for unit, model in planned_here.items() if unit not in changed]
+            found += [one for model in unchanged for one in _entries(name, model, address, own)]
             found += [entry_of(one) for one in live if one["host"] == name and one["unit"] in changed]
         else:
             found += [entry_of(one) for one in live if one["host"] == name]

@@ -29,7 +29,7 @@ def frontend_rules(gateway: Gateway) -> list[str]:
         f"bind {gateway.address}:{gateway.port}{secured}",
         f"maxconn {gateway.connections}",
         "filter lua.usage" if gateway.usage else "",
-        # Nobody's idle connections keep others from the gateway.
+        # Idle connections of one address leave room for others.
         "tcp-request connection track-sc2 src table own:addresses",
         f"tcp-request connection reject if {{ sc_conn_cur(2,own:addresses) gt {per_address} }}",
         # Asked every other second, by who holds the address and by balancers in front.
@@ -44,15 +44,15 @@ def frontend_rules(gateway: Gateway) -> list[str]:
         # A client's key is the gateway's business; a server gets its own.
         "http-request del-header authorization",
         "http-request del-header x-api-key",
-        found(gateway.folder, "key", "backend", "servers"),
+        lookup(gateway.folder, "key", "backend", "servers"),
         'http-request set-header authorization "Bearer %[var(txn.key)]" if { var(txn.key) -m found }',
         "http-request unset-var(txn.key)",
         "use_backend %[var(txn.backend)]",
     ]
 
 
-def found(folder: str, target: str, source: str, name: str) -> str:
-    """Return the rule that looks a variable up in a map and keeps what it finds."""
+def lookup(folder: str, target: str, source: str, name: str) -> str:
+    """Return the rule that sets a variable to what a map has for another one."""
     return f"http-request set-var(txn.{target}) var(txn.{source}),map_str({folder}/{name}.map)"
 
 
@@ -97,7 +97,7 @@ def _who(gateway: Gateway) -> list[str]:
     return [
         f"http-request set-var(txn.digest) {bearer} if {{ req.hdr(authorization) -m found }}",
         "http-request set-var(txn.digest) req.hdr(x-api-key),sha2(256),hex unless { var(txn.digest) -m found }",
-        found(gateway.folder, "client", "digest", "clients"),
+        lookup(gateway.folder, "client", "digest", "clients"),
         answer(gateway.folder, 401, "401", "if !{ var(txn.client) -m found }"),
         f"http-request set-var(txn.rate) var(txn.client),map_str_int({gateway.folder}/rates.map,0)",
         f"http-request set-var-fmt(txn.minute) %[var(txn.client)]{BETWEEN}%[date,div(60)]",
@@ -112,8 +112,8 @@ def _what(gateway: Gateway) -> list[str]:
     prefixed = "if { path_beg /models/ }"
     served = f"{{ path {' '.join([*PATHS, *gateway.paths])} }}"
     return [
-        found(folder, "known", "client", "known"),
-        found(folder, "list", "client", "lists"),
+        lookup(folder, "known", "client", "known"),
+        lookup(folder, "list", "client", "lists"),
         f"http-request set-var(txn.model) path,field(3,/),url_dec {prefixed}",
         rf"http-request replace-path /models/[^/]+(/.*) \1 {prefixed}",
         f"http-request return status 200 {JSON} lf-string %[var(txn.list)] if {{ path /v1/models }}",
@@ -121,7 +121,7 @@ def _what(gateway: Gateway) -> list[str]:
         # As much of it as the gateway reads before it chooses a server.
         f"http-request wait-for-body time {gateway.client_s}s",
         answer(folder, 413, "413", f"if {{ req.body_size gt {gateway.body_mib << 20} }}"),
-        # A length that is not told can be checked only as far as the buffer goes.
+        # Without Content-Length the gateway can check only what fits its buffer.
         answer(
             folder,
             413,
@@ -159,7 +159,7 @@ def _which(gateway: Gateway) -> list[str]:
         f"http-request return status 200 {JSON} lf-string "
         '"{\\"id\\":\\"%[var(txn.model),json(utf8s)]\\",\\"object\\":\\"model\\",\\"created\\":0,'
         '\\"owned_by\\":\\"gaudi-serve\\"}" if { path_beg /v1/models/ }',
-        found(folder, "backend", "model", "models"),
+        lookup(folder, "backend", "model", "models"),
         *(_strict(gateway) if any(len(gateway.beside(one.model)) > 1 for one in gateway.backends) else []),
     ]
 

@@ -1,5 +1,5 @@
 -- Read by the gateway's HAProxy: what its own language cannot find in requests and answers.
-local TEXT = 16384 -- bytes of a request's texts that are read to tell conversations apart
+local TEXT = 16384 -- bytes of a request's texts that distinguish conversations
 local PREFIX = 512 -- bytes of a prompt that make it the same as another one
 local TAIL = 4096 -- bytes of an answer's end, where servers write the usage
 

@@ -99,7 +99,7 @@ def _refuse_names(backends: Iterable[Backend]) -> None:
             key = "served_model_name" if name == backend.model else "lora_modules"
             if not MODEL.fullmatch(name):
                 allowed = (
-                    "is not made of letters, digits and ./:@+=_- alone, by which a gateway looks it up; say another"
+                    "is not made of letters, digits and ./:@+=_- alone, by which a gateway looks it up; choose another"
                 )
                 raise refusal("", key, name, allowed)
             if name in found:

@@ -84,7 +84,7 @@ class Runtime:
         ]
 
     def requests(self, names: Collection[str], worker: str = "") -> dict[str, int]:
-        """Return ``{server: requests}`` that a worker has given them, or keeps for them, of the servers that have some.
+        """Return ``{server: requests}`` that a worker sent to them or queues for them, of the servers with some.
 
         Args:
             names: of servers.

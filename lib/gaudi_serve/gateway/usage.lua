@@ -6,7 +6,7 @@ local file, lines = folder .. "usage.map", {}
 local shared = Map.new(file, Map._str)
 local KINDS = {
   {"requests", "Requests that a server answered."},
-  {"requests_without_usage", "Answered requests of which the server told no token counts."},
+  {"requests_without_usage", "Answered requests without token counts from the server."},
   {"input_tokens", "Tokens of prompts."},
   {"output_tokens", "Generated tokens."},
 }

@@ -304,8 +304,8 @@ def wait_left(host: str, seconds: float) -> None:
     while quiet < 2:
         left = _requests(names)
         if left and time.monotonic() > end:
-            said = ", ".join(f"{name} has {count}" for name, count in sorted(left.items()))
-            raise InputError(f"requests of the gateway on this host have not ended within {seconds:g} s: {said}")
+            counts = ", ".join(f"{name} has {count}" for name, count in sorted(left.items()))
+            raise InputError(f"requests of the gateway on this host have not ended within {seconds:g} s: {counts}")
         quiet = 0 if left else quiet + 1
         time.sleep(0.5)
 

@@ -66,7 +66,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def busy(models: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return ``{model: what it has}`` of the servers that work, hold requests back, or do not say whether they do.
+    """Return ``{model: what it has}`` of the servers with running or waiting requests, or with unknown counts.
 
     A server that nobody listens for has no requests.
     """

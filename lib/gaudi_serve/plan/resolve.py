@@ -141,20 +141,20 @@ def _duplicates(wishes: Sequence[Wish], host: Host, host_name: str) -> list[Find
     return found + _names_twice(wishes, host_name)
 
 
-def _names_twice(wishes: Sequence[Wish], host_name: str) -> list[Finding]:
+def _names_twice(models: Sequence[Wish], host_name: str) -> list[Finding]:
     """Return the models that share a card under a name that another model of the host has, for itself or clients."""
     found = []
     taken: dict[str, str] = {}
-    for wish in wishes:
-        for name in (wish.spec.name, str(wish.spec["served_model_name"])):
-            taken.setdefault(name, f"model {wish.spec.name}")
-    for wish in wishes:
-        for place, one in enumerate(wish.spec.served[1:], start=1):
+    for model in models:
+        for name in (model.spec.name, str(model.spec["served_model_name"])):
+            taken.setdefault(name, f"model {model.spec.name}")
+    for model in models:
+        for place, one in enumerate(model.spec.served[1:], start=1):
             if one.name in taken:
-                wish.bad.add(SHARED)
+                model.bad.add(SHARED)
                 allowed = f"belongs to {taken[one.name]} already; clients find a model by its name"
-                found.append(Finding.of_model(host_name, wish.spec, key_of(place, "name"), one.name, allowed))
-            taken.setdefault(one.name, f"a model on the card of {wish.spec.name}")
+                found.append(Finding.of_model(host_name, model.spec, key_of(place, "name"), one.name, allowed))
+            taken.setdefault(one.name, f"a model on the card of {model.spec.name}")
     return found
 
 

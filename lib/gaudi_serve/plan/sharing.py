@@ -11,7 +11,7 @@ from ..spec.model import Spec
 from ..spec.shared import SHARED
 from ..spec.weights import here, model_config
 
-# What a model that generates no text is asked, as a user says what it does.
+# The probes of a model that generates no text, by the key with which a user sets what it does.
 ASKED = {
     "task": {"embed": ["embedding"], "embedding": ["embedding"], "score": ["rerank"]},  # as the fork calls it
     "convert": {"embed": ["embedding"], "classify": ["rerank"]},
@@ -21,13 +21,13 @@ GENERATES = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
 
 
 def smoke_of(spec: Spec, host: Host) -> list[str]:
-    """Return what a started model is asked: what its user says, else what it does, else a question in text."""
+    """Return the probes of a started model: those that its user sets, else by what it does, else a text prompt."""
     if spec.get("smoke"):
         return list(spec["smoke"])
-    said = next((asked[value] for key, asked in ASKED.items() if (value := str(spec.get(key))) in asked), None)
-    if said or not ENGINES[spec.launch_profile].share:
-        return said or ["text"]
-    # A server for several models has none that generates; what a model gives, its config.json says.
+    probes = next((asked[value] for key, asked in ASKED.items() if (value := str(spec.get(key))) in asked), None)
+    if probes or not ENGINES[spec.launch_profile].share:
+        return probes or ["text"]
+    # A server for several models has none that generates; config.json has what each of them does.
     names = _classes(spec, host)
     return ["rerank"] if any(name.endswith("ForSequenceClassification") for name in names) else ["embedding"]
 
@@ -63,7 +63,7 @@ def sharing_problems(spec: Spec, engine: Engine, platform: Platform, release: st
 
 
 def kind_problems(spec: Spec, host: Host) -> list[Problem]:
-    """Return whether one of the models that share a card generates text, or does not say what it gives."""
+    """Return whether one of the models that share a card generates text, or shows nowhere what it does."""
     if not ENGINES[spec.launch_profile].share:
         return []
     asked, smoke = ASKED["task"].get(str(spec.get("task"))), spec.get("smoke")

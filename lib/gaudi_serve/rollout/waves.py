@@ -410,7 +410,7 @@ def rollout_end(known: Known, host: str) -> dict[str, str]:
         outcome, became = "proven", f"It had proven itself, and serves with the change; {later}"
     else:
         outcome, became = "went back", f"It serves again what served before; {later}"
-    # The verdict first; then what the server's journal says, of which many lines may be.
+    # The verdict first; then the lines of the server's journal, which may be many.
     first, _, rest = why.partition("\n")
     text = f"{host} has not proven itself, and the rollout stops: {first}. {became}"
     if outcome == "proven":

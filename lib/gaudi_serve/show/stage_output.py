@@ -700,7 +700,7 @@ class StageOutput:
 
 
 def _without_names(waiting: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Return the lines of hosts, of which those that begin with their host's name lose it where others say the same."""
+    """Return the lines of hosts, without the host's name at their beginning where several hosts have the same line."""
     cut = {host: [line.removeprefix(f"{host}: ") for line in lines] for host, lines in waiting.items()}
     count = Counter(text for host, lines in cut.items() for text in set(lines) - set(waiting[host]))
     return {

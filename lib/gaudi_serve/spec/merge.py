@@ -46,7 +46,7 @@ def merged(
 
 
 def _with_members(spec: dict[str, Any], catalog: Any) -> dict[str, Any]:
-    """Return a model whose card others share, these with what the catalog says of each."""
+    """Return a model whose card others share, each of them with its keys of the catalog."""
     if not isinstance(spec.get(SHARED), list):
         return spec
     return {**spec, SHARED: [_member(one, catalog) for one in spec[SHARED]]}

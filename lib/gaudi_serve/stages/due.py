@@ -186,7 +186,7 @@ def stages_due(known: Known, stages: Sequence[str]) -> list[str]:
 class Down:
     """A serving model that a run takes down.
 
-    minutes: about how long; None where it does not come back. others: those that its server serves besides.
+    minutes: about how long; None where it does not start again. others: the other models of its server.
     """
 
     model: str

@@ -162,7 +162,7 @@ def test_a_gateway_without_a_shared_address_is_set_up_alone_and_serves_all_that_
     inside("mol-fleet-gw", "systemctl stop gaudi-gateway; rm -r /etc/gaudi-serve/gateway")
     own: dict[str, Any] = {"address": "0.0.0.0", "port": 443, "certificate": "/etc/ssl/private/gateway.pem"}
     own |= {"usage": True, "clients": {"alice": {"key": KEY}}}
-    # First the shared address is given up, then there is none; the other gateway is not part of either run.
+    # The first run gives the shared address up; the second has none. The other gateway takes part in neither.
     for change in ({}, {"waiting": 50}):
         run = playbook(
             "playbooks/gateway.yml", "--limit", "!mol-fleet-c", fleet_gateway={"mol-fleet-gw": {**own, **change}}
@@ -170,7 +170,7 @@ def test_a_gateway_without_a_shared_address_is_set_up_alone_and_serves_all_that_
         assert run.status == 0, run.text
         assert ask(address, CHAT, chat("small")).status == 200
     assert not host.file("/etc/systemd/system/gaudi-gateway-address.service").exists
-    # Servers of the host that took no part are missing in what it had lost.
+    # The servers of the host without a part are missing: this gateway had lost its list.
     assert 'model="small"} 1' in host.check_output("curl -s http://127.0.0.1:8405/usage")
     run = playbook("playbooks/gateway.yml")
     assert run.status == 0, run.text

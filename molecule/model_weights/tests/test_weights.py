@@ -304,17 +304,17 @@ def test_models_that_share_a_card_are_served_and_restart_with_either_folder(
         host.check_output(f"echo x > {DATA}/{name}/model.safetensors")
     second = {"name": "rerank", "weights": f"{DATA}/rerank"}
     entry = {"name": "gte", "weights": f"{DATA}/gte", "max_model_len": 512, "shares_card_with": [second]}
-    said = {"gaudi_release": "1.22.0", "vllm_models": [entry]}
+    given = {"gaudi_release": "1.22.0", "vllm_models": [entry]}
     # The run asks each of the two in its own way.
-    run = playbook("playbooks/models.yml", **said)
+    run = playbook("playbooks/models.yml", **given)
     assert run.status == 0, run.text
     address = "http://127.0.0.1:30001/v1/models"
     assert re.findall('"id": "([^"]+)"', host.check_output(f"curl --silent {address}")) == ["gte", "rerank"]
     before = started("gte")
     host.check_output(f"cp -a {DATA}/rerank {DATA}/new && mv {DATA}/rerank {DATA}/old && mv {DATA}/new {DATA}/rerank")
-    announced = playbook("playbooks/models.yml", "--check", **said).flat
+    announced = playbook("playbooks/models.yml", "--check", **given).flat
     assert "! gte (with rerank) is down from stage models on for about" in announced
-    run = playbook("playbooks/models.yml", **said)
+    run = playbook("playbooks/models.yml", **given)
     assert run.status == 0, run.text
     assert started("gte") != before
     run = playbook("playbooks/models.yml", gaudi_release="1.22.0", vllm_models=[])
