@@ -23,8 +23,8 @@ from gaudi_serve.awx.settings import (
 from gaudi_serve.core.errors import InputError
 from gaudi_serve.gateway.fleet import server_secrets
 from gaudi_serve.host.secret import given_secrets
+from gaudi_serve.inventory.variables import KNOWN, unknown_variables
 from gaudi_serve.rollout.waves import SETTINGS
-from gaudi_serve.spec.inventory import KNOWN, unknown_variables
 from gaudi_serve.stages.image import registry_login
 from gaudi_serve.stages.service import secrets_refusal
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ..core.redact import redacted
+from ..core.run import read_text, run, sha256_file
 from .dpkg import packages
-from .run import read_text, run, sha256_file
 
 DAEMON_JSON = "/etc/docker/daemon.json"
 HABANA_RUNTIME = "/usr/bin/habana-container-runtime"

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..core.errors import Problem, is_number, shown
 from ..engines import ENGINES
-from ..spec.config_json import Config, layers, text_config, whole
+from ..model.config_json import Config, layers, text_config, whole
 
 # Rope scalings that stretch max_position_embeddings itself; the others say the stretched length there.
 STRETCHING = ("linear", "dynamic", "yarn")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..stages.due import STAGES, due_lines
+from ..plan.downtime import due_lines
+from ..stages.registry import STAGES
 
 Known = Mapping[str, Any]
 # Downtimes are estimates, which differ from run to run.

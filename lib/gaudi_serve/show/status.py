@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.errors import counted
-from ..core.host import Host
+from ..core.table import model_cell, table
 from ..gateway.fleet import gateway_left
-from ..stages.due import LEFT_ALONE
+from ..model.host import Host
+from ..stages.registry import LEFT_ALONE
 from .notes import open_notes, shared_lines
 from .report import endpoint, gateway_of
-from .table import model_cell, table
 
 Known = Mapping[str, Any]
 # By part of a host, the fact in which its role keeps what differs.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..core.host import Host
+from ..model.host import Host
 from ..platforms import platform_of
 
 Run = dict[str, Any]
