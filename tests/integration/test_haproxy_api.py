@@ -110,6 +110,22 @@ def test_the_model_of_a_form_is_its_field(front: Front, asked: list[list[Any]]) 
     assert front.error(path, form.replace(b'"model"', b'"x"'), **sent)[::2] == (400, "model_missing")
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        'Content-Disposition: form-data; name="model"\r\nContent-Length: 5',
+        "Content-Type: text/plain; charset=utf-8\r\ncontent-disposition:form-data;name=model",
+        'Content-Disposition: form-data; name=model; x="y"',
+    ],
+)
+def test_forms_of_all_clients_are_read(front: Front, headers: str) -> None:
+    other = '--b\r\nContent-Disposition: form-data; name="file"; filename="a; name=model"\r\n\r\nnone\r\n'
+    sent = {"content_type": "Multipart/form-data; boundary=b"}
+    form = f"{other}--b\r\n{headers}\r\n\r\nsmall\r\n--b--\r\n".encode()
+    assert front.ask("/v1/audio/translations", form, **sent)[0] == 200
+    assert front.error("/v1/audio/translations", form, content_type="text/plain")[::2] == (400, "model_missing")
+
+
 def test_a_websocket_goes_to_the_model_of_its_query(front: Front, asked: list[list[Any]]) -> None:
     head = f"GET /v1/realtime?model=small HTTP/1.1\nHost: x\nAuthorization: Bearer {KEYS['alice']}\n"
     connection = front.send(

@@ -68,6 +68,47 @@ def took(gateway: Front, key: str) -> float:
     return time.monotonic() - begin
 
 
+LONG = 190_000
+DELIMITER = b"--b\r\nContent-Disposition: form-data; name="
+BODIES = {
+    "form names": b';name="model"' * (LONG // 13),
+    "form delimiters": b"--b\r\n" * (LONG // 5),
+    "form headers": (DELIMITER + b'"x"\r\n' + b"a: b\r\n" * 150 + b"\r\n\r\n") * (LONG // 1000),
+    "form blanks": DELIMITER + b" " * LONG,
+    "keys": b"{" + b'"prompt":1,' * (LONG // 11) + b'"model":"small"}',
+    "texts": b"{" + b'"prompt":"a",' * (LONG // 13) + b'"model":"small"}',
+    "depth": b'{"model":"small","messages":' + b"[" * LONG,
+    "objects": b'{"model":"small","messages":[' + b"{}," * (LONG // 3) + b"{}]}",
+    "roles": b'{"model":"small","messages":[{"a":' + b'"role" ' * (LONG // 7) + b"}]}",
+    "blanks": b'{"model":"small","messages":[{"a":1, "role"' + b" " * LONG + b'"user"}]}',
+    "quotes": b'{"model":"small",' + b'"' * LONG,
+    "escapes": b'{"model":"small","' + b"\\" * LONG,
+    "ids": b'{"model":"small","previous_response_id":' * (LONG // 40),
+}
+
+
+@pytest.mark.parametrize("balance", ["session", "prefix"])
+def test_no_body_costs_more_than_its_length(tmp_path: Path, vllms: list[Vllm], balance: str) -> None:
+    backends = (dataclasses.replace(backend("small", vllms[:1], adapters=("sql",)), balance=balance),)
+    with Front(tmp_path, backends, clients=(client("alice"), client("bob", ("small",)))) as gateway:
+        costs = {
+            (name, path, key): gateway.cost(path, body, KEYS[key], content_type="multipart/form-data; boundary=b")
+            for name, body in BODIES.items()
+            for path in ("/v1/responses", "/v1/audio/transcriptions")
+            for key in KEYS
+        }
+    assert {what: cost for what, cost in costs.items() if cost > 0.05} == {}
+
+
+@pytest.mark.parametrize(
+    "part", [b'"usage":{', b'"usage":', b'"usage"' + b" " * 999, b'"id" ', b'"id":"resp_', b"x", b'"usage":{"a":[']
+)
+def test_no_answer_costs_more_than_its_length(tmp_path: Path, vllms: list[Vllm], part: bytes) -> None:
+    vllms[0].text = part * (LONG // len(part))
+    with front(tmp_path, vllms[:1], usage=True) as gateway:
+        assert gateway.cost("/v1/responses", MODEL) < 0.05
+
+
 def test_an_answer_may_take_longer_than_a_client_may_be_silent(tmp_path: Path, vllms: list[Vllm]) -> None:
     vllms[0].seconds = 3
     with front(tmp_path, vllms[:1], client_s=1) as gateway:

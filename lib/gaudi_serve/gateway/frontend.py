@@ -141,10 +141,11 @@ def _which(gateway: Gateway) -> list[str]:
     folder = gateway.folder
     only = gateway.backends[0].model if len(gateway.backends) == 1 and not gateway.backends[0].adapters else None
     missing, unknown = "unless { var(txn.model) -m found }", "!{ var(txn.model) -m found }"
+    form = f"if {{ path {' '.join(FORMS)} }} {{ req.fhdr(content-type) -m beg -i multipart/form-data }}"
     return [
         "http-request set-var(txn.model) path,bytes(11),url_dec if { path_beg /v1/models/ }",
         f"http-request set-var(txn.model) url_param(model),url_dec if {{ path /v1/realtime }} {unknown}",
-        f"http-request set-var(txn.model) req.body,lua.form_model if {{ path {' '.join(FORMS)} }} {unknown}",
+        f"http-request set-var(txn.model) req.body,lua.form_model {form} {unknown}",
         f"http-request set-var(txn.model) req.body,json_query('$.model') {missing}",
         f"http-request set-var(txn.model) req.body,lua.escaped_model {missing}",
         "http-request unset-var(txn.model) if { var(txn.model) -m len 0 }",
