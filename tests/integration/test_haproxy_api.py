@@ -159,11 +159,25 @@ def test_pages_of_known_sites_alone_may_ask(front: Front) -> None:
 
 def test_an_adapter_is_a_model_of_its_own_for_keys(front: Front, asked: list[list[Any]]) -> None:
     assert front.ask(CHAT, {"model": "sql-lora", "messages": [{"model": "x", "y": '{"model": "z"}'}]}, BOB)[0] == 200
-    assert front.ask(f"/models/sql-lora{CHAT}", {"messages": []}, BOB)[0] == 200
+    assert front.ask(f"/models/sql-lora{CHAT}", {"model": "sql-lora"}, BOB)[0] == 200
     assert front.ask(CHAT, {"model": "Qwen/QwQ-32B"})[0] == 200
+    assert front.ask(f"/models/Qwen%2FQwQ-32B{CHAT}", {"messages": []})[0] == 200
     assert front.error(CHAT, {"model": "Qwen/QwQ-32B"}, BOB)[::2] == (404, "model_not_found")
     assert [one["id"] for one in json.loads(front.ask("/v1/models", key=BOB)[1])["data"]] == ["gte", "sql-lora"]
-    assert sum(map(len, asked)) == 3
+    assert sum(map(len, asked)) == 4
+
+
+@pytest.mark.parametrize("name", ["sql-lora", "gte", "rerank"])
+def test_a_server_of_several_models_is_always_told_which(front: Front, asked: list[list[Any]], name: str) -> None:
+    # vLLM takes its first model where a body names none.
+    for body in ({"messages": []}, {"model": ""}, {"model": None}, {"messages": "x" * 300_000}):
+        assert front.error(f"/models/{name}{CHAT}", body)[::2] == (400, "model_missing")
+        if name != "rerank":
+            assert front.error(f"/models/{name}{CHAT}", body, BOB)[::2] == (400, "model_ambiguous")
+    assert front.error(f"/models/{name}/v1/audio/translations", b"--b\r\n")[::2] == (400, "model_missing")
+    assert front.error(f"/models/{name}/v1/realtime")[::2] == (400, "model_missing")
+    assert asked == [[], [], [], []]
+    assert front.ask(f"/models/{name}{CHAT}", {"model": name})[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -183,6 +197,8 @@ def test_an_adapter_is_a_model_of_its_own_for_keys(front: Front, asked: list[lis
         b'[{"model": "Qwen/QwQ-32B"}]',
         b"",
         b"\0",
+        b'{"messages": []}',
+        b'{"model": ""}',
     ],
 )
 def test_no_body_takes_a_key_past_its_adapter(front: Front, asked: list[list[Any]], body: bytes) -> None:
@@ -220,6 +236,19 @@ def test_errors_of_haproxy_itself_are_in_the_same_form(front: Front) -> None:
     head, _, body = text.decode().partition("\r\n\r\n")
     assert head.startswith("HTTP/1.1 408"), text
     assert json.loads(body)["error"]["code"] == "request_timeout"
+
+
+def test_tokens_are_counted_wherever_an_answer_has_them(front: Front, vllms: list[Vllm]) -> None:
+    text = json.dumps({"x": 'say "usage": {"prompt_tokens": 1}', "usage": USAGE, "prompt_logprobs": ["y" * 99] * 9999})
+    try:
+        for begin in ("", " " * 16_380):
+            vllms[2].text = (begin + text).encode()
+            front.ask(CHAT, {"model": "small"}, x_request_id=f"usage-in-front-{len(begin)}")
+            front.wait(lambda name=f"request=usage-in-front-{len(begin)} ": name in front.log.read_text())
+    finally:
+        vllms[2].text = b""
+    lines = [line for line in front.log.read_text().splitlines() if "request=usage-in-front" in line]
+    assert [re.findall(r"_tokens=(\S+)", line) for line in lines] == [["7", "9"]] * 2
 
 
 def test_the_server_learns_who_asks_and_the_log_what_it_cost(front: Front, asked: list[list[Any]]) -> None:

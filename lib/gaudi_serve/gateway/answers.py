@@ -23,6 +23,12 @@ ANSWERS = {
         "invalid_request_error",
         "model_missing",
     ),
+    "400-named.json": _error(
+        f"The servers of `{MODEL}` have other models too. The body must name it as `model`, before messages and "
+        "pictures, also with /models/NAME/v1/...",
+        "invalid_request_error",
+        "model_missing",
+    ),
     "400-strict.json": _error(
         "This key may use only some names of this server. The body must be plain JSON that the gateway can read "
         "completely, and must name `model` once.",

@@ -140,14 +140,16 @@ def _which(gateway: Gateway) -> list[str]:
     """Return the rules that find the model, and whether the client may use it."""
     folder = gateway.folder
     only = gateway.backends[0].model if len(gateway.backends) == 1 and not gateway.backends[0].adapters else None
-    missing, unknown = "unless { var(txn.model) -m found }", "!{ var(txn.model) -m found }"
+    missing, unasked = "unless { var(txn.model) -m found }", "!{ var(txn.asked) -m found }"
     form = f"if {{ path {' '.join(FORMS)} }} {{ req.fhdr(content-type) -m beg -i multipart/form-data }}"
     return [
         "http-request set-var(txn.model) path,bytes(11),url_dec if { path_beg /v1/models/ }",
-        f"http-request set-var(txn.model) url_param(model),url_dec if {{ path /v1/realtime }} {unknown}",
-        f"http-request set-var(txn.model) req.body,lua.form_model {form} {unknown}",
-        f"http-request set-var(txn.model) req.body,json_query('$.model') {missing}",
-        f"http-request set-var(txn.model) req.body,lua.escaped_model {missing}",
+        "http-request set-var(txn.asked) url_param(model),url_dec if { path /v1/realtime }",
+        f"http-request set-var(txn.asked) req.body,lua.form_model {form}",
+        f"http-request set-var(txn.asked) req.body,json_query('$.model') if {unasked}",
+        f"http-request set-var(txn.asked) req.body,lua.escaped_model if {unasked}",
+        "http-request unset-var(txn.asked) if { var(txn.asked) -m len 0 }",
+        f"http-request set-var(txn.model) var(txn.asked) {missing}",
         "http-request unset-var(txn.model) if { var(txn.model) -m len 0 }",
         *_stored(gateway),
         # Where there is one model alone, a body in which the name stands too far behind can mean no other.
@@ -181,14 +183,19 @@ def _stored(gateway: Gateway) -> list[str]:
 
 
 def _strict(gateway: Gateway) -> list[str]:
-    """Return the rules for a key that may use some of its server's names alone: no other name may be in the body."""
+    """Return the rules for models whose servers answer to other names too: the body must name the model.
+
+    A key that may use only some of those names may have no other name in the body.
+    """
     strict = "{ var(txn.allowed) -m str strict }"
     by_id = f"!{{ {BY_ID} }}"
-    refuse = f"if {strict} {by_id}"
+    refuse, other = f"if {strict} {by_id}", "!{{ var(txn.{}),strcmp(txn.model) eq 0 }}"
     return [
         answer(gateway.folder, 400, "400-strict", f"{refuse} {{ path {' '.join([*FORMS, '/v1/realtime'])} }}"),
         answer(gateway.folder, 400, "400-strict", f"{refuse} {{ req.body_size gt {read(gateway)} }}"),
         f"http-request set-var(txn.body) req.body,lua.only_model {refuse}",
-        f'http-request set-var(txn.body) var(txn.model) {refuse} {{ var(txn.body) -m str " " }}',
-        answer(gateway.folder, 400, "400-strict", f"{refuse} !{{ var(txn.body),strcmp(txn.model) eq 0 }}"),
+        answer(gateway.folder, 400, "400-strict", f"{refuse} {other.format('body')}"),
+        answer(
+            gateway.folder, 400, "400-named", f"if {{ var(txn.allowed) -m str named }} {by_id} {other.format('asked')}"
+        ),
     ]

@@ -66,16 +66,15 @@ local function plain(text, value, last)
   if last and text:byte(value) == QUOTE then return (text:sub(value + 1, last - 1):gsub('\\/', '/')) end
 end
 
--- The model of a body that is plain JSON and complete, and names it once at most: its name, a blank where it names none,
--- or nothing where a server could read another name in it.
+-- The model of a body that is plain JSON and complete, and names it once; nothing where a server could read another one.
 core.register_converters("only_model", function(body)
   if body:find('%z') then return "" end
-  local name, whole = " ", {}
+  local name, whole = nil, {}
   for key, value, last in keys(body, whole) do
     if key:find('\\', 1, true) then return "" end
     if key == "model" then
       local found = plain(body, value, last)
-      if name ~= " " or not found or found:find('\\', 1, true) then return "" end
+      if name or not found or found:find('\\', 1, true) then return "" end
       name = found
     end
   end
