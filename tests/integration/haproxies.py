@@ -103,6 +103,8 @@ class Handler(BaseHTTPRequestHandler):
             asked = json.loads(body) if body.startswith(b"{") else {}
             if server.fails:
                 self.answer({}, 500)
+            elif asked.get("status"):
+                self.answer({}, asked["status"])
             elif asked.get("stream"):
                 self.stream(asked)
             elif self.wait():

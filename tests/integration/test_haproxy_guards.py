@@ -227,19 +227,40 @@ def test_refused_requests_do_not_count_for_the_rate(tmp_path: Path, vllms: list[
         assert counted == (str(int(time.time() / 60)), "5")
 
 
-def test_a_server_that_fails_requests_but_not_health_gets_none_for_a_while(tmp_path: Path, vllms: list[Vllm]) -> None:
+@pytest.mark.parametrize("keys", [("alice",), ("alice", "bob")])
+def test_a_server_that_fails_requests_but_not_health_gets_few(
+    tmp_path: Path, vllms: list[Vllm], keys: tuple[str, ...]
+) -> None:
     vllms[0].fails = True
-    with front(tmp_path, vllms) as gateway:
-        statuses = []
-        for _ in range(60):
-            # The tenth failed answer may be cut off.
-            with contextlib.suppress(http.client.IncompleteRead):
-                statuses.append(gateway.ask(CHAT, MODEL)[0])
+    with front(tmp_path, vllms, clients=tuple(map(client, keys))) as gateway:
+        statuses = [gateway.ask(CHAT, MODEL, KEYS[keys[number // 2 % len(keys)]])[0] for number in range(60)]
         assert statuses.count(500) <= 20 and statuses[-20:].count(200) >= 15
         vllms[0].fails = False
         before = len(vllms[0].asked)
         # It gets requests again, few at first.
         gateway.wait(lambda: gateway.ask(CHAT, MODEL) and len(vllms[0].asked) > before)
+
+
+def test_failures_of_one_key_or_of_all_servers_take_none_away(tmp_path: Path, vllms: list[Vllm]) -> None:
+    for one in vllms:
+        one.seconds = 3
+    bad, streams = {**MODEL, "status": 500}, []
+    with front(tmp_path, vllms) as gateway:
+
+        def stream() -> None:
+            streams.append(gateway.ask(CHAT, {**MODEL, "stream": True})[1].endswith("[DONE]\n\n"))
+
+        threads = [threading.Thread(target=stream) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        gateway.wait(lambda: sum(one.working for one in vllms) == 6)
+        assert {gateway.ask(CHAT, bad, KEYS["bob"])[0] for _ in range(60)} == {500}
+        assert [one.up for one in gateway.runtime.servers()] == [True, True]
+        # Now the others' too, as when every server is broken: one of them goes on being asked, and nobody is cut off.
+        assert {gateway.ask(CHAT, bad, KEYS[key])[0] for _ in range(30) for key in KEYS} == {500}
+        for thread in threads:
+            thread.join(20)
+    assert streams == [True] * 6
 
 
 @pytest.mark.parametrize("balance", ["session", "prefix"])

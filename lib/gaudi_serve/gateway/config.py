@@ -67,6 +67,7 @@ def gateway_files(gateway: Gateway) -> dict[str, File]:
         "lists.map": _lines(lists),
         "known.map": _lines(f"{_name(one)} {', '.join(gateway.of_client(one)) or 'none'}" for one in clients),
         **ANSWERS,
+        "failed.map": "",
         LUA.name: LUA.read_text(encoding="utf-8"),
         **({USAGE.name: USAGE.read_text(encoding="utf-8"), "usage.map": ""} if gateway.usage else {}),
         **({ADDRESS: address_configuration(gateway), HEALTH_FILE: HEALTH} if gateway.virtual_address else {}),

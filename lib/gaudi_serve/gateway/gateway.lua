@@ -2,6 +2,10 @@
 local TEXT = 16384 -- bytes of a request's texts that distinguish conversations
 local PREFIX = 512 -- bytes of a prompt that make it the same as another one
 local HEADERS, PARTS = 1024, 64 -- bytes of the headers of a form's part, and parts of a form, that are searched
+local FAILURES = 10 -- failed answers in a row after which a server leaves the pool until its next good check
+-- What threads share: by server the first client that failed, its failures since the last good answer, and all others'.
+local failed = (debug.getinfo(1, "S").source:match("^@?(.*/)") or "./") .. "failed.map"
+local failures = Map.new(failed, Map._str)
 
 local QUOTE, OPEN, CLOSE, LIST = ('"{}['):byte(1, 4)
 
@@ -148,4 +152,36 @@ core.register_converters("session", function(body)
     if text:sub(start, last):find('"role"%s*:%s*"user"') then return text:sub(1, last) end
     position = last + 1
   end
+end)
+
+-- Tell whether another server of the same model gets requests.
+local function others_up(servers, name)
+  for other, server in pairs(servers) do
+    if other ~= name and server:get_stats().status:find("^UP") then return true end
+  end
+  return false
+end
+
+-- Count an answer, "backend server status client"; `least`: failures that must be of other clients than most of them.
+-- No session is cut: the server gets no new requests until its next good check, and few at first. The last one stays.
+core.register_converters("judge", function(answer, least)
+  local backend, name, status, client = answer:match("^(%S+) (%S+) (%d+) (%S+)$")
+  status = tonumber(status)
+  if not status or status == 501 or status == 505 or status >= 400 and status < 500 then return "" end
+  local key = backend .. "/" .. name
+  local said = failures:lookup(key)
+  if status < 400 then
+    if said then core.del_map(failed, key) end
+    return ""
+  end
+  local first, own, others = (said or client .. " 0 0"):match("^(%S+) (%d+) (%d+)$")
+  own, others = tonumber(own) + (client == first and 1 or 0), tonumber(others) + (client == first and 0 or 1)
+  core.set_map(failed, key, string.format("%s %d %d", first, own, others))
+  local servers = core.backends[backend].servers
+  if own + others >= FAILURES and math.min(own, others) >= tonumber(least) and others_up(servers, name) then
+    servers[name]:check_force_nolb()
+    core.del_map(failed, key)
+    return "out"
+  end
+  return ""
 end)
