@@ -212,6 +212,25 @@ def test_a_body_without_length_is_as_large_as_may_be_checked(tmp_path: Path, vll
         assert max(one["bytes"] for one in vllms[0].asked) < 200_000
 
 
+@pytest.mark.parametrize(("buffer_kib", "most"), [(16, 4), (256, 32)])
+def test_headers_leave_a_body_its_room(tmp_path: Path, vllms: list[Vllm], buffer_kib: int, most: int) -> None:
+    def ask(gateway: Front, kib: float, body: str) -> bytes:
+        lines = "".join(f"X-{number}: {'h' * int(kib * 50)}\n" for number in range(20))
+        connection = gateway.send(f"POST {CHAT} HTTP/1.1\n{ALICE}{lines}{body}\n\n")
+        with contextlib.suppress(ConnectionError):
+            for part in chunks(4 << 20, 4096):
+                connection.sendall(part if "Length" in body else b"%x\r\n%b\r\n" % (len(part), part))
+        return connection.recv(12)
+
+    with front(tmp_path, vllms[:1], buffer_kib=buffer_kib, body_mib=1) as gateway:
+        for body in ("Transfer-Encoding: chunked", f"Content-Length: {buffer_kib * 740}", "Content-Length: 5000000"):
+            assert ask(gateway, 3 * most, body) == b"HTTP/1.1 431"
+        # As large as headers may be: the body is measured all the same.
+        assert ask(gateway, most * 0.9, "Transfer-Encoding: chunked") == b"HTTP/1.1 413"
+        assert gateway.ask(CHAT, {**MODEL, "x": "y" * buffer_kib * 600}, x_large="h" * most * 900)[0] == 200
+    assert len(vllms[0].asked) == 1
+
+
 def test_refused_requests_do_not_count_for_the_rate(tmp_path: Path, vllms: list[Vllm]) -> None:
     with front(tmp_path, vllms[:1], clients=(client("alice"), client("bob", rate=5))) as gateway:
         # Not across the end of a minute.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .answers import RETRY_S, answer
-from .frontend import BETWEEN, read
+from .frontend import BETWEEN
 from .objects import Backend, Gateway
 
 SLOW_START_S = 30
@@ -82,7 +82,7 @@ def _fair(gateway: Gateway, backend: Backend) -> list[str]:
     server's place while they arrive: a client may have a quarter of the places with them.
     """
     who = "var(txn.client)" if gateway.clients else "src"
-    large = f"if {{ req.body_size gt {read(gateway)} }}"
+    large = "if { var(txn.large) -m bool }"
     quarter = max(1, backend.places // 4)
     busy = "429-queue"
     return [

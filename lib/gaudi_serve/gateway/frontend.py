@@ -118,6 +118,8 @@ def _what(gateway: Gateway) -> list[str]:
         rf"http-request replace-path /models/[^/]+(/.*) \1 {prefixed}",
         f"http-request return status 200 {JSON} lf-string %[var(txn.list)] if {{ path /v1/models }}",
         answer(folder, 404, "404-path", f"unless {served} or {{ path_reg ^/v1/models/. }} or {{ {BY_ID} }}"),
+        # Headers that leave the body no room in the buffer would end the wait for it.
+        answer(folder, 431, "431", f"if {{ req.hdrs,length gt {headers(gateway)} }}"),
         # As much of it as the gateway reads before it chooses a server.
         f"http-request wait-for-body time {gateway.client_s}s",
         answer(folder, 413, "413", f"if {{ req.body_size gt {gateway.body_mib << 20} }}"),
@@ -126,14 +128,24 @@ def _what(gateway: Gateway) -> list[str]:
             folder,
             413,
             "413-length",
-            f"if !{{ req.hdr(content-length) -m found }} {{ req.body_len gt {read(gateway)} }}",
+            f"if !{{ req.fhdr(content-length) -m found }} {{ req.body_len gt {read(gateway)} }}",
         ),
+        # What it has not read completely arrives at a server's place.
+        "http-request set-var(txn.size) req.body_size",
+        f"http-request set-var(txn.large) bool(true) if {{ req.body_size gt {read(gateway)} }}",
+        "http-request set-var(txn.large) bool(true) if { req.body_len,sub(txn.size) lt 0 }",
     ]
 
 
+def headers(gateway: Gateway) -> int:
+    """Return the bytes that all headers of a request may have."""
+    return min(32, gateway.buffer_kib // 4) * 1024
+
+
 def read(gateway: Gateway) -> int:
-    """Return the bytes of a body that certainly fit the buffer beside the headers."""
-    return gateway.buffer_kib * 1024 * 3 // 4
+    """Return the bytes of a body that certainly fit the buffer beside the headers, and beside what HAProxy adds."""
+    size = gateway.buffer_kib * 1024
+    return min(size * 3 // 4, size - headers(gateway) - 2048)
 
 
 def _which(gateway: Gateway) -> list[str]:
@@ -192,7 +204,7 @@ def _strict(gateway: Gateway) -> list[str]:
     refuse, other = f"if {strict} {by_id}", "!{{ var(txn.{}),strcmp(txn.model) eq 0 }}"
     return [
         answer(gateway.folder, 400, "400-strict", f"{refuse} {{ path {' '.join([*FORMS, '/v1/realtime'])} }}"),
-        answer(gateway.folder, 400, "400-strict", f"{refuse} {{ req.body_size gt {read(gateway)} }}"),
+        answer(gateway.folder, 400, "400-strict", f"{refuse} {{ var(txn.large) -m bool }}"),
         f"http-request set-var(txn.body) req.body,lua.only_model {refuse}",
         answer(gateway.folder, 400, "400-strict", f"{refuse} {other.format('body')}"),
         answer(
