@@ -238,6 +238,26 @@ def test_errors_of_haproxy_itself_are_in_the_same_form(front: Front) -> None:
     assert json.loads(body)["error"]["code"] == "request_timeout"
 
 
+@pytest.mark.parametrize(
+    "lines", ["good-name-1, x client=bob", "x client=bob\nX-Request-Id: good-name-1", "good-name-1,"]
+)
+def test_no_header_writes_into_the_log(front: Front, asked: list[list[Any]], lines: str) -> None:
+    body = b'{"model":"small"}'
+    head = f"POST {CHAT} HTTP/1.1\nHost: x\nAuthorization: Bearer {KEYS['alice']}\nContent-Length: {len(body)}\n"
+    connection = front.send(f"{head}X-Request-Id: {lines}\nConnection: close\n\n", body)
+    answer = connection.recv(4096).decode()
+    connection.close()
+    name = asked[2][0]["headers"]["x-request-id"]
+    assert re.fullmatch(r"[A-Za-z0-9._-]{8,64}", name) and f"x-request-id: {name}\r\n" in answer
+    front.wait(lambda: f"request={name} method" in front.log.read_text())
+    assert "x client" not in front.log.read_text()
+
+
+@pytest.mark.parametrize("origin", [f"{ORIGIN}, https://evil.example.net", f"https://evil.example.net, {ORIGIN}"])
+def test_an_origin_is_one(front: Front, origin: str) -> None:
+    assert "access-control-allow-origin" not in front.ask(CHAT, {"model": "small"}, origin=origin)[2]
+
+
 def test_tokens_are_counted_wherever_an_answer_has_them(front: Front, vllms: list[Vllm]) -> None:
     text = json.dumps({"x": 'say "usage": {"prompt_tokens": 1}', "usage": USAGE, "prompt_logprobs": ["y" * 99] * 9999})
     try:

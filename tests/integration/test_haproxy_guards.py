@@ -246,6 +246,20 @@ def test_refused_requests_do_not_count_for_the_rate(tmp_path: Path, vllms: list[
         assert counted == (str(int(time.time() / 60)), "5")
 
 
+def test_unfinished_bodies_do_not_pass_the_rate(tmp_path: Path, vllms: list[Vllm]) -> None:
+    body = json.dumps(MODEL).encode()
+    with front(tmp_path, vllms[:1], clients=(client("alice", rate=5),)) as gateway:
+        if time.time() % 60 > 55:
+            time.sleep(61 - time.time() % 60)
+        head = f"POST {CHAT} HTTP/1.1\n{ALICE}Connection: close\nContent-Length: {len(body)}\n\n"
+        begun = [gateway.send(head, body[:-1]) for _ in range(20)]
+        time.sleep(0.2)
+        for connection in begun:
+            connection.sendall(body[-1:])
+        statuses = [connection.recv(4096)[9:12] for connection in begun]
+        assert (statuses.count(b"200"), statuses.count(b"429")) == (5, 15)
+
+
 @pytest.mark.parametrize("keys", [("alice",), ("alice", "bob")])
 def test_a_server_that_fails_requests_but_not_health_gets_few(
     tmp_path: Path, vllms: list[Vllm], keys: tuple[str, ...]

@@ -40,7 +40,8 @@ def frontend_rules(gateway: Gateway) -> list[str]:
         *(_who(gateway) if gateway.clients else [f"http-request set-var(txn.client) str({EVERYBODY})"]),
         *_what(gateway),
         *_which(gateway),
-        "http-request sc-inc-gpc0(1) if { var(txn.rate) -m int gt 0 }" if gateway.clients else "",
+        # Once more: others may have used the rate while this body arrived.
+        *([_above(gateway), "http-request sc-inc-gpc0(1) if { var(txn.rate) -m int gt 0 }"] if gateway.clients else []),
         # A client's key is the gateway's business; a server gets its own.
         "http-request del-header authorization",
         "http-request del-header x-api-key",
@@ -58,9 +59,10 @@ def lookup(folder: str, target: str, source: str, name: str) -> str:
 
 def _named(gateway: Gateway) -> list[str]:
     """Return the rules by which server, client and log name the same request."""
-    given = "req.hdr(x-request-id) -m reg ^[A-Za-z0-9._-]{8,64}$"
     return [
-        f"http-request set-var(txn.id) req.hdr(x-request-id) if {{ {given} }}",
+        # The variable is what is looked at: a condition on a header holds for any of its values.
+        "http-request set-var(txn.id) req.fhdr(x-request-id)",
+        "http-request unset-var(txn.id) unless { var(txn.id) -m reg ^[A-Za-z0-9._-]{8,64}$ }",
         "http-request set-var(txn.id) uuid unless { var(txn.id) -m found }",
         "http-request set-header x-request-id %[var(txn.id)]",
         "http-request set-header x-forwarded-for %[src]",
@@ -77,7 +79,8 @@ def _origin(gateway: Gateway) -> list[str]:
     origins = " ".join(gateway.cors_origins)
     allowed = "hdr access-control-allow-origin %[var(txn.origin)] hdr vary origin"
     return [
-        f"http-request set-var(txn.origin) req.hdr(origin) if {{ req.hdr(origin) -m str {origins} }}",
+        "http-request set-var(txn.origin) req.fhdr(origin)",
+        f"http-request unset-var(txn.origin) unless {{ var(txn.origin) -m str {origins} }}",
         f'http-request return status 204 {allowed} hdr access-control-allow-methods "GET, POST" '
         f'hdr access-control-allow-headers "{HEADERS}" hdr access-control-max-age 600 '
         f"{known} METH_OPTIONS {{ req.hdr(access-control-request-method) -m found }}",
@@ -92,18 +95,23 @@ def _who(gateway: Gateway) -> list[str]:
 
     Requests are counted by the minute, and only those that are let in.
     """
-    bearer = "req.hdr(authorization),word(2,' '),sha2(256),hex"
-    above = "if { var(txn.rate) -m int gt 0 } { sc_get_gpc0(1,own:minutes),sub(txn.rate) ge 0 }"
+    bearer = "req.fhdr(authorization),word(2,' '),sha2(256),hex"
     return [
         f"http-request set-var(txn.digest) {bearer} if {{ req.hdr(authorization) -m found }}",
-        "http-request set-var(txn.digest) req.hdr(x-api-key),sha2(256),hex unless { var(txn.digest) -m found }",
+        "http-request set-var(txn.digest) req.fhdr(x-api-key),sha2(256),hex unless { var(txn.digest) -m found }",
         lookup(gateway.folder, "client", "digest", "clients"),
         answer(gateway.folder, 401, "401", "if !{ var(txn.client) -m found }"),
         f"http-request set-var(txn.rate) var(txn.client),map_str_int({gateway.folder}/rates.map,0)",
         f"http-request set-var-fmt(txn.minute) %[var(txn.client)]{BETWEEN}%[date,div(60)]",
         "http-request track-sc1 var(txn.minute) table own:minutes if { var(txn.rate) -m int gt 0 }",
-        answer(gateway.folder, 429, "429-rate", above, WAIT_TO_NEXT_MINUTE),
+        _above(gateway),
     ]
+
+
+def _above(gateway: Gateway) -> str:
+    """Return the rule that refuses what is above a client's rate."""
+    above = "if { var(txn.rate) -m int gt 0 } { sc_get_gpc0(1,own:minutes),sub(txn.rate) ge 0 }"
+    return answer(gateway.folder, 429, "429-rate", above, WAIT_TO_NEXT_MINUTE)
 
 
 def _what(gateway: Gateway) -> list[str]:
