@@ -108,7 +108,7 @@ class Handler(BaseHTTPRequestHandler):
             elif asked.get("stream"):
                 self.stream(asked)
             elif self.wait():
-                self.answer({"id": f"resp_{len(server.asked)}_{server.server_port}", "usage": USAGE})
+                self.answer({"id": f"resp_{time.monotonic_ns()}_{server.server_port}", "usage": USAGE})
         except OSError:
             self.close_connection = True
         finally:
@@ -147,6 +147,7 @@ class Handler(BaseHTTPRequestHandler):
         text = (self.path != "/health" and self.server.text) or json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
+        self.send_header("Access-Control-Allow-Origin", "*")  # as vLLM does by default
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()
         self.finish_one()
@@ -158,7 +159,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        first = {"response": {"id": f"resp_stream_{self.server.server_port}", "text": "x" * 80}}
+        first = {"response": {"id": f"resp_{time.monotonic_ns()}_{self.server.server_port}", "text": "x" * 80}}
         usage = [{"usage": USAGE}] if asked.get("stream_options") else []
         for event in [*([first] if "responses" in self.path else []), *range(EVENTS), *usage, "[DONE]"]:
             text = f"data: {event if isinstance(event, str) else json.dumps(event)}\n\n".encode()

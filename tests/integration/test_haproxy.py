@@ -38,7 +38,9 @@ def front(tmp_path: Path, vllms: list[Vllm]) -> Iterator[Front]:
 
 def test_a_request_goes_to_its_model_with_the_servers_own_key(front: Front, vllms: list[Vllm]) -> None:
     body = {"model": "Qwen/QwQ-32B", "messages": []}
-    assert front.ask(CHAT, body)[0] == 200
+    status, _, headers = front.ask(CHAT, body, origin="https://evil.example.net")
+    # Without cors_origins no page may ask, whatever the server says.
+    assert (status, [name for name in headers if name.startswith("access-control-")]) == (200, [])
     assert front.ask("/models/small" + CHAT, {"messages": []})[0] == 200
     assert front.ask("/models/Qwen%2FQwQ-32B" + CHAT, {"messages": []})[0] == 200
     (small,) = vllms[2].asked

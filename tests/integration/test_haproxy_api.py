@@ -86,7 +86,7 @@ def test_a_stored_response_is_read_where_it_is(front: Front, asked: list[list[An
     # Workers of less than five seconds pass on nothing.
     front.wait(lambda: int(front.runtime.info()["Uptime_sec"]) > 5)
     front.reload()
-    front.wait(lambda: "resp_" in front.runtime.ask(f"show table {front.gateway.backends[0].name}"))
+    front.wait(lambda: "key=" in front.runtime.ask(f"show table {front.gateway.backends[0].name}"))
     for name, home in homes.items():
         assert front.ask(f"/v1/responses/{name}")[0] == 200
         assert front.ask(f"/v1/responses/{name}/cancel", {})[0] == 200
@@ -94,6 +94,28 @@ def test_a_stored_response_is_read_where_it_is(front: Front, asked: list[list[An
         assert (len(asked[home]), len(asked[1 - home])) == (3, 0)
         asked[home].clear()
     assert front.error("/v1/responses/resp_unknown")[::2] == (404, "response_not_found")
+
+
+def test_a_stored_response_is_its_clients(front: Front, asked: list[list[Any]]) -> None:
+    def store(model: str, key: str) -> str:
+        return str(json.loads(front.ask("/v1/responses", {"model": model, "input": "x"}, key)[1])["id"])
+
+    alice, own = KEYS["alice"], store("sql-lora", BOB)
+    foreign = [(store(name, alice), BOB) for name in ("Qwen/QwQ-32B", "sql-lora")] + [(own, alice)]
+    for path in ("", "/models/sql-lora", "/models/Qwen%2FQwQ-32B"):
+        assert front.ask(f"{path}/v1/responses/{own}", key=BOB)[0] == 200
+        assert front.ask(f"{path}/v1/responses/{own}/cancel", {}, key=BOB)[0] == 200
+        for name, key in foreign:
+            assert front.error(f"{path}/v1/responses/{name}", key=key)[::2] == (404, "response_not_found")
+            assert front.error(f"{path}/v1/responses/{name}/cancel", {}, key=key)[::2] == (404, "response_not_found")
+    for name, key in foreign:
+        body = '{"model":"sql-lora","previous_response_id":"' + name + '"}'
+        twice = '{"previous_response_id":"' + own + '",' + body[1:]
+        for sent in (body, twice, body.replace("prev", "\\u0070rev"), body.replace("resp_", "\\u0072esp_")):
+            assert front.error("/v1/responses", sent.encode(), key)[::2] == (404, "response_not_found")
+    assert sum(map(len, asked)) == 9
+    for name in (own, None):
+        assert front.ask("/v1/responses", {"model": "sql-lora", "previous_response_id": name}, BOB)[0] == 200
 
 
 def test_the_model_of_a_form_is_its_field(front: Front, asked: list[list[Any]]) -> None:
@@ -150,11 +172,18 @@ def test_pages_of_known_sites_alone_may_ask(front: Front) -> None:
     status, _, headers = front.ask(CHAT, origin=ORIGIN, **asks)
     assert (status, headers["access-control-allow-origin"], headers["vary"]) == (204, ORIGIN, "origin")
     assert "authorization" in headers["access-control-allow-headers"]
+    wanted = "authorization,x-stainless-os,x-stainless-retry-count"
+    headers = front.ask(CHAT, origin=ORIGIN, access_control_request_headers=wanted, **asks)[2]
+    assert headers["access-control-allow-headers"] == wanted
+    exposed = front.ask(CHAT, {"model": "small"}, origin=ORIGIN)[2]["access-control-expose-headers"]
+    assert exposed == "x-request-id, retry-after"
     assert front.ask(CHAT, {"model": "small"}, origin=ORIGIN)[2]["access-control-allow-origin"] == ORIGIN
     # Also of an error, which the page could not read otherwise.
     assert front.ask(CHAT, {"model": "none"}, origin=ORIGIN)[2]["access-control-allow-origin"] == ORIGIN
     status, _, headers = front.ask(CHAT, origin="https://evil.example.net", **asks)
     assert (status, "access-control-allow-origin" in headers) == (401, False)
+    headers = front.ask(CHAT, {"model": "small"}, origin="https://evil.example.net")[2]
+    assert "access-control-allow-origin" not in headers
 
 
 def test_an_adapter_is_a_model_of_its_own_for_keys(front: Front, asked: list[list[Any]]) -> None:

@@ -23,9 +23,10 @@ def backend_rules(gateway: Gateway, backend: Backend) -> list[str]:
         "option httpchk GET /health",
         # A host that vanished answers no new connection; a busy server may take long to answer.
         "timeout check 10s",
-        f"stick-table type string len 136 size {STORED} expire 1h peers own",
+        f"stick-table type binary len 32 size {STORED} expire 1h peers own",
         "stick match var(txn.response)",
-        "stick store-response res.body,lua.response_id if { var(txn.stores) -m found }",
+        f"stick store-response res.body,lua.response_id,concat({BETWEEN},txn.pair),sha2(256) "
+        "if { var(txn.stores) -m found }",
         "http-request set-var(txn.stores) str(yes) if METH_POST { path /v1/responses }",
         # The id is in the answer's first bytes.
         "tcp-response inspect-delay 5s",

@@ -17,7 +17,10 @@ PATHS = (
 )
 FORMS = ("/v1/audio/transcriptions", "/v1/audio/translations")
 BY_ID = "path_reg ^/v1/responses/[A-Za-z0-9_-]{1,128}(/cancel)?$"
+# Where a browser does not say which it wants; clients' libraries have many of their own.
 HEADERS = "authorization, content-type, x-api-key, x-request-id, x-session-id, anthropic-version, anthropic-beta"
+# How a stored response is known: by its id, its client, and the name of the model that was asked for.
+RESPONSE = f"%[var(txn.id_asked)]{BETWEEN}%[var(txn.client)]{BETWEEN}%[var(txn.home)]"
 WAIT_TO_NEXT_MINUTE = '"%[date,mod(60),neg,add(60)]"'
 
 
@@ -73,19 +76,25 @@ def _named(gateway: Gateway) -> list[str]:
 
 def _origin(gateway: Gateway) -> list[str]:
     """Return the rules for pages of other sites, whose browsers ask first."""
+    # vLLM's own lets every site in.
+    own = "http-response del-header access-control- -m beg"
     if not gateway.cors_origins:
-        return []
+        return [own]
     known = "if { var(txn.origin) -m found }"
     origins = " ".join(gateway.cors_origins)
+    asked = "req.fhdr(access-control-request-headers)"
     allowed = "hdr access-control-allow-origin %[var(txn.origin)] hdr vary origin"
     return [
+        own,
         "http-request set-var(txn.origin) req.fhdr(origin)",
         f"http-request unset-var(txn.origin) unless {{ var(txn.origin) -m str {origins} }}",
+        f'http-request set-var-fmt(txn.headers) "{HEADERS}" {known}',
+        f"http-request set-var(txn.headers) {asked} {known} {{ {asked} -m reg ^[A-Za-z0-9_,\\ -]{{1,1000}}$ }}",
         f'http-request return status 204 {allowed} hdr access-control-allow-methods "GET, POST" '
-        f'hdr access-control-allow-headers "{HEADERS}" hdr access-control-max-age 600 '
+        f"hdr access-control-allow-headers %[var(txn.headers)] hdr access-control-max-age 600 "
         f"{known} METH_OPTIONS {{ req.hdr(access-control-request-method) -m found }}",
-        "http-after-response del-header access-control-allow-origin",
         f"http-after-response set-header access-control-allow-origin %[var(txn.origin)] {known}",
+        f'http-after-response set-header access-control-expose-headers "x-request-id, retry-after" {known}',
         f"http-after-response add-header vary origin {known}",
     ]
 
@@ -188,17 +197,26 @@ def _which(gateway: Gateway) -> list[str]:
 
 
 def _stored(gateway: Gateway) -> list[str]:
-    """Return the rules for responses that a server has stored: only that server knows them."""
-    missing = "!{ var(txn.model) -m found }"
+    """Return the rules for responses that a server has stored: it alone knows them, and they are their client's.
+
+    What asks for one by its id has the model by which it was made, whatever the path says.
+    """
+    by_id, asked = f"{{ {BY_ID} }}", "{ var(txn.id_asked) -m found }"
+    other = "!{ var(txn.home) -m found }"
     return [
-        f"http-request set-var(txn.response) path,field(4,/) if {{ {BY_ID} }}",
-        "http-request set-var(txn.response) req.body,json_query('$.previous_response_id') if { path /v1/responses }",
+        f"http-request set-var(txn.id_asked) path,field(4,/) if {by_id}",
+        "http-request set-var(txn.id_asked) req.body,lua.previous_response if { path /v1/responses } METH_POST",
+        "http-request unset-var(txn.id_asked) if { var(txn.id_asked) -m len 0 }",
         *(
-            f"http-request set-var(txn.model) str({backend.model}) if {{ {BY_ID} }} {missing} "
-            f"{{ var(txn.response),in_table({backend.name}) }}"
+            f"http-request set-var(txn.home) str({name}) if {asked} {other} "
+            f"{{ var(txn.id_asked),concat({BETWEEN},txn.client,{BETWEEN}{name}),sha2(256),in_table({backend.name}) }}"
             for backend in gateway.backends
+            for name in backend.names
         ),
-        answer(gateway.folder, 404, "404-response", f"if {{ {BY_ID} }} {missing}"),
+        answer(gateway.folder, 404, "404-response", f"if {asked} {other}"),
+        f"http-request set-var(txn.model) var(txn.home) if {by_id}",
+        f'http-request set-var-fmt(txn.response) "{RESPONSE}" if {asked}',
+        "http-request set-var(txn.response) var(txn.response),sha2(256) if { var(txn.response) -m found }",
     ]
 
 

@@ -94,6 +94,18 @@ core.register_converters("escaped_model", function(body)
   return ""
 end)
 
+-- The response that a body goes on from; no id where a server could read another one.
+core.register_converters("previous_response", function(body)
+  local id = ""
+  for key, value, last in keys(body) do
+    if key:find('\\', 1, true) then return "?" end
+    if key == "previous_response_id" and (last or id ~= "" or body:sub(value, value + 3) ~= "null") then
+      id = id == "" and plain(body, value, last) or "?"
+    end
+  end
+  return id
+end)
+
 -- The name of a form's field by the headers of its part.
 local function field(headers)
   for line in headers:gmatch("[^\r\n]+") do
