@@ -178,8 +178,19 @@ def test_the_adapters_of_a_server_are_names_that_clients_may_use() -> None:
     hosts = {"g1": planned(model("a", args=args)), "g2": planned(model("a", args=args[:3]), ip="10.0.0.2")}
     entries = fleet_entries(hosts, hosts, "gw")
     assert [one["adapters"] for one in entries] == [("sql", "law"), ("sql",)]
-    # One that only some servers have is no name of the gateway's.
-    assert backends_of(entries, {})[0].adapters == ("sql",)
+    # One that only some servers have is no name of the gateway's, but a body could name it: a key of the base may not.
+    (backend,) = backends_of(entries, {})
+    assert (backend.adapters, backend.partly) == (("sql",), ("law",))
+    keys = {name: {"key": f"0123456789abcdef-{name}"} for name in ("all", "base", "both")}
+    clients = {
+        **keys,
+        "base": {**keys["base"], "models": ["a"]},
+        "both": {**keys["both"], "models": ["a", "sql", "law"]},
+    }
+    allowed = gateway_config({"clients": clients}, entries, {})["files"]["allowed.map"].splitlines()
+    assert allowed == ["all|a all", "all|sql named", "base|a strict", "both|a all", "both|sql named"]
+    clients["base"]["models"] = ["a", "sql"]
+    assert "base|a strict" in gateway_config({"clients": clients}, entries, {})["files"]["allowed.map"]
 
 
 def test_the_servers_of_a_model_have_one_key() -> None:

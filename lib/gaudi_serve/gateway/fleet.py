@@ -329,13 +329,13 @@ def backends_of(entries: Sequence[Known], keys: Mapping[str, str]) -> tuple[Back
     models: dict[str, list[Entry]] = {}
     for one in map(entry_of, entries):
         models.setdefault(one.model, []).append(one)
-    return tuple(
-        Backend(
-            model,
-            tuple(Server(one.name, one.address, one.port, one.takes) for one in servers),
-            keys.get(model, ""),
-            # An adapter that only some of the servers have would be asked of the others too.
-            tuple(name for name in servers[0].adapters if all(name in one.adapters for one in servers)),
-        )
-        for model, servers in sorted(models.items())
-    )
+    return tuple(_backend(model, servers, keys.get(model, "")) for model, servers in sorted(models.items()))
+
+
+def _backend(model: str, entries: Sequence[Entry], key: str) -> Backend:
+    servers = tuple(Server(one.name, one.address, one.port, one.takes) for one in entries)
+    found = dict.fromkeys(name for one in entries for name in one.adapters)
+    # An adapter that only some of the servers have would be asked of the others too.
+    everywhere = tuple(name for name in found if all(name in one.adapters for one in entries))
+    partly = tuple(name for name in found if name not in everywhere)
+    return Backend(model, servers, key, everywhere, partly)

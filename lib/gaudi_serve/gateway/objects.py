@@ -29,7 +29,8 @@ class Backend:
     """A model as clients know it, and all servers that have it.
 
     model: the name in a request's body. key: what its servers ask of the gateway; empty where they ask nothing.
-    adapters: further names that the same servers answer to, such as those of LoRA adapters. balance: which server gets
+    adapters: further names that the same servers answer to, such as those of LoRA adapters. partly: names that only some
+    of them answer to, as while an adapter comes; nobody may ask for them yet. balance: which server gets
     a request: the one with the ``least`` requests, or the one that had the same ``session`` or the same ``prefix``.
     """
 
@@ -37,6 +38,7 @@ class Backend:
     servers: tuple[Server, ...]
     key: str = ""
     adapters: tuple[str, ...] = ()
+    partly: tuple[str, ...] = ()
     balance: str = "least"
 
     @property
@@ -119,7 +121,7 @@ class Gateway:
         own = next(backend for backend in self.backends if name in backend.names)
         places = {(server.address, server.port) for server in own.servers}
         there = (one for one in self.backends if places & {(server.address, server.port) for server in one.servers})
-        return {*own.names, *(found for one in there for found in one.names)}
+        return {found for one in (own, *there) for found in (*one.names, *one.partly)}
 
     def of_client(self, client: Client | None) -> list[str]:
         """Return the names of models that a client may use, sorted; None is one of a gateway without clients."""
