@@ -114,6 +114,19 @@ def test_answers_are_errors_as_openai_writes_them(name: str) -> None:
         ({"paths": "/pooling"}, "gaudi_gateway.paths: '/pooling' is not a list"),
         ({"paths": ["pooling"]}, "gaudi_gateway.paths: 'pooling' is no path such as /pooling"),
         ({"paths": ["/a b"]}, "gaudi_gateway.paths: '/a b' is no path such as /pooling"),
+        *(
+            ({"paths": [path]}, f"gaudi_gateway.paths: '{path}' is answered by the gateway itself; leave it out")
+            for path in ("/health", "/models/x", "/v1/models", "/v1/models/x")
+        ),
+        *(
+            ({"paths": [path]}, f"gaudi_gateway.paths: '{path}' is no path such as /pooling")
+            for path in ("/a/../b", "/a/.", "/..")
+        ),
+        *(
+            ({"paths": ["/pooling", path]}, f"gaudi_gateway.paths: '{path}' is for a server's operator: it shows or")
+            for path in ("/v1/load_lora_adapter", "/metrics", "/sleep")
+        ),
+        ({"balance": {"sql": "prefix"}}, "gaudi_gateway.balance: 'sql' is an adapter, which goes where its base model"),
         ({"cors_origins": ["*"]}, "gaudi_gateway.cors_origins: '*' is no origin such as https://"),
         ({"balance": "prefix"}, "gaudi_gateway.balance: 'prefix' is not a mapping of models to least, session, prefix"),
         ({"balance": {"small": "most"}}, "gaudi_gateway.balance: 'small': 'most' is none of least, session, prefix"),
@@ -158,8 +171,9 @@ def test_answers_are_errors_as_openai_writes_them(name: str) -> None:
     ],
 )
 def test_bad_input_gets_one_sentence(wish: Any, message: str) -> None:
+    said = wish if wish is None else {"clients": ALICE, **wish}
     with pytest.raises(InputError) as raised:
-        read_gateway(wish if wish is None else {"clients": ALICE, **wish}, BACKENDS, [one.model for one in BACKENDS])
+        read_gateway(said, BACKENDS, [one.model for one in BACKENDS], ["sql"])
     assert str(raised.value).startswith(message)
     assert KEY not in str(raised.value)
 
@@ -176,6 +190,9 @@ def test_adapters_are_names_of_their_own() -> None:
     texts = {path.rpartition("/")[2]: file.text for path, file in found.items()}
     assert "sql base\n" in texts["models.map"]
     # A server that knows more names than a key may use is asked with care.
+    with pytest.raises(InputError, match="balance: 'sql' is an adapter"):
+        read_gateway({"balance": {"sql": "prefix"}}, backends)
+    assert read_gateway({"balance": {"base": "prefix"}, "paths": ["/a/..b", "/v1/x.y"]}, backends).paths
     assert "bob|sql strict\n" in texts["allowed.map"] and "alice|sql named\n" in texts["allowed.map"]
     with pytest.raises(InputError, match="lora_modules: 'small' is served by small and by base; give one another name"):
         read_gateway({}, (*BACKENDS, Backend("base", (), adapters=("small",))))

@@ -22,7 +22,7 @@ from gaudi_serve.gateway.fleet import (
     unreached,
 )
 from gaudi_serve.inventory.variables import inventory_refusal
-from gaudi_serve.plan.fleet import vllm_fleet_plan
+from gaudi_serve.plan.fleet import vllm_fleet_plan, vllm_fleet_summary
 from gaudi_serve.stages.gateway import (
     gateway_config,
     gateway_drift,
@@ -320,6 +320,17 @@ def test_a_client_may_use_what_some_host_is_to_have_whether_it_serves_now_or_not
     assert [one["message"] for one in vllm_fleet_plan(hosts, list(hosts), [])["errors"]] == [sentence]
     # A host whose models are none has an error of its own; which there would be, nobody knows.
     assert inventory_refusal({**gateway, "hostvars": {**hosts, "g2": {"vllm_models": "later"}}}, "gw") == []
+
+
+@pytest.mark.parametrize("key", ["port", "metrics_port"])
+def test_the_plan_knows_that_a_model_has_the_gateways_port(key: str) -> None:
+    entry = {**test_fleet.model(), "name": "a", "port": 30001}
+    for state, expected in (("started", 1), ("stopped", 0)):
+        hosts = {"g1": test_fleet.known(vllm_models=[{**entry, "state": state}], gaudi_gateway={key: 30001})}
+        fleet = vllm_fleet_plan(hosts, ["g1"], [])
+        sentence = f"g1: gaudi_gateway.{key}: 30001: model a of this host listens there; say another port"
+        assert [one["message"] for one in fleet["errors"]] == [sentence] * expected
+        assert vllm_fleet_summary(fleet)["failure"] == ("1 error, listed above" if expected else "")
 
 
 def test_a_reset_takes_unit_files_and_state() -> None:

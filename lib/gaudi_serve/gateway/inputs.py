@@ -33,7 +33,15 @@ NUMBERS = {
 SWITCHES = ("plain_allowed", "open", "usage")
 LISTS = ("paths", "cors_origins")
 BALANCES = ("least", "session", "prefix")
-PATH = re.compile(r"(?:/[\w.~-]+)+", re.ASCII)
+PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[\w.~-]+)+", re.ASCII)
+# What the gateway answers itself, and what begins so.
+OWN_PATHS, OWN_FOLDERS = ("/health", "/models", "/v1/models"), ("/models/", "/v1/models/")
+# What changes or stops a server, or tells of everybody's requests.
+OPERATOR_PATHS = (
+    *("/metrics", "/load", "/server_info", "/sleep", "/wake_up", "/pause", "/resume", "/abort_requests"),
+    *("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/collective_rpc", "/update_weights"),
+    *("/reset_prefix_cache", "/reset_mm_cache", "/scale_elastic_ep", "/start_profile", "/stop_profile"),
+)
 ORIGIN = re.compile(r"https?://[a-z0-9.-]+(?::[0-9]{1,5})?", re.ASCII)
 KEYS = (
     *("address", "certificate", "clients", "balance", "virtual_address", "virtual_interface"),
@@ -42,7 +50,12 @@ KEYS = (
 CLIENT = ("key", "sha256", "models", "requests_per_minute")
 
 
-def read_gateway(given: Any, backends: tuple[Backend, ...] = (), models: Collection[str] | None = None) -> Gateway:
+def read_gateway(
+    given: Any,
+    backends: tuple[Backend, ...] = (),
+    models: Collection[str] | None = None,
+    adapters: Collection[str] = (),
+) -> Gateway:
     """Return the gateway of a mapping.
 
     Args:
@@ -50,6 +63,7 @@ def read_gateway(given: Any, backends: tuple[Backend, ...] = (), models: Collect
             certificate, ``open: true`` for one without clients.
         backends: what it serves.
         models: those of the fleet, of which clients may use some; None where they are not known, and those are any.
+        adapters: those of the fleet, which clients may use too.
 
     Raises:
         InputError: for a key or value that is none, and for a gateway that would listen beyond loopback in plain text
@@ -64,15 +78,16 @@ def read_gateway(given: Any, backends: tuple[Backend, ...] = (), models: Collect
         if names.get(key) is not None
     }
     switches = {key: _switch(key, names.get(key)) for key in SWITCHES}
-    clients = _clients(names.get("clients"), models)
+    adapters = {*adapters, *(name for one in backends for name in (*one.adapters, *one.partly))}
+    clients = _clients(names.get("clients"), None if models is None else {*models, *adapters})
     gateway = Gateway(
         address=_address(names.get("address")),
         certificate=_certificate(names.get("certificate")),
         virtual_address=_virtual(names.get("virtual_address")),
         virtual_interface=_interface(names.get("virtual_interface")),
         clients=clients,
-        backends=_balanced(names.get("balance"), backends, models),
-        paths=_texts("paths", names.get("paths"), PATH, "is no path such as /pooling"),
+        backends=_balanced(names.get("balance"), backends, models, adapters),
+        paths=_paths(names.get("paths")),
         cors_origins=_texts(
             "cors_origins", names.get("cors_origins"), ORIGIN, "is no origin such as https://a.example"
         ),
@@ -120,7 +135,20 @@ def _texts(key: str, given: Any, pattern: re.Pattern[str], allowed: str) -> tupl
     return tuple(given)
 
 
-def _balanced(given: Any, backends: tuple[Backend, ...], models: Collection[str] | None) -> tuple[Backend, ...]:
+def _paths(given: Any) -> tuple[str, ...]:
+    paths = _texts("paths", given, PATH, "is no path such as /pooling")
+    for path in paths:
+        if path in OWN_PATHS or path.startswith(OWN_FOLDERS):
+            raise refusal("", "gaudi_gateway.paths", path, "is answered by the gateway itself; leave it out")
+        if path in OPERATOR_PATHS:
+            allowed = "is for a server's operator: it shows or changes what all clients have; ask the server itself"
+            raise refusal("", "gaudi_gateway.paths", path, allowed)
+    return paths
+
+
+def _balanced(
+    given: Any, backends: tuple[Backend, ...], models: Collection[str] | None, adapters: Collection[str]
+) -> tuple[Backend, ...]:
     if given is None:
         return backends
     if not isinstance(given, Mapping):
@@ -128,6 +156,9 @@ def _balanced(given: Any, backends: tuple[Backend, ...], models: Collection[str]
     for model, kind in given.items():
         if kind not in BALANCES:
             raise refusal("", f"gaudi_gateway.balance: {shown(model)}", kind, f"is none of {', '.join(BALANCES)}")
+        if model in adapters and model not in {*(models or ()), *(one.model for one in backends)}:
+            allowed = "is an adapter, which goes where its base model goes; say it of that one"
+            raise refusal("", "gaudi_gateway.balance", model, allowed)
         _known_model("gaudi_gateway.balance", model, models)
     return tuple(dataclasses.replace(one, balance=str(given.get(one.model, one.balance))) for one in backends)
 

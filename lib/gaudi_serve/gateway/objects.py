@@ -29,9 +29,9 @@ class Backend:
     """A model as clients know it, and all servers that have it.
 
     model: the name in a request's body. key: what its servers ask of the gateway; empty where they ask nothing.
-    adapters: further names that the same servers answer to, such as those of LoRA adapters. partly: names that only some
-    of them answer to, as while an adapter comes; nobody may ask for them yet. balance: which server gets
-    a request: the one with the ``least`` requests, or the one that had the same ``session`` or the same ``prefix``.
+    adapters: further names that the same servers answer to, such as those of LoRA adapters. partly: names that only
+    some of them answer to, as while an adapter comes; nobody may ask for them yet. balance: which server gets a
+    request: the one with the ``least`` requests, or the one that had the same ``session`` or the same ``prefix``.
     """
 
     model: str

@@ -438,11 +438,12 @@ def of_gateways(values: Known, gateways: Sequence[str], host_name: str, hostvars
         hostvars: variables of all hosts, for the models that clients may use.
     """
     given, serves = (values.get("gaudi_gateway"), values.get("gaudi_gateway_secret")), bool(values.get("vllm_models"))
-    return gateway_problems(*given, gateways, host_name, serves, client_models(values, hostvars))
+    models, adapters = client_models(values, hostvars) or (None, ())
+    return gateway_problems(*given, gateways, host_name, serves, models, adapters)
 
 
-def client_models(values: Known, hostvars: Mapping[str, Known]) -> list[str] | None:
-    """Return the names for clients of the models and adapters of all hosts, whether a run is about them or not.
+def client_models(values: Known, hostvars: Mapping[str, Known]) -> tuple[list[str], list[str]] | None:
+    """Return the names for clients of the models and of the adapters of all hosts, whether a run is about them or not.
 
     None where the host's gateway names no model, or where a host's cannot be read, which is an error
     of its own.
@@ -453,7 +454,7 @@ def client_models(values: Known, hostvars: Mapping[str, Known]) -> list[str] | N
     balance = isinstance(settings, Mapping) and settings.get("balance")
     if not balance and not any(isinstance(one, Mapping) and "models" in one for one in each):
         return None
-    found: set[str] = set()
+    found, adapters = set[str](), set[str]()
     try:
         for known in (hostvars[name] for name in hostvars):
             folders = known.get("vllm_catalog_dirs") or []
@@ -464,11 +465,11 @@ def client_models(values: Known, hostvars: Mapping[str, Known]) -> list[str] | N
             defaults = known.get("vllm_model_defaults") or {}
             found |= client_names(models, catalog, defaults)
             specs = merged_all(models, catalog, defaults)
-            found |= {name for spec in specs for name in adapter_names(spec.get("lora_modules"))}
+            adapters |= {name for spec in specs for name in adapter_names(spec.get("lora_modules"))}
     # Of Ansible's and of Jinja's many errors.
     except Exception:
         return None
-    return sorted(found)
+    return sorted(found), sorted(adapters)
 
 
 def strange_secrets(values: Known, host_name: str, hostvars: Known) -> list[str]:

@@ -25,6 +25,7 @@ from ..inventory.variables import (
 from ..model.host import Host
 from ..platforms import platform_of
 from ..stages.container_runtime import engine_stopped
+from ..stages.gateway import gateway_ports
 from ..stages.image import vllm_images
 from ..stages.registry import LEFT_ALONE, STAGES, TOLD, due_by_stage, still_serves, task_hosts
 from ..stages.service import runs_as_planned
@@ -170,6 +171,7 @@ def _planned(
     errors, answer = parted([*errors, *([strange] if strange else [])], tried)
     if models is None and host["services"]:
         errors.append(_error(name, "vllm_models", _unset(host["services"])))
+    errors += [Finding(name, "gaudi_gateway", text) for text in gateway_ports(known, plan["models"], name)]
     named = {str(one.model) for one in errors}
     # Of a host whose models nobody has named, nothing is said to become of those that it serves.
     changes = None if models is None else vllm_plan_changes(plan["models"], host["services"], named)
@@ -408,7 +410,8 @@ def vllm_fleet_summary(fleet: Mapping[str, Any]) -> dict[str, Any]:
 
     Returns:
         ``changing`` (names of hosts), ``changes`` (lines by host), ``down`` (by host, as in the plan),
-        ``errors`` and ``warnings`` (sentences), ``text`` (all of the plan, as people read it).
+        ``errors`` and ``warnings`` (sentences), ``failure`` (why plan.yml fails; empty where it does not), ``text``
+        (all of the plan, as people read it).
     """
     changes = {name: found for name, host in fleet["hosts"].items() if (found := _changes(host))}
     return {
@@ -417,6 +420,7 @@ def vllm_fleet_summary(fleet: Mapping[str, Any]) -> dict[str, Any]:
         "down": {name: host["down"] for name, host in fleet["hosts"].items() if host.get("down")},
         "errors": [error["message"] for error in fleet["errors"]],
         "warnings": list(fleet["warnings"]),
+        "failure": f"{counted(len(fleet['errors']), 'error')}, listed above" if fleet["errors"] else "",
         "text": "\n".join(vllm_fleet_lines(fleet)),
     }
 

@@ -14,7 +14,7 @@ from functools import cache
 from itertools import combinations
 from typing import NamedTuple
 
-from ..core.errors import Problem
+from ..core.errors import Problem, counted
 from ..model.host import Card, Host
 from ..model.spec import Spec
 from ..platforms import platform_of
@@ -82,7 +82,7 @@ class Ledger:
         if missing:
             return "module_ids", missing, f"not on this host, which has {sorted(self.cards)}"
         if len(wish) != spec.cards:
-            return "module_ids", wish, f"are {len(wish)} cards, but tensor_parallel_size is {spec.cards}"
+            return "module_ids", wish, f"are {counted(len(wish), 'card')}, but tensor_parallel_size is {spec.cards}"
         for number in wish:
             if number in self.strangers:
                 problem = self.cards[number].problem

@@ -59,6 +59,7 @@ def gateway_problems(
     host_name: str,
     serves: bool,
     models: Collection[str] | None = None,
+    adapters: Collection[str] = (),
 ) -> list[str]:
     """Return what is wrong with the variables of a fleet with gateways, as far as one host's tell.
 
@@ -69,11 +70,12 @@ def gateway_problems(
         host_name: how messages call the host.
         serves: the host has models.
         models: those of all hosts, for the clients that may use some alone; None where they are not known.
+        adapters: those of all hosts, which clients may use too.
     """
     reasons = []
     if isinstance(settings, Mapping):
         try:
-            read_gateway(settings, models=models)
+            read_gateway(settings, models=models, adapters=adapters)
         except InputError as problem:
             reasons.append(str(problem))
     elif settings is not None:
@@ -106,12 +108,41 @@ def gateway_refusal(
     reasons = []
     if certificate:
         reasons.append(f"{host_name}: gaudi_gateway.certificate: {gateway.certificate!r}: {certificate}")
-    ours = {one["port"]: f"model {one['model']} of this host" for one in servers if one["host"] == host_name}
-    for key, port in (("port", gateway.port), ("metrics_port", gateway.metrics_port)):
-        program = ours.get(port) or live["ports"].get(str(port), "")
-        if program and not (live["running"] and program.startswith("haproxy ")):
-            reasons.append(f"{host_name}: gaudi_gateway.{key}: {port}: {program} listens there; say another port")
-    return reasons
+    others = {
+        int(port): program
+        for port, program in live["ports"].items()
+        if not (live["running"] and program.startswith("haproxy "))
+    }
+    ours = {one["port"]: one["model"] for one in servers if one["host"] == host_name}
+    return reasons + _ports_taken(gateway, others | _of_models(ours), host_name)
+
+
+def gateway_ports(variables: Known, models: Sequence[Known], host_name: str) -> list[str]:
+    """Return which ports of a gateway are those of models that are planned for its host.
+
+    Args:
+        variables: of the host; read is ``gaudi_gateway``, whose mistakes gateway_problems tells.
+        models: planned for the host.
+        host_name: how messages call the host.
+    """
+    try:
+        gateway = read_gateway(variables.get("gaudi_gateway"))
+    except InputError:
+        return []
+    ours = {int(one["port"]): str(one["served_model_name"]) for one in models if one["state"] != "stopped"}
+    return _ports_taken(gateway, _of_models(ours), host_name)
+
+
+def _of_models(ports: Mapping[int, str]) -> dict[int, str]:
+    return {port: f"model {model} of this host" for port, model in ports.items()}
+
+
+def _ports_taken(gateway: Gateway, taken: Mapping[int, str], host_name: str) -> list[str]:
+    return [
+        f"{host_name}: gaudi_gateway.{key}: {port}: {taken[port]} listens there; say another port"
+        for key, port in (("port", gateway.port), ("metrics_port", gateway.metrics_port))
+        if port in taken
+    ]
 
 
 def gateway_due(
