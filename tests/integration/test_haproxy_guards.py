@@ -7,11 +7,14 @@ import dataclasses
 import http.client
 import json
 import re
+import socket
+import ssl
 import statistics
 import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -418,3 +421,30 @@ def test_what_a_gateway_has_of_a_server_is_counted_until_it_ends(tmp_path: Path,
         assert gateway.runtime.requests(["h0.small"]) == {}
         slow.close()
         gateway.wait(lambda: master.old_workers() == [])
+
+
+def test_only_todays_ciphers_are_spoken(tmp_path: Path, vllms: list[Vllm]) -> None:
+    key, chain = tmp_path / "key.pem", tmp_path / "site.pem"
+    argv = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=gateway", "-days", "2"]
+    subprocess.run([*argv, "-keyout", str(key), "-out", str(chain)], check=True, capture_output=True)
+    chain.write_text(chain.read_text() + key.read_text())
+
+    def spoken(version: ssl.TLSVersion, ciphers: str) -> str:
+        context = ssl.create_default_context(cafile=str(chain))
+        context.check_hostname = False
+        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+            context.minimum_version = context.maximum_version = version
+        context.set_ciphers(f"{ciphers}:@SECLEVEL=0")
+        try:
+            with context.wrap_socket(socket.create_connection(("127.0.0.1", gateway.gateway.port), 10)) as one:
+                return str((one.cipher() or [""])[0])
+        except ssl.SSLError:
+            return ""
+
+    with front(tmp_path, vllms[:1], certificate=str(chain)) as gateway:
+        for cipher in ("AES128-GCM-SHA256", "AES256-GCM-SHA384", "CHACHA20-POLY1305"):
+            assert spoken(ssl.TLSVersion.TLSv1_2, f"ECDHE-RSA-{cipher}") == f"ECDHE-RSA-{cipher}"
+        for old in ("AES128-SHA", "AES256-GCM-SHA384", "ECDHE-RSA-AES256-SHA384", "ECDHE-RSA-AES128-SHA"):
+            assert spoken(ssl.TLSVersion.TLSv1_2, old) == ""
+        assert spoken(ssl.TLSVersion.TLSv1_1, "ALL") == ""
+        assert spoken(ssl.TLSVersion.TLSv1_3, "ALL").startswith("TLS_")
