@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import test_fleet
+import yaml
 from gaudi_serve.core.errors import InputError
 from gaudi_serve.gateway import haproxy
 from gaudi_serve.gateway.fleet import (
@@ -34,6 +36,7 @@ from gaudi_serve.stages.gateway import (
 )
 from gaudi_serve.stages.registry import facts_wanted, plans_models, run_stages
 
+ROOT = Path(__file__).parents[2]
 SECRET = "canary-of-the-whole-fleet-0123456789"  # noqa: S105 - a canary
 GATEWAYS = ["gw"]
 LIVE: dict[str, Any] = {
@@ -331,6 +334,22 @@ def test_the_plan_knows_that_a_model_has_the_gateways_port(key: str) -> None:
         sentence = f"g1: gaudi_gateway.{key}: 30001: model a of this host listens there; say another port"
         assert [one["message"] for one in fleet["errors"]] == [sentence] * expected
         assert vllm_fleet_summary(fleet)["failure"] == ("1 error, listed above" if expected else "")
+
+
+def test_the_example_of_the_page_is_planned_without_an_error() -> None:
+    page = (ROOT / "docs/fleet.md").read_text(encoding="utf-8")
+    example = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])["all"]
+    hosts: dict[str, Any] = {
+        name: {**example["vars"], **group["vars"]} for group in example["children"].values() for name in group["hosts"]
+    }
+    facts = test_fleet.known()
+    facts["gaudi_host"] = {**facts["gaudi_host"], "driver_version": "1.24.1-1"}
+    facts = dict.fromkeys(hosts, facts) | {"gw01": {"gaudi_host": {"services": {}}}}
+    hosts = {name: {**facts[name], **variables} for name, variables in hosts.items()}
+    catalog = [str(ROOT / "roles/preflight/files/catalog")]
+    fleet = vllm_fleet_plan(hosts, list(hosts), catalog)
+    assert [one["message"] for one in fleet["errors"]] == []
+    assert "..." not in str(example) and len(fleet["hosts"]) == 4
 
 
 def test_a_reset_takes_unit_files_and_state() -> None:
