@@ -274,11 +274,19 @@ class Front:
         """Return the process that answers at the socket now."""
         return next(line for line in self.runtime.ask("show info").splitlines() if line.startswith("Pid:"))
 
-    def cost(self, *asked: Any, **more: Any) -> float:
-        """Return the seconds of a processor that the worker takes for a request."""
+    def cost(self, *asked: Any, enough: float, **more: Any) -> float:
+        """Return the seconds of a processor that the worker takes for a request, the least of three tries.
+
+        ``enough`` ends them: others on the machine make a processor slower, never faster.
+        """
         stat = Path(f"/proc/{self.pids().split()[1]}/stat")
-        before, _, after = (_ticks(stat), self.ask(*asked, **more), _ticks(stat))
-        return (after - before) / os.sysconf("SC_CLK_TCK")
+        least = float("inf")
+        for _ in range(3):
+            before, _, after = (_ticks(stat), self.ask(*asked, **more), _ticks(stat))
+            least = min(least, (after - before) / os.sysconf("SC_CLK_TCK"))
+            if least <= enough:
+                break
+        return least
 
     def ask(
         self, path: str, body: Any = None, key: str | None = KEYS["alice"], **headers: str

@@ -39,30 +39,41 @@ local function closing(text, at)
   end
 end
 
--- Return a function over key, begin and end of value, for each key of the outermost object, as far as it is there. A
--- number has no end, nor has what is cut off. `whole.last` becomes the end of the object, where it is complete.
-local function keys(text, whole)
-  local position = (text:match('^%s*()%{') or #text) + 1
-  return function()
-    while position do
-      local found = text:find('["{%[}]', position)
-      local sign = found and text:byte(found)
-      if not found or sign == CLOSE then
-        if whole then whole.last = found end
-        return nil
-      end
-      local last = (sign == QUOTE and string_end or closing)(text, found)
-      local value = sign == QUOTE and last and text:match('^%s*:%s*()', last + 1)
-      position = last and last + 1
-      if value then
-        local begin = text:byte(value)
-        local stop = begin == QUOTE and string_end or (begin == OPEN or begin == LIST) and closing
-        local key, text_end = text:sub(found + 1, last - 1), stop and stop(text, value)
-        if stop then position = text_end and text_end + 1 else position = value end
-        return key, value, text_end
-      end
+-- Read the outermost object as far as it is there: key, begin and end of value, three entries a key. A number has no end
+-- (false), nor has what is cut off. `last` is the end of the object, where it is complete.
+local function read(text)
+  local found, position = {}, (text:match('^%s*()%{') or #text) + 1
+  while position do
+    local start = text:find('["{%[}]', position)
+    local sign = start and text:byte(start)
+    if not start or sign == CLOSE then return found, start end
+    local stop = (sign == QUOTE and string_end or closing)(text, start)
+    local value = sign == QUOTE and stop and text:match('^%s*:%s*()', stop + 1)
+    position = stop and stop + 1
+    if sign == QUOTE and not value then return found end
+    if value then
+      local begin = text:byte(value)
+      local ends = begin == QUOTE and string_end or (begin == OPEN or begin == LIST) and closing
+      local last = ends and ends(text, value) or false
+      if ends then position = last and last + 1 else position = value end
+      local count = #found
+      found[count + 1], found[count + 2], found[count + 3] = text:sub(start + 1, stop - 1), value, last
     end
   end
+  return found
+end
+
+-- Return a function over what `read` found, and the end of the object. Several ask for one body, which is read once.
+local body_read, found_read, last_read
+local function keys(text)
+  if text ~= body_read then
+    body_read, found_read, last_read = text, read(text)
+  end
+  local found, place = found_read, -2
+  return function()
+    place = place + 3
+    return found[place], found[place + 1], found[place + 2]
+  end, last_read
 end
 
 -- Return a string of JSON without escaped slashes, which some clients write; nil where the value is none.
@@ -73,8 +84,9 @@ end
 -- The model of a body that is plain JSON and complete, and names it once; nothing where a server could read another one.
 core.register_converters("only_model", function(body)
   if body:find('%z') then return "" end
-  local name, whole = nil, {}
-  for key, value, last in keys(body, whole) do
+  local each, stop = keys(body)
+  local name
+  for key, value, last in each do
     if key:find('\\', 1, true) then return "" end
     if key == "model" then
       local found = plain(body, value, last)
@@ -82,7 +94,7 @@ core.register_converters("only_model", function(body)
       name = found
     end
   end
-  return whole.last and not body:find('[^%s]', whole.last + 1) and name or ""
+  return stop and not body:find('[^%s]', stop + 1) and name or ""
 end)
 
 -- The model of a body in which slashes are escaped.
