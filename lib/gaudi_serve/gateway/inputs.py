@@ -42,6 +42,7 @@ OPERATOR_PATHS = (
     *("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/collective_rpc", "/update_weights"),
     *("/reset_prefix_cache", "/reset_mm_cache", "/scale_elastic_ep", "/start_profile", "/stop_profile"),
 )
+NO_ORIGIN = "is no origin such as https://a.example"
 ORIGIN = re.compile(r"https?://[a-z0-9.-]+(?::[0-9]{1,5})?", re.ASCII)
 KEYS = (
     *("address", "certificate", "clients", "balance", "virtual_address", "virtual_interface"),
@@ -72,13 +73,7 @@ def read_gateway(
     names = mapping("", "gaudi_gateway", given, "a mapping with address, port, clients and so on")
     known("gaudi_gateway", names, KEYS)
     _refuse_names(backends)
-    numbers: dict[str, Any] = {
-        key: whole("", f"gaudi_gateway.{key}", names[key], *limits)
-        for key, limits in NUMBERS.items()
-        if names.get(key) is not None
-    }
     switches = {key: _switch(key, names.get(key)) for key in SWITCHES}
-    adapters = {*adapters, *(name for one in backends for name in (*one.adapters, *one.partly))}
     clients = _clients(names.get("clients"), None if models is None else {*models, *adapters})
     gateway = Gateway(
         address=_address(names.get("address")),
@@ -88,15 +83,21 @@ def read_gateway(
         clients=clients,
         backends=_balanced(names.get("balance"), backends, models, adapters),
         paths=_paths(names.get("paths")),
-        cors_origins=_texts(
-            "cors_origins", names.get("cors_origins"), ORIGIN, "is no origin such as https://a.example"
-        ),
+        cors_origins=_texts("cors_origins", names.get("cors_origins"), ORIGIN, NO_ORIGIN),
         usage=switches["usage"],
-        **numbers,
+        **_numbers(names),
     )
     _refuse_exposed(gateway, switches)
     _refuse_numbers(gateway)
     return gateway
+
+
+def _numbers(names: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: whole("", f"gaudi_gateway.{key}", names[key], *limits)
+        for key, limits in NUMBERS.items()
+        if names.get(key) is not None
+    }
 
 
 def _refuse_numbers(gateway: Gateway) -> None:
@@ -153,10 +154,12 @@ def _balanced(
         return backends
     if not isinstance(given, Mapping):
         raise refusal("", "gaudi_gateway.balance", given, f"is not a mapping of models to {', '.join(BALANCES)}")
+    bases = {*(models or ()), *(one.model for one in backends)}
+    others = {*adapters, *(name for one in backends for name in (*one.adapters, *one.partly))} - bases
     for model, kind in given.items():
         if kind not in BALANCES:
             raise refusal("", f"gaudi_gateway.balance: {shown(model)}", kind, f"is none of {', '.join(BALANCES)}")
-        if model in adapters and model not in {*(models or ()), *(one.model for one in backends)}:
+        if model in others:
             allowed = "is an adapter, which goes where its base model goes; say it of that one"
             raise refusal("", "gaudi_gateway.balance", model, allowed)
         _known_model("gaudi_gateway.balance", model, models)
