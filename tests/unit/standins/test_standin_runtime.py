@@ -256,7 +256,7 @@ def test_legacy_gives_cards_without_uverbs_and_tells_the_container_nothing(host:
     [
         *[(f"{SECTION}log_level = {level}\n", True) for level in ('"debug"', '"WARN"', '"info+2"')],
         *[(f"{SECTION}log_level = {level}\n", False) for level in ('"warning"', '"trace"', '""', '"info "', "1")],
-        (f'[Habana-Container-Runtime]\nLog_Level = "trace"\n', False),
+        ('[Habana-Container-Runtime]\nLog_Level = "trace"\n', False),
         (f'{SECTION}loglevel = "trace"\n', True),
         (f'{SECTION}mode = "other"\n', True),
         (f"{SECTION}mode = 1\n", False),
