@@ -3,37 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-SHARED = Path(__file__).resolve().parents[3] / "molecule" / "shared"
-
-
-STANDINS = SHARED / "standins"
 CONFIG = "etc/habana-container-runtime/config.toml"
 SECTION = "[habana-container-runtime]\n"
-
-
-@pytest.fixture
-def bundle(host: Any) -> Path:
-    """Give a container's bundle on a host where runtime, hook and a runc that tells its arguments are installed."""
-    config = host.root / CONFIG
-    config.parent.mkdir(parents=True)
-    shutil.copy(SHARED / "hostimage" / "config.toml", config)
-    programs = host.root / "usr/bin"
-    programs.mkdir(parents=True)
-    for name in ("habana-container-hook", "habana-container-cli"):
-        shutil.copy(STANDINS / name, programs / name)
-    runc = host.root / "bin/runc"
-    runc.parent.mkdir()
-    runc.write_text('#!/bin/sh\necho "runc $*"\n', encoding="ascii")
-    runc.chmod(0o755)
-    folder: Path = host.root / "bundle"
-    (folder / "rootfs/etc").mkdir(parents=True)
-    return folder
 
 
 def create(host: Any, bundle: Path, *environment: str) -> tuple[Any, dict[str, Any]]:
