@@ -25,7 +25,7 @@ from gaudi_serve.gateway.objects import Backend, Client, Gateway, Server
 from gaudi_serve.gateway.runtime import VERSION, Runtime
 
 CHAT = "/v1/chat/completions"
-KEYS = {"alice": "key-of-alice-5f2a", "bob": "key-of-bob-77c1"}
+KEYS = {"alice": "key-of-alice-5f2a", "bob": "key-of-bob-77c1", "carol": "key-of-carol-19d0"}
 EVENTS = 10
 TAKES = 4  # requests that a server works on at a time
 GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # of RFC 6455

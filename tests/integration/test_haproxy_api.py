@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,49 @@ def test_the_model_of_a_form_is_its_field(front: Front, asked: list[list[Any]]) 
     assert front.error(path, form.replace(b'"model"', b'"x"'), **sent)[::2] == (400, "model_missing")
 
 
+@pytest.mark.parametrize("headers", ["Content-Type: text/plain\r\n", ""])
+@pytest.mark.parametrize("name", ['"model"', "model"])
+def test_the_field_of_a_form_is_found_as_clients_write_it(front: Front, name: str, headers: str) -> None:
+    part = f"--b\r\ncontent-disposition: form-data; name={name}\r\n{headers}\r\nsmall\r\n--b--\r\n"
+    assert front.ask("/v1/audio/translations", part.encode(), content_type="multipart/form-data; boundary=b")[0] == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b';name="model"' * 14_000,
+        b"--b\r\n" + b';name="model"' * 14_000,
+        b"--b\r\n" * 38_000,
+        b"--b\r\nContent-Disposition: form-data" + b'; name="' * 23_000,
+        b"--" + b"b" * 190_000,
+        b'{"a":' * 38_000,
+        b"[" * 190_000,
+        b'{"messages": [' + b'{"role": "x"}, ' * 12_000,
+        b'{"' + b"\\" * 190_000,
+    ],
+)
+def test_no_body_keeps_the_gateway_from_its_work(front: Front, body: bytes) -> None:
+    for path in ("/v1/audio/transcriptions", CHAT, f"/models/sql-lora{CHAT}"):
+        begun = time.monotonic()
+        # 502 is of the test's server, which ends at what is no JSON.
+        assert front.ask(path, body, content_type="multipart/form-data; boundary=b")[0] in (200, 400, 404, 502)
+        assert time.monotonic() - begun < 1
+    assert front.process.poll() is None
+
+
+def test_the_id_of_a_request_is_one_word(front: Front, asked: list[list[Any]]) -> None:
+    forged = "goodgood1, zzz client=bob input_tokens=99999999"
+    _, _, headers = front.ask(CHAT, {"model": "small"}, x_request_id=forged)
+    assert re.fullmatch(r"[0-9a-f-]{36}", headers["x-request-id"])
+    assert asked[2][0]["headers"]["x-request-id"] == headers["x-request-id"]
+
+
+def test_headers_leave_room_for_the_body(front: Front, asked: list[list[Any]]) -> None:
+    long = {f"x_{number}": "h" * 8000 for number in range(5)}
+    assert front.error(CHAT, {"model": "small"}, **long)[::2] == (431, "headers_too_large")
+    assert asked[2] == []
+
+
 def test_a_websocket_goes_to_the_model_of_its_query(front: Front, asked: list[list[Any]]) -> None:
     head = f"GET /v1/realtime?model=small HTTP/1.1\nHost: x\nAuthorization: Bearer {KEYS['alice']}\n"
     connection = front.send(
@@ -143,7 +187,10 @@ def test_pages_of_known_sites_alone_may_ask(front: Front) -> None:
 
 def test_an_adapter_is_a_model_of_its_own_for_keys(front: Front, asked: list[list[Any]]) -> None:
     assert front.ask(CHAT, {"model": "sql-lora", "messages": [{"model": "x", "y": '{"model": "z"}'}]}, BOB)[0] == 200
-    assert front.ask(f"/models/sql-lora{CHAT}", {"messages": []}, BOB)[0] == 200
+    # A server takes a body without a model for its base.
+    for key in (BOB, KEYS["alice"]):
+        assert front.error(f"/models/sql-lora{CHAT}", {"messages": []}, key)[0] == 400
+    assert front.ask(f"/models/sql-lora{CHAT}", {"model": "sql-lora"}, BOB)[0] == 200
     assert front.ask(CHAT, {"model": "Qwen/QwQ-32B"})[0] == 200
     assert front.error(CHAT, {"model": "Qwen/QwQ-32B"}, BOB)[::2] == (404, "model_not_found")
     assert [one["id"] for one in json.loads(front.ask("/v1/models", key=BOB)[1])["data"]] == ["gte", "sql-lora"]

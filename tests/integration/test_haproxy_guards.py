@@ -21,6 +21,7 @@ from gaudi_serve.gateway.objects import Server
 from gaudi_serve.gateway.runtime import Runtime
 from haproxies import CHAT, KEYS, TAKES, Front, Vllm, backend, client, servers
 
+MODEL_TEXT = b'{"model": "small"}'
 MODEL = {"model": "small"}
 CLIENTS = (client("alice"), client("bob"))
 ALICE = f"Host: x\nAuthorization: Bearer {KEYS['alice']}\n"
@@ -169,7 +170,9 @@ def test_a_body_without_length_is_as_large_as_may_be_checked(tmp_path: Path, vll
 
 
 def test_refused_requests_do_not_count_for_the_rate(tmp_path: Path, vllms: list[Vllm]) -> None:
-    with front(tmp_path, vllms[:1], clients=(client("alice"), client("bob", rate=5))) as gateway:
+    with front(
+        tmp_path, vllms[:1], clients=(client("alice"), client("bob", rate=5), client("carol", rate=5))
+    ) as gateway:
         # Not across the end of a minute.
         if time.time() % 60 > 55:
             time.sleep(61 - time.time() % 60)
@@ -181,6 +184,15 @@ def test_refused_requests_do_not_count_for_the_rate(tmp_path: Path, vllms: list[
         (counted,) = re.findall(r"key=bob\|(\d+) .*gpc0=(\d+)", gateway.runtime.ask("show table own:minutes"))
         # The next minute has a counter of its own.
         assert counted == (str(int(time.time() / 60)), "5")
+        # Nor do many get in whose bodies end later.
+        head = f"POST {CHAT} HTTP/1.1\nAuthorization: Bearer {KEYS['carol']}\nContent-Length: {len(MODEL_TEXT)}\n\n"
+        begun = [gateway.send(head.replace("\n\n", "\nHost: x\n\n"), MODEL_TEXT[:-1]) for _ in range(9)]
+        time.sleep(0.3)
+        for one in begun:
+            one.sendall(MODEL_TEXT[-1:])
+        assert sorted(one.recv(12)[-3:] for one in begun) == [b"200"] * 5 + [b"429"] * 4
+        for one in begun:
+            one.close()
 
 
 def test_a_server_that_fails_requests_but_not_health_gets_none_for_a_while(tmp_path: Path, vllms: list[Vllm]) -> None:

@@ -46,6 +46,7 @@ ANSWERS = {
     "413-length.json": _error(
         "A request of this size needs the header Content-Length.", "invalid_request_error", "length_required"
     ),
+    "431.json": _error("The headers are too long.", "invalid_request_error", "headers_too_large"),
     "429-rate.json": _error("This key has used its requests for this minute.", "requests", "rate_limit_exceeded"),
     "429-queue.json": _error(
         f"Too many requests of this key for `{MODEL}` are running or waiting.", "requests", "overloaded"

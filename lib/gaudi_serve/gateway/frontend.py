@@ -18,6 +18,9 @@ PATHS = (
 FORMS = ("/v1/audio/transcriptions", "/v1/audio/translations")
 BY_ID = "path_reg ^/v1/responses/[A-Za-z0-9_-]{1,128}(/cancel)?$"
 HEADERS = "authorization, content-type, x-api-key, x-request-id, x-session-id, anthropic-version, anthropic-beta"
+RATED = "{ var(txn.rate) -m int gt 0 }"
+# Bytes of a request's headers: with more of them less of a body fits the buffer than what the rules go by.
+MOST_HEADERS = 32768
 WAIT_TO_NEXT_MINUTE = '"%[date,mod(60),neg,add(60)]"'
 
 
@@ -36,11 +39,13 @@ def frontend_rules(gateway: Gateway) -> list[str]:
         "http-request set-log-level silent if { path /health }",
         "http-request return status 200 content-type text/plain string ok if { path /health }",
         *_named(gateway),
+        answer(gateway.folder, 431, "431", f"if {{ req.hdrs,length gt {MOST_HEADERS} }}"),
         *_origin(gateway),
         *(_who(gateway) if gateway.clients else [f"http-request set-var(txn.client) str({EVERYBODY})"]),
         *_what(gateway),
         *_which(gateway),
-        "http-request sc-inc-gpc0(1) if { var(txn.rate) -m int gt 0 }" if gateway.clients else "",
+        # Once more: many may have passed the first look while their bodies were still under way.
+        *([_above_rate(gateway), f"http-request sc-inc-gpc0(1) if {RATED}"] if gateway.clients else []),
         # A client's key is the gateway's business; a server gets its own.
         "http-request del-header authorization",
         "http-request del-header x-api-key",
@@ -58,9 +63,10 @@ def lookup(folder: str, target: str, source: str, name: str) -> str:
 
 def _named(gateway: Gateway) -> list[str]:
     """Return the rules by which server, client and log name the same request."""
-    given = "req.hdr(x-request-id) -m reg ^[A-Za-z0-9._-]{8,64}$"
     return [
-        f"http-request set-var(txn.id) req.hdr(x-request-id) if {{ {given} }}",
+        # The whole header: of a list, a test of req.hdr takes any value, and the variable the last one.
+        "http-request set-var(txn.id) req.fhdr(x-request-id)",
+        "http-request unset-var(txn.id) unless { var(txn.id) -m reg ^[A-Za-z0-9._-]{8,64}$ }",
         "http-request set-var(txn.id) uuid unless { var(txn.id) -m found }",
         "http-request set-header x-request-id %[var(txn.id)]",
         "http-request set-header x-forwarded-for %[src]",
@@ -71,17 +77,20 @@ def _named(gateway: Gateway) -> list[str]:
 
 def _origin(gateway: Gateway) -> list[str]:
     """Return the rules for pages of other sites, whose browsers ask first."""
+    # A server's own word does not count: vLLM lets every page in.
+    own = "http-response del-header access-control- -m beg"
     if not gateway.cors_origins:
-        return []
+        return [own]
     known = "if { var(txn.origin) -m found }"
     origins = " ".join(gateway.cors_origins)
     allowed = "hdr access-control-allow-origin %[var(txn.origin)] hdr vary origin"
     return [
-        f"http-request set-var(txn.origin) req.hdr(origin) if {{ req.hdr(origin) -m str {origins} }}",
+        own,
+        "http-request set-var(txn.origin) req.fhdr(origin)",
+        f"http-request unset-var(txn.origin) unless {{ var(txn.origin) -m str {origins} }}",
         f'http-request return status 204 {allowed} hdr access-control-allow-methods "GET, POST" '
         f'hdr access-control-allow-headers "{HEADERS}" hdr access-control-max-age 600 '
         f"{known} METH_OPTIONS {{ req.hdr(access-control-request-method) -m found }}",
-        "http-after-response del-header access-control-allow-origin",
         f"http-after-response set-header access-control-allow-origin %[var(txn.origin)] {known}",
         f"http-after-response add-header vary origin {known}",
     ]
@@ -93,7 +102,6 @@ def _who(gateway: Gateway) -> list[str]:
     Requests are counted by the minute, and only those that are let in.
     """
     bearer = "req.hdr(authorization),word(2,' '),sha2(256),hex"
-    above = "if { var(txn.rate) -m int gt 0 } { sc_get_gpc0(1,own:minutes),sub(txn.rate) ge 0 }"
     return [
         f"http-request set-var(txn.digest) {bearer} if {{ req.hdr(authorization) -m found }}",
         "http-request set-var(txn.digest) req.hdr(x-api-key),sha2(256),hex unless { var(txn.digest) -m found }",
@@ -101,9 +109,14 @@ def _who(gateway: Gateway) -> list[str]:
         answer(gateway.folder, 401, "401", "if !{ var(txn.client) -m found }"),
         f"http-request set-var(txn.rate) var(txn.client),map_str_int({gateway.folder}/rates.map,0)",
         f"http-request set-var-fmt(txn.minute) %[var(txn.client)]{BETWEEN}%[date,div(60)]",
-        "http-request track-sc1 var(txn.minute) table own:minutes if { var(txn.rate) -m int gt 0 }",
-        answer(gateway.folder, 429, "429-rate", above, WAIT_TO_NEXT_MINUTE),
+        "http-request track-sc1 var(txn.minute) table own:minutes if " + RATED,
+        _above_rate(gateway),
     ]
+
+
+def _above_rate(gateway: Gateway) -> str:
+    above = f"if {RATED} {{ sc_get_gpc0(1,own:minutes),sub(txn.rate) ge 0 }}"
+    return answer(gateway.folder, 429, "429-rate", above, WAIT_TO_NEXT_MINUTE)
 
 
 def _what(gateway: Gateway) -> list[str]:
@@ -160,6 +173,7 @@ def _which(gateway: Gateway) -> list[str]:
         '"{\\"id\\":\\"%[var(txn.model),json(utf8s)]\\",\\"object\\":\\"model\\",\\"created\\":0,'
         '\\"owned_by\\":\\"gaudi-serve\\"}" if { path_beg /v1/models/ }',
         lookup(folder, "backend", "model", "models"),
+        *_by_path(gateway),
         *(_strict(gateway) if any(len(gateway.beside(one.model)) > 1 for one in gateway.backends) else []),
     ]
 
@@ -179,6 +193,21 @@ def _stored(gateway: Gateway) -> list[str]:
     ]
 
 
+def _by_path(gateway: Gateway) -> list[str]:
+    """Return the rules for an adapter that the path alone names: a server takes a body without a model for its base."""
+    adapters = [name for one in gateway.backends for name in one.adapters]
+    if not adapters:
+        return []
+    given = f"if {{ var(txn.model) -m str {' '.join(adapters)} }} !{{ {BY_ID} }}"
+    form = f"{{ path {' '.join(FORMS)} }}"
+    return [
+        f"http-request set-var(txn.body) req.body,lua.only_model {given}",
+        answer(gateway.folder, 400, "400-model", f'{given} {{ var(txn.body) -m str " " }}'),
+        f"http-request set-var(txn.body) req.body,lua.form_model {given} {form}",
+        answer(gateway.folder, 400, "400-model", f"{given} {form} {{ var(txn.body) -m len 0 }}"),
+    ]
+
+
 def _strict(gateway: Gateway) -> list[str]:
     """Return the rules for a key that may use some of its server's names alone: no other name may be in the body."""
     strict = "{ var(txn.allowed) -m str strict }"
@@ -188,6 +217,5 @@ def _strict(gateway: Gateway) -> list[str]:
         answer(gateway.folder, 400, "400-strict", f"{refuse} {{ path {' '.join([*FORMS, '/v1/realtime'])} }}"),
         answer(gateway.folder, 400, "400-strict", f"{refuse} {{ req.body_size gt {read(gateway)} }}"),
         f"http-request set-var(txn.body) req.body,lua.only_model {refuse}",
-        f'http-request set-var(txn.body) var(txn.model) {refuse} {{ var(txn.body) -m str " " }}',
         answer(gateway.folder, 400, "400-strict", f"{refuse} !{{ var(txn.body),strcmp(txn.model) eq 0 }}"),
     ]

@@ -1,6 +1,7 @@
 -- Read by the gateway's HAProxy: what its own language cannot find in requests and answers.
 local TEXT = 16384 -- bytes of a request's texts that distinguish conversations
 local PREFIX = 512 -- bytes of a prompt that make it the same as another one
+local LINE, PARTS = 1024, 64 -- bytes of the headers of a form's part, and parts that are looked at
 local TAIL = 4096 -- bytes of an answer's end, where servers write the usage
 
 -- Return where a string of JSON ends that begins at a position, or nil.
@@ -84,9 +85,32 @@ core.register_converters("escaped_model", function(body)
   return ""
 end)
 
--- The field `model` of a form.
+-- Return whether the headers of a part of a form call it `model`.
+local function is_model(headers)
+  for line in headers:gmatch('[^\r\n]+') do
+    if line:sub(1, 20):lower() == "content-disposition:" then
+      return (line:match('[; ]name="([^"]*)"') or line:match('[; ]name=([^%s;"]*)')) == "model"
+    end
+  end
+  return false
+end
+
+-- The field `model` of a form, among its first parts. No search goes through all of a body twice: a slow one would make
+-- HAProxy's watchdog end the worker.
 core.register_converters("form_model", function(body)
-  return body:match('[; ]name="model"[^\n]*\r\n\r\n([^\r\n]*)\r\n') or ""
+  local boundary = body:sub(1, LINE):match('^(%-%-[^\r\n]+)\r\n')
+  local position = 1
+  for _ = 1, boundary and PARTS or 0 do
+    local _, begin = body:find(boundary, position, true)
+    if not begin then return "" end
+    local window = body:sub(begin + 1, begin + LINE)
+    local head, rest = window:find('\r\n\r\n', 1, true)
+    if head and is_model(window:sub(1, head)) then
+      return body:sub(begin + rest + 1, begin + rest + LINE):match('^([^\r\n]*)\r\n') or ""
+    end
+    position = begin + 1
+  end
+  return ""
 end)
 
 -- The id of a stored response.
