@@ -307,7 +307,18 @@ def test_an_address_without_an_awx_gets_one_sentence(tmp_path: Path) -> None:
     [
         ({}, "CONTROLLER_HOST: is not set"),
         ({"CONTROLLER_HOST": "a"}, "CONTROLLER_OAUTH_TOKEN: is not set"),
-        ({"CONTROLLER_HOST": "http://", "CONTROLLER_OAUTH_TOKEN": "x"}, "CONTROLLER_HOST: is no address such as"),
+        *(
+            ({"CONTROLLER_HOST": host, "CONTROLLER_OAUTH_TOKEN": "x"}, "CONTROLLER_HOST: is no address such as")
+            for host in ("http://", "http://a:port", "http://[", "a b", "a\n", "https://ä", "https://a/#/login")
+        ),
+        *(
+            ({"CONTROLLER_HOST": host, "CONTROLLER_OAUTH_TOKEN": "x"}, r"CONTROLLER_HOST: \(hidden\) has a user or pass")
+            for host in ("https://u:canary@a", "canary@a", "https://u:1/canary@a")
+        ),
+        *(
+            ({"CONTROLLER_HOST": "a", "CONTROLLER_OAUTH_TOKEN": token}, r"CONTROLLER_OAUTH_TOKEN: \(hidden\) has a blank")
+            for token in ("canary\n", "canary\r", "“canary”", "can ary", " ", "canary\udcff")
+        ),
         (
             {"CONTROLLER_HOST": "a", "CONTROLLER_OAUTH_TOKEN": "x", "CONTROLLER_VERIFY_SSL": "maybe"},
             "CONTROLLER_VERIFY_SSL: 'maybe' is not true or false",
@@ -315,12 +326,20 @@ def test_an_address_without_an_awx_gets_one_sentence(tmp_path: Path) -> None:
     ],
 )
 def test_the_environment_names_the_awx(given: dict[str, str], sentence: str) -> None:
-    with pytest.raises(InputError, match=sentence):
+    with pytest.raises(InputError, match=sentence) as raised:
         Login.of(given)
+    assert "canary" not in str(raised.value)
+
+
+def test_a_login_reaches_awx_whole_or_not_at_all() -> None:
     whole = {"CONTROLLER_HOST": "awx.example.net/", "CONTROLLER_USERNAME": "u", "CONTROLLER_PASSWORD": "p"}
     found = Login.of({**whole, "CONTROLLER_VERIFY_SSL": "False"})
     assert (found.host, found.verify, found.header()) == ("https://awx.example.net", False, "Basic dTpw")
     assert "'p'" not in repr(found)
+    # What no header takes is named nowhere, whatever it is; a password may have any bytes.
+    with pytest.raises(AwxError, match=r"^http://127.0.0.1:1: GET /api/v2/ping cannot be sent$"):
+        Api(Login("http://127.0.0.1:1", "“canary”"), 5, 0).get("ping")
+    assert Login("http://a", username="u", password="\udcff").header() == "Basic dTr/"
 
 
 def test_the_plan_stands_in_the_text_of_an_approval(site: Site) -> None:

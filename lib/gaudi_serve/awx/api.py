@@ -18,6 +18,7 @@ from http.client import HTTPException
 from typing import Any
 
 from ..core.errors import InputError, one_line
+from .settings import NO, NO_TOKEN, YES, is_address, is_token
 
 Object = dict[str, Any]
 TESTED = "24.6.1"
@@ -29,7 +30,6 @@ PAUSE_S = 2.0
 BUSY = (429, 502, 503, 504)
 READERS = 4  # requests at a time
 LAST_LINES = 15  # of the output of a failed update
-YES, NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 VARIABLES = "CONTROLLER_HOST, and CONTROLLER_OAUTH_TOKEN or CONTROLLER_USERNAME and CONTROLLER_PASSWORD"
 
 
@@ -75,8 +75,12 @@ class Login:
         if not values["OAUTH_TOKEN"] and not (values["USERNAME"] and values["PASSWORD"]):
             raise InputError(f"CONTROLLER_OAUTH_TOKEN: is not set; export {VARIABLES}")
         host = values["HOST"] if re.match(r"https?://", values["HOST"]) else f"https://{values['HOST']}"
-        if not urllib.parse.urlsplit(host).hostname:
+        if "@" in host:
+            raise InputError(f"CONTROLLER_HOST: (hidden) has a user or password; export {VARIABLES}")
+        if not is_address(host):
             raise InputError("CONTROLLER_HOST: is no address such as https://awx.example.net")
+        if values["OAUTH_TOKEN"] and not is_token(values["OAUTH_TOKEN"]):
+            raise InputError(f"CONTROLLER_OAUTH_TOKEN: (hidden) {NO_TOKEN}")
         verify = values["VERIFY_SSL"].lower() or "true"
         if verify not in (*YES, *NO):
             raise InputError(f"CONTROLLER_VERIFY_SSL: {one_line(verify)[:80]!r} is not true or false")
@@ -90,7 +94,8 @@ class Login:
         """Return the value of the Authorization header."""
         if self.token:
             return f"Bearer {self.token}"
-        return "Basic " + base64.b64encode(f"{self.username}:{self.password}".encode()).decode()
+        login = f"{self.username}:{self.password}".encode(errors="surrogateescape")
+        return f"Basic {base64.b64encode(login).decode()}"
 
 
 class Api:
@@ -154,6 +159,9 @@ class Api:
                 again = method == "GET" or isinstance(reason, ConnectionRefusedError)
                 if last or not again or isinstance(reason, ssl.SSLCertVerificationError):
                     raise AwxError(self._unreachable(reason)) from None
+            except ValueError:
+                # Its text may repeat a header, and the token with it.
+                raise AwxError(f"{self.login.host}: {method} {one_line(text)[:200]} cannot be sent") from None
             time.sleep(self.pause_s * (attempt + 1))
         raise AssertionError
 
