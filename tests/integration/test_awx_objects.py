@@ -272,6 +272,22 @@ def test_an_administrator_of_the_organization_may_do_all_but_credential_types(si
     assert refused(site).startswith("user bert is no system administrator of this AWX, and only such a user may make")
 
 
+def test_a_redirect_is_named_and_nothing_follows_it(bare: Site) -> None:
+    with serve(Awx()) as other:
+        bare.awx.redirect = other.replace("127.0.0.1", "user:canary@localhost")
+        target = other.replace("127.0.0.1", "localhost")
+        text = f"A: answers GET /api/v2/ping with a redirect to {target}; export CONTROLLER_HOST={target}"
+        assert refused(bare) == text
+    with serve(elsewhere := Awx()) as other:
+        bare.awx.redirect = other
+        with pytest.raises(AwxError, match=r"answers POST /api/v2/teams with a redirect to http://127.0.0.1:\d+; export"):
+            bare.api.send("POST", "teams", {"name": "x"})
+        assert elsewhere.heard == set()
+    # To a page of its own, such as one where people log in.
+    bare.awx.redirect = "/login?next="
+    assert refused(bare) == "A: answers GET /api/v2/ping with a redirect"
+
+
 def test_a_busy_awx_is_waited_for(site: Site) -> None:
     site.awx.busy = 4
     assert site.apply().lines == []

@@ -108,7 +108,8 @@ class Api:
             context = ssl.create_default_context()
             if not login.verify:
                 context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        self.opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context) if context else _Plain())
+        tls = [urllib.request.HTTPSHandler(context=context)] if context else []
+        self.opener = urllib.request.build_opener(_StayHere, *tls)
 
     def get(self, path: str, **query: Any) -> Object:
         """Return what a GET answers; a busy AWX is asked again."""
@@ -181,6 +182,11 @@ class Api:
         if problem.code == 401:
             name = "CONTROLLER_OAUTH_TOKEN" if self.login.token else "CONTROLLER_USERNAME and CONTROLLER_PASSWORD"
             return Refused(401, f"{self.login.host}: AWX does not accept {name}: it is wrong or has expired")
+        if 300 <= problem.code < 400:
+            target = _target(problem.url or "", problem.headers.get("Location") or "")
+            text = f"{self.login.host}: answers {method} {path} with a redirect"
+            here = target in ("", self.login.host)
+            return Refused(problem.code, text if here else f"{text} to {target}; export CONTROLLER_HOST={target}")
         detail = _fields(body) if method != "GET" and SECRETIVE.match(path) else _detail(body)
         return Refused(problem.code, f"AWX answers {method} {path} with {problem.code}: {detail}")
 
@@ -203,8 +209,11 @@ class Api:
         raise AwxError("\n".join([f"{what}: {found['status']}. The end of its output:", *reasons]))
 
 
-class _Plain(urllib.request.BaseHandler):
-    """No handler at all."""
+class _StayHere(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: the token would go with it to any host, and a POST would become a GET."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Return no request, so that a redirect is an answer that is an error."""
 
 
 def _read(body: bytes, url: str) -> Any:
@@ -212,6 +221,18 @@ def _read(body: bytes, url: str) -> Any:
         return json.loads(body) if body else None
     except ValueError:
         raise AwxError(f"{url}: the answer is not JSON, so this is no AWX") from None
+
+
+def _target(url: str, location: str) -> str:
+    """Return the AWX that a redirect names, without a login; empty where it names none."""
+    try:
+        parts = urllib.parse.urlsplit(urllib.parse.urljoin(url, location))
+    except ValueError:
+        return ""
+    # A page where people log in, say, is no part of an AWX's address.
+    folder = parts.path.partition("/api/v2/")[0] if "/api/v2/" in parts.path else ""
+    found = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{folder}"
+    return found if parts.scheme in ("http", "https") and is_address(found) else ""
 
 
 def _detail(body: str) -> str:
