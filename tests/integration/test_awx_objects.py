@@ -209,6 +209,48 @@ def test_what_leaves_the_file_is_removed_and_what_others_made_is_named(site: Sit
     assert "plan" in site.named("job_templates")
 
 
+def test_a_copy_that_somebody_made_stays_and_is_named(site: Site) -> None:
+    site.settings["inventory"]["hosts"] = {"h1": {}}
+    site.apply()
+
+    def copied(kind: str, name: str, to: str, **more: Any) -> Any:
+        one = site.awx.named(kind, name)
+        return site.awx.keep(kind, {**{key: value for key, value in one.items() if key != "id"}, "name": to, **more})
+
+    copied("job_templates", "p plan", "night plan of anna")
+    inventory = copied("inventories", "p inventory", "p inventory of anna")
+    copied("hosts", "h1", "h1", inventory=inventory["id"])
+    text = "has the mark of awx.yml for another name, as a copy has, or what somebody has renamed; remove it where"
+    names = ["inventory p inventory of anna", "template night plan of anna"]
+    expected = [f"{name} {text} nobody needs it" for name in names]
+    assert site.apply() == Result([], expected, [])
+    found = site.apply(absent=True)
+    assert found.notices == [*expected, "organization o also has " + ", ".join(names)]
+    assert [one["name"] for one in site.awx.objects["job_templates"].values()] == ["night plan of anna"]
+    assert [one["inventory"] for one in site.awx.objects["hosts"].values()] == [inventory["id"]]
+
+
+@pytest.mark.parametrize("absent", [False, True])
+def test_what_an_earlier_version_made_is_known_by_its_name(site: Site, absent: bool) -> None:
+    site.settings["vault"], site.settings["inventory"]["hosts"] = {"password": "x"}, {"h1": {}}
+    site.apply()
+    copy_of = {**site.awx.named("job_templates", "p plan"), "name": "night plan of anna"}
+    site.awx.keep("job_templates", {key: value for key, value in copy_of.items() if key != "id"})
+    for one in [one for found in site.awx.objects.values() for one in found.values() if one.get("description")]:
+        one["description"] = one["description"].partition(", name ")[0].removesuffix("]") + "]"
+    # What the new settings no longer ask for is removed, as ever; the copy never.
+    site.settings["rollout_approvers"] = ["carl"]
+    del site.settings["vault"], site.settings["inventory"]["hosts"]
+    found = site.apply(absent=absent)
+    gone = {"- template p rollout", "- credential p vault", "- host h1 of p inventory"}
+    assert gone < set(found.lines) and "- template night plan of anna" not in found.lines
+    assert ("~ team p viewer: description [made by awx.yml, prefix 'p '] becomes" in "".join(found.lines)) is not absent
+    if not absent:
+        assert site.apply().lines == []
+    else:
+        assert site.named("job_templates") == set()
+
+
 def test_a_workflow_updates_what_it_runs_once(site: Site) -> None:
     for one in (*site.awx.objects["projects"].values(), *site.awx.objects["inventory_sources"].values()):
         within = "rollout with approvals" in one["name"]

@@ -248,6 +248,11 @@ def awx_nothing_left(rollout: Any, node: str) -> str:
     return f"Nobody is asked for an approval: {what}. The workflow continues with its status."
 
 
+def awx_credentials() -> list[str]:
+    """Return the names of all credentials that there may be, without the prefix."""
+    return [name for _, name in _credentials().values()]
+
+
 def _credentials() -> dict[str, tuple[str, str]]:
     """Return the credentials that there may be, by where they stand in the settings: their type, and their name."""
     return {
