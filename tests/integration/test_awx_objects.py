@@ -26,10 +26,11 @@ ASK: dict[str, Any] = {
     "max": 5,
     "default": "",
 }
+AROUND = {**ASK, "variable": "all_at_once", "unapproved": True}
 PARTS: dict[str, Any] = {
     "templates": [
         {"name": "plan", "playbook": "plan.yml", "description": "Plans.", "team": "viewer", "timeout": 60},
-        {"name": "reset", "playbook": "reset.yml", "description": "", "team": "admin", "timeout": 60, "survey": [ASK]},
+        {"name": "reset", "playbook": "reset.yml", "description": "", "team": "admin", "timeout": 60, "survey": [ASK, AROUND]},
         {
             **{"name": "rollout", "playbook": "rollout.yml", "description": "", "team": "operator", "timeout": 60},
             **{"check": True, "unapproved": True},
@@ -155,7 +156,8 @@ def test_a_user_who_leaves_the_file_loses_the_team_and_what_was_given_by_hand(si
 def test_who_launches_a_rollout_does_not_approve_it_where_the_file_names_others(site: Site) -> None:
     assert "approval rollout with approvals" in site.roles("operator") and "execute rollout" in site.roles("operator")
     site.settings["rollout_approvers"] = ["carl"]
-    site.apply()
+    # Nor does a question let the others do the same without them.
+    assert "~ template p reset: no longer asks for all_at_once" in site.apply().lines
     # The template that rolls out without any approval is gone; the workflow has its own, which nobody may start.
     assert site.named("job_templates") == {
         *("plan", "reset", "rollout with approvals: rollout", "rollout with approvals: report"),

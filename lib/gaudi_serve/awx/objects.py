@@ -116,6 +116,7 @@ class _Maker:
         self.given, self.settings, self.parts = given, settings, parts
         self.prefix = str(settings["prefix"])
         self.organization = Ref("organizations", settings["organization"])
+        self.approvers: list[str] = settings["rollout_approvers"]
         self.items: list[Item] = []
         self.pinned: set[Ref] = set()
         self.environment = self.ref("execution_environments", "environment")
@@ -209,8 +210,13 @@ class _Maker:
         names = [name for event in events for name in self.settings["told"][event]]
         return [Ref("notification_templates", name) for name in dict.fromkeys(names)]
 
+    def survey(self, one: Known) -> list[Known]:
+        """Return the questions of a template; where others approve rollouts, without those that go around them."""
+        asked = [ask for ask in one.get("survey") or [] if not (ask.get("unapproved") and self.approvers)]
+        return [{name: value for name, value in ask.items() if name != "unapproved"} for ask in asked]
+
     def template(self, name: str, one: Known, project: Ref, inventory: Ref, receivers: Mapping[str, list[Ref]]) -> Ref:
-        settings, check, survey = self.settings, bool(one.get("check")), one.get("survey") or []
+        settings, check, survey = self.settings, bool(one.get("check")), self.survey(one)
         approvals = [settings["controller"]] if one.get("controller") and settings["controller"] else []
         fields = {
             **{"project": project, "playbook": one["playbook"], "inventory": inventory, "job_type": "run"},
@@ -292,8 +298,7 @@ class _Maker:
 
     def teams(self, inventory: Ref, starts: Mapping[str, list[Ref]]) -> list[Grant]:
         """Add the teams; return which roles they and their users have."""
-        approvers = self.settings["rollout_approvers"]
-        users = {**self.settings["teams"], **({APPROVERS: approvers} if approvers else {})}
+        users = {**self.settings["teams"], **({APPROVERS: self.approvers} if self.approvers else {})}
         rollout = self.ref("workflow_job_templates", ROLLOUT)
         grants = []
         for team, names in users.items():
@@ -301,7 +306,7 @@ class _Maker:
             grants += [Grant(ref, "member", Ref("users", name)) for name in names]
             grants.append(Grant(inventory, "read", ref))
             grants += [Grant(one, "execute", ref) for part in MAY.get(team, ()) for one in starts.get(part, [])]
-            if team == APPROVERS or (not approvers and team in ("operator", "admin")):
+            if team == APPROVERS or (not self.approvers and team in ("operator", "admin")):
                 grants.append(Grant(rollout, "approval", ref))
             # To read the output of a workflow's jobs takes a role of their templates.
             for one in self.parts["workflows"]:
@@ -330,7 +335,7 @@ def wanted(given: Known, settings: Known, parts: Known) -> Objects:
     starts: dict[str, list[Ref]] = {}
     for name, one in maker.templates.items():
         # Where others approve rollouts, the template that needs no approval is not there.
-        if one.get("in_workflows_only") or (one.get("unapproved") and settings["rollout_approvers"]):
+        if one.get("in_workflows_only") or (one.get("unapproved") and maker.approvers):
             continue
         ref = maker.template(name, one, toolkit, inventory, maker._notified())
         starts.setdefault(one["team"], []).append(ref)
