@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from gaudi_serve.awx.objects import Ref, nodes
+from gaudi_serve.awx.objects import Ref, nodes, wanted
 from gaudi_serve.awx.settings import (
     awx_default,
     awx_inputs,
@@ -72,6 +72,21 @@ def test_nothing_is_an_answer_to_a_text_or_is_never_sent(name: str) -> None:
     # AWX's page sends an empty text for a field that somebody has emptied.
     texts = [one for one in TEMPLATES[name].get("survey", []) if one["type"] == "text"]
     assert [one["variable"] for one in texts if one["min"] != 0] == []
+
+
+def test_nobody_takes_models_down_everywhere_past_those_who_approve() -> None:
+    given = {**SMALLEST, "rollout_approvers": ["carl"]}
+    parts = {
+        **{key: OBJECTS[f"__awx_{key}"] for key in ("workflows", "messages")},
+        **{"templates": OBJECTS["__awx_job_templates"], "schedules": []},
+    }
+    asked = {
+        item.ref.name.removeprefix("gaudi-serve ")
+        for item in wanted(given, awx_settings(given), parts).items
+        if any(ask["variable"] == "gaudi_all_at_once" for ask in item.survey or [])
+    }
+    # These two change nothing on a host, and name one model.
+    assert asked == {"restart", "stop"}
 
 
 def test_what_a_job_leaves_is_no_misspelt_variable_of_the_next() -> None:
@@ -138,6 +153,12 @@ def test_secrets_as_the_text_of_a_credential() -> None:
         ({"machine": {"ssh_key": "~/.ssh/id"}}, "gaudi_awx.machine.ssh_key: (hidden) is no private key: the text"),
         ({"vault": {"id": "site"}}, "gaudi_awx.vault.password: is required"),
         ({"controller": {"token": "x"}}, "gaudi_awx.controller.host: is required"),
+        *(
+            ({"controller": {"host": "a", "token": token}}, "gaudi_awx.controller.token: (hidden) has a blank, the end")
+            for token in ("canary\n", "“canary”", "can ary")
+        ),
+        ({"model_weights_tokens": {"hub": "canary\n"}}, "gaudi_awx.model_weights_tokens.hub: (hidden) has a blank, the"),
+        ({"controller": {"host": "u:canary@a", "token": "x"}}, "gaudi_awx.controller.host: (hidden) is no address of a"),
         ({"project": {"url": " "}}, "gaudi_awx.project.url: ' ' is not a text of one line"),
         (
             {"inventory": {"hosts": {"h": {}}, "project": {"url": "https://x/y.git"}}},

@@ -18,6 +18,7 @@ from http.client import HTTPException
 from typing import Any
 
 from ..core.errors import InputError, one_line
+from .settings import NO, NO_TOKEN, YES, is_address, is_token
 
 Object = dict[str, Any]
 TESTED = "24.6.1"
@@ -29,7 +30,6 @@ PAUSE_S = 2.0
 BUSY = (429, 502, 503, 504)
 READERS = 4  # requests at a time
 LAST_LINES = 15  # of the output of a failed update
-YES, NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 VARIABLES = "CONTROLLER_HOST, and CONTROLLER_OAUTH_TOKEN or CONTROLLER_USERNAME and CONTROLLER_PASSWORD"
 
 
@@ -75,8 +75,12 @@ class Login:
         if not values["OAUTH_TOKEN"] and not (values["USERNAME"] and values["PASSWORD"]):
             raise InputError(f"CONTROLLER_OAUTH_TOKEN: is not set; export {VARIABLES}")
         host = values["HOST"] if re.match(r"https?://", values["HOST"]) else f"https://{values['HOST']}"
-        if not urllib.parse.urlsplit(host).hostname:
+        if "@" in host:
+            raise InputError(f"CONTROLLER_HOST: (hidden) has a user or password; export {VARIABLES}")
+        if not is_address(host):
             raise InputError("CONTROLLER_HOST: is no address such as https://awx.example.net")
+        if values["OAUTH_TOKEN"] and not is_token(values["OAUTH_TOKEN"]):
+            raise InputError(f"CONTROLLER_OAUTH_TOKEN: (hidden) {NO_TOKEN}")
         verify = values["VERIFY_SSL"].lower() or "true"
         if verify not in (*YES, *NO):
             raise InputError(f"CONTROLLER_VERIFY_SSL: {one_line(verify)[:80]!r} is not true or false")
@@ -90,7 +94,8 @@ class Login:
         """Return the value of the Authorization header."""
         if self.token:
             return f"Bearer {self.token}"
-        return "Basic " + base64.b64encode(f"{self.username}:{self.password}".encode()).decode()
+        login = f"{self.username}:{self.password}".encode(errors="surrogateescape")
+        return f"Basic {base64.b64encode(login).decode()}"
 
 
 class Api:
@@ -103,7 +108,8 @@ class Api:
             context = ssl.create_default_context()
             if not login.verify:
                 context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        self.opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context) if context else _Plain())
+        tls = [urllib.request.HTTPSHandler(context=context)] if context else []
+        self.opener = urllib.request.build_opener(_StayHere, *tls)
 
     def get(self, path: str, **query: Any) -> Object:
         """Return what a GET answers; a busy AWX is asked again."""
@@ -154,6 +160,9 @@ class Api:
                 again = method == "GET" or isinstance(reason, ConnectionRefusedError)
                 if last or not again or isinstance(reason, ssl.SSLCertVerificationError):
                     raise AwxError(self._unreachable(reason)) from None
+            except ValueError:
+                # Its text may repeat a header, and the token with it.
+                raise AwxError(f"{self.login.host}: {method} {one_line(text)[:200]} cannot be sent") from None
             time.sleep(self.pause_s * (attempt + 1))
         raise AssertionError
 
@@ -173,6 +182,11 @@ class Api:
         if problem.code == 401:
             name = "CONTROLLER_OAUTH_TOKEN" if self.login.token else "CONTROLLER_USERNAME and CONTROLLER_PASSWORD"
             return Refused(401, f"{self.login.host}: AWX does not accept {name}: it is wrong or has expired")
+        if 300 <= problem.code < 400:
+            target = _target(problem.url or "", problem.headers.get("Location") or "")
+            text = f"{self.login.host}: answers {method} {path} with a redirect"
+            here = target in ("", self.login.host)
+            return Refused(problem.code, text if here else f"{text} to {target}; export CONTROLLER_HOST={target}")
         detail = _fields(body) if method != "GET" and SECRETIVE.match(path) else _detail(body)
         return Refused(problem.code, f"AWX answers {method} {path} with {problem.code}: {detail}")
 
@@ -195,8 +209,11 @@ class Api:
         raise AwxError("\n".join([f"{what}: {found['status']}. The end of its output:", *reasons]))
 
 
-class _Plain(urllib.request.BaseHandler):
-    """No handler at all."""
+class _StayHere(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: the token would go with it to any host, and a POST would become a GET."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Return no request, so that a redirect is an answer that is an error."""
 
 
 def _read(body: bytes, url: str) -> Any:
@@ -204,6 +221,18 @@ def _read(body: bytes, url: str) -> Any:
         return json.loads(body) if body else None
     except ValueError:
         raise AwxError(f"{url}: the answer is not JSON, so this is no AWX") from None
+
+
+def _target(url: str, location: str) -> str:
+    """Return the AWX that a redirect names, without a login; empty where it names none."""
+    try:
+        parts = urllib.parse.urlsplit(urllib.parse.urljoin(url, location))
+    except ValueError:
+        return ""
+    # A page where people log in, say, is no part of an AWX's address.
+    folder = parts.path.partition("/api/v2/")[0] if "/api/v2/" in parts.path else ""
+    found = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{folder}"
+    return found if parts.scheme in ("http", "https") and is_address(found) else ""
 
 
 def _detail(body: str) -> str:

@@ -53,7 +53,9 @@ def apply(
     reasons, me = login_refusal(api, settings["organization"])
     if reasons:
         return Result([], [], reasons)
-    objects = Objects([], [], frozenset()) if absent else wanted(given, settings, parts)
+    objects = wanted(given, settings, parts)
+    if absent:
+        objects = Objects([], [], frozenset(), objects.names)
     live = read(api, settings["organization"], objects, me)
     live.trusted = _approver(api, given)
     if reasons := [*_unknown_users(objects, live, settings), *_unknown_credentials(objects, live)]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import urllib.parse
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -48,8 +49,12 @@ FIELDS: dict[str, dict[str, str]] = {
 # What AWX itself asks of them.
 NEEDED = {VAULT: ("password",), REGISTRY: ("host",), CONTROLLER: ("host",)}
 PRIVATE_KEY = re.compile(r"-----BEGIN ([A-Z ]*)PRIVATE KEY-----\n.*\n-----END \1PRIVATE KEY-----", re.DOTALL)
-OPEN = ("username", "host", "id", "verify_ssl", "become_username")
 SECRET: dict[str, Any] = {"type": "string", "secret": True}
+# What a header of a request takes; a YAML text that begins with | ends with the end of a line.
+TOKEN = re.compile(r"[!-~]+")
+WEIGHTS = ("hub", "modelscope", "git")
+TOKENS = ("token", *WEIGHTS)
+NO_TOKEN = "has a blank, the end of a line, or a character that is not ASCII"
 
 
 def _of_one(key: str, name: str, description: str, as_yaml: bool = False) -> dict[str, Any]:
@@ -100,6 +105,20 @@ TYPES: dict[str, dict[str, Any]] = {
         "what the keys are made of that gateways bring to servers.",
     ),
 }
+
+
+def is_token(text: str) -> bool:
+    """Tell whether a text can be a token: one that a request takes as a header."""
+    return TOKEN.fullmatch(text) is not None
+
+
+def is_address(text: str) -> bool:
+    """Tell whether a text is the address of a server, with its scheme, and maybe with a port and a path."""
+    try:
+        parts = urllib.parse.urlsplit(text)
+        return bool(is_token(text) and parts.hostname and parts.port != 0 and not parts.query and not parts.fragment)
+    except ValueError:
+        return False
 
 
 def awx_settings(given: Any) -> dict[str, Any]:
@@ -229,6 +248,11 @@ def awx_nothing_left(rollout: Any, node: str) -> str:
     return f"Nobody is asked for an approval: {what}. The workflow continues with its status."
 
 
+def awx_credentials() -> list[str]:
+    """Return the names of all credentials that there may be, without the prefix."""
+    return [name for _, name in _credentials().values()]
+
+
 def _credentials() -> dict[str, tuple[str, str]]:
     """Return the credentials that there may be, by where they stand in the settings: their type, and their name."""
     return {
@@ -287,7 +311,7 @@ def _inputs(key: str, kind: str, given: Any) -> dict[str, Any]:
         if not isinstance(given, str) or not given:
             raise InputError(f"{label}: (hidden) is not a text")
         return {"gaudi_gateway_secret": given}
-    names = {name: name for name in ("hub", "modelscope", "git")} if kind == "model_weights_tokens" else FIELDS[kind]
+    names = {name: name for name in WEIGHTS} if kind == "model_weights_tokens" else FIELDS[kind]
     if not isinstance(given, Mapping):
         raise InputError(f"{label}: (hidden) is not a mapping with {', '.join(names)}")
     known(label, given, names)
@@ -307,6 +331,10 @@ def _check_fields(label: str, said: Known, names: Iterable[str], needed: Sequenc
         if not (isinstance(value, bool) if name == "verify_ssl" else isinstance(value, str) and value):
             wanted = "true or false" if name == "verify_ssl" else "a text; leave it out where there is none"
             raise InputError(f"{label}.{name}: (hidden) is not {wanted}")
+        if name in TOKENS and not is_token(value):
+            raise InputError(f"{label}.{name}: (hidden) {NO_TOKEN}")
+        if name == "host" and ("@" in value or not is_token(value)):
+            raise InputError(f"{label}.{name}: (hidden) is no address of a server alone, without user and password")
         if name == "ssh_key" and not PRIVATE_KEY.fullmatch(value.strip()):
             raise InputError(f"{label}.{name}: (hidden) is no private key: the text of its file, from BEGIN to END")
 
