@@ -157,8 +157,14 @@ def test_secrets_as_the_text_of_a_credential() -> None:
             ({"controller": {"host": "a", "token": token}}, "gaudi_awx.controller.token: (hidden) has a blank, the end")
             for token in ("canary\n", "“canary”", "can ary")
         ),
-        ({"model_weights_tokens": {"hub": "canary\n"}}, "gaudi_awx.model_weights_tokens.hub: (hidden) has a blank, the"),
-        ({"controller": {"host": "u:canary@a", "token": "x"}}, "gaudi_awx.controller.host: (hidden) is no address of a"),
+        (
+            {"model_weights_tokens": {"hub": "canary\n"}},
+            "gaudi_awx.model_weights_tokens.hub: (hidden) has a blank, the",
+        ),
+        (
+            {"controller": {"host": "u:canary@a", "token": "x"}},
+            "gaudi_awx.controller.host: (hidden) is no address of a",
+        ),
         ({"project": {"url": " "}}, "gaudi_awx.project.url: ' ' is not a text of one line"),
         (
             {"inventory": {"hosts": {"h": {}}, "project": {"url": "https://x/y.git"}}},

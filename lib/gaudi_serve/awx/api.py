@@ -18,7 +18,7 @@ from http.client import HTTPException
 from typing import Any
 
 from ..core.errors import InputError, one_line
-from .settings import NO, NO_TOKEN, YES, is_address, is_token
+from .settings import NO, ODD_SIGNS, YES, is_address, is_token
 
 Object = dict[str, Any]
 TESTED = "24.6.1"
@@ -80,7 +80,7 @@ class Login:
         if not is_address(host):
             raise InputError("CONTROLLER_HOST: is no address such as https://awx.example.net")
         if values["OAUTH_TOKEN"] and not is_token(values["OAUTH_TOKEN"]):
-            raise InputError(f"CONTROLLER_OAUTH_TOKEN: (hidden) {NO_TOKEN}")
+            raise InputError(f"CONTROLLER_OAUTH_TOKEN: (hidden) {ODD_SIGNS}")
         verify = values["VERIFY_SSL"].lower() or "true"
         if verify not in (*YES, *NO):
             raise InputError(f"CONTROLLER_VERIFY_SSL: {one_line(verify)[:80]!r} is not true or false")

@@ -54,7 +54,7 @@ SECRET: dict[str, Any] = {"type": "string", "secret": True}
 TOKEN = re.compile(r"[!-~]+")
 WEIGHTS = ("hub", "modelscope", "git")
 TOKENS = ("token", *WEIGHTS)
-NO_TOKEN = "has a blank, the end of a line, or a character that is not ASCII"
+ODD_SIGNS = "has a blank, the end of a line, or a character that is not ASCII"
 
 
 def _of_one(key: str, name: str, description: str, as_yaml: bool = False) -> dict[str, Any]:
@@ -332,7 +332,7 @@ def _check_fields(label: str, said: Known, names: Iterable[str], needed: Sequenc
             wanted = "true or false" if name == "verify_ssl" else "a text; leave it out where there is none"
             raise InputError(f"{label}.{name}: (hidden) is not {wanted}")
         if name in TOKENS and not is_token(value):
-            raise InputError(f"{label}.{name}: (hidden) {NO_TOKEN}")
+            raise InputError(f"{label}.{name}: (hidden) {ODD_SIGNS}")
         if name == "host" and ("@" in value or not is_token(value)):
             raise InputError(f"{label}.{name}: (hidden) is no address of a server alone, without user and password")
         if name == "ssh_key" and not PRIVATE_KEY.fullmatch(value.strip()):
