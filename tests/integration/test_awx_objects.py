@@ -31,11 +31,7 @@ PARTS: dict[str, Any] = {
     "templates": [
         {"name": "plan", "playbook": "plan.yml", "description": "Plans.", "team": "viewer", "timeout": 60},
         {
-            "name": "reset",
-            "playbook": "reset.yml",
-            "description": "",
-            "team": "admin",
-            "timeout": 60,
+            **{"name": "reset", "playbook": "reset.yml", "description": "", "team": "admin", "timeout": 60},
             "survey": [ASK, AROUND],
         },
         {
@@ -239,6 +235,17 @@ def test_a_copy_that_somebody_made_stays_and_is_named(site: Site) -> None:
     assert [one["inventory"] for one in site.awx.objects["hosts"].values()] == [inventory["id"]]
 
 
+def test_an_organization_stays_with_what_others_have_in_it(site: Site) -> None:
+    organization = site.awx.named("organizations", "o")["id"]
+    label = site.awx.keep("labels", {"name": "night", "organization": organization})
+    application = site.awx.keep("applications", {"name": "portal", "organization": organization})
+    found = site.apply(absent=True)
+    assert found.notices == ["organization o also has application portal, label night"]
+    site.awx.drop("labels", label["id"])
+    site.awx.drop("applications", application["id"])
+    assert site.apply(absent=True).lines == ["- organization o"]
+
+
 @pytest.mark.parametrize("absent", [False, True])
 def test_what_an_earlier_version_made_is_known_by_its_name(site: Site, absent: bool) -> None:
     site.settings["vault"], site.settings["inventory"]["hosts"] = {"password": "x"}, {"h1": {}}
@@ -331,14 +338,60 @@ def test_a_redirect_is_named_and_nothing_follows_it(bare: Site) -> None:
         assert refused(bare) == text
     with serve(elsewhere := Awx()) as other:
         bare.awx.redirect = other
-        with pytest.raises(
-            AwxError, match=r"answers POST /api/v2/teams with a redirect to http://127.0.0.1:\d+; export"
-        ):
+        with pytest.raises(AwxError, match=r"answers POST /api/v2/teams with a redirect to http://127.0.0.1:\d+; ex"):
             bare.api.send("POST", "teams", {"name": "x"})
         assert elsewhere.heard == set()
     # To a page of its own, such as one where people log in.
     bare.awx.redirect = "/login?next="
     assert refused(bare) == "A: answers GET /api/v2/ping with a redirect"
+
+
+@pytest.mark.parametrize(
+    ("request_", "answer", "named"),
+    [
+        ("GET ping", b"[]", "GET ping"),
+        ("GET ping", b"", "GET ping"),
+        ("GET ping", b"null", "GET ping"),
+        ("GET me", b'{"count": 0, "results": []}', "GET me"),
+        ("GET me", b'{"detail": "x"}', "GET me"),
+        ("GET organizations", b"null", "GET organizations"),
+        ("GET organizations", b'{"results": null}', "GET organizations"),
+        ("GET organizations", b'{"results": [1]}', "GET organizations"),
+        ("GET organizations", b'{"results": [], "next": "/api/v2/ping"}', "GET organizations"),
+        ("GET role_definitions", b'"x"', "GET role_definitions"),
+    ],
+)
+def test_an_answer_of_another_shape_gets_one_sentence(site: Site, request_: str, answer: bytes, named: str) -> None:
+    site.awx.odd = {request_: answer}
+    assert refused(site) == f"A: the answer to {named} is not as AWX answers; is this an AWX?"
+
+
+def test_a_change_that_is_answered_oddly_gets_one_sentence(bare: Site) -> None:
+    bare.awx.odd = {"POST credentials": b""}
+    with pytest.raises(AwxError, match="the answer to POST credentials is not as AWX answers; is this an AWX"):
+        apply(bare.api, bare.settings, PARTS)
+    bare.awx.odd = {"POST projects/": b"[]"}
+    with pytest.raises(AwxError, match="update of project p toolkit: AWX has not started it"):
+        apply(bare.api, bare.settings, PARTS)
+    bare.awx.odd = {"GET project_updates/": b'{"finished": true}'}
+    bare.awx.failing = {"p toolkit": "x"}
+    with pytest.raises(AwxError):
+        apply(bare.api, bare.settings, PARTS)
+
+
+def test_lists_of_several_pages_are_read_whole(bare: Site) -> None:
+    organization = bare.awx.keep("organizations", {"name": "other"})["id"]
+    for number in range(70):
+        bare.awx.keep("teams", {"name": f"t{number:02}", "organization": organization})
+    assert [one["name"] for one in bare.api.list("teams")] == [f"t{number:02}" for number in range(70)]
+    # Also those of what is joined to an object: a run takes out what is beyond its first page.
+    bare.apply()
+    template = bare.awx.named("job_templates", "p plan")["id"]
+    kind = bare.awx.named("credential_types", "Machine")["id"]
+    joined = bare.awx.lists[f"job_templates/{template}/credentials"]
+    for number in range(70):
+        joined.append(bare.awx.keep("credentials", {"name": f"c{number}", "credential_type": kind, "inputs": {}})["id"])
+    assert len(bare.apply().lines) == 70 and bare.apply().lines == []
 
 
 def test_a_busy_awx_is_waited_for(site: Site) -> None:
@@ -381,17 +434,11 @@ def test_an_address_without_an_awx_gets_one_sentence(tmp_path: Path) -> None:
             for host in ("http://", "http://a:port", "http://[", "a b", "a\n", "https://ä", "https://a/#/login")
         ),
         *(
-            (
-                {"CONTROLLER_HOST": host, "CONTROLLER_OAUTH_TOKEN": "x"},
-                r"CONTROLLER_HOST: \(hidden\) has a user or pass",
-            )
+            ({"CONTROLLER_HOST": host, "CONTROLLER_OAUTH_TOKEN": "x"}, r"CONTROLLER_HOST: \(hidden\) has a user or")
             for host in ("https://u:canary@a", "canary@a", "https://u:1/canary@a")
         ),
         *(
-            (
-                {"CONTROLLER_HOST": "a", "CONTROLLER_OAUTH_TOKEN": token},
-                r"CONTROLLER_OAUTH_TOKEN: \(hidden\) has a blank",
-            )
+            ({"CONTROLLER_HOST": "a", "CONTROLLER_OAUTH_TOKEN": token}, r"CONTROLLER_OAUTH_TOKEN: \(hidden\) has a")
             for token in ("canary\n", "canary\r", "“canary”", "can ary", " ", "canary\udcff")
         ),
         (
