@@ -265,7 +265,7 @@ def test_unfinished_bodies_do_not_pass_the_rate(tmp_path: Path, vllms: list[Vllm
 
 
 @pytest.mark.parametrize("keys", [("alice",), ("alice", "bob")])
-def test_a_server_that_fails_requests_but_not_health_gets_none_for_a_while(
+def test_a_server_that_fails_requests_but_not_health_gets_few(
     tmp_path: Path, vllms: list[Vllm], keys: tuple[str, ...]
 ) -> None:
     vllms[0].fails = True
