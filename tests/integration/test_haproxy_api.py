@@ -207,6 +207,9 @@ def test_a_server_of_several_models_is_always_told_which(front: Front, asked: li
     assert front.error(f"/models/{name}/v1/realtime")[::2] == (400, "model_missing")
     assert asked == [[], [], [], []]
     assert front.ask(f"/models/{name}{CHAT}", {"model": name})[0] == 200
+    form = f'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\n{name}\r\n--b--\r\n'.encode()
+    sent = {"content_type": "multipart/form-data; boundary=b"}
+    assert front.ask(f"/models/{name}/v1/audio/translations", form, **sent)[0] == 200
 
 
 @pytest.mark.parametrize(
