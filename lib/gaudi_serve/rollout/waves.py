@@ -16,6 +16,7 @@ from ..core.served import served_names
 from ..show.table import table
 from ..spec.facts import is_flag_text
 from ..stages.due import STAGES, Down, downtimes, due_by_stage
+from ..stages.reset import BROKE
 
 Known = Mapping[str, Any]
 SERIAL = "20%"
@@ -23,6 +24,8 @@ TOLERANCE = 0.8
 DRAIN_S = 600
 RECONNECT_S = 300
 SLACK_S = 0.1
+# Why a host is lost, as playbooks/tasks/rollout_lost.yml keeps it.
+LOST = "its connection was lost"
 PERCENT = re.compile(r"(\d{1,3})%", re.ASCII)
 # Variables of a rollout, by what they may be.
 SETTINGS = (
@@ -34,6 +37,7 @@ SETTINGS = (
 SAID = (
     *("rollout_plan", "rollout_waits", "rollout_problem", "rollout_back"),
     *("rollout_under_way", "rollout_stays", "rollout_goes_on", "rollout_lost"),
+    *("rollout_begins", "rollout_changed", "rollout_locked"),
 )
 
 
@@ -404,7 +408,7 @@ def rollout_end(known: Known, host: str) -> dict[str, str]:
     why = str(known.get("rollout_problem", ""))
     later = "the other hosts of later waves are as they were"
     if not known.get("rollout_back"):
-        stays = known.get("rollout_stays") or "its connection was lost"
+        stays = known.get("rollout_stays") or LOST
         outcome, became = "stays drained", f"It could not be taken back, and stays drained: {stays}; run this again"
     elif not known.get("rollout_waits", True):
         outcome, became = "proven", f"It had proven itself, and serves with the change; {later}"
@@ -412,11 +416,23 @@ def rollout_end(known: Known, host: str) -> dict[str, str]:
         outcome, became = "went back", f"It serves again what served before; {later}"
     # The verdict first; then the lines of the server's journal, which may be many.
     first, _, rest = why.partition("\n")
-    text = f"{host} has not proven itself, and the rollout stops: {first}. {became}"
+    text = f"{_verdict(known, host, first)}. {became}"
     if outcome == "proven":
         text = f"the rollout stops at {host}: {first}. {became}"
     text += f"\n{rest}" if rest else ""
     return {"outcome": outcome, "why": why, "text": text}
+
+
+def _verdict(known: Known, host: str, why: str) -> str:
+    """Return why a rollout stops at a host; of one that was locked, lost or not changed, nothing was proven or not."""
+    if known.get("rollout_locked"):
+        return f"{host} could not be changed, and the rollout stops: {known['rollout_locked']}"
+    when = "while it was changed" if known.get("rollout_changed") else "before it was changed"
+    if why in ("", LOST) or why.endswith(BROKE):
+        return f"{host} could not be reached {when}, and the rollout stops: {LOST}"
+    if not known.get("rollout_changed"):
+        return f"{host} was not changed yet, and the rollout stops: {why}"
+    return f"{host} has not proven itself, and the rollout stops: {why}"
 
 
 def rollout_figures(host: str, before: Mapping[str, Known], after: Mapping[str, Known]) -> str:
