@@ -126,6 +126,36 @@ def stale(found: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     return found if found.get("held") and found.get("id") != given["run"]["id"] else {}
 
 
+def looked(found: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """Return what a run would meet that took the lock."""
+    if why := in_the_way(found, given):
+        return {"held": False, "holder": found, "since": why, "taken_over": {}}
+    return {"held": False, "holder": {}, "taken_over": stale(found, given)}
+
+
+def carried_out(path: Path, given: dict[str, Any]) -> dict[str, Any]:
+    """Take, release, renew or look at a lock, and return what the module returns."""
+    found, state = record(path), given["state"]
+    mine = found.get("id") == given["run"]["id"]
+    holds = bool(mine and found.get("held"))
+    if state == "renewed":
+        if holds:
+            write_json(path, {**found, "at": since_boot()})
+        return {"held": holds, "holder": {}, "taken_over": {}}
+    meets = looked(found, given)
+    if state in ("present", "free") and meets["holder"]:
+        return meets
+    if state == "free":
+        return {"held": holds, "holder": {}, "taken_over": {}}
+    hold = state == "present"
+    # Who lets go what another run has taken over meanwhile leaves that alone.
+    if hold or mine:
+        said = {"stage": given["stage"] or found.get("stage", ""), "clock": time.strftime("%F %T")}
+        said["lease_s"] = given["lease_s"]
+        write_json(path, {**given["run"], **said, "held": hold, "at": since_boot()})
+    return {"held": hold, "holder": {}, "taken_over": meets["taken_over"] if hold else {}}
+
+
 def main() -> None:
     """Run the module."""
     module = AnsibleModule(
@@ -143,31 +173,13 @@ def main() -> None:
     given = module.params
     path = FOLDER / f"{given['name']}.json"
     if module.check_mode:
-        found = record(path)
-        why = in_the_way(found, given)
-        left = {} if why else stale(found, given)
-        module.exit_json(changed=False, held=False, holder=found if why else {}, since=why, taken_over=left)
+        module.exit_json(changed=False, **looked(record(path), given))
     FOLDER.mkdir(mode=0o755, exist_ok=True)
     with (FOLDER / "run.lock").open("w", encoding="ascii") as gate:
         fcntl.flock(gate, fcntl.LOCK_EX)
-        found = record(path)
-        mine = found.get("id") == given["run"]["id"]
-        if given["state"] == "renewed":
-            if mine and found.get("held"):
-                write_json(path, {**found, "at": since_boot()})
-            module.exit_json(changed=False, held=bool(mine and found.get("held")), holder={})
-        hold = given["state"] == "present"
-        if given["state"] in ("present", "free") and (why := in_the_way(found, given)):
-            module.exit_json(changed=False, held=False, holder=found, since=why)
-        if given["state"] == "free":
-            module.exit_json(changed=False, held=mine and bool(found.get("held")), holder={}, taken_over={})
-        # Who lets go what another run has taken over meanwhile leaves that alone.
-        if hold or mine:
-            said = {"stage": given["stage"] or found.get("stage", ""), "clock": time.strftime("%F %T")}
-            said["lease_s"] = given["lease_s"]
-            write_json(path, {**given["run"], **said, "held": hold, "at": since_boot()})
+        answer = carried_out(path, given)
     # Not a change of the host that anybody asked for: a run that does nothing else has changed nothing.
-    module.exit_json(changed=False, held=hold, holder={}, taken_over=stale(found, given) if hold else {})
+    module.exit_json(changed=False, **answer)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
-from gaudi_serve.core.errors import counted
+from gaudi_serve.core.words import counted
 from gaudi_serve.host import rollout as host_rollout
 from gaudi_serve.rollout.approved import rollout_due, rollout_unapproved
 from gaudi_serve.rollout.waves import (
@@ -26,7 +28,10 @@ from gaudi_serve.stages.reset import BROKE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+ROOT = Path(__file__).parents[2]
 GATEWAY = {"preflight_gateways": ["gw"]}
+# Said of more than four hosts alone.
+STILL_MANY = ["stage_output.py: {len(hosts)} hosts"] * 2
 
 
 def service(model: str, name: str) -> dict[str, Any]:
@@ -312,6 +317,20 @@ def test_a_host_that_was_lost_or_not_changed_has_not_failed_a_proof(known: dict[
 @pytest.mark.parametrize(("number", "text"), [(0, "0 hosts"), (1, "1 host"), (2, "2 hosts")])
 def test_counts_agree_with_their_nouns(number: int, text: str) -> None:
     assert counted(number, "host") == text
+
+
+def test_no_message_writes_a_count_by_itself() -> None:
+    """A literal plural behind a number says "1 hosts" some day; those listed are never one, or limits of many."""
+    nouns = "host|model|server|file|card|line|request|step|graph|shape|folder|link|time|error|day|thing|fork|job|image"
+    plural = re.compile(
+        rf"\{{[^{{}}:]*(?:len\(|count|taken|graphs|done|seen|fitting|restarts)[^{{}}:]*\}} (?:{nouns})s\b"
+    )
+    programs = [
+        ROOT / "roles/model_weights/files" / name for name in ("fetch_weights", "convert_weights", "serve_weights")
+    ]
+    paths = [*ROOT.glob("lib/**/*.py"), *ROOT.glob("action_plugins/*.py"), *ROOT.glob("library/*.py"), *programs]
+    found = [f"{path.name}: {text}" for path in paths for text in plural.findall(path.read_text(encoding="utf-8"))]
+    assert found == STILL_MANY
 
 
 def test_hosts_that_end_a_rollout() -> None:

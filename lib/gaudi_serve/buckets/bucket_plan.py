@@ -18,6 +18,7 @@ from itertools import groupby, product
 from typing import Any, TypeVar
 
 from ..core.errors import InputError, refusal
+from ..core.words import counted
 from .best_ranges import best_ranges
 from .bucket_grid import Bucket, BucketGrid
 from .bucket_search import Search, Shares, best, fewest
@@ -120,7 +121,7 @@ def _answered(requests: list[Request], server: PlanLimits, goal: Goal, decode_st
     traffic = traffic_of(taken, server, decode_step_s)
     shapes = traffic.assumed
     strategies = {name: answer(partial(of_strategy, name, server, shapes)) for name in STRATEGIES}
-    found = planned(server, traffic, goal, f"{len(taken)} requests, {shapes.steps} steps")
+    found = planned(server, traffic, goal, f"{counted(len(taken), 'request')}, {counted(shapes.steps, 'step')}")
     most = None if found.bounds is None else [one.most for one in found.bounds.decode[-1]]
     ranges = best_ranges(server, traffic.shapes, goal.max_graphs, most)
     return {

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..core.errors import label, refusal
 from ..core.host import Card
+from ..core.words import counted
 from .base import Host, Spec
 
 
@@ -22,7 +23,7 @@ def cards_of(spec: Spec, host: Host) -> tuple[list[str] | None, dict[str, str]]:
     if not wanted:
         return None, {"HABANA_VISIBLE_MODULES": ",".join(map(str, free))}
     if len(wanted) != spec.cards:
-        allowed = f"are {len(wanted)} cards, tensor_parallel_size is {spec.cards}"
+        allowed = f"give {counted(len(wanted), 'card')}, tensor_parallel_size is {spec.cards}"
         raise refusal(label(spec), "module_ids", wanted, allowed)
     taken = [number for number in wanted if number not in free]
     if taken:

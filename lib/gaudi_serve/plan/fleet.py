@@ -7,8 +7,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from ..core.errors import Finding, InputError, counted, near, one_line, plain, shown
+from ..core.errors import Finding, InputError, near, one_line, plain, shown
 from ..core.host import Host
+from ..core.words import counted
 from ..gateway.fleet import behind_gateway, fleet_gateways, gateway_left, unreached
 from ..host.secret import given_secrets
 from ..platforms import platform_of

@@ -12,6 +12,7 @@ from typing import Any
 from ..buckets.linear import BLOCK
 from ..core.errors import InputError, Problem
 from ..core.host import Host
+from ..core.words import counted
 from ..host.device_holders import device_holders
 from ..host.run import read_text, run
 from ..spec.model import Spec
@@ -245,7 +246,7 @@ def _mib(text: str | None) -> int:
 
 def _about(host: Host) -> list[str]:
     nodes = len({card.numa_node for card in host.cards})
-    cards = f"{len(host.cards)} cards {host.device_name} on {nodes} NUMA nodes"
+    cards = f"{counted(len(host.cards), 'card')} {host.device_name} on {counted(nodes, 'NUMA node')}"
     return [cards, f"driver {host.driver_version or 'unknown'}"]
 
 

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..core.errors import InputError, counted, is_number, near, readable, refusal, shown, whole
+from ..core.errors import InputError, is_number, near, readable, refusal, shown, whole
 from ..core.served import served_names
+from ..core.words import counted
 from ..show.table import table
 from ..spec.facts import is_flag_text
 from ..stages.due import STAGES, Down, downtimes, due_by_stage
@@ -260,7 +261,7 @@ def _refusal(
         if servers[model] == 1:
             text = "has one server on the hosts of this run, and none serves it while that is changed"
         else:
-            count = f"{servers[model]} servers on the hosts of this run"
+            count = f"{counted(servers[model], 'server')} on the hosts of this run"
             text = f"has {count}, of which min_available {needed[model]} must stay"
         reasons.append(f"{hosts}: model {shown(model)}: {text}; add one, or allow it: -e rollout_downtime_allowed=true")
     return reasons
@@ -295,7 +296,9 @@ def _lines(
     most = settings.most(count)
     if len(waves) > 2 and most > max(map(len, waves[1:])):
         short = min(needed, key=lambda model: servers[model] - needed[model])
-        tail.append(f"waves are smaller than {settings.serial}, since {needed[short]} servers of {short} must stay")
+        tail.append(
+            f"waves are smaller than {settings.serial}, since {counted(needed[short], 'server')} of {short} must stay"
+        )
     if settings.canary and settings.canary != waves[0][0].name:
         tail.append(f"rollout_canary {settings.canary}: nothing is due on it, so {waves[0][0].name} comes first")
     if not settings.drains:

@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ..core.words import counted
+
 Result = Mapping[str, Any]
 
 # Plays of the project by the short name of their stage; of any other, its own name is shown.
@@ -293,7 +295,7 @@ def what(found: Iterable[Thing], check: bool) -> str:
             items = [item for item in named if item]
             parts.append(f"{verb[1:]} ({names(items, 6)})" if items else verb[1:])
             continue
-        about = f"{len(named)} files" if verb in ("write", "remove") and len(named) > FEW else names(named)
+        about = counted(len(named), "file") if verb in ("write", "remove") and len(named) > FEW else names(named)
         words = (verb, about) if check else (about, DONE[verb])
         parts.append(" ".join(word for word in words if word))
     return ("; " if any(", " in part for part in parts) else ", ").join(parts)
@@ -689,7 +691,7 @@ class StageOutput:
         verb = "would change" if self.current.check else "changed"
         did = "nothing would change" if self.current.check else "nothing changed"
         if labels or counts.get("changed"):
-            did = f"{verb}: {', '.join(labels)}" if labels else f"{verb} {counts['changed']} things"
+            did = f"{verb}: {', '.join(labels)}" if labels else f"{verb} {counted(counts['changed'], 'thing')}"
         why = f": {self.why[host]}" if many and host in self.why else ""
         # Who was lost and has failed afterwards was there again.
         if counts.get("failures"):

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..core.errors import counted
 from ..core.host import Host
+from ..core.words import counted
 from ..gateway.fleet import gateway_left
 from ..stages.due import LEFT_ALONE
 from .notes import open_notes, shared_lines
