@@ -205,3 +205,12 @@ def test_a_run_that_locks_a_host_meanwhile_is_named_and_nothing_is_said_of_a_pro
     assert f"h02: goes back to what served before: {HELD}" in text
     assert "has not proven itself" not in text
     assert (hosts.changed, hosts.kept, hosts.locks) == (["h01", "h03"], [], {})
+
+
+def test_locks_that_no_longer_count_are_taken_over_and_said_so_once(hosts: Hosts) -> None:
+    for name in NAMES:
+        change(hosts.folder, name, holder={**OTHER, "lock": "rollout", "expired": True})
+    status, text = hosts.play(ROLLOUT)
+    assert status == 0 and hosts.changed == ["h01"], text
+    told = "this run has taken over the lock of ann on adm2 (site.yml, process 7) (models, since 2026-11-25 10:00:00), "
+    assert f"{', '.join(NAMES)}: {told}since nobody has renewed it for 300 s" in text and text.count(told) == 1, text

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..core.errors import Finding, InputError, near, one_line, plain, shown
 from ..core.host import Host
-from ..core.words import counted
+from ..core.words import counted, some_names
 from ..gateway.fleet import behind_gateway, fleet_gateways, gateway_left, unreached
 from ..host.secret import given_secrets
 from ..platforms import platform_of
@@ -433,10 +433,7 @@ def _grouped(sentences: Sequence[str]) -> list[str]:
     for sentence in sentences:
         host, _, rest = sentence.partition(": ")
         hosts.setdefault(rest, []).append(host)
-    return [
-        f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}: {rest}"
-        for rest, names in hosts.items()
-    ]
+    return [f"{some_names(names)}: {rest}" for rest, names in hosts.items()]
 
 
 def _narrowed(rows: Sequence[Sequence[str]]) -> list[list[str]]:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..core.words import counted
+from ..core.words import counted, some_names
 
 Result = Mapping[str, Any]
 
@@ -604,10 +604,14 @@ class StageOutput:
                 return []
             lines = [line for line in lines if line not in told]
             told.update(lines)
-        before = self.flush() if outcome.task != self.waiting_task else []
-        self.waiting_task = outcome.task
+        return self.note(outcome.host, outcome.task, lines)
+
+    def note(self, host: str, task: Task, lines: Sequence[str]) -> list[Line]:
+        """Keep lines of a host until the other hosts have said theirs; return what another task has said before."""
+        before = self.flush() if task != self.waiting_task else []
+        self.waiting_task = task
         if lines:
-            self.waiting.setdefault(outcome.host, []).extend(lines)
+            self.waiting.setdefault(host, []).extend(lines)
         return before
 
     def flush(self) -> list[Line]:
@@ -642,7 +646,7 @@ class StageOutput:
         if all(line.startswith(own) for line in lines):
             return [Line(line) for line in lines]
         every = len(hosts) > 4 and set(hosts) == set(self.current.hosts)
-        who = f"all {len(hosts)} hosts" if every else names(hosts)
+        who = f"all {len(hosts)} hosts" if every else some_names(hosts)
         if len(lines) == 1:
             return [Line(f"{who}: {lines[0]}")]
         return [Line(f"{who}:"), *(Line(f"  {line}".rstrip()) for line in lines)]

@@ -332,7 +332,9 @@ class Host:
         name, state, held = given.get("name", "run"), given.get("state", "present"), dict(self.state["held"])
         other = self.state.get("holder") or {"lock": ""}
         stage = given.get("stage")
-        in_the_way = other.get("lock", name) == name and other.get("at", stage) == stage
+        in_the_way, taken_over = other.get("lock", name) == name and other.get("at", stage) == stage, {}
+        if in_the_way and other.get("expired"):
+            self.state["holder"], taken_over, in_the_way = {}, other, False
         if state == "free" or check or (state == "present" and in_the_way):
             return {"held": False, "holder": other if in_the_way else {}, "since": "held"}
         if state == "renewed":
@@ -340,7 +342,7 @@ class Host:
         self.state["held"] = {**held, name: given["run"]["id"]}
         if state == "absent":
             del self.state["held"][name]
-        return {"held": state == "present"}
+        return {"held": state == "present", "taken_over": taken_over}
 
     def do_gaudi_found(self, given: dict[str, Any]) -> dict[str, Any]:
         """Write a record."""
