@@ -12,19 +12,15 @@ from jinja2 import pass_context
 # Works from every playbook, molecule, ansible-runner and AWX, with nothing installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 
-from gaudi_serve.awx.settings import (
-    awx_default,
-    awx_models,
-    awx_nothing_left,
-    awx_refusal,
-    awx_report,
-    awx_settings,
-)
+from gaudi_serve.awx.settings import awx_default, awx_models, awx_nothing_left, awx_refusal, awx_report, awx_settings
 from gaudi_serve.buckets.bucket_plan import hpu_bucket_plan
 from gaudi_serve.buckets.linear import hpu_buckets, hpu_padded_shape
 from gaudi_serve.buckets.plugin import hpu_plugin_buckets
 from gaudi_serve.buckets.plugin_server import hpu_plugin_padded_shape
+from gaudi_serve.catalog.files import model_catalog
+from gaudi_serve.catalog.merge import model_hosts, model_weights, served_names
 from gaudi_serve.core.errors import as_filter
+from gaudi_serve.core.paths import vllm_unit_paths
 from gaudi_serve.gateway.fleet import (
     behind_gateway,
     fleet_entries,
@@ -34,8 +30,10 @@ from gaudi_serve.gateway.fleet import (
     server_secrets,
 )
 from gaudi_serve.host.secret import vllm_secret_marks
+from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.memory.autocalc import hpu_memory
 from gaudi_serve.plan.changes import vllm_plan_changes
+from gaudi_serve.plan.downtime import due_lines
 from gaudi_serve.plan.fleet import (
     gaudi_facts_saved,
     unset_models,
@@ -63,9 +61,6 @@ from gaudi_serve.rollout.waves import (
 from gaudi_serve.show.log import log_view
 from gaudi_serve.show.report import endpoint_table
 from gaudi_serve.show.status import drift_lines, fleet_status, fleet_status_lines
-from gaudi_serve.spec.catalog import model_catalog
-from gaudi_serve.spec.inventory import inventory_refusal
-from gaudi_serve.spec.merge import model_hosts, model_weights, served_names
 from gaudi_serve.stages.apt_access import apt_access
 from gaudi_serve.stages.container_runtime import (
     container_runtime_changes,
@@ -77,7 +72,6 @@ from gaudi_serve.stages.container_runtime import (
     engine_stopped,
 )
 from gaudi_serve.stages.driver import drained, gaudi_driver_changes, gaudi_driver_notes, gaudi_driver_refusal
-from gaudi_serve.stages.due import due_lines, facts_wanted, plans_models, run_stages, stages_due, task_hosts
 from gaudi_serve.stages.gateway import (
     gateway_config,
     gateway_drift,
@@ -99,6 +93,7 @@ from gaudi_serve.stages.host_tuning import (
     sysctl_wanted,
 )
 from gaudi_serve.stages.image import images_shared, registry_login, vllm_images
+from gaudi_serve.stages.registry import facts_wanted, plans_models, run_stages, stages_due, task_hosts
 from gaudi_serve.stages.reset import (
     gaudi_driver_reset,
     hccl_validation_reset,
@@ -128,7 +123,6 @@ from gaudi_serve.stages.service import (
     vllm_service_refusal,
     vllm_service_summary,
     vllm_start_limits,
-    vllm_unit_paths,
     vllm_withdrawn_secrets,
 )
 from gaudi_serve.stages.weights import (

@@ -53,7 +53,7 @@ servers:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gaudi_serve.core.errors import InputError
-from ansible.module_utils.gaudi_serve.host.haproxy import refuse_stranger, set_state, set_weight, wait_left, wait_up
+from ansible.module_utils.gaudi_serve.gateway.haproxy import refuse_stranger, set_state, set_weight, wait_left, wait_up
 
 
 def main() -> None:

@@ -102,8 +102,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gaudi_serve.core.run import boot_id, since_boot
+from ansible.module_utils.gaudi_serve.gateway import haproxy
 from ansible.module_utils.gaudi_serve.host import (
-    haproxy,
     observe_driver,
     observe_host,
     observe_left,
@@ -112,7 +113,6 @@ from ansible.module_utils.gaudi_serve.host import (
     observe_tuning,
     observe_weights,
 )
-from ansible.module_utils.gaudi_serve.host.run import boot_id, since_boot
 from ansible.module_utils.gaudi_serve.host.secret import secret_changed
 from ansible.module_utils.gaudi_serve.platforms import Platform, platform_of
 

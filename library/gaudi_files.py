@@ -87,10 +87,10 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gaudi_serve.core.atomic_write import sync_folder, write_whole
 from ansible.module_utils.gaudi_serve.core.redact import redacted, without_credentials
-from ansible.module_utils.gaudi_serve.host.atomic_write import sync_folder, write_whole
+from ansible.module_utils.gaudi_serve.core.run import read_text, run
 from ansible.module_utils.gaudi_serve.host.baseline import with_passwords
-from ansible.module_utils.gaudi_serve.host.run import read_text, run
 
 FILE = {
     "path": {"type": "str", "required": True},

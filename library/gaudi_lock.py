@@ -91,7 +91,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.gaudi_serve.host.run import boot_id, read_text, since_boot, write_json
+from ansible.module_utils.gaudi_serve.core.run import boot_id, read_text, since_boot, write_json
 
 FOLDER = Path("/run/gaudi-serve")
 

@@ -49,8 +49,8 @@ certificate:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gaudi_serve.core.errors import InputError
-from ansible.module_utils.gaudi_serve.host.haproxy import FOLDER, certificate_problem, current, differing, install
-from ansible.module_utils.gaudi_serve.host.run import read_text
+from ansible.module_utils.gaudi_serve.core.run import read_text
+from ansible.module_utils.gaudi_serve.gateway.haproxy import FOLDER, certificate_problem, current, differing, install
 
 
 def main() -> None:

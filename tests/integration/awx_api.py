@@ -56,6 +56,7 @@ KINDS: dict[str, dict[str, Field]] = {
     "organizations": COMMON,
     "users": {"username": MUST, "is_superuser": NO},
     "labels": {"name": MUST, "organization": to("organizations", required=True)},
+    "applications": {**COMMON, "organization": to("organizations", required=True)},
     "teams": {**COMMON, "organization": to("organizations", required=True)},
     "credential_types": {
         **COMMON,
@@ -201,7 +202,9 @@ class Awx:
 
     playbooks: those that a project finds once it has been updated. writes: requests that have changed something.
     syncs: updates of projects and inventories. failing: output of updates that fail, by the name of the source. busy:
-    answers of 502 that come before the next one that is none. me: who the token belongs to; scope: of the token.
+    answers of 502 that come before the next one that is none. redirect: where every request is sent on to. odd: by the
+    begin of a request, what it answers in place of what AWX would. heard: headers with the tokens of all requests. me:
+    who the token belongs to; scope: of the token.
     """
 
     playbooks: tuple[str, ...] = ()
@@ -215,6 +218,9 @@ class Awx:
     syncs: list[str] = field(default_factory=list)
     failing: dict[str, str] = field(default_factory=dict)
     busy: int = 0
+    redirect: str = ""
+    odd: dict[str, bytes] = field(default_factory=dict)
+    heard: set[str] = field(default_factory=set)
     echoes: bool = False
     slow_s: float = 0.0
     me: str = "admin"
@@ -723,7 +729,10 @@ class Handler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         path = parts.path.removeprefix("/api/v2/").strip("/").split("/")
         given = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or "{}")
+        self.awx.heard.add(self.headers.get("Authorization") or "")
         try:
+            if self.awx.redirect:
+                raise Refused(302, None)
             if path != ["ping"] and self.headers.get("Authorization") != f"Bearer {TOKEN}":
                 raise Refused(401, {"detail": "Authentication credentials were not provided."})
             time.sleep(self.awx.slow_s)
@@ -735,7 +744,11 @@ class Handler(BaseHTTPRequestHandler):
             status, said = problem.status, problem.said
         html = isinstance(said, str) and said.startswith("<")
         body = b"" if said is None else str(said).encode() if html else json.dumps(said).encode()
+        odd = [answer for begin, answer in self.awx.odd.items() if f"{self.command} {'/'.join(path)}".startswith(begin)]
+        body = odd[0] if odd else body
         self.send_response(status)
+        if self.awx.redirect:
+            self.send_header("Location", self.awx.redirect + self.path)
         self.send_header("X-API-Product-Name", "AWX")
         self.send_header("X-API-Product-Version", "24.6.1")
         self.send_header("Content-Type", "application/json")

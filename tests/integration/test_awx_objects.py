@@ -26,10 +26,14 @@ ASK: dict[str, Any] = {
     "max": 5,
     "default": "",
 }
+AROUND = {**ASK, "variable": "all_at_once", "unapproved": True}
 PARTS: dict[str, Any] = {
     "templates": [
         {"name": "plan", "playbook": "plan.yml", "description": "Plans.", "team": "viewer", "timeout": 60},
-        {"name": "reset", "playbook": "reset.yml", "description": "", "team": "admin", "timeout": 60, "survey": [ASK]},
+        {
+            **{"name": "reset", "playbook": "reset.yml", "description": "", "team": "admin", "timeout": 60},
+            "survey": [ASK, AROUND],
+        },
         {
             **{"name": "rollout", "playbook": "rollout.yml", "description": "", "team": "operator", "timeout": 60},
             **{"check": True, "unapproved": True},
@@ -155,7 +159,8 @@ def test_a_user_who_leaves_the_file_loses_the_team_and_what_was_given_by_hand(si
 def test_who_launches_a_rollout_does_not_approve_it_where_the_file_names_others(site: Site) -> None:
     assert "approval rollout with approvals" in site.roles("operator") and "execute rollout" in site.roles("operator")
     site.settings["rollout_approvers"] = ["carl"]
-    site.apply()
+    # Nor does a question let the others do the same without them.
+    assert "~ template p reset: no longer asks for all_at_once" in site.apply().lines
     # The template that rolls out without any approval is gone; the workflow has its own, which nobody may start.
     assert site.named("job_templates") == {
         *("plan", "reset", "rollout with approvals: rollout", "rollout with approvals: report"),
@@ -207,6 +212,59 @@ def test_what_leaves_the_file_is_removed_and_what_others_made_is_named(site: Sit
     assert not [line for line in site.apply().lines if line[0] == "-"]
     assert site.apply(absent=True).notices == ["organization o was not made with the prefix of this file"]
     assert "plan" in site.named("job_templates")
+
+
+def test_a_copy_that_somebody_made_stays_and_is_named(site: Site) -> None:
+    site.settings["inventory"]["hosts"] = {"h1": {}}
+    site.apply()
+
+    def copied(kind: str, name: str, to: str, **more: Any) -> Any:
+        one = site.awx.named(kind, name)
+        return site.awx.keep(kind, {**{key: value for key, value in one.items() if key != "id"}, "name": to, **more})
+
+    copied("job_templates", "p plan", "night plan of anna")
+    inventory = copied("inventories", "p inventory", "p inventory of anna")
+    copied("hosts", "h1", "h1", inventory=inventory["id"])
+    text = "has the mark of awx.yml for another name, as a copy has, or what somebody has renamed; remove it where"
+    names = ["inventory p inventory of anna", "template night plan of anna"]
+    expected = [f"{name} {text} nobody needs it" for name in names]
+    assert site.apply() == Result([], expected, [])
+    found = site.apply(absent=True)
+    assert found.notices == [*expected, "organization o also has " + ", ".join(names)]
+    assert [one["name"] for one in site.awx.objects["job_templates"].values()] == ["night plan of anna"]
+    assert [one["inventory"] for one in site.awx.objects["hosts"].values()] == [inventory["id"]]
+
+
+def test_an_organization_stays_with_what_others_have_in_it(site: Site) -> None:
+    organization = site.awx.named("organizations", "o")["id"]
+    label = site.awx.keep("labels", {"name": "night", "organization": organization})
+    application = site.awx.keep("applications", {"name": "portal", "organization": organization})
+    found = site.apply(absent=True)
+    assert found.notices == ["organization o also has application portal, label night"]
+    site.awx.drop("labels", label["id"])
+    site.awx.drop("applications", application["id"])
+    assert site.apply(absent=True).lines == ["- organization o"]
+
+
+@pytest.mark.parametrize("absent", [False, True])
+def test_what_an_earlier_version_made_is_known_by_its_name(site: Site, absent: bool) -> None:
+    site.settings["vault"], site.settings["inventory"]["hosts"] = {"password": "x"}, {"h1": {}}
+    site.apply()
+    copy_of = {**site.awx.named("job_templates", "p plan"), "name": "night plan of anna"}
+    site.awx.keep("job_templates", {key: value for key, value in copy_of.items() if key != "id"})
+    for one in [one for found in site.awx.objects.values() for one in found.values() if one.get("description")]:
+        one["description"] = one["description"].partition(", name ")[0].removesuffix("]") + "]"
+    # What the new settings no longer ask for is removed, as ever; the copy never.
+    site.settings["rollout_approvers"] = ["carl"]
+    del site.settings["vault"], site.settings["inventory"]["hosts"]
+    found = site.apply(absent=absent)
+    gone = {"- template p rollout", "- credential p vault", "- host h1 of p inventory"}
+    assert gone < set(found.lines) and "- template night plan of anna" not in found.lines
+    assert ("~ team p viewer: description [made by awx.yml, prefix 'p '] becomes" in "".join(found.lines)) is not absent
+    if not absent:
+        assert site.apply().lines == []
+    else:
+        assert site.named("job_templates") == set()
 
 
 def test_a_workflow_updates_what_it_runs_once(site: Site) -> None:
@@ -272,6 +330,70 @@ def test_an_administrator_of_the_organization_may_do_all_but_credential_types(si
     assert refused(site).startswith("user bert is no system administrator of this AWX, and only such a user may make")
 
 
+def test_a_redirect_is_named_and_nothing_follows_it(bare: Site) -> None:
+    with serve(Awx()) as other:
+        bare.awx.redirect = other.replace("127.0.0.1", "user:canary@localhost")
+        target = other.replace("127.0.0.1", "localhost")
+        text = f"A: answers GET /api/v2/ping with a redirect to {target}; export CONTROLLER_HOST={target}"
+        assert refused(bare) == text
+    with serve(elsewhere := Awx()) as other:
+        bare.awx.redirect = other
+        with pytest.raises(AwxError, match=r"answers POST /api/v2/teams with a redirect to http://127.0.0.1:\d+; ex"):
+            bare.api.send("POST", "teams", {"name": "x"})
+        assert elsewhere.heard == set()
+    # To a page of its own, such as one where people log in.
+    bare.awx.redirect = "/login?next="
+    assert refused(bare) == "A: answers GET /api/v2/ping with a redirect"
+
+
+@pytest.mark.parametrize(
+    ("request_", "answer", "named"),
+    [
+        ("GET ping", b"[]", "GET ping"),
+        ("GET ping", b"", "GET ping"),
+        ("GET ping", b"null", "GET ping"),
+        ("GET me", b'{"count": 0, "results": []}', "GET me"),
+        ("GET me", b'{"detail": "x"}', "GET me"),
+        ("GET organizations", b"null", "GET organizations"),
+        ("GET organizations", b'{"results": null}', "GET organizations"),
+        ("GET organizations", b'{"results": [1]}', "GET organizations"),
+        ("GET organizations", b'{"results": [], "next": "/api/v2/ping"}', "GET organizations"),
+        ("GET role_definitions", b'"x"', "GET role_definitions"),
+    ],
+)
+def test_an_answer_of_another_shape_gets_one_sentence(site: Site, request_: str, answer: bytes, named: str) -> None:
+    site.awx.odd = {request_: answer}
+    assert refused(site) == f"A: the answer to {named} is not as AWX answers; is this an AWX?"
+
+
+def test_a_change_that_is_answered_oddly_gets_one_sentence(bare: Site) -> None:
+    bare.awx.odd = {"POST credentials": b""}
+    with pytest.raises(AwxError, match="the answer to POST credentials is not as AWX answers; is this an AWX"):
+        apply(bare.api, bare.settings, PARTS)
+    bare.awx.odd = {"POST projects/": b"[]"}
+    with pytest.raises(AwxError, match="update of project p toolkit: AWX has not started it"):
+        apply(bare.api, bare.settings, PARTS)
+    bare.awx.odd = {"GET project_updates/": b'{"finished": true}'}
+    bare.awx.failing = {"p toolkit": "x"}
+    with pytest.raises(AwxError):
+        apply(bare.api, bare.settings, PARTS)
+
+
+def test_lists_of_several_pages_are_read_whole(bare: Site) -> None:
+    organization = bare.awx.keep("organizations", {"name": "other"})["id"]
+    for number in range(70):
+        bare.awx.keep("teams", {"name": f"t{number:02}", "organization": organization})
+    assert [one["name"] for one in bare.api.list("teams")] == [f"t{number:02}" for number in range(70)]
+    # Also those of what is joined to an object: a run takes out what is beyond its first page.
+    bare.apply()
+    template = bare.awx.named("job_templates", "p plan")["id"]
+    kind = bare.awx.named("credential_types", "Machine")["id"]
+    joined = bare.awx.lists[f"job_templates/{template}/credentials"]
+    for number in range(70):
+        joined.append(bare.awx.keep("credentials", {"name": f"c{number}", "credential_type": kind, "inputs": {}})["id"])
+    assert len(bare.apply().lines) == 70 and bare.apply().lines == []
+
+
 def test_a_busy_awx_is_waited_for(site: Site) -> None:
     site.awx.busy = 4
     assert site.apply().lines == []
@@ -307,7 +429,18 @@ def test_an_address_without_an_awx_gets_one_sentence(tmp_path: Path) -> None:
     [
         ({}, "CONTROLLER_HOST: is not set"),
         ({"CONTROLLER_HOST": "a"}, "CONTROLLER_OAUTH_TOKEN: is not set"),
-        ({"CONTROLLER_HOST": "http://", "CONTROLLER_OAUTH_TOKEN": "x"}, "CONTROLLER_HOST: is no address such as"),
+        *(
+            ({"CONTROLLER_HOST": host, "CONTROLLER_OAUTH_TOKEN": "x"}, "CONTROLLER_HOST: is no address such as")
+            for host in ("http://", "http://a:port", "http://[", "a b", "a\n", "https://ä", "https://a/#/login")
+        ),
+        *(
+            ({"CONTROLLER_HOST": host, "CONTROLLER_OAUTH_TOKEN": "x"}, r"CONTROLLER_HOST: \(hidden\) has a user or")
+            for host in ("https://u:canary@a", "canary@a", "https://u:1/canary@a")
+        ),
+        *(
+            ({"CONTROLLER_HOST": "a", "CONTROLLER_OAUTH_TOKEN": token}, r"CONTROLLER_OAUTH_TOKEN: \(hidden\) has a")
+            for token in ("canary\n", "canary\r", "“canary”", "can ary", " ", "canary\udcff")
+        ),
         (
             {"CONTROLLER_HOST": "a", "CONTROLLER_OAUTH_TOKEN": "x", "CONTROLLER_VERIFY_SSL": "maybe"},
             "CONTROLLER_VERIFY_SSL: 'maybe' is not true or false",
@@ -315,12 +448,20 @@ def test_an_address_without_an_awx_gets_one_sentence(tmp_path: Path) -> None:
     ],
 )
 def test_the_environment_names_the_awx(given: dict[str, str], sentence: str) -> None:
-    with pytest.raises(InputError, match=sentence):
+    with pytest.raises(InputError, match=sentence) as raised:
         Login.of(given)
+    assert "canary" not in str(raised.value)
+
+
+def test_a_login_reaches_awx_whole_or_not_at_all() -> None:
     whole = {"CONTROLLER_HOST": "awx.example.net/", "CONTROLLER_USERNAME": "u", "CONTROLLER_PASSWORD": "p"}
     found = Login.of({**whole, "CONTROLLER_VERIFY_SSL": "False"})
     assert (found.host, found.verify, found.header()) == ("https://awx.example.net", False, "Basic dTpw")
     assert "'p'" not in repr(found)
+    # What no header takes is named nowhere, whatever it is; a password may have any bytes.
+    with pytest.raises(AwxError, match=r"^http://127.0.0.1:1: GET /api/v2/ping cannot be sent$"):
+        Api(Login("http://127.0.0.1:1", "“canary”"), 5, 0).get("ping")
+    assert Login("http://a", username="u", password="\udcff").header() == "Basic dTr/"
 
 
 def test_the_plan_stands_in_the_text_of_an_approval(site: Site) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import forked
 import pytest
 import yaml
-from gaudi_serve.stages.due import STAGES
+from gaudi_serve.stages.registry import STAGES
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 from test_plan import gaudi_host, model

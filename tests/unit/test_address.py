@@ -6,10 +6,10 @@ import socket
 from typing import Any
 
 import pytest
+from gaudi_serve.catalog.merge import model_hosts
+from gaudi_serve.core.run import Result
 from gaudi_serve.host import observe_host
-from gaudi_serve.host.run import Result
-from gaudi_serve.spec.facts import checked_host
-from gaudi_serve.spec.merge import model_hosts
+from gaudi_serve.inventory.facts import checked_host
 from test_plan import gaudi_host, model, planned
 
 OWN = ["10.0.0.1", "127.0.0.1", "::1", "fe80::1"]

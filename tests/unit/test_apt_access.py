@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 from gaudi_serve.core.errors import InputError, plain, shown
+from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.plan.fleet import vllm_fleet_plan
-from gaudi_serve.spec.inventory import inventory_refusal
 from gaudi_serve.stages.apt_access import apt_access
 from gaudi_serve.stages.reset import gaudi_driver_reset
 from gaudi_serve.stages.reset_host import container_runtime_reset

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from gaudi_serve.awx.objects import Ref, nodes
+from gaudi_serve.awx.objects import Ref, nodes, wanted
 from gaudi_serve.awx.settings import (
     awx_default,
     awx_inputs,
@@ -23,8 +23,8 @@ from gaudi_serve.awx.settings import (
 from gaudi_serve.core.errors import InputError
 from gaudi_serve.gateway.fleet import server_secrets
 from gaudi_serve.host.secret import given_secrets
+from gaudi_serve.inventory.variables import KNOWN, unknown_variables
 from gaudi_serve.rollout.waves import SETTINGS
-from gaudi_serve.spec.inventory import KNOWN, unknown_variables
 from gaudi_serve.stages.image import registry_login
 from gaudi_serve.stages.service import secrets_refusal
 
@@ -72,6 +72,21 @@ def test_nothing_is_an_answer_to_a_text_or_is_never_sent(name: str) -> None:
     # AWX's page sends an empty text for a field that somebody has emptied.
     texts = [one for one in TEMPLATES[name].get("survey", []) if one["type"] == "text"]
     assert [one["variable"] for one in texts if one["min"] != 0] == []
+
+
+def test_nobody_takes_models_down_everywhere_past_those_who_approve() -> None:
+    given = {**SMALLEST, "rollout_approvers": ["carl"]}
+    parts = {
+        **{key: OBJECTS[f"__awx_{key}"] for key in ("workflows", "messages")},
+        **{"templates": OBJECTS["__awx_job_templates"], "schedules": []},
+    }
+    asked = {
+        item.ref.name.removeprefix("gaudi-serve ")
+        for item in wanted(given, awx_settings(given), parts).items
+        if any(ask["variable"] == "gaudi_all_at_once" for ask in item.survey or [])
+    }
+    # These two change nothing on a host, and name one model.
+    assert asked == {"restart", "stop"}
 
 
 def test_what_a_job_leaves_is_no_misspelt_variable_of_the_next() -> None:
@@ -138,6 +153,12 @@ def test_secrets_as_the_text_of_a_credential() -> None:
         ({"machine": {"ssh_key": "~/.ssh/id"}}, "gaudi_awx.machine.ssh_key: (hidden) is no private key: the text"),
         ({"vault": {"id": "site"}}, "gaudi_awx.vault.password: is required"),
         ({"controller": {"token": "x"}}, "gaudi_awx.controller.host: is required"),
+        *(
+            ({"controller": {"host": "a", "token": token}}, "gaudi_awx.controller.token: (hidden) has a blank, the end")
+            for token in ("canary\n", "“canary”", "can ary")
+        ),
+        ({"model_weights_tokens": {"hub": "canary\n"}}, "gaudi_awx.model_weights_tokens.hub: (hidden) has a"),
+        ({"controller": {"host": "u:canary@a", "token": "x"}}, "gaudi_awx.controller.host: (hidden) is no address"),
         ({"project": {"url": " "}}, "gaudi_awx.project.url: ' ' is not a text of one line"),
         (
             {"inventory": {"hosts": {"h": {}}, "project": {"url": "https://x/y.git"}}},
@@ -155,6 +176,21 @@ def test_secrets_as_the_text_of_a_credential() -> None:
             {"vllm_secrets": {"m": {"A": date(2026, 1, 1)}}},
             "gaudi_awx.vllm_secrets: (hidden) has a value that is neither a text nor a number",
         ),
+        ({"controller": {"host": "a"}}, "gaudi_awx.controller.token: is required, or username and password"),
+        ({"controller": {"host": "a", "username": "u"}}, "gaudi_awx.controller.token: is required, or username and"),
+        ({"gaudi_gateway_secret": "canary"}, "gaudi_awx.gaudi_gateway_secret: (hidden): a quoted text of at least 32"),
+        (
+            {"notifications": [{"name": "x", "type": "webhook", "configuration": {}}]},
+            "gaudi_awx.notifications[0].configuration.headers: is required: a mapping",
+        ),
+        (
+            {"notifications": [{"name": "x", "type": "slack", "configuration": {"token": "t", "channels": "canary"}}]},
+            "gaudi_awx.notifications[0].configuration.channels: (hidden) is not a list",
+        ),
+        (
+            {"notifications": [{"name": "x", "type": "irc", "configuration": {"port": True}}]},
+            "gaudi_awx.notifications[0].configuration.port: (hidden) is not a whole number",
+        ),
         ({"schedules": {"status": "DTSTART:20260101T000700Z RRULE:FREQ=SECONDLY;INTERVAL=1"}}, "is no rule such as"),
         ({"schedules": {"status": "DTSTART:20260101T000700Z RRULE:FREQ=HOURLY;INTERVAL=0"}}, "is no rule such as"),
         ({"project": {}}, "gaudi_awx.project.url: is required: a text of one line"),
@@ -166,7 +202,7 @@ def test_secrets_as_the_text_of_a_credential() -> None:
         ),
         ({"notifications": [{True: ["error"]}]}, "gaudi_awx.notifications[0]: True: is not a known name"),
         (
-            {"notifications": [{"name": "x", "type": "email", "configuration": {}}] * 2},
+            {"notifications": [{"name": "x", "type": "awssns", "configuration": {}}] * 2},
             "notifications: two of them have the name 'x'",
         ),
         ({"organization": "x "}, "gaudi_awx.organization: 'x ' begins or ends with a blank, which AWX takes away"),
@@ -187,6 +223,16 @@ def test_every_mistake_has_its_sentence(given: Any, sentence: str) -> None:
     assert "canary" not in "".join(awx_refusal(whole))
     with pytest.raises(InputError):
         awx_settings(whole)
+
+
+def test_what_a_run_is_to_do_is_refused_with_all_else() -> None:
+    assert awx_refusal({**SMALLEST, "forks": 0}, "gone", "maybe") == [
+        "awx_state: 'gone' is none of present, absent",
+        "awx_update_secrets: 'maybe' is not true or false",
+        "gaudi_awx.forks: 0 is not a whole number from 1 to 200",
+    ]
+    for flag in (True, False, "true", "no", "1", 0):
+        assert awx_refusal(SMALLEST, "absent", flag) == []
 
 
 def test_models_of_all_hosts_each_once() -> None:

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gaudi_serve.catalog.files import catalog_folder, model_catalog
+from gaudi_serve.catalog.merge import merged, model_weights
 from gaudi_serve.core.errors import InputError
-from gaudi_serve.core.host import Host
 from gaudi_serve.engines import ENGINES
 from gaudi_serve.engines.base import option_arguments
 from gaudi_serve.memory.shape import memory_names
+from gaudi_serve.model.host import Host
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.plan.launch import vllm_launch
 from gaudi_serve.platforms.releases import release_of
-from gaudi_serve.spec.catalog import catalog_folder, model_catalog
-from gaudi_serve.spec.merge import merged, model_weights
 from golden import vectors
 from test_plan import gaudi_host
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from gaudi_serve.memory.shape import widened_bytes
-from gaudi_serve.spec.config_json import layers_without_cache
+from gaudi_serve.model.config_json import layers_without_cache
 from test_catalog import CATALOG, only_plugin
 
 Config = Mapping[str, Any]

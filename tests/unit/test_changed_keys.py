@@ -8,11 +8,11 @@ import re
 from typing import Any
 
 import pytest
+from gaudi_serve.catalog.keys import CHECKS
 from gaudi_serve.engines import ENGINES
+from gaudi_serve.model.vllm_options import OPTION_NAMES
 from gaudi_serve.plan.changes import vllm_plan_changes
 from gaudi_serve.plan.host import vllm_plan
-from gaudi_serve.spec.keys import CHECKS
-from gaudi_serve.spec.vllm_options import OPTION_NAMES
 from gaudi_serve.stages import service
 from test_fleet import live_of
 from test_plan import gaudi_host, model

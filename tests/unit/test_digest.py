@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gaudi_serve.catalog.files import model_catalog
 from gaudi_serve.engines import ENGINES
 from gaudi_serve.plan.changes import vllm_plan_changes
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.plan.model import digest
-from gaudi_serve.spec.catalog import model_catalog
 from gaudi_serve.stages import service
 from test_fleet import live_of
 from test_plan import gaudi_host, model

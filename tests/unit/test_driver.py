@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from gaudi_serve.core.run import Result
 from gaudi_serve.host import dpkg, observe_driver
-from gaudi_serve.host.run import Result
 from gaudi_serve.stages.driver import drained, gaudi_driver_changes, gaudi_driver_notes, gaudi_driver_refusal
 from test_plan import gaudi_host
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from gaudi_serve.plan.downtime import downtimes, due_lines
 from gaudi_serve.plan.fleet import vllm_fleet_lines, vllm_fleet_plan
 from gaudi_serve.plan.host import vllm_plan
-from gaudi_serve.stages.due import (
+from gaudi_serve.stages.registry import (
     STAGES,
-    downtimes,
-    due_lines,
     facts_wanted,
     plans_models,
     run_stages,

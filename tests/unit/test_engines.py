@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 from gaudi_serve.core.errors import InputError
-from gaudi_serve.core.host import Host
 from gaudi_serve.engines import ENGINES, Engine, Launch
 from gaudi_serve.host.observe_host import system
+from gaudi_serve.inventory.facts import checked_host
+from gaudi_serve.model.host import Host
+from gaudi_serve.model.spec import Spec
 from gaudi_serve.plan.changes import vllm_plan_changes
 from gaudi_serve.plan.fleet import vllm_fleet_lines, vllm_fleet_plan
 from gaudi_serve.plan.host import vllm_plan
@@ -17,8 +19,6 @@ from gaudi_serve.plan.launch import vllm_launch
 from gaudi_serve.platforms import PLATFORMS, Platform, accelerator_needs, platform_here
 from gaudi_serve.platforms.releases import rows_of
 from gaudi_serve.show.status import fleet_status, fleet_status_lines
-from gaudi_serve.spec.facts import checked_host
-from gaudi_serve.spec.model import Spec
 from gaudi_serve.stages import service
 from gaudi_serve.stages.reset import vllm_service_reset
 from golden import vectors

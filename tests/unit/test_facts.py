@@ -15,11 +15,11 @@ import yaml
 from gaudi_serve.core.errors import shown
 from gaudi_serve.host.observe_host import weights, weights_read
 from gaudi_serve.host.observe_weights import folder
+from gaudi_serve.inventory.facts import checked_host
+from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.plan.changes import vllm_plan_changes
 from gaudi_serve.plan.fleet import gaudi_facts_saved, vllm_fleet_lines, vllm_fleet_plan
 from gaudi_serve.platforms import PLATFORMS
-from gaudi_serve.spec.facts import checked_host
-from gaudi_serve.spec.inventory import inventory_refusal
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_fleet import known, live_of

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gaudi_serve.catalog.files import BUILTIN
+from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.plan.changes import vllm_plan_changes
 from gaudi_serve.plan.fleet import gaudi_facts_saved, vllm_fleet_lines, vllm_fleet_plan
-from gaudi_serve.spec.catalog import BUILTIN
-from gaudi_serve.spec.inventory import inventory_refusal
 from gaudi_serve.stages.service import vllm_container
 from test_plan import gaudi_host, model, planned
 

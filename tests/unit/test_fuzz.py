@@ -11,9 +11,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+from gaudi_serve.catalog.files import model_catalog
+from gaudi_serve.catalog.merge import model_weights
 from gaudi_serve.plan.fleet import vllm_fleet_lines, vllm_fleet_plan
-from gaudi_serve.spec.catalog import model_catalog
-from gaudi_serve.spec.merge import model_weights
 from gaudi_serve.stages.service import vllm_service_files
 from test_plan import gaudi_host
 

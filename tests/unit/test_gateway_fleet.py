@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import test_fleet
 from gaudi_serve.core.errors import InputError
+from gaudi_serve.gateway import haproxy
 from gaudi_serve.gateway.fleet import (
     backends_of,
     behind_gateway,
@@ -20,10 +21,8 @@ from gaudi_serve.gateway.fleet import (
     server_secrets,
     unreached,
 )
-from gaudi_serve.host import haproxy
+from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.plan.fleet import vllm_fleet_plan
-from gaudi_serve.spec.inventory import inventory_refusal
-from gaudi_serve.stages.due import facts_wanted, plans_models, run_stages
 from gaudi_serve.stages.gateway import (
     gateway_config,
     gateway_drift,
@@ -33,6 +32,7 @@ from gaudi_serve.stages.gateway import (
     gateway_refusal,
     gateway_reset,
 )
+from gaudi_serve.stages.registry import facts_wanted, plans_models, run_stages
 
 SECRET = "canary-of-the-whole-fleet-0123456789"  # noqa: S105 - a canary
 GATEWAYS = ["gw"]

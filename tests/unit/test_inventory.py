@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import yaml
+from gaudi_serve.inventory.facts import HIDDEN, VARIABLES
+from gaudi_serve.inventory.variables import HANDED, INPUTS, KNOWN, PREFIXES, inventory_refusal
 from gaudi_serve.plan.fleet import vllm_fleet_plan
-from gaudi_serve.spec.facts import HIDDEN, VARIABLES
-from gaudi_serve.spec.inventory import HANDED, INPUTS, KNOWN, PREFIXES, inventory_refusal
 from test_fleet import known
 
 ROOT = Path(__file__).parents[2]

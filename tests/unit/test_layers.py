@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from gaudi_serve.core.errors import InputError
+from gaudi_serve.core.run import Result
 from gaudi_serve.host import layers, registry
-from gaudi_serve.host.run import Result
 
 BIG = 2 * layers.SMALL
 A, B, C = (layers.Layer(f"sha256:{name * 64}", BIG, name) for name in "abc")

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from gaudi_serve.core.errors import InputError
-from gaudi_serve.core.host import Host
 from gaudi_serve.memory.autocalc import hpu_memory
 from gaudi_serve.memory.fit import plan_memory
-from gaudi_serve.spec.model import Spec
+from gaudi_serve.model.host import Host
+from gaudi_serve.model.spec import Spec
 from golden import vectors
 
 ROWS = vectors("memory_autocalc")

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from gaudi_serve.core.errors import Finding
-from gaudi_serve.core.host import Host
+from gaudi_serve.model.host import Host
+from gaudi_serve.model.spec import Spec
 from gaudi_serve.plan import place as ledger
-from gaudi_serve.spec.model import Spec
 
 
 def machine(device: str = "HL-225", nodes: tuple[int, ...] = (0, 0, 0, 0, 1, 1, 1, 1), **more: Any) -> dict[str, Any]:

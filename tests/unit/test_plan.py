@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import yaml
+from gaudi_serve.catalog.files import model_catalog
+from gaudi_serve.catalog.merge import model_weights
 from gaudi_serve.plan.cost import start_timeout
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.plan.launch import vllm_launch
 from gaudi_serve.platforms import PLATFORMS
-from gaudi_serve.spec.catalog import model_catalog
-from gaudi_serve.spec.merge import model_weights
 from gaudi_serve.stages.launch_view import differences, launch_view
 
 QWQ = {

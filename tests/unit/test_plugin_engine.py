@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from gaudi_serve.buckets.plugin import hpu_plugin_buckets
+from gaudi_serve.catalog.files import model_catalog
+from gaudi_serve.catalog.merge import model_weights
 from gaudi_serve.engines import ENGINES
 from gaudi_serve.engines.plugin import DEFAULTS
 from gaudi_serve.plan.changes import vllm_plan_changes
 from gaudi_serve.plan.host import vllm_plan
-from gaudi_serve.spec.catalog import model_catalog
-from gaudi_serve.spec.merge import model_weights
 from gaudi_serve.stages.service import vllm_service_files
 from test_fleet import live_of
 from test_plan import QWQ, gaudi_host

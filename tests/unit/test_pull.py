@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlparse
 import pytest
 from gaudi_serve.core.errors import InputError
 from gaudi_serve.host.pull import pull, split_name
-from gaudi_serve.spec.inventory import inventory_refusal
+from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.stages.image import registry_login
 
 LOGIN = {"username": "robot", "password": "canary"}

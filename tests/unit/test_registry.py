@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from gaudi_serve.core.errors import InputError
+from gaudi_serve.core.run import Result
 from gaudi_serve.host import registry
-from gaudi_serve.host.run import Result
 from gaudi_serve.stages.image import images_shared
 
 HOSTS = ["a", "b"]

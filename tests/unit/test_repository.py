@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from gaudi_serve.spec.catalog import model_catalog
+from gaudi_serve.catalog.files import model_catalog
 
 ROOT = Path(__file__).parents[2]
 ROLES = sorted(path.name for path in ROOT.glob("roles/*") if path.is_dir())

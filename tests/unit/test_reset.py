@@ -9,10 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from gaudi_serve.core.run import Result
 from gaudi_serve.host import baseline as found
 from gaudi_serve.host import observe_left
 from gaudi_serve.host.remove import remove_all
-from gaudi_serve.host.run import Result
 from gaudi_serve.stages import reset, reset_host
 from gaudi_serve.stages.container_runtime import HABANA, daemon_json
 from gaudi_serve.stages.habana_config import habana_config

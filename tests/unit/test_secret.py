@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from gaudi_serve.host import observe_services
 from gaudi_serve.host.secret import own_api_key, secret_differs, vllm_secret_marks
+from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.plan.changes import vllm_plan_changes
 from gaudi_serve.plan.fleet import vllm_fleet_plan
-from gaudi_serve.spec.inventory import inventory_refusal
 from gaudi_serve.stages import service
 from test_fleet import known, live_of
 from test_plan import model, planned

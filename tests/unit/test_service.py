@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 from gaudi_serve.core.errors import InputError
+from gaudi_serve.core.paths import vllm_unit_paths
+from gaudi_serve.core.run import Result
 from gaudi_serve.host import observe_services
 from gaudi_serve.host.adopt import adopt
 from gaudi_serve.host.observe_host import Listener
-from gaudi_serve.host.run import Result
 from gaudi_serve.plan.changes import vllm_plan_changes
 from gaudi_serve.stages import service
 from test_plan import gaudi_host, model, planned
@@ -205,7 +206,7 @@ def test_image_names_are_compared_as_the_engine_lists_them(name: str, expected: 
 def test_small_helpers(models: list[dict[str, Any]]) -> None:
     assert service.vllm_api_keys({"a": {"VLLM_API_KEY": "k"}, "b": {"HF_TOKEN": "t"}}) == {"a": "k"}
     assert list(service.vllm_start_limits(models, ["two"])) == ["two"]
-    assert "/etc/gaudi-serve/a.secret" in service.vllm_unit_paths(["a"])
+    assert "/etc/gaudi-serve/a.secret" in vllm_unit_paths(["a"])
     summary = service.vllm_service_summary(changes(models, {"units": {}, "supervisor_sha256": None}))
     assert "start qwq" in summary
     assert "write the supervisor" in summary

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from gaudi_serve.memory.shape import has_experts, longest_context, memory_names, shape_problems, widened_bytes
-from gaudi_serve.spec.config_json import layers_without_cache, mamba_chunk, text_config
+from gaudi_serve.model.config_json import layers_without_cache, mamba_chunk, text_config
 
 DENSE = {
     "num_hidden_layers": 64,

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gaudi_serve.catalog.merge import client_names, model_weights
+from gaudi_serve.catalog.merge import served_names as names_of
 from gaudi_serve.core.errors import InputError
 from gaudi_serve.core.served import served_names
 from gaudi_serve.engines import ENGINES
@@ -14,16 +16,14 @@ from gaudi_serve.gateway.fleet import backends_of, fleet_entries, fleet_keys, se
 from gaudi_serve.gateway.objects import Gateway
 from gaudi_serve.host import smoke
 from gaudi_serve.plan.changes import vllm_plan_changes
+from gaudi_serve.plan.downtime import Down, downtimes
 from gaudi_serve.plan.fleet import vllm_fleet_lines
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.plan.launch import vllm_launch
 from gaudi_serve.rollout.waves import least, members, serving
 from gaudi_serve.show.report import endpoint_table
 from gaudi_serve.show.status import fleet_status, fleet_status_lines
-from gaudi_serve.spec.merge import client_names, model_weights
-from gaudi_serve.spec.merge import served_names as names_of
 from gaudi_serve.stages import service
-from gaudi_serve.stages.due import Down, downtimes
 from gaudi_serve.stages.weights import weights_sources
 from gaudi_serve.tune.target import refused
 from test_fleet import live_of

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gaudi_serve.catalog.keys import SMOKE_KINDS
 from gaudi_serve.host.smoke import KINDS, Unhealthy, ask, right_capitals
-from gaudi_serve.spec.keys import SMOKE_KINDS
 
 sys.path.insert(0, str(Path(__file__).parent / "standins"))
 from conftest import Host

@@ -23,7 +23,7 @@ from gaudi_serve.show.stage_output import (
     things,
     what,
 )
-from gaudi_serve.stages import due
+from gaudi_serve.stages import registry
 from plugins import load
 
 ROOT = Path(__file__).parents[2]
@@ -284,7 +284,7 @@ def test_every_play_of_the_project_has_its_stage() -> None:
         plays = yaml.safe_load(path.read_text(encoding="utf-8"))
         found |= {play["name"] for play in plays if "hosts" in play}
     assert found == set(PLAYS)
-    assert tuple(due.STAGES.values()) == STAGES
+    assert tuple(registry.STAGES.values()) == STAGES
 
 
 def test_hosts_that_say_the_same_say_it_once_in_the_order_of_the_play() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from gaudi_serve.buckets.base import BucketCounts
 from gaudi_serve.buckets.linear import BucketRanges, bucket_counts
+from gaudi_serve.buckets.script_ranges import bucket_ranges
 from gaudi_serve.buckets.vision import vision_layers
 from gaudi_serve.buckets.warmup import (
     coverage_warnings,
@@ -15,12 +16,12 @@ from gaudi_serve.buckets.warmup import (
     seconds_per_graph,
     warmup_seconds,
 )
-from gaudi_serve.core.host import Host
-from gaudi_serve.engines.aice_1_21 import LAUNCH_DEFAULTS, bucket_ranges
+from gaudi_serve.engines.aice_1_21 import LAUNCH_DEFAULTS
 from gaudi_serve.engines.deepseek_r1 import DEFAULTS
+from gaudi_serve.model.host import Host
+from gaudi_serve.model.spec import Spec
 from gaudi_serve.plan.cost import start_timeout
 from gaudi_serve.plan.launch import launched, vllm_launch
-from gaudi_serve.spec.model import Spec
 from test_plan import gaudi_host
 
 

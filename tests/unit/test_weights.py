@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gaudi_serve.catalog.keys import findings
+from gaudi_serve.catalog.source import source_problem
 from gaudi_serve.core.errors import InputError
-from gaudi_serve.core.host import Host
+from gaudi_serve.host import weights_names
 from gaudi_serve.host.observe_weights import observe
+from gaudi_serve.model.host import Host
+from gaudi_serve.model.spec import Spec
 from gaudi_serve.plan.check import host_problems
-from gaudi_serve.spec.keys import findings
-from gaudi_serve.spec.model import Spec
-from gaudi_serve.stages import weights_names
 from gaudi_serve.stages.weights import (
-    source_problem,
     weights_changes,
     weights_drift,
     weights_folders,

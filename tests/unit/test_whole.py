@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from gaudi_serve.host.atomic_write import write_whole
+from gaudi_serve.core.atomic_write import write_whole
 
 
 def test_what_is_written_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

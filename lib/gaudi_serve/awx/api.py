@@ -18,8 +18,10 @@ from http.client import HTTPException
 from typing import Any
 
 from ..core.errors import InputError, one_line
+from .settings import NO, UNSENDABLE, YES, is_address, is_token
 
 Object = dict[str, Any]
+Listed = list[Object]
 TESTED = "24.6.1"
 OLDEST = 24  # the first release with role assignments at /api/v2/role_user_assignments/
 TIMEOUT_S = 120.0  # a request; a loaded AWX takes longer than a minute for a list
@@ -29,7 +31,6 @@ PAUSE_S = 2.0
 BUSY = (429, 502, 503, 504)
 READERS = 4  # requests at a time
 LAST_LINES = 15  # of the output of a failed update
-YES, NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 VARIABLES = "CONTROLLER_HOST, and CONTROLLER_OAUTH_TOKEN or CONTROLLER_USERNAME and CONTROLLER_PASSWORD"
 
 
@@ -75,8 +76,12 @@ class Login:
         if not values["OAUTH_TOKEN"] and not (values["USERNAME"] and values["PASSWORD"]):
             raise InputError(f"CONTROLLER_OAUTH_TOKEN: is not set; export {VARIABLES}")
         host = values["HOST"] if re.match(r"https?://", values["HOST"]) else f"https://{values['HOST']}"
-        if not urllib.parse.urlsplit(host).hostname:
+        if "@" in host:
+            raise InputError(f"CONTROLLER_HOST: (hidden) has a user or password; export {VARIABLES}")
+        if not is_address(host):
             raise InputError("CONTROLLER_HOST: is no address such as https://awx.example.net")
+        if values["OAUTH_TOKEN"] and not is_token(values["OAUTH_TOKEN"]):
+            raise InputError(f"CONTROLLER_OAUTH_TOKEN: (hidden) {UNSENDABLE}")
         verify = values["VERIFY_SSL"].lower() or "true"
         if verify not in (*YES, *NO):
             raise InputError(f"CONTROLLER_VERIFY_SSL: {one_line(verify)[:80]!r} is not true or false")
@@ -90,7 +95,8 @@ class Login:
         """Return the value of the Authorization header."""
         if self.token:
             return f"Bearer {self.token}"
-        return "Basic " + base64.b64encode(f"{self.username}:{self.password}".encode()).decode()
+        login = f"{self.username}:{self.password}".encode(errors="surrogateescape")
+        return f"Basic {base64.b64encode(login).decode()}"
 
 
 class Api:
@@ -103,21 +109,39 @@ class Api:
             context = ssl.create_default_context()
             if not login.verify:
                 context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        self.opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context) if context else _Plain())
+        tls = [urllib.request.HTTPSHandler(context=context)] if context else []
+        self.opener = urllib.request.build_opener(_StayHere, *tls)
 
     def get(self, path: str, **query: Any) -> Object:
-        """Return what a GET answers; a busy AWX is asked again."""
-        found: Object = self.send("GET", path + (f"?{urllib.parse.urlencode(query)}" if query else ""))
+        """Return what a GET answers; a busy AWX is asked again.
+
+        Raises:
+            AwxError: for an answer that is no object.
+        """
+        found = self.send("GET", path + (f"?{urllib.parse.urlencode(query)}" if query else ""))
+        if not isinstance(found, dict):
+            raise self.odd("GET", path)
         return found
 
-    def list(self, path: str, **query: Any) -> list[Object]:
+    def list(self, path: str, **query: Any) -> Listed:
         """Return the objects of all pages of a list."""
-        page = self.get(path, page_size=200, **query)
-        found = list(page["results"])
-        while page.get("next"):
-            page = self.send("GET", page["next"])
-            found += page["results"]
-        return found
+        return self.results(self.get(path, page_size=200, **query), path)
+
+    def results(self, page: Object, path: str) -> Listed:
+        """Return the objects of a page of a list, and of all that follow it."""
+        found: Listed = []
+        while True:
+            objects = page.get("results")
+            if not isinstance(objects, list) or not all(isinstance(one, dict) and "id" in one for one in objects):
+                raise self.odd("GET", path)
+            found += objects
+            if not page.get("next"):
+                return found
+            page = self.get(str(page["next"]))
+
+    def odd(self, method: str, path: str) -> AwxError:
+        """Return the error for an answer of another shape than AWX's."""
+        return AwxError(f"{self.login.host}: the answer to {method} {path} is not as AWX answers; is this an AWX?")
 
     def many(self, paths: Iterable[str]) -> dict[str, Object]:
         """Return what GETs of several paths answer, by path; a few at a time."""
@@ -154,6 +178,9 @@ class Api:
                 again = method == "GET" or isinstance(reason, ConnectionRefusedError)
                 if last or not again or isinstance(reason, ssl.SSLCertVerificationError):
                     raise AwxError(self._unreachable(reason)) from None
+            except ValueError:
+                # Its text may repeat a header, and the token with it.
+                raise AwxError(f"{self.login.host}: {method} {one_line(text)[:200]} cannot be sent") from None
             time.sleep(self.pause_s * (attempt + 1))
         raise AssertionError
 
@@ -173,6 +200,11 @@ class Api:
         if problem.code == 401:
             name = "CONTROLLER_OAUTH_TOKEN" if self.login.token else "CONTROLLER_USERNAME and CONTROLLER_PASSWORD"
             return Refused(401, f"{self.login.host}: AWX does not accept {name}: it is wrong or has expired")
+        if 300 <= problem.code < 400:
+            target = _target(problem.url or "", problem.headers.get("Location") or "")
+            text = f"{self.login.host}: answers {method} {path} with a redirect"
+            here = target in ("", self.login.host)
+            return Refused(problem.code, text if here else f"{text} to {target}; export CONTROLLER_HOST={target}")
         detail = _fields(body) if method != "GET" and SECRETIVE.match(path) else _detail(body)
         return Refused(problem.code, f"AWX answers {method} {path} with {problem.code}: {detail}")
 
@@ -187,16 +219,19 @@ class Api:
             if time.monotonic() > end:
                 raise AwxError(f"{what}: has not ended after {timeout_s:.0f} s; AWX's page shows it under Jobs")
             time.sleep(interval_s)
-        if found["status"] == "successful":
+        if found.get("status") == "successful":
             return
         output = self.get(f"{job}stdout/", format="json").get("content") or ""
         lines = [line for line in re.sub(r"\x1b\[[\d;]*m", "", str(output)).splitlines() if line.strip()]
         reasons = [*([str(found["job_explanation"])] if found.get("job_explanation") else []), *lines[-LAST_LINES:]]
-        raise AwxError("\n".join([f"{what}: {found['status']}. The end of its output:", *reasons]))
+        raise AwxError("\n".join([f"{what}: {found.get('status')}. The end of its output:", *reasons]))
 
 
-class _Plain(urllib.request.BaseHandler):
-    """No handler at all."""
+class _StayHere(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: the token would go with it to any host, and a POST would become a GET."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Return no request, so that a redirect is an answer that is an error."""
 
 
 def _read(body: bytes, url: str) -> Any:
@@ -204,6 +239,18 @@ def _read(body: bytes, url: str) -> Any:
         return json.loads(body) if body else None
     except ValueError:
         raise AwxError(f"{url}: the answer is not JSON, so this is no AWX") from None
+
+
+def _target(url: str, location: str) -> str:
+    """Return the AWX that a redirect names, without a login; empty where it names none."""
+    try:
+        parts = urllib.parse.urlsplit(urllib.parse.urljoin(url, location))
+    except ValueError:
+        return ""
+    # A page where people log in, say, is no part of an AWX's address.
+    folder = parts.path.partition("/api/v2/")[0] if "/api/v2/" in parts.path else ""
+    found = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{folder}"
+    return found if parts.scheme in ("http", "https") and is_address(found) else ""
 
 
 def _detail(body: str) -> str:
@@ -244,8 +291,11 @@ def login_refusal(api: Api, organization: str) -> tuple[list[str], Object]:
         return [
             f"{api.login.host}: AWX {version or 'of unknown version'} is too old; {OLDEST}.0 or later is needed"
         ], {}
-    me = api.list("me")[0]
-    who = f"{api.login.host}: user {me['username']}"
+    users = api.list("me")
+    if not users:
+        raise api.odd("GET", "me")
+    me = users[0]
+    who = f"{api.login.host}: user {me.get('username')}"
     if me.get("is_superuser"):
         return ([f"{who}: the token has scope read; make one with scope write"] if _reads_only(api) else []), me
     found = api.list("organizations", name=organization)

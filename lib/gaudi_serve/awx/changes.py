@@ -10,7 +10,7 @@ from typing import Any
 from ..core.errors import one_line
 from .api import Object
 from .live import Assignment, Live
-from .objects import KINDS, NODES, Grant, Item, Objects, Ref, mark
+from .objects import KINDS, NODES, Grant, Item, Objects, Ref, is_marked, is_ours
 
 HIDDEN = "$encrypted$"
 # Fields whose values may be secret, or are long.
@@ -259,22 +259,25 @@ def _removed(objects: Objects, live: Live, prefix: str, organization: Ref) -> tu
     """Return how what the file no longer lists is removed, and what seems to be of the toolkit but is not marked."""
     ours = {item.ref for item in objects.items}
     workflows = {ref.name for ref in ours if ref.kind == "workflow_job_templates"}
-    steps, notices, stays = [], [], []
+    steps, notices, stays = [], [], [*live.others]
     for ref, one in live.objects.items():
         if ref in ours or ref == organization:
             continue
         text = str(one.get("description") or "")
         phase = REMOVE + len(KINDS) - KINDS.index(ref.kind)
-        if mark(prefix) in text or (ref.kind == NODES and ref.parent in workflows):
+        if is_ours(prefix, ref, text, objects.names) or (ref.kind == NODES and ref.parent in workflows):
             steps.append(Step(phase, f"- {ref}", "DELETE", (ref.kind, one["id"])))
         elif ref.kind not in (NODES, "hosts", "credential_types"):
             stays.append(str(ref))
-            if prefix and ref.name.startswith(prefix) and "[made by awx.yml, prefix " not in text:
+            if is_marked(prefix, text):
+                text = "as a copy has, or what somebody has renamed; remove it where nobody needs it"
+                notices.append(f"{ref} has the mark of awx.yml for another name, {text}")
+            elif prefix and ref.name.startswith(prefix) and "[made by awx.yml, prefix " not in text:
                 text = "an earlier version or somebody else made it; remove it where nobody needs it"
                 notices.append(f"{ref} has the prefix of this file, but not the mark of awx.yml: {text}")
     own = live.objects.get(organization)
     if not ours and own:
-        if mark(prefix) not in str(own.get("description") or ""):
+        if not is_marked(prefix, str(own.get("description") or "")):
             notices.append(f"{organization} was not made with the prefix of this file")
         elif stays:
             notices.append(f"{organization} also has {', '.join(sorted(stays))}")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .settings import TYPES, awx_inputs
+from .settings import TYPES, awx_credentials, awx_inputs
 
 Known = Mapping[str, Any]
 # In the order in which they are made; they are removed in the opposite order.
@@ -24,6 +24,7 @@ NAMES = {kind: kind.removesuffix("s").replace("_", " ") for kind in KINDS} | {
 EVENTS = ("started", "success", "error")
 APPROVERS = "approver"
 ROLLOUT = "rollout with approvals"
+REPOSITORY = "inventory repository"
 # What each team may start: its own templates and those of the teams before it.
 MAY = {"viewer": ("viewer",), "operator": ("viewer", "operator"), "admin": ("viewer", "operator", "admin")}
 
@@ -73,21 +74,39 @@ class Grant:
 
 @dataclass(frozen=True)
 class Objects:
-    """All objects and roles; ``pinned`` are projects that only their workflow updates."""
+    """All objects and roles.
+
+    pinned: projects that only their workflow updates. names: what awx.yml may have made with this prefix, also where
+    the settings do not ask for it now.
+    """
 
     items: list[Item]
     grants: list[Grant]
     pinned: frozenset[Ref]
+    names: frozenset[Ref]
 
 
-def mark(prefix: str) -> str:
-    """Return the end of a description by which awx.yml knows what it made with this prefix."""
-    return f"[made by awx.yml, prefix {prefix!r}]"
+def mark(prefix: str, ref: Ref | None = None) -> str:
+    """Return the end of a description by which awx.yml knows what it made with this prefix.
+
+    It has the object's own name, since a copy that somebody makes keeps the description. AWX copies no types of
+    credentials, which only a system administrator may change: they have no name in it, as all had none before.
+    """
+    if ref is None or ref.kind == "credential_types":
+        return f"[made by awx.yml, prefix {prefix!r}]"
+    name = f"{ref.name} of {ref.parent}" if ref.parent else ref.name
+    return f"[made by awx.yml, prefix {prefix!r}, name {name!r}]"
 
 
-def marked(prefix: str, text: str) -> str:
-    """Return a description with the mark at its end."""
-    return f"{text} {mark(prefix)}" if text else mark(prefix)
+def is_marked(prefix: str, text: str) -> bool:
+    """Tell whether a description has a mark of this prefix, of whatever name."""
+    return mark(prefix).removesuffix("]") in text
+
+
+def is_ours(prefix: str, ref: Ref, text: str, names: Container[Ref]) -> bool:
+    """Tell whether awx.yml made an object. A mark without a name counts for ``names`` alone: it may be of a copy."""
+    named = ref in names or Ref("inventories", ref.parent) in names
+    return mark(prefix, ref) in text or (mark(prefix) in text and named)
 
 
 class _Maker:
@@ -97,6 +116,7 @@ class _Maker:
         self.given, self.settings, self.parts = given, settings, parts
         self.prefix = str(settings["prefix"])
         self.organization = Ref("organizations", settings["organization"])
+        self.approvers: list[str] = settings["rollout_approvers"]
         self.items: list[Item] = []
         self.pinned: set[Ref] = set()
         self.environment = self.ref("execution_environments", "environment")
@@ -109,7 +129,7 @@ class _Maker:
 
     def add(self, ref: Ref, text: str, fields: Known, **more: Any) -> Ref:
         own = {"organization": self.organization} if ref.kind not in ("credential_types", *BELONGS) else {}
-        described = {"description": marked(self.prefix, text)}
+        described = {"description": f"{text} {mark(self.prefix, ref)}".lstrip()}
         self.items.append(Item(ref, {**own, **described, **fields}, **more))
         return ref
 
@@ -120,7 +140,7 @@ class _Maker:
         """Add the organization, credentials and the execution environment."""
         settings = self.settings
         galaxy = [Ref("credentials", name, "*") for name in settings["collections"]]
-        text = {"description": mark(self.prefix)}
+        text = {"description": mark(self.prefix, self.organization)}
         lists = {"galaxy_credentials": galaxy}
         self.items.append(Item(self.organization, {}, once=text, lists=lists, marked=False))
         for one in settings["types"]:
@@ -160,7 +180,7 @@ class _Maker:
         updates = [toolkit]
         named = settings["inventory"]
         if named["project"] is not None:
-            source = project("inventory repository", named["project"], settings["inventory_repository"], {})
+            source = project(REPOSITORY, named["project"], settings["inventory_repository"], {})
             updates.append(source)
         inventory = self.add(self.ref("inventories", f"{first}inventory"), text, {"kind": ""})
         if named["path"]:
@@ -190,8 +210,13 @@ class _Maker:
         names = [name for event in events for name in self.settings["told"][event]]
         return [Ref("notification_templates", name) for name in dict.fromkeys(names)]
 
+    def survey(self, one: Known) -> list[Known]:
+        """Return the questions of a template; where others approve rollouts, without those that go around them."""
+        asked = [ask for ask in one.get("survey") or [] if not (ask.get("unapproved") and self.approvers)]
+        return [{name: value for name, value in ask.items() if name != "unapproved"} for ask in asked]
+
     def template(self, name: str, one: Known, project: Ref, inventory: Ref, receivers: Mapping[str, list[Ref]]) -> Ref:
-        settings, check, survey = self.settings, bool(one.get("check")), one.get("survey") or []
+        settings, check, survey = self.settings, bool(one.get("check")), self.survey(one)
         approvals = [settings["controller"]] if one.get("controller") and settings["controller"] else []
         fields = {
             **{"project": project, "playbook": one["playbook"], "inventory": inventory, "job_type": "run"},
@@ -263,10 +288,17 @@ class _Maker:
                 }
                 self.add(self.ref("schedules", one["name"]), one["description"], fields)
 
+    def names(self) -> frozenset[Ref]:
+        """Return the names of all objects that the toolkit may have made, whatever the settings ask for now."""
+        projects = [f"{one['name']} {REPOSITORY}" for one in self.parts["workflows"]]
+        own = [("job_templates", self.templates), ("teams", (*MAY, APPROVERS)), ("projects", (REPOSITORY, *projects))]
+        own += [("schedules", [one["name"] for one in self.parts["schedules"]]), ("credentials", awx_credentials())]
+        optional = {self.ref(kind, name) for kind, names in own for name in names}
+        return frozenset({item.ref for item in self.items} | optional)
+
     def teams(self, inventory: Ref, starts: Mapping[str, list[Ref]]) -> list[Grant]:
         """Add the teams; return which roles they and their users have."""
-        approvers = self.settings["rollout_approvers"]
-        users = {**self.settings["teams"], **({APPROVERS: approvers} if approvers else {})}
+        users = {**self.settings["teams"], **({APPROVERS: self.approvers} if self.approvers else {})}
         rollout = self.ref("workflow_job_templates", ROLLOUT)
         grants = []
         for team, names in users.items():
@@ -274,7 +306,7 @@ class _Maker:
             grants += [Grant(ref, "member", Ref("users", name)) for name in names]
             grants.append(Grant(inventory, "read", ref))
             grants += [Grant(one, "execute", ref) for part in MAY.get(team, ()) for one in starts.get(part, [])]
-            if team == APPROVERS or (not approvers and team in ("operator", "admin")):
+            if team == APPROVERS or (not self.approvers and team in ("operator", "admin")):
                 grants.append(Grant(rollout, "approval", ref))
             # To read the output of a workflow's jobs takes a role of their templates.
             for one in self.parts["workflows"]:
@@ -303,7 +335,7 @@ def wanted(given: Known, settings: Known, parts: Known) -> Objects:
     starts: dict[str, list[Ref]] = {}
     for name, one in maker.templates.items():
         # Where others approve rollouts, the template that needs no approval is not there.
-        if one.get("in_workflows_only") or (one.get("unapproved") and settings["rollout_approvers"]):
+        if one.get("in_workflows_only") or (one.get("unapproved") and maker.approvers):
             continue
         ref = maker.template(name, one, toolkit, inventory, maker._notified())
         starts.setdefault(one["team"], []).append(ref)
@@ -312,8 +344,8 @@ def wanted(given: Known, settings: Known, parts: Known) -> Objects:
         starts.setdefault(one["team"], []).append(maker.ref("workflow_job_templates", one["name"]))
     maker.schedules()
     grants = maker.teams(inventory, starts)
-    order = {kind: number for number, kind in enumerate(KINDS)}
-    return Objects(sorted(maker.items, key=lambda one: order[one.ref.kind]), grants, frozenset(maker.pinned))
+    items = sorted(maker.items, key=lambda one: KINDS.index(one.ref.kind))
+    return Objects(items, grants, frozenset(maker.pinned), maker.names())
 
 
 def nodes(given: Sequence[Known], updates: Sequence[Ref]) -> list[dict[str, Any]]:

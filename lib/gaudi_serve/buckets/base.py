@@ -60,3 +60,13 @@ class Buckets(Protocol):
         Raises:
             InputError: for what stops the server, and for more buckets than anybody can wait for.
         """
+
+
+def ceil(value: int, by: int) -> int:
+    """Return a quotient, rounded up."""
+    return -(-value // by)
+
+
+def up(value: int, step: int) -> int:
+    """Return the next multiple of step."""
+    return ceil(value, step) * step

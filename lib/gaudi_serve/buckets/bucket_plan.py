@@ -22,11 +22,12 @@ from ..core.words import counted
 from .best_ranges import best_ranges
 from .bucket_grid import Bucket, BucketGrid
 from .bucket_search import Search, Shares, best, fewest
-from .compared import Compared, Strategy, of_ranges, of_strategy, script_ranges, told
+from .compared import Compared, Strategy, of_ranges, of_strategy, told
 from .linear import BucketRanges
 from .plan_limits import Goal, Padding, PlanLimits, read_limits
 from .plugin import PluginBuckets, plugin_buckets
 from .plugin_input import STRATEGIES
+from .script_ranges import script_ranges
 from .shape_field import Phase, Places
 from .traffic import ASSUMED, CONTEXT_WORTH, SPEEDS, Request, Shapes, Traffic, fitting, read_trace, traffic_of
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.errors import InputError
-from ..spec.model import Spec
 from .bucket_grid import Bucket, BucketGrid
 from .linear import BucketRanges, bucket_rows, padded
 from .plan_limits import Padding, PlanLimits
 from .plugin import PluginBuckets, plugin_buckets
 from .plugin_input import PluginInput
 from .plugin_server import PluginServer
-from .traffic import CONTEXT_WORTH, Request, Shapes
+from .traffic import CONTEXT_WORTH, Shapes
 
 Step = tuple[int, tuple[int, int], tuple[int, int]]  # how often, the shape, and what it is padded to
 
@@ -72,22 +70,6 @@ def of_ranges(ranges: BucketRanges, limits: PlanLimits, shapes: Shapes) -> Compa
     cold_decodes = {found for _, _, found in decodes} - warm_decodes
     graphs = sum(len(lengths) for _, lengths in (*prompt_rows, *decode_rows))
     return _compared(graphs, len(cold) + len(cold_decodes), prompts, decodes)
-
-
-def script_ranges(requests: Iterable[Request], limits: PlanLimits) -> BucketRanges:
-    """Return the ranges that the launch script of release 1.21 makes for requests of these lengths."""
-    # The engine knows the script's rule; engines know buckets, and only here do buckets ask an engine.
-    from ..engines.aice_1_21 import bucket_ranges
-
-    lengths = [(one.input_tokens, one.output_tokens) for one in requests]
-    inputs, outputs = [one for one, _ in lengths], [one for _, one in lengths]
-    spec: dict[str, Any] = {
-        "input_range": [min(inputs), max(inputs)],
-        "output_range": [min(outputs), max(outputs)],
-        "max_num_seqs": limits.max_num_seqs,
-        "max_num_batched_tokens": limits.max_num_batched_tokens,
-    }
-    return bucket_ranges(Spec(spec))
 
 
 @dataclass(frozen=True)

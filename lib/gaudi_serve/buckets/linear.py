@@ -16,7 +16,6 @@ from .base import BucketCounts, Rounding
 Bucket = list[int]
 Range = tuple[int, int, int]  # min, step, max
 Row = tuple[int, list[int]]  # sequences, and the lengths they are warmed up with
-BLOCK = 128  # tokens of a KV-cache block
 DIMENSIONS = ("PROMPT_BS", "PROMPT_SEQ", "DECODE_BS", "DECODE_BLOCK")
 # The keys of a model that a launch makes each maximum of, for who looks what to lower.
 SOURCES = {

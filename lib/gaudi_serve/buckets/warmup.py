@@ -8,7 +8,8 @@ from functools import cache
 from typing import Any
 
 from ..core.words import counted
-from .linear import BLOCK, BucketRanges, bucket_values, padded
+from ..model.vllm_options import BLOCK
+from .linear import BucketRanges, bucket_values, padded
 
 # Measured: 72 graphs of an 8B model (32 layers, bfloat16, one card) in 49 s.
 GRAPH_SECONDS, GRAPH_LAYERS = 49 / 72, 32

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..host.run import read_text
+from .run import read_text
 
 # user:password@ of a URL, as it stands in a JSON text.
 CREDENTIALS = re.compile(r"(://[^/\s\"@:]*:)([^/\s\"@]+)@")

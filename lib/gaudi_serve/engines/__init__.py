@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..core.host import Service
+from ..model.host import Service
+from ..model.shared import members
 from ..platforms import platform_of
-from ..spec.shared import members
 from . import aice_1_21, aice_1_22, aice_1_22_shared, deepseek_r1, plugin, vllm
 from .base import Engine, Launch
 

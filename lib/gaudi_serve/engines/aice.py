@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..core.errors import label, refusal
-from ..core.host import Card
 from ..core.words import counted
+from ..model.host import Card
 from .base import Host, Spec
 
 
@@ -65,13 +65,3 @@ def model_name(spec: Spec) -> str:
 def flag_text(value: Any) -> str:
     """Return true or false, as the scripts write them."""
     return "true" if value else "false"
-
-
-def ceil(value: int, by: int) -> int:
-    """Return a quotient, rounded up."""
-    return -(-value // by)
-
-
-def up(value: int, step: int) -> int:
-    """Return the next multiple of step."""
-    return ceil(value, step) * step

@@ -5,13 +5,14 @@ The rules were found by measuring what the script sets; the golden vectors in te
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-from ..buckets.linear import BLOCK, BucketRanges
+from ..buckets.linear import BucketRanges
+from ..buckets.script_ranges import bucket_ranges
 from ..buckets.warmup import coverage_warnings
 from ..core.errors import Problem
-from .aice import cards_of, ceil, flag_text, model_name, node_warnings, up
+from ..model.vllm_options import BLOCK
+from .aice import cards_of, flag_text, model_name, node_warnings
 from .base import Engine, Host, Launch, Spec
 from .inc import refuse_generation
 from .linear import OF_AICE_1_22, PROGRESS, refuse_buckets
@@ -111,30 +112,6 @@ def _switches(spec: Spec) -> dict[str, str]:
     if any(part in name for part in FP32_SOFTMAX_OFF):
         env["VLLM_FP32_SOFTMAX"] = "false"
     return env
-
-
-def bucket_ranges(spec: Spec) -> BucketRanges:
-    """Return the buckets of a complete spec, by the script's rule."""
-    (low, high), (_, out) = spec["input_range"], spec["output_range"]
-    batch = int(spec["max_num_seqs"])
-    batch_step = min(ceil(batch, 16), 16)
-    batch_max = up(batch, batch_step)
-    blocks = up((ceil(high + out, BLOCK) + 1) * batch_max, BLOCK)
-    ranges = BucketRanges(
-        prompt_bs=(1, 1, min(int(spec["max_num_batched_tokens"]) // low, batch)),
-        prompt_seq=(up(low, BLOCK), BLOCK, up(high, BLOCK) + BLOCK),
-        decode_bs=(1, batch_step, batch_max),
-        decode_block=(up(ceil(low, BLOCK), BLOCK), BLOCK, blocks),
-    )
-    if not spec.get("reduce_warmup"):
-        return ranges
-    hot_batch, hot_length = (int(spec["reduce_warmup"][key]) for key in ("max_num_seqs", "max_seq_len"))
-    return replace(
-        ranges,
-        prompt_seq=(*ranges.prompt_seq[:2], hot_length),
-        decode_bs=(*ranges.decode_bs[:2], hot_batch),
-        decode_block=(*ranges.decode_block[:2], up((hot_length + out) * hot_batch // BLOCK, BLOCK)),
-    )
 
 
 def _too_narrow(spec: Spec, dimension: str) -> tuple[str, str]:

@@ -10,11 +10,12 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from ..buckets.linear import BLOCK, BucketRanges
+from ..buckets.base import up
+from ..buckets.linear import BucketRanges
 from ..buckets.warmup import SKIPPED
 from ..core.errors import Problem, is_number, label, refusal, whole
-from ..spec.vllm_options import OPTION_NAMES
-from .aice import cards_of, model_name, node_warnings, up
+from ..model.vllm_options import BLOCK, OPTION_NAMES
+from .aice import cards_of, model_name, node_warnings
 from .base import Engine, Host, Launch, Spec
 from .inc import refuse_generation
 from .linear import OF_BUCKETS, PROGRESS, refuse_buckets

@@ -24,7 +24,7 @@ from ..buckets.base import BucketCounts
 from ..buckets.linear import BucketRanges
 from ..buckets.warmup import SKIPPED
 from ..core.errors import Problem
-from ..spec.shared import SHARED, key_of
+from ..model.shared import SHARED, key_of
 from .aice import cards_of, model_name, node_warnings
 from .base import Engine, Host, Launch, Spec
 from .linear import OF_AICE_1_22, OF_BUCKETS, PROGRESS, refuse_buckets

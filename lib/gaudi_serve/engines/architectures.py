@@ -6,7 +6,7 @@ may be served all the same, so it gets a warning alone.
 
 from __future__ import annotations
 
-from ..spec.config_json import Config, text_config
+from ..model.config_json import Config, text_config
 
 GAUDI = """
 baichuan bert bloom chatglm cohere cohere2 deepseek deepseek_v2 deepseek_v3 deepseek_v32 deepseek_ocr deepseek_vl_v2

@@ -13,10 +13,10 @@ from typing import Any
 from ..buckets.base import Buckets
 from ..buckets.warmup import warmup_seconds
 from ..core.errors import Problem
-from ..core.host import Host
-from ..spec.model import Spec
-from ..spec.shared import members
-from ..spec.vllm_options import OPTION_NAMES
+from ..model.host import Host
+from ..model.shared import members
+from ..model.spec import Spec
+from ..model.vllm_options import OPTION_NAMES
 from .quantisations import Loads
 
 __all__ = ["LOADING", "Engine", "Host", "Launch", "Spec", "Widened", "option_arguments", "pass_through"]

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..buckets.linear import BLOCK, BucketRanges
+from ..buckets.linear import BucketRanges
 from ..core.errors import Problem, label, refusal, whole
+from ..model.vllm_options import BLOCK
 from ..platforms.hl_smi import device_family, family_of
 from .base import Engine, Host, Launch, Spec
 from .linear import OF_AICE_1_22, OF_BUCKETS, PROGRESS, refuse_buckets

@@ -11,25 +11,18 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from ..buckets.linear import BLOCK
 from ..buckets.plugin_input import DIMENSIONS, PARTS, TRUE, PluginInput, PluginRange, PluginRanges, PluginSettings
 from ..buckets.plugin_plan import PluginBucketing
 from ..buckets.plugin_rules import PluginRules, rules_of
 from ..buckets.warmup import SKIPPED, plugin_warmup_seconds
 from ..core.errors import Problem
 from ..core.versions import numbers
+from ..model.config_json import granite_block, is_granite_hybrid, layers_without_cache, mamba_chunk, windows_interleaved
+from ..model.draft import MOST_GUESSED, draft_model, guessed_tokens, speculation
+from ..model.vllm_options import BLOCK, FORK_ONLY
+from ..model.weights import model_config
 from ..platforms import platform_of
 from ..platforms.releases import RELEASES, vllm_of
-from ..spec.config_json import (
-    granite_block,
-    is_granite_hybrid,
-    layers_without_cache,
-    mamba_chunk,
-    windows_interleaved,
-)
-from ..spec.draft import MOST_GUESSED, draft_model, guessed_tokens, speculation
-from ..spec.vllm_options import FORK_ONLY
-from ..spec.weights import model_config
 from .base import LOADING, Engine, Host, Launch, Spec, Widened, option_arguments
 from .inc import refuse_generation
 from .linear import OF_AICE_1_22, OF_BUCKETS

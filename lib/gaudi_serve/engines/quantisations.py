@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.errors import shown
-from ..spec.config_json import Config, text_config
+from ..model.config_json import Config, text_config
 
 MODELOPT = "modelopt"
 NVFP4_BITS = 4

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..core.errors import Problem
+from ..model.vllm_options import OPTION_NAMES
 from ..platforms import platform_of
-from ..spec.vllm_options import OPTION_NAMES
 from .base import Engine, Host, Launch, Spec, pass_through
 from .linear import OF_AICE_1_22, OF_BUCKETS, PROGRESS
 from .quantisations import OF_CPU, OF_FORK

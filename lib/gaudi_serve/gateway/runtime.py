@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..core.atomic_write import write_whole
 from ..core.errors import InputError
-from ..host.atomic_write import write_whole
 
 TIMEOUT_S = 10
 # Bits of the administrative state, as HAProxy's management guide has them.

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..core.atomic_write import write_whole
 from ..core.redact import MARK, redacted, restored
+from ..core.run import read_text
 from . import observe_tuning
-from .atomic_write import write_whole
 from .dpkg import packages
 from .observe_runtime import DAEMON_JSON, PROXIES_DROPIN
-from .run import read_text
 
 DROPIN, SYSCTL = f"/{observe_tuning.DROPIN}", f"/{observe_tuning.SYSCTL}"
 BACKUP = "/etc/docker/daemon.json.before-gaudi-serve"

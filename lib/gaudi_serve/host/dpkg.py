@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from .run import run
+from ..core.run import run
 
 SETTLED = ("installed", "config-files", "not-installed")
 

@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..core.errors import InputError
+from ..core.run import run
 from .observe_services import STATE
-from .run import run
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 MANIFESTS = (

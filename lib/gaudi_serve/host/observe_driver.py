@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import InputError
+from ..core.run import run
 from ..platforms.hl_smi import hl_smi_cards, hl_smi_links
 from .dpkg import interrupted_dpkg, packages, versions
-from .run import run
 
 MODULES = Path("/sys/module")
 PACKAGE = "habanalabs-dkms"

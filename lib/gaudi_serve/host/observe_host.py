@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..core.run import read_text, run
+from ..model.config_json import CONFIGS, DEEPEST, of_params, sound
 from ..platforms import platform_here
-from ..spec.config_json import CONFIGS, DEEPEST, of_params, sound
-from ..stages.weights_names import MANIFEST
-from .run import read_text, run
+from .weights_names import MANIFEST
 
 
 def system(root: str = "/") -> dict[str, Any]:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from ..core.redact import redacted
-from ..stages.weights_names import MANIFEST, leftovers
+from ..core.run import read_text, run
 from .baseline import BACKUP, TRACES, package_states, redacted_records
-from .run import read_text, run
+from .weights_names import MANIFEST, leftovers
 
 OWN = ("/etc/gaudi-serve", "/usr/local/lib/gaudi-serve", "/var/lib/gaudi-serve")
 STATE = Path(OWN[2])

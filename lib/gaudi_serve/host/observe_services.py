@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..core.run import Result, read_text, run, sha256_file
 from .observe_host import listeners
-from .run import Result, read_text, run, sha256_file
 from .secret import secret_differs
 
 UNITS = Path("/etc/systemd/system")

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from .run import read_text, sha256_file
+from ..core.run import read_text, sha256_file
 
 DROPIN = "etc/default/grub.d/zz-gaudi-serve.cfg"
 SYSCTL = "etc/sysctl.d/zz-gaudi-serve.conf"

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..spec.config_json import CONFIGS
-from ..stages.weights_names import MANIFEST, in_the_way, leftovers
+from ..core.run import read_text
+from ..model.config_json import CONFIGS
 from .observe_host import network
-from .run import read_text
+from .weights_names import MANIFEST, in_the_way, leftovers
 
 INDEX = "model.safetensors.index.json"
 

@@ -26,9 +26,9 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from ..core.errors import InputError
+from ..core.run import read_text, run
 from .layers import DIGEST, Source, bring
 from .observe_host import network
-from .run import read_text, run
 
 STORE = Path("/var/lib/gaudi-serve/registry")
 RUNTIME = Path("/run/gaudi-serve")

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..stages.weights_names import MANIFEST, WORK, remove_own
+from .weights_names import MANIFEST, WORK, remove_own
 
 
 def remove_all(

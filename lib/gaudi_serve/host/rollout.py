@@ -11,14 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from ..core.atomic_write import sync_folder, write_whole
 from ..core.errors import InputError
+from ..core.paths import vllm_unit_paths
+from ..core.run import read_text, run
 from ..core.served import served_names
-from ..stages.service import vllm_unit_paths
 from . import observe_services
-from .atomic_write import sync_folder, write_whole
 from .observe_services import CONFIG, STATE, UNITS
 from .observe_traffic import Unread, metrics, samples
-from .run import read_text, run
 from .smoke import KINDS, QUESTION, Server, Unhealthy
 
 BEFORE = STATE / "rollout"

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..core.run import run, write_json
 from ..core.served import served_models
 from .media import PICTURE_COLOUR, film, picture, sound
 from .observe_services import STATE
-from .run import run, write_json
 
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to reach such a server from its host
 QUESTION = "List 3 countries and their capitals."

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..buckets.base import Rounding
-from ..buckets.linear import BLOCK
-from ..core.host import Host
 from ..engines import engine_of
+from ..model.config_json import text_config
+from ..model.host import Host
+from ..model.spec import Spec
+from ..model.vllm_options import BLOCK
 from ..platforms import platform_of
-from ..spec.config_json import text_config
-from ..spec.model import Spec
 from .autocalc import GIB, MOST_CARDS, hpu_memory, kv_bytes_per_token
 from .shape import longest_context, memory_names, splits
 

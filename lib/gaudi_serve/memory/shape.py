@@ -11,7 +11,7 @@ from typing import Any
 from ..core.errors import Problem, is_number, shown
 from ..core.words import counted
 from ..engines import ENGINES
-from ..spec.config_json import Config, layers, text_config, whole
+from ..model.config_json import Config, layers, text_config, whole
 
 # Rope scalings that stretch max_position_embeddings itself; the others say the stretched length there.
 STRETCHING = ("linear", "dynamic", "yarn")

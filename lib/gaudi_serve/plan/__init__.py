@@ -1,1 +1,1 @@
-"""From what is wished to what is to run: complete, check, place, launch, cost, digest; and what differs from that."""
+"""From what is wanted to what is to run: complete, check, place, launch, cost, digest; what differs, what goes down."""

@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ..core.run import sha256_file
 from ..core.served import served_names
-from ..host.run import sha256_file
 from ..stages.launch_view import View, cards_text, differences, launch_view
 from ..stages.service import LOST, runs_as_planned, vllm_container
 

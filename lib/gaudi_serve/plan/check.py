@@ -6,17 +6,17 @@ import re
 from collections.abc import Sequence
 from ipaddress import ip_address
 
+from ..catalog.keys import OWN_KEYS
 from ..core.errors import Finding, Problem, one_line
-from ..core.host import Host
 from ..engines import ENGINES, Engine, engine_of, running_engine
 from ..memory.shape import config_problems, shape_problems
+from ..model.host import Host
+from ..model.shared import named_key
+from ..model.spec import Spec
+from ..model.vllm_options import OPTION_NAMES
+from ..model.weights import here, model_config
 from ..platforms import PLATFORMS, Platform, platform_of
 from ..platforms.releases import DEFAULT, release_of, rows_of
-from ..spec.keys import OWN_KEYS
-from ..spec.model import Spec
-from ..spec.shared import named_key
-from ..spec.vllm_options import OPTION_NAMES
-from ..spec.weights import here, model_config
 from .loads import load_problems
 from .sharing import kind_problems, sharing_problems
 from .version import served_by, version_problems

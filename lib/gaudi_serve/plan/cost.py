@@ -6,31 +6,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..buckets.base import BucketCounts, Rounding
-from ..buckets.linear import BLOCK
 from ..buckets.plugin_plan import PluginBucketing
 from ..buckets.plugin_rules import NEWEST
 from ..buckets.vision import vision_layers
 from ..buckets.warmup import KEEPS_EXPERTS_SINCE, likely_layers
 from ..core.errors import Problem
-from ..core.host import Host
 from ..core.versions import numbers
 from ..core.words import counted
 from ..engines import engine_of
 from ..memory.autocalc import DEVICE_GIB, GIB, MOST_CARDS
 from ..memory.fit import PROFILE_GIB, plan_memory, quantised_at_load
-from ..memory.shape import (
-    has_experts,
-    longest_context,
-    memory_names,
-    stored_precision,
-    widened_bytes,
-)
+from ..memory.shape import has_experts, longest_context, memory_names, stored_precision, widened_bytes
+from ..model.config_json import layers, layers_without_cache
+from ..model.draft import draft_bytes, draft_model
+from ..model.host import Host
+from ..model.shared import key_of
+from ..model.spec import Spec
+from ..model.vllm_options import BLOCK
+from ..model.weights import bytes_here, model_config, weight_bytes
 from ..platforms import platform_of
-from ..spec.config_json import layers, layers_without_cache
-from ..spec.draft import draft_bytes, draft_model
-from ..spec.model import Spec
-from ..spec.shared import key_of
-from ..spec.weights import bytes_here, model_config, weight_bytes
 from .model import Container, Cost, Placement
 from .version import served_by
 

@@ -7,16 +7,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from ..catalog.files import Catalog, catalog_folder, sound_entries
 from ..core.errors import Finding, InputError, near, one_line, plain, shown
-from ..core.host import Host
+from ..core.table import model_cell, table
 from ..core.words import counted, some_names
 from ..gateway.fleet import behind_gateway, fleet_gateways, gateway_left, unreached
 from ..host.secret import given_secrets
-from ..platforms import platform_of
-from ..show.table import model_cell, table
-from ..spec.catalog import Catalog, catalog_folder, sound_entries
-from ..spec.facts import FACTS, INSTEAD, checked_facts, checked_variables, rendered, saved_facts
-from ..spec.inventory import (
+from ..inventory.facts import FACTS, INSTEAD, checked_facts, checked_variables, rendered, saved_facts
+from ..inventory.variables import (
     INPUTS,
     input_problems,
     octal_problems,
@@ -25,11 +23,14 @@ from ..spec.inventory import (
     strange_secrets,
     unknown_variables,
 )
+from ..model.host import Host
+from ..platforms import platform_of
 from ..stages.container_runtime import engine_stopped
-from ..stages.due import LEFT_ALONE, STAGES, TOLD, Down, downtimes, due_by_stage, still_serves, task_hosts
 from ..stages.image import vllm_images
+from ..stages.registry import LEFT_ALONE, STAGES, TOLD, due_by_stage, still_serves, task_hosts
 from ..stages.service import runs_as_planned
 from .changes import vllm_plan_changes
+from .downtime import Down, downtimes
 from .host import vllm_plan
 from .refusal import host_findings
 from .tried import parted, unknown_entry, with_tried

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..core.errors import Finding, InputError, Problem
-from ..core.host import Host
+from ..model.host import Host
+from ..model.spec import Spec
 from ..platforms import platform_of
 from ..platforms.releases import DEFAULT
-from ..spec.model import Spec
 from .check import host_problems, release_unsaid
 from .cost import cost_of, cost_problems, cost_warnings, down_for, named, precision_of
 from .launch import container_of, launch_warnings

@@ -8,15 +8,15 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
+from ..catalog.keys import OWN_KEYS, findings
 from ..core.errors import label, mapping, refusal, shown, whole
-from ..core.host import Host, Service
 from ..engines import ENGINES, Launch, engine_of, profile_of
 from ..engines.base import option_arguments
+from ..model.host import Host, Service
+from ..model.spec import Spec
+from ..model.vllm_options import OPTION_NAMES
 from ..platforms import PLATFORMS, platform_of
 from ..platforms.hl_smi import LARGEST_NUMBER, is_cpu_range
-from ..spec.keys import OWN_KEYS, findings
-from ..spec.model import Spec
-from ..spec.vllm_options import OPTION_NAMES
 from .model import Container, Placement
 from .place import disjoint_cores
 from .version import served_by

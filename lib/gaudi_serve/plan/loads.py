@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..core.errors import Problem, shown
-from ..core.host import Host
 from ..core.versions import numbers
 from ..engines import ENGINES, engine_of
 from ..engines.architectures import SERVED, architecture
 from ..engines.quantisations import SAME, Loads, Stored, stored
+from ..model.host import Host
+from ..model.spec import Spec
+from ..model.weights import here, model_config
 from ..platforms import Platform, platform_of
 from ..platforms.releases import PLUGIN, RELEASES, Release
-from ..spec.model import Spec
-from ..spec.weights import here, model_config
 from .version import said_version
 
 

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..buckets.base import BucketCounts, Buckets
-from ..buckets.linear import BLOCK
 from ..buckets.plugin_plan import PluginBucketing
-from ..spec.model import Spec
+from ..model.spec import Spec
+from ..model.vllm_options import BLOCK
 
 # What a running server depends on: if it differs, a restart is due.
 OF_DIGEST = (

@@ -15,10 +15,10 @@ from itertools import combinations
 from typing import NamedTuple
 
 from ..core.errors import Problem
-from ..core.host import Card, Host
 from ..core.words import counted
+from ..model.host import Card, Host
+from ..model.spec import Spec
 from ..platforms import platform_of
-from ..spec.model import Spec
 
 Cards = dict[str, list[int]]
 Counts = tuple[int, ...]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..catalog.keys import CARD_VARIABLES
 from ..core.errors import Finding, plain
-from ..core.host import Host
+from ..inventory.facts import checked_host
+from ..inventory.variables import problem_text
+from ..model.host import Host
 from ..platforms import platform_of
 from ..platforms.releases import DEFAULT
-from ..spec.facts import checked_host
-from ..spec.inventory import problem_text
-from ..spec.keys import CARD_VARIABLES
 from ..stages.container_runtime import daemon_json_problems
 from ..stages.habana_config import habana_config_problems
 from ..stages.service import image_name, secrets_refusal

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..catalog.keys import date_problem, findings
+from ..catalog.merge import completed, entry_of, merged
 from ..core.errors import Finding, Problem, near, shown
-from ..core.host import Host
-from ..spec.keys import date_problem, findings
-from ..spec.merge import completed, entry_of, merged
-from ..spec.model import Spec
-from ..spec.shared import SHARED, key_of, members
+from ..model.host import Host
+from ..model.shared import SHARED, key_of, members
+from ..model.spec import Spec
 
 # Where engines put a model that names no port.
 FIRST_PORT = 30001

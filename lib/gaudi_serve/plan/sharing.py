@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from ..core.errors import Problem, shown
-from ..core.host import Host
 from ..engines import ENGINES, Engine
+from ..model.host import Host
+from ..model.shared import SHARED
+from ..model.spec import Spec
+from ..model.weights import here, model_config
 from ..platforms import Platform
 from ..platforms.releases import rows_of
-from ..spec.model import Spec
-from ..spec.shared import SHARED
-from ..spec.weights import here, model_config
 
 # The probes of a model that generates no text, by the key with which a user sets what it does.
 ASKED = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from ..buckets.plugin_rules import rules_of
 from ..core.errors import Problem
 from ..core.versions import numbers
+from ..model.spec import Spec
 from ..platforms.releases import PLUGIN, RELEASES, Release, rows_of, versions_said, vllm_of
-from ..spec.model import Spec
 
 
 def served_by(spec: Spec, row: Release | None) -> Spec:

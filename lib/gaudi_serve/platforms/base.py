@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.errors import Problem
-from ..core.host import Host
-from ..spec.model import Spec
+from ..model.host import Host
+from ..model.spec import Spec
 from .releases import Release
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..core.errors import Problem
-from ..spec.model import Spec
-from ..spec.vllm_options import VLLM_0_32
+from ..model.spec import Spec
+from ..model.vllm_options import VLLM_0_32
 from .base import Platform
 
 

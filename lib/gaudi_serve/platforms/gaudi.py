@@ -9,15 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..buckets.linear import BLOCK
 from ..core.errors import InputError, Problem
-from ..core.host import Host
+from ..core.run import read_text, run
 from ..core.words import counted
-from ..host.device_holders import device_holders
-from ..host.run import read_text, run
-from ..spec.model import Spec
-from ..spec.vllm_options import FORK_1_21, OPTION_NAMES
+from ..model.host import Host
+from ..model.spec import Spec
+from ..model.vllm_options import BLOCK, FORK_1_21, OPTION_NAMES
 from .base import Platform
+from .device_holders import device_holders
 from .hl_smi import GAUDI1, GENERATION, PREFIXES, BadRow, family_of, hl_smi_cards, hl_smi_places, hl_smi_processes
 from .releases import RELEASES, UPSTREAM_TORCH, release_of, together
 

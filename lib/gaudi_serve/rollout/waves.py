@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ..core.checks import is_flag_text
 from ..core.errors import InputError, is_number, near, readable, refusal, shown, whole
 from ..core.served import served_names
+from ..core.table import table
 from ..core.words import counted
-from ..show.table import table
-from ..spec.facts import is_flag_text
-from ..stages.due import STAGES, Down, downtimes, due_by_stage
+from ..plan.downtime import Down, downtimes
+from ..stages.registry import STAGES, due_by_stage
 from ..stages.reset import BROKE
 
 Known = Mapping[str, Any]

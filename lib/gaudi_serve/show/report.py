@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..core.table import model_cell, table
 from ..gateway.objects import Gateway
 from ..host.smoke import EVERYWHERE
-from ..stages.due import LEFT_ALONE
+from ..stages.registry import LEFT_ALONE
 from .notes import open_notes, shared_lines
-from .table import model_cell, table
 
 
 def endpoint_table(

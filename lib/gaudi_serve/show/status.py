@@ -6,13 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..core.host import Host
+from ..core.table import model_cell, table
 from ..core.words import counted
 from ..gateway.fleet import gateway_left
-from ..stages.due import LEFT_ALONE
+from ..model.host import Host
+from ..stages.registry import LEFT_ALONE
 from .notes import open_notes, shared_lines
 from .report import endpoint, gateway_of
-from .table import model_cell, table
 
 Known = Mapping[str, Any]
 # By part of a host, the fact in which its role keeps what differs.

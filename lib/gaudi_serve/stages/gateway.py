@@ -12,9 +12,9 @@ from typing import Any
 from ..core.errors import InputError, one_line
 from ..gateway.config import gateway_files
 from ..gateway.fleet import Entry, backends_of, entry_of, secret_problem
+from ..gateway.haproxy import ADDRESS_PATH, PLACE, SERVERS, UNIT_PATH
 from ..gateway.inputs import read_gateway
 from ..gateway.objects import Gateway
-from ..host.haproxy import ADDRESS_PATH, PLACE, SERVERS, UNIT_PATH
 from .reset import new_packages
 
 Known = Mapping[str, Any]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..core.host import Host
 from ..core.words import counted
+from ..model.host import Host
 from ..platforms import platform_of
 
 Run = dict[str, Any]

@@ -7,12 +7,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..core.checks import is_flag_text
 from ..core.errors import InputError, shown
+from ..core.images import HUB, IS_NAME, IS_REGISTRY, NAMED
 from ..core.redact import has_login
 from ..host.secret import given_secrets
 from ..platforms import PLATFORMS
 from ..platforms.releases import DEFAULT, RELEASES, release_of, vllm_of
-from ..spec.facts import is_flag_text, matching
 
 Entry = dict[str, Any]
 
@@ -39,22 +40,9 @@ LIBFABRIC = {
 }
 SOURCE = re.compile(r"(https?|git|file|ssh)://[\w.@:/~+-]+")
 BRANCH, COMMIT, RELEASE = re.compile(r"[\w./+-]+"), re.compile(r"[0-9a-f]{40}"), re.compile(r"\d+\.\d+\.\d+")
-# A name as engines take it: a registry's host, folders of small letters, a tag, a digest.
-_FOLDER = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
-NAME = (
-    rf"(?=.{{1,255}}\Z)(?:(?:[A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:]+\])(?::\d+)?/)?{_FOLDER}(?:/{_FOLDER})*"
-    r"(?::\w[\w.-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
-)
-IS_NAME = matching(NAME)
-# What stands before the first slash; images without it are of this one.
-IS_REGISTRY, HUB = matching(r"(?:[A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:]+\])(?::\d{1,5})?"), "docker.io"
 LOGINS = (
     "must be a mapping of registries, such as registry.example.net:5000, each to a mapping of username and "
     "password, as quoted texts"
-)
-NAMED = (
-    "must be the name of an image, such as registry.example.net/vllm-gaudi:1.21.3: small letters, without blanks, "
-    "https:// or a user (vllm_image_registries has logins)"
 )
 # What an image is made with: the recipe of cards, on a host, or the CPU image, on the controller.
 BUILT = ("cpu", "gaudi")

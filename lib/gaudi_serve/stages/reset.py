@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
+from ..catalog.keys import RESERVED
+from ..core.checks import is_flag_text
 from ..core.errors import shown
+from ..core.paths import vllm_unit_paths
+from ..core.table import table
 from ..host.baseline import RECORDS, text_of
-from ..show.table import table
-from ..spec.facts import is_flag_text
-from ..spec.keys import RESERVED
-from .service import image_name, vllm_unit_paths
+from .service import image_name
 
 Known = Mapping[str, Any]
 STATE = "/var/lib/gaudi-serve"

@@ -12,16 +12,15 @@ from dataclasses import asdict, dataclass
 from ipaddress import ip_address
 from typing import Any
 
+from ..catalog.keys import VARIABLE
 from ..core.errors import InputError, is_number, near, readable, shown
+from ..core.paths import CONFIG, UNITS
 from ..core.served import served_models, served_names
 from ..engines import engine_of
 from ..host.secret import given_secrets, secret_changed, secret_text
-from ..spec.keys import VARIABLE
-from ..spec.shared import members
+from ..model.shared import members
 from .launch_view import differences, launch_view
 
-UNITS = "/etc/systemd/system"
-CONFIG = "/etc/gaudi-serve"
 # Bytes that must be free where small files are written.
 ROOM = 1024 * 1024
 LAUNCH_KEYS = (
@@ -380,20 +379,6 @@ def vllm_api_keys(secrets: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 def vllm_start_limits(models: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, int]:
     """Return ``{model: seconds}`` that each of the named models may take to start."""
     return {model["name"]: int(model["start_timeout_s"]) for model in models if model["name"] in names}
-
-
-def vllm_unit_paths(names: Sequence[str]) -> list[str]:
-    """Return every path that the toolkit wrote for the named models."""
-    return [
-        path
-        for name in names
-        for path in (
-            *[f"{CONFIG}/{name}.{kind}" for kind in ("env", "json", "buckets", "secret")],
-            *[f"/var/lib/gaudi-serve/{name}/{record}.json" for record in ("smoke", "supervisor", "stopped")],
-            # Last: by it a run that was cut off here is finished by the next.
-            f"{UNITS}/vllm-{name}.service",
-        )
-    ]
 
 
 def vllm_service_refusal(changes: Mapping[str, Any], live: Mapping[str, Any], host_name: str) -> list[str]:

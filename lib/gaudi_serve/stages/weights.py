@@ -9,19 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
+from ..catalog.merge import merged
+from ..catalog.source import EXTRAS, source_problem
 from ..core.errors import refusal
-from ..core.host import Host
+from ..host.weights_names import OLD, PARTIAL, refused
+from ..model.host import Host
+from ..model.shared import members
 from ..platforms.hl_smi import GENERATION
-from ..spec.merge import merged
-from ..spec.shared import members
-from .weights_names import OLD, PARTIAL, refused
 
-KINDS = {"hub": "repo", "modelscope": "repo", "git": "url", "path": "path"}
-KEYS = {"kind", "repo", "url", "path", "revision", "endpoint", "include", "exclude"}
-EXTRAS = {"convert", "calibrate", "measurement", "folder"}
-REPO = re.compile(r"[\w.-]+/[\w.-]+")
-FOLDER = re.compile(r"/[\w./@+-]+")
-URL = re.compile(r"(https?|ssh|file)://[^\s@]+|[\w.-]+@[\w.-]+:[^\s]+")
 # Cards whose FP8 differs from what such weights hold; Gaudi3 serves the originals.
 GAUDI2, GAUDI3 = (tuple(name for name, kind in GENERATION.items() if kind == one) for one in ("GAUDI2", "GAUDI3"))
 CONVERTED = "-G2"
@@ -30,75 +25,6 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 # Reasons of a step after which another folder is in the place of the one that was there.
 REPLACES = re.compile(r"is not there|comes from another|has \d+ missing or changed")
 UNRECORDED = "is there without a record of what is in it"
-
-
-def source_problem(value: Any) -> str | None:
-    """Return what is allowed where a model's ``source`` is wrong, else None."""
-    if not isinstance(value, Mapping):
-        return "a mapping, such as {kind: hub, repo: Qwen/QwQ-32B}"
-    return _problem(value, KEYS | EXTRAS) or _extras(value)
-
-
-def _problem(value: Mapping[str, Any], keys: set[str]) -> str | None:
-    kind = value.get("kind")
-    if kind not in KINDS:
-        return f"a kind of {', '.join(KINDS)}, which {kind!r} is not"
-    unknown = sorted(set(map(str, value)) - keys)
-    if unknown:
-        return f"keys {', '.join(sorted(keys))}, which {', '.join(unknown)} is not"
-    own, place = KINDS[kind], value.get(KINDS[kind])
-    shapes = {"repo": (REPO, "owner/name"), "url": (URL, "an address without a token"), "path": (FOLDER, "a path")}
-    shape, told = shapes[own]
-    if not isinstance(place, str) or not shape.fullmatch(place) or ".." in place.split("/") or not is_address(place):
-        return f"with kind {kind} a key {own}: {told}"
-    for key in ("revision", "endpoint"):
-        text = value.get(key)
-        if text is not None and (
-            not isinstance(text, str) or not re.fullmatch(r"[^\s@-][^\s@]*", text) or not is_address(text)
-        ):
-            return f"a {key} that is a quoted text without blanks and tokens"
-    for key in ("include", "exclude"):
-        patterns = value.get(key, [])
-        if not isinstance(patterns, list) or not all(isinstance(pattern, str) for pattern in patterns):
-            return f"a list of file patterns as {key}, such as ['*.safetensors', '*.json']"
-    return None
-
-
-def is_address(text: str) -> bool:
-    """Tell whether the parts of an address can be told apart, as those of one with a lone bracket cannot."""
-    try:
-        urllib.parse.urlsplit(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _extras(value: Mapping[str, Any]) -> str | None:
-    if value.get("convert") not in (None, "g2"):
-        return "convert: g2, or none"
-    if not isinstance(value.get("calibrate", False), bool):
-        return "calibrate: true or false"
-    if value.get("folder") is not None and not _is_folder(value["folder"]):
-        return "a folder that is an absolute path without .."
-    return _measurement(value["measurement"]) if value.get("measurement") is not None else None
-
-
-def _measurement(measurement: Any) -> str | None:
-    if not isinstance(measurement, Mapping):
-        return "a measurement that is a source, such as {kind: hub, repo: owner/name}"
-    told = _problem({"kind": "hub", **measurement}, KEYS | {"folder"})
-    if told:
-        return f"a measurement that is a source: {told}"
-    if measurement.get("folder") is not None and not _is_folder(measurement["folder"]):
-        return "a measurement whose folder is an absolute path without .."
-    return None
-
-
-def _is_folder(value: Any) -> bool:
-    """Tell whether a value names one folder below the root, and no other than it seems to."""
-    if not isinstance(value, str) or not FOLDER.fullmatch(value):
-        return False
-    return bool(value.strip("/")) and not {".", ".."} & set(value.split("/"))
 
 
 def weights_sources(

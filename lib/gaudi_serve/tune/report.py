@@ -9,8 +9,8 @@ from typing import Any
 from ..buckets.compared import Compared
 from ..buckets.traffic import Request
 from ..core.errors import InputError, readable
+from ..core.table import table
 from ..core.words import counted
-from ..show.table import table
 from .learned import Learned, learned
 from .picture import picture
 from .proposal import Proposal, proposed, read_goal

@@ -22,8 +22,7 @@ FILES = SHARED / "standins" / "serving"
 TOOLS = [SHARED / "standins" / "hl-smi"]
 LIBRARY = REPOSITORY / "lib/gaudi_serve"
 # The rules of the plugin's buckets, which the vendor's golden vectors prove, and what these import.
-RULES = [LIBRARY / name for name in ("__init__.py", "buckets", "core", "host/__init__.py", "host/atomic_write.py")]
-RULES += [LIBRARY / "host/run.py"]
+RULES = [LIBRARY / name for name in ("__init__.py", "buckets", "core", "model")]
 PLUGIN_RECIPE = """\
 ARG BASE
 FROM ${BASE}

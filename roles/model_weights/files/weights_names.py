@@ -1,1 +1,1 @@
-../../../lib/gaudi_serve/stages/weights_names.py
+../../../lib/gaudi_serve/host/weights_names.py

@@ -1,1 +1,1 @@
-../../../lib/gaudi_serve/host/atomic_write.py
+../../../lib/gaudi_serve/core/atomic_write.py

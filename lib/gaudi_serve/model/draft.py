@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..core.errors import is_whole
-from ..core.host import Host
+from .host import Host
 
 MOST_GUESSED = 1024  # tokens a step
 # These guess without weights of their own, or by what the model's own weights have for it.

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..core.host import Host
 from ..engines import ENGINES, profile_of
-from .draft import draft_model
-from .model import Spec
-from .shared import OWN, SHARED, TAKEN, members
+from ..model.draft import draft_model
+from ..model.host import Host
+from ..model.shared import OWN, SHARED, TAKEN, members
+from ..model.spec import Spec
 
 # Generous: DeepSeek-R1 warms up for a quarter of an hour. What takes longer is most often a range set too wide.
 WARMUP_BUDGET_MINUTES = 240

@@ -11,15 +11,15 @@ from typing import Any
 
 from ..buckets.plugin_input import DIMENSIONS, PARTS
 from ..buckets.plugin_input import STRATEGIES as PLUGIN_STRATEGIES
+from ..core.checks import is_flag, matching, one_of, whole
 from ..core.errors import Problem, is_number, near, shown
+from ..core.images import IS_NAME, NAMED
 from ..core.redact import has_login
 from ..engines import ENGINES
-from ..stages.image import IS_NAME, NAMED
-from ..stages.weights import source_problem
-from .config_json import sound
-from .facts import is_flag, matching, one_of, whole
-from .shared import OWN, SHARED, TAKEN, key_of, of_server, shared_problem
-from .vllm_options import OPTION_NAMES
+from ..model.config_json import sound
+from ..model.shared import OWN, SHARED, TAKEN, key_of, of_server, shared_problem
+from ..model.vllm_options import OPTION_NAMES
+from .source import source_problem
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

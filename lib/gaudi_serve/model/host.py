@@ -117,7 +117,7 @@ class Host:
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Host:
-        """Read a ``gaudi_host``; what is wrong in it was said by spec/facts.py before."""
+        """Read a ``gaudi_host``; what is wrong in it was said by inventory/facts.py before."""
         driver = str(facts["driver_version"] or "unknown") if "driver_version" in facts else None
         weights = (facts.get("weights") or {}).items()
         return cls(

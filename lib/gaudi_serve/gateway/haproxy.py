@@ -16,14 +16,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from ..core.atomic_write import sync_folder, write_whole
 from ..core.errors import InputError, near, refusal
-from ..gateway.fleet import entry_of
-from ..gateway.objects import Gateway
-from ..gateway.runtime import VERSION, Runtime, State
-from .atomic_write import sync_folder, write_whole
-from .dpkg import packages
-from .observe_host import network, ports
-from .run import read_text, run, sha256_file
+from ..core.run import read_text, run, sha256_file
+from ..host.dpkg import packages
+from ..host.observe_host import network, ports
+from .fleet import entry_of
+from .objects import Gateway
+from .runtime import VERSION, Runtime, State
 
 UNIT = "gaudi-gateway.service"
 UNIT_PATH = Path("/etc/systemd/system") / UNIT

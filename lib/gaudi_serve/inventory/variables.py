@@ -9,31 +9,20 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ..catalog.files import catalog_folder, model_catalog, sound_entries
+from ..catalog.keys import VARIABLE
+from ..catalog.merge import client_names, merged_all
+from ..core.checks import Check, is_address, is_flag_text, matching, one_of
 from ..core.errors import InputError, is_number, is_whole, near, one_line, readable, shown
 from ..core.redact import has_login
 from ..gateway.fleet import adapter_names
 from ..stages.apt_access import access
-from ..stages.due import TOLD, tags_refusal
 from ..stages.gateway import gateway_problems
 from ..stages.host_tuning import kernel_arguments_wanted
 from ..stages.image import LOGINS, are_logins, vllm_images
+from ..stages.registry import TOLD, tags_refusal
 from ..stages.service import nobodys_secrets, secrets_refusal
-from ..stages.weights import is_address
-from .catalog import catalog_folder, model_catalog, sound_entries
-from .facts import (
-    HIDDEN,
-    OTHERS,
-    VARIABLES,
-    Check,
-    Problem,
-    checked_variables,
-    is_flag_text,
-    matching,
-    one_of,
-    rendered,
-)
-from .keys import VARIABLE
-from .merge import client_names, merged_all
+from .facts import HIDDEN, OTHERS, VARIABLES, Problem, checked_variables, rendered
 from .written import octals
 
 Known = Mapping[str, Any]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..core.host import Host, Weights
-from .model import Spec
+from .host import Host, Weights
+from .spec import Spec
 
 
 def here(spec: Spec, host: Host) -> Weights:

@@ -115,3 +115,6 @@ FORK_1_22 = frozenset(("disable_hybrid_kv_cache_manager", "enable_multimodal_enc
 OPTION_NAMES = FORK_1_21 | FORK_1_22 | VLLM_0_32
 # Of the fork alone: upstream vLLM, which the plugin is for, stops at them.
 FORK_ONLY = (FORK_1_21 | FORK_1_22) - VLLM_0_32
+
+
+BLOCK = 128  # tokens of a KV-cache block

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 
-from .run import read_text
+from ..core.run import read_text
 
 NODE = re.compile(r"/dev/accel/accel(?:_controlD)?(\d{1,3})")
 # They open a card's control node to read its state, which keeps no model from it.

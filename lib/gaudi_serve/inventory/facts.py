@@ -11,14 +11,14 @@ from operator import getitem
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..core.errors import InputError, is_whole, known, one_line, shown
+from ..core.checks import Check, is_flag, is_flag_text, matching, one_of, whole
+from ..core.errors import InputError, known, one_line, shown
+from ..model.config_json import sound
 from ..platforms import PLATFORMS, platform_of
 from ..show.notes import STANDING
-from .config_json import sound
 
 Known = Mapping[str, Any]
 Problem = tuple[str, Any, str]  # key, value (None where it is missing), what is allowed
-Check = Callable[[Any], bool]
 
 FACTS = ("gaudi_system", "gaudi_host", "gaudi_services")
 REQUIRED = object()
@@ -37,38 +37,12 @@ def _text(value: Any) -> bool:
     return isinstance(value, str) and value.isprintable()
 
 
-def is_flag(value: Any) -> bool:
-    """Tell whether a value is true or false."""
-    return isinstance(value, bool)
-
-
-def is_flag_text(value: Any) -> bool:
-    """Tell whether a value is true or false, also as text: ``-e key=value`` gives nothing else."""
-    text = isinstance(value, str) and value.lower() in ("true", "yes", "on", "1", "false", "no", "off", "0")
-    return isinstance(value, bool) or text or is_whole(value, 0, 1)
-
-
 def _list(value: Any) -> bool:
     return isinstance(value, list)
 
 
 def _mapping(value: Any) -> bool:
     return isinstance(value, Mapping) and all(isinstance(key, str) and key.isprintable() for key in value)
-
-
-def whole(low: int, high: int) -> Check:
-    """Return what tells whether a value is a whole number within limits."""
-    return lambda value: is_whole(value, low, high)
-
-
-def matching(pattern: str) -> Check:
-    """Return what tells whether a value is a text of a pattern."""
-    return lambda value: isinstance(value, str) and re.fullmatch(pattern, value, re.ASCII) is not None
-
-
-def one_of(*allowed: str) -> Check:
-    """Return what tells whether a value is one of some texts."""
-    return lambda value: isinstance(value, str) and value in allowed
 
 
 def _every(check: Check) -> Check:

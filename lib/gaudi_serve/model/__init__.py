@@ -1,0 +1,1 @@
+"""A model as a user wants it, and a host as planning sees it."""

@@ -1,0 +1,120 @@
+"""Which models a run takes down, from which stage on and for how long; what it would do, as lines."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from ..core.served import served_names
+from ..stages.container_runtime import engine_stopped
+from ..stages.registry import STAGES, Known, due_by_stage
+from ..stages.service import runs_as_planned
+from .changes import vllm_plan_changes
+
+# Minutes, for the announcement only. A server with eight cards and much memory tests both for long when it starts.
+REBOOT_MINUTES, DRIVER_MINUTES, ENGINE_MINUTES, MEASURE_MINUTES = 10, 5, 1, 5
+# Bytes a second that weights are read with from one NVMe disk; a network share is slower.
+LOAD_BYTES_S = 1.5e9
+
+
+@dataclasses.dataclass(frozen=True)
+class Down:
+    """A serving model that a run takes down.
+
+    minutes: about how long; None where it does not start again. others: the other models of its server.
+    """
+
+    model: str
+    stage: str
+    reason: str
+    minutes: int | None
+    others: Sequence[str] = ()
+
+    @property
+    def line(self) -> str:
+        """Return it as a sentence."""
+        name = f"{self.model} (with {', '.join(self.others)})" if self.others else self.model
+        if self.minutes is None:
+            return f"{name} goes down for good, from stage {self.stage} on: {self.reason}"
+        return f"{name} is down from stage {self.stage} on for about {self.minutes} min: {self.reason}"
+
+
+def due_lines(known: Known, stages: Sequence[str]) -> list[str]:
+    """Return what a run would do on a host as lines: by stage, the models' changes, which models are down.
+
+    Args:
+        known: the host's variables; read are the facts that the roles' due.yml keep, ``preflight_plan``
+            and ``gaudi_host``.
+        stages: the stages that the run is about.
+    """
+    due = due_by_stage(known, stages)
+    lines = [f"{STAGES[stage]}: {text}" for stage, texts in due.items() if stage != "vllm_service" for text in texts]
+    planned, live = known.get("preflight_plan"), known.get("gaudi_host")
+    changes: list[str] = []
+    if "vllm_service" in stages and planned and live:
+        wrong = {error["model"] for error in planned["errors"]}
+        changes = vllm_plan_changes(planned["models"], live["services"], wrong)
+    # What has no line of its own, as a unit file that somebody has changed.
+    rest = [] if changes else [f"{STAGES['vllm_service']}: {text}" for text in due.get("vllm_service", [])]
+    return [*lines, *changes, *rest, *[f"! {one.line}" for one in downtimes(known, stages)]]
+
+
+def downtimes(known: Known, stages: Sequence[str] = tuple(STAGES)) -> list[Down]:
+    """Return which serving models a run takes down, from which stage on, and for about how long.
+
+    The first reason counts: a model that is down already is not taken down again. The time is that of
+    the stage (10 min for a reboot, 5 for the driver and for a measurement, 1 for the engine), and of a
+    start: reading the weights at 1.5 GB/s and the warm-up, with a filled recipe cache where the launch
+    is the same.
+    """
+    due = due_by_stage(known, stages)
+    host = known.get("gaudi_host") or {}
+    services = host.get("services") or {}
+    planned = {str(model["name"]): model for model in (known.get("preflight_plan") or {}).get("models", [])}
+    serving = _serving(services, known.get("gaudi_runtime"))
+    found: dict[str, Down] = {}
+    for stage, minutes, reason, stopped in (
+        ("host_tuning", REBOOT_MINUTES, "the host reboots", serving if known.get("host_tuning_reboots") else ()),
+        ("gaudi_driver", DRIVER_MINUTES, "the driver is replaced", known.get("gaudi_driver_stops") or ()),
+        (
+            *("container_runtime", ENGINE_MINUTES, "the engine restarts, and its containers with it"),
+            serving if known.get("container_runtime_restarts") else (),
+        ),
+        ("hccl_validation", MEASURE_MINUTES, "its cards are measured", known.get("hccl_validation_stops") or ()),
+        ("model_weights", 0, "its weights are replaced", known.get("model_weights_stops") or ()),
+    ):
+        for name in stopped if stage in due else ():
+            if name in serving and name not in found:
+                back = minutes + _start(planned[name], host, cached=True) if name in planned else None
+                found[name] = Down(name, STAGES[stage], reason, back)
+    changes = (known.get("vllm_service_stops") or {}) if "vllm_service" in due else {}
+    for key, reason in (("remove", "it is not planned any more"), ("stop", "it is planned stopped")):
+        for name in changes.get(key, []):
+            if name in serving:
+                found.setdefault(name, Down(name, STAGES["vllm_service"], reason, None))
+    for name in changes.get("restart", []):
+        if name in serving and name in planned:
+            same = runs_as_planned(services[name], planned[name])
+            minutes = _start(planned[name], host, cached=same)
+            found.setdefault(name, Down(name, STAGES["vllm_service"], "it restarts", minutes))
+    return [dataclasses.replace(one, others=_others(one.model, services[one.model])) for one in found.values()]
+
+
+def _others(name: str, service: Known) -> list[str]:
+    """Return the names for clients of what a unit serves now besides its first model."""
+    return list(served_names(name, (service.get("launch") or {}).get("command") or ())[1:])
+
+
+def _serving(services: Known, runtime: Any) -> list[str]:
+    """Return the models that a run could take down: without its engine, what is on its way serves nothing."""
+    there = ("active",) if engine_stopped(runtime) else ("active", "holds")
+    return [name for name, service in services.items() if any(service.get(key) for key in there)]
+
+
+def _start(model: Known, host: Known, *, cached: bool) -> int:
+    """Return about how many minutes a model takes to start: reading its weights, and the warm-up."""
+    folders = [one["weights"] for one in model.get("served") or [model]]
+    size = sum(((host.get("weights") or {}).get(path) or {}).get("bytes") or 0 for path in folders)
+    warmup = model["warmup_cached_s"] if cached and model["warmup_cached_s"] is not None else model["warmup_s"]
+    return max(1, round((size / LOAD_BYTES_S + (warmup or 0)) / 60))
