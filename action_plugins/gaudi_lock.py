@@ -28,9 +28,10 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
     _supports_check_mode = True
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Hold or let go; fail with the holder's name where another run is in the way."""
+        """Hold or let go; fail with the holder's name where another run is in the way, and tell of one taken over."""
         result: dict[str, Any] = super().run(tmp, task_vars)
-        if self._task.check_mode:
+        check, state = self._task.check_mode, self._task.args.get("state", "present")
+        if check and state == "absent":
             return {**result, "changed": False, "skipped": True, "held": False}
         variables = task_vars or {}
         given = {
@@ -40,16 +41,23 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
             "lease_s": variables.get("gaudi_lock_lease_s", LEASE_S),
         }
         answer = self._execute_module("gaudi_lock", given, task_vars=task_vars)
-        holder = answer.get("holder") or {}
-        if holder.get("held") and (boolean(variables.get("gaudi_lock_break", False)) or is_dead(holder, given["run"])):
-            given["instead_of"] = holder["id"]
+        holder, why = answer.get("holder") or {}, "expired"
+        if holder.get("held") and (found := ends_at_once(holder, given["run"], variables)):
+            given["instead_of"], why = holder["id"], found
             answer = self._execute_module("gaudi_lock", given, task_vars=task_vars)
             holder = answer.get("holder") or {}
-        if answer.get("held") and self._task.args.get("state") != "free":
+        if answer.get("held") and state != "free":
             self._keep(given, task_vars)
-        if holder:
-            host = str(variables.get("inventory_hostname", "host"))
-            answer = {**answer, "failed": True, "msg": refusal(host, holder, answer["since"])}
+        host = str(variables.get("inventory_hostname", "host"))
+        if holder and check:
+            answer["warnings"] = [
+                f"{host}: {locked(holder, answer['since'])}; without --check this run would be refused"
+            ]
+        elif holder:
+            told = {"locked": locked(holder, answer["since"]), "msg": refusal(host, holder, answer["since"])}
+            answer = {**answer, **told, "failed": True}
+        elif answer.get("taken_over"):
+            answer["warnings"] = [f"{host}: {taken_over(answer['taken_over'], why, check)}"]
         return {**result, **answer}
 
     def _keep(self, given: dict[str, Any], task_vars: dict[str, Any] | None) -> None:
@@ -161,18 +169,47 @@ def is_dead(holder: dict[str, Any], mine: dict[str, Any]) -> bool:
     return _begin(int(holder["pid"])) != holder.get("begin")
 
 
-def refusal(host: str, holder: dict[str, Any], since: str) -> str:
-    """Return the sentence for who has to wait."""
+def ends_at_once(holder: dict[str, Any], mine: dict[str, Any], variables: dict[str, Any]) -> str:
+    """Return why another run's lock no longer counts, whenever it was renewed: dead, broken, or nothing."""
+    if is_dead(holder, mine):
+        return "dead"
+    return "broken" if boolean(variables.get("gaudi_lock_break", False)) else ""
+
+
+def taken_over(holder: dict[str, Any], why: str, check: bool) -> str:
+    """Return whose lock this run has taken over, and why it no longer counted."""
+    reason = {
+        "dead": "its process on this controller has ended",
+        "expired": f"nobody has renewed it for {holder.get('lease_s', LEASE_S)} s",
+        "broken": "gaudi_lock_break says so",
+    }[why]
+    verb = "would take" if check else "has taken"
+    return f"this run {verb} over the lock of {locked_by(holder)}, since {reason}"
+
+
+def locked_by(holder: dict[str, Any]) -> str:
+    """Return who locked a host, for what, and since when."""
+    stage = holder.get("stage") or "changes"
+    return f"{holder.get('who', 'another run')} ({stage}, since {holder.get('clock')})"
+
+
+def locked(holder: dict[str, Any], since: str) -> str:
+    """Return which other run is in the way, and since when."""
     who, stage = holder.get("who", "another run"), holder.get("stage") or "changes"
     if since == "changed":
-        return (
-            f"{host}: {who} has changed this host ({stage}, {holder.get('clock')}) since this run looked at it; "
-            "nothing was done upon what is no more. Run again"
-        )
+        return f"{who} has changed this host ({stage}, {holder.get('clock')}) since this run looked at it"
+    return f"{who} holds this host since {holder.get('clock')} ({stage})"
+
+
+def refusal(host: str, holder: dict[str, Any], since: str) -> str:
+    """Return the sentence for who has to wait."""
+    told = f"{host}: {locked(holder, since)}"
+    if since == "changed":
+        return f"{told}; nothing was done upon what is no more. Run again"
     died = "-e gaudi_lock_break=true"
     if holder.get("awx_job"):
         died += ' (in AWX: answer true to the template\'s question "Take over hosts that another run holds")'
     return (
-        f"{host}: {who} holds this host since {holder.get('clock')} ({stage}). Run again when that has ended; if it "
-        f"has died, its hold ends {holder.get('lease_s', LEASE_S)} s after it was last renewed, or at once with {died}"
+        f"{told}. Run again when that has ended; if it has died, its hold ends {holder.get('lease_s', LEASE_S)} s "
+        f"after it was last renewed, or at once with {died}"
     )

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
+
+LIB = str(Path(__file__).resolve().parents[1] / "lib")
+if LIB not in sys.path:
+    sys.path.insert(0, LIB)
+
+from gaudi_serve.core.words import counted  # noqa: E402
 
 display = Display()
 LINE = 300  # characters shown of a line of the journal
@@ -97,7 +105,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
             return None
         restarts = unit["restarts"] - first[name]
         if restarts >= int(self._task.args.get("max_restarts", 2)):
-            return name, f"it failed {restarts} times; last: {unit['status'] or 'see the journal'}"
+            return name, f"it failed {counted(restarts, 'time')}; last: {unit['status'] or 'see the journal'}"
         if unit["state"] in ("failed", "inactive") and elapsed > 5:
             return name, f"its unit is {unit['state']}; {unit['status']}"
         if elapsed > limits[name]:
@@ -126,9 +134,9 @@ def few_forks(variables: dict[str, Any]) -> str:
     if not 0 < forks < hosts:
         return ""
     return (
-        f"{hosts} hosts start models, and this run has {forks} forks: it waits for {forks} hosts at a time, and tells "
-        f"of the others when their turn comes. Their models start meanwhile. --forks {hosts} (in AWX the forks of the "
-        "job template) waits for all at once"
+        f"{hosts} hosts start models, and this run has {counted(forks, 'fork')}: it waits for "
+        f"{counted(forks, 'host')} at a time, and tells of the others when their turn comes. Their models start "
+        f"meanwhile. --forks {hosts} (in AWX the forks of the job template) waits for all at once"
     )
 
 

@@ -229,8 +229,7 @@ class CallbackModule(Default):  # type: ignore[misc]  # ansible-core has no type
     @staged
     def v2_runner_on_ok(self, result: Any) -> list[Line]:
         """Note what was changed."""
-        self._handle_warnings(result.result)
-        return self.output.ok(self.outcome(result), time.monotonic())
+        return [*self.warned(result), *self.output.ok(self.outcome(result), time.monotonic())]
 
     @staged
     def v2_runner_item_on_ok(self, result: Any) -> list[Line]:
@@ -327,6 +326,16 @@ class CallbackModule(Default):  # type: ignore[misc]  # ansible-core has no type
             for key, value in sorted(stats.custom.items()):
                 lines.append(Line(f"{'RUN' if key == '_run' else key}: {self._dump_results(value, indent=1)}"))
         return lines
+
+    def warned(self, result: Any) -> list[Line]:
+        """Show warnings; those that begin with their host as messages are, so that several hosts share a line."""
+        host = result.host.get_name()
+        texts = [str(text) for text in result.result.get("warnings") or []]
+        if texts and all(text.startswith(f"{host}: ") for text in texts):
+            result.result.pop("warnings")
+            return self.output.note(host, task_of(result.task), texts)
+        self._handle_warnings(result.result)
+        return []
 
     # ---- translation
 

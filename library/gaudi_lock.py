@@ -13,6 +13,8 @@ description:
   - The record lives in /run, so that no boot is ever locked. Of a run that has died on the same controller it is
     taken over at once, of one on another controller when it has not been renewed for I(lease_s), which a process
     beside the run does as long as that lives.
+  - A lock that is taken over is returned, for the action plugin to report. In check mode the module only reads who
+    holds the host, and takes nothing.
   - Tasks name I(stage) and I(state) only; the action plugin of the same name adds who runs.
 options:
   state:
@@ -72,6 +74,10 @@ holder:
   description: The record of the run that is in the way; empty where none is.
   returned: always
   type: dict
+taken_over:
+  description: The record of a run that no longer counted, and that this run has taken over; empty where there was none.
+  returned: always
+  type: dict
 since:
   description: C(held) where another run holds the host, C(changed) where one has changed it since it was looked at.
   returned: when I(holder) is not empty
@@ -115,6 +121,41 @@ def in_the_way(found: dict[str, Any], given: dict[str, Any]) -> str:
     return "changed" if seen and (booted or float(seen["at"]) < float(found.get("at", 0))) else ""
 
 
+def stale(found: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """Return another run's record that says held, and is not in the way; empty where there is none."""
+    return found if found.get("held") and found.get("id") != given["run"]["id"] else {}
+
+
+def looked(found: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """Return what a run would meet that took the lock."""
+    if why := in_the_way(found, given):
+        return {"held": False, "holder": found, "since": why, "taken_over": {}}
+    return {"held": False, "holder": {}, "taken_over": stale(found, given)}
+
+
+def carried_out(path: Path, given: dict[str, Any]) -> dict[str, Any]:
+    """Take, release, renew or look at a lock, and return what the module returns."""
+    found, state = record(path), given["state"]
+    mine = found.get("id") == given["run"]["id"]
+    holds = bool(mine and found.get("held"))
+    if state == "renewed":
+        if holds:
+            write_json(path, {**found, "at": since_boot()})
+        return {"held": holds, "holder": {}, "taken_over": {}}
+    meets = looked(found, given)
+    if state in ("present", "free") and meets["holder"]:
+        return meets
+    if state == "free":
+        return {"held": holds, "holder": {}, "taken_over": {}}
+    hold = state == "present"
+    # Who lets go what another run has taken over meanwhile leaves that alone.
+    if hold or mine:
+        said = {"stage": given["stage"] or found.get("stage", ""), "clock": time.strftime("%F %T")}
+        said["lease_s"] = given["lease_s"]
+        write_json(path, {**given["run"], **said, "held": hold, "at": since_boot()})
+    return {"held": hold, "holder": {}, "taken_over": meets["taken_over"] if hold else {}}
+
+
 def main() -> None:
     """Run the module."""
     module = AnsibleModule(
@@ -130,30 +171,15 @@ def main() -> None:
         supports_check_mode=True,
     )
     given = module.params
-    if module.check_mode:
-        module.exit_json(changed=False, held=False, holder={})
     path = FOLDER / f"{given['name']}.json"
+    if module.check_mode:
+        module.exit_json(changed=False, **looked(record(path), given))
     FOLDER.mkdir(mode=0o755, exist_ok=True)
     with (FOLDER / "run.lock").open("w", encoding="ascii") as gate:
         fcntl.flock(gate, fcntl.LOCK_EX)
-        found = record(path)
-        mine = found.get("id") == given["run"]["id"]
-        if given["state"] == "renewed":
-            if mine and found.get("held"):
-                write_json(path, {**found, "at": since_boot()})
-            module.exit_json(changed=False, held=bool(mine and found.get("held")), holder={})
-        hold = given["state"] == "present"
-        if given["state"] in ("present", "free") and (why := in_the_way(found, given)):
-            module.exit_json(changed=False, held=False, holder=found, since=why)
-        if given["state"] == "free":
-            module.exit_json(changed=False, held=mine and bool(found.get("held")), holder={})
-        # Who lets go what another run has taken over meanwhile leaves that alone.
-        if hold or mine:
-            said = {"stage": given["stage"] or found.get("stage", ""), "clock": time.strftime("%F %T")}
-            said["lease_s"] = given["lease_s"]
-            write_json(path, {**given["run"], **said, "held": hold, "at": since_boot()})
+        answer = carried_out(path, given)
     # Not a change of the host that anybody asked for: a run that does nothing else has changed nothing.
-    module.exit_json(changed=False, held=hold, holder={})
+    module.exit_json(changed=False, **answer)
 
 
 if __name__ == "__main__":

@@ -697,7 +697,7 @@ def test_links_out_of_a_folder_are_left_out(path_host: Host) -> None:
     (adopted / "config.json").write_text("{}")
     (adopted / "link.json").symlink_to(secret)
     result = path_host.run(target=str(adopted))
-    assert "taken as it is, 1 files (1 links out of it left out)" in result["msg"]
+    assert "taken as it is, 1 file (1 link out of it left out)" in result["msg"]
     assert "link.json" not in json.loads((adopted / ".gaudi-serve-weights.json").read_text())["files"]
 
 

@@ -53,6 +53,12 @@ class Hosts:
         return [name for name, one in states.items() if '"24"' in one["files"]["/etc/gaudi-serve/m.json"]]
 
     @property
+    def locks(self) -> dict[str, list[str]]:
+        """Return the locks that are held, by host."""
+        states = {name: state_of(self.folder, name) for name in NAMES}
+        return {name: sorted(one["held"]) for name, one in states.items() if one["held"]}
+
+    @property
     def kept(self) -> list[str]:
         """Return the hosts on which what served before is kept."""
         return [name for name in NAMES if state_of(self.folder, name).get("kept")]
@@ -92,7 +98,12 @@ def test_a_host_that_is_lost_is_taken_back_when_it_is_there_again(
     change(hosts.folder, lost, away={"at": at, "seconds": 3})
     status, text = hosts.roll(**given)
     assert status == 2, text
-    assert f"{lost} has not proven itself, and the rollout stops: its connection was lost. It serves again" in text
+    when = "while" if at in ("gaudi_files", "vllm_smoke") else "before"
+    assert (
+        f"{lost} could not be reached {when} it was changed, and the rollout stops: its connection was lost. " in text
+    )
+    assert "has not proven itself" not in text
+    assert hosts.locks == {}
     assert (hosts.changed, hosts.kept) == (done, [])
     assert PATTERN not in text
     if not given and done:
@@ -114,7 +125,7 @@ def test_a_canary_that_answers_nonsense_or_does_not_come_up_goes_back(fault: str
     assert status == 2, text
     assert said in text
     assert "h01 has not proven itself, and the rollout stops" in text and "It serves again" in text, text
-    assert (hosts.changed, hosts.kept) == ([], [])
+    assert (hosts.changed, hosts.kept, hosts.locks) == ([], [], {})
 
 
 def test_a_host_that_stays_away_is_left_drained_and_finished_by_the_next_rollout(hosts: Hosts) -> None:
@@ -134,7 +145,7 @@ def test_of_one_wave_a_host_is_lost_and_another_too_slow_and_both_go_back(hosts:
     change(hosts.folder, "h03", fault="slow")
     status, text = hosts.roll()
     assert status == 2, text
-    assert "h02 has not proven itself, and the rollout stops: its connection was lost. It serves again" in text
+    assert "h02 could not be reached while it was changed, and the rollout stops: its connection was lost. It" in text
     assert "h03 has not proven itself, and the rollout stops: Prove | Refuse what is slower than before" in text
     assert (hosts.changed, hosts.kept) == (["h01"], [])
 
@@ -163,18 +174,45 @@ def test_a_rollout_that_begins_no_wave_or_stops_after_the_canary_warns_of_nothin
     assert "h01: not in the approved plan: launch of m with digest " in text, text
     status, text = hosts.play(ROLLOUT)
     assert status == 0 and "the rollout stops after the canary h01, which serves" in text, text
-    assert hosts.changed == ["h01"] and PATTERN not in text
+    assert (hosts.changed, hosts.locks) == (["h01"], {}) and PATTERN not in text
     status, text = hosts.roll()
     assert (status, hosts.changed) == (0, NAMES), text
     status, text = hosts.roll()
     assert status == 0 and "nothing is due on any host" in text and "[WARNING]" not in text, text
 
 
-def test_a_host_that_another_run_holds_stops_a_rollout_before_the_first_change(hosts: Hosts) -> None:
-    other = {"id": "b", "who": "ann on adm2 (site.yml, process 7)", "controller": "there", "pid": 7, "held": True}
-    change(hosts.folder, "h04", holder={**other, "stage": "models", "clock": "2026-11-25 10:00:00"})
+OTHER = {"id": "b", "who": "ann on adm2 (site.yml, process 7)", "controller": "there", "pid": 7, "held": True}
+OTHER |= {"stage": "models", "clock": "2026-11-25 10:00:00"}
+HELD = "ann on adm2 (site.yml, process 7) holds this host since 2026-11-25 10:00:00 (models)"
+
+
+@pytest.mark.parametrize("lock", ["run", "rollout"])
+def test_a_host_that_another_run_holds_stops_a_rollout_before_the_first_change(lock: str, hosts: Hosts) -> None:
+    change(hosts.folder, "h04", holder={**OTHER, "lock": lock})
+    status, text = hosts.run(ROLLOUT, "--check")
+    assert status == 0 and f"h04: {HELD}; without --check this run would be refused" in text.replace("\n", " "), text
     status, text = hosts.roll()
     assert status == 2, text
-    assert "h04: ann on adm2 (site.yml, process 7) holds this host since 2026-11-25 10:00:00 (models)" in text
+    assert f"h04: {HELD}" in text
     assert "has not proven itself" not in text and "goes back" not in text
-    assert (hosts.changed, hosts.kept) == ([], [])
+    # What it took itself is free for the next one.
+    assert (hosts.changed, hosts.kept, hosts.locks) == ([], [], {})
+
+
+def test_a_run_that_locks_a_host_meanwhile_is_named_and_nothing_is_said_of_a_proof(hosts: Hosts) -> None:
+    change(hosts.folder, "h02", holder={**OTHER, "at": "vllm_service"})
+    status, text = hosts.roll()
+    assert status == 2, text
+    assert f"h02 could not be changed, and the rollout stops: {HELD}. It serves again what served before; " in text
+    assert f"h02: goes back to what served before: {HELD}" in text
+    assert "has not proven itself" not in text
+    assert (hosts.changed, hosts.kept, hosts.locks) == (["h01", "h03"], [], {})
+
+
+def test_locks_that_no_longer_count_are_taken_over_and_said_so_once(hosts: Hosts) -> None:
+    for name in NAMES:
+        change(hosts.folder, name, holder={**OTHER, "lock": "rollout", "expired": True})
+    status, text = hosts.play(ROLLOUT)
+    assert status == 0 and hosts.changed == ["h01"], text
+    told = "this run has taken over the lock of ann on adm2 (site.yml, process 7) (models, since 2026-11-25 10:00:00), "
+    assert f"{', '.join(NAMES)}: {told}since nobody has renewed it for 300 s" in text and text.count(told) == 1, text

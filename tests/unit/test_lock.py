@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -142,3 +142,79 @@ def test_a_lease_is_renewed_while_its_run_lives_and_ends_with_it(
     time.sleep(0.7)
     assert renewals() == ended
     assert "gaudi_lock renewed" in log.read_text(encoding="ascii")
+
+
+class Host:
+    """A host whose lock files are a folder: what the action plugin sends, the module's own code answers."""
+
+    def __init__(self, module: ModuleType, action: ModuleType, patch: pytest.MonkeyPatch, folder: Path) -> None:
+        self.action, self.module, self.patch = action, module, patch
+        patch.setattr(module, "FOLDER", folder)
+        patch.setattr(action.ActionBase, "run", lambda *_, **__: {})
+        patch.setattr(action.ActionModule, "_keep", lambda *_: None)
+
+    def lock(self, who: str, controller: str = "here", begin: str = "1", check: bool = False, **given: Any) -> Any:
+        """Let a run lock the host, or check or release that; return the result of its task."""
+        run = {"id": f"{who}-{begin}", "who": who, "controller": controller, "pid": os.getpid(), "begin": begin}
+        plugin = self.action.ActionModule.__new__(self.action.ActionModule)
+        variables = given.pop("variables", {})
+        plugin._task = SimpleNamespace(check_mode=check, args={"name": "rollout", "stage": "rollout", **given})
+        plugin._execute_module = lambda name, sent, task_vars=None: self.execute(sent, check)
+        self.patch.setattr(self.action, "this_run", lambda _: run)
+        return plugin.run(task_vars={"inventory_hostname": "h1", **variables})
+
+    def execute(self, sent: dict[str, Any], check: bool) -> dict[str, Any]:
+        """Run the module."""
+        answer: list[dict[str, Any]] = []
+
+        class Module:
+            check_mode = check
+
+            def __init__(self, argument_spec: dict[str, Any], **_: Any) -> None:
+                self.params = {name: one.get("default") for name, one in argument_spec.items()} | sent
+
+            def exit_json(self, **told: Any) -> None:
+                answer.append(told)
+                raise SystemExit
+
+        self.patch.setattr(self.module, "AnsibleModule", Module)
+        with pytest.raises(SystemExit):
+            self.module.main()
+        return answer[0]
+
+
+def test_a_rollout_finds_the_lock_of_another_run_and_takes_over_stale_ones(
+    module: ModuleType, action: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    now, folder = [1000.0], tmp_path / "locks"
+    monkeypatch.setattr(module, "since_boot", lambda: now[0])
+    host, begin = Host(module, action, monkeypatch, folder), action._begin(os.getpid())
+    # A check takes nothing, on a host that was never locked too.
+    told = {"changed": False, "held": False, "holder": {}, "taken_over": {}}
+    assert host.lock("ann", begin=begin, check=True) == told
+    assert not folder.exists()
+    assert host.lock("ann", begin=begin)["held"]
+    for state in ("free", "present"):
+        refused = host.lock("ben", controller="there", state=state)
+        assert refused["failed"] and refused["locked"].startswith("ann holds this host since ")
+    checked = host.lock("ben", controller="there", check=True)
+    assert checked["warnings"][0].startswith("h1: ann holds this host since ") and "failed" not in checked
+    assert checked["warnings"][0].endswith(" (rollout); without --check this run would be refused")
+    broken = {"variables": {"gaudi_lock_break": True}}
+    assert "would take over the lock of ann (rollout, since " in host.lock("ben", check=True, **broken)["warnings"][0]
+    taken = host.lock("ben", **broken)["warnings"][0]
+    assert taken.startswith("h1: this run has taken over the lock of ann (rollout, since ")
+    assert taken.endswith("), since gaudi_lock_break says so")
+    # Its process has this number no more: of the same controller that is known at once.
+    dead = host.lock("cem", begin=begin)
+    assert dead["held"] and dead["warnings"][0].endswith("since its process on this controller has ended")
+    assert "lock of ben" in dead["warnings"][0]
+    now[0] += 299
+    assert host.lock("dan", controller="there")["failed"]
+    now[0] += 2
+    expired = host.lock("dan", controller="there")
+    assert expired["held"] and expired["warnings"][0].endswith("since nobody has renewed it for 300 s")
+    # What is one's own, or was released, is nobody's to be told of.
+    assert "warnings" not in host.lock("dan", controller="there")
+    assert host.lock("dan", controller="there", state="absent")["held"] is False
+    assert "warnings" not in host.lock("eva")

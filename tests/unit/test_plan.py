@@ -239,6 +239,27 @@ def test_weights_with_a_source_need_only_be_there_where_no_stage_brings_them() -
     assert error["message"].endswith("on this host; playbooks/weights.yml brings it from its source")
 
 
+@pytest.mark.parametrize(
+    ("given", "profile", "had", "used"),
+    [
+        ({"seed": 7}, "aice_1_21", "'0'", "'7'"),
+        ({"seed": 0}, "aice_1_21", "", ""),
+        ({"distributed_executor_backend": "ray"}, "aice_1_21", "'mp'", "'ray'"),
+        ({"trust_remote_code": False}, "aice_1_21", "'true'", "'false'"),
+        ({"disable_log_requests": True}, "aice_1_21", "", ""),
+    ],
+)
+def test_an_option_that_profile_and_model_set_is_warned_of_with_the_one_in_force(
+    given: dict[str, Any], profile: str, had: str, used: str
+) -> None:
+    plan = planned(model(launch_profile=profile, **given))
+    assert plan["errors"] == []
+    name = f"--{next(iter(given)).replace('_', '-')}"
+    told = f"{name} is passed twice: the launch of profile {profile} has {had}, the model {used}; vLLM takes the last, "
+    found = [text for text in plan["warnings"] if "passed twice" in text]
+    assert [text for text in found if f"{told}{used}" in text] == found and len(found) == bool(had), plan["warnings"]
+
+
 def test_options_are_those_of_the_release() -> None:
     wish = model(all2all_backend="naive")
     (error,) = vllm_plan([wish], gaudi_host(), host_name="g")["errors"]

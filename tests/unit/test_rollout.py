@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
-from gaudi_serve.core.errors import counted
+from gaudi_serve.core.words import counted
 from gaudi_serve.host import rollout as host_rollout
 from gaudi_serve.rollout.approved import rollout_due, rollout_unapproved
 from gaudi_serve.rollout.waves import (
+    LOST,
     benchmark_lines,
     hosts_down_at_once,
     restarted_at_once,
@@ -21,10 +24,14 @@ from gaudi_serve.rollout.waves import (
     rollout_stopped,
     slower_models,
 )
+from gaudi_serve.stages.reset import BROKE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+ROOT = Path(__file__).parents[2]
 GATEWAY = {"preflight_gateways": ["gw"]}
+# Said of more than four hosts alone.
+STILL_MANY = ["stage_output.py: {len(hosts)} hosts"] * 2
 
 
 def service(model: str, name: str) -> dict[str, Any]:
@@ -256,7 +263,7 @@ def test_a_host_proves_itself_with_figures() -> None:
     ("known", "outcome", "text"),
     [
         (
-            {"rollout_back": True, "rollout_waits": True},
+            {"rollout_back": True, "rollout_waits": True, "rollout_changed": True},
             "went back",
             "has not proven itself, and the rollout stops: why. ",
         ),
@@ -281,15 +288,49 @@ def test_what_became_of_a_host_that_ends_a_rollout(known: dict[str, Any], outcom
 
 
 def test_the_verdict_comes_before_the_lines_of_a_journal() -> None:
-    end = rollout_end({"rollout_problem": "Wait: m does not serve\nRuntimeError: a\nb", "rollout_back": True}, "g1")
+    known = {
+        "rollout_problem": "Wait: m does not serve\nRuntimeError: a\nb",
+        "rollout_back": True,
+        "rollout_changed": True,
+    }
+    end = rollout_end(known, "g1")
     first, *rest = end["text"].splitlines()
     assert first.startswith("g1 has not proven itself, and the rollout stops: Wait: m does not serve. It serves again")
     assert rest == ["RuntimeError: a", "b"]
 
 
+@pytest.mark.parametrize(
+    ("known", "verdict"),
+    [
+        ({"rollout_locked": "ann holds it", "rollout_changed": True}, "g1 could not be changed, {}: ann holds it"),
+        ({"rollout_problem": LOST, "rollout_changed": True}, "g1 could not be reached while it was changed, {}: its c"),
+        ({"rollout_problem": f"Drain: {BROKE}"}, "g1 could not be reached before it was changed, {}: its connection w"),
+        ({}, "g1 could not be reached before it was changed, {}: its connection was lost. It could not be taken back"),
+        ({"rollout_problem": "Drain: still 3"}, "g1 was not changed yet, {}: Drain: still 3. It could not be taken b"),
+    ],
+)
+def test_a_host_that_was_lost_or_not_changed_has_not_failed_a_proof(known: dict[str, Any], verdict: str) -> None:
+    text = rollout_end({"rollout_problem": "", **known}, "g1")["text"]
+    assert text.startswith(verdict.format("and the rollout stops")) and "proven" not in text
+
+
 @pytest.mark.parametrize(("number", "text"), [(0, "0 hosts"), (1, "1 host"), (2, "2 hosts")])
 def test_counts_agree_with_their_nouns(number: int, text: str) -> None:
     assert counted(number, "host") == text
+
+
+def test_no_message_writes_a_count_by_itself() -> None:
+    """A literal plural behind a number says "1 hosts" some day; those listed are never one, or limits of many."""
+    nouns = "host|model|server|file|card|line|request|step|graph|shape|folder|link|time|error|day|thing|fork|job|image"
+    plural = re.compile(
+        rf"\{{[^{{}}:]*(?:len\(|count|taken|graphs|done|seen|fitting|restarts)[^{{}}:]*\}} (?:{nouns})s\b"
+    )
+    programs = [
+        ROOT / "roles/model_weights/files" / name for name in ("fetch_weights", "convert_weights", "serve_weights")
+    ]
+    paths = [*ROOT.glob("lib/**/*.py"), *ROOT.glob("action_plugins/*.py"), *ROOT.glob("library/*.py"), *programs]
+    found = [f"{path.name}: {text}" for path in paths for text in plural.findall(path.read_text(encoding="utf-8"))]
+    assert found == STILL_MANY
 
 
 def test_hosts_that_end_a_rollout() -> None:

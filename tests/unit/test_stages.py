@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -294,12 +295,13 @@ def test_hosts_that_say_the_same_say_it_once_in_the_order_of_the_play() -> None:
     screen.say("Say", texts)
     screen.say("Say it else", {"g05": "g05: mine", "g01": "g01: mine"})
     screen.say("One", {"g05": "b", "g01": "b"})
+    screen.say("Many", {host: f"{host}: shared" for host in hosts[1:]})
     screen.say("Each its own", {"g05": "g05: c", "g01": "g01: d"})
     screen.text()
-    assert screen.lines[:8] == [
+    assert screen.lines[:9] == [
         *("all 6 hosts:", "  alike", "    below", "g03: only g03"),
         # What differs in the host's name alone is the same.
-        *("g01, g05: mine", "g01, g05: b", "g01: d", "g05: c"),
+        *("g01, g05: mine", "g01, g05: b", "g01, g02, g03 and 2 more: shared", "g01: d", "g05: c"),
     ]
 
 
@@ -439,6 +441,37 @@ class FakeDisplay:
         self.written.append(msg)
 
     banner = warning = display
+
+
+class LockTask:
+    """A task of Ansible, as far as a callback looks at it."""
+
+    action, run_once = "gaudi_lock", False
+
+    def get_name(self) -> str:
+        return "Lock"
+
+    def get_path(self) -> str:
+        return "x:1"
+
+
+def test_warnings_that_several_hosts_share_are_shown_once() -> None:
+    callback = load("callback_plugins/gaudi_serve_stages.py").CallbackModule()
+    handled: list[Any] = []
+    callback._handle_warnings = handled.append
+    callback.output.play(Play("Some play", ("a", "b", "c")))
+    task = LockTask()
+
+    def told(name: str, text: str) -> Any:
+        return SimpleNamespace(host=SimpleNamespace(get_name=lambda: name), task=task, result={"warnings": [text]})
+
+    for host in ("a", "b"):
+        result = told(host, f"{host}: took it over")
+        assert callback.warned(result) == [] and result.result == {}
+    # What does not name its host is Ansible's to show.
+    other = told("c", "deprecated")
+    assert callback.warned(other) == [] and handled == [other.result]
+    assert [line.text for line in callback.output.flush()] == ["a, b: took it over"]
 
 
 def test_a_mistake_of_the_callback_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

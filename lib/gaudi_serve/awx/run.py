@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..core.words import counted
 from .api import Api, AwxError, Object, Refused, login_refusal
 from .changes import Changes, Role, Step, changes
 from .live import Live, read
@@ -131,7 +132,8 @@ class _Work:
         except AwxError as problem:
             if done == 0:
                 raise
-            count = f"{done} of {len(self.found.steps)} requests were done before this failed; run it again to continue"
+            every = counted(len(self.found.steps), "request")
+            count = f"{done} of {every} were done before this failed; run it again to continue"
             raise AwxError(f"{problem}\n{count}") from None
 
     def send(self, step: Step) -> None:

@@ -17,7 +17,8 @@ from functools import cache, partial, reduce
 from itertools import groupby, product
 from typing import Any, TypeVar
 
-from ..core.errors import InputError, counted, refusal
+from ..core.errors import InputError, refusal
+from ..core.words import counted
 from .best_ranges import best_ranges
 from .bucket_grid import Bucket, BucketGrid
 from .bucket_search import Search, Shares, best, fewest

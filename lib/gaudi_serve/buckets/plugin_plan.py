@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ..core.errors import InputError, refusal
+from ..core.words import counted
 from .base import BucketCounts, Rounding
 from .coverage import uncovered
 from .exponential import decode_blocks
@@ -138,7 +139,8 @@ class PluginBucketing:
         needed, blocks = min(self.worst_blocks(), held or 0), found.seeds.most_blocks()
         if most < given.max_num_seqs:
             notes.append(
-                f"more than {most} requests at a time, of max_num_seqs {given.max_num_seqs}, compile while serving"
+                f"more than {counted(most, 'request')} at a time, of max_num_seqs {given.max_num_seqs}, "
+                "compile while serving"
             )
         elif blocks < needed and not given.settings.use_contiguous_pa:
             notes.append(f"decode steps above {blocks} KV-cache blocks, of up to {needed}, compile while serving")
@@ -186,11 +188,11 @@ class PluginBucketing:
             if tokens > 1 and not given.rules.whole_context:
                 version, ways = given.vllm_version, "strategy exp, or a newer vLLM, has one"
                 dropped = f"vLLM {version} drops buckets whose tokens and context together are above max_model_len"
-                step = f"a prompt step of {sequences} x {tokens} tokens after {more} blocks of context"
+                step = f"a prompt step of {sequences} x {tokens} tokens after {counted(more, 'block')} of context"
                 return (f"{dropped}: {step} has none in bucketing.file, and compiles while serving; {ways}",)
-            step = f"decode step of {sequences} sequences and {more} blocks"
+            step = f"decode step of {counted(sequences, 'sequence')} and {counted(more, 'block')}"
             if tokens > 1:
-                step = f"prompt step of {sequences} x {tokens} tokens after {more} blocks of context"
+                step = f"prompt step of {sequences} x {tokens} tokens after {counted(more, 'block')} of context"
             allowed = f"has no bucket for a {step}, which would compile while serving"
             raise refusal("", "bucketing.file", None, f"{allowed}; playbooks/tune.yml plans one that holds every step")
         if held and uncovered(found, replace(server, num_hpu_blocks=held)):

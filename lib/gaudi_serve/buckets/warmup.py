@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from ..core.words import counted
 from ..model.vllm_options import BLOCK
 from .linear import BucketRanges, bucket_values, padded
 
@@ -118,11 +119,15 @@ def _decode_warnings(spec: Mapping[str, Any], ranges: BucketRanges) -> list[str]
     batches = bucket_values(*ranges.decode_bs)
     blocks = bucket_values(*ranges.decode_block)
     if count > batches[-1]:
-        warnings.append(f"more than {batches[-1]} requests at a time, of max_num_seqs {count}, compile while serving")
+        warnings.append(
+            f"more than {counted(batches[-1], 'request')} at a time, of max_num_seqs {count}, compile while serving"
+        )
     top = int(spec["input_range"][1]) + int(spec["output_range"][1])
     need = min(count, batches[-1]) * -(-min(top, int(spec["max_model_len"])) // BLOCK)
     if need > blocks[-1]:
-        warnings.append(f"decode steps above {blocks[-1]} blocks of {BLOCK} tokens, of {need}, compile while serving")
+        warnings.append(
+            f"decode steps above {counted(blocks[-1], 'block')} of {BLOCK} tokens, of {need}, compile while serving"
+        )
     skipped = _skipped_batches(spec, ranges, min(count, batches[-1]))
     if skipped:
         warnings.append(

@@ -127,11 +127,6 @@ def near(key: Any, names: Iterable[str], most: int = 3) -> str:
     return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, such as ``1 host`` or ``2 hosts``."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def whole(label: str, key: str, value: Any, low: int, high: int) -> int:
     """Return a whole number, also one that is written as text.
 

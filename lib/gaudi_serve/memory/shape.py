@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..core.errors import Problem, is_number, shown
+from ..core.words import counted
 from ..engines import ENGINES
 from ..model.config_json import Config, layers, text_config, whole
 
@@ -188,5 +189,5 @@ def uneven_part(text: Config, spec: Mapping[str, Any], cards: int) -> str | None
         widths["num_attention_heads * head_dim"] = head * heads
     for name, width in widths.items():
         if width and width % (cards * group):
-            return f"{name} {width} over {cards} cards gives no whole groups of {group}"
+            return f"{name} {width} over {counted(cards, 'card')} gives no whole groups of {group}"
     return None

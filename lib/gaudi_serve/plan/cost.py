@@ -12,6 +12,7 @@ from ..buckets.vision import vision_layers
 from ..buckets.warmup import KEEPS_EXPERTS_SINCE, likely_layers
 from ..core.errors import Problem
 from ..core.versions import numbers
+from ..core.words import counted
 from ..engines import engine_of
 from ..memory.autocalc import DEVICE_GIB, GIB, MOST_CARDS
 from ..memory.fit import PROFILE_GIB, plan_memory, quantised_at_load
@@ -220,8 +221,8 @@ def _cache_warnings(spec: Spec, memory: Mapping[str, Any] | None) -> list[str]:
     if fitting >= count:
         return []
     return [
-        f"the KV cache ({memory['num_hpu_blocks']} blocks) holds {fitting} requests of {longest} tokens, of "
-        f"max_num_seqs {count}: under full load the others wait or start over"
+        f"the KV cache ({memory['num_hpu_blocks']} blocks) holds {counted(fitting, 'request')} of {longest} tokens, "
+        f"of max_num_seqs {count}: under full load the others wait or start over"
     ]
 
 
@@ -286,7 +287,8 @@ def cost_problems(spec: Spec, cost: Cost) -> list[Problem]:
     if minutes > budget:
         about = "about " if cost.buckets.approximate else ""
         allowed = (
-            f"is below the estimated warm-up of {minutes:.0f} minutes ({about}{cost.graphs} graphs); {_shorter(spec)}, "
+            f"is below the estimated warm-up of {minutes:.0f} minutes ({about}{counted(cost.graphs or 0, 'graph')}); "
+            f"{_shorter(spec)}, "
             "or allow more minutes"
         )
         problems.append(("warmup_budget_minutes", budget, allowed))

@@ -8,8 +8,9 @@ from functools import cache
 from typing import Any
 
 from ..catalog.files import Catalog, catalog_folder, sound_entries
-from ..core.errors import Finding, InputError, counted, near, one_line, plain, shown
+from ..core.errors import Finding, InputError, near, one_line, plain, shown
 from ..core.table import model_cell, table
+from ..core.words import counted, some_names
 from ..gateway.fleet import behind_gateway, fleet_gateways, gateway_left, unreached
 from ..host.secret import given_secrets
 from ..inventory.facts import FACTS, INSTEAD, checked_facts, checked_variables, rendered, saved_facts
@@ -437,10 +438,7 @@ def _grouped(sentences: Sequence[str]) -> list[str]:
     for sentence in sentences:
         host, _, rest = sentence.partition(": ")
         hosts.setdefault(rest, []).append(host)
-    return [
-        f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}: {rest}"
-        for rest, names in hosts.items()
-    ]
+    return [f"{some_names(names)}: {rest}" for rest, names in hosts.items()]
 
 
 def _narrowed(rows: Sequence[Sequence[str]]) -> list[list[str]]:

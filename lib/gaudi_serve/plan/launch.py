@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any
 
 from ..catalog.keys import OWN_KEYS, findings
-from ..core.errors import label, mapping, refusal, whole
+from ..core.errors import label, mapping, refusal, shown, whole
 from ..engines import ENGINES, Launch, engine_of, profile_of
 from ..engines.base import option_arguments
 from ..model.host import Host, Service
@@ -155,7 +155,35 @@ def container_of(spec: Spec, host: Host, placement: Placement, release: str) -> 
         notes=(*launch.warnings, *_core_warnings(launch, numactl, placement), *_listener_warnings(env)),
     )
     live = host.services.get(spec.name, Service())
-    return replace(container, args=_arguments(container, spec, placed, placement, live))
+    args = _arguments(container, spec, placed, placement, live)
+    twice = _passed_twice(launch.args, args[len(launch.args) :], engine.name) if engine.own_options else []
+    return replace(container, args=args, notes=(*container.notes, *twice))
+
+
+def _passed_twice(own: Sequence[str], added: Sequence[str], profile: str) -> list[str]:
+    """Return a sentence for each option that a profile's launch has, and that the model sets to something else."""
+    before = _by_option(own)
+    return [
+        f"{name} is passed twice: the launch of profile {profile} has {shown(before[name])}, the model {shown(text)}; "
+        f"vLLM takes the last, {shown(text)}"
+        for name, text in _by_option(added).items()
+        if name in before and before[name] != text
+    ]
+
+
+def _by_option(args: Sequence[str]) -> dict[str, str]:
+    """Return arguments by option, as vLLM compares its names; of a flag, whether it is set."""
+    found: dict[str, str] = {}
+    name = ""
+    for part in args:
+        if part.startswith("--"):
+            flag, _, value = part.partition("=")
+            flag = flag.replace("_", "-")
+            name = f"--{flag.removeprefix('--no-').removeprefix('--')}"
+            found[name] = value or ("false" if flag.startswith("--no-") else "true")
+        elif name:
+            found[name] = part if found[name] == "true" else f"{found[name]} {part}"
+    return found
 
 
 def _capabilities(spec: Spec) -> list[str]:

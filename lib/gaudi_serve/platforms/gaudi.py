@@ -11,6 +11,7 @@ from typing import Any
 
 from ..core.errors import InputError, Problem
 from ..core.run import read_text, run
+from ..core.words import counted
 from ..model.host import Host
 from ..model.spec import Spec
 from ..model.vllm_options import BLOCK, FORK_1_21, OPTION_NAMES
@@ -244,7 +245,7 @@ def _mib(text: str | None) -> int:
 
 def _about(host: Host) -> list[str]:
     nodes = len({card.numa_node for card in host.cards})
-    cards = f"{len(host.cards)} cards {host.device_name} on {nodes} NUMA nodes"
+    cards = f"{counted(len(host.cards), 'card')} {host.device_name} on {counted(nodes, 'NUMA node')}"
     return [cards, f"driver {host.driver_version or 'unknown'}"]
 
 

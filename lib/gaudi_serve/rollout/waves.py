@@ -12,11 +12,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..core.checks import is_flag_text
-from ..core.errors import InputError, counted, is_number, near, readable, refusal, shown, whole
+from ..core.errors import InputError, is_number, near, readable, refusal, shown, whole
 from ..core.served import served_names
 from ..core.table import table
+from ..core.words import counted
 from ..plan.downtime import Down, downtimes
 from ..stages.registry import STAGES, due_by_stage
+from ..stages.reset import BROKE
 
 Known = Mapping[str, Any]
 SERIAL = "20%"
@@ -24,6 +26,8 @@ TOLERANCE = 0.8
 DRAIN_S = 600
 RECONNECT_S = 300
 SLACK_S = 0.1
+# Why a host is lost, as playbooks/tasks/rollout_lost.yml keeps it.
+LOST = "its connection was lost"
 PERCENT = re.compile(r"(\d{1,3})%", re.ASCII)
 # Variables of a rollout, by what they may be.
 SETTINGS = (
@@ -35,6 +39,7 @@ SETTINGS = (
 SAID = (
     *("rollout_plan", "rollout_waits", "rollout_problem", "rollout_back"),
     *("rollout_under_way", "rollout_stays", "rollout_goes_on", "rollout_lost"),
+    *("rollout_begins", "rollout_changed", "rollout_locked"),
 )
 
 
@@ -257,7 +262,7 @@ def _refusal(
         if servers[model] == 1:
             text = "has one server on the hosts of this run, and none serves it while that is changed"
         else:
-            count = f"{servers[model]} servers on the hosts of this run"
+            count = f"{counted(servers[model], 'server')} on the hosts of this run"
             text = f"has {count}, of which min_available {needed[model]} must stay"
         reasons.append(f"{hosts}: model {shown(model)}: {text}; add one, or allow it: -e rollout_downtime_allowed=true")
     return reasons
@@ -292,7 +297,9 @@ def _lines(
     most = settings.most(count)
     if len(waves) > 2 and most > max(map(len, waves[1:])):
         short = min(needed, key=lambda model: servers[model] - needed[model])
-        tail.append(f"waves are smaller than {settings.serial}, since {needed[short]} servers of {short} must stay")
+        tail.append(
+            f"waves are smaller than {settings.serial}, since {counted(needed[short], 'server')} of {short} must stay"
+        )
     if settings.canary and settings.canary != waves[0][0].name:
         tail.append(f"rollout_canary {settings.canary}: nothing is due on it, so {waves[0][0].name} comes first")
     if not settings.drains:
@@ -405,7 +412,7 @@ def rollout_end(known: Known, host: str) -> dict[str, str]:
     why = str(known.get("rollout_problem", ""))
     later = "the other hosts of later waves are as they were"
     if not known.get("rollout_back"):
-        stays = known.get("rollout_stays") or "its connection was lost"
+        stays = known.get("rollout_stays") or LOST
         outcome, became = "stays drained", f"It could not be taken back, and stays drained: {stays}; run this again"
     elif not known.get("rollout_waits", True):
         outcome, became = "proven", f"It had proven itself, and serves with the change; {later}"
@@ -413,11 +420,23 @@ def rollout_end(known: Known, host: str) -> dict[str, str]:
         outcome, became = "went back", f"It serves again what served before; {later}"
     # The verdict first; then the lines of the server's journal, which may be many.
     first, _, rest = why.partition("\n")
-    text = f"{host} has not proven itself, and the rollout stops: {first}. {became}"
+    text = f"{_verdict(known, host, first)}. {became}"
     if outcome == "proven":
         text = f"the rollout stops at {host}: {first}. {became}"
     text += f"\n{rest}" if rest else ""
     return {"outcome": outcome, "why": why, "text": text}
+
+
+def _verdict(known: Known, host: str, why: str) -> str:
+    """Return why a rollout stops at a host; of one that was locked, lost or not changed, nothing was proven or not."""
+    if known.get("rollout_locked"):
+        return f"{host} could not be changed, and the rollout stops: {known['rollout_locked']}"
+    when = "while it was changed" if known.get("rollout_changed") else "before it was changed"
+    if why in ("", LOST) or why.endswith(BROKE):
+        return f"{host} could not be reached {when}, and the rollout stops: {LOST}"
+    if not known.get("rollout_changed"):
+        return f"{host} was not changed yet, and the rollout stops: {why}"
+    return f"{host} has not proven itself, and the rollout stops: {why}"
 
 
 def rollout_figures(host: str, before: Mapping[str, Known], after: Mapping[str, Known]) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from ..core.words import counted
+
 # What vLLM, Python and this toolkit's supervisor write when something goes wrong.
 ERROR = re.compile(
     r"\b(?:ERROR|CRITICAL|FATAL)\b|Traceback|\b[A-Z]\w*(?:Error|Exception)\b: |synStatus=|"
@@ -24,4 +26,4 @@ def log_view(lines: Sequence[str]) -> list[str]:
         return list(lines)
     shown = errors[-MOST_ERRORS:]
     count = f"the last {len(shown)} of {len(errors)}" if len(shown) < len(errors) else str(len(errors))
-    return [f"lines that tell of errors ({count}):", *shown, f"all {len(lines)} lines:", *lines]
+    return [f"lines that tell of errors ({count}):", *shown, f"all {counted(len(lines), 'line')}:", *lines]

@@ -6,13 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..core.words import some_names
+
 # Notes that stand until somebody acts, by the name under which ``gaudi_acknowledged`` takes them.
 STANDING = {
     "hccl_validation": re.compile(r"HCCL validation due"),
     "driver_held": re.compile(r"driver .* (?:is not held|nothing holds it)"),
     "container_runtime_release": re.compile(r"habanalabs-container-runtime .* is not of release"),
 }
-NAMED = 3  # hosts that a shared note names
 
 
 def open_notes(notes: Sequence[str], acknowledged: Any) -> list[str]:
@@ -37,10 +38,4 @@ def shared_lines(notes: Mapping[str, Sequence[str]]) -> list[str]:
     for host, texts in notes.items():
         for text in dict.fromkeys(texts):
             hosts.setdefault(text, []).append(host)
-    return [f"{_names(found)}: {text}" for text, found in hosts.items()]
-
-
-def _names(hosts: Sequence[str]) -> str:
-    if len(hosts) <= NAMED + 1:
-        return ", ".join(hosts)
-    return f"{', '.join(hosts[:NAMED])} and {len(hosts) - NAMED} more"
+    return [f"{some_names(found)}: {text}" for text, found in hosts.items()]

@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ..core.words import counted, some_names
+
 Result = Mapping[str, Any]
 
 # Plays of the project by the short name of their stage; of any other, its own name is shown.
@@ -293,7 +295,7 @@ def what(found: Iterable[Thing], check: bool) -> str:
             items = [item for item in named if item]
             parts.append(f"{verb[1:]} ({names(items, 6)})" if items else verb[1:])
             continue
-        about = f"{len(named)} files" if verb in ("write", "remove") and len(named) > FEW else names(named)
+        about = counted(len(named), "file") if verb in ("write", "remove") and len(named) > FEW else names(named)
         words = (verb, about) if check else (about, DONE[verb])
         parts.append(" ".join(word for word in words if word))
     return ("; " if any(", " in part for part in parts) else ", ").join(parts)
@@ -602,10 +604,14 @@ class StageOutput:
                 return []
             lines = [line for line in lines if line not in told]
             told.update(lines)
-        before = self.flush() if outcome.task != self.waiting_task else []
-        self.waiting_task = outcome.task
+        return self.note(outcome.host, outcome.task, lines)
+
+    def note(self, host: str, task: Task, lines: Sequence[str]) -> list[Line]:
+        """Keep lines of a host until the other hosts have said theirs; return what another task has said before."""
+        before = self.flush() if task != self.waiting_task else []
+        self.waiting_task = task
         if lines:
-            self.waiting.setdefault(outcome.host, []).extend(lines)
+            self.waiting.setdefault(host, []).extend(lines)
         return before
 
     def flush(self) -> list[Line]:
@@ -640,7 +646,7 @@ class StageOutput:
         if all(line.startswith(own) for line in lines):
             return [Line(line) for line in lines]
         every = len(hosts) > 4 and set(hosts) == set(self.current.hosts)
-        who = f"all {len(hosts)} hosts" if every else names(hosts)
+        who = f"all {len(hosts)} hosts" if every else some_names(hosts)
         if len(lines) == 1:
             return [Line(f"{who}: {lines[0]}")]
         return [Line(f"{who}:"), *(Line(f"  {line}".rstrip()) for line in lines)]
@@ -689,7 +695,7 @@ class StageOutput:
         verb = "would change" if self.current.check else "changed"
         did = "nothing would change" if self.current.check else "nothing changed"
         if labels or counts.get("changed"):
-            did = f"{verb}: {', '.join(labels)}" if labels else f"{verb} {counts['changed']} things"
+            did = f"{verb}: {', '.join(labels)}" if labels else f"{verb} {counted(counts['changed'], 'thing')}"
         why = f": {self.why[host]}" if many and host in self.why else ""
         # Who was lost and has failed afterwards was there again.
         if counts.get("failures"):

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..core.errors import counted
 from ..core.table import model_cell, table
+from ..core.words import counted
 from ..gateway.fleet import gateway_left
 from ..model.host import Host
 from ..stages.registry import LEFT_ALONE

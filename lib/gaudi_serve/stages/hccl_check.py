@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..core.words import counted
 from ..model.host import Host
 from ..platforms import platform_of
 
@@ -104,12 +105,12 @@ def _due(fingerprint: Mapping[str, Any], state: Mapping[str, Any], days: float, 
     ]
     age = (now - float(state.get("time") or 0)) / 86400
     if days and age > days:
-        reasons.append(f"measured {age:.0f} days ago, more than {days:g}")
+        reasons.append(f"measured {counted(round(age), 'day')} ago, more than {days:g}")
     return reasons
 
 
 def _short(value: Any) -> str:
-    return f"{len(value)} cards" if isinstance(value, list) else str(value)[:80]
+    return counted(len(value), "card") if isinstance(value, list) else str(value)[:80]
 
 
 def hccl_runs(

@@ -49,6 +49,7 @@ def reset_refusal(wishes: Known, confirm: Any, check: bool = False) -> list[str]
 
 
 # Texts of ansible-core and ssh for a module whose answer breaks off.
+BROKE = "the connection to the host broke during this task"
 BROKEN = re.compile(
     r"deserialization failed|connection to \S+ closed|broken pipe|connection reset by peer", re.IGNORECASE
 )
@@ -68,7 +69,7 @@ def reset_failure(result: Known) -> str:
     if BROKEN.search(said[0]) and not any(
         "Traceback" in str(one.get(key)) for key in ("module_stderr", "module_stdout")
     ):
-        return "the connection to the host broke during this task"
+        return BROKE
     item = f"{one['item']}: " if failed and isinstance(one.get("item"), str) else ""
     return item + (next((text for text in said if text), "") or "it says nothing")
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from ..buckets.traffic import Request
 from ..core.errors import InputError, one_line
+from ..core.words import counted
 from ..show.stage_output import names
 
 FEWEST = 100  # requests, below which a histogram says too little
@@ -133,8 +134,8 @@ def learned(name: str, hosts: Sequence[str], traffic: Mapping[str, Any]) -> Lear
     where = names(list(read), 4)
     if seen < FEWEST:
         raise InputError(
-            f"model {name}: its servers have had {seen} requests since they started ({where}), and {FEWEST} are "
-            "needed to plan by; wait for more, or give a trace (-e trace=FILE)"
+            f"model {name}: its servers have had {counted(seen, 'request')} since they started ({where}), and "
+            f"{FEWEST} are needed to plan by; wait for more, or give a trace (-e trace=FILE)"
         )
     rate, busiest = max((_rate(one), host) for host, one in read.items())
     blocks = {host: int(one["num_blocks"]) for host, one in read.items() if one.get("num_blocks")}
@@ -174,7 +175,7 @@ def _compiled(read: Mapping[str, Mapping[str, Any]]) -> list[str]:
         else:
             notes.append(
                 f"{host}: compiled while serving, by the journal of the last {_time(hours)}: "
-                + (f"{count} shapes" if count else "nothing")
+                + (counted(count, "shape") if count else "nothing")
             )
     return notes
 

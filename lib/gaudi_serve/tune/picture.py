@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
+from ..core.words import counted
 from .proposal import Proposal
 
 WIDTH, HEIGHT = 460, 340  # of a field
@@ -89,7 +90,7 @@ def picture(plan: Proposal) -> str:
 
 
 def _title(plan: Proposal) -> str:
-    return f"Buckets of {plan.target.name}: {plan.taken} requests, {plan.source}"
+    return f"Buckets of {plan.target.name}: {counted(plan.taken, 'request')}, {plan.source}"
 
 
 def _cut(title: str) -> str:
@@ -97,14 +98,14 @@ def _cut(title: str) -> str:
 
 
 def _legend(plan: Proposal) -> list[str]:
-    today = "" if isinstance(plan.today.compared, Exception) else f": {plan.today.compared.graphs} graphs"
+    today = "" if isinstance(plan.today.compared, Exception) else f": {counted(plan.today.compared.graphs, 'graph')}"
     return [
         f'<rect class="heat" fill-opacity="0.6" x="{LEFT}" y="42" width="12" height="12"/>',
         f'<text x="{LEFT + 18}" y="53">steps that ran; stronger: more of them</text>',
         f'<circle class="today" cx="{LEFT + 296}" cy="48" r="{RADIUS}"/>',
         f'<text x="{LEFT + 308}" y="53">today, {escape(plan.today.strategy)}{today}</text>',
         f'<circle class="planned" cx="{LEFT + 566}" cy="48" r="{RADIUS + 1}"/>',
-        f'<text x="{LEFT + 578}" y="53">planned: {plan.planned.graphs} graphs</text>',
+        f'<text x="{LEFT + 578}" y="53">planned: {counted(plan.planned.graphs, "graph")}</text>',
     ]
 
 

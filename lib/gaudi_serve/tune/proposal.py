@@ -14,7 +14,8 @@ from ..buckets.linear import BucketRanges, bucket_rows
 from ..buckets.plan_limits import Goal, Padding, PlanLimits, goal_of
 from ..buckets.plugin_input import STRATEGIES
 from ..buckets.traffic import Request, Shapes, Traffic, decode_step_of, fitting, traffic_of
-from ..core.errors import InputError, counted
+from ..core.errors import InputError
+from ..core.words import counted
 from .target import Target, Today
 
 GOALS = {"tune_like": "like", "tune_max_graphs": "max_graphs", "tune_max_padding": "max_padding"}

@@ -10,6 +10,7 @@ from ..buckets.compared import Compared
 from ..buckets.traffic import Request
 from ..core.errors import InputError, readable
 from ..core.table import table
+from ..core.words import counted
 from .learned import Learned, learned
 from .picture import picture
 from .proposal import Proposal, proposed, read_goal
@@ -99,7 +100,7 @@ def _head(plan: Proposal) -> list[str]:
     more = f"; {plan.uncovered} more do not fit, and are refused by the server" if plan.uncovered else ""
     limits = plan.target.limits
     return [
-        f"{plan.target.name} on {', '.join(plan.target.hosts)}: {plan.taken} requests ({plan.source}){more}",
+        f"{plan.target.name} on {', '.join(plan.target.hosts)}: {counted(plan.taken, 'request')} ({plan.source}){more}",
         "within " + ", ".join(f"{key} {getattr(limits, key)}" for key in LIMITS),
         f"prefix caching {_on(limits.prefix_caching)}, contiguous PA {_on(limits.use_contiguous_pa)}",
         plan.speed,
@@ -171,7 +172,7 @@ def _speeds(plan: Proposal) -> list[str]:
     ]
     return [
         f"Padding at other speeds of the server, and in brackets that of {plan.beside}. The last third of the requests",
-        f"is padded by a plan of {plan.held_out['graphs']} graphs that was made without it:",
+        f"is padded by a plan of {counted(plan.held_out['graphs'], 'graph')} that was made without it:",
         *table(rows),
     ]
 

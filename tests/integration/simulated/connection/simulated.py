@@ -148,9 +148,9 @@ class Host:
             return failure(f"a simulated host knows no module {module}")
         check = bool(given.get("_ansible_check_mode"))
         given = {key: value for key, value in given.items() if not key.startswith("_ansible_")}
-        if check and module not in ("gaudi_files", "gaudi_facts", "haproxy_config"):
+        if check and module not in ("gaudi_files", "gaudi_facts", "gaudi_lock", "haproxy_config"):
             return {"changed": False, "skipped": True}
-        answer: dict[str, Any] = known(given, check) if module == "gaudi_files" else known(given)
+        answer: dict[str, Any] = known(given, check) if module in ("gaudi_files", "gaudi_lock") else known(given)
         return {"changed": False, **answer}
 
     # ---- what is there
@@ -329,16 +329,22 @@ class Host:
         """Be there."""
         return {"ping": "pong"}
 
-    def do_gaudi_lock(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Hold the host, or let it go; another run may hold it already."""
-        if given.get("state", "present") in ("present", "free") and (other := self.state.get("holder")):
-            return {"held": False, "holder": other, "since": "held"}
-        if given.get("state") == "free":
-            return {"held": False, "holder": {}}
-        if given.get("state") == "renewed":
-            return {"held": bool(self.state["held"])}
-        self.state["held"] = given["run"] if given.get("state", "present") == "present" else {}
-        return {"held": bool(self.state["held"])}
+    def do_gaudi_lock(self, given: dict[str, Any], check: bool) -> dict[str, Any]:
+        """Hold the host, or let it go. Another run may hold it: one of its "lock"s alone, or "at" one stage alone."""
+        name, state, held = given.get("name", "run"), given.get("state", "present"), dict(self.state["held"])
+        other = self.state.get("holder") or {"lock": ""}
+        stage = given.get("stage")
+        in_the_way, taken_over = other.get("lock", name) == name and other.get("at", stage) == stage, {}
+        if in_the_way and other.get("expired"):
+            self.state["holder"], taken_over, in_the_way = {}, other, False
+        if state == "free" or check or (state == "present" and in_the_way):
+            return {"held": False, "holder": other if in_the_way else {}, "since": "held"}
+        if state == "renewed":
+            return {"held": name in held}
+        self.state["held"] = {**held, name: given["run"]["id"]}
+        if state == "absent":
+            del self.state["held"][name]
+        return {"held": state == "present", "taken_over": taken_over}
 
     def do_gaudi_found(self, given: dict[str, Any]) -> dict[str, Any]:
         """Write a record."""

@@ -1,0 +1,1 @@
+../../../lib/gaudi_serve/core/words.py
