@@ -14,7 +14,8 @@ from typing import Any
 
 from ..buckets.plugin_input import LARGEST
 from ..buckets.traffic import Request
-from ..core.errors import InputError, counted, near, one_line, shown
+from ..core.errors import InputError, near, one_line, shown
+from ..core.words import counted
 
 # Each number by its names, ours first.
 NAMES = {
