@@ -332,6 +332,54 @@ def test_a_redirect_is_named_and_nothing_follows_it(bare: Site) -> None:
     assert refused(bare) == "A: answers GET /api/v2/ping with a redirect"
 
 
+@pytest.mark.parametrize(
+    ("request_", "answer", "named"),
+    [
+        ("GET ping", b"[]", "GET ping"),
+        ("GET ping", b"", "GET ping"),
+        ("GET ping", b"null", "GET ping"),
+        ("GET me", b'{"count": 0, "results": []}', "GET me"),
+        ("GET me", b'{"detail": "x"}', "GET me"),
+        ("GET organizations", b"null", "GET organizations"),
+        ("GET organizations", b'{"results": null}', "GET organizations"),
+        ("GET organizations", b'{"results": [1]}', "GET organizations"),
+        ("GET organizations", b'{"results": [], "next": "/api/v2/ping"}', "GET organizations"),
+        ("GET role_definitions", b'"x"', "GET role_definitions"),
+    ],
+)
+def test_an_answer_of_another_shape_gets_one_sentence(site: Site, request_: str, answer: bytes, named: str) -> None:
+    site.awx.odd = {request_: answer}
+    assert refused(site) == f"A: the answer to {named} is not as AWX answers; is this an AWX?"
+
+
+def test_a_change_that_is_answered_oddly_gets_one_sentence(bare: Site) -> None:
+    bare.awx.odd = {"POST credentials": b""}
+    with pytest.raises(AwxError, match="the answer to POST credentials is not as AWX answers; is this an AWX"):
+        apply(bare.api, bare.settings, PARTS)
+    bare.awx.odd = {"POST projects/": b"[]"}
+    with pytest.raises(AwxError, match="update of project p toolkit: AWX has not started it"):
+        apply(bare.api, bare.settings, PARTS)
+    bare.awx.odd = {"GET project_updates/": b'{"finished": true}'}
+    bare.awx.failing = {"p toolkit": "x"}
+    with pytest.raises(AwxError):
+        apply(bare.api, bare.settings, PARTS)
+
+
+def test_lists_of_several_pages_are_read_whole(bare: Site) -> None:
+    organization = bare.awx.keep("organizations", {"name": "other"})["id"]
+    for number in range(70):
+        bare.awx.keep("teams", {"name": f"t{number:02}", "organization": organization})
+    assert [one["name"] for one in bare.api.list("teams")] == [f"t{number:02}" for number in range(70)]
+    # Also those of what is joined to an object: a run takes out what is beyond its first page.
+    bare.apply()
+    template = bare.awx.named("job_templates", "p plan")["id"]
+    kind = bare.awx.named("credential_types", "Machine")["id"]
+    joined = bare.awx.lists[f"job_templates/{template}/credentials"]
+    for number in range(70):
+        joined.append(bare.awx.keep("credentials", {"name": f"c{number}", "credential_type": kind, "inputs": {}})["id"])
+    assert len(bare.apply().lines) == 70 and bare.apply().lines == []
+
+
 def test_a_busy_awx_is_waited_for(site: Site) -> None:
     site.awx.busy = 4
     assert site.apply().lines == []

@@ -112,18 +112,35 @@ class Api:
         self.opener = urllib.request.build_opener(_StayHere, *tls)
 
     def get(self, path: str, **query: Any) -> Object:
-        """Return what a GET answers; a busy AWX is asked again."""
-        found: Object = self.send("GET", path + (f"?{urllib.parse.urlencode(query)}" if query else ""))
+        """Return what a GET answers; a busy AWX is asked again.
+
+        Raises:
+            AwxError: for an answer that is no object.
+        """
+        found = self.send("GET", path + (f"?{urllib.parse.urlencode(query)}" if query else ""))
+        if not isinstance(found, dict):
+            raise self.odd("GET", path)
         return found
 
     def list(self, path: str, **query: Any) -> list[Object]:
         """Return the objects of all pages of a list."""
-        page = self.get(path, page_size=200, **query)
-        found = list(page["results"])
-        while page.get("next"):
-            page = self.send("GET", page["next"])
-            found += page["results"]
-        return found
+        return self.results(self.get(path, page_size=200, **query), path)
+
+    def results(self, page: Object, path: str) -> list[Object]:
+        """Return the objects of a page of a list, and of all that follow it."""
+        found: list[Object] = []
+        while True:
+            objects = page.get("results")
+            if not isinstance(objects, list) or not all(isinstance(one, dict) and "id" in one for one in objects):
+                raise self.odd("GET", path)
+            found += objects
+            if not page.get("next"):
+                return found
+            page = self.get(str(page["next"]))
+
+    def odd(self, method: str, path: str) -> AwxError:
+        """Return the error for an answer of another shape than AWX's."""
+        return AwxError(f"{self.login.host}: the answer to {method} {path} is not as AWX answers; is this an AWX?")
 
     def many(self, paths: Iterable[str]) -> dict[str, Object]:
         """Return what GETs of several paths answer, by path; a few at a time."""
@@ -201,12 +218,12 @@ class Api:
             if time.monotonic() > end:
                 raise AwxError(f"{what}: has not ended after {timeout_s:.0f} s; AWX's page shows it under Jobs")
             time.sleep(interval_s)
-        if found["status"] == "successful":
+        if found.get("status") == "successful":
             return
         output = self.get(f"{job}stdout/", format="json").get("content") or ""
         lines = [line for line in re.sub(r"\x1b\[[\d;]*m", "", str(output)).splitlines() if line.strip()]
         reasons = [*([str(found["job_explanation"])] if found.get("job_explanation") else []), *lines[-LAST_LINES:]]
-        raise AwxError("\n".join([f"{what}: {found['status']}. The end of its output:", *reasons]))
+        raise AwxError("\n".join([f"{what}: {found.get('status')}. The end of its output:", *reasons]))
 
 
 class _StayHere(urllib.request.HTTPRedirectHandler):
@@ -273,8 +290,11 @@ def login_refusal(api: Api, organization: str) -> tuple[list[str], Object]:
         return [
             f"{api.login.host}: AWX {version or 'of unknown version'} is too old; {OLDEST}.0 or later is needed"
         ], {}
-    me = api.list("me")[0]
-    who = f"{api.login.host}: user {me['username']}"
+    users = api.list("me")
+    if not users:
+        raise api.odd("GET", "me")
+    me = users[0]
+    who = f"{api.login.host}: user {me.get('username')}"
     if me.get("is_superuser"):
         return ([f"{who}: the token has scope read; make one with scope write"] if _reads_only(api) else []), me
     found = api.list("organizations", name=organization)

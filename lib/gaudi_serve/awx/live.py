@@ -135,7 +135,7 @@ def _joined(api: Api, live: Live, objects: Objects) -> None:
         elif name == "approval":
             live.approvals[ref] = found
         else:
-            live.lists[ref, name] = list(found["results"])
+            live.lists[ref, name] = api.results(found, path)
 
 
 def assignment(path: str, kind: str, one: Object, live: Live, roles: Mapping[int, str]) -> Assignment | None:

@@ -76,7 +76,7 @@ def _approver(api: Api, given: Known) -> frozenset[str]:
             me = Api(api.login.with_token(str(controller["token"])), api.timeout_s, api.pause_s).list("me")
         except AwxError:
             return frozenset()
-        return frozenset(str(one["username"]) for one in me)
+        return frozenset(str(one.get("username")) for one in me)
     return frozenset({str(controller["username"])} if controller.get("username") else ())
 
 
@@ -146,6 +146,8 @@ class _Work:
                 return
             raise Refused(problem.status, f"{step.text or '/'.join(map(str, step.path))}: {problem}") from None
         if step.makes:
+            if not isinstance(answer, dict) or "id" not in answer:
+                raise self.api.odd(step.method, path)
             self.live.objects[step.makes] = answer
 
     def number(self, part: Any) -> Any:
@@ -179,7 +181,7 @@ class _Work:
             one = self.found_object(item.ref)
             answer = self.api.send("POST", f"{kind}/{one['id']}/update", {})
             what = f"update of {item.ref}"
-            if not answer or not answer.get("url"):
+            if not isinstance(answer, dict) or not answer.get("url"):
                 raise AwxError(f"{what}: AWX has not started it")
             self.api.finished(str(answer["url"]), what)
 
