@@ -14,7 +14,7 @@ if LIB not in sys.path:
     sys.path.insert(0, LIB)
 
 from gaudi_serve.awx.api import AwxError, from_environment  # noqa: E402
-from gaudi_serve.awx.run import STATES, apply  # noqa: E402
+from gaudi_serve.awx.run import apply  # noqa: E402
 from gaudi_serve.core.errors import InputError  # noqa: E402
 
 
@@ -28,16 +28,13 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         """Return ``lines``, what changes; ``notices``, what stays although no file lists it."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         given = self._task.args
-        state = given.get("state", "present")
-        if state not in STATES:
-            return {**result, "failed": True, "msg": f"awx_state: {state!r} is none of {', '.join(STATES)}"}
         try:
             found = apply(
                 from_environment(),
                 given["settings"],
                 given,
                 check=bool(self._task.check_mode),
-                absent=state == "absent",
+                absent=given.get("state") == "absent",
                 update_secrets=boolean(given.get("update_secrets", False)),
             )
         except AwxError as problem:

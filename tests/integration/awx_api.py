@@ -202,7 +202,8 @@ class Awx:
     playbooks: those that a project finds once it has been updated. writes: requests that have changed something.
     syncs: updates of projects and inventories. failing: output of updates that fail, by the name of the source. busy:
     answers of 502 that come before the next one that is none. redirect: where every request is sent on to. odd: by the
-    begin of a request, what it answers in place of what AWX would. heard: tokens that requests brought. me: who the token belongs to; scope: of the token.
+    begin of a request, what it answers in place of what AWX would. heard: headers with the tokens of all requests. me:
+    who the token belongs to; scope: of the token.
     """
 
     playbooks: tuple[str, ...] = ()

@@ -290,9 +290,10 @@ def test_what_is_wrong_is_told_at_once_and_without_secrets(site: Site) -> None:
         **{"organisation": "x", "forks": 0, "machine": {"username": "ops", "ssh_key": ["canary-key-1"]}},
         **{"project": {"url": "https://me:canary-word-5@git.example.net/x.git"}, "inventory": {"path": "/etc"}},
         **{"teams": {"viewers": []}, "vllm_secrets": "canary-key-1", "schedules": {"status": "hourly"}},
-        "vllm_image_registries": {"registry.example.net": "canary-key-1"},
+        **{"vllm_image_registries": {"registry.example.net": "canary-key-1"}, "gaudi_gateway_secret": "canary-key-1"},
+        "notifications": [{"name": "x", "type": "webhook", "configuration": {}}],
     }
-    status, text = site.run(wrong)
+    status, text = site.run(wrong, "-e", "awx_update_secrets=maybe")
     flat = " ".join(text.split())
     assert status == 3 and site.awx.writes == []
     for sentence in (
@@ -305,6 +306,9 @@ def test_what_is_wrong_is_told_at_once_and_without_secrets(site: Site) -> None:
         "gaudi_awx.vllm_secrets: (hidden) is not a mapping of models",
         "gaudi_awx.vllm_image_registries: (hidden) is not a mapping of registries",
         "'hourly' is no rule such as DTSTART",
+        "gaudi_awx.notifications[0].configuration.url: is required: a text",
+        "gaudi_awx.gaudi_gateway_secret: (hidden): a quoted text of at least 32",
+        "awx_update_secrets: 'maybe' is not true or false",
     ):
         assert sentence in flat, text
     assert [one for one in CANARIES if one in text] == []

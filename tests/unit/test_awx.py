@@ -157,8 +157,8 @@ def test_secrets_as_the_text_of_a_credential() -> None:
             ({"controller": {"host": "a", "token": token}}, "gaudi_awx.controller.token: (hidden) has a blank, the end")
             for token in ("canary\n", "“canary”", "can ary")
         ),
-        ({"model_weights_tokens": {"hub": "canary\n"}}, "gaudi_awx.model_weights_tokens.hub: (hidden) has a blank, the"),
-        ({"controller": {"host": "u:canary@a", "token": "x"}}, "gaudi_awx.controller.host: (hidden) is no address of a"),
+        ({"model_weights_tokens": {"hub": "canary\n"}}, "gaudi_awx.model_weights_tokens.hub: (hidden) has a"),
+        ({"controller": {"host": "u:canary@a", "token": "x"}}, "gaudi_awx.controller.host: (hidden) is no address"),
         ({"project": {"url": " "}}, "gaudi_awx.project.url: ' ' is not a text of one line"),
         (
             {"inventory": {"hosts": {"h": {}}, "project": {"url": "https://x/y.git"}}},
@@ -176,6 +176,21 @@ def test_secrets_as_the_text_of_a_credential() -> None:
             {"vllm_secrets": {"m": {"A": date(2026, 1, 1)}}},
             "gaudi_awx.vllm_secrets: (hidden) has a value that is neither a text nor a number",
         ),
+        ({"controller": {"host": "a"}}, "gaudi_awx.controller.token: is required, or username and password"),
+        ({"controller": {"host": "a", "username": "u"}}, "gaudi_awx.controller.token: is required, or username and"),
+        ({"gaudi_gateway_secret": "canary"}, "gaudi_awx.gaudi_gateway_secret: (hidden): a quoted text of at least 32"),
+        (
+            {"notifications": [{"name": "x", "type": "webhook", "configuration": {}}]},
+            "gaudi_awx.notifications[0].configuration.headers: is required: a mapping",
+        ),
+        (
+            {"notifications": [{"name": "x", "type": "slack", "configuration": {"token": "t", "channels": "canary"}}]},
+            "gaudi_awx.notifications[0].configuration.channels: (hidden) is not a list",
+        ),
+        (
+            {"notifications": [{"name": "x", "type": "irc", "configuration": {"port": True}}]},
+            "gaudi_awx.notifications[0].configuration.port: (hidden) is not a whole number",
+        ),
         ({"schedules": {"status": "DTSTART:20260101T000700Z RRULE:FREQ=SECONDLY;INTERVAL=1"}}, "is no rule such as"),
         ({"schedules": {"status": "DTSTART:20260101T000700Z RRULE:FREQ=HOURLY;INTERVAL=0"}}, "is no rule such as"),
         ({"project": {}}, "gaudi_awx.project.url: is required: a text of one line"),
@@ -187,7 +202,7 @@ def test_secrets_as_the_text_of_a_credential() -> None:
         ),
         ({"notifications": [{True: ["error"]}]}, "gaudi_awx.notifications[0]: True: is not a known name"),
         (
-            {"notifications": [{"name": "x", "type": "email", "configuration": {}}] * 2},
+            {"notifications": [{"name": "x", "type": "awssns", "configuration": {}}] * 2},
             "notifications: two of them have the name 'x'",
         ),
         ({"organization": "x "}, "gaudi_awx.organization: 'x ' begins or ends with a blank, which AWX takes away"),
@@ -208,6 +223,16 @@ def test_every_mistake_has_its_sentence(given: Any, sentence: str) -> None:
     assert "canary" not in "".join(awx_refusal(whole))
     with pytest.raises(InputError):
         awx_settings(whole)
+
+
+def test_what_a_run_is_to_do_is_refused_with_all_else() -> None:
+    assert awx_refusal({**SMALLEST, "forks": 0}, "gone", "maybe") == [
+        "awx_state: 'gone' is none of present, absent",
+        "awx_update_secrets: 'maybe' is not true or false",
+        "gaudi_awx.forks: 0 is not a whole number from 1 to 200",
+    ]
+    for flag in (True, False, "true", "no", "1", 0):
+        assert awx_refusal(SMALLEST, "absent", flag) == []
 
 
 def test_models_of_all_hosts_each_once() -> None:

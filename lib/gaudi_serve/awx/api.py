@@ -18,9 +18,10 @@ from http.client import HTTPException
 from typing import Any
 
 from ..core.errors import InputError, one_line
-from .settings import NO, NO_TOKEN, YES, is_address, is_token
+from .settings import NO, UNSENDABLE, YES, is_address, is_token
 
 Object = dict[str, Any]
+Listed = list[Object]
 TESTED = "24.6.1"
 OLDEST = 24  # the first release with role assignments at /api/v2/role_user_assignments/
 TIMEOUT_S = 120.0  # a request; a loaded AWX takes longer than a minute for a list
@@ -80,7 +81,7 @@ class Login:
         if not is_address(host):
             raise InputError("CONTROLLER_HOST: is no address such as https://awx.example.net")
         if values["OAUTH_TOKEN"] and not is_token(values["OAUTH_TOKEN"]):
-            raise InputError(f"CONTROLLER_OAUTH_TOKEN: (hidden) {NO_TOKEN}")
+            raise InputError(f"CONTROLLER_OAUTH_TOKEN: (hidden) {UNSENDABLE}")
         verify = values["VERIFY_SSL"].lower() or "true"
         if verify not in (*YES, *NO):
             raise InputError(f"CONTROLLER_VERIFY_SSL: {one_line(verify)[:80]!r} is not true or false")
@@ -122,13 +123,13 @@ class Api:
             raise self.odd("GET", path)
         return found
 
-    def list(self, path: str, **query: Any) -> list[Object]:
+    def list(self, path: str, **query: Any) -> Listed:
         """Return the objects of all pages of a list."""
         return self.results(self.get(path, page_size=200, **query), path)
 
-    def results(self, page: Object, path: str) -> list[Object]:
+    def results(self, page: Object, path: str) -> Listed:
         """Return the objects of a page of a list, and of all that follow it."""
-        found: list[Object] = []
+        found: Listed = []
         while True:
             objects = page.get("results")
             if not isinstance(objects, list) or not all(isinstance(one, dict) and "id" in one for one in objects):

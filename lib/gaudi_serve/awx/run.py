@@ -15,7 +15,6 @@ from .settings import awx_settings
 Known = Mapping[str, Any]
 # States of an inventory source that a workflow reads itself, or has read.
 UP_TO_DATE = ("successful", "pending", "waiting", "running")
-STATES = ("present", "absent")
 
 
 @dataclass(frozen=True)

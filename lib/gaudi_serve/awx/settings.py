@@ -9,16 +9,36 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from ..core.checks import is_flag_text
 from ..core.errors import InputError, known, mapping, one_line, refusal, shown, whole
 from ..core.redact import has_login
+from ..gateway.fleet import secret_problem
 from ..host.secret import given_secrets
 from ..stages.image import are_logins
 
 Known = Mapping[str, Any]
 TEAMS = ("viewer", "operator", "admin")
-NOTIFICATIONS = (
-    *("email", "webhook", "slack", "mattermost", "rocketchat", "grafana", "pagerduty", "twilio", "irc", "awssns"),
-)
+# The fields that AWX demands of a notification, by its type, with what they are.
+NOTIFICATIONS: dict[str, dict[str, type]] = {
+    "email": {
+        **dict.fromkeys(("host", "username", "password", "sender"), str),
+        **{"port": int, "use_tls": bool, "use_ssl": bool, "recipients": list},
+    },
+    "webhook": {"url": str, "headers": dict},
+    "slack": {"token": str, "channels": list},
+    "mattermost": {"mattermost_url": str, "mattermost_no_verify_ssl": bool},
+    "rocketchat": {"rocketchat_url": str, "rocketchat_no_verify_ssl": bool},
+    "grafana": {"grafana_url": str, "grafana_key": str},
+    "pagerduty": dict.fromkeys(("subdomain", "token", "service_key", "client_name"), str),
+    "twilio": {**dict.fromkeys(("account_sid", "account_token", "from_number"), str), "to_numbers": list},
+    "irc": {
+        **dict.fromkeys(("server", "nickname", "password"), str),
+        **{"port": int, "use_ssl": bool, "targets": list},
+    },
+    "awssns": {},
+}
+OF_TYPE = {str: "a text", int: "a whole number", bool: "true or false", list: "a list", dict: "a mapping"}
+STATES = ("present", "absent")
 EVENTS = ("error", "success", "started", "approval")
 PULL = ("always", "missing", "never")
 YES, NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
@@ -54,7 +74,7 @@ SECRET: dict[str, Any] = {"type": "string", "secret": True}
 TOKEN = re.compile(r"[!-~]+")
 WEIGHTS = ("hub", "modelscope", "git")
 TOKENS = ("token", *WEIGHTS)
-NO_TOKEN = "has a blank, the end of a line, or a character that is not ASCII"
+UNSENDABLE = "has a blank, the end of a line, or a character that is not ASCII"
 
 
 def _of_one(key: str, name: str, description: str, as_yaml: bool = False) -> dict[str, Any]:
@@ -161,13 +181,22 @@ def awx_settings(given: Any) -> dict[str, Any]:
     return {**found, **_named(names, found["prefix"]), "told": told}
 
 
-def awx_refusal(given: Any) -> list[str]:
-    """Return what is wrong with the settings of an AWX, a sentence each."""
+def awx_refusal(given: Any, state: Any = "present", update_secrets: Any = False) -> list[str]:
+    """Return what is wrong with the settings of an AWX and with what a run is to do, a sentence each.
+
+    Args:
+        given: ``gaudi_awx``.
+        state: ``awx_state``.
+        update_secrets: ``awx_update_secrets``.
+    """
+    reasons = [] if state in STATES else [f"awx_state: {shown(state)} is none of {', '.join(STATES)}"]
+    if not is_flag_text(update_secrets):
+        reasons.append(f"awx_update_secrets: {shown(update_secrets)} is not true or false")
     try:
         awx_settings(given)
     except InputError as problem:
-        return str(problem).split("\n")
-    return []
+        reasons += str(problem).split("\n")
+    return reasons
 
 
 def awx_inputs(given: Known, key: str) -> dict[str, Any]:
@@ -308,8 +337,8 @@ def _inputs(key: str, kind: str, given: Any) -> dict[str, Any]:
             raise InputError(f"{label}: (hidden) is not a mapping of registries, each to username and password")
         return {"vllm_image_registries": json.dumps(given_secrets(given), sort_keys=True)}
     if kind == "gaudi_gateway_secret":
-        if not isinstance(given, str) or not given:
-            raise InputError(f"{label}: (hidden) is not a text")
+        if problem := secret_problem(given):
+            raise InputError(f"gaudi_awx.{problem}")
         return {"gaudi_gateway_secret": given}
     names = {name: name for name in WEIGHTS} if kind == "model_weights_tokens" else FIELDS[kind]
     if not isinstance(given, Mapping):
@@ -317,6 +346,8 @@ def _inputs(key: str, kind: str, given: Any) -> dict[str, Any]:
     known(label, given, names)
     said = {name: value for name, value in given.items() if value is not None}
     _check_fields(label, said, names, NEEDED.get(kind, ()))
+    if kind == CONTROLLER and "token" not in said and not {"username", "password"} <= said.keys():
+        raise InputError(f"{label}.token: is required, or username and password: who writes the texts of approvals")
     return {awx: said[name] for name, awx in names.items() if name in said}
 
 
@@ -332,7 +363,7 @@ def _check_fields(label: str, said: Known, names: Iterable[str], needed: Sequenc
             wanted = "true or false" if name == "verify_ssl" else "a text; leave it out where there is none"
             raise InputError(f"{label}.{name}: (hidden) is not {wanted}")
         if name in TOKENS and not is_token(value):
-            raise InputError(f"{label}.{name}: (hidden) {NO_TOKEN}")
+            raise InputError(f"{label}.{name}: (hidden) {UNSENDABLE}")
         if name == "host" and ("@" in value or not is_token(value)):
             raise InputError(f"{label}.{name}: (hidden) is no address of a server alone, without user and password")
         if name == "ssh_key" and not PRIVATE_KEY.fullmatch(value.strip()):
@@ -460,13 +491,13 @@ def _notifications(value: Any) -> list[dict[str, Any]]:
         key = f"notifications[{index}]"
         names = mapping("", f"gaudi_awx.{key}", one, "a mapping with name, type, configuration, events")
         known(f"gaudi_awx.{key}", names, ("name", "type", "configuration", "events"))
-        if not isinstance(names.get("configuration"), Mapping):
-            raise InputError(f"gaudi_awx.{key}.configuration: (hidden) is not a mapping, as AWX has it for this type")
+        kind = _one(f"{key}.type", names.get("type"), tuple(NOTIFICATIONS))
+        _check_configuration(f"gaudi_awx.{key}.configuration", names.get("configuration"), NOTIFICATIONS[kind])
         events = _texts(f"{key}.events", names.get("events"), ["error", "approval"])
         found.append(
             {
                 "name": _name(f"{key}.name", names.get("name")),
-                "type": _one(f"{key}.type", names.get("type"), NOTIFICATIONS),
+                "type": kind,
                 "events": [_one(f"{key}.events", event, EVENTS) for event in events],
                 "index": index,
             }
@@ -475,6 +506,19 @@ def _notifications(value: Any) -> list[dict[str, Any]]:
     for name in dict.fromkeys(name for name in known_names if known_names.count(name) > 1):
         raise InputError(f"gaudi_awx.notifications: two of them have the name {shown(name)}")
     return found
+
+
+def _check_configuration(label: str, given: Any, needed: Mapping[str, type]) -> None:
+    """Refuse what AWX would refuse of a notification when all that comes before it has been made."""
+    if not isinstance(given, Mapping):
+        raise InputError(f"{label}: (hidden) is not a mapping, as AWX has it for this type")
+    wrong = [
+        f"{label}.{name}: {'(hidden) is not' if name in given else 'is required:'} {OF_TYPE[kind]}"
+        for name, kind in needed.items()
+        if not isinstance(given.get(name), kind) or (kind is int and isinstance(given[name], bool))
+    ]
+    if wrong:
+        raise InputError("\n".join(wrong))
 
 
 def _schedules(value: Any) -> dict[str, str]:
