@@ -56,6 +56,7 @@ KINDS: dict[str, dict[str, Field]] = {
     "organizations": COMMON,
     "users": {"username": MUST, "is_superuser": NO},
     "labels": {"name": MUST, "organization": to("organizations", required=True)},
+    "applications": {**COMMON, "organization": to("organizations", required=True)},
     "teams": {**COMMON, "organization": to("organizations", required=True)},
     "credential_types": {
         **COMMON,

@@ -235,6 +235,17 @@ def test_a_copy_that_somebody_made_stays_and_is_named(site: Site) -> None:
     assert [one["inventory"] for one in site.awx.objects["hosts"].values()] == [inventory["id"]]
 
 
+def test_an_organization_stays_with_what_others_have_in_it(site: Site) -> None:
+    organization = site.awx.named("organizations", "o")["id"]
+    label = site.awx.keep("labels", {"name": "night", "organization": organization})
+    application = site.awx.keep("applications", {"name": "portal", "organization": organization})
+    found = site.apply(absent=True)
+    assert found.notices == ["organization o also has application portal, label night"]
+    site.awx.drop("labels", label["id"])
+    site.awx.drop("applications", application["id"])
+    assert site.apply(absent=True).lines == ["- organization o"]
+
+
 @pytest.mark.parametrize("absent", [False, True])
 def test_what_an_earlier_version_made_is_known_by_its_name(site: Site, absent: bool) -> None:
     site.settings["vault"], site.settings["inventory"]["hosts"] = {"password": "x"}, {"h1": {}}

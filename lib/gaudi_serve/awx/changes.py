@@ -259,7 +259,7 @@ def _removed(objects: Objects, live: Live, prefix: str, organization: Ref) -> tu
     """Return how what the file no longer lists is removed, and what seems to be of the toolkit but is not marked."""
     ours = {item.ref for item in objects.items}
     workflows = {ref.name for ref in ours if ref.kind == "workflow_job_templates"}
-    steps, notices, stays = [], [], []
+    steps, notices, stays = [], [], [*live.others]
     for ref, one in live.objects.items():
         if ref in ours or ref == organization:
             continue

@@ -29,6 +29,8 @@ ACTIONS = {
     **{frozenset({"view"}): "read", frozenset({"view", "execute"}): "execute"},
     **{frozenset({"view", "approve"}): "approval", frozenset({"view", "member"}): "member"},
 }
+# What else an organization may have, which goes with it; awx.yml makes none of these.
+OTHERS = {"applications": "application", "labels": "label"}
 SURVEYED = ("job_templates", "workflow_job_templates")
 
 
@@ -46,7 +48,11 @@ class Assignment:
 
 @dataclass
 class Live:
-    """What an AWX has. ``me`` is the user of the login, ``trusted`` others whose roles are not looked at."""
+    """What an AWX has.
+
+    others: names of what the organization has besides. me: the user of the login. trusted: others whose roles are not
+    looked at.
+    """
 
     objects: dict[Ref, Object] = field(default_factory=dict)
     shared: dict[Ref, Object] = field(default_factory=dict)
@@ -54,6 +60,7 @@ class Live:
     surveys: dict[Ref, list[Any]] = field(default_factory=dict)
     approvals: dict[Ref, Object] = field(default_factory=dict)
     assignments: list[Assignment] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
     me: Object = field(default_factory=dict)
     trusted: frozenset[str] = frozenset()
 
@@ -82,6 +89,9 @@ def read(api: Api, organization: str, objects: Objects, me: Mapping[str, Any]) -
         for one in api.list(kind, **query):
             managed = kind == "credential_types" and one.get("managed")
             (live.shared if managed else live.objects)[ref_of(kind, one, live, "*" if managed else "")] = one
+    if not objects.items:  # all is to be removed
+        names = {kind: api.list(kind, organization__name=organization) for kind in OTHERS}
+        live.others = [f"{OTHERS[kind]} {one.get('name')}" for kind, found in names.items() for one in found]
     _shared(api, live, objects)
     _joined(api, live, objects)
     roles = {one["id"]: role_of(one) for one in api.list("role_definitions")}
