@@ -158,7 +158,9 @@ def test_a_rollout_that_begins_no_wave_or_stops_after_the_canary_warns_of_nothin
     status, text = hosts.play(ROLLOUT, rollout_as_approved=True, gaudi_rollout={"due": approved})
     assert status != 0 and hosts.changed == [], text
     assert "h02: not in the approved plan: ~ m: restart: + --max-num-seqs: 24" in text, text
-    assert "h01: not in" not in text and "[WARNING]" not in text, text
+    assert "h01: not in the approved plan: ~ m" not in text and "[WARNING]" not in text, text
+    # All of a launch is compared, also what no line shows.
+    assert "h01: not in the approved plan: launch of m with digest " in text, text
     status, text = hosts.play(ROLLOUT)
     assert status == 0 and "the rollout stops after the canary h01, which serves" in text, text
     assert hosts.changed == ["h01"] and PATTERN not in text

@@ -361,3 +361,36 @@ def test_a_rollout_changes_nothing_that_was_not_approved() -> None:
     # Without the plan of the job before, nothing runs; at a desk there is no approval.
     assert "no job before this one" in rollout_unapproved(pushed, NAMES, {"rollout_as_approved": "true"})[0]
     assert rollout_unapproved(pushed, NAMES, {"gaudi_rollout": {"due": {}}}) == []
+
+
+def test_what_no_line_shows_is_compared_too() -> None:
+    def host(digest: str = "a", **more: Any) -> dict[str, Any]:
+        model = {"name": "m", "state": "started", "module_ids": [0], "port": 8000, "digest": digest}
+        plan = {"models": [model], "errors": []}
+        return {"preflight_plan": plan, "gaudi_host": {"services": {}}, "vllm_service_due": ["start m"], **more}
+
+    image = {"vllm_image_due": ["bring vllm:1"], "vllm_images": [{"name": "vllm:1", "archive": "/a"}]}
+    gateway = {"gateway_due": ["write haproxy.cfg"], "gaudi_gateway": {"port": 80}}
+    approved = rollout_due({"h1": host(**image, **gateway)}, ["h1"])
+    assert approved["h1"][:3] == [
+        *("images: bring vllm:1", "gateway: write haproxy.cfg", "+ m: start on cards 0, port 8000"),
+    ]
+    variables = {"rollout_as_approved": True, "gaudi_rollout": {"due": approved}}
+
+    def beyond(changed: dict[str, Any]) -> list[str]:
+        found = rollout_unapproved({"h1": changed}, ["h1"], variables)
+        return [line.partition(" with digest ")[0] for line in found]
+
+    assert beyond(host(**image, **gateway)) == []
+    # What is done already is not asked for again.
+    assert beyond(host(**gateway)) == []
+    # The environment of a model that starts, say.
+    assert beyond(host("b", **image, **gateway)) == ["h1: not in the approved plan: launch of m"]
+    image["vllm_images"] = [{"name": "vllm:1", "archive": "/b"}]
+    assert beyond(host(**image, **gateway)) == ["h1: not in the approved plan: vllm_images"]
+    gateway["gaudi_gateway"] = {"port": 81}
+    assert beyond(host(**gateway)) == ["h1: not in the approved plan: gaudi_gateway"]
+    # A server that runs as it is planned is not started, whatever else is due on its host.
+    running = {**host(), "host_tuning_due": ["sysctl a"], "vllm_service_due": []}
+    running["gaudi_host"] = {"services": {"m": {"active": True, "digest": "a"}}}
+    assert rollout_due({"h1": running}, ["h1"]) == {"h1": ["host: sysctl a"]}

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..plan.downtime import due_lines
-from ..stages.registry import STAGES
+from ..stages.registry import STAGES, due_by_stage
+from ..stages.service import runs_as_planned
 
 Known = Mapping[str, Any]
 # Downtimes are estimates, which differ from run to run.
 ESTIMATE = "! "
+# Stages whose lines name what changes, and not how, with the variable that says how.
+NAMED = {"vllm_image": "vllm_images", "gateway": "gaudi_gateway"}
 
 
 def rollout_due(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> dict[str, list[str]]:
     """Return what a rollout would change, as lines by host; hosts without a change are left out.
+
+    What a line does not show, such as the options of a model that starts, has a line with its digest.
 
     Args:
         hostvars: variables by host, with the facts that preflight keeps.
@@ -47,7 +54,26 @@ def rollout_unapproved(hostvars: Mapping[str, Known], hosts: Sequence[str], vari
 
 
 def _lines(known: Known) -> list[str]:
-    return [line for line in due_lines(known, tuple(STAGES)) if not line.startswith(ESTIMATE)]
+    lines = [line for line in due_lines(known, tuple(STAGES)) if not line.startswith(ESTIMATE)]
+    return [*lines, *_digests(known)] if lines else []
+
+
+def _digests(known: Known) -> list[str]:
+    live = (known.get("gaudi_host") or {}).get("services") or {}
+    models = (known.get("preflight_plan") or {}).get("models", [])
+    starts = [model for model in models if _starts(model, live.get(model["name"]) or {})]
+    launches = [f"launch of {model['name']} with digest {model['digest']}" for model in starts]
+    names = [NAMED[stage] for stage in due_by_stage(known, tuple(NAMED))]
+    return launches + [f"{name} with digest {_digest(known.get(name))}" for name in names]
+
+
+def _starts(model: Known, live: Known) -> bool:
+    goes_on = (live.get("active") or live.get("holds")) and runs_as_planned(live, model)
+    return model["state"] != "stopped" and not goes_on
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def _paths(lines: Sequence[Any]) -> list[str]:
