@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..core.errors import counted
 from .api import Api, AwxError, Object, Refused, login_refusal
 from .changes import Changes, Role, Step, changes
 from .live import Live, read
@@ -131,8 +132,8 @@ class _Work:
         except AwxError as problem:
             if done == 0:
                 raise
-            count = f"{done} of {len(self.found.steps)} requests were done before this failed; run it again to continue"
-            raise AwxError(f"{problem}\n{count}") from None
+            count = f"done before this failed: {done} of {counted(len(self.found.steps), 'request')}"
+            raise AwxError(f"{problem}\n{count}; run it again to continue") from None
 
     def send(self, step: Step) -> None:
         """Send one request."""

@@ -14,7 +14,7 @@ from functools import cache
 from itertools import combinations
 from typing import NamedTuple
 
-from ..core.errors import Problem
+from ..core.errors import Problem, counted
 from ..model.host import Card, Host
 from ..model.spec import Spec
 from ..platforms import platform_of
@@ -82,7 +82,7 @@ class Ledger:
         if missing:
             return "module_ids", missing, f"not on this host, which has {sorted(self.cards)}"
         if len(wish) != spec.cards:
-            return "module_ids", wish, f"are {len(wish)} cards, but tensor_parallel_size is {spec.cards}"
+            return "module_ids", wish, f"are {counted(len(wish), 'card')}, but tensor_parallel_size is {spec.cards}"
         for number in wish:
             if number in self.strangers:
                 problem = self.cards[number].problem
@@ -266,7 +266,9 @@ def _no_room(spec: Spec, ledger: Ledger, placed: Cards) -> Problem:
     holders = {**ledger.holders, **{number: name for name, cards in placed.items() for number in cards}}
     held = ", ".join(f"{number}: {name}" for number, name in sorted(holders.items()))
     free = sorted(set(ledger.cards) - set(holders))
-    text = f"this host has {len(ledger.cards)} cards, {len(free)} of them free" + (f" (held: {held})" if held else "")
+    text = f"this host has {counted(len(ledger.cards), 'card')}, {len(free)} of them free" + (
+        f" (held: {held})" if held else ""
+    )
     if ledger.group and (spec.cards > ledger.group or len(free) >= spec.cards):
         text += f"; no group of four has so many, and only host NICs connect the groups; {NICS}"
     return "tensor_parallel_size", spec.cards, text

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import InputError, Problem
+from ..core.errors import InputError, Problem, counted
 from ..core.run import read_text, run
 from ..model.host import Host
 from ..model.spec import Spec
@@ -244,7 +244,7 @@ def _mib(text: str | None) -> int:
 
 def _about(host: Host) -> list[str]:
     nodes = len({card.numa_node for card in host.cards})
-    cards = f"{len(host.cards)} cards {host.device_name} on {nodes} NUMA nodes"
+    cards = f"{counted(len(host.cards), 'card')} {host.device_name} on {counted(nodes, 'NUMA node')}"
     return [cards, f"driver {host.driver_version or 'unknown'}"]
 
 

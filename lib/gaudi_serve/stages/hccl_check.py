@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..core.errors import counted
 from ..model.host import Host
 from ..platforms import platform_of
 
@@ -109,7 +110,7 @@ def _due(fingerprint: Mapping[str, Any], state: Mapping[str, Any], days: float, 
 
 
 def _short(value: Any) -> str:
-    return f"{len(value)} cards" if isinstance(value, list) else str(value)[:80]
+    return counted(len(value), "card") if isinstance(value, list) else str(value)[:80]
 
 
 def hccl_runs(

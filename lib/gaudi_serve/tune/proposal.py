@@ -14,7 +14,7 @@ from ..buckets.linear import BucketRanges, bucket_rows
 from ..buckets.plan_limits import Goal, Padding, PlanLimits, goal_of
 from ..buckets.plugin_input import STRATEGIES
 from ..buckets.traffic import Request, Shapes, Traffic, decode_step_of, fitting, traffic_of
-from ..core.errors import InputError
+from ..core.errors import InputError, counted
 from .target import Target, Today
 
 GOALS = {"tune_like": "like", "tune_max_graphs": "max_graphs", "tune_max_padding": "max_padding"}
@@ -88,7 +88,7 @@ def proposed(
     traffic = traffic_of(taken, limits, step)
     shapes = traffic.assumed
     strategies = {name: answer(partial(of_strategy, name, limits, shapes)) for name in STRATEGIES}
-    made_from = f"{len(taken)} requests ({source})"
+    made_from = f"{counted(len(taken), 'request')} ({source})"
     try:
         found = (_planned_ranges if target.ranges else _planned_list)(target, traffic, wanted, made_from)
     except InputError as problem:

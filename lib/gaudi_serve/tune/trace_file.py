@@ -14,7 +14,7 @@ from typing import Any
 
 from ..buckets.plugin_input import LARGEST
 from ..buckets.traffic import Request
-from ..core.errors import InputError, near, one_line, shown
+from ..core.errors import InputError, counted, near, one_line, shown
 
 # Each number by its names, ours first.
 NAMES = {
@@ -115,7 +115,9 @@ def _csv(path: str, text: str, columns: Columns) -> Iterator[Row]:
             if not cells:
                 continue
             if len(cells) != len(head):
-                raise InputError(f"trace: {path}: {where}: has {len(cells)} values, of {len(head)} columns")
+                raise InputError(
+                    f"trace: {path}: {where}: has {counted(len(cells), 'value')}, of {counted(len(head), 'column')}"
+                )
             yield where, dict(zip(head, cells, strict=True))
     except csv.Error as problem:
         raise InputError(f"trace: {path}: line {reader.line_num}: no CSV: {problem}") from None
