@@ -123,7 +123,7 @@ def test_cards_that_are_not_free_are_refused_by_the_launch_itself() -> None:
     spec = {"weights": "/data/m", "module_ids": [1], "tensor_parallel_size": 1}
     with pytest.raises(InputError, match=r"m: module_ids: \[1\] are not free; free on this host: \[0, 2,"):
         vllm_launch(spec, host)
-    with pytest.raises(InputError, match=r"m: module_ids: \[0, 2\] are 2 cards, tensor_parallel_size is 1"):
+    with pytest.raises(InputError, match=r"m: module_ids: \[0, 2\] names 2 cards, tensor_parallel_size is 1"):
         vllm_launch({**spec, "module_ids": [0, 2]}, host)
     with pytest.raises(InputError, match="m: launch_profile: 'fast' is not one of aice_1_21, aice_1_22, "):
         vllm_launch({**spec, "launch_profile": "fast"}, host)

@@ -82,7 +82,7 @@ class Ledger:
         if missing:
             return "module_ids", missing, f"not on this host, which has {sorted(self.cards)}"
         if len(wish) != spec.cards:
-            return "module_ids", wish, f"are {counted(len(wish), 'card')}, but tensor_parallel_size is {spec.cards}"
+            return "module_ids", wish, f"names {counted(len(wish), 'card')}, but tensor_parallel_size is {spec.cards}"
         for number in wish:
             if number in self.strangers:
                 problem = self.cards[number].problem
