@@ -10,7 +10,7 @@ short_description: Gives images of one host to others, through a registry that e
 description:
   - C(serving) starts Debian's docker-registry on the host, with certificates of this run, and puts images of its engine
     into it. C(taken) brings one of them to another host, by its digest. C(stopped) ends it.
-  - Layers that the registry, or an engine, has already are not sent again.
+  - Layers that the registry, or an engine, has already are not sent again, however they came there.
 options:
   state:
     description: What the host is to do.

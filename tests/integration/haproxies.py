@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import http.client
 import json
+import os
 import select
 import signal
 import socket
@@ -35,8 +36,8 @@ USAGE = {"prompt_tokens": 7, "completion_tokens": 9}
 class Vllm(ThreadingHTTPServer):
     """A server that answers or streams, slowly where set so, and records what it was asked.
 
-    seconds: of an answer. fails: every request but /health gets 500. left: when clients closed their connections
-    before they had an answer.
+    seconds: of an answer. fails: every request but /health gets 500. text: of its answers, in place of its own. left:
+    when clients closed their connections before they had an answer.
     """
 
     daemon_threads = True
@@ -47,6 +48,7 @@ class Vllm(ThreadingHTTPServer):
         self.asked: list[dict[str, Any]] = []
         self.left: list[float] = []
         self.seconds, self.working, self.most, self.fails = 0.0, 0, 0, False
+        self.text = b""
         self.lock = threading.Lock()
         threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
 
@@ -101,6 +103,8 @@ class Handler(BaseHTTPRequestHandler):
             asked = json.loads(body) if body.startswith(b"{") else {}
             if server.fails:
                 self.answer({}, 500)
+            elif asked.get("status"):
+                self.answer({}, asked["status"])
             elif asked.get("stream"):
                 self.stream(asked)
             elif self.wait():
@@ -140,7 +144,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer(self, body: Any, status: int = 200) -> None:
         """Answer in one piece: headers first, as vLLM's server does."""
-        text = json.dumps(body).encode()
+        text = (self.path != "/health" and self.server.text) or json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(text)))
@@ -184,6 +188,11 @@ def backend(model: str, behind: list[Vllm], **more: Any) -> Backend:
     short = model.rpartition("/")[2].lower()
     found = (Server(f"h{number}.{short}", "127.0.0.1", one.server_port, TAKES) for number, one in enumerate(behind))
     return Backend(model, tuple(found), f"server-key-of-{model}", **more)
+
+
+def _ticks(stat: Path) -> int:
+    """Return the user's and the system's time of a process."""
+    return sum(map(int, stat.read_text().rpartition(")")[2].split()[11:13]))
 
 
 class Front:
@@ -263,6 +272,12 @@ class Front:
     def pids(self) -> str:
         """Return the process that answers at the socket now."""
         return next(line for line in self.runtime.ask("show info").splitlines() if line.startswith("Pid:"))
+
+    def cost(self, *asked: Any, **more: Any) -> float:
+        """Return the seconds of a processor that the worker takes for a request."""
+        stat = Path(f"/proc/{self.pids().split()[1]}/stat")
+        before, _, after = (_ticks(stat), self.ask(*asked, **more), _ticks(stat))
+        return (after - before) / os.sysconf("SC_CLK_TCK")
 
     def ask(
         self, path: str, body: Any = None, key: str | None = KEYS["alice"], **headers: str

@@ -110,6 +110,22 @@ def test_the_model_of_a_form_is_its_field(front: Front, asked: list[list[Any]]) 
     assert front.error(path, form.replace(b'"model"', b'"x"'), **sent)[::2] == (400, "model_missing")
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        'Content-Disposition: form-data; name="model"\r\nContent-Length: 5',
+        "Content-Type: text/plain; charset=utf-8\r\ncontent-disposition:form-data;name=model",
+        'Content-Disposition: form-data; name=model; x="y"',
+    ],
+)
+def test_forms_of_all_clients_are_read(front: Front, headers: str) -> None:
+    other = '--b\r\nContent-Disposition: form-data; name="file"; filename="a; name=model"\r\n\r\nnone\r\n'
+    sent = {"content_type": "Multipart/form-data; boundary=b"}
+    form = f"{other}--b\r\n{headers}\r\n\r\nsmall\r\n--b--\r\n".encode()
+    assert front.ask("/v1/audio/translations", form, **sent)[0] == 200
+    assert front.error("/v1/audio/translations", form, content_type="text/plain")[::2] == (400, "model_missing")
+
+
 def test_a_websocket_goes_to_the_model_of_its_query(front: Front, asked: list[list[Any]]) -> None:
     head = f"GET /v1/realtime?model=small HTTP/1.1\nHost: x\nAuthorization: Bearer {KEYS['alice']}\n"
     connection = front.send(
@@ -143,11 +159,25 @@ def test_pages_of_known_sites_alone_may_ask(front: Front) -> None:
 
 def test_an_adapter_is_a_model_of_its_own_for_keys(front: Front, asked: list[list[Any]]) -> None:
     assert front.ask(CHAT, {"model": "sql-lora", "messages": [{"model": "x", "y": '{"model": "z"}'}]}, BOB)[0] == 200
-    assert front.ask(f"/models/sql-lora{CHAT}", {"messages": []}, BOB)[0] == 200
+    assert front.ask(f"/models/sql-lora{CHAT}", {"model": "sql-lora"}, BOB)[0] == 200
     assert front.ask(CHAT, {"model": "Qwen/QwQ-32B"})[0] == 200
+    assert front.ask(f"/models/Qwen%2FQwQ-32B{CHAT}", {"messages": []})[0] == 200
     assert front.error(CHAT, {"model": "Qwen/QwQ-32B"}, BOB)[::2] == (404, "model_not_found")
     assert [one["id"] for one in json.loads(front.ask("/v1/models", key=BOB)[1])["data"]] == ["gte", "sql-lora"]
-    assert sum(map(len, asked)) == 3
+    assert sum(map(len, asked)) == 4
+
+
+@pytest.mark.parametrize("name", ["sql-lora", "gte", "rerank"])
+def test_a_server_of_several_models_is_always_told_which(front: Front, asked: list[list[Any]], name: str) -> None:
+    # vLLM takes its first model where a body names none.
+    for body in ({"messages": []}, {"model": ""}, {"model": None}, {"messages": "x" * 300_000}):
+        assert front.error(f"/models/{name}{CHAT}", body)[::2] == (400, "model_missing")
+        if name != "rerank":
+            assert front.error(f"/models/{name}{CHAT}", body, BOB)[::2] == (400, "model_ambiguous")
+    assert front.error(f"/models/{name}/v1/audio/translations", b"--b\r\n")[::2] == (400, "model_missing")
+    assert front.error(f"/models/{name}/v1/realtime")[::2] == (400, "model_missing")
+    assert asked == [[], [], [], []]
+    assert front.ask(f"/models/{name}{CHAT}", {"model": name})[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -167,6 +197,8 @@ def test_an_adapter_is_a_model_of_its_own_for_keys(front: Front, asked: list[lis
         b'[{"model": "Qwen/QwQ-32B"}]',
         b"",
         b"\0",
+        b'{"messages": []}',
+        b'{"model": ""}',
     ],
 )
 def test_no_body_takes_a_key_past_its_adapter(front: Front, asked: list[list[Any]], body: bytes) -> None:
@@ -204,6 +236,39 @@ def test_errors_of_haproxy_itself_are_in_the_same_form(front: Front) -> None:
     head, _, body = text.decode().partition("\r\n\r\n")
     assert head.startswith("HTTP/1.1 408"), text
     assert json.loads(body)["error"]["code"] == "request_timeout"
+
+
+@pytest.mark.parametrize(
+    "lines", ["good-name-1, x client=bob", "x client=bob\nX-Request-Id: good-name-1", "good-name-1,"]
+)
+def test_no_header_writes_into_the_log(front: Front, asked: list[list[Any]], lines: str) -> None:
+    body = b'{"model":"small"}'
+    head = f"POST {CHAT} HTTP/1.1\nHost: x\nAuthorization: Bearer {KEYS['alice']}\nContent-Length: {len(body)}\n"
+    connection = front.send(f"{head}X-Request-Id: {lines}\nConnection: close\n\n", body)
+    answer = connection.recv(4096).decode()
+    connection.close()
+    name = asked[2][0]["headers"]["x-request-id"]
+    assert re.fullmatch(r"[A-Za-z0-9._-]{8,64}", name) and f"x-request-id: {name}\r\n" in answer
+    front.wait(lambda: f"request={name} method" in front.log.read_text())
+    assert "x client" not in front.log.read_text()
+
+
+@pytest.mark.parametrize("origin", [f"{ORIGIN}, https://evil.example.net", f"https://evil.example.net, {ORIGIN}"])
+def test_an_origin_is_one(front: Front, origin: str) -> None:
+    assert "access-control-allow-origin" not in front.ask(CHAT, {"model": "small"}, origin=origin)[2]
+
+
+def test_tokens_are_counted_wherever_an_answer_has_them(front: Front, vllms: list[Vllm]) -> None:
+    text = json.dumps({"x": 'say "usage": {"prompt_tokens": 1}', "usage": USAGE, "prompt_logprobs": ["y" * 99] * 9999})
+    try:
+        for begin in ("", " " * 16_380):
+            vllms[2].text = (begin + text).encode()
+            front.ask(CHAT, {"model": "small"}, x_request_id=f"usage-in-front-{len(begin)}")
+        front.wait(lambda: front.log.read_text().count("usage-in-front-") == 2)
+    finally:
+        vllms[2].text = b""
+    lines = [line for line in front.log.read_text().splitlines() if "request=usage-in-front" in line]
+    assert [re.findall(r"_tokens=(\S+)", line) for line in lines] == [["7", "9"]] * 2
 
 
 def test_the_server_learns_who_asks_and_the_log_what_it_cost(front: Front, asked: list[list[Any]]) -> None:

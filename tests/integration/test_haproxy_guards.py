@@ -68,6 +68,50 @@ def took(gateway: Front, key: str) -> float:
     return time.monotonic() - begin
 
 
+LONG = 190_000
+DELIMITER = b"--b\r\nContent-Disposition: form-data; name="
+BODIES = {
+    "form names": b';name="model"' * (LONG // 13),
+    "form delimiters": b"--b\r\n" * (LONG // 5),
+    "form headers": (DELIMITER + b'"x"\r\n' + b"a: b\r\n" * 150 + b"\r\n\r\n") * (LONG // 1000),
+    "form blanks": DELIMITER + b" " * LONG,
+    "keys": b"{" + b'"prompt":1,' * (LONG // 11) + b'"model":"small"}',
+    "texts": b"{" + b'"prompt":"a",' * (LONG // 13) + b'"model":"small"}',
+    "depth": b'{"model":"small","messages":' + b"[" * LONG,
+    "objects": b'{"model":"small","messages":[' + b"{}," * (LONG // 3) + b"{}]}",
+    "roles": b'{"model":"small","messages":[{"a":' + b'"role" ' * (LONG // 7) + b"}]}",
+    "blanks": b'{"model":"small","messages":[{"a":1, "role"' + b" " * LONG + b'"user"}]}',
+    "quotes": b'{"model":"small",' + b'"' * LONG,
+    "escapes": b'{"model":"small","' + b"\\" * LONG,
+    "ids": b'{"model":"small","previous_response_id":' * (LONG // 40),
+}
+
+
+@pytest.mark.parametrize("balance", ["session", "prefix"])
+def test_no_body_costs_more_than_its_length(tmp_path: Path, vllms: list[Vllm], balance: str) -> None:
+    backends = (dataclasses.replace(backend("small", vllms[:1], adapters=("sql",)), balance=balance),)
+    with Front(tmp_path, backends, clients=(client("alice"), client("bob", ("small",)))) as gateway:
+        costs = {
+            (name, path, key): gateway.cost(path, body, KEYS[key], content_type="multipart/form-data; boundary=b")
+            for name, body in BODIES.items()
+            for path in ("/v1/responses", "/v1/audio/transcriptions")
+            for key in KEYS
+        }
+    assert {what: cost for what, cost in costs.items() if cost > 0.05} == {}
+
+
+PARTS = (b'"usage":{', b'"usage":', b'"usage"' + b" " * 999, b'"id" ', b'"id":"resp_', b"x", b'"usage":{"a":[')
+
+
+def test_no_answer_costs_more_than_its_length(tmp_path: Path, vllms: list[Vllm]) -> None:
+    costs = {}
+    with front(tmp_path, vllms[:1], usage=True) as gateway:
+        for part in PARTS:
+            vllms[0].text = part * (LONG // len(part))
+            costs[part] = gateway.cost("/v1/responses", MODEL)
+    assert {part: cost for part, cost in costs.items() if cost > 0.05} == {}
+
+
 def test_an_answer_may_take_longer_than_a_client_may_be_silent(tmp_path: Path, vllms: list[Vllm]) -> None:
     vllms[0].seconds = 3
     with front(tmp_path, vllms[:1], client_s=1) as gateway:
@@ -168,6 +212,25 @@ def test_a_body_without_length_is_as_large_as_may_be_checked(tmp_path: Path, vll
         assert max(one["bytes"] for one in vllms[0].asked) < 200_000
 
 
+@pytest.mark.parametrize(("buffer_kib", "most"), [(16, 4), (256, 32)])
+def test_headers_leave_a_body_its_room(tmp_path: Path, vllms: list[Vllm], buffer_kib: int, most: int) -> None:
+    def ask(gateway: Front, kib: float, body: str) -> bytes:
+        lines = "".join(f"X-{number}: {'h' * int(kib * 50)}\n" for number in range(20))
+        connection = gateway.send(f"POST {CHAT} HTTP/1.1\n{ALICE}{lines}{body}\n\n")
+        with contextlib.suppress(ConnectionError):
+            for part in chunks(4 << 20, 4096):
+                connection.sendall(part if "Length" in body else b"%x\r\n%b\r\n" % (len(part), part))
+        return connection.recv(12)
+
+    with front(tmp_path, vllms[:1], buffer_kib=buffer_kib, body_mib=1) as gateway:
+        for body in ("Transfer-Encoding: chunked", f"Content-Length: {buffer_kib * 740}", "Content-Length: 5000000"):
+            assert ask(gateway, 3 * most, body) == b"HTTP/1.1 431"
+        # As large as headers may be: the body is measured all the same.
+        assert ask(gateway, most * 0.9, "Transfer-Encoding: chunked") == b"HTTP/1.1 413"
+        assert gateway.ask(CHAT, {**MODEL, "x": "y" * buffer_kib * 600}, x_large="h" * most * 900)[0] == 200
+    assert len(vllms[0].asked) == 1
+
+
 def test_refused_requests_do_not_count_for_the_rate(tmp_path: Path, vllms: list[Vllm]) -> None:
     with front(tmp_path, vllms[:1], clients=(client("alice"), client("bob", rate=5))) as gateway:
         # Not across the end of a minute.
@@ -183,19 +246,54 @@ def test_refused_requests_do_not_count_for_the_rate(tmp_path: Path, vllms: list[
         assert counted == (str(int(time.time() / 60)), "5")
 
 
-def test_a_server_that_fails_requests_but_not_health_gets_none_for_a_while(tmp_path: Path, vllms: list[Vllm]) -> None:
+def test_unfinished_bodies_do_not_pass_the_rate(tmp_path: Path, vllms: list[Vllm]) -> None:
+    body = json.dumps(MODEL).encode()
+    with front(tmp_path, vllms[:1], clients=(client("alice", rate=5),)) as gateway:
+        if time.time() % 60 > 55:
+            time.sleep(61 - time.time() % 60)
+        head = f"POST {CHAT} HTTP/1.1\n{ALICE}Connection: close\nContent-Length: {len(body)}\n\n"
+        begun = [gateway.send(head, body[:-1]) for _ in range(20)]
+        time.sleep(0.2)
+        for connection in begun:
+            connection.sendall(body[-1:])
+        statuses = [connection.recv(4096)[9:12] for connection in begun]
+        assert (statuses.count(b"200"), statuses.count(b"429")) == (5, 15)
+
+
+@pytest.mark.parametrize("keys", [("alice",), ("alice", "bob")])
+def test_a_server_that_fails_requests_but_not_health_gets_few(
+    tmp_path: Path, vllms: list[Vllm], keys: tuple[str, ...]
+) -> None:
     vllms[0].fails = True
-    with front(tmp_path, vllms) as gateway:
-        statuses = []
-        for _ in range(60):
-            # The tenth failed answer may be cut off.
-            with contextlib.suppress(http.client.IncompleteRead):
-                statuses.append(gateway.ask(CHAT, MODEL)[0])
+    with front(tmp_path, vllms, clients=tuple(map(client, keys))) as gateway:
+        statuses = [gateway.ask(CHAT, MODEL, KEYS[keys[number // 2 % len(keys)]])[0] for number in range(60)]
         assert statuses.count(500) <= 20 and statuses[-20:].count(200) >= 15
         vllms[0].fails = False
         before = len(vllms[0].asked)
         # It gets requests again, few at first.
         gateway.wait(lambda: gateway.ask(CHAT, MODEL) and len(vllms[0].asked) > before)
+
+
+def test_failures_of_one_key_or_of_all_servers_take_none_away(tmp_path: Path, vllms: list[Vllm]) -> None:
+    for one in vllms:
+        one.seconds = 3
+    bad, streams = {**MODEL, "status": 500}, []
+    with front(tmp_path, vllms) as gateway:
+
+        def stream() -> None:
+            streams.append(gateway.ask(CHAT, {**MODEL, "stream": True})[1].endswith("[DONE]\n\n"))
+
+        threads = [threading.Thread(target=stream) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        gateway.wait(lambda: sum(one.working for one in vllms) == 6)
+        assert {gateway.ask(CHAT, bad, KEYS["bob"])[0] for _ in range(60)} == {500}
+        assert [one.up for one in gateway.runtime.servers()] == [True, True]
+        # Now the others' too, as when every server is broken: one of them goes on being asked, and nobody is cut off.
+        assert {gateway.ask(CHAT, bad, KEYS[key])[0] for _ in range(30) for key in KEYS} == {500}
+        for thread in threads:
+            thread.join(20)
+    assert streams == [True] * 6
 
 
 @pytest.mark.parametrize("balance", ["session", "prefix"])

@@ -86,6 +86,11 @@ def test_a_host_that_still_serves_is_cleaned_or_refused_and_one_with_another_tas
 
 
 FULL = "/var/lib/gaudi-serve: 0 KiB are free there, and 1024 must be"
+LEVEL = (
+    "log_level = 'verbose' lets no container start; take the line out, or set it to debug, info, warn or error. "
+    "The file is unchanged; fix it and run again."
+)
+LEGACY = "mode = 'legacy' gives no container the uverbs of its cards; take the line out, or set it to oci."
 MASKED = (
     "docker.service and docker.socket are masked, so that the engine cannot start; "
     "run systemctl unmask docker.service docker.socket"
@@ -93,21 +98,26 @@ MASKED = (
 
 
 def test_the_plan_refuses_what_a_run_refuses(tmp_path: Path, served: dict[str, Any]) -> None:
-    environment = fleet(tmp_path, 4, served, gaudi_gateway_secret="0123456789abcdef0123456789abcdef")
+    environment = fleet(tmp_path, 5, served, gaudi_gateway_secret="0123456789abcdef0123456789abcdef")
     # Something is to be written.
     change(tmp_path, "h01", free=0, units={})
     change(tmp_path, "h02", masked=["docker.service", "docker.socket"])
     gateway = {"certificate": "/etc/none.pem", "clients": {"c": {"key": "k" * 32}}}
     inventory(tmp_path, h03={"vllm_models": None, "gaudi_gateway": gateway})
     inventory(tmp_path, h04={"vllm_image_from_host": "h09"})
-    for playbook, expected in (("playbooks/plan.yml", 2), ("site.yml", 3)):
-        status, text = play(tmp_path, environment, playbook)
+    change(tmp_path, "h05", habana="[habana-container-runtime]\nlog_level = 'verbose'\nmode = 'legacy'\n")
+    before = files_of(tmp_path, "h05")
+    for playbook, words, expected in (("playbooks/plan.yml", [], 2), ("site.yml", ["--check"], 3), ("site.yml", [], 3)):
+        status, text = play(tmp_path, environment, playbook, *words)
         assert status == expected, text
         flat = " ".join(text.split())
         assert f"h01: {FULL}" in flat
         assert f"h02: {MASKED}" in flat
         assert "h03: gaudi_gateway.certificate: '/etc/none.pem': is no file on this host" in flat
         assert "h04: vllm_image_from_host 'h09'" in flat
+        for reason in LEVEL, LEGACY:
+            assert f"h05: /etc/habana-container-runtime/config.toml: habana-container-runtime.{reason}" in flat
+    assert files_of(tmp_path, "h05") == before
 
 
 def test_the_plan_tells_what_a_run_does_to_the_gateway(tmp_path: Path, served: dict[str, Any]) -> None:

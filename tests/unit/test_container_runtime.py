@@ -137,6 +137,12 @@ DOTTED = "habana-container-runtime."
         (f"a = '''\n{SECTION}'''\n", f"a = '''\n{SECTION}'''\n{SECTION}{WANTED}"),
         ("[habana-container-runtime.sub]\na = 1\n", f"[habana-container-runtime.sub]\na = 1\n{SECTION}{WANTED}"),
         ("[x]\r\na = 1", f"[x]\r\na = 1\n{SECTION}{WANTED}"),
+        # The runtime reads names in any letter case, and of two lines takes the last.
+        (
+            "[Habana-Container-Runtime]\nVisible_Devices_All_As_Default = true\n",
+            f"[Habana-Container-Runtime]\n{WANTED}",
+        ),
+        (f"{SECTION}Visible_Devices_All_As_Default = false\n", None),
         # What is so already stays to the letter, whatever its form.
         ("habana-container-runtime = {visible_devices_all_as_default = false}", None),
         (f"  {SECTION}  visible_devices_all_as_default=false # ours", None),
@@ -144,7 +150,8 @@ DOTTED = "habana-container-runtime."
 )
 def test_habana_config_in_every_form_of_toml(text: str, expected: str | None) -> None:
     assert habana_config(text) == (text if expected is None else expected)
-    assert tomllib.loads(habana_config(text))["habana-container-runtime"]["visible_devices_all_as_default"] is False
+    read = tomllib.loads(habana_config(text).lower())
+    assert read["habana-container-runtime"]["visible_devices_all_as_default"] is False
     assert habana_config_problems(text) == []
 
 
@@ -181,6 +188,99 @@ def test_a_config_toml_with_which_no_server_starts_is_refused_before_anything_is
     assert (error.key, error.message) == ("config.toml", said)
 
 
+FIXED = ". The file is unchanged; fix it and run again."
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        *[
+            (
+                f"{SECTION}log_level = {level}\n",
+                f"habana-container-runtime.log_level = {said} lets no container start; take the line out, or set it to "
+                "debug, info, warn or error",
+            )
+            for level, said in (('"warning"', "'warning'"), ('""', "''"), ('"info "', "'info '"), ("1", "1"))
+        ],
+        (
+            '[Habana-Container-Runtime]\nMode = "legacy"\n',
+            "habana-container-runtime.mode = 'legacy' gives no container the uverbs of its cards; take the line out, "
+            "or set it to oci",
+        ),
+        (
+            f"{SECTION}mode = 1\n",
+            "habana-container-runtime.mode = 1 lets no container start; take the line out, or set it to oci",
+        ),
+        (
+            f'{SECTION}debug = ""\n',
+            "habana-container-runtime.debug = '' lets no container start; take the line out, or set it to a path",
+        ),
+        (
+            '[habana-container-cli]\nroot = "/run/habana/driver"\n',
+            "habana-container-cli.root = '/run/habana/driver' becomes an option that the hook's program does not know; "
+            "take the line out",
+        ),
+        (
+            '[habana-container-cli]\nenvironment = ["A=s3cret", 1]\n',
+            "habana-container-cli.environment = (hidden) lets no container start; take the line out, or set it to a "
+            "list of texts",
+        ),
+        (
+            "mount_uverbs = 0\n",
+            "mount_uverbs = 0 lets no container start; take the line out, or set it to true or false",
+        ),
+        ("network-layer-routes = 1\n", "network-layer-routes must be a table, it is 1"),
+    ],
+)
+def test_a_value_with_which_no_server_starts_is_named_with_what_is_allowed(text: str, reason: str) -> None:
+    (said,) = refusal(live(habana_config=text))
+    assert said == f"gaudi01: /etc/habana-container-runtime/config.toml: {reason}{FIXED}"
+
+
+def test_every_setting_that_stops_servers_is_named_in_one_run() -> None:
+    text = (
+        "mount_accelerators = false\nhabana-container-runtime = {log_level = 'verbose', mode = 'legacy'}\n"
+        "[habana-container-cli]\nroot = '/x'\n"
+    )
+    told = refusal(live(habana_config=text))
+    keys = [one.removeprefix("gaudi01: /etc/habana-container-runtime/config.toml: ").split(" = ")[0] for one in told]
+    assert keys == [
+        "section habana-container-runtime is written in a way that cannot be edited safely, such as an inline table; "
+        "set visible_devices_all_as_default",
+        "mount_accelerators",
+        "habana-container-cli.root",
+        "habana-container-runtime.log_level",
+        "habana-container-runtime.mode",
+    ]
+    plan: dict[str, Any] = {"models": [], "errors": []}
+    errors = host_findings(plan, None, gaudi_host(driver_version="1.21.3"), host_name="gaudi01", habana=text)
+    assert [error.message for error in errors] == told
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *[f"{SECTION}log_level = '{level}'\n" for level in ("debug", "WARN", "Info+2", "error")],
+        # Names that the runtime does not read, and modes that it takes for oci.
+        f"{SECTION}loglevel = 'verbose'\nmode = 'cdi'\nsystemd_cgroup = true\n",
+        "disable-require = 1\n[habana-container-cli]\nenvironment = ['A=1']\nmount_accelerators = false\n",
+        "[other]\nmode = 'legacy'\n",
+    ],
+)
+def test_a_value_with_which_servers_start_is_left(text: str) -> None:
+    assert refusal(live(habana_config=text)) == []
+    assert runtime.container_runtime_notes(live(habana_config=text)) == []
+
+
+def test_uverbs_that_an_owner_has_switched_off_are_told() -> None:
+    state = live(habana_config="Mount_Uverbs = false\n")
+    assert refusal(state) == []
+    assert runtime.container_runtime_notes(state) == [
+        "/etc/habana-container-runtime/config.toml: mount_uverbs = false: containers get no uverbs of their cards"
+    ]
+    assert runtime.container_runtime_notes(live(habana_config="no toml")) == []
+
+
 def test_a_runtime_that_does_not_run_or_lacks_a_program_has_drifted() -> None:
     here = {"habana-container-hook": True, "habana-container-cli": True}
     assert due(live(habana_programs=here, habana_problem=None)) == {}
@@ -211,7 +311,7 @@ def test_programs_of_the_runtime_as_the_host_has_them(tmp_path: Path, monkeypatc
         "habana_problem": "ERROR: toml: no",
     }
     # Where its owner says that it lies elsewhere, nobody looks for it.
-    config.write_text("[habana-container-cli]\n#path = 'a'\npath = '/opt/cli'\n", encoding="ascii")
+    config.write_text("[Habana-Container-CLI]\n#path = 'a'\nPath = '/opt/cli'\n", encoding="ascii")
     assert observe_runtime.habana_runtime()["habana_programs"]["habana-container-cli"]
     monkeypatch.setattr(observe_runtime, "HABANA_RUNTIME", str(tmp_path / "none"))
     assert observe_runtime.habana_runtime()["habana_problem"] is None

@@ -176,7 +176,7 @@ def test_adapters_are_names_of_their_own() -> None:
     texts = {path.rpartition("/")[2]: file.text for path, file in found.items()}
     assert "sql base\n" in texts["models.map"]
     # A server that knows more names than a key may use is asked with care.
-    assert "bob|sql strict\n" in texts["allowed.map"] and "alice|sql all\n" in texts["allowed.map"]
+    assert "bob|sql strict\n" in texts["allowed.map"] and "alice|sql named\n" in texts["allowed.map"]
     with pytest.raises(InputError, match="lora_modules: 'small' is served by small and by base; give one another name"):
         read_gateway({}, (*BACKENDS, Backend("base", (), adapters=("small",))))
 

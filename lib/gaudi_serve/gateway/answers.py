@@ -23,6 +23,12 @@ ANSWERS = {
         "invalid_request_error",
         "model_missing",
     ),
+    "400-named.json": _error(
+        f"The servers of `{MODEL}` have other models too. The body must name it as `model`, before messages and "
+        "pictures, also with /models/NAME/v1/...",
+        "invalid_request_error",
+        "model_missing",
+    ),
     "400-strict.json": _error(
         "This key may use only some names of this server. The body must be plain JSON that the gateway can read "
         "completely, and must name `model` once.",
@@ -46,6 +52,7 @@ ANSWERS = {
     "413-length.json": _error(
         "A request of this size needs the header Content-Length.", "invalid_request_error", "length_required"
     ),
+    "431.json": _error("The request's headers are too large.", "invalid_request_error", "headers_too_large"),
     "429-rate.json": _error("This key has used its requests for this minute.", "requests", "rate_limit_exceeded"),
     "429-queue.json": _error(
         f"Too many requests of this key for `{MODEL}` are running or waiting.", "requests", "overloaded"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from .answers import RETRY_S, answer
-from .frontend import BETWEEN, read
+from .frontend import BETWEEN
 from .objects import Backend, Gateway
 
 SLOW_START_S = 30
 # Of every server: so much, that parts of it can be set at run time.
 WEIGHT = 100
-# Failed requests in a row, after which a server that answers /health gets no requests for some seconds.
-FAILURES = 10
+# Of the failed answers after which a server is taken out of the pool, so many must be of other clients than the rest.
+OTHERS = 3
 # Requests that a server may have, in percent of the mean, before the next one gets what would be its share.
 MOST = 150
 STORED = "100k"  # responses that a gateway remembers the server of
@@ -18,7 +18,6 @@ STORED = "100k"  # responses that a gateway remembers the server of
 
 def backend_rules(gateway: Gateway, backend: Backend) -> list[str]:
     """Return the lines of a model's backend."""
-    passive = f" observe layer7 error-limit {FAILURES} on-error mark-down" if len(backend.servers) > 1 else ""
     return [
         *_balance(backend),
         "option httpchk GET /health",
@@ -33,8 +32,9 @@ def backend_rules(gateway: Gateway, backend: Backend) -> list[str]:
         "tcp-response content accept unless { var(txn.stores) -m found }",
         "tcp-response content accept if { res.body,length gt 60 }",
         *_fair(gateway, backend),
+        *_passive(gateway, backend),
         f"default-server check inter 2s fastinter 500ms downinter 2s fall 3 rise 1 slowstart {SLOW_START_S}s "
-        f"weight {WEIGHT} on-marked-down shutdown-sessions{passive}",
+        f"weight {WEIGHT} on-marked-down shutdown-sessions",
         *(f"server {one.name} {one.address}:{one.port} maxconn {one.takes}" for one in backend.servers),
     ]
 
@@ -58,6 +58,23 @@ def _balance(backend: Backend) -> list[str]:
     ]
 
 
+def _passive(gateway: Gateway, backend: Backend) -> list[str]:
+    """Return the rules by which a server that answers /health and fails requests leaves the pool for some seconds.
+
+    Not by the requests of one client alone, where there are several: a server may fail because of what it is asked.
+    """
+    if len(backend.servers) < 2:
+        return []
+    users = [one for one in gateway.clients if not one.models or set(one.models) & set(backend.names)]
+    others = OTHERS if len(users) > 1 else 0
+    answered = "if { var(txn.answered) -m found } or { status 502 504 }"
+    return [
+        "http-response set-var(txn.answered) status",
+        f'http-after-response set-var-fmt(txn.judged) "%[be_name] %[srv_name] %[status] %[var(txn.client)]" {answered}',
+        f"http-after-response set-var(txn.judged) var(txn.judged),lua.judge({others}) {answered}",
+    ]
+
+
 def _fair(gateway: Gateway, backend: Backend) -> list[str]:
     """Return the rules by which no client takes the others' places.
 
@@ -65,7 +82,7 @@ def _fair(gateway: Gateway, backend: Backend) -> list[str]:
     server's place while they arrive: a client may have a quarter of the places with them.
     """
     who = "var(txn.client)" if gateway.clients else "src"
-    large = f"if {{ req.body_size gt {read(gateway)} }}"
+    large = "if { var(txn.large) -m bool }"
     quarter = max(1, backend.places // 4)
     busy = "429-queue"
     return [

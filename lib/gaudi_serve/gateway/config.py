@@ -67,6 +67,7 @@ def gateway_files(gateway: Gateway) -> dict[str, File]:
         "lists.map": _lines(lists),
         "known.map": _lines(f"{_name(one)} {', '.join(gateway.of_client(one)) or 'none'}" for one in clients),
         **ANSWERS,
+        "failed.map": "",
         LUA.name: LUA.read_text(encoding="utf-8"),
         **({USAGE.name: USAGE.read_text(encoding="utf-8"), "usage.map": ""} if gateway.usage else {}),
         **({ADDRESS: address_configuration(gateway), HEALTH_FILE: HEALTH} if gateway.virtual_address else {}),
@@ -81,8 +82,16 @@ def _name(client: Client | None) -> str:
 
 
 def _allowed(gateway: Gateway, client: Client | None, name: str) -> str:
-    """Return ``all``, or ``strict`` where the client may not use all names of the servers that have this one."""
-    return "all" if gateway.beside(name) <= set(gateway.of_client(client)) else "strict"
+    """Return how much a body must say.
+
+    ``strict`` where the client may not use all names of the servers that have this one, ``named`` where a server that
+    is told no name takes another one, ``all`` otherwise.
+    """
+    beside = gateway.beside(name)
+    if client and client.models and not beside <= set(client.models):
+        return "strict"
+    bases = {backend.model for backend in gateway.backends} & beside
+    return "all" if bases == {name} else "named"
 
 
 def _lines(lines: Iterable[str]) -> str:

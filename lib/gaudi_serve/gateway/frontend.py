@@ -40,7 +40,8 @@ def frontend_rules(gateway: Gateway) -> list[str]:
         *(_who(gateway) if gateway.clients else [f"http-request set-var(txn.client) str({EVERYBODY})"]),
         *_what(gateway),
         *_which(gateway),
-        "http-request sc-inc-gpc0(1) if { var(txn.rate) -m int gt 0 }" if gateway.clients else "",
+        # Once more: others may have used the rate while this body arrived.
+        *([_above(gateway), "http-request sc-inc-gpc0(1) if { var(txn.rate) -m int gt 0 }"] if gateway.clients else []),
         # A client's key is the gateway's business; a server gets its own.
         "http-request del-header authorization",
         "http-request del-header x-api-key",
@@ -58,9 +59,10 @@ def lookup(folder: str, target: str, source: str, name: str) -> str:
 
 def _named(gateway: Gateway) -> list[str]:
     """Return the rules by which server, client and log name the same request."""
-    given = "req.hdr(x-request-id) -m reg ^[A-Za-z0-9._-]{8,64}$"
     return [
-        f"http-request set-var(txn.id) req.hdr(x-request-id) if {{ {given} }}",
+        # The variable is what is looked at: a condition on a header holds for any of its values.
+        "http-request set-var(txn.id) req.fhdr(x-request-id)",
+        "http-request unset-var(txn.id) unless { var(txn.id) -m reg ^[A-Za-z0-9._-]{8,64}$ }",
         "http-request set-var(txn.id) uuid unless { var(txn.id) -m found }",
         "http-request set-header x-request-id %[var(txn.id)]",
         "http-request set-header x-forwarded-for %[src]",
@@ -71,17 +73,20 @@ def _named(gateway: Gateway) -> list[str]:
 
 def _origin(gateway: Gateway) -> list[str]:
     """Return the rules for pages of other sites, whose browsers ask first."""
+    # A server's own word does not count: vLLM lets every page in.
+    own = "http-response del-header access-control- -m beg"
     if not gateway.cors_origins:
-        return []
+        return [own]
     known = "if { var(txn.origin) -m found }"
     origins = " ".join(gateway.cors_origins)
     allowed = "hdr access-control-allow-origin %[var(txn.origin)] hdr vary origin"
     return [
-        f"http-request set-var(txn.origin) req.hdr(origin) if {{ req.hdr(origin) -m str {origins} }}",
+        "http-request set-var(txn.origin) req.fhdr(origin)",
+        f"http-request unset-var(txn.origin) unless {{ var(txn.origin) -m str {origins} }}",
         f'http-request return status 204 {allowed} hdr access-control-allow-methods "GET, POST" '
         f'hdr access-control-allow-headers "{HEADERS}" hdr access-control-max-age 600 '
         f"{known} METH_OPTIONS {{ req.hdr(access-control-request-method) -m found }}",
-        "http-after-response del-header access-control-allow-origin",
+        own,
         f"http-after-response set-header access-control-allow-origin %[var(txn.origin)] {known}",
         f"http-after-response add-header vary origin {known}",
     ]
@@ -92,18 +97,23 @@ def _who(gateway: Gateway) -> list[str]:
 
     Requests are counted by the minute, and only those that are let in.
     """
-    bearer = "req.hdr(authorization),word(2,' '),sha2(256),hex"
-    above = "if { var(txn.rate) -m int gt 0 } { sc_get_gpc0(1,own:minutes),sub(txn.rate) ge 0 }"
+    bearer = "req.fhdr(authorization),word(2,' '),sha2(256),hex"
     return [
         f"http-request set-var(txn.digest) {bearer} if {{ req.hdr(authorization) -m found }}",
-        "http-request set-var(txn.digest) req.hdr(x-api-key),sha2(256),hex unless { var(txn.digest) -m found }",
+        "http-request set-var(txn.digest) req.fhdr(x-api-key),sha2(256),hex unless { var(txn.digest) -m found }",
         lookup(gateway.folder, "client", "digest", "clients"),
         answer(gateway.folder, 401, "401", "if !{ var(txn.client) -m found }"),
         f"http-request set-var(txn.rate) var(txn.client),map_str_int({gateway.folder}/rates.map,0)",
         f"http-request set-var-fmt(txn.minute) %[var(txn.client)]{BETWEEN}%[date,div(60)]",
         "http-request track-sc1 var(txn.minute) table own:minutes if { var(txn.rate) -m int gt 0 }",
-        answer(gateway.folder, 429, "429-rate", above, WAIT_TO_NEXT_MINUTE),
+        _above(gateway),
     ]
+
+
+def _above(gateway: Gateway) -> str:
+    """Return the rule that refuses what is above a client's rate."""
+    above = "if { var(txn.rate) -m int gt 0 } { sc_get_gpc0(1,own:minutes),sub(txn.rate) ge 0 }"
+    return answer(gateway.folder, 429, "429-rate", above, WAIT_TO_NEXT_MINUTE)
 
 
 def _what(gateway: Gateway) -> list[str]:
@@ -118,6 +128,8 @@ def _what(gateway: Gateway) -> list[str]:
         rf"http-request replace-path /models/[^/]+(/.*) \1 {prefixed}",
         f"http-request return status 200 {JSON} lf-string %[var(txn.list)] if {{ path /v1/models }}",
         answer(folder, 404, "404-path", f"unless {served} or {{ path_reg ^/v1/models/. }} or {{ {BY_ID} }}"),
+        # Headers that leave the body no room in the buffer would end the wait for it.
+        answer(folder, 431, "431", f"if {{ req.hdrs,length gt {headers(gateway)} }}"),
         # As much of it as the gateway reads before it chooses a server.
         f"http-request wait-for-body time {gateway.client_s}s",
         answer(folder, 413, "413", f"if {{ req.body_size gt {gateway.body_mib << 20} }}"),
@@ -126,27 +138,40 @@ def _what(gateway: Gateway) -> list[str]:
             folder,
             413,
             "413-length",
-            f"if !{{ req.hdr(content-length) -m found }} {{ req.body_len gt {read(gateway)} }}",
+            f"if !{{ req.fhdr(content-length) -m found }} {{ req.body_len gt {read(gateway)} }}",
         ),
+        # What it has not read completely arrives at a server's place.
+        "http-request set-var(txn.size) req.body_size",
+        f"http-request set-var(txn.large) bool(true) if {{ req.body_size gt {read(gateway)} }}",
+        "http-request set-var(txn.large) bool(true) if { req.body_len,sub(txn.size) lt 0 }",
     ]
 
 
+def headers(gateway: Gateway) -> int:
+    """Return the bytes that all headers of a request may have."""
+    return min(32, gateway.buffer_kib // 4) * 1024
+
+
 def read(gateway: Gateway) -> int:
-    """Return the bytes of a body that certainly fit the buffer beside the headers."""
-    return gateway.buffer_kib * 1024 * 3 // 4
+    """Return the bytes of a body that certainly fit the buffer beside the headers, and beside what HAProxy adds."""
+    size = gateway.buffer_kib * 1024
+    return min(size * 3 // 4, size - headers(gateway) - 2048)
 
 
 def _which(gateway: Gateway) -> list[str]:
     """Return the rules that find the model, and whether the client may use it."""
     folder = gateway.folder
     only = gateway.backends[0].model if len(gateway.backends) == 1 and not gateway.backends[0].adapters else None
-    missing, unknown = "unless { var(txn.model) -m found }", "!{ var(txn.model) -m found }"
+    missing, unasked = "unless { var(txn.model) -m found }", "!{ var(txn.asked) -m found }"
+    form = f"if {{ path {' '.join(FORMS)} }} {{ req.fhdr(content-type) -m beg -i multipart/form-data }}"
     return [
         "http-request set-var(txn.model) path,bytes(11),url_dec if { path_beg /v1/models/ }",
-        f"http-request set-var(txn.model) url_param(model),url_dec if {{ path /v1/realtime }} {unknown}",
-        f"http-request set-var(txn.model) req.body,lua.form_model if {{ path {' '.join(FORMS)} }} {unknown}",
-        f"http-request set-var(txn.model) req.body,json_query('$.model') {missing}",
-        f"http-request set-var(txn.model) req.body,lua.escaped_model {missing}",
+        "http-request set-var(txn.asked) url_param(model),url_dec if { path /v1/realtime }",
+        f"http-request set-var(txn.asked) req.body,lua.form_model {form}",
+        f"http-request set-var(txn.asked) req.body,json_query('$.model') if {unasked}",
+        f"http-request set-var(txn.asked) req.body,lua.escaped_model if {unasked}",
+        "http-request unset-var(txn.asked) if { var(txn.asked) -m len 0 }",
+        f"http-request set-var(txn.model) var(txn.asked) {missing}",
         "http-request unset-var(txn.model) if { var(txn.model) -m len 0 }",
         *_stored(gateway),
         # Where there is one model alone, a body in which the name stands too far behind can mean no other.
@@ -180,14 +205,19 @@ def _stored(gateway: Gateway) -> list[str]:
 
 
 def _strict(gateway: Gateway) -> list[str]:
-    """Return the rules for a key that may use some of its server's names alone: no other name may be in the body."""
+    """Return the rules for models whose servers answer to other names too: the body must name the model.
+
+    A key that may use only some of those names may have no other name in the body.
+    """
     strict = "{ var(txn.allowed) -m str strict }"
     by_id = f"!{{ {BY_ID} }}"
-    refuse = f"if {strict} {by_id}"
+    refuse, other = f"if {strict} {by_id}", "!{{ var(txn.{}),strcmp(txn.model) eq 0 }}"
     return [
         answer(gateway.folder, 400, "400-strict", f"{refuse} {{ path {' '.join([*FORMS, '/v1/realtime'])} }}"),
-        answer(gateway.folder, 400, "400-strict", f"{refuse} {{ req.body_size gt {read(gateway)} }}"),
+        answer(gateway.folder, 400, "400-strict", f"{refuse} {{ var(txn.large) -m bool }}"),
         f"http-request set-var(txn.body) req.body,lua.only_model {refuse}",
-        f'http-request set-var(txn.body) var(txn.model) {refuse} {{ var(txn.body) -m str " " }}',
-        answer(gateway.folder, 400, "400-strict", f"{refuse} !{{ var(txn.body),strcmp(txn.model) eq 0 }}"),
+        answer(gateway.folder, 400, "400-strict", f"{refuse} {other.format('body')}"),
+        answer(
+            gateway.folder, 400, "400-named", f"if {{ var(txn.allowed) -m str named }} {by_id} {other.format('asked')}"
+        ),
     ]

@@ -1,15 +1,20 @@
 -- Read by the gateway's HAProxy: what its own language cannot find in requests and answers.
 local TEXT = 16384 -- bytes of a request's texts that distinguish conversations
 local PREFIX = 512 -- bytes of a prompt that make it the same as another one
-local TAIL = 4096 -- bytes of an answer's end, where servers write the usage
+local HEADERS, PARTS = 1024, 64 -- bytes of the headers of a form's part, and parts of a form, that are searched
+local FAILURES = 10 -- failed answers in a row after which a server leaves the pool until its next good check
+-- What threads share: by server the first client that failed, its failures since the last good answer, and all others'.
+local failed = (debug.getinfo(1, "S").source:match("^@?(.*/)") or "./") .. "failed.map"
+local failures = Map.new(failed, Map._str)
+
+local QUOTE, OPEN, CLOSE, LIST = ('"{}['):byte(1, 4)
 
 -- Return where a string of JSON ends that begins at a position, or nil.
 local function string_end(text, at)
   local position = at + 1
   while true do
     local found = text:find('[\\"]', position)
-    if not found then return nil end
-    if text:sub(found, found) == '"' then return found end
+    if not found or text:byte(found) == QUOTE then return found end
     position = found + 2
   end
 end
@@ -20,11 +25,11 @@ local function closing(text, at)
   while true do
     local found = text:find('["{}%[%]]', position)
     if not found then return nil end
-    local sign = text:sub(found, found)
-    if sign == '"' then
+    local sign = text:byte(found)
+    if sign == QUOTE then
       found = string_end(text, found)
       if not found then return nil end
-    elseif sign == '{' or sign == '[' then
+    elseif sign == OPEN or sign == LIST then
       depth = depth + 1
     else
       depth = depth - 1
@@ -34,59 +39,84 @@ local function closing(text, at)
   end
 end
 
--- Return a function over key and position of value, for each key of the outermost object, as far as it is there.
-local function keys(text)
+-- Return a function over key, begin and end of value, for each key of the outermost object, as far as it is there. A
+-- number has no end, nor has what is cut off. `whole.last` becomes the end of the object, where it is complete.
+local function keys(text, whole)
   local position = (text:match('^%s*()%{') or #text) + 1
   return function()
-    while true do
+    while position do
       local found = text:find('["{%[}]', position)
-      if not found or text:sub(found, found) == '}' then return nil end
-      if text:sub(found, found) ~= '"' then
-        local last = closing(text, found)
-        if not last then return nil end
-        position = last + 1
-      else
-        local last = string_end(text, found)
-        if not last then return nil end
-        local value = text:match('^%s*:%s*()', last + 1)
-        position = value or last + 1
-        if value then return text:sub(found + 1, last - 1), value end
+      local sign = found and text:byte(found)
+      if not found or sign == CLOSE then
+        if whole then whole.last = found end
+        return nil
+      end
+      local last = (sign == QUOTE and string_end or closing)(text, found)
+      local value = sign == QUOTE and last and text:match('^%s*:%s*()', last + 1)
+      position = last and last + 1
+      if value then
+        local begin = text:byte(value)
+        local stop = begin == QUOTE and string_end or (begin == OPEN or begin == LIST) and closing
+        local key, text_end = text:sub(found + 1, last - 1), stop and stop(text, value)
+        if stop then position = text_end and text_end + 1 else position = value end
+        return key, value, text_end
       end
     end
   end
 end
 
--- The model of a body that is plain JSON and complete, and names it once at most: its name, a blank where it names none,
--- or nothing where a server could read another name in it.
+-- Return a string of JSON without escaped slashes, which some clients write; nil where the value is none.
+local function plain(text, value, last)
+  if last and text:byte(value) == QUOTE then return (text:sub(value + 1, last - 1):gsub('\\/', '/')) end
+end
+
+-- The model of a body that is plain JSON and complete, and names it once; nothing where a server could read another one.
 core.register_converters("only_model", function(body)
-  local start = body:match('^%s*()%{')
-  local last = start and closing(body, start)
-  if not last or body:find('[^%s]', last + 1) or body:find('%z') then return "" end
-  local name = " "
-  for key, value in keys(body) do
+  if body:find('%z') then return "" end
+  local name, whole = nil, {}
+  for key, value, last in keys(body, whole) do
     if key:find('\\', 1, true) then return "" end
     if key == "model" then
-      local stop = body:sub(value, value) == '"' and string_end(body, value)
-      local found = stop and body:sub(value + 1, stop - 1):gsub('\\/', '/')
-      if name ~= " " or not found or found:find('\\', 1, true) then return "" end
+      local found = plain(body, value, last)
+      if name or not found or found:find('\\', 1, true) then return "" end
       name = found
     end
   end
-  return name
+  return whole.last and not body:find('[^%s]', whole.last + 1) and name or ""
 end)
 
--- The model of a body in which slashes are escaped, as some clients do.
+-- The model of a body in which slashes are escaped.
 core.register_converters("escaped_model", function(body)
-  for key, value in keys(body) do
-    local stop = key == "model" and body:sub(value, value) == '"' and string_end(body, value)
-    if stop then return (body:sub(value + 1, stop - 1):gsub('\\/', '/')) end
+  for key, value, last in keys(body) do
+    local name = key == "model" and plain(body, value, last)
+    if name then return name end
   end
   return ""
 end)
 
--- The field `model` of a form.
+-- The name of a form's field by the headers of its part.
+local function field(headers)
+  for line in headers:gmatch("[^\r\n]+") do
+    local said = line:lower():find("content-disposition:", 1, true) == 1 and line:match(";%s*[nN][aA][mM][eE]=(.*)")
+    if said then return said:match('^"([^"]*)"') or said:match("^[^;%s]*") end
+  end
+end
+
+-- The field `model` of a form. Its first line is what stands between its parts.
 core.register_converters("form_model", function(body)
-  return body:match('[; ]name="model"[^\n]*\r\n\r\n([^\r\n]*)\r\n') or ""
+  local delimiter = body:sub(1, 80):match("^%-%-[^\r\n]+")
+  local first = delimiter and #delimiter + 1
+  for _ = 1, delimiter and PARTS or 0 do
+    local window = body:sub(first, first + HEADERS)
+    local last = window:find("\r\n\r\n", 1, true)
+    if not last then return "" end
+    local start = first + last + 3
+    if field(window:sub(1, last)) == "model" then return body:sub(start, start + HEADERS):match("^([^\r\n]*)\r\n") or "" end
+    local _, stop = body:find("\r\n" .. delimiter, start - 2, true)
+    if not stop then return "" end
+    first = stop + 1
+  end
+  return ""
 end)
 
 -- The id of a stored response.
@@ -97,10 +127,8 @@ end)
 -- Return the JSON of a request's texts, in the order in which servers put them together.
 local function texts(body)
   local found, parts = {}, {}
-  for key, value in keys(body) do
-    local sign = body:sub(value, value)
-    local last = sign == '"' and string_end(body, value) or (sign == '[' or sign == '{') and closing(body, value)
-    found[key] = body:sub(value, math.min(last or #body, value + TEXT))
+  for key, value, last in keys(body) do
+    if body:find('^["{%[]', value) then found[key] = body:sub(value, math.min(last or #body, value + TEXT)) end
   end
   for _, key in ipairs({"system", "instructions", "messages", "prompt", "input"}) do
     if found[key] then parts[#parts + 1] = found[key] end
@@ -124,4 +152,36 @@ core.register_converters("session", function(body)
     if text:sub(start, last):find('"role"%s*:%s*"user"') then return text:sub(1, last) end
     position = last + 1
   end
+end)
+
+-- Tell whether another server of the same model gets requests.
+local function others_up(servers, name)
+  for other, server in pairs(servers) do
+    if other ~= name and server:get_stats().status:find("^UP") then return true end
+  end
+  return false
+end
+
+-- Count an answer, "backend server status client"; `least`: failures that must be of other clients than most of them.
+-- No session is cut: the server gets no new requests until its next good check, and few at first. The last one stays.
+core.register_converters("judge", function(answer, least)
+  local backend, name, status, client = answer:match("^(%S+) (%S+) (%d+) (%S+)$")
+  status = tonumber(status)
+  if not status or status == 501 or status == 505 or status >= 400 and status < 500 then return "" end
+  local key = backend .. "/" .. name
+  local said = failures:lookup(key)
+  if status < 400 then
+    if said then core.del_map(failed, key) end
+    return ""
+  end
+  local first, own, others = (said or client .. " 0 0"):match("^(%S+) (%d+) (%d+)$")
+  own, others = tonumber(own) + (client == first and 1 or 0), tonumber(others) + (client == first and 0 or 1)
+  core.set_map(failed, key, string.format("%s %d %d", first, own, others))
+  local servers = core.backends[backend].servers
+  if own + others >= FAILURES and math.min(own, others) >= tonumber(least) and others_up(servers, name) then
+    servers[name]:check_force_nolb()
+    core.del_map(failed, key)
+    return "out"
+  end
+  return ""
 end)

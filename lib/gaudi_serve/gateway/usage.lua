@@ -1,6 +1,6 @@
 -- Read by the gateway's HAProxy where usage is counted: requests and tokens by client and model.
 -- Each thread has its own Lua and counts for itself. The map is what they share: a line for each thread.
-local TAIL = 4096 -- bytes of an answer's end, where servers write the usage
+local KEY, LENGTH = '"usage"', 2048 -- where an answer has its token counts, and within how many bytes from there
 local folder = debug.getinfo(1, "S").source:match("^@?(.*/)") or "./"
 local file, lines = folder .. "usage.map", {}
 local shared = Map.new(file, Map._str)
@@ -32,22 +32,31 @@ end
 local Usage = {id = "usage", flags = filter.FLT_CFG_FL_HTX}
 Usage.__index = Usage
 
-function Usage:new() return setmetatable({tail = ""}, Usage) end
+function Usage:new() return setmetatable({rest = "", usage = ""}, Usage) end
 
 function Usage:start_analyze(txn, channel)
   if channel:is_resp() then filter.register_data_filter(self, channel) end
 end
 
+-- Keep the last usage: in streams each may be newer than the one before. In a text its quotes are escaped.
 function Usage:http_payload(_, message)
   local data = message:body()
-  if data then self.tail = (self.tail .. data:sub(-TAIL)):sub(-TAIL) end
+  if not data then return end
+  local text, position, last = self.rest .. data, 1, nil
+  while position do
+    local found, stop = text:find(KEY, position, true)
+    if found and text:find('^%s*:%s*{', stop + 1) then last = found end
+    position = found and stop + 1
+  end
+  if last then self.usage = text:sub(last, last + LENGTH) end
+  self.rest = text:sub(-LENGTH)
 end
 
 function Usage:http_end(txn, message)
   if not message:is_resp() then return end
   local client, model = txn:get_var("txn.client"), txn:get_var("txn.served")
   if not client or not model then return end
-  local usage = self.tail:match('.*("usage"%s*:%s*{.*)') or ""
+  local usage = self.usage
   local input = tonumber(usage:match('"prompt_tokens"%s*:%s*(%d+)') or usage:match('"input_tokens"%s*:%s*(%d+)'))
   local output = tonumber(usage:match('"completion_tokens"%s*:%s*(%d+)') or usage:match('"output_tokens"%s*:%s*(%d+)'))
   count(client, model, input, output)

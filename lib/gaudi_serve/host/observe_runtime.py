@@ -88,8 +88,9 @@ def habana_runtime(path: str = "") -> dict[str, Any]:
 
 def read_cli_path(text: str) -> bool:
     """Tell whether a config.toml names habana-container-cli by its path; which one, is then its owner's to know."""
-    section = re.search(r"^\s*\[\s*[\"']?habana-container-cli[\"']?\s*\]([^\[]*)", text, re.MULTILINE)
-    return bool(section and re.search(r"^\s*path\s*=", section[1], re.MULTILINE))
+    lines = re.MULTILINE | re.IGNORECASE
+    section = re.search(r"^\s*\[\s*[\"']?habana-container-cli[\"']?\s*\]([^\[]*)", text, lines)
+    return bool(section and re.search(r"^\s*path\s*=", section[1], lines))
 
 
 def _runtime_path(daemon: str | None) -> str:

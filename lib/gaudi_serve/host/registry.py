@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import http.client
 import json
 import os
 import re
@@ -26,6 +27,7 @@ from pathlib import Path
 
 from ..core.errors import InputError
 from ..core.run import read_text, run
+from .layers import DIGEST, Source, bring
 from .observe_host import network
 
 STORE = Path("/var/lib/gaudi-serve/registry")
@@ -35,7 +37,6 @@ TRUSTED = Path("/etc/docker/certs.d")
 UNIT, USER, REPOSITORY = "gaudi-serve-registry", "docker-registry", "images"
 TAGS = STORE / "docker/registry/v2/repositories" / REPOSITORY / "_manifests/tags"
 ADDRESS = re.compile(r"(?!-)[A-Za-z0-9.-]{1,253}")
-DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 # Clocks of hosts that nobody has set yet differ: a certificate is good for days around a run, its key for the run.
 CLOCKS_DIFFER = timedelta(days=3)
 READY_S, QUIET_S, SHORT_S = 30.0, 60.0, 60.0
@@ -155,8 +156,8 @@ def certificate_pair(folder: Path, name: str, subject: str) -> None:
 
 
 @contextlib.contextmanager
-def trusted(door: Door) -> Iterator[None]:
-    """Let this host's engine reach the registry meanwhile.
+def trusted(door: Door) -> Iterator[Path]:
+    """Let this host's engine reach the registry meanwhile; yield the folder of what it shows and trusts.
 
     Raises:
         InputError: where the engine has certificates of somebody else's for that address.
@@ -170,7 +171,7 @@ def trusted(door: Door) -> Iterator[None]:
         for name, text in door.files().items():
             with open(folder / name, "w", encoding="ascii", opener=_private) as file:
                 file.write(text)
-        yield
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -314,11 +315,29 @@ def take(door: Door, name: str, digest: str, seconds: int) -> None:
     """
     called = f"{door.registry}/{REPOSITORY}@{digest}"
     hint = "this host must reach that address and port, and an engine with a proxy must not use it there (NO_PROXY)"
-    with trusted(door):
-        docker(["image", "pull", "--quiet", called], f"image {name}: not had from {door.registry} ({hint})", seconds)
-    docker(["image", "tag", called, name], f"image {name}")
+    with trusted(door) as folder:
+        found = without_known_layers(Source(door.registry, REPOSITORY, folder), name, digest, seconds)
+        if not found:
+            told = f"image {name}: not had from {door.registry} ({hint})"
+            docker(["image", "pull", "--quiet", called], told, seconds)
+    docker(["image", "tag", found or called, name], f"image {name}")
     # The name is what counts now; without it, the layers would go too.
     run(["docker", "image", "rm", called], SHORT_S)
+
+
+def without_known_layers(source: Source, name: str, digest: str, seconds: int) -> str:
+    """Bring an image without the layers that the engine has; return its id, or nothing where a pull is to bring it.
+
+    Raises:
+        InputError: with the image's name, and what is wrong with a layer.
+    """
+    try:
+        return bring(source, digest, seconds)
+    except InputError as problem:
+        raise InputError(f"image {name}: not had from {source.registry}: {problem}") from problem
+    except (OSError, http.client.HTTPException):
+        # The engine asks again where a connection breaks, and says what is wrong with it.
+        return ""
 
 
 def forget_what_is_gone(names: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..core.errors import InputError
-from .habana_config import habana_config_problems
+from .habana_config import habana_config_notes, habana_config_problems
 
 HABANA = {"path": "/usr/bin/habana-container-runtime", "runtimeArgs": []}
 DAEMON_JSON = "/etc/docker/daemon.json"
@@ -302,6 +302,7 @@ def container_runtime_notes(live: Mapping[str, Any], engine: str = "distribution
     notes = []
     if (live["info"] or {}).get("default_runtime") == "habana":
         notes.append("habana is the engine's default runtime: containers that need no cards get them too")
+    notes += habana_config_notes(live["habana_config"])
     if engine == "vendor" and "docker.io" in live["packages"]:
         notes.append("the engine that was there stays: container_runtime_engine: vendor is for hosts without one")
     return notes

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from ..core.errors import InputError, one_line, shown
@@ -16,21 +17,62 @@ PATH = "/etc/habana-container-runtime/config.toml"
 SECTION, KEY = "habana-container-runtime", "visible_devices_all_as_default"
 WANTED = f"{KEY} = false"
 NAMED = r"""(?:{0}|"{0}"|'{0}')"""
-HEADER = re.compile(rf"\s*\[\s*{NAMED.format(SECTION)}\s*\]\s*(#.*)?")
-OF_KEY = re.compile(rf"\s*{NAMED.format(KEY)}\s*=")
-DOTTED = re.compile(rf"\s*{NAMED.format(SECTION)}\s*\.\s*{NAMED.format(KEY)}\s*=")
-# What the runtime is given, and what that does to every container.
-STOPS = {
-    "accept-habana-visible-devices-envvar-when-unprivileged": "refuses every container without CAP_SYS_ADMIN",
-    "mount_accelerators": "gives no container a card",
+HEADER = re.compile(rf"\s*\[\s*{NAMED.format(SECTION)}\s*\]\s*(#.*)?", re.IGNORECASE)
+OF_KEY = re.compile(rf"\s*{NAMED.format(KEY)}\s*=", re.IGNORECASE)
+DOTTED = re.compile(rf"\s*{NAMED.format(SECTION)}\s*\.\s*{NAMED.format(KEY)}\s*=", re.IGNORECASE)
+LEVEL = re.compile(r"(debug|info|warn|error)([+-]\d+)?", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a key may have. Every value of another type ends the runtime or its hook; what a wrong one does is said."""
+
+    type: type
+    allowed: str
+    right: Callable[[Any], bool] = lambda _: True
+    effect: str = ""
+
+    def problem(self, key: str, value: Any) -> str | None:
+        """Return what is wrong with a value, and what to do."""
+        typed = type(value) is self.type
+        if typed and self.right(value):
+            return None
+        effect = (typed and self.effect) or "lets no container start"
+        # A variable may be a secret.
+        written = "(hidden)" if self.type is list else shown(value)
+        return f"{key} = {written} {effect}; take the line out{self.allowed and ', or set it to '}{self.allowed}"
+
+
+SWITCH, TEXT, PLACE = Rule(bool, "true or false"), Rule(str, "a text"), Rule(str, "a path", bool)
+# What the runtime and its hook read, by section; other keys mean nothing.
+RULES: dict[str, dict[str, Rule]] = {
+    "": {
+        "accept-habana-visible-devices-envvar-when-unprivileged": Rule(
+            bool, "true", bool, "refuses every container without CAP_SYS_ADMIN"
+        ),
+        "mount_accelerators": Rule(bool, "true", bool, "gives no container a card"),
+        "mount_uverbs": SWITCH,
+        "binaries-dir": TEXT,
+    },
+    "network-layer-routes": {"path": TEXT},
+    "habana-container-cli": {
+        "root": Rule(str, "", lambda _: False, "becomes an option that the hook's program does not know"),
+        **{"path": PLACE, "debug": PLACE, "mount_accelerators": SWITCH, "mount_uverbs": SWITCH},
+        "environment": Rule(list, "a list of texts", lambda words: all(isinstance(word, str) for word in words)),
+    },
+    SECTION: {
+        **{"debug": PLACE, KEY: SWITCH, "systemd_cgroup": SWITCH},
+        "log_level": Rule(str, "debug, info, warn or error", lambda level: bool(LEVEL.fullmatch(level))),
+        "mode": Rule(str, "oci", lambda mode: mode != "legacy", "gives no container the uverbs of its cards"),
+    },
 }
 
 
 def parsed(text: str | None, host_name: str = "this host") -> dict[str, Any]:
-    """Return the file's content.
+    """Return the file's content with sections and keys in small letters: the runtime reads them in any.
 
     Raises:
-        InputError: with the place, where the text is no TOML, or where the section is no table.
+        InputError: with the place, where the text is no TOML.
     """
     import tomllib
 
@@ -38,9 +80,15 @@ def parsed(text: str | None, host_name: str = "this host") -> dict[str, Any]:
         found = tomllib.loads(text or "")
     except tomllib.TOMLDecodeError as problem:
         raise _refusal(host_name, f"is no TOML, and the runtime starts no container with it: {problem}") from None
-    if not isinstance(found.get(SECTION, {}), dict):
-        raise _refusal(host_name, f"{SECTION} must be a table, it is {shown(found[SECTION])}")
-    return found
+    result: dict[str, Any] = {}
+    for name, value in found.items():
+        if not isinstance(value, dict):
+            result[name.lower()] = value
+            continue
+        before = result.get(name.lower())
+        section = before if isinstance(before, dict) else {}
+        result[name.lower()] = {**section, **{key.lower(): one for key, one in value.items()}}
+    return result
 
 
 def habana_config(text: str | None, host_name: str = "this host") -> str:
@@ -54,9 +102,12 @@ def habana_config(text: str | None, host_name: str = "this host") -> str:
         host_name: how messages call the host.
 
     Raises:
-        InputError: where the text is no TOML, or where no edit of one line leaves all else what it is.
+        InputError: where the text is no TOML, its section no table, or where no edit of one line leaves all else what
+            it is.
     """
     found = parsed(text, host_name)
+    if not isinstance(found.get(SECTION, {}), dict):
+        raise _refusal(host_name, _no_table(SECTION, found[SECTION]))
     if found.get(SECTION, {}).get(KEY) is False:
         return text or ""
     expected = copy.deepcopy(found)
@@ -78,16 +129,42 @@ def habana_config_problems(text: str | None, host_name: str = "this host") -> li
         text: the file's text, None where there is none.
         host_name: how messages call the host.
     """
+    reasons = []
     try:
         habana_config(text, host_name)
     except InputError as problem:
-        return [str(problem)]
-    found = parsed(text)
-    return [
-        str(_refusal(host_name, f"{key} = false {effect}; take the line out, or set it to true"))
-        for key, effect in STOPS.items()
-        if found.get(key) is False
-    ]
+        reasons.append(str(problem))
+    try:
+        found = parsed(text)
+    except InputError:
+        return reasons
+    for section, rules in RULES.items():
+        told = _problems(section, found.get(section, {}) if section else found, rules)
+        reasons += [str(_refusal(host_name, one)) for one in told]
+    return list(dict.fromkeys(reasons))
+
+
+def habana_config_notes(text: str | None) -> list[str]:
+    """Return what a user should know of a config.toml with which servers start."""
+    try:
+        off = parsed(text).get("mount_uverbs") is False
+    except InputError:
+        return []
+    return [f"{PATH}: mount_uverbs = false: containers get no uverbs of their cards"] if off else []
+
+
+def _problems(section: str, values: Any, rules: dict[str, Rule]) -> Iterator[str]:
+    if not isinstance(values, dict):
+        yield _no_table(section, values)
+        return
+    for key, rule in rules.items():
+        told = rule.problem(f"{section}.{key}" if section else key, values[key]) if key in values else None
+        if told:
+            yield told
+
+
+def _no_table(section: str, value: Any) -> str:
+    return f"{section} must be a table, it is {shown(value)}"
 
 
 def _refusal(host_name: str, text: str) -> InputError:

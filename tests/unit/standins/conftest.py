@@ -49,8 +49,7 @@ class Host:
             device.mkdir(parents=True)
             (device / "pci_addr").write_text(f"{cards[index]['bus_id']}\n", encoding="ascii")
             (device / "device_type").write_text("GAUDI2\n", encoding="ascii")
-            verbs = f"infiniband/hlib_{index}/device/infiniband_verbs/uverbs{index}"
-            (root / "sys/class" / verbs).mkdir(parents=True)
+            self.add_port(f"hlib_{index}", f"uverbs{index}")
 
     def save(self) -> None:
         """Write the state, after a test has changed it."""
@@ -64,6 +63,12 @@ class Host:
         for name in (f"accel/accel{index}", f"accel/accel_controlD{index}", f"infiniband/uverbs{index}"):
             (self.root / "dev" / name).unlink(missing_ok=True)
             (self.root / "dev" / name).symlink_to("/dev/null")
+
+    def add_port(self, name: str, verbs: str) -> None:
+        """Show what the driver shows of a card's ports: `hlib_N`, or `hbl_N` of newer ones."""
+        device = self.root / "sys/class/infiniband" / name / "device"
+        (device / "infiniband_verbs" / verbs).mkdir(parents=True)
+        (device / "net").mkdir()
 
     def keep_nodes(self, *indices: int) -> None:
         """Leave only these cards' nodes, as in a container."""
@@ -91,3 +96,22 @@ def host() -> Iterator[Host]:
     root = Path(tempfile.mkdtemp(prefix="gs"))
     yield Host(root)
     shutil.rmtree(root)
+
+
+@pytest.fixture
+def bundle(host: Any) -> Path:
+    """Give a container's bundle on a host where runtime, hook and a runc that tells its arguments are installed."""
+    config = host.root / "etc/habana-container-runtime/config.toml"
+    config.parent.mkdir(parents=True)
+    shutil.copy(SHARED / "hostimage" / "config.toml", config)
+    programs = host.root / "usr/bin"
+    programs.mkdir(parents=True)
+    for name in ("habana-container-hook", "habana-container-cli"):
+        shutil.copy(STANDINS / name, programs / name)
+    runc = host.root / "bin/runc"
+    runc.parent.mkdir()
+    runc.write_text('#!/bin/sh\necho "runc $*"\n', encoding="ascii")
+    runc.chmod(0o755)
+    folder: Path = host.root / "bundle"
+    (folder / "rootfs/etc").mkdir(parents=True)
+    return folder

@@ -1,48 +1,30 @@
-"""habana-container-runtime and its hook, with the silences of the real ones."""
+"""habana-container-runtime and its hook, with the silences of the real ones, as of versions 1.15.0 and 1.16.0."""
 
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-SHARED = Path(__file__).resolve().parents[3] / "molecule" / "shared"
-
-
-STANDINS = SHARED / "standins"
 CONFIG = "etc/habana-container-runtime/config.toml"
 SECTION = "[habana-container-runtime]\n"
 
 
-@pytest.fixture
-def bundle(host: Any) -> Path:
-    """Give a container's bundle on a host where runtime, hook and a runc that tells its arguments are installed."""
-    config = host.root / CONFIG
-    config.parent.mkdir(parents=True)
-    shutil.copy(SHARED / "hostimage" / "config.toml", config)
-    programs = host.root / "usr/bin"
-    programs.mkdir(parents=True)
-    for name in ("habana-container-hook", "habana-container-cli"):
-        shutil.copy(STANDINS / name, programs / name)
-    runc = host.root / "bin/runc"
-    runc.parent.mkdir()
-    runc.write_text('#!/bin/sh\necho "runc $*"\n', encoding="ascii")
-    runc.chmod(0o755)
-    folder: Path = host.root / "bundle"
-    (folder / "rootfs/etc").mkdir(parents=True)
-    return folder
-
-
 def create(host: Any, bundle: Path, *environment: str) -> tuple[Any, dict[str, Any]]:
     """Run the runtime's create for a container with this environment; return result and edited specification."""
-    spec = {"process": {"env": list(environment)}, "root": {"path": "rootfs"}, "linux": {}}
+    spec = {"process": {"env": list(environment)}, "root": {"path": "rootfs"}, "linux": {"resources": {}}}
     (bundle / "config.json").write_text(json.dumps(spec), encoding="utf-8")
     path = f"{host.root}/bin:/usr/bin:/bin"
     result = host.run("habana-container-runtime", "create", "--bundle", str(bundle), "name", PATH=path)
     return result, json.loads((bundle / "config.json").read_text(encoding="utf-8"))
+
+
+def behave_as(host: Any, version: str) -> None:
+    """Let runtime and hook be of a version."""
+    host.state["container_runtime"] = version
+    host.save()
 
 
 def given(spec: dict[str, Any]) -> list[str]:
@@ -155,16 +137,154 @@ def test_without_the_hook_no_container_is_made(host: Any, bundle: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("node", "what"),
-    [("accel/accel1", "accelerator"), ("accel/accel_controlD1", "accelerator"), ("infiniband/uverbs1", "uverb")],
+    ("version", "node", "what"),
+    [
+        ("1.15.0", "accel/accel1", "accelerator"),
+        ("1.15.0", "accel/accel_controlD1", "accelerator"),
+        ("1.15.0", "infiniband/uverbs1", "uverb"),
+        ("1.16.0", "infiniband/uverbs1", "uverb"),
+    ],
 )
-def test_without_one_of_its_nodes_no_container_is_made(host: Any, bundle: Path, node: str, what: str) -> None:
+def test_without_one_of_its_nodes_no_container_is_made(
+    host: Any, bundle: Path, version: str, node: str, what: str
+) -> None:
+    behave_as(host, version)
     log = host.root / "runtime.log"
     (host.root / CONFIG).write_text(f'{SECTION}debug = "{log}"\n', encoding="ascii")
     (host.root / "dev" / node).unlink()
     said = f"adding {what} devices: device info: no such file or directory"
     assert refused(host, bundle, "HABANA_VISIBLE_DEVICES=1") == f"ERROR: {said}\n"
     assert json.loads(log.read_text(encoding="utf-8"))["msg"] == said
+
+
+@pytest.mark.parametrize(
+    ("missing", "nodes"),
+    [(["accel1"], ["accel_controlD1"]), (["accel_controlD1"], ["accel1"]), (["accel1", "accel_controlD1"], [])],
+)
+def test_since_1_16_a_missing_node_is_missing_without_a_word(
+    host: Any, bundle: Path, missing: list[str], nodes: list[str]
+) -> None:
+    for name in missing:
+        (host.root / "dev/accel" / name).unlink()
+    result, spec = create(host, bundle, "HABANA_VISIBLE_DEVICES=1")
+    assert (result.stdout[:11], result.stderr) == ("runc create", "")
+    paths = [Path(device["path"]) for device in spec["linux"].get("devices", [])]
+    assert [path.name for path in paths if path.parent.name == "accel"] == nodes
+    told = [entry for entry in spec["process"]["env"] if entry.startswith("HABANA_RUNTIME_ERROR")]
+    assert told == ([] if nodes else ['HABANA_RUNTIME_ERROR="no accelerators found"'])
+
+
+@pytest.mark.parametrize(
+    ("version", "environment"),
+    [
+        ("1.15.0", []),
+        ("1.15.1-200", []),
+        # Those of the cards, as texts in order, behind whatever was there.
+        ("1.16.0", ["HABANA_VISIBLE_MODULES=2,3"]),
+        ("1.21.3-57", ["HABANA_VISIBLE_MODULES=2,3"]),
+    ],
+)
+def test_what_a_version_tells_the_container(host: Any, bundle: Path, version: str, environment: list[str]) -> None:
+    behave_as(host, version)
+    for index, module in ((4, 3), (5, 2)):
+        path = host.root / f"sys/class/accel/accel{index}/device/module_id"
+        path.write_text(f"{module}\n", encoding="ascii")
+    asked = "HABANA_VISIBLE_DEVICES=4,5"
+    assert create(host, bundle, asked)[1]["process"]["env"] == [asked, *environment]
+    nobody = "HABANA_VISIBLE_DEVICES=99"
+    told = ['HABANA_RUNTIME_ERROR="no accelerators found"'] if environment else []
+    assert create(host, bundle, nobody)[1]["process"]["env"] == [nobody, *told]
+
+
+@pytest.mark.parametrize(("version", "cards"), [("1.15.0", ["3"]), ("1.16.0", ["13", "3"])])
+def test_a_card_of_the_same_last_digit_comes_along_since_1_16(
+    host: Any, bundle: Path, version: str, cards: list[str]
+) -> None:
+    behave_as(host, version)
+    host.add_node(13)
+    assert given(create(host, bundle, "HABANA_VISIBLE_DEVICES=3")[1]) == cards
+    assert given(create(host, bundle, "HABANA_VISIBLE_DEVICES=13")[1]) == []
+
+
+@pytest.mark.parametrize(("version", "verbs"), [("1.15.0", "uverbs3"), ("1.16.0", "uverbs7")])
+def test_ports_of_newer_drivers_come_first_since_1_16(host: Any, bundle: Path, version: str, verbs: str) -> None:
+    behave_as(host, version)
+    host.add_port("hbl_3", "uverbs7")
+    _, spec = create(host, bundle, "HABANA_VISIBLE_DEVICES=3")
+    assert [device["path"] for device in spec["linux"]["devices"]][2:] == [f"/dev/infiniband/{verbs}"]
+
+
+def test_legacy_gives_cards_without_uverbs_and_tells_the_container_nothing(host: Any, bundle: Path) -> None:
+    (host.root / CONFIG).write_text(f'{SECTION}Mode = "legacy"\n', encoding="ascii")
+    host.add_node(13)
+    _, spec = create(host, bundle, "HABANA_VISIBLE_DEVICES=3")
+    assert [device["path"] for device in spec["linux"]["devices"]] == [
+        "/dev/accel/accel3",
+        "/dev/accel/accel_controlD3",
+    ]
+    assert spec["process"]["env"] == ["HABANA_VISIBLE_DEVICES=3"]
+    assert [hook["args"][1] for hook in spec["hooks"]["prestart"]] == ["prestart"]
+    assert create(host, bundle, "HABANA_VISIBLE_DEVICES=99")[1]["process"]["env"] == ["HABANA_VISIBLE_DEVICES=99"]
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        *[(f"{SECTION}log_level = {level}\n", True) for level in ('"debug"', '"WARN"', '"info+2"')],
+        *[(f"{SECTION}log_level = {level}\n", False) for level in ('"warning"', '"trace"', '""', '"info "', "1")],
+        ('[Habana-Container-Runtime]\nLog_Level = "trace"\n', False),
+        (f'{SECTION}loglevel = "trace"\n', True),
+        (f'{SECTION}mode = "other"\n', True),
+        (f"{SECTION}mode = 1\n", False),
+        (f'{SECTION}debug = ""\n', False),
+        ("Mount_Uverbs = 0\n", False),
+        ("binaries-dir = 1\n", False),
+        ("disable-require = 1\n", True),
+        ("network-layer-routes = 1\n", False),
+        ("[network-layer-routes]\npath = 1\n", False),
+        ("[habana-container-cli]\nenvironment = [1]\n", False),
+        # Only the hook reads these.
+        ("[habana-container-cli]\nmount_uverbs = 1\n", True),
+    ],
+)
+def test_values_of_another_type_or_level_end_it(host: Any, bundle: Path, text: str, kept: bool) -> None:
+    (host.root / CONFIG).write_text(text, encoding="ascii")
+    result, _ = create(host, bundle)
+    assert (result.returncode, bool(result.stdout)) == ((0, True) if kept else (1, False))
+    assert kept or result.stderr.startswith("ERROR: ")
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("", ""),
+        ('root = "/run/habana/driver"', "unrecognized arguments: --root=/run/habana/driver"),
+        ('Root = ""', "unrecognized arguments: --root="),
+        ('debug = ""', "fail to open debug log file"),
+        ('debug = "/nowhere/x"', "fail to open debug log file"),
+        ('path = "/nowhere"', "No such file or directory: '/nowhere'"),
+        ("mount_uverbs = 1", "mount_uverbs: incompatible types"),
+        ("mount_uverbs = false", ""),
+        ('environment = ["A=1"]', ""),
+    ],
+)
+def test_hook_hands_its_settings_on(host: Any, bundle: Path, setting: str, said: str) -> None:
+    create(host, bundle, "HABANA_VISIBLE_DEVICES=1")
+    (host.root / CONFIG).write_text(f"[habana-container-cli]\n{setting}\n", encoding="ascii")
+    result = hooked(host, bundle)
+    assert result.returncode == (1 if said else 0)
+    assert said in result.stderr
+
+
+@pytest.mark.parametrize(("version", "status"), [("1.15.0", 1), ("1.16.0", 0)])
+def test_ports_without_interfaces_stop_the_start_before_1_16(
+    host: Any, bundle: Path, version: str, status: int
+) -> None:
+    behave_as(host, version)
+    create(host, bundle, "HABANA_VISIBLE_DEVICES=1")
+    assert hooked(host, bundle).returncode == 0
+    (host.root / "sys/class/infiniband/hlib_1/device/net").rmdir()
+    assert hooked(host, bundle).returncode == status
 
 
 def test_what_a_container_is_not_told_of_its_ports_stands_in_its_environment(host: Any, bundle: Path) -> None:

@@ -61,6 +61,8 @@ VIRGIN: dict[str, Any] = {
     "fault": "",
     # Its engine is "stopped", units of it are "masked", so many bytes are "free", and "daemon" is its daemon.json.
     **{"engine": "", "masked": [], "free": 2**40, "daemon": None},
+    # The config.toml of its habana runtime.
+    "habana": "[habana-container-runtime]\nvisible_devices_all_as_default = false\n",
     # Its connection is lost for so many "seconds" when this module is sent ("at", perhaps with its state).
     "away": {},
 }
@@ -204,7 +206,7 @@ class Host:
             **{"interrupted": [], "daemon_json": text or json.dumps(daemon), "daemon_json_mode": "0644"},
             **{"info": None if silent else info, "reason": "Cannot connect to the Docker daemon" if silent else None},
             **{"habana_problem": None, "enabled": "docker.service" not in masked, "masked": masked},
-            "habana_config": "[habana-container-runtime]\nvisible_devices_all_as_default = false\n",
+            "habana_config": self.state["habana"],
             "habana_programs": {"habana-container-hook": True, "habana-container-cli": True},
             **{"proxies_sha256": None, "proxies_dropin_sha256": None, "proxies_running": None},
         }
