@@ -489,7 +489,9 @@ def test_a_run_that_fails_says_how_far_it_came(site: Site) -> None:
     site.settings["forks"] = 5
     site.awx.playbooks = ("plan.yml",)
     site.awx.named("job_templates", "p reset")["timeout"] = 5
-    with pytest.raises(AwxError, match=r"(?s)template p reset.*Playbook not found.*\n1 of 5 requests were done before"):
+    with pytest.raises(
+        AwxError, match=r"(?s)template p reset.*Playbook not found.*\ndone before this failed: 1 of 5 requests;"
+    ):
         apply(site.api, site.settings, PARTS)
     started = time.monotonic()
     site.awx.playbooks = ("plan.yml", "reset.yml", "rollout.yml", "report.yml")

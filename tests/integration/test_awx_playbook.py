@@ -292,6 +292,7 @@ def test_what_is_wrong_is_told_at_once_and_without_secrets(site: Site) -> None:
         **{"teams": {"viewers": []}, "vllm_secrets": "canary-key-1", "schedules": {"status": "hourly"}},
         **{"vllm_image_registries": {"registry.example.net": "canary-key-1"}, "gaudi_gateway_secret": "canary-key-1"},
         "notifications": [{"name": "x", "type": "webhook", "configuration": {}}],
+        "vault": {"password": "{{ lookup('ansible.builtin.file', '/nowhere/word') }}"},
     }
     status, text = site.run(wrong, "-e", "awx_update_secrets=maybe")
     flat = " ".join(text.split())
@@ -308,6 +309,8 @@ def test_what_is_wrong_is_told_at_once_and_without_secrets(site: Site) -> None:
         "'hourly' is no rule such as DTSTART",
         "gaudi_awx.notifications[0].configuration.url: is required: a text",
         "gaudi_awx.gaudi_gateway_secret: (hidden): a quoted text of at least 32",
+        "gaudi_awx.vault.password: cannot be read: ",
+        "'/nowhere/word'",
         "awx_update_secrets: 'maybe' is not true or false",
     ):
         assert sentence in flat, text

@@ -225,6 +225,25 @@ def test_every_mistake_has_its_sentence(given: Any, sentence: str) -> None:
         awx_settings(whole)
 
 
+class Lazy(dict[str, Any]):
+    """A mapping of Ansible, which fills in a value when it is read."""
+
+    def __getitem__(self, key: str) -> Any:
+        if key == "ssh_key":
+            raise OSError("no file ~/.ssh/x\n")
+        return super().__getitem__(key)
+
+
+def test_what_cannot_be_read_is_named_with_all_else() -> None:
+    lazy = Lazy(ssh_key="{{ lookup(...) }}", username="ops")
+    assert awx_refusal({**SMALLEST, "machine": lazy, "notifications": [lazy], "forks": 0}) == [
+        r"gaudi_awx.machine.ssh_key: cannot be read: no file ~/.ssh/x\n",
+        r"gaudi_awx.notifications[0].ssh_key: cannot be read: no file ~/.ssh/x\n",
+        "gaudi_awx.forks: 0 is not a whole number from 1 to 200",
+        "gaudi_awx.notifications[0]: username: is not a known name; did you mean name?",
+    ]
+
+
 def test_what_a_run_is_to_do_is_refused_with_all_else() -> None:
     assert awx_refusal({**SMALLEST, "forks": 0}, "gone", "maybe") == [
         "awx_state: 'gone' is none of present, absent",

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from ..core.checks import is_flag_text
-from ..core.errors import InputError, known, mapping, one_line, refusal, shown, whole
+from ..core.errors import InputError, known, mapping, one_line, readable, refusal, shown, whole
 from ..core.redact import has_login
 from ..gateway.fleet import secret_problem
 from ..host.secret import given_secrets
@@ -157,8 +157,9 @@ def awx_settings(given: Any) -> dict[str, Any]:
     Raises:
         InputError: with every mistake, a line each; no secret is ever in it.
     """
-    names = mapping("", "gaudi_awx", given, "a mapping with project, inventory, machine and so on")
     problems: list[str] = []
+    given = _filled("gaudi_awx", given, problems)
+    names = mapping("", "gaudi_awx", given, "a mapping with project, inventory, machine and so on")
     found: dict[str, Any] = {}
     wanted: list[tuple[str, Callable[[], Any]]] = [("", partial(known, "gaudi_awx", names, KEYS))]
     wanted += [(key, partial(reader, names.get(key))) for key, reader in READERS.items()]
@@ -179,6 +180,26 @@ def awx_settings(given: Any) -> dict[str, Any]:
     }
     del found["machine"]
     return {**found, **_named(names, found["prefix"]), "told": told}
+
+
+def _filled(path: str, value: Any, problems: list[str]) -> Any:
+    """Return a value without what Ansible cannot fill in when it is read, such as a file that is missing.
+
+    ``problems`` gets a sentence for each of these.
+    """
+    if not isinstance(value, (Mapping, list)):
+        return value
+    found = {}
+    for key in value if isinstance(value, Mapping) else range(len(value)):
+        where = f"{path}.{readable(key)}" if isinstance(value, Mapping) else f"{path}[{key}]"
+        try:
+            part = value[key]
+        except Exception as problem:
+            text = str(problem).rpartition(" marker was tripped: ")[2]  # Ansible's own words in front of a reason
+            problems.append(f"{where}: cannot be read: {one_line(text)[:300]}")
+        else:
+            found[key] = _filled(where, part, problems)
+    return found if isinstance(value, Mapping) else list(found.values())
 
 
 def awx_refusal(given: Any, state: Any = "present", update_secrets: Any = False) -> list[str]:
