@@ -136,8 +136,8 @@ class Handler(BaseHTTPRequestHandler):
         """Give a manifest or a blob by its digest."""
         name = self.path.rpartition("/")[2]
         kind, body = self.server.manifests.get(name) or ("application/octet-stream", self.server.blobs.get(name, b""))
-        stranger = "urllib" in self.headers["User-Agent"] and not self.connection.getpeercert()
-        self.send_response(403 if stranger else 200 if body or self.path == "/v2/" else 404)
+        foreign = "urllib" in self.headers["User-Agent"] and not self.connection.getpeercert()
+        self.send_response(403 if foreign else 200 if body or self.path == "/v2/" else 404)
         self.send_header("Content-Type", kind)
         self.send_header("Docker-Content-Digest", name)
         self.send_header("Content-Length", str(len(body)))

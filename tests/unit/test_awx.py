@@ -189,7 +189,7 @@ def test_secrets_as_the_text_of_a_credential() -> None:
         ),
         (
             {"notifications": [{"name": "x", "type": "irc", "configuration": {"port": True}}]},
-            "gaudi_awx.notifications[0].configuration.port: (hidden) is not a whole number",
+            "gaudi_awx.notifications[0].configuration.port: (hidden) is not an integer",
         ),
         ({"schedules": {"status": "DTSTART:20260101T000700Z RRULE:FREQ=SECONDLY;INTERVAL=1"}}, "is no rule such as"),
         ({"schedules": {"status": "DTSTART:20260101T000700Z RRULE:FREQ=HOURLY;INTERVAL=0"}}, "is no rule such as"),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.machinery
-import importlib.util
 import io
 import json
 import tarfile
@@ -12,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import load_program
 
 BUILDER = Path(__file__).parents[2] / "roles/vllm_image/files/build_cpu_image"
 
@@ -19,12 +18,7 @@ BUILDER = Path(__file__).parents[2] / "roles/vllm_image/files/build_cpu_image"
 @pytest.fixture(scope="module")
 def builder() -> Any:
     """Return the program as a module."""
-    loader = importlib.machinery.SourceFileLoader("build_cpu_image", str(BUILDER))
-    spec = importlib.util.spec_from_loader("build_cpu_image", loader)
-    assert spec
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module
+    return load_program(BUILDER)
 
 
 def saved(path: Path) -> bytes:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import os
 import socket
 import subprocess
 from hashlib import sha256
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 from gaudi_serve.stages.service import vllm_container
+from programs import load_program
 from test_plan import model, planned
 
 PROGRAM = Path(__file__).parents[2] / "roles/vllm_service/files/vllm-supervisor"
@@ -24,12 +23,7 @@ PROGRAM = Path(__file__).parents[2] / "roles/vllm_service/files/vllm-supervisor"
 @pytest.fixture(scope="module")
 def supervisor() -> ModuleType:
     """Return the program as a module."""
-    loader = SourceFileLoader("vllm_supervisor", str(PROGRAM))
-    spec = importlib.util.spec_from_loader("vllm_supervisor", loader)
-    assert spec
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module
+    return load_program(PROGRAM)
 
 
 @pytest.fixture

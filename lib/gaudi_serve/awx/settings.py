@@ -37,7 +37,7 @@ NOTIFICATIONS: dict[str, dict[str, type]] = {
     },
     "awssns": {},
 }
-OF_TYPE = {str: "a text", int: "a whole number", bool: "true or false", list: "a list", dict: "a mapping"}
+OF_TYPE = {str: "a text", int: "an integer", bool: "true or false", list: "a list", dict: "a mapping"}
 STATES = ("present", "absent")
 EVENTS = ("error", "success", "started", "approval")
 PULL = ("always", "missing", "never")

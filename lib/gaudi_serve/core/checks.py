@@ -1,4 +1,4 @@
-"""What tells whether a value is sound: the checks that several files share."""
+"""Checks of values that several files share."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ def is_flag_text(value: Any) -> bool:
 
 
 def whole(low: int, high: int) -> Check:
-    """Return what tells whether a value is a whole number within limits."""
+    """Return a check for integers within limits."""
     return lambda value: is_whole(value, low, high)
 
 
 def matching(pattern: str) -> Check:
-    """Return what tells whether a value is a text of a pattern."""
+    """Return a check for texts that match a pattern."""
     return lambda value: isinstance(value, str) and re.fullmatch(pattern, value, re.ASCII) is not None
 
 
 def one_of(*allowed: str) -> Check:
-    """Return what tells whether a value is one of some texts."""
+    """Return a check for one of these texts."""
     return lambda value: isinstance(value, str) and value in allowed
 
 
 def is_address(text: str) -> bool:
-    """Tell whether the parts of an address can be told apart, as those of one with a lone bracket cannot."""
+    """Return whether an address can be split into its parts; one with a lone bracket cannot."""
     try:
         urllib.parse.urlsplit(text)
     except ValueError:

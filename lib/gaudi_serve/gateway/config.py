@@ -84,8 +84,8 @@ def _name(client: Client | None) -> str:
 def _allowed(gateway: Gateway, client: Client | None, name: str) -> str:
     """Return how much a body must say.
 
-    ``strict`` where the client may not use all names of the servers that have this one, ``named`` where a server that
-    is told no name takes another one, ``all`` otherwise.
+    ``strict`` where the client may not use all names of the servers that serve this one; ``named`` where a server would
+    use another model for a body without a name; ``all`` otherwise.
     """
     beside = gateway.beside(name)
     if client and client.models and not beside <= set(client.models):

@@ -10,7 +10,8 @@ import json
 import shutil
 import ssl
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
@@ -233,10 +234,8 @@ def reload(name: str) -> None:
 def save() -> None:
     """Write down which servers are drained, for the next start of HAProxy."""
     entries = [entry_of(one) for one in _servers(FOLDER / LINK / SERVERS)]
-    try:
+    with _answering():
         runtime().save(Path(Gateway.state), {one.name: (one.address, one.port) for one in entries})
-    except OSError as problem:
-        raise InputError(f"the gateway on this host does not answer at {runtime().path}: {problem}") from problem
 
 
 def set_state(host: str, state: str, check: bool = False) -> list[str]:
@@ -250,17 +249,11 @@ def set_state(host: str, state: str, check: bool = False) -> list[str]:
     Raises:
         InputError: where no gateway runs here.
     """
-    try:
-        servers = _servers_of(host)
-        moved = [one for one in servers if one.drained != (state == "drain")]
-        for one in [] if check else moved:
-            runtime().set_state(one.backend, one.name, state)
-    except OSError as problem:
-        raise InputError(f"the gateway on this host does not answer at {runtime().path}: {problem}") from problem
-    if not check:
-        # Also where nothing has moved: a run that was killed here may not have come to it.
-        save()
-    return [f"{one.backend}/{one.name}" for one in moved]
+    with _answering():
+        changing = [server for server in _servers_of(host) if server.drained != (state == "drain")]
+        for server in [] if check else changing:
+            runtime().set_state(server.backend, server.name, state)
+    return _saved(changing, check)
 
 
 def set_weight(host: str, percent: int, check: bool = False) -> list[str]:
@@ -269,15 +262,28 @@ def set_weight(host: str, percent: int, check: bool = False) -> list[str]:
     Raises:
         InputError: where no gateway runs here.
     """
+    with _answering():
+        changing = [server for server in _servers_of(host) if server.weight != percent]
+        for server in [] if check else changing:
+            runtime().set_weight(server.backend, server.name, percent)
+    return _saved(changing, check)
+
+
+def _saved(changed: Sequence[State], check: bool) -> list[str]:
+    """Return the names of servers that changed, after their state is saved."""
+    if not check:
+        # Also where nothing has changed: a run that was killed here may not have saved it.
+        save()
+    return [f"{server.backend}/{server.name}" for server in changed]
+
+
+@contextmanager
+def _answering() -> Iterator[None]:
+    """Raise an InputError where HAProxy's socket does not answer."""
     try:
-        moved = [one for one in _servers_of(host) if one.weight != percent]
-        for one in [] if check else moved:
-            runtime().set_weight(one.backend, one.name, percent)
+        yield
     except OSError as problem:
         raise InputError(f"the gateway on this host does not answer at {runtime().path}: {problem}") from problem
-    if not check:
-        save()
-    return [f"{one.backend}/{one.name}" for one in moved]
 
 
 def refuse_stranger(host: str) -> None:

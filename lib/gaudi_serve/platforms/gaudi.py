@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import InputError, Problem, counted
+from ..core.errors import InputError, Problem
 from ..core.run import read_text, run
 from ..core.words import counted
 from ..model.host import Host

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 import json
 import os
 import shutil
@@ -16,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from programs import load_program
 
 SHARED = Path(__file__).resolve().parents[3] / "molecule" / "shared"
 STANDINS = SHARED / "standins"
@@ -23,12 +22,7 @@ STANDINS = SHARED / "standins"
 
 def init_module() -> ModuleType:
     """Import the first process of a test host, which makes the state of the cards."""
-    loader = importlib.machinery.SourceFileLoader("testhost_init", str(SHARED / "hostimage" / "testhost-init"))
-    spec = importlib.util.spec_from_loader("testhost_init", loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module
+    return load_program(SHARED / "hostimage/testhost-init")
 
 
 class Host:

@@ -1,17 +1,16 @@
-"""The supervisor before the stand-ins of runtime and hook: starts that 1.16.0 would let pass without a word."""
+"""The supervisor before the stand-ins of runtime and hook: starts that 1.16.0 would let pass silently."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 from collections.abc import Callable
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
 import pytest
 from gaudi_serve.stages.service import vllm_container
+from programs import load_program
 from test_plan import model, planned
 from test_standin_runtime import behave_as, create, hooked
 
@@ -59,12 +58,7 @@ class Engine:
 @pytest.fixture
 def program() -> Any:
     """Return the supervisor as a module."""
-    loader = SourceFileLoader("vllm_supervisor", str(PROGRAM))
-    spec = importlib.util.spec_from_loader("vllm_supervisor", loader)
-    assert spec
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module
+    return load_program(PROGRAM)
 
 
 @pytest.fixture
