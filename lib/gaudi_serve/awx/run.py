@@ -132,9 +132,8 @@ class _Work:
         except AwxError as problem:
             if done == 0:
                 raise
-            every = counted(len(self.found.steps), "request")
-            count = f"{done} of {every} were done before this failed; run it again to continue"
-            raise AwxError(f"{problem}\n{count}") from None
+            count = f"done before this failed: {done} of {counted(len(self.found.steps), 'request')}"
+            raise AwxError(f"{problem}\n{count}; run it again to continue") from None
 
     def send(self, step: Step) -> None:
         """Send one request."""

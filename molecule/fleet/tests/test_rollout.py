@@ -136,7 +136,8 @@ def test_a_canary_that_dies_in_its_proof_goes_back(lost: str, playbook: Any, add
                 comes_back.start()
         time.sleep(2)
     assert run.run.status == 2, run.run.text
-    assert "mol-fleet-a has not proven itself, and the rollout stops" in run.run.flat, run.run.text
+    ended = {"server": "has not proven itself", "host": "could not be reached while it was changed"}[lost]
+    assert f"mol-fleet-a {ended}, and the rollout stops" in run.run.flat, run.run.text
     assert "It serves again what served before" in run.run.flat, run.run.text
     assert load.failed == []
     assert {name: launched(name) for name in HOSTS[1:]} == before
