@@ -7,16 +7,16 @@ from typing import Any
 
 from ..catalog.keys import CARD_VARIABLES
 from ..core.errors import Finding, plain
+from ..core.images import image_name
 from ..inventory.facts import checked_host
 from ..inventory.variables import problem_text
 from ..model.host import Host
 from ..platforms import platform_of
 from ..platforms.releases import DEFAULT
+from ..stages.base import system_refusal
 from ..stages.container_runtime import daemon_json_problems
 from ..stages.habana_config import habana_config_problems
-from ..stages.service import image_name, secrets_refusal
-
-SUPPORTED = {("debian", "12"), ("ubuntu", "22.04"), ("ubuntu", "24.04")}
+from ..stages.service import secrets_refusal
 
 
 def host_findings(
@@ -121,14 +121,6 @@ def refused_hosts(hostvars: Mapping[str, Mapping[str, Any]], hosts: Sequence[str
         if read or wrong or known.get("preflight_refusal"):
             refused.append(name)
     return refused
-
-
-def system_refusal(system: Mapping[str, Any], host_name: str) -> list[str]:
-    """Return why this toolkit does not work on an operating system; empty where it does."""
-    if (system["id"], system["version_id"]) in SUPPORTED:
-        return []
-    known = ", ".join(f"{name} {version}" for name, version in sorted(SUPPORTED))
-    return [f"{host_name}: {system['pretty_name']} is not supported; supported are {known}"]
 
 
 def _file_reasons(daemon: str | None, habana: str | None, host_name: str) -> list[tuple[str, str]]:

@@ -8,10 +8,14 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ..core.checks import is_true
 from ..core.errors import InputError
-from .habana_config import habana_config_notes, habana_config_problems
+from ..core.run import sha256_text
+from ..platforms import accelerator_needs
+from .base import Given, Pending, Stage, rendered, system_refusal
+from .habana_config import HABANA, habana_config, habana_config_notes, habana_config_problems
+from .reset_host import container_runtime_found, container_runtime_reset
 
-HABANA = {"path": "/usr/bin/habana-container-runtime", "runtimeArgs": []}
 DAEMON_JSON = "/etc/docker/daemon.json"
 # Packages of engines, of which any will do.
 ENGINES = {"docker.io", "docker-ce"}
@@ -306,3 +310,92 @@ def container_runtime_notes(live: Mapping[str, Any], engine: str = "distribution
     if engine == "vendor" and "docker.io" in live["packages"]:
         notes.append("the engine that was there stays: container_runtime_engine: vendor is for hosts without one")
     return notes
+
+
+DAEMON, CONFIG = "/etc/docker/daemon.json", "/etc/habana-container-runtime/config.toml"
+# Not Environment= in it: any user of the host can ask systemd for that.
+DROPIN = "[Service]\nEnvironmentFile=/etc/gaudi-serve/docker-proxy.env\n"
+PROXIES = ("http_proxy", "https_proxy", "no_proxy")
+
+
+def _pending(given: Given) -> Pending:
+    known = given.known
+    live, wanted = known["gaudi_runtime"], _wanted(given)
+    changes, drift = container_runtime_changes(live, wanted), container_runtime_drift(live, wanted)
+    refusal = [*system_refusal(known["gaudi_system"], given.host)]
+    refusal += container_runtime_refusal(live, wanted, given.host)
+    survives = live["info"] is None or bool(live["info"].get("live_restore"))
+    return Pending(
+        changes={
+            **changes,
+            **{key: wanted[key] for key in ("packages", "habana", "habana_version", "habana_repository")},
+            "lines": [text for key, found in changes.items() if key != "due" for text in found],
+            "files": _to_write(changes, live, wanted),
+            "found": container_runtime_found(live),
+            "proxies": bool(wanted["proxies_marker"]),
+            "proxies_marker": wanted["proxies_marker"],
+            "reload_first": bool(live["info"] and wanted["live_restore"] and not live["info"]["live_restore"]),
+        },
+        due=[] if refusal else drift,
+        left=[f"{given.host}: still to do after this run: {'; '.join(drift)}"] if changes["due"] else [],
+        refusal=refusal,
+        drift=refusal or drift,
+        notes=container_runtime_notes(live, known["container_runtime_engine"]),
+        facts={"restarts": not refusal and bool(changes["restart"]) and not survives},
+    )
+
+
+def _wanted(given: Given) -> dict[str, Any]:
+    """Return what the engine is to be, as container_runtime_changes takes it."""
+    known, own = given.known, "container_runtime_"
+    live, asked = known["gaudi_runtime"], known[f"{own}habana"]
+    needs = "habana_runtime" in accelerator_needs(known["gaudi_system"]["accelerator"])
+    habana = asked == "always" or (asked == "auto" and needs)
+    proxies = {key: known[own + key] or "" for key in PROXIES}
+    marker = sha256_text(json.dumps([known[own + key] for key in PROXIES])) if any(proxies.values()) else ""
+    restores, root = is_true(known[f"{own}live_restore"]), known[f"{own}data_root"] or ""
+    daemon, config = live["daemon_json"], live["habana_config"]
+    # What cannot be edited stays as it is, for the refusal to name; so that a status of it is one, too.
+    if not daemon_json_problems(daemon, given.host):
+        daemon = daemon_json(daemon, habana, restores, root, given.host)
+    if habana and not habana_config_problems(config, given.host):
+        config = habana_config(config, given.host)
+    of_proxies = {key.upper(): value for key, value in proxies.items()}
+    text = rendered("container_runtime", "docker-proxy.env.j2", marker=marker, proxies=of_proxies) if marker else ""
+    packages = "vendor_packages" if known[f"{own}engine"] == "vendor" else "distribution_packages"
+    return {
+        **{"packages": known[own + packages], "habana": habana, "live_restore": restores, "data_root": root},
+        **{"habana_version": known[f"{own}habana_version"] or "", **proxies},
+        **{"habana_repository": known[f"{own}habana_repository"] or {}, "daemon_json": daemon, "habana_config": config},
+        **{"proxies_marker": marker, "proxies": text, "proxies_dropin": DROPIN if marker else ""},
+    }
+
+
+def _to_write(changes: Mapping[str, Any], live: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the files that are to be written, for module gaudi_files, with a copy of the daemon.json of before."""
+    files: list[dict[str, Any]] = []
+    mode = live["daemon_json_mode"] or "0644"
+    if "daemon.json" in changes["write"]:
+        if live["daemon_json"] is not None:
+            kept = {"path": f"{DAEMON}.before-gaudi-serve", "content": live["daemon_json"]}
+            files.append({**kept, "mode": mode, "hide": True})
+        own = {"path": DAEMON, "content": wanted["daemon_json"], "mode": mode}
+        validate = ["dockerd", "--validate", "--config-file", "%s"]
+        files.append({**own, "validate": validate, "hide": '"proxies"' in wanted["daemon_json"]})
+    if "config.toml" in changes["write"]:
+        files.append({"path": CONFIG, "content": wanted["habana_config"], "mode": "0644"})
+    return files
+
+
+def _reset(given: Given) -> dict[str, Any]:
+    known = given.known
+    packages = [
+        *known["container_runtime_distribution_packages"],
+        *known["container_runtime_vendor_packages"],
+        *("python3-debian", "habanalabs-container-runtime"),
+    ]
+    remove = is_true(known["container_runtime_reset_packages"])
+    return container_runtime_reset(known["gaudi_runtime"], known["gaudi_left"], packages, remove)
+
+
+STAGE = Stage("container_runtime", "runtime", ("system", "runtime", "services"), pending=_pending, reset=_reset)

@@ -6,7 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..core.checks import is_true
+from ..platforms import accelerator_needs
 from ..platforms.releases import release_of as known_release
+from .base import Given, Pending, Stage, drift_lines
+from .reset import gaudi_driver_reset
 
 RELEASE = re.compile(r"\d+\.\d+\.\d+")
 DKMS = "habanalabs-dkms"
@@ -174,3 +178,73 @@ def gaudi_driver_notes(driver: Mapping[str, Any], changes: Mapping[str, Any], re
     if runtime and release_of(runtime["version"]) != release:
         notes.append(f"habanalabs-container-runtime {runtime['version']} is not of release {release}")
     return notes
+
+
+def _pending(given: Given) -> Pending:
+    known = given.known
+    if "gaudi_driver" not in known or "gaudi_driver" not in accelerator_needs(known["gaudi_system"]["accelerator"]):
+        return Pending(changes={"needed": False, "due": False})
+    driver, host, release = known["gaudi_driver"], known["gaudi_host"], str(known["gaudi_driver_release"])
+    version, packages = str(known["gaudi_driver_version"] or ""), _packages(known)
+    changes = gaudi_driver_changes(
+        driver,
+        release=release,
+        version=version,
+        packages=packages,
+        modules=known["gaudi_driver_modules"],
+        ports_may_be_down=known["gaudi_driver_ports_may_be_down"],
+    )
+    refusal = gaudi_driver_refusal(
+        driver,
+        host,
+        host_name=given.host,
+        release=release,
+        version=version,
+        packages=packages,
+        upgrade_allowed=is_true(known["gaudi_driver_upgrade_allowed"]),
+    )
+    manage = is_true(known["gaudi_driver_manage"])
+    installs = [one.partition("=")[0] for one in changes["install"]]
+    # Replacing packages or a loaded driver ends every server; adding what is missing ends none.
+    replaces = bool(changes["reload"] or set(driver["packages"]) & set(installs))
+    drain, lines = drained(host) if replaces else [], drift_lines(changes, ["foreign", "version"])
+    left = [f"{given.host}: still to do after this run: {'; '.join(drift_lines(changes))}"]
+    down = (
+        f"{given.host}: {'; '.join(changes['down'])}; look at cables and at dmesg, or list ports that lead to no other "
+        "card in gaudi_driver_ports_may_be_down"
+    )
+    return Pending(
+        changes={
+            **changes,
+            **{
+                "found": changes,
+                "needed": True,
+                "replaces": replaces,
+                "drain": drain,
+                "due": changes["due"] and manage,
+            },
+            "holds": list(dict.fromkeys([*changes["hold"], *installs])),
+        },
+        due=[] if refusal else lines if manage else changes["down"],
+        left=left if changes["due"] and manage else [down] if changes["down"] else [],
+        refusal=refusal,
+        drift=lines,
+        stops=drain if manage and not refusal else [],
+        notes=gaudi_driver_notes(driver, changes, release),
+    )
+
+
+def _packages(known: Mapping[str, Any]) -> list[str]:
+    return [*known["gaudi_driver_packages"], *known["gaudi_driver_optional_packages"]]
+
+
+def _reset(given: Given) -> dict[str, Any]:
+    known = given.known
+    # All that the role may install.
+    packages = [*_packages(known), f"linux-headers-{known['gaudi_system']['kernel']}", "python3-debian"]
+    driver = known.get("gaudi_driver", {})
+    remove = is_true(known["gaudi_driver_reset_packages"])
+    return gaudi_driver_reset(driver, known["gaudi_left"], packages, known["gaudi_driver_modules"], remove)
+
+
+STAGE = Stage("gaudi_driver", "driver", ("system", "host", "services", "driver"), pending=_pending, reset=_reset)

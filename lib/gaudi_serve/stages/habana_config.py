@@ -13,6 +13,9 @@ from typing import Any
 
 from ..core.errors import InputError, one_line, shown
 
+# How the engine is told of the runtime.
+HABANA = {"path": "/usr/bin/habana-container-runtime", "runtimeArgs": []}
+
 PATH = "/etc/habana-container-runtime/config.toml"
 SECTION, KEY = "habana-container-runtime", "visible_devices_all_as_default"
 WANTED = f"{KEY} = false"

@@ -6,20 +6,25 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..core.errors import near, readable
+from . import container_runtime, driver, gateway, hccl_check, host_tuning, image, service, weights
+from .base import Stage
 
 Known = Mapping[str, Any]
 
-# Role of every stage, in the order of a run, with the name of its playbook, which is its tag too.
-STAGES = {
-    "host_tuning": "host",
-    "gaudi_driver": "driver",
-    "container_runtime": "runtime",
-    "vllm_image": "images",
-    "hccl_validation": "validate",
-    "model_weights": "weights",
-    "vllm_service": "models",
-    "gateway": "gateway",
-}
+# Every stage in the order of a run; a new one is a file beside this one and a line here.
+OBJECTS: tuple[Stage, ...] = (
+    host_tuning.STAGE,
+    driver.STAGE,
+    container_runtime.STAGE,
+    image.STAGE,
+    hccl_check.STAGE,
+    weights.STAGE,
+    service.STAGE,
+    gateway.STAGE,
+)
+BY_ROLE = {one.role: one for one in OBJECTS}
+# Role of every stage with the name of its playbook, which is its tag too.
+STAGES = {one.role: one.tag for one in OBJECTS}
 # What a host takes part in that has no part in a run, of which an empty list is all.
 NONE = "none"
 # The same of a host that no run has a part for, since its inventory gives it no task.
@@ -28,13 +33,10 @@ ALONE = "left_alone"
 BEHIND = "behind_gateway"
 LEFT_ALONE = "left alone: the inventory gives it no models, no gateway and no other task"
 # Stages that need a sound plan of the models; the others may mend a host whose models are wished for wrongly.
-PLANNED = ("vllm_image", "hccl_validation", "model_weights", "vllm_service")
-# What gaudi_facts has to read for each.
+PLANNED = tuple(one.role for one in OBJECTS if one.planned)
+# What gaudi_facts has to read for each that does not need all.
 SUBSETS = {
-    "host_tuning": ("system", "tuning"),
-    "gaudi_driver": ("system", "host", "services", "driver"),
-    "container_runtime": ("system", "runtime", "services"),
-    "gateway": ("system",),
+    **{one.role: one.reads for one in OBJECTS if not one.planned},
     BEHIND: ("system", "runtime", "services", "host"),
     NONE: ("system",),
     # What it serves, if anything: an inventory that was not read must not hide that.

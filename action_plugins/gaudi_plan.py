@@ -1,0 +1,77 @@
+"""Plans a host by the facts that have been read, and asks every stage what it would do; changes nothing."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleError
+from ansible.plugins.action import ActionBase
+
+LIB = str(Path(__file__).resolve().parents[1] / "lib")
+if LIB not in sys.path:
+    sys.path.insert(0, LIB)
+
+from gaudi_serve.core.errors import InputError  # noqa: E402
+from gaudi_serve.inventory.facts import FACTS, checked_facts  # noqa: E402
+from gaudi_serve.inventory.rendered import Variables  # noqa: E402
+from gaudi_serve.plan.assembly import Wanted, assemble  # noqa: E402
+from gaudi_serve.plan.judged import judged, reasons  # noqa: E402
+from gaudi_serve.stages.base import Given  # noqa: E402
+from gaudi_serve.stages.registry import OBJECTS, plans_models  # noqa: E402
+
+
+class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no type information
+    """``gaudi_plan: {due: true}``."""
+
+    _VALID_ARGS = frozenset(("due", "judge", "status"))
+    _supports_check_mode = True
+    _requires_connection = False
+
+    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return the plan and what every stage would do as facts.
+
+        ``due`` asks the stages; ``judge`` adds what keeps the run from beginning, and which stages it has;
+        ``status`` keeps the former for a status. What keeps a stage from telling is the fact ``preflight_unclear``.
+        """
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        variables = task_vars or {}
+        host = str(variables["inventory_hostname"])
+        known = Variables(variables, self._loader, ["preflight", *[stage.role for stage in OBJECTS]])
+        stages = list(known["preflight_for"])
+        facts: dict[str, Any] = {}
+        findings, warnings = [], []
+        if plans_models(stages):
+            given, _ = checked_facts({name: known[name] for name in FACTS if name in known})
+            gateways = list(known.get("preflight_gateways") or [])
+            found = assemble(host, Wanted.of_role(known), given, known.get("gaudi_runtime"), gateways)
+            findings, warnings = found.findings, found.warnings
+            facts["preflight_plan"] = found.models
+            observed = {"at": known["gaudi_observed_at"], "boot": known["gaudi_boot_id"]}
+            facts["preflight_observed"] = observed
+            known = known.but(**facts)
+        if self._task.args.get("due"):
+            facts |= self._asked(host, known, stages, variables)
+        known = known.but(**facts)
+        if self._task.args.get("judge"):
+            facts |= judged(host, known, stages, findings, warnings)
+        if self._task.args.get("status") and plans_models(stages):
+            facts["preflight_status"] = reasons(known, stages, findings, host)
+        return {**result, "changed": False, "ansible_facts": facts}
+
+    def _asked(self, host: str, known: Variables, stages: list[str], variables: dict[str, Any]) -> dict[str, Any]:
+        """Return the facts of every stage, those before the first that cannot tell, and why that one cannot."""
+        facts: dict[str, Any] = {}
+        for stage in OBJECTS:
+            if stage.role not in stages:
+                continue
+            try:
+                found = stage.asked(
+                    Given(host, known), lambda name, more: self._execute_module(name, more, task_vars=variables)
+                )
+            except (InputError, AnsibleError) as problem:
+                facts["preflight_unclear"] = str(problem)
+                break
+            facts |= stage.facts(found)
+        return facts
