@@ -25,15 +25,16 @@ from gaudi_serve.stages.registry import OBJECTS, plans_models  # noqa: E402
 class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no type information
     """``gaudi_plan: {due: true}``."""
 
-    _VALID_ARGS = frozenset(("due", "judge", "status"))
+    _VALID_ARGS = frozenset(("due", "judge", "status", "fleet"))
     _supports_check_mode = True
     _requires_connection = False
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the plan and what every stage would do as facts.
 
-        ``due`` asks the stages; ``judge`` adds what keeps the run from beginning, and which stages it has;
-        ``status`` keeps the former for a status. What keeps a stage from telling is the fact ``preflight_unclear``.
+        ``due`` asks the stages, with ``fleet`` also those that decide by the plans of other hosts. ``judge`` adds what
+        keeps the run from beginning, and which stages it has; ``status`` keeps the former for a status. What keeps a
+        stage from telling is the fact ``preflight_unclear``.
         """
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
@@ -64,7 +65,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         """Return the facts of every stage, those before the first that cannot tell, and why that one cannot."""
         facts: dict[str, Any] = {}
         for stage in OBJECTS:
-            if stage.role not in stages:
+            if stage.role not in stages or (stage.of_fleet and not self._task.args.get("fleet")):
                 continue
             try:
                 found = stage.asked(

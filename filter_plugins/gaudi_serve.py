@@ -62,7 +62,7 @@ from gaudi_serve.stages.gateway import (
     gateway_config,
 )
 from gaudi_serve.stages.hccl import hccl_benchmark
-from gaudi_serve.stages.image import registry_login, vllm_images
+from gaudi_serve.stages.image import missing_images, registry_login, vllm_images
 from gaudi_serve.stages.registry import facts_wanted, plans_models, run_stages, task_hosts
 from gaudi_serve.stages.reset import (
     packages_reset,
@@ -72,7 +72,6 @@ from gaudi_serve.stages.reset import (
     rest_reset,
 )
 from gaudi_serve.stages.service import (
-    missing_images,
     model_refusal,
     restart_refusal,
     vllm_api_keys,

@@ -10,7 +10,6 @@ from functools import cache
 from typing import Any
 
 import jinja2
-import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from gaudi_serve.catalog.files import model_catalog
 from gaudi_serve.core.errors import InputError
@@ -18,10 +17,11 @@ from gaudi_serve.inventory.facts import VARIABLES
 from gaudi_serve.inventory.variables import INPUTS, inventory_refusal
 from gaudi_serve.plan.fleet import vllm_fleet_lines, vllm_fleet_plan
 from gaudi_serve.stages import container_runtime, host_tuning
+from gaudi_serve.stages.base import rendered
 from gaudi_serve.stages.driver import gaudi_driver_changes, gaudi_driver_refusal
 from gaudi_serve.stages.hccl_check import hccl_arguments, hccl_note, hccl_refusal, hccl_validation_plan
-from gaudi_serve.stages.image import vllm_images
-from gaudi_serve.stages.service import missing_images, vllm_api_keys, vllm_secret_files
+from gaudi_serve.stages.image import missing_images, vllm_images
+from gaudi_serve.stages.service import vllm_api_keys, vllm_secret_files
 from gaudi_serve.stages.weights import weights_changes, weights_refusal, weights_sources
 from test_container_runtime import USERS
 from test_container_runtime import live as engine
@@ -70,8 +70,6 @@ TUNING = {
 SYSTEM = {"kernel": "6.8.0-45-generic", "accelerator": "gaudi", "pretty_name": "Ubuntu 24.04"}
 # As Ansible's template lookup has it.
 TEMPLATES = jinja2.Environment(trim_blocks=True, keep_trailing_newline=True)  # noqa: S701 - no web page
-# The texts of the host's files.
-FILES = yaml.safe_load((ROOT / "roles/host_tuning/vars/main.yml").read_text(encoding="utf-8"))
 
 
 @cache
@@ -151,13 +149,15 @@ def carried_out(given: dict[str, Any]) -> None:
 def tuned(given: dict[str, Any]) -> None:
     """The GRUB drop-in and the sysctl file."""
     wanted = host_tuning.kernel_arguments_wanted(SYSTEM, given["host_tuning_iommu"], given["host_tuning_kernel_args"])
-    dropin = TEMPLATES.from_string(FILES["__host_tuning_dropin_text"]).render(__host_tuning_args=wanted)
-    assert dropin.isascii() and dropin.count("\n") == FILES["__host_tuning_dropin_text"].count("\n")
+    dropin = rendered("host_tuning", "grub.cfg.j2", arguments=wanted)
+    assert dropin.isascii() and dropin == rendered("host_tuning", "grub.cfg.j2", arguments=["a"]).replace(
+        '"a"', f'"{" ".join(wanted)}"'
+    )
     assert re.search(r'^gaudi_serve_args="[A-Za-z0-9_.,:+@/= -]*"$', dropin, re.MULTILINE), dropin
     share = given["host_tuning_hugepages_max_fraction"]
     pages = host_tuning.hugepages_wanted(TUNING, given["host_tuning_hugepages"], share)["pages"]
     values = host_tuning.sysctl_wanted(TUNING, pages)
-    text = TEMPLATES.from_string(FILES["__host_tuning_sysctl_file"]).render(__host_tuning_sysctl=values)
+    text = rendered("host_tuning", "sysctl.conf.j2", sysctl=values)
     assert all(re.fullmatch(r"#.*|[a-z_.]+ = [0-9]+", line) for line in text.splitlines()), text
     governor = given["host_tuning_governor"]
     found = host_tuning.host_tuning_changes(TUNING, wanted, dropin, text, values, governor)
@@ -177,9 +177,8 @@ def engined(given: dict[str, Any]) -> None:
     daemon = container_runtime.daemon_json(USERS, True, restore, root, "g")
     assert {"log-opts", "runtimes"} < set(json.loads(daemon)) <= {"log-opts", "runtimes", "live-restore", "data-root"}
     proxies = {f"{name}_proxy": given[f"container_runtime_{name}_proxy"] for name in ("http", "https", "no")}
-    own = {f"container_runtime_{name}": value for name, value in proxies.items()}
-    path = "container_runtime/templates/docker-proxy.env.j2"
-    text = template(path).render(__container_runtime_proxies_marker="m", **own)
+    own = {name.upper(): value for name, value in proxies.items()}
+    text = rendered("container_runtime", "docker-proxy.env.j2", marker="m", proxies=own)
     settings = text.splitlines()[2:]
     assert len(settings) == sum(bool(value) for value in proxies.values()), text
     # As systemd reads it: nothing ends the quotes before the line's end.

@@ -225,7 +225,7 @@ def test_what_is_said_to_fit_fits(device: str, cards: int, length: int, gigabyte
         return errors
 
     for error in problems({}):
-        assert "0.0 GiB a card" not in error["message"]
+        assert " 0.0 GiB a card" not in error["message"]
         assert "; 0 GiB" not in error["message"]
         _, _, remedy = error["message"].partition("what fits: ")
         for way in filter(None, remedy.split(" or ")):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gaudi_serve.core import images
 from gaudi_serve.core.errors import InputError
 from gaudi_serve.core.paths import vllm_unit_paths
 from gaudi_serve.core.run import Result
@@ -18,7 +19,7 @@ from gaudi_serve.host import observe_services
 from gaudi_serve.host.adopt import adopt
 from gaudi_serve.host.observe_host import Listener
 from gaudi_serve.plan.changes import vllm_plan_changes
-from gaudi_serve.stages import service
+from gaudi_serve.stages import image, service
 from test_plan import gaudi_host, model, planned
 
 TEMPLATE = (Path(__file__).parents[2] / "roles/vllm_service/templates/vllm.service.j2").read_text(encoding="utf-8")
@@ -197,10 +198,10 @@ def test_containers_without_a_unit_and_a_missed_reload_are_found(models: list[di
     ],
 )
 def test_image_names_are_compared_as_the_engine_lists_them(name: str, expected: str) -> None:
-    assert service.image_name(name) == expected
-    assert service.missing_images([{"name": name}], {expected: "id"}) == []
-    assert service.missing_images([{"name": name}], {}) == [{"name": name}]
-    assert (service.vllm_image_id({expected: "id"}, name), service.vllm_image_id({}, name)) == ("id", None)
+    assert images.image_name(name) == expected
+    assert image.missing_images([{"name": name}], {expected: "id"}) == []
+    assert image.missing_images([{"name": name}], {}) == [{"name": name}]
+    assert (images.vllm_image_id({expected: "id"}, name), images.vllm_image_id({}, name)) == ("id", None)
 
 
 def test_small_helpers(models: list[dict[str, Any]]) -> None:
@@ -244,8 +245,8 @@ def test_drift_of_models_that_are_not_there_or_not_planned(models: list[dict[str
 
 def test_images_of_an_engine_that_does_not_answer_are_not_known() -> None:
     missing = [{"name": "a:1"}, {"name": "b:1"}]
-    assert service.image_drift(missing, {"info": None}) == ["not known, the Docker engine does not answer"]
-    assert service.image_drift(missing, {"info": {"a": 1}}) == ["a:1 is missing", "b:1 is missing"]
+    assert image.image_drift(missing, {"info": None}) == ["not known, the Docker engine does not answer"]
+    assert image.image_drift(missing, {"info": {"a": 1}}) == ["a:1 is missing", "b:1 is missing"]
 
 
 def test_one_model_of_a_fleet_is_named_or_refused() -> None:

@@ -86,36 +86,9 @@ def assemble(name: str, wanted: Wanted, facts: Known, runtime: Known | None, gat
     """
     host, models = facts["gaudi_host"], wanted.models
     images, findings = _images(name, wanted)
-    plan = vllm_plan(
-        models or [],
-        host,
-        wanted.catalog,
-        host_name=name,
-        defaults=wanted.defaults or {},
-        release=wanted.release,
-        host_nics=wanted.host_nics,
-        device_family=wanted.device_family,
-        images=images or [],
-        weights_come=wanted.weights_come,
-        move_allowed=wanted.move_allowed,
-    )
+    plan = _models(name, wanted, host, images or [])
     services = facts.get("gaudi_services")
-    there = None if services is None or engine_stopped(runtime) else list(services["images"])
-    brought = images if wanted.images_come or images is None else []
-    findings += host_findings(
-        plan,
-        facts.get("gaudi_system"),
-        host,
-        host_name=name,
-        wanted=wanted.accelerator,
-        cards=wanted.cards,
-        release=wanted.release,
-        device_family=wanted.device_family,
-        images=None if brought is None or there is None else [*brought, *there],
-        daemon=_text(runtime, "daemon_json"),
-        secrets=given_secrets(wanted.secrets),
-        habana=_text(runtime, "habana_config"),
-    )
+    findings += _of_host(name, wanted, facts, runtime, plan, images)
     findings += [Finding(**error) for error in plan["errors"]]
     if models is None and host["services"]:
         findings.append(Finding(name, "vllm_models", unset_models(name, host["services"])))
@@ -129,6 +102,44 @@ def assemble(name: str, wanted: Wanted, facts: Known, runtime: Known | None, gat
         *gateway_left(services, gateways, name),
     ]
     return Assembled(plan, findings, warnings)
+
+
+def _models(name: str, wanted: Wanted, host: Known, images: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return vllm_plan(
+        wanted.models or [],
+        host,
+        wanted.catalog,
+        host_name=name,
+        defaults=wanted.defaults or {},
+        release=wanted.release,
+        host_nics=wanted.host_nics,
+        device_family=wanted.device_family,
+        images=images,
+        weights_come=wanted.weights_come,
+        move_allowed=wanted.move_allowed,
+    )
+
+
+def _of_host(
+    name: str, wanted: Wanted, facts: Known, runtime: Known | None, plan: Known, images: Sequence[Any] | None
+) -> list[Finding]:
+    services = facts.get("gaudi_services")
+    there = None if services is None or engine_stopped(runtime) else list(services["images"])
+    brought = images if wanted.images_come or images is None else []
+    return host_findings(
+        plan,
+        facts.get("gaudi_system"),
+        facts["gaudi_host"],
+        host_name=name,
+        wanted=wanted.accelerator,
+        cards=wanted.cards,
+        release=wanted.release,
+        device_family=wanted.device_family,
+        images=None if brought is None or there is None else [*brought, *there],
+        daemon=_text(runtime, "daemon_json"),
+        secrets=given_secrets(wanted.secrets),
+        habana=_text(runtime, "habana_config"),
+    )
 
 
 def unset_models(name: str, services: Mapping[str, Any]) -> str:

@@ -80,6 +80,7 @@ class Stage:
 
     role: what carries it out; tag: its name in --tags, and of its playbook. reads: the subsets of gaudi_facts that it
     needs. planned: it needs a sound plan of the models; the others may mend a host whose models are wished for wrongly.
+    of_fleet: it decides by the plans of other hosts, which come first.
 
     look: a module and its arguments, where what is to be read depends on what is wanted; None where nothing is.
     pending: what it would do. reset: what a reset takes back.
@@ -89,6 +90,7 @@ class Stage:
     tag: str
     reads: tuple[str, ...] = ()
     planned: bool = False
+    of_fleet: bool = False
     look: Callable[[Given], tuple[str, dict[str, Any]] | None] = _no_look
     pending: Callable[[Given], Pending] = _nothing
     reset: Callable[[Given], dict[str, Any]] = _no_reset

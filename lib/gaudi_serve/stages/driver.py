@@ -184,8 +184,30 @@ def _pending(given: Given) -> Pending:
     known = given.known
     if "gaudi_driver" not in known or "gaudi_driver" not in accelerator_needs(known["gaudi_system"]["accelerator"]):
         return Pending(changes={"needed": False, "due": False})
-    driver, host, release = known["gaudi_driver"], known["gaudi_host"], str(known["gaudi_driver_release"])
-    version, packages = str(known["gaudi_driver_version"] or ""), _packages(known)
+    driver, host, manage = known["gaudi_driver"], known["gaudi_host"], is_true(known["gaudi_driver_manage"])
+    changes, refusal = _compared(given)
+    installs = [one.partition("=")[0] for one in changes["install"]]
+    # Replacing packages or a loaded driver ends every server; adding what is missing ends none.
+    replaces = bool(changes["reload"] or set(driver["packages"]) & set(installs))
+    drain, lines = drained(host) if replaces else [], drift_lines(changes, ["foreign", "version"])
+    due = changes["due"] and manage
+    own = {"found": changes, "needed": True, "replaces": replaces, "drain": drain, "due": due}
+    return Pending(
+        changes={**changes, **own, "holds": list(dict.fromkeys([*changes["hold"], *installs]))},
+        due=[] if refusal else lines if manage else changes["down"],
+        left=_left(given.host, changes, due),
+        refusal=refusal,
+        drift=lines,
+        stops=drain if manage and not refusal else [],
+        notes=gaudi_driver_notes(driver, changes, str(known["gaudi_driver_release"])),
+    )
+
+
+def _compared(given: Given) -> tuple[dict[str, Any], list[str]]:
+    """Return how the driver differs from what it is to be, and why it must be left alone."""
+    known = given.known
+    driver, packages = known["gaudi_driver"], _packages(known)
+    release, version = str(known["gaudi_driver_release"]), str(known["gaudi_driver_version"] or "")
     changes = gaudi_driver_changes(
         driver,
         release=release,
@@ -196,42 +218,24 @@ def _pending(given: Given) -> Pending:
     )
     refusal = gaudi_driver_refusal(
         driver,
-        host,
+        known["gaudi_host"],
         host_name=given.host,
         release=release,
         version=version,
         packages=packages,
         upgrade_allowed=is_true(known["gaudi_driver_upgrade_allowed"]),
     )
-    manage = is_true(known["gaudi_driver_manage"])
-    installs = [one.partition("=")[0] for one in changes["install"]]
-    # Replacing packages or a loaded driver ends every server; adding what is missing ends none.
-    replaces = bool(changes["reload"] or set(driver["packages"]) & set(installs))
-    drain, lines = drained(host) if replaces else [], drift_lines(changes, ["foreign", "version"])
-    left = [f"{given.host}: still to do after this run: {'; '.join(drift_lines(changes))}"]
-    down = (
-        f"{given.host}: {'; '.join(changes['down'])}; look at cables and at dmesg, or list ports that lead to no other "
+    return changes, refusal
+
+
+def _left(host_name: str, changes: Mapping[str, Any], due: bool) -> list[str]:
+    """Return what a run has left to do, or a port that stays down."""
+    if due:
+        return [f"{host_name}: still to do after this run: {'; '.join(drift_lines(changes))}"]
+    return [
+        f"{host_name}: {'; '.join(changes['down'])}; look at cables and at dmesg, or list ports that lead to no other "
         "card in gaudi_driver_ports_may_be_down"
-    )
-    return Pending(
-        changes={
-            **changes,
-            **{
-                "found": changes,
-                "needed": True,
-                "replaces": replaces,
-                "drain": drain,
-                "due": changes["due"] and manage,
-            },
-            "holds": list(dict.fromkeys([*changes["hold"], *installs])),
-        },
-        due=[] if refusal else lines if manage else changes["down"],
-        left=left if changes["due"] and manage else [down] if changes["down"] else [],
-        refusal=refusal,
-        drift=lines,
-        stops=drain if manage and not refusal else [],
-        notes=gaudi_driver_notes(driver, changes, release),
-    )
+    ] * bool(changes["down"])
 
 
 def _packages(known: Mapping[str, Any]) -> list[str]:

@@ -336,7 +336,7 @@ def _pending(given: Given) -> Pending:
     shared = images_shared(wanted, missing, giver, given.host, given.inventory)
     builds = [one for one in shared["own"] if one.get("build") == "gaudi"]
     others = [one for one in builds if one.get("build_host", given.host) != given.host]
-    unknown = image_drift(missing, known["gaudi_runtime"]) if "gaudi_runtime" in known else []
+    unknown = image_drift(missing, known["gaudi_runtime"]) if missing and "gaudi_runtime" in known else []
     bring = [f"bring {one['name']}" for one in shared["own"]]
     bring += [f"take {one['name']} from {giver}" for one in shared["take"]]
     names = ", ".join(one["name"] for one in missing)
