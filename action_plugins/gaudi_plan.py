@@ -44,13 +44,15 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         facts: dict[str, Any] = {}
         findings, warnings = [], []
         if plans_models(stages):
-            given, _ = checked_facts({name: known[name] for name in FACTS if name in known})
+            read = {name: known[name] for name in FACTS if name in known}
+            complete, wrong = checked_facts(read)
+            given = read if wrong else complete
             gateways = list(known.get("preflight_gateways") or [])
             found = assemble(host, Wanted.of_role(known), given, known.get("gaudi_runtime"), gateways)
             findings, warnings = found.findings, found.warnings
             facts["preflight_plan"] = found.models
-            observed = {"at": known["gaudi_observed_at"], "boot": known["gaudi_boot_id"]}
-            facts["preflight_observed"] = observed
+            # By it gaudi_lock tells whether another run has changed the host since the look that the plan was made of.
+            facts["preflight_observed"] = {"at": known["gaudi_observed_at"], "boot": known.get("gaudi_boot_id", "")}
             known = known.but(**facts)
         if self._task.args.get("due"):
             facts |= self._asked(host, known, stages, variables)

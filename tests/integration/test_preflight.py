@@ -56,7 +56,7 @@ def test_preflight_refuses_a_governor_that_the_kernel_lacks_and_cores_that_contr
     tmp_path: Path,
 ) -> None:
     facts = {
-        **{"gaudi_host": contradictory(), "gaudi_tuning": TUNING, "preflight_plan": EMPTY},
+        **{"gaudi_host": contradictory(), "gaudi_tuning": TUNING, "gaudi_observed_at": "now"},
         "gaudi_system": {**DEBIAN, "kernel": "6.1.0-1-amd64", "accelerator": "gaudi"},
         "gaudi_runtime": {"daemon_json": None, "habana_config": None},
         "gaudi_services": {"images": {}, "units": {}, "supervisor_sha256": None},
