@@ -10,27 +10,15 @@ from ..core.table import model_cell, table
 from ..core.words import counted
 from ..gateway.fleet import gateway_left
 from ..model.host import Host
-from ..stages.registry import LEFT_ALONE
+from ..stages.registry import LEFT_ALONE, OBJECTS
 from .notes import open_notes, shared_lines
 from .report import endpoint, gateway_of
 
 Known = Mapping[str, Any]
-# By part of a host, the fact in which its role keeps what differs.
-PARTS = {
-    "plan": "preflight_status",
-    "host": "host_tuning_status",
-    "driver": "gaudi_driver_status",
-    "runtime": "container_runtime_status",
-    "images": "vllm_image_status",
-    "weights": "model_weights_status",
-    "models": "vllm_service_status",
-    "gateway": "gateway_status",
-}
-
+# By part of a host, the fact that tells what differs.
+PARTS = {"plan": "preflight_status", **{one.tag: f"{one.role}_status" for one in OBJECTS}}
 # Facts with what is worth knowing, though nothing differs.
-NOTES = ("gaudi_driver_notes", "hccl_validation_notes", "gateway_notes")
-
-
+NOTES = tuple(f"{one.role}_notes" for one in OBJECTS if "status" in one.noted)
 # What a host without facts says of the first one that is read.
 UNREAD = re.compile(r"'gaudi_\w+' is undefined")
 

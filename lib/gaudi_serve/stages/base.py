@@ -82,6 +82,10 @@ class Stage:
     needs. planned: it needs a sound plan of the models; the others may mend a host whose models are wished for wrongly.
     of_fleet: it decides by the plans of other hosts, which come first.
 
+    down: minutes that it takes serving models down for, besides their start, and why; ends_all: the fact that all of
+    them go down, where it is not what ``stops`` says. tells: further facts. noted: where its notes are shown. given,
+    taken: variables that playbooks give its role for a run and for a reset.
+
     look: a module and its arguments, where what is to be read depends on what is wanted; None where nothing is.
     pending: what it would do. reset: what a reset takes back.
     """
@@ -91,9 +95,19 @@ class Stage:
     reads: tuple[str, ...] = ()
     planned: bool = False
     of_fleet: bool = False
+    down: tuple[int, str] | None = None
+    ends_all: str = ""
+    tells: tuple[str, ...] = ()
+    noted: tuple[str, ...] = ()
+    given: tuple[str, ...] = ()
+    taken: tuple[str, ...] = ()
     look: Callable[[Given], tuple[str, dict[str, Any]] | None] = _no_look
     pending: Callable[[Given], Pending] = _nothing
     reset: Callable[[Given], dict[str, Any]] = _no_reset
+
+    def names(self, *kinds: str) -> tuple[str, ...]:
+        """Return the names of variables of the role."""
+        return tuple(f"{self.role}_{kind}" for kind in kinds)
 
     def asked(self, given: Given, run: Callable[[str, dict[str, Any]], Known]) -> Pending:
         """Return what the stage would do, after its own look at the host.

@@ -398,4 +398,14 @@ def _reset(given: Given) -> dict[str, Any]:
     return container_runtime_reset(known["gaudi_runtime"], known["gaudi_left"], packages, remove)
 
 
-STAGE = Stage("container_runtime", "runtime", ("system", "runtime", "services"), pending=_pending, reset=_reset)
+STAGE = Stage(
+    role="container_runtime",
+    tag="runtime",
+    reads=("system", "runtime", "services"),
+    down=(1, "the engine restarts, and its containers with it"),
+    ends_all="restarts",
+    noted=("report",),
+    taken=("reset_packages",),
+    pending=_pending,
+    reset=_reset,
+)

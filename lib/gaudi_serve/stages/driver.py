@@ -251,4 +251,13 @@ def _reset(given: Given) -> dict[str, Any]:
     return gaudi_driver_reset(driver, known["gaudi_left"], packages, known["gaudi_driver_modules"], remove)
 
 
-STAGE = Stage("gaudi_driver", "driver", ("system", "host", "services", "driver"), pending=_pending, reset=_reset)
+STAGE = Stage(
+    role="gaudi_driver",
+    tag="driver",
+    reads=("system", "host", "services", "driver"),
+    down=(5, "the driver is replaced"),
+    noted=("report", "status"),
+    taken=("reset_packages",),
+    pending=_pending,
+    reset=_reset,
+)

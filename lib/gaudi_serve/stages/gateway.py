@@ -302,4 +302,14 @@ def _reset(given: Given) -> dict[str, Any]:
     return gateway_reset(given.known["gaudi_haproxy"], given.known["gaudi_left"], PACKAGES)
 
 
-STAGE = Stage("gateway", "gateway", ("system",), of_fleet=True, look=_look, pending=_pending, reset=_reset)
+STAGE = Stage(
+    role="gateway",
+    tag="gateway",
+    reads=("system",),
+    of_fleet=True,
+    noted=("status",),
+    given=("settings", "servers", "keys", "rank"),
+    look=_look,
+    pending=_pending,
+    reset=_reset,
+)

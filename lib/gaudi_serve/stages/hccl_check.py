@@ -265,4 +265,13 @@ def _reset(given: Given) -> dict[str, Any]:
     return hccl_validation_reset(given.known["gaudi_left"])
 
 
-STAGE = Stage("hccl_validation", "validate", (), planned=True, pending=_pending, reset=_reset)
+STAGE = Stage(
+    role="hccl_validation",
+    tag="validate",
+    planned=True,
+    down=(5, "its cards are measured"),
+    noted=("report", "status"),
+    given=("image",),
+    pending=_pending,
+    reset=_reset,
+)

@@ -377,4 +377,15 @@ def _reset(given: Given) -> dict[str, Any]:
     return host_tuning_reset(given.known["gaudi_tuning"], given.known["gaudi_left"], packages)
 
 
-STAGE = Stage("host_tuning", "host", ("system", "tuning"), pending=_pending, reset=_reset)
+STAGE = Stage(
+    role="host_tuning",
+    tag="host",
+    reads=("system", "tuning"),
+    # A server with eight cards and much memory tests both for long when it starts.
+    down=(10, "the host reboots"),
+    ends_all="reboots",
+    tells=("reboot_reasons", "reboot_required"),
+    noted=("report",),
+    pending=_pending,
+    reset=_reset,
+)

@@ -363,4 +363,13 @@ def _reset(given: Given) -> dict[str, Any]:
     return vllm_image_reset(services, left, spool, images, REGISTRY_PACKAGES, remove)
 
 
-STAGE = Stage("vllm_image", "images", (), planned=True, pending=_pending, reset=_reset)
+STAGE = Stage(
+    role="vllm_image",
+    tag="images",
+    planned=True,
+    tells=("asked", "taken"),
+    given=("images", "release"),
+    taken=("reset_images", "reset_packages"),
+    pending=_pending,
+    reset=_reset,
+)

@@ -43,10 +43,11 @@ SUBSETS = {
     ALONE: ("system", "services"),
 }
 EVERYTHING = ("system", "tuning", "runtime", "services", "hccl", "host", "driver")
-# The facts in which the roles' due.yml keep what they would do.
+# The facts in which the stages keep what they would do.
 TOLD = (
-    *(f"{stage}_{kind}" for stage in STAGES for kind in ("due", "refusal", "stops")),
-    *("host_tuning_reboots", "host_tuning_reboot_reasons", "container_runtime_restarts", "preflight_unclear"),
+    *(name for one in OBJECTS for name in one.names("due", "refusal", "stops", *one.tells)),
+    *(name for one in OBJECTS if one.ends_all for name in one.names(one.ends_all)),
+    "preflight_unclear",
 )
 # Tags that Ansible itself gives a meaning.
 TAGS = ("all", "always", "never", "tagged", "untagged")
@@ -161,7 +162,7 @@ def stages_due(known: Known, stages: Sequence[str]) -> list[str]:
     Stages in which hosts wait for each other run in any case; each looks for itself what there is to do.
 
     Args:
-        known: the host's variables; read are the facts ``<role>_due`` that the roles' due.yml keep (lists
+        known: the host's variables; read are the facts ``<role>_due`` that the stages keep (lists
             of lines), ``model_weights_together`` and ``hccl_validation_nodes``.
         stages: the stages that the run is about.
     """

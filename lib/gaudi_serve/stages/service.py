@@ -611,4 +611,13 @@ def _reset(given: Given) -> dict[str, Any]:
     return vllm_service_reset(known["gaudi_services"], known["gaudi_left"], caches)
 
 
-STAGE = Stage("vllm_service", "models", (), planned=True, pending=_pending, reset=_reset)
+STAGE = Stage(
+    role="vllm_service",
+    tag="models",
+    planned=True,
+    tells=("health",),
+    given=("plan", "secrets"),
+    taken=("reset_caches",),
+    pending=_pending,
+    reset=_reset,
+)

@@ -466,4 +466,15 @@ def _reset(given: Given) -> dict[str, Any]:
     return model_weights_reset(given.known["gaudi_left"], PACKAGES, weights)
 
 
-STAGE = Stage("model_weights", "weights", (), planned=True, look=_look, pending=_pending, reset=_reset)
+STAGE = Stage(
+    role="model_weights",
+    tag="weights",
+    planned=True,
+    down=(0, "its weights are replaced"),
+    tells=("together", "asked", "brought", "given"),
+    given=("models", "device", "calibrate_endpoint"),
+    taken=("reset_weights",),
+    look=_look,
+    pending=_pending,
+    reset=_reset,
+)
