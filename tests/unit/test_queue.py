@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.programs import load_program
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,13 +17,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return scripts/test as a module, with a cache of its own and two parts at a time."""
     monkeypatch.setenv("GAUDI_SERVE_CACHE", str(tmp_path))
     monkeypatch.setenv("GAUDI_SERVE_LANES", "2")
-    loader = importlib.machinery.SourceFileLoader("queue_program", str(ROOT / "scripts/test"))
-    spec = importlib.util.spec_from_loader("queue_program", loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "queue_program", module)
-    loader.exec_module(module)
-    return module
+    return load_program(ROOT / "scripts/test")
 
 
 def part(program: Any, code: str, seconds: int, group: str = "") -> Any:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gaudi_serve.show.status import drift_lines, fleet_status, fleet_status_lines
-from test_plan import gaudi_host, model, planned
+from helpers.plans import gaudi_host, model, planned
 
 
 def known(**more: Any) -> dict[str, Any]:
