@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs each test file alone, in a process of its own, some of them at once; ends with one line of counts.
 
-tests/alone.py NUMBER [FOLDER]    so many at once; FOLDER is tests/unit where it is not given
+tests/alone.py NUMBER [PATH...]    so many at once, of these files and folders, or of tests/unit
 
 What a file prints is shown where a test in it fails. A process is forked from this one, which has imported what others
 wrote and nothing of the project: a file begins as with `pytest FILE`, in a third of the time.
@@ -9,6 +9,7 @@ wrote and nothing of the project: a file begins as with `pytest FILE`, in a thir
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import os
@@ -41,6 +42,7 @@ FIRST = ("test_bucket_plan.py", "test_tune.py", "test_changed_keys.py")
 
 def begin(path: Path, log: Path) -> int:
     """Run pytest on a file in a process of its own, and return its number."""
+    sys.stdout.flush()  # or the child would print it too
     child = os.fork()
     if not child:
         handle = os.open(log, os.O_CREAT | os.O_WRONLY)
@@ -72,15 +74,18 @@ def run_all(files: list[Path], at_once: int, folder: Path) -> tuple[Counter[str]
     return counts, failed
 
 
-def main(number: str, below: str = "tests/unit") -> int:
-    """Run the files of a folder, and print the counts as pytest does."""
+def main(number: str, *names: str) -> int:
+    """Run files, and print the counts as pytest does."""
     os.chdir(ROOT)
     # What scripts/test sets is not there when a person runs a file.
     os.environ.pop("ANSIBLE_CONFIG", None)
     for name in OTHERS:
-        importlib.import_module(name)
+        with contextlib.suppress(ModuleNotFoundError):
+            importlib.import_module(name)
     gc.freeze()
-    files = sorted((ROOT / below).rglob("test_*.py"), key=lambda path: (path.name not in FIRST, path))
+    paths = [ROOT / name for name in names or ("tests/unit",)]
+    found = {file for path in paths for file in ([path] if path.is_file() else path.rglob("test_*.py"))}
+    files = sorted(found, key=lambda path: (path.name not in FIRST, path))
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         counts, failed = run_all(files, int(number), Path(folder))
@@ -90,6 +95,6 @@ def main(number: str, below: str = "tests/unit") -> int:
 
 
 if __name__ == "__main__":
-    if not 2 <= len(sys.argv) <= 3:
+    if len(sys.argv) < 2:
         sys.exit(__doc__)
     sys.exit(main(*sys.argv[1:]))

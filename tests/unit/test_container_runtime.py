@@ -42,7 +42,7 @@ def test_a_file_that_holds_all_is_left_to_the_letter() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{\n  "a": 1,\n}', "gaudi01: /etc/docker/daemon.json: line 3, column 1: "),
+        ('{\n  "a": 1\n  "b": 2\n}', "gaudi01: /etc/docker/daemon.json: line 3, column 3: "),
         ("[]", "gaudi01: /etc/docker/daemon.json: the whole must be a JSON object"),
         ("\ufeff{}", "gaudi01: /etc/docker/daemon.json: line 1, column 1: "),
         ('{"runtimes": []}', "gaudi01: /etc/docker/daemon.json: runtimes must be a JSON object"),

@@ -58,7 +58,7 @@ def question(**more: Any) -> dict[str, Any]:
     ("words", "message"),
     [
         (["--nonsense", "1"], "api_server.py: error: unrecognized arguments: --nonsense 1"),
-        (["--block-size", "100"], "invalid choice: 100"),
+        (["--block-size", "100"], "argument --block-size: invalid choice: "),
         (["--max-num-seqs", "many"], "invalid int value: 'many'"),
         (["--dtype", "fp8"], "invalid choice: 'fp8'"),
     ],
