@@ -11,9 +11,7 @@ from typing import Any
 import forked
 import pytest
 import yaml
-
-sys.path.insert(0, str(Path(__file__).with_name("simulated")))
-from fleet import ROOT, change, fleet, state_of
+from helpers.simulated.fleet import ROOT, change, fleet, state_of
 
 ALONE = "left alone: the inventory gives it no models, no gateway and no other task"
 

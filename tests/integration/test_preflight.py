@@ -11,10 +11,7 @@ from typing import Any
 import yaml
 from gaudi_serve.plan.fleet import vllm_fleet_plan
 from gaudi_serve.plan.refusal import plan_refusal
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
-from test_plan import gaudi_host, model
-from test_report import DEBIAN, EMPTY
+from helpers.plans import DEBIAN, EMPTY, gaudi_host, model
 
 ROOT = Path(__file__).parents[2]
 # Cards of two NUMA nodes that are said to have the same cores, as a broken table of the machine's firmware tells.

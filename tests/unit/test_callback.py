@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from ansible.playbook.play import Play
 from ansible.playbook.task import Task
 from ansible.template import Templar
 from ansible.vars.manager import VariableManager
+from helpers.plugins import load
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,12 +23,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def callback() -> Any:
     """Return the callback."""
-    spec = importlib.util.spec_from_file_location("callback_gaudi_serve", ROOT / "callback_plugins/gaudi_serve.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.CallbackModule()
+    return load("callback_plugins/gaudi_serve.py").CallbackModule()
 
 
 def test_files_of_variables_are_parsed_once_a_run(

@@ -14,8 +14,7 @@ from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.plan.refusal import plan_refusal
 from gaudi_serve.platforms import releases
 from gaudi_serve.platforms.releases import DEFAULT, RELEASES, release_of, rows_of
-from test_fleet import known, live_of
-from test_plan import gaudi_host, model
+from helpers.plans import gaudi_host, known, live_of, model
 
 WISH = {"name": "m", "weights": "/data/m", "image": "vllm:1"}
 SYSTEM = {"id": "ubuntu", "version_id": "22.04", "pretty_name": "Ubuntu 22.04"}

@@ -6,10 +6,7 @@ from typing import Any
 
 from gaudi_serve.plan.refusal import plan_refusal
 from gaudi_serve.show.report import endpoint_table
-from test_plan import gaudi_host, model, planned
-
-DEBIAN = {"id": "debian", "version_id": "12", "pretty_name": "Debian GNU/Linux 12 (bookworm)"}
-EMPTY: dict[str, Any] = {"models": [], "errors": [], "warnings": []}
+from helpers.plans import DEBIAN, EMPTY, gaudi_host, model, planned
 
 
 def refusal(system: dict[str, Any] = DEBIAN, **more: Any) -> list[str]:

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 from collections.abc import Callable
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +19,8 @@ from gaudi_serve.host.adopt import adopt
 from gaudi_serve.host.observe_host import Listener
 from gaudi_serve.plan.changes import vllm_plan_changes
 from gaudi_serve.stages import image, service
-from test_plan import gaudi_host, model, planned
-
-TEMPLATE = (Path(__file__).parents[2] / "roles/vllm_service/templates/vllm.service.j2").read_text(encoding="utf-8")
-SUPERVISOR = "#!/usr/bin/python3\n"
-
-
-def digest(text: str) -> str:
-    """Return the digest by which files are compared."""
-    return sha256(text.encode()).hexdigest()
+from helpers.plans import gaudi_host, model, planned
+from helpers.services import SUPERVISOR, TEMPLATE, changes, digest, live
 
 
 @pytest.fixture
@@ -38,33 +30,6 @@ def models() -> list[dict[str, Any]]:
     assert plan["errors"] == []
     result: list[dict[str, Any]] = plan["models"]
     return result
-
-
-def live(models: list[dict[str, Any]], **changed: Any) -> dict[str, Any]:
-    """Return a host on which everything is as planned; ``changed`` alters the first model's unit."""
-    files = service.vllm_service_files(models, TEMPLATE)
-    units = {}
-    for item in models:
-        name = item["name"]
-        units[name] = {
-            "unit_sha256": digest(files[f"/etc/systemd/system/vllm-{name}.service"]["content"]),
-            "env_sha256": digest(files[f"/etc/gaudi-serve/{name}.env"]["content"]),
-            "launch_sha256": digest(files[f"/etc/gaudi-serve/{name}.json"]["content"]),
-            "state": "active",
-            "enabled": True,
-            "secret_mtime": None,
-            "digest": item["digest"],
-            "container": {"running": True, "digest": item["digest"], "secret_mtime": ""},
-            "smoke": {"first_token_s": 0.1, "kinds": item["smoke"]},
-        }
-    units[models[0]["name"]].update(changed)
-    return {"units": units, "supervisor_sha256": digest(SUPERVISOR)}
-
-
-def changes(models: list[dict[str, Any]], state: dict[str, Any], secrets: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return what is left to do."""
-    files = service.vllm_service_files(models, TEMPLATE)
-    return service.vllm_service_changes(models, state, files, SUPERVISOR, secrets)
 
 
 def test_nothing_to_do_where_all_is_as_planned(models: list[dict[str, Any]]) -> None:

@@ -24,7 +24,7 @@ from gaudi_serve.show.stage_output import (
     what,
 )
 from gaudi_serve.stages import registry
-from plugins import load
+from helpers.plugins import load
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = Path(__file__).parent / "golden/stages"

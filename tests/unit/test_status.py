@@ -6,7 +6,7 @@ from typing import Any
 
 from gaudi_serve.show.status import fleet_status, fleet_status_lines
 from gaudi_serve.stages.base import drift_lines
-from test_plan import gaudi_host, model, planned
+from helpers.plans import gaudi_host, model, planned
 
 
 def known(**more: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parent / "golden"
+FOLDER = Path(__file__).parents[1] / "unit/golden"
 
 
 def vectors(name: str) -> list[dict[str, Any]]:

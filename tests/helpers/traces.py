@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-FILE = Path(__file__).parent / "golden" / "azure_llm_2023_conv.csv.gz"
+FILE = Path(__file__).parents[1] / "unit/golden/azure_llm_2023_conv.csv.gz"
 
 
 def azure(speed: float = 1) -> list[dict[str, Any]]:

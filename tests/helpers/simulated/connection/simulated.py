@@ -26,7 +26,13 @@ description:
   - Needs E(GAUDI_SERVE_SIMULATED), the folder of the hosts' files, C(<host>.json).
 extends_documentation_fragment:
   - connection_pipelining
-options: {}
+options:
+  remote_addr:
+    description: The host's name, by which its file is found.
+    default: inventory_hostname
+    vars:
+      - name: inventory_hostname
+      - name: ansible_host
 """
 
 CONFIG, UNITS = "/etc/gaudi-serve", "/etc/systemd/system"
@@ -83,7 +89,7 @@ class Connection(ConnectionBase):  # type: ignore[misc]  # ansible-core has no t
     def exec_command(self, cmd: str, in_data: bytes | None = None, sudoable: bool = True) -> tuple[int, bytes, bytes]:
         """Answer a module that is sent through the pipe; nothing else is."""
         super().exec_command(cmd, in_data=in_data, sudoable=sudoable)
-        name = str(self._play_context.remote_addr)
+        name = str(self.get_option("remote_addr"))
         if not in_data:
             return 127, b"", f"{name} is simulated and runs modules only, not: {cmd}".encode()
         module, given = sent(in_data.decode())

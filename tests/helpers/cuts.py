@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from conftest import MODEL, PAGES, PROJECT, WEIGHTS, Machine
+from helpers.machine import MODEL, PAGES, PROJECT, WEIGHTS, Machine
 from runs import eventually
 
 KINDS = ("run", "line", "power")
