@@ -15,7 +15,7 @@ if LIB not in sys.path:
 
 from gaudi_serve.core.errors import InputError  # noqa: E402
 from gaudi_serve.inventory.facts import FACTS, checked_facts  # noqa: E402
-from gaudi_serve.inventory.rendered import Variables  # noqa: E402
+from gaudi_serve.inventory.rendered import Undefined, Variables  # noqa: E402
 from gaudi_serve.plan.assembly import Wanted, assemble  # noqa: E402
 from gaudi_serve.plan.judged import judged, reasons  # noqa: E402
 from gaudi_serve.stages.base import Given  # noqa: E402
@@ -37,7 +37,13 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         stage from telling is the fact ``preflight_unclear``.
         """
         result: dict[str, Any] = super().run(tmp, task_vars)
-        variables = task_vars or {}
+        try:
+            facts = self._facts(task_vars or {})
+        except (InputError, Undefined) as problem:
+            return {**result, "failed": True, "msg": str(problem)}
+        return {**result, "changed": False, "ansible_facts": facts}
+
+    def _facts(self, variables: dict[str, Any]) -> dict[str, Any]:
         host = str(variables["inventory_hostname"])
         known = Variables(variables, self._loader, ["preflight", *[stage.role for stage in OBJECTS]])
         stages = list(known["preflight_for"])
@@ -61,7 +67,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
             facts |= judged(host, known, stages, findings, warnings)
         if self._task.args.get("status") and plans_models(stages):
             facts["preflight_status"] = reasons(known, stages, findings, host)
-        return {**result, "changed": False, "ansible_facts": facts}
+        return facts
 
     def _asked(self, host: str, known: Variables, stages: list[str], variables: dict[str, Any]) -> dict[str, Any]:
         """Return the facts of every stage, those before the first that cannot tell, and why that one cannot."""
@@ -73,7 +79,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
                 found = stage.asked(
                     Given(host, known), lambda name, more: self._execute_module(name, more, task_vars=variables)
                 )
-            except (InputError, AnsibleError) as problem:
+            except (InputError, Undefined, AnsibleError) as problem:
                 facts["preflight_unclear"] = str(problem)
                 break
             facts |= stage.facts(found)

@@ -14,7 +14,7 @@ if LIB not in sys.path:
     sys.path.insert(0, LIB)
 
 from gaudi_serve.core.errors import InputError  # noqa: E402
-from gaudi_serve.inventory.rendered import Variables  # noqa: E402
+from gaudi_serve.inventory.rendered import Undefined, Variables  # noqa: E402
 from gaudi_serve.stages.base import REFUSED, Given  # noqa: E402
 from gaudi_serve.stages.registry import BY_ROLE  # noqa: E402
 
@@ -44,7 +44,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         try:
             found = self._reset(stage, step, given) if step in ("reset", "taken_back") else None
             found = found or self._compared(stage, step, given, variables)
-        except InputError as problem:
+        except (InputError, Undefined) as problem:
             found = {"failed": True, "msg": str(problem)}
         return {**result, "changed": False, **found}
 

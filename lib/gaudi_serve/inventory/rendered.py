@@ -8,6 +8,13 @@ from typing import Any
 from ..stages.base import ROLES
 
 
+class Undefined(KeyError):
+    """A variable that a host has not, such as a fact of one that could not be read."""
+
+    def __str__(self) -> str:
+        return f"{self.args[0]!r} is undefined"
+
+
 class Variables(Mapping[str, Any]):
     """Variables by name, without a template left in what is read."""
 
@@ -32,6 +39,8 @@ class Variables(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._rendered:
+            if name not in self._variables:
+                raise Undefined(name)
             # Only the controller has it.
             from ansible.template import Templar
 
