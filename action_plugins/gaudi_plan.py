@@ -18,7 +18,7 @@ from gaudi_serve.inventory.facts import FACTS, checked_facts  # noqa: E402
 from gaudi_serve.inventory.rendered import Undefined, Variables  # noqa: E402
 from gaudi_serve.plan.assembly import Wanted, assemble  # noqa: E402
 from gaudi_serve.plan.judged import judged, reasons  # noqa: E402
-from gaudi_serve.stages.base import Given  # noqa: E402
+from gaudi_serve.stages.base import Given, Pending, Stage  # noqa: E402
 from gaudi_serve.stages.registry import OBJECTS, plans_models  # noqa: E402
 
 
@@ -33,7 +33,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         """Return the plan and what every stage would do as facts.
 
         ``due`` asks the stages, with ``fleet`` also those that decide by the plans of other hosts. ``judge`` adds what
-        keeps the run from beginning, and which stages it has; ``status`` keeps the former for a status. What keeps a
+        keeps the run from beginning, and which stages it has. ``status`` tells how every stage differs. What keeps a
         stage from telling is the fact ``preflight_unclear``.
         """
         result: dict[str, Any] = super().run(tmp, task_vars)
@@ -65,22 +65,38 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         known = known.but(**facts)
         if self._task.args.get("judge"):
             facts |= judged(host, known, stages, findings, warnings)
-        if self._task.args.get("status") and plans_models(stages):
-            facts["preflight_status"] = reasons(known, stages, findings, host)
+        if self._task.args.get("status"):
+            facts |= self._differing(host, known, stages, variables)
+            facts |= {"preflight_status": reasons(known, stages, findings, host)} if plans_models(stages) else {}
         return facts
+
+    def _stages(self, stages: list[str]) -> list[Stage]:
+        """Return the stages that are asked."""
+        fleet = self._task.args.get("fleet")
+        return [one for one in OBJECTS if one.role in stages and (fleet or not one.of_fleet)]
+
+    def _differing(self, host: str, known: Variables, stages: list[str], variables: dict[str, Any]) -> dict[str, Any]:
+        """Return how every stage differs from what is planned, as facts."""
+        facts: dict[str, Any] = {}
+        for stage in self._stages(stages or [one.role for one in OBJECTS]):
+            found = self._found(stage, host, known, variables)
+            facts[f"{stage.role}_status"] = list(found.drift)
+            facts |= {} if found.notes is None else {f"{stage.role}_notes": list(found.notes)}
+        return facts
+
+    def _found(self, stage: Stage, host: str, known: Variables, variables: dict[str, Any]) -> Pending:
+        def run(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+            return dict(self._execute_module(name, arguments, task_vars=variables))
+
+        return stage.asked(Given(host, known), run)
 
     def _asked(self, host: str, known: Variables, stages: list[str], variables: dict[str, Any]) -> dict[str, Any]:
         """Return the facts of every stage, those before the first that cannot tell, and why that one cannot."""
         facts: dict[str, Any] = {}
-        for stage in OBJECTS:
-            if stage.role not in stages or (stage.of_fleet and not self._task.args.get("fleet")):
-                continue
+        for stage in self._stages(stages):
             try:
-                found = stage.asked(
-                    Given(host, known), lambda name, more: self._execute_module(name, more, task_vars=variables)
-                )
+                facts |= stage.facts(self._found(stage, host, known, variables))
             except (InputError, Undefined, AnsibleError) as problem:
                 facts["preflight_unclear"] = str(problem)
                 break
-            facts |= stage.facts(found)
         return facts

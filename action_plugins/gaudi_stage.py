@@ -18,7 +18,7 @@ from gaudi_serve.inventory.rendered import Undefined, Variables  # noqa: E402
 from gaudi_serve.stages.base import REFUSED, Given  # noqa: E402
 from gaudi_serve.stages.registry import BY_ROLE  # noqa: E402
 
-STEPS = ("compare", "pending", "verify", "status", "reset", "taken_back")
+STEPS = ("compare", "pending", "verify", "reset", "taken_back")
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no type information
@@ -32,7 +32,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         """Return what is pending, and the facts that the rest of the run reads of the stage.
 
         Step ``pending`` fails where the stage must not begin, ``verify`` where something is left to do after it,
-        ``taken_back`` where a reset has left something. ``compare``, ``status`` and ``reset`` only tell.
+        ``taken_back`` where a reset has left something. ``compare`` and ``reset`` only tell.
         """
         result: dict[str, Any] = super().run(tmp, task_vars)
         stage, step = BY_ROLE[self._task.args["stage"]], self._task.args["step"]
@@ -51,9 +51,6 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
     def _compared(self, stage: Any, step: str, given: Given, variables: dict[str, Any]) -> dict[str, Any]:
         found = stage.asked(given, lambda name, more: self._execute_module(name, more, task_vars=variables))
         facts = stage.facts(found)
-        if step == "status":
-            facts = {f"{stage.role}_status": list(found.drift)}
-            facts |= {} if found.notes is None else {f"{stage.role}_notes": list(found.notes)}
         told = {"changes": dict(found.changes), "due": list(found.due), "ansible_facts": facts}
         if step == "pending" and found.refusal:
             told |= {"failed": True, "msg": [REFUSED, *found.refusal]}
