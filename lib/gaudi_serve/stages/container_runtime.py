@@ -328,12 +328,11 @@ def _pending(given: Given) -> Pending:
     return Pending(
         changes={
             **changes,
-            **{key: wanted[key] for key in ("packages", "habana", "habana_version", "habana_repository")},
+            **{key: wanted[key] for key in ("packages", "habana", "habana_version")},
             "lines": [text for key, found in changes.items() if key != "due" for text in found],
             "files": _to_write(changes, live, wanted),
             "found": container_runtime_found(live),
             "proxies": bool(wanted["proxies_marker"]),
-            "proxies_marker": wanted["proxies_marker"],
             "reload_first": bool(live["info"] and wanted["live_restore"] and not live["info"]["live_restore"]),
         },
         due=[] if refusal else drift,
