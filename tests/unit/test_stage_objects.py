@@ -84,7 +84,7 @@ def test_a_template_that_lacks_a_value_is_refused_and_not_rendered_without_it() 
 
 def test_no_credential_of_proxies_and_repositories_is_in_what_a_stage_returns() -> None:
     defaults = yaml.safe_load((ROOT / "roles/container_runtime/defaults/main.yml").read_text(encoding="utf-8"))
-    secret = "hunter2"
+    secret = "hunter2"  # noqa: S105 - of the test
     given = {
         **defaults,
         "container_runtime_http_proxy": f"http://user:{secret}@proxy.example:3128",
