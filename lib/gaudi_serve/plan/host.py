@@ -12,11 +12,10 @@ from typing import Any
 
 from ..core.errors import Finding, InputError, Problem
 from ..model.host import Host
-from ..model.spec import Spec
 from ..platforms import platform_of
 from ..platforms.releases import DEFAULT
 from .check import host_problems, release_unsaid
-from .cost import cost_of, cost_problems, cost_warnings, down_for, named, precision_of
+from .cost import cost_of, cost_problems, cost_warnings, down_for, named, precision_of, weighed_of
 from .launch import container_of, launch_warnings
 from .loads import load_notes
 from .model import Placement, PlannedModel, ServedModel
@@ -91,7 +90,7 @@ def vllm_plan(
 
 def _checked(wishes: Sequence[Wish], site: Site, weights_come: bool) -> list[Finding]:
     """Return what of each model cannot be on its host."""
-    checked = [(wish, host_problems(wish.spec, site.host, site.release, weights_come)) for wish in wishes]
+    checked = [(wish, host_problems(wish.spec, site.host, wish.weights, site.release, weights_come)) for wish in wishes]
     return [one for wish, problems in checked for one in wish.findings(problems, site.host_name)]
 
 
@@ -128,7 +127,7 @@ def _placed(
             findings += wish.findings([found.refused[wish.spec.name]], host_name)
             continue
         placement = Placement(host_name, tuple(found.cards.get(wish.spec.name, ())))
-        model, problems = _planned(wish.spec, host, placement, release, left)
+        model, problems = _planned(wish, host, placement, release, left)
         findings += wish.findings(problems, host_name)
         if model and not wish.bad:
             old = found.moved.get(wish.spec.name)
@@ -143,22 +142,27 @@ def _move(model: PlannedModel, old: list[int]) -> str:
 
 
 def _planned(
-    spec: Spec, host: Host, placement: Placement, release: str, cards_left: int
+    wish: Wish, host: Host, placement: Placement, release: str, cards_left: int
 ) -> tuple[PlannedModel | None, list[Problem]]:
+    spec, platform = wish.spec, platform_of(host.accelerator)
+    weighed = weighed_of(spec, wish.weights, host, release)
     try:
         container = container_of(spec, host, placement, release)
-        cost = cost_of(spec, host, placement, container, cards_left, release)
+        cost = cost_of(spec, weighed, host, placement, container, cards_left)
     except InputError as problem:
         return None, [problem.finding or ("launch", None, str(problem))]
-    platform = platform_of(host.accelerator)
     row = platform.release(release)
-    loads = [text for one in spec.served for text in named(spec, one, load_notes(one, host, release))]
+    loads = [
+        text for one in weighed for text in named(spec, one.spec, load_notes(one.spec, host, one.weights, release))
+    ]
     notes = (*version_notes(spec, row), *loads, *platform.notes(spec, release))
-    costs = cost_warnings(spec, host, placement, cost, release)
+    costs = cost_warnings(spec, weighed, host, placement, cost)
     warnings = (*container.notes, *costs, *launch_warnings(spec), *notes)
     nodes = {card.numa_node for card in host.cards if card.module_id in placement.module_ids}
     node = nodes.pop() if len(nodes) == 1 else None
-    served = tuple(ServedModel(one["served_model_name"], one.weights, smoke_of(one, host)) for one in spec.served)
-    precision = precision_of(spec, host, release)
+    served = tuple(
+        ServedModel(one.spec["served_model_name"], one.spec.weights, smoke_of(one.spec, one.weights)) for one in weighed
+    )
+    precision = precision_of(weighed[0])
     planned = PlannedModel(spec, placement, container, cost, precision, node, warnings, served)
     return planned, cost_problems(spec, cost)
