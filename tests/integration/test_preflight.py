@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 from gaudi_serve.plan.fleet import vllm_fleet_plan
-from gaudi_serve.plan.refusal import plan_refusal
+from gaudi_serve.plan.refusal import host_findings
 from helpers.plans import DEBIAN, EMPTY, gaudi_host, model
 
 ROOT = Path(__file__).parents[2]
@@ -28,14 +28,14 @@ def contradictory() -> dict[str, Any]:
 
 def test_contradictory_cores_are_refused_by_a_run_as_by_a_plan() -> None:
     host = contradictory()
-    assert plan_refusal(EMPTY, DEBIAN, host, host_name="g") == [f"g: {SENTENCE}"]
+    assert [one.message for one in host_findings(EMPTY, DEBIAN, host, host_name="g")] == [f"g: {SENTENCE}"]
     known = {"gaudi_host": host, "gaudi_system": DEBIAN, "vllm_models": [model()], "gaudi_release": "1.21.3"}
     fleet = vllm_fleet_plan({"g": known}, ["g"], [])
     assert [error["message"] for error in fleet["errors"]] == [f"g: {SENTENCE}"]
     differing = gaudi_host(driver_version="1.21.3-57")
     differing["modules"][1]["cpus"] = ["1-2"]
-    (reason,) = plan_refusal(EMPTY, DEBIAN, differing, host_name="g")
-    assert reason.startswith('g: facts: gaudi_host.modules[1].cpus ["1-2"]: differs from ')
+    (reason,) = host_findings(EMPTY, DEBIAN, differing, host_name="g")
+    assert reason.message.startswith('g: facts: gaudi_host.modules[1].cpus ["1-2"]: differs from ')
 
 
 TUNING = {

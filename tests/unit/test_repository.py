@@ -87,10 +87,8 @@ def test_every_filter_has_a_page_that_ansible_doc_shows() -> None:
     for name, page in json.loads(done.stdout).items():
         options = page["doc"]["options"]
         parameters = list(inspect.signature(names[name]).parameters.values())[1:]
-        # Those of plan_refusal are host_findings' own.
-        named = [one.name for one in parameters if one.kind is not one.VAR_KEYWORD]
-        assert set(named) <= options.keys() - {"_input"}, name
-        assert name == "plan_refusal" or set(named) == options.keys() - {"_input"}, name
+        named = [one.name for one in parameters]
+        assert set(named) == options.keys() - {"_input"}, name
         assert page["examples"].strip() and page["return"]["_value"]["description"], name
         for parameter in parameters:
             default = parameter.default

@@ -13,7 +13,7 @@ from ..host.secret import given_secrets
 from ..stages.container_runtime import engine_stopped
 from ..stages.gateway import gateway_ports
 from ..stages.image import vllm_images
-from .host import vllm_plan
+from .host import HostPlan, plan_models
 from .refusal import host_findings
 
 Known = Mapping[str, Any]
@@ -86,10 +86,11 @@ def assemble(name: str, wanted: Wanted, facts: Known, runtime: Known | None, gat
     """
     host, models = facts["gaudi_host"], wanted.models
     images, findings = _images(name, wanted)
-    plan = _models(name, wanted, host, images or [])
+    planned = _models(name, wanted, host, images or [])
+    plan = planned.as_dict()
     services = facts.get("gaudi_services")
     findings += _of_host(name, wanted, facts, runtime, plan, images)
-    findings += [Finding(**error) for error in plan["errors"]]
+    findings += planned.findings
     if models is None and host["services"]:
         findings.append(Finding(name, "vllm_models", unset_models(name, host["services"])))
     ports = gateway_ports({"gaudi_gateway": wanted.gateway}, plan["models"], name)
@@ -104,8 +105,8 @@ def assemble(name: str, wanted: Wanted, facts: Known, runtime: Known | None, gat
     return Assembled(plan, findings, warnings)
 
 
-def _models(name: str, wanted: Wanted, host: Known, images: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    return vllm_plan(
+def _models(name: str, wanted: Wanted, host: Known, images: Sequence[Mapping[str, Any]]) -> HostPlan:
+    return plan_models(
         wanted.models or [],
         host,
         wanted.catalog,

@@ -60,6 +60,36 @@ def vllm_plan(
     weights_come: bool = True,
     move_allowed: bool = False,
 ) -> dict[str, Any]:
+    """Return ``{models, errors, warnings}``, the plan of one host; the arguments are those of plan_models."""
+    return plan_models(
+        models,
+        host,
+        catalog,
+        host_name=host_name,
+        defaults=defaults,
+        release=release,
+        host_nics=host_nics,
+        device_family=device_family,
+        images=images,
+        weights_come=weights_come,
+        move_allowed=move_allowed,
+    ).as_dict()
+
+
+def plan_models(
+    models: Any,
+    host: Mapping[str, Any],
+    catalog: Mapping[str, Any] | None = None,
+    *,
+    host_name: str = "this host",
+    defaults: Mapping[str, Any] | None = None,
+    release: str = "1.21.3",
+    host_nics: bool = False,
+    device_family: str = "",
+    images: Sequence[Mapping[str, Any]] = (),
+    weights_come: bool = True,
+    move_allowed: bool = False,
+) -> HostPlan:
     """Plan the models of one host.
 
     Args:
@@ -76,16 +106,16 @@ def vllm_plan(
         move_allowed: running models may get other cards where others need theirs, which restarts them.
 
     Returns:
-        ``{models, errors, warnings}``, a list each. A user's mistake never raises.
+        The plan. A user's mistake never raises, and is one of its findings.
     """
     machine = Host.of({**host, "host_nics": host_nics or host.get("host_nics"), "device_family": device_family})
     if wrong := _whole(models, machine, host_name, release):
-        return HostPlan(host_name, (), (wrong,)).as_dict()
+        return HostPlan(host_name, (), (wrong,))
     site = Site(machine, host_name, str(release or DEFAULT), catalog or {}, defaults or {}, images)
     wishes, findings = resolve(models, site)
     findings += _checked(wishes, site, weights_come)
     planned, more = _placed(wishes, _names(models), machine, host_name, site.release, move_allowed)
-    return HostPlan(host_name, tuple(planned), (*findings, *more), tuple(machine.unused_cards)).as_dict()
+    return HostPlan(host_name, tuple(planned), (*findings, *more), tuple(machine.unused_cards))
 
 
 def _checked(wishes: Sequence[Wish], site: Site, weights_come: bool) -> list[Finding]:

@@ -102,12 +102,6 @@ def _accelerator_reasons(
     return reasons + [one for one in told if release or one[0] != "driver_version"]
 
 
-def plan_refusal(plan: Mapping[str, Any], system: Mapping[str, Any], host: Mapping[str, Any], **more: Any) -> list[str]:
-    """Return every reason why a run must not begin, a sentence each; empty when it may."""
-    findings = host_findings(plan, system, host, **more)
-    return [*[one.message for one in findings], *[error["message"] for error in plan["errors"]]]
-
-
 def refused_hosts(hostvars: Mapping[str, Mapping[str, Any]], hosts: Sequence[str]) -> list[str]:
     """Return the hosts that a run must not begin on: read, but refused, or with variables that cannot be understood.
 
