@@ -30,7 +30,6 @@ from gaudi_serve.gateway.fleet import (
 from gaudi_serve.host.secret import vllm_secret_marks
 from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.memory.autocalc import hpu_memory
-from gaudi_serve.plan.changes import vllm_plan_changes
 from gaudi_serve.plan.fleet import (
     gaudi_facts_saved,
     vllm_fleet_lines,
@@ -156,7 +155,6 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     vllm_images,
     vllm_launch,
     vllm_plan,
-    vllm_plan_changes,
     vllm_secret_files,
     vllm_secret_marks,
     vllm_start_limits,

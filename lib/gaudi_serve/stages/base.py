@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -84,7 +84,8 @@ class Stage:
 
     down: minutes that it takes serving models down for, besides their start, and why; ends_all: the fact that all of
     them go down, where it is not what ``stops`` says. tells: further facts. noted: where its notes are shown. given,
-    taken: variables that playbooks give its role for a run and for a reset.
+    taken: variables that playbooks give its role for a run and for a reset. hosts: variables that name hosts with a task
+    for others, with what reads the names. waits: hosts wait for each other in it, by the variables of one.
 
     look: a module and its arguments, where what is to be read depends on what is wanted; None where nothing is.
     pending: what it would do. reset: what a reset takes back.
@@ -101,6 +102,8 @@ class Stage:
     noted: tuple[str, ...] = ()
     given: tuple[str, ...] = ()
     taken: tuple[str, ...] = ()
+    hosts: Mapping[str, Callable[[Any], Iterable[Any]]] = field(default_factory=dict)
+    waits: Callable[[Known], bool] = lambda known: False
     look: Callable[[Given], tuple[str, dict[str, Any]] | None] = _no_look
     pending: Callable[[Given], Pending] = _nothing
     reset: Callable[[Given], dict[str, Any]] = _no_reset

@@ -272,6 +272,8 @@ STAGE = Stage(
     down=(5, "its cards are measured"),
     noted=("report", "status"),
     given=("image",),
+    hosts={"hccl_validation_nodes": lambda value: value or []},
+    waits=lambda known: len(known.get("hccl_validation_nodes") or []) > 1,
     pending=_pending,
     reset=_reset,
 )

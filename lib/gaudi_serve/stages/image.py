@@ -369,6 +369,10 @@ STAGE = Stage(
     planned=True,
     tells=("asked", "taken"),
     given=("images", "release"),
+    hosts={
+        "vllm_image_from_host": lambda value: [value],
+        "vllm_images": lambda value: [one.get("build_host") for one in value or [] if isinstance(one, Mapping)],
+    },
     taken=("reset_images", "reset_packages"),
     pending=_pending,
     reset=_reset,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.errors import near, readable
@@ -53,12 +53,7 @@ TOLD = (
 TAGS = ("all", "always", "never", "tagged", "untagged")
 
 # Variables that name hosts with a task for others, with what reads the names.
-NAMING: dict[str, Callable[[Any], Iterable[Any]]] = {
-    "vllm_image_from_host": lambda value: [value],
-    "model_weights_from_host": lambda value: [value],
-    "hccl_validation_nodes": lambda value: value or [],
-    "vllm_images": lambda value: [image.get("build_host") for image in value or [] if isinstance(image, Mapping)],
-}
+NAMING = {key: names for one in OBJECTS for key, names in one.hosts.items()}
 
 
 def run_stages(
@@ -168,8 +163,8 @@ def stages_due(known: Known, stages: Sequence[str]) -> list[str]:
     """
     due = due_by_stage(known, stages)
     first = next((index for index, stage in enumerate(stages) if stage in due), len(stages))
-    together = {
-        "model_weights": bool(known.get("model_weights_together")),
-        "hccl_validation": len(known.get("hccl_validation_nodes") or []) > 1,
-    }
-    return [stage for index, stage in enumerate(stages) if index >= first or together.get(stage)]
+    return [stage for index, stage in enumerate(stages) if index >= first or _waits(stage, known)]
+
+
+def _waits(stage: str, known: Known) -> bool:
+    return stage in BY_ROLE and BY_ROLE[stage].waits(known)
