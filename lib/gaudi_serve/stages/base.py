@@ -84,8 +84,10 @@ class Stage:
 
     down: minutes that it takes serving models down for, besides their start, and why; ends_all: the fact that all of
     them go down, where it is not what ``stops`` says. tells: further facts. noted: where its notes are shown. given,
-    taken: variables that playbooks give its role for a run and for a reset. hosts: variables that name hosts with a task
-    for others, with what reads the names. waits: hosts wait for each other in it, by the variables of one.
+    taken: variables that playbooks give its role for a run and for a reset.
+
+    hosts: variables that name hosts with a task for others, with what reads the names. waits: hosts wait for each other
+    in it, by the variables of one.
 
     look: a module and its arguments, where what is to be read depends on what is wanted; None where nothing is.
     pending: what it would do. reset: what a reset takes back.
