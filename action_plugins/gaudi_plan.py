@@ -50,7 +50,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         facts: dict[str, Any] = {}
         findings, warnings = [], []
         if plans_models(stages):
-            read = {name: known[name] for name in FACTS if name in known}
+            # Without it nothing of the host is known, which the error says.
+            read = {"gaudi_host": known["gaudi_host"], **{name: known[name] for name in FACTS if name in known}}
             complete, wrong = checked_facts(read)
             given = read if wrong else complete
             gateways = list(known.get("preflight_gateways") or [])

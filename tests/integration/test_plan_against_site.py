@@ -269,3 +269,11 @@ def test_site_and_plan_say_the_same_of_every_host(tmp_path: Path, served: dict[s
         assert sorted(told["preflight_warnings"]) == sorted(warned), name
     assert judged["h02"]["preflight_lines"] and judged["h03"]["preflight_lines"] and judged["h08"]["preflight_lines"]
     assert judged["h07"]["preflight_warnings"] and not judged["h01"]["preflight_lines"]
+
+
+def test_a_host_that_cannot_be_reached_is_a_line_of_the_status(tmp_path: Path) -> None:
+    environment = fleet(tmp_path, 1)
+    inventory(tmp_path, h01={"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1})
+    status, text = play(tmp_path, environment, "playbooks/status.yml")
+    assert status == 2, text
+    assert "h01: cannot be reached" in text.splitlines()
