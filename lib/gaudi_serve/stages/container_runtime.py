@@ -14,6 +14,7 @@ from ..core.run import sha256_text
 from ..platforms import accelerator_needs
 from .base import Given, Pending, Stage, rendered, system_refusal
 from .habana_config import HABANA, habana_config, habana_config_notes, habana_config_problems
+from .habana_config import PATH as CONFIG_TOML
 from .reset_host import container_runtime_found, container_runtime_reset
 
 DAEMON_JSON = "/etc/docker/daemon.json"
@@ -312,7 +313,6 @@ def container_runtime_notes(live: Mapping[str, Any], engine: str = "distribution
     return notes
 
 
-DAEMON, CONFIG = "/etc/docker/daemon.json", "/etc/habana-container-runtime/config.toml"
 # Not Environment= in it: any user of the host can ask systemd for that.
 DROPIN = "[Service]\nEnvironmentFile=/etc/gaudi-serve/docker-proxy.env\n"
 PROXIES = ("http_proxy", "https_proxy", "no_proxy")
@@ -332,11 +332,11 @@ def _pending(given: Given) -> Pending:
             "lines": [text for key, found in changes.items() if key != "due" for text in found],
             "files": _to_write(changes, live, wanted),
             "found": container_runtime_found(live),
-            "proxies": bool(wanted["proxies_marker"]),
+            **{key: wanted[key] for key in ("proxies_marker", "proxies_dropin")},
             "reload_first": bool(live["info"] and wanted["live_restore"] and not live["info"]["live_restore"]),
         },
         due=[] if refusal else drift,
-        left=[f"{given.host}: still to do after this run: {'; '.join(drift)}"] if changes["due"] else [],
+        left=given.left(drift) if changes["due"] else [],
         refusal=refusal,
         drift=refusal or drift,
         notes=container_runtime_notes(live, known["container_runtime_engine"]),
@@ -376,13 +376,13 @@ def _to_write(changes: Mapping[str, Any], live: Mapping[str, Any], wanted: Mappi
     mode = live["daemon_json_mode"] or "0644"
     if "daemon.json" in changes["write"]:
         if live["daemon_json"] is not None:
-            kept = {"path": f"{DAEMON}.before-gaudi-serve", "content": live["daemon_json"]}
+            kept = {"path": f"{DAEMON_JSON}.before-gaudi-serve", "content": live["daemon_json"]}
             files.append({**kept, "mode": mode, "hide": True})
-        own = {"path": DAEMON, "content": wanted["daemon_json"], "mode": mode}
+        own = {"path": DAEMON_JSON, "content": wanted["daemon_json"], "mode": mode}
         validate = ["dockerd", "--validate", "--config-file", "%s"]
         files.append({**own, "validate": validate, "hide": '"proxies"' in wanted["daemon_json"]})
     if "config.toml" in changes["write"]:
-        files.append({"path": CONFIG, "content": wanted["habana_config"], "mode": "0644"})
+        files.append({"path": CONFIG_TOML, "content": wanted["habana_config"], "mode": "0644"})
     return files
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..core.errors import InputError, one_line, shown
 
-# How the engine is told of the runtime.
+# The runtime's entry in the engine's daemon.json.
 HABANA = {"path": "/usr/bin/habana-container-runtime", "runtimeArgs": []}
 
 PATH = "/etc/habana-container-runtime/config.toml"
