@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ..core.checks import is_flag_text
+from ..core.checks import is_flag_text, is_true
 from ..core.errors import InputError, known, mapping, one_line, readable, refusal, shown, whole
 from ..core.redact import has_login
 from ..gateway.fleet import secret_problem
@@ -41,7 +41,6 @@ OF_TYPE = {str: "a text", int: "an integer", bool: "true or false", list: "a lis
 STATES = ("present", "absent")
 EVENTS = ("error", "success", "started", "approval")
 PULL = ("always", "missing", "never")
-YES, NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 RRULE = re.compile(
     r"DTSTART(;TZID=[\w/+-]+)?:\d{8}T\d{6}Z? "
     r"RRULE:FREQ=(MINUTE|HOUR|DAI|WEEK|MONTH|YEAR)LY;INTERVAL=[1-9]\d*(;[A-Z]+=[\w,:+-]+)*",
@@ -255,8 +254,7 @@ def awx_default(of_hosts: Iterable[Known], name: str, otherwise: Any) -> Any:
         return otherwise
     value = next(iter(said.values()))
     if otherwise in ("true", "false"):
-        text = str(value).lower()
-        return "true" if text in YES else "false" if text in NO else otherwise
+        return ("true" if is_true(value) else "false") if is_flag_text(value) else otherwise
     if isinstance(otherwise, str):
         return str(value)
     # Ansible's numbers are of types of its own; true is a whole number to Python.

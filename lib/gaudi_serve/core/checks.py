@@ -13,6 +13,7 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from .errors import InputError, Problem, is_number, is_whole, known
 
 Check = Callable[[Any], bool]
+Wrong = Callable[[Any], str | None]  # what is allowed in place of a value; None where it is right
 REQUIRED = object()
 
 
@@ -26,9 +27,10 @@ class Rule(NamedTuple):
     allowed: str
     default: Any = REQUIRED
 
-    def wrong(self, value: Any) -> str | None:
-        """Return what is allowed in place of a value; None where the value is right."""
-        return None if self.good(value) else self.allowed
+
+def must(good: Check, allowed: str) -> Wrong:
+    """Return what answers with what is allowed, where a check does not take a value."""
+    return lambda value: None if good(value) else allowed
 
 
 def filled(

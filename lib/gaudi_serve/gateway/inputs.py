@@ -9,7 +9,9 @@ from collections.abc import Collection, Iterable, Mapping
 from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface
 from typing import Any
 
-from ..core.errors import InputError, known, mapping, near, refusal, shown, whole
+from ..core.checks import Rule, is_flag, matching, whole
+from ..core.errors import InputError, known, mapping, near, refusal, shown
+from ..core.options import rule_of
 from .objects import Backend, Client, Gateway
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
@@ -30,8 +32,7 @@ NUMBERS = {
     "hard_stop_s": (60, 86_400),
     "virtual_router_id": (1, 255),
 }
-SWITCHES = ("plain_allowed", "open", "usage")
-LISTS = ("paths", "cors_origins")
+ALLOWING = ("plain_allowed", "open")
 BALANCES = ("least", "session", "prefix")
 PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[\w.~-]+)+", re.ASCII)
 # What the gateway answers itself, and what begins so.
@@ -44,10 +45,6 @@ OPERATOR_PATHS = (
 )
 NO_ORIGIN = "is no origin such as https://a.example"
 ORIGIN = re.compile(r"https?://[a-z0-9.-]+(?::[0-9]{1,5})?", re.ASCII)
-KEYS = (
-    *("address", "certificate", "clients", "balance", "virtual_address", "virtual_interface"),
-    *(*NUMBERS, *SWITCHES, *LISTS),
-)
 CLIENT = ("key", "sha256", "models", "requests_per_minute")
 
 
@@ -71,33 +68,32 @@ def read_gateway(
             or for everybody without having been told to. No key is ever in it.
     """
     names = mapping("", "gaudi_gateway", given, "a mapping with address, port, clients and so on")
-    known("gaudi_gateway", names, KEYS)
+    known("gaudi_gateway", names, (*RULES, "clients", "balance", "paths", "cors_origins"))
     _refuse_names(backends)
-    switches = {key: _switch(key, names.get(key)) for key in SWITCHES}
+    given = {key: names[key] for key in RULES if names.get(key) is not None}
+    for key, value in given.items():
+        if not RULES[key].good(value):
+            raise refusal("", f"gaudi_gateway.{key}", value, RULES[key].allowed)
     clients = _clients(names.get("clients"), None if models is None else {*models, *adapters})
     gateway = Gateway(
-        address=_address(names.get("address")),
-        certificate=_certificate(names.get("certificate")),
-        virtual_address=_virtual(names.get("virtual_address")),
-        virtual_interface=_interface(names.get("virtual_interface")),
+        **{key: _read(key, value) for key, value in given.items() if key not in ALLOWING},
         clients=clients,
         backends=_balanced(names.get("balance"), backends, models, adapters),
         paths=_paths(names.get("paths")),
         cors_origins=_texts("cors_origins", names.get("cors_origins"), ORIGIN, NO_ORIGIN),
-        usage=switches["usage"],
-        **_numbers(names),
     )
-    _refuse_exposed(gateway, switches)
+    _refuse_exposed(gateway, given)
     _refuse_numbers(gateway)
     return gateway
 
 
-def _numbers(names: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        key: whole("", f"gaudi_gateway.{key}", names[key], *limits)
-        for key, limits in NUMBERS.items()
-        if names.get(key) is not None
-    }
+def _read(key: str, value: Any) -> Any:
+    """Return a value that its rule takes as a gateway has it."""
+    if key == "address":
+        return str(ip_address(str(value)))
+    if key == "virtual_address":
+        return str(ip_interface(str(value)))
+    return int(value) if key in NUMBERS else value
 
 
 def _refuse_numbers(gateway: Gateway) -> None:
@@ -172,37 +168,22 @@ def _known_model(key: str, model: Any, models: Collection[str] | None) -> None:
         raise refusal("", key, model, f"is a model of no host of this inventory{hint}")
 
 
-def _switch(key: str, value: Any) -> bool:
-    if value is not None and not isinstance(value, bool):
-        raise refusal("", f"gaudi_gateway.{key}", value, "is not true or false")
-    return bool(value)
-
-
-def _address(value: Any) -> str:
-    if value is None:
-        return Gateway.address
+def _is_address(value: Any) -> bool:
     try:
-        # A zone may be any text, and neither HAProxy nor keepalived takes one.
-        if "%" not in str(value):
-            return str(ip_address(str(value)))
+        ip_address(str(value))
     except ValueError:
-        pass
-    allowed = "is no address of the gateway's host, such as 127.0.0.1, or 0.0.0.0 for all"
-    raise refusal("", "gaudi_gateway.address", value, allowed)
+        return False
+    # A zone may be any text, and neither HAProxy nor keepalived takes one.
+    return "%" not in str(value)
 
 
-def _virtual(value: Any) -> str:
-    if value is None:
-        return ""
+def _is_virtual(value: Any) -> bool:
     try:
-        if "/" in str(value) and "%" not in str(value):
-            found = ip_interface(str(value))
-            if not (found.is_unspecified or found.is_loopback or found.is_multicast or _of_network(found)):
-                return str(found)
+        found = ip_interface(str(value))
     except ValueError:
-        pass
-    allowed = "is no address of a host with the length of its network, such as 10.0.0.100/24"
-    raise refusal("", "gaudi_gateway.virtual_address", value, allowed)
+        return False
+    of_all = found.is_unspecified or found.is_loopback or found.is_multicast or _of_network(found)
+    return "/" in str(value) and "%" not in str(value) and not of_all
 
 
 def _of_network(address: IPv4Interface | IPv6Interface) -> bool:
@@ -212,35 +193,39 @@ def _of_network(address: IPv4Interface | IPv6Interface) -> bool:
     return network.num_addresses > 2 and address.ip in (network.network_address, last)
 
 
-def _interface(value: Any) -> str:
-    if value is None:
-        return ""
-    if not isinstance(value, str) or not re.fullmatch(r"[\w.:@-]{1,15}", value, re.ASCII):
-        raise refusal("", "gaudi_gateway.virtual_interface", value, "is no name of an interface, such as eth0")
-    return value
+def _whole(low: int, high: int) -> Rule:
+    return rule_of({"type": "int"}, Rule(whole(low, high), f"is not a whole number from {low} to {high}"))
 
 
-def _certificate(value: Any) -> str:
-    if value is None:
-        return ""
-    if not isinstance(value, str) or not re.fullmatch(r"/[\w./+@-]+", value):
-        allowed = "is no path on the gateway's host, such as /etc/ssl/private/gateway.pem"
-        raise refusal("", "gaudi_gateway.certificate", value, allowed)
-    return value
+RATE = _whole(1, 1_000_000)
+# What the keys may have that stand by themselves.
+RULES = {
+    "address": Rule(_is_address, "is no address of the gateway's host, such as 127.0.0.1, or 0.0.0.0 for all"),
+    "certificate": Rule(
+        lambda value: isinstance(value, str) and re.fullmatch(r"/[\w./+@-]+", value) is not None,
+        "is no path on the gateway's host, such as /etc/ssl/private/gateway.pem",
+    ),
+    "virtual_address": Rule(
+        _is_virtual, "is no address of a host with the length of its network, such as 10.0.0.100/24"
+    ),
+    "virtual_interface": Rule(matching(r"[\w.:@-]{1,15}"), "is no name of an interface, such as eth0"),
+    **{key: _whole(*limits) for key, limits in NUMBERS.items()},
+    **dict.fromkeys((*ALLOWING, "usage"), Rule(is_flag, "is not true or false")),
+}
 
 
-def _refuse_exposed(gateway: Gateway, switches: Mapping[str, bool]) -> None:
+def _refuse_exposed(gateway: Gateway, allowed_by: Mapping[str, Any]) -> None:
     if gateway.virtual_address and not ip_address(gateway.address).is_unspecified:
         allowed = "must be 0.0.0.0 or :: with a virtual_address, which only one of the gateways has at a time"
         raise refusal("", "gaudi_gateway.address", gateway.address, allowed)
     if ip_address(gateway.address).is_loopback:
         return
-    if not gateway.certificate and not switches["plain_allowed"]:
+    if not gateway.certificate and not allowed_by.get("plain_allowed"):
         allowed = (
             "is beyond loopback, and keys and texts would go in plain; give a certificate, or say plain_allowed: true"
         )
         raise refusal("", "gaudi_gateway.address", gateway.address, allowed)
-    if not gateway.clients and not switches["open"]:
+    if not gateway.clients and not allowed_by.get("open"):
         allowed = "is beyond loopback, and everybody who reaches it could ask; give clients, or say open: true"
         raise refusal("", "gaudi_gateway.address", gateway.address, allowed)
 
@@ -282,8 +267,9 @@ def _client(label: str, name: str, given: Any, models: Collection[str] | None) -
     for one in allowed or []:
         _known_model(f"{label}.models", one, models)
     rate = given.get("requests_per_minute")
-    rate = 0 if rate is None else whole("", f"{label}.requests_per_minute", rate, 1, 1_000_000)
-    return Client(name, digest.lower(), tuple(allowed or []), rate)
+    if rate is not None and not RATE.good(rate):
+        raise refusal("", f"{label}.requests_per_minute", rate, RATE.allowed)
+    return Client(name, digest.lower(), tuple(allowed or []), int(rate or 0))
 
 
 def _hashed(label: str, key: Any) -> str:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, cast
 
 from ..core.errors import InputError
+from ..core.options import ROLES
 
 Known = Mapping[str, Any]
-ROLES = Path(__file__).resolve().parents[3] / "roles"
 # A heading of every refusal that comes before the first change; a run that ends with it has a status of its own.
 REFUSED = "Nothing has been changed. What is in the way:"
 SUPPORTED = {("debian", "12"), ("ubuntu", "22.04"), ("ubuntu", "24.04")}
