@@ -322,7 +322,9 @@ def test_a_client_may_use_what_some_host_is_to_have_whether_it_serves_now_or_not
     assert inventory_refusal({**gateway, "hostvars": hosts}, "gw") == [sentence]
     assert [one["message"] for one in vllm_fleet_plan(hosts, list(hosts), [])["errors"]] == [sentence]
     # A host whose models are none has an error of its own; which there would be, nobody knows.
-    assert inventory_refusal({**gateway, "hostvars": {**hosts, "g2": {"vllm_models": "later"}}}, "gw") == []
+    unread = "; these could not be read: g2: vllm_models 'later': must be a list of models"
+    hosts["g2"] = {"vllm_models": "later"}
+    assert inventory_refusal({**gateway, "hostvars": hosts}, "gw") == [sentence + unread]
 
 
 @pytest.mark.parametrize("key", ["port", "metrics_port"])

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections import UserDict
 from typing import Any
 
 import pytest
 from gaudi_serve.inventory.facts import HIDDEN, VARIABLES
 from gaudi_serve.inventory.variables import HANDED, INPUTS, KNOWN, PREFIXES, inventory_refusal
 from gaudi_serve.plan.fleet import vllm_fleet_plan
+from gaudi_serve.platforms import PLATFORMS
 from helpers.inventories import DEFAULTS, ROOT, SPECS
 from helpers.plans import known
+from jinja2 import UndefinedError
 
 # What the playbooks hand to the roles, from variables with names of their own.
 GIVEN = {
@@ -128,3 +131,49 @@ def test_every_variable_of_roles_and_playbooks_is_known() -> None:
     named = {name for name in names if name.startswith(PREFIXES)} - modules - roles
     assert named - KNOWN == set()
     assert HANDED | {"preflight_catalog"} == GIVEN
+
+
+class Model(UserDict[str, Any]):
+    """A model with a key whose template cannot be rendered, as a filter sees it."""
+
+    def __getitem__(self, key: str) -> Any:
+        if key == "name":
+            raise UndefinedError("'nobody' is undefined")
+        return super().__getitem__(key)
+
+
+UNDEFINED = "h: vllm_models[0].name: 'nobody' is undefined; set it for this host, or write the value itself"
+
+
+def of_two_hosts(**variables: Any) -> list[str]:
+    """Return what is wrong with host g, beside host h, a model of which cannot be read, and i, whose models can."""
+    hosts = {"g": variables, "h": {"vllm_models": [Model(name="q")]}, "i": {"vllm_models": [{"name": "phi"}]}}
+    return inventory_refusal({**variables, "hostvars": hosts}, "g")
+
+
+def test_secrets_of_no_model_are_told_although_another_hosts_models_cannot_be_read() -> None:
+    own = {"vllm_models": [{"name": "qwq"}]}
+    assert of_two_hosts(**own, vllm_secrets={"qwq": {}, "phi": {}}) == []
+    assert of_two_hosts(**own, vllm_secrets={"qwp": {}}) == [
+        f"g: vllm_secrets: qwp is no model of any host; did you mean qwq?; these could not be read: {UNDEFINED}"
+    ]
+
+
+def test_models_of_clients_are_checked_although_another_hosts_models_cannot_be_read() -> None:
+    def clients(*models: str) -> dict[str, Any]:
+        return {"clients": {"a": {"key": "k" * 20, "models": list(models)}}}
+
+    assert of_two_hosts(gaudi_gateway=clients("phi")) == []
+    assert of_two_hosts(gaudi_gateway=clients("phj")) == [
+        "g: gaudi_gateway.clients.a.models: 'phj' is a model of no host of this inventory; did you mean phi?; these "
+        f"could not be read: {UNDEFINED}"
+    ]
+    assert of_two_hosts(gaudi_gateway={"balance": {"zz": "least"}}) == [
+        "g: gaudi_gateway.balance: 'zz' is a model of no host of this inventory; there are phi; these could not be "
+        f"read: {UNDEFINED}"
+    ]
+
+
+def test_choices_of_options_that_a_registry_decides_are_those_of_the_registry() -> None:
+    assert SPECS["preflight_accelerator"]["choices"] == ["auto", *PLATFORMS]
+    assert SPECS["vllm_image_images"]["options"]["accelerator"]["choices"] == [*PLATFORMS]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import re
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface
 from typing import Any
 
@@ -19,6 +19,7 @@ NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 MODEL = re.compile(r"[\w./:@+=-]{1,255}", re.ASCII)
 DIGEST = re.compile(r"[0-9a-fA-F]{64}")
 LEAST_KEY = 16  # characters
+NOT_READ = "these could not be read"  # ends a sentence on what no host has, before hosts and their reasons
 # least, most
 NUMBERS = {
     "port": (1, 65535),
@@ -48,11 +49,19 @@ ORIGIN = re.compile(r"https?://[a-z0-9.-]+(?::[0-9]{1,5})?", re.ASCII)
 CLIENT = ("key", "sha256", "models", "requests_per_minute")
 
 
+@dataclass(frozen=True)
+class ClientNames:
+    """The names by which clients call the models and adapters of a fleet, and why those of some hosts are not known."""
+
+    models: frozenset[str]
+    adapters: frozenset[str] = frozenset()
+    unread: tuple[str, ...] = ()
+
+
 def read_gateway(
     given: Any,
     backends: tuple[Backend, ...] = (),
-    models: Collection[str] | None = None,
-    adapters: Collection[str] = (),
+    fleet: ClientNames | None = None,
 ) -> Gateway:
     """Return the gateway of a mapping.
 
@@ -60,8 +69,7 @@ def read_gateway(
         given: the keys of docs/fleet.md; beyond loopback also ``plain_allowed: true`` for a gateway without
             certificate, ``open: true`` for one without clients.
         backends: what it serves.
-        models: those of the fleet, of which clients may use some; None where they are not known, and those are any.
-        adapters: those of the fleet, which clients may use too.
+        fleet: the models and adapters that clients may use; None where they are not known, and those are any.
 
     Raises:
         InputError: for a key or value that is none, and for a gateway that would listen beyond loopback in plain text
@@ -74,11 +82,11 @@ def read_gateway(
     for key, value in given.items():
         if not RULES[key].good(value):
             raise refusal("", f"gaudi_gateway.{key}", value, RULES[key].allowed)
-    clients = _clients(names.get("clients"), None if models is None else {*models, *adapters})
+    clients = _clients(names.get("clients"), fleet)
     gateway = Gateway(
         **{key: _read(key, value) for key, value in given.items() if key not in ALLOWING},
         clients=clients,
-        backends=_balanced(names.get("balance"), backends, models, adapters),
+        backends=_balanced(names.get("balance"), backends, fleet),
         paths=_paths(names.get("paths")),
         cors_origins=_texts("cors_origins", names.get("cors_origins"), ORIGIN, NO_ORIGIN),
     )
@@ -143,14 +151,13 @@ def _paths(given: Any) -> tuple[str, ...]:
     return paths
 
 
-def _balanced(
-    given: Any, backends: tuple[Backend, ...], models: Collection[str] | None, adapters: Collection[str]
-) -> tuple[Backend, ...]:
+def _balanced(given: Any, backends: tuple[Backend, ...], fleet: ClientNames | None) -> tuple[Backend, ...]:
     if given is None:
         return backends
     if not isinstance(given, Mapping):
         raise refusal("", "gaudi_gateway.balance", given, f"is not a mapping of models to {', '.join(BALANCES)}")
-    bases = {*(models or ()), *(one.model for one in backends)}
+    models, adapters = (fleet.models, fleet.adapters) if fleet else (frozenset[str](), frozenset[str]())
+    bases = {*models, *(one.model for one in backends)}
     others = {*adapters, *(name for one in backends for name in (*one.adapters, *one.partly))} - bases
     for model, kind in given.items():
         if kind not in BALANCES:
@@ -158,14 +165,15 @@ def _balanced(
         if model in others:
             allowed = "is an adapter, which goes where its base model goes; say it of that one"
             raise refusal("", "gaudi_gateway.balance", model, allowed)
-        _known_model("gaudi_gateway.balance", model, models)
-    return tuple(dataclasses.replace(one, balance=str(given.get(one.model, one.balance))) for one in backends)
+        _known_model("gaudi_gateway.balance", model, fleet, models)
+    return tuple(replace(one, balance=str(given.get(one.model, one.balance))) for one in backends)
 
 
-def _known_model(key: str, model: Any, models: Collection[str] | None) -> None:
-    if models is not None and model not in models:
-        hint = near(model, models) or f"; there are {', '.join(sorted(models)) or 'none'}"
-        raise refusal("", key, model, f"is a model of no host of this inventory{hint}")
+def _known_model(key: str, model: Any, fleet: ClientNames | None, names: Collection[str]) -> None:
+    if fleet is not None and model not in names:
+        hint = near(model, names) or f"; there are {', '.join(sorted(names)) or 'none'}"
+        unread = f"; {NOT_READ}: {'; '.join(fleet.unread)}" if fleet.unread else ""
+        raise refusal("", key, model, f"is a model of no host of this inventory{hint}{unread}")
 
 
 def _is_address(value: Any) -> bool:
@@ -230,7 +238,7 @@ def _refuse_exposed(gateway: Gateway, allowed_by: Mapping[str, Any]) -> None:
         raise refusal("", "gaudi_gateway.address", gateway.address, allowed)
 
 
-def _clients(given: Any, models: Collection[str] | None) -> tuple[Client, ...]:
+def _clients(given: Any, fleet: ClientNames | None) -> tuple[Client, ...]:
     if given is None:
         return ()
     if not isinstance(given, Mapping):
@@ -241,14 +249,14 @@ def _clients(given: Any, models: Collection[str] | None) -> tuple[Client, ...]:
         if not isinstance(name, str) or not NAME.fullmatch(name):
             allowed = "is no name of small letters, digits, dots, dashes and underscores"
             raise refusal("", "gaudi_gateway.clients", name, allowed)
-        client = _client(label, name, said, models)
+        client = _client(label, name, said, fleet)
         if client.sha256 in found:
             raise InputError(f"{label}: has the key of {found[client.sha256].name}; every client needs one of its own")
         found[client.sha256] = client
     return tuple(found.values())
 
 
-def _client(label: str, name: str, given: Any, models: Collection[str] | None) -> Client:
+def _client(label: str, name: str, given: Any, fleet: ClientNames | None) -> Client:
     if not isinstance(given, Mapping):
         # It may be the key itself.
         raise InputError(f"{label}: (hidden) is not a mapping with key or sha256, models, requests_per_minute")
@@ -265,7 +273,7 @@ def _client(label: str, name: str, given: Any, models: Collection[str] | None) -
     ):
         raise refusal("", f"{label}.models", allowed, "is not a list of served models; leave it out for all")
     for one in allowed or []:
-        _known_model(f"{label}.models", one, models)
+        _known_model(f"{label}.models", one, fleet, fleet.models | fleet.adapters if fleet else ())
     rate = given.get("requests_per_minute")
     if rate is not None and not RATE.good(rate):
         raise refusal("", f"{label}.requests_per_minute", rate, RATE.allowed)

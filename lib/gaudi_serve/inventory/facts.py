@@ -16,6 +16,7 @@ from ..core.options import OPTIONS, rule_of
 from ..model.config_json import sound
 from ..platforms import PLATFORMS, platform_of
 from ..show.notes import STANDING
+from .rendered import UNRENDERED
 
 Known = Mapping[str, Any]
 
@@ -321,9 +322,14 @@ def rendered(variables: Known, facts: bool, more: Iterable[str] = ()) -> tuple[d
         The values by name; and for each variable that has none - for an undefined variable, a template
         with a mistake, a vault that cannot be opened - by its name every place where that is so.
     """
+    return rendered_of(variables, (*VARIABLES, *OTHERS, *(FACTS if facts else ()), *more))
+
+
+def rendered_of(variables: Known, names: Iterable[str]) -> tuple[dict[str, Any], dict[str, list[Unread]]]:
+    """Return the same of these variables alone."""
     values: dict[str, Any] = {}
     unread: dict[str, list[Unread]] = {}
-    for name in (*VARIABLES, *OTHERS, *(FACTS if facts else ()), *more):
+    for name in names:
         bad: list[tuple[Place, Exception]] = []
         try:
             if name in variables:
@@ -351,10 +357,7 @@ def _plain(read: Callable[[], Any], place: Place, bad: list[tuple[Place, Excepti
         if isinstance(value, list):
             return [_plain(partial(getitem, value, number), (*place, number), bad) for number in range(len(value))]
         return value
-    except RecursionError:
-        raise
-    # Of Ansible's and of Jinja's many errors; hosts have neither, and this module is for them as well.
-    except Exception as problem:
+    except UNRENDERED as problem:
         bad.append((place, problem))
         return None
 

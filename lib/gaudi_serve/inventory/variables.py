@@ -6,7 +6,7 @@ Pure functions. What one key may hold is said here once, for all stages of a run
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..catalog.files import catalog_folder, model_catalog, sound_entries
@@ -27,13 +27,15 @@ from ..core.errors import InputError, Problem, is_whole, near, one_line, readabl
 from ..core.options import FOLDER, OPTIONS, Range, rule_of
 from ..core.redact import has_login
 from ..gateway.fleet import adapter_names
+from ..gateway.inputs import NOT_READ, ClientNames
 from ..stages.apt_access import access
 from ..stages.gateway import gateway_problems
 from ..stages.host_tuning import kernel_arguments_wanted
 from ..stages.image import LOGINS, are_logins, vllm_images
 from ..stages.registry import BY_ROLE, OBJECTS, TOLD, tags_refusal
-from ..stages.service import nobodys_secrets, secrets_refusal
-from .facts import HIDDEN, OTHERS, VARIABLES, checked_variables, rendered
+from ..stages.service import named, nobodys_secrets, secrets_refusal
+from .facts import HIDDEN, OTHERS, VARIABLES, checked_variables, rendered, rendered_of
+from .rendered import UNRENDERED
 from .written import octals
 
 Known = Mapping[str, Any]
@@ -346,15 +348,13 @@ def of_gateways(values: Known, gateways: Sequence[str], host_name: str, hostvars
         hostvars: variables of all hosts, for the models that clients may use.
     """
     given, serves = (values.get("gaudi_gateway"), values.get("gaudi_gateway_secret")), bool(values.get("vllm_models"))
-    models, adapters = client_models(values, hostvars) or (None, ())
-    return gateway_problems(*given, gateways, host_name, serves, models, adapters)
+    return gateway_problems(*given, gateways, host_name, serves, client_names_of(values, hostvars))
 
 
-def client_models(values: Known, hostvars: Mapping[str, Known]) -> tuple[list[str], list[str]] | None:
-    """Return the names for clients of the models and of the adapters of all hosts, whether a run is about them or not.
+def client_names_of(values: Known, hostvars: Mapping[str, Known]) -> ClientNames | None:
+    """Return what clients may call of all hosts, whether a run is about them or not, and which hosts cannot be read.
 
-    None where the host's gateway names no model, or where a host's cannot be read, which is an error
-    of its own.
+    None where the host's gateway names no model.
     """
     settings = values.get("gaudi_gateway")
     clients = settings.get("clients") if isinstance(settings, Mapping) else None
@@ -362,33 +362,47 @@ def client_models(values: Known, hostvars: Mapping[str, Known]) -> tuple[list[st
     balance = isinstance(settings, Mapping) and settings.get("balance")
     if not balance and not any(isinstance(one, Mapping) and "models" in one for one in each):
         return None
-    found, adapters = set[str](), set[str]()
-    try:
-        for known in (hostvars[name] for name in hostvars):
-            folders = known.get("vllm_catalog_dirs") or []
-            catalog = known.get("preflight_catalog") or model_catalog(folders, builtin=True)
-            models = known.get("vllm_models")
-            if models is not None and not isinstance(models, list):
-                return None
-            defaults = known.get("vllm_model_defaults") or {}
-            found |= client_names(models, catalog, defaults)
-            specs = merged_all(models, catalog, defaults)
-            adapters |= {name for spec in specs for name in adapter_names(spec.get("lora_modules"))}
-    # Of Ansible's and of Jinja's many errors.
-    except Exception:
-        return None
-    return sorted(found), sorted(adapters)
+    models, adapters, unread = set[str](), set[str](), list[str]()
+    for host in hostvars:
+        try:
+            found = _names_of(hostvars[host])
+        except (*UNRENDERED, InputError) as problem:
+            unread += _unread(host, hostvars[host], problem)
+        else:
+            models |= found[0]
+            adapters |= found[1]
+    return ClientNames(frozenset(models), frozenset(adapters), tuple(unread))
+
+
+def _names_of(known: Known) -> tuple[set[str], set[str]]:
+    """Return the names for clients of a host's models and of its adapters."""
+    catalog = known.get("preflight_catalog") or model_catalog(known.get("vllm_catalog_dirs") or [], builtin=True)
+    models, defaults = known.get("vllm_models"), known.get("vllm_model_defaults") or {}
+    if models is not None and not isinstance(models, list):
+        raise InputError(f"vllm_models {shown(models)}: {VARIABLES['vllm_models'].allowed}")
+    specs = merged_all(models, catalog, defaults)
+    adapters = {name for spec in specs for name in adapter_names(spec.get("lora_modules"))}
+    return client_names(models, catalog, defaults), adapters
+
+
+def _unread(host: str, known: Known, problem: Exception) -> list[str]:
+    """Return why the models of a host cannot be read, by its variables; where none tells, the error itself."""
+    names = ("vllm_models", "vllm_model_defaults", "vllm_catalog_dirs", "preflight_catalog")
+    reasons = [one.text for found in rendered_of(known, names)[1].values() for one in found]
+    return [f"{host}: {one_line(text)}" for text in reasons or [str(problem)]]
 
 
 def strange_secrets(values: Known, host_name: str, hostvars: Known) -> list[str]:
-    """Return which names in a host's ``vllm_secrets`` are of no model of any host.
+    """Return which names in a host's ``vllm_secrets`` are of no model of any host, and which hosts cannot be read."""
+    unread = list[str]()
 
-    Nothing is said where the models of a host cannot be read, which is an error of its own.
-    """
-    others = (hostvars[name].get("vllm_models") for name in hostvars if name != host_name)
-    try:
-        found = nobodys_secrets(values.get("vllm_secrets"), host_name, values.get("vllm_models"), others)
-    # Of Ansible's and of Jinja's many errors.
-    except Exception:
-        return []
-    return found
+    def others() -> Iterator[Sequence[Known]]:
+        for host in hostvars:
+            try:
+                if host != host_name:
+                    yield named(hostvars[host].get("vllm_models"))
+            except UNRENDERED as problem:
+                unread.extend(_unread(host, hostvars[host], problem))
+
+    found = nobodys_secrets(values.get("vllm_secrets"), host_name, values.get("vllm_models"), others())
+    return [f"{text}; {NOT_READ}: {'; '.join(unread)}" if unread else text for text in found]
