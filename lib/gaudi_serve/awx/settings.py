@@ -421,12 +421,8 @@ def _one(key: str, value: Any, allowed: Sequence[str]) -> str:
     return str(value)
 
 
-def _forks(value: Any) -> int:
-    return 32 if value is None else whole("", "gaudi_awx.forks", value, 1, 200)
-
-
-def _approval(value: Any) -> int:
-    return 86_400 if value is None else whole("", "gaudi_awx.approval_timeout", value, 0, 30 * 86_400)
+def _whole(key: str, value: Any, default: int, *limits: int) -> int:
+    return default if value is None else whole("", f"gaudi_awx.{key}", value, *limits)
 
 
 def _machine(value: Any) -> None:
@@ -563,8 +559,8 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "project": lambda value: _project("project", value),
     "inventory": _inventory,
     "machine": _machine,
-    "forks": _forks,
-    "approval_timeout": _approval,
+    "forks": lambda value: _whole("forks", value, 32, 1, 200),
+    "approval_timeout": lambda value: _whole("approval_timeout", value, 86_400, 0, 30 * 86_400),
     "teams": _teams,
     "rollout_approvers": _approvers,
     "notifications": _notifications,

@@ -222,12 +222,16 @@ def _mounts(value: Any) -> str | None:
     return "must be a list of {source: /path, target: /path, read_only: true}"
 
 
+VLLM_VERSION, IS_VERSION = r"\d{1,4}\.\d{1,4}\.\d{1,4}", "must be a quoted version of vLLM, such as '0.26.0'"
+
+
 def _engine(value: Any) -> str | None:
     return _choice(*ENGINES)(value)
 
 
-VLLM_VERSION, IS_VERSION = r"\d{1,4}\.\d{1,4}\.\d{1,4}", "must be a quoted version of vLLM, such as '0.26.0'"
+SWITCHES = ("recipe_cache_exact", "skip_warmup", "profile", "zero_padding", "fused_sdpa", "read_only")
 CHECKS: dict[str, Wrong] = {
+    **dict.fromkeys(SWITCHES, must(is_flag, FLAG)),
     "name": _name,
     "model": _line,
     "weights": _path,
@@ -247,19 +251,13 @@ CHECKS: dict[str, Wrong] = {
     "num_scheduler_steps": _whole(1, 1024),
     "reduce_warmup": _reduce,
     "recipe_cache_path": _path,
-    "recipe_cache_exact": must(is_flag, FLAG),
-    "skip_warmup": must(is_flag, FLAG),
-    "profile": must(is_flag, FLAG),
     "max_padding_ratio": _number(0, 0.5),
     "quant_config": _path,
     "extra_args": _arguments,
-    "zero_padding": must(is_flag, FLAG),
-    "fused_sdpa": must(is_flag, FLAG),
     "served_model_name": _line,
     "smoke": _smoke,
     "ulimits": _ulimits,
     "cap_add": _capabilities,
-    "read_only": must(is_flag, FLAG),
     "env": _environment,
     "bucketing": _bucketing,
     "mounts": _mounts,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ansible.module_utils.parsing.convert_bool import boolean
 
-from .errors import InputError, Problem, is_number, is_whole, known
+from .errors import Problem, is_number, is_whole, unknown
 
 Check = Callable[[Any], bool]
 Wrong = Callable[[Any], str | None]  # what is allowed in place of a value; None where it is right
@@ -47,7 +47,8 @@ def filled(
     if not isinstance(given, Mapping):
         return {}, [(where, given, f"must be a mapping of {', '.join(rules)}")]
     complete = dict(given)
-    problems = [] if beside is None else _unknown(given, (*rules, *beside), where)
+    names = given if beside is None else (*rules, *beside)
+    problems: list[Problem] = [(where, str(key), unknown(key, names)) for key in given if key not in names]
     for key, rule in rules.items():
         value = given.get(key)
         if value is None and rule.default is not REQUIRED:
@@ -55,17 +56,6 @@ def filled(
         elif value is None or not rule.good(value):
             problems.append((f"{where}.{key}" if where else key, value, rule.allowed))
     return complete, problems
-
-
-def _unknown(given: Mapping[Any, Any], names: Collection[str], where: str) -> list[Problem]:
-    problems: list[Problem] = []
-    for key in given:
-        try:
-            known("", [key], names)
-        except InputError as problem:
-            allowed = problem.finding[2] if problem.finding else str(problem)
-            problems.append((where, str(key), allowed))
-    return problems
 
 
 def filled_each(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
-from .checks import REQUIRED, Check, Rule, is_line, list_of, within
+from .checks import REQUIRED, Rule, is_line, list_of, within
 from .yaml_text import load
 
 Option = Mapping[str, Any]
@@ -21,9 +21,7 @@ OPTIONS: dict[str, Option] = {
 }
 # ``-e key=value`` gives texts. Ansible takes more for numbers, such as 1e3, than what reads them later.
 NUMBERS = {"int": re.compile(r"\d{1,18}", re.ASCII), "float": re.compile(r"\d{1,9}(\.\d{1,9})?", re.ASCII)}
-NATIVE: dict[str, type | tuple[type, ...]] = {
-    **{"int": int, "float": (int, float), "str": str, "path": str, "list": list, "dict": Mapping},
-}
+NATIVE: dict[str, Any] = {"int": int, "float": (int, float), "str": str, "path": str, "list": list, "dict": Mapping}
 
 
 class Range(NamedTuple):
@@ -58,65 +56,39 @@ def rule_of(option: Option, form: Rule | Range | None = None) -> Rule:
         option: with type, and elements, choices, default where it has them.
         form: what values of this type it may have, and the sentence; None takes every choice, or what is usual.
     """
-    converted, form = _converted(option), _form(option, form)
+    kind, elements, default = option["type"], option.get("elements", "raw"), option.get("default", REQUIRED)
+    spec = {key: option[key] for key in ("type", "elements", "choices", "options") if key in option}
+    validator, form = ArgumentSpecValidator({"value": spec}), _form(option, form)
 
     def good(value: Any) -> bool:
         if value is None:
-            return option.get("default", REQUIRED) is None
-        typed = converted(value)
-        return bool(typed) and form.good(typed[0])
+            return default is None
+        if not _is_native(kind, value) or (kind == "list" and not all(_is_native(elements, one) for one in value)):
+            return False
+        # Of a key that is no text Ansible's sentence about unknown keys cannot be made.
+        if "options" in spec and not all(isinstance(key, str) for key in value):
+            return False
+        result = validator.validate({"value": value})
+        # Of what Ansible converts, numbers alone are compared.
+        return not result.error_messages and form.good(
+            result.validated_parameters["value"] if kind in NUMBERS else value
+        )
 
-    return Rule(good, form.allowed, option.get("default", REQUIRED))
+    return Rule(good, form.allowed, default)
 
 
 def _form(option: Option, form: Rule | Range | None) -> Rule:
     if isinstance(form, Range):
-        kind = "a whole number" if option["type"] == "int" else "a number"
-        counted = f"{kind}{form.what and ' of '}{form.what}"
-        return Rule(within(form.low, form.high), f"must be {counted} from {_figure(form.low)} to {_figure(form.high)}")
+        counted = f"{'a whole number' if option['type'] == 'int' else 'a number'}{form.what and ' of '}{form.what}"
+        return Rule(within(form.low, form.high), f"must be {counted} from {form.low} to {form.high}")
     if form is None and "choices" in option:
         *others, last = option["choices"]
         return Rule(lambda _: True, f"must be {', '.join(others)} or {last}, as a quoted text")
     return form or USUAL[option["type"]]
 
 
-def _figure(number: float) -> str:
-    return str(number) if isinstance(number, int) else f"{number:g}"
-
-
-def fits(option: Option) -> Check:
-    """Return a check for what has the type of an option, and is one of its choices."""
-    converted = _converted(option)
-    return lambda value: bool(converted(value))
-
-
-def _converted(option: Option) -> Any:
-    """Return what makes a list of a value, and of a number as Ansible converts it; of another type it is empty.
-
-    Ansible would make texts of numbers and lists of texts too, which are mistakes in an inventory.
-    """
-    spec = {key: option[key] for key in ("type", "elements", "choices", "options") if key in option}
-    validator = ArgumentSpecValidator({"value": spec})
-
-    def convert(value: Any) -> list[Any]:
-        if not _is_native(spec["type"], value) or not all(
-            _is_native(spec["elements"], one) for one in (value if "elements" in spec else ())
-        ):
-            return []
-        # Of a key that is no text Ansible's sentence about unknown keys cannot be made.
-        if "options" in spec and not all(isinstance(key, str) for key in value):
-            return []
-        result = validator.validate({"value": value})
-        if result.error_messages:
-            return []
-        return [result.validated_parameters["value"] if spec["type"] in NUMBERS else value]
-
-    return convert
-
-
 def _is_native(kind: str, value: Any) -> bool:
+    """Tell whether a value has a type by itself: of texts Ansible would make lists, and texts of numbers."""
     if kind in NUMBERS and isinstance(value, str):
         return NUMBERS[kind].fullmatch(value) is not None
-    if kind in NUMBERS and isinstance(value, bool):
-        return False
-    return kind not in NATIVE or isinstance(value, NATIVE[kind])
+    return kind not in NATIVE or (isinstance(value, NATIVE[kind]) and not (kind in NUMBERS and isinstance(value, bool)))

@@ -11,14 +11,8 @@ if TYPE_CHECKING:
 
 @cache
 def comparable(text: str) -> Version:
-    """Return a version as an object that compares.
-
-    Only the controller compares them; modules that share this package have no packaging, which is why it is imported
-    here.
-
-    Raises:
-        ValueError: for a text that is no version.
-    """
+    """Return a version as an object that compares; for a text that is none, a ValueError is raised."""
+    # Only the controller compares versions; modules that share this package have no packaging.
     from packaging.version import Version
 
     return Version(text)

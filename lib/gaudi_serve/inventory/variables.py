@@ -122,19 +122,26 @@ ENVIRONMENT = Rule(_environment, "must be a mapping of environment variables to 
 HOSTS = Rule(list_of(matching(r"[\w.-]+")), "must be a list of hosts of the inventory")
 BANDWIDTH = rule_of({"type": "float"}, Range(0, 10**6))
 SECONDS, PORT = Range(1, 10**7, "seconds"), Range(1, 65535)
+TIMES = (
+    "host_tuning_reboot_timeout",
+    *("vllm_image_build_timeout", "vllm_image_build_poll", "vllm_image_serve_timeout"),
+    *("model_weights_progress", "model_weights_timeout", "model_weights_poll"),
+    *("vllm_service_smoke_timeout", "vllm_service_wait_interval", "vllm_service_report_every"),
+    "hccl_validation_timeout",
+)
 GIT = matching(r"([a-z]+://[^\s'\"\\`$<>|;]+|/[\w./@+-]+|[\w.-]+@[\w.-]+:[\w./~-]+)")
 KINDS = ("hub", "modelscope", "git")
 
 # What options of the roles may hold beyond their type, which is in their argument_specs. Of the others, what is usual.
 FORMS: dict[str, Rule | Range] = {
+    **dict.fromkeys(TIMES, SECONDS),
+    **dict.fromkeys(("vllm_image_serve_port", "model_weights_serve_port", "hccl_validation_port"), PORT),
     "host_tuning_kernel_args": Rule(
-        _arguments,
-        "must be a list of quoted texts such as ['iommu=pt'], without blanks or quotes, each once",
+        _arguments, "must be a list of quoted texts such as ['iommu=pt'], without blanks or quotes, each once"
     ),
     "host_tuning_governor": Rule(empty_or(matching(r"[a-z][a-z_]{0,31}")), "must be a governor such as performance"),
     "host_tuning_hugepages": Range(0, MOST, "pages"),
     "host_tuning_hugepages_max_fraction": Range(0, 1),
-    "host_tuning_reboot_timeout": SECONDS,
     "gaudi_driver_release": RELEASE,
     "gaudi_driver_version": VERSION,
     "gaudi_driver_packages": NAMES,
@@ -160,16 +167,11 @@ FORMS: dict[str, Rule | Range] = {
     "vllm_image_pip_index_url": BUILD_WEB,
     "vllm_image_proxies": ENVIRONMENT,
     "vllm_image_registries": Rule(are_logins, LOGINS),
-    "vllm_image_build_timeout": SECONDS,
-    "vllm_image_build_poll": SECONDS,
     "vllm_image_serve_address": Rule(
         empty_or(matching(r"(?!-)[A-Za-z0-9.-]{1,253}")),
         "must be an IPv4 address or a name of the host that gives images, or '' for the address of its default route",
     ),
-    "vllm_image_serve_port": PORT,
-    "vllm_image_serve_timeout": SECONDS,
     "model_weights_serve_address": Rule(empty_or(matching(r"[\w.:%-]+")), "must be an address such as 10.0.0.1, or ''"),
-    "model_weights_serve_port": PORT,
     "model_weights_tokens": Rule(
         mapping_of(one_of(*KINDS), lambda one: one is None or is_line(one)),
         f"must be a mapping of {', '.join(KINDS)} to tokens of one line",
@@ -177,9 +179,6 @@ FORMS: dict[str, Rule | Range] = {
     "model_weights_parallel": Range(1, 256, "files"),
     "model_weights_retries": Range(0, 10_000, "tries"),
     "model_weights_pause": Range(0, 3600, "seconds"),
-    "model_weights_progress": SECONDS,
-    "model_weights_timeout": SECONDS,
-    "model_weights_poll": SECONDS,
     "model_weights_convert_env": ENVIRONMENT,
     "model_weights_calibrate_env": ENVIRONMENT,
     "hccl_validation_max_age_days": Range(0, 100_000, "days"),
@@ -191,19 +190,14 @@ FORMS: dict[str, Rule | Range] = {
         _hccl_options, "must be a mapping of size or size_range, loop, test, and measure (bandwidth or latency)"
     ),
     "hccl_validation_nodes": HOSTS,
-    "hccl_validation_port": PORT,
     "hccl_validation_repository": Rule(
         lambda value: GIT(value) and not has_login(value),
         "must be an address of a git repository without user and password, which all users of the host would see while "
         "git runs; with them, clone it into hccl_validation_checkout first, which is used as it is",
     ),
     "hccl_validation_commit": Rule(empty_or(matching(r"[0-9a-f]{7,40}")), "must be a quoted commit; '' for the newest"),
-    "hccl_validation_timeout": SECONDS,
-    "vllm_service_smoke_timeout": SECONDS,
     "vllm_service_journal_lines": Range(1, 10_000, "lines"),
     "vllm_service_max_restarts": Range(1, 10_000, "restarts"),
-    "vllm_service_wait_interval": SECONDS,
-    "vllm_service_report_every": SECONDS,
 }
 OF_PLAYBOOKS = {
     "vllm_weights_endpoints": Rule(
