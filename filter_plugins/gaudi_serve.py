@@ -45,6 +45,7 @@ from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.plan.launch import vllm_launch
 from gaudi_serve.plan.refusal import plan_refusal, refused_hosts, system_refusal
 from gaudi_serve.platforms import accelerator_needs
+from gaudi_serve.platforms.habana_config import habana_config, habana_config_problems
 from gaudi_serve.platforms.hl_smi import hl_smi_links, hl_smi_modules, hl_smi_topology
 from gaudi_serve.rollout.approved import rollout_due, rollout_unapproved
 from gaudi_serve.rollout.waves import (
@@ -80,7 +81,6 @@ from gaudi_serve.stages.gateway import (
     gateway_refusal,
     gateway_reset,
 )
-from gaudi_serve.stages.habana_config import habana_config, habana_config_problems
 from gaudi_serve.stages.hccl import hccl_benchmark
 from gaudi_serve.stages.hccl_check import hccl_note, hccl_refusal, hccl_validation_plan
 from gaudi_serve.stages.host_tuning import (

@@ -239,7 +239,7 @@ def _loaded(spec: Spec, host: Host, release: str) -> list[str]:
 
 def _unknown(spec: Spec, host: Host, cost: Cost) -> list[str]:
     """Return what of a model on cards could not be checked, and what would make it known."""
-    config, size = model_config(spec, host), weight_bytes(spec, host)
+    config, size, platform = model_config(spec, host), weight_bytes(spec, host), platform_of(host.accelerator)
     lacks = [name for name, known in (("config", memory_names(config)), ("weight_bytes", size)) if not known]
     warnings = []
     here = bytes_here(spec, host)
@@ -255,7 +255,9 @@ def _unknown(spec: Spec, host: Host, cost: Cost) -> list[str]:
             f"{hybrid} of its {layers(config)} layers keep a state in place of a KV cache; memory is counted as if all "
             "had a cache, so that more requests fit than is said"
         )
-    if lacks:
+    if platform.no_memory:
+        warnings.append(platform.no_memory)
+    elif lacks:
         what = " and ".join(lacks)
         warnings.append(f"memory is not checked, since the model is not known; give {what}, or bring its weights")
     elif spec.cards > MOST_CARDS:
