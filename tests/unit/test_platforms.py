@@ -7,6 +7,7 @@ a stand-in, which gives a container what the options of ``docker create`` ask fo
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import subprocess
@@ -26,7 +27,7 @@ from gaudi_serve.model.host import Host
 from gaudi_serve.model.vllm_options import VLLM_0_32
 from gaudi_serve.plan.changes import vllm_plan_changes
 from gaudi_serve.plan.host import vllm_plan
-from gaudi_serve.platforms import PLATFORMS, DeviceAccess, Platform, Runtime, card_variables, platform_here
+from gaudi_serve.platforms import PLATFORMS, DeviceAccess, Platform, Runtime, card_variables, platform_here, runtimes
 from gaudi_serve.platforms.device_access import Node
 from gaudi_serve.stages import container_runtime, reset_host, service
 from gaudi_serve.stages.reset import vllm_service_reset
@@ -92,6 +93,7 @@ ABACUS = made_up(
     "BEAD",
     (None, None),
     runtime=Runtime("rods", "/usr/bin/rods", "rods-runtime", ("rods-cli",)),
+    needs=("rods_runtime",),
 )
 # Plain nodes, one of them for all devices, and the groups of these nodes.
 SLATE = made_up(
@@ -181,7 +183,65 @@ def no_card(root: Path, module: int, index: int) -> None:
     """A platform without devices has no card to make."""
 
 
-CARDS = {"gaudi": gaudi_card, "cpu": no_card, "abacus": rod, "slate": pane, "chalk": chalk}
+@dataclass(frozen=True)
+class Kind:
+    """How hosts of a platform are made here, and what is expected of them; a new platform adds one to KINDS.
+
+    card: makes a card below a root, by its module_id and index. options: what docker create gets for two cards, of the
+    indices 6 and 4; {group} is the number of the nodes' group. missing: a node that the second card needs, and its
+    pattern in messages. more: what arrives too, and how that is told. gives: what a runtime gives to a container, by
+    its environment. facts: what is observed there, where the platform itself must ask a tool.
+    """
+
+    card: Callable[[Path, int, int], None]
+    options: str = ""
+    missing: tuple[str, str] = ("", "")
+    more: tuple[frozenset[str], str] = (frozenset(), "")
+    gives: Callable[[dict[str, str]], set[str]] = lambda environment: set()
+    facts: dict[str, Any] | None = None
+
+
+def nodes_of(variable: str, *names: str) -> Callable[[dict[str, str]], set[str]]:
+    """Return a runtime that gives the nodes of the indices which a variable has."""
+    return lambda environment: {
+        f"/dev/{name}{index}" for index in environment.get(variable, "").split(",") if index for name in names
+    }
+
+
+SIXTEEN = "card indices [4, 6, 16] instead of [4, 6]"
+KINDS = {
+    "gaudi": Kind(
+        gaudi_card,
+        "--runtime habana --env HABANA_VISIBLE_DEVICES=6,4",
+        ("dev/infiniband/uverbs4", "dev/infiniband/uverbs4"),
+        (frozenset({"/dev/accel/accel16", "/dev/accel/accel_controlD16"}), SIXTEEN),
+        nodes_of("HABANA_VISIBLE_DEVICES", "accel/accel", "accel/accel_controlD"),
+        facts={"modules": gaudi_host()["modules"][:2]},
+    ),
+    "cpu": Kind(no_card),
+    "abacus": Kind(
+        rod,
+        "--runtime rods --env RODS=6,4",
+        ("dev/net/verbs4", "dev/net/verbs4"),
+        (frozenset({"/dev/abacus/rod16"}), SIXTEEN),
+        nodes_of("RODS", "abacus/rod"),
+    ),
+    "slate": Kind(
+        pane,
+        "--device /dev/slate/all --device /dev/slate/pane6 --device /dev/slate/pane4 --group-add {group}",
+        ("dev/slate/pane4", "dev/slate/pane4"),
+        (frozenset({"/dev/slate/pane16"}), SIXTEEN),
+    ),
+    "chalk": Kind(
+        chalk,
+        "--device vendor.example/chalk=CHALK-aa --device vendor.example/chalk=CHALK-bb",
+        ("etc/cdi/chalk.json", "etc/cdi/chalk*.json"),
+        (
+            frozenset({"CHALK-cc"}),
+            "devices ['CHALK-aa', 'CHALK-bb', 'CHALK-cc'] instead of ['CHALK-aa', 'CHALK-bb']",
+        ),
+    ),
+}
 
 
 @dataclass
@@ -189,6 +249,7 @@ class Engine:
     """Takes the place of the Docker client: a container gets what its options ask for, and nothing else."""
 
     root: Path
+    kind: Kind
     calls: list[str] = field(default_factory=list)
     created: list[str] = field(default_factory=list)
     given: set[str] = field(default_factory=set)  # nodes and names of CDI
@@ -205,8 +266,7 @@ class Engine:
         elif arguments[0] == "start":
             problem = self.said or self.start()
         elif arguments[0] == "exec":
-            assert arguments[2:] == ("chalk-smi", "-L")
-            out = "".join(f"Card: CHALK 80GB (UUID: {name})\n" for name in sorted(self.given))
+            out = "".join(f"Card: 80GB (UUID: {name})\n" for name in sorted(self.given))
         return subprocess.CompletedProcess([], int(bool(problem)), out, problem)
 
     def of(self, option: str) -> list[str]:
@@ -228,15 +288,12 @@ class Engine:
             else:
                 self.given.add(device)
         assert all(group.isdigit() for group in self.of("--group-add")), "an image need not know a name"
-        return "" if set(self.of("--runtime")) <= {"habana", "rods"} else "Unknown runtime specified"
+        return "" if set(self.of("--runtime")) <= {one.name for one in runtimes()} else "Unknown runtime specified"
 
     def start(self) -> str:
         """Start the container: a runtime gives the nodes that its variable names, as far as they are there."""
         environment = dict(word.split("=", 1) for word in self.of("--env"))
-        for index in environment.get("HABANA_VISIBLE_DEVICES", "").split(","):
-            self.given |= {f"/dev/accel/accel{index}", f"/dev/accel/accel_controlD{index}"} if index else set()
-        for index in environment.get("RODS", "").split(","):
-            self.given |= {f"/dev/abacus/rod{index}"} if index else set()
+        self.given |= self.kind.gives(environment)
         self.meanwhile(self)
         for node in (node for node in self.given if node.startswith("/dev/")):
             if (self.root / node.lstrip("/")).exists():
@@ -279,9 +336,7 @@ class Machine:
 
 def facts_of(name: str) -> dict[str, Any]:
     """Return ``gaudi_host`` of a host of a platform with two cards, as they are observed."""
-    if name == "gaudi":
-        return gaudi_host(modules=gaudi_host()["modules"][:2])
-    return gaudi_host(accelerator=name, **PLATFORMS[name].observe())
+    return copy.deepcopy(gaudi_host(accelerator=name, **(KINDS[name].facts or PLATFORMS[name].observe())))
 
 
 def plan_of(name: str, **more: Any) -> dict[str, Any]:
@@ -296,8 +351,8 @@ def machine(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     """Return a host of the platform that a test asks for; its cards have other indices than at the last boot."""
     name = request.getfixturevalue("name")
     for module, index in ((0, 6), (1, 4)):
-        CARDS[name](tmp_path, module, index)
-    program, engine = load_program(PROGRAM), Engine(tmp_path)
+        KINDS[name].card(tmp_path, module, index)
+    program, engine = load_program(PROGRAM), Engine(tmp_path, KINDS[name])
     monkeypatch.setattr(program, "ROOT", tmp_path)
     monkeypatch.setattr(program, "docker", engine)
     plan = plan_of(name)
@@ -327,7 +382,9 @@ def test_a_platform_says_what_later_steps_carry_out(name: str) -> None:
     assert access is None or {*access.variables, *access.forbidden} <= {*one.card_variables} <= card_variables()
     assert ENGINES[one.engine].serves(one)
     runtime = access.runtime if access else None
-    assert runtime is None or (one.runtime and one.runtime.name == runtime), "a runtime must be installed by somebody"
+    if runtime:
+        # Role container_runtime installs it where hosts need it.
+        assert one.runtime and one.runtime.name == runtime and f"{runtime}_runtime" in one.needs
     # Something verifies what has arrived.
     assert access is None or access.inside or access.shows
     # Memory is counted with, or somebody says that it is not.
@@ -344,17 +401,10 @@ def test_memory_that_is_not_counted_with_is_said_in_the_platforms_words(name: st
 def test_a_launch_file_alone_starts_a_container_with_exactly_its_devices(name: str, machine: Machine) -> None:
     assert machine.start() == ""
     created = " ".join(machine.engine.created)
-    group = machine.root.stat().st_gid
-    expected = {
-        "gaudi": "--runtime habana --env HABANA_VISIBLE_DEVICES=6,4 vllm:1",
-        "cpu": "vllm:1",
-        "abacus": "--runtime rods --env RODS=6,4 vllm:1",
-        "slate": "--device /dev/slate/all --device /dev/slate/pane6 --device /dev/slate/pane4 "
-        f"--group-add {group} vllm:1",
-        "chalk": "--device vendor.example/chalk=CHALK-aa --device vendor.example/chalk=CHALK-bb vllm:1",
-    }
-    assert f"rw {expected[name]} " in created or f"readonly {expected[name]} " in created
-    assert "exec" in machine.engine.calls if name == "chalk" else "exec" not in machine.engine.calls
+    options = KINDS[name].options.format(group=machine.root.stat().st_gid)
+    assert re.search(rf"(:rw|readonly) {re.escape(options)}{' ' * bool(options)}vllm:1 vllm serve /m/x ", created)
+    shows = (machine.plan["device_access"] or {}).get("shows")
+    assert ("exec" in machine.engine.calls) == bool(shows)
     launch = json.loads(machine.launch_file.read_text(encoding="utf-8"))
     assert launch == json.loads(json.dumps(service.vllm_container(machine.plan)))
 
@@ -364,8 +414,9 @@ def test_a_card_that_is_not_there_is_waited_for(name: str, machine: Machine) -> 
     access = machine.plan["device_access"]
     if "files" not in access:
         # What CDI gives has no number that could be another.
-        machine.root.joinpath("etc/cdi/chalk.json").write_text('{"kind": "vendor.example/chalk", "devices": []}')
-        assert machine.start() == "the container does not start: unresolvable CDI devices vendor.example/chalk=CHALK-aa"
+        for path in machine.root.glob("etc/cdi/*.json"):
+            path.write_text(json.dumps({**json.loads(path.read_text()), "devices": []}))
+        assert machine.start().startswith("the container does not start: unresolvable CDI devices ")
         return
     for path in machine.root.glob(access["files"].lstrip("/")):
         if "6" in path.parts[-2] or "6" in path.parts[-3]:
@@ -377,14 +428,8 @@ def test_a_card_that_is_not_there_is_waited_for(name: str, machine: Machine) -> 
 
 @with_devices
 def test_a_missing_node_stops_the_start_before_the_engine_is_asked(name: str, machine: Machine) -> None:
-    path = {
-        "gaudi": "dev/infiniband/uverbs4",
-        "abacus": "dev/net/verbs4",
-        "slate": "dev/slate/pane4",
-        "chalk": "etc/cdi/chalk.json",
-    }[name]
+    path, shown = KINDS[name].missing
     (machine.root / path).unlink()
-    shown = path.replace("chalk.json", "chalk*.json")
     told = machine.start()
     assert told.startswith("the driver does not show ")
     assert f"{machine.root}/{shown} (module_id 1)" in told
@@ -392,17 +437,9 @@ def test_a_missing_node_stops_the_start_before_the_engine_is_asked(name: str, ma
     assert machine.engine.calls == ["image"]
 
 
-OTHERS = {
-    "gaudi": ({"/dev/accel/accel16", "/dev/accel/accel_controlD16"}, "card indices [4, 6, 16] instead of [4, 6]"),
-    "abacus": ({"/dev/abacus/rod16"}, "card indices [4, 6, 16] instead of [4, 6]"),
-    "slate": ({"/dev/slate/pane16"}, "card indices [4, 6, 16] instead of [4, 6]"),
-    "chalk": ({"CHALK-cc"}, "devices ['CHALK-aa', 'CHALK-bb', 'CHALK-cc'] instead of ['CHALK-aa', 'CHALK-bb']"),
-}
-
-
 @with_devices
 def test_other_devices_inside_end_the_start(name: str, machine: Machine) -> None:
-    more, told = OTHERS[name]
+    more, told = KINDS[name].more
     for node in more:
         touch(machine.root, node.lstrip("/"))
     machine.engine.meanwhile = lambda engine: engine.given.update(more)
@@ -412,7 +449,7 @@ def test_other_devices_inside_end_the_start(name: str, machine: Machine) -> None
 @with_devices
 def test_fewer_devices_inside_end_the_start(name: str, machine: Machine) -> None:
     machine.engine.meanwhile = lambda engine: engine.given.clear()
-    none = "devices []" if name == "chalk" else "card indices []"
+    none = "devices []" if "shows" in machine.plan["device_access"] else "card indices []"
     assert machine.start().startswith(f"the container got {none} instead of ")
 
 
