@@ -96,13 +96,21 @@ class Platform:
 
     name: what ``accelerator`` of the facts calls it. title: how messages call its hosts. devices: how they call what
     models are given of it; empty where there is nothing to give. engine: what starts a model that names none
-    where its release does not say it. release: the row of a release of its software; None for one that nobody knows.
-    options: the options of vLLM that its serving image takes, by release; software: how messages call that image.
+    where its release does not say it; it need not know the platform. release: the row of a release of its software;
+    None for one that nobody knows. options: the options of vLLM that its serving image takes, by release; software: how
+    messages call that image.
+
+    here: whether a machine, by its root, is one. observe: what ``gaudi_host`` has of its devices: ``device_name``;
+    ``modules``, each with module_id, index, numa_node, cpus, in_use, held_by, and device_id where its driver knows it
+    by something else than the module_id; ``pci_cards``, how many are on the bus, beside those that a tool shows;
+    ``problem`` where they do not answer. device_holders finds who has a device's node open. about: what a plan shows of
+    a host. reasons: why a run must not begin on one, each with the key that it is about.
 
     env: what a server always needs there; env_between: what it needs when it has several devices. access: how a
     container gets exactly some devices of a host; None where there are none. runtime: what the container engine needs
-    for that, beside what it has by itself. card_variables: variables that choose devices, which no user may set, since
-    the plan chooses. needs: what its hosts need that others do not, as filter accelerator_needs tells roles.
+    for that, beside what it has by itself; ``<name>_runtime`` is one of the needs then. card_variables: variables that
+    choose devices, which no user may set, since the plan chooses. needs: what its hosts need that others do not, as
+    filter accelerator_needs tells roles.
 
     prefixes: how the names of the devices begin that are known; names: a regular expression of the names of all, also
     of unknown ones. group: how many devices of a host are linked among themselves only; None for all. generation: by
@@ -110,9 +118,8 @@ class Platform:
     memory is not checked there; empty where it is.
 
     problems: what of a spec no launch there can be. notes: what of one depends on its release's images.
-    image_problems: whether its image is of another release. even_heads:
-    every device must have a key-value head of its own. iommu: devices are driven through it. fused: how many devices
-    are linked among themselves only, by device name.
+    image_problems: whether its image is of another release. even_heads: every device must have a key-value head of its
+    own. iommu: devices are driven through it.
     """
 
     name: str
