@@ -209,7 +209,8 @@ class CallbackModule(Default):  # type: ignore[misc]  # ansible-core has no type
         with contextlib.suppress(Exception):
             found = play.get_variable_manager()._inventory.get_hosts(play.hosts)
             hosts = tuple(host.get_name() for host in found)
-        return self.output.play(Play(play.get_name().strip(), hosts, bool(play.check_mode)))
+        stage = str((play.vars or {}).get("gaudi_stage", ""))
+        return self.output.play(Play(play.get_name().strip(), hosts, bool(play.check_mode), stage))
 
     @staged
     def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> list[Line]:

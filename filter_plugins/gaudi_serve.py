@@ -20,32 +20,26 @@ from gaudi_serve.buckets.plugin_server import hpu_plugin_padded_shape
 from gaudi_serve.catalog.files import model_catalog
 from gaudi_serve.catalog.merge import model_hosts, model_weights, served_names
 from gaudi_serve.core.errors import as_filter
-from gaudi_serve.core.paths import vllm_unit_paths
 from gaudi_serve.gateway.fleet import (
     behind_gateway,
     fleet_entries,
     fleet_gateways,
     fleet_keys,
-    gateway_left,
     server_secrets,
 )
 from gaudi_serve.host.secret import vllm_secret_marks
 from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.memory.autocalc import hpu_memory
-from gaudi_serve.plan.changes import vllm_plan_changes
-from gaudi_serve.plan.downtime import due_lines
 from gaudi_serve.plan.fleet import (
     gaudi_facts_saved,
-    unset_models,
     vllm_fleet_lines,
     vllm_fleet_plan,
     vllm_fleet_summary,
 )
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.plan.launch import vllm_launch
-from gaudi_serve.plan.refusal import plan_refusal, refused_hosts, system_refusal
+from gaudi_serve.plan.refusal import refused_hosts
 from gaudi_serve.platforms import accelerator_needs
-from gaudi_serve.platforms.habana_config import habana_config, habana_config_problems
 from gaudi_serve.platforms.hl_smi import hl_smi_links, hl_smi_modules, hl_smi_topology
 from gaudi_serve.rollout.approved import rollout_due, rollout_unapproved
 from gaudi_serve.rollout.waves import (
@@ -61,78 +55,34 @@ from gaudi_serve.rollout.waves import (
 )
 from gaudi_serve.show.log import log_view
 from gaudi_serve.show.report import endpoint_table
-from gaudi_serve.show.status import drift_lines, fleet_status, fleet_status_lines
+from gaudi_serve.show.status import fleet_status, fleet_status_lines
 from gaudi_serve.stages.apt_access import apt_access
-from gaudi_serve.stages.container_runtime import (
-    container_runtime_changes,
-    container_runtime_drift,
-    container_runtime_notes,
-    container_runtime_refusal,
-    daemon_json,
-    daemon_json_problems,
-    engine_stopped,
-)
-from gaudi_serve.stages.driver import drained, gaudi_driver_changes, gaudi_driver_notes, gaudi_driver_refusal
 from gaudi_serve.stages.gateway import (
     gateway_config,
-    gateway_drift,
-    gateway_due,
-    gateway_notes,
-    gateway_refusal,
-    gateway_reset,
 )
 from gaudi_serve.stages.hccl import hccl_benchmark
-from gaudi_serve.stages.hccl_check import hccl_note, hccl_refusal, hccl_validation_plan
-from gaudi_serve.stages.host_tuning import (
-    host_tuning_changes,
-    host_tuning_missing,
-    host_tuning_refusal,
-    hugepages_wanted,
-    kernel_arguments_wanted,
-    sysctl_conflicts,
-    sysctl_wanted,
-)
-from gaudi_serve.stages.image import images_shared, registry_login, vllm_images
-from gaudi_serve.stages.registry import facts_wanted, plans_models, run_stages, stages_due, task_hosts
+from gaudi_serve.stages.image import missing_images, registry_login, vllm_images
+from gaudi_serve.stages.registry import facts_wanted, plans_models, run_stages, task_hosts
 from gaudi_serve.stages.reset import (
-    gaudi_driver_reset,
-    hccl_validation_reset,
-    model_weights_reset,
     packages_reset,
-    recipe_caches,
     reset_failure,
     reset_lines,
     reset_refusal,
     rest_reset,
-    vllm_image_reset,
-    vllm_service_reset,
 )
-from gaudi_serve.stages.reset_host import container_runtime_found, container_runtime_reset, host_tuning_reset
 from gaudi_serve.stages.service import (
-    image_drift,
-    missing_images,
     model_refusal,
     restart_refusal,
     vllm_api_keys,
-    vllm_container,
-    vllm_image_id,
     vllm_secret_files,
-    vllm_service_changes,
-    vllm_service_drift,
-    vllm_service_files,
-    vllm_service_refusal,
-    vllm_service_summary,
     vllm_start_limits,
-    vllm_withdrawn_secrets,
 )
 from gaudi_serve.stages.weights import (
     weights_changes,
-    weights_drift,
     weights_folders,
     weights_lines,
     weights_refusal,
     weights_sources,
-    weights_stops,
 )
 from gaudi_serve.tune.report import tune_refusal, tune_report
 
@@ -147,19 +97,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     awx_settings,
     behind_gateway,
     benchmark_lines,
-    container_runtime_changes,
-    container_runtime_drift,
-    container_runtime_found,
-    container_runtime_notes,
-    container_runtime_refusal,
-    container_runtime_reset,
-    daemon_json,
-    daemon_json_problems,
     endpoint_table,
-    engine_stopped,
-    drained,
-    drift_lines,
-    due_lines,
     facts_wanted,
     fleet_entries,
     fleet_gateways,
@@ -167,31 +105,11 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     fleet_status,
     fleet_status_lines,
     gateway_config,
-    gateway_drift,
-    gateway_due,
-    gateway_left,
-    gateway_notes,
-    gateway_refusal,
-    gateway_reset,
-    gaudi_driver_changes,
-    gaudi_driver_notes,
-    gaudi_driver_refusal,
-    gaudi_driver_reset,
     gaudi_facts_saved,
-    habana_config,
-    habana_config_problems,
     hccl_benchmark,
-    hccl_note,
-    hccl_refusal,
-    hccl_validation_plan,
-    hccl_validation_reset,
     hl_smi_links,
     hl_smi_modules,
     hl_smi_topology,
-    host_tuning_changes,
-    host_tuning_missing,
-    host_tuning_refusal,
-    host_tuning_reset,
     hosts_down_at_once,
     hpu_bucket_plan,
     hpu_buckets,
@@ -199,11 +117,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     hpu_padded_shape,
     hpu_plugin_buckets,
     hpu_plugin_padded_shape,
-    hugepages_wanted,
-    image_drift,
-    images_shared,
     inventory_refusal,
-    kernel_arguments_wanted,
     log_view,
     missing_images,
     model_refusal,
@@ -211,10 +125,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     model_catalog,
     model_hosts,
     model_weights,
-    model_weights_reset,
-    plan_refusal,
     plans_models,
-    recipe_caches,
     reset_failure,
     reset_lines,
     refused_hosts,
@@ -234,43 +145,24 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     served_names,
     server_secrets,
     slower_models,
-    stages_due,
     task_hosts,
-    sysctl_conflicts,
-    sysctl_wanted,
-    system_refusal,
     tune_refusal,
     tune_report,
-    unset_models,
     vllm_api_keys,
-    vllm_container,
     vllm_fleet_lines,
     vllm_fleet_summary,
     vllm_fleet_plan,
-    vllm_image_id,
-    vllm_image_reset,
     vllm_images,
     vllm_launch,
     vllm_plan,
-    vllm_plan_changes,
     vllm_secret_files,
     vllm_secret_marks,
-    vllm_service_changes,
-    vllm_service_drift,
-    vllm_service_files,
-    vllm_service_refusal,
-    vllm_service_reset,
-    vllm_service_summary,
     vllm_start_limits,
-    vllm_unit_paths,
-    vllm_withdrawn_secrets,
     weights_changes,
-    weights_drift,
     weights_folders,
     weights_lines,
     weights_refusal,
     weights_sources,
-    weights_stops,
 )
 
 

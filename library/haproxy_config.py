@@ -25,6 +25,11 @@ options:
     description: Path of the file with certificate and key that the gateway uses; empty for none.
     type: str
     default: ''
+  state:
+    description: With V(compared) it tells what differs, as in check mode.
+    type: str
+    choices: [present, compared]
+    default: present
 author:
   - The gaudi-serve developers (@gaudi-serve)
 """
@@ -60,6 +65,7 @@ def main() -> None:
             "files": {"type": "dict", "required": True},
             "secrets": {"type": "dict", "default": {}, "no_log": True},
             "certificate": {"type": "str", "default": ""},
+            "state": {"type": "str", "choices": ["present", "compared"], "default": "present"},
         },
         supports_check_mode=True,
     )
@@ -78,8 +84,8 @@ def main() -> None:
         for name in differs
         if name in files
     ]
-    changed = bool(differs)
-    if not module.check_mode:
+    changed = bool(differs) and module.params["state"] == "present"
+    if not module.check_mode and module.params["state"] == "present":
         try:
             changed = install(files, secrets)
         except (InputError, OSError) as problem:

@@ -7,19 +7,16 @@ import json
 import os
 import random
 import signal
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 import yaml
-
-sys.path.insert(0, str(Path(__file__).parent / "shared"))
-import forked
 from lives import Life, differences, looked_at
-from runs import Run, eventually
+from runs import Run, eventually, host_name
 
 PROJECT = Path(__file__).parents[1]
 LONG = bool(os.environ.get("GAUDI_SERVE_LONG"))
@@ -54,12 +51,6 @@ def is_about(item: Any) -> bool:
     """Tell whether a test is about the host that it would run on."""
     marker = item.get_closest_marker("on")
     return marker is None or host_name(item.callspec.params["_testinfra_host"]) in marker.args
-
-
-def host_name(host: Any) -> str:
-    """Return the inventory's name of a host of testinfra."""
-    name: str = host.backend.get_pytest_id().rpartition("/")[2]
-    return name
 
 
 @pytest.fixture(scope="session")

@@ -26,6 +26,12 @@ class Run(NamedTuple):
         return self.status == 0 and bool(recap) and set(recap) == {("0", "0")}
 
 
+def host_name(host: Any) -> str:
+    """Return the inventory's name of a host of testinfra."""
+    name: str = host.backend.get_pytest_id().rpartition("/")[2]
+    return name
+
+
 def eventually(condition: Callable[[], bool], seconds: float = 60, pause: float = 1) -> bool:
     """Look again and again until the condition holds or the time (in seconds) is over."""
     deadline = time.monotonic() + seconds

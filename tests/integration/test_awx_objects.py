@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from awx_api import TOKEN, Awx, serve
 from gaudi_serve.awx.api import Api, AwxError, Login, approval_text
 from gaudi_serve.awx.run import Result, apply
 from gaudi_serve.core.errors import InputError
+from helpers.awx_api import TOKEN, Awx, serve
 
 ASK: dict[str, Any] = {
     "variable": "x",

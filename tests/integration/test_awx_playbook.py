@@ -11,7 +11,7 @@ from typing import Any
 import forked
 import pytest
 import yaml
-from awx_api import TOKEN, Awx, serve
+from helpers.awx_api import TOKEN, Awx, serve
 
 ROOT = Path(__file__).parents[2]
 PLAYBOOKS = ("site.yml", *(f"playbooks/{path.name}" for path in sorted((ROOT / "playbooks").glob("*.yml"))))

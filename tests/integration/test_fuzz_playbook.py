@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 from pathlib import Path
 from typing import Any
 
 import yaml
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
-from test_fuzz import SEED, mutated, wishes
-from test_fuzz_inventory import BASE, KEYS, bent
-from test_plan import gaudi_host
-from test_plan_playbook import run
+from helpers.inventories import BASE, KEYS, bent
+from helpers.mutations import SEED, mutated, wishes
+from helpers.plans import gaudi_host
+from helpers.playbooks import run
 
 HOSTS = 5  # in one run: each has a wish of its own
 

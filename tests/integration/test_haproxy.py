@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from gaudi_serve.gateway.address import HEALTH
 from gaudi_serve.gateway.config import gateway_files
-from haproxies import CHAT, KEYS, TAKES, Front, Vllm, backend, client, servers
+from helpers.haproxies import CHAT, KEYS, TAKES, Front, Vllm, backend, client, servers
 
 
 @pytest.fixture

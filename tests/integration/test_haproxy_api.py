@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from haproxies import CHAT, KEYS, USAGE, Front, Vllm, backend, client, servers
+from helpers.haproxies import CHAT, KEYS, USAGE, Front, Vllm, backend, client, servers
 
 ORIGIN = "https://chat.example.net"
 BOB = KEYS["bob"]

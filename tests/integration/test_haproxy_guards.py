@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import http.client
 import json
+import os
 import re
 import socket
 import ssl
@@ -22,7 +23,7 @@ from typing import Any
 import pytest
 from gaudi_serve.gateway.objects import Server
 from gaudi_serve.gateway.runtime import Runtime
-from haproxies import CHAT, KEYS, TAKES, Front, Vllm, backend, client, servers
+from helpers.haproxies import CHAT, KEYS, TAKES, Front, Vllm, backend, client, servers
 
 MODEL = {"model": "small"}
 CLIENTS = (client("alice"), client("bob"))
@@ -342,7 +343,7 @@ def test_requests_with_the_same_beginning_meet_the_same_server(tmp_path: Path, v
         assert min(one.most for one in vllms) >= 1
 
 
-SERVER = "import sys, time; sys.path[:0] = sys.argv[1:]; import haproxies; v = haproxies.Vllm('0.0.0.0')"
+SERVER = "import time; from helpers import haproxies; v = haproxies.Vllm('0.0.0.0')"
 SERVER = f"{SERVER}; v.seconds = 60; print(v.server_port, flush=True); time.sleep(120)"
 SPACE, LINK, HERE, THERE = "gaudi-gw-test", "gaudi-gw0", "198.18.99.1", "198.18.99.2"
 
@@ -366,8 +367,9 @@ def far() -> Iterator[Server]:
         ip("link", "set", LINK, "up")
         ip("-n", SPACE, "address", "add", f"{THERE}/30", "dev", "eth0")
         ip("-n", SPACE, "link", "set", "eth0", "up")
-        argv = ["ip", "netns", "exec", SPACE, sys.executable, "-c", SERVER, *sys.path]
-        server = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+        argv = ["ip", "netns", "exec", SPACE, sys.executable, "-c", SERVER]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        server = subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True)
         assert server.stdout
         yield Server("far.small", THERE, int(server.stdout.readline()), TAKES)
     finally:

@@ -11,9 +11,8 @@ from typing import Any
 import forked
 import pytest
 import yaml
-
-sys.path.insert(0, str(Path(__file__).with_name("simulated")))
-from fleet import ROOT, change, fleet, state_of
+from gaudi_serve.plan.fleet import vllm_fleet_summary
+from helpers.simulated.fleet import ROOT, change, fleet, state_of
 
 ALONE = "left alone: the inventory gives it no models, no gateway and no other task"
 
@@ -212,3 +211,69 @@ def test_an_old_python_and_a_sudo_that_asks_are_one_sentence_of_plan_run_and_sta
             assert flat.count(sentence) == 1, text
         assert f"alone: {ALONE}" in flat
         assert "Traceback" not in text
+
+
+DUMP = """\
+- name: Judge
+  ansible.builtin.import_playbook: {root}/playbooks/preflight.yml
+  vars:
+    hccl_validation_asked: false
+
+- name: Write down what was judged
+  hosts: localhost
+  connection: local
+  gather_facts: false
+  tasks:
+    - name: Write it
+      ansible.builtin.copy:
+        content: "{{{{ dict(groups['all'] | zip(groups['all'] | map('extract', hostvars) | map('dict2items')
+          | map('selectattr', 'key', 'match', 'preflight_(lines|warnings|refusal)')
+          | map('items2dict'))) | to_json }}}}"
+        dest: "{folder}/judged.json"
+        mode: "0600"
+"""
+
+
+def test_site_and_plan_say_the_same_of_every_host(tmp_path: Path, served: dict[str, Any]) -> None:
+    """As planned, changed outside, to be changed, refused by a stage, wrong models, wrong keys, slips in secrets."""
+    environment = fleet(tmp_path, 8, served)
+    one = {"name": "m", "weights": "/data/model", "port": 30001, "tensor_parallel_size": 1, "max_model_len": 4096}
+    one |= {"image": "vllm:1", "launch_profile": "vllm"}
+    change(tmp_path, "h02", sysctl={"kernel.numa_balancing": "1", "vm.nr_hugepages": "0"})
+    change(tmp_path, "h03", units={})
+    change(tmp_path, "h04", masked=["docker.service", "docker.socket"])
+    inventory(
+        tmp_path,
+        h03={"vllm_models": [{**one, "port": 30002}]},
+        h05={"vllm_models": [{**one, "tensor_parallel_size": 3}, {**one, "name": "n"}]},
+        h06={"vllm_models": [{**one, "image": "none:2"}], "gaudi_cards": 4},
+        h07={"vllm_models": [{**one, "mounts": [{"source": "/run/docker.sock", "target": "/s"}]}]},
+        h08={"vllm_models": [], "vllm_images": [{"name": "vllm:1"}, {"name": "vllm:2"}]},
+    )
+    (tmp_path / "judge.yml").write_text(DUMP.format(root=ROOT, folder=tmp_path))
+    words = {"gaudi_stop_on_errors": False, "gaudi_all_at_once": True}
+    status, text = play(tmp_path, environment, str(tmp_path / "judge.yml"), **words)
+    judged = json.loads((tmp_path / "judged.json").read_text(encoding="utf-8"))
+    play(tmp_path, environment, "playbooks/plan.yml", plan_file=str(tmp_path / "plan.json"))
+    plan = json.loads((tmp_path / "plan.json").read_text(encoding="utf-8"))
+    assert status in (2, 3), text
+    errors = {name: [one["message"] for one in plan["errors"] if one["host"] == name] for name in judged}
+    assert {name for name in errors if errors[name]} == {"h04", "h05", "h06"}
+    for name, told in judged.items():
+        assert sorted(told["preflight_refusal"]) == sorted(errors[name]), name
+        if errors[name]:
+            continue  # a run says what is in the way, and nothing else
+        due = vllm_fleet_summary({**plan, "hosts": {name: plan["hosts"][name]}})["changes"].get(name, [])
+        assert sorted(told["preflight_lines"]) == sorted(due), name
+        warned = [text for text in plan["warnings"] if text.startswith(f"{name}: ")]
+        assert sorted(told["preflight_warnings"]) == sorted(warned), name
+    assert judged["h02"]["preflight_lines"] and judged["h03"]["preflight_lines"] and judged["h08"]["preflight_lines"]
+    assert judged["h07"]["preflight_warnings"] and not judged["h01"]["preflight_lines"]
+
+
+def test_a_host_that_cannot_be_reached_is_a_line_of_the_status(tmp_path: Path) -> None:
+    environment = fleet(tmp_path, 1)
+    inventory(tmp_path, h01={"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1})
+    status, text = play(tmp_path, environment, "playbooks/status.yml")
+    assert status == 2, text
+    assert "h01: cannot be reached" in text.splitlines()

@@ -9,17 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import forked
 import pytest
 import yaml
 from gaudi_serve.stages.registry import STAGES
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
-from test_plan import gaudi_host, model
-
-ROOT = Path(__file__).parents[2]
-# As in a job of AWX: what is left as data is kept, and nobody can write the home folder.
-AWX = {"ANSIBLE_SHOW_CUSTOM_STATS": "1", "HOME": "/proc/none", "ANSIBLE_STDOUT_CALLBACK": "default"}
+from helpers.plans import gaudi_host, model
+from helpers.playbooks import ROOT, read, run
 
 
 def plan(folder: Path, models: Any, *arguments: str, **more: Any) -> tuple[int, str]:
@@ -34,18 +28,6 @@ def plan(folder: Path, models: Any, *arguments: str, **more: Any) -> tuple[int, 
     inventory = {"all": {"hosts": hosts, "vars": {"vllm_models": models, "gaudi_release": "1.21.3", **more}}}
     (folder / "hosts.yml").write_text(yaml.safe_dump(inventory))
     return run(folder, *arguments)
-
-
-def run(folder: Path, *arguments: str) -> tuple[int, str]:
-    """Run the playbook on an inventory and facts that are there."""
-    return read(folder, "-e", f"plan_facts_dir={folder}/facts", *arguments)
-
-
-def read(folder: Path, *arguments: str, playbook: str = "plan") -> tuple[int, str]:
-    """Run the playbook on an inventory, with a home that cannot be written; without saved facts it reads the hosts."""
-    environment = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1", **AWX}
-    argv = ["ansible-playbook", "-i", str(folder / "hosts.yml"), f"playbooks/{playbook}.yml", *arguments]
-    return forked.playbook(argv, ROOT, environment, 120)
 
 
 def test_a_good_plan_is_shown_and_written(tmp_path: Path) -> None:

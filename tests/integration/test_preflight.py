@@ -10,11 +10,8 @@ from typing import Any
 
 import yaml
 from gaudi_serve.plan.fleet import vllm_fleet_plan
-from gaudi_serve.plan.refusal import plan_refusal
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
-from test_plan import gaudi_host, model
-from test_report import DEBIAN, EMPTY
+from gaudi_serve.plan.refusal import host_findings
+from helpers.plans import DEBIAN, EMPTY, gaudi_host, model
 
 ROOT = Path(__file__).parents[2]
 # Cards of two NUMA nodes that are said to have the same cores, as a broken table of the machine's firmware tells.
@@ -31,14 +28,14 @@ def contradictory() -> dict[str, Any]:
 
 def test_contradictory_cores_are_refused_by_a_run_as_by_a_plan() -> None:
     host = contradictory()
-    assert plan_refusal(EMPTY, DEBIAN, host, host_name="g") == [f"g: {SENTENCE}"]
+    assert [one.message for one in host_findings(EMPTY, DEBIAN, host, host_name="g")] == [f"g: {SENTENCE}"]
     known = {"gaudi_host": host, "gaudi_system": DEBIAN, "vllm_models": [model()], "gaudi_release": "1.21.3"}
     fleet = vllm_fleet_plan({"g": known}, ["g"], [])
     assert [error["message"] for error in fleet["errors"]] == [f"g: {SENTENCE}"]
     differing = gaudi_host(driver_version="1.21.3-57")
     differing["modules"][1]["cpus"] = ["1-2"]
-    (reason,) = plan_refusal(EMPTY, DEBIAN, differing, host_name="g")
-    assert reason.startswith('g: facts: gaudi_host.modules[1].cpus ["1-2"]: differs from ')
+    (reason,) = host_findings(EMPTY, DEBIAN, differing, host_name="g")
+    assert reason.message.startswith('g: facts: gaudi_host.modules[1].cpus ["1-2"]: differs from ')
 
 
 TUNING = {
@@ -56,7 +53,7 @@ def test_preflight_refuses_a_governor_that_the_kernel_lacks_and_cores_that_contr
     tmp_path: Path,
 ) -> None:
     facts = {
-        **{"gaudi_host": contradictory(), "gaudi_tuning": TUNING, "preflight_plan": EMPTY},
+        **{"gaudi_host": contradictory(), "gaudi_tuning": TUNING, "gaudi_observed_at": "now"},
         "gaudi_system": {**DEBIAN, "kernel": "6.1.0-1-amd64", "accelerator": "gaudi"},
         "gaudi_runtime": {"daemon_json": None, "habana_config": None},
         "gaudi_services": {"images": {}, "units": {}, "supervisor_sha256": None},
@@ -67,7 +64,7 @@ def test_preflight_refuses_a_governor_that_the_kernel_lacks_and_cores_that_contr
         **{"hosts": "all", "gather_facts": False, "vars": {"gaudi_stages": ["host_tuning", "vllm_service"]}},
         "vars_files": [f"{ROOT}/playbooks/vars/{name}.yml" for name in ("preflight", "stages")],
         "tasks": [
-            {"name": "See what is due", "ansible.builtin.import_tasks": f"{ROOT}/playbooks/tasks/due.yml"},
+            {"name": "See what is due", "gaudi_plan": {"due": True, "judge": True}},
             {"name": "Judge", "ansible.builtin.import_role": {"name": "preflight", "tasks_from": "judge"}},
         ],
     }

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import forked
 import pytest
-
-sys.path.insert(0, str(Path(__file__).with_name("simulated")))
-from fleet import ROOT, change, fleet, state_of
+from helpers.simulated.fleet import ROOT, change, fleet, state_of
 
 NAMES = ["h01", "h02", "h03", "h04"]
 ROLLOUT = "playbooks/rollout.yml"

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import forked
 import pytest
-
-sys.path.insert(0, str(Path(__file__).with_name("simulated")))
-from fleet import ROOT, change, fleet, state_of
+from helpers.simulated.fleet import ROOT, change, fleet, state_of
 
 HOSTS = 32
 NAMES = [f"h{number:02}" for number in range(1, HOSTS + 1)]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import importlib.machinery
-import importlib.util
 import io
 import json
 import os
@@ -20,17 +18,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_fetch_weights import MIB, NEEDS_ROOT, PROGRAM, Host, alone, contents, in_process_list, model, mounted, noise
+from helpers.programs import load_program
+from helpers.weights_programs import (
+    MIB,
+    NEEDS_ROOT,
+    PROGRAM,
+    Host,
+    alone,
+    contents,
+    in_process_list,
+    model,
+    mounted,
+    noise,
+)
 
 TOKEN = "gaudi-serve-once-canary"  # noqa: S105 - a test looks for it
 SERVE = PROGRAM.with_name("serve_weights")
 HUB = {"kind": "hub", "repo": "Qwen/QwQ-32B"}
-sys.path.insert(0, str(PROGRAM.parent))
-loader = importlib.machinery.SourceFileLoader("serve_weights", str(SERVE))
-spec = importlib.util.spec_from_loader("serve_weights", loader)
-assert spec is not None
-serve_weights: Any = importlib.util.module_from_spec(spec)
-loader.exec_module(serve_weights)
+serve_weights: Any = load_program(SERVE)
 
 
 class Slow(io.FileIO):

@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 PLAY = """\
 - name: Tune the hosts
   hosts: all
+  vars: {gaudi_stage: host}
   gather_facts: false
   tasks:
     - name: Sysctl | Write the file
@@ -80,7 +81,7 @@ b: this is b
 inventory_hostname: a
 a, b: mended
 b  A play of somebody  Not of importance: failed, which is ignored: non-zero return code
-FAILED  b  A play of somebody  Fail on one (FOLDER/play.yml:47)
+FAILED  b  A play of somebody  Fail on one (FOLDER/play.yml:48)
   non-zero return code
   command: sh -c echo why >&2; exit 3
   status: 3
@@ -217,6 +218,7 @@ def test_batches_and_a_play_about_nobody(folder: Path) -> None:
 LONG = """\
 - name: Serve the models
   hosts: a
+  vars: {gaudi_stage: models}
   gather_facts: false
   tasks:
     - name: Configure | Write the files

@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from test_plan_playbook import read
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
-from test_plan import gaudi_host, model
+from helpers.plans import gaudi_host, model
+from helpers.playbooks import read
 
 MODEL = {"launch_profile": "plugin", "input_range": None, "output_range": None, "max_num_seqs": 16}
 TRACE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_fetch_weights import ROOT, model
+from helpers.weights_programs import ROOT, model
 
 PLAY = [
     {

@@ -21,15 +21,13 @@ from typing import Any
 import ansible_runner
 import pytest
 import yaml
+from helpers.simulated.fleet import change, fleet, state_of
 from testhosts_lib import execution_image
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tests/integration/simulated"))
-from fleet import change, fleet, state_of  # noqa: E402
-
 USER = 1234
 IDENT = "one"  # of a run; every folder has one run
-PLUGINS = "/runner/project/tests/integration/simulated/connection"
+PLUGINS = "/runner/project/tests/helpers/simulated/connection"
 ENVIRONMENT = {"ANSIBLE_CONNECTION_PLUGINS": PLUGINS, "GAUDI_SERVE_SIMULATED": "/runner/state", "ANSIBLE_NOCOLOR": "1"}
 CANARY = "canary-7f3a-of-runs"
 ONE = {"model": "m"}
@@ -182,7 +180,7 @@ def test_the_command_of_the_page_runs_as_it_stands(
 ) -> None:
     folder.hosts(1, served)
     copied = ("playbooks", "roles", "lib", "library", "filter_plugins", "action_plugins")
-    for name in (*copied, "callback_plugins", "tests/integration/simulated"):
+    for name in (*copied, "callback_plugins", "tests/helpers/simulated"):
         shutil.copytree(ROOT / name, folder.place / "project" / name, symlinks=True)
     for name in ("ansible.cfg", "site.yml"):
         shutil.copy(ROOT / name, folder.place / "project" / name)

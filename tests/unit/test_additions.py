@@ -10,7 +10,7 @@ from gaudi_serve.buckets.linear import hpu_buckets, hpu_padded_shape
 from gaudi_serve.core.errors import InputError, as_filter
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.plan.launch import vllm_launch
-from test_plan import QWQ, gaudi_host, model, planned
+from helpers.plans import QWQ, gaudi_host, model, planned
 
 ENV = {
     f"VLLM_{dimension}_BUCKET_{part}": value

@@ -10,7 +10,7 @@ from gaudi_serve.catalog.merge import model_hosts
 from gaudi_serve.core.run import Result
 from gaudi_serve.host import observe_host
 from gaudi_serve.inventory.facts import checked_host
-from test_plan import gaudi_host, model, planned
+from helpers.plans import gaudi_host, model, planned
 
 OWN = ["10.0.0.1", "127.0.0.1", "::1", "fe80::1"]
 NAMES = {"here": ["10.0.0.1"], "localhost": ["127.0.0.1"], "there": ["10.0.0.2"], "gone": []}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.plan.launch import vllm_launch
-from test_plan import gaudi_host
+from helpers.plans import gaudi_host
 
 
 def wish(**more: Any) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from gaudi_serve.plan.fleet import vllm_fleet_plan
 from gaudi_serve.stages.apt_access import apt_access
 from gaudi_serve.stages.reset import gaudi_driver_reset
 from gaudi_serve.stages.reset_host import container_runtime_reset
-from test_plan import gaudi_host
-from test_reset import left, merged, runtime
+from helpers.leftovers import left, merged, runtime
+from helpers.plans import gaudi_host
 
 ROOT = Path(__file__).parents[2]
 CANARY = "canary77"

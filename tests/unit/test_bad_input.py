@@ -16,28 +16,19 @@ from gaudi_serve.buckets.linear import (
     hpu_buckets,
     hpu_padded_shape,
 )
-from gaudi_serve.core.errors import LONGEST_VALUE, InputError, shown
+from gaudi_serve.core.errors import LONGEST_VALUE, shown
 from gaudi_serve.memory.autocalc import DEFAULTS, LIMITS, hpu_memory
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.plan.launch import vllm_launch
 from gaudi_serve.platforms.hl_smi import hl_smi_links, hl_smi_modules, hl_smi_topology
 from gaudi_serve.stages.hccl import hccl_benchmark
+from helpers.bad_values import FOREVER_S, GARBAGE, sentence
+from helpers.plans import LLAMA, gaudi_host, model
+from helpers.tool_output import CARDS, LATENCY, LATENCY_TABLE, NEW, OLD, TABLE, TOPOLOGY
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_hccl import LATENCY, LATENCY_TABLE, NEW, OLD, TABLE
-from test_hl_smi import CARDS, TOPOLOGY
-from test_memory import LLAMA
-from test_plan import gaudi_host, model
 
-# What grows as the square of such input takes hours; a busy machine may take seconds for what is quick.
-FOREVER_S = 30
 QUICK = settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-ODD = st.sampled_from([None, "", "x", "8", -1, 0, 1, 3, 10**30, 10**400, 0.5, 1e308, 1e-320, math.nan, math.inf])
-GARBAGE = ODD | st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9) | st.binary(max_size=9),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=4,
-)
 SPEC = {**model(), "module_ids": [0, 1], "reduce_warmup": {"max_num_seqs": 4, "max_seq_len": 2048}}
 LINKS = "port  0:        UP\nport  1:      DOWN\n"
 PARSERS: dict[Callable[[Any], Any], list[str]] = {
@@ -57,17 +48,6 @@ def environment(prompt_bs: Any = 1, prompt_seq: Any = 1, decode_bs: Any = 1, dec
         for dimension, most in maxima
         for part, value in (("MIN", 1), ("STEP", 1), ("MAX", most))
     }
-
-
-def sentence(function: Callable[[], Any]) -> str:
-    """Return the one line of an InputError, or nothing; anything else that is raised fails the test."""
-    try:
-        function()
-    except InputError as problem:
-        text = str(problem)
-        assert text and "\n" not in text
-        return text
-    return ""
 
 
 @QUICK

@@ -20,10 +20,10 @@ from gaudi_serve.buckets.plugin import hpu_plugin_buckets, plugin_buckets
 from gaudi_serve.buckets.plugin_server import PluginServer
 from gaudi_serve.buckets.shape_field import Phase, ShapeField
 from gaudi_serve.buckets.traffic import SPEEDS, Shapes, Traffic, fitting, read_trace, shapes_of, traffic_of
+from helpers.bad_values import GARBAGE, sentence
+from helpers.traces import azure
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_bad_input import GARBAGE, sentence
-from traces import azure
 
 QUICK = settings(max_examples=50, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 AZURE = {

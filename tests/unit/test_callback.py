@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible._internal._datatag._tags import TrustedAsTemplate
-from ansible._internal._templating._jinja_bits import AnsibleEnvironment
-from ansible.errors import AnsibleError
 from ansible.inventory.manager import InventoryManager
 from ansible.parsing.dataloader import DataLoader
 from ansible.playbook.play import Play
-from ansible.playbook.task import Task
-from ansible.template import Templar
 from ansible.vars.manager import VariableManager
+from helpers.plugins import load
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,12 +18,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def callback() -> Any:
     """Return the callback."""
-    spec = importlib.util.spec_from_file_location("callback_gaudi_serve", ROOT / "callback_plugins/gaudi_serve.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.CallbackModule()
+    return load("callback_plugins/gaudi_serve.py").CallbackModule()
 
 
 def test_files_of_variables_are_parsed_once_a_run(
@@ -75,35 +65,3 @@ def test_a_file_of_variables_that_cannot_be_parsed_is_named(
     # Once a run.
     callback.tell_unread(play)
     assert len(said) == 1
-
-
-def test_templates_are_compiled_once_a_run(callback: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled: list[str] = []
-    inner = AnsibleEnvironment.compile
-
-    def counting(environment: Any, source: Any, *more: Any, **named: Any) -> Any:
-        compiled.append(str(source))
-        return inner(environment, source, *more, **named)
-
-    # Restored after the test: what follows replaces it for good.
-    monkeypatch.setattr(AnsibleEnvironment, "compile", counting)
-    templates = callback.templates
-    templates.install()
-    trusted = TrustedAsTemplate().tag
-    variables = {"two": trusted("{{ one + 1 }}"), "one": 1, "other": trusted("{{ nothing }}")}
-    given = {"debug": {"msg": trusted("{{ two }} {{ 'a\\\\b' }}")}, "vars": {"own": "{{ two }}"}}
-    task = Task.load(given, loader=DataLoader())
-    # Of the files' variables those alone that the task asks for, one through the other.
-    templates.learn(task, [variables])
-    assert sorted(compiled) == sorted(["{{ two }} {{ 'a\\\\b' }}", "{{ one + 1 }}", "{{ two }}"])
-    for _ in range(2):
-        # As each fork has a templar of its own.
-        assert Templar(variables=variables).template(task.args["msg"]) == "2 a\\\\b"
-    assert len(compiled) == 3
-    # Where backslashes are no text of a task's, a template is another one.
-    assert Templar(variables=variables).template(task.args["msg"], escape_backslashes=False) == "2 a\\b"
-    assert len(compiled) == 4
-    # A text that may be no template is none, however often it has been compiled.
-    assert Templar(variables=variables).template("{{ two }}") == "{{ two }}"
-    with pytest.raises(AnsibleError, match="nothing"):
-        Templar(variables=variables).template(variables["other"])

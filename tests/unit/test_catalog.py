@@ -10,18 +10,16 @@ import pytest
 from gaudi_serve.catalog.files import catalog_folder, model_catalog
 from gaudi_serve.catalog.merge import merged, model_weights
 from gaudi_serve.core.errors import InputError
-from gaudi_serve.engines import ENGINES
 from gaudi_serve.engines.base import option_arguments
 from gaudi_serve.memory.shape import memory_names
 from gaudi_serve.model.host import Host
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.plan.launch import vllm_launch
 from gaudi_serve.platforms.releases import release_of
-from golden import vectors
-from test_plan import gaudi_host
+from helpers.catalogs import CATALOG, FOLDER, only_plugin
+from helpers.golden import vectors
+from helpers.plans import gaudi_host
 
-FOLDER = Path(__file__).parents[2] / "roles/preflight/files/catalog"
-CATALOG = model_catalog([str(FOLDER)])
 MANUAL = {
     "section 2.2, Qwen2-72B-Instruct, 4 cards": "qwen2-72b-instruct",
     "section 2.2, QwQ-32B, 8 cards, reduced warm-up": "qwq-32b-reduced-warmup",
@@ -47,11 +45,6 @@ MULTIMODAL = {
 
 # GiB of weights that each of eight cards would have, where Gaudi2's are too small.
 FOR_GAUDI3 = {"llama-3.1-405b-instruct": 94.5, "minimax-m3": 99.4}
-
-
-def only_plugin(name: str) -> bool:
-    """Tell whether an entry is of the plugin's own list of validated models."""
-    return [engine for engine in ENGINES if engine in CATALOG[name]] == ["plugin"]
 
 
 def test_every_model_of_the_manual_is_there() -> None:

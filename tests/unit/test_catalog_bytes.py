@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from gaudi_serve.memory.shape import widened_bytes
 from gaudi_serve.model.config_json import layers_without_cache
-from test_catalog import CATALOG, only_plugin
+from helpers.catalogs import CATALOG, only_plugin
 
 Config = Mapping[str, Any]
 # Two matrices after the attention, as StarCoder has them; the others have three.

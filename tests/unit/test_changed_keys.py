@@ -12,44 +12,11 @@ from gaudi_serve.catalog.keys import CHECKS
 from gaudi_serve.engines import ENGINES
 from gaudi_serve.model.vllm_options import OPTION_NAMES
 from gaudi_serve.plan.changes import vllm_plan_changes
-from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.stages import service
-from test_fleet import live_of
-from test_plan import gaudi_host, model
-from test_service import SUPERVISOR, TEMPLATE, live
+from helpers.plans import live_of
+from helpers.services import SUPERVISOR, TEMPLATE, live
+from helpers.serving_models import SERVING, planned
 
-CPU = {"accelerator": "cpu", "modules": [], "device_name": None, "ip": "10.0.0.9", "interface": "eth0"}
-# A serving model of each engine, whose user has written options in an order that is not that of their names: such a
-# model is the one whose live order is kept.
-ADDED = {"tool_call_parser": "hermes", "enable_auto_tool_choice": True, "seed": 3}
-QWQ = model(port=30001, env={"B": "1"}, recipe_cache_path="/data/cache", **ADDED)
-SERVING: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    "aice_1_21": ("1.21.3", {}, QWQ),
-    "aice_1_22": (
-        "1.22.0",
-        {},
-        {"name": "qwq", "weights": "/data/QwQ-32B", "image": "vllm:1", "tensor_parallel_size": 2, "max_num_seqs": 16}
-        | {"max_model_len": 8192, "extra_args": ["--seed", "3"], "launch_profile": "aice_1_22"},
-    ),
-    "aice_1_22_shared": (
-        "1.22.0",
-        {},
-        {"name": "gte", "weights": "/data/gte", "image": "vllm:1", "task": "embed", "recipe_cache_path": "/data/cache"}
-        | {"shares_card_with": [{"name": "bge", "weights": "/data/bge", "task": "score"}]}
-        | {"max_num_prefill_seqs": 2, **ADDED},
-    ),
-    "deepseek_r1": (
-        "1.21.3",
-        {"weights": {}},
-        {"name": "r1", "weights": "/data/DeepSeek-R1", "image": "vllm:1", "launch_profile": "deepseek_r1", **ADDED},
-    ),
-    "plugin": (
-        "1.24.1",
-        {"device_name": "HL-325L", "driver_version": "1.24.1-1", "weights": {}},
-        {"name": "q", "weights": "/data/Q", "image": "vllm:1", "tensor_parallel_size": 2, "max_num_seqs": 16, **ADDED},
-    ),
-    "vllm": ("1.24.1", {**CPU, "weights": {}}, {"name": "tiny", "weights": "/m/tiny", "image": "vllm:1", **ADDED}),
-}
 # What a user may write in place of what is there, of the keys that the toolkit knows. All other options take a text.
 CHANGED: dict[str, Any] = {
     "weights": "/data/other",
@@ -103,14 +70,6 @@ LAUNCH = ("args", "env", "numactl", "mounts", "image", "cap_add", "ulimits", "re
 KEYS = sorted((set(CHECKS) | OPTION_NAMES) - BESIDE)
 # So many keys of an engine must be looked at: what is refused, or has no effect there, is none.
 AT_LEAST = {"aice_1_21": 100, "aice_1_22": 15, "aice_1_22_shared": 60, "deepseek_r1": 100, "plugin": 150, "vllm": 150}
-
-
-def planned(engine: str, wish: dict[str, Any], **host: Any) -> dict[str, Any]:
-    """Plan one model on a host of its engine."""
-    release, facts, _ = SERVING[engine]
-    paths = ("/data/other", "/data/gte", "/data/bge", "/data/elsewhere", "/data/Q", "/data/DeepSeek-R1", "/m/tiny")
-    known = gaudi_host()["weights"] | {path: {"config": {}, "bytes": 10**9} for path in paths}
-    return vllm_plan([wish], gaudi_host(**{**facts, "weights": known}, **host), host_name="g", release=release)
 
 
 def value_of(key: str) -> Any:

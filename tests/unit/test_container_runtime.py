@@ -16,9 +16,8 @@ from gaudi_serve.plan.refusal import host_findings
 from gaudi_serve.platforms.gaudi import RUNTIME
 from gaudi_serve.platforms.habana_config import habana_config, habana_config_problems
 from gaudi_serve.stages import container_runtime as runtime
-from test_plan import gaudi_host
-
-USERS = '{\n    "log-opts": {"max-size": "10m"},\n    "runtimes": {"other": {"path": "/usr/bin/other"}}\n}\n'
+from helpers.container_engine import USERS, live, wanted
+from helpers.plans import gaudi_host
 
 
 def merged(text: str | None, **more: Any) -> str:
@@ -45,7 +44,7 @@ def test_a_file_that_holds_all_is_left_to_the_letter() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{\n  "a": 1,\n}', "gaudi01: /etc/docker/daemon.json: line 3, column 1: "),
+        ('{\n  "a": 1\n  "b": 2\n}', "gaudi01: /etc/docker/daemon.json: line 3, column 3: "),
         ("[]", "gaudi01: /etc/docker/daemon.json: the whole must be a JSON object"),
         ("\ufeff{}", "gaudi01: /etc/docker/daemon.json: line 1, column 1: "),
         ('{"runtimes": []}', "gaudi01: /etc/docker/daemon.json: runtimes must be a JSON object"),
@@ -317,35 +316,6 @@ def test_programs_of_the_runtime_as_the_host_has_them(tmp_path: Path) -> None:
     assert device_runtime(RUNTIME, root=str(tmp_path))["habana_programs"]["habana-container-cli"]
     (programs / "habana-container-runtime").unlink()
     assert device_runtime(RUNTIME, root=str(tmp_path))["habana_problem"] is None
-
-
-DAEMON = json.dumps({"live-restore": True, "runtimes": {"habana": RUNTIME.entry}})
-
-
-def live(**more: Any) -> dict[str, Any]:
-    """Return an engine that is all that is wanted."""
-    info = {"runtimes": {"habana": RUNTIME.entry}, "live_restore": True, "data_root": "/var/lib/docker"}
-    base = {
-        "packages": {"docker.io": "20", "habanalabs-container-runtime": "1.21.3-57"},
-        "interrupted": [],
-        "daemon_json": DAEMON,
-        "habana_config": "c = 1",
-        "proxies_sha256": None,
-        "proxies_dropin_sha256": None,
-        "proxies_running": None,
-        "info": {**info, "default_runtime": "runc"},
-        "reason": None,
-        "enabled": True,
-    }
-    return {**base, **more}
-
-
-def wanted(**more: Any) -> dict[str, Any]:
-    """Return what the role asks for."""
-    base = {"packages": ["docker.io"], "habana": True, "habana_version": "", "habana_repository": {}}
-    base |= {"live_restore": True, "data_root": ""}
-    texts = {"daemon_json": DAEMON, "habana_config": "c = 1", "proxies": "", "proxies_dropin": "", "proxies_marker": ""}
-    return {**base, **texts, "http_proxy": "", "https_proxy": "", "no_proxy": "", **more}
 
 
 def due(state: dict[str, Any], **more: Any) -> dict[str, Any]:

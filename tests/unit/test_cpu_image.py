@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import load_program
+from helpers.programs import load_program
 
 BUILDER = Path(__file__).parents[2] / "roles/vllm_image/files/build_cpu_image"
 

@@ -13,9 +13,8 @@ from gaudi_serve.plan.changes import vllm_plan_changes
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.plan.model import digest
 from gaudi_serve.stages import service
-from test_fleet import live_of
-from test_plan import gaudi_host, model
-from test_service import TEMPLATE
+from helpers.plans import gaudi_host, live_of, model
+from helpers.services import TEMPLATE
 
 CPU = {"accelerator": "cpu", "modules": [], "device_name": None, "ip": "10.0.0.9", "interface": "eth0"}
 OF = {"aice_1_21": {}, "deepseek_r1": {}, "vllm": CPU}

@@ -8,18 +8,8 @@ import pytest
 from gaudi_serve.core.run import Result
 from gaudi_serve.host import dpkg, observe_driver
 from gaudi_serve.stages.driver import drained, gaudi_driver_changes, gaudi_driver_notes, gaudi_driver_refusal
-from test_plan import gaudi_host
-
-PACKAGES = ["habanalabs-dkms", "habanalabs-firmware"]
-MODULES = ["habanalabs_cn", "habanalabs"]
-
-
-def live(version: str | None = "1.21.3-57", **more: Any) -> dict[str, Any]:
-    """Return a host's driver, whole and held."""
-    packages = {name: {"version": version, "held": True, "whole": True} for name in PACKAGES} if version else {}
-    loaded = version.partition("-")[0] if version else None
-    base = {"available": ["1.22.0-100", "1.21.3-57", "1.21.3-9"], "broken": "", "ports": {}, "problem": None}
-    return {**base, "packages": packages, "modules": MODULES, "driver_version": loaded, **more}
+from helpers.driver import MODULES, PACKAGES, live
+from helpers.plans import gaudi_host
 
 
 def changes(driver: dict[str, Any], **more: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from gaudi_serve.stages.registry import (
     tags_refusal,
     task_hosts,
 )
-from test_plan import gaudi_host, model
+from helpers.plans import gaudi_host, model
 
 EVERY = [role for role in STAGES if role != "gateway"]
 

@@ -28,12 +28,11 @@ from gaudi_serve.platforms.releases import rows_of
 from gaudi_serve.show.status import fleet_status, fleet_status_lines
 from gaudi_serve.stages import service
 from gaudi_serve.stages.reset import vllm_service_reset
-from golden import vectors
-from test_changed_keys import SERVING, planned
-from test_fleet import known, live_of
-from test_plan import gaudi_host
-from test_reset import left, services
-from test_service import TEMPLATE, changes, live
+from helpers.golden import vectors
+from helpers.leftovers import left, services
+from helpers.plans import gaudi_host, known, live_of
+from helpers.services import TEMPLATE, changes, live
+from helpers.serving_models import SERVING, planned
 
 BEADS = {"accelerator": "abacus", "device_name": "BEAD-1"}
 NOTHING = {"device_name": None, "modules": []}

@@ -6,7 +6,6 @@ import ast
 import copy
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,10 @@ from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.plan.changes import vllm_plan_changes
 from gaudi_serve.plan.fleet import gaudi_facts_saved, vllm_fleet_lines, vllm_fleet_plan
 from gaudi_serve.platforms import PLATFORMS
+from helpers.plans import QWQ, gaudi_host, known, live_of, model, planned
+from helpers.standin_host import STANDINS, Host
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_fleet import known, live_of
-from test_plan import QWQ, gaudi_host, model, planned
-
-sys.path.insert(0, str(Path(__file__).parent / "standins"))
-from conftest import STANDINS, Host
 
 CASES = yaml.safe_load(Path(__file__).with_name("facts.yml").read_text(encoding="utf-8"))
 HAND = {

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from plugins import load
+from helpers.plugins import load
 
 
 def run(capsys: pytest.CaptureFixture[str], check: bool = False, **arguments: Any) -> dict[str, Any]:

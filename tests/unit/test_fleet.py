@@ -12,28 +12,7 @@ from gaudi_serve.catalog.files import BUILTIN
 from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.plan.changes import vllm_plan_changes
 from gaudi_serve.plan.fleet import gaudi_facts_saved, vllm_fleet_lines, vllm_fleet_plan
-from gaudi_serve.stages.service import vllm_container
-from test_plan import gaudi_host, model, planned
-
-SYSTEM = {"id": "debian", "version_id": "12", "pretty_name": "Debian 12"}
-
-
-def known(**more: Any) -> dict[str, Any]:
-    """Return the variables of a host that plans one model."""
-    host = gaudi_host(driver_version="1.21.3-57")
-    facts = {"gaudi_host": host, "gaudi_system": SYSTEM, "gaudi_services": {"images": {"vllm:1": "x"}}}
-    return {"vllm_models": [model()], "gaudi_release": "1.21.3", **facts, **more}
-
-
-def live_of(plan: dict[str, Any]) -> dict[str, Any]:
-    """Return the services of a host on which a plan has been carried out."""
-    return {
-        one["name"]: {
-            **{"launch": vllm_container(one), "env": one["env"], "digest": one["digest"], "active": True},
-            **{"module_ids": one["module_ids"], "port": one["port"]},
-        }
-        for one in plan["models"]
-    }
+from helpers.plans import gaudi_host, known, live_of, model, planned
 
 
 def test_all_hosts_in_one_call_and_every_error_with_its_host() -> None:

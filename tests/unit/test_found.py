@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from gaudi_serve.host.baseline import alone, keep, records, write_record
-from test_plan import model, planned
+from helpers.plans import model, planned
 
 
 def test_a_record_that_cannot_be_read_is_not_written_over(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import random
 import re
@@ -10,53 +9,28 @@ from functools import cache
 from typing import Any
 
 import jinja2
-import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from gaudi_serve.catalog.files import model_catalog
 from gaudi_serve.core.errors import InputError
-from gaudi_serve.inventory.facts import VARIABLES
-from gaudi_serve.inventory.variables import INPUTS, inventory_refusal
+from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.plan.fleet import vllm_fleet_lines, vllm_fleet_plan
 from gaudi_serve.stages import container_runtime, host_tuning
+from gaudi_serve.stages.base import rendered
 from gaudi_serve.stages.driver import gaudi_driver_changes, gaudi_driver_refusal
 from gaudi_serve.stages.hccl_check import hccl_arguments, hccl_note, hccl_refusal, hccl_validation_plan
-from gaudi_serve.stages.image import vllm_images
-from gaudi_serve.stages.service import missing_images, vllm_api_keys, vllm_secret_files
+from gaudi_serve.stages.image import missing_images, vllm_images
+from gaudi_serve.stages.service import vllm_api_keys, vllm_secret_files
 from gaudi_serve.stages.weights import weights_changes, weights_refusal, weights_sources
-from test_container_runtime import USERS
-from test_container_runtime import live as engine
-from test_driver import live as driver
-from test_fleet import known
-from test_fuzz import HOSTILE, INVENTORIES, ROOT, SEED, nothing_injected
-from test_inventory import DEFAULTS, SPECS
-from test_plan import gaudi_host, model
+from helpers.container_engine import USERS
+from helpers.container_engine import live as engine
+from helpers.driver import live as driver
+from helpers.inventories import BASE, KEYS, SPECS, bent
+from helpers.mutations import ROOT, SEED, nothing_injected
+from helpers.plans import gaudi_host, known, model
 
 ROLES = ("host_tuning", "gaudi_driver", "container_runtime", "vllm_image", "model_weights", "hccl_validation")
+INVENTORIES = 1200
 CATALOG = model_catalog([str(ROOT / "roles/preflight/files/catalog")])
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
-GOOD: dict[str, Any] = {
-    "vllm_images": [{"name": "vllm", "build": "gaudi", "recipe": {"vllm": {"commit": COMMIT}}}, {"name": "vllm:1"}],
-    "vllm_secrets": {"qwq": {"VLLM_API_KEY": "k"}},
-    "vllm_model_defaults": {"image": "vllm:1", "env": {"A": "1"}, "host": "127.0.0.1"},
-    "vllm_weights_endpoints": {"hub": "http://127.0.0.1:9200"},
-    "vllm_catalog_dirs": [],
-    "gaudi_release": "1.21.3",
-    "gaudi_accelerator": "gaudi",
-    "gaudi_cards": 8,
-    "gaudi_host_nics": False,
-    "gaudi_device_family": "HL-325",
-    "host_tuning_kernel_args": ["quiet", "iommu=pt"],
-    "container_runtime_data_root": "/data/docker",
-    "container_runtime_http_proxy": 'http://user:pa"ss\\@proxy:1',
-    "container_runtime_habana_repository": {"uris": ["https://x"], "suites": ["jammy"], "signed_by": "/etc/x.asc"},
-    "gaudi_driver_repository": {"uris": ["https://x"], "suites": ["jammy"]},
-    "model_weights_tokens": {"hub": "t"},
-    "hccl_validation_options": {"size_range": ["1m", "32m"], "loop": 5},
-    "hccl_validation_thresholds": {"all": 100},
-    "hccl_validation_nodes": ["a"],
-}
-BASE = {**{key: DEFAULTS[key] for key in INPUTS if key in DEFAULTS and "{{" not in str(DEFAULTS[key])}, **GOOD}
-KEYS = sorted({*INPUTS, *VARIABLES, "vllm_secrets"} - {"vllm_models", "preflight_catalog"})
 TUNING = {
     **{"mem_total_kib": 2**30, "hugepage_kib": 2048, "cmdline": ["quiet"], "sysctl_file_sha256": None},
     "sysctl": {"kernel.numa_balancing": "1", "vm.nr_hugepages": "0"},
@@ -70,8 +44,6 @@ TUNING = {
 SYSTEM = {"kernel": "6.8.0-45-generic", "accelerator": "gaudi", "pretty_name": "Ubuntu 24.04"}
 # As Ansible's template lookup has it.
 TEMPLATES = jinja2.Environment(trim_blocks=True, keep_trailing_newline=True)  # noqa: S701 - no web page
-# The texts of the host's files.
-FILES = yaml.safe_load((ROOT / "roles/host_tuning/vars/main.yml").read_text(encoding="utf-8"))
 
 
 @cache
@@ -92,23 +64,6 @@ def plain(option: dict[str, Any]) -> dict[str, Any]:
     if "options" in option:
         kept["options"] = {name: plain(part) for name, part in option["options"].items()}
     return kept
-
-
-def bent(chance: random.Random, value: Any) -> Any:
-    """Return a value with something hostile in its place, behind its text, or somewhere inside."""
-    hostile, kind = copy.deepcopy(chance.choice(HOSTILE)), chance.random()
-    if isinstance(value, str) and value and kind < 0.5:
-        return value + str(hostile)[:100]
-    if isinstance(value, list) and kind < 0.7:
-        place = chance.randrange(len(value) + 1)
-        inner = [bent(chance, one) for one in value[place : place + 1]] if kind < 0.5 else [hostile]
-        return [*value[:place], *inner, *value[place + 1 :]]
-    if isinstance(value, dict) and value and kind < 0.6:
-        key = chance.choice(sorted(value, key=str))
-        return {**value, key: bent(chance, value[key])}
-    if isinstance(value, dict) and kind < 0.8:
-        return {**value, hostile if isinstance(hostile, (str, int)) else "x": hostile}
-    return hostile
 
 
 def bent_inventory(chance: random.Random) -> dict[str, Any]:
@@ -151,13 +106,15 @@ def carried_out(given: dict[str, Any]) -> None:
 def tuned(given: dict[str, Any]) -> None:
     """The GRUB drop-in and the sysctl file."""
     wanted = host_tuning.kernel_arguments_wanted(SYSTEM, given["host_tuning_iommu"], given["host_tuning_kernel_args"])
-    dropin = TEMPLATES.from_string(FILES["__host_tuning_dropin_text"]).render(__host_tuning_args=wanted)
-    assert dropin.isascii() and dropin.count("\n") == FILES["__host_tuning_dropin_text"].count("\n")
+    dropin = rendered("host_tuning", "grub.cfg.j2", arguments=wanted)
+    assert dropin.isascii() and dropin == rendered("host_tuning", "grub.cfg.j2", arguments=["a"]).replace(
+        '"a"', f'"{" ".join(wanted)}"'
+    )
     assert re.search(r'^gaudi_serve_args="[A-Za-z0-9_.,:+@/= -]*"$', dropin, re.MULTILINE), dropin
     share = given["host_tuning_hugepages_max_fraction"]
     pages = host_tuning.hugepages_wanted(TUNING, given["host_tuning_hugepages"], share)["pages"]
     values = host_tuning.sysctl_wanted(TUNING, pages)
-    text = TEMPLATES.from_string(FILES["__host_tuning_sysctl_file"]).render(__host_tuning_sysctl=values)
+    text = rendered("host_tuning", "sysctl.conf.j2", sysctl=values)
     assert all(re.fullmatch(r"#.*|[a-z_.]+ = [0-9]+", line) for line in text.splitlines()), text
     governor = given["host_tuning_governor"]
     found = host_tuning.host_tuning_changes(TUNING, wanted, dropin, text, values, governor)
@@ -177,9 +134,8 @@ def engined(given: dict[str, Any]) -> None:
     daemon = container_runtime.daemon_json(USERS, True, restore, root, "g")
     assert {"log-opts", "runtimes"} < set(json.loads(daemon)) <= {"log-opts", "runtimes", "live-restore", "data-root"}
     proxies = {f"{name}_proxy": given[f"container_runtime_{name}_proxy"] for name in ("http", "https", "no")}
-    own = {f"container_runtime_{name}": value for name, value in proxies.items()}
-    path = "container_runtime/templates/docker-proxy.env.j2"
-    text = template(path).render(__container_runtime_proxies_marker="m", **own)
+    own = {name.upper(): value for name, value in proxies.items()}
+    text = rendered("container_runtime", "docker-proxy.env.j2", marker="m", proxies=own)
     settings = text.splitlines()[2:]
     assert len(settings) == sum(bool(value) for value in proxies.values()), text
     # As systemd reads it: nothing ends the quotes before the line's end.

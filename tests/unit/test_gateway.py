@@ -12,9 +12,9 @@ from gaudi_serve.core.errors import InputError
 from gaudi_serve.gateway.config import ANSWERS, gateway_files
 from gaudi_serve.gateway.inputs import read_gateway
 from gaudi_serve.gateway.objects import Backend, Server
+from helpers.bad_values import GARBAGE
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_bad_input import GARBAGE
 
 KEY = "sk-canary-5f2a-0123456789"
 BACKENDS = (

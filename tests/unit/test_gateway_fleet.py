@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import test_fleet
 import yaml
 from gaudi_serve.core.errors import InputError
 from gaudi_serve.gateway import haproxy
@@ -35,6 +34,7 @@ from gaudi_serve.stages.gateway import (
     gateway_reset,
 )
 from gaudi_serve.stages.registry import facts_wanted, plans_models, run_stages
+from helpers import plans
 
 ROOT = Path(__file__).parents[2]
 SECRET = "canary-of-the-whole-fleet-0123456789"  # noqa: S105 - a canary
@@ -308,11 +308,11 @@ def test_a_client_may_use_what_some_host_is_to_have_whether_it_serves_now_or_not
     assert made["files"]["allowed.map"] == "al|a all\n"
     assert gateway_refusal({"clients": clients}, one_server(), {}, LIVE, "", "gw") == []
     gateway = {"gaudi_gateway": {"clients": clients}, "preflight_gateways": ["gw"], "gaudi_host": {"services": {}}}
-    entry = test_fleet.model()
-    stopped = test_fleet.known(vllm_models=[{**entry, "name": "b", "served_model_name": "later", "state": "stopped"}])
+    entry = plans.model()
+    stopped = plans.known(vllm_models=[{**entry, "name": "b", "served_model_name": "later", "state": "stopped"}])
     hosts = {
         "gw": gateway,
-        "g1": test_fleet.known(vllm_models=[{**entry, "name": "a"}], gaudi_gateway_secret=SECRET),
+        "g1": plans.known(vllm_models=[{**entry, "name": "a"}], gaudi_gateway_secret=SECRET),
         "g2": {**stopped, "gaudi_gateway_secret": SECRET},
     }
     assert inventory_refusal({**gateway, "hostvars": hosts}, "gw") == []
@@ -327,9 +327,9 @@ def test_a_client_may_use_what_some_host_is_to_have_whether_it_serves_now_or_not
 
 @pytest.mark.parametrize("key", ["port", "metrics_port"])
 def test_the_plan_knows_that_a_model_has_the_gateways_port(key: str) -> None:
-    entry = {**test_fleet.model(), "name": "a", "port": 30001}
+    entry = {**plans.model(), "name": "a", "port": 30001}
     for state, expected in (("started", 1), ("stopped", 0)):
-        hosts = {"g1": test_fleet.known(vllm_models=[{**entry, "state": state}], gaudi_gateway={key: 30001})}
+        hosts = {"g1": plans.known(vllm_models=[{**entry, "state": state}], gaudi_gateway={key: 30001})}
         fleet = vllm_fleet_plan(hosts, ["g1"], [])
         sentence = f"g1: gaudi_gateway.{key}: 30001: model a of this host listens there; say another port"
         assert [one["message"] for one in fleet["errors"]] == [sentence] * expected
@@ -342,7 +342,7 @@ def test_the_example_of_the_page_is_planned_without_an_error() -> None:
     hosts: dict[str, Any] = {
         name: {**example["vars"], **group["vars"]} for group in example["children"].values() for name in group["hosts"]
     }
-    facts = test_fleet.known()
+    facts = plans.known()
     facts["gaudi_host"] = {**facts["gaudi_host"], "driver_version": "1.24.1-1"}
     facts = dict.fromkeys(hosts, facts) | {"gw01": {"gaudi_host": {"services": {}}}}
     hosts = {name: {**facts[name], **variables} for name, variables in hosts.items()}

@@ -12,7 +12,7 @@ from gaudi_serve.buckets.plugin import hpu_plugin_buckets
 from gaudi_serve.buckets.plugin_server import hpu_plugin_padded_shape
 from gaudi_serve.core.errors import InputError
 from gaudi_serve.plan.launch import vllm_launch
-from golden import vectors
+from helpers.golden import vectors
 
 LAUNCHES = [
     *vectors("launch_aice_1_21"),

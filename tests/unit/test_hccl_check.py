@@ -13,7 +13,7 @@ from gaudi_serve.stages.hccl_check import (
     hccl_validation_plan,
     hccl_verdict,
 )
-from test_plan import gaudi_host
+from helpers.plans import gaudi_host
 
 DAY = 86400.0
 

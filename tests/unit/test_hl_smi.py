@@ -5,13 +5,7 @@ from __future__ import annotations
 import pytest
 from gaudi_serve.core.errors import InputError
 from gaudi_serve.platforms.hl_smi import device_family, hl_smi_links, hl_smi_modules, hl_smi_processes, hl_smi_topology
-
-CARDS = "index, module_id, name\n1, 0, HL-225\n\x1b[32m0, 2, HL-225\x1b[0m\n"
-TOPOLOGY = """modID   CPU Affinity    NUMA Affinity
------   ------------    -------------
-0       0-39, 80-119    0
-1       40-79           1
-"""
+from helpers.tool_output import CARDS, TOPOLOGY
 
 
 def test_modules() -> None:

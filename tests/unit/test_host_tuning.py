@@ -8,12 +8,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import pytest
-import yaml
 from gaudi_serve.core.errors import InputError
 from gaudi_serve.host import observe_tuning
 from gaudi_serve.stages import host_tuning
+from gaudi_serve.stages.base import rendered
 
 ROLE = Path(__file__).parents[2] / "roles/host_tuning"
 ARGS = ["cpufreq.default_governor=performance", "intel_idle.max_cstate=0"]
@@ -22,9 +21,7 @@ UBUNTU = {"kernel": "6.8.0-45-generic", "accelerator": "gaudi", "pretty_name": "
 
 def dropin(arguments: list[str]) -> str:
     """Return the drop-in's text, as Ansible renders it."""
-    text = yaml.safe_load((ROLE / "vars/main.yml").read_text(encoding="utf-8"))["__host_tuning_dropin_text"]
-    environment = jinja2.Environment(trim_blocks=True, keep_trailing_newline=True)  # noqa: S701 - no web page
-    return environment.from_string(text).render(__host_tuning_args=arguments)
+    return rendered("host_tuning", "grub.cfg.j2", arguments=arguments)
 
 
 @pytest.mark.parametrize(

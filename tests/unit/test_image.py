@@ -12,8 +12,7 @@ from gaudi_serve.core.errors import InputError
 from gaudi_serve.plan.fleet import vllm_fleet_plan
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.stages.image import vllm_images
-from test_fleet import known
-from test_plan import model
+from helpers.plans import known, model
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 CPU: dict[str, Any] = {"accelerator": "cpu", "modules": [], "services": {}, "ports": {}, "weights": {}}

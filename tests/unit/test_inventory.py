@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from gaudi_serve.inventory.facts import HIDDEN, VARIABLES
 from gaudi_serve.inventory.variables import HANDED, INPUTS, KNOWN, PREFIXES, inventory_refusal
 from gaudi_serve.plan.fleet import vllm_fleet_plan
-from test_fleet import known
+from helpers.inventories import DEFAULTS, ROOT, SPECS
+from helpers.plans import known
 
-ROOT = Path(__file__).parents[2]
-SPECS = {
-    name: option
-    for path in sorted(ROOT.glob("roles/*/meta/argument_specs.yml"))
-    for name, option in yaml.safe_load(path.read_text())["argument_specs"]["main"]["options"].items()
-}
-DEFAULTS = {
-    name: value
-    for path in sorted(ROOT.glob("roles/*/defaults/main.yml"))
-    for name, value in yaml.safe_load(path.read_text()).items()
-}
 # What the playbooks hand to the roles, from variables with names of their own.
 GIVEN = {
     *("preflight_models", "preflight_images", "preflight_secrets", "preflight_catalog_dirs", "preflight_catalog"),

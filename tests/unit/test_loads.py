@@ -8,7 +8,7 @@ import pytest
 from gaudi_serve.engines import ENGINES
 from gaudi_serve.engines.architectures import SERVED, architecture
 from gaudi_serve.plan.host import vllm_plan
-from test_plan import gaudi_host
+from helpers.plans import gaudi_host
 
 QWQ = gaudi_host()["weights"]["/data/QwQ-32B"]["config"]
 NVFP4 = {"quant_method": "modelopt", "quant_algo": "NVFP4"}

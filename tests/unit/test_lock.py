@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from plugins import load
+from helpers.plugins import load
 
 ROOT = Path(__file__).parents[2]
 MINE = {"id": "a", "controller": "here", "pid": 1, "begin": "1", "who": "me"}

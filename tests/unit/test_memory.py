@@ -11,18 +11,10 @@ from gaudi_serve.memory.autocalc import hpu_memory
 from gaudi_serve.memory.fit import plan_memory
 from gaudi_serve.model.host import Host
 from gaudi_serve.model.spec import Spec
-from golden import vectors
+from helpers.golden import vectors
+from helpers.plans import LLAMA
 
 ROWS = vectors("memory_autocalc")
-LLAMA = {
-    "MODEL": "llama-8b",
-    "MAX_MODEL_LEN": 8192,
-    "MODEL_MEM_FROM_CONFIG": 16_060_522_496,
-    "NUM_HIDDEN_LAYERS": 32,
-    "HIDDEN_SIZE": 4096,
-    "NUM_KEY_VALUE_HEADS": 8,
-    "NUM_ATTENTION_HEADS": 32,
-}
 
 
 def test_rows_are_all_there() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from gaudi_serve.plan.fleet import vllm_fleet_plan
 from gaudi_serve.show.notes import STANDING, open_notes, shared_lines
-from test_fleet import known
+from helpers.plans import known
 
 DUE = "HCCL validation due (never measured): playbooks/validate.yml"
 HELD = "driver 1.21.3-57 was put there by other means: it is not held at its release"

@@ -16,45 +16,9 @@ from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.plan.launch import vllm_launch
 from gaudi_serve.platforms import PLATFORMS
 from gaudi_serve.stages.launch_view import differences, launch_view
+from helpers.plans import gaudi_host, model, planned
 
-QWQ = {
-    "num_hidden_layers": 64,
-    "hidden_size": 5120,
-    "intermediate_size": 27648,
-    "num_attention_heads": 40,
-    "num_key_value_heads": 8,
-    "max_position_embeddings": 40960,
-}
 BUCKETS = {"prompt": 94, "decode": 221, "omitted": 176}
-
-
-def gaudi_host(**more: Any) -> dict[str, Any]:
-    """Return eight idle cards on two NUMA nodes, with the weights of one model."""
-    modules = [
-        {
-            "module_id": number,
-            "index": 7 - number,
-            "in_use": False,
-            "cpus": ["0-39", "80-119"] if number < 4 else ["40-79", "120-159"],
-            "numa_node": number // 4,
-        }
-        for number in range(8)
-    ]
-    host = {"accelerator": "gaudi", "device_name": "HL-225", "ip": "10.0.0.1", "interface": "eth0", "modules": modules}
-    weights = {"/data/QwQ-32B": {"config": QWQ, "bytes": 65_000_000_000}}
-    return {**host, "services": {}, "ports": {}, "weights": weights, **more}
-
-
-def model(**more: Any) -> dict[str, Any]:
-    """Return a model that fits the host above."""
-    base = {"name": "qwq", "weights": "/data/QwQ-32B", "image": "vllm:1", "tensor_parallel_size": 2}
-    lengths = {"input_range": [800, 4096], "output_range": [800, 2048], "max_model_len": 8192}
-    return {**base, **lengths, "max_num_batched_tokens": 8192, **more}
-
-
-def planned(*models: Any, **host: Any) -> dict[str, Any]:
-    """Plan models on the host above."""
-    return vllm_plan(list(models), gaudi_host(**host), host_name="gaudi01")
 
 
 def test_a_good_model_gets_everything_a_launch_needs() -> None:

@@ -31,12 +31,12 @@ from gaudi_serve.platforms import PLATFORMS, DeviceAccess, Platform, Runtime, ca
 from gaudi_serve.platforms.device_access import Node
 from gaudi_serve.stages import container_runtime, reset_host, service
 from gaudi_serve.stages.reset import vllm_service_reset
-from programs import load_program
-from test_container_runtime import live as engine_of_host
-from test_container_runtime import wanted as wanted_engine
-from test_plan import gaudi_host
-from test_reset import left, services
-from test_service import TEMPLATE, changes, digest, live
+from helpers.container_engine import live as engine_of_host
+from helpers.container_engine import wanted as wanted_engine
+from helpers.leftovers import left, services
+from helpers.plans import gaudi_host
+from helpers.programs import load_program
+from helpers.services import TEMPLATE, changes, digest, live
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "roles/vllm_service/files/vllm-supervisor"

@@ -15,9 +15,9 @@ from gaudi_serve.buckets.plugin_input import DIMENSIONS, PARTS, PluginInput, Plu
 from gaudi_serve.buckets.plugin_linear import linear_ranges
 from gaudi_serve.buckets.plugin_server import PluginServer, fallback, hpu_plugin_padded_shape
 from gaudi_serve.core.errors import InputError
+from helpers.bad_values import FOREVER_S, GARBAGE, sentence
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_bad_input import FOREVER_S, GARBAGE, sentence
 
 QUICK = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 SERVER = {

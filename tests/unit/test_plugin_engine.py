@@ -16,9 +16,8 @@ from gaudi_serve.engines.plugin import DEFAULTS
 from gaudi_serve.plan.changes import vllm_plan_changes
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.stages.service import vllm_service_files
-from test_fleet import live_of
-from test_plan import QWQ, gaudi_host
-from test_service import TEMPLATE, changes, live
+from helpers.plans import QWQ, gaudi_host, live_of
+from helpers.services import TEMPLATE, changes, live
 
 CATALOG = model_catalog([], builtin=True)
 # Every step of this model on one card, which has 3,264 blocks.

@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 from gaudi_serve.buckets.plugin import hpu_plugin_buckets
 from gaudi_serve.buckets.plugin_server import hpu_plugin_padded_shape
+from gaudi_serve.catalog.files import model_catalog
 from gaudi_serve.core.errors import InputError
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.plan.launch import vllm_launch
 from gaudi_serve.platforms.releases import vllm_of
 from gaudi_serve.stages.image import vllm_images
-from test_plan import gaudi_host
-from test_plugin_engine import CATALOG
+from helpers.plans import gaudi_host
 
+CATALOG = model_catalog([], builtin=True)
 SERVER = {
     **{"max_num_seqs": 12, "max_num_prefill_seqs": 1, "block_size": 128, "max_num_batched_tokens": 2048},
     **{"max_model_len": 8192, "num_hpu_blocks": 300},

@@ -2,68 +2,70 @@
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
+import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.programs import load_program
+from testhosts_lib import part_queue
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return scripts/test as a module, with a cache of its own and two parts at a time."""
+def program() -> Any:
+    """Return scripts/test as a module."""
+    return load_program(ROOT / "scripts/test")
+
+
+@pytest.fixture
+def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return the module of the queue, with a cache of its own and two parts at a time."""
     monkeypatch.setenv("GAUDI_SERVE_CACHE", str(tmp_path))
-    monkeypatch.setenv("GAUDI_SERVE_LANES", "2")
-    loader = importlib.machinery.SourceFileLoader("queue_program", str(ROOT / "scripts/test"))
-    spec = importlib.util.spec_from_loader("queue_program", loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "queue_program", module)
-    loader.exec_module(module)
-    return module
+    monkeypatch.setattr(part_queue, "LANES", 2)
+    return part_queue
 
 
-def part(program: Any, code: str, seconds: int, group: str = "") -> Any:
+def part(queue: Any, code: str, seconds: int, group: str = "") -> Any:
     """Return a part that is a line of Python."""
-    return program.Part([sys.executable, "-c", code], seconds, group)
+    return queue.Part([sys.executable, "-c", code], seconds, group)
 
 
-def test_the_longest_begins_first_and_a_group_counts_as_one(program: Any, tmp_path: Path) -> None:
+def test_the_longest_begins_first_and_a_group_counts_as_one(queue: Any, tmp_path: Path) -> None:
     note = f"import time; open({str(tmp_path / 'log')!r}, 'a').write('%s '); time.sleep(0.3)"
-    parts = {"a": part(program, note % "a", 5), "b": part(program, note % "b", 9)}
-    parts |= {name: part(program, note % name, 4, "kernel") for name in ("x", "y", "z")}
-    ended = program.Queue(parts).run()
+    parts = {"a": part(queue, note % "a", 5), "b": part(queue, note % "b", 9)}
+    parts |= {name: part(queue, note % name, 4, "kernel") for name in ("x", "y", "z")}
+    ended = queue.Queue(parts).run()
     assert all(one.passed for one in ended)
     begun = (tmp_path / "log").read_text().split()
     assert set(begun[:2]) == {"x", "b"}  # twelve seconds in a row, and nine
     assert begun.index("x") < begun.index("y") < begun.index("z")
 
 
-def test_parts_of_a_group_never_run_beside_each_other(program: Any, tmp_path: Path) -> None:
+def test_parts_of_a_group_never_run_beside_each_other(queue: Any, tmp_path: Path) -> None:
     alone = (
         f"import os, time; os.mkdir({str(tmp_path / 'busy')!r}); time.sleep(0.3); os.rmdir({str(tmp_path / 'busy')!r})"
     )
-    ended = program.Queue({name: part(program, alone, 1, "kernel") for name in "abc"}).run()
+    ended = queue.Queue({name: part(queue, alone, 1, "kernel") for name in "abc"}).run()
     assert [one.passed for one in ended] == [True] * 3
 
 
-def test_a_part_that_takes_two_lanes_has_both_and_comes_first(program: Any, tmp_path: Path) -> None:
+def test_a_part_that_takes_two_lanes_has_both_and_comes_first(queue: Any, tmp_path: Path) -> None:
     busy = (
         f"import os, time; os.mkdir({str(tmp_path / 'busy')!r}); time.sleep(0.3); os.rmdir({str(tmp_path / 'busy')!r})"
     )
-    wide = part(program, busy, 1)._replace(lanes=2)
-    ended = program.Queue({"a": part(program, busy, 9, "kernel"), "wide": wide}).run()
+    wide = part(queue, busy, 1)._replace(lanes=2)
+    ended = queue.Queue({"a": part(queue, busy, 9, "kernel"), "wide": wide}).run()
     assert [(one.name, one.passed) for one in ended] == [("wide", True), ("a", True)]
 
 
-def test_a_failure_is_shown_at_once_and_the_others_go_on(program: Any, capsys: Any) -> None:
+def test_a_failure_is_shown_at_once_and_the_others_go_on(queue: Any, capsys: Any) -> None:
     failing = "import sys; print('FAILED tests/test_x.py::test_it'); print('1 failed, 3 passed in 0.1s'); sys.exit(1)"
     later = "import time; time.sleep(0.5); print('7 passed in 0.5s')"
-    ended = program.Queue({"bad": part(program, failing, 2), "good": part(program, later, 1)}).run()
+    ended = queue.Queue({"bad": part(queue, failing, 2), "good": part(queue, later, 1)}).run()
     assert [(one.name, one.passed, one.counts) for one in ended] == [
         ("bad", False, "1 failed, 3 passed"),
         ("good", True, "7 passed"),
@@ -73,19 +75,17 @@ def test_a_failure_is_shown_at_once_and_the_others_go_on(program: Any, capsys: A
     assert "the whole log: " in said
 
 
-def test_a_part_that_is_killed_or_takes_too_long_has_failed(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program, "LIMIT_S", 1)
+def test_a_part_that_is_killed_or_takes_too_long_has_failed(queue: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue, "LIMIT_S", 1)
     killed = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
-    ended = program.Queue(
-        {"killed": part(program, killed, 1), "slow": part(program, "import time; time.sleep(60)", 1)}
-    ).run()
+    ended = queue.Queue({"killed": part(queue, killed, 1), "slow": part(queue, "import time; time.sleep(60)", 1)}).run()
     assert {one.name: one.passed for one in ended} == {"killed": False, "slow": False}
     assert all(one.seconds < 30 for one in ended)
 
 
-def test_what_a_part_took_orders_the_next_run_on_this_machine(program: Any) -> None:
-    program.Queue({"a": part(program, "import time; time.sleep(0.4)", 1), "b": part(program, "", 9)}).run()
-    again = program.Queue({"a": part(program, "", 1), "b": part(program, "", 9)})
+def test_what_a_part_took_orders_the_next_run_on_this_machine(queue: Any) -> None:
+    queue.Queue({"a": part(queue, "import time; time.sleep(0.4)", 1), "b": part(queue, "", 9)}).run()
+    again = queue.Queue({"a": part(queue, "", 1), "b": part(queue, "", 9)})
     assert again.next() == "a"
 
 
@@ -95,3 +95,24 @@ def test_an_unknown_part_is_refused_with_those_that_are_there(program: Any, monk
     monkeypatch.setenv("SCENARIOS", "nowhere host")
     with pytest.raises(SystemExit, match=r"nowhere.*SCENARIOS of default, host"):
         program.named("molecule")
+
+
+def test_each_file_runs_alone_and_none_that_breaks_is_missed(tmp_path: Path) -> None:
+    files = {
+        "test_a.py": "import json\njson.loads = None\ndef test_it(): pass\n",
+        "test_b.py": "import json\ndef test_it(): assert json.loads('1') == 1\n",
+        "test_c.py": "def test_it(): assert False\n",
+        "test_d.py": "import os, signal\ndef test_it(): os.kill(os.getpid(), signal.SIGKILL)\n",
+        "test_e.py": "",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    argv = [sys.executable, str(ROOT / "tests/alone.py"), "1", str(tmp_path)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    said = done.stdout
+    assert [re.search(rf"status (\S+) of \S+{name} alone", said) is not None for name in sorted(files)] == [
+        *(False, False),
+        *(True, True, True),
+    ]
+    assert re.search(r"5 files alone, 3 of them failed\n.*\b1 failed, 2 passed in", said), said

@@ -11,11 +11,10 @@ from gaudi_serve.engines import ENGINES
 from gaudi_serve.plan.changes import vllm_plan_changes
 from gaudi_serve.plan.fleet import vllm_fleet_plan
 from gaudi_serve.plan.host import vllm_plan
-from gaudi_serve.plan.refusal import plan_refusal
+from gaudi_serve.plan.refusal import host_findings
 from gaudi_serve.platforms import releases
 from gaudi_serve.platforms.releases import DEFAULT, RELEASES, release_of, rows_of
-from test_fleet import known, live_of
-from test_plan import gaudi_host, model
+from helpers.plans import gaudi_host, known, live_of, model
 
 WISH = {"name": "m", "weights": "/data/m", "image": "vllm:1"}
 SYSTEM = {"id": "ubuntu", "version_id": "22.04", "pretty_name": "Ubuntu 22.04"}
@@ -89,7 +88,7 @@ def test_cards_that_a_release_does_not_serve_are_refused(monkeypatch: pytest.Mon
     only_two = replace(RELEASES[-1], cards=("HL-225",))
     monkeypatch.setattr(releases, "RELEASES", (only_two,))
     host = gaudi_host(device_name="HL-325L", driver_version="1.24.1-7")
-    said = plan_refusal({"models": [], "errors": []}, SYSTEM, host, host_name="g", release="1.24.1")
+    said = [one.message for one in host_findings({"models": []}, SYSTEM, host, host_name="g", release="1.24.1")]
     assert said == ["g: gaudi_release 1.24.1 serves HL-225, and this host has HL-325L"]
 
 
@@ -103,7 +102,7 @@ def test_the_default_is_the_same_wherever_it_stands() -> None:
 
 def test_a_release_that_nobody_knows_is_refused_with_those_that_are_known() -> None:
     host = gaudi_host(driver_version="1.99.0-1")
-    said = plan_refusal({"models": [], "errors": []}, SYSTEM, host, host_name="g", release="1.99.0")
+    said = [one.message for one in host_findings({"models": []}, SYSTEM, host, host_name="g", release="1.99.0")]
     assert len(said) == 1
     assert said[0].startswith("g: gaudi_release 1.99.0 is not known; known are 1.21 (the fork's aice/v1.21.0), 1.22 (")
     assert release_of("1.2") is None
@@ -116,7 +115,7 @@ def test_a_release_that_nobody_knows_is_refused_with_those_that_are_known() -> N
 )
 def test_driver_and_image_are_of_one_row_with_the_release(driver: str, release: str, good: bool) -> None:
     host = gaudi_host(driver_version=driver)
-    said = plan_refusal({"models": [], "errors": []}, SYSTEM, host, host_name="g", release=release)
+    said = [one.message for one in host_findings({"models": []}, SYSTEM, host, host_name="g", release=release)]
     assert (said == []) is good
     image = f"vault.habana.ai/gaudi-docker/{driver.split('-', maxsplit=1)[0]}/ubuntu24.04/habanalabs/vllm:1"
     found = vllm_plan([model(image=image)], gaudi_host(driver_version=release), host_name="g", release=release)

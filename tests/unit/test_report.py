@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from gaudi_serve.plan.refusal import plan_refusal
+from gaudi_serve.plan.refusal import host_findings
 from gaudi_serve.show.report import endpoint_table
-from test_plan import gaudi_host, model, planned
+from helpers.plans import DEBIAN, EMPTY, gaudi_host, model, planned
 
-DEBIAN = {"id": "debian", "version_id": "12", "pretty_name": "Debian GNU/Linux 12 (bookworm)"}
-EMPTY: dict[str, Any] = {"models": [], "errors": [], "warnings": []}
+
+def sentences(plan: Any, system: Any, host: Any, **more: Any) -> list[str]:
+    """Return why a run must not begin: what is wrong with the host, and then with its plan."""
+    found = [one.message for one in host_findings(plan, system, host, **more)]
+    return found + [error["message"] for error in plan["errors"]]
 
 
 def refusal(system: dict[str, Any] = DEBIAN, **more: Any) -> list[str]:
     """Return the reasons against an empty plan on the usual host."""
     host = gaudi_host(driver_version="1.21.3-abc", **more.pop("host", {}))
-    return plan_refusal(EMPTY, system, host, host_name="gaudi01", **more)
+    return sentences(EMPTY, system, host, host_name="gaudi01", **more)
 
 
 def test_a_good_host_is_not_refused() -> None:
@@ -51,15 +54,15 @@ def test_what_a_run_would_trip_over_later_is_refused_now() -> None:
     assert refusal(secrets={"a": "b"}) == ["gaudi01: vllm_secrets: a: must be a mapping of environment variables"]
     plan = planned(model(image="typo:1"))
     system, host = DEBIAN, gaudi_host(driver_version="1.21.0")
-    assert plan_refusal(plan, system, host, images=["typo:1"]) == []
-    assert plan_refusal(plan, system, host, host_name="gaudi01", images=["vllm:1"]) == [
+    assert sentences(plan, system, host, images=["typo:1"]) == []
+    assert sentences(plan, system, host, host_name="gaudi01", images=["vllm:1"]) == [
         "gaudi01: model qwq: image 'typo:1': neither on this host nor in vllm_images; there are ['vllm:1']"
     ]
 
 
 def test_errors_of_the_plan_are_reasons() -> None:
     plan = planned(model(port=0))
-    assert plan_refusal(plan, DEBIAN, gaudi_host(driver_version="1.21.0")) == [
+    assert sentences(plan, DEBIAN, gaudi_host(driver_version="1.21.0")) == [
         "gaudi01: model qwq: port 0: must be a whole number from 1 to 65535"
     ]
 
@@ -100,10 +103,10 @@ def test_a_variable_stands_once_in_a_container() -> None:
     plan = {"models": [{**planned(model(env={"A": 1}))["models"][0], "state": "stopped"}], "errors": []}
     host = gaudi_host(driver_version="1.21.3")
     secrets = {"qwq": {"A": "s3cret", "HABANA_VISIBLE_DEVICES": "s3cret", "B": "s3cret"}, "elsewhere": {"A": "b"}}
-    assert plan_refusal(plan, DEBIAN, host, host_name="gaudi01", secrets=secrets) == [
+    assert sentences(plan, DEBIAN, host, host_name="gaudi01", secrets=secrets) == [
         "gaudi01: model qwq: vllm_secrets: A is set by the model's launch too; a container takes one of the two, so "
         "say it in one place",
         "gaudi01: model qwq: vllm_secrets: HABANA_VISIBLE_DEVICES must not be set: the plan chooses the cards; say "
         "module_ids",
     ]
-    assert plan_refusal(plan, DEBIAN, host, secrets={"qwq": {"B": "s3cret"}}) == []
+    assert sentences(plan, DEBIAN, host, secrets={"qwq": {"B": "s3cret"}}) == []

@@ -17,29 +17,10 @@ from gaudi_serve.platforms.gaudi import RUNTIME
 from gaudi_serve.platforms.habana_config import habana_config
 from gaudi_serve.stages import reset, reset_host
 from gaudi_serve.stages.container_runtime import daemon_json
+from helpers.leftovers import STATE, left, merged, runtime, services
 
-STATE = "/var/lib/gaudi-serve"
 OWNERS = '{\n    "log-opts": {"max-size": "10m"}\n}\n'
 SYSCTL = "/etc/sysctl.d/zz-gaudi-serve.conf"
-
-
-def left(**changes: Any) -> dict[str, Any]:
-    """Return ``gaudi_left`` of a host that the toolkit has never seen, with changes."""
-    return {
-        "records": {},
-        "traces": [],
-        "files": [],
-        "own": {"/etc/gaudi-serve": None, "/usr/local/lib/gaudi-serve": None, STATE: None},
-        "states": [],
-        "took_over": [],
-        "dropins": [],
-        "daemon_backup": None,
-        "busy": [],
-        "brought": {},
-        "containers": [],
-        **{"installed": [], "asked_for": [], "held": [], "unneeded": []},
-        **changes,
-    }
 
 
 def box(name: str, kind: str = "") -> dict[str, Any]:
@@ -47,30 +28,10 @@ def box(name: str, kind: str = "") -> dict[str, Any]:
     return {"name": name, "running": True, "image": "i:1", "image_id": "i", "own": bool(kind), "kind": kind}
 
 
-def runtime(text: str | None, **changes: Any) -> dict[str, Any]:
-    """Return ``gaudi_runtime`` of a host whose engine has taken the toolkit's settings."""
-    info = {"live_restore": True, "runtimes": {"habana": RUNTIME.entry, "runc": {}}, "containers_running": 1}
-    return {
-        **{"daemon_json": text, "daemon_json_mode": "0600", "habana_config": None, "info": info},
-        **{"proxies_running": None, "enabled": True},
-        **changes,
-    }
-
-
 def of_runtime(before: str | None, **changes: Any) -> dict[str, Any]:
     """Return what is left where the engine had this daemon.json."""
     record = {"found": {"daemon_json": before, "daemon_json_mode": "0644", "habana_config": None, "enabled": True}}
     return left(records={"container_runtime": {**record, **changes}})
-
-
-def merged(before: str | None) -> str:
-    """Return the daemon.json that the toolkit made of another."""
-    return daemon_json(before, True, True, "", "host")
-
-
-def services(**changes: Any) -> dict[str, Any]:
-    """Return ``gaudi_services`` of a host without models."""
-    return {"units": {}, "orphans": [], "images": {}, **changes}
 
 
 def tuning(**changes: Any) -> dict[str, Any]:

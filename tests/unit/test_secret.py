@@ -13,9 +13,8 @@ from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.plan.changes import vllm_plan_changes
 from gaudi_serve.plan.fleet import vllm_fleet_plan
 from gaudi_serve.stages import service
-from test_fleet import known, live_of
-from test_plan import model, planned
-from test_service import changes, live
+from helpers.plans import known, live_of, model, planned
+from helpers.services import changes, live
 
 SECRETS = {"qwq": {"VLLM_API_KEY": "s3cret", "HF_TOKEN": "t"}}
 

@@ -6,11 +6,11 @@ import json
 import os
 import signal
 from collections.abc import Callable
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
+from gaudi_serve.core import images
 from gaudi_serve.core.errors import InputError
 from gaudi_serve.core.paths import vllm_unit_paths
 from gaudi_serve.core.run import Result
@@ -18,16 +18,9 @@ from gaudi_serve.host import observe_services
 from gaudi_serve.host.adopt import adopt
 from gaudi_serve.host.observe_host import Listener
 from gaudi_serve.plan.changes import vllm_plan_changes
-from gaudi_serve.stages import service
-from test_plan import gaudi_host, model, planned
-
-TEMPLATE = (Path(__file__).parents[2] / "roles/vllm_service/templates/vllm.service.j2").read_text(encoding="utf-8")
-SUPERVISOR = "#!/usr/bin/python3\n"
-
-
-def digest(text: str) -> str:
-    """Return the digest by which files are compared."""
-    return sha256(text.encode()).hexdigest()
+from gaudi_serve.stages import image, service
+from helpers.plans import gaudi_host, model, planned
+from helpers.services import SUPERVISOR, TEMPLATE, changes, digest, live
 
 
 @pytest.fixture
@@ -37,33 +30,6 @@ def models() -> list[dict[str, Any]]:
     assert plan["errors"] == []
     result: list[dict[str, Any]] = plan["models"]
     return result
-
-
-def live(models: list[dict[str, Any]], **changed: Any) -> dict[str, Any]:
-    """Return a host on which everything is as planned; ``changed`` alters the first model's unit."""
-    files = service.vllm_service_files(models, TEMPLATE)
-    units = {}
-    for item in models:
-        name = item["name"]
-        units[name] = {
-            "unit_sha256": digest(files[f"/etc/systemd/system/vllm-{name}.service"]["content"]),
-            "env_sha256": digest(files[f"/etc/gaudi-serve/{name}.env"]["content"]),
-            "launch_sha256": digest(files[f"/etc/gaudi-serve/{name}.json"]["content"]),
-            "state": "active",
-            "enabled": True,
-            "secret_mtime": None,
-            "digest": item["digest"],
-            "container": {"running": True, "digest": item["digest"], "secret_mtime": ""},
-            "smoke": {"first_token_s": 0.1, "kinds": item["smoke"]},
-        }
-    units[models[0]["name"]].update(changed)
-    return {"units": units, "supervisor_sha256": digest(SUPERVISOR)}
-
-
-def changes(models: list[dict[str, Any]], state: dict[str, Any], secrets: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return what is left to do."""
-    files = service.vllm_service_files(models, TEMPLATE)
-    return service.vllm_service_changes(models, state, files, SUPERVISOR, secrets)
 
 
 def test_nothing_to_do_where_all_is_as_planned(models: list[dict[str, Any]]) -> None:
@@ -197,10 +163,10 @@ def test_containers_without_a_unit_and_a_missed_reload_are_found(models: list[di
     ],
 )
 def test_image_names_are_compared_as_the_engine_lists_them(name: str, expected: str) -> None:
-    assert service.image_name(name) == expected
-    assert service.missing_images([{"name": name}], {expected: "id"}) == []
-    assert service.missing_images([{"name": name}], {}) == [{"name": name}]
-    assert (service.vllm_image_id({expected: "id"}, name), service.vllm_image_id({}, name)) == ("id", None)
+    assert images.image_name(name) == expected
+    assert image.missing_images([{"name": name}], {expected: "id"}) == []
+    assert image.missing_images([{"name": name}], {}) == [{"name": name}]
+    assert (images.vllm_image_id({expected: "id"}, name), images.vllm_image_id({}, name)) == ("id", None)
 
 
 def test_small_helpers(models: list[dict[str, Any]]) -> None:
@@ -244,8 +210,8 @@ def test_drift_of_models_that_are_not_there_or_not_planned(models: list[dict[str
 
 def test_images_of_an_engine_that_does_not_answer_are_not_known() -> None:
     missing = [{"name": "a:1"}, {"name": "b:1"}]
-    assert service.image_drift(missing, {"info": None}) == ["not known, the Docker engine does not answer"]
-    assert service.image_drift(missing, {"info": {"a": 1}}) == ["a:1 is missing", "b:1 is missing"]
+    assert image.image_drift(missing, {"info": None}) == ["not known, the Docker engine does not answer"]
+    assert image.image_drift(missing, {"info": {"a": 1}}) == ["a:1 is missing", "b:1 is missing"]
 
 
 def test_one_model_of_a_fleet_is_named_or_refused() -> None:

@@ -26,9 +26,8 @@ from gaudi_serve.show.status import fleet_status, fleet_status_lines
 from gaudi_serve.stages import service
 from gaudi_serve.stages.weights import weights_sources
 from gaudi_serve.tune.target import refused
-from test_fleet import live_of
-from test_plan import gaudi_host
-from test_service import live
+from helpers.plans import gaudi_host, live_of
+from helpers.services import live
 
 EMBED = {
     **{"architectures": ["ModernBertModel"], "model_type": "modernbert", "hidden_size": 768, "num_hidden_layers": 22},

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 import urllib.parse
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from gaudi_serve.catalog.keys import SMOKE_KINDS
 from gaudi_serve.host.smoke import KINDS, Unhealthy, ask, right_capitals
-
-sys.path.insert(0, str(Path(__file__).parent / "standins"))
-from conftest import Host
-from test_standin_serving import SMALL, Server, multimodal
+from helpers.standin_host import Host
+from helpers.standin_server import SMALL, Server, multimodal
 
 TOOLS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
 

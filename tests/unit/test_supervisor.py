@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from gaudi_serve.stages.service import vllm_container
-from programs import load_program
-from test_plan import model, planned
+from helpers.plans import model, planned
+from helpers.programs import load_program
 
 PROGRAM = Path(__file__).parents[2] / "roles/vllm_service/files/vllm-supervisor"
 

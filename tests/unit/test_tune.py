@@ -26,8 +26,8 @@ from gaudi_serve.tune.learned import Histogram, learned
 from gaudi_serve.tune.report import tune_refusal, tune_report
 from gaudi_serve.tune.target import target
 from gaudi_serve.tune.trace_file import Columns, read_trace_file
-from plugins import load
-from test_plan import gaudi_host, model
+from helpers.plans import gaudi_host, model
+from helpers.plugins import load
 
 METRICS = (Path(__file__).parent / "golden/vllm_metrics.txt").read_text()
 PLUGIN = {"launch_profile": "plugin", "max_num_seqs": 16, "max_model_len": 8192}

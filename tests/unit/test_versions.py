@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 from pathlib import Path
 
 import pytest
+from helpers.plugins import load
 
 ROOT = Path(__file__).parents[2]
 # Of Ubuntu 22.04; Debian 12 has 3.11.
@@ -29,11 +29,7 @@ def test_hosts_of_the_oldest_python_can_read_what_they_get() -> None:
 
 @pytest.mark.parametrize("found", ["2.15.13", "2.18.6", "2.9.27"])
 def test_an_older_ansible_core_ends_in_a_sentence(found: str, capsys: pytest.CaptureFixture[str]) -> None:
-    spec = importlib.util.spec_from_file_location("callback_gaudi_serve", ROOT / "callback_plugins/gaudi_serve.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load("callback_plugins/gaudi_serve.py")
     with pytest.raises(SystemExit) as ended:
         module.refuse_older(found)
     assert ended.value.code == 3

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 from ansible.errors import AnsibleConnectionFailure
+from helpers.plugins import load
 
 ROOT = Path(__file__).parents[2]
 SERVES = {"active": True, "state": "active", "sub_state": "running", "status": "", "restarts": 0}
@@ -18,12 +18,7 @@ STARTS = {**SERVES, "active": False, "state": "activating", "sub_state": "start"
 @pytest.fixture
 def action() -> ModuleType:
     """Return the action plugin."""
-    spec = importlib.util.spec_from_file_location("action_vllm_wait", ROOT / "action_plugins/vllm_wait.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load("action_plugins/vllm_wait.py")
 
 
 class Task:

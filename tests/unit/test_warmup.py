@@ -22,7 +22,7 @@ from gaudi_serve.model.host import Host
 from gaudi_serve.model.spec import Spec
 from gaudi_serve.plan.cost import start_timeout
 from gaudi_serve.plan.launch import launched, vllm_launch
-from test_plan import gaudi_host
+from helpers.plans import gaudi_host
 
 
 def warned(**spec: Any) -> list[str]:

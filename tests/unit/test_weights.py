@@ -16,6 +16,7 @@ from gaudi_serve.host import weights_names
 from gaudi_serve.host.observe_weights import observe
 from gaudi_serve.model.host import Host
 from gaudi_serve.model.spec import Spec
+from gaudi_serve.model.weights import WeightsFacts
 from gaudi_serve.plan.check import host_problems
 from gaudi_serve.stages.weights import (
     weights_changes,
@@ -105,8 +106,11 @@ def test_good_sources() -> None:
 def test_model_with_a_source_need_not_be_there_yet() -> None:
     host = Host.of({"accelerator": "gaudi", "weights": {"/data/M": None}})
     spec = Spec({"name": "m", "weights": "/data/M", "image": "i", "port": 1, "launch_profile": "vllm"})
-    assert [key for key, _, _ in host_problems(spec, host, "1.21.3", weights_come=True)] == ["weights"]
-    assert host_problems(spec.but(source=HUB), host, "1.21.3", weights_come=True) == []
+    assert [
+        key for key, _, _ in host_problems(spec, host, [WeightsFacts.of(spec, host)], "1.21.3", weights_come=True)
+    ] == ["weights"]
+    source = spec.but(source=HUB)
+    assert host_problems(source, host, [WeightsFacts.of(source, host)], "1.21.3", weights_come=True) == []
 
 
 def test_catalog_mirrors_and_shared_folders() -> None:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import Any
 
 import pytest
-from conftest import MODEL, PAGES, PORT, Machine
-from cuts import STAGES, cut_off, slow_grub, untuned
+from helpers.boots import OWN, TUNED, answer, cmdline, menu, values
+from helpers.cuts import STAGES, cut_off, slow_grub, untuned
+from helpers.machine import MODEL, PAGES, Machine
 from runs import eventually
 
-TUNED = ["cpufreq.default_governor=performance", "intel_idle.max_cstate=0"]
-# Of the distribution, of a cloud image's drop-in, of the site's own; the drop-in's max_cstate gives way while tuned.
-OWN = ["net.ifnames=0", "console=tty0", "console=ttyS0", "panic=30", "mitigations=off"]
-SERVING_S = 900
 REBOOTS: dict[str, Any] = {"host_tuning_reboot_allowed": True}
 # What serves after a boot is shown on hosts that are not emulated, and here in the long tests.
 # A host without models is prepared by a run that names its stages.
@@ -26,23 +22,6 @@ BARE: dict[str, Any] = {
 }
 
 
-def cmdline(machine: Machine) -> list[str]:
-    """Return the arguments of the running kernel."""
-    return machine.ssh("cat /proc/cmdline").stdout.split()
-
-
-def values(machine: Machine) -> list[str]:
-    """Return NUMA balancing and hugepages as they are live."""
-    return machine.ssh("cat /proc/sys/kernel/numa_balancing /proc/sys/vm/nr_hugepages").stdout.split()
-
-
-def menu(machine: Machine) -> list[str]:
-    """Return the kernel arguments of GRUB's first entry; the menu must be whole."""
-    machine.root("grub-script-check /boot/grub/grub.cfg")
-    line = machine.root("grep -m1 vmlinuz /boot/grub/grub.cfg")
-    return line.split()[2:]
-
-
 def boots(machine: Machine) -> int:
     """Return how often a kernel has started."""
     return machine.said().count("Linux version ")
@@ -51,26 +30,6 @@ def boots(machine: Machine) -> int:
 def started(machine: Machine) -> str:
     """Return when the model's container was started."""
     return machine.root(f"docker inspect --format '{{{{.State.StartedAt}}}}' vllm-{MODEL}")
-
-
-def answer(machine: Machine) -> str:
-    """Return what the model says to a question."""
-    body = {"model": MODEL, "messages": [{"role": "user", "content": "List 3 countries and their capitals."}]}
-    url = f"http://127.0.0.1:{PORT}/v1/chat/completions"
-    command = f"curl -sS -m 60 -H 'Content-Type: application/json' -d '{json.dumps(body)}' {url}"
-    found = json.loads(machine.ssh(command).stdout)
-    return str(found["choices"][0]["message"]["content"])
-
-
-def back(machine: Machine) -> None:
-    """The engine and the model have started by themselves since the boot, and the model answers."""
-    unit = f"vllm-{MODEL}.service"
-    assert machine.root("systemctl is-active docker.service") == "active"
-    booted = machine.root("uptime -s")
-    if not eventually(lambda: machine.ssh(f"systemctl is-active -q {unit}", check=False).returncode == 0, SERVING_S, 2):
-        raise AssertionError(machine.root(f"journalctl -u {unit} -n 40 -o cat --no-pager"))
-    assert machine.root(f"date -d $(docker inspect --format '{{{{.State.StartedAt}}}}' vllm-{MODEL}) '+%F %T'") > booted
-    assert "Paris" in answer(machine)
 
 
 def test_a_machine_that_was_never_tuned_balances_and_has_no_pages(machine: Machine) -> None:

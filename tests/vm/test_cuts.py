@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from conftest import Machine
-from cuts import KINDS, STAGES, completes, converges, cut_off, slow_grub
-from test_boot import OWN, TUNED, back, cmdline, menu, values
+from helpers.boots import OWN, TUNED, back, cmdline, menu, values
+from helpers.cuts import KINDS, STAGES, completes, converges, cut_off, slow_grub
+from helpers.machine import Machine
 
 UNTUNED = {"host_tuning_kernel_args": [], "host_tuning_hugepages": 0, "host_tuning_reboot_allowed": True}
 

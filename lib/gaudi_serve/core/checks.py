@@ -23,6 +23,11 @@ def is_flag_text(value: Any) -> bool:
     return isinstance(value, bool) or text or is_whole(value, 0, 1)
 
 
+def is_true(value: Any) -> bool:
+    """Tell whether a value means yes, also as text: ``-e key=value`` gives nothing else."""
+    return str(value).lower() in ("true", "yes", "on", "1")
+
+
 def whole(low: int, high: int) -> Check:
     """Return a check for integers within limits."""
     return lambda value: is_whole(value, low, high)

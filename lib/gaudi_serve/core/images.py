@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from .checks import matching
 
 # A name as engines take it: a registry's host, folders of small letters, a tag, a digest.
@@ -17,3 +20,21 @@ NAMED = (
     "must be the name of an image, such as registry.example.net/vllm-gaudi:1.21.3: small letters, without blanks, "
     "https:// or a user (vllm_image_registries has logins)"
 )
+
+
+def image_name(name: str) -> str:
+    """Return an image's name as the engine lists it: with a tag or digest, without the default registry."""
+    short = name.removeprefix("docker.io/").removeprefix("library/")
+    has_tag = "@" in short or ":" in short.rpartition("/")[2]
+    return short if has_tag else f"{short}:latest"
+
+
+def vllm_image_id(images: Mapping[str, Any], name: str) -> str | None:
+    """Return the id of an image by whatever name a user gives it; None where the host's engine lacks it.
+
+    Args:
+        images: ``gaudi_services.images`` of the host.
+        name: with or without a tag and the default registry.
+    """
+    found = images.get(image_name(name))
+    return str(found) if found else None

@@ -41,6 +41,11 @@ def read_text(path: str | Path) -> str | None:
         return None
 
 
+def sha256_text(text: str) -> str:
+    """Return the SHA-256 of a text in hexadecimal."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def sha256_file(path: str | Path) -> str | None:
     """Return the hex digest of a file's content, or None where there is no readable file."""
     try:

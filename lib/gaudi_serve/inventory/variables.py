@@ -20,7 +20,7 @@ from ..stages.apt_access import access
 from ..stages.gateway import gateway_problems
 from ..stages.host_tuning import kernel_arguments_wanted
 from ..stages.image import LOGINS, are_logins, vllm_images
-from ..stages.registry import TOLD, tags_refusal
+from ..stages.registry import OBJECTS, TOLD, tags_refusal
 from ..stages.service import nobodys_secrets, secrets_refusal
 from .facts import HIDDEN, OTHERS, VARIABLES, Problem, checked_variables, rendered
 from .written import octals
@@ -312,38 +312,24 @@ HANDED = frozenset(
     """
     preflight_models preflight_images preflight_secrets preflight_catalog_dirs preflight_model_defaults
     preflight_accelerator preflight_cards preflight_release preflight_host_nics preflight_device_family
-    preflight_move_allowed
-    vllm_image_images vllm_image_release vllm_service_plan vllm_service_secrets model_weights_models
-    model_weights_device model_weights_calibrate_endpoint hccl_validation_image preflight_for
-    gateway_settings gateway_servers gateway_keys gateway_rank
+    preflight_move_allowed preflight_for
     """.split()
-)
+) | {name for one in OBJECTS for name in one.names(*one.given)}
 # Facts, and what roles say of a run.
 SAID = frozenset(
     """
     gaudi_observed_at gaudi_system gaudi_tuning gaudi_runtime gaudi_services gaudi_driver gaudi_left gaudi_hccl
-    gaudi_weights gaudi_host gaudi_driver_notes gaudi_driver_reset gaudi_driver_status
-    container_runtime_notes container_runtime_reset container_runtime_status
-    hccl_validation_notes hccl_validation_reset hccl_validation_status
-    host_tuning_notes host_tuning_reboot_reasons host_tuning_reboot_required host_tuning_reset host_tuning_status
-    model_weights_asked model_weights_brought model_weights_given model_weights_reset model_weights_status
+    gaudi_weights gaudi_host gaudi_haproxy gaudi_boot_id
     preflight_packages_reset preflight_passed preflight_plan preflight_rest_reset preflight_status preflight_inventory
-    vllm_image_reset vllm_image_status vllm_service_health vllm_service_reset vllm_service_status
-    gaudi_boot_id preflight_observed preflight_stages preflight_refusal model_weights_together vllm_image_asked
-    vllm_image_taken
-    gaudi_stages gaudi_images_to_convert gaudi_plan gaudi_status gaudi_tune gaudi_haproxy preflight_gateways
+    preflight_observed preflight_stages preflight_refusal preflight_lines preflight_warnings preflight_gateways
     preflight_sources preflight_left_alone preflight_unread
+    gaudi_stage gaudi_stages gaudi_images_to_convert gaudi_plan gaudi_status gaudi_tune
     gaudi_rollout gaudi_benchmark gaudi_awx gaudi_approval
     """.split()
-    + list(TOLD)
-)
+) | {*TOLD, *(name for one in OBJECTS for name in one.names("notes", "status", "reset"))}
 # Of resets: what playbooks/reset.yml hands to the roles.
 TAKEN = frozenset(
-    """
-    container_runtime_reset_packages gaudi_driver_reset_packages model_weights_reset_weights preflight_reset_names
-    preflight_reset_packages vllm_image_reset_images vllm_image_reset_packages
-    vllm_service_reset_caches
-    """.split()
+    ("preflight_reset_names", "preflight_reset_packages", *(name for one in OBJECTS for name in one.names(*one.taken)))
 )
 KNOWN = frozenset((*VARIABLES, *OTHERS, *INPUTS, *HANDED, *SAID, *TAKEN))
 READ = frozenset((*VARIABLES, *INPUTS))

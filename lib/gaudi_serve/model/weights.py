@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from .draft import draft_bytes
 from .host import Host, Weights
 from .spec import Spec
 
@@ -23,11 +25,37 @@ def model_config(spec: Spec, host: Host) -> Mapping[str, Any]:
 def weight_bytes(spec: Spec, host: Host) -> int:
     """Return the bytes of a model's weights on the host, else what the catalog says; 0 if neither knows."""
     said = int(spec.get("weight_bytes") or 0)
-    found = bytes_here(spec, host)
+    found = here(spec, host).bytes
     # What is not whole yet will be completed from its source.
     return max(found, said) if spec.get("source") else found or said
 
 
-def bytes_here(spec: Spec, host: Host) -> int:
-    """Return the bytes of a model's weights on the host; 0 where there are none."""
-    return here(spec, host).bytes
+@dataclass(frozen=True)
+class WeightsFacts:
+    """What is known of the weights of a model, read once.
+
+    config: its config.json, empty where it is not known; on_host: whether it is the one on the host. size: bytes of all
+    files, 0 where they are not known; here: of those on the host. draft: bytes of a draft model's weights.
+    """
+
+    config: Mapping[str, Any]
+    on_host: bool
+    size: int
+    here: int
+    draft: int
+
+    @classmethod
+    def of(cls, spec: Spec, host: Host) -> WeightsFacts:
+        """Return what is known of a model's weights on a host."""
+        found = here(spec, host)
+        return cls(
+            config=model_config(spec, host),
+            on_host=bool(found.config),
+            size=weight_bytes(spec, host),
+            here=found.bytes,
+            draft=draft_bytes(spec, host),
+        )
+
+    def said(self, spec: Spec) -> tuple[str, Any, str]:
+        """Return key and value by which a finding names where config comes from, and the words before its sentence."""
+        return ("weights", spec.weights, "its config.json: ") if self.on_host else ("config", None, "")

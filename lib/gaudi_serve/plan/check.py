@@ -14,7 +14,7 @@ from ..model.host import Host
 from ..model.shared import named_key
 from ..model.spec import Spec
 from ..model.vllm_options import OPTION_NAMES
-from ..model.weights import here, model_config
+from ..model.weights import WeightsFacts
 from ..platforms import PLATFORMS, Platform, platform_of
 from ..platforms.releases import DEFAULT, release_of, rows_of
 from .loads import load_problems
@@ -22,8 +22,10 @@ from .sharing import kind_problems, sharing_problems
 from .version import served_by, version_problems
 
 
-def host_problems(spec: Spec, host: Host, release: str, weights_come: bool) -> list[Problem]:
-    """Return what is wrong with a model before its cards are known."""
+def host_problems(
+    spec: Spec, host: Host, weights: Sequence[WeightsFacts], release: str, weights_come: bool
+) -> list[Problem]:
+    """Return what is wrong with a model before its cards are known; ``weights`` are those of each model it serves."""
     problems: list[Problem] = []
     # A stopped model's port may be somebody else's by now.
     own_ports = {service.port for service in host.services.values() if service.runs}
@@ -39,26 +41,26 @@ def host_problems(spec: Spec, host: Host, release: str, weights_come: bool) -> l
     problems += _engine_problems(spec, engine_of(spec), platform, release)
     # An engine for one model is refused above; of the others it has no defaults to judge them by.
     for place, one in enumerate(spec.served if engine_of(spec).share else spec.served[:1]):
-        for key, value, allowed in _model_problems(one, host, release, weights_come) or kind_problems(one, host):
+        found = weights[place]
+        problems_here = _model_problems(one, host, found, release, weights_come) or kind_problems(one, found)
+        for key, value, allowed in problems_here:
             name, whose = named_key(spec, place, key)
             problems.append((name, value, whose + allowed))
     return problems
 
 
-def _model_problems(spec: Spec, host: Host, release: str, weights_come: bool) -> list[Problem]:
+def _model_problems(spec: Spec, host: Host, weights: WeightsFacts, release: str, weights_come: bool) -> list[Problem]:
     """Return what is wrong with the weights of one model, and with its keys against them."""
     missing = _weights_problems(spec, host, weights_come)
     if missing:
         return missing
-    config = model_config(spec, host)
-    wrong = config_problems(config)
+    wrong = config_problems(weights.config)
     if wrong:
         # A model cannot be checked against a description that is wrong itself.
-        on_host = bool(here(spec, host).config)
-        key, value = ("weights", spec.weights) if on_host else ("config", None)
-        return [(key, value, ("its config.json: " if on_host else "") + text) for text in wrong]
-    problems = load_problems(spec, host, release)
-    return problems + shape_problems(spec, config, even_heads=platform_of(host.accelerator).even_heads)
+        key, value, where = weights.said(spec)
+        return [(key, value, where + text) for text in wrong]
+    problems = load_problems(spec, host, weights, release)
+    return problems + shape_problems(spec, weights.config, even_heads=platform_of(host.accelerator).even_heads)
 
 
 def release_unsaid(host: Host, host_name: str) -> Finding | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..buckets.base import BucketCounts, Rounding
@@ -18,13 +19,14 @@ from ..memory.autocalc import DEVICE_GIB, GIB, MOST_CARDS
 from ..memory.fit import PROFILE_GIB, plan_memory, quantised_at_load
 from ..memory.shape import has_experts, longest_context, memory_names, stored_precision, widened_bytes
 from ..model.config_json import layers, layers_without_cache
-from ..model.draft import draft_bytes, draft_model
+from ..model.draft import draft_model
 from ..model.host import Host
 from ..model.shared import key_of
 from ..model.spec import Spec
 from ..model.vllm_options import BLOCK
-from ..model.weights import bytes_here, model_config, weight_bytes
+from ..model.weights import WeightsFacts
 from ..platforms import platform_of
+from ..platforms.releases import Release
 from .model import Container, Cost, Placement
 from .version import served_by
 
@@ -32,23 +34,53 @@ WIDER = 1.1  # of what is read: more than rounding
 HANG_TIMEOUT_S = 600  # a server under full load may keep /health waiting for minutes
 
 
-def cost_of(spec: Spec, host: Host, placement: Placement, container: Container, cards_left: int, release: str) -> Cost:
+@dataclass(frozen=True)
+class Weighed:
+    """One of the models of a server, with what is known of its weights.
+
+    release: the row of the software of its host. kept_by: the variable by which weights stay as they are stored; None
+    where not all images of the release read it. widens: the engine makes BF16 of the precision that they are stored in.
+    """
+
+    spec: Spec
+    weights: WeightsFacts
+    release: Release | None
+    kept_by: str | None
+    widens: bool
+
+
+def weighed_of(spec: Spec, weights: Sequence[WeightsFacts], host: Host, release: str) -> tuple[Weighed, ...]:
+    """Return the models of a server with what is known of their weights."""
+    row = platform_of(host.accelerator).release(release)
+    return tuple(_weighed(one, found, row) for one, found in zip(spec.served, weights, strict=True))
+
+
+def _weighed(spec: Spec, weights: WeightsFacts, row: Release | None) -> Weighed:
+    wide = engine_of(spec).widened.get(stored_precision(weights.config) or "")
+    kept_by = wide.kept_by if wide and row and row.has(wide.kept_since, all_of_it=True) else None
+    kept = kept_by is not None and str((spec.get("env") or {}).get(kept_by)) == "1"
+    return Weighed(spec, weights, row, kept_by, wide is not None and not kept)
+
+
+def cost_of(
+    spec: Spec, weighed: Sequence[Weighed], host: Host, placement: Placement, container: Container, cards_left: int
+) -> Cost:
     """Return what a model will take.
 
     Args:
         spec: the model.
+        weighed: each of the models that its server serves.
         host: its host.
         placement: its cards there.
         container: how its server is started.
         cards_left: how many cards of the host nobody has, which it could have besides.
-        release: of the software of its host.
     """
-    config, cards = model_config(spec, host), len(placement.module_ids)
-    sizes = [weight_bytes(one, host) + draft_bytes(one, host) for one in spec.served]
-    held = [_held(one, host, release) for one in spec.served]
-    memory = _memory(spec, host, container, [in_full for in_full, _ in held], cards_left) if cards else None
+    config, cards = weighed[0].weights.config, len(placement.module_ids)
+    sizes = [one.weights.size + one.weights.draft for one in weighed]
+    held = [_held(one) for one in weighed]
+    memory = _memory(weighed, host, container, [in_full for in_full, _ in held], cards_left) if cards else None
     counts = _graphs(spec, placement, container, _server_blocks(config, memory))
-    seconds, cached = _warmup(served_by(spec, platform_of(host.accelerator).release(release)), host, cards, counts)
+    seconds, cached = _warmup(served_by(spec, weighed[0].release), weighed[0].weights, cards, counts)
     share = sum(in_full * halves for in_full, halves in held) / GIB / max(1, cards)
     generation = platform_of(host.accelerator).generation(host) if cards else None
     likely = spec["warmup_budget_minutes"] * 15 if seconds is None else seconds
@@ -66,24 +98,24 @@ def cost_of(spec: Spec, host: Host, placement: Placement, container: Container, 
     )
 
 
-def _held(spec: Spec, host: Host, release: str) -> tuple[int, float]:
+def _held(one: Weighed) -> tuple[int, float]:
     """Return the bytes of a model's weights before INC, 0 where they are not known, and the part that INC leaves."""
-    config, size = model_config(spec, host), weight_bytes(spec, host)
+    config, size = one.weights.config, one.weights.size
     # INC halves the weights of the model, and never those of its draft.
-    halves = 0.5 if quantised_at_load(spec, config) else 1
-    more = widened_bytes(config, size) if _widened(spec, host, release) else 0
-    return size and size + more + int(draft_bytes(spec, host) / halves), halves
+    halves = 0.5 if quantised_at_load(one.spec, config) else 1
+    more = widened_bytes(config, size) if one.widens else 0
+    return size and size + more + int(one.weights.draft / halves), halves
 
 
 def _memory(
-    spec: Spec, host: Host, container: Container, held: Sequence[int], cards_left: int
+    weighed: Sequence[Weighed], host: Host, container: Container, held: Sequence[int], cards_left: int
 ) -> dict[str, Any] | None:
     """Return how the cards are divided; of several models on one, each has its share of what the ones before leave."""
     rounding = container.buckets.rounding if container.buckets else Rounding()
     left = cards_left if len(held) == 1 else 0
     found: list[dict[str, Any]] = []
-    for one, size in zip(spec.served, held, strict=True):
-        config = model_config(one, host)
+    for each, size in zip(weighed, held, strict=True):
+        one, config = each.spec, each.weights.config
         sized = Spec({"max_model_len": longest_context(config), **one})
         taken = sum(part["weights_gib"] + part["graphs_gib"] + part["kv_cache_gib"] + PROFILE_GIB for part in found)
         memory = plan_memory(sized, container.env, container.args, host, config, size, left, rounding, taken)
@@ -109,27 +141,12 @@ def named(spec: Spec, one: Spec, texts: Iterable[str]) -> list[str]:
     return list(texts) if len(spec.served) == 1 else [f"{one.name}: {text}" for text in texts]
 
 
-def precision_of(spec: Spec, host: Host, release: str) -> str | None:
+def precision_of(one: Weighed) -> str | None:
     """Return in what a model is served: of the engine, of INC at load, of the weights, or the dtype that is said."""
-    config, engine = model_config(spec, host), engine_of(spec)
+    spec, config = one.spec, one.weights.config
     by_load = "fp8" if quantised_at_load(spec, config) else None
-    stored = None if _widened(spec, host, release) else stored_precision(config)
-    return engine.precision or by_load or stored or spec.get("dtype")
-
-
-def _widened(spec: Spec, host: Host, release: str) -> bool:
-    """Tell whether the engine makes BF16 of the precision in which the weights are stored."""
-    if stored_precision(model_config(spec, host)) not in engine_of(spec).widened:
-        return False
-    kept_by = _kept_by(spec, host, release)
-    return kept_by is None or str((spec.get("env") or {}).get(kept_by)) != "1"
-
-
-def _kept_by(spec: Spec, host: Host, release: str) -> str | None:
-    """Return the variable by which weights stay as they are stored; None where not all images of a release read it."""
-    wide = engine_of(spec).widened.get(stored_precision(model_config(spec, host)) or "")
-    row = platform_of(host.accelerator).release(release)
-    return wide.kept_by if wide and row and row.has(wide.kept_since, all_of_it=True) else None
+    stored = None if one.widens else stored_precision(config)
+    return engine_of(spec).precision or by_load or stored or spec.get("dtype")
 
 
 def _server_blocks(config: Mapping[str, Any], memory: Mapping[str, Any] | None) -> int | None:
@@ -140,12 +157,14 @@ def _server_blocks(config: Mapping[str, Any], memory: Mapping[str, Any] | None) 
     return int(memory["num_hpu_blocks"]) * count // max(1, count - without)
 
 
-def _warmup(spec: Spec, host: Host, cards: int, counts: BucketCounts | None) -> tuple[int | None, int | None]:
+def _warmup(
+    spec: Spec, weights: WeightsFacts, cards: int, counts: BucketCounts | None
+) -> tuple[int | None, int | None]:
     """Return the seconds of a warm-up, and those with a filled recipe cache where there is one."""
     if counts is None:
         return None, None
-    config, engine, graphs = model_config(spec, host), engine_of(spec), counts.prompt + counts.decode
-    depth = layers(config) or likely_layers(weight_bytes(spec, host) / 2 or 8e9)
+    config, engine, graphs = weights.config, engine_of(spec), counts.prompt + counts.decode
+    depth = layers(config) or likely_layers(weights.size / 2 or 8e9)
     version = str(spec.get("vllm_version") or NEWEST.since)
     seconds, cached = engine.warmup(
         *(graphs, depth, max(1, cards), engine.served_in(spec)),
@@ -202,11 +221,11 @@ def down_for(cost: Cost) -> str:
     return f"it is down for {reading}" + ("" if seconds is None else f" and about {max(1, round(seconds / 60))} min")
 
 
-def cost_warnings(spec: Spec, host: Host, placement: Placement, cost: Cost, release: str) -> list[str]:
+def cost_warnings(spec: Spec, weighed: Sequence[Weighed], host: Host, placement: Placement, cost: Cost) -> list[str]:
     """Return what of a model's cost a user should know, and what of it is not known."""
     found = [*(_cache_warnings(spec, cost.memory) if len(spec.served) == 1 else []), *cost.buckets.notes]
-    for one in spec.served if placement.module_ids else ():
-        found += named(spec, one, [*_loaded(one, host, release), *_unknown(one, host, cost)])
+    for one in weighed if placement.module_ids else ():
+        found += named(spec, one.spec, [*_loaded(one), *_unknown(one, host, cost)])
     return found
 
 
@@ -226,27 +245,27 @@ def _cache_warnings(spec: Spec, memory: Mapping[str, Any] | None) -> list[str]:
     ]
 
 
-def _loaded(spec: Spec, host: Host, release: str) -> list[str]:
+def _loaded(one: Weighed) -> list[str]:
     """Return what the server makes of weights while it loads them, and what would keep them."""
-    size = weight_bytes(spec, host)
-    if not size or not _widened(spec, host, release):
+    size = one.weights.size
+    if not size or not one.widens:
         return []
-    loaded = (size + widened_bytes(model_config(spec, host), size)) / 1e9
+    loaded = (size + widened_bytes(one.weights.config, size)) / 1e9
     told = f"its weights of {size / 1e9:.0f} GB become {loaded:.0f} GB of BF16 while they are loaded"
-    kept_by = _kept_by(spec, host, release)
-    return [f"{told}; env: {{{kept_by}: '1'}} keeps them" if kept_by else told]
+    return [f"{told}; env: {{{one.kept_by}: '1'}} keeps them" if one.kept_by else told]
 
 
-def _unknown(spec: Spec, host: Host, cost: Cost) -> list[str]:
+def _unknown(one: Weighed, host: Host, cost: Cost) -> list[str]:
     """Return what of a model on cards could not be checked, and what would make it known."""
-    config, size, platform = model_config(spec, host), weight_bytes(spec, host), platform_of(host.accelerator)
+    spec, config, size = one.spec, one.weights.config, one.weights.size
+    platform = platform_of(host.accelerator)
     lacks = [name for name, known in (("config", memory_names(config)), ("weight_bytes", size)) if not known]
     warnings = []
-    here = bytes_here(spec, host)
+    here = one.weights.here
     if here and here < 0.95 * size:
         warnings.append(f"the folder holds {here / 1e9:.0f} of {size / 1e9:.0f} GB; the rest is counted in")
     draft = draft_model(spec)
-    if draft and not draft_bytes(spec, host):
+    if draft and not one.weights.draft:
         warnings.append(
             f"the weights of draft model {draft} are not counted in: nothing is known of such a folder here"
         )

@@ -8,12 +8,10 @@ from typing import Any
 
 from ..core.served import served_names
 from ..stages.container_runtime import engine_stopped
-from ..stages.registry import STAGES, Known, due_by_stage
+from ..stages.registry import OBJECTS, STAGES, Known, due_by_stage
 from ..stages.service import runs_as_planned
 from .changes import vllm_plan_changes
 
-# Minutes, for the announcement only. A server with eight cards and much memory tests both for long when it starts.
-REBOOT_MINUTES, DRIVER_MINUTES, ENGINE_MINUTES, MEASURE_MINUTES = 10, 5, 1, 5
 # Bytes a second that weights are read with from one NVMe disk; a network share is slower.
 LOAD_BYTES_S = 1.5e9
 
@@ -44,7 +42,7 @@ def due_lines(known: Known, stages: Sequence[str]) -> list[str]:
     """Return what a run would do on a host as lines: by stage, the models' changes, which models are down.
 
     Args:
-        known: the host's variables; read are the facts that the roles' due.yml keep, ``preflight_plan``
+        known: the host's variables; read are the facts that the stages keep, ``preflight_plan``
             and ``gaudi_host``.
         stages: the stages that the run is about.
     """
@@ -74,20 +72,13 @@ def downtimes(known: Known, stages: Sequence[str] = tuple(STAGES)) -> list[Down]
     planned = {str(model["name"]): model for model in (known.get("preflight_plan") or {}).get("models", [])}
     serving = _serving(services, known.get("gaudi_runtime"))
     found: dict[str, Down] = {}
-    for stage, minutes, reason, stopped in (
-        ("host_tuning", REBOOT_MINUTES, "the host reboots", serving if known.get("host_tuning_reboots") else ()),
-        ("gaudi_driver", DRIVER_MINUTES, "the driver is replaced", known.get("gaudi_driver_stops") or ()),
-        (
-            *("container_runtime", ENGINE_MINUTES, "the engine restarts, and its containers with it"),
-            serving if known.get("container_runtime_restarts") else (),
-        ),
-        ("hccl_validation", MEASURE_MINUTES, "its cards are measured", known.get("hccl_validation_stops") or ()),
-        ("model_weights", 0, "its weights are replaced", known.get("model_weights_stops") or ()),
-    ):
-        for name in stopped if stage in due else ():
+    for stage in (one for one in OBJECTS if one.down and one.role in due):
+        minutes, reason = stage.down or (0, "")
+        ends = stage.ends_all and known.get(f"{stage.role}_{stage.ends_all}")
+        for name in serving if ends else known.get(f"{stage.role}_stops") or ():
             if name in serving and name not in found:
                 back = minutes + _start(planned[name], host, cached=True) if name in planned else None
-                found[name] = Down(name, STAGES[stage], reason, back)
+                found[name] = Down(name, stage.tag, reason, back)
     changes = (known.get("vllm_service_stops") or {}) if "vllm_service" in due else {}
     for key, reason in (("remove", "it is not planned any more"), ("stop", "it is planned stopped")):
         for name in changes.get(key, []):

@@ -8,11 +8,11 @@ from functools import cache
 from typing import Any
 
 from ..catalog.files import Catalog, catalog_folder, sound_entries
-from ..core.errors import Finding, InputError, near, one_line, plain, shown
+from ..core.checks import is_true
+from ..core.errors import Finding, one_line, plain
 from ..core.table import model_cell, table
 from ..core.words import counted, some_names
-from ..gateway.fleet import behind_gateway, fleet_gateways, gateway_left, unreached
-from ..host.secret import given_secrets
+from ..gateway.fleet import behind_gateway, fleet_gateways, gateway_left
 from ..inventory.facts import FACTS, INSTEAD, checked_facts, checked_variables, rendered, saved_facts
 from ..inventory.variables import (
     INPUTS,
@@ -25,15 +25,11 @@ from ..inventory.variables import (
 )
 from ..model.host import Host
 from ..platforms import platform_of
-from ..stages.container_runtime import engine_stopped
-from ..stages.gateway import gateway_ports
-from ..stages.image import vllm_images
 from ..stages.registry import LEFT_ALONE, STAGES, TOLD, due_by_stage, still_serves, task_hosts
 from ..stages.service import runs_as_planned
+from .assembly import Wanted, assemble
 from .changes import vllm_plan_changes
 from .downtime import Down, downtimes
-from .host import vllm_plan
-from .refusal import host_findings
 from .tried import parted, unknown_entry, with_tried
 
 Known = Mapping[str, Any]
@@ -133,7 +129,6 @@ def _host_plan(
     host, more = _planned(name, known, facts, values, catalog, gateways)
     if not saved:
         host |= _told(host, facts, told, known.get("gaudi_runtime"))
-        host["warnings"] += gateway_left(variables.get("gaudi_services"), gateways, name)
         more += _refused_by_roles(name, told, errors + more)
     host.pop("plan")
     host["changes"] = host["changes"] or []
@@ -162,24 +157,35 @@ def _planned(
 ) -> tuple[dict[str, Any], Findings]:
     host, models = facts["gaudi_host"], values["vllm_models"]
     address = str(known.get("gaudi_fleet_address") or host["ip"])
-    defaults = behind_gateway(values["vllm_model_defaults"], gateways, name, address)
-    values, entry = {**values, "vllm_model_defaults": defaults}, known.get("plan_try") or ""
+    entry = known.get("plan_try") or ""
     strange = unknown_entry(entry, catalog, name) if entry else None
     tried = "" if strange else str(entry)
+    defaults = behind_gateway(values["vllm_model_defaults"], gateways, name, address)
     if tried:
-        values = {**values, "vllm_models": with_tried(values, tried, host)}
-    plan, errors = _checked_plan(name, known, facts, values, catalog)
-    errors, answer = parted([*errors, *([strange] if strange else [])], tried)
-    if models is None and host["services"]:
-        errors.append(_error(name, "vllm_models", _unset(host["services"])))
-    errors += [Finding(name, "gaudi_gateway", text) for text in gateway_ports(known, plan["models"], name)]
+        models = with_tried({**values, "vllm_model_defaults": defaults}, tried, host)
+    wanted = Wanted(
+        models=models,
+        catalog=catalog,
+        images=values["vllm_images"],
+        secrets=known.get("vllm_secrets"),
+        defaults=defaults,
+        accelerator=values["gaudi_accelerator"],
+        cards=int(values["gaudi_cards"]),
+        release=values["gaudi_release"],
+        host_nics=is_true(values["gaudi_host_nics"]),
+        device_family=values["gaudi_device_family"],
+        move_allowed=is_true(values["gaudi_move_allowed"]),
+        gateway=known.get("gaudi_gateway"),
+    )
+    runtime = known.get("gaudi_runtime")
+    found = assemble(name, wanted, facts, runtime if isinstance(runtime, Mapping) else None, gateways)
+    errors, answer = parted([*found.findings, *([strange] if strange else [])], tried)
     named = {str(one.model) for one in errors}
+    plan = found.models
     # Of a host whose models nobody has named, nothing is said to become of those that it serves.
-    changes = None if models is None else vllm_plan_changes(plan["models"], host["services"], named)
+    changes = None if values["vllm_models"] is None else vllm_plan_changes(plan["models"], host["services"], named)
     about = {"facts": _about(host, facts), "models": plan["models"], "changes": changes, "plan": plan}
-    secrets = _secret_warnings(name, given_secrets(known.get("vllm_secrets")), models or [])
-    told = [*_warnings(name, host), *secrets, *unreached(plan["models"], gateways, name), *plan["warnings"], *answer]
-    return {**about, "warnings": told}, errors
+    return {**about, "warnings": [*found.warnings, *answer]}, errors
 
 
 def _without_models(name: str, facts: Known, told: Known, gateways: Sequence[str], saved: bool) -> dict[str, Any]:
@@ -252,97 +258,12 @@ def _refused_by_roles(name: str, told: Known, errors: Findings) -> Findings:
     return found
 
 
-def _secret_warnings(name: str, secrets: Any, models: Sequence[Any]) -> list[str]:
-    """Return names in ``vllm_secrets`` that are a slip: of no model here, but near one that has no secrets."""
-    if not isinstance(secrets, Mapping):
-        return []
-    named = [str(model["name"]) for model in models if isinstance(model, Mapping) and "name" in model]
-    lacking = [model for model in named if model not in secrets]
-    warnings = []
-    for key in secrets:
-        hint = near(key, lacking, 1) if key not in named else ""
-        if hint:
-            warnings.append(f"{name}: vllm_secrets: {shown(str(key))} is no model of this host{hint}")
-    return warnings
-
-
-def _warnings(name: str, host: Known) -> list[str]:
-    """Return what facts leave out that a plan goes without."""
-    bound = any(module["cpus"] and module["numa_node"] >= 0 for module in host["modules"])
-    text = f"{name}: facts: no card has cpus and a numa_node, so no model is bound to cores"
-    return [text] if host["modules"] and not bound else []
-
-
-def _checked_plan(
-    name: str, known: Known, facts: Known, values: Known, catalog: Mapping[str, Any]
-) -> tuple[dict[str, Any], Findings]:
-    host, release = facts["gaudi_host"], values["gaudi_release"]
-    images, errors = _images(name, values["vllm_images"], release)
-    plan = vllm_plan(
-        values["vllm_models"] or [],
-        host,
-        catalog,
-        host_name=name,
-        defaults=values["vllm_model_defaults"],
-        release=release,
-        host_nics=_true(values["gaudi_host_nics"]),
-        device_family=values["gaudi_device_family"],
-        images=images or [],
-        move_allowed=_true(values["gaudi_move_allowed"]),
-    )
-    stopped = engine_stopped(known.get("gaudi_runtime"))
-    there = facts["gaudi_services"]["images"] if "gaudi_services" in facts and not stopped else None
-    errors += host_findings(
-        plan,
-        facts.get("gaudi_system"),
-        host,
-        host_name=name,
-        wanted=values["gaudi_accelerator"],
-        cards=int(values["gaudi_cards"]),
-        release=release,
-        device_family=values["gaudi_device_family"],
-        images=None if images is None or there is None else [*images, *there],
-        daemon=_of_runtime(known, "daemon_json"),
-        habana=_of_runtime(known, "habana_config"),
-        secrets=given_secrets(known.get("vllm_secrets")),
-    )
-    return plan, errors + [Finding(**error) for error in plan["errors"]]
-
-
-def _images(name: str, given: Sequence[Any] | None, release: str) -> tuple[list[dict[str, Any]] | None, Findings]:
-    """Return the images, None where one is wrong: what a model may name is not known then."""
-    images: list[dict[str, Any]] = []
-    errors = []
-    for entry in given or []:
-        try:
-            images += vllm_images([entry], release)
-        except InputError as problem:
-            errors.append(_error(name, "vllm_images", str(problem)))
-    return None if given is None or errors else images, errors
-
-
-def unset_models(name: str, services: Mapping[str, Any]) -> str:
-    """Return the sentence for a host that serves models while its inventory names none."""
-    return f"{name}: {_unset(services)}"
-
-
-def _unset(services: Mapping[str, Any]) -> str:
-    served = ", ".join(services)
-    return f"vllm_models is not set, but this host serves {served}; say vllm_models: [] to remove them all"
-
-
 def _live(known: Known, variables: Known) -> tuple[Known, str | None]:
     if "gaudi_host" in known:
         return known, None
     if "preflight_unread" in variables:
         return {}, str(variables["preflight_unread"]["text"])
     return {}, "could not be read; see above, or plan it from saved facts (plan_facts_dir)"
-
-
-def _of_runtime(known: Known, key: str) -> str | None:
-    runtime = known.get("gaudi_runtime")
-    text = runtime.get(key) if isinstance(runtime, Mapping) else None
-    return text if isinstance(text, str) else None
 
 
 def _problem(host: str, where: str, key: str, value: Any, allowed: str) -> Finding:
@@ -352,10 +273,6 @@ def _problem(host: str, where: str, key: str, value: Any, allowed: str) -> Findi
 
 def _error(host: str, key: str, text: str) -> Finding:
     return Finding(host, key, f"{host}: {text}")
-
-
-def _true(value: Any) -> bool:
-    return str(value).lower() in ("true", "yes", "on", "1")
 
 
 def _about(host: Known, facts: Known) -> str:

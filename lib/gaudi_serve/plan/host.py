@@ -12,11 +12,10 @@ from typing import Any
 
 from ..core.errors import Finding, InputError, Problem
 from ..model.host import Host
-from ..model.spec import Spec
 from ..platforms import platform_of
 from ..platforms.releases import DEFAULT
 from .check import host_problems, release_unsaid
-from .cost import cost_of, cost_problems, cost_warnings, down_for, named, precision_of
+from .cost import cost_of, cost_problems, cost_warnings, down_for, named, precision_of, weighed_of
 from .launch import container_of, launch_warnings
 from .loads import load_notes
 from .model import Placement, PlannedModel, ServedModel
@@ -61,6 +60,36 @@ def vllm_plan(
     weights_come: bool = True,
     move_allowed: bool = False,
 ) -> dict[str, Any]:
+    """Return ``{models, errors, warnings}``, the plan of one host; the arguments are those of plan_models."""
+    return plan_models(
+        models,
+        host,
+        catalog,
+        host_name=host_name,
+        defaults=defaults,
+        release=release,
+        host_nics=host_nics,
+        device_family=device_family,
+        images=images,
+        weights_come=weights_come,
+        move_allowed=move_allowed,
+    ).as_dict()
+
+
+def plan_models(
+    models: Any,
+    host: Mapping[str, Any],
+    catalog: Mapping[str, Any] | None = None,
+    *,
+    host_name: str = "this host",
+    defaults: Mapping[str, Any] | None = None,
+    release: str = "1.21.3",
+    host_nics: bool = False,
+    device_family: str = "",
+    images: Sequence[Mapping[str, Any]] = (),
+    weights_come: bool = True,
+    move_allowed: bool = False,
+) -> HostPlan:
     """Plan the models of one host.
 
     Args:
@@ -77,21 +106,21 @@ def vllm_plan(
         move_allowed: running models may get other cards where others need theirs, which restarts them.
 
     Returns:
-        ``{models, errors, warnings}``, a list each. A user's mistake never raises.
+        The plan. A user's mistake never raises, and is one of its findings.
     """
     machine = Host.of({**host, "host_nics": host_nics or host.get("host_nics"), "device_family": device_family})
     if wrong := _whole(models, machine, host_name, release):
-        return HostPlan(host_name, (), (wrong,)).as_dict()
+        return HostPlan(host_name, (), (wrong,))
     site = Site(machine, host_name, str(release or DEFAULT), catalog or {}, defaults or {}, images)
     wishes, findings = resolve(models, site)
     findings += _checked(wishes, site, weights_come)
     planned, more = _placed(wishes, _names(models), machine, host_name, site.release, move_allowed)
-    return HostPlan(host_name, tuple(planned), (*findings, *more), tuple(machine.unused_cards)).as_dict()
+    return HostPlan(host_name, tuple(planned), (*findings, *more), tuple(machine.unused_cards))
 
 
 def _checked(wishes: Sequence[Wish], site: Site, weights_come: bool) -> list[Finding]:
     """Return what of each model cannot be on its host."""
-    checked = [(wish, host_problems(wish.spec, site.host, site.release, weights_come)) for wish in wishes]
+    checked = [(wish, host_problems(wish.spec, site.host, wish.weights, site.release, weights_come)) for wish in wishes]
     return [one for wish, problems in checked for one in wish.findings(problems, site.host_name)]
 
 
@@ -128,7 +157,7 @@ def _placed(
             findings += wish.findings([found.refused[wish.spec.name]], host_name)
             continue
         placement = Placement(host_name, tuple(found.cards.get(wish.spec.name, ())))
-        model, problems = _planned(wish.spec, host, placement, release, left)
+        model, problems = _planned(wish, host, placement, release, left)
         findings += wish.findings(problems, host_name)
         if model and not wish.bad:
             old = found.moved.get(wish.spec.name)
@@ -143,22 +172,27 @@ def _move(model: PlannedModel, old: list[int]) -> str:
 
 
 def _planned(
-    spec: Spec, host: Host, placement: Placement, release: str, cards_left: int
+    wish: Wish, host: Host, placement: Placement, release: str, cards_left: int
 ) -> tuple[PlannedModel | None, list[Problem]]:
+    spec, platform = wish.spec, platform_of(host.accelerator)
+    weighed = weighed_of(spec, wish.weights, host, release)
     try:
         container = container_of(spec, host, placement, release)
-        cost = cost_of(spec, host, placement, container, cards_left, release)
+        cost = cost_of(spec, weighed, host, placement, container, cards_left)
     except InputError as problem:
         return None, [problem.finding or ("launch", None, str(problem))]
-    platform = platform_of(host.accelerator)
     row = platform.release(release)
-    loads = [text for one in spec.served for text in named(spec, one, load_notes(one, host, release))]
+    loads = [
+        text for one in weighed for text in named(spec, one.spec, load_notes(one.spec, host, one.weights, release))
+    ]
     notes = (*version_notes(spec, row), *loads, *platform.notes(spec, release))
-    costs = cost_warnings(spec, host, placement, cost, release)
+    costs = cost_warnings(spec, weighed, host, placement, cost)
     warnings = (*container.notes, *costs, *launch_warnings(spec), *notes)
     nodes = {card.numa_node for card in host.cards if card.module_id in placement.module_ids}
     node = nodes.pop() if len(nodes) == 1 else None
-    served = tuple(ServedModel(one["served_model_name"], one.weights, smoke_of(one, host)) for one in spec.served)
-    precision = precision_of(spec, host, release)
+    served = tuple(
+        ServedModel(one.spec["served_model_name"], one.spec.weights, smoke_of(one.spec, one.weights)) for one in weighed
+    )
+    precision = precision_of(weighed[0])
     planned = PlannedModel(spec, placement, container, cost, precision, node, warnings, served)
     return planned, cost_problems(spec, cost)

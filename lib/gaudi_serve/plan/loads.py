@@ -12,7 +12,7 @@ from ..engines.architectures import SERVED, architecture
 from ..engines.quantisations import SAME, Loads, Stored, stored
 from ..model.host import Host
 from ..model.spec import Spec
-from ..model.weights import here, model_config
+from ..model.weights import WeightsFacts
 from ..platforms import Platform, platform_of
 from ..platforms.releases import PLUGIN, RELEASES, Release
 from .version import said_version
@@ -28,7 +28,7 @@ class _Asked:
     stored: Stored
 
 
-def load_problems(spec: Spec, host: Host, release: str) -> list[Problem]:
+def load_problems(spec: Spec, host: Host, weights: WeightsFacts, release: str) -> list[Problem]:
     """Return which quantisation of a model its engine cannot load in any image of the release."""
     platform, loads, row = _known(spec, host, release)
     if loads is None:
@@ -39,16 +39,16 @@ def load_problems(spec: Spec, host: Host, release: str) -> list[Problem]:
             asked.value,
             f"{asked.said}is not loaded by {_here(spec, platform, row)}; {_others(spec, asked, platform)}",
         )
-        for asked in _asked(spec, host)
+        for asked in _asked(spec, weights)
         if _refused(asked.stored, loads, row, _version(spec))
     ]
 
 
-def load_notes(spec: Spec, host: Host, release: str) -> list[str]:
+def load_notes(spec: Spec, host: Host, weights: WeightsFacts, release: str) -> list[str]:
     """Return what of a model an image of the release may not load, and an architecture that is on no list."""
     platform, loads, row = _known(spec, host, release)
     notes = []
-    for asked in _asked(spec, host) if loads else ():
+    for asked in _asked(spec, weights) if loads else ():
         since = loads.method(asked.stored.method) if loads else None
         name = asked.said.removesuffix(" ") or f"quantization {shown(asked.value)}"
         if since is None:
@@ -57,7 +57,7 @@ def load_notes(spec: Spec, host: Host, release: str) -> list[str]:
             notes.append(
                 f"{name} needs an image with vLLM {since} or newer; of release {row.name} there are {_vllm(row)}"
             )
-    kind = architecture(model_config(spec, host))
+    kind = architecture(weights.config)
     if kind and platform.name in SERVED and kind[0] not in SERVED[platform.name]:
         notes.append(
             f"architecture {shown(kind[1])} of its config.json is on no list of what is served on {platform.title}; "
@@ -74,13 +74,11 @@ def _known(spec: Spec, host: Host, release: str) -> tuple[Platform, Loads | None
     return platform, engine.loads.get(platform.name) if known else None, row
 
 
-def _asked(spec: Spec, host: Host) -> Iterator[_Asked]:
+def _asked(spec: Spec, weights: WeightsFacts) -> Iterator[_Asked]:
     """Yield the quantisation of the weights, and the one that the user asks for besides."""
-    found = stored(model_config(spec, host))
+    found = stored(weights.config)
     if found:
-        on_host = bool(here(spec, host).config)
-        where = "its config.json: " if on_host else ""
-        key, value = ("weights", spec.weights) if on_host else ("config", None)
+        key, value, where = weights.said(spec)
         yield _Asked(key, value, f"{where}{found.said} ", found)
     wanted = spec.get("quantization")
     # With modelopt the weights say which; the rest is said by the engine that turns the option into something else.

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.errors import Finding, plain
+from ..core.images import image_name
 from ..inventory.facts import checked_host
 from ..inventory.variables import problem_text
 from ..model.host import Host
 from ..platforms import Platform, card_variables, platform_of
 from ..platforms.releases import DEFAULT
+from ..stages.base import system_refusal
 from ..stages.container_runtime import daemon_json_problems
-from ..stages.service import image_name, secrets_refusal
-
-SUPPORTED = {("debian", "12"), ("ubuntu", "22.04"), ("ubuntu", "24.04")}
+from ..stages.service import secrets_refusal
 
 
 def host_findings(
@@ -100,12 +100,6 @@ def _accelerator_reasons(
     return reasons + [one for one in told if release or one[0] != "driver_version"]
 
 
-def plan_refusal(plan: Mapping[str, Any], system: Mapping[str, Any], host: Mapping[str, Any], **more: Any) -> list[str]:
-    """Return every reason why a run must not begin, a sentence each; empty when it may."""
-    findings = host_findings(plan, system, host, **more)
-    return [*[one.message for one in findings], *[error["message"] for error in plan["errors"]]]
-
-
 def refused_hosts(hostvars: Mapping[str, Mapping[str, Any]], hosts: Sequence[str]) -> list[str]:
     """Return the hosts that a run must not begin on: read, but refused, or with variables that cannot be understood.
 
@@ -119,14 +113,6 @@ def refused_hosts(hostvars: Mapping[str, Mapping[str, Any]], hosts: Sequence[str
         if read or wrong or known.get("preflight_refusal"):
             refused.append(name)
     return refused
-
-
-def system_refusal(system: Mapping[str, Any], host_name: str) -> list[str]:
-    """Return why this toolkit does not work on an operating system; empty where it does."""
-    if (system["id"], system["version_id"]) in SUPPORTED:
-        return []
-    known = ", ".join(f"{name} {version}" for name, version in sorted(SUPPORTED))
-    return [f"{host_name}: {system['pretty_name']} is not supported; supported are {known}"]
 
 
 def _file_reasons(

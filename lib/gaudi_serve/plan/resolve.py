@@ -12,6 +12,7 @@ from ..core.errors import Finding, Problem, near, shown
 from ..model.host import Host
 from ..model.shared import SHARED, key_of, members
 from ..model.spec import Spec
+from ..model.weights import WeightsFacts
 
 # Where engines put a model that names no port.
 FIRST_PORT = 30001
@@ -27,12 +28,16 @@ FOLLOWS_FROM = {
 
 @dataclass
 class Wish:
-    """One model as it can be checked further: without the keys that are wrong, which are named in ``bad``."""
+    """One model as it can be checked further: without the keys that are wrong, which are named in ``bad``.
+
+    weights: of each model that its server serves.
+    """
 
     spec: Spec
     given: frozenset[str]
     bad: set[str]
     notes: tuple[str, ...] = ()
+    weights: tuple[WeightsFacts, ...] = ()
 
     def new(self, problems: Sequence[Problem]) -> list[Problem]:
         """Note problems, and return those that do not only follow from a key that is wrong already."""
@@ -101,7 +106,9 @@ def _wish(given: Any, site: Site) -> tuple[Wish | None, list[Finding]]:
     complete = completed(sound, site.host, site.release, aliases)
     of_image = {entry["name"]: entry.get("vllm_version") for entry in site.images}.get(complete.get("image"))
     version = complete.get("vllm_version") or of_image
-    return Wish(complete.but(vllm_version=version), frozenset(spec), bad, notes), found
+    full = complete.but(vllm_version=version)
+    weights = tuple(WeightsFacts.of(one, site.host) for one in full.served)
+    return Wish(full, frozenset(spec), bad, notes, weights), found
 
 
 def _absent_entries(spec: Mapping[str, Any], catalog: Mapping[str, Any]) -> list[Problem]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from ..core.errors import Problem, shown
 from ..engines import ENGINES, Engine
-from ..model.host import Host
 from ..model.shared import SHARED
 from ..model.spec import Spec
-from ..model.weights import here, model_config
+from ..model.weights import WeightsFacts
 from ..platforms import Platform
 from ..platforms.releases import rows_of
 
@@ -20,7 +19,7 @@ ASKED = {
 GENERATES = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
 
 
-def smoke_of(spec: Spec, host: Host) -> list[str]:
+def smoke_of(spec: Spec, weights: WeightsFacts) -> list[str]:
     """Return the probes of a started model: those that its user sets, else by what it does, else a text prompt."""
     if spec.get("smoke"):
         return list(spec["smoke"])
@@ -28,12 +27,12 @@ def smoke_of(spec: Spec, host: Host) -> list[str]:
     if probes or not ENGINES[spec.launch_profile].share:
         return probes or ["text"]
     # A server for several models has none that generates; config.json has what each of them does.
-    names = _classes(spec, host)
+    names = _classes(weights)
     return ["rerank"] if any(name.endswith("ForSequenceClassification") for name in names) else ["embedding"]
 
 
-def _classes(spec: Spec, host: Host) -> list[str]:
-    found = model_config(spec, host).get("architectures")
+def _classes(weights: WeightsFacts) -> list[str]:
+    found = weights.config.get("architectures")
     return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
 
 
@@ -62,7 +61,7 @@ def sharing_problems(spec: Spec, engine: Engine, platform: Platform, release: st
     return [(SHARED, names, f"{why}{where}: {remedy}")]
 
 
-def kind_problems(spec: Spec, host: Host) -> list[Problem]:
+def kind_problems(spec: Spec, weights: WeightsFacts) -> list[Problem]:
     """Return whether one of the models that share a card generates text, or shows nowhere what it does."""
     if not ENGINES[spec.launch_profile].share:
         return []
@@ -72,11 +71,11 @@ def kind_problems(spec: Spec, host: Host) -> list[Problem]:
         return [("smoke", smoke, f"must be {fits}")]
     if asked:
         return []
-    names = _classes(spec, host)
+    names = _classes(weights)
     text = next((name for name in names if name.endswith(GENERATES)), None)
     if text:
-        on_host = bool(here(spec, host).config)
-        key, value, where = ("weights", spec.weights, "its config.json") if on_host else ("config", None, "it")
+        key, value, _ = weights.said(spec)
+        where = "its config.json" if weights.on_host else "it"
         allowed = (
             f"{where} has {shown(text)}, which generates text; models that share a card give vectors or scores; give "
             "it an entry and a card of its own, or write task: embed or task: score if it does"

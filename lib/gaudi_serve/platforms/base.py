@@ -85,6 +85,11 @@ class Runtime:
         return self.path.rpartition("/")[2]
 
     @property
+    def need(self) -> str:
+        """Return by which of its ``needs`` a platform asks for it."""
+        return f"{self.name}_runtime"
+
+    @property
     def entry(self) -> dict[str, Any]:
         """Return what daemon.json has of it."""
         return {"path": self.path, "runtimeArgs": []}

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..core.checks import is_flag_text
+from ..core.checks import is_flag_text, is_true
 from ..core.errors import InputError, is_number, near, readable, refusal, shown, whole
 from ..core.served import served_names
 from ..core.table import table
@@ -120,13 +120,9 @@ def read_settings(variables: Known, hosts: Sequence[str]) -> Settings:
         tolerance=_tolerance(given["rollout_tolerance"]),
         drain_s=_seconds("rollout_drain_timeout", given, DRAIN_S),
         reconnect_s=_seconds("rollout_reconnect_timeout", given, RECONNECT_S),
-        downtime_allowed=_true(given["rollout_downtime_allowed"]),
+        downtime_allowed=is_true(given["rollout_downtime_allowed"]),
         drains=bool(commands[0] or variables.get("preflight_gateways")),
     )
-
-
-def _true(value: Any) -> bool:
-    return str(value).lower() in ("true", "yes", "on", "1")
 
 
 def _seconds(name: str, given: Known, default: int) -> int:

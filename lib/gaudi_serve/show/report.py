@@ -8,7 +8,7 @@ from typing import Any
 from ..core.table import model_cell, table
 from ..gateway.objects import Gateway
 from ..host.smoke import EVERYWHERE
-from ..stages.registry import LEFT_ALONE
+from ..stages.registry import LEFT_ALONE, OBJECTS
 from .notes import open_notes, shared_lines
 
 
@@ -42,7 +42,7 @@ def endpoint_table(
 
 def _notes(known: Mapping[str, Any]) -> list[str]:
     notes = []
-    for key in ("host_tuning_notes", "gaudi_driver_notes", "container_runtime_notes", "hccl_validation_notes"):
+    for key in (f"{one.role}_notes" for one in OBJECTS if "report" in one.noted):
         notes += list(known[key]) if key in known else []
     if known.get("preflight_left_alone"):
         notes.append(LEFT_ALONE)

@@ -14,49 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..core.words import counted, some_names
+from ..stages import registry
 
 Result = Mapping[str, Any]
 
-# Plays of the project by the short name of their stage; of any other, its own name is shown.
-PLAYS = {
-    "Preflight": "preflight",
-    "Stop where a plan has errors": "preflight",
-    "Tune the hosts": "host",
-    "Bring the driver": "driver",
-    "Bring the container runtime": "runtime",
-    "Bring the images": "images",
-    "Validate the links between the cards": "validate",
-    "Bring the weights": "weights",
-    "Plan again with what has come": "plan",
-    "Serve the models": "models",
-    "Serve all of them at one address": "gateway",
-    "Report what is served": "report",
-    "Look at the inventory": "plan",
-    "Plan the fleet": "plan",
-    "Read the hosts": "read",
-    "Show what is live": "status",
-    "Restart one model": "restart",
-    "Stop one model": "stop",
-    "Start one model": "start",
-    "Measure the models": "benchmark",
-    "Show what was measured": "benchmark",
-    "Bring an AWX to what this repository says": "awx",
-    "Report to the approver": "report",
-    "Show the log of one model": "logs",
-    "Tune the buckets": "tune",
-    "Plan the rollout": "rollout",
-    "Hold the fleet": "rollout",
-    "Change the canary": "canary",
-    "Ask for a word": "rollout",
-    "Change the others": "waves",
-    "Stop the rollout": "rollout",
-    "Stop the rollout where hosts were lost": "rollout",
-    "Let the fleet go": "rollout",
-    "Take back": "reset",
-    "Show what was taken back": "reset",
-}
 # The stages that preflight announces. What they say again before their first change is not news.
-STAGES = ("host", "driver", "runtime", "images", "validate", "weights", "models", "gateway")
+STAGES = tuple(registry.STAGES.values())
 ANNOUNCED = re.compile(rf"({'|'.join(STAGES)}): ")
 MODEL_LINE = re.compile(r"[+~-] \S")
 # At the end of what vllm_wait tells; the live line has a clock of its own.
@@ -120,21 +83,26 @@ class Line:
 
 @dataclasses.dataclass(frozen=True)
 class Play:
-    """A play, or one of its batches; ``hosts`` are those that it is about."""
+    """A play, or one of its batches.
+
+    hosts: those that it is about. stage: what a play of the project says of itself (``vars: {gaudi_stage: host}``); of
+    any other, its own name is shown.
+    """
 
     name: str
     hosts: tuple[str, ...] = ()
     check: bool = False
+    stage: str = ""
 
     @property
     def ours(self) -> bool:
         """Tell whether the play is one of the project's."""
-        return self.name in PLAYS
+        return bool(self.stage)
 
     @property
     def label(self) -> str:
         """Return the short name of its stage."""
-        return PLAYS.get(self.name, self.name)
+        return self.stage or self.name
 
 
 @dataclasses.dataclass(frozen=True)

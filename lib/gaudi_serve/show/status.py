@@ -10,55 +10,17 @@ from ..core.table import model_cell, table
 from ..core.words import counted
 from ..gateway.fleet import gateway_left
 from ..model.host import Host
-from ..stages.registry import LEFT_ALONE
+from ..stages.registry import LEFT_ALONE, OBJECTS
 from .notes import open_notes, shared_lines
 from .report import endpoint, gateway_of
 
 Known = Mapping[str, Any]
-# By part of a host, the fact in which its role keeps what differs.
-PARTS = {
-    "plan": "preflight_status",
-    "host": "host_tuning_status",
-    "driver": "gaudi_driver_status",
-    "runtime": "container_runtime_status",
-    "images": "vllm_image_status",
-    "weights": "model_weights_status",
-    "models": "vllm_service_status",
-    "gateway": "gateway_status",
-}
-
-# What a name means under the key of a difference; what is no sentence by itself is one with it.
-WORDS = {
-    "repair": "dpkg was cut off",
-    "install": "{} is not installed",
-    "hold": "{} is not held",
-    "reload": "the loaded driver is not the planned one",
-    "load": "module {} is not loaded",
-    "take_over": "{} (a line that sets a planned key elsewhere)",
-}
-
+# By part of a host, the fact that tells what differs.
+PARTS = {"plan": "preflight_status", **{one.tag: f"{one.role}_status" for one in OBJECTS}}
 # Facts with what is worth knowing, though nothing differs.
-NOTES = ("gaudi_driver_notes", "hccl_validation_notes", "gateway_notes")
-
-
+NOTES = tuple(f"{one.role}_notes" for one in OBJECTS if "status" in one.noted)
 # What a host without facts says of the first one that is read.
 UNREAD = re.compile(r"'gaudi_\w+' is undefined")
-
-
-def drift_lines(changes: Known, but: Sequence[str] = ()) -> list[str]:
-    """Return what a role's comparison found as lines, one a difference.
-
-    Args:
-        changes: what a filter such as host_tuning_changes returned.
-        but: its keys that are no differences.
-    """
-    lines = []
-    for key, value in changes.items():
-        if key in ("due", *but) or not value:
-            continue
-        for item in value if isinstance(value, list) else [value]:
-            lines.append(WORDS.get(key, "{}").format(item))
-    return lines
 
 
 def fleet_status(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> dict[str, Any]:

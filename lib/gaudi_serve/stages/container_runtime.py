@@ -8,8 +8,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..core.checks import is_true
 from ..core.errors import InputError
-from ..platforms import Runtime, runtime_of, runtimes
+from ..core.run import sha256_text
+from ..platforms import Runtime, accelerator_needs, runtime_of, runtimes
+from .base import Given, Known, Pending, Stage, rendered, system_refusal
+from .reset_host import container_runtime_found, container_runtime_reset
 
 DAEMON_JSON = "/etc/docker/daemon.json"
 # Packages of engines, of which any will do.
@@ -78,7 +82,7 @@ def _usable(runtime: Any) -> bool:
     return isinstance(runtime, dict) and bool(runtime.get("path") or runtime.get("runtimeType"))
 
 
-def _wanted(wanted: Mapping[str, Any]) -> Iterator[Runtime]:
+def _wanted_runtimes(wanted: Mapping[str, Any]) -> Iterator[Runtime]:
     """Return the runtimes for devices that the engine should have."""
     return (one for one in runtimes() if wanted.get(one.name))
 
@@ -126,7 +130,7 @@ def container_runtime_changes(live: Mapping[str, Any], wanted: Mapping[str, Any]
         "restart": _restart(live, info, wanted),
         "reload": [],
     }
-    for one in _wanted(wanted):
+    for one in _wanted_runtimes(wanted):
         if info.get("runtimes", {}).get(one.name) != _planned_runtime(wanted, one.name):
             found["reload"].append(f"the running engine lacks the {one.name} runtime")
     if info.get("live_restore") is not wanted["live_restore"]:
@@ -146,10 +150,10 @@ def container_runtime_drift(live: Mapping[str, Any], wanted: Mapping[str, Any]) 
     changes = container_runtime_changes(live, wanted)
     lines: list[str] = list(changes["repair"])
     lines += [f"engine: is not installed, planned {', '.join(wanted['packages'])}"] * bool(changes["install_engine"])
-    lines += [text for one in _wanted(wanted) for text in _package_drift(one, live, wanted)]
+    lines += [text for one in _wanted_runtimes(wanted) for text in _package_drift(one, live, wanted)]
     if "daemon.json" in changes["write"]:
         lines += [f"daemon.json: {text}" for text in _daemon_drift(live["daemon_json"], wanted["daemon_json"])]
-    for one in _wanted(wanted):
+    for one in _wanted_runtimes(wanted):
         if one.settings and _leaf(one.settings.path) in changes["write"]:
             lines.append(f"{_leaf(one.settings.path)}: {one.settings.lacks}")
         if live["packages"].get(one.package) and (problem := live.get(f"{one.name}_problem")):
@@ -226,7 +230,7 @@ def _leaf(path: str) -> str:
 
 def _files(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     differing = [] if live["daemon_json"] == wanted["daemon_json"] else ["daemon.json"]
-    for one in _wanted(wanted):
+    for one in _wanted_runtimes(wanted):
         if one.settings and live[f"{one.name}_config"] != wanted[f"{one.name}_config"]:
             differing.append(_leaf(one.settings.path))
     for text, digest in (("proxies", "proxies_sha256"), ("proxies_dropin", "proxies_dropin_sha256")):
@@ -280,7 +284,7 @@ def container_runtime_refusal(live: Mapping[str, Any], wanted: Mapping[str, Any]
         )
     reasons += daemon_json_problems(live["daemon_json"], host_name)
     reasons += _no_next_start(live, wanted, host_name)
-    for one in _wanted(wanted):
+    for one in _wanted_runtimes(wanted):
         if one.settings:
             reasons += one.settings.problems(live[f"{one.name}_config"], host_name)
     for key in ("http_proxy", "https_proxy", "no_proxy"):
@@ -300,7 +304,7 @@ def _no_next_start(live: Mapping[str, Any], wanted: Mapping[str, Any], host_name
         )
     planned = {"live-restore": "live-restore"}
     planned |= {"data-root": "data-root"} if "data-root" in _planned(wanted) else {}
-    names = [one.name for one in _wanted(wanted)]
+    names = [one.name for one in _wanted_runtimes(wanted)]
     planned |= {"add-runtime": f"runtime {' and '.join(names)}"} if names else {}
     for option in live.get("options", []):
         name, value = option["option"], option["value"]
@@ -327,3 +331,118 @@ def container_runtime_notes(live: Mapping[str, Any], engine: str = "distribution
     if engine == "vendor" and "docker.io" in live["packages"]:
         notes.append("the engine that was there stays: container_runtime_engine: vendor is for hosts without one")
     return notes
+
+
+DAEMON = "/etc/docker/daemon.json"
+# Not Environment= in it: any user of the host can ask systemd for that.
+DROPIN = "[Service]\nEnvironmentFile=/etc/gaudi-serve/docker-proxy.env\n"
+PROXIES = ("http_proxy", "https_proxy", "no_proxy")
+
+
+def _pending(given: Given) -> Pending:
+    known = given.known
+    live, wanted = known["gaudi_runtime"], _wanted(given)
+    changes, drift = container_runtime_changes(live, wanted), container_runtime_drift(live, wanted)
+    refusal = [*system_refusal(known["gaudi_system"], given.host)]
+    refusal += container_runtime_refusal(live, wanted, given.host)
+    survives = live["info"] is None or bool(live["info"].get("live_restore"))
+    return Pending(
+        changes={
+            **changes,
+            **{key: wanted[key] for key in ("packages", *_keys("", "_version"))},
+            "lines": [text for key, found in changes.items() if key != "due" for text in found],
+            "files": _to_write(changes, live, wanted),
+            "found": container_runtime_found(live),
+            "proxies": bool(wanted["proxies_marker"]),
+            "reload_first": bool(live["info"] and wanted["live_restore"] and not live["info"]["live_restore"]),
+        },
+        due=[] if refusal else drift,
+        left=[f"{given.host}: still to do after this run: {'; '.join(drift)}"] if changes["due"] else [],
+        refusal=refusal,
+        drift=refusal or drift,
+        notes=container_runtime_notes(live, known["container_runtime_engine"]),
+        facts={"restarts": not refusal and bool(changes["restart"]) and not survives},
+    )
+
+
+def _wanted(given: Given) -> dict[str, Any]:
+    """Return what the engine is to be, as container_runtime_changes takes it."""
+    known, own = given.known, "container_runtime_"
+    live, needs = known["gaudi_runtime"], accelerator_needs(known["gaudi_system"]["accelerator"])
+    asked = {one: known.get(own + one.name, "auto") for one in runtimes()}
+    devices = [one for one, said in asked.items() if said == "always" or (said == "auto" and one.need in needs)]
+    proxies = {key: known[own + key] or "" for key in PROXIES}
+    marker = sha256_text(json.dumps([known[own + key] for key in PROXIES])) if any(proxies.values()) else ""
+    restores, root = is_true(known[f"{own}live_restore"]), known[f"{own}data_root"] or ""
+    daemon = live["daemon_json"]
+    # What cannot be edited stays as it is, for the refusal to name; so that a status of it is one, too.
+    if not daemon_json_problems(daemon, given.host):
+        for name in [one.name for one in devices] or [""]:
+            daemon = daemon_json(daemon, name, restores, root, given.host)
+    of_proxies = {key.upper(): value for key, value in proxies.items()}
+    text = rendered("container_runtime", "docker-proxy.env.j2", marker=marker, proxies=of_proxies) if marker else ""
+    packages = "vendor_packages" if known[f"{own}engine"] == "vendor" else "distribution_packages"
+    return {
+        **{"packages": known[own + packages], "live_restore": restores, "data_root": root, "daemon_json": daemon},
+        **{one.name: one in devices for one in runtimes()},
+        **{key: known.get(own + key) or "" for key in _keys("_version")},
+        **{key: known.get(own + key) or {} for key in _keys("_repository")},
+        **{f"{one.name}_config": _settings(one, live, one in devices, given.host) for one in runtimes()},
+        **proxies,
+        **{"proxies_marker": marker, "proxies": text, "proxies_dropin": DROPIN if marker else ""},
+    }
+
+
+def _keys(*ends: str) -> list[str]:
+    """Return names that begin with those of the runtimes for devices."""
+    return [one.name + end for one in runtimes() for end in ends]
+
+
+def _settings(runtime: Runtime, live: Known, wanted: bool, host_name: str) -> str | None:
+    """Return the settings that a runtime should have; what cannot be edited stays as it is."""
+    text: str | None = live.get(f"{runtime.name}_config")
+    known = runtime.settings
+    if not wanted or known is None or known.problems(text, host_name):
+        return text
+    return known.configured(text, host_name)
+
+
+def _to_write(changes: Mapping[str, Any], live: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the files that are to be written, for module gaudi_files, with a copy of the daemon.json of before."""
+    files: list[dict[str, Any]] = []
+    mode = live["daemon_json_mode"] or "0644"
+    if "daemon.json" in changes["write"]:
+        if live["daemon_json"] is not None:
+            kept = {"path": f"{DAEMON}.before-gaudi-serve", "content": live["daemon_json"]}
+            files.append({**kept, "mode": mode, "hide": True})
+        own = {"path": DAEMON, "content": wanted["daemon_json"], "mode": mode}
+        validate = ["dockerd", "--validate", "--config-file", "%s"]
+        files.append({**own, "validate": validate, "hide": '"proxies"' in wanted["daemon_json"]})
+    for one in _wanted_runtimes(wanted):
+        if one.settings and _leaf(one.settings.path) in changes["write"]:
+            files.append({"path": one.settings.path, "content": wanted[f"{one.name}_config"], "mode": "0644"})
+    return files
+
+
+def _reset(given: Given) -> dict[str, Any]:
+    known = given.known
+    packages = [
+        *known["container_runtime_distribution_packages"],
+        *known["container_runtime_vendor_packages"],
+        *("python3-debian", *(one.package for one in runtimes())),
+    ]
+    remove = is_true(known["container_runtime_reset_packages"])
+    return container_runtime_reset(known["gaudi_runtime"], known["gaudi_left"], packages, remove)
+
+
+STAGE = Stage(
+    role="container_runtime",
+    tag="runtime",
+    reads=("system", "runtime", "services"),
+    down=(1, "the engine restarts, and its containers with it"),
+    ends_all="restarts",
+    noted=("report",),
+    taken=("reset_packages",),
+    pending=_pending,
+    reset=_reset,
+)

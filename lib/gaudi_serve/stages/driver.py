@@ -6,7 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..core.checks import is_true
+from ..platforms import accelerator_needs
 from ..platforms.releases import release_of as known_release
+from .base import Given, Pending, Stage, drift_lines
+from .reset import gaudi_driver_reset
 
 RELEASE = re.compile(r"\d+\.\d+\.\d+")
 DKMS = "habanalabs-dkms"
@@ -174,3 +178,86 @@ def gaudi_driver_notes(driver: Mapping[str, Any], changes: Mapping[str, Any], re
     if runtime and release_of(runtime["version"]) != release:
         notes.append(f"habanalabs-container-runtime {runtime['version']} is not of release {release}")
     return notes
+
+
+def _pending(given: Given) -> Pending:
+    known = given.known
+    if "gaudi_driver" not in known or "gaudi_driver" not in accelerator_needs(known["gaudi_system"]["accelerator"]):
+        return Pending(changes={"needed": False, "due": False})
+    driver, host, manage = known["gaudi_driver"], known["gaudi_host"], is_true(known["gaudi_driver_manage"])
+    changes, refusal = _compared(given)
+    installs = [one.partition("=")[0] for one in changes["install"]]
+    # Replacing packages or a loaded driver ends every server; adding what is missing ends none.
+    replaces = bool(changes["reload"] or set(driver["packages"]) & set(installs))
+    drain, lines = drained(host) if replaces else [], drift_lines(changes, ["foreign", "version"])
+    due = changes["due"] and manage
+    own = {"found": changes, "needed": True, "replaces": replaces, "drain": drain, "due": due}
+    return Pending(
+        changes={**changes, **own, "holds": list(dict.fromkeys([*changes["hold"], *installs]))},
+        due=[] if refusal else lines if manage else changes["down"],
+        left=_left(given.host, changes, due),
+        refusal=refusal,
+        drift=lines,
+        stops=drain if manage and not refusal else [],
+        notes=gaudi_driver_notes(driver, changes, str(known["gaudi_driver_release"])),
+    )
+
+
+def _compared(given: Given) -> tuple[dict[str, Any], list[str]]:
+    """Return how the driver differs from what it is to be, and why it must be left alone."""
+    known = given.known
+    driver, packages = known["gaudi_driver"], _packages(known)
+    release, version = str(known["gaudi_driver_release"]), str(known["gaudi_driver_version"] or "")
+    changes = gaudi_driver_changes(
+        driver,
+        release=release,
+        version=version,
+        packages=packages,
+        modules=known["gaudi_driver_modules"],
+        ports_may_be_down=known["gaudi_driver_ports_may_be_down"],
+    )
+    refusal = gaudi_driver_refusal(
+        driver,
+        known["gaudi_host"],
+        host_name=given.host,
+        release=release,
+        version=version,
+        packages=packages,
+        upgrade_allowed=is_true(known["gaudi_driver_upgrade_allowed"]),
+    )
+    return changes, refusal
+
+
+def _left(host_name: str, changes: Mapping[str, Any], due: bool) -> list[str]:
+    """Return what a run has left to do, or a port that stays down."""
+    if due:
+        return [f"{host_name}: still to do after this run: {'; '.join(drift_lines(changes))}"]
+    return [
+        f"{host_name}: {'; '.join(changes['down'])}; look at cables and at dmesg, or list ports that lead to no other "
+        "card in gaudi_driver_ports_may_be_down"
+    ] * bool(changes["down"])
+
+
+def _packages(known: Mapping[str, Any]) -> list[str]:
+    return [*known["gaudi_driver_packages"], *known["gaudi_driver_optional_packages"]]
+
+
+def _reset(given: Given) -> dict[str, Any]:
+    known = given.known
+    # All that the role may install.
+    packages = [*_packages(known), f"linux-headers-{known['gaudi_system']['kernel']}", "python3-debian"]
+    driver = known.get("gaudi_driver", {})
+    remove = is_true(known["gaudi_driver_reset_packages"])
+    return gaudi_driver_reset(driver, known["gaudi_left"], packages, known["gaudi_driver_modules"], remove)
+
+
+STAGE = Stage(
+    role="gaudi_driver",
+    tag="driver",
+    reads=("system", "host", "services", "driver"),
+    down=(5, "the driver is replaced"),
+    noted=("report", "status"),
+    taken=("reset_packages",),
+    pending=_pending,
+    reset=_reset,
+)

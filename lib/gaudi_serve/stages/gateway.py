@@ -15,6 +15,7 @@ from ..gateway.fleet import Entry, backends_of, entry_of, secret_problem
 from ..gateway.haproxy import ADDRESS_PATH, PLACE, SERVERS, UNIT_PATH
 from ..gateway.inputs import read_gateway
 from ..gateway.objects import Gateway
+from .base import Given, Pending, Stage, file_of
 from .reset import new_packages
 
 Known = Mapping[str, Any]
@@ -243,3 +244,72 @@ def gateway_reset(live: Known, left: Known, packages: Sequence[str]) -> dict[str
         "left": [],
         "packages": new_packages(left, "gateway", packages),
     }
+
+
+UNIT_FILES = {"gateway": "gaudi-gateway.service", "address": "gaudi-gateway-address.service"}
+PACKAGES = ("haproxy", "keepalived")
+
+
+def _config(given: Given) -> dict[str, dict[str, str]]:
+    known = given.known
+    settings, servers, keys = (known[f"gateway_{name}"] for name in ("settings", "servers", "keys"))
+    return gateway_config(settings, servers, keys, known["gateway_rank"], known["gaudi_haproxy"]["interface"])
+
+
+def _refusal(given: Given, certificate: str) -> list[str]:
+    known = given.known
+    settings, servers, keys = (known[f"gateway_{name}"] for name in ("settings", "servers", "keys"))
+    return gateway_refusal(settings, servers, keys, known["gaudi_haproxy"], certificate, given.host)
+
+
+def _look(given: Given) -> tuple[str, dict[str, Any]] | None:
+    """Return what compares the files of the gateway, where it can be what it is to be."""
+    certificate = given.known["gateway_settings"].get("certificate") or ""
+    return (
+        None
+        if _refusal(given, "")
+        else ("haproxy_config", {**_config(given), "certificate": certificate, "state": "compared"})
+    )
+
+
+def _pending(given: Given) -> Pending:
+    live = given.known["gaudi_haproxy"]
+    refusal = _refusal(given, str(given.seen.get("certificate") or ""))
+    if not given.seen:
+        return Pending(refusal=refusal, drift=refusal, notes=gateway_notes(live))
+    units = {name: file_of("gateway", file) for name, file in UNIT_FILES.items()}
+    address = _config(given)["files"].get("keepalived.conf", "")
+    due = gateway_due(live, given.seen["differs"], units, given.known["gateway_servers"], address)
+    wanted = PACKAGES if address else PACKAGES[:1]
+    files = [f"/etc/systemd/system/{UNIT_FILES[name]}" for name in units if name == "gateway" or address]
+    return Pending(
+        changes={
+            **{"due": bool(due), "address": bool(address)},
+            "install": [name for name in wanted if name not in live["installed"]],
+            "units": [
+                {"path": path, "content": units[name], "mode": "0644"} for name, path in zip(units, files, strict=False)
+            ],
+        },
+        due=due,
+        left=[f"{given.host}: still to do after this run: {'; '.join([*due, *refusal])}"] if [*due, *refusal] else [],
+        refusal=refusal,
+        drift=[*refusal, *gateway_drift(live, due)],
+        notes=gateway_notes(live),
+    )
+
+
+def _reset(given: Given) -> dict[str, Any]:
+    return gateway_reset(given.known["gaudi_haproxy"], given.known["gaudi_left"], PACKAGES)
+
+
+STAGE = Stage(
+    role="gateway",
+    tag="gateway",
+    reads=("system",),
+    of_fleet=True,
+    noted=("status",),
+    given=("settings", "servers", "keys", "rank"),
+    look=_look,
+    pending=_pending,
+    reset=_reset,
+)

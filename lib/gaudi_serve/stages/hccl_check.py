@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..core.checks import is_true
+from ..core.images import vllm_image_id
 from ..core.words import counted
 from ..model.host import Host
-from ..platforms import platform_of
+from ..platforms import accelerator_needs, platform_of
+from .base import Given, Pending, Stage
+from .reset import hccl_validation_reset
 
 Run = dict[str, Any]
 
@@ -222,3 +227,53 @@ def hccl_arguments(run: Mapping[str, Any], options: Mapping[str, Any]) -> list[s
     if options.get("measure") == "latency":
         words += ["--measure", "latency"]
     return [str(word) for word in words]
+
+
+def _pending(given: Given) -> Pending:
+    known = given.known
+    host, state, image = known["gaudi_host"], known["gaudi_hccl"], known["hccl_validation_image"]
+    nodes = list(known["hccl_validation_nodes"] or [])
+    together, drain = len(nodes) > 1, is_true(known["hccl_validation_drain"])
+    plan = hccl_validation_plan(
+        host,
+        state,
+        image=image,
+        image_id=vllm_image_id(known["gaudi_services"]["images"], image),
+        max_age_days=known["hccl_validation_max_age_days"],
+        now=int(time.time()),
+        thresholds=known["hccl_validation_thresholds"],
+        options=known["hccl_validation_options"],
+        nodes=len(nodes) or 1,
+    )
+    refusal = hccl_refusal(plan, given.host, drain=drain)
+    possible = "hccl_validation" in accelerator_needs(host["accelerator"]) and image != "" and bool(plan["runs"])
+    asked = is_true(known["hccl_validation_asked"]) or bool(plan["due"] and not refusal)
+    now = possible and (not together or given.host in nodes) and asked
+    # Measured without being asked for, it waits where cards are in use.
+    return Pending(
+        changes={
+            **plan,
+            **{"refusal": refusal, "now": now, "together": together, "first": (nodes or [given.host])[0]},
+        },
+        due=[f"measure {', '.join(run['name'] for run in plan['runs'])}"] if now else [],
+        stops=plan["drain"] if now and drain else [],
+        notes=hccl_note(plan, state) if possible else [],
+    )
+
+
+def _reset(given: Given) -> dict[str, Any]:
+    return hccl_validation_reset(given.known["gaudi_left"])
+
+
+STAGE = Stage(
+    role="hccl_validation",
+    tag="validate",
+    planned=True,
+    down=(5, "its cards are measured"),
+    noted=("report", "status"),
+    given=("image",),
+    hosts={"hccl_validation_nodes": lambda value: value or []},
+    waits=lambda known: len(known.get("hccl_validation_nodes") or []) > 1,
+    pending=_pending,
+    reset=_reset,
+)

@@ -9,13 +9,15 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from ..core.checks import is_true
 from ..core.errors import InputError
 from ..platforms import platform_of
+from .base import Given, Pending, Stage, drift_lines, rendered, system_refusal
+from .reset_host import IOMMU, TUNED, host_tuning_reset
 
 ARGUMENT = re.compile(r"[\w.,:+@/-]+(=[\w.,:+@/=-]*)?", re.ASCII)
-TUNED = ("cpufreq.default_governor=performance", "intel_idle.max_cstate=0")
-# Without these, kernel 6.8 (Ubuntu 22.04.5 and 24.04.2) can garble results on Gaudi.
-IOMMU, IOMMU_KERNEL = ("intel_iommu=on", "iommu=pt"), (6, 8)
+# Without the arguments for the IOMMU, this kernel (Ubuntu 22.04.5 and 24.04.2) can garble results on Gaudi.
+IOMMU_KERNEL = (6, 8)
 HUGEPAGE_KIB = 2048
 # In the order in which they stand in the kernel's command line.
 CMDLINE = ("GRUB_CMDLINE_LINUX", "GRUB_CMDLINE_LINUX_DEFAULT")
@@ -325,3 +327,65 @@ def host_tuning_missing(tuning: Mapping[str, Any], sysctl: Mapping[str, str], ho
             "reboot the host, stop what holds its memory, or lower host_tuning_hugepages"
         ]
     return []
+
+
+def _pending(given: Given) -> Pending:
+    known = given.known
+    system, live, governor = known["gaudi_system"], known["gaudi_tuning"], known["host_tuning_governor"]
+    arguments = kernel_arguments_wanted(system, known["host_tuning_iommu"], known["host_tuning_kernel_args"], live)
+    size = hugepages_wanted(live, known["host_tuning_hugepages"], known["host_tuning_hugepages_max_fraction"])
+    sysctl = sysctl_wanted(live, size["pages"])
+    dropin = rendered("host_tuning", "grub.cfg.j2", arguments=arguments) if arguments else ""
+    values = rendered("host_tuning", "sysctl.conf.j2", sysctl=sysctl)
+    changes = host_tuning_changes(live, arguments, dropin, values, sysctl, governor)
+    refusal = system_refusal(system, given.host)
+    refusal += host_tuning_refusal(system, live, arguments, given.host, governor)
+    refusal += [] if is_true(known["host_tuning_take_over"]) else sysctl_conflicts(live, sysctl, given.host)
+    reboots = is_true(known["host_tuning_reboot_allowed"]) and bool(changes["reboot"])
+    lines, raw = drift_lines(changes), [text for key, found in changes.items() if key != "due" for text in found]
+    return Pending(
+        changes={
+            **changes,
+            **{"lines": raw, "arguments": arguments, "reboots": reboots},
+            **{"dropin_text": dropin, "sysctl_text": values},
+        },
+        due=[] if refusal else lines if reboots else drift_lines(changes, ["reboot"]),
+        left=[*host_tuning_missing(live, sysctl, given.host), *(_still(given, lines) if changes["due"] else [])],
+        refusal=refusal,
+        drift=refusal or lines,
+        notes=_notes(live, size),
+        facts={
+            **{"reboots": reboots, "reboot_required": bool(changes["reboot"]), "reboot_reasons": changes["reboot"]},
+        },
+    )
+
+
+def _still(given: Given, lines: Sequence[str]) -> list[str]:
+    return [f"{given.host}: still to do after this run: {'; '.join(lines)}"]
+
+
+def _notes(live: Mapping[str, Any], size: Mapping[str, Any]) -> list[str]:
+    lacking = ["no cpufreq on this host: the governor is left alone"] if not live["governor"]["values"] else []
+    for key in ("vm.nr_hugepages", "kernel.numa_balancing"):
+        lacking += [f"no {key} in this kernel"] if live["sysctl"][key] is None else []
+    return [*([size["note"]] if size["note"] else []), *lacking]
+
+
+def _reset(given: Given) -> dict[str, Any]:
+    # All that the role may install.
+    packages = ["linux-cpupower", f"linux-tools-{given.known['gaudi_system']['kernel']}"]
+    return host_tuning_reset(given.known["gaudi_tuning"], given.known["gaudi_left"], packages)
+
+
+STAGE = Stage(
+    role="host_tuning",
+    tag="host",
+    reads=("system", "tuning"),
+    # A server with eight cards and much memory tests both for long when it starts.
+    down=(10, "the host reboots"),
+    ends_all="reboots",
+    tells=("reboot_reasons", "reboot_required"),
+    noted=("report",),
+    pending=_pending,
+    reset=_reset,
+)

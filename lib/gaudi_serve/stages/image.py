@@ -7,13 +7,16 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..core.checks import is_flag_text
+from ..core.checks import is_flag_text, is_true
 from ..core.errors import InputError, shown
-from ..core.images import HUB, IS_NAME, IS_REGISTRY, NAMED
+from ..core.images import HUB, IS_NAME, IS_REGISTRY, NAMED, image_name
 from ..core.redact import has_login
 from ..host.secret import given_secrets
 from ..platforms import PLATFORMS
 from ..platforms.releases import DEFAULT, RELEASES, release_of, vllm_of
+from .base import Given, Pending, Stage
+from .container_runtime import engine_stopped
+from .reset import vllm_image_reset
 
 Entry = dict[str, Any]
 
@@ -44,6 +47,8 @@ LOGINS = (
     "must be a mapping of registries, such as registry.example.net:5000, each to a mapping of username and "
     "password, as quoted texts"
 )
+# What serving images to other hosts takes.
+REGISTRY_PACKAGES = ("docker-registry", "openssl")
 # What an image is made with: the recipe of cards, on a host, or the CPU image, on the controller.
 BUILT = ("cpu", "gaudi")
 ENTRY = {"name", "archive", "archive_on_host", "build", "build_host", "accelerator", "recipe", "vllm_version"}
@@ -299,3 +304,76 @@ def _checked(
 
 def _refusal(alias: str, key: str, value: Any, allowed: str) -> InputError:
     return InputError(f"vllm_images: {alias}: {key} {shown(value)}: {allowed}")
+
+
+def image_drift(missing: Sequence[Mapping[str, Any]], runtime: Mapping[str, Any]) -> list[str]:
+    """Return which images a host lacks, as sentences; without an engine that answers, that this is not known.
+
+    Args:
+        missing: what missing_images returned.
+        runtime: ``gaudi_runtime`` of the host.
+    """
+    if not runtime["info"]:
+        return ["not known, the Docker engine does not answer"]
+    return [f"{image['name']} is missing" for image in missing]
+
+
+def missing_images(wanted: Sequence[Mapping[str, Any]], images: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return those of the wanted images that the host's engine lacks.
+
+    Args:
+        wanted: ``vllm_image_images``.
+        images: ``gaudi_services.images`` of the host.
+    """
+    return [image for image in wanted if image_name(str(image["name"])) not in images]
+
+
+def _pending(given: Given) -> Pending:
+    known = given.known
+    giver = known["vllm_image_from_host"] or ""
+    wanted = vllm_images(known["vllm_image_images"] or [], str(known["vllm_image_release"]))
+    missing = missing_images(wanted, known["gaudi_services"]["images"])
+    shared = images_shared(wanted, missing, giver, given.host, given.inventory)
+    builds = [one for one in shared["own"] if one.get("build") == "gaudi"]
+    others = [one for one in builds if one.get("build_host", given.host) != given.host]
+    unknown = image_drift(missing, known["gaudi_runtime"]) if missing and "gaudi_runtime" in known else []
+    bring = [f"bring {one['name']}" for one in shared["own"]]
+    bring += [f"take {one['name']} from {giver}" for one in shared["take"]]
+    names = ", ".join(one["name"] for one in missing)
+    return Pending(
+        changes={
+            **{"missing": missing, "take": shared["take"], "due": bool(missing)},
+            "own": [one for one in shared["own"] if one not in builds],
+            "builds": [one for one in builds if one not in others],
+            "built_elsewhere": others,
+        },
+        due=unknown if "gaudi_runtime" in known and engine_stopped(known["gaudi_runtime"]) else bring,
+        left=[f"{given.host}: {names} did not arrive; the archive holds another name, or loading it failed."]
+        if missing
+        else [],
+        refusal=shared["refusal"],
+        drift=unknown,
+    )
+
+
+def _reset(given: Given) -> dict[str, Any]:
+    known = given.known
+    images, remove = (is_true(known[f"vllm_image_reset_{what}"]) for what in ("images", "packages"))
+    services, left, spool = known["gaudi_services"], known["gaudi_left"], known["vllm_image_spool"]
+    return vllm_image_reset(services, left, spool, images, REGISTRY_PACKAGES, remove)
+
+
+STAGE = Stage(
+    role="vllm_image",
+    tag="images",
+    planned=True,
+    tells=("asked", "taken"),
+    given=("images", "release"),
+    hosts={
+        "vllm_image_from_host": lambda value: [value],
+        "vllm_images": lambda value: [one.get("build_host") for one in value or [] if isinstance(one, Mapping)],
+    },
+    taken=("reset_images", "reset_packages"),
+    pending=_pending,
+    reset=_reset,
+)

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.errors import near, readable
+from . import container_runtime, driver, gateway, hccl_check, host_tuning, image, service, weights
+from .base import Stage
 
 Known = Mapping[str, Any]
 
-# Role of every stage, in the order of a run, with the name of its playbook, which is its tag too.
-STAGES = {
-    "host_tuning": "host",
-    "gaudi_driver": "driver",
-    "container_runtime": "runtime",
-    "vllm_image": "images",
-    "hccl_validation": "validate",
-    "model_weights": "weights",
-    "vllm_service": "models",
-    "gateway": "gateway",
-}
+# Every stage in the order of a run; a new one is a file beside this one and a line here.
+OBJECTS: tuple[Stage, ...] = (
+    host_tuning.STAGE,
+    driver.STAGE,
+    container_runtime.STAGE,
+    image.STAGE,
+    hccl_check.STAGE,
+    weights.STAGE,
+    service.STAGE,
+    gateway.STAGE,
+)
+BY_ROLE = {one.role: one for one in OBJECTS}
+# Role of every stage with the name of its playbook, which is its tag too.
+STAGES = {one.role: one.tag for one in OBJECTS}
 # What a host takes part in that has no part in a run, of which an empty list is all.
 NONE = "none"
 # The same of a host that no run has a part for, since its inventory gives it no task.
@@ -28,34 +33,27 @@ ALONE = "left_alone"
 BEHIND = "behind_gateway"
 LEFT_ALONE = "left alone: the inventory gives it no models, no gateway and no other task"
 # Stages that need a sound plan of the models; the others may mend a host whose models are wished for wrongly.
-PLANNED = ("vllm_image", "hccl_validation", "model_weights", "vllm_service")
-# What gaudi_facts has to read for each.
+PLANNED = tuple(one.role for one in OBJECTS if one.planned)
+# What gaudi_facts has to read for each that does not need all.
 SUBSETS = {
-    "host_tuning": ("system", "tuning"),
-    "gaudi_driver": ("system", "host", "services", "driver"),
-    "container_runtime": ("system", "runtime", "services"),
-    "gateway": ("system",),
+    **{one.role: one.reads for one in OBJECTS if not one.planned},
     BEHIND: ("system", "runtime", "services", "host"),
     NONE: ("system",),
     # What it serves, if anything: an inventory that was not read must not hide that.
     ALONE: ("system", "services"),
 }
 EVERYTHING = ("system", "tuning", "runtime", "services", "hccl", "host", "driver")
-# The facts in which the roles' due.yml keep what they would do.
+# The facts in which the stages keep what they would do.
 TOLD = (
-    *(f"{stage}_{kind}" for stage in STAGES for kind in ("due", "refusal", "stops")),
-    *("host_tuning_reboots", "host_tuning_reboot_reasons", "container_runtime_restarts", "preflight_unclear"),
+    *(name for one in OBJECTS for name in one.names("due", "refusal", "stops", *one.tells)),
+    *(name for one in OBJECTS if one.ends_all for name in one.names(one.ends_all)),
+    "preflight_unclear",
 )
 # Tags that Ansible itself gives a meaning.
 TAGS = ("all", "always", "never", "tagged", "untagged")
 
 # Variables that name hosts with a task for others, with what reads the names.
-NAMING: dict[str, Callable[[Any], Iterable[Any]]] = {
-    "vllm_image_from_host": lambda value: [value],
-    "model_weights_from_host": lambda value: [value],
-    "hccl_validation_nodes": lambda value: value or [],
-    "vllm_images": lambda value: [image.get("build_host") for image in value or [] if isinstance(image, Mapping)],
-}
+NAMING = {key: names for one in OBJECTS for key, names in one.hosts.items()}
 
 
 def run_stages(
@@ -159,14 +157,14 @@ def stages_due(known: Known, stages: Sequence[str]) -> list[str]:
     Stages in which hosts wait for each other run in any case; each looks for itself what there is to do.
 
     Args:
-        known: the host's variables; read are the facts ``<role>_due`` that the roles' due.yml keep (lists
+        known: the host's variables; read are the facts ``<role>_due`` that the stages keep (lists
             of lines), ``model_weights_together`` and ``hccl_validation_nodes``.
         stages: the stages that the run is about.
     """
     due = due_by_stage(known, stages)
     first = next((index for index, stage in enumerate(stages) if stage in due), len(stages))
-    together = {
-        "model_weights": bool(known.get("model_weights_together")),
-        "hccl_validation": len(known.get("hccl_validation_nodes") or []) > 1,
-    }
-    return [stage for index, stage in enumerate(stages) if index >= first or together.get(stage)]
+    return [stage for index, stage in enumerate(stages) if index >= first or _waits(stage, known)]
+
+
+def _waits(stage: str, known: Known) -> bool:
+    return stage in BY_ROLE and BY_ROLE[stage].waits(known)

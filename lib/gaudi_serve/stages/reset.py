@@ -14,10 +14,10 @@ from typing import Any
 from ..catalog.keys import RESERVED
 from ..core.checks import is_flag_text
 from ..core.errors import shown
+from ..core.images import image_name
 from ..core.paths import vllm_unit_paths
 from ..core.table import table
 from ..host.baseline import RECORDS, text_of
-from .service import image_name
 
 Known = Mapping[str, Any]
 STATE = "/var/lib/gaudi-serve"

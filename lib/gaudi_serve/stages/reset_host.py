@@ -11,8 +11,11 @@ from ..core.errors import InputError
 from ..host.baseline import BACKUP, DROPIN, SYSCTL
 from ..host.observe_runtime import PROXIES_DROPIN
 from ..platforms import Runtime, runtimes
-from .host_tuning import IOMMU, TUNED
 from .reset import Known, brought_of, found_of, made_for, new_packages, record_of, touched_by
+
+# Kernel arguments that every host gets, and those for devices behind an IOMMU.
+TUNED = ("cpufreq.default_governor=performance", "intel_idle.max_cstate=0")
+IOMMU = ("intel_iommu=on", "iommu=pt")
 
 DAEMON = "/etc/docker/daemon.json"
 PROXY = (PROXIES_DROPIN, "/etc/gaudi-serve/docker-proxy.env")

@@ -13,13 +13,18 @@ from ipaddress import ip_address
 from typing import Any
 
 from ..catalog.keys import VARIABLE
+from ..core.checks import is_true
 from ..core.errors import InputError, is_number, near, readable, shown
-from ..core.paths import CONFIG, UNITS
+from ..core.images import vllm_image_id
+from ..core.paths import CONFIG, UNITS, vllm_unit_paths
+from ..core.run import sha256_text
 from ..core.served import served_models, served_names
 from ..engines import engine_of
 from ..host.secret import given_secrets, secret_changed, secret_text
 from ..model.shared import members
+from .base import Given, Pending, Stage, file_of, template_of
 from .launch_view import differences, launch_view
+from .reset import recipe_caches, vllm_service_reset
 
 # Bytes that must be free where small files are written.
 ROOM = 1024 * 1024
@@ -572,41 +577,49 @@ def restart_refusal(services: Mapping[str, Any], model: str, host_name: str = "t
     ]
 
 
-def image_name(name: str) -> str:
-    """Return an image's name as the engine lists it: with a tag or digest, without the default registry."""
-    short = name.removeprefix("docker.io/").removeprefix("library/")
-    has_tag = "@" in short or ":" in short.rpartition("/")[2]
-    return short if has_tag else f"{short}:latest"
+def _pending(given: Given) -> Pending:
+    known = given.known
+    services, secrets, models = (
+        known["gaudi_services"],
+        known["vllm_service_secrets"],
+        known["vllm_service_plan"]["models"],
+    )
+    supervisor = file_of("vllm_service", "vllm-supervisor")
+    files = vllm_service_files(models, template_of("vllm_service", "vllm.service.j2"))
+    changes = vllm_service_changes(models, services, files, supervisor)
+    withdrawn = vllm_withdrawn_secrets(services, secrets)
+    differ = bool(withdrawn) or any(unit.get("secret_differs") for unit in services["units"].values())
+    summary = vllm_service_summary(changes)
+    return Pending(
+        changes={
+            **changes,
+            **{"withdrawn": withdrawn, "limits": vllm_start_limits(models, changes["wait"])},
+            **{"smoked": [model for model in models if model["name"] in changes["smoke"]], "summary": summary},
+            "supervisor_sha256": sha256_text(supervisor),
+            "caches": recipe_caches(models),
+            "removed_paths": vllm_unit_paths(changes["remove"]),
+        },
+        due=[*(["bring the secrets in order"] if differ else []), *summary],
+        left=[f"{given.host}: still to do after this run: {'; '.join(summary)}"] if changes["due"] else [],
+        refusal=vllm_service_refusal(changes, services, given.host),
+        drift=vllm_service_drift(changes, services, models),
+        stops={key: changes[key] for key in ("remove", "stop", "restart")},
+    )
 
 
-def vllm_image_id(images: Mapping[str, Any], name: str) -> str | None:
-    """Return the id of an image by whatever name a user gives it; None where the host's engine lacks it.
-
-    Args:
-        images: ``gaudi_services.images`` of the host.
-        name: with or without a tag and the default registry.
-    """
-    found = images.get(image_name(name))
-    return str(found) if found else None
+def _reset(given: Given) -> dict[str, Any]:
+    known = given.known
+    caches = is_true(known["vllm_service_reset_caches"])
+    return vllm_service_reset(known["gaudi_services"], known["gaudi_left"], caches)
 
 
-def image_drift(missing: Sequence[Mapping[str, Any]], runtime: Mapping[str, Any]) -> list[str]:
-    """Return which images a host lacks, as sentences; without an engine that answers, that this is not known.
-
-    Args:
-        missing: what missing_images returned.
-        runtime: ``gaudi_runtime`` of the host.
-    """
-    if not runtime["info"]:
-        return ["not known, the Docker engine does not answer"]
-    return [f"{image['name']} is missing" for image in missing]
-
-
-def missing_images(wanted: Sequence[Mapping[str, Any]], images: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return those of the wanted images that the host's engine lacks.
-
-    Args:
-        wanted: ``vllm_image_images``.
-        images: ``gaudi_services.images`` of the host.
-    """
-    return [image for image in wanted if image_name(str(image["name"])) not in images]
+STAGE = Stage(
+    role="vllm_service",
+    tag="models",
+    planned=True,
+    tells=("health",),
+    given=("plan", "secrets"),
+    taken=("reset_caches",),
+    pending=_pending,
+    reset=_reset,
+)

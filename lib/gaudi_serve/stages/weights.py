@@ -11,11 +11,14 @@ from typing import Any
 
 from ..catalog.merge import merged
 from ..catalog.source import EXTRAS, source_problem
+from ..core.checks import is_true
 from ..core.errors import refusal
 from ..host.weights_names import OLD, PARTIAL, refused
 from ..model.host import Host
 from ..model.shared import members
 from ..platforms.hl_smi import GENERATION
+from .base import Given, Pending, Stage
+from .reset import model_weights_reset
 
 # Cards whose FP8 differs from what such weights hold; Gaudi3 serves the originals.
 GAUDI2, GAUDI3 = (tuple(name for name, kind in GENERATION.items() if kind == one) for one in ("GAUDI2", "GAUDI3"))
@@ -428,3 +431,52 @@ def weights_lines(changes: Mapping[str, Any], host_name: str) -> list[str]:
             told = f"take {job['from']['folder']} from {job['from']['host']}"
         lines.append(f"{host_name}: model {job['name']}: {told} as {job['target']}: it {job['reason']}")
     return lines
+
+
+# All that the role may install for fetching.
+PACKAGES = ("git", "git-lfs", "python3-venv")
+
+
+def _look(given: Given) -> tuple[str, dict[str, Any]] | None:
+    """Return what reads the folders of weights, which follow from the models' sources."""
+    models = given.known["model_weights_models"]
+    folders = {"weights": weights_folders(models), "weights_venv": given.known["model_weights_venv"]}
+    return ("gaudi_facts", {"gather": ["weights_store"], **folders}) if models else None
+
+
+def _pending(given: Given) -> Pending:
+    """Return what is due. What another host would give is not asked for: it may be brought in this very run."""
+    known = given.known
+    models, together = known["model_weights_models"], {"together": bool(known["model_weights_from_host"])}
+    if not models:
+        return Pending(facts=together)
+    changes = weights_changes(models, known["gaudi_weights"], known["model_weights_verify"])
+    left = weights_changes(models, known["gaudi_weights"])
+    return Pending(
+        changes=changes,
+        due=weights_lines(changes, given.host),
+        drift=weights_drift(left),
+        stops=weights_stops(changes, known["gaudi_services"]),
+        facts=together,
+    )
+
+
+def _reset(given: Given) -> dict[str, Any]:
+    weights = is_true(given.known["model_weights_reset_weights"])
+    return model_weights_reset(given.known["gaudi_left"], PACKAGES, weights)
+
+
+STAGE = Stage(
+    role="model_weights",
+    tag="weights",
+    planned=True,
+    down=(0, "its weights are replaced"),
+    tells=("together", "asked", "brought", "given"),
+    given=("models", "device", "calibrate_endpoint"),
+    hosts={"model_weights_from_host": lambda value: [value]},
+    waits=lambda known: bool(known.get("model_weights_together")),
+    taken=("reset_weights",),
+    look=_look,
+    pending=_pending,
+    reset=_reset,
+)

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import host_name
 from gaudi_serve.host.smoke import right_capitals
-from runs import beyond_loopback
+from runs import beyond_loopback, host_name
 
 
 @pytest.fixture

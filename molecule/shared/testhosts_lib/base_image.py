@@ -1,70 +1,86 @@
-"""The Debian root file system under every image made here."""
+"""The Debian root file systems under the images made here."""
 
 from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 from .common import KEY_LABEL, Trouble, digest, install, locked, run, step, succeeds
 
-RELEASE, CODENAME = "debian:12", "bookworm"
-PACKAGES = ["python3", "ca-certificates"]
+CODENAME = "bookworm"
 REPOSITORY = "gaudi-serve/base"
 EDITION = "1"  # to be raised when the image is made differently from the same packages
 PULL_S = 300  # for a slow line; where there is no registry, the engine gives up in 15 s by itself
 
 
-def key() -> str:
-    """Return the key of the base image."""
-    return digest(RELEASE, " ".join(PACKAGES), EDITION)
+class Release(NamedTuple):
+    """A release of Debian, with the packages that an image of it has at least."""
+
+    name: str
+    codename: str
+    packages: tuple[str, ...]
 
 
-def ensure() -> str:
-    """Return the tag of the base image, made where it is missing."""
-    tag = f"{REPOSITORY}:{key()}"
+DEBIAN_12 = Release("debian:12", CODENAME, ("python3", "ca-certificates"))
+
+
+def key(release: Release = DEBIAN_12) -> str:
+    """Return the key of a base image."""
+    return digest(release.name, " ".join(release.packages), EDITION)
+
+
+def ensure(release: Release = DEBIAN_12) -> str:
+    """Return the tag of a base image, made where it is missing."""
+    tag = f"{REPOSITORY}:{key(release)}"
     with locked("base-image"):  # several images on it are made at once
         if not succeeds("docker", "image", "inspect", tag):
-            make(tag)
+            make(release, tag)
     return tag
 
 
-def make(tag: str) -> None:
-    """Make the base image from one of a registry, or from packages."""
-    if succeeds("docker", "image", "inspect", RELEASE) or pulled():
-        with step("Making the base image from a pulled one"):
+def make(release: Release, tag: str) -> None:
+    """Make a base image from one of a registry, or from packages."""
+    if succeeds("docker", "image", "inspect", release.name) or pulled(release.name):
+        with step(f"Making the base image from a pulled {release.name}"):
             recipe = (
-                f"FROM {RELEASE}\nLABEL {KEY_LABEL}={key()}\n"
-                f"RUN apt-get update && apt-get install --yes --no-install-recommends {' '.join(PACKAGES)}\n"
+                f"FROM {release.name}\nLABEL {KEY_LABEL}={key(release)}\n"
+                f"RUN apt-get update && apt-get install --yes --no-install-recommends {' '.join(release.packages)}\n"
             )
             run("docker", "build", "--tag", tag, "-", stdin=recipe, env={"DOCKER_BUILDKIT": "0"})
     else:
-        bootstrap(tag)
+        bootstrap(release, tag)
 
 
-def pulled() -> bool:
+def pulled(name: str) -> bool:
     """Try a registry; many machines have none."""
-    with step(f"Looking for {RELEASE} in a registry"):
-        return succeeds("docker", "pull", "--quiet", RELEASE, timeout=PULL_S) or succeeds(
-            "docker", "image", "inspect", RELEASE
+    with step(f"Looking for {name} in a registry"):
+        return succeeds("docker", "pull", "--quiet", name, timeout=PULL_S) or succeeds(
+            "docker", "image", "inspect", name
         )
 
 
-def bootstrap(tag: str) -> None:
-    """Make the image from packages, with the machine's own package sources."""
-    sources = distribution_sources()
+def bootstrap(release: Release, tag: str) -> None:
+    """Make an image from packages, with the machine's own package sources, which have the other releases too."""
     install("mmdebstrap", "mmdebstrap")
-    with step("Making the base image with mmdebstrap"), tempfile.TemporaryDirectory() as folder:
+    with step(f"Making the base image of {release.name} with mmdebstrap"), tempfile.TemporaryDirectory() as folder:
+        sources = []
+        for path in distribution_sources():
+            text = path.read_text(encoding="utf-8").replace(CODENAME, release.codename)
+            sources.append(Path(folder) / path.name)
+            sources[-1].write_text(text, encoding="utf-8")
         archive = Path(folder) / "base.tar"
-        include = f"--include={','.join(PACKAGES)}"
-        run("mmdebstrap", "--variant=minbase", include, CODENAME, archive, *sources)
-        run("docker", "import", "--change", f"LABEL {KEY_LABEL}={key()}", archive, tag)
+        include = f"--include={','.join(release.packages)}"
+        run("mmdebstrap", "--variant=minbase", include, release.codename, archive, *sources)
+        run("docker", "import", "--change", f"LABEL {KEY_LABEL}={key(release)}", archive, tag)
 
 
 def distribution_sources() -> list[Path]:
     """Return the apt source files of the distribution itself; third parties' ones stay out of the hosts."""
     release = Path("/etc/os-release").read_text(encoding="utf-8")
     if f"VERSION_CODENAME={CODENAME}" not in release.split():
-        raise Trouble(f"no registry with {RELEASE} is reachable, and without one this needs a machine with {RELEASE}")
+        name = DEBIAN_12.name
+        raise Trouble(f"no registry with {name} is reachable, and without one this needs a machine with {name}")
     folder = Path("/etc/apt/sources.list.d")
     found = [folder / "debian.sources", Path("/etc/apt/sources.list")]
     named = [path for path in found if path.exists() and CODENAME in path.read_text(encoding="utf-8")]
@@ -74,5 +90,5 @@ def distribution_sources() -> list[Path]:
     others = sorted(folder.glob("*.sources")) + sorted(folder.glob("*.list"))
     named = [path for path in others if mark in path.read_text(encoding="utf-8")]
     if not named:
-        raise Trouble(f"no apt source of {RELEASE} in /etc/apt")
+        raise Trouble(f"no apt source of {DEBIAN_12.name} in /etc/apt")
     return named

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import STANDINS
 from gaudi_serve.host import observe_driver
 from gaudi_serve.model.host import Host
 from gaudi_serve.platforms import PLATFORMS
 from gaudi_serve.platforms.device_holders import device_holders
 from gaudi_serve.platforms.gaudi import NODE, WATCHERS, _observe
+from helpers.standin_host import STANDINS
 
 
 @pytest.fixture

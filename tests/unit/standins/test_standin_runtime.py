@@ -7,24 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.standin_runtime import behave_as, create, hooked
 
 CONFIG = "etc/habana-container-runtime/config.toml"
 SECTION = "[habana-container-runtime]\n"
-
-
-def create(host: Any, bundle: Path, *environment: str) -> tuple[Any, dict[str, Any]]:
-    """Run the runtime's create for a container with this environment; return result and edited specification."""
-    spec = {"process": {"env": list(environment)}, "root": {"path": "rootfs"}, "linux": {"resources": {}}}
-    (bundle / "config.json").write_text(json.dumps(spec), encoding="utf-8")
-    path = f"{host.root}/bin:/usr/bin:/bin"
-    result = host.run("habana-container-runtime", "create", "--bundle", str(bundle), "name", PATH=path)
-    return result, json.loads((bundle / "config.json").read_text(encoding="utf-8"))
-
-
-def behave_as(host: Any, version: str) -> None:
-    """Let runtime and hook be of a version."""
-    host.state["container_runtime"] = version
-    host.save()
 
 
 def given(spec: dict[str, Any]) -> list[str]:
@@ -39,12 +25,6 @@ def refused(host: Any, bundle: Path, *environment: str) -> str:
     result, _ = create(host, bundle, *environment)
     assert (result.returncode, result.stdout) == (0, "")
     return str(result.stderr)
-
-
-def hooked(host: Any, bundle: Path) -> Any:
-    """Run the hook for the bundle as the runtime has left it."""
-    state = json.dumps({"bundle": str(bundle), "pid": 1})
-    return host.run("habana-container-hook", "createRuntime", stdin=state)
 
 
 def test_wanted_cards_with_nodes_rules_ports_and_hook(host: Any, bundle: Path) -> None:

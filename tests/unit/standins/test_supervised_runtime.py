@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from gaudi_serve.stages.service import vllm_container
-from programs import load_program
-from test_plan import model, planned
-from test_standin_runtime import behave_as, create, hooked
+from helpers.plans import model, planned
+from helpers.programs import load_program
+from helpers.standin_runtime import behave_as, create, hooked
 
 PROGRAM = Path(__file__).parents[3] / "roles/vllm_service/files/vllm-supervisor"
 SILENT = "failed to retrieve OCI runtime container pid: open /run/x/init.pid: no such file or directory"

@@ -1,0 +1,103 @@
+"""Plans a host by the facts that have been read, and asks every stage what it would do; changes nothing."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleError
+from ansible.plugins.action import ActionBase
+
+LIB = str(Path(__file__).resolve().parents[1] / "lib")
+if LIB not in sys.path:
+    sys.path.insert(0, LIB)
+
+from gaudi_serve.core.errors import InputError  # noqa: E402
+from gaudi_serve.inventory.facts import FACTS, checked_facts  # noqa: E402
+from gaudi_serve.inventory.rendered import Undefined, Variables  # noqa: E402
+from gaudi_serve.plan.assembly import Wanted, assemble  # noqa: E402
+from gaudi_serve.plan.judged import judged, reasons  # noqa: E402
+from gaudi_serve.stages.base import Given, Pending, Stage  # noqa: E402
+from gaudi_serve.stages.registry import OBJECTS, plans_models  # noqa: E402
+
+
+class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no type information
+    """``gaudi_plan: {due: true}``."""
+
+    _VALID_ARGS = frozenset(("due", "judge", "status", "fleet"))
+    _supports_check_mode = True
+    _requires_connection = False
+
+    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return the plan and what every stage would do as facts.
+
+        ``due`` asks the stages, with ``fleet`` also those that decide by the plans of other hosts. ``judge`` adds what
+        keeps the run from beginning, and which stages it has. ``status`` tells how every stage differs. What keeps a
+        stage from telling is the fact ``preflight_unclear``.
+        """
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        try:
+            facts = self._facts(task_vars or {})
+        except (InputError, Undefined) as problem:
+            return {**result, "failed": True, "msg": str(problem)}
+        return {**result, "changed": False, "ansible_facts": facts}
+
+    def _facts(self, variables: dict[str, Any]) -> dict[str, Any]:
+        host = str(variables["inventory_hostname"])
+        known = Variables(variables, self._loader, ["preflight", *[stage.role for stage in OBJECTS]])
+        stages = list(known["preflight_for"])
+        facts: dict[str, Any] = {}
+        findings, warnings = [], []
+        if plans_models(stages):
+            # Without it nothing of the host is known, which the error says.
+            read = {"gaudi_host": known["gaudi_host"], **{name: known[name] for name in FACTS if name in known}}
+            complete, wrong = checked_facts(read)
+            given = read if wrong else complete
+            gateways = list(known.get("preflight_gateways") or [])
+            found = assemble(host, Wanted.of_role(known), given, known.get("gaudi_runtime"), gateways)
+            findings, warnings = found.findings, found.warnings
+            facts["preflight_plan"] = found.models
+            # By it gaudi_lock tells whether another run has changed the host since the look that the plan was made of.
+            facts["preflight_observed"] = {"at": known["gaudi_observed_at"], "boot": known.get("gaudi_boot_id", "")}
+            known = known.but(**facts)
+        if self._task.args.get("due"):
+            facts |= self._asked(host, known, stages, variables)
+        known = known.but(**facts)
+        if self._task.args.get("judge"):
+            facts |= judged(host, known, stages, findings, warnings)
+        if self._task.args.get("status"):
+            facts |= self._differing(host, known, stages, variables)
+            facts |= {"preflight_status": reasons(known, stages, findings, host)} if plans_models(stages) else {}
+        return facts
+
+    def _stages(self, stages: list[str]) -> list[Stage]:
+        """Return the stages that are asked."""
+        fleet = self._task.args.get("fleet")
+        return [one for one in OBJECTS if one.role in stages and (fleet or not one.of_fleet)]
+
+    def _differing(self, host: str, known: Variables, stages: list[str], variables: dict[str, Any]) -> dict[str, Any]:
+        """Return how every stage differs from what is planned, as facts."""
+        facts: dict[str, Any] = {}
+        for stage in self._stages(stages or [one.role for one in OBJECTS]):
+            found = self._found(stage, host, known, variables)
+            facts[f"{stage.role}_status"] = list(found.drift)
+            facts |= {} if found.notes is None else {f"{stage.role}_notes": list(found.notes)}
+        return facts
+
+    def _found(self, stage: Stage, host: str, known: Variables, variables: dict[str, Any]) -> Pending:
+        def run(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+            return dict(self._execute_module(name, arguments, task_vars=variables))
+
+        return stage.asked(Given(host, known), run)
+
+    def _asked(self, host: str, known: Variables, stages: list[str], variables: dict[str, Any]) -> dict[str, Any]:
+        """Return the facts of every stage, those before the first that cannot tell, and why that one cannot."""
+        facts: dict[str, Any] = {}
+        for stage in self._stages(stages):
+            try:
+                facts |= stage.facts(self._found(stage, host, known, variables))
+            except (InputError, Undefined, AnsibleError) as problem:
+                facts["preflight_unclear"] = str(problem)
+                break
+        return facts

@@ -1,0 +1,68 @@
+"""Asks a stage what it would do on the host, by the facts that have been read; changes nothing."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+LIB = str(Path(__file__).resolve().parents[1] / "lib")
+if LIB not in sys.path:
+    sys.path.insert(0, LIB)
+
+from gaudi_serve.core.errors import InputError  # noqa: E402
+from gaudi_serve.inventory.rendered import Undefined, Variables  # noqa: E402
+from gaudi_serve.stages.base import REFUSED, Given  # noqa: E402
+from gaudi_serve.stages.registry import BY_ROLE  # noqa: E402
+
+STEPS = ("compare", "pending", "verify", "reset", "taken_back")
+
+
+class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no type information
+    """``gaudi_stage: {stage: host_tuning, step: pending}``."""
+
+    _VALID_ARGS = frozenset(("stage", "step"))
+    _supports_check_mode = True
+    _requires_connection = False
+
+    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return what is pending, and the facts that the rest of the run reads of the stage.
+
+        Step ``pending`` fails where the stage must not begin, ``verify`` where something is left to do after it,
+        ``taken_back`` where a reset has left something. ``compare`` and ``reset`` only tell.
+        """
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        stage, step = BY_ROLE[self._task.args["stage"]], self._task.args["step"]
+        if step not in STEPS:
+            raise AnsibleActionFail(f"step {step!r}: must be one of {', '.join(STEPS)}")
+        variables = task_vars or {}
+        host = str(variables["inventory_hostname"])
+        given = Given(host, Variables(variables, self._loader, [stage.role]))
+        try:
+            found = self._reset(stage, step, given) if step in ("reset", "taken_back") else None
+            found = found or self._compared(stage, step, given, variables)
+        except (InputError, Undefined) as problem:
+            found = {"failed": True, "msg": str(problem)}
+        return {**result, "changed": False, **found}
+
+    def _compared(self, stage: Any, step: str, given: Given, variables: dict[str, Any]) -> dict[str, Any]:
+        found = stage.asked(given, lambda name, more: self._execute_module(name, more, task_vars=variables))
+        facts = stage.facts(found)
+        told = {"changes": dict(found.changes), "due": list(found.due), "ansible_facts": facts}
+        if step == "pending" and found.refusal:
+            told |= {"failed": True, "msg": [REFUSED, *found.refusal]}
+        if step == "verify" and found.left and not self._task.check_mode:
+            told |= {"failed": True, "msg": found.left[0] if len(found.left) == 1 else list(found.left)}
+        return told
+
+    def _reset(self, stage: Any, step: str, given: Given) -> dict[str, Any]:
+        found = stage.reset(given)
+        if step == "reset":
+            return {"ansible_facts": {f"{stage.role}_reset": found}}
+        if found["due"] and not self._task.check_mode:
+            text = f"{given.host}: still to take back after this run: {'; '.join(found['did'])}"
+            return {"failed": True, "msg": text}
+        return {"reset": found}

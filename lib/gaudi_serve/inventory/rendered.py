@@ -1,0 +1,58 @@
+"""The variables of a host as a task sees them, above the defaults of roles; each is rendered when it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from ..stages.base import ROLES
+
+
+class Undefined(KeyError):
+    """A variable that a host has not, such as a fact of one that could not be read."""
+
+    def __str__(self) -> str:
+        return f"{self.args[0]!r} is undefined"
+
+
+class Variables(Mapping[str, Any]):
+    """Variables by name, without a template left in what is read."""
+
+    def __init__(self, variables: Mapping[str, Any], loader: Any, roles: Iterable[str] = ()) -> None:
+        """Take the variables of a task.
+
+        Args:
+            variables: what Ansible gives an action plugin.
+            loader: what reads files, as every plugin has it.
+            roles: roles whose defaults count where a variable is set nowhere else.
+        """
+        defaults: dict[str, Any] = {}
+        for role in roles:
+            path = str(ROLES / role / "defaults/main.yml")
+            defaults |= loader.load_from_file(path, trusted_as_template=True) or {}
+        self._variables, self._loader = {**defaults, **variables}, loader
+        self._rendered: dict[str, Any] = {}
+
+    def but(self, **values: Any) -> Variables:
+        """Return the variables with other values, which have no templates; what refers to them sees those."""
+        return Variables({**self._variables, **values}, self._loader)
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._rendered:
+            if name not in self._variables:
+                raise Undefined(name)
+            # Only the controller has it.
+            from ansible.template import Templar
+
+            templar = Templar(loader=self._loader, variables=self._variables)
+            self._rendered[name] = templar.template(self._variables[name])
+        return self._rendered[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._variables
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._variables)
+
+    def __len__(self) -> int:
+        return len(self._variables)

@@ -1,0 +1,189 @@
+"""The one assembly of a host's plan: what is requested and what is there become models, findings and warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.checks import is_true
+from ..core.errors import Finding, InputError, near, shown
+from ..gateway.fleet import gateway_left, unreached
+from ..host.secret import given_secrets
+from ..stages.container_runtime import engine_stopped
+from ..stages.gateway import gateway_ports
+from ..stages.image import vllm_images
+from .host import HostPlan, plan_models
+from .refusal import host_findings
+
+Known = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What an inventory requests of a host; the variables are those of the same names with ``vllm_`` or ``gaudi_``.
+
+    models: None where nobody has said any. images: None where they cannot be read. catalog: known models by name.
+    weights_come: a later stage brings the weights that have a source. images_come: a later stage brings the images.
+    gateway: settings of a gateway on the host.
+    """
+
+    models: Any
+    catalog: Mapping[str, Any]
+    images: Sequence[Any] | None = ()
+    secrets: Any = None
+    defaults: Any = None
+    accelerator: str = "auto"
+    cards: int = 0
+    release: str = ""
+    host_nics: bool = False
+    device_family: str = ""
+    move_allowed: bool = False
+    weights_come: bool = True
+    images_come: bool = True
+    gateway: Any = None
+
+    @classmethod
+    def of_role(cls, known: Known) -> Wanted:
+        """Return what the variables of role preflight request."""
+        stages = known["preflight_for"]
+        return cls(
+            models=known["preflight_models"],
+            catalog=known["preflight_catalog"],
+            images=known["preflight_images"] or [],
+            secrets=known["preflight_secrets"],
+            defaults=known["preflight_model_defaults"],
+            accelerator=known["preflight_accelerator"],
+            cards=int(known["preflight_cards"]),
+            release=str(known["preflight_release"]),
+            host_nics=is_true(known["preflight_host_nics"]),
+            device_family=known["preflight_device_family"],
+            move_allowed=is_true(known["preflight_move_allowed"]),
+            weights_come=is_true(known["preflight_weights_come"]),
+            images_come=not stages or "vllm_image" in stages,
+            gateway=known.get("gaudi_gateway"),
+        )
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """The plan of a host: ``models`` as filter vllm_plan returns them, all findings, and warnings as sentences."""
+
+    models: dict[str, Any]
+    findings: list[Finding]
+    warnings: list[str]
+
+
+def assemble(name: str, wanted: Wanted, facts: Known, runtime: Known | None, gateways: Sequence[str]) -> Assembled:
+    """Return the plan of a host.
+
+    Args:
+        name: how messages call the host.
+        wanted: what is requested of it.
+        facts: ``gaudi_host``, and where they are known ``gaudi_system`` and ``gaudi_services``.
+        runtime: ``gaudi_runtime``; None where it is not known.
+        gateways: hosts of the inventory that are gateways.
+    """
+    host, models = facts["gaudi_host"], wanted.models
+    images, findings = _images(name, wanted)
+    planned = _models(name, wanted, host, images or [])
+    plan = planned.as_dict()
+    services = facts.get("gaudi_services")
+    findings += _of_host(name, wanted, facts, runtime, plan, images)
+    findings += planned.findings
+    if models is None and host["services"]:
+        findings.append(Finding(name, "vllm_models", unset_models(name, host["services"])))
+    ports = gateway_ports({"gaudi_gateway": wanted.gateway}, plan["models"], name)
+    findings += [Finding(name, "gaudi_gateway", text) for text in ports]
+    warnings = [
+        *_without_cores(name, host),
+        *_strange_secrets(name, given_secrets(wanted.secrets), models or []),
+        *unreached(plan["models"], gateways, name),
+        *plan["warnings"],
+        *gateway_left(services, gateways, name),
+    ]
+    return Assembled(plan, findings, warnings)
+
+
+def _models(name: str, wanted: Wanted, host: Known, images: Sequence[Mapping[str, Any]]) -> HostPlan:
+    return plan_models(
+        wanted.models or [],
+        host,
+        wanted.catalog,
+        host_name=name,
+        defaults=wanted.defaults or {},
+        release=wanted.release,
+        host_nics=wanted.host_nics,
+        device_family=wanted.device_family,
+        images=images,
+        weights_come=wanted.weights_come,
+        move_allowed=wanted.move_allowed,
+    )
+
+
+def _of_host(
+    name: str, wanted: Wanted, facts: Known, runtime: Known | None, plan: Known, images: Sequence[Any] | None
+) -> list[Finding]:
+    services = facts.get("gaudi_services")
+    there = None if services is None or engine_stopped(runtime) else list(services["images"])
+    brought = images if wanted.images_come or images is None else []
+    return host_findings(
+        plan,
+        facts.get("gaudi_system"),
+        facts["gaudi_host"],
+        host_name=name,
+        wanted=wanted.accelerator,
+        cards=wanted.cards,
+        release=wanted.release,
+        device_family=wanted.device_family,
+        images=None if brought is None or there is None else [*brought, *there],
+        daemon=_text(runtime, "daemon_json"),
+        secrets=given_secrets(wanted.secrets),
+        habana=_text(runtime, "habana_config"),
+    )
+
+
+def unset_models(name: str, services: Mapping[str, Any]) -> str:
+    """Return the sentence for a host that serves models while its inventory names none."""
+    return (
+        f"{name}: vllm_models is not set, but this host serves {', '.join(services)}; say vllm_models: [] to remove "
+        "them all"
+    )
+
+
+def _images(name: str, wanted: Wanted) -> tuple[list[dict[str, Any]] | None, list[Finding]]:
+    """Return the images, None where one is wrong: what a model may name is not known then."""
+    images: list[dict[str, Any]] = []
+    findings = []
+    for entry in wanted.images or []:
+        try:
+            images += vllm_images([entry], wanted.release)
+        except InputError as problem:
+            findings.append(Finding(name, "vllm_images", f"{name}: {problem}"))
+    return None if wanted.images is None or findings else images, findings
+
+
+def _text(runtime: Known | None, key: str) -> str | None:
+    text = runtime.get(key) if isinstance(runtime, Mapping) else None
+    return text if isinstance(text, str) else None
+
+
+def _without_cores(name: str, host: Known) -> list[str]:
+    """Return what facts leave out that a plan goes without."""
+    bound = any(module["cpus"] and module["numa_node"] >= 0 for module in host["modules"])
+    text = f"{name}: facts: no card has cpus and a numa_node, so no model is bound to cores"
+    return [text] if host["modules"] and not bound else []
+
+
+def _strange_secrets(name: str, secrets: Any, models: Sequence[Any]) -> list[str]:
+    """Return names in ``vllm_secrets`` that are a slip: of no model here, but near one that has no secrets."""
+    if not isinstance(secrets, Mapping):
+        return []
+    named = [str(model["name"]) for model in models if isinstance(model, Mapping) and "name" in model]
+    lacking = [model for model in named if model not in secrets]
+    warnings = []
+    for key in secrets:
+        hint = near(key, lacking, 1) if key not in named else ""
+        if hint:
+            warnings.append(f"{name}: vllm_secrets: {shown(str(key))} is no model of this host{hint}")
+    return warnings

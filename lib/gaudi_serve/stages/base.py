@@ -1,0 +1,198 @@
+"""What a stage of a run is: one object that its role, the plan, the status and a reset ask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import InputError
+
+Known = Mapping[str, Any]
+ROLES = Path(__file__).resolve().parents[3] / "roles"
+# A heading of every refusal that comes before the first change; a run that ends with it has a status of its own.
+REFUSED = "Nothing has been changed. What is in the way:"
+SUPPORTED = {("debian", "12"), ("ubuntu", "22.04"), ("ubuntu", "24.04")}
+# How one name under the key of a difference becomes a sentence.
+WORDS = {
+    "repair": "dpkg was cut off",
+    "install": "{} is not installed",
+    "hold": "{} is not held",
+    "reload": "the loaded driver is not the planned one",
+    "load": "module {} is not loaded",
+    "take_over": "{} (a line that sets a planned key elsewhere)",
+}
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a stage decides by.
+
+    host: its name. known: the variables of the host by their names, its facts among them; a value is rendered when it
+    is read. seen: what the stage's own look has returned.
+    """
+
+    host: str
+    known: Known
+    seen: Known = field(default_factory=dict)
+
+    @property
+    def inventory(self) -> list[str]:
+        """Return the names of all hosts of the inventory."""
+        return list(self.known["groups"]["all"])
+
+
+@dataclass(frozen=True)
+class Pending:
+    """What a stage would do on a host.
+
+    changes: for the tasks that carry it out. due: the same as lines; left: what is to do when it has been done once,
+    where that is more. refusal: why it must not begin. drift: how the host differs, for a status. stops: the models
+    that it takes down. notes: what is worth knowing. facts: what other parts of a run read, by name without the role.
+    """
+
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    due: Sequence[str] = ()
+    left: Sequence[str] = ()
+    refusal: Sequence[str] = ()
+    drift: Sequence[str] = ()
+    stops: Any = ()
+    notes: Sequence[str] | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _nothing(_: Given) -> Pending:
+    return Pending()
+
+
+def _no_reset(_: Given) -> dict[str, Any]:
+    return {"due": False, "did": [], "left": []}
+
+
+def _no_look(_: Given) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of a run.
+
+    role: what carries it out; tag: its name in --tags, and of its playbook. reads: the subsets of gaudi_facts that it
+    needs. planned: it needs a sound plan of the models; the others may mend a host whose models are wished for wrongly.
+    of_fleet: it decides by the plans of other hosts, which come first.
+
+    down: minutes that it takes serving models down for, besides their start, and why; ends_all: the fact that all of
+    them go down, where it is not what ``stops`` says. tells: further facts. noted: where its notes are shown. given,
+    taken: variables that playbooks give its role for a run and for a reset.
+
+    hosts: variables that name hosts with a task for others, with what reads the names. waits: hosts wait for each other
+    in it, by the variables of one.
+
+    look: a module and its arguments, where what is to be read depends on what is wanted; None where nothing is.
+    pending: what it would do. reset: what a reset takes back.
+    """
+
+    role: str
+    tag: str
+    reads: tuple[str, ...] = ()
+    planned: bool = False
+    of_fleet: bool = False
+    down: tuple[int, str] | None = None
+    ends_all: str = ""
+    tells: tuple[str, ...] = ()
+    noted: tuple[str, ...] = ()
+    given: tuple[str, ...] = ()
+    taken: tuple[str, ...] = ()
+    hosts: Mapping[str, Callable[[Any], Iterable[Any]]] = field(default_factory=dict)
+    waits: Callable[[Known], bool] = lambda known: False
+    look: Callable[[Given], tuple[str, dict[str, Any]] | None] = _no_look
+    pending: Callable[[Given], Pending] = _nothing
+    reset: Callable[[Given], dict[str, Any]] = _no_reset
+
+    def names(self, *kinds: str) -> tuple[str, ...]:
+        """Return the names of variables of the role."""
+        return tuple(f"{self.role}_{kind}" for kind in kinds)
+
+    def asked(self, given: Given, run: Callable[[str, dict[str, Any]], Known]) -> Pending:
+        """Return what the stage would do, after its own look at the host.
+
+        Args:
+            given: what it decides by; its variables can be replaced (``but``).
+            run: runs a module with arguments, and returns its result.
+
+        Raises:
+            InputError: where something is wrong with what is wanted, or the look fails.
+        """
+        look = self.look(given)
+        if look:
+            seen = run(*look)
+            if seen.get("failed"):
+                raise InputError(str(seen.get("msg") or "the host cannot be read"))
+            given = Given(given.host, given.known.but(**seen.get("ansible_facts", {})), seen)  # type: ignore[attr-defined]
+        return self.pending(given)
+
+    def facts(self, found: Pending) -> dict[str, Any]:
+        """Return what the rest of a run reads of a stage, by the names of facts."""
+        told = {"due": list(found.due), "refusal": list(found.refusal), "stops": found.stops, **found.facts}
+        told |= {} if found.notes is None else {"notes": list(found.notes)}
+        return {f"{self.role}_{key}": value for key, value in told.items()}
+
+
+def drift_lines(changes: Known, but: Sequence[str] = ()) -> list[str]:
+    """Return what a comparison found as lines, one a difference.
+
+    Args:
+        changes: sentences or names by kind, as host_tuning_changes returns them.
+        but: keys that are no differences.
+    """
+    lines = []
+    for key, value in changes.items():
+        if key in ("due", *but) or not value:
+            continue
+        for item in value if isinstance(value, list) else [value]:
+            lines.append(WORDS.get(key, "{}").format(item))
+    return lines
+
+
+def rendered(role: str, name: str, **values: Any) -> str:
+    """Return the text of a template of a role.
+
+    Args:
+        role: the role.
+        name: of the file in its folder ``templates``.
+        values: what the template reads.
+
+    Raises:
+        InputError: where it cannot be rendered; a name that is not given is such a case.
+    """
+    # Only the controller renders; modules that share this package have no jinja2.
+    import jinja2
+
+    path = ROLES / role / "templates" / name
+    # Plain text, no HTML.
+    environment = jinja2.Environment(  # noqa: S701
+        undefined=jinja2.StrictUndefined, keep_trailing_newline=True, trim_blocks=True
+    )
+    try:
+        return environment.from_string(path.read_text(encoding="utf-8")).render(**values)
+    except jinja2.TemplateError as problem:
+        raise InputError(f"template {role}/templates/{name}: {problem}") from None
+
+
+def system_refusal(system: Known, host_name: str) -> list[str]:
+    """Return why this toolkit does not work on an operating system; empty where it does."""
+    if (system["id"], system["version_id"]) in SUPPORTED:
+        return []
+    known = ", ".join(f"{name} {version}" for name, version in sorted(SUPPORTED))
+    return [f"{host_name}: {system['pretty_name']} is not supported; supported are {known}"]
+
+
+def template_of(role: str, name: str) -> str:
+    """Return the text of a template of a role."""
+    return (ROLES / role / "templates" / name).read_text(encoding="utf-8")
+
+
+def file_of(role: str, name: str) -> str:
+    """Return the text of a file that a role brings to hosts."""
+    return (ROLES / role / "files" / name).read_text(encoding="utf-8")

@@ -1,0 +1,30 @@
+"""Values that are no input of anything, and the check that each gets a sentence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from gaudi_serve.core.errors import InputError
+from hypothesis import strategies as st
+
+# What grows as the square of such input takes hours; a busy machine may take seconds for what is quick.
+FOREVER_S = 30
+ODD = st.sampled_from([None, "", "x", "8", -1, 0, 1, 3, 10**30, 10**400, 0.5, 1e308, 1e-320, math.nan, math.inf])
+GARBAGE = ODD | st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9) | st.binary(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=4,
+)
+
+
+def sentence(function: Callable[[], Any]) -> str:
+    """Return the one line of an InputError, or nothing; anything else that is raised fails the test."""
+    try:
+        function()
+    except InputError as problem:
+        text = str(problem)
+        assert text and "\n" not in text
+        return text
+    return ""

@@ -1,0 +1,471 @@
+"""Connection plugin: hosts that are a file each, so that a controller can be shown a fleet without one.
+
+Everything on the controller is real: forks, action plugins, packing of modules, arguments, results. What a module is
+sent with is read here, where ssh would hand it to Python, and answered from the file as that module would answer.
+What this host does not know is an error, never a success. A module's own work has its tests on the hosts of molecule.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import os
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleConnectionFailure
+from ansible.plugins.connection import ConnectionBase
+
+DOCUMENTATION = """
+name: simulated
+short_description: A host that is a file
+description:
+  - Needs E(GAUDI_SERVE_SIMULATED), the folder of the hosts' files, C(<host>.json).
+extends_documentation_fragment:
+  - connection_pipelining
+options:
+  remote_addr:
+    description: The host's name, by which its file is found.
+    default: inventory_hostname
+    vars:
+      - name: inventory_hostname
+      - name: ansible_host
+"""
+
+CONFIG, UNITS = "/etc/gaudi-serve", "/etc/systemd/system"
+SUPERVISOR = "/usr/local/lib/gaudi-serve/vllm-supervisor"
+DROPIN, SYSCTL = "/etc/default/grub.d/zz-gaudi-serve.cfg", "/etc/sysctl.d/zz-gaudi-serve.conf"
+RELEASE = "1.21.3"
+DRIVER = [f"habanalabs-{name}" for name in ("dkms", "firmware", "firmware-tools", "graph", "thunk", "rdma-core")]
+IMAGE = f"sha256:{'1' * 64}"
+CARDS = [
+    {
+        **{"module_id": number, "index": number, "in_use": False, "numa_node": number // 4},
+        "cpus": [f"{number // 4 * 40}-{number // 4 * 40 + 39}"],
+    }
+    for number in range(8)
+]
+WEIGHTS = {
+    **{"num_hidden_layers": 64, "hidden_size": 5120, "num_attention_heads": 40, "num_key_value_heads": 8},
+    **{"max_position_embeddings": 40960, "intermediate_size": 27648, "architectures": ["Qwen2ForCausalLM"]},
+}
+VIRGIN: dict[str, Any] = {
+    "files": {},
+    "images": {},
+    "units": {},
+    "sysctl": {"kernel.numa_balancing": "1", "vm.nr_hugepages": "0"},
+    "governor": "powersave",
+    "entries": [["root=/dev/sda1"]],
+    "held": {},
+    "hccl": {},
+    # Seconds from a unit's start until it serves.
+    "warm_up_s": 0.0,
+    # What is broken: a stage of FAULTS, or models that are "slow", "garbled" or "crash" since a change, or nothing.
+    "fault": "",
+    # Its engine is "stopped", units of it are "masked", so many bytes are "free", and "daemon" is its daemon.json.
+    **{"engine": "", "masked": [], "free": 2**40, "daemon": None},
+    # The config.toml of its habana runtime.
+    "habana": "[habana-container-runtime]\nvisible_devices_all_as_default = false\n",
+    # Its connection is lost for so many "seconds" when this module is sent ("at", perhaps with its state).
+    "away": {},
+}
+FAULTS = ("host", "images", "models")
+# What module gaudi_facts reads where it is not told.
+SUBSETS = ("system", "tuning", "runtime", "services", "hccl", "host", "driver")
+
+
+class Connection(ConnectionBase):  # type: ignore[misc]  # ansible-core has no type information
+    """Hands what would be run on a host to the host's file."""
+
+    transport = "simulated"
+    has_pipelining = True
+
+    def _connect(self) -> Connection:
+        return self
+
+    def exec_command(self, cmd: str, in_data: bytes | None = None, sudoable: bool = True) -> tuple[int, bytes, bytes]:
+        """Answer a module that is sent through the pipe; nothing else is."""
+        super().exec_command(cmd, in_data=in_data, sudoable=sudoable)
+        name = str(self.get_option("remote_addr"))
+        if not in_data:
+            return 127, b"", f"{name} is simulated and runs modules only, not: {cmd}".encode()
+        module, given = sent(in_data.decode())
+        path = Path(os.environ["GAUDI_SERVE_SIMULATED"], f"{name}.json")
+        host = Host({**VIRGIN, **json.loads(path.read_text(encoding="utf-8"))})
+        away = host.state["away"]
+        if away.get("at") in (module, f"{module} {given.get('state')}") or "until" in away:
+            host.state["away"] = away = {"until": away.get("until") or time.time() + away["seconds"]}
+            if time.time() < away["until"]:
+                keep(path, host.state)
+                raise AnsibleConnectionFailure("No route to host")
+            host.state["away"] = {}
+        answer = host.answer(module, given)
+        keep(path, host.state)
+        return int(bool(answer.get("failed"))), json.dumps(answer).encode(), b""
+
+    def put_file(self, in_path: str, out_path: str) -> None:
+        """Refuse: with pipelining nothing is copied but what a role asks for."""
+        raise AnsibleConnectionFailure(f"a simulated host takes no files: {out_path}")
+
+    def fetch_file(self, in_path: str, out_path: str) -> None:
+        """Refuse."""
+        raise AnsibleConnectionFailure(f"a simulated host has no files: {in_path}")
+
+    def reset(self) -> None:
+        """Nothing is open."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def keep(path: Path, state: dict[str, Any]) -> None:
+    """Write what a host has, whole or not at all."""
+    beside = path.with_suffix(f".{os.getpid()}")
+    beside.write_text(json.dumps(state), encoding="utf-8")
+    beside.replace(path)
+
+
+def sent(text: str) -> tuple[str, dict[str, Any]]:
+    """Return the name and the arguments of a module as Ansible has packed it."""
+    end = text[text.rindex("_ansiballz_main(") :]
+    found = {key: re.search(rf"^{key}=(.*),$", end, re.MULTILINE) for key in ("ansible_module", "params")}
+    module, params = (ast.literal_eval(match[1]) if match else "" for match in found.values())
+    return str(module).rpartition(".")[2], dict(json.loads(params)["ANSIBLE_MODULE_ARGS"])
+
+
+def digest(text: str | None) -> str | None:
+    """Return what files are compared by."""
+    return None if text is None else hashlib.sha256(text.encode()).hexdigest()
+
+
+class Host:
+    """A host with eight cards, engine and driver, which has none of the toolkit's own yet."""
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        self.state = state
+
+    def answer(self, module: str, given: dict[str, Any]) -> dict[str, Any]:
+        """Return what a module would; a failure for one that is not known here."""
+        known = getattr(self, f"do_{module}", None)
+        if known is None:
+            return failure(f"a simulated host knows no module {module}")
+        check = bool(given.get("_ansible_check_mode"))
+        given = {key: value for key, value in given.items() if not key.startswith("_ansible_")}
+        if check and module not in ("gaudi_files", "gaudi_facts", "gaudi_lock", "haproxy_config"):
+            return {"changed": False, "skipped": True}
+        answer: dict[str, Any] = known(given, check) if module in ("gaudi_files", "gaudi_lock") else known(given)
+        return {"changed": False, **answer}
+
+    # ---- what is there
+
+    def do_gaudi_facts(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Return the subsets that are asked for."""
+        facts: dict[str, Any] = {"gaudi_observed_at": time.monotonic(), "gaudi_boot_id": "simulated"}
+        gather = given.get("gather") or SUBSETS
+        for name in [*gather, *(["system"] if "host" in gather else [])]:
+            key = {"weights_store": "weights"}.get(name, name)
+            facts[f"gaudi_{key}"] = getattr(self, f"see_{key}")()
+        return {"ansible_facts": facts}
+
+    def see_system(self) -> dict[str, Any]:
+        """Return system, kernel and kind."""
+        debian = {"id": "debian", "version_id": "12", "pretty_name": "Debian GNU/Linux 12 (bookworm)"}
+        return {**debian, "kernel": "6.1.0-1-amd64", "accelerator": "gaudi"}
+
+    def see_tuning(self) -> dict[str, Any]:
+        """Return settings, of which a boot has brought the arguments already."""
+        files = self.state["files"]
+        return {
+            "cmdline": ["root=/dev/sda1", "cpufreq.default_governor=performance", "intel_idle.max_cstate=0"],
+            "grub": {
+                **{"present": True, "entries": self.state["entries"], "cfg_mtime": 2.0},
+                "dropin_sha256": digest(files.get(DROPIN)),
+                **{"dropin_mtime": 1.0 if DROPIN in files else None, "dropin_folder_mtime": 1.0},
+            },
+            "governor": {
+                "values": {f"cpu{number}": self.state["governor"] for number in range(2)},
+                **{"available": ["performance", "powersave"], "cpupower": True},
+            },
+            "sysctl": self.state["sysctl"],
+            "sysctl_file_sha256": digest(files.get(SYSCTL)),
+            **{"sysctl_others": [], "hugepage_kib": 2048, "mem_total_kib": 2**30, "cpuidle_driver": "intel_idle"},
+        }
+
+    def see_runtime(self) -> dict[str, Any]:
+        """Return an engine that somebody has brought in order."""
+        path = "/usr/bin/habana-container-runtime"
+        habana = {"path": path, "runtimeArgs": []}
+        daemon = {"runtimes": {"habana": habana}, "live-restore": True}
+        info: dict[str, Any] = {
+            "containers_running": 0,
+            "server_version": "20.10.24",
+            "default_runtime": "runc",
+            "live_restore": True,
+        }
+        info |= {"data_root": "/var/lib/docker", "runtimes": {"habana": habana, "runc": {"path": "runc"}}}
+        silent, masked, text = self.stopped, self.state["masked"], self.state["daemon"]
+        return {
+            "packages": {"docker.io": "20.10.24", "habanalabs-container-runtime": f"{RELEASE}-57"},
+            **{"interrupted": [], "daemon_json": text or json.dumps(daemon), "daemon_json_mode": "0644"},
+            **{"info": None if silent else info, "reason": "Cannot connect to the Docker daemon" if silent else None},
+            **{"habana_problem": None, "enabled": "docker.service" not in masked, "masked": masked},
+            "habana_config": self.state["habana"],
+            "habana_programs": {"habana-container-hook": True, "habana-container-cli": True},
+            **{"proxies_sha256": None, "proxies_dropin_sha256": None, "proxies_running": None},
+        }
+
+    @property
+    def stopped(self) -> bool:
+        """Tell whether the engine does not answer."""
+        return bool(self.state["engine"] == "stopped")
+
+    def see_driver(self) -> dict[str, Any]:
+        """Return the driver of the release."""
+        return {
+            "packages": {name: {"version": f"{RELEASE}-57", "held": True, "whole": True} for name in DRIVER},
+            **{"available": [f"{RELEASE}-57"], "broken": [], "driver_version": RELEASE, "problem": ""},
+            "modules": ["habanalabs", "habanalabs_cn", "habanalabs_en", "habanalabs_ib"],
+            "ports": {str(card["module_id"]): [] for card in CARDS},
+        }
+
+    def see_haproxy(self) -> dict[str, Any]:
+        """Return that there is no gateway yet."""
+        unit = {"there": False, "active": False, "enabled": False, "need_reload": False}
+        return {
+            **{
+                "installed": [],
+                "interface": "eth0",
+                "folder": "",
+                "running": "",
+                "servers": [],
+                "states": [],
+                "ports": {},
+            },
+            **{"unit": unit, "unit_sha256": None, "distribution": unit},
+            "address": {"unit": unit, "unit_sha256": None, "runs_sha256": None},
+        }
+
+    def do_haproxy_config(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Compare the files of a gateway that has none yet, and has no certificate."""
+        certificate = "is no file on this host" if given.get("certificate") else ""
+        return {"differs": sorted(given["files"]), "certificate": certificate}
+
+    def see_hccl(self) -> dict[str, Any]:
+        """Return what was measured last."""
+        return dict(self.state["hccl"])
+
+    def see_services(self) -> dict[str, Any]:
+        """Return units, images and the supervisor."""
+        free = {CONFIG: 2**40, "/var/lib/gaudi-serve": self.state["free"]}
+        return {
+            "units": {name: self.unit(name) for name in self.state["units"]},
+            **{"without_unit": {}, "orphans": [], "images": {} if self.stopped else self.state["images"]},
+            "free": free,
+            "supervisor_sha256": digest(self.state["files"].get(SUPERVISOR)),
+            "kept": bool(self.state.get("kept")),
+        }
+
+    def see_host(self) -> dict[str, Any]:
+        """Return what planning needs."""
+        keep = ("module_ids", "port", "digest", "active", "launch", "env", "lost", "supervisor")
+        units = {name: self.unit(name) for name in self.state["units"]}
+        return {
+            **{"accelerator": "gaudi", "device_name": "HL-225", "driver_version": f"{RELEASE}-57", "modules": CARDS},
+            **{"problem": [], "ip": "192.0.2.1", "interface": "eth0", "addresses": ["192.0.2.1"], "names": {}},
+            "services": {
+                name: {**{key: unit[key] for key in keep}, "holds": True, "secret_changed": False}
+                for name, unit in units.items()
+            },
+            "ports": {},
+            "weights": {"/data/model": {"config": WEIGHTS, "bytes": 65_000_000_000}},
+        }
+
+    def unit(self, name: str) -> dict[str, Any]:
+        """Return a model's unit as gaudi_facts tells it."""
+        files, about = self.state["files"], self.state["units"][name]
+        launch = json.loads(files.get(f"{CONFIG}/{name}.json") or "{}")
+        environment = (line.partition("=") for line in (files.get(f"{CONFIG}/{name}.env") or "").splitlines())
+        running = bool(about["started"]) and not self.stopped
+        container = {"model": name, "running": True, "digest": launch.get("digest"), "secret_mtime": None}
+        return {
+            "unit_sha256": digest(files.get(f"{UNITS}/vllm-{name}.service")),
+            **{f"{kind}_sha256": digest(files.get(f"{CONFIG}/{name}.{end}")) for kind, end in ENDS.items()},
+            **{"secret_mtime": None, "secret_differs": False, "lost": [], "need_reload": False},
+            **{"digest": launch.get("digest"), "launch": launch, "env": {key: value for key, _, value in environment}},
+            **{"module_ids": launch.get("module_ids") or [], "port": launch.get("port")},
+            "supervisor": digest(files.get(SUPERVISOR)) if running else None,
+            **self.state_of(name),
+            **{"enabled": about["enabled"], "container": container if running else None, "smoke": about["smoke"]},
+        }
+
+    def state_of(self, name: str) -> dict[str, Any]:
+        """Return what systemd would say."""
+        started = self.state["units"][name]["started"]
+        if not started:
+            return {"active": False, "state": "inactive", "sub_state": "dead", "status": "", "restarts": 0}
+        if self.stopped:
+            status = "failed before, and tries again: the engine does not answer"
+            return {
+                "active": False,
+                "state": "activating",
+                "sub_state": "auto-restart",
+                "status": status,
+                "restarts": 3,
+            }
+        over = time.time() - started >= self.state["warm_up_s"]
+        if over and (self.state["fault"] == "models" or self.changed_to("crash")):
+            return {"active": False, "state": "failed", "sub_state": "failed", "status": "out of cards", "restarts": 0}
+        if over:
+            return {"active": True, "state": "active", "sub_state": "running", "status": "serving", "restarts": 0}
+        return {"active": False, "state": "activating", "sub_state": "start", "status": "warm-up", "restarts": 0}
+
+    def changed_to(self, fault: str) -> bool:
+        """Tell whether a model that was started otherwise than what is kept has this fault."""
+        started, kept = self.state["units"], (self.state.get("kept") or {}).get("units", {})
+        return self.state["fault"] == fault and any(
+            name in kept and one.get("launch") != kept[name].get("launch") for name, one in started.items()
+        )
+
+    # ---- what is done
+
+    def do_ping(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Be there."""
+        return {"ping": "pong"}
+
+    def do_gaudi_lock(self, given: dict[str, Any], check: bool) -> dict[str, Any]:
+        """Hold the host, or let it go. Another run may hold it: one of its "lock"s alone, or "at" one stage alone."""
+        name, state, held = given.get("name", "run"), given.get("state", "present"), dict(self.state["held"])
+        other = self.state.get("holder") or {"lock": ""}
+        stage = given.get("stage")
+        in_the_way, taken_over = other.get("lock", name) == name and other.get("at", stage) == stage, {}
+        if in_the_way and other.get("expired"):
+            self.state["holder"], taken_over, in_the_way = {}, other, False
+        if state == "free" or check or (state == "present" and in_the_way):
+            return {"held": False, "holder": other if in_the_way else {}, "since": "held"}
+        if state == "renewed":
+            return {"held": name in held}
+        self.state["held"] = {**held, name: given["run"]["id"]}
+        if state == "absent":
+            del self.state["held"][name]
+        return {"held": state == "present", "taken_over": taken_over}
+
+    def do_gaudi_found(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Write a record."""
+        return {"changed": True, "path": f"/var/lib/gaudi-serve/found/{given['role']}.json"}
+
+    def do_gaudi_files(self, given: dict[str, Any], check: bool) -> dict[str, Any]:
+        """Write and remove files."""
+        files = self.state["files"]
+        written = [file for file in given["files"] if files.get(file["path"]) != file["content"]]
+        removed = [path for path in given.get("absent", []) if path in files]
+        if not check:
+            self.state["files"] = {
+                **{path: text for path, text in files.items() if path not in removed},
+                **{file["path"]: file["content"] for file in written},
+            }
+        paths = [file["path"] for file in written]
+        return {"changed": bool(paths or removed), "written": paths, "removed": removed, "diff": []}
+
+    def do_command(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Run one of the programs that a role calls."""
+        argv = [str(word) for word in given["argv"]]
+        program = " ".join(argv[:2])
+        if argv[0] == "sysctl" and self.state["fault"] == "host":
+            return {**failure("non-zero return code"), "rc": 255, "cmd": argv, "stderr": "sysctl: permission denied"}
+        out = ""
+        if argv[-1] == "update-grub":
+            arguments = re.search(r'^gaudi_serve_args="(.*)"$', self.state["files"][DROPIN], re.MULTILINE)
+            self.state["entries"] = [["root=/dev/sda1", *(arguments[1].split() if arguments else [])]]
+        elif argv[0] == "sysctl":
+            lines = [line.partition(" = ") for line in self.state["files"][SYSCTL].splitlines() if " = " in line]
+            self.state["sysctl"] = {key: value for key, _, value in lines}
+        elif argv[0] == "cpupower":
+            self.state["governor"] = argv[-1]
+        elif program == "docker image":
+            out = self.state["images"].get(argv[-1], "")
+        elif argv[0] == "journalctl":
+            out = "RuntimeError: out of cards\nvllm.service: Failed with result 'exit-code'."
+        else:
+            return {**failure(f"a simulated host has no program {program}"), "rc": 127, "cmd": argv}
+        return {"changed": True, "rc": 0, "cmd": argv, "stdout": out, "stderr": ""}
+
+    def do_image_pull(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Have the image."""
+        if self.state["fault"] == "images":
+            raise AnsibleConnectionFailure("No route to host")
+        self.state["images"][given["name"]] = IMAGE
+        return {"changed": True}
+
+    def do_systemd_service(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Start a unit, or read the units again."""
+        if given.get("daemon_reload"):
+            return {}
+        name = str(given["name"]).removeprefix("vllm-").removesuffix(".service")
+        if f"{UNITS}/{given['name']}" not in self.state["files"] or given["state"] == "stopped":
+            return failure(f"{given['name']}: not known to a simulated host, or cannot be stopped")
+        launch = self.state["files"].get(f"{CONFIG}/{name}.json")
+        self.state["units"][name] = {"started": time.time(), "enabled": True, "smoke": None, "launch": launch}
+        return {"changed": True, "name": given["name"], "state": given["state"]}
+
+    def do_hccl_demo(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Measure good links."""
+        runs = [{**run, "passed": True, "nw_gb_s": 258.0} for run in given["runs"]]
+        self.state["hccl"] = {"runs": runs, "passed": True, "fingerprint": given["fingerprint"], "time": time.time()}
+        return {"changed": True, "runs": runs}
+
+    def do_vllm_units(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Look until something has happened."""
+        deadline = time.monotonic() + float(given["for_s"])
+        while True:
+            units = {name: self.state_of(name) for name in given["models"] if name in self.state["units"]}
+            if any(unit["state"] != "activating" for unit in units.values()) or time.monotonic() >= deadline:
+                return {"units": units}
+            time.sleep(0.05)
+
+    def do_vllm_smoke(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Answer each question well, and be healthy."""
+        if given.get("health_only"):
+            return {"health": {model["name"]: "" for model in given["models"]}}
+        if self.changed_to("garbled"):
+            return failure(
+                f"model {given['models'][0]['name']} failed its smoke test: it named no country with its capital"
+            )
+        answers = {}
+        for model in given["models"]:
+            answer = {"kinds": model["smoke"], "first_token_s": 0.05, "total_s": 0.1, "text": "Paris"}
+            answers[model["name"]] = self.state["units"][model["name"]]["smoke"] = answer
+        return {"answers": answers}
+
+    def do_vllm_idle(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Have no request."""
+        return {"seconds": 0.0}
+
+    def do_vllm_benchmark(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Be as fast as ever, or too slow since a change."""
+        speed = 5.0 if self.state["fault"] == "slow" and self.state.get("kept") else 50.0
+        return {"measured": {name: {"first_token_s": 0.05, "tokens_s": speed} for name in self.state["units"]}}
+
+    def do_vllm_kept(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Keep what serves, go back to it, or forget it."""
+        record = self.state.get("kept") or {}
+        if given["state"] == "kept":
+            parts = {key: json.loads(json.dumps(self.state[key])) for key in ("files", "units", "images")}
+            self.state["kept"] = record or {**parts, "measured": given["measured"]}
+        elif given["state"] == "absent":
+            self.state["kept"] = {}
+        elif record:
+            self.state.update({key: record[key] for key in ("files", "units", "images")})
+        models = [{"name": name, "smoke": ["any"], "start_timeout_s": 60} for name in self.state["units"]]
+        back = models if given["state"] == "restored" and record else []
+        return {"changed": True, "models": back, "measured": (self.state.get("kept") or record).get("measured", {})}
+
+
+ENDS = {"env": "env", "launch": "json", "buckets": "buckets"}
+
+
+def failure(msg: str) -> dict[str, Any]:
+    """Return a failed result."""
+    return {"failed": True, "msg": msg}
