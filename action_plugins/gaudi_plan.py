@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ansible.errors import AnsibleError
+from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
 
 LIB = str(Path(__file__).resolve().parents[1] / "lib")
@@ -16,8 +16,9 @@ if LIB not in sys.path:
 from gaudi_serve.core.errors import InputError  # noqa: E402
 from gaudi_serve.inventory.facts import FACTS, checked_facts  # noqa: E402
 from gaudi_serve.inventory.rendered import Undefined, Variables  # noqa: E402
-from gaudi_serve.plan.assembly import Wanted, assemble  # noqa: E402
+from gaudi_serve.plan.assembly import assemble  # noqa: E402
 from gaudi_serve.plan.judged import judged, reasons  # noqa: E402
+from gaudi_serve.plan.wanted import Wanted  # noqa: E402
 from gaudi_serve.stages.base import Given, Pending, Stage  # noqa: E402
 from gaudi_serve.stages.registry import OBJECTS, plans_models  # noqa: E402
 
@@ -97,6 +98,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         for stage in self._stages(stages):
             try:
                 facts |= stage.facts(self._found(stage, host, known, variables))
+            except AnsibleConnectionFailure:
+                # The host is unreachable, which is no refusal.
+                raise
             except (InputError, Undefined, AnsibleError) as problem:
                 facts["preflight_unclear"] = str(problem)
                 break

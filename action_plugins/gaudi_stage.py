@@ -15,7 +15,7 @@ if LIB not in sys.path:
 
 from gaudi_serve.core.errors import InputError  # noqa: E402
 from gaudi_serve.inventory.rendered import Undefined, Variables  # noqa: E402
-from gaudi_serve.stages.base import REFUSED, Given  # noqa: E402
+from gaudi_serve.stages.base import REFUSED, Given, Stage  # noqa: E402
 from gaudi_serve.stages.registry import BY_ROLE  # noqa: E402
 
 STEPS = ("compare", "pending", "verify", "reset", "taken_back")
@@ -42,23 +42,24 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         host = str(variables["inventory_hostname"])
         given = Given(host, Variables(variables, self._loader, [stage.role]))
         try:
-            found = self._reset(stage, step, given) if step in ("reset", "taken_back") else None
-            found = found or self._compared(stage, step, given, variables)
+            if step in ("reset", "taken_back"):
+                found = self._reset(stage, step, given)
+            else:
+                found = self._compared(stage, step, given, variables)
         except (InputError, Undefined) as problem:
             found = {"failed": True, "msg": str(problem)}
         return {**result, "changed": False, **found}
 
-    def _compared(self, stage: Any, step: str, given: Given, variables: dict[str, Any]) -> dict[str, Any]:
+    def _compared(self, stage: Stage, step: str, given: Given, variables: dict[str, Any]) -> dict[str, Any]:
         found = stage.asked(given, lambda name, more: self._execute_module(name, more, task_vars=variables))
-        facts = stage.facts(found)
-        told = {"changes": dict(found.changes), "due": list(found.due), "ansible_facts": facts}
+        told: dict[str, Any] = {"changes": dict(found.changes), "ansible_facts": stage.facts(found)}
         if step == "pending" and found.refusal:
             told |= {"failed": True, "msg": [REFUSED, *found.refusal]}
         if step == "verify" and found.left and not self._task.check_mode:
             told |= {"failed": True, "msg": found.left[0] if len(found.left) == 1 else list(found.left)}
         return told
 
-    def _reset(self, stage: Any, step: str, given: Given) -> dict[str, Any]:
+    def _reset(self, stage: Stage, step: str, given: Given) -> dict[str, Any]:
         found = stage.reset(given)
         if step == "reset":
             return {"ansible_facts": {f"{stage.role}_reset": found}}

@@ -277,3 +277,16 @@ def test_a_host_that_cannot_be_reached_is_a_line_of_the_status(tmp_path: Path) -
     status, text = play(tmp_path, environment, "playbooks/status.yml")
     assert status == 2, text
     assert "h01: cannot be reached" in text.splitlines()
+
+
+def test_a_gateway_that_is_lost_while_its_stage_looks_at_it_is_unreachable_and_not_refused(
+    tmp_path: Path, served: dict[str, Any]
+) -> None:
+    environment = fleet(tmp_path, 2, served, gaudi_gateway_secret="0123456789abcdef0123456789abcdef")
+    inventory(tmp_path, h02={"vllm_models": None, "gaudi_gateway": {"clients": {"c": {"key": "k" * 32}}}})
+    (tmp_path / "h02.json").write_text("{}")
+    change(tmp_path, "h02", away={"at": "haproxy_config compared", "seconds": 60})
+    status, text = play(tmp_path, environment, "playbooks/preflight.yml", gaudi_all_at_once=True)
+    assert status == 4, text
+    assert "UNREACHABLE  h02" in text
+    assert "in the way" not in text

@@ -3,66 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ..core.checks import is_true
 from ..core.errors import Finding, InputError, near, shown
 from ..gateway.fleet import gateway_left, unreached
 from ..host.secret import given_secrets
 from ..stages.container_runtime import engine_stopped
 from ..stages.gateway import gateway_ports
 from ..stages.image import vllm_images
-from .host import HostPlan, plan_models
+from .host import plan_models
 from .refusal import host_findings
+from .wanted import Wanted
 
 Known = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What an inventory requests of a host; the variables are those of the same names with ``vllm_`` or ``gaudi_``.
-
-    models: None where nobody has said any. images: None where they cannot be read. catalog: known models by name.
-    weights_come: a later stage brings the weights that have a source. images_come: a later stage brings the images.
-    gateway: settings of a gateway on the host.
-    """
-
-    models: Any
-    catalog: Mapping[str, Any]
-    images: Sequence[Any] | None = ()
-    secrets: Any = None
-    defaults: Any = None
-    accelerator: str = "auto"
-    cards: int = 0
-    release: str = ""
-    host_nics: bool = False
-    device_family: str = ""
-    move_allowed: bool = False
-    weights_come: bool = True
-    images_come: bool = True
-    gateway: Any = None
-
-    @classmethod
-    def of_role(cls, known: Known) -> Wanted:
-        """Return what the variables of role preflight request."""
-        stages = known["preflight_for"]
-        return cls(
-            models=known["preflight_models"],
-            catalog=known["preflight_catalog"],
-            images=known["preflight_images"] or [],
-            secrets=known["preflight_secrets"],
-            defaults=known["preflight_model_defaults"],
-            accelerator=known["preflight_accelerator"],
-            cards=int(known["preflight_cards"]),
-            release=str(known["preflight_release"]),
-            host_nics=is_true(known["preflight_host_nics"]),
-            device_family=known["preflight_device_family"],
-            move_allowed=is_true(known["preflight_move_allowed"]),
-            weights_come=is_true(known["preflight_weights_come"]),
-            images_come=not stages or "vllm_image" in stages,
-            gateway=known.get("gaudi_gateway"),
-        )
 
 
 @dataclass(frozen=True)
@@ -86,7 +40,7 @@ def assemble(name: str, wanted: Wanted, facts: Known, runtime: Known | None, gat
     """
     host, models = facts["gaudi_host"], wanted.models
     images, findings = _images(name, wanted)
-    planned = _models(name, wanted, host, images or [])
+    planned = plan_models(name, replace(wanted, models=models or []), host, images or [])
     plan = planned.as_dict()
     services = facts.get("gaudi_services")
     findings += _of_host(name, wanted, facts, runtime, plan, images)
@@ -103,22 +57,6 @@ def assemble(name: str, wanted: Wanted, facts: Known, runtime: Known | None, gat
         *gateway_left(services, gateways, name),
     ]
     return Assembled(plan, findings, warnings)
-
-
-def _models(name: str, wanted: Wanted, host: Known, images: Sequence[Mapping[str, Any]]) -> HostPlan:
-    return plan_models(
-        wanted.models or [],
-        host,
-        wanted.catalog,
-        host_name=name,
-        defaults=wanted.defaults or {},
-        release=wanted.release,
-        host_nics=wanted.host_nics,
-        device_family=wanted.device_family,
-        images=images,
-        weights_come=wanted.weights_come,
-        move_allowed=wanted.move_allowed,
-    )
 
 
 def _of_host(

@@ -1,4 +1,4 @@
-"""What of a model's wish cannot be on this host: (key, value, what is allowed), before anything is changed."""
+"""What of a model's request cannot be on this host: (key, value, what is allowed), before anything is changed."""
 
 from __future__ import annotations
 

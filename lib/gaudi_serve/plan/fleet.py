@@ -27,10 +27,11 @@ from ..model.host import Host
 from ..platforms import platform_of
 from ..stages.registry import LEFT_ALONE, STAGES, TOLD, due_by_stage, still_serves, task_hosts
 from ..stages.service import runs_as_planned
-from .assembly import Wanted, assemble
+from .assembly import assemble
 from .changes import vllm_plan_changes
 from .downtime import Down, downtimes
 from .tried import parted, unknown_entry, with_tried
+from .wanted import Wanted
 
 Known = Mapping[str, Any]
 Findings = list[Finding]

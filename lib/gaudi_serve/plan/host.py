@@ -1,4 +1,4 @@
-"""The plan of a host: what is to run there, and everything that is wrong with the wish.
+"""The plan of a host: what is to run there, and everything that is wrong with the request.
 
 Pure functions: the same inputs give the same plan, and nothing is touched. A model goes through it once: it is resolved
 (merged and completed), checked, placed, launched, and what it costs is counted; its digest comes last.
@@ -20,9 +20,10 @@ from .launch import container_of, launch_warnings
 from .loads import load_notes
 from .model import Placement, PlannedModel, ServedModel
 from .place import Placed, place
-from .resolve import Site, Wish, resolve
+from .resolve import ResolvedModel, Site, resolve
 from .sharing import smoke_of
 from .version import version_notes
+from .wanted import Wanted
 
 
 @dataclass(frozen=True)
@@ -60,68 +61,56 @@ def vllm_plan(
     weights_come: bool = True,
     move_allowed: bool = False,
 ) -> dict[str, Any]:
-    """Return ``{models, errors, warnings}``, the plan of one host; the arguments are those of plan_models."""
-    return plan_models(
-        models,
-        host,
-        catalog,
-        host_name=host_name,
+    """Return ``{models, errors, warnings}``, the plan of one host.
+
+    The arguments are those of ``Wanted`` and of plan_models.
+    """
+    wanted = Wanted(
+        models=models,
+        catalog=catalog or {},
         defaults=defaults,
         release=release,
         host_nics=host_nics,
         device_family=device_family,
-        images=images,
         weights_come=weights_come,
         move_allowed=move_allowed,
-    ).as_dict()
+    )
+    return plan_models(host_name, wanted, host, images).as_dict()
 
 
 def plan_models(
-    models: Any,
-    host: Mapping[str, Any],
-    catalog: Mapping[str, Any] | None = None,
-    *,
-    host_name: str = "this host",
-    defaults: Mapping[str, Any] | None = None,
-    release: str = "1.21.3",
-    host_nics: bool = False,
-    device_family: str = "",
-    images: Sequence[Mapping[str, Any]] = (),
-    weights_come: bool = True,
-    move_allowed: bool = False,
+    host_name: str, wanted: Wanted, host: Mapping[str, Any], images: Sequence[Mapping[str, Any]]
 ) -> HostPlan:
     """Plan the models of one host.
 
     Args:
-        models: the user's list.
-        host: host facts, as module gaudi_facts returns them in ``gaudi_host``.
-        catalog: known models; ``model: <entry>`` takes the entry's keys, a model's own keys win.
         host_name: how messages call the host.
-        defaults: keys that every model takes where neither it nor the catalog has them.
-        release: of driver and serving image, such as 1.21.3; empty where nobody has said one.
-        host_nics: the machine has NICs for traffic between cards (matters on Gaudi2E only).
-        device_family: as what cards are served whose name is not known, such as HL-325; empty where it is known.
+        wanted: what is requested; its models must be a list.
+        host: host facts, as module gaudi_facts returns them in ``gaudi_host``.
         images: what filter vllm_images returned; models may leave out a built image's tag.
-        weights_come: weights with a ``source`` are brought by a later stage.
-        move_allowed: running models may get other cards where others need theirs, which restarts them.
 
     Returns:
         The plan. A user's mistake never raises, and is one of its findings.
     """
-    machine = Host.of({**host, "host_nics": host_nics or host.get("host_nics"), "device_family": device_family})
-    if wrong := _whole(models, machine, host_name, release):
+    nics = wanted.host_nics or host.get("host_nics")
+    machine = Host.of({**host, "host_nics": nics, "device_family": wanted.device_family})
+    if wrong := _whole(wanted.models, machine, host_name, wanted.release):
         return HostPlan(host_name, (), (wrong,))
-    site = Site(machine, host_name, str(release or DEFAULT), catalog or {}, defaults or {}, images)
-    wishes, findings = resolve(models, site)
-    findings += _checked(wishes, site, weights_come)
-    planned, more = _placed(wishes, _names(models), machine, host_name, site.release, move_allowed)
+    release = str(wanted.release or DEFAULT)
+    site = Site(machine, host_name, release, wanted.catalog, wanted.defaults or {}, images)
+    requests, findings = resolve(wanted.models, site)
+    findings += _checked(requests, site, wanted.weights_come)
+    planned, more = _placed(requests, _names(wanted.models), machine, host_name, release, wanted.move_allowed)
     return HostPlan(host_name, tuple(planned), (*findings, *more), tuple(machine.unused_cards))
 
 
-def _checked(wishes: Sequence[Wish], site: Site, weights_come: bool) -> list[Finding]:
+def _checked(requests: Sequence[ResolvedModel], site: Site, weights_come: bool) -> list[Finding]:
     """Return what of each model cannot be on its host."""
-    checked = [(wish, host_problems(wish.spec, site.host, wish.weights, site.release, weights_come)) for wish in wishes]
-    return [one for wish, problems in checked for one in wish.findings(problems, site.host_name)]
+    checked = [
+        (request, host_problems(request.spec, site.host, request.weights, site.release, weights_come))
+        for request in requests
+    ]
+    return [one for request, problems in checked for one in request.findings(problems, site.host_name)]
 
 
 def _whole(models: Any, host: Host, host_name: str, release: str) -> Finding | None:
@@ -137,32 +126,36 @@ def _names(models: Sequence[Any]) -> set[str]:
 
 
 def _placed(
-    wishes: Sequence[Wish], named: set[str], host: Host, host_name: str, release: str, move_allowed: bool
+    requests: Sequence[ResolvedModel], named: set[str], host: Host, host_name: str, release: str, move_allowed: bool
 ) -> tuple[list[PlannedModel], list[Finding]]:
     """Place all models whose number of cards is sound, also those that something else is wrong with.
 
     The running ones of the others (``named``) keep their cards: a mistake must not give them away.
     """
-    sized = [wish for wish in wishes if not wish.bad & {"name", "tensor_parallel_size", "module_ids", "launch_profile"}]
+    sized = [
+        request
+        for request in requests
+        if not request.bad & {"name", "tensor_parallel_size", "module_ids", "launch_profile"}
+    ]
     found = Placed({}, {}, {})
     if platform_of(host.accelerator).devices:
-        reserved = named - {wish.spec.name for wish in sized}
-        found = place([wish.spec for wish in sized], host, reserved, move_allowed)
+        reserved = named - {request.spec.name for request in sized}
+        found = place([request.spec for request in sized], host, reserved, move_allowed)
     given = {number for mine in found.cards.values() for number in mine}
     left = sum(card.module_id not in given for card in host.cards if not card.in_use)
     findings: list[Finding] = []
     planned = []
-    for wish in sized:
-        if wish.spec.name in found.refused:
-            findings += wish.findings([found.refused[wish.spec.name]], host_name)
+    for request in sized:
+        if request.spec.name in found.refused:
+            findings += request.findings([found.refused[request.spec.name]], host_name)
             continue
-        placement = Placement(host_name, tuple(found.cards.get(wish.spec.name, ())))
-        model, problems = _planned(wish, host, placement, release, left)
-        findings += wish.findings(problems, host_name)
-        if model and not wish.bad:
-            old = found.moved.get(wish.spec.name)
+        placement = Placement(host_name, tuple(found.cards.get(request.spec.name, ())))
+        model, problems = _planned(request, host, placement, release, left)
+        findings += request.findings(problems, host_name)
+        if model and not request.bad:
+            old = found.moved.get(request.spec.name)
             move = [_move(model, old)] if old else []
-            planned.append(replace(model, warnings=(*wish.notes, *move, *model.warnings)))
+            planned.append(replace(model, warnings=(*request.notes, *move, *model.warnings)))
     return planned, findings
 
 
@@ -172,10 +165,10 @@ def _move(model: PlannedModel, old: list[int]) -> str:
 
 
 def _planned(
-    wish: Wish, host: Host, placement: Placement, release: str, cards_left: int
+    request: ResolvedModel, host: Host, placement: Placement, release: str, cards_left: int
 ) -> tuple[PlannedModel | None, list[Problem]]:
-    spec, platform = wish.spec, platform_of(host.accelerator)
-    weighed = weighed_of(spec, wish.weights, host, release)
+    spec, platform = request.spec, platform_of(host.accelerator)
+    weighed = weighed_of(spec, request.weights, host, release)
     try:
         container = container_of(spec, host, placement, release)
         cost = cost_of(spec, weighed, host, placement, container, cards_left)

@@ -27,7 +27,7 @@ FOLLOWS_FROM = {
 
 
 @dataclass
-class Wish:
+class ResolvedModel:
     """One model as it can be checked further: without the keys that are wrong, which are named in ``bad``.
 
     weights: of each model that its server serves.
@@ -72,17 +72,17 @@ class Site:
     images: Sequence[Mapping[str, Any]]
 
 
-def resolve(models: Sequence[Any], site: Site) -> tuple[list[Wish], list[Finding]]:
+def resolve(models: Sequence[Any], site: Site) -> tuple[list[ResolvedModel], list[Finding]]:
     """Return the models of a user's list that can be checked further, and what is wrong with what was written."""
-    wishes, found = [], []
+    requests, found = [], []
     for given in models:
-        wish, mistakes = _wish(given, site)
-        wishes += [wish] if wish else []
+        request, mistakes = _resolved(given, site)
+        requests += [request] if request else []
         found += mistakes
-    return wishes, found + _duplicates(wishes, site.host, site.host_name)
+    return requests, found + _duplicates(requests, site.host, site.host_name)
 
 
-def _wish(given: Any, site: Site) -> tuple[Wish | None, list[Finding]]:
+def _resolved(given: Any, site: Site) -> tuple[ResolvedModel | None, list[Finding]]:
     host_name, catalog, defaults = site.host_name, site.catalog, site.defaults
     if not isinstance(given, Mapping):
         return None, [Finding.of_model(host_name, given, *problem) for problem in findings(given)]
@@ -108,7 +108,7 @@ def _wish(given: Any, site: Site) -> tuple[Wish | None, list[Finding]]:
     version = complete.get("vllm_version") or of_image
     full = complete.but(vllm_version=version)
     weights = tuple(WeightsFacts.of(one, site.host) for one in full.served)
-    return Wish(full, frozenset(spec), bad, notes, weights), found
+    return ResolvedModel(full, frozenset(spec), bad, notes, weights), found
 
 
 def _absent_entries(spec: Mapping[str, Any], catalog: Mapping[str, Any]) -> list[Problem]:
@@ -127,28 +127,28 @@ def _emptied(given: Mapping[str, Any], below: Mapping[str, Any]) -> tuple[str, .
     return tuple(f"{key} is empty, which takes away {shown(below[key])}; leave it out to keep that" for key in lost)
 
 
-def _duplicates(wishes: Sequence[Wish], host: Host, host_name: str) -> list[Finding]:
+def _duplicates(requests: Sequence[ResolvedModel], host: Host, host_name: str) -> list[Finding]:
     found = []
-    used = {wish.spec.port for wish in wishes} | set(host.ports)
+    used = {request.spec.port for request in requests} | set(host.ports)
     for key in ("name", "port"):
         first: dict[Any, str] = {}
-        for wish in wishes:
-            if key in wish.bad:
+        for request in requests:
+            if key in request.bad:
                 continue
-            value = wish.spec[key]
+            value = request.spec[key]
             if value in first:
                 free = f"belongs to model {first[value]} already"
                 if key == "port":
-                    default = "" if key in wish.given else " (it is the default)"
+                    default = "" if key in request.given else " (it is the default)"
                     free += f"{default}; {_free_port(used)} is free"
-                wish.bad.add(key)
-                found.append(Finding.of_model(host_name, wish.spec, key, value, free))
+                request.bad.add(key)
+                found.append(Finding.of_model(host_name, request.spec, key, value, free))
             else:
-                first[value] = wish.spec.name
-    return found + _names_twice(wishes, host_name)
+                first[value] = request.spec.name
+    return found + _names_twice(requests, host_name)
 
 
-def _names_twice(models: Sequence[Wish], host_name: str) -> list[Finding]:
+def _names_twice(models: Sequence[ResolvedModel], host_name: str) -> list[Finding]:
     """Return the models that share a card under a name that another model of the host has, for itself or clients."""
     found = []
     taken: dict[str, str] = {}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ..core.errors import InputError
 
@@ -37,6 +38,10 @@ class Given:
     known: Known
     seen: Known = field(default_factory=dict)
 
+    def left(self, lines: Sequence[str]) -> list[str]:
+        """Return the sentence of a stage that has run and still has something to do; nothing where it has not."""
+        return [f"{self.host}: still to do after this run: {'; '.join(lines)}"] if lines else []
+
     @property
     def inventory(self) -> list[str]:
         """Return the names of all hosts of the inventory."""
@@ -47,9 +52,10 @@ class Given:
 class Pending:
     """What a stage would do on a host.
 
-    changes: for the tasks that carry it out. due: the same as lines; left: what is to do when it has been done once,
-    where that is more. refusal: why it must not begin. drift: how the host differs, for a status. stops: the models
-    that it takes down. notes: what is worth knowing. facts: what other parts of a run read, by name without the role.
+    changes: for the tasks that carry them out. due: the same as lines. left: why a run has failed that finds this after
+    its work. refusal: why the stage must not begin. drift: how the host differs from what is planned, for a status.
+    stops: the models that it takes down. notes: what is worth knowing; None says nothing new. facts: what other parts
+    of a run read, by name without the role.
     """
 
     changes: Mapping[str, Any] = field(default_factory=dict)
@@ -79,7 +85,7 @@ class Stage:
     """One stage of a run.
 
     role: what carries it out; tag: its name in --tags, and of its playbook. reads: the subsets of gaudi_facts that it
-    needs. planned: it needs a sound plan of the models; the others may mend a host whose models are wished for wrongly.
+    needs. planned: it needs a plan of the models without errors; the others may repair a host whose models have some.
     of_fleet: it decides by the plans of other hosts, which come first.
 
     down: minutes that it takes serving models down for, besides their start, and why; ends_all: the fact that all of
@@ -118,7 +124,7 @@ class Stage:
         """Return what the stage would do, after its own look at the host.
 
         Args:
-            given: what it decides by; its variables can be replaced (``but``).
+            given: what it decides by.
             run: runs a module with arguments, and returns its result.
 
         Raises:
@@ -129,7 +135,9 @@ class Stage:
             seen = run(*look)
             if seen.get("failed"):
                 raise InputError(str(seen.get("msg") or "the host cannot be read"))
-            given = Given(given.host, given.known.but(**seen.get("ansible_facts", {})), seen)  # type: ignore[attr-defined]
+            # Above the other variables, of which each is rendered when it is read.
+            known = ChainMap(dict(seen.get("ansible_facts", {})), cast("MutableMapping[str, Any]", given.known))
+            given = Given(given.host, known, seen)
         return self.pending(given)
 
     def facts(self, found: Pending) -> dict[str, Any]:
@@ -166,18 +174,26 @@ def rendered(role: str, name: str, **values: Any) -> str:
     Raises:
         InputError: where it cannot be rendered; a name that is not given is such a case.
     """
+    return rendered_text(template_of(role, name), f"template {role}/templates/{name}", **values)
+
+
+def rendered_text(text: str, where: str, **values: Any) -> str:
+    """Return a text of Jinja with its values; ``where`` begins the message of an error.
+
+    Raises:
+        InputError: where it cannot be rendered; a name that is not given is such a case.
+    """
     # Only the controller renders; modules that share this package have no jinja2.
     import jinja2
 
-    path = ROLES / role / "templates" / name
     # Plain text, no HTML.
     environment = jinja2.Environment(  # noqa: S701
         undefined=jinja2.StrictUndefined, keep_trailing_newline=True, trim_blocks=True
     )
     try:
-        return environment.from_string(path.read_text(encoding="utf-8")).render(**values)
+        return environment.from_string(text).render(**values)
     except jinja2.TemplateError as problem:
-        raise InputError(f"template {role}/templates/{name}: {problem}") from None
+        raise InputError(f"{where}: {problem}") from problem
 
 
 def system_refusal(system: Known, host_name: str) -> list[str]:

@@ -12,7 +12,7 @@ from ..core.checks import is_true
 from ..core.errors import InputError
 from ..core.run import sha256_text
 from ..platforms import Runtime, accelerator_needs, runtime_of, runtimes
-from .base import Given, Known, Pending, Stage, rendered, system_refusal
+from .base import Given, Pending, Stage, rendered, system_refusal
 from .reset_host import container_runtime_found, container_runtime_reset
 
 DAEMON_JSON = "/etc/docker/daemon.json"
@@ -333,7 +333,6 @@ def container_runtime_notes(live: Mapping[str, Any], engine: str = "distribution
     return notes
 
 
-DAEMON = "/etc/docker/daemon.json"
 # Not Environment= in it: any user of the host can ask systemd for that.
 DROPIN = "[Service]\nEnvironmentFile=/etc/gaudi-serve/docker-proxy.env\n"
 PROXIES = ("http_proxy", "https_proxy", "no_proxy")
@@ -353,11 +352,11 @@ def _pending(given: Given) -> Pending:
             "lines": [text for key, found in changes.items() if key != "due" for text in found],
             "files": _to_write(changes, live, wanted),
             "found": container_runtime_found(live),
-            "proxies": bool(wanted["proxies_marker"]),
+            **{key: wanted[key] for key in ("proxies_marker", "proxies_dropin")},
             "reload_first": bool(live["info"] and wanted["live_restore"] and not live["info"]["live_restore"]),
         },
         due=[] if refusal else drift,
-        left=[f"{given.host}: still to do after this run: {'; '.join(drift)}"] if changes["due"] else [],
+        left=given.left(drift) if changes["due"] else [],
         refusal=refusal,
         drift=refusal or drift,
         notes=container_runtime_notes(live, known["container_runtime_engine"]),
@@ -398,7 +397,7 @@ def _keys(*ends: str) -> list[str]:
     return [one.name + end for one in runtimes() for end in ends]
 
 
-def _settings(runtime: Runtime, live: Known, wanted: bool, host_name: str) -> str | None:
+def _settings(runtime: Runtime, live: Mapping[str, Any], wanted: bool, host_name: str) -> str | None:
     """Return the settings that a runtime should have; what cannot be edited stays as it is."""
     text: str | None = live.get(f"{runtime.name}_config")
     known = runtime.settings
@@ -413,9 +412,9 @@ def _to_write(changes: Mapping[str, Any], live: Mapping[str, Any], wanted: Mappi
     mode = live["daemon_json_mode"] or "0644"
     if "daemon.json" in changes["write"]:
         if live["daemon_json"] is not None:
-            kept = {"path": f"{DAEMON}.before-gaudi-serve", "content": live["daemon_json"]}
+            kept = {"path": f"{DAEMON_JSON}.before-gaudi-serve", "content": live["daemon_json"]}
             files.append({**kept, "mode": mode, "hide": True})
-        own = {"path": DAEMON, "content": wanted["daemon_json"], "mode": mode}
+        own = {"path": DAEMON_JSON, "content": wanted["daemon_json"], "mode": mode}
         validate = ["dockerd", "--validate", "--config-file", "%s"]
         files.append({**own, "validate": validate, "hide": '"proxies"' in wanted["daemon_json"]})
     for one in _wanted_runtimes(wanted):

@@ -195,7 +195,7 @@ def _pending(given: Given) -> Pending:
     return Pending(
         changes={**changes, **own, "holds": list(dict.fromkeys([*changes["hold"], *installs]))},
         due=[] if refusal else lines if manage else changes["down"],
-        left=_left(given.host, changes, due),
+        left=given.left(drift_lines(changes)) if due else [],
         refusal=refusal,
         drift=lines,
         stops=drain if manage and not refusal else [],
@@ -226,16 +226,6 @@ def _compared(given: Given) -> tuple[dict[str, Any], list[str]]:
         upgrade_allowed=is_true(known["gaudi_driver_upgrade_allowed"]),
     )
     return changes, refusal
-
-
-def _left(host_name: str, changes: Mapping[str, Any], due: bool) -> list[str]:
-    """Return what a run has left to do, or a port that stays down."""
-    if due:
-        return [f"{host_name}: still to do after this run: {'; '.join(drift_lines(changes))}"]
-    return [
-        f"{host_name}: {'; '.join(changes['down'])}; look at cables and at dmesg, or list ports that lead to no other "
-        "card in gaudi_driver_ports_may_be_down"
-    ] * bool(changes["down"])
 
 
 def _packages(known: Mapping[str, Any]) -> list[str]:

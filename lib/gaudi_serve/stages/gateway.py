@@ -265,11 +265,9 @@ def _refusal(given: Given, certificate: str) -> list[str]:
 def _look(given: Given) -> tuple[str, dict[str, Any]] | None:
     """Return what compares the files of the gateway, where it can be what it is to be."""
     certificate = given.known["gateway_settings"].get("certificate") or ""
-    return (
-        None
-        if _refusal(given, "")
-        else ("haproxy_config", {**_config(given), "certificate": certificate, "state": "compared"})
-    )
+    if _refusal(given, ""):
+        return None
+    return "haproxy_config", {**_config(given), "certificate": certificate, "state": "compared"}
 
 
 def _pending(given: Given) -> Pending:
@@ -277,21 +275,22 @@ def _pending(given: Given) -> Pending:
     refusal = _refusal(given, str(given.seen.get("certificate") or ""))
     if not given.seen:
         return Pending(refusal=refusal, drift=refusal, notes=gateway_notes(live))
-    units = {name: file_of("gateway", file) for name, file in UNIT_FILES.items()}
     address = _config(given)["files"].get("keepalived.conf", "")
+    units = {name: file_of("gateway", file) for name, file in UNIT_FILES.items()}
     due = gateway_due(live, given.seen["differs"], units, given.known["gateway_servers"], address)
     wanted = PACKAGES if address else PACKAGES[:1]
-    files = [f"/etc/systemd/system/{UNIT_FILES[name]}" for name in units if name == "gateway" or address]
     return Pending(
         changes={
             **{"due": bool(due), "address": bool(address)},
             "install": [name for name in wanted if name not in live["installed"]],
             "units": [
-                {"path": path, "content": units[name], "mode": "0644"} for name, path in zip(units, files, strict=False)
+                {"path": f"/etc/systemd/system/{UNIT_FILES[name]}", "content": text, "mode": "0644"}
+                for name, text in units.items()
+                if name == "gateway" or address
             ],
         },
         due=due,
-        left=[f"{given.host}: still to do after this run: {'; '.join([*due, *refusal])}"] if [*due, *refusal] else [],
+        left=given.left([*due, *refusal]),
         refusal=refusal,
         drift=[*refusal, *gateway_drift(live, due)],
         notes=gateway_notes(live),

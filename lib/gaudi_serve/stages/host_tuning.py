@@ -350,18 +350,12 @@ def _pending(given: Given) -> Pending:
             **{"dropin_text": dropin, "sysctl_text": values},
         },
         due=[] if refusal else lines if reboots else drift_lines(changes, ["reboot"]),
-        left=[*host_tuning_missing(live, sysctl, given.host), *(_still(given, lines) if changes["due"] else [])],
+        left=[*host_tuning_missing(live, sysctl, given.host), *(given.left(lines) if changes["due"] else [])],
         refusal=refusal,
         drift=refusal or lines,
         notes=_notes(live, size),
-        facts={
-            **{"reboots": reboots, "reboot_required": bool(changes["reboot"]), "reboot_reasons": changes["reboot"]},
-        },
+        facts={"reboots": reboots, "reboot_required": bool(changes["reboot"]), "reboot_reasons": changes["reboot"]},
     )
-
-
-def _still(given: Given, lines: Sequence[str]) -> list[str]:
-    return [f"{given.host}: still to do after this run: {'; '.join(lines)}"]
 
 
 def _notes(live: Mapping[str, Any], size: Mapping[str, Any]) -> list[str]:

@@ -330,19 +330,19 @@ def missing_images(wanted: Sequence[Mapping[str, Any]], images: Mapping[str, Any
 
 def _pending(given: Given) -> Pending:
     known = given.known
-    giver = known["vllm_image_from_host"] or ""
+    source_host = known["vllm_image_from_host"] or ""
     wanted = vllm_images(known["vllm_image_images"] or [], str(known["vllm_image_release"]))
     missing = missing_images(wanted, known["gaudi_services"]["images"])
-    shared = images_shared(wanted, missing, giver, given.host, given.inventory)
+    shared = images_shared(wanted, missing, source_host, given.host, given.inventory)
     builds = [one for one in shared["own"] if one.get("build") == "gaudi"]
     others = [one for one in builds if one.get("build_host", given.host) != given.host]
     unknown = image_drift(missing, known["gaudi_runtime"]) if missing and "gaudi_runtime" in known else []
     bring = [f"bring {one['name']}" for one in shared["own"]]
-    bring += [f"take {one['name']} from {giver}" for one in shared["take"]]
+    bring += [f"take {one['name']} from {source_host}" for one in shared["take"]]
     names = ", ".join(one["name"] for one in missing)
     return Pending(
         changes={
-            **{"missing": missing, "take": shared["take"], "due": bool(missing)},
+            **{"take": shared["take"], "due": bool(missing)},
             "own": [one for one in shared["own"] if one not in builds],
             "builds": [one for one in builds if one not in others],
             "built_elsewhere": others,

@@ -32,7 +32,7 @@ ALONE = "left_alone"
 # The same of a host whose models run behind a gateway that the run is about: they are planned, and not changed.
 BEHIND = "behind_gateway"
 LEFT_ALONE = "left alone: the inventory gives it no models, no gateway and no other task"
-# Stages that need a sound plan of the models; the others may mend a host whose models are wished for wrongly.
+# Stages that need a plan of the models without errors; the others may repair a host whose models have some.
 PLANNED = tuple(one.role for one in OBJECTS if one.planned)
 # What gaudi_facts has to read for each that does not need all.
 SUBSETS = {

@@ -22,7 +22,7 @@ from ..core.served import served_models, served_names
 from ..engines import engine_of
 from ..host.secret import given_secrets, secret_changed, secret_text
 from ..model.shared import members
-from .base import Given, Pending, Stage, file_of, template_of
+from .base import Given, Pending, Stage, file_of, rendered_text, template_of
 from .launch_view import differences, launch_view
 from .reset import recipe_caches, vllm_service_reset
 
@@ -144,20 +144,10 @@ def vllm_service_files(models: Sequence[Mapping[str, Any]], unit_template: str) 
     Raises:
         InputError: when the template cannot be rendered.
     """
-    # Only the controller renders; modules that share this file have no jinja2.
-    import jinja2
-
-    # A unit file is no web page, and every value in it has passed the plan's checks.
-    environment = jinja2.Environment(  # noqa: S701
-        undefined=jinja2.StrictUndefined, keep_trailing_newline=True, trim_blocks=True
-    )
     files: dict[str, dict[str, Any]] = {}
     for model in models:
         name = model["name"]
-        try:
-            unit = environment.from_string(unit_template).render(model=model)
-        except jinja2.TemplateError as problem:
-            raise InputError(f"{name}: the unit's template cannot be rendered: {problem}") from problem
+        unit = rendered_text(unit_template, f"{name}: the unit's template cannot be rendered", model=model)
         env = "".join(f"{key}={value}\n" for key, value in sorted(model["env"].items()))
         launch = json.dumps(vllm_container(model), indent=2, sort_keys=True) + "\n"
         for path, content, mode in (
@@ -600,7 +590,7 @@ def _pending(given: Given) -> Pending:
             "removed_paths": vllm_unit_paths(changes["remove"]),
         },
         due=[*(["bring the secrets in order"] if differ else []), *summary],
-        left=[f"{given.host}: still to do after this run: {'; '.join(summary)}"] if changes["due"] else [],
+        left=given.left(summary) if changes["due"] else [],
         refusal=vllm_service_refusal(changes, services, given.host),
         drift=vllm_service_drift(changes, services, models),
         stops={key: changes[key] for key in ("remove", "stop", "restart")},
