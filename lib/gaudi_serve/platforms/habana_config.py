@@ -14,7 +14,6 @@ from typing import Any
 from ..core.errors import InputError, one_line, shown
 from .base import Settings
 
-
 PATH = "/etc/habana-container-runtime/config.toml"
 SECTION, KEY = "habana-container-runtime", "visible_devices_all_as_default"
 WANTED = f"{KEY} = false"
