@@ -95,6 +95,8 @@ def vllm_container(model: Mapping[str, Any]) -> dict[str, Any]:
     engine = engine_of(model)
     probe = {"probe": _probe(model)}
     own = {"command": [*numactl, *engine.command, *args], **probe, "progress": [list(one) for one in engine.progress]}
+    # The runtime stands beside it too: supervisors before this block read it there, and a plan compares it.
+    own["device_access"] = model["device_access"]
     return {**{key: model[key] for key in LAUNCH_KEYS}, **own}
 
 
