@@ -11,8 +11,9 @@ from typing import Any
 from ..core.checks import is_true
 from ..core.errors import InputError
 from ..core.run import sha256_text
+from ..core.templates import rendered
 from ..platforms import accelerator_needs
-from .base import Given, Pending, Stage, rendered, system_refusal
+from .base import Given, Pending, Stage, system_refusal
 from .habana_config import HABANA, habana_config, habana_config_notes, habana_config_problems
 from .habana_config import PATH as CONFIG_TOML
 from .reset_host import container_runtime_found, container_runtime_reset
