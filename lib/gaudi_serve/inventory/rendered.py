@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ..stages.base import ROLES
+from ..core.templates import ROLES
 
 
 class Undefined(KeyError):

@@ -11,8 +11,9 @@ from typing import Any
 from ..core.checks import is_true
 from ..core.errors import InputError
 from ..core.run import sha256_text
+from ..core.templates import rendered
 from ..platforms import Runtime, accelerator_needs, runtime_of, runtimes
-from .base import Given, Pending, Stage, rendered, system_refusal
+from .base import Given, Pending, Stage, system_refusal
 from .reset_host import container_runtime_found, container_runtime_reset
 
 DAEMON_JSON = "/etc/docker/daemon.json"
