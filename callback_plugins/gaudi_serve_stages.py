@@ -18,6 +18,7 @@ from typing import Any
 
 from ansible import constants, context
 from ansible.plugins.callback.default import CallbackModule as Default
+from ansible.release import __version__
 
 # Works from every playbook, molecule, ansible-runner and AWX, with nothing installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
@@ -38,6 +39,8 @@ extends_documentation_fragment:
 """
 
 TICK_S = 1.0
+# From ansible-core 2.21 on, the task of a result is a copy with its templates rendered; before, task_fields had these.
+RENDERED_TASKS = tuple(map(int, __version__.split(".")[:2])) >= (2, 21)
 COLOURS = {
     "changed": constants.COLOR_CHANGED,
     "error": constants.COLOR_ERROR,
@@ -258,7 +261,7 @@ class CallbackModule(Default):  # type: ignore[misc]  # ansible-core has no type
     def v2_runner_item_on_failed(self, result: Any) -> list[Line]:
         """Say which item failed and why."""
         self._handle_warnings(result.result)
-        told = {**dealt_with(result.task, bool(result.task_fields.get("ignore_errors"))), **told_by(result)}
+        told = {**dealt_with(result.task, bool(field(result, "ignore_errors"))), **told_by(result)}
         return self.output.item_failure(self.outcome(result, item=True), **told)
 
     @staged
@@ -345,10 +348,10 @@ class CallbackModule(Default):  # type: ignore[misc]  # ansible-core has no type
         found = result.result
         hidden = bool(found.get("_ansible_no_log") or "censored" in found)
         # Of strategy free, only the result has a name whose variables are filled in.
-        task = dataclasses.replace(task_of(result.task), here=str(result.task_fields.get("name") or ""))
+        task = dataclasses.replace(task_of(result.task), here=str(field(result, "name") or ""))
         if task.module == "debug" and "msg" not in found and not hidden:
             found = {"msg": self._debug_text(found, result.task.action)}
-        given = result.task_fields.get("args")
+        given = field(result, "args")
         label = str(self._get_item_label(found)) if item else ""
         return Outcome(
             host=result.host.get_name(),
@@ -364,6 +367,11 @@ class CallbackModule(Default):  # type: ignore[misc]  # ansible-core has no type
         """Return what a debug of a variable shows."""
         self._clean_results(found, action)
         return textwrap.dedent(str(self._dump_results(found))).strip("\n")
+
+
+def field(result: Any, name: str) -> Any:
+    """Return a field of the task that a result is of, with its templates rendered."""
+    return getattr(result.task, name) if RENDERED_TASKS else result.task_fields.get(name)
 
 
 @functools.lru_cache(maxsize=64)

@@ -159,7 +159,8 @@ def observe(given: dict[str, Any], aside: ThreadPoolExecutor) -> dict[str, Any]:
         facts["gaudi_system"] = observe_host.system()
     # The driver is asked for every card's ports, which takes as long as all the rest.
     platform = platform_of(facts.get("gaudi_system", {}).get("accelerator"))
-    driver = aside.submit(observe_driver.observe) if "driver" in gather and platform.devices else None
+    has_driver = "gaudi_driver" in platform.needs
+    driver = aside.submit(observe_driver.observe) if "driver" in gather and has_driver else None
     # Most of the time goes into waiting for programs of others.
     devices = aside.submit(platform.observe) if "host" in gather else None
     runtime = aside.submit(observe_runtime.observe) if "runtime" in gather else None

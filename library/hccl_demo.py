@@ -93,6 +93,7 @@ from ansible.module_utils.gaudi_serve.core.errors import InputError
 from ansible.module_utils.gaudi_serve.core.run import write_json
 from ansible.module_utils.gaudi_serve.host.hccl import hccl_arguments, hccl_benchmark, hccl_verdict, last_good
 from ansible.module_utils.gaudi_serve.host.observe_services import hccl_state
+from ansible.module_utils.gaudi_serve.platforms.gaudi import ACCESS
 
 CONTAINER = "gaudi-serve-hccl"
 # Its words come as arguments: nothing of a variable is ever read as shell.
@@ -111,10 +112,10 @@ exec python3 run_hccl_demo.py "$@"
 
 def docker_command(given: dict[str, Any], words: list[str]) -> list[str]:
     """Return the command of one measurement, with the manual's settings of a container."""
-    cards = ",".join(str(index) for index in given["indices"])
     return [
-        *("docker", "run", "--rm", "--name", CONTAINER, "--label", "gaudi-serve.hccl=1", "--runtime", "habana"),
-        *("--env", f"HABANA_VISIBLE_DEVICES={cards}", "--env", f"HCCL_COMM_ID={given['comm_id']}"),
+        *("docker", "run", "--rm", "--name", CONTAINER, "--label", "gaudi-serve.hccl=1"),
+        *ACCESS.docker_options(given["indices"]),
+        *("--env", f"HCCL_COMM_ID={given['comm_id']}"),
         *("--env", "OMPI_MCA_btl_vader_single_copy_mechanism=none", "--cap-add", "SYS_NICE"),
         *("--net", "host", "--ipc", "host"),
         *("--entrypoint", "bash", given["image"], "-c", SCRIPT, "hccl"),

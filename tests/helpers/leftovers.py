@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gaudi_serve.stages.container_runtime import HABANA, daemon_json
+from gaudi_serve.platforms.gaudi import RUNTIME
+from gaudi_serve.stages.container_runtime import daemon_json
 
 STATE = "/var/lib/gaudi-serve"
 
@@ -30,7 +31,7 @@ def left(**changes: Any) -> dict[str, Any]:
 
 def runtime(text: str | None, **changes: Any) -> dict[str, Any]:
     """Return ``gaudi_runtime`` of a host whose engine has taken the toolkit's settings."""
-    info = {"live_restore": True, "runtimes": {"habana": HABANA, "runc": {}}, "containers_running": 1}
+    info = {"live_restore": True, "runtimes": {"habana": RUNTIME.entry, "runc": {}}, "containers_running": 1}
     return {
         **{"daemon_json": text, "daemon_json_mode": "0600", "habana_config": None, "info": info},
         **{"proxies_running": None, "enabled": True},

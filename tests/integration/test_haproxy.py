@@ -14,8 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from gaudi_serve.gateway.address import HEALTH
-from gaudi_serve.gateway.config import gateway_files
+from gaudi_serve.gateway.config import HEALTH, gateway_files
 from helpers.haproxies import CHAT, KEYS, TAKES, Front, Vllm, backend, client, servers
 
 

@@ -11,16 +11,18 @@ import pytest
 import tomllib
 from gaudi_serve.core.errors import InputError
 from gaudi_serve.host import observe_runtime
+from gaudi_serve.host.observe_runtime import device_runtime
 from gaudi_serve.plan.refusal import host_findings
+from gaudi_serve.platforms.gaudi import RUNTIME
+from gaudi_serve.platforms.habana_config import habana_config, habana_config_problems
 from gaudi_serve.stages import container_runtime as runtime
-from gaudi_serve.stages.habana_config import habana_config, habana_config_problems
-from helpers.container_engine import DAEMON, USERS, live
+from helpers.container_engine import USERS, live, wanted
 from helpers.plans import gaudi_host
 
 
 def merged(text: str | None, **more: Any) -> str:
     """Merge as on a Gaudi host."""
-    wanted = {"habana": True, "live_restore": True, "data_root": "", "host_name": "gaudi01", **more}
+    wanted = {"runtime": True, "live_restore": True, "data_root": "", "host_name": "gaudi01", **more}
     return runtime.daemon_json(text, **wanted)
 
 
@@ -28,14 +30,14 @@ def test_everything_of_a_user_stays_in_its_order() -> None:
     found = json.loads(merged(USERS, data_root="/data/docker"))
     assert list(found) == ["log-opts", "runtimes", "live-restore", "data-root"]
     assert found["log-opts"] == {"max-size": "10m"}
-    assert found["runtimes"] == {"other": {"path": "/usr/bin/other"}, "habana": runtime.HABANA}
+    assert found["runtimes"] == {"other": {"path": "/usr/bin/other"}, "habana": RUNTIME.entry}
 
 
 def test_a_file_that_holds_all_is_left_to_the_letter() -> None:
-    text = '{"live-restore":true,   "runtimes": {"habana": ' + json.dumps(runtime.HABANA) + "}}"
+    text = '{"live-restore":true,   "runtimes": {"habana": ' + json.dumps(RUNTIME.entry) + "}}"
     assert merged(text) == text
     assert merged(merged(None)) == merged(None)
-    assert json.loads(merged(None, habana=False)) == {"live-restore": True}
+    assert json.loads(merged(None, runtime=False)) == {"live-restore": True}
     assert merged("  \n") == merged(None)
 
 
@@ -75,12 +77,12 @@ def test_a_runtime_habana_of_the_user_stays(own: dict[str, Any]) -> None:
     told = {"path": own["path"], "runtimeArgs": own.get("runtimeArgs", [])}
     info = {**live()["info"], "runtimes": {"habana": told}}
     assert due(live(daemon_json=text, info=info), daemon_json=merged(text)) == {}
-    stale = {"reload": ["the running engine lacks the habana runtime"]} if told != runtime.HABANA else {}
+    stale = {"reload": ["the running engine lacks the habana runtime"]} if told != RUNTIME.entry else {}
     assert due(live(daemon_json=text), daemon_json=text) == stale
     # What names nothing that an engine can start is no runtime of a user.
     for broken in ({}, {"runtimeArgs": ["--debug"]}, None):
         text = json.dumps({"runtimes": {"habana": broken}})
-        assert json.loads(merged(text))["runtimes"]["habana"] == runtime.HABANA
+        assert json.loads(merged(text))["runtimes"]["habana"] == RUNTIME.entry
 
 
 def test_a_data_root_is_a_path_and_its_last_slash_means_nothing() -> None:
@@ -297,31 +299,23 @@ def test_a_runtime_that_does_not_run_or_lacks_a_program_has_drifted() -> None:
     ]
 
 
-def test_programs_of_the_runtime_as_the_host_has_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_of_the_runtime_as_the_host_has_them(tmp_path: Path) -> None:
+    programs, config = tmp_path / "usr/bin", tmp_path / "etc/habana-container-runtime/config.toml"
+    programs.mkdir(parents=True)
     for name in ("habana-container-hook", "habana-container-runtime"):
-        (tmp_path / name).write_text("#!/bin/sh\necho 'ERROR: toml: no' >&2; exit 1\n", encoding="ascii")
-        (tmp_path / name).chmod(0o755)
-    config = tmp_path / "config.toml"
-    monkeypatch.setattr(observe_runtime, "PROGRAM_PATH", str(tmp_path))
-    monkeypatch.setattr(observe_runtime, "HABANA_RUNTIME", str(tmp_path / "habana-container-runtime"))
-    monkeypatch.setattr(observe_runtime, "HABANA_CONFIG", str(config))
-    assert observe_runtime.habana_runtime() == {
+        (programs / name).write_text("#!/bin/sh\necho 'ERROR: toml: no' >&2; exit 1\n", encoding="ascii")
+        (programs / name).chmod(0o755)
+    assert device_runtime(RUNTIME, root=str(tmp_path)) == {
+        "habana_config": None,
         "habana_programs": {"habana-container-hook": True, "habana-container-cli": False},
         "habana_problem": "ERROR: toml: no",
     }
     # Where its owner says that it lies elsewhere, nobody looks for it.
+    config.parent.mkdir(parents=True)
     config.write_text("[Habana-Container-CLI]\n#path = 'a'\nPath = '/opt/cli'\n", encoding="ascii")
-    assert observe_runtime.habana_runtime()["habana_programs"]["habana-container-cli"]
-    monkeypatch.setattr(observe_runtime, "HABANA_RUNTIME", str(tmp_path / "none"))
-    assert observe_runtime.habana_runtime()["habana_problem"] is None
-
-
-def wanted(**more: Any) -> dict[str, Any]:
-    """Return what the role asks for."""
-    base = {"packages": ["docker.io"], "habana": True, "habana_version": "", "habana_repository": {}}
-    base |= {"live_restore": True, "data_root": ""}
-    texts = {"daemon_json": DAEMON, "habana_config": "c = 1", "proxies": "", "proxies_dropin": "", "proxies_marker": ""}
-    return {**base, **texts, "http_proxy": "", "https_proxy": "", "no_proxy": "", **more}
+    assert device_runtime(RUNTIME, root=str(tmp_path))["habana_programs"]["habana-container-cli"]
+    (programs / "habana-container-runtime").unlink()
+    assert device_runtime(RUNTIME, root=str(tmp_path))["habana_problem"] is None
 
 
 def due(state: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -517,7 +511,8 @@ def test_options_of_the_engines_command_line_are_found_with_their_file(
 def test_a_key_that_the_command_line_has_too_is_refused_before_it_is_written(
     option: str, value: str, more: dict[str, Any], sentence: str | None
 ) -> None:
-    keys = {"habana": True, "live_restore": True, "data_root": "", **more}
+    keys = {"runtime": more.get("habana", True), "live_restore": True, "data_root": "", **more}
+    keys.pop("habana", None)
     state = live(options=[{"option": option, "value": value, "file": "/etc/default/docker"}])
     expected = (
         f"gaudi01: /etc/default/docker: the engine's command line has --{option} {value}, and /etc/docker/daemon.json "
@@ -544,7 +539,7 @@ def test_other_input_that_is_refused() -> None:
 
 
 def test_drift_is_what_is_live_against_what_is_planned() -> None:
-    found = merged(USERS.replace("{", '{"live-restore": false, ', 1), habana=False, live_restore=False)
+    found = merged(USERS.replace("{", '{"live-restore": false, ', 1), runtime=False, live_restore=False)
     state = live(daemon_json=found, packages={}, info=None, reason="refused")
     lines = runtime.container_runtime_drift(state, wanted(daemon_json=merged(found, data_root="/d"), data_root="/d"))
     assert lines == [

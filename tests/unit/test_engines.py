@@ -16,7 +16,14 @@ from gaudi_serve.plan.changes import vllm_plan_changes
 from gaudi_serve.plan.fleet import vllm_fleet_lines, vllm_fleet_plan
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.plan.launch import vllm_launch
-from gaudi_serve.platforms import PLATFORMS, Platform, accelerator_needs, platform_here
+from gaudi_serve.platforms import (
+    PLATFORMS,
+    DeviceAccess,
+    Platform,
+    Runtime,
+    accelerator_needs,
+    platform_here,
+)
 from gaudi_serve.platforms.releases import rows_of
 from gaudi_serve.show.status import fleet_status, fleet_status_lines
 from gaudi_serve.stages import service
@@ -51,7 +58,9 @@ ABACUS = Platform(
     about=lambda host: ["an abacus"],
     devices="beads",
     prefixes=("BEAD-",),
-    runtime="rods",
+    access=lambda host: DeviceAccess(runtime="rods", variables={"RODS": "{indices}"}),
+    runtime=Runtime("rods", "/usr/bin/rods", "rods"),
+    names=r"BEAD-\d",
     group=lambda host: 4,
     observe=lambda: {"device_name": "BEAD-1", "modules": []},
 )
@@ -85,7 +94,7 @@ def release_of(engine: str) -> str:
 
 def host_of(platform: str, **more: Any) -> dict[str, Any]:
     """Return a host with eight cards, or none, of a platform."""
-    return gaudi_host(**{**DEVICES[platform], **more})
+    return gaudi_host(**{**DEVICES.get(platform, {"accelerator": platform}), **more})
 
 
 def wish(engine: str, **more: Any) -> dict[str, Any]:
@@ -112,11 +121,12 @@ def test_a_plan_has_all_that_a_container_needs(engine: str) -> None:
     about = ENGINES[engine]
     assert one["launch_profile"] == engine
     assert all(isinstance(text, str) for text in [*one["env"], *one["env"].values(), *one["args"]])
-    assert "HABANA_VISIBLE_DEVICES" not in one["env"]
     assert set(about.capabilities) <= set(one["cap_add"])
     assert one["ulimits"] == list(about.ulimits)
     platform = PLATFORMS[about.platforms[0]]
-    assert one["runtime"] == platform.runtime
+    access = platform.access(Host())
+    assert one["runtime"] == (access and access.runtime)
+    assert not set(access.variables if access else ()) & set(one["env"])
     assert bool(one["module_ids"]) == bool(platform.devices)
     command = service.vllm_container(one)["command"]
     begin = 1 + len(one["numactl"]) if one["numactl"] else 0
@@ -250,7 +260,7 @@ def test_roles_ask_what_a_platform_needs_and_get_no_answer_for_none(monkeypatch:
     monkeypatch.setitem(PLATFORMS, "abacus", ABACUS)
     assert accelerator_needs("gaudi") == ["gaudi_driver", "habana_runtime", "hccl_validation"]
     assert accelerator_needs("abacus") == accelerator_needs("cpu") == []
-    with pytest.raises(InputError, match="accelerator: 'gpu' is not one of abacus, gaudi, cpu"):
+    with pytest.raises(InputError, match=f"accelerator: 'gpu' is not one of {', '.join(PLATFORMS)}"):
         accelerator_needs("gpu")
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from gaudi_serve.core.errors import InputError
+from gaudi_serve.core.templates import rendered
 from gaudi_serve.host import observe_tuning
 from gaudi_serve.stages import host_tuning
-from gaudi_serve.stages.base import rendered
 
 ROLE = Path(__file__).parents[2] / "roles/host_tuning"
 ARGS = ["cpufreq.default_governor=performance", "intel_idle.max_cstate=0"]

@@ -13,9 +13,10 @@ from gaudi_serve.core.run import Result
 from gaudi_serve.host import baseline as found
 from gaudi_serve.host import observe_left
 from gaudi_serve.host.remove import remove_all
+from gaudi_serve.platforms.gaudi import RUNTIME
+from gaudi_serve.platforms.habana_config import habana_config
 from gaudi_serve.stages import reset, reset_host
-from gaudi_serve.stages.container_runtime import HABANA, daemon_json
-from gaudi_serve.stages.habana_config import habana_config
+from gaudi_serve.stages.container_runtime import daemon_json
 from helpers.leftovers import STATE, left, merged, runtime, services
 
 OWNERS = '{\n    "log-opts": {"max-size": "10m"}\n}\n'
@@ -82,7 +83,7 @@ def test_a_default_runtime_goes_with_the_runtime() -> None:
 
 
 def test_a_habana_runtime_of_the_owners_stays() -> None:
-    before = json.dumps({"runtimes": {"habana": HABANA}, "live-restore": True}) + "\n"
+    before = json.dumps({"runtimes": {"habana": RUNTIME.entry}, "live-restore": True}) + "\n"
     plan = reset_host.container_runtime_reset(runtime(merged(before)), of_runtime(before))
     assert not plan["due"] and plan["told"] == "true habana"
 

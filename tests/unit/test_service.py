@@ -322,7 +322,8 @@ def container_of(plan: dict[str, Any]) -> dict[str, Any]:
 @pytest.fixture
 def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
     """Return what observes a host on which model qwq serves, as its files and the engine tell."""
-    folders = {name: tmp_path / name.lower() for name in ("UNITS", "CONFIG", "STATE", "ACCEL")}
+    folders = {name: tmp_path / name.lower() for name in ("UNITS", "CONFIG", "STATE")}
+    monkeypatch.setattr(observe_services, "ROOT", str(tmp_path))
     for name, folder in folders.items():
         folder.mkdir()
         monkeypatch.setattr(observe_services, name, folder)
@@ -330,8 +331,9 @@ def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., di
     for path, file in service.vllm_service_files([plan], TEMPLATE).items():
         (folders["UNITS" if path.startswith(service.UNITS) else "CONFIG"] / Path(path).name).write_text(file["content"])
     for index, module in ((7, 0), (6, 1)):
-        (folders["ACCEL"] / f"accel{index}/device").mkdir(parents=True)
-        (folders["ACCEL"] / f"accel{index}/device/module_id").write_text(f"{module}\n", encoding="ascii")
+        card = tmp_path / f"sys/class/accel/accel{index}/device"
+        card.mkdir(parents=True)
+        (card / "module_id").write_text(f"{module}\n", encoding="ascii")
     (folders["STATE"] / "qwq").mkdir()
     record = {"pid": 77, "sha256": digest(SUPERVISOR)}
     (folders["STATE"] / "qwq/supervisor.json").write_text(json.dumps(record), encoding="utf-8")

@@ -10,10 +10,11 @@ import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import trust_as_template
 from gaudi_serve.core.errors import InputError
+from gaudi_serve.core.templates import rendered
 from gaudi_serve.host import observe_runtime
 from gaudi_serve.inventory.rendered import Undefined, Variables
 from gaudi_serve.show.status import PARTS
-from gaudi_serve.stages.base import Given, Pending, Stage, rendered
+from gaudi_serve.stages.base import Given, Pending, Stage
 from gaudi_serve.stages.registry import BY_ROLE, OBJECTS, TOLD
 
 ROOT = Path(__file__).parents[2]

@@ -142,9 +142,9 @@ def test_a_container_of_someone_else_is_left_alone(
 def test_cards_are_resolved_from_the_modules(
     supervisor: ModuleType, one: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(supervisor, "ACCEL", tmp_path / "accel")
+    monkeypatch.setattr(supervisor, "ROOT", tmp_path)
     for index, module in ((3, 0), (5, 1)):
-        device = tmp_path / f"accel/accel{index}/device"
+        device = tmp_path / f"sys/class/accel/accel{index}/device"
         device.mkdir(parents=True)
         (device / "module_id").write_text(f"{module}\n", encoding="ascii")
     assert one.cards() == [3, 5]
@@ -221,20 +221,19 @@ def test_silence_without_a_limit_is_only_told(
 @pytest.fixture
 def card(supervisor: ModuleType, one: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Give the model a card of index 3, as the driver shows it, and return the root of all of it."""
-    for name, place in (("ACCEL", "sys/accel"), ("INFINIBAND", "sys/infiniband"), ("DEVICES", "dev")):
-        monkeypatch.setattr(supervisor, name, tmp_path / place)
+    monkeypatch.setattr(supervisor, "ROOT", tmp_path)
     one.launch["module_ids"] = [0]
-    (tmp_path / "sys/infiniband/hlib_3/device/infiniband_verbs/uverbs7").mkdir(parents=True)
+    (tmp_path / "sys/class/infiniband/hlib_3/device/infiniband_verbs/uverbs7").mkdir(parents=True)
     files = (
         "dev/accel/accel3",
         "dev/accel/accel_controlD3",
         "dev/infiniband/uverbs7",
-        "sys/accel/accel3/device/pci_addr",
+        "sys/class/accel/accel3/device/pci_addr",
     )
     for name in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    (tmp_path / "sys/accel/accel3/device/module_id").write_text("0\n", encoding="ascii")
+    (tmp_path / "sys/class/accel/accel3/device/module_id").write_text("0\n", encoding="ascii")
     return tmp_path
 
 
@@ -254,7 +253,7 @@ def test_what_the_runtime_would_miss_without_a_word_is_named_before_the_start(
         supervisor.Trouble, match=r"init\.pid.*; the habana runtime tells its reason in its log .*debug ="
     ):
         one.create()
-    (card / "sys/infiniband/hbl_3/device/infiniband_verbs/uverbs8").mkdir(parents=True)
+    (card / "sys/class/infiniband/hbl_3/device/infiniband_verbs/uverbs8").mkdir(parents=True)
     (card / "dev/infiniband/uverbs8").touch()
     for name in ("accel/accel3", "accel/accel_controlD3", "infiniband/uverbs7", "infiniband/uverbs8"):
         calls.clear()

@@ -19,6 +19,7 @@ from ..engines import ENGINES
 from ..model.config_json import sound
 from ..model.shared import OWN, SHARED, TAKEN, key_of, of_server, shared_problem
 from ..model.vllm_options import OPTION_NAMES
+from ..platforms import card_variables
 from .source import source_problem
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
@@ -36,8 +37,6 @@ NO_ENDPOINT = {
 }
 # Names of files and folders that the toolkit has beside those of the models.
 RESERVED = ("docker-proxy", "found", "gateway", "images", "images-build", "rollout", "weights")
-# Variables that give cards to a server; the ledger of the plan must not be passed by.
-CARD_VARIABLES = ("HABANA_VISIBLE_MODULES", "HABANA_VISIBLE_DEVICES", "HLS_MODULE_ID")
 BUCKET = re.compile(f"VLLM_({'|'.join(DIMENSIONS)})_BUCKET_({'|'.join(PARTS)})")
 SHARES = ("VLLM_GPU_MEMORY_UTILIZATION", "VLLM_GRAPH_RESERVED_MEM", "VLLM_GRAPH_PROMPT_RATIO")
 # The plugin's buckets: docs/buckets.md.
@@ -153,7 +152,7 @@ def _variable(name: Any, content: Any) -> str | None:
 
 def _counted(name: str, text: str) -> str | None:
     """What is wrong with the value of a variable that the plan itself counts with."""
-    if name in CARD_VARIABLES:
+    if name in card_variables():
         return "the plan chooses the cards; say module_ids"
     if BUCKET.fullmatch(name):
         least = 1 if name.endswith("STEP") else 0

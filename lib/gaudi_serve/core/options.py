@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 from .checks import REQUIRED, Rule, is_line, list_of, within
+from .templates import ROLES
 from .yaml_text import load
 
 Option = Mapping[str, Any]
-ROLES = Path(__file__).resolve().parents[3] / "roles"
 OPTIONS: dict[str, Option] = {
     name: option
     for path in sorted(ROLES.glob("*/meta/argument_specs.yml"))

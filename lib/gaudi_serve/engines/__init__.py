@@ -7,7 +7,7 @@ from typing import Any
 
 from ..model.host import Service
 from ..model.shared import members
-from ..platforms import platform_of
+from ..platforms import Platform, platform_of
 from . import aice_1_21, aice_1_22, aice_1_22_shared, deepseek_r1, plugin, vllm
 from .base import Engine, Launch
 
@@ -40,7 +40,7 @@ def profile_of(
         return str(spec["launch_profile"])
     platform = platform_of(accelerator)
     row = platform.release(release) if release else None
-    known = row.engines if row else (platform.engine, *(name for name in offered if _serves(name, platform.name)))
+    known = row.engines if row else (platform.engine, *(name for name in offered if _serves(name, platform)))
     # An entry of several models takes an engine that serves several; one of a single model never does.
     several = [name for name in known if name in ENGINES and ENGINES[name].share]
     if members(spec) and several:
@@ -61,8 +61,8 @@ def running_engine(service: Service) -> str | None:
     return vllm.ENGINE.name if serves else aice_1_21.ENGINE.name
 
 
-def _serves(engine: str, platform: str) -> bool:
-    return engine in ENGINES and platform in ENGINES[engine].platforms
+def _serves(engine: str, platform: Platform) -> bool:
+    return engine in ENGINES and ENGINES[engine].serves(platform)
 
 
 def engine_of(spec: Mapping[str, Any]) -> Engine:

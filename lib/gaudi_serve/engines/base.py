@@ -17,6 +17,7 @@ from ..model.host import Host
 from ..model.shared import members
 from ..model.spec import Spec
 from ..model.vllm_options import OPTION_NAMES
+from ..platforms import Platform
 from .quantisations import Loads
 
 __all__ = ["LOADING", "Engine", "Host", "Launch", "Spec", "Widened", "option_arguments", "pass_through"]
@@ -123,6 +124,10 @@ class Engine:
     loads: Mapping[str, Loads] = field(default_factory=dict)
     share: Callable[[int], float] | None = None
     folder: str | None = None
+
+    def serves(self, platform: Platform) -> bool:
+        """Tell whether it serves a platform: one that it knows, or one that names it as its own."""
+        return platform.name in self.platforms or platform.engine == self.name
 
     def defaults_of(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the keys of a model that its user leaves out; shares of a card's memory follow from how many share."""

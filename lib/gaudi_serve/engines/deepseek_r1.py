@@ -10,6 +10,7 @@ from typing import Any
 from ..buckets.linear import BucketRanges
 from ..core.errors import Problem, label, refusal, whole
 from ..model.vllm_options import BLOCK
+from ..platforms.gaudi import VISIBLE
 from ..platforms.hl_smi import device_family, family_of
 from .base import Engine, Host, Launch, Spec
 from .linear import OF_AICE_1_22, OF_BUCKETS, PROGRESS, refuse_buckets
@@ -28,7 +29,7 @@ DEFAULTS: dict[str, Any] = {
     "skip_warmup": False,
 }
 CONSTANTS = {
-    "HABANA_VISIBLE_DEVICES": "ALL",
+    VISIBLE: "ALL",
     "HABANA_VISIBLE_MODULES": "0,1,2,3,4,5,6,7",
     "PT_HPUGRAPH_DISABLE_TENSOR_CACHE": "1",
     "PT_HPU_ENABLE_LAZY_COLLECTIVES": "true",

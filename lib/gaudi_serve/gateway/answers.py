@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-JSON = "content-type application/json"
-RETRY_S = 5
 MODEL = "%[var(txn.model),json(utf8s)]"
 
 
@@ -61,28 +59,3 @@ ANSWERS = {
     "503.json": _error("No server is free, or all are down. Try again.", "server_error", "service_unavailable"),
     "504.json": _error("The server did not answer in time.", "server_error", "timeout"),
 }
-
-
-def answer(folder: str, status: int, file: str, when: str, retry_s: int | str = 0) -> str:
-    """Return the rule that answers a request without a server.
-
-    Args:
-        folder: of the gateway's files.
-        status: of HTTP.
-        file: name of the answer, without its ending.
-        when: the condition, from ``if`` on.
-        retry_s: seconds for the header Retry-After, or an expression of them; 0 for no header.
-    """
-    later = f" hdr Retry-After {retry_s}" if retry_s else ""
-    return f"http-request return status {status} {JSON} lf-file {folder}/{file}.json{later} {when}"
-
-
-def own_errors(folder: str) -> list[str]:
-    """Return the lines by which HAProxy's own errors have the same form."""
-    files = {400: "400", 408: "408", 413: "413", 500: "500", 502: "503", 503: "503", 504: "504"}
-    retry = {502, 503, 504}
-    return [
-        f"http-error status {status} {JSON} lf-file {folder}/{file}.json"
-        + (f" hdr Retry-After {RETRY_S}" if status in retry else "")
-        for status, file in files.items()
-    ]

@@ -52,6 +52,11 @@ class Backend:
         return sum(server.takes for server in self.servers)
 
     @property
+    def quarter(self) -> int:
+        """Return how many of these places one client may have with requests larger than the gateway's buffer."""
+        return max(1, self.places // 4)
+
+    @property
     def name(self) -> str:
         """Return its name in HAProxy: the model's, with a digest where that has signs that HAProxy does not take."""
         plain = PLAIN.sub("_", self.model)
@@ -115,6 +120,37 @@ class Gateway:
     run: str = "/run/gaudi-gateway"
     state: str = "/var/lib/gaudi-serve/gateway/state"
     user: str = "haproxy"
+
+    @property
+    def most_per_address(self) -> int:
+        """Return how many connections one address may have at the same time."""
+        return self.connections_per_address or max(1, self.connections // 4)
+
+    @property
+    def header_bytes(self) -> int:
+        """Return the bytes that all headers of a request may have."""
+        return min(32, self.buffer_kib // 4) * 1024
+
+    @property
+    def read_bytes(self) -> int:
+        """Return the bytes of a body that certainly fit the buffer beside the headers, and beside what HAProxy adds."""
+        size = self.buffer_kib * 1024
+        return min(size * 3 // 4, size - self.header_bytes - 2048)
+
+    @property
+    def only_name(self) -> str:
+        """Return the one name that can be requested; empty where there are several."""
+        names = [name for backend in self.backends for name in backend.names]
+        return names[0] if len(names) == 1 else ""
+
+    @property
+    def shared_names(self) -> bool:
+        """Return whether servers of some model answer to other names too."""
+        return any(len(self.beside(backend.model)) > 1 for backend in self.backends)
+
+    def of_backend(self, backend: Backend) -> list[Client]:
+        """Return the clients that may use a model."""
+        return [one for one in self.clients if not one.models or set(one.models) & set(backend.names)]
 
     def beside(self, name: str) -> set[str]:
         """Return all names that the servers of a name answer to."""

@@ -13,6 +13,7 @@ from typing import Any
 from ..core.atomic_write import write_whole
 from ..core.redact import MARK, redacted, restored
 from ..core.run import read_text
+from ..platforms import runtimes
 from . import observe_tuning
 from .dpkg import packages
 from .observe_runtime import DAEMON_JSON, PROXIES_DROPIN
@@ -26,7 +27,7 @@ TRACES = {
     SYSCTL: "host_tuning",
     BACKUP: "container_runtime",
     PROXIES_DROPIN: "container_runtime",
-    "/etc/apt/sources.list.d/gaudi-serve-habana.sources": "container_runtime",
+    **{f"/etc/apt/sources.list.d/gaudi-serve-{one.name}.sources": "container_runtime" for one in runtimes()},
     "/etc/apt/sources.list.d/gaudi-serve-driver.sources": "gaudi_driver",
     "/usr/local/lib/gaudi-serve/vllm-supervisor": "vllm_service",
     "/usr/local/lib/gaudi-serve/weights": "model_weights",

@@ -12,19 +12,22 @@ from typing import Any
 
 from ..core.redact import redacted
 from ..core.run import read_text, run
+from ..platforms import runtimes
 from .baseline import BACKUP, TRACES, package_states, redacted_records
 from .weights_names import MANIFEST, leftovers
 
 OWN = ("/etc/gaudi-serve", "/usr/local/lib/gaudi-serve", "/var/lib/gaudi-serve")
 STATE = Path(OWN[2])
 TOOK_OVER = "# gaudi-serve took this over: "
+# Package sources are named by what comes from them: runtimes for devices, and the driver.
+SOURCES = (*(one.name for one in runtimes()), "driver")
 # What roles write under names of their own, beside what their records tell.
 FILES = (
     "/etc/gaudi-serve/docker-proxy.env",
     "/etc/apt/sources.list.d/docker.sources",
     "/etc/apt/keyrings/docker.asc",
-    *(f"/etc/apt/keyrings/gaudi-serve-{name}.{kind}" for name in ("habana", "driver") for kind in ("asc", "gpg")),
-    *(f"/etc/apt/auth.conf.d/gaudi-serve-{name}.conf" for name in ("habana", "driver", "docker")),
+    *(f"/etc/apt/keyrings/gaudi-serve-{name}.{kind}" for name in SOURCES for kind in ("asc", "gpg")),
+    *(f"/etc/apt/auth.conf.d/gaudi-serve-{name}.conf" for name in (*SOURCES, "docker")),
 )
 MOST = 2000  # names of a folder that are read
 # Labels of the toolkit's containers: of models, of steps that make weights, of measurements of the links.

@@ -12,13 +12,11 @@ from typing import Any
 
 from ..core.redact import redacted
 from ..core.run import read_text, run, sha256_file
+from ..platforms import Runtime, runtimes
 from .dpkg import packages
 
 DAEMON_JSON = "/etc/docker/daemon.json"
-HABANA_RUNTIME = "/usr/bin/habana-container-runtime"
-PROGRAMS = ("habana-container-hook", "habana-container-cli")
 PROGRAM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-HABANA_CONFIG = "/etc/habana-container-runtime/config.toml"
 PROXIES = "/etc/gaudi-serve/docker-proxy.env"
 PROXIES_DROPIN = "/etc/systemd/system/docker.service.d/gaudi-serve-proxy.conf"
 # Stands in the file of proxies: which version of it an engine was started with. No proxy is read, they may carry
@@ -26,7 +24,7 @@ PROXIES_DROPIN = "/etc/systemd/system/docker.service.d/gaudi-serve-proxy.conf"
 PROXIES_MARKER = "GAUDI_SERVE_PROXIES"
 # The engine's, and those without which it does not start.
 UNITS = ("docker.service", "docker.socket", "containerd.service")
-PACKAGES = ("docker.io", "docker-ce", "containerd.io", "habanalabs-container-runtime")
+PACKAGES = ("docker.io", "docker-ce", "containerd.io")
 NEEDED = ("containerd", "runc", "apparmor", "iptables", "ca-certificates", "docker-ce-cli")
 # Options of the engine's command line that decide about the keys of role container_runtime.
 OPTIONS = ("live-restore", "data-root", "add-runtime", "config-file")
@@ -58,8 +56,7 @@ def observe() -> dict[str, Any]:
         "reason": reason,
         "swarm": swarm_state(info, read_text(daemon)),
         "options": engine_options(unit),
-        "habana_config": read_text(HABANA_CONFIG),
-        **habana_runtime(_runtime_path(read_text(daemon))),
+        **{key: value for one in runtimes() for key, value in device_runtime(one, read_text(daemon)).items()},
         "proxies_sha256": sha256_file(PROXIES),
         "proxies_dropin_sha256": sha256_file(PROXIES_DROPIN),
         "proxies_running": running_proxies("".join(unit.get("MainPID", ["0"]))),
@@ -68,37 +65,40 @@ def observe() -> dict[str, Any]:
     }
 
 
-def habana_runtime(path: str = "") -> dict[str, Any]:
-    """Return which of the habana runtime's programs are there, and what keeps it from running, or None.
+def device_runtime(runtime: Runtime, daemon: str | None = None, root: str = "/") -> dict[str, Any]:
+    """Return the settings of a runtime for devices, which of its programs are there, and what keeps it from running.
+
+    Returns:
+        Of runtime habana ``habana_config`` (text, or None), ``habana_programs`` and ``habana_problem`` (None where it
+        runs, or is not there).
 
     Args:
-        path: the runtime's program, where an owner has it elsewhere than its package.
+        runtime: a platform's.
+        daemon: text of daemon.json, where an owner may have its program elsewhere than its package.
+        root: of the host.
     """
+    settings = runtime.settings
+    text = read_text(Path(root, settings.path.removeprefix("/"))) if settings else None
     # The hook finds its program as shells do; the runtime its hook beside itself too.
-    programs = {name: bool(shutil.which(name, path=PROGRAM_PATH)) for name in PROGRAMS}
-    if read_cli_path(read_text(HABANA_CONFIG) or ""):
-        programs["habana-container-cli"] = True
-    problem = None
-    if path or Path(HABANA_RUNTIME).exists():
-        # It reads its config.toml first, whatever it is asked for.
-        told = run([path or HABANA_RUNTIME, "--version"])
+    folders = ":".join(str(Path(root, one.removeprefix("/"))) for one in PROGRAM_PATH.split(":"))
+    programs = {name: bool(shutil.which(name, path=folders)) for name in runtime.programs}
+    programs |= dict.fromkeys(settings.given(text or "") if settings else (), True)
+    own, problem = _runtime_path(runtime, daemon), None
+    path = own or str(Path(root, runtime.path.removeprefix("/")))
+    if own or Path(path).exists():
+        # It reads its settings first, whatever it is asked for.
+        told = run([path, "--version"])
         problem = (told.err.strip().splitlines() or ["no reason given"])[-1] if told.status else None
-    return {"habana_programs": programs, "habana_problem": problem}
+    found = {"config": text, "programs": programs, "problem": problem}
+    return {f"{runtime.name}_{key}": value for key, value in found.items()}
 
 
-def read_cli_path(text: str) -> bool:
-    """Tell whether a config.toml names habana-container-cli by its path; which one, is then its owner's to know."""
-    lines = re.MULTILINE | re.IGNORECASE
-    section = re.search(r"^\s*\[\s*[\"']?habana-container-cli[\"']?\s*\]([^\[]*)", text, lines)
-    return bool(section and re.search(r"^\s*path\s*=", section[1], lines))
-
-
-def _runtime_path(daemon: str | None) -> str:
-    """Return the program that a daemon.json names for runtime habana, empty where it is the package's."""
+def _runtime_path(runtime: Runtime, daemon: str | None) -> str:
+    """Return the program that a daemon.json names for a runtime, empty where it is the package's."""
     found: Any = _daemon(daemon).get("runtimes")
-    habana = found.get("habana") if isinstance(found, dict) else None
-    path = habana.get("path") if isinstance(habana, dict) else None
-    return path if isinstance(path, str) and path != HABANA_RUNTIME else ""
+    entry = found.get(runtime.name) if isinstance(found, dict) else None
+    path = entry.get("path") if isinstance(entry, dict) else None
+    return path if isinstance(path, str) and path != runtime.path else ""
 
 
 def _daemon(text: str | None) -> dict[str, Any]:
@@ -189,7 +189,7 @@ def running_proxies(pid: str, root: str = "/") -> str | None:
 
 def engine_packages() -> dict[str, Any]:
     """Return ``packages`` of interest that are wholly installed, with versions, and those ``interrupted``."""
-    known = packages(*PACKAGES, *NEEDED)
+    known = packages(*PACKAGES, *(one.package for one in runtimes()), *NEEDED)
     return {
         "packages": {package.name: package.version for package in known if package.state == "installed"},
         "interrupted": [package.name for package in known if package.unfinished],

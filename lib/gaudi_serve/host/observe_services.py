@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ..core.run import Result, read_text, run, sha256_file
+from ..model.host import Host
+from ..platforms import platform_here
 from .observe_host import listeners
 from .secret import secret_differs
 
@@ -20,9 +22,8 @@ STATE = Path("/var/lib/gaudi-serve")
 MARKER = "X-Gaudi-Serve="
 GATEWAY_RUNS = Path("/run/gaudi-gateway")
 SUPERVISOR = Path("/usr/local/lib/gaudi-serve/vllm-supervisor")
-ACCEL = Path("/sys/class/accel")
+ROOT = "/"
 LABEL = "gaudi-serve.model"
-VISIBLE = "HABANA_VISIBLE_DEVICES="
 CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
 UNKNOWN = "unknown"  # a version of the supervisor that did not write down which it is
 LAUNCH = ("launch_profile", "image", "module_ids", "command", "mounts", "runtime", "cap_add", "ulimits", "read_only")
@@ -215,7 +216,7 @@ def _containers() -> dict[str, dict[str, Any]]:
             "model": labels.get(LABEL),
             "port": _port(entry["Config"].get("Cmd") or []),
             "command": entry["Config"].get("Cmd") or [],
-            "module_ids": _module_ids(entry["Config"].get("Env") or []),
+            "module_ids": _module_ids(labels.get("gaudi-serve.module-ids"), entry["Config"].get("Env") or []),
             "id": entry["Id"][:12],
             "listens": None if sockets is None else sorted(sockets.get(entry["Id"], [])),
             "running": entry["State"]["Running"],
@@ -270,13 +271,17 @@ def _port(command: list[str]) -> int | None:
     return None
 
 
-def _module_ids(environment: list[str]) -> list[int]:
-    """Return the cards that a container was given by their indices, which do not change before the next boot."""
-    given = [entry for entry in environment if entry.startswith(VISIBLE)]
-    # Of a version that set it twice, the supervisor's is the last.
-    indices = given[-1].partition("=")[2].split(",") if given else []
-    texts = [read_text(ACCEL / f"accel{index}" / "device/module_id") for index in indices if index.isdigit()]
-    return [int(text) for text in texts if text and text.strip().isdigit()]
+def _module_ids(label: str | None, environment: list[str]) -> list[int]:
+    """Return the cards that a container has, by its label; of one of a version before the label, by its variables.
+
+    Those may name cards by their indices, which do not change before the next boot.
+    """
+    if label is not None:
+        texts = label.split(",")
+    else:
+        access = platform_here(ROOT).access(Host())
+        texts = access.ids_of(environment, ROOT) if access else []
+    return [int(text) for text in texts if text.isdecimal()]
 
 
 def _images() -> dict[str, str]:

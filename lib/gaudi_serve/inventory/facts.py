@@ -45,9 +45,8 @@ def _ports(value: Any) -> bool:
 
 
 def _device(value: Any) -> bool:
-    # Whether one of a brand is served, its platform says: an inventory may name the family of a new one.
-    prefixes = tuple(prefix for one in PLATFORMS.values() for prefix in (*one.prefixes, one.brand) if prefix)
-    return isinstance(value, str) and value.startswith(prefixes) and bool(re.fullmatch(r"[\w-]+", value))
+    # Whether a device of that name is served, its platform says: an inventory may name the family of a new one.
+    return isinstance(value, str) and any(one.is_device_name(value) for one in PLATFORMS.values())
 
 
 def _platform(value: Any) -> bool:
@@ -127,7 +126,7 @@ WEIGHTS = {
 UNDEFINED = re.compile(r"'\w+' is undefined")
 # What gaudi_facts reads besides; planning does not.
 HOST_BESIDE = ("memory_mib", "pci_cards")
-MODULE_BESIDE = ("bus_id", "memory_mib", "memory_used_mib")
+MODULE_BESIDE = ("bus_id", "memory_mib", "memory_used_mib", "device_id")
 WEIGHTS_BESIDE = ("recorded",)
 SYSTEM = {
     "id": Rule(is_line, "must be a text such as ubuntu"),

@@ -9,7 +9,7 @@ from ansible.errors import AnsibleError
 from ansible.template import Templar
 from jinja2 import TemplateError
 
-from ..core.options import ROLES
+from ..core.templates import ROLES
 
 # What reading a variable raises whose template cannot be rendered: in filters Jinja's errors, elsewhere Ansible's.
 UNRENDERED = (AnsibleError, TemplateError)

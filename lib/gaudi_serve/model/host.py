@@ -14,7 +14,7 @@ class Card:
     module_id: its place on the board, by which the vendor's software counts. index: its number in the kernel, by which
     a container gets it. numa_node: -1 where it lies on none. cpus: ranges of its node's cores, first the physical ones,
     then their siblings. held_by: the program that uses it. problem: why it cannot be used, whoever holds it; such a
-    card counts as in use.
+    card counts as in use. device_id: by which its driver knows it for good, where that is not its module_id.
     """
 
     module_id: int
@@ -24,6 +24,7 @@ class Card:
     in_use: bool = False
     held_by: str | None = None
     problem: str | None = None
+    device_id: str | None = None
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Card:
@@ -37,6 +38,7 @@ class Card:
             bool(facts.get("in_use") or facts.get("problem")),
             facts.get("held_by"),
             facts.get("problem"),
+            None if facts.get("device_id") is None else str(facts["device_id"]),
         )
 
 

@@ -114,19 +114,19 @@ def _is_own(text: str, addresses: Sequence[str] | None) -> bool:
 
 def _engine_problems(spec: Spec, engine: Engine, platform: Platform, release: str) -> list[Problem]:
     row = platform.release(release)
-    if row and platform.name in engine.platforms and engine.name not in row.engines:
+    if row and engine.serves(platform) and engine.name not in row.engines:
         belongs = ", ".join(one.about for one in rows_of(engine.name))
         engines = ", ".join(name for name in row.engines if name in ENGINES)
         allowed = f"belongs to release {belongs}; gaudi_release is {release}, which starts {engines}"
         return [("launch_profile", engine.name, allowed)]
-    if platform.name in engine.platforms:
+    if engine.serves(platform):
         wrong = version_problems(spec, row)
         # What an engine takes depends on its version: of a wrong one nothing more can be told.
         own = [] if wrong else sharing_problems(spec, engine, platform, release)
         own = own if wrong or own else engine.problems(served_by(spec, row))
         return own + _option_problems(spec, engine, platform, release) + wrong
     wanted = PLATFORMS[engine.platforms[0]]
-    others = ", ".join(one.name for one in ENGINES.values() if platform.name in one.platforms)
+    others = ", ".join(one.name for one in ENGINES.values() if one.serves(platform))
     allowed = f"needs {wanted.devices or f'a {wanted.title} host'}; a {platform.title} host takes {others}"
     return [("launch_profile", engine.name, allowed)]
 

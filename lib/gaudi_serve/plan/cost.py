@@ -258,6 +258,7 @@ def _loaded(one: Weighed) -> list[str]:
 def _unknown(one: Weighed, host: Host, cost: Cost) -> list[str]:
     """Return what of a model on cards could not be checked, and what would make it known."""
     spec, config, size = one.spec, one.weights.config, one.weights.size
+    platform = platform_of(host.accelerator)
     lacks = [name for name, known in (("config", memory_names(config)), ("weight_bytes", size)) if not known]
     warnings = []
     here = one.weights.here
@@ -273,7 +274,9 @@ def _unknown(one: Weighed, host: Host, cost: Cost) -> list[str]:
             f"{hybrid} of its {layers(config)} layers keep a state in place of a KV cache; memory is counted as if all "
             "had a cache, so that more requests fit than is said"
         )
-    if lacks:
+    if platform.no_memory:
+        warnings.append(platform.no_memory)
+    elif lacks:
         what = " and ".join(lacks)
         warnings.append(f"memory is not checked, since the model is not known; give {what}, or bring its weights")
     elif spec.cards > MOST_CARDS:

@@ -15,7 +15,7 @@ from ..engines.base import option_arguments
 from ..model.host import Host, Service
 from ..model.spec import Spec
 from ..model.vllm_options import OPTION_NAMES
-from ..platforms import PLATFORMS, platform_of
+from ..platforms import PLATFORMS, DeviceAccess, platform_of
 from ..platforms.hl_smi import LARGEST_NUMBER, is_cpu_range
 from .model import Container, Placement
 from .place import disjoint_cores
@@ -26,7 +26,6 @@ from .version import served_by
 FOREIGN_FILES = "DAC_OVERRIDE"
 PRIVILEGED_PORTS = 1024
 LEAST_HANG_S = 300
-VISIBLE_DEVICES = "HABANA_VISIBLE_DEVICES"
 CONFIG = "/etc/gaudi-serve"
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 ALWAYS_SET = {"OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
@@ -131,9 +130,8 @@ def container_of(spec: Spec, host: Host, placement: Placement, release: str) -> 
     )
     launch = engine.amended(launched(placed, host.without_own_use()), placed, host)
     numactl = _numactl(launch, host, placement)
-    # The supervisor alone sets it: the runtime takes the first of two, and the exact launch of deepseek_r1 says ALL,
-    # which the runtime does not know.
-    env = {key: value for key, value in {**ALWAYS_SET, **launch.environment}.items() if key != VISIBLE_DEVICES}
+    access = platform.access(host)
+    env = _environment(launch, access)
     if not engine.own_options and len(placement.module_ids) > 1:
         env.update(platform.env_between)
     # Ray compares the address with the one of its own node; the vendor's scripts choose an interface themselves.
@@ -144,7 +142,7 @@ def container_of(spec: Spec, host: Host, placement: Placement, release: str) -> 
         env=env,
         args=launch.args,
         numactl=numactl,
-        runtime=platform.runtime if placement.module_ids else None,
+        access=_given(access, host, placement),
         cap_add=_capabilities(spec),
         read_only=spec.get("read_only", True),
         ulimits=list(spec.get("ulimits", engine.ulimits)),
@@ -158,6 +156,24 @@ def container_of(spec: Spec, host: Host, placement: Placement, release: str) -> 
     args = _arguments(container, spec, placed, placement, live)
     twice = _passed_twice(launch.args, args[len(launch.args) :], engine.name) if engine.own_options else []
     return replace(container, args=args, notes=(*container.notes, *twice))
+
+
+def _environment(launch: Launch, access: DeviceAccess | None) -> dict[str, str]:
+    """Return a launch's environment without what gives devices: the supervisor alone sets that.
+
+    Of two variables a runtime takes one, and the exact launch of deepseek_r1 says ALL, which the runtime does not know.
+    """
+    given = {*access.variables, *access.forbidden} if access else set()
+    return {key: value for key, value in {**ALWAYS_SET, **launch.environment}.items() if key not in given}
+
+
+def _given(access: DeviceAccess | None, host: Host, placement: Placement) -> DeviceAccess | None:
+    """Return how a container gets the devices of a placement; None where it gets none."""
+    if access is None or not placement.module_ids:
+        return None
+    known = {card.module_id: card.device_id for card in host.cards}
+    ids = [known.get(number) for number in placement.module_ids]
+    return replace(access, ids=tuple(str(one) for one in ids)) if all(ids) else access
 
 
 def _passed_twice(own: Sequence[str], added: Sequence[str], profile: str) -> list[str]:
@@ -246,7 +262,8 @@ def _cache_path(spec: Spec, host: Host, release: str) -> str | None:
     if not path or spec.get("recipe_cache_exact"):
         return path
     # Recipes of another release, precision or device do not fit, and two models must not share one.
-    leaf = f"{release}-{spec.get('dtype', 'auto')}-{host.device_name or 'cpu'}"
+    device = re.sub(r"[^\w.-]+", "-", host.device_name or "cpu")
+    leaf = f"{release}-{spec.get('dtype', 'auto')}-{device}"
     parent = path.rstrip("/")
     return f"{parent}/{leaf}" if parent.endswith("/" + spec.name) else f"{parent}/{spec.name}/{leaf}"
 

@@ -70,7 +70,7 @@ def _known(spec: Spec, host: Host, release: str) -> tuple[Platform, Loads | None
     platform, engine = platform_of(host.accelerator), engine_of(spec)
     row = platform.release(release)
     # Of an engine that the release does not have, that alone is said.
-    known = platform.name in engine.platforms and (row is None or engine.name in row.engines)
+    known = engine.serves(platform) and (row is None or engine.name in row.engines)
     return platform, engine.loads.get(platform.name) if known else None, row
 
 

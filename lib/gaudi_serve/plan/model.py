@@ -12,6 +12,7 @@ from ..buckets.base import BucketCounts, Buckets
 from ..buckets.plugin_plan import PluginBucketing
 from ..model.spec import Spec
 from ..model.vllm_options import BLOCK
+from ..platforms import DeviceAccess
 
 # What a running server depends on: if it differs, a restart is due.
 OF_DIGEST = (
@@ -34,15 +35,15 @@ class Container:
     """What a server's container is started with.
 
     env, args: of the server, with all that its user and the toolkit add; buckets: the shapes that it warms up, as the
-    environment has them; None where the server chooses them. numactl: its arguments; None binds to no cores. runtime:
-    of the engine, for devices. bucket_file: the text of a file that one of the mounts brings to the server. tokens: of
-    one step at most. notes: sentences.
+    environment has them; None where the server chooses them. numactl: its arguments; None binds to no cores. access:
+    how it gets its devices; None where it gets none. bucket_file: the text of a file that one of the mounts brings to
+    the server. tokens: of one step at most. notes: sentences.
     """
 
     env: Mapping[str, str]
     args: list[str]
     numactl: list[str] | None
-    runtime: str | None
+    access: DeviceAccess | None
     cap_add: list[str]
     read_only: bool
     ulimits: list[str]
@@ -51,6 +52,11 @@ class Container:
     bucket_file: str | None = None
     tokens: int = 0
     notes: tuple[str, ...] = ()
+
+    @property
+    def runtime(self) -> str | None:
+        """Return the runtime of the container engine; None for its default."""
+        return self.access.runtime if self.access else None
 
     def of_digest(self, spec: Spec, placement: Placement) -> str:
         """Return the digest of a model that is started like this."""
@@ -129,6 +135,7 @@ class PlannedModel:
             "cpus": numactl[1].split(",") if numactl else None,
             "numa_node": self.numa_node,
             **{key: getattr(container, key) for key in keys},
+            "device_access": container.access.as_dict() if container.access else None,
             "bucket_file": container.bucket_file,
             "bucket_limits": bucket_limits(spec, container),
             **asdict(self.cost),

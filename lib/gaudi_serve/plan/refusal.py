@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..catalog.keys import CARD_VARIABLES
 from ..core.errors import Finding, plain
 from ..core.images import image_name
 from ..inventory.facts import checked_host
 from ..inventory.variables import problem_text
 from ..model.host import Host
-from ..platforms import platform_of
+from ..platforms import Platform, card_variables, platform_of
 from ..platforms.releases import DEFAULT
 from ..stages.base import system_refusal
 from ..stages.container_runtime import daemon_json_problems
-from ..stages.habana_config import habana_config_problems
 from ..stages.service import secrets_refusal
 
 
@@ -48,11 +46,11 @@ def host_findings(
         images: names of the images on the host and entries of ``vllm_images``; None does not check.
         daemon: text of the host's daemon.json, which must be one that can be merged into.
         secrets: ``vllm_secrets``.
-        habana: text of the host's config.toml of the habana runtime, with which servers must be able to start.
+        habana: text of the settings of the runtime that the platform needs, with which servers must be able to start.
     """
     found = [("system", text) for text in system_refusal(system, host_name)] if system is not None else []
     found += _accelerator_reasons({**host, "device_family": device_family}, host_name, wanted, cards, release)
-    found += _file_reasons(daemon, habana if platform_of(host["accelerator"]).runtime else None, host_name)
+    found += _file_reasons(daemon, habana, platform_of(host["accelerator"]), host_name)
     found += [("vllm_secrets", text) for text in secrets_refusal({} if secrets is None else secrets, host_name)]
     findings = [Finding(host_name, key, text) for key, text in found]
     findings += _core_findings(host, host_name) + _twice(plan, secrets, host_name)
@@ -78,7 +76,7 @@ def _twice(plan: Mapping[str, Any], secrets: Any, host_name: str) -> list[Findin
     for model in plan["models"]:
         named = secrets.get(model["name"]) if isinstance(secrets, Mapping) else None
         for key in named if isinstance(named, Mapping) else ():
-            if key in CARD_VARIABLES:
+            if key in card_variables():
                 allowed = "must not be set: the plan chooses the cards; say module_ids"
             elif key in model["env"]:
                 allowed = "is set by the model's launch too; a container takes one of the two, so say it in one place"
@@ -117,9 +115,13 @@ def refused_hosts(hostvars: Mapping[str, Mapping[str, Any]], hosts: Sequence[str
     return refused
 
 
-def _file_reasons(daemon: str | None, habana: str | None, host_name: str) -> list[tuple[str, str]]:
+def _file_reasons(
+    daemon: str | None, settings: str | None, platform: Platform, host_name: str
+) -> list[tuple[str, str]]:
     reasons = [("daemon.json", text) for text in daemon_json_problems(daemon, host_name)]
-    return reasons + [("config.toml", text) for text in habana_config_problems(habana, host_name)]
+    known = platform.runtime.settings if platform.runtime else None
+    problems = known.problems(settings, host_name) if known else []
+    return reasons + [(known.path.rpartition("/")[2], text) for text in problems if known]
 
 
 def _image_findings(

@@ -41,7 +41,7 @@ def sharing_problems(spec: Spec, engine: Engine, platform: Platform, release: st
     if engine.share:
         if SHARED in spec:
             return []
-        others = ", ".join(name for name, one in ENGINES.items() if platform.name in one.platforms and not one.share)
+        others = ", ".join(name for name, one in ENGINES.items() if one.serves(platform) and not one.share)
         allowed = f"serves several models on one card; list the others in {SHARED}, or take one of {others}"
         return [("launch_profile", engine.name, allowed)]
     if SHARED not in spec:
@@ -51,7 +51,7 @@ def sharing_problems(spec: Spec, engine: Engine, platform: Platform, release: st
         apart = "here models need no cards: give each an entry of its own"
         return [(SHARED, names, f"is for models on one card of a Gaudi host; {apart}")]
     row = platform.release(release)
-    able = [one.name for one in ENGINES.values() if one.share and platform.name in one.platforms]
+    able = [one.name for one in ENGINES.values() if one.share and one.serves(platform)]
     known = ", ".join(f"{name} of release {' or '.join(one.name for one in rows_of(name))}" for name in able)
     there = [name for name in able if row and name in row.engines]
     apart = "give each model an entry and a card of its own"

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 from ..core.errors import refusal
 from . import cpu, gaudi
-from .base import Platform
+from .base import Platform, Runtime
+from .device_access import DeviceAccess
 
 # Where none finds its devices, it is the last.
 PLATFORMS: dict[str, Platform] = {one.name: one for one in (gaudi.PLATFORM, cpu.PLATFORM)}
 # Facts that were written by hand for a plan may leave it out.
 USUAL = gaudi.PLATFORM.name
 
-__all__ = ["PLATFORMS", "USUAL", "Platform", "accelerator_needs", "platform_here", "platform_of"]
+__all__ = [
+    "PLATFORMS",
+    "USUAL",
+    "DeviceAccess",
+    "Platform",
+    "Runtime",
+    "accelerator_needs",
+    "card_variables",
+    "platform_here",
+    "platform_of",
+    "runtime_of",
+    "runtimes",
+]
 
 
 def platform_of(accelerator: str | None) -> Platform:
@@ -28,6 +41,23 @@ def accelerator_needs(accelerator: str) -> list[str]:
     if accelerator not in PLATFORMS:
         raise refusal("", "accelerator", accelerator, f"is not one of {', '.join(PLATFORMS)}")
     return list(PLATFORMS[accelerator].needs)
+
+
+def runtimes() -> list[Runtime]:
+    """Return the runtimes that platforms need of a container engine."""
+    return [one.runtime for one in PLATFORMS.values() if one.runtime]
+
+
+def runtime_of(name: str | bool) -> Runtime | None:
+    """Return a runtime by its name; that of the usual platform for true, none for false or an empty text."""
+    if name is True:
+        return PLATFORMS[USUAL].runtime
+    return next((one for one in runtimes() if one.name == name), None)
+
+
+def card_variables() -> set[str]:
+    """Return the variables that choose devices on any platform: the plan chooses, and no user sets them."""
+    return {name for one in PLATFORMS.values() for name in one.card_variables}
 
 
 def platform_here(root: str = "/") -> Platform:

@@ -5,6 +5,7 @@ A platform is one file beside this one and one line in the registry (``platforms
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from ..core.errors import Problem
 from ..model.host import Host
 from ..model.spec import Spec
+from .device_access import DeviceAccess
 from .releases import Release
 
 
@@ -39,27 +41,90 @@ def _no_devices() -> dict[str, Any]:
     return {"device_name": None, "modules": []}
 
 
+def _no_access(_: Host) -> DeviceAccess | None:
+    return None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The file of a runtime's settings.
+
+    path: where it is. configured: the text that it should have, from what it has (None: there is no file) and the
+    host's name for messages; raises InputError where it cannot be changed. edit: how a line ends that this changes.
+    lacks: what is said of a file that should be changed. problems: why no container would start with it, from the same.
+    notes: what a user should know of it. given: the runtime's programs of which it names the path.
+    """
+
+    path: str
+    configured: Callable[[str | None, str], str]
+    edit: str
+    lacks: str
+    problems: Callable[[str | None, str], list[str]]
+    notes: Callable[[str | None], list[str]]
+    given: Callable[[str], set[str]]
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """A runtime of the container engine, which gives a platform's devices to containers.
+
+    name: by which daemon.json, facts and variables of roles have it. path: its program. package: what installs it.
+    programs: those of its package without any of which every start fails. settings: None where nothing is changed in
+    them.
+    """
+
+    name: str
+    path: str
+    package: str
+    programs: tuple[str, ...] = ()
+    settings: Settings | None = None
+
+    @property
+    def program(self) -> str:
+        """Return the name of its program."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def need(self) -> str:
+        """Return by which of its ``needs`` a platform asks for it."""
+        return f"{self.name}_runtime"
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """Return what daemon.json has of it."""
+        return {"path": self.path, "runtimeArgs": []}
+
+
 @dataclass(frozen=True)
 class Platform:
     """One kind of machine.
 
     name: what ``accelerator`` of the facts calls it. title: how messages call its hosts. devices: how they call what
     models are given of it; empty where there is nothing to give. engine: what starts a model that names none
-    where its release does not say it. release: the row of a release of its software; None for one that nobody knows.
-    options: the options of vLLM that its serving image takes, by release; software: how messages call that image.
+    where its release does not say it; it need not know the platform. release: the row of a release of its software;
+    None for one that nobody knows. options: the options of vLLM that its serving image takes, by release; software: how
+    messages call that image.
 
-    env: what a server always needs there; env_between: what it needs when it has several devices. runtime: the
-    container runtime that gives devices to a container. needs: what its hosts need that others do not, as filter
-    accelerator_needs tells roles.
+    here: whether a machine, by its root, is one. observe: what ``gaudi_host`` has of its devices: ``device_name``;
+    ``modules``, each with module_id, index, numa_node, cpus, in_use, held_by, and device_id where its driver knows it
+    by something else than the module_id; ``pci_cards``, how many are on the bus, beside those that a tool shows;
+    ``problem`` where they do not answer. device_holders finds who has a device's node open. about: what a plan shows of
+    a host. reasons: why a run must not begin on one, each with the key that it is about.
 
-    prefixes: how the names of the devices begin that are known; brand: how those of all begin, also of unknown ones.
-    group: how many devices of a host are linked among themselves only; None for all. generation: by which name memory/
-    knows them; None where their memory is not counted with.
+    env: what a server always needs there; env_between: what it needs when it has several devices. access: how a
+    container gets exactly some devices of a host; None where there are none. runtime: what the container engine needs
+    for that, beside what it has by itself; ``<name>_runtime`` is one of the needs then. card_variables: variables that
+    choose devices, which no user may set, since the plan chooses. needs: what its hosts need that others do not, as
+    filter accelerator_needs tells roles.
+
+    prefixes: how the names of the devices begin that are known; names: a regular expression of the names of all, also
+    of unknown ones. group: how many devices of a host are linked among themselves only; None for all. generation: by
+    which name memory/ knows them; None where their memory is not counted with. no_memory: the sentence that says that
+    memory is not checked there; empty where it is.
 
     problems: what of a spec no launch there can be. notes: what of one depends on its release's images.
-    image_problems: whether its image is of another release. even_heads:
-    every device must have a key-value head of its own. iommu: devices are driven through it. fused: how many devices
-    are linked among themselves only, by device name.
+    image_problems: whether its image is of another release. even_heads: every device must have a key-value head of its
+    own. iommu: devices are driven through it.
     """
 
     name: str
@@ -70,15 +135,18 @@ class Platform:
     here: Callable[[str], bool]
     about: Callable[[Host], list[str]]
     devices: str = ""
+    access: Callable[[Host], DeviceAccess | None] = _no_access
+    card_variables: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     env_between: Mapping[str, str] = field(default_factory=dict)
     release: Callable[[str], Release | None] = _no_release
-    runtime: str | None = None
+    runtime: Runtime | None = None
     needs: tuple[str, ...] = ()
     prefixes: tuple[str, ...] = ()
-    brand: str | None = None
+    names: str = ""
     group: Callable[[Host], int | None] = lambda host: None
     generation: Callable[[Host], str | None] = lambda host: None
+    no_memory: str = ""
     problems: Callable[[Spec], list[Problem]] = _no_problems
     notes: Callable[[Spec, str], list[str]] = _no_notes
     image_problems: Callable[[Spec, str], list[Problem]] = _no_image_problems
@@ -86,3 +154,7 @@ class Platform:
     iommu: bool = False
     observe: Callable[[], dict[str, Any]] = _no_devices
     reasons: Callable[[Host, str, int, str], list[tuple[str, str]]] = _no_reasons
+
+    def is_device_name(self, name: str) -> bool:
+        """Tell whether one of its devices may have a name."""
+        return bool(self.names and re.fullmatch(self.names, name))

@@ -1,4 +1,4 @@
-"""Which programs have a card's device node open: what a vendor's tool may not show in its table of processes."""
+"""Which programs have a device's node open: what a vendor's tool may not show in its table of processes."""
 
 # A host has thousands of open files: a Path for each would take as long as everything else that is read.
 # ruff: noqa: PTH115, PTH208
@@ -10,15 +10,16 @@ import re
 
 from ..core.run import read_text
 
-NODE = re.compile(r"/dev/accel/accel(?:_controlD)?(\d{1,3})")
-# They open a card's control node to read its state, which keeps no model from it.
-WATCHERS = ("hl-smi", "hl_smi", "metric-exporter", "gaudi-metric")
 
-
-def device_holders(root: str = "/") -> dict[int, str]:
-    """Return ``{index: "python3 (pid 4711), which has /dev/accel/accel0 open"}`` of the cards that programs hold.
+def device_holders(nodes: re.Pattern[str], watchers: tuple[str, ...] = (), root: str = "/") -> dict[int, str]:
+    """Return ``{index: "python3 (pid 4711), which has /dev/accel/accel0 open"}`` of the devices that programs hold.
 
     Programs whose files this user may not see are left out.
+
+    Args:
+        nodes: the paths of the devices' nodes, with the index as the first group.
+        watchers: how the names of programs begin that hold no device though they open its nodes.
+        root: of the host.
     """
     found: dict[int, str] = {}
     for process in sorted(os.listdir(f"{root}/proc")):
@@ -26,15 +27,13 @@ def device_holders(root: str = "/") -> dict[int, str]:
             continue
         folder = f"{root}/proc/{process}"
         try:
-            nodes = {
-                path for handle in os.scandir(f"{folder}/fd") if (path := _link(handle.path)).startswith("/dev/accel")
-            }
+            paths = map(_link, (handle.path for handle in os.scandir(f"{folder}/fd")))
+            opened = {path: node for path in paths if (node := nodes.fullmatch(path))}
         except OSError:
             continue
-        name = (read_text(f"{folder}/comm") or "?").strip() if nodes else ""
-        for path in sorted(nodes):
-            node = NODE.fullmatch(path)
-            if node and not name.startswith(WATCHERS):
+        name = (read_text(f"{folder}/comm") or "?").strip() if opened else ""
+        for path, node in sorted(opened.items()):
+            if not name.startswith(watchers):
                 found.setdefault(int(node[1]), f"{name} (pid {process}), which has {path} open")
     return found
 

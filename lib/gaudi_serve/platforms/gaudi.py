@@ -15,8 +15,10 @@ from ..core.words import counted
 from ..model.host import Host
 from ..model.spec import Spec
 from ..model.vllm_options import BLOCK, FORK_1_21, OPTION_NAMES
-from .base import Platform
+from .base import Platform, Runtime
+from .device_access import DeviceAccess, Node
 from .device_holders import device_holders
+from .habana_config import PATH, SETTINGS
 from .hl_smi import GAUDI1, GENERATION, PREFIXES, BadRow, family_of, hl_smi_cards, hl_smi_places, hl_smi_processes
 from .releases import RELEASES, UPSTREAM_TORCH, release_of, together
 
@@ -28,6 +30,9 @@ FULL_MIB = 4096  # an idle card reads 768; driver and firmware never keep more t
 
 
 PCI_ADDR = "sys/class/accel/accel[0-9]*/device/pci_addr"
+# The nodes of a card, and what opens its control node to read its state, which keeps no model from it.
+NODE = re.compile(r"/dev/accel/accel(?:_controlD)?(\d{1,3})")
+WATCHERS = ("hl-smi", "hl_smi", "metric-exporter", "gaudi-metric")
 MISSING = "it is on the PCI bus, and hl-smi does not show it"
 QUAD = 4
 LAZY = "PT_HPU_LAZY_MODE"
@@ -132,7 +137,7 @@ def _observe(root: str = "/") -> dict[str, Any]:
         return {**nothing, "problem": [row.problem for row in bad], "pci_cards": len(on_bus)}
     holders = hl_smi_processes(run(["hl-smi"]).out)
     # Every program's files are looked through, which no card needs that hl-smi shows a process of.
-    opened = device_holders(root) if any(card["index"] not in holders for card in listed) else {}
+    opened = {} if {card["index"] for card in listed} <= holders.keys() else device_holders(NODE, WATCHERS, root)
     modules = []
     for card in listed:
         number, index = card["module_id"], card["index"]
@@ -299,6 +304,40 @@ def _generation(host: Host) -> str | None:
     return GENERATION.get(family_of(host.device_name, host.device_family) or "")
 
 
+VISIBLE = "HABANA_VISIBLE_DEVICES"
+RUNTIME = Runtime(
+    name="habana",
+    path="/usr/bin/habana-container-runtime",
+    package="habanalabs-container-runtime",
+    programs=("habana-container-hook", "habana-container-cli"),
+    settings=SETTINGS,
+)
+# Silently, the runtime drops unknown indices and missing nodes, and adds cards of the same last digit; without a node
+# it makes no container, or since 1.16 one that lacks it. It takes the first of two variables, and its hook the last.
+ACCESS = DeviceAccess(
+    given_by="the habana runtime",
+    runtime=RUNTIME.name,
+    variables={VISIBLE: "{indices}"},
+    files="/sys/class/accel/accel*/device/module_id",
+    device=r"/accel(?P<index>\d+)/device/module_id\n\s*(?P<id>\d+)\s*$",
+    nodes=(
+        Node("/dev/accel/accel{index}"),
+        Node("/dev/accel/accel_controlD{index}"),
+        Node("/dev/infiniband/{name}", named_by="/sys/class/infiniband/hbl_{index}/device/infiniband_verbs/*"),
+        Node("/dev/infiniband/{name}", named_by="/sys/class/infiniband/hlib_{index}/device/infiniband_verbs/*"),
+        Node("/sys/class/accel/accel{index}/device/pci_addr"),
+    ),
+    without="without it the habana runtime makes no container, or one that lacks it",
+    inside="dev/accel/accel*",
+    expected=("accel{index}", "accel_controlD{index}"),
+    error="HABANA_RUNTIME_ERROR",
+    # The runtime says on a standard error that nobody reads why it makes no container.
+    hint=(
+        'the habana runtime tells its reason in its log alone: set debug = "/var/log/habana-container-runtime.log" in '
+        f"section habana-container-runtime of {PATH}, and look there after the next try"
+    ),
+)
+
 PLATFORM = Platform(
     name="gaudi",
     title="Gaudi",
@@ -310,10 +349,12 @@ PLATFORM = Platform(
     env={LAZY: "1"},
     # A forked worker cannot initialise its card again, and collectives need their lazy form.
     env_between={"VLLM_WORKER_MULTIPROC_METHOD": "spawn", "PT_HPU_ENABLE_LAZY_COLLECTIVES": "true"},
-    runtime="habana",
+    access=lambda host: ACCESS,
+    runtime=RUNTIME,
+    card_variables=("HABANA_VISIBLE_MODULES", VISIBLE, "HLS_MODULE_ID"),
     needs=("gaudi_driver", "habana_runtime", "hccl_validation"),
     prefixes=PREFIXES,
-    brand="HL-",
+    names=r"HL-[\w-]*",
     group=_group,
     generation=_generation,
     problems=_problems,

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from ..core.errors import InputError
-from ..core.options import ROLES
 
 Known = Mapping[str, Any]
 # A heading of every refusal that comes before the first change; a run that ends with it has a status of its own.
@@ -162,52 +161,9 @@ def drift_lines(changes: Known, but: Sequence[str] = ()) -> list[str]:
     return lines
 
 
-def rendered(role: str, name: str, **values: Any) -> str:
-    """Return the text of a template of a role.
-
-    Args:
-        role: the role.
-        name: of the file in its folder ``templates``.
-        values: what the template reads.
-
-    Raises:
-        InputError: where it cannot be rendered; a name that is not given is such a case.
-    """
-    return rendered_text(template_of(role, name), f"template {role}/templates/{name}", **values)
-
-
-def rendered_text(text: str, where: str, **values: Any) -> str:
-    """Return a text of Jinja with its values; ``where`` begins the message of an error.
-
-    Raises:
-        InputError: where it cannot be rendered; a name that is not given is such a case.
-    """
-    # Only the controller renders; modules that share this package have no jinja2.
-    import jinja2
-
-    # Plain text, no HTML.
-    environment = jinja2.Environment(  # noqa: S701
-        undefined=jinja2.StrictUndefined, keep_trailing_newline=True, trim_blocks=True
-    )
-    try:
-        return environment.from_string(text).render(**values)
-    except jinja2.TemplateError as problem:
-        raise InputError(f"{where}: {problem}") from problem
-
-
 def system_refusal(system: Known, host_name: str) -> list[str]:
     """Return why this toolkit does not work on an operating system; empty where it does."""
     if (system["id"], system["version_id"]) in SUPPORTED:
         return []
     known = ", ".join(f"{name} {version}" for name, version in sorted(SUPPORTED))
     return [f"{host_name}: {system['pretty_name']} is not supported; supported are {known}"]
-
-
-def template_of(role: str, name: str) -> str:
-    """Return the text of a template of a role."""
-    return (ROLES / role / "templates" / name).read_text(encoding="utf-8")
-
-
-def file_of(role: str, name: str) -> str:
-    """Return the text of a file that a role brings to hosts."""
-    return (ROLES / role / "files" / name).read_text(encoding="utf-8")

@@ -5,33 +5,30 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..core.checks import is_true
 from ..core.errors import InputError
 from ..core.run import sha256_text
-from ..platforms import accelerator_needs
-from .base import Given, Pending, Stage, rendered, system_refusal
-from .habana_config import HABANA, habana_config, habana_config_notes, habana_config_problems
-from .habana_config import PATH as CONFIG_TOML
+from ..core.templates import rendered
+from ..platforms import Runtime, accelerator_needs, runtime_of, runtimes
+from .base import Given, Pending, Stage, system_refusal
 from .reset_host import container_runtime_found, container_runtime_reset
 
 DAEMON_JSON = "/etc/docker/daemon.json"
 # Packages of engines, of which any will do.
 ENGINES = {"docker.io", "docker-ce"}
-# Without either, every start of a container with cards fails.
-PROGRAMS = ("habana-container-hook", "habana-container-cli")
 
 
-def daemon_json(text: str | None, habana: bool, live_restore: bool, data_root: str, host_name: str) -> str:
+def daemon_json(text: str | None, runtime: bool | str, live_restore: bool, data_root: str, host_name: str) -> str:
     """Merge what is wanted into a daemon.json and keep everything else in it, in its order.
 
-    A user's own runtime habana, with a path of its own or arguments, stays as it is.
+    A user's own runtime of the same name, with a path of its own or arguments, stays as it is.
 
     Args:
         text: the file's text, None where there is none.
-        habana: whether the habana runtime belongs in.
+        runtime: the name of the runtime for devices that belongs in; true for that of Gaudi, false for none.
         live_restore: whether containers outlive the engine.
         data_root: folder of the engine's data; empty leaves it as it is.
         host_name: how messages call the host.
@@ -48,9 +45,10 @@ def daemon_json(text: str | None, habana: bool, live_restore: bool, data_root: s
     merged = {**found, "live-restore": live_restore}
     if data_root:
         merged["data-root"] = _folder(data_root)
-    if habana:
-        runtimes = found.get("runtimes", {})
-        merged["runtimes"] = {**runtimes, "habana": runtimes["habana"] if _usable(runtimes.get("habana")) else HABANA}
+    if known := runtime_of(runtime):
+        here = found.get("runtimes", {})
+        entry = here[known.name] if _usable(here.get(known.name)) else known.entry
+        merged["runtimes"] = {**here, known.name: entry}
     if text and merged == found:
         return text
     indent = re.search(r'^([ \t]+)"', text or "", re.MULTILINE)
@@ -85,16 +83,21 @@ def _usable(runtime: Any) -> bool:
     return isinstance(runtime, dict) and bool(runtime.get("path") or runtime.get("runtimeType"))
 
 
-def _planned_habana(wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return path and arguments that the planned daemon.json has for runtime habana, as the engine tells them."""
-    found = _planned(wanted).get("runtimes", {}).get("habana") or {}
+def _wanted_runtimes(wanted: Mapping[str, Any]) -> Iterator[Runtime]:
+    """Return the runtimes for devices that the engine should have."""
+    return (one for one in runtimes() if wanted.get(one.name))
+
+
+def _planned_runtime(wanted: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return path and arguments that the planned daemon.json has for a runtime, as the engine tells them."""
+    found = _planned(wanted).get("runtimes", {}).get(name) or {}
     return {"path": found.get("path"), "runtimeArgs": found.get("runtimeArgs") or []}
 
 
 def daemon_json_problems(text: str | None, host_name: str) -> list[str]:
     """Return why nothing can be merged into a daemon.json; empty where something can."""
     try:
-        daemon_json(text, habana=False, live_restore=True, data_root="", host_name=host_name)
+        daemon_json(text, runtime=False, live_restore=True, data_root="", host_name=host_name)
     except InputError as problem:
         return [str(problem)]
     return []
@@ -109,27 +112,28 @@ def container_runtime_changes(live: Mapping[str, Any], wanted: Mapping[str, Any]
 
     Args:
         live: ``gaudi_runtime`` of the host.
-        wanted: ``packages`` (of the engine), ``habana`` (bool), ``habana_version`` (or empty),
-            ``live_restore``, ``data_root`` (or empty), ``daemon_json``, ``habana_config``,
-            ``proxies``, ``proxies_dropin`` (texts) and ``proxies_marker`` (all empty where none is wanted).
+        wanted: ``packages`` (of the engine), ``live_restore``, ``data_root`` (or empty), ``daemon_json``, ``proxies``,
+            ``proxies_dropin`` (texts) and ``proxies_marker`` (all empty where none is wanted); and by the name of each
+            runtime of a platform, such as habana: ``habana`` (bool), ``habana_version`` (or empty), ``habana_config``.
 
     Returns:
-        ``repair``, ``install_engine``, ``install_habana``, ``write``, ``enable``, ``reload``, ``restart``: what
-        differs, as sentences; ``due``. A restart is asked for only where the running daemon lacks what cannot be
-        reloaded.
+        ``repair``, ``install_engine``, ``install_habana`` (one for each runtime), ``write``, ``enable``, ``reload``,
+        ``restart``: what differs, as sentences; ``due``. A restart is asked for only where the running daemon lacks
+        what cannot be reloaded.
     """
     info = live["info"] or {}
     found: dict[str, Any] = {
         "repair": [f"dpkg was cut off in {', '.join(live['interrupted'])}"] if live["interrupted"] else [],
         "install_engine": [] if _has_engine(live, wanted) else [f"install {', '.join(wanted['packages'])}"],
-        "install_habana": _habana_package(live, wanted),
+        **{f"install_{one.name}": _package(one, live, wanted) for one in runtimes()},
         "write": _files(live, wanted),
         "enable": [] if live["enabled"] else ["docker.service does not start at boot"],
         "restart": _restart(live, info, wanted),
         "reload": [],
     }
-    if wanted["habana"] and info.get("runtimes", {}).get("habana") != _planned_habana(wanted):
-        found["reload"].append("the running engine lacks the habana runtime")
+    for one in _wanted_runtimes(wanted):
+        if info.get("runtimes", {}).get(one.name) != _planned_runtime(wanted, one.name):
+            found["reload"].append(f"the running engine lacks the {one.name} runtime")
     if info.get("live_restore") is not wanted["live_restore"]:
         here, planned = (json.dumps(value) for value in (info.get("live_restore"), wanted["live_restore"]))
         found["reload"].append(f"the running engine has live-restore {here}, planned {planned}")
@@ -145,23 +149,16 @@ def container_runtime_drift(live: Mapping[str, Any], wanted: Mapping[str, Any]) 
         wanted: as of container_runtime_changes.
     """
     changes = container_runtime_changes(live, wanted)
-    version = wanted["habana_version"] or "any version"
-    found = live["packages"].get("habanalabs-container-runtime")
     lines: list[str] = list(changes["repair"])
     lines += [f"engine: is not installed, planned {', '.join(wanted['packages'])}"] * bool(changes["install_engine"])
-    here = f"{found}, planned {version}" if found else f"is not installed, planned {version}"
-    missing = _missing_programs(live)
-    lines += (
-        [f"habanalabs-container-runtime: its {' and '.join(missing)} is missing" for _ in changes["install_habana"]]
-        if found and missing
-        else [f"habanalabs-container-runtime: {here}"] * bool(changes["install_habana"])
-    )
+    lines += [text for one in _wanted_runtimes(wanted) for text in _package_drift(one, live, wanted)]
     if "daemon.json" in changes["write"]:
         lines += [f"daemon.json: {text}" for text in _daemon_drift(live["daemon_json"], wanted["daemon_json"])]
-    if "config.toml" in changes["write"]:
-        lines.append("config.toml: visible_devices_all_as_default is not set, planned false")
-    if wanted["habana"] and found and live.get("habana_problem"):
-        lines.append(f"habana-container-runtime does not run: {live['habana_problem']}")
+    for one in _wanted_runtimes(wanted):
+        if one.settings and _leaf(one.settings.path) in changes["write"]:
+            lines.append(f"{_leaf(one.settings.path)}: {one.settings.lacks}")
+        if live["packages"].get(one.package) and (problem := live.get(f"{one.name}_problem")):
+            lines.append(f"{one.program} does not run: {problem}")
     # Without their values, which may hold credentials.
     lines += ["proxies: the engine's differ from the planned ones"] * ("proxy" in changes["write"])
     # Of an engine that does not answer, nothing but that is known.
@@ -175,7 +172,8 @@ def _daemon_drift(text: str | None, planned: str) -> list[str]:
         if found.get(key) == value:
             continue
         if key == "runtimes":
-            lines.append("runtimes lack habana as planned")
+            missing = [one.name for one in runtimes() if one.name in value]
+            lines.append(f"runtimes lack {' and '.join(missing)} as planned")
         else:
             here = f"is {json.dumps(found[key])}" if key in found else "is not set"
             lines.append(f"{key} {here}, planned {json.dumps(value)}")
@@ -199,26 +197,43 @@ def engine_stopped(live: Any) -> bool:
     return isinstance(live, Mapping) and not live.get("info") and bool(ENGINES & set(live.get("packages") or ()))
 
 
-def _habana_package(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    found, version = live["packages"].get("habanalabs-container-runtime"), wanted["habana_version"]
-    if not wanted["habana"]:
+def _package(runtime: Runtime, live: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """Return what of a runtime's package is to be installed."""
+    if not wanted.get(runtime.name):
         return []
+    found, version = live["packages"].get(runtime.package), wanted[f"{runtime.name}_version"]
     if found and version in ("", found):
-        missing = _missing_programs(live)
-        return [f"habanalabs-container-runtime: {' and '.join(missing)} missing, install it anew"] if missing else []
-    return [f"habanalabs-container-runtime: {found} -> {version or 'newest'}"]
+        missing = _missing_programs(runtime, live)
+        return [f"{runtime.package}: {' and '.join(missing)} missing, install it anew"] if missing else []
+    return [f"{runtime.package}: {found} -> {version or 'newest'}"]
 
 
-def _missing_programs(live: Mapping[str, Any]) -> list[str]:
-    """Return the programs that the runtime needs and the host lacks; nothing of facts that do not tell."""
-    here = live.get("habana_programs")
-    return [name for name in PROGRAMS if not here.get(name)] if here is not None else []
+def _package_drift(runtime: Runtime, live: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """Return how a runtime's package differs from the planned one."""
+    if not _package(runtime, live, wanted):
+        return []
+    found, missing = live["packages"].get(runtime.package), _missing_programs(runtime, live)
+    if found and missing:
+        return [f"{runtime.package}: its {' and '.join(missing)} is missing"]
+    version = wanted[f"{runtime.name}_version"] or "any version"
+    return [f"{runtime.package}: {found or 'is not installed'}, planned {version}"]
+
+
+def _missing_programs(runtime: Runtime, live: Mapping[str, Any]) -> list[str]:
+    """Return the programs that a runtime needs and the host lacks; nothing of facts that do not tell."""
+    here = live.get(f"{runtime.name}_programs")
+    return [name for name in runtime.programs if not here.get(name)] if here is not None else []
+
+
+def _leaf(path: str) -> str:
+    return path.rpartition("/")[2]
 
 
 def _files(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     differing = [] if live["daemon_json"] == wanted["daemon_json"] else ["daemon.json"]
-    if wanted["habana"] and live["habana_config"] != wanted["habana_config"]:
-        differing.append("config.toml")
+    for one in _wanted_runtimes(wanted):
+        if one.settings and live[f"{one.name}_config"] != wanted[f"{one.name}_config"]:
+            differing.append(_leaf(one.settings.path))
     for text, digest in (("proxies", "proxies_sha256"), ("proxies_dropin", "proxies_dropin_sha256")):
         if live[digest] != (hashlib.sha256(wanted[text].encode()).hexdigest() if wanted[text] else None):
             return [*differing, "proxy"]
@@ -245,14 +260,17 @@ def container_runtime_refusal(live: Mapping[str, Any], wanted: Mapping[str, Any]
 
     Args:
         live: ``gaudi_runtime`` of the host.
-        wanted: as of container_runtime_changes, and ``habana_repository``, ``http_proxy``, ``https_proxy``,
-            ``no_proxy`` (or empty).
+        wanted: as of container_runtime_changes, and ``http_proxy``, ``https_proxy``, ``no_proxy`` and of each runtime
+            such as ``habana_repository`` (or empty).
         host_name: how messages call the host.
     """
     info, reasons = live["info"] or {}, []
-    lacking = [key for key in ("uris", "suites") if not wanted["habana_repository"].get(key)]
-    if wanted["habana_repository"] and lacking:
-        reasons.append(f"{host_name}: container_runtime_habana_repository: {' and '.join(lacking)} must be given")
+    for one in runtimes():
+        repository = wanted.get(f"{one.name}_repository") or {}
+        lacking = [key for key in ("uris", "suites") if not repository.get(key)]
+        if repository and lacking:
+            key = f"container_runtime_{one.name}_repository"
+            reasons.append(f"{host_name}: {key}: {' and '.join(lacking)} must be given")
     if masked := live.get("masked"):
         are = "is" if len(masked) == 1 else "are"
         reasons.append(
@@ -267,8 +285,9 @@ def container_runtime_refusal(live: Mapping[str, Any], wanted: Mapping[str, Any]
         )
     reasons += daemon_json_problems(live["daemon_json"], host_name)
     reasons += _no_next_start(live, wanted, host_name)
-    if wanted["habana"]:
-        reasons += habana_config_problems(live["habana_config"], host_name)
+    for one in _wanted_runtimes(wanted):
+        if one.settings:
+            reasons += one.settings.problems(live[f"{one.name}_config"], host_name)
     for key in ("http_proxy", "https_proxy", "no_proxy"):
         if any(character in wanted[key] for character in "\n\r\0"):
             reasons.append(f"{host_name}: container_runtime_{key}: one line, it has more")
@@ -286,14 +305,15 @@ def _no_next_start(live: Mapping[str, Any], wanted: Mapping[str, Any], host_name
         )
     planned = {"live-restore": "live-restore"}
     planned |= {"data-root": "data-root"} if "data-root" in _planned(wanted) else {}
-    planned |= {"add-runtime": "runtime habana"} if wanted["habana"] else {}
+    names = [one.name for one in _wanted_runtimes(wanted)]
+    planned |= {"add-runtime": f"runtime {' and '.join(names)}"} if names else {}
     for option in live.get("options", []):
         name, value = option["option"], option["value"]
         where = f"{host_name}: {option['file']}: the engine's command line has --{name}"
         if name == "config-file" and value != DAEMON_JSON:
             reasons.append(f"{where} {value}, so it does not read {DAEMON_JSON}; remove the option")
         # Of other runtimes of the command line the engine makes one list with those of the file.
-        elif name in planned and (name != "add-runtime" or value.partition("=")[0] == "habana"):
+        elif name in planned and (name != "add-runtime" or value.partition("=")[0] in names):
             twice = "two runtimes have one name" if name == "add-runtime" else "the engine does not start with both"
             reasons.append(
                 f"{where} {value}, and {DAEMON_JSON} gets {planned[name]}: {twice}; remove the option, and run "
@@ -305,9 +325,10 @@ def _no_next_start(live: Mapping[str, Any], wanted: Mapping[str, Any], host_name
 def container_runtime_notes(live: Mapping[str, Any], engine: str = "distribution") -> list[str]:
     """Return what a user should know of an engine; ``engine`` is the one that was asked for."""
     notes = []
-    if (live["info"] or {}).get("default_runtime") == "habana":
-        notes.append("habana is the engine's default runtime: containers that need no cards get them too")
-    notes += habana_config_notes(live["habana_config"])
+    for one in runtimes():
+        if (live["info"] or {}).get("default_runtime") == one.name:
+            notes.append(f"{one.name} is the engine's default runtime: containers that need no cards get them too")
+        notes += one.settings.notes(live.get(f"{one.name}_config")) if one.settings else []
     if engine == "vendor" and "docker.io" in live["packages"]:
         notes.append("the engine that was there stays: container_runtime_engine: vendor is for hosts without one")
     return notes
@@ -328,7 +349,7 @@ def _pending(given: Given) -> Pending:
     return Pending(
         changes={
             **changes,
-            **{key: wanted[key] for key in ("packages", "habana", "habana_version")},
+            **{key: wanted[key] for key in ("packages", *_keys("", "_version"))},
             "lines": [text for key, found in changes.items() if key != "due" for text in found],
             "files": _to_write(changes, live, wanted),
             "found": container_runtime_found(live),
@@ -347,27 +368,43 @@ def _pending(given: Given) -> Pending:
 def _wanted(given: Given) -> dict[str, Any]:
     """Return what the engine is to be, as container_runtime_changes takes it."""
     known, own = given.known, "container_runtime_"
-    live, asked = known["gaudi_runtime"], known[f"{own}habana"]
-    needs = "habana_runtime" in accelerator_needs(known["gaudi_system"]["accelerator"])
-    habana = asked == "always" or (asked == "auto" and needs)
+    live, needs = known["gaudi_runtime"], accelerator_needs(known["gaudi_system"]["accelerator"])
+    asked = {one: known.get(own + one.name, "auto") for one in runtimes()}
+    devices = [one for one, said in asked.items() if said == "always" or (said == "auto" and one.need in needs)]
     proxies = {key: known[own + key] or "" for key in PROXIES}
     marker = sha256_text(json.dumps([known[own + key] for key in PROXIES])) if any(proxies.values()) else ""
     restores, root = is_true(known[f"{own}live_restore"]), known[f"{own}data_root"] or ""
-    daemon, config = live["daemon_json"], live["habana_config"]
+    daemon = live["daemon_json"]
     # What cannot be edited stays as it is, for the refusal to name; so that a status of it is one, too.
     if not daemon_json_problems(daemon, given.host):
-        daemon = daemon_json(daemon, habana, restores, root, given.host)
-    if habana and not habana_config_problems(config, given.host):
-        config = habana_config(config, given.host)
+        for name in [one.name for one in devices] or [""]:
+            daemon = daemon_json(daemon, name, restores, root, given.host)
     of_proxies = {key.upper(): value for key, value in proxies.items()}
     text = rendered("container_runtime", "docker-proxy.env.j2", marker=marker, proxies=of_proxies) if marker else ""
     packages = "vendor_packages" if known[f"{own}engine"] == "vendor" else "distribution_packages"
     return {
-        **{"packages": known[own + packages], "habana": habana, "live_restore": restores, "data_root": root},
-        **{"habana_version": known[f"{own}habana_version"] or "", **proxies},
-        **{"habana_repository": known[f"{own}habana_repository"] or {}, "daemon_json": daemon, "habana_config": config},
+        **{"packages": known[own + packages], "live_restore": restores, "data_root": root, "daemon_json": daemon},
+        **{one.name: one in devices for one in runtimes()},
+        **{key: known.get(own + key) or "" for key in _keys("_version")},
+        **{key: known.get(own + key) or {} for key in _keys("_repository")},
+        **{f"{one.name}_config": _settings(one, live, one in devices, given.host) for one in runtimes()},
+        **proxies,
         **{"proxies_marker": marker, "proxies": text, "proxies_dropin": DROPIN if marker else ""},
     }
+
+
+def _keys(*ends: str) -> list[str]:
+    """Return names that begin with those of the runtimes for devices."""
+    return [one.name + end for one in runtimes() for end in ends]
+
+
+def _settings(runtime: Runtime, live: Mapping[str, Any], wanted: bool, host_name: str) -> str | None:
+    """Return the settings that a runtime should have; what cannot be edited stays as it is."""
+    text: str | None = live.get(f"{runtime.name}_config")
+    known = runtime.settings
+    if not wanted or known is None or known.problems(text, host_name):
+        return text
+    return known.configured(text, host_name)
 
 
 def _to_write(changes: Mapping[str, Any], live: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -381,8 +418,9 @@ def _to_write(changes: Mapping[str, Any], live: Mapping[str, Any], wanted: Mappi
         own = {"path": DAEMON_JSON, "content": wanted["daemon_json"], "mode": mode}
         validate = ["dockerd", "--validate", "--config-file", "%s"]
         files.append({**own, "validate": validate, "hide": '"proxies"' in wanted["daemon_json"]})
-    if "config.toml" in changes["write"]:
-        files.append({"path": CONFIG_TOML, "content": wanted["habana_config"], "mode": "0644"})
+    for one in _wanted_runtimes(wanted):
+        if one.settings and _leaf(one.settings.path) in changes["write"]:
+            files.append({"path": one.settings.path, "content": wanted[f"{one.name}_config"], "mode": "0644"})
     return files
 
 
@@ -391,7 +429,7 @@ def _reset(given: Given) -> dict[str, Any]:
     packages = [
         *known["container_runtime_distribution_packages"],
         *known["container_runtime_vendor_packages"],
-        *("python3-debian", "habanalabs-container-runtime"),
+        *("python3-debian", *(one.package for one in runtimes())),
     ]
     remove = is_true(known["container_runtime_reset_packages"])
     return container_runtime_reset(known["gaudi_runtime"], known["gaudi_left"], packages, remove)

@@ -10,12 +10,13 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from ..core.errors import InputError, one_line
+from ..core.templates import file_of
 from ..gateway.config import gateway_files
 from ..gateway.fleet import Entry, backends_of, entry_of, secret_problem
 from ..gateway.haproxy import ADDRESS_PATH, PLACE, SERVERS, UNIT_PATH
 from ..gateway.inputs import ClientNames, read_gateway
 from ..gateway.objects import Gateway
-from .base import Given, Pending, Stage, file_of
+from .base import Given, Pending, Stage
 from .reset import new_packages
 
 Known = Mapping[str, Any]

@@ -11,9 +11,10 @@ from typing import Any
 
 from ..core.checks import is_true
 from ..core.errors import InputError
+from ..core.templates import rendered
 from ..core.versions import comparable
 from ..platforms import platform_of
-from .base import Given, Pending, Stage, drift_lines, rendered, system_refusal
+from .base import Given, Pending, Stage, drift_lines, system_refusal
 from .reset_host import IOMMU, TUNED, host_tuning_reset
 
 ARGUMENT = re.compile(r"[\w.,:+@/-]+(=[\w.,:+@/=-]*)?", re.ASCII)

@@ -12,6 +12,7 @@ from ..core.errors import InputError, shown
 from ..core.images import HUB, IS_NAME, IS_REGISTRY, NAMED, image_name
 from ..core.options import OPTIONS, rule_of
 from ..core.redact import has_login
+from ..core.templates import rendered
 from ..host.secret import given_secrets
 from ..platforms import PLATFORMS
 from ..platforms.releases import DEFAULT, RELEASES, release_of, vllm_of
@@ -63,39 +64,6 @@ ENTRY_RULES = {
     }.items()
 }
 KEYS = {"base", "release", "libfabric", "multimodal", "audio", *SOURCES}
-
-CHECKOUT = """\
-RUN git clone --branch {branch} {repository} {folder} && git -C {folder} checkout --detach {commit} \\
-    && git -C {folder} rev-parse HEAD > {folder}.commit
-"""
-INSTALL = {
-    "vllm": "RUN pip install -r {folder}/requirements-hpu.txt && VLLM_TARGET_DEVICE=hpu pip install -e {folder}\n",
-    # The base image's own PyTorch is the one that knows the cards.
-    "upstream": """\
-RUN sed '/^torch/d' {folder}/requirements/build.txt > /tmp/build.txt && pip install -r /tmp/build.txt \\
-    && cd {folder} && VLLM_TARGET_DEVICE=empty pip install --no-build-isolation -e . && rm /tmp/build.txt
-""",
-    "plugin": "RUN pip install -e {folder}\n",
-    "extension": "RUN pip install -e {folder}\n",
-    "inc": "RUN cd {folder} && python setup.py pt develop\n",
-    # Jobs of more than four cards between boxes or Gaudi2E groups go over host NICs.
-    "hccl_ofi_wrapper": """\
-RUN cd {folder} && make -j && cp libhccl_ofi_wrapper.so /usr/lib/habanalabs/ && ldconfig
-""",
-    # The measurement of the links, for hosts that cannot clone it.
-    "hccl_demo": "RUN cd {folder} && make -j\n",
-}
-FABRIC = """\
-RUN curl -fsSL --output /tmp/libfabric.tar.bz2 {url} \\
-    && echo '{sha256}  /tmp/libfabric.tar.bz2' | sha256sum --check --strict - \\
-    && mkdir /tmp/libfabric && tar -xjf /tmp/libfabric.tar.bz2 -C /tmp/libfabric --strip-components=1 \\
-    && cd /tmp/libfabric && ./configure --prefix=/opt/libfabric --with-synapseai=/usr && make -j && make install \\
-    && rm -rf /tmp/libfabric /tmp/libfabric.tar.bz2
-ENV LIBFABRIC_ROOT=/opt/libfabric LD_LIBRARY_PATH=/opt/libfabric/lib:$LD_LIBRARY_PATH
-"""
-# From the manual: Pillow with vector instructions for pictures, vLLM's libraries for sound.
-MULTIMODAL = 'RUN pip uninstall --yes pillow && CC="cc -mavx2" pip install --upgrade --force-reinstall pillow-simd\n'
-AUDIO = "RUN pip install 'vllm[audio]'\n"
 
 
 def vllm_images(images: Sequence[Mapping[str, Any]], release: str = "1.21.3") -> list[Entry]:
@@ -227,22 +195,24 @@ def dockerfile(alias: str, recipe: Mapping[str, Any], release: str) -> str:
     Raises:
         InputError: for a release without a known base image, or a part that is not pinned.
     """
-    text = f"FROM {_base(alias, recipe, release)}\nWORKDIR /workspace\nARG PIP_INDEX_URL\n"
-    if "libfabric" in recipe or "hccl_ofi_wrapper" in recipe:
-        text += FABRIC.format(**_download(alias, recipe.get("libfabric") or {}))
-    for part, usual in SOURCES.items():
-        given = recipe.get(part)
-        if part == "vllm" or given is not None:
-            upstream = part == "vllm" and recipe.get("plugin") is not None
-            source = _source(alias, part, {} if given is None else given, UPSTREAM if upstream else usual)
-            text += CHECKOUT.format(**source) + INSTALL["upstream" if upstream else part].format(**source)
-    # Sound first: vLLM's requirements bring plain Pillow back.
-    for key, lines in (("audio", AUDIO), ("multimodal", MULTIMODAL)):
-        if recipe.get(key, False) is True:
-            text += lines
-        elif recipe.get(key, False) is not False:
+    wanted = "libfabric" in recipe or "hccl_ofi_wrapper" in recipe
+    upstream = recipe.get("plugin") is not None
+    usual = {**SOURCES, **({"vllm": UPSTREAM} if upstream else {})}
+    given = {part: recipe.get(part) for part in SOURCES}
+    given["vllm"] = {} if given["vllm"] is None else given["vllm"]
+    for key in ("audio", "multimodal"):
+        if not isinstance(recipe.get(key, False), bool):
             raise _refusal(alias, f"recipe.{key}", recipe[key], "true or false")
-    return text
+    return rendered(
+        "vllm_image",
+        "Dockerfile.j2",
+        base=_base(alias, recipe, release),
+        libfabric=_download(alias, recipe.get("libfabric") or {}) if wanted else None,
+        sources={part: _source(alias, part, one, usual[part]) for part, one in given.items() if one is not None},
+        upstream=upstream,
+        audio=recipe.get("audio", False),
+        multimodal=recipe.get("multimodal", False),
+    )
 
 
 def _base(alias: str, recipe: Mapping[str, Any], release: str) -> str:

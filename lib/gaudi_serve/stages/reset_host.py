@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ..core.errors import InputError
 from ..host.baseline import BACKUP, DROPIN, SYSCTL
 from ..host.observe_runtime import PROXIES_DROPIN
-from .habana_config import HABANA, WANTED, habana_config
+from ..platforms import Runtime, runtimes
 from .reset import Known, brought_of, found_of, made_for, new_packages, record_of, touched_by
 
 # Kernel arguments that every host gets, and those for devices behind an IOMMU.
@@ -18,7 +18,6 @@ TUNED = ("cpufreq.default_governor=performance", "intel_idle.max_cstate=0")
 IOMMU = ("intel_iommu=on", "iommu=pt")
 
 DAEMON = "/etc/docker/daemon.json"
-CONFIG = "/etc/habana-container-runtime/config.toml"
 PROXY = (PROXIES_DROPIN, "/etc/gaudi-serve/docker-proxy.env")
 VENDOR = (
     *("/etc/apt/sources.list.d/docker.sources", "/etc/apt/keyrings/docker.asc"),
@@ -69,7 +68,8 @@ def _runtime_paths(left: Known, remove: bool) -> tuple[dict[str, str], list[str]
     """Return folders that were made for files, the files that go, and those that go with their packages only."""
     brought = brought_of(left, "container_runtime", "paths")
     paths = [path for path in (BACKUP, *PROXY) if path in (*left["traces"], *left["files"])]
-    paths += [path for path in (*left["traces"], *left["files"]) if "/gaudi-serve-habana." in path]
+    sources = [f"/gaudi-serve-{one.name}." for one in runtimes()]
+    paths += [path for path in (*left["traces"], *left["files"]) if any(name in path for name in sources)]
     vendor = [path for path in VENDOR if path in left["files"] and path in brought]
     folders = {path: made for path, made in brought.items() if path not in VENDOR}
     return folders, paths + (vendor if remove else []), [] if remove else vendor
@@ -81,8 +81,9 @@ def _engine_did(plan: Known, known: _Engine) -> list[str]:
     did += [f"{DAEMON}: removed" for path in plan["paths"] if path == DAEMON]
     did += ["the engine's proxies"] if plan["first"] else []
     did += [f"package source {path}" for path in plan["paths"] if path.endswith(".sources") or "/auth.conf.d/" in path]
-    here = "habana" in (known.runtime["info"] or {}).get("runtimes", [])
-    did += ["habana runtime of the engine"] if plan["reload"] and here and not known.told.endswith(" habana") else []
+    here = (known.runtime["info"] or {}).get("runtimes", [])
+    gone = [name for name in _names(here) if name not in _names(known.wanted.get("runtimes") or {})]
+    did += [f"{name} runtime of the engine" for name in gone if plan["reload"]]
     return did + (["docker.service starts at boot"] if plan["disable"] else [])
 
 
@@ -101,7 +102,7 @@ class _Engine:
             self._go_back(known[0])
         elif touched_by(left, "container_runtime"):
             self.left.append(f"{DAEMON}: what it was before the toolkit is not known; it stays")
-        self.config = self._config()
+        self.settings = {one: text for one in runtimes() if (text := self._settings(one)) is not None}
         before = record_of(left, "container_runtime").get("installed", [])
         self.was_disabled = self.found.get("enabled") is False and not {"docker.io", "docker-ce"}.isdisjoint(before)
 
@@ -116,7 +117,7 @@ class _Engine:
         ours = (
             own
             and set(own) <= {"live-restore", "runtimes"}
-            and own.get("runtimes", {"habana": HABANA}) == {"habana": HABANA}
+            and ("runtimes" not in own or own["runtimes"] in [{one.name: one.entry} for one in runtimes()])
         )
         if left["traces"] and ours and self.live == json.dumps(own, indent=2) + "\n":
             return [None]
@@ -131,9 +132,10 @@ class _Engine:
         result = {key: value for key, value in now.items() if key != "live-restore" or "live-restore" in then}
         if "live-restore" in then:
             result["live-restore"] = then["live-restore"]
-        result = _without_habana(result, then)
+        result = _without_runtimes(result, then)
         if result.get("default-runtime") != now.get("default-runtime"):
-            self.left.append(f"{DAEMON}: your default-runtime habana goes with the runtime of that name")
+            name = now["default-runtime"]
+            self.left.append(f"{DAEMON}: your default-runtime {name} goes with the runtime of that name")
         if "data-root" in self.keys and now.get("data-root") != then.get("data-root"):
             result = self._moved_back(result, then)
         self.wholly = result == then
@@ -153,23 +155,21 @@ class _Engine:
         rest = {key: value for key, value in result.items() if key != "data-root"}
         return {**rest, "data-root": then["data-root"]} if "data-root" in then else rest
 
-    def _config(self) -> str | None:
-        """Return the text that the habana runtime's config.toml goes back to; None where it stays or is not there."""
-        live, before = (
-            self.runtime["habana_config"],
-            self.found.get("habana_config") or self.brought.get("habana_config"),
-        )
-        if live is None or before is None or not self.found:
+    def _settings(self, runtime: Runtime) -> str | None:
+        """Return the text that a runtime's settings go back to; None where they stay or are not there."""
+        key, settings = f"{runtime.name}_config", runtime.settings
+        live, before = self.runtime.get(key), self.found.get(key) or self.brought.get(key)
+        if settings is None or live is None or before is None or not self.found:
             return None
         try:
-            edited = habana_config(before)
+            edited = settings.configured(before, "this host")
         except InputError:
             return None  # what cannot be edited was never edited
         if live == edited:
             return str(before)
         # What else a user has changed since stays: only the lines of the edit go back.
         old = [line for line in before.splitlines() if line not in edited.splitlines()]
-        new = [line for line in edited.splitlines() if line not in before.splitlines() and line.endswith(WANTED)]
+        new = [line for line in edited.splitlines() if line not in before.splitlines() and line.endswith(settings.edit)]
         lines = [old[:1] if line in new else [line] for line in live.splitlines()]
         return "".join(f"{line}\n" for parts in lines for line in parts)
 
@@ -178,8 +178,9 @@ class _Engine:
         found = []
         if self.daemon_differs and self.daemon is not None:
             found.append({"path": DAEMON, "content": self.daemon, "mode": self.mode, "hide": True})
-        if self.config is not None and self.config != self.runtime["habana_config"]:
-            found.append({"path": CONFIG, "content": self.config, "mode": "0644"})
+        for one, text in self.settings.items():
+            if one.settings and text != self.runtime[f"{one.name}_config"]:
+                found.append({"path": one.settings.path, "content": text, "mode": "0644"})
         return found
 
     @property
@@ -195,7 +196,7 @@ class _Engine:
     @property
     def told(self) -> str:
         """What docker info says of an engine that has taken it."""
-        names = " habana" if "habana" in (self.wanted.get("runtimes") or {}) else ""
+        names = "".join(f" {name}" for name in _names(self.wanted.get("runtimes") or {}))
         return f"{str(bool(self.wanted.get('live-restore', False))).lower()}{names}"
 
     @property
@@ -204,10 +205,9 @@ class _Engine:
         info = self.runtime["info"]
         if not self.daemon_differs and not self.found:
             return False
-        habana = "habana" in (self.wanted.get("runtimes") or {})
         return bool(
             info["live_restore"] is not bool(self.wanted.get("live-restore", False))
-            or (not habana and "habana" in info["runtimes"])
+            or set(_names(info["runtimes"])) - set(_names(self.wanted.get("runtimes") or {}))
         )
 
     @property
@@ -215,7 +215,7 @@ class _Engine:
         """Return a file that says no where the last one says nothing."""
         wanted = self.wanted
         said = {"live-restore": bool(wanted.get("live-restore", False)), "runtimes": wanted.get("runtimes", {})}
-        if (_object(self.live) or {}).get("default-runtime") == "habana":
+        if (_object(self.live) or {}).get("default-runtime") in _names():
             said["default-runtime"] = wanted.get("default-runtime", "runc")
         return json.dumps({**wanted, **said}, indent=2, ensure_ascii=False) + "\n"
 
@@ -239,18 +239,23 @@ def _object(text: str | None) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and isinstance(found.get("runtimes", {}), dict) else None
 
 
-def _without_habana(result: dict[str, Any], then: Known) -> dict[str, Any]:
-    """Return a daemon.json whose runtime habana is as it was: gone, or a user's own."""
-    runtimes = {name: one for name, one in result.get("runtimes", {}).items() if name != "habana"}
+def _names(among: Collection[str] | None = None) -> list[str]:
+    """Return the names of the runtimes for devices, all or those that are among others."""
+    return [one.name for one in runtimes() if among is None or one.name in among]
+
+
+def _without_runtimes(result: dict[str, Any], then: Known) -> dict[str, Any]:
+    """Return a daemon.json whose runtimes for devices are as they were: gone, or a user's own."""
     before = then.get("runtimes", {})
-    if "habana" in before:
-        runtimes["habana"] = before["habana"]
+    others = {name: one for name, one in result.get("runtimes", {}).items() if name not in _names()}
+    others |= {name: before[name] for name in _names(before)}
     # An engine does not start whose default runtime is gone.
-    if result.get("default-runtime") == "habana" and "habana" not in runtimes:
+    default = result.get("default-runtime")
+    if default in _names() and default not in others:
         result = {key: value for key, value in result.items() if key != "default-runtime"}
-        result |= {key: then[key] for key in ("default-runtime",) if then.get(key, "habana") != "habana"}
-    if runtimes or "runtimes" in then:
-        return {**result, "runtimes": runtimes}
+        result |= {key: then[key] for key in ("default-runtime",) if then.get(key, default) != default}
+    if others or "runtimes" in then:
+        return {**result, "runtimes": others}
     return {key: value for key, value in result.items() if key != "runtimes"}
 
 
@@ -327,4 +332,5 @@ def _reboot(tuning: Known, found: Known) -> list[str]:
 
 def container_runtime_found(runtime: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a reset needs to know of an engine before the first change."""
-    return {key: runtime[key] for key in ("daemon_json", "daemon_json_mode", "habana_config", "enabled")}
+    settings = [f"{one.name}_config" for one in runtimes() if one.settings]
+    return {key: runtime[key] for key in ("daemon_json", "daemon_json_mode", *settings, "enabled")}

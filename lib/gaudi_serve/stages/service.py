@@ -19,10 +19,11 @@ from ..core.images import vllm_image_id
 from ..core.paths import CONFIG, UNITS, vllm_unit_paths
 from ..core.run import sha256_text
 from ..core.served import served_models, served_names
+from ..core.templates import file_of, rendered_text, template_of
 from ..engines import engine_of
 from ..host.secret import given_secrets, secret_changed, secret_text
 from ..model.shared import members
-from .base import Given, Pending, Stage, file_of, rendered_text, template_of
+from .base import Given, Pending, Stage
 from .launch_view import differences, launch_view
 from .reset import recipe_caches, vllm_service_reset
 
@@ -95,6 +96,8 @@ def vllm_container(model: Mapping[str, Any]) -> dict[str, Any]:
     engine = engine_of(model)
     probe = {"probe": _probe(model)}
     own = {"command": [*numactl, *engine.command, *args], **probe, "progress": [list(one) for one in engine.progress]}
+    # The runtime stands beside it too: supervisors before this block read it there, and a plan compares it.
+    own["device_access"] = model["device_access"]
     return {**{key: model[key] for key in LAUNCH_KEYS}, **own}
 
 

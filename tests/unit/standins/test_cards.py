@@ -10,7 +10,7 @@ from gaudi_serve.host import observe_driver
 from gaudi_serve.model.host import Host
 from gaudi_serve.platforms import PLATFORMS
 from gaudi_serve.platforms.device_holders import device_holders
-from gaudi_serve.platforms.gaudi import _observe
+from gaudi_serve.platforms.gaudi import NODE, WATCHERS, _observe
 from helpers.standin_host import STANDINS
 
 
@@ -67,7 +67,7 @@ def test_a_card_that_another_program_has_open_is_held(host: Any, seen: Any) -> N
     opened(host.root, 4712, "metric-exporter", "/dev/accel/accel_controlD4")
     module = host.state["cards"][3]["module_id"]
     held = "python3 (pid 4711), which has /dev/accel/accel3 open"
-    assert device_holders(str(host.root)) == {3: held}
+    assert device_holders(NODE, WATCHERS, str(host.root)) == {3: held}
     found = seen()
     assert found.unused_cards == [f"card {module} is not used: it is held by {held}"]
     # The toolkit's own models have their cards open too.

@@ -64,9 +64,7 @@ def program() -> Any:
 @pytest.fixture
 def engine(host: Any, bundle: Path, program: Any, monkeypatch: pytest.MonkeyPatch) -> Engine:
     """Return the engine of a host whose driver the supervisor looks at."""
-    places = {"ACCEL": "sys/class/accel", "INFINIBAND": "sys/class/infiniband", "DEVICES": "dev", "PROC": "proc"}
-    for name, place in places.items():
-        monkeypatch.setattr(program, name, host.root / place)
+    monkeypatch.setattr(program, "ROOT", host.root)
     made = Engine(host, bundle)
     monkeypatch.setattr(program, "docker", made)
     return made

@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.errors import InputError, one_line, shown
-
-# The runtime's entry in the engine's daemon.json.
-HABANA = {"path": "/usr/bin/habana-container-runtime", "runtimeArgs": []}
+from .base import Settings
 
 PATH = "/etc/habana-container-runtime/config.toml"
 SECTION, KEY = "habana-container-runtime", "visible_devices_all_as_default"
@@ -156,6 +154,14 @@ def habana_config_notes(text: str | None) -> list[str]:
     return [f"{PATH}: mount_uverbs = false: containers get no uverbs of their cards"] if off else []
 
 
+def named_programs(text: str) -> set[str]:
+    """Return habana-container-cli where a config.toml names its path; its owner knows which that is."""
+    lines = re.MULTILINE | re.IGNORECASE
+    section = re.search(r"^\s*\[\s*[\"']?habana-container-cli[\"']?\s*\]([^\[]*)", text, lines)
+    named = section and re.search(r"^\s*path\s*=", section[1], lines)
+    return {"habana-container-cli"} if named else set()
+
+
 def _problems(section: str, values: Any, rules: dict[str, Rule]) -> Iterator[str]:
     if not isinstance(values, dict):
         yield _no_table(section, values)
@@ -197,3 +203,14 @@ def _edits(text: str) -> Iterator[str]:
 
 def _with(lines: list[str], begin: int, end: int, line: str) -> str:
     return "\n".join([*lines[:begin], line, *lines[end:]])
+
+
+SETTINGS = Settings(
+    path=PATH,
+    configured=habana_config,
+    edit=WANTED,
+    lacks=f"{KEY} is not set, planned false",
+    problems=habana_config_problems,
+    notes=habana_config_notes,
+    given=named_programs,
+)

@@ -1,0 +1,113 @@
+"""How a container gets exactly some devices of a host, as data: it goes into a launch file, for the supervisor."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..core.run import read_text
+
+
+@dataclass(frozen=True)
+class Node:
+    """A file that must be there before a start.
+
+    path: a pattern with {index} or {id} of the device. named_by: a pattern of files, of which the first that is there
+    gives {name} in the path; where none is there, the device needs no such node.
+    """
+
+    path: str
+    named_by: str = ""
+
+
+@dataclass(frozen=True)
+class DeviceAccess:
+    """How a container gets exactly some devices, and how that is verified.
+
+    A device has an id, by which its driver knows it for good, and an index, which may be another after each boot.
+    Texts with braces are templates: {id} and {index} are those of one device, {ids} and {indices} those of all devices
+    of a model, joined by commas.
+
+    given_by: how messages call what gives the devices. ids: the ids of a model's devices, in the order of its
+    module_ids; empty where these are the ids.
+
+    runtime: the runtime of the container engine, where it must be another than its default. options: of docker create.
+    each: those for every device. variables: of the container, which nothing else may set. forbidden: variables that
+    nothing may set. groups: files whose groups the server is a member of.
+
+    files: a pattern of the files that show the devices that are there. device: a regular expression with the groups
+    ``id`` and ``index``, searched in a file's path, a line feed and its text. Without both, an id is its own index.
+
+    nodes: what must be there before a start. without: what else happens, for the end of the message that names them.
+
+    inside: a pattern, relative to the container's root, of every node that could have arrived. expected: which of them
+    each device has; a server with others, or fewer, is ended. shows: a program that is run in the container for the
+    same purpose. shown: a regular expression with the group ``id`` of each device in its output.
+
+    error: the variable of the container by which the runtime reports what went wrong. hint: what to do where the
+    runtime has ended silently.
+    """
+
+    given_by: str = "the container engine"
+    ids: tuple[str, ...] = ()
+    runtime: str | None = None
+    options: tuple[str, ...] = ()
+    each: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    forbidden: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    files: str = ""
+    device: str = ""
+    nodes: tuple[Node, ...] = ()
+    without: str = ""
+    inside: str = ""
+    expected: tuple[str, ...] = ()
+    shows: tuple[str, ...] = ()
+    shown: str = ""
+    error: str = ""
+    hint: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what stands in a launch file: all that is not empty, as JSON has it; the runtime stands beside it."""
+        known = {key: value for key, value in asdict(self).items() if value and key != "runtime"}
+        found: dict[str, Any] = json.loads(json.dumps(known))
+        return found
+
+    def docker_options(self, indices: Sequence[int], ids: Sequence[str] = ()) -> list[str]:
+        """Return the options by which docker run gives these devices to a container that is no model's."""
+        known = {"indices": ",".join(map(str, indices)), "ids": ",".join(ids or map(str, indices))}
+        options = ["--runtime", self.runtime] if self.runtime else []
+        options += [_filled(option, known) for option in self.options]
+        for index, name in zip(indices, ids or map(str, indices), strict=True):
+            options += [_filled(option, {"index": str(index), "id": name}) for option in self.each]
+        for name, value in self.variables.items():
+            options += ["--env", f"{name}={_filled(value, known)}"]
+        return options
+
+    def ids_of(self, environment: Sequence[str], root: str = "/") -> list[str]:
+        """Return the ids of the devices that a container was given by a variable, or nothing where it was not."""
+        templates = {name: value for name, value in self.variables.items() if value in ("{indices}", "{ids}")}
+        given = [entry.partition("=") for entry in environment if entry.partition("=")[0] in templates]
+        # Of a version that set it twice, the supervisor's is the last.
+        words = given[-1][2].split(",") if given else []
+        if not given or templates[given[-1][0]] == "{ids}":
+            return words
+        today = self.devices(root)
+        return [today[index] for index in words if index in today]
+
+    def devices(self, root: str = "/") -> dict[str, str]:
+        """Return ``{index: id}`` of the devices that the driver shows now."""
+        found: dict[str, str] = {}
+        for path in sorted(Path(root).glob(self.files.removeprefix("/"))) if self.files else ():
+            device = re.search(self.device, f"/{path.relative_to(root)}\n{read_text(path) or ''}")
+            if device:
+                found[device["index"]] = device["id"]
+        return found
+
+
+def _filled(template: str, values: Mapping[str, str]) -> str:
+    return re.sub(r"\{(\w+)\}", lambda name: values.get(name[1], name[0]), template)
