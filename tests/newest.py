@@ -14,8 +14,8 @@ from testhosts_lib import newest_image  # noqa: E402
 NAME = "gaudi-serve-newest"
 # These compute alone, for a minute: no release of Python or Ansible gives other numbers.
 LEFT_OUT = ("test_bucket_plan.py", "test_tune.py")
-# What of tests/integration passes there.
-MORE = ("tests/integration/test_preflight.py",)
+# Of the integration tests of simulated hosts those that go over every stage; a rollout is made of these.
+MORE = ("tests/integration/test_preflight.py", "tests/integration/test_plan_against_site.py")
 
 
 def main() -> None:
