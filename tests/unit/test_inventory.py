@@ -159,6 +159,12 @@ def test_secrets_of_no_model_are_told_although_another_hosts_models_cannot_be_re
     ]
 
 
+def test_of_many_hosts_that_cannot_be_read_three_are_named() -> None:
+    hosts = {f"h{number}": {"vllm_models": [Model(name="q")]} for number in range(9)}
+    (text,) = inventory_refusal({"vllm_models": [], "vllm_secrets": {"qwq": {}}, "hostvars": hosts}, "g")
+    assert text.count("'nobody' is undefined") == 3 and text.endswith("; and 6 more")
+
+
 def test_models_of_clients_are_checked_although_another_hosts_models_cannot_be_read() -> None:
     def clients(*models: str) -> dict[str, Any]:
         return {"clients": {"a": {"key": "k" * 20, "models": list(models)}}}

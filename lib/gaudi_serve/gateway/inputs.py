@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface
 from typing import Any
@@ -19,7 +19,7 @@ NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 MODEL = re.compile(r"[\w./:@+=-]{1,255}", re.ASCII)
 DIGEST = re.compile(r"[0-9a-fA-F]{64}")
 LEAST_KEY = 16  # characters
-NOT_READ = "these could not be read"  # ends a sentence on what no host has, before hosts and their reasons
+MOST_UNREAD = 3  # reasons that a sentence names
 # least, most
 NUMBERS = {
     "port": (1, 65535),
@@ -56,6 +56,12 @@ class ClientNames:
     models: frozenset[str]
     adapters: frozenset[str] = frozenset()
     unread: tuple[str, ...] = ()
+
+
+def not_read(reasons: Sequence[str]) -> str:
+    """Return the end of a sentence on what no host has: which hosts could not be read, and why; empty without any."""
+    more = [f"and {len(reasons) - MOST_UNREAD} more"] if len(reasons) > MOST_UNREAD else []
+    return f"; these could not be read: {'; '.join([*reasons[:MOST_UNREAD], *more])}" if reasons else ""
 
 
 def read_gateway(
@@ -172,8 +178,7 @@ def _balanced(given: Any, backends: tuple[Backend, ...], fleet: ClientNames | No
 def _known_model(key: str, model: Any, fleet: ClientNames | None, names: Collection[str]) -> None:
     if fleet is not None and model not in names:
         hint = near(model, names) or f"; there are {', '.join(sorted(names)) or 'none'}"
-        unread = f"; {NOT_READ}: {'; '.join(fleet.unread)}" if fleet.unread else ""
-        raise refusal("", key, model, f"is a model of no host of this inventory{hint}{unread}")
+        raise refusal("", key, model, f"is a model of no host of this inventory{hint}{not_read(fleet.unread)}")
 
 
 def _is_address(value: Any) -> bool:

@@ -27,7 +27,7 @@ from ..core.errors import InputError, Problem, is_whole, near, one_line, readabl
 from ..core.options import FOLDER, OPTIONS, Range, rule_of
 from ..core.redact import has_login
 from ..gateway.fleet import adapter_names
-from ..gateway.inputs import NOT_READ, ClientNames
+from ..gateway.inputs import ClientNames, not_read
 from ..stages.apt_access import access
 from ..stages.gateway import gateway_problems
 from ..stages.host_tuning import kernel_arguments_wanted
@@ -399,4 +399,4 @@ def strange_secrets(values: Known, host_name: str, hostvars: Known) -> list[str]
                 unread.extend(_unread(host, hostvars[host], problem))
 
     found = nobodys_secrets(values.get("vllm_secrets"), host_name, values.get("vllm_models"), others())
-    return [f"{text}; {NOT_READ}: {'; '.join(unread)}" if unread else text for text in found]
+    return [text + not_read(unread) for text in found]
