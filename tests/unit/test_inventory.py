@@ -61,6 +61,7 @@ def test_every_input_of_the_roles_is_checked_and_their_defaults_are_right() -> N
         ("vllm_secrets", {"m": {"A": "s3cret\n"}}, "g: vllm_secrets: m: A must be one line of printable text"),
         ("vllm_model_defaults", [], "g: vllm_model_defaults []: must be a mapping of keys that every model takes"),
         ("vllm_catalog_dirs", ["/nowhere"], "g: vllm_catalog_dirs: /nowhere: no such folder"),
+        ("gaudi_stop_on_errors", "y", "g: gaudi_stop_on_errors 'y': must be true or false"),
         ("host_tuning_iommu", True, "g: host_tuning_iommu true: must be auto, on or off, as a quoted text"),
         ("host_tuning_hugepages", "many", "g: host_tuning_hugepages 'many': must be a whole number of pages from 0"),
         ("host_tuning_governor", "a\nb", "g: host_tuning_governor 'a\\nb': must be a governor such as performance"),

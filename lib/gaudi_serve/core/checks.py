@@ -72,16 +72,16 @@ def is_flag(value: Any) -> bool:
 
 
 def is_flag_text(value: Any) -> bool:
-    """Tell whether Ansible reads a value as true or false, also as text: ``-e key=value`` gives nothing else."""
-    try:
-        boolean(value)
-    except TypeError:
-        return False
-    return True
+    """Tell whether a value is true or false, also as text: ``-e key=value`` gives nothing else.
+
+    These are the words that Ansible's filter bool reads too, of which it takes y and t for false.
+    """
+    words = ("true", "yes", "on", "1", "false", "no", "off", "0")
+    return isinstance(value, bool) or is_whole(value, 0, 1) or (isinstance(value, str) and value.lower() in words)
 
 
 def is_true(value: Any) -> bool:
-    """Tell whether Ansible reads a value as true; a value that is neither is not."""
+    """Tell whether Ansible reads a value as true; what is neither true nor false is not."""
     return bool(boolean(value, strict=False))
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
-from .checks import REQUIRED, Rule, is_line, list_of, within
+from .checks import REQUIRED, Rule, is_flag_text, is_line, list_of, within
 from .templates import ROLES
 from .yaml_text import load
 
@@ -88,6 +88,8 @@ def _form(option: Option, form: Rule | Range | None) -> Rule:
 
 def _is_native(kind: str, value: Any) -> bool:
     """Tell whether a value has a type by itself: of texts Ansible would make lists, and texts of numbers."""
+    if kind == "bool":
+        return is_flag_text(value)
     if kind in NUMBERS and isinstance(value, str):
         return NUMBERS[kind].fullmatch(value) is not None
     return kind not in NATIVE or (isinstance(value, NATIVE[kind]) and not (kind in NUMBERS and isinstance(value, bool)))
