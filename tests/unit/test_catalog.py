@@ -12,6 +12,7 @@ from gaudi_serve.catalog.merge import merged, model_weights
 from gaudi_serve.core.errors import InputError
 from gaudi_serve.engines.base import option_arguments
 from gaudi_serve.memory.shape import memory_names
+from gaudi_serve.model.architecture import Architecture
 from gaudi_serve.model.host import Host
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.plan.launch import vllm_launch
@@ -87,7 +88,7 @@ def test_multimodal_entries_are_the_manuals_option_by_option(name: str) -> None:
 @pytest.mark.parametrize("device", ["HL-225", "HL-325L"])
 @pytest.mark.parametrize("name", CATALOG)
 def test_an_entry_has_what_planning_needs_and_plans(name: str, device: str, release: str) -> None:
-    assert memory_names(CATALOG[name]["config"]), name
+    assert memory_names(Architecture.of(CATALOG[name]["config"])), name
     host = gaudi_host(weights={}, device_name=device)
     plan = vllm_plan([{"name": "m", "model": name, "image": "i"}], host, CATALOG, host_nics=True, release=release)
     if only_plugin(name) and release == "1.21.3":

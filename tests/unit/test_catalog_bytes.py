@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from gaudi_serve.memory.shape import widened_bytes
-from gaudi_serve.model.config_json import layers_without_cache
+from gaudi_serve.model.architecture import Architecture
 from helpers.catalogs import CATALOG, only_plugin
 
 Config = Mapping[str, Any]
@@ -28,7 +27,7 @@ def test_bytes_are_those_of_the_architecture(name: str) -> None:
     config = CATALOG[name]["config"]
     matrices = 2 if name in STARCODER else 3
     shared = 1 if name.startswith("llama-4") else shared_experts(config)
-    layers, kept = config["num_hidden_layers"], layers_without_cache(config)
+    layers, kept = config["num_hidden_layers"], Architecture.of(config).stateful_layers
     blocks = (layers - kept) * attention(config) + kept * state_layer(config) + global_layers(config)
     blocks += sum(after_attention(config, layer, matrices, shared) for layer in range(layers))
     ahead = config.get("mtp_num_hidden_layers", 0)
@@ -38,7 +37,7 @@ def test_bytes_are_those_of_the_architecture(name: str) -> None:
     stored = config.get("quantization_config", {}).get("quant_method")
     counted = (1 if stored == "fp8" else 2) * blocks + 2 * (words + SEEING.get(name, vision(config)))
     size = CATALOG[name]["weight_bytes"]
-    loaded = size + (widened_bytes(config, size) if stored == "mxfp4" else 0)
+    loaded = size + (Architecture.of(config).dequantised_bytes(size) if stored == "mxfp4" else 0)
     assert loaded == pytest.approx(counted, rel=VAGUE.get(name, 0.01))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from gaudi_serve.engines import ENGINES
 from gaudi_serve.engines.architectures import SERVED, architecture
+from gaudi_serve.model.architecture import Architecture
 from gaudi_serve.plan.host import vllm_plan
 from helpers.plans import gaudi_host
 
@@ -175,5 +176,5 @@ def test_names_of_architectures_are_found_by_their_class_too() -> None:
         ("Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl"),
         ("GPTBigCodeForCausalLM", "gpt_bigcode"),
     ):
-        found = architecture({"architectures": [name]})
+        found = architecture(Architecture.of({"architectures": [name]}))
         assert found and found[0] == kind and kind in SERVED["gaudi"], found

@@ -9,6 +9,7 @@ import pytest
 from gaudi_serve.core.errors import InputError
 from gaudi_serve.memory.autocalc import hpu_memory
 from gaudi_serve.memory.fit import plan_memory
+from gaudi_serve.model.architecture import Architecture
 from gaudi_serve.model.host import Host
 from gaudi_serve.model.spec import Spec
 from helpers.golden import vectors
@@ -118,7 +119,7 @@ def fit_of(**more: Any) -> dict[str, Any] | None:
     env = {"VLLM_GPU_MEMORY_UTILIZATION": "0.5", "VLLM_GRAPH_RESERVED_MEM": "0.4", **more.pop("env", {})}
     size = more.pop("size", 16_060_522_496)
     host, args = Host(device_name="HL-225"), more.pop("args", [])
-    return plan_memory(Spec(spec), env, args, host, {**config, **more}, size, cards_left=0)
+    return plan_memory(Spec(spec), env, args, host, Architecture.of({**config, **more}), size, cards_left=0)
 
 
 def test_the_fork_divides_a_card_as_its_log_shows() -> None:

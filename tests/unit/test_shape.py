@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from gaudi_serve.memory.shape import has_experts, longest_context, memory_names, shape_problems, widened_bytes
-from gaudi_serve.model.config_json import layers_without_cache, mamba_chunk, text_config
+from gaudi_serve.memory.shape import memory_names, shape_problems
+from gaudi_serve.model.architecture import Architecture
+from gaudi_serve.model.config_json import text_config
+
+of = Architecture.of
 
 DENSE = {
     "num_hidden_layers": 64,
@@ -20,10 +23,12 @@ AWQ = {**DENSE, "quantization_config": {"quant_method": "awq", "group_size": 128
 
 
 def problems(config: dict[str, Any], even_heads: bool = True, **spec: Any) -> list[str]:
-    """Return the sentences about a wish."""
+    """Return the sentences about a requested model."""
     return [
         f"{key} {value}: {text}"
-        for key, value, text in shape_problems({"launch_profile": "aice_1_21", **spec}, config, even_heads=even_heads)
+        for key, value, text in shape_problems(
+            {"launch_profile": "aice_1_21", **spec}, of(config), even_heads=even_heads
+        )
     ]
 
 
@@ -31,11 +36,11 @@ def test_the_text_model_is_found_inside_a_multimodal_one() -> None:
     config = {"thinker_config": {"text_config": DENSE}, "quantization_config": {"x": 1}}
     assert text_config(config)["num_hidden_layers"] == 64
     assert text_config({"vision_config": {}}) == {"vision_config": {}}
-    names = memory_names(config)
+    names = memory_names(of(config))
     assert names and names["NUM_KEY_VALUE_HEADS"] == 8
-    assert memory_names({"num_hidden_layers": 2}) is None
+    assert memory_names(of({"num_hidden_layers": 2})) is None
     without = {key: value for key, value in DENSE.items() if key != "num_key_value_heads"}
-    found = memory_names(without)
+    found = memory_names(of(without))
     assert found and found["NUM_KEY_VALUE_HEADS"] == 40
 
 
@@ -48,11 +53,14 @@ def test_the_text_model_is_found_inside_a_multimodal_one() -> None:
         ({"rope_type": "llama3", "factor": 8.0}, 32768),
         ({"type": "mrope", "mrope_section": [16, 24, 24]}, 32768),
         ({"rope_type": "yarn", "factor": "4"}, 32768),
+        # What cannot be is refused; until then nothing may fail by it.
+        ({"rope_type": "yarn", "factor": float("inf")}, 32768),
+        ({"rope_type": "linear", "factor": -2}, 32768),
     ],
 )
 def test_the_longest_context_counts_rope_scaling(rope: Any, longest: int) -> None:
-    assert longest_context({**DENSE, "rope_scaling": rope}) == longest
-    assert longest_context({}) is None
+    assert of({**DENSE, "rope_scaling": rope}).context == longest
+    assert of({}).context is None
 
 
 @pytest.mark.parametrize(
@@ -68,27 +76,27 @@ def test_the_longest_context_counts_rope_scaling(rope: Any, longest: int) -> Non
     ],
 )
 def test_layers_that_keep_a_state_in_place_of_a_cache(more: dict[str, Any], count: int) -> None:
-    assert layers_without_cache({**DENSE, **more}) == count
+    assert of({**DENSE, **more}).stateful_layers == count
 
 
 def test_experts_are_known_by_all_of_their_names() -> None:
-    assert not has_experts(DENSE)
+    assert not of(DENSE).experts
     for key in ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts"):
-        assert has_experts({**DENSE, key: 64})
+        assert of({**DENSE, key: 64}).experts
     # ERNIE's for words, and those for pictures.
-    assert has_experts({**DENSE, "moe_num_experts": [64, 64]})
+    assert of({**DENSE, "moe_num_experts": [64, 64]}).experts
 
 
 def test_the_chunks_of_a_hybrid_are_known_also_inside_a_multimodal_one() -> None:
-    assert (mamba_chunk(DENSE), mamba_chunk({**DENSE, "mamba_chunk_size": 256})) == (0, 256)
-    assert mamba_chunk({"text_config": {**DENSE, "chunk_size": 64}}) == 64
+    assert (of(DENSE).mamba_chunk, of({**DENSE, "mamba_chunk_size": 256}).mamba_chunk) == (0, 256)
+    assert of({"text_config": {**DENSE, "chunk_size": 64}}).mamba_chunk == 64
 
 
 @pytest.mark.parametrize("told", [{}, {"num_local_experts": "32"}, {"num_local_experts": [32]}, {"num_experts": 32}])
 def test_experts_that_cannot_be_counted_are_all_of_the_weights(told: dict[str, Any]) -> None:
     figures = {**DENSE, "num_hidden_layers": 24, "hidden_size": 2880, "intermediate_size": 2880}
-    assert widened_bytes({**figures, "num_local_experts": 32}, 13_761_264_768) == 28_068_249_600
-    assert widened_bytes({**figures, **told}, 17_000) == 47_000
+    assert of({**figures, "num_local_experts": 32}).dequantised_bytes(13_761_264_768) == 28_068_249_600
+    assert of({**figures, **told}).dequantised_bytes(17_000) == 47_000
 
 
 def test_cards_must_divide_heads_and_not_exceed_kv_heads() -> None:

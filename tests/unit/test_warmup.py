@@ -18,6 +18,7 @@ from gaudi_serve.buckets.warmup import (
 )
 from gaudi_serve.engines.aice_1_21 import LAUNCH_DEFAULTS
 from gaudi_serve.engines.deepseek_r1 import DEFAULTS
+from gaudi_serve.model.architecture import Architecture
 from gaudi_serve.model.host import Host
 from gaudi_serve.model.spec import Spec
 from gaudi_serve.plan.cost import start_timeout
@@ -98,9 +99,9 @@ def test_graphs_for_pictures_are_the_sizes_that_the_plugin_guesses(
     kind: str | None, version: str, more: dict[str, Any], graphs: int
 ) -> None:
     config = {"model_type": kind, "text_config": {"num_hidden_layers": 9}, "vision_config": {"depth": 3}}
-    assert vision_layers(more, config, version) == 3 * graphs
-    assert vision_layers(more, {"model_type": kind, "num_hidden_layers": 9}, version) == 0
-    assert vision_layers({"smoke": ["image"], **more}, {"model_type": kind}, version) == 27 * graphs
+    assert vision_layers(more, Architecture.of(config), version) == 3 * graphs
+    assert vision_layers(more, Architecture.of({"model_type": kind, "num_hidden_layers": 9}), version) == 0
+    assert vision_layers({"smoke": ["image"], **more}, Architecture.of({"model_type": kind}), version) == 27 * graphs
 
 
 def test_layers_are_guessed_from_the_size() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..core.versions import comparable
+from ..model.architecture import Architecture
 
 # Sizes by the kind of model, as its config.json names it; other kinds are warmed up by how many pictures they get, and
 # one that nobody names as most are.
@@ -28,32 +29,20 @@ AS_THEY_ARE, AS_THEY_ARE_SINCE = ("qwen3_5", "kimi_k25", "gemma4"), "0.26.0"
 LAYERS = 27  # of what looks at pictures, where nobody says how many
 
 
-def vision_layers(spec: Mapping[str, Any], config: Mapping[str, Any], version: str) -> int:
+def vision_layers(spec: Mapping[str, Any], model: Architecture, version: str) -> int:
     """Return the layers of all graphs for pictures together; 0 where nothing is warmed up for any.
 
     Args:
         spec: the model; where its ``smoke`` has an image, it takes pictures, whether its config.json says so or not.
-        config: of the model.
+        model: its architecture.
         version: of vLLM.
     """
-    vision, limit = _vision(config), spec.get("limit_mm_per_prompt")
+    limit = spec.get("limit_mm_per_prompt")
     if isinstance(limit, Mapping) and limit.get("image") == 0:
         return 0
-    if vision is None:
-        if "image" not in (spec.get("smoke") or []):
-            return 0
-        vision = {}
-    depth = next(
-        (vision[key] for key in ("depth", "num_hidden_layers", "layers") if _is_count(vision.get(key))), LAYERS
-    )
-    return _graphs(str(config.get("model_type") or ""), version, spec.get("env") or {}) * int(depth)
-
-
-def _vision(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the part of a config.json that describes what looks at pictures."""
-    parts = (config, config.get("thinker_config"))
-    found = [part["vision_config"] for part in parts if isinstance(part, Mapping) and part.get("vision_config")]
-    return next((part for part in found if isinstance(part, Mapping)), None)
+    if not model.sees and "image" not in (spec.get("smoke") or []):
+        return 0
+    return _graphs(model.kind, version, spec.get("env") or {}) * (model.vision_layers or LAYERS)
 
 
 def _graphs(kind: str, version: str, env: Mapping[str, Any]) -> int:
@@ -63,10 +52,6 @@ def _graphs(kind: str, version: str, env: Mapping[str, Any]) -> int:
     sizes = next((count for name, count in SIZES.items() if name in kind), None) if kind else USUAL
     count = len(str(guessed).split(",")) if guessed else sizes or COUNTS
     return count * shapes if sizes else count
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1000
 
 
 def _since(version: str, first: str) -> bool:

@@ -6,7 +6,7 @@ may be served all the same, so it gets a warning alone.
 
 from __future__ import annotations
 
-from ..model.config_json import Config, text_config
+from ..model.architecture import Architecture
 
 GAUDI = """
 baichuan bert bloom chatglm cohere cohere2 deepseek deepseek_v2 deepseek_v3 deepseek_v32 deepseek_ocr deepseek_vl_v2
@@ -22,15 +22,13 @@ PLAIN = {name: {one.replace("_", ""): one for one in kinds} for name, kinds in S
 ENDS = ("forcausallm", "forconditionalgeneration", "lmheadmodel", "model", "forsequenceclassification")
 
 
-def architecture(config: Config) -> tuple[str, str] | None:
+def architecture(model: Architecture) -> tuple[str, str] | None:
     """Return the model_type of a config.json, and what it calls its architecture; None where it says neither."""
-    kind, classes = config.get("model_type"), config.get("architectures")
-    name = classes[0] if isinstance(classes, list) and classes and isinstance(classes[0], str) else None
-    if isinstance(kind, str) and kind:
-        return kind.lower(), name or kind
+    name = model.classes[0] if model.classes else None
+    if model.kind:
+        return model.kind.lower(), name or model.kind
     if not name:
-        inner = text_config(config).get("model_type")
-        return (inner.lower(), inner) if isinstance(inner, str) and inner else None
+        return (model.inner_kind.lower(), model.inner_kind) if model.inner_kind else None
     plain = name.lower()
     for end in ENDS:
         plain = plain.removesuffix(end)

@@ -20,7 +20,7 @@ from ..model.vllm_options import OPTION_NAMES
 from ..platforms import Platform
 from .quantisations import Loads
 
-__all__ = ["LOADING", "Engine", "Host", "Launch", "Spec", "Widened", "option_arguments", "pass_through"]
+__all__ = ["LOADING", "Dequantised", "Engine", "Host", "Launch", "Spec", "option_arguments", "pass_through"]
 
 
 # Every vLLM's log.
@@ -53,7 +53,7 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class Widened:
+class Dequantised:
     """Weights that are made BF16 at load, unless the variable ``kept_by`` is 1, which vLLM ``kept_since`` reads."""
 
     kept_by: str
@@ -86,7 +86,7 @@ class Engine:
     something else. ignored: keys of this toolkit that it has no use for.
 
     capabilities and ulimits: what its container needs. precision: the one that it always serves in.
-    widened: precisions of stored weights of which it makes BF16 while it loads them.
+    dequantised_at_load: precisions of stored weights of which it makes BF16 while it loads them.
     capped: it leaves out buckets of more blocks than the cards hold. expert_parallel: it always asks for it.
     copies_heads: more cards than there are key-value heads get a copy of one each.
     progress: patterns of its log, each with what the unit's status says then, to be filled from the pattern's groups;
@@ -115,7 +115,7 @@ class Engine:
     capabilities: tuple[str, ...] = ("SYS_NICE",)
     ulimits: tuple[str, ...] = ()
     precision: str | None = None
-    widened: Mapping[str, Widened] = field(default_factory=dict)
+    dequantised_at_load: Mapping[str, Dequantised] = field(default_factory=dict)
     capped: bool = True
     expert_parallel: bool = True
     copies_heads: bool = False

@@ -17,13 +17,13 @@ from ..buckets.plugin_rules import PluginRules, rules_of
 from ..buckets.warmup import SKIPPED, plugin_warmup_seconds
 from ..core.errors import Problem
 from ..core.versions import comparable
-from ..model.config_json import granite_block, is_granite_hybrid, layers_without_cache, mamba_chunk, windows_interleaved
+from ..model.architecture import Architecture
 from ..model.draft import MOST_GUESSED, draft_model, guessed_tokens, speculation
 from ..model.vllm_options import BLOCK, FORK_ONLY
-from ..model.weights import model_config
+from ..model.weights import architecture_of
 from ..platforms import platform_of
 from ..platforms.releases import RELEASES, vllm_of
-from .base import LOADING, Engine, Host, Launch, Spec, Widened, option_arguments
+from .base import LOADING, Dequantised, Engine, Host, Launch, Spec, option_arguments
 from .inc import refuse_generation
 from .linear import OF_AICE_1_22, OF_BUCKETS
 from .plugin_env import start_problems
@@ -107,13 +107,13 @@ def bucketing(spec: Spec, host: Host) -> PluginBucketing:
         use_contiguous_pa=not spec["enable_prefix_caching"],
     )
     caching, chunked = bool(spec["enable_prefix_caching"]), spec.get("enable_chunked_prefill") is not False
-    config = model_config(spec, host)
-    chunk, hybrid, version = mamba_chunk(config), layers_without_cache(config) > 0, version_of(spec)
+    model = architecture_of(spec, host)
+    chunk, hybrid, version = model.mamba_chunk, model.stateful_layers > 0, version_of(spec)
     return PluginBucketing(
         PluginInput(
             max_num_seqs=int(spec["max_num_seqs"]),
             max_num_prefill_seqs=settings.prefill_seqs(int(spec["max_num_seqs"])),
-            block_size=granite_block(config, spec.cards, caching=caching) or BLOCK,
+            block_size=model.granite_block(spec.cards, caching=caching) or BLOCK,
             max_num_batched_tokens=int(spec["max_num_batched_tokens"]),
             max_model_len=int(spec["max_model_len"]),
             num_hpu_blocks=1,
@@ -122,7 +122,7 @@ def bucketing(spec: Spec, host: Host) -> PluginBucketing:
             # A hybrid that names none reads its prompts in chunks of one block.
             mamba_chunk_size=chunk or (BLOCK if hybrid else 0),
             mamba_chunk_size_is_explicit=bool(chunk),
-            skip_decode_block_clamp=hybrid or windows_interleaved(config),
+            skip_decode_block_clamp=hybrid or model.interleaved,
             file=text,
             vllm_version=version,
             prefix_caching=caching,
@@ -130,15 +130,15 @@ def bucketing(spec: Spec, host: Host) -> PluginBucketing:
         prefix_caching=caching,
         chunked_prefill=chunked,
         warms=not spec.get("enforce_eager"),
-        one_prompt=_one_prompt(config, version, caching) if hybrid else "",
+        one_prompt=_one_prompt(model, version, caching) if hybrid else "",
     )
 
 
-def _one_prompt(config: Mapping[str, Any], version: str, caching: bool) -> str:
+def _one_prompt(model: Architecture, version: str, caching: bool) -> str:
     """Return why the prompts of a hybrid must come one by one; empty where they need not."""
     if not comparable("0.14.1") <= comparable(version) < comparable(SEPARATES_PROMPTS):
         return ""
-    if is_granite_hybrid(config):
+    if model.is_granite_hybrid:
         return f"vLLM {version} stops with granitemoehybrid"
     shared = caching and comparable(version) >= comparable("0.17.1")
     return f"vLLM {version} stops with a hybrid model and prefix caching" if shared else ""
@@ -156,9 +156,8 @@ def bucket_path(spec: Spec, text: str) -> str:
 
 def _warnings(spec: Spec, host: Host) -> list[str]:
     found = []
-    config = model_config(spec, host)
-    stored = config.get("quantization_config")
-    method = stored.get("quant_method") if isinstance(stored, Mapping) else None
+    model = architecture_of(spec, host)
+    method = model.quantisation.get("quant_method")
     gaudi2 = host.device_name is not None and platform_of(host.accelerator).generation(host) == "GAUDI2"
     if method == "fp8" and gaudi2:
         found.append("FP8 weights need no conversion: the plugin changes their scales while it loads them on Gaudi2")
@@ -166,7 +165,7 @@ def _warnings(spec: Spec, host: Host) -> list[str]:
     if unread := _unread(said, rules_of(version_of(spec))):
         found.append(f"bucketing.strategy {said.get('strategy', 'exp')} ignores {', '.join(unread)}")
     found += _contradictions(spec, said)
-    if config and method is None:
+    if model.known and method is None:
         found += _half_quantised(spec)
     seen = [spec.weights, *(mount["target"] for mount in spec.get("mounts") or [])]
     draft = draft_model(spec) or ""
@@ -174,7 +173,7 @@ def _warnings(spec: Spec, host: Host) -> list[str]:
         found.append(f"speculative_config: {draft} must be in the image: no mount brings it, and vLLM dies without it")
     if spec["skip_warmup"]:
         found.append(SKIPPED)
-    if windows_interleaved(config) and not spec["enable_prefix_caching"] and _blind(spec):
+    if model.interleaved and not spec["enable_prefix_caching"] and _blind(spec):
         slow = "fetches the blocks of sliding windows wrongly with contiguous PA: slower by 7 to 18 %, and recompiling"
         found.append(f"vLLM {version_of(spec)} {slow}; enable_prefix_caching: true goes without it")
     return found
@@ -314,7 +313,7 @@ ENGINE = Engine(
     problems=_problems,
     consumed=frozenset({"block_size", "gpu_memory_utilization", "enable_prefix_caching"}),
     ignored=(*OF_AICE_1_22, *OF_BUCKETS),
-    widened={name: Widened("HPU_MXFP4_NATIVE", "0.24.0") for name in ("mxfp4", "gpt_oss_mxfp4")},
+    dequantised_at_load={name: Dequantised("HPU_MXFP4_NATIVE", "0.24.0") for name in ("mxfp4", "gpt_oss_mxfp4")},
     expert_parallel=False,
     copies_heads=True,
     warmup=plugin_warmup_seconds,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.errors import shown
-from ..model.config_json import Config, text_config
+from ..model.architecture import Architecture
 
 MODELOPT = "modelopt"
 NVFP4_BITS = 4
@@ -65,11 +65,11 @@ class Stored:
     floats: bool
 
 
-def stored(config: Config) -> Stored | None:
-    """Return how the weights of a config.json are quantised; None where they are not, or it does not say."""
-    found = text_config(config).get("quantization_config") or config.get("quantization_config")
-    method = found.get("quant_method") if isinstance(found, Mapping) else None
-    if not isinstance(found, Mapping) or not isinstance(method, str) or not method:
+def stored(model: Architecture) -> Stored | None:
+    """Return how the weights of a model are quantised; None where they are not, or its config.json does not say."""
+    found = model.quantisation
+    method = found.get("quant_method")
+    if not isinstance(method, str) or not method:
         return None
     name, said = method.lower(), f"quantization_config.quant_method {shown(method)}"
     algorithm = found.get("quant_algo")

@@ -8,13 +8,13 @@ from typing import Any
 
 from ..buckets.base import Rounding
 from ..engines import engine_of
-from ..model.config_json import text_config
+from ..model.architecture import Architecture
 from ..model.host import Host
 from ..model.spec import Spec
 from ..model.vllm_options import BLOCK
 from ..platforms import platform_of
 from .autocalc import GIB, MOST_CARDS, hpu_memory, kv_bytes_per_token
-from .shape import longest_context, memory_names, splits
+from .shape import memory_names, splits
 
 CARDS = (2, 4, 8)  # numbers of cards that are worth a suggestion
 # Driver and firmware keep 1.4 to 2 GiB of a card; the profile run of an 8B model took 0.5 GiB.
@@ -31,7 +31,7 @@ def plan_memory(
     env: Mapping[str, str],
     args: Sequence[str],
     host: Host,
-    config: Mapping[str, Any],
+    model: Architecture,
     weight_bytes: int,
     cards_left: int,
     rounding: Rounding = WHOLE,
@@ -48,21 +48,21 @@ def plan_memory(
         ``graphs_gib``, ``kv_cache_gib``, ``left_gib``; ``num_hpu_blocks``, ``kv_tokens``, ``sequences``
         (of max_model_len); ``fits``, ``short_by_gib`` and ``suggestions`` as hpu_memory says them.
     """
-    names, cards = memory_names(config), spec.cards
+    names, cards = memory_names(model), spec.cards
     if not names or not weight_bytes or not spec.get("max_model_len") or cards > MOST_CARDS:
         return None
     if not platform_of(host.accelerator).generation(host):
         return None
     given = _given(spec, env, args, host, weight_bytes) | names
     given["UNAVAILABLE_MEM_ABS"] += taken_gib
-    given["QUANT_DTYPE"] = _weight_bytes(spec, config)
+    given["QUANT_DTYPE"] = _weight_bytes(spec, model)
     found = hpu_memory(given)
     divided = _divided(given, found, rounding)
     # The others keep their cards.
     most = min(platform_of(host.accelerator).group(host) or MOST_CARDS, cards + cards_left)
-    possible = [number for number in CARDS if cards < number <= most and splits(config, spec, number)]
+    possible = [number for number in CARDS if cards < number <= most and splits(model, spec, number)]
     remedies = (
-        [] if divided["fits"] else _remedies(_within(given, config), found["fit"]["suggestions"], rounding, possible)
+        [] if divided["fits"] else _remedies(_within(given, model), found["fit"]["suggestions"], rounding, possible)
     )
     return {**divided, "suggestions": remedies}
 
@@ -113,9 +113,9 @@ def _divided(given: Mapping[str, Any], found: Mapping[str, Any], rounding: Round
     }
 
 
-def _within(given: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+def _within(given: Mapping[str, Any], model: Architecture) -> dict[str, Any]:
     """Return what is asked for with no more than the model's own context, beyond which it is refused by itself."""
-    longest = longest_context(config) or given["MAX_MODEL_LEN"]
+    longest = model.context or given["MAX_MODEL_LEN"]
     return {**given, "MAX_MODEL_LEN": min(given["MAX_MODEL_LEN"], longest)}
 
 
@@ -147,24 +147,22 @@ def _longest(given: Mapping[str, Any], rounding: Rounding, cards: int) -> int:
     return length if length and _changed(given, rounding, cards, length)["fits"] else 0
 
 
-def quantised_at_load(spec: Spec, config: Mapping[str, Any]) -> bool:
+def quantised_at_load(spec: Spec, model: Architecture) -> bool:
     """Tell whether a server halves a model's weights while it loads them."""
     # INC turns bfloat16 weights into FP8 while loading; weights that are quantised already keep their size.
     by_file = spec.get("quant_config") is not None and "quant_config" not in engine_of(spec).ignored
     halved = spec.get("dtype") == "fp8" or spec.get("quantization") == "inc" or by_file
-    return halved and not config.get("quantization_config")
+    return halved and not model.quantisation
 
 
-def _weight_bytes(spec: Spec, config: Mapping[str, Any]) -> int:
+def _weight_bytes(spec: Spec, model: Architecture) -> int:
     """Return the bytes of a number in the weights, once they are loaded."""
-    return 1 if quantised_at_load(spec, config) else FLOAT32_BYTES if _widened(spec, config) else 2
+    return 1 if quantised_at_load(spec, model) else FLOAT32_BYTES if _upcast_to_float32(spec, model) else 2
 
 
-def _widened(spec: Spec, config: Mapping[str, Any]) -> bool:
+def _upcast_to_float32(spec: Spec, model: Architecture) -> bool:
     """Tell whether a server makes four bytes of each two of a model's weights; what is stored so keeps its size."""
-    stored = text_config(config).get("torch_dtype") or config.get("torch_dtype")
-    stored = stored or text_config(config).get("dtype") or config.get("dtype")
-    return spec.get("dtype") == "float32" and stored != "float32" and not config.get("quantization_config")
+    return spec.get("dtype") == "float32" and model.dtype != "float32" and not model.quantisation
 
 
 def _cache_bytes(spec: Spec, args: Sequence[str]) -> int:

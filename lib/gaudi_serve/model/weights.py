@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .architecture import Architecture
 from .draft import draft_bytes
 from .host import Host, Weights
 from .spec import Spec
@@ -16,10 +16,9 @@ def here(spec: Spec, host: Host) -> Weights:
     return host.weights.get(spec.weights) or Weights()
 
 
-def model_config(spec: Spec, host: Host) -> Mapping[str, Any]:
-    """Return a model's config.json as it is on the host, else what the catalog says of it."""
-    config: Mapping[str, Any] = here(spec, host).config or spec.get("config") or {}
-    return config
+def architecture_of(spec: Spec, host: Host) -> Architecture:
+    """Return a model's architecture by the config.json on the host, else by what the catalog says of it."""
+    return Architecture.of(here(spec, host).config or spec.get("config") or {})
 
 
 def weight_bytes(spec: Spec, host: Host) -> int:
@@ -34,11 +33,11 @@ def weight_bytes(spec: Spec, host: Host) -> int:
 class WeightsFacts:
     """What is known of the weights of a model, read once.
 
-    config: its config.json, empty where it is not known; on_host: whether it is the one on the host. size: bytes of all
+    architecture: what its config.json says; on_host: whether it is the one on the host. size: bytes of all
     files, 0 where they are not known; here: of those on the host. draft: bytes of a draft model's weights.
     """
 
-    config: Mapping[str, Any]
+    architecture: Architecture
     on_host: bool
     size: int
     here: int
@@ -49,7 +48,7 @@ class WeightsFacts:
         """Return what is known of a model's weights on a host."""
         found = here(spec, host)
         return cls(
-            config=model_config(spec, host),
+            architecture=architecture_of(spec, host),
             on_host=bool(found.config),
             size=weight_bytes(spec, host),
             here=found.bytes,

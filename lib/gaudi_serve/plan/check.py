@@ -9,7 +9,7 @@ from ipaddress import ip_address
 from ..catalog.keys import OWN_KEYS
 from ..core.errors import Finding, Problem, one_line
 from ..engines import ENGINES, Engine, engine_of, running_engine
-from ..memory.shape import config_problems, shape_problems
+from ..memory.shape import shape_problems
 from ..model.host import Host
 from ..model.shared import named_key
 from ..model.spec import Spec
@@ -54,13 +54,13 @@ def _model_problems(spec: Spec, host: Host, weights: WeightsFacts, release: str,
     missing = _weights_problems(spec, host, weights_come)
     if missing:
         return missing
-    wrong = config_problems(weights.config)
+    wrong = weights.architecture.problems
     if wrong:
         # A model cannot be checked against a description that is wrong itself.
         key, value, where = weights.said(spec)
         return [(key, value, where + text) for text in wrong]
     problems = load_problems(spec, host, weights, release)
-    return problems + shape_problems(spec, weights.config, even_heads=platform_of(host.accelerator).even_heads)
+    return problems + shape_problems(spec, weights.architecture, even_heads=platform_of(host.accelerator).even_heads)
 
 
 def release_unsaid(host: Host, host_name: str) -> Finding | None:

@@ -17,8 +17,8 @@ from ..core.words import counted
 from ..engines import engine_of
 from ..memory.autocalc import DEVICE_GIB, GIB, MOST_CARDS
 from ..memory.fit import PROFILE_GIB, plan_memory, quantised_at_load
-from ..memory.shape import has_experts, longest_context, memory_names, stored_precision, widened_bytes
-from ..model.config_json import layers, layers_without_cache
+from ..memory.shape import memory_names
+from ..model.architecture import Architecture
 from ..model.draft import draft_model
 from ..model.host import Host
 from ..model.shared import key_of
@@ -39,14 +39,15 @@ class Weighed:
     """One of the models of a server, with what is known of its weights.
 
     release: the row of the software of its host. kept_by: the variable by which weights stay as they are stored; None
-    where not all images of the release read it. widens: the engine makes BF16 of the precision that they are stored in.
+    where not all images of the release read it. dequantises: the engine makes BF16 of the precision in which they are
+    stored.
     """
 
     spec: Spec
     weights: WeightsFacts
     release: Release | None
     kept_by: str | None
-    widens: bool
+    dequantises: bool
 
 
 def weighed_of(spec: Spec, weights: Sequence[WeightsFacts], host: Host, release: str) -> tuple[Weighed, ...]:
@@ -56,7 +57,7 @@ def weighed_of(spec: Spec, weights: Sequence[WeightsFacts], host: Host, release:
 
 
 def _weighed(spec: Spec, weights: WeightsFacts, row: Release | None) -> Weighed:
-    wide = engine_of(spec).widened.get(stored_precision(weights.config) or "")
+    wide = engine_of(spec).dequantised_at_load.get(weights.architecture.precision or "")
     kept_by = wide.kept_by if wide and row and row.has(wide.kept_since, all_of_it=True) else None
     kept = kept_by is not None and str((spec.get("env") or {}).get(kept_by)) == "1"
     return Weighed(spec, weights, row, kept_by, wide is not None and not kept)
@@ -75,11 +76,11 @@ def cost_of(
         container: how its server is started.
         cards_left: how many cards of the host nobody has, which it could have besides.
     """
-    config, cards = weighed[0].weights.config, len(placement.module_ids)
+    model, cards = weighed[0].weights.architecture, len(placement.module_ids)
     sizes = [one.weights.size + one.weights.draft for one in weighed]
     held = [_held(one) for one in weighed]
     memory = _memory(weighed, host, container, [in_full for in_full, _ in held], cards_left) if cards else None
-    counts = _graphs(spec, placement, container, _server_blocks(config, memory))
+    counts = _graphs(spec, placement, container, _server_blocks(model, memory))
     seconds, cached = _warmup(served_by(spec, weighed[0].release), weighed[0].weights, cards, counts)
     share = sum(in_full * halves for in_full, halves in held) / GIB / max(1, cards)
     generation = platform_of(host.accelerator).generation(host) if cards else None
@@ -100,10 +101,10 @@ def cost_of(
 
 def _held(one: Weighed) -> tuple[int, float]:
     """Return the bytes of a model's weights before INC, 0 where they are not known, and the part that INC leaves."""
-    config, size = one.weights.config, one.weights.size
+    model, size = one.weights.architecture, one.weights.size
     # INC halves the weights of the model, and never those of its draft.
-    halves = 0.5 if quantised_at_load(one.spec, config) else 1
-    more = widened_bytes(config, size) if one.widens else 0
+    halves = 0.5 if quantised_at_load(one.spec, model) else 1
+    more = model.dequantised_bytes(size) if one.dequantises else 0
     return size and size + more + int(one.weights.draft / halves), halves
 
 
@@ -115,10 +116,10 @@ def _memory(
     left = cards_left if len(held) == 1 else 0
     found: list[dict[str, Any]] = []
     for each, size in zip(weighed, held, strict=True):
-        one, config = each.spec, each.weights.config
-        sized = Spec({"max_model_len": longest_context(config), **one})
+        one, model = each.spec, each.weights.architecture
+        sized = Spec({"max_model_len": model.context, **one})
         taken = sum(part["weights_gib"] + part["graphs_gib"] + part["kv_cache_gib"] + PROFILE_GIB for part in found)
-        memory = plan_memory(sized, container.env, container.args, host, config, size, left, rounding, taken)
+        memory = plan_memory(sized, container.env, container.args, host, model, size, left, rounding, taken)
         memory = _overridden(one, _in_blocks(memory, container))
         if memory is None:
             return None
@@ -143,18 +144,18 @@ def named(spec: Spec, one: Spec, texts: Iterable[str]) -> list[str]:
 
 def precision_of(one: Weighed) -> str | None:
     """Return in what a model is served: of the engine, of INC at load, of the weights, or the dtype that is said."""
-    spec, config = one.spec, one.weights.config
-    by_load = "fp8" if quantised_at_load(spec, config) else None
-    stored = None if one.widens else stored_precision(config)
+    spec, model = one.spec, one.weights.architecture
+    by_load = "fp8" if quantised_at_load(spec, model) else None
+    stored = None if one.dequantises else model.precision
     return engine_of(spec).precision or by_load or stored or spec.get("dtype")
 
 
-def _server_blocks(config: Mapping[str, Any], memory: Mapping[str, Any] | None) -> int | None:
+def _server_blocks(model: Architecture, memory: Mapping[str, Any] | None) -> int | None:
     """Return the blocks by which a server makes its buckets; those of a hybrid have fewer layers than are counted."""
     if not memory:
         return None
-    count, without = layers(config) or 1, layers_without_cache(config)
-    return int(memory["num_hpu_blocks"]) * count // max(1, count - without)
+    count = model.layers or 1
+    return int(memory["num_hpu_blocks"]) * count // max(1, count - model.stateful_layers)
 
 
 def _warmup(
@@ -163,14 +164,14 @@ def _warmup(
     """Return the seconds of a warm-up, and those with a filled recipe cache where there is one."""
     if counts is None:
         return None, None
-    config, engine, graphs = weights.config, engine_of(spec), counts.prompt + counts.decode
-    depth = layers(config) or likely_layers(weights.size / 2 or 8e9)
+    model, engine, graphs = weights.architecture, engine_of(spec), counts.prompt + counts.decode
+    depth = model.layers or likely_layers(weights.size / 2 or 8e9)
     version = str(spec.get("vllm_version") or NEWEST.since)
     seconds, cached = engine.warmup(
         *(graphs, depth, max(1, cards), engine.served_in(spec)),
-        experts=has_experts(config),
+        experts=model.experts,
         keeps_experts=comparable(version) >= comparable(KEEPS_EXPERTS_SINCE),
-        vision_layers=vision_layers(spec, config, version),
+        vision_layers=vision_layers(spec, model, version),
     )
     return seconds, cached if spec.get("recipe_cache_path") or not graphs else None
 
@@ -248,18 +249,18 @@ def _cache_warnings(spec: Spec, memory: Mapping[str, Any] | None) -> list[str]:
 def _loaded(one: Weighed) -> list[str]:
     """Return what the server makes of weights while it loads them, and what would keep them."""
     size = one.weights.size
-    if not size or not one.widens:
+    if not size or not one.dequantises:
         return []
-    loaded = (size + widened_bytes(one.weights.config, size)) / 1e9
+    loaded = (size + one.weights.architecture.dequantised_bytes(size)) / 1e9
     told = f"its weights of {size / 1e9:.0f} GB become {loaded:.0f} GB of BF16 while they are loaded"
     return [f"{told}; env: {{{one.kept_by}: '1'}} keeps them" if one.kept_by else told]
 
 
 def _unknown(one: Weighed, host: Host, cost: Cost) -> list[str]:
     """Return what of a model on cards could not be checked, and what would make it known."""
-    spec, config, size = one.spec, one.weights.config, one.weights.size
+    spec, model, size = one.spec, one.weights.architecture, one.weights.size
     platform = platform_of(host.accelerator)
-    lacks = [name for name, known in (("config", memory_names(config)), ("weight_bytes", size)) if not known]
+    lacks = [name for name, known in (("config", memory_names(model)), ("weight_bytes", size)) if not known]
     warnings = []
     here = one.weights.here
     if here and here < 0.95 * size:
@@ -269,9 +270,9 @@ def _unknown(one: Weighed, host: Host, cost: Cost) -> list[str]:
         warnings.append(
             f"the weights of draft model {draft} are not counted in: nothing is known of such a folder here"
         )
-    if hybrid := layers_without_cache(config):
+    if hybrid := model.stateful_layers:
         warnings.append(
-            f"{hybrid} of its {layers(config)} layers keep a state in place of a KV cache; memory is counted as if all "
+            f"{hybrid} of its {model.layers} layers keep a state in place of a KV cache; memory is counted as if all "
             "had a cache, so that more requests fit than is said"
         )
     if platform.no_memory:
@@ -291,7 +292,7 @@ def _unknown(one: Weighed, host: Host, cost: Cost) -> list[str]:
             f"graphs and warm-up are not known, since profile {spec.launch_profile} lets the server choose its "
             f"buckets; the start timeout gives it warmup_budget_minutes ({minutes}) and the time to read the weights"
         )
-    elif cost.graphs and not layers(config):
+    elif cost.graphs and not model.layers:
         assumed = f"of {size / 2e9:.0f} billion parameters" if size else "of 8 billion parameters"
         warnings.append(f"the warm-up is estimated as that of a model {assumed}; give config for its layers")
     return warnings

@@ -57,7 +57,7 @@ def load_notes(spec: Spec, host: Host, weights: WeightsFacts, release: str) -> l
             notes.append(
                 f"{name} needs an image with vLLM {since} or newer; of release {row.name} there are {_vllm(row)}"
             )
-    kind = architecture(weights.config)
+    kind = architecture(weights.architecture)
     if kind and platform.name in SERVED and kind[0] not in SERVED[platform.name]:
         notes.append(
             f"architecture {shown(kind[1])} of its config.json is on no list of what is served on {platform.title}; "
@@ -76,7 +76,7 @@ def _known(spec: Spec, host: Host, release: str) -> tuple[Platform, Loads | None
 
 def _asked(spec: Spec, weights: WeightsFacts) -> Iterator[_Asked]:
     """Yield the quantisation of the weights, and the one that the user asks for besides."""
-    found = stored(weights.config)
+    found = stored(weights.architecture)
     if found:
         key, value, where = weights.said(spec)
         yield _Asked(key, value, f"{where}{found.said} ", found)

@@ -27,13 +27,8 @@ def smoke_of(spec: Spec, weights: WeightsFacts) -> list[str]:
     if probes or not ENGINES[spec.launch_profile].share:
         return probes or ["text"]
     # A server for several models has none that generates; config.json has what each of them does.
-    names = _classes(weights)
+    names = weights.architecture.classes
     return ["rerank"] if any(name.endswith("ForSequenceClassification") for name in names) else ["embedding"]
-
-
-def _classes(weights: WeightsFacts) -> list[str]:
-    found = weights.config.get("architectures")
-    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
 
 
 def sharing_problems(spec: Spec, engine: Engine, platform: Platform, release: str) -> list[Problem]:
@@ -71,7 +66,7 @@ def kind_problems(spec: Spec, weights: WeightsFacts) -> list[Problem]:
         return [("smoke", smoke, f"must be {fits}")]
     if asked:
         return []
-    names = _classes(weights)
+    names = weights.architecture.classes
     text = next((name for name in names if name.endswith(GENERATES)), None)
     if text:
         key, value, _ = weights.said(spec)
