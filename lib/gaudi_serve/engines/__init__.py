@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..model.host import Service
+from ..model.host import LiveModel
 from ..model.shared import members
 from ..platforms import Platform, platform_of
 from . import aice_1_21, aice_1_22, aice_1_22_shared, deepseek_r1, plugin, vllm
@@ -23,7 +23,7 @@ def profile_of(
     spec: Mapping[str, Any],
     accelerator: str | None,
     release: str | None = None,
-    running: Service | None = None,
+    running: LiveModel | None = None,
     offered: Sequence[str] = (),
 ) -> str:
     """Return the engine's name of a model.
@@ -53,7 +53,7 @@ def profile_of(
     return next((name for name in known if name in offered), offered[0] if offered else known[0])
 
 
-def running_engine(service: Service) -> str | None:
+def running_engine(service: LiveModel) -> str | None:
     """Return the engine of a launch file, None without one; files that do not say it are of versions with two."""
     if service.launch_profile or not service.command:
         return service.launch_profile

@@ -19,6 +19,7 @@ from typing import Any
 from ..core.errors import InputError, is_whole, one_line
 from ..host.secret import given_secrets
 from ..host.smoke import EVERYWHERE
+from ..model.host import LiveModel, live_models
 from .objects import PLAIN, Backend, Server
 
 Known = Mapping[str, Any]
@@ -164,18 +165,18 @@ def fleet_entries(
 
 def _not_as_planned(known: Known) -> set[str]:
     """Return the models of a host whose servers do not run, or listen elsewhere, than their plan has it."""
-    services = (known.get("gaudi_host") or {}).get("services") or {}
+    services = live_models(known.get("gaudi_host"))
     planned = {str(model["name"]): model for model in known["preflight_plan"]["models"]}
-    return {name for name in {*planned, *services} if not _listens(services.get(name) or {}, planned.get(name))}
+    return {name for name in {*planned, *services} if not _listens(services.get(name), planned.get(name))}
 
 
-def _listens(service: Known, model: Known | None) -> bool:
-    """Tell whether a service of gaudi_host is where its plan has it, by the command of its container."""
+def _listens(live: LiveModel | None, model: Known | None) -> bool:
+    """Tell whether a model is where its plan has it, by the command of its container."""
     if not model or model["state"] == "stopped":
-        return not service.get("active")
-    command = list((service.get("launch") or {}).get("command") or [])
+        return not (live and live.active)
+    command = live.command if live else ()
     host = command[command.index("--host") + 1] if "--host" in command[:-1] else str(model["host"])
-    return bool(service) and service.get("port") == model["port"] and host == str(model["host"])
+    return live is not None and live.port == model["port"] and host == str(model["host"])
 
 
 def fleet_address(known: Known) -> str:

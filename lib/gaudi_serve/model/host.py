@@ -50,33 +50,63 @@ def _name(card: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Service:
+class LiveModel:
     """One model of this toolkit that is on a host.
 
-    module_ids: its cards. runs: its container holds them, and its port. digest: of the launch that it was started with.
-    command: program and arguments of its launch file; launch_profile: the engine that made it;
-    None where an older version of the toolkit has written it.
+    module_ids: its cards. port: where it listens. active: its unit runs; holds: its container has its cards and its
+    port. digest: of the launch that it was started with. launch, env: what its files have, empty where they are
+    missing; missing: kinds of its files that are. stale: files that have changed since its start. secret_changed: so
+    has its secret. supervisor: SHA-256 of the supervisor that runs, None where it is not known.
     """
 
     module_ids: tuple[int, ...] = ()
-    runs: bool = False
     port: int | None = None
+    active: bool = False
+    holds: bool = False
     digest: str | None = None
-    command: tuple[str, ...] = ()
-    launch_profile: str | None = None
+    launch: Mapping[str, Any] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+    stale: tuple[str, ...] = ()
+    secret_changed: bool = False
+    supervisor: str | None = None
 
     @classmethod
-    def of(cls, facts: Mapping[str, Any]) -> Service:
+    def of(cls, facts: Mapping[str, Any]) -> LiveModel:
         """Read one of ``services``."""
-        launch = facts.get("launch") or {}
         return cls(
-            tuple(int(number) for number in facts.get("module_ids") or ()),
-            bool(facts.get("active") or facts.get("holds")),
-            facts.get("port"),
-            facts.get("digest"),
-            tuple(str(part) for part in launch.get("command") or ()),
-            launch.get("launch_profile"),
+            module_ids=tuple(int(number) for number in facts.get("module_ids") or ()),
+            port=facts.get("port"),
+            active=bool(facts.get("active")),
+            holds=bool(facts.get("holds")),
+            digest=facts.get("digest"),
+            launch=facts.get("launch") or {},
+            env=facts.get("env") or {},
+            missing=tuple(facts.get("lost") or ()),
+            stale=tuple(facts.get("stale") or ()),
+            secret_changed=bool(facts.get("secret_changed")),
+            supervisor=facts.get("supervisor"),
         )
+
+    @property
+    def runs(self) -> bool:
+        """Return whether its container has cards and a port, or its unit runs."""
+        return self.active or self.holds
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """Return program and arguments of its launch file."""
+        return tuple(str(part) for part in self.launch.get("command") or ())
+
+    @property
+    def launch_profile(self) -> str | None:
+        """Return the engine that made its launch file; None where an older version of the toolkit has written it."""
+        return self.launch.get("launch_profile")
+
+
+def live_models(host: Mapping[str, Any] | None) -> dict[str, LiveModel]:
+    """Return the models of this toolkit that are on a host, by its fact ``gaudi_host``."""
+    return {str(name): LiveModel.of(one) for name, one in ((host or {}).get("services") or {}).items()}
 
 
 @dataclass(frozen=True)
@@ -106,7 +136,7 @@ class Host:
     ip: Any = None
     interface: Any = None
     cards: tuple[Card, ...] = ()
-    services: Mapping[str, Service] = field(default_factory=dict)
+    services: Mapping[str, LiveModel] = field(default_factory=dict)
     weights: Mapping[str, Weights | None] = field(default_factory=dict)
     ports: Mapping[int, str] = field(default_factory=dict)
     addresses: Sequence[str] | None = None
@@ -129,7 +159,7 @@ class Host:
             facts.get("ip"),
             facts.get("interface"),
             tuple(Card.of(module) for module in facts.get("modules") or ()),
-            {name: Service.of(service) for name, service in (facts.get("services") or {}).items()},
+            live_models(facts),
             {path: one and Weights(one.get("config") or {}, int(one.get("bytes") or 0)) for path, one in weights},
             {int(port): program for port, program in (facts.get("ports") or {}).items()},
             facts.get("addresses"),

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..core.run import sha256_file
 from ..core.served import served_names
+from ..model.host import LiveModel
 from ..stages.launch_view import View, cards_text, differences, launch_view
 from ..stages.service import LOST, runs_as_planned, vllm_container
 
@@ -24,7 +25,7 @@ def vllm_plan_changes(
     Args:
         models: the models of a plan.
         services: ``gaudi_host.services`` of the host.
-        but: models that are wished for though not planned, such as those that a plan's errors name;
+        but: models that are requested though not planned, such as those that a plan's errors name;
             they are not to be removed.
         supervisor: SHA-256 of the supervisor that a run would bring; None for the toolkit's own.
 
@@ -33,46 +34,48 @@ def vllm_plan_changes(
         difference: ``~`` from live to planned, ``+`` new, ``-`` gone. Nothing where nothing differs.
     """
     lines: list[str] = []
+    live = {name: LiveModel.of(one) for name, one in services.items()}
     planned = {str(model["name"]): model for model in models}
-    for name in sorted(set() if "?" in but else set(services) - set(planned) - set(but)):
-        lines.append(f"- {_named(name, services[name])}: stop and remove (it held cards {cards_text(services[name])})")
+    for name in sorted(set() if "?" in but else set(live) - set(planned) - set(but)):
+        cards = cards_text(live[name].module_ids)
+        lines.append(f"- {_named(name, live[name])}: stop and remove (it held cards {cards})")
     for name, model in planned.items():
-        lines += _of_model(_named(name, services.get(name), model), model, services.get(name), supervisor or _own())
+        lines += _of_model(_named(name, live.get(name), model), model, live.get(name), supervisor or _own())
     return lines
 
 
-def _named(name: str, live: Mapping[str, Any] | None, planned: Mapping[str, Any] | None = None) -> str:
+def _named(name: str, live: LiveModel | None, planned: Mapping[str, Any] | None = None) -> str:
     """Return the name of a server, with the other models that it serves now or is to serve."""
-    now = served_names(name, ((live or {}).get("launch") or {}).get("command") or ())[1:]
+    now = served_names(name, live.command if live else ())[1:]
     then = [one["served_model_name"] for one in (planned or {}).get("served", [])[1:]]
     others = list(dict.fromkeys([*now, *then]))
     return f"{name} (with {', '.join(others)})" if others else name
 
 
-def _of_model(name: str, model: Mapping[str, Any], live: Mapping[str, Any] | None, supervisor: str | None) -> list[str]:
+def _of_model(name: str, model: Mapping[str, Any], live: LiveModel | None, supervisor: str | None) -> list[str]:
     if model["state"] == "stopped":
-        return [f"~ {name}: stop"] if live and live.get("active") else []
+        return [f"~ {name}: stop"] if live and live.active else []
     if not live:
         return [f"+ {name}: start on {_place(model)}, port {model['port']}"]
-    restart = f"~ {name}: restart{' (secret changed)' * bool(live.get('secret_changed'))}"
+    restart = f"~ {name}: restart{' (secret changed)' * live.secret_changed}"
     if not runs_as_planned(live, model):
-        stale = [f"~ {path}: as it was at its start -> as it is now" for path in live.get("stale") or []]
+        stale = [f"~ {path}: as it was at its start -> as it is now" for path in live.stale]
         changed = [*_changed(live, model), *stale] or [
             "its files are newer than its server: an earlier run was cut off"
         ]
         return [restart, *[f"    {text}" for text in changed]]
-    if not (live.get("active") or live.get("holds")):
+    if not live.runs:
         return [f"~ {name}: start on {_place(model)}, port {model['port']}"]
-    if live.get("secret_changed"):
+    if live.secret_changed:
         return [restart]
     return [f"~ {name}: {text} (its server goes on)" for text in _beside(live, supervisor)]
 
 
-def _beside(live: Mapping[str, Any], supervisor: str | None) -> list[str]:
+def _beside(live: LiveModel, supervisor: str | None) -> list[str]:
     """Return what a run does around a server that goes on."""
-    lost = [LOST[kind] for kind in live.get("lost") or [] if kind in LOST]
-    lines = [f"write its {' and its '.join(lost)} anew"] if lost else []
-    return lines + ["replace its supervisor"] * (live.get("supervisor") not in (None, supervisor))
+    missing = [LOST[kind] for kind in live.missing if kind in LOST]
+    lines = [f"write its {' and its '.join(missing)} anew"] if missing else []
+    return lines + ["replace its supervisor"] * (live.supervisor not in (None, supervisor))
 
 
 @cache
@@ -80,17 +83,16 @@ def _own() -> str | None:
     return sha256_file(Path(__file__).resolve().parents[3] / "roles/vllm_service/files/vllm-supervisor")
 
 
-def _changed(live: Mapping[str, Any], model: Mapping[str, Any]) -> list[str]:
-    launch = live.get("launch") or {}
+def _changed(live: LiveModel, model: Mapping[str, Any]) -> list[str]:
     planned = _planned_view(model)
-    if "read_only" not in launch:
+    if "read_only" not in live.launch:
         # Facts that were saved before this was read.
         del planned["root"]
-    return differences(launch_view(launch, live.get("env") or {}), planned)
+    return differences(launch_view(live.launch, live.env), planned)
 
 
 def _place(model: Mapping[str, Any]) -> str:
-    return "cards " + cards_text(model) if model["module_ids"] else "the CPU"
+    return "cards " + cards_text(model["module_ids"]) if model["module_ids"] else "the CPU"
 
 
 def _planned_view(model: Mapping[str, Any]) -> View:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.served import served_names
+from ..model.host import LiveModel, live_models
 from ..stages.container_runtime import engine_stopped
 from ..stages.registry import OBJECTS, STAGES, Known, due_by_stage
 from ..stages.service import runs_as_planned
@@ -68,7 +69,7 @@ def downtimes(known: Known, stages: Sequence[str] = tuple(STAGES)) -> list[Down]
     """
     due = due_by_stage(known, stages)
     host = known.get("gaudi_host") or {}
-    services = host.get("services") or {}
+    services = live_models(host)
     planned = {str(model["name"]): model for model in (known.get("preflight_plan") or {}).get("models", [])}
     serving = _serving(services, known.get("gaudi_runtime"))
     found: dict[str, Down] = {}
@@ -92,15 +93,15 @@ def downtimes(known: Known, stages: Sequence[str] = tuple(STAGES)) -> list[Down]
     return [dataclasses.replace(one, others=_others(one.model, services[one.model])) for one in found.values()]
 
 
-def _others(name: str, service: Known) -> list[str]:
+def _others(name: str, live: LiveModel) -> list[str]:
     """Return the names for clients of what a unit serves now besides its first model."""
-    return list(served_names(name, (service.get("launch") or {}).get("command") or ())[1:])
+    return list(served_names(name, live.command)[1:])
 
 
-def _serving(services: Known, runtime: Any) -> list[str]:
+def _serving(services: Mapping[str, LiveModel], runtime: Any) -> list[str]:
     """Return the models that a run could take down: without its engine, what is on its way serves nothing."""
-    there = ("active",) if engine_stopped(runtime) else ("active", "holds")
-    return [name for name, service in services.items() if any(service.get(key) for key in there)]
+    stopped = engine_stopped(runtime)
+    return [name for name, one in services.items() if (one.active if stopped else one.runs)]
 
 
 def _start(model: Known, host: Known, *, cached: bool) -> int:

@@ -23,7 +23,7 @@ from ..inventory.variables import (
     strange_secrets,
     unknown_variables,
 )
-from ..model.host import Host
+from ..model.host import Host, LiveModel, live_models
 from ..platforms import platform_of
 from ..stages.registry import LEFT_ALONE, STAGES, TOLD, due_by_stage, still_serves, task_hosts
 from ..stages.service import runs_as_planned
@@ -224,7 +224,7 @@ def _told(host: Known, facts: Known, told: Known, runtime: Any) -> dict[str, Any
 
 def _going_down(host: Known, facts: Known) -> dict[str, Any]:
     """Return what downtimes reads of a plan: the models that restart, stop or go away."""
-    live = facts["gaudi_host"]["services"]
+    live = live_models(facts["gaudi_host"])
     planned = {model["name"]: model for model in host["models"]}
     stops = {
         "remove": [name for name in live if name not in planned],
@@ -242,8 +242,8 @@ def _going_down(host: Known, facts: Known) -> dict[str, Any]:
     return {"gaudi_host": facts["gaudi_host"], "preflight_plan": host["plan"], "vllm_service_stops": stops, **due}
 
 
-def _restarts(live: Known, model: Known) -> bool:
-    return not runs_as_planned(live, model) or bool(live.get("secret_changed"))
+def _restarts(live: LiveModel, model: Known) -> bool:
+    return not runs_as_planned(live, model) or live.secret_changed
 
 
 def _refused_by_roles(name: str, told: Known, errors: Findings) -> Findings:

@@ -12,7 +12,7 @@ from ..catalog.keys import OWN_KEYS, findings
 from ..core.errors import label, mapping, refusal, shown, whole
 from ..engines import ENGINES, Launch, engine_of, profile_of
 from ..engines.base import option_arguments
-from ..model.host import Host, Service
+from ..model.host import Host, LiveModel
 from ..model.spec import Spec
 from ..model.vllm_options import OPTION_NAMES
 from ..platforms import PLATFORMS, DeviceAccess, platform_of
@@ -152,7 +152,7 @@ def container_of(spec: Spec, host: Host, placement: Placement, release: str) -> 
         tokens=launch.tokens,
         notes=(*launch.warnings, *_core_warnings(launch, numactl, placement), *_listener_warnings(env)),
     )
-    live = host.services.get(spec.name, Service())
+    live = host.services.get(spec.name, LiveModel())
     args = _arguments(container, spec, placed, placement, live)
     twice = _passed_twice(launch.args, args[len(launch.args) :], engine.name) if engine.own_options else []
     return replace(container, args=args, notes=(*container.notes, *twice))
@@ -207,7 +207,7 @@ def _capabilities(spec: Spec) -> list[str]:
     return sorted(named | ({"NET_BIND_SERVICE"} if spec.port < PRIVILEGED_PORTS else set()))
 
 
-def _arguments(container: Container, spec: Spec, placed: Spec, placement: Placement, live: Service) -> list[str]:
+def _arguments(container: Container, spec: Spec, placed: Spec, placement: Placement, live: LiveModel) -> list[str]:
     """Return the exact launch, plus what a user adds: the served name, and further options of vLLM.
 
     The options stand in the order of their names: an inventory's own order says nothing, and gets lost in AWX, which

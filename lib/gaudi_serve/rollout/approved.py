@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.checks import is_true
+from ..model.host import LiveModel, live_models
 from ..plan.downtime import due_lines
 from ..stages.registry import STAGES, due_by_stage
 from ..stages.service import runs_as_planned
@@ -60,16 +61,16 @@ def _lines(known: Known) -> list[str]:
 
 
 def _digests(known: Known) -> list[str]:
-    live = (known.get("gaudi_host") or {}).get("services") or {}
+    live = live_models(known.get("gaudi_host"))
     models = (known.get("preflight_plan") or {}).get("models", [])
-    starts = [model for model in models if _starts(model, live.get(model["name"]) or {})]
+    starts = [model for model in models if _starts(model, live.get(model["name"], LiveModel()))]
     launches = [f"launch of {model['name']} with digest {model['digest']}" for model in starts]
     names = [NAMED[stage] for stage in due_by_stage(known, tuple(NAMED))]
     return launches + [f"{name} with digest {_digest(known.get(name))}" for name in names]
 
 
-def _starts(model: Known, live: Known) -> bool:
-    goes_on = (live.get("active") or live.get("holds")) and runs_as_planned(live, model)
+def _starts(model: Known, live: LiveModel) -> bool:
+    goes_on = live.runs and runs_as_planned(live, model)
     return model["state"] != "stopped" and not goes_on
 
 

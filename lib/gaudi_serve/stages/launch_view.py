@@ -10,14 +10,14 @@ from ..engines import ENGINES
 View = dict[str, str]
 
 
-def cards_text(model: Mapping[str, Any]) -> str:
+def cards_text(module_ids: Sequence[int] | None) -> str:
     """Return the cards of a launch for a reader."""
-    return ",".join(map(str, model.get("module_ids") or [])) or "none"
+    return ",".join(map(str, module_ids or [])) or "none"
 
 
 def launch_view(launch: Mapping[str, Any], env: Mapping[str, str]) -> View:
     """Return a launch as flat texts that can be compared one by one."""
-    view = {"image": str(launch.get("image", "")), "cards": cards_text(launch)}
+    view = {"image": str(launch.get("image", "")), "cards": cards_text(launch.get("module_ids"))}
     view.update({f"env {name}": str(value) for name, value in env.items()})
     view.update(_options([str(part) for part in launch.get("command", [])]))
     for mount in launch.get("mounts", []):

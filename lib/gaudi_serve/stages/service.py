@@ -22,6 +22,7 @@ from ..core.served import served_models, served_names
 from ..core.templates import file_of, rendered_text, template_of
 from ..engines import engine_of
 from ..host.secret import given_secrets, secret_changed, secret_text
+from ..model.host import LiveModel
 from ..model.shared import members
 from .base import Given, Pending, Stage
 from .launch_view import differences, launch_view
@@ -125,14 +126,14 @@ def same_launch(digest: str | None, command: Sequence[str] | None, model: Mappin
     return digest == model["digest"] and (not command or list(command) == vllm_container(model)["command"])
 
 
-def runs_as_planned(live: Mapping[str, Any], model: Mapping[str, Any]) -> bool:
+def runs_as_planned(live: LiveModel, model: Mapping[str, Any]) -> bool:
     """Tell whether a server was launched as it is planned now, with the weights that are there now.
 
     Args:
-        live: one of ``services`` of ``gaudi_host``.
+        live: the model on its host.
         model: a model of a plan.
     """
-    return not live.get("stale") and same_launch(live.get("digest"), (live.get("launch") or {}).get("command"), model)
+    return not live.stale and same_launch(live.digest, live.command, model)
 
 
 def vllm_service_files(models: Sequence[Mapping[str, Any]], unit_template: str) -> dict[str, dict[str, Any]]:
