@@ -10,6 +10,8 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +49,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
             answer = self._execute_module("gaudi_lock", given, task_vars=task_vars)
             holder = answer.get("holder") or {}
         if answer.get("held") and state != "free":
-            self._keep(given, task_vars)
+            keep(given["run"], int(given["lease_s"]), partial(self._renew, {**given, "state": "renewed"}, task_vars))
         host = str(variables.get("inventory_hostname", "host"))
         if holder and check:
             answer["warnings"] = [
@@ -60,31 +62,6 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
             answer["warnings"] = [f"{host}: {taken_over(answer['taken_over'], why, check)}"]
         return {**result, **answer}
 
-    def _keep(self, given: dict[str, Any], task_vars: dict[str, Any] | None) -> None:
-        """Start a process beside the run that renews its record as long as the run lives and holds the host.
-
-        Of a run on another controller, as in the container of an AWX job that was cancelled, nothing else tells
-        whether it lives. It is a process of its own since this one ends with its task.
-        """
-        run = given["run"]
-        child = os.fork()
-        if child:
-            os.waitpid(child, 0)
-            return
-        # From here on nothing may return to the worker's code, whose queues belong to the worker.
-        try:
-            if os.fork() == 0:
-                os.setsid()
-                null = os.open(os.devnull, os.O_RDWR)
-                for number in (0, 1, 2):
-                    os.dup2(null, number)
-                renew = {**given, "state": "renewed"}
-                pause = max(0.2, min(RENEW_S, int(given["lease_s"]) / 4))
-                while stays(run, pause) and self._renew(renew, task_vars):
-                    pass
-        finally:
-            os._exit(0)
-
     def _renew(self, given: dict[str, Any], task_vars: dict[str, Any] | None) -> bool:
         """Renew the record; tell whether it is worth doing so again."""
         try:
@@ -94,10 +71,39 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
             return True
 
 
+def keep(run: dict[str, Any], lease_s: int, renew: Callable[[], bool]) -> None:
+    """Start a process beside the run that renews its record as long as the run lives and holds the host.
+
+    Of a run on another controller, as in the container of an AWX job that was cancelled, nothing else tells
+    whether it lives. It is a process of its own since this one ends with its task.
+
+    Args:
+        run: whose process counts.
+        lease_s: how long a record counts that is not renewed, in seconds.
+        renew: renews it, and tells whether it is worth doing so again.
+    """
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    # From here on nothing may return to the worker's code, whose queues belong to the worker.
+    try:
+        if os.fork() == 0:
+            os.setsid()
+            null = os.open(os.devnull, os.O_RDWR)
+            for number in (0, 1, 2):
+                os.dup2(null, number)
+            pause = max(0.2, min(RENEW_S, lease_s / 4))
+            while stays(run, pause) and renew():
+                pass
+    finally:
+        os._exit(0)
+
+
 def stays(run: dict[str, Any], seconds: float) -> bool:
     """Wait, and tell whether a run of this controller still lives."""
     deadline = time.monotonic() + seconds
-    while _begin(run["pid"]) == run["begin"]:
+    while begin_of(run["pid"]) == run["begin"]:
         if time.monotonic() >= deadline:
             return True
         time.sleep(min(1.0, seconds))
@@ -127,7 +133,7 @@ def this_run(variables: dict[str, Any]) -> dict[str, Any]:
     except (KeyError, OSError):
         person = f"user {os.getuid()}"  # containers run as users without a name
     who = f"{person} on {socket.gethostname()} ({playbook}, " + (f"AWX job {job})" if job else f"process {pid})")
-    begin, controller = _begin(pid), _controller()
+    begin, controller = begin_of(pid), _controller()
     return {
         "id": f"{controller}-{pid}-{begin}",
         "who": who,
@@ -147,7 +153,7 @@ def _controller() -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
-def _begin(pid: int) -> str:
+def begin_of(pid: int) -> str:
     """Return when a process was started, in the kernel's ticks; empty where there is none, or no /proc."""
     try:
         # The name of the program, in brackets, may hold anything.
@@ -166,7 +172,7 @@ def is_dead(holder: dict[str, Any], mine: dict[str, Any]) -> bool:
         return True
     except PermissionError:
         pass  # another user's, so it is there
-    return _begin(int(holder["pid"])) != holder.get("begin")
+    return begin_of(int(holder["pid"])) != holder.get("begin")
 
 
 def ends_at_once(holder: dict[str, Any], mine: dict[str, Any], variables: dict[str, Any]) -> str:

@@ -27,6 +27,7 @@ from gaudi_serve.gateway.fleet import (
     fleet_keys,
     server_secrets,
 )
+from gaudi_serve.host.hccl import hccl_benchmark
 from gaudi_serve.host.secret import vllm_secret_marks
 from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.memory.autocalc import hpu_memory
@@ -58,7 +59,6 @@ from gaudi_serve.show.report import endpoint_table
 from gaudi_serve.show.status import fleet_status, fleet_status_lines
 from gaudi_serve.stages.apt_access import apt_access
 from gaudi_serve.stages.gateway import gateway_config
-from gaudi_serve.stages.hccl import hccl_benchmark
 from gaudi_serve.stages.image import missing_images, registry_login, vllm_images
 from gaudi_serve.stages.registry import facts_wanted, plans_models, run_stages, task_hosts
 from gaudi_serve.stages.reset import (

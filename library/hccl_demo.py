@@ -91,10 +91,9 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gaudi_serve.core.errors import InputError
 from ansible.module_utils.gaudi_serve.core.run import write_json
+from ansible.module_utils.gaudi_serve.host.hccl import hccl_arguments, hccl_benchmark, hccl_verdict, last_good
 from ansible.module_utils.gaudi_serve.host.observe_services import hccl_state
 from ansible.module_utils.gaudi_serve.platforms.gaudi import ACCESS
-from ansible.module_utils.gaudi_serve.stages.hccl import hccl_benchmark
-from ansible.module_utils.gaudi_serve.stages.hccl_check import hccl_arguments, hccl_verdict, last_good
 
 CONTAINER = "gaudi-serve-hccl"
 # Its words come as arguments: nothing of a variable is ever read as shell.

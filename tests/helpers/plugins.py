@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import ansible.module_utils
 import gaudi_serve
@@ -23,3 +25,15 @@ def load(path: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def acting(plugin: ModuleType, execute: Callable[..., Any], check: bool = False, **args: Any) -> Any:
+    """Return the action of a plugin with its task's arguments; ``execute(module, arguments)`` answers for its host."""
+
+    class Action(plugin.ActionModule):  # type: ignore[name-defined,misc]  # found by its file
+        def _execute_module(self, module_name: str, module_args: dict[str, Any], task_vars: Any = None) -> Any:
+            return execute(module_name, module_args)
+
+    task = SimpleNamespace(args=args, check_mode=check, async_val=0, action=plugin.__name__)
+    connection = SimpleNamespace(_shell=SimpleNamespace(tmpdir="/nowhere"))
+    return Action(task, connection, None, None, None)

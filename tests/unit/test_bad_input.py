@@ -17,11 +17,11 @@ from gaudi_serve.buckets.linear import (
     hpu_padded_shape,
 )
 from gaudi_serve.core.errors import LONGEST_VALUE, shown
+from gaudi_serve.host.hccl import hccl_benchmark
 from gaudi_serve.memory.autocalc import DEFAULTS, LIMITS, hpu_memory
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.plan.launch import vllm_launch
 from gaudi_serve.platforms.hl_smi import hl_smi_links, hl_smi_modules, hl_smi_topology
-from gaudi_serve.stages.hccl import hccl_benchmark
 from helpers.bad_values import FOREVER_S, GARBAGE, sentence
 from helpers.plans import LLAMA, gaudi_host, model
 from helpers.tool_output import CARDS, LATENCY, LATENCY_TABLE, NEW, OLD, TABLE, TOPOLOGY

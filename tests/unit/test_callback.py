@@ -9,6 +9,7 @@ import pytest
 from ansible.inventory.manager import InventoryManager
 from ansible.parsing.dataloader import DataLoader
 from ansible.playbook.play import Play
+from ansible.utils.display import Display
 from ansible.vars.manager import VariableManager
 from helpers.plugins import load
 
@@ -57,7 +58,7 @@ def test_a_file_of_variables_that_cannot_be_parsed_is_named(
     inventory = InventoryManager(loader, [str(tmp_path / "hosts.yml")])
     play = Play.load({"name": "p", "hosts": "all"}, loader=loader, variable_manager=VariableManager(loader, inventory))
     said: list[str] = []
-    monkeypatch.setattr(callback._display, "warning", said.append)
+    monkeypatch.setattr(Display, "warning", lambda _, text: said.append(text))
     callback.tell_unread(play)
     (found,) = said
     assert found.startswith(f"{tmp_path}/host_vars/b.yml:3: YAML parsing failed: ")

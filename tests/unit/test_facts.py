@@ -23,6 +23,7 @@ from helpers.plans import QWQ, gaudi_host, known, live_of, model, planned
 from helpers.standin_host import STANDINS, Host
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from jinja2 import TemplateError
 
 CASES = yaml.safe_load(Path(__file__).with_name("facts.yml").read_text(encoding="utf-8"))
 HAND = {
@@ -286,7 +287,7 @@ class Templates(dict[str, Any]):
 
     def __getitem__(self, key: str) -> Any:
         if super().__getitem__(key) == "{{ no_such }}/x":
-            raise ValueError("Ansible's words") from ValueError("'no_such' is undefined")
+            raise TemplateError("Ansible's words") from ValueError("'no_such' is undefined")
         return super().__getitem__(key)
 
 

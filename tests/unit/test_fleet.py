@@ -13,6 +13,7 @@ from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.plan.changes import vllm_plan_changes
 from gaudi_serve.plan.fleet import gaudi_facts_saved, vllm_fleet_lines, vllm_fleet_plan
 from helpers.plans import gaudi_host, known, live_of, model, planned
+from jinja2 import TemplateError
 
 
 def test_all_hosts_in_one_call_and_every_error_with_its_host() -> None:
@@ -123,7 +124,7 @@ class Unread(dict[str, Any]):
 
     def __getitem__(self, key: str) -> Any:
         if key == "vllm_secrets":
-            raise ValueError("a template\nwith s3cret") from KeyError("s3cret")
+            raise TemplateError("a template\nwith s3cret") from KeyError("s3cret")
         return super().__getitem__(key)
 
 

@@ -13,11 +13,12 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from gaudi_serve.catalog.files import model_catalog
 from gaudi_serve.core.errors import InputError
 from gaudi_serve.core.templates import rendered
+from gaudi_serve.host.hccl import hccl_arguments
 from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.plan.fleet import vllm_fleet_lines, vllm_fleet_plan
 from gaudi_serve.stages import container_runtime, host_tuning
 from gaudi_serve.stages.driver import gaudi_driver_changes, gaudi_driver_refusal
-from gaudi_serve.stages.hccl_check import hccl_arguments, hccl_note, hccl_refusal, hccl_validation_plan
+from gaudi_serve.stages.hccl_check import hccl_note, hccl_refusal, hccl_validation_plan
 from gaudi_serve.stages.image import missing_images, vllm_images
 from gaudi_serve.stages.service import vllm_api_keys, vllm_secret_files
 from gaudi_serve.stages.weights import weights_changes, weights_refusal, weights_sources

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from gaudi_serve.core.errors import InputError
 from gaudi_serve.gateway.config import ANSWERS, gateway_files
-from gaudi_serve.gateway.inputs import read_gateway
+from gaudi_serve.gateway.inputs import ClientNames, read_gateway
 from gaudi_serve.gateway.objects import Backend, Server
 from helpers.bad_values import GARBAGE
 from hypothesis import given, settings
@@ -173,7 +173,7 @@ def test_answers_are_errors_as_openai_writes_them(name: str) -> None:
 def test_bad_input_gets_one_sentence(wish: Any, message: str) -> None:
     said = wish if wish is None else {"clients": ALICE, **wish}
     with pytest.raises(InputError) as raised:
-        read_gateway(said, BACKENDS, [one.model for one in BACKENDS], ["sql"])
+        read_gateway(said, BACKENDS, ClientNames(frozenset(one.model for one in BACKENDS), frozenset(["sql"])))
     assert str(raised.value).startswith(message)
     assert KEY not in str(raised.value)
 

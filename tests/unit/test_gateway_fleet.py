@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from gaudi_serve.core.errors import InputError
+from gaudi_serve.core.run import Result
 from gaudi_serve.gateway import haproxy
 from gaudi_serve.gateway.fleet import (
     backends_of,
@@ -322,7 +323,9 @@ def test_a_client_may_use_what_some_host_is_to_have_whether_it_serves_now_or_not
     assert inventory_refusal({**gateway, "hostvars": hosts}, "gw") == [sentence]
     assert [one["message"] for one in vllm_fleet_plan(hosts, list(hosts), [])["errors"]] == [sentence]
     # A host whose models are none has an error of its own; which there would be, nobody knows.
-    assert inventory_refusal({**gateway, "hostvars": {**hosts, "g2": {"vllm_models": "later"}}}, "gw") == []
+    unread = "; these could not be read: g2: vllm_models 'later': must be a list of models"
+    hosts["g2"] = {"vllm_models": "later"}
+    assert inventory_refusal({**gateway, "hostvars": hosts}, "gw") == [sentence + unread]
 
 
 @pytest.mark.parametrize("key", ["port", "metrics_port"])
@@ -371,14 +374,20 @@ def test_files_come_whole_into_a_folder_of_their_own(tmp_path: Any, monkeypatch:
     servers = fleet_entries(hosts, hosts, "gw")
     made = gateway_config({}, servers, {"a": "canary"})
     assert "canary" not in str(made["files"]) and "canary" in made["secrets"]["servers.map"]
-    said = []
-    monkeypatch.setattr(haproxy, "_check", lambda target, secrets: said.append(target))
-    monkeypatch.setattr(haproxy, "_begin_state", lambda: None)
-    monkeypatch.setattr(haproxy, "_unit", lambda name: {"active": False})
+    checked, answers = list[str](), {"haproxy": Result(0, "", ""), "systemctl": Result(0, "ActiveState=inactive\n", "")}
+
+    def run(argv: list[str]) -> Result:
+        checked.extend(argv[3:] if argv[0] == "haproxy" else [])
+        return answers[argv[0]]
+
+    monkeypatch.setattr(haproxy, "run", run)
+    monkeypatch.setattr(haproxy.Gateway, "state", str(tmp_path / "state"))
     assert haproxy.install(made["files"], made["secrets"], tmp_path)
     name = haproxy.current(tmp_path)
     text = (tmp_path / "current/haproxy.cfg").read_text(encoding="utf-8")
-    assert said == [tmp_path / name] and f"description {name}\n" in text and "@FOLDER@" not in text
+    assert (
+        checked == [str(tmp_path / name / "haproxy.cfg")] and f"description {name}\n" in text and "@FOLDER@" not in text
+    )
     assert "canary" not in name
     assert haproxy.differing(made["files"], made["secrets"], tmp_path) == []
     assert not haproxy.install(made["files"], made["secrets"], tmp_path)
@@ -389,12 +398,8 @@ def test_files_come_whole_into_a_folder_of_their_own(tmp_path: Any, monkeypatch:
     assert haproxy.differing(made["files"], {"servers.map": "a other\n"}, tmp_path) == ["haproxy.cfg"]
     assert haproxy.install(made["files"], {"servers.map": "a other\n"}, tmp_path)
     assert haproxy.current(tmp_path) == name
-
-    def refuses(target: Any, secrets: Any) -> None:
-        raise InputError("no")
-
-    monkeypatch.setattr(haproxy, "_check", refuses)
-    with pytest.raises(InputError):
+    answers["haproxy"] = Result(1, "", "no, canary")
+    with pytest.raises(InputError, match=r"nothing has changed: no, \(hidden\)$"):
         haproxy.install(made["files"], made["secrets"], tmp_path)
     assert haproxy.current(tmp_path) == name
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from gaudi_serve.core.errors import InputError
-from gaudi_serve.stages.hccl import hccl_benchmark
+from gaudi_serve.host.hccl import hccl_benchmark
 from helpers.tool_output import LATENCY, LATENCY_TABLE, NEW, OLD, TABLE
 
 

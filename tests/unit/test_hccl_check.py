@@ -5,14 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from gaudi_serve.stages.hccl_check import (
-    hccl_arguments,
-    hccl_note,
-    hccl_refusal,
-    hccl_runs,
-    hccl_validation_plan,
-    hccl_verdict,
-)
+from gaudi_serve.host.hccl import hccl_arguments, hccl_verdict
+from gaudi_serve.stages.hccl_check import hccl_note, hccl_refusal, hccl_runs, hccl_validation_plan
 from helpers.plans import gaudi_host
 
 DAY = 86400.0

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections import UserDict
 from typing import Any
 
 import pytest
 from gaudi_serve.inventory.facts import HIDDEN, VARIABLES
 from gaudi_serve.inventory.variables import HANDED, INPUTS, KNOWN, PREFIXES, inventory_refusal
 from gaudi_serve.plan.fleet import vllm_fleet_plan
+from gaudi_serve.platforms import PLATFORMS
 from helpers.inventories import DEFAULTS, ROOT, SPECS
 from helpers.plans import known
+from jinja2 import UndefinedError
 
 # What the playbooks hand to the roles, from variables with names of their own.
 GIVEN = {
@@ -58,6 +61,7 @@ def test_every_input_of_the_roles_is_checked_and_their_defaults_are_right() -> N
         ("vllm_secrets", {"m": {"A": "s3cret\n"}}, "g: vllm_secrets: m: A must be one line of printable text"),
         ("vllm_model_defaults", [], "g: vllm_model_defaults []: must be a mapping of keys that every model takes"),
         ("vllm_catalog_dirs", ["/nowhere"], "g: vllm_catalog_dirs: /nowhere: no such folder"),
+        ("gaudi_stop_on_errors", "y", "g: gaudi_stop_on_errors 'y': must be true or false"),
         ("host_tuning_iommu", True, "g: host_tuning_iommu true: must be auto, on or off, as a quoted text"),
         ("host_tuning_hugepages", "many", "g: host_tuning_hugepages 'many': must be a whole number of pages from 0"),
         ("host_tuning_governor", "a\nb", "g: host_tuning_governor 'a\\nb': must be a governor such as performance"),
@@ -128,3 +132,55 @@ def test_every_variable_of_roles_and_playbooks_is_known() -> None:
     named = {name for name in names if name.startswith(PREFIXES)} - modules - roles
     assert named - KNOWN == set()
     assert HANDED | {"preflight_catalog"} == GIVEN
+
+
+class Model(UserDict[str, Any]):
+    """A model with a key whose template cannot be rendered, as a filter sees it."""
+
+    def __getitem__(self, key: str) -> Any:
+        if key == "name":
+            raise UndefinedError("'nobody' is undefined")
+        return super().__getitem__(key)
+
+
+UNDEFINED = "h: vllm_models[0].name: 'nobody' is undefined; set it for this host, or write the value itself"
+
+
+def of_two_hosts(**variables: Any) -> list[str]:
+    """Return what is wrong with host g, beside host h, a model of which cannot be read, and i, whose models can."""
+    hosts = {"g": variables, "h": {"vllm_models": [Model(name="q")]}, "i": {"vllm_models": [{"name": "phi"}]}}
+    return inventory_refusal({**variables, "hostvars": hosts}, "g")
+
+
+def test_secrets_of_no_model_are_told_although_another_hosts_models_cannot_be_read() -> None:
+    own = {"vllm_models": [{"name": "qwq"}]}
+    assert of_two_hosts(**own, vllm_secrets={"qwq": {}, "phi": {}}) == []
+    assert of_two_hosts(**own, vllm_secrets={"qwp": {}}) == [
+        f"g: vllm_secrets: qwp is no model of any host; did you mean qwq?; these could not be read: {UNDEFINED}"
+    ]
+
+
+def test_of_many_hosts_that_cannot_be_read_three_are_named() -> None:
+    hosts = {f"h{number}": {"vllm_models": [Model(name="q")]} for number in range(9)}
+    (text,) = inventory_refusal({"vllm_models": [], "vllm_secrets": {"qwq": {}}, "hostvars": hosts}, "g")
+    assert text.count("'nobody' is undefined") == 3 and text.endswith("; and 6 more")
+
+
+def test_models_of_clients_are_checked_although_another_hosts_models_cannot_be_read() -> None:
+    def clients(*models: str) -> dict[str, Any]:
+        return {"clients": {"a": {"key": "k" * 20, "models": list(models)}}}
+
+    assert of_two_hosts(gaudi_gateway=clients("phi")) == []
+    assert of_two_hosts(gaudi_gateway=clients("phj")) == [
+        "g: gaudi_gateway.clients.a.models: 'phj' is a model of no host of this inventory; did you mean phi?; these "
+        f"could not be read: {UNDEFINED}"
+    ]
+    assert of_two_hosts(gaudi_gateway={"balance": {"zz": "least"}}) == [
+        "g: gaudi_gateway.balance: 'zz' is a model of no host of this inventory; there are phi; these could not be "
+        f"read: {UNDEFINED}"
+    ]
+
+
+def test_choices_of_options_that_a_registry_decides_are_those_of_the_registry() -> None:
+    assert SPECS["preflight_accelerator"]["choices"] == ["auto", *PLATFORMS]
+    assert SPECS["vllm_image_images"]["options"]["accelerator"]["choices"] == [*PLATFORMS]

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
-from helpers.plugins import load
+from ansible.module_utils.testing import patch_module_args
+from helpers.plugins import acting, load
 
 ROOT = Path(__file__).parents[2]
 MINE = {"id": "a", "controller": "here", "pid": 1, "begin": "1", "who": "me"}
@@ -68,7 +73,7 @@ def test_a_record_that_cannot_be_read_holds_nobody(module: ModuleType, tmp_path:
 
 def test_only_a_dead_run_of_the_same_controller_is_known_to_be_dead(action: ModuleType) -> None:
     with subprocess.Popen(["sleep", "60"]) as child:
-        living = {"controller": "here", "pid": child.pid, "begin": action._begin(child.pid)}
+        living = {"controller": "here", "pid": child.pid, "begin": action.begin_of(child.pid)}
         assert not action.is_dead(living, MINE)
         # The number of a process is given to another one some day.
         assert action.is_dead({**living, "begin": "1"}, MINE)
@@ -115,10 +120,10 @@ def test_a_lease_is_renewed_while_its_run_lives_and_ends_with_it(
     """The keeper is a process of its own; it goes by the run's process, here a stand-in for ansible-playbook."""
     log = tmp_path / "renewed"
 
-    def execute(name: str, given: dict[str, Any], task_vars: Any = None) -> dict[str, Any]:
+    def renew() -> bool:
         with log.open("a", encoding="ascii") as out:
-            out.write(f"{name} {given['state']}\n")
-        return {"held": True}
+            out.write("renewed\n")
+        return True
 
     def renewals() -> int:
         return len(log.read_text(encoding="ascii").splitlines()) if log.exists() else 0
@@ -129,19 +134,16 @@ def test_a_lease_is_renewed_while_its_run_lives_and_ends_with_it(
             time.sleep(0.05)
         return bool(condition())
 
-    plugin = action.ActionModule.__new__(action.ActionModule)
-    plugin._execute_module = execute
     monkeypatch.setattr(action, "RENEW_S", 0.2)
     with subprocess.Popen(["sleep", "60"]) as child:
-        run = {"pid": child.pid, "begin": action._begin(child.pid)}
-        plugin._keep({"run": run, "lease_s": 1, "state": "present"}, {})
+        run = {"pid": child.pid, "begin": action.begin_of(child.pid)}
+        action.keep(run, 1, renew)
         assert wait(lambda: renewals() >= 2)
         child.kill()
     time.sleep(0.5)
     ended = renewals()
     time.sleep(0.7)
     assert renewals() == ended
-    assert "gaudi_lock renewed" in log.read_text(encoding="ascii")
 
 
 class Host:
@@ -149,38 +151,28 @@ class Host:
 
     def __init__(self, module: ModuleType, action: ModuleType, patch: pytest.MonkeyPatch, folder: Path) -> None:
         self.action, self.module, self.patch = action, module, patch
+        self.renew: Callable[[], bool] | None = None
         patch.setattr(module, "FOLDER", folder)
-        patch.setattr(action.ActionBase, "run", lambda *_, **__: {})
-        patch.setattr(action.ActionModule, "_keep", lambda *_: None)
+        patch.setattr(action, "keep", lambda run, lease_s, renew: setattr(self, "renew", renew))
 
     def lock(self, who: str, controller: str = "here", begin: str = "1", check: bool = False, **given: Any) -> Any:
         """Let a run lock the host, or check or release that; return the result of its task."""
         run = {"id": f"{who}-{begin}", "who": who, "controller": controller, "pid": os.getpid(), "begin": begin}
-        plugin = self.action.ActionModule.__new__(self.action.ActionModule)
         variables = given.pop("variables", {})
-        plugin._task = SimpleNamespace(check_mode=check, args={"name": "rollout", "stage": "rollout", **given})
-        plugin._execute_module = lambda name, sent, task_vars=None: self.execute(sent, check)
         self.patch.setattr(self.action, "this_run", lambda _: run)
+        arguments = {"name": "rollout", "stage": "rollout", **given}
+        plugin = acting(self.action, lambda _, sent: self.execute(sent, check), check, **arguments)
         return plugin.run(task_vars={"inventory_hostname": "h1", **variables})
 
     def execute(self, sent: dict[str, Any], check: bool) -> dict[str, Any]:
-        """Run the module."""
-        answer: list[dict[str, Any]] = []
-
-        class Module:
-            check_mode = check
-
-            def __init__(self, argument_spec: dict[str, Any], **_: Any) -> None:
-                self.params = {name: one.get("default") for name, one in argument_spec.items()} | sent
-
-            def exit_json(self, **told: Any) -> None:
-                answer.append(told)
-                raise SystemExit
-
-        self.patch.setattr(self.module, "AnsibleModule", Module)
-        with pytest.raises(SystemExit):
+        """Run the module with arguments as Ansible does, and return its answer."""
+        said = io.StringIO()
+        arguments = patch_module_args({**sent, "_ansible_check_mode": check})
+        with arguments, contextlib.redirect_stdout(said), pytest.raises(SystemExit):
             self.module.main()
-        return answer[0]
+        answer: dict[str, Any] = json.loads(said.getvalue())
+        del answer["invocation"]
+        return answer
 
 
 def test_a_rollout_finds_the_lock_of_another_run_and_takes_over_stale_ones(
@@ -188,12 +180,14 @@ def test_a_rollout_finds_the_lock_of_another_run_and_takes_over_stale_ones(
 ) -> None:
     now, folder = [1000.0], tmp_path / "locks"
     monkeypatch.setattr(module, "since_boot", lambda: now[0])
-    host, begin = Host(module, action, monkeypatch, folder), action._begin(os.getpid())
+    host, begin = Host(module, action, monkeypatch, folder), action.begin_of(os.getpid())
     # A check takes nothing, on a host that was never locked too.
     told = {"changed": False, "held": False, "holder": {}, "taken_over": {}}
     assert host.lock("ann", begin=begin, check=True) == told
     assert not folder.exists()
     assert host.lock("ann", begin=begin)["held"]
+    # What the process beside the run does meanwhile.
+    assert host.renew and host.renew()
     for state in ("free", "present"):
         refused = host.lock("ben", controller="there", state=state)
         assert refused["failed"] and refused["locked"].startswith("ann holds this host since ")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,3 +61,28 @@ def test_an_import_from_below_is_seen_wherever_it_stands(tmp_path: Path, line: s
     path.parent.mkdir()
     path.write_text(line, encoding="utf-8")
     assert too_low(path, tmp_path) == [f"stages/service.py:{line.count(chr(10)) + 1}: stages may not import plan"]
+
+
+# Of these the controller alone makes use; they may import what only it has.
+CONTROLLER = ("buckets", "engines", "catalog", "stages", "show", "tune", "awx", "inventory", "plan", "rollout")
+ON_A_HOST = """
+import runpy, sys, types
+basic = types.ModuleType("ansible.module_utils.basic")
+basic.AnsibleModule = basic.missing_required_lib = None
+names = ("ansible", "ansible.module_utils", "ansible.module_utils.basic")
+sys.modules |= dict(zip(names, (types.ModuleType("ansible"), types.ModuleType("ansible.module_utils"), basic)))
+sys.modules["ansible.module_utils"].__path__ = [sys.argv[1]]
+for path in sys.argv[2:]:
+    runpy.run_path(path)
+print(*sorted(name for name in sys.modules if ".gaudi_serve." in name))
+"""
+
+
+def test_modules_need_the_standard_library_alone_and_nothing_that_is_the_controllers() -> None:
+    modules = sorted((LIBRARY.parents[1] / "library").glob("*.py"))
+    command = [sys.executable, "-I", "-S", "-c", ON_A_HOST, LIBRARY.parent, *modules]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    loaded = done.stdout.split()
+    assert len(loaded) > 20
+    assert [name for name in loaded if name.split(".")[3] in CONTROLLER] == []

@@ -8,12 +8,12 @@ from typing import Any
 from gaudi_serve.buckets.linear import hpu_buckets, hpu_padded_shape
 from gaudi_serve.core.errors import InputError
 from gaudi_serve.engines.aice_1_21 import LAUNCH_DEFAULTS
+from gaudi_serve.host.hccl import hccl_benchmark
 from gaudi_serve.memory.autocalc import hpu_memory
 from gaudi_serve.plan.changes import vllm_plan_changes
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.plan.launch import vllm_launch
 from gaudi_serve.platforms.hl_smi import hl_smi_links, hl_smi_modules, hl_smi_topology
-from gaudi_serve.stages.hccl import hccl_benchmark
 from helpers.placing import disjoint_cores, machine, place, running, wish
 from helpers.plans import LLAMA, gaudi_host, model
 from hypothesis import HealthCheck, assume, given, settings

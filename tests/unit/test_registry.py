@@ -139,7 +139,7 @@ def test_the_clients_last_line_is_the_reason(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_port_that_somebody_else_has_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_registries", list)
+    monkeypatch.setattr(registry, "run", lambda argv: Result(0, "", ""))  # systemd knows no registry
     with registry.socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(InputError) as problem:
@@ -159,7 +159,8 @@ def test_a_registry_that_a_dead_run_has_left_ends(monkeypatch: pytest.MonkeyPatc
         server.close()
 
     monkeypatch.setattr(registry, "QUIET_S", 0)
-    monkeypatch.setattr(registry, "_registries", lambda: ["gaudi-serve-registry-1.service"])
+    units = "gaudi-serve-registry-1.service loaded active running The registry\n"
+    monkeypatch.setattr(registry, "run", lambda argv: Result(0, units, ""))
     monkeypatch.setattr(registry, "end", end)
     registry.free_port("127.0.0.1", port)
     assert ended == ["gaudi-serve-registry-1"]

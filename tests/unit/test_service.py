@@ -465,19 +465,18 @@ def test_a_changed_model_whose_unit_does_not_start_at_boot_is_restarted(models: 
 
 
 def test_a_bucket_file_that_is_gone_is_known_by_the_launch_that_names_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    serving: Callable[..., dict[str, Any]],
 ) -> None:
-    monkeypatch.setattr(observe_services, "CONFIG", tmp_path)
-    monkeypatch.setattr(observe_services, "UNITS", tmp_path)
-    for name in ("vllm-m.service", "m.env", "m.buckets"):
-        (tmp_path / name).write_text("something")
-    (tmp_path / "m.json").write_text(json.dumps({"mounts": [{"source": f"{tmp_path}/m.buckets"}]}))
-    assert observe_services._lost("m") == []
-    (tmp_path / "m.buckets").unlink()
-    assert observe_services._lost("m") == ["buckets"]
+    launch, buckets = (observe_services.CONFIG / f"qwq.{kind}" for kind in ("json", "buckets"))
+    plain = launch.read_text(encoding="utf-8")
+    launch.write_text(json.dumps({**json.loads(plain), "mounts": [{"source": str(buckets)}]}), encoding="utf-8")
+    buckets.write_text("something", encoding="utf-8")
+    assert serving()["units"]["qwq"]["lost"] == []
+    buckets.unlink()
+    assert serving()["units"]["qwq"]["lost"] == ["buckets"]
     # A launch without one lacks nothing.
-    (tmp_path / "m.json").write_text("{}")
-    assert observe_services._lost("m") == []
+    launch.write_text(plain, encoding="utf-8")
+    assert serving()["units"]["qwq"]["lost"] == []
 
 
 def drift(models: list[dict[str, Any]], container: dict[str, Any], **state: Any) -> list[str]:

@@ -329,7 +329,13 @@ def test_a_gateway_finds_each_model_and_brings_the_one_key_of_their_server() -> 
 def test_each_model_is_asked_in_its_own_way_after_a_start(monkeypatch: pytest.MonkeyPatch) -> None:
     model = planned(OTHER)
     asked: list[tuple[str, str]] = []
-    monkeypatch.setattr(smoke, "_require_listed", lambda server: asked.append((server.name, "listed")))
+
+    def listed(server: smoke.Server, method: str, path: str) -> dict[str, Any]:
+        assert (method, path) == ("GET", "/v1/models")
+        asked.append((server.name, "listed"))
+        return {"data": [{"id": server.name}]}
+
+    monkeypatch.setattr(smoke.Server, "json", listed)
     kinds = {kind: lambda server, kind=kind: asked.append((server.name, kind)) for kind in smoke.KINDS}
     monkeypatch.setattr(smoke, "KINDS", kinds)
     answer = smoke.ask(model, model["smoke"], 5)

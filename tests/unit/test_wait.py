@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from ansible.errors import AnsibleConnectionFailure
-from helpers.plugins import load
+from helpers.plugins import acting, load
 
 ROOT = Path(__file__).parents[2]
 SERVES = {"active": True, "state": "active", "sub_state": "running", "status": "", "restarts": 0}
@@ -21,32 +21,21 @@ def action() -> ModuleType:
     return load("action_plugins/vllm_wait.py")
 
 
-class Task:
-    """What an action plugin reads of its task."""
-
-    def __init__(self, **args: Any) -> None:
-        self.args, self.check_mode = args, False
-
-
 def waiting(
     action: ModuleType, monkeypatch: pytest.MonkeyPatch, looks: list[Any], **args: Any
 ) -> tuple[Any, list[Any]]:
     """Return the plugin, whose modules give one of ``looks`` after the other, and the list of what they were asked."""
     asked: list[Any] = []
 
-    def execute(name: str, given: dict[str, Any], task_vars: Any = None) -> Any:
+    def execute(name: str, given: dict[str, Any]) -> Any:
         asked.append((name, dict(given)))
         look = looks.pop(0)
         if isinstance(look, Exception):
             raise look
         return look
 
-    plugin = action.ActionModule.__new__(action.ActionModule)
-    plugin._task = Task(**args)
-    plugin._execute_module = execute
-    monkeypatch.setattr(action.ActionBase, "run", lambda *_: {})
     monkeypatch.setattr(action.time, "sleep", lambda _: None)
-    return plugin, asked
+    return acting(action, execute, **args), asked
 
 
 def test_what_serves_is_not_asked_again(action: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from http.client import HTTPException
 from typing import Any
 
+from ..core.checks import is_flag_text, is_true
 from ..core.errors import InputError, one_line
-from .settings import NO, UNSENDABLE, YES, is_address, is_token
+from .settings import UNSENDABLE, is_address, is_token
 
 Object = dict[str, Any]
 Listed = list[Object]
@@ -83,9 +84,9 @@ class Login:
         if values["OAUTH_TOKEN"] and not is_token(values["OAUTH_TOKEN"]):
             raise InputError(f"CONTROLLER_OAUTH_TOKEN: (hidden) {UNSENDABLE}")
         verify = values["VERIFY_SSL"].lower() or "true"
-        if verify not in (*YES, *NO):
+        if not is_flag_text(verify):
             raise InputError(f"CONTROLLER_VERIFY_SSL: {one_line(verify)[:80]!r} is not true or false")
-        return cls(host.rstrip("/"), values["OAUTH_TOKEN"], values["USERNAME"], values["PASSWORD"], verify in YES)
+        return cls(host.rstrip("/"), values["OAUTH_TOKEN"], values["USERNAME"], values["PASSWORD"], is_true(verify))
 
     def with_token(self, token: str) -> Login:
         """Return a login of another user at the same AWX."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ..core.checks import is_flag_text
+from ..core.checks import is_flag_text, is_true
 from ..core.errors import InputError, known, mapping, one_line, readable, refusal, shown, whole
 from ..core.redact import has_login
 from ..gateway.fleet import secret_problem
@@ -41,7 +41,6 @@ OF_TYPE = {str: "a text", int: "an integer", bool: "true or false", list: "a lis
 STATES = ("present", "absent")
 EVENTS = ("error", "success", "started", "approval")
 PULL = ("always", "missing", "never")
-YES, NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 RRULE = re.compile(
     r"DTSTART(;TZID=[\w/+-]+)?:\d{8}T\d{6}Z? "
     r"RRULE:FREQ=(MINUTE|HOUR|DAI|WEEK|MONTH|YEAR)LY;INTERVAL=[1-9]\d*(;[A-Z]+=[\w,:+-]+)*",
@@ -255,8 +254,7 @@ def awx_default(of_hosts: Iterable[Known], name: str, otherwise: Any) -> Any:
         return otherwise
     value = next(iter(said.values()))
     if otherwise in ("true", "false"):
-        text = str(value).lower()
-        return "true" if text in YES else "false" if text in NO else otherwise
+        return ("true" if is_true(value) else "false") if is_flag_text(value) else otherwise
     if isinstance(otherwise, str):
         return str(value)
     # Ansible's numbers are of types of its own; true is a whole number to Python.
@@ -423,12 +421,8 @@ def _one(key: str, value: Any, allowed: Sequence[str]) -> str:
     return str(value)
 
 
-def _forks(value: Any) -> int:
-    return 32 if value is None else whole("", "gaudi_awx.forks", value, 1, 200)
-
-
-def _approval(value: Any) -> int:
-    return 86_400 if value is None else whole("", "gaudi_awx.approval_timeout", value, 0, 30 * 86_400)
+def _whole(key: str, value: Any, default: int, *limits: int) -> int:
+    return default if value is None else whole("", f"gaudi_awx.{key}", value, *limits)
 
 
 def _machine(value: Any) -> None:
@@ -565,8 +559,8 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "project": lambda value: _project("project", value),
     "inventory": _inventory,
     "machine": _machine,
-    "forks": _forks,
-    "approval_timeout": _approval,
+    "forks": lambda value: _whole("forks", value, 32, 1, 200),
+    "approval_timeout": lambda value: _whole("approval_timeout", value, 86_400, 0, 30 * 86_400),
     "teams": _teams,
     "rollout_approvers": _approvers,
     "notifications": _notifications,

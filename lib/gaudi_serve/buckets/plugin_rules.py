@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, replace
 
 from ..core.errors import refusal
-from ..core.versions import numbers
+from ..core.versions import comparable
 
 VERSION = re.compile(r"\d{1,4}\.\d{1,4}\.\d{1,4}")
 
@@ -112,7 +112,7 @@ def rules_of(version: str | None) -> PluginRules:
         return NEWEST
     if not isinstance(version, str) or not VERSION.fullmatch(version):
         raise refusal("", "vllm_version", version, "is no version of vLLM, such as '0.26.0'")
-    found = [row for row in RULES if numbers(row.since) <= numbers(version)]
+    found = [row for row in RULES if comparable(row.since) <= comparable(version)]
     if not found:
         raise refusal("", "vllm_version", version, f"is before {RULES[0].since}, the first with the plugin's buckets")
     return found[-1]

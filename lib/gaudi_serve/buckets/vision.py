@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..core.versions import numbers
+from ..core.versions import comparable
 from ..model.architecture import Architecture
 
 # Sizes by the kind of model, as its config.json names it; other kinds are warmed up by how many pictures they get, and
@@ -55,4 +55,4 @@ def _graphs(kind: str, version: str, env: Mapping[str, Any]) -> int:
 
 
 def _since(version: str, first: str) -> bool:
-    return numbers(version) >= numbers(first)
+    return comparable(version) >= comparable(first)

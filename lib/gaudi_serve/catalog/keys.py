@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from typing import Any
 
 from ..buckets.plugin_input import DIMENSIONS, PARTS
 from ..buckets.plugin_input import STRATEGIES as PLUGIN_STRATEGIES
-from ..core.checks import is_flag, matching, one_of, whole
+from ..core.checks import Wrong, is_flag, matching, must, one_of, whole, within
 from ..core.errors import Problem, is_number, near, shown
 from ..core.images import IS_NAME, NAMED
 from ..core.redact import has_login
@@ -47,28 +47,18 @@ BUCKET_PARTS = tuple(map(str.lower, PARTS))
 LARGEST_FILE = 1_000_000  # characters
 # What a started model can be asked (vllm_smoke).
 SMOKE_KINDS = ("text", "any", "image", "audio", "video", "tools", "embedding", "rerank")
-Check = Callable[[Any], str | None]
 
 
-def _rule(good: Callable[[Any], bool], allowed: str) -> Check:
-    return lambda value: None if good(value) else allowed
+def _whole(low: int, high: int, unit: str = "") -> Wrong:
+    return must(whole(low, high), f"must be a whole number from {low} to {high}{unit and ' ' + unit}")
 
 
-def _whole(low: int, high: int, unit: str = "") -> Check:
-    return _rule(whole(low, high), f"must be a whole number from {low} to {high}{unit and ' ' + unit}")
+def _number(low: float, high: float, unit: str = "") -> Wrong:
+    return must(within(low, high), f"must be a number from {low:g} to {high:g}{unit and ' ' + unit}")
 
 
-def _number(low: float, high: float, unit: str = "") -> Check:
-    allowed = f"must be a number from {low:g} to {high:g}{unit and ' ' + unit}"
-    return _rule(lambda value: is_number(value, low, high), allowed)
-
-
-def _choice(*allowed: str) -> Check:
-    return _rule(one_of(*allowed), "must be one of " + ", ".join(allowed))
-
-
-def _matching(pattern: str, allowed: str) -> Check:
-    return _rule(matching(pattern), allowed)
+def _choice(*allowed: str) -> Wrong:
+    return must(one_of(*allowed), "must be one of " + ", ".join(allowed))
 
 
 FLAG = "must be true or false, without quotes"
@@ -231,19 +221,23 @@ def _mounts(value: Any) -> str | None:
     return "must be a list of {source: /path, target: /path, read_only: true}"
 
 
+VLLM_VERSION, IS_VERSION = r"\d{1,4}\.\d{1,4}\.\d{1,4}", "must be a quoted version of vLLM, such as '0.26.0'"
+
+
 def _engine(value: Any) -> str | None:
     return _choice(*ENGINES)(value)
 
 
-VLLM_VERSION, IS_VERSION = r"\d{1,4}\.\d{1,4}\.\d{1,4}", "must be a quoted version of vLLM, such as '0.26.0'"
-CHECKS: dict[str, Check] = {
+SWITCHES = ("recipe_cache_exact", "skip_warmup", "profile", "zero_padding", "fused_sdpa", "read_only")
+CHECKS: dict[str, Wrong] = {
+    **dict.fromkeys(SWITCHES, must(is_flag, FLAG)),
     "name": _name,
     "model": _line,
     "weights": _path,
     "launch_profile": _engine,
-    "image": _rule(IS_NAME, NAMED),
+    "image": must(IS_NAME, NAMED),
     "state": _choice("started", "stopped"),
-    "host": _matching(r"[\w.:-]+", "must be an address or a name, such as 127.0.0.1"),
+    "host": must(matching(r"[\w.:-]+"), "must be an address or a name, such as 127.0.0.1"),
     "port": _whole(1, 65535),
     "dtype": _choice("auto", "bfloat16", "float16", "float32", "fp8", "awq", "gptq"),
     "tensor_parallel_size": _whole(1, 64, "cards"),
@@ -256,19 +250,13 @@ CHECKS: dict[str, Check] = {
     "num_scheduler_steps": _whole(1, 1024),
     "reduce_warmup": _reduce,
     "recipe_cache_path": _path,
-    "recipe_cache_exact": _rule(is_flag, FLAG),
-    "skip_warmup": _rule(is_flag, FLAG),
-    "profile": _rule(is_flag, FLAG),
     "max_padding_ratio": _number(0, 0.5),
     "quant_config": _path,
     "extra_args": _arguments,
-    "zero_padding": _rule(is_flag, FLAG),
-    "fused_sdpa": _rule(is_flag, FLAG),
     "served_model_name": _line,
     "smoke": _smoke,
     "ulimits": _ulimits,
     "cap_add": _capabilities,
-    "read_only": _rule(is_flag, FLAG),
     "env": _environment,
     "bucketing": _bucketing,
     "mounts": _mounts,
@@ -280,12 +268,12 @@ CHECKS: dict[str, Check] = {
     "source": source_problem,
     SHARED: shared_problem,
     "weight_bytes": _whole(10**6, 10**14, "bytes"),
-    "least_vllm": _matching(VLLM_VERSION, IS_VERSION),
-    "vllm_version": _matching(VLLM_VERSION, IS_VERSION),
+    "least_vllm": must(matching(VLLM_VERSION), IS_VERSION),
+    "vllm_version": must(matching(VLLM_VERSION), IS_VERSION),
 }
 OWN_KEYS = frozenset(CHECKS)
 # Options of vLLM that the plan counts with, or whose mistakes are common; all others have the server's last word.
-OPTION_CHECKS: dict[str, Check] = {
+OPTION_CHECKS: dict[str, Wrong] = {
     "gpu_memory_utilization": _number(0.01, 1),
     "cpu_offload_gb": _number(0, 100_000, "GB"),
     "swap_space": _number(0, 100_000, "GB"),
@@ -295,8 +283,10 @@ OPTION_CHECKS: dict[str, Check] = {
     "num_gpu_blocks_override": _whole(1, 1_000_000_000, "blocks"),
     "pipeline_parallel_size": _whole(1, 64),
     "data_parallel_size": _whole(1, 64),
-    "kv_cache_dtype": _matching(r"auto|bfloat16|float16|fp8\w*", "must be auto, bfloat16, float16, or a kind of fp8"),
-    "quantization": _matching(r"[a-z][a-z0-9_-]*", "must be the name of a quantization of vLLM, such as inc"),
+    "kv_cache_dtype": must(
+        matching(r"auto|bfloat16|float16|fp8\w*"), "must be auto, bfloat16, float16, or a kind of fp8"
+    ),
+    "quantization": must(matching(r"[a-z][a-z0-9_-]*"), "must be the name of a quantization of vLLM, such as inc"),
 }
 REQUIRED = ("name", "weights")
 

@@ -152,6 +152,13 @@ def number(label: str, key: str, value: Any, low: float, high: float) -> float:
     return value
 
 
+def unknown(key: Any, names: Iterable[str]) -> str:
+    """Return what is wrong with a key that is none of some names, with those that are near it, else with all."""
+    names = sorted(names)
+    hint = near(key, names) or f"; known are {', '.join(names)}"
+    return f"is not a known name{hint}"
+
+
 def known(label: str, keys: Iterable[Any], allowed: Iterable[str]) -> None:
     """Refuse keys that are not allowed.
 
@@ -161,8 +168,7 @@ def known(label: str, keys: Iterable[Any], allowed: Iterable[str]) -> None:
     names = sorted(allowed)
     for key in keys:
         if key not in names:
-            hint = near(key, names) or f"; known are {', '.join(names)}"
-            raise refusal(label, str(key)[:LONGEST_VALUE], None, f"is not a known name{hint}")
+            raise refusal(label, str(key)[:LONGEST_VALUE], None, unknown(key, names))
 
 
 def as_filter(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -16,7 +16,7 @@ from ..buckets.plugin_plan import PluginBucketing
 from ..buckets.plugin_rules import PluginRules, rules_of
 from ..buckets.warmup import SKIPPED, plugin_warmup_seconds
 from ..core.errors import Problem
-from ..core.versions import numbers
+from ..core.versions import comparable
 from ..model.architecture import Architecture
 from ..model.draft import MOST_GUESSED, draft_model, guessed_tokens, speculation
 from ..model.vllm_options import BLOCK, FORK_ONLY
@@ -64,7 +64,7 @@ NOT_GUESSED_BY = ("draft_model", "medusa", "mlp_speculator", "suffix")
 # From this vLLM on the plugin never puts prompts of a hybrid into one step (vllm-gaudi#1725), and knows where sliding
 # windows are with contiguous PA (#1715).
 SEPARATES_PROMPTS = READS_WINDOWS = "0.27.0"
-NEWEST_VLLM = ".".join(map(str, max(row.newest for row in RELEASES if row.vllm)))
+NEWEST_VLLM = str(max(row.newest for row in RELEASES if row.vllm))
 FP8_CACHE = "fp8_inc"  # the only one of vLLM's FP8 caches that the plugin has
 # In the order in which vLLM's own pages write them.
 SAID = ("dtype", "tensor_parallel_size", "max_model_len", "max_num_seqs", "max_num_batched_tokens")
@@ -136,11 +136,11 @@ def bucketing(spec: Spec, host: Host) -> PluginBucketing:
 
 def _one_prompt(model: Architecture, version: str, caching: bool) -> str:
     """Return why the prompts of a hybrid must come one by one; empty where they need not."""
-    if not numbers("0.14.1") <= numbers(version) < numbers(SEPARATES_PROMPTS):
+    if not comparable("0.14.1") <= comparable(version) < comparable(SEPARATES_PROMPTS):
         return ""
     if model.is_granite_hybrid:
         return f"vLLM {version} stops with granitemoehybrid"
-    shared = caching and numbers(version) >= numbers("0.17.1")
+    shared = caching and comparable(version) >= comparable("0.17.1")
     return f"vLLM {version} stops with a hybrid model and prefix caching" if shared else ""
 
 
@@ -180,7 +180,7 @@ def _warnings(spec: Spec, host: Host) -> list[str]:
 
 
 def _blind(spec: Spec) -> bool:
-    return numbers(version_of(spec)) < numbers(READS_WINDOWS)
+    return comparable(version_of(spec)) < comparable(READS_WINDOWS)
 
 
 def _half_quantised(spec: Spec) -> list[str]:

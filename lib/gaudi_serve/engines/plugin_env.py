@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ..core.errors import Problem, near
-from ..core.versions import numbers
+from ..core.versions import comparable
 
 Reader = Callable[[str], object]
 
@@ -44,7 +44,7 @@ class StartVariable:
 
     def wrong(self, text: str, version: str) -> str | None:
         """Return what a server of this version makes of a text; None where it takes it, or reads it never."""
-        if not numbers(self.since) <= numbers(version) < numbers(self.before):
+        if not comparable(self.since) <= comparable(version) < comparable(self.before):
             return None
         try:
             self.read(text)

@@ -7,6 +7,7 @@ counts: a run that is killed leaves a folder that nobody reads. Which one the ru
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import ssl
 import time
@@ -198,8 +199,9 @@ def _check(target: Path, secrets: Mapping[str, str]) -> None:
     said = run(["haproxy", "-c", "-f", str(target / CONFIG)])
     if said.status != 0:
         text = (said.err or said.out).strip()[:SHOWN]
-        for word in {word for one in secrets.values() for word in one.split()}:
-            text = text.replace(word, "(hidden)")
+        # All at once and the longest first: a short one inside of another would leave parts of that.
+        words = sorted({word for one in secrets.values() for word in one.split()}, key=len, reverse=True)
+        text = re.sub("|".join(map(re.escape, words)), "(hidden)", text) if words else text
         shutil.rmtree(target)
         raise InputError(f"HAProxy refuses its configuration, and nothing has changed: {text}")
 

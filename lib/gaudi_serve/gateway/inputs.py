@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface
 from typing import Any
 
-from ..core.errors import InputError, known, mapping, near, refusal, shown, whole
+from ..core.checks import Rule, is_flag, matching, whole
+from ..core.errors import InputError, known, mapping, near, refusal, shown
+from ..core.options import rule_of
 from .objects import Backend, Client, Gateway
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
@@ -17,6 +19,7 @@ NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 MODEL = re.compile(r"[\w./:@+=-]{1,255}", re.ASCII)
 DIGEST = re.compile(r"[0-9a-fA-F]{64}")
 LEAST_KEY = 16  # characters
+MOST_UNREAD = 3  # reasons that a sentence names
 # least, most
 NUMBERS = {
     "port": (1, 65535),
@@ -30,8 +33,7 @@ NUMBERS = {
     "hard_stop_s": (60, 86_400),
     "virtual_router_id": (1, 255),
 }
-SWITCHES = ("plain_allowed", "open", "usage")
-LISTS = ("paths", "cors_origins")
+ALLOWING = ("plain_allowed", "open")
 BALANCES = ("least", "session", "prefix")
 PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[\w.~-]+)+", re.ASCII)
 # What the gateway answers itself, and what begins so.
@@ -44,18 +46,28 @@ OPERATOR_PATHS = (
 )
 NO_ORIGIN = "is no origin such as https://a.example"
 ORIGIN = re.compile(r"https?://[a-z0-9.-]+(?::[0-9]{1,5})?", re.ASCII)
-KEYS = (
-    *("address", "certificate", "clients", "balance", "virtual_address", "virtual_interface"),
-    *(*NUMBERS, *SWITCHES, *LISTS),
-)
 CLIENT = ("key", "sha256", "models", "requests_per_minute")
+
+
+@dataclass(frozen=True)
+class ClientNames:
+    """The names by which clients call the models and adapters of a fleet, and why those of some hosts are not known."""
+
+    models: frozenset[str]
+    adapters: frozenset[str] = frozenset()
+    unread: tuple[str, ...] = ()
+
+
+def not_read(reasons: Sequence[str]) -> str:
+    """Return the end of a sentence on what no host has: which hosts could not be read, and why; empty without any."""
+    more = [f"and {len(reasons) - MOST_UNREAD} more"] if len(reasons) > MOST_UNREAD else []
+    return f"; these could not be read: {'; '.join([*reasons[:MOST_UNREAD], *more])}" if reasons else ""
 
 
 def read_gateway(
     given: Any,
     backends: tuple[Backend, ...] = (),
-    models: Collection[str] | None = None,
-    adapters: Collection[str] = (),
+    fleet: ClientNames | None = None,
 ) -> Gateway:
     """Return the gateway of a mapping.
 
@@ -63,41 +75,39 @@ def read_gateway(
         given: the keys of docs/fleet.md; beyond loopback also ``plain_allowed: true`` for a gateway without
             certificate, ``open: true`` for one without clients.
         backends: what it serves.
-        models: those of the fleet, of which clients may use some; None where they are not known, and those are any.
-        adapters: those of the fleet, which clients may use too.
+        fleet: the models and adapters that clients may use; None where they are not known, and those are any.
 
     Raises:
         InputError: for a key or value that is none, and for a gateway that would listen beyond loopback in plain text
             or for everybody without having been told to. No key is ever in it.
     """
     names = mapping("", "gaudi_gateway", given, "a mapping with address, port, clients and so on")
-    known("gaudi_gateway", names, KEYS)
+    known("gaudi_gateway", names, (*RULES, "clients", "balance", "paths", "cors_origins"))
     _refuse_names(backends)
-    switches = {key: _switch(key, names.get(key)) for key in SWITCHES}
-    clients = _clients(names.get("clients"), None if models is None else {*models, *adapters})
+    given = {key: names[key] for key in RULES if names.get(key) is not None}
+    for key, value in given.items():
+        if not RULES[key].good(value):
+            raise refusal("", f"gaudi_gateway.{key}", value, RULES[key].allowed)
+    clients = _clients(names.get("clients"), fleet)
     gateway = Gateway(
-        address=_address(names.get("address")),
-        certificate=_certificate(names.get("certificate")),
-        virtual_address=_virtual(names.get("virtual_address")),
-        virtual_interface=_interface(names.get("virtual_interface")),
+        **{key: _read(key, value) for key, value in given.items() if key not in ALLOWING},
         clients=clients,
-        backends=_balanced(names.get("balance"), backends, models, adapters),
+        backends=_balanced(names.get("balance"), backends, fleet),
         paths=_paths(names.get("paths")),
         cors_origins=_texts("cors_origins", names.get("cors_origins"), ORIGIN, NO_ORIGIN),
-        usage=switches["usage"],
-        **_numbers(names),
     )
-    _refuse_exposed(gateway, switches)
+    _refuse_exposed(gateway, given)
     _refuse_numbers(gateway)
     return gateway
 
 
-def _numbers(names: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        key: whole("", f"gaudi_gateway.{key}", names[key], *limits)
-        for key, limits in NUMBERS.items()
-        if names.get(key) is not None
-    }
+def _read(key: str, value: Any) -> Any:
+    """Return a value that its rule takes as a gateway has it."""
+    if key == "address":
+        return str(ip_address(str(value)))
+    if key == "virtual_address":
+        return str(ip_interface(str(value)))
+    return int(value) if key in NUMBERS else value
 
 
 def _refuse_numbers(gateway: Gateway) -> None:
@@ -147,14 +157,13 @@ def _paths(given: Any) -> tuple[str, ...]:
     return paths
 
 
-def _balanced(
-    given: Any, backends: tuple[Backend, ...], models: Collection[str] | None, adapters: Collection[str]
-) -> tuple[Backend, ...]:
+def _balanced(given: Any, backends: tuple[Backend, ...], fleet: ClientNames | None) -> tuple[Backend, ...]:
     if given is None:
         return backends
     if not isinstance(given, Mapping):
         raise refusal("", "gaudi_gateway.balance", given, f"is not a mapping of models to {', '.join(BALANCES)}")
-    bases = {*(models or ()), *(one.model for one in backends)}
+    models, adapters = (fleet.models, fleet.adapters) if fleet else (frozenset[str](), frozenset[str]())
+    bases = {*models, *(one.model for one in backends)}
     others = {*adapters, *(name for one in backends for name in (*one.adapters, *one.partly))} - bases
     for model, kind in given.items():
         if kind not in BALANCES:
@@ -162,47 +171,32 @@ def _balanced(
         if model in others:
             allowed = "is an adapter, which goes where its base model goes; say it of that one"
             raise refusal("", "gaudi_gateway.balance", model, allowed)
-        _known_model("gaudi_gateway.balance", model, models)
-    return tuple(dataclasses.replace(one, balance=str(given.get(one.model, one.balance))) for one in backends)
+        _known_model("gaudi_gateway.balance", model, fleet, models)
+    return tuple(replace(one, balance=str(given.get(one.model, one.balance))) for one in backends)
 
 
-def _known_model(key: str, model: Any, models: Collection[str] | None) -> None:
-    if models is not None and model not in models:
-        hint = near(model, models) or f"; there are {', '.join(sorted(models)) or 'none'}"
-        raise refusal("", key, model, f"is a model of no host of this inventory{hint}")
+def _known_model(key: str, model: Any, fleet: ClientNames | None, names: Collection[str]) -> None:
+    if fleet is not None and model not in names:
+        hint = near(model, names) or f"; there are {', '.join(sorted(names)) or 'none'}"
+        raise refusal("", key, model, f"is a model of no host of this inventory{hint}{not_read(fleet.unread)}")
 
 
-def _switch(key: str, value: Any) -> bool:
-    if value is not None and not isinstance(value, bool):
-        raise refusal("", f"gaudi_gateway.{key}", value, "is not true or false")
-    return bool(value)
-
-
-def _address(value: Any) -> str:
-    if value is None:
-        return Gateway.address
+def _is_address(value: Any) -> bool:
     try:
-        # A zone may be any text, and neither HAProxy nor keepalived takes one.
-        if "%" not in str(value):
-            return str(ip_address(str(value)))
+        ip_address(str(value))
     except ValueError:
-        pass
-    allowed = "is no address of the gateway's host, such as 127.0.0.1, or 0.0.0.0 for all"
-    raise refusal("", "gaudi_gateway.address", value, allowed)
+        return False
+    # A zone may be any text, and neither HAProxy nor keepalived takes one.
+    return "%" not in str(value)
 
 
-def _virtual(value: Any) -> str:
-    if value is None:
-        return ""
+def _is_virtual(value: Any) -> bool:
     try:
-        if "/" in str(value) and "%" not in str(value):
-            found = ip_interface(str(value))
-            if not (found.is_unspecified or found.is_loopback or found.is_multicast or _of_network(found)):
-                return str(found)
+        found = ip_interface(str(value))
     except ValueError:
-        pass
-    allowed = "is no address of a host with the length of its network, such as 10.0.0.100/24"
-    raise refusal("", "gaudi_gateway.virtual_address", value, allowed)
+        return False
+    of_all = found.is_unspecified or found.is_loopback or found.is_multicast or _of_network(found)
+    return "/" in str(value) and "%" not in str(value) and not of_all
 
 
 def _of_network(address: IPv4Interface | IPv6Interface) -> bool:
@@ -212,40 +206,44 @@ def _of_network(address: IPv4Interface | IPv6Interface) -> bool:
     return network.num_addresses > 2 and address.ip in (network.network_address, last)
 
 
-def _interface(value: Any) -> str:
-    if value is None:
-        return ""
-    if not isinstance(value, str) or not re.fullmatch(r"[\w.:@-]{1,15}", value, re.ASCII):
-        raise refusal("", "gaudi_gateway.virtual_interface", value, "is no name of an interface, such as eth0")
-    return value
+def _whole(low: int, high: int) -> Rule:
+    return rule_of({"type": "int"}, Rule(whole(low, high), f"is not a whole number from {low} to {high}"))
 
 
-def _certificate(value: Any) -> str:
-    if value is None:
-        return ""
-    if not isinstance(value, str) or not re.fullmatch(r"/[\w./+@-]+", value):
-        allowed = "is no path on the gateway's host, such as /etc/ssl/private/gateway.pem"
-        raise refusal("", "gaudi_gateway.certificate", value, allowed)
-    return value
+RATE = _whole(1, 1_000_000)
+# What the keys may have that stand by themselves.
+RULES = {
+    "address": Rule(_is_address, "is no address of the gateway's host, such as 127.0.0.1, or 0.0.0.0 for all"),
+    "certificate": Rule(
+        lambda value: isinstance(value, str) and re.fullmatch(r"/[\w./+@-]+", value) is not None,
+        "is no path on the gateway's host, such as /etc/ssl/private/gateway.pem",
+    ),
+    "virtual_address": Rule(
+        _is_virtual, "is no address of a host with the length of its network, such as 10.0.0.100/24"
+    ),
+    "virtual_interface": Rule(matching(r"[\w.:@-]{1,15}"), "is no name of an interface, such as eth0"),
+    **{key: _whole(*limits) for key, limits in NUMBERS.items()},
+    **dict.fromkeys((*ALLOWING, "usage"), Rule(is_flag, "is not true or false")),
+}
 
 
-def _refuse_exposed(gateway: Gateway, switches: Mapping[str, bool]) -> None:
+def _refuse_exposed(gateway: Gateway, allowed_by: Mapping[str, Any]) -> None:
     if gateway.virtual_address and not ip_address(gateway.address).is_unspecified:
         allowed = "must be 0.0.0.0 or :: with a virtual_address, which only one of the gateways has at a time"
         raise refusal("", "gaudi_gateway.address", gateway.address, allowed)
     if ip_address(gateway.address).is_loopback:
         return
-    if not gateway.certificate and not switches["plain_allowed"]:
+    if not gateway.certificate and not allowed_by.get("plain_allowed"):
         allowed = (
             "is beyond loopback, and keys and texts would go in plain; give a certificate, or say plain_allowed: true"
         )
         raise refusal("", "gaudi_gateway.address", gateway.address, allowed)
-    if not gateway.clients and not switches["open"]:
+    if not gateway.clients and not allowed_by.get("open"):
         allowed = "is beyond loopback, and everybody who reaches it could ask; give clients, or say open: true"
         raise refusal("", "gaudi_gateway.address", gateway.address, allowed)
 
 
-def _clients(given: Any, models: Collection[str] | None) -> tuple[Client, ...]:
+def _clients(given: Any, fleet: ClientNames | None) -> tuple[Client, ...]:
     if given is None:
         return ()
     if not isinstance(given, Mapping):
@@ -256,14 +254,14 @@ def _clients(given: Any, models: Collection[str] | None) -> tuple[Client, ...]:
         if not isinstance(name, str) or not NAME.fullmatch(name):
             allowed = "is no name of small letters, digits, dots, dashes and underscores"
             raise refusal("", "gaudi_gateway.clients", name, allowed)
-        client = _client(label, name, said, models)
+        client = _client(label, name, said, fleet)
         if client.sha256 in found:
             raise InputError(f"{label}: has the key of {found[client.sha256].name}; every client needs one of its own")
         found[client.sha256] = client
     return tuple(found.values())
 
 
-def _client(label: str, name: str, given: Any, models: Collection[str] | None) -> Client:
+def _client(label: str, name: str, given: Any, fleet: ClientNames | None) -> Client:
     if not isinstance(given, Mapping):
         # It may be the key itself.
         raise InputError(f"{label}: (hidden) is not a mapping with key or sha256, models, requests_per_minute")
@@ -280,10 +278,11 @@ def _client(label: str, name: str, given: Any, models: Collection[str] | None) -
     ):
         raise refusal("", f"{label}.models", allowed, "is not a list of served models; leave it out for all")
     for one in allowed or []:
-        _known_model(f"{label}.models", one, models)
+        _known_model(f"{label}.models", one, fleet, fleet.models | fleet.adapters if fleet else ())
     rate = given.get("requests_per_minute")
-    rate = 0 if rate is None else whole("", f"{label}.requests_per_minute", rate, 1, 1_000_000)
-    return Client(name, digest.lower(), tuple(allowed or []), rate)
+    if rate is not None and not RATE.good(rate):
+        raise refusal("", f"{label}.requests_per_minute", rate, RATE.allowed)
+    return Client(name, digest.lower(), tuple(allowed or []), int(rate or 0))
 
 
 def _hashed(label: str, key: Any) -> str:

@@ -5,48 +5,31 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from copy import copy
 from functools import partial
 from operator import getitem
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..core.checks import Check, is_flag, is_flag_text, matching, one_of, whole
-from ..core.errors import InputError, known, one_line, shown
+from ..core.checks import Rule, filled, filled_each, is_flag, is_line, list_of, matching, one_of, whole
+from ..core.errors import Problem, one_line, shown
+from ..core.options import OPTIONS, rule_of
 from ..model.config_json import sound
 from ..platforms import PLATFORMS, platform_of
 from ..show.notes import STANDING
+from .rendered import UNRENDERED
 
 Known = Mapping[str, Any]
-Problem = tuple[str, Any, str]  # key, value (None where it is missing), what is allowed
 
 FACTS = ("gaudi_system", "gaudi_host", "gaudi_services")
-REQUIRED = object()
 MOST_CARDS = 16
 
 
-class Rule(NamedTuple):
-    """What is allowed as the value of a key, and what a key that is missing or null means."""
-
-    good: Check
-    allowed: str
-    default: Any = REQUIRED
-
-
-def _text(value: Any) -> bool:
-    return isinstance(value, str) and value.isprintable()
+def _mapping(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(map(is_line, value))
 
 
 def _list(value: Any) -> bool:
     return isinstance(value, list)
-
-
-def _mapping(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(key, str) and key.isprintable() for key in value)
-
-
-def _every(check: Check) -> Check:
-    return lambda value: isinstance(value, list) and all(map(check, value))
 
 
 def _cores(value: Any) -> bool:
@@ -58,7 +41,7 @@ def _cores(value: Any) -> bool:
 
 def _ports(value: Any) -> bool:
     number = re.compile(r"[0-9]{1,5}")
-    return _mapping(value) and all(number.fullmatch(port) and _text(program) for port, program in value.items())
+    return _mapping(value) and all(number.fullmatch(port) and is_line(program) for port, program in value.items())
 
 
 def _device(value: Any) -> bool:
@@ -70,22 +53,22 @@ def _platform(value: Any) -> bool:
     return isinstance(value, str) and value in PLATFORMS
 
 
-CARDS = _every(whole(0, 63))
+CARDS = list_of(whole(0, 63))
 CARDS_ALLOWED = "must be a list of whole numbers from 0 to 63"
 FAMILIES = tuple(prefix for one in PLATFORMS.values() for prefix in one.prefixes)
 DEVICES = ", ".join(f"{prefix}*" for prefix in FAMILIES)
 HOST = {
     "accelerator": Rule(_platform, f"must be {' or '.join(PLATFORMS)}"),
     "device_name": Rule(_device, f"must be one of {DEVICES}", None),
-    "driver_version": Rule(_text, "must be a text such as 1.21.3-57", None),
+    "driver_version": Rule(is_line, "must be a text such as 1.21.3-57", None),
     "modules": Rule(_list, "must be a list of cards, such as {module_id: 0, numa_node: 0, cpus: [0-39]}", None),
     "unusable_cards": Rule(_list, "must be a list of cards, such as {bus_id: '0000:19:00.0', problem: why}", []),
-    "problem": Rule(_every(_text), "must be a list of texts", None),
+    "problem": Rule(list_of(is_line), "must be a list of texts", None),
     "ip": Rule(matching(r"[\w.:%-]+"), "must be an address such as 10.0.0.1", "127.0.0.1"),
     "interface": Rule(matching(r"[\w.:@-]+"), "must be the name of an interface, such as eth0", "lo"),
-    "addresses": Rule(_every(matching(r"[\w.:%-]+")), "must be a list of the host's addresses", None),
+    "addresses": Rule(list_of(matching(r"[\w.:%-]+")), "must be a list of the host's addresses", None),
     "names": Rule(
-        lambda value: _mapping(value) and all(map(_every(_text), value.values())),
+        lambda value: _mapping(value) and all(map(list_of(is_line), value.values())),
         "must be a mapping of names to lists of addresses",
         {},
     ),
@@ -99,28 +82,28 @@ MODULE = {
     "module_id": Rule(whole(0, 63), "must be a whole number from 0 to 63"),
     "numa_node": Rule(whole(-1, 63), "must be a whole number from -1 to 63"),
     "index": Rule(whole(0, 63), "must be a whole number from 0 to 63", None),
-    "cpus": Rule(_every(_cores), "must be a list of ranges of cores, such as 0-39", []),
+    "cpus": Rule(list_of(_cores), "must be a list of ranges of cores, such as 0-39", []),
     "in_use": Rule(is_flag, "must be true or false, without quotes", False),
-    "held_by": Rule(_text, "must be a text of one line", None),
-    "problem": Rule(_text, "must be a text of one line", None),
+    "held_by": Rule(is_line, "must be a text of one line", None),
+    "problem": Rule(is_line, "must be a text of one line", None),
 }
 UNUSABLE = {
-    "problem": Rule(_text, "must be a text of one line"),
-    "bus_id": Rule(_text, "must be a text of one line", None),
+    "problem": Rule(is_line, "must be a text of one line"),
+    "bus_id": Rule(is_line, "must be a text of one line", None),
     "index": Rule(whole(0, 255), "must be a whole number from 0 to 255", None),
 }
 SERVICE = {
     "module_ids": Rule(CARDS, CARDS_ALLOWED, []),
     "port": Rule(whole(1, 65535), "must be a whole number from 1 to 65535", None),
-    "digest": Rule(_text, "must be a text of one line", None),
+    "digest": Rule(is_line, "must be a text of one line", None),
     "active": Rule(is_flag, "must be true or false, without quotes", False),
     "holds": Rule(is_flag, "must be true or false, without quotes", False),
     "secret_changed": Rule(is_flag, "must be true or false, without quotes", False),
-    "stale": Rule(_every(_text), "must be a list of folders", []),
+    "stale": Rule(list_of(is_line), "must be a list of folders", []),
     "launch": Rule(_mapping, "must be a mapping of image, command, mounts and the like", {}),
     "env": Rule(_mapping, "must be a mapping of variables", {}),
     "lost": Rule(_list, "must be a list of unit, environment, launch", []),
-    "supervisor": Rule(_text, "must be a text of one line", None),
+    "supervisor": Rule(is_line, "must be a text of one line", None),
 }
 LAUNCH = {
     "module_ids": Rule(CARDS, CARDS_ALLOWED, []),
@@ -128,8 +111,8 @@ LAUNCH = {
     "mounts": Rule(_list, "must be a list of {source, target, read_only}", []),
 }
 MOUNT = {
-    "source": Rule(_text, "must be a path"),
-    "target": Rule(_text, "must be a path"),
+    "source": Rule(is_line, "must be a path"),
+    "target": Rule(is_line, "must be a path"),
     "read_only": Rule(is_flag, "must be true or false, without quotes"),
 }
 WEIGHTS = {
@@ -146,53 +129,61 @@ HOST_BESIDE = ("memory_mib", "pci_cards")
 MODULE_BESIDE = ("bus_id", "memory_mib", "memory_used_mib", "device_id")
 WEIGHTS_BESIDE = ("recorded",)
 SYSTEM = {
-    "id": Rule(_text, "must be a text such as ubuntu"),
-    "version_id": Rule(_text, "must be a quoted text such as '22.04'"),
-    "pretty_name": Rule(_text, "must be a text such as Ubuntu 22.04.5 LTS", None),
+    "id": Rule(is_line, "must be a text such as ubuntu"),
+    "version_id": Rule(is_line, "must be a quoted text such as '22.04'"),
+    "pretty_name": Rule(is_line, "must be a text such as Ubuntu 22.04.5 LTS", None),
 }
 IMAGES = {
     "images": Rule(
-        lambda value: _mapping(value) or _every(_text)(value), "must be the names of the images on the host, as a list"
+        lambda value: _mapping(value) or list_of(is_line)(value),
+        "must be the names of the images on the host, as a list",
     )
 }
 VARIABLES = {
     "vllm_models": Rule(_list, "must be a list of models", None),
     "vllm_images": Rule(_list, "must be a list of images", []),
-    "vllm_model_defaults": Rule(_mapping, "must be a mapping of keys that every model takes", {}),
-    "vllm_catalog_dirs": Rule(_every(_text), "must be a list of folders", []),
-    # Its entries are looked at one by one, as those of files are.
-    "preflight_catalog": Rule(
-        lambda value: isinstance(value, Mapping), "must be a mapping of catalog entries by their names", {}
+    "vllm_model_defaults": rule_of(
+        OPTIONS["preflight_model_defaults"], Rule(_mapping, "must be a mapping of keys that every model takes")
     ),
+    "vllm_catalog_dirs": rule_of(
+        OPTIONS["preflight_catalog_dirs"], Rule(list_of(is_line), "must be a list of folders")
+    ),
+    # Its entries are looked at one by one, as those of files are; a role's default reads the files.
+    "preflight_catalog": rule_of(
+        OPTIONS["preflight_catalog"], Rule(lambda _: True, "must be a mapping of catalog entries by their names")
+    )._replace(default={}),
     "gaudi_accelerator": Rule(
         lambda value: value == "auto" or _platform(value), f"must be auto, {' or '.join(PLATFORMS)}", "auto"
     ),
-    "gaudi_cards": Rule(
-        lambda value: whole(0, MOST_CARDS)(value) or (matching(r"\d{1,2}")(value) and int(value) <= MOST_CARDS),
-        f"must be the number of cards that the host must have, a whole one up to {MOST_CARDS}; 0 for any",
-        0,
+    "gaudi_cards": rule_of(
+        OPTIONS["preflight_cards"],
+        Rule(
+            whole(0, MOST_CARDS),
+            f"must be the number of cards that the host must have, a whole one up to {MOST_CARDS}; 0 for any",
+        ),
     ),
-    "gaudi_release": Rule(matching(r"\d+\.\d+\.\d+[\w.+-]*"), "must be a quoted release such as '1.24.1'", ""),
-    "gaudi_device_family": Rule(
-        one_of("", *FAMILIES), f"must be one of {', '.join(FAMILIES)}, for a device that is not known", ""
+    "gaudi_release": rule_of(
+        OPTIONS["preflight_release"],
+        Rule(matching(r"\d+\.\d+\.\d+[\w.+-]*"), "must be a quoted release such as '1.24.1'"),
     ),
-    "gaudi_move_allowed": Rule(is_flag_text, "must be true or false", False),
-    "gaudi_acknowledged": Rule(_every(one_of(*STANDING)), f"must be a list of {', '.join(STANDING)}", []),
-    # -e gives texts.
-    "gaudi_host_nics": Rule(
-        is_flag_text,
-        "must be true or false",
-        False,
+    "gaudi_device_family": rule_of(
+        OPTIONS["preflight_device_family"],
+        Rule(one_of("", *FAMILIES), f"must be one of {', '.join(FAMILIES)}, for a device that is not known"),
     ),
+    "gaudi_move_allowed": rule_of(OPTIONS["preflight_move_allowed"]),
+    "gaudi_acknowledged": Rule(list_of(one_of(*STANDING)), f"must be a list of {', '.join(STANDING)}", []),
+    "gaudi_host_nics": rule_of(OPTIONS["preflight_host_nics"]),
 }
 # Looked at for their form alone.
 OTHERS = ("vllm_secrets", "gaudi_runtime", "gaudi_gateway", "gaudi_gateway_secret", "plan_try")
 # Of these no message says the value: it may hold a password or a token.
-HIDDEN = (
-    *("gaudi_gateway", "gaudi_gateway_secret"),
-    *("vllm_secrets", "container_runtime_http_proxy", "container_runtime_https_proxy"),
-    *("vllm_image_proxies", "vllm_image_registries"),
-    *("model_weights_tokens", "model_weights_http_proxy", "model_weights_https_proxy", "model_weights_index_url"),
+HIDDEN = frozenset(
+    (
+        "gaudi_gateway",
+        "gaudi_gateway_secret",
+        "vllm_secrets",
+        *(key for key, one in OPTIONS.items() if one.get("no_log")),
+    )
 )
 # In place of a wrong value, one that no other error follows from. The other variables are what a plan is made from.
 INSTEAD = {
@@ -209,7 +200,7 @@ def checked_host(host_facts: Any) -> tuple[dict[str, Any], list[Problem]]:
         everything that is wrong with it, of the mistakes that several cards or services share the first.
         With a problem, the host is not fit to be planned.
     """
-    host, problems = _filled(host_facts, HOST, "gaudi_host", HOST_BESIDE)
+    host, problems = filled(host_facts, HOST, "gaudi_host", HOST_BESIDE)
     if problems:
         return host, problems
     if "driver_version" not in host_facts:
@@ -220,7 +211,7 @@ def checked_host(host_facts: Any) -> tuple[dict[str, Any], list[Problem]]:
             problems.append(("gaudi_host.modules", None, HOST["modules"].allowed))
     if host["modules"] and not host["device_name"] and platform_of(host["accelerator"]).devices:
         problems.append(("gaudi_host.device_name", None, HOST["device_name"].allowed))
-    host["unusable_cards"], wrong = _each(host["unusable_cards"], UNUSABLE, "gaudi_host.unusable_cards", ())
+    host["unusable_cards"], wrong = filled_each(host["unusable_cards"], UNUSABLE, "gaudi_host.unusable_cards", ())
     problems += wrong + _fill_modules(host) + _fill_services(host) + _fill_weights(host)
     first: dict[tuple[str, str], Problem] = {}
     for problem in problems:
@@ -228,53 +219,11 @@ def checked_host(host_facts: Any) -> tuple[dict[str, Any], list[Problem]]:
     return host, list(first.values())
 
 
-def _filled(
-    given: Any, rules: Mapping[str, Rule], where: str, beside: Collection[str] | None = None
-) -> tuple[dict[str, Any], list[Problem]]:
-    """Return a mapping with what it leaves out, and what is wrong with it.
-
-    Args:
-        given: the mapping, or something else in its place.
-        rules: its keys.
-        where: its path.
-        beside: keys that it may have as well, whatever their value; None lets it have any.
-    """
-    if not isinstance(given, Mapping):
-        return {}, [(where, given, f"must be a mapping of {', '.join(rules)}")]
-    filled = dict(given)
-    problems = [] if beside is None else _unknown(given, (*rules, *beside), where)
-    for key, rule in rules.items():
-        value = given.get(key)
-        if value is None and rule.default is not REQUIRED:
-            filled[key] = copy(rule.default)
-        elif value is None or not rule.good(value):
-            problems.append((f"{where}.{key}" if where else key, value, rule.allowed))
-    return filled, problems
-
-
-def _unknown(given: Mapping[Any, Any], names: Collection[str], where: str) -> list[Problem]:
-    problems: list[Problem] = []
-    for key in given:
-        try:
-            known("", [key], names)
-        except InputError as problem:
-            allowed = problem.finding[2] if problem.finding else str(problem)
-            problems.append((where, str(key), allowed))
-    return problems
-
-
-def _each(
-    items: list[Any], rules: Mapping[str, Rule], where: str, beside: Collection[str] | None = None
-) -> tuple[list[dict[str, Any]], list[Problem]]:
-    found = [_filled(item, rules, f"{where}[{number}]", beside) for number, item in enumerate(items)]
-    return [item for item, _ in found], [problem for _, problems in found for problem in problems]
-
-
 def _fill_modules(host: dict[str, Any]) -> list[Problem]:
     where = "gaudi_host.modules"
     if len(host["modules"]) > MOST_CARDS:
         return [(where, host["modules"], f"must be {MOST_CARDS} cards at most")]
-    host["modules"], problems = _each(host["modules"], MODULE, where, MODULE_BESIDE)
+    host["modules"], problems = filled_each(host["modules"], MODULE, where, MODULE_BESIDE)
     if problems:
         return problems
     numbers = [module["module_id"] for module in host["modules"]]
@@ -316,11 +265,11 @@ def _fill_services(host: dict[str, Any]) -> list[Problem]:
     services = {}
     for name, given in host["services"].items():
         where = f"gaudi_host.services.{name}"
-        services[name], found = _filled(given, SERVICE, where, ())
+        services[name], found = filled(given, SERVICE, where, ())
         if not found:
-            services[name]["launch"], found = _filled(services[name]["launch"], LAUNCH, f"{where}.launch")
+            services[name]["launch"], found = filled(services[name]["launch"], LAUNCH, f"{where}.launch")
             mounts = [] if found else services[name]["launch"]["mounts"]
-            found += _each(mounts, MOUNT, f"{where}.launch.mounts")[1]
+            found += filled_each(mounts, MOUNT, f"{where}.launch.mounts")[1]
         problems += found
     host["services"] = services
     return problems
@@ -332,7 +281,7 @@ def _fill_weights(host: dict[str, Any]) -> list[Problem]:
     for path, given in host["weights"].items():
         where = f"gaudi_host.weights.{path}"
         # None stands for a folder without a readable config.json.
-        weights[path], found = (None, []) if given is None else _filled(given, WEIGHTS, where, WEIGHTS_BESIDE)
+        weights[path], found = (None, []) if given is None else filled(given, WEIGHTS, where, WEIGHTS_BESIDE)
         problems += found
     host["weights"] = weights
     return problems
@@ -344,7 +293,7 @@ def checked_facts(facts: Known) -> tuple[dict[str, Any], list[Problem]]:
     checked: dict[str, Any] = {"gaudi_host": host}
     for name, rules in (("gaudi_system", SYSTEM), ("gaudi_services", IMAGES)):
         if facts.get(name) is not None:
-            checked[name], found = _filled(facts[name], rules, name)
+            checked[name], found = filled(facts[name], rules, name)
             problems += found
     system = checked.get("gaudi_system")
     if system and not problems:
@@ -372,9 +321,14 @@ def rendered(variables: Known, facts: bool, more: Iterable[str] = ()) -> tuple[d
         The values by name; and for each variable that has none - for an undefined variable, a template
         with a mistake, a vault that cannot be opened - by its name every place where that is so.
     """
+    return rendered_of(variables, (*VARIABLES, *OTHERS, *(FACTS if facts else ()), *more))
+
+
+def rendered_of(variables: Known, names: Iterable[str]) -> tuple[dict[str, Any], dict[str, list[Unread]]]:
+    """Return the same of these variables alone."""
     values: dict[str, Any] = {}
     unread: dict[str, list[Unread]] = {}
-    for name in (*VARIABLES, *OTHERS, *(FACTS if facts else ()), *more):
+    for name in names:
         bad: list[tuple[Place, Exception]] = []
         try:
             if name in variables:
@@ -402,10 +356,7 @@ def _plain(read: Callable[[], Any], place: Place, bad: list[tuple[Place, Excepti
         if isinstance(value, list):
             return [_plain(partial(getitem, value, number), (*place, number), bad) for number in range(len(value))]
         return value
-    except RecursionError:
-        raise
-    # Of Ansible's and of Jinja's many errors; hosts have neither, and this module is for them as well.
-    except Exception as problem:
+    except UNRENDERED as problem:
         bad.append((place, problem))
         return None
 
@@ -443,7 +394,7 @@ def checked_variables(variables: Known, unread: Collection[str] = ()) -> tuple[d
         unread: names of those that could not be read, which are taken for wrong.
     """
     given = {name: variables.get(name) for name in VARIABLES}
-    values, problems = _filled(given, VARIABLES, "")
+    values, problems = filled(given, VARIABLES, "")
     wrong = {key for key, _, _ in problems} | (set(unread) & set(VARIABLES))
     values.update({key: INSTEAD.get(key) for key in wrong})
     return values, problems, wrong

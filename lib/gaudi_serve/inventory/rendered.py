@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from ansible.errors import AnsibleError
+from ansible.template import Templar
+from jinja2 import TemplateError
+
 from ..core.templates import ROLES
+
+# What reading a variable raises whose template cannot be rendered: in filters Jinja's errors, elsewhere Ansible's.
+UNRENDERED = (AnsibleError, TemplateError)
 
 
 class Undefined(KeyError):
@@ -41,9 +48,6 @@ class Variables(Mapping[str, Any]):
         if name not in self._rendered:
             if name not in self._variables:
                 raise Undefined(name)
-            # Only the controller has it.
-            from ansible.template import Templar
-
             templar = Templar(loader=self._loader, variables=self._variables)
             self._rendered[name] = templar.template(self._variables[name])
         return self._rendered[name]

@@ -6,43 +6,41 @@ Pure functions. What one key may hold is said here once, for all stages of a run
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from ..catalog.files import catalog_folder, model_catalog, sound_entries
 from ..catalog.keys import VARIABLE
 from ..catalog.merge import client_names, merged_all
-from ..core.checks import Check, is_address, is_flag_text, matching, one_of
-from ..core.errors import InputError, is_number, is_whole, near, one_line, readable, shown
+from ..core.checks import (
+    Check,
+    Rule,
+    empty_or,
+    is_address,
+    is_line,
+    list_of,
+    mapping_of,
+    matching,
+    one_of,
+)
+from ..core.errors import InputError, Problem, is_whole, near, one_line, readable, shown
+from ..core.options import FOLDER, OPTIONS, Range, rule_of
 from ..core.redact import has_login
 from ..gateway.fleet import adapter_names
+from ..gateway.inputs import ClientNames, not_read
 from ..stages.apt_access import access
 from ..stages.gateway import gateway_problems
 from ..stages.host_tuning import kernel_arguments_wanted
 from ..stages.image import LOGINS, are_logins, vllm_images
-from ..stages.registry import OBJECTS, TOLD, tags_refusal
-from ..stages.service import nobodys_secrets, secrets_refusal
-from .facts import HIDDEN, OTHERS, VARIABLES, Problem, checked_variables, rendered
+from ..stages.registry import BY_ROLE, OBJECTS, TOLD, tags_refusal
+from ..stages.service import named, nobodys_secrets, secrets_refusal
+from .facts import HIDDEN, OTHERS, VARIABLES, checked_variables, rendered, rendered_of
+from .rendered import UNRENDERED
 from .written import octals
 
 Known = Mapping[str, Any]
 MOST = 10**9
-
-
-class Input(NamedTuple):
-    """What is allowed as the value of a variable of a role; ``allowed`` completes a sentence."""
-
-    good: Check
-    allowed: str
-
-
-def _line(value: Any) -> bool:
-    return isinstance(value, str) and value.isprintable()
-
-
-def _folder(value: Any) -> bool:
-    fits = isinstance(value, str) and re.fullmatch(r"(/[\w.@+-]+)+/?", value)
-    return bool(fits) and ".." not in str(value).split("/")
+COMES = "preflight_weights_come"
 
 
 def _arguments(value: Any) -> bool:
@@ -53,65 +51,19 @@ def _arguments(value: Any) -> bool:
     return True
 
 
-def _kernel_arguments(value: Any) -> bool:
-    return value is None or _arguments(value)
-
-
-def _list_of(good: Check) -> Check:
-    return lambda value: isinstance(value, list) and all(map(good, value))
-
-
-def _number_text(value: Any, pattern: str) -> Any:
-    return float(value) if isinstance(value, str) and re.fullmatch(pattern, value, re.ASCII) else value
-
-
-def _whole(low: int, high: int, what: str = "") -> Input:
-    def good(value: Any) -> bool:
-        number = int(value) if isinstance(value, str) and re.fullmatch(r"\d{1,18}", value, re.ASCII) else value
-        return is_whole(number, low, high)
-
-    return Input(good, f"must be a whole number{what and ' of '}{what} from {low} to {high}")
-
-
-def _real(low: float, high: float, what: str = "") -> Input:
-    def good(value: Any) -> bool:
-        return is_number(_number_text(value, r"\d{1,9}(\.\d{1,9})?"), low, high)
-
-    return Input(good, f"must be a number{what and ' of '}{what} from {low:g} to {high:g}")
-
-
-def _empty_or(good: Check) -> Check:
-    return lambda value: value == "" or good(value)
-
-
-def _choice(*allowed: str) -> Input:
-    return Input(one_of(*allowed), f"must be {', '.join(allowed[:-1])} or {allowed[-1]}, as a quoted text")
-
-
 def _environment(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(
-        isinstance(name, str)
-        and VARIABLE.fullmatch(name)
-        and (_line(text) or is_whole(text, -MOST, MOST))
-        and not isinstance(text, bool)
-        for name, text in value.items()
-    )
-
-
-def _mapping_of(names: Check, values: Check) -> Check:
-    return lambda value: isinstance(value, Mapping) and all(names(key) and values(one) for key, one in value.items())
+    name = matching(VARIABLE.pattern)
+    return mapping_of(name, lambda text: is_line(text) or is_whole(text, -MOST, MOST))(value)
 
 
 def _signed_by(value: Any) -> bool:
     block = isinstance(value, str) and value.lstrip().startswith("-----BEGIN PGP PUBLIC KEY BLOCK-----")
-    return _line(value) or (block and all(line.isprintable() for line in str(value).splitlines()))
+    return is_line(value) or (block and all(line.isprintable() for line in str(value).splitlines()))
 
 
 def _repository(value: Any) -> bool:
-    if not isinstance(value, Mapping) or not set(value) <= {"uris", "suites", "components", "signed_by"}:
-        return False
     lists = (value[key] for key in ("uris", "suites", "components") if value.get(key) is not None)
-    if not all(_word(one) or _list_of(_word)(one) for one in lists) or not _signed_by(value.get("signed_by") or ""):
+    if not all(_word(one) or list_of(_word)(one) for one in lists) or not _signed_by(value.get("signed_by") or ""):
         return False
     uris = value.get("uris") or []
     return all(map(_readable, [uris] if isinstance(uris, str) else uris)) and not has_login(
@@ -142,164 +94,121 @@ def _hccl_options(value: Any) -> bool:
     checks: dict[Any, Check] = {
         "size": lambda one: size(one) or is_whole(one, 1, 10**12),
         "size_range": lambda one: isinstance(one, list) and len(one) == 2 and all(map(checks["size"], one)),
-        "loop": _whole(1, MOST).good,
+        "loop": rule_of({"type": "int"}, Range(1, MOST)).good,
         "test": matching(r"[a-z][a-z_]*"),
         "measure": one_of("bandwidth", "latency"),
     }
-    return isinstance(value, Mapping) and all(key in checks and checks[key](one) for key, one in value.items())
+    return all(key in checks and checks[key](one) for key, one in value.items())
 
 
-TEXT = Input(_line, "must be a quoted text of one line; '' for none")
-FLAG = Input(is_flag_text, "must be true or false")
-FOLDER = Input(_folder, "must be an absolute path of letters, digits and . _ - / @ +, without ..")
-ON_CONTROLLER = Input(lambda value: _line(value) and bool(value.strip()), "must be a path on the controller")
-WEB = Input(_web, "must be an address such as https://mirror.example/x")
-NO_WEB = Input(_empty_or(WEB.good), f"{WEB.allowed}, or ''")
-BUILD_WEB = Input(
+WEB = Rule(_web, "must be an address such as https://mirror.example/x")
+NO_WEB = Rule(empty_or(WEB.good), f"{WEB.allowed}, or ''")
+BUILD_WEB = Rule(
     lambda value: NO_WEB.good(value) and not has_login(value),
     f"{NO_WEB.allowed}, without a user and password, which would stay in the image's history",
 )
-NO_FOLDER = Input(_empty_or(_folder), f"{FOLDER.allowed}, or ''")
-WORDS = Input(_list_of(lambda word: _line(word) and word != ""), "must be a list of quoted texts of one line each")
+NO_FOLDER = Rule(empty_or(FOLDER.good), f"{FOLDER.allowed}, or ''")
 PACKAGE = r"[a-z0-9][a-z0-9+.-]+(=[\w.+:~-]+)?"
-NAMES = Input(_list_of(matching(r"[a-z0-9][a-z0-9+.-]+")), "must be a list of names of packages")
-PACKAGES = Input(_list_of(matching(PACKAGE)), "must be a list of packages, such as [docker.io]")
-VERSION = Input(_empty_or(matching(r"\d[\w.+:~-]*")), "must be a quoted version such as '1.21.3-57'; '' for none")
-RELEASE = Input(VARIABLES["gaudi_release"].good, VARIABLES["gaudi_release"].allowed)
-REPOSITORY = Input(
+NAMES = Rule(list_of(matching(r"[a-z0-9][a-z0-9+.-]+")), "must be a list of names of packages")
+PACKAGES = Rule(list_of(matching(PACKAGE)), "must be a list of packages, such as [docker.io]")
+VERSION = Rule(empty_or(matching(r"\d[\w.+:~-]*")), "must be a quoted version such as '1.21.3-57'; '' for none")
+RELEASE = Rule(VARIABLES["gaudi_release"].good, VARIABLES["gaudi_release"].allowed)
+REPOSITORY = Rule(
     _repository,
     "must be a mapping of uris, suites, components and signed_by; {} for none; credentials stand in uris alone, as "
     "https://user:password@host/path",
 )
-ENVIRONMENT = Input(_environment, "must be a mapping of environment variables to texts of one line")
-HOSTS = Input(_list_of(matching(r"[\w.-]+")), "must be a list of hosts of the inventory")
-SECONDS, PORT = _whole(1, 10**7, "seconds"), _whole(1, 65535)
+ENVIRONMENT = Rule(_environment, "must be a mapping of environment variables to texts of one line")
+HOSTS = Rule(list_of(matching(r"[\w.-]+")), "must be a list of hosts of the inventory")
+BANDWIDTH = rule_of({"type": "float"}, Range(0, 10**6))
+SECONDS, PORT = Range(1, 10**7, "seconds"), Range(1, 65535)
+TIMES = (
+    "host_tuning_reboot_timeout",
+    *("vllm_image_build_timeout", "vllm_image_build_poll", "vllm_image_serve_timeout"),
+    *("model_weights_progress", "model_weights_timeout", "model_weights_poll"),
+    *("vllm_service_smoke_timeout", "vllm_service_wait_interval", "vllm_service_report_every"),
+    "hccl_validation_timeout",
+)
 GIT = matching(r"([a-z]+://[^\s'\"\\`$<>|;]+|/[\w./@+-]+|[\w.-]+@[\w.-]+:[\w./~-]+)")
 KINDS = ("hub", "modelscope", "git")
 
-INPUTS: dict[str, Input] = {
-    "vllm_weights_endpoints": Input(
-        _mapping_of(one_of("hub", "modelscope"), lambda one: one is None or NO_WEB.good(one)),
-        "must be a mapping of hub and modelscope to addresses",
+# What options of the roles may hold beyond their type, which is in their argument_specs. Of the others, what is usual.
+FORMS: dict[str, Rule | Range] = {
+    **dict.fromkeys(TIMES, SECONDS),
+    **dict.fromkeys(("vllm_image_serve_port", "model_weights_serve_port", "hccl_validation_port"), PORT),
+    "host_tuning_kernel_args": Rule(
+        _arguments, "must be a list of quoted texts such as ['iommu=pt'], without blanks or quotes, each once"
     ),
-    "gaudi_stop_on_errors": FLAG,
-    "gaudi_lock_break": FLAG,
-    "gaudi_all_at_once": FLAG,
-    "gaudi_lock_lease_s": SECONDS,
-    "gaudi_fleet_address": Input(
-        _empty_or(matching(r"[\w.:-]+")), "must be the address or name at which gateways reach this host, or ''"
-    ),
-    "host_tuning_kernel_args": Input(
-        _kernel_arguments,
-        "must be a list of quoted texts such as ['iommu=pt'], without blanks or quotes, each once",
-    ),
-    "host_tuning_iommu": _choice("auto", "on", "off"),
-    "host_tuning_governor": Input(_empty_or(matching(r"[a-z][a-z_]{0,31}")), "must be a governor such as performance"),
-    "host_tuning_hugepages": _whole(0, MOST, "pages"),
-    "host_tuning_hugepages_max_fraction": _real(0, 1),
-    "host_tuning_take_over": FLAG,
-    "host_tuning_reboot_allowed": FLAG,
-    "host_tuning_reboot_timeout": SECONDS,
+    "host_tuning_governor": Rule(empty_or(matching(r"[a-z][a-z_]{0,31}")), "must be a governor such as performance"),
+    "host_tuning_hugepages": Range(0, MOST, "pages"),
+    "host_tuning_hugepages_max_fraction": Range(0, 1),
     "gaudi_driver_release": RELEASE,
     "gaudi_driver_version": VERSION,
     "gaudi_driver_packages": NAMES,
     "gaudi_driver_optional_packages": NAMES,
-    "gaudi_driver_modules": Input(_list_of(matching(r"[a-z]\w*")), "must be a list of kernel modules"),
-    "gaudi_driver_kernel_headers": FLAG,
-    "gaudi_driver_upgrade_allowed": FLAG,
-    "gaudi_driver_manage": FLAG,
+    "gaudi_driver_modules": Rule(list_of(matching(r"[a-z]\w*")), "must be a list of kernel modules"),
     "gaudi_driver_repository": REPOSITORY,
-    "gaudi_driver_ports_may_be_down": Input(
-        _list_of(lambda port: is_whole(port, 0, 1023)), "must be a list of numbers of ports"
+    "gaudi_driver_ports_may_be_down": Rule(
+        list_of(lambda port: is_whole(port, 0, 1023)), "must be a list of numbers of ports"
     ),
-    "container_runtime_engine": _choice("distribution", "vendor"),
     "container_runtime_distribution_packages": PACKAGES,
     "container_runtime_vendor_packages": PACKAGES,
     "container_runtime_vendor_uri": WEB,
     "container_runtime_vendor_key_url": NO_WEB,
-    "container_runtime_vendor_key_checksum": Input(
+    "container_runtime_vendor_key_checksum": Rule(
         matching(r"sha(256|384|512):([0-9a-fA-F]{64,128}|https?://[!-~]+)"), "must be a digest such as sha256:1500..."
     ),
-    "container_runtime_habana": _choice("auto", "always", "never"),
     "container_runtime_habana_version": VERSION,
     "container_runtime_habana_repository": REPOSITORY,
     "container_runtime_data_root": NO_FOLDER,
-    "container_runtime_live_restore": FLAG,
-    "container_runtime_http_proxy": TEXT,
-    "container_runtime_https_proxy": TEXT,
-    "container_runtime_no_proxy": TEXT,
-    "vllm_image_archives": ON_CONTROLLER,
+    "vllm_image_archives": Rule(
+        lambda value: is_line(value) and bool(value.strip()), "must be a path on the controller"
+    ),
     "vllm_image_pip_index_url": BUILD_WEB,
     "vllm_image_proxies": ENVIRONMENT,
-    "vllm_image_registries": Input(are_logins, LOGINS),
-    "vllm_image_build_timeout": SECONDS,
-    "vllm_image_build_poll": SECONDS,
-    "vllm_image_spool": FOLDER,
-    "vllm_image_from_host": TEXT,
-    "vllm_image_serve_address": Input(
-        _empty_or(matching(r"(?!-)[A-Za-z0-9.-]{1,253}")),
+    "vllm_image_registries": Rule(are_logins, LOGINS),
+    "vllm_image_serve_address": Rule(
+        empty_or(matching(r"(?!-)[A-Za-z0-9.-]{1,253}")),
         "must be an IPv4 address or a name of the host that gives images, or '' for the address of its default route",
     ),
-    "vllm_image_serve_port": PORT,
-    "vllm_image_serve_timeout": SECONDS,
-    "model_weights_verify": _choice("quick", "full"),
-    "model_weights_from_host": TEXT,
-    "model_weights_serve_address": Input(
-        _empty_or(matching(r"[\w.:%-]+")), "must be an address such as 10.0.0.1, or ''"
-    ),
-    "model_weights_serve_port": PORT,
-    "model_weights_tokens": Input(
-        _mapping_of(one_of(*KINDS), lambda one: one is None or _line(one)),
+    "model_weights_serve_address": Rule(empty_or(matching(r"[\w.:%-]+")), "must be an address such as 10.0.0.1, or ''"),
+    "model_weights_tokens": Rule(
+        mapping_of(one_of(*KINDS), lambda one: one is None or is_line(one)),
         f"must be a mapping of {', '.join(KINDS)} to tokens of one line",
     ),
-    "model_weights_http_proxy": TEXT,
-    "model_weights_https_proxy": TEXT,
-    "model_weights_no_proxy": TEXT,
-    "model_weights_venv": FOLDER,
-    "model_weights_index_url": TEXT,
-    "model_weights_wheels": TEXT,
-    "model_weights_parallel": _whole(1, 256, "files"),
-    "model_weights_retries": _whole(0, 10_000, "tries"),
-    "model_weights_pause": _real(0, 3600, "seconds"),
-    "model_weights_progress": SECONDS,
-    "model_weights_timeout": SECONDS,
-    "model_weights_poll": SECONDS,
-    "model_weights_convert_command": WORDS,
+    "model_weights_parallel": Range(1, 256, "files"),
+    "model_weights_retries": Range(0, 10_000, "tries"),
+    "model_weights_pause": Range(0, 3600, "seconds"),
     "model_weights_convert_env": ENVIRONMENT,
-    "model_weights_convert_options": WORDS,
-    "model_weights_calibrate_command": WORDS,
-    "model_weights_calibrate_workdir": FOLDER,
-    "model_weights_calibrate_output": FOLDER,
     "model_weights_calibrate_env": ENVIRONMENT,
-    "model_weights_calibrate_options": WORDS,
-    "hccl_validation_asked": FLAG,
-    "hccl_validation_drain": FLAG,
-    "hccl_validation_max_age_days": _whole(0, 100_000, "days"),
-    "hccl_validation_thresholds": Input(
-        _mapping_of(matching(r"[a-z][a-z0-9-]*"), lambda one: one is None or _real(0, 10**6).good(one)),
+    "hccl_validation_max_age_days": Range(0, 100_000, "days"),
+    "hccl_validation_thresholds": Rule(
+        mapping_of(matching(r"[a-z][a-z0-9-]*"), lambda one: one is None or BANDWIDTH.good(one)),
         "must be a mapping of measurements, such as all, to GB/s",
     ),
-    "hccl_validation_options": Input(
+    "hccl_validation_options": Rule(
         _hccl_options, "must be a mapping of size or size_range, loop, test, and measure (bandwidth or latency)"
     ),
     "hccl_validation_nodes": HOSTS,
-    "hccl_validation_port": PORT,
-    "hccl_validation_checkout": FOLDER,
-    "hccl_validation_repository": Input(
+    "hccl_validation_repository": Rule(
         lambda value: GIT(value) and not has_login(value),
         "must be an address of a git repository without user and password, which all users of the host would see while "
         "git runs; with them, clone it into hccl_validation_checkout first, which is used as it is",
     ),
-    "hccl_validation_commit": Input(
-        _empty_or(matching(r"[0-9a-f]{7,40}")), "must be a quoted commit; '' for the newest"
+    "hccl_validation_commit": Rule(empty_or(matching(r"[0-9a-f]{7,40}")), "must be a quoted commit; '' for the newest"),
+    "vllm_service_journal_lines": Range(1, 10_000, "lines"),
+    "vllm_service_max_restarts": Range(1, 10_000, "restarts"),
+}
+OF_PLAYBOOKS = {
+    "vllm_weights_endpoints": Rule(
+        mapping_of(one_of("hub", "modelscope"), lambda one: one is None or NO_WEB.good(one)),
+        "must be a mapping of hub and modelscope to addresses",
     ),
-    "hccl_validation_timeout": SECONDS,
-    "vllm_service_smoke_timeout": SECONDS,
-    "vllm_service_journal_lines": _whole(1, 10_000, "lines"),
-    "vllm_service_max_restarts": _whole(1, 10_000, "restarts"),
-    "vllm_service_wait_interval": SECONDS,
-    "vllm_service_report_every": SECONDS,
-    "preflight_weights_come": FLAG,
+    **dict.fromkeys(("gaudi_stop_on_errors", "gaudi_lock_break", "gaudi_all_at_once"), rule_of({"type": "bool"})),
+    "gaudi_lock_lease_s": rule_of({"type": "int"}, SECONDS),
+    "gaudi_fleet_address": Rule(
+        empty_or(matching(r"[\w.:-]+")), "must be the address or name at which gateways reach this host, or ''"
+    ),
 }
 
 
@@ -309,12 +218,21 @@ PREFIXES = (
 )
 # What the playbooks hand to roles, which may be used alone too, under names of the roles' own.
 HANDED = frozenset(
-    """
-    preflight_models preflight_images preflight_secrets preflight_catalog_dirs preflight_model_defaults
-    preflight_accelerator preflight_cards preflight_release preflight_host_nics preflight_device_family
-    preflight_move_allowed preflight_for
-    """.split()
-) | {name for one in OBJECTS for name in one.names(*one.given)}
+    (
+        *(name for name in OPTIONS if name.startswith("preflight_") and name not in ("preflight_catalog", COMES)),
+        *(name for one in OBJECTS for name in one.names(*one.given)),
+    )
+)
+# What an inventory may set of the roles' options, in the order of their stages, and what playbooks read themselves.
+INPUTS: dict[str, Rule] = {
+    **OF_PLAYBOOKS,
+    **{
+        name: rule_of(OPTIONS[name], FORMS.get(name))
+        for role in (*BY_ROLE, "preflight")
+        for name in OPTIONS
+        if name.startswith(f"{role}_") and name not in (*HANDED, *VARIABLES)
+    },
+}
 # Facts, and what roles say of a run.
 SAID = frozenset(
     """
@@ -424,15 +342,13 @@ def of_gateways(values: Known, gateways: Sequence[str], host_name: str, hostvars
         hostvars: variables of all hosts, for the models that clients may use.
     """
     given, serves = (values.get("gaudi_gateway"), values.get("gaudi_gateway_secret")), bool(values.get("vllm_models"))
-    models, adapters = client_models(values, hostvars) or (None, ())
-    return gateway_problems(*given, gateways, host_name, serves, models, adapters)
+    return gateway_problems(*given, gateways, host_name, serves, client_names_of(values, hostvars))
 
 
-def client_models(values: Known, hostvars: Mapping[str, Known]) -> tuple[list[str], list[str]] | None:
-    """Return the names for clients of the models and of the adapters of all hosts, whether a run is about them or not.
+def client_names_of(values: Known, hostvars: Mapping[str, Known]) -> ClientNames | None:
+    """Return what clients may call of all hosts, whether a run is about them or not, and which hosts cannot be read.
 
-    None where the host's gateway names no model, or where a host's cannot be read, which is an error
-    of its own.
+    None where the host's gateway names no model.
     """
     settings = values.get("gaudi_gateway")
     clients = settings.get("clients") if isinstance(settings, Mapping) else None
@@ -440,33 +356,47 @@ def client_models(values: Known, hostvars: Mapping[str, Known]) -> tuple[list[st
     balance = isinstance(settings, Mapping) and settings.get("balance")
     if not balance and not any(isinstance(one, Mapping) and "models" in one for one in each):
         return None
-    found, adapters = set[str](), set[str]()
-    try:
-        for known in (hostvars[name] for name in hostvars):
-            folders = known.get("vllm_catalog_dirs") or []
-            catalog = known.get("preflight_catalog") or model_catalog(folders, builtin=True)
-            models = known.get("vllm_models")
-            if models is not None and not isinstance(models, list):
-                return None
-            defaults = known.get("vllm_model_defaults") or {}
-            found |= client_names(models, catalog, defaults)
-            specs = merged_all(models, catalog, defaults)
-            adapters |= {name for spec in specs for name in adapter_names(spec.get("lora_modules"))}
-    # Of Ansible's and of Jinja's many errors.
-    except Exception:
-        return None
-    return sorted(found), sorted(adapters)
+    models, adapters, unread = set[str](), set[str](), list[str]()
+    for host in hostvars:
+        try:
+            found = _names_of(hostvars[host])
+        except (*UNRENDERED, InputError) as problem:
+            unread += _unread(host, hostvars[host], problem)
+        else:
+            models |= found[0]
+            adapters |= found[1]
+    return ClientNames(frozenset(models), frozenset(adapters), tuple(unread))
+
+
+def _names_of(known: Known) -> tuple[set[str], set[str]]:
+    """Return the names for clients of a host's models and of its adapters."""
+    catalog = known.get("preflight_catalog") or model_catalog(known.get("vllm_catalog_dirs") or [], builtin=True)
+    models, defaults = known.get("vllm_models"), known.get("vllm_model_defaults") or {}
+    if models is not None and not isinstance(models, list):
+        raise InputError(f"vllm_models {shown(models)}: {VARIABLES['vllm_models'].allowed}")
+    specs = merged_all(models, catalog, defaults)
+    adapters = {name for spec in specs for name in adapter_names(spec.get("lora_modules"))}
+    return client_names(models, catalog, defaults), adapters
+
+
+def _unread(host: str, known: Known, problem: Exception) -> list[str]:
+    """Return why the models of a host cannot be read, by its variables; where none tells, the error itself."""
+    names = ("vllm_models", "vllm_model_defaults", "vllm_catalog_dirs", "preflight_catalog")
+    reasons = [one.text for found in rendered_of(known, names)[1].values() for one in found]
+    return [f"{host}: {one_line(text)}" for text in reasons or [str(problem)]]
 
 
 def strange_secrets(values: Known, host_name: str, hostvars: Known) -> list[str]:
-    """Return which names in a host's ``vllm_secrets`` are of no model of any host.
+    """Return which names in a host's ``vllm_secrets`` are of no model of any host, and which hosts cannot be read."""
+    unread = list[str]()
 
-    Nothing is said where the models of a host cannot be read, which is an error of its own.
-    """
-    others = (hostvars[name].get("vllm_models") for name in hostvars if name != host_name)
-    try:
-        found = nobodys_secrets(values.get("vllm_secrets"), host_name, values.get("vllm_models"), others)
-    # Of Ansible's and of Jinja's many errors.
-    except Exception:
-        return []
-    return found
+    def others() -> Iterator[Sequence[Known]]:
+        for host in hostvars:
+            try:
+                if host != host_name:
+                    yield named(hostvars[host].get("vllm_models"))
+            except UNRENDERED as problem:
+                unread.extend(_unread(host, hostvars[host], problem))
+
+    found = nobodys_secrets(values.get("vllm_secrets"), host_name, values.get("vllm_models"), others())
+    return [text + not_read(unread) for text in found]

@@ -12,7 +12,7 @@ from ..buckets.plugin_rules import NEWEST
 from ..buckets.vision import vision_layers
 from ..buckets.warmup import KEEPS_EXPERTS_SINCE, likely_layers
 from ..core.errors import Problem
-from ..core.versions import numbers
+from ..core.versions import comparable
 from ..core.words import counted
 from ..engines import engine_of
 from ..memory.autocalc import DEVICE_GIB, GIB, MOST_CARDS
@@ -170,7 +170,7 @@ def _warmup(
     seconds, cached = engine.warmup(
         *(graphs, depth, max(1, cards), engine.served_in(spec)),
         experts=model.experts,
-        keeps_experts=numbers(version) >= numbers(KEEPS_EXPERTS_SINCE),
+        keeps_experts=comparable(version) >= comparable(KEEPS_EXPERTS_SINCE),
         vision_layers=vision_layers(spec, model, version),
     )
     return seconds, cached if spec.get("recipe_cache_path") or not graphs else None

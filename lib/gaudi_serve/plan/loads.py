@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..core.errors import Problem, shown
-from ..core.versions import numbers
+from ..core.versions import comparable
 from ..engines import ENGINES, engine_of
 from ..engines.architectures import SERVED, architecture
 from ..engines.quantisations import SAME, Loads, Stored, stored
@@ -92,7 +92,7 @@ def _refused(asked: Stored, loads: Loads, row: Release | None, version: str | No
     if since is None:
         return loads.refused is None or asked.method in loads.refused
     if version and since:
-        return (asked.floats and not loads.floats) or numbers(version) < numbers(since)
+        return (asked.floats and not loads.floats) or comparable(version) < comparable(since)
     return (asked.floats and not loads.floats) or bool(since and row and not row.has(since))
 
 

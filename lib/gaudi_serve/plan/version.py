@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..buckets.plugin_rules import rules_of
 from ..core.errors import Problem
-from ..core.versions import numbers
+from ..core.versions import comparable
 from ..model.spec import Spec
 from ..platforms.releases import PLUGIN, RELEASES, Release, rows_of, versions_said, vllm_of
 
@@ -30,7 +30,7 @@ def version_problems(spec: Spec, row: Release | None) -> list[Problem]:
         named = "" if spec.get("vllm_version") else f" (image {spec.get('image')} is named so)"
         remedy = "take an image of this release, or, if the image has another vLLM, set vllm_version in the model"
         return [("vllm_version", said, f"belongs to {versions_said(said)}{named}; {here}; {remedy}")]
-    if said and least and numbers(said) < numbers(least):
+    if said and least and comparable(said) < comparable(least):
         return [("vllm_version", said, f"is too old for this model, whose least_vllm is {least}; take a newer image")]
     return []
 
@@ -43,7 +43,7 @@ def version_notes(spec: Spec, row: Release | None) -> list[str]:
     if least and not row.has(least, all_of_it=True):
         notes.append(f"needs an image with vLLM {least} or newer; of release {row.name} there are {_list(row)}")
     version = _assumed(spec, row)
-    if version and rules_of(version) is not rules_of(".".join(map(str, row.newest))):
+    if version and rules_of(version) is not rules_of(str(row.newest)):
         which = f"the oldest vLLM of release {row.name} that serves it, which has {_list(row)}"
         notes.append(
             f"the plan assumes {version}, {which}; set vllm_version in the model: buckets and their variables follow it"
@@ -60,7 +60,7 @@ def said_version(spec: Spec) -> str | None:
         return str(spec["vllm_version"])
     named = vllm_of(str(spec.get("image") or ""))
     rows = rows_of(PLUGIN)
-    known = named and (any(row.serves(named) for row in rows) or numbers(named) > max(row.newest for row in rows))
+    known = named and (any(row.serves(named) for row in rows) or comparable(named) > max(row.newest for row in rows))
     return named if known else None
 
 
@@ -69,9 +69,9 @@ def _assumed(spec: Spec, row: Release) -> str | None:
     least = spec.get("least_vllm")
     for text in row.vllm:
         oldest, newest = text.split(" to ")[0], text.split(" to ")[-1]
-        if not least or numbers(oldest) >= numbers(least):
+        if not least or comparable(oldest) >= comparable(least):
             return oldest
-        if numbers(newest) >= numbers(least):
+        if comparable(newest) >= comparable(least):
             return str(least)
     return None
 

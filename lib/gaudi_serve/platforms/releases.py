@@ -9,8 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from ..core.versions import numbers
+from ..core.versions import comparable
+
+if TYPE_CHECKING:
+    from packaging.version import Version
 
 
 @dataclass(frozen=True)
@@ -48,22 +52,22 @@ class Release:
 
     def has(self, version: str, *, all_of_it: bool = False) -> bool:
         """Tell whether the plugin of this release is for a vLLM at least as new: its newest one, or all of them."""
-        return bool(self.vllm) and (self.oldest if all_of_it else self.newest) >= numbers(version)
+        return bool(self.vllm) and (self.oldest if all_of_it else self.newest) >= comparable(version)
 
     def serves(self, version: str) -> bool:
         """Tell whether the plugin of this release is for this version of vLLM, or for another patch of it."""
-        spans = [[numbers(one)[:2] for one in text.split(" to ")] for text in self.vllm]
-        return any(span[0] <= numbers(version)[:2] <= span[-1] for span in spans)
+        spans = [[comparable(one).release[:2] for one in text.split(" to ")] for text in self.vllm]
+        return any(span[0] <= comparable(version).release[:2] <= span[-1] for span in spans)
 
     @property
-    def oldest(self) -> list[int]:
-        """Return the numbers of the oldest vLLM that it has."""
-        return min(numbers(text.split(" to ")[0]) for text in self.vllm)
+    def oldest(self) -> Version:
+        """Return the oldest vLLM that it has."""
+        return min(comparable(text.split(" to ")[0]) for text in self.vllm)
 
     @property
-    def newest(self) -> list[int]:
-        """Return the numbers of the newest vLLM that it has."""
-        return max(numbers(text.split(" to ")[-1]) for text in self.vllm)
+    def newest(self) -> Version:
+        """Return the newest vLLM that it has."""
+        return max(comparable(text.split(" to ")[-1]) for text in self.vllm)
 
     @property
     def about(self) -> str:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..core.checks import is_true
 from ..model.host import LiveModel, live_models
 from ..plan.downtime import due_lines
 from ..stages.registry import STAGES, due_by_stage
@@ -41,7 +42,7 @@ def rollout_unapproved(hostvars: Mapping[str, Known], hosts: Sequence[str], vari
         variables: of any host; read are ``rollout_as_approved``, which demands an approved plan, and
             ``gaudi_rollout``, the artifact of the job whose plan was approved.
     """
-    if str(variables.get("rollout_as_approved", "")).lower() not in ("true", "yes", "on", "1"):
+    if not is_true(variables.get("rollout_as_approved")):
         return []
     artifact = variables.get("gaudi_rollout")
     approved = artifact.get("due") if isinstance(artifact, Mapping) else None

@@ -154,8 +154,8 @@ def _newest(driver: Mapping[str, Any], release: str, here: Mapping[str, str]) ->
     # A version of the release that is installed stays: builds of one release differ in nothing that matters.
     if release_of(here.get(DKMS, "")) == release:
         return here[DKMS]
-    fitting = [version for version in driver["available"] if release_of(version) == release]
-    return max(fitting, key=lambda version: [int(part) for part in re.findall(r"\d+", version)], default="")
+    # apt lists them with the newest first.
+    return next((version for version in driver["available"] if release_of(version) == release), "")
 
 
 def _down(driver: Mapping[str, Any], may_be_down: Sequence[int]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -14,7 +14,7 @@ from ..core.templates import file_of
 from ..gateway.config import gateway_files
 from ..gateway.fleet import Entry, backends_of, entry_of, secret_problem
 from ..gateway.haproxy import ADDRESS_PATH, PLACE, SERVERS, UNIT_PATH
-from ..gateway.inputs import read_gateway
+from ..gateway.inputs import ClientNames, read_gateway
 from ..gateway.objects import Gateway
 from .base import Given, Pending, Stage
 from .reset import new_packages
@@ -60,8 +60,7 @@ def gateway_problems(
     gateways: Sequence[str],
     host_name: str,
     serves: bool,
-    models: Collection[str] | None = None,
-    adapters: Collection[str] = (),
+    fleet: ClientNames | None = None,
 ) -> list[str]:
     """Return what is wrong with the variables of a fleet with gateways, as far as one host's tell.
 
@@ -71,13 +70,12 @@ def gateway_problems(
         gateways: hosts of the inventory that are gateways.
         host_name: how messages call the host.
         serves: the host has models.
-        models: those of all hosts, for the clients that may use some alone; None where they are not known.
-        adapters: those of all hosts, which clients may use too.
+        fleet: what all hosts serve, for the clients that may use some alone; None where it is not asked for.
     """
     reasons = []
     if isinstance(settings, Mapping):
         try:
-            read_gateway(settings, models=models, adapters=adapters)
+            read_gateway(settings, fleet=fleet)
         except InputError as problem:
             reasons.append(str(problem))
     elif settings is not None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ..core.checks import is_true
 from ..core.images import vllm_image_id
 from ..core.words import counted
+from ..host.hccl import last_good
 from ..model.host import Host
 from ..platforms import accelerator_needs, platform_of
 from .base import Given, Pending, Stage
@@ -27,8 +28,6 @@ THRESHOLDS = {
     "HL-288": {"all": 15.0},
     "HL-338": {"all": 15.0},
 }
-# A figure this far below the last good one is no pass, whatever the threshold.
-DROP = 0.8
 
 
 def hccl_validation_plan(
@@ -155,24 +154,6 @@ def hccl_runs(
     return runs
 
 
-def last_good(state: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> dict[str, float]:
-    """Return the last good figures, GB/s by measurement, if they are of the same cards."""
-    before = state.get("fingerprint") or {}
-    same = all(before.get(key) == fingerprint.get(key) for key in ("device", "cards"))
-    return dict(state.get("last_good") or {}) if same else {}
-
-
-def hccl_verdict(run: Mapping[str, Any], figure: float | None) -> str | None:
-    """Return why a measurement does not pass, or None: a figure (GB/s) must be there and be good enough."""
-    if figure is None:
-        return f"{run['name']}: no bandwidth in the output"
-    if run["threshold"] is not None and figure < run["threshold"]:
-        return f"{run['name']}: {figure:.1f} GB/s is below {run['threshold']:g} GB/s"
-    if run["last_good"] and figure < DROP * run["last_good"]:
-        return f"{run['name']}: {figure:.1f} GB/s is far below the last good {run['last_good']:.1f} GB/s"
-    return None
-
-
 def hccl_note(plan: Mapping[str, Any], state: Mapping[str, Any]) -> list[str]:
     """Return what the report says of a host's links."""
     if not plan["runs"]:
@@ -206,27 +187,6 @@ def hccl_refusal(plan: Mapping[str, Any], host_name: str, *, drain: bool) -> lis
             f"{host_name}: the measurement takes the cards of {models}; allow it with -e hccl_validation_drain=true"
         )
     return reasons
-
-
-def hccl_arguments(run: Mapping[str, Any], options: Mapping[str, Any]) -> list[str]:
-    """Return the arguments of run_hccl_demo.py for one measurement, as the manual has them.
-
-    Args:
-        run: one of hccl_runs.
-        options: ``size`` or ``size_range`` (two), ``loop``, ``test``, ``measure`` (bandwidth or
-            latency), ``node_id``, ``nodes``, ``cards`` (of this host).
-    """
-    cards, nodes = int(options["cards"]), int(options.get("nodes", 1))
-    words: list[Any] = ["--nranks", cards * nodes, "--node_id", options.get("node_id", 0)]
-    sizes: Sequence[Any] = options.get("size_range") or []
-    words += ["--size_range", *sizes] if sizes else ["--size", options.get("size", "32m")]
-    words += ["--test", options.get("test", "all_reduce"), "--loop", options.get("loop", 10000)]
-    words += ["--ranks_per_node", cards, "-no_color"]
-    if run["custom_comm"]:
-        words += ["--custom_comm", ",".join(map(str, run["custom_comm"]))]
-    if options.get("measure") == "latency":
-        words += ["--measure", "latency"]
-    return [str(word) for word in words]
 
 
 def _pending(given: Given) -> Pending:

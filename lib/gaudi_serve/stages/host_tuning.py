@@ -12,13 +12,14 @@ from typing import Any
 from ..core.checks import is_true
 from ..core.errors import InputError
 from ..core.templates import rendered
+from ..core.versions import comparable
 from ..platforms import platform_of
 from .base import Given, Pending, Stage, drift_lines, system_refusal
 from .reset_host import IOMMU, TUNED, host_tuning_reset
 
 ARGUMENT = re.compile(r"[\w.,:+@/-]+(=[\w.,:+@/=-]*)?", re.ASCII)
 # Without the arguments for the IOMMU, this kernel (Ubuntu 22.04.5 and 24.04.2) can garble results on Gaudi.
-IOMMU_KERNEL = (6, 8)
+IOMMU_KERNEL = "6.8"
 HUGEPAGE_KIB = 2048
 # In the order in which they stand in the kernel's command line.
 CMDLINE = ("GRUB_CMDLINE_LINUX", "GRUB_CMDLINE_LINUX_DEFAULT")
@@ -51,8 +52,8 @@ def kernel_arguments_wanted(
         )
     if given is not None:
         return _given_arguments(given)
-    version = re.match(r"(\d+)\.(\d+)", system["kernel"])
-    new = version is not None and (int(version[1]), int(version[2])) >= IOMMU_KERNEL
+    kernel = re.match(r"\d+\.\d+", system["kernel"])
+    new = kernel is not None and comparable(kernel[0]) >= comparable(IOMMU_KERNEL)
     needed = iommu == "on" or (iommu == "auto" and platform_of(system.get("accelerator")).iommu and new)
     own = _words(_read_by_grub(_settings(tuning))) if tuning else []
     return [*TUNED, *([_with_options(argument, own) for argument in IOMMU] if needed else ())]

@@ -7,9 +7,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..core.checks import is_flag_text, is_true
+from ..core.checks import Rule, is_line, is_true, matching, one_of
 from ..core.errors import InputError, shown
 from ..core.images import HUB, IS_NAME, IS_REGISTRY, NAMED, image_name
+from ..core.options import OPTIONS, rule_of
 from ..core.redact import has_login
 from ..core.templates import rendered
 from ..host.secret import given_secrets
@@ -50,9 +51,18 @@ LOGINS = (
 )
 # What serving images to other hosts takes.
 REGISTRY_PACKAGES = ("docker-registry", "openssl")
-# What an image is made with: the recipe of cards, on a host, or the CPU image, on the controller.
-BUILT = ("cpu", "gaudi")
-ENTRY = {"name", "archive", "archive_on_host", "build", "build_host", "accelerator", "recipe", "vllm_version"}
+ENTRY: Mapping[str, Any] = OPTIONS["vllm_image_images"]["options"]
+_TEXT = Rule(lambda text: is_line(text) and text.strip() != "", "must be a quoted text of one line")
+ENTRY_RULES = {
+    key: rule_of(ENTRY[key], form)
+    for key, form in {
+        # What an image is made with: the recipe of cards, on a host, or the CPU image, on the controller.
+        "build": Rule(lambda _: True, f"must be {' or '.join(ENTRY['build']['choices'])}"),
+        "accelerator": Rule(one_of(*PLATFORMS), f"must be {' or '.join(PLATFORMS)}"),
+        **{"archive": _TEXT, "build_host": _TEXT, "archive_on_host": None},
+        "vllm_version": Rule(matching(RELEASE.pattern), "must be a quoted version of vLLM, such as '0.26.0'"),
+    }.items()
+}
 KEYS = {"base", "release", "libfabric", "multimodal", "audio", *SOURCES}
 
 
@@ -112,12 +122,7 @@ def images_shared(
         for entry in wanted
         if entry.get("build") == "gaudi" and entry.get("build_host", giver) != giver
     ]
-    yes = ("true", "yes", "on", "1")
-    apart = [
-        one
-        for one in missing
-        if giver == host_name or "@" in one["name"] or str(one.get("archive_on_host")).lower() in yes
-    ]
+    apart = [one for one in missing if giver == host_name or "@" in one["name"] or is_true(one.get("archive_on_host"))]
     return {"own": apart, "take": [one for one in missing if one not in apart], "refusal": refusal}
 
 
@@ -158,21 +163,12 @@ def _check(entry: Any) -> None:
         raise InputError(f"vllm_images: {shown(entry)}: must be a mapping with the name of an image")
     if not IS_NAME(entry["name"]):
         raise InputError(f"vllm_images: name {shown(entry['name'])}: {NAMED}")
-    for key, known in (("build", BUILT), ("accelerator", tuple(PLATFORMS))):
-        if entry.get(key) is not None and entry[key] not in known:
-            raise _refusal(entry["name"], key, entry[key], f"must be {' or '.join(known)}")
-    wrong = sorted(map(str, set(entry) - ENTRY))
+    wrong = sorted(map(str, set(entry) - set(ENTRY)))
     if wrong:
         raise _refusal(entry["name"], wrong[0], entry.get(wrong[0]), "must be one of " + ", ".join(sorted(ENTRY)))
-    for key in ("archive", "build_host"):
-        text = entry.get(key)
-        if text is not None and (not isinstance(text, str) or not text.strip() or not text.isprintable()):
-            raise _refusal(entry["name"], key, text, "must be a quoted text of one line")
-    version = entry.get("vllm_version")
-    if version is not None and not (isinstance(version, str) and RELEASE.fullmatch(version)):
-        raise _refusal(entry["name"], "vllm_version", version, "must be a quoted version of vLLM, such as '0.26.0'")
-    if not is_flag_text(entry.get("archive_on_host", False)):
-        raise _refusal(entry["name"], "archive_on_host", entry["archive_on_host"], "must be true or false")
+    for key, rule in ENTRY_RULES.items():
+        if entry.get(key) is not None and not rule.good(entry[key]):
+            raise _refusal(entry["name"], key, entry[key], rule.allowed)
 
 
 def _built(entry: Mapping[str, Any], release: str) -> Entry:

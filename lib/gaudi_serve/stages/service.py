@@ -334,7 +334,15 @@ def _secret_problem(value: Any) -> str | None:
     return None
 
 
-def nobodys_secrets(secrets: Any, host_name: str, models: Any, others: Iterable[Any]) -> list[str]:
+def named(models: Any) -> list[dict[str, Any]]:
+    """Return the names of models: of each its ``name``, and those of the models that share its card (``shares``)."""
+    sound = [one for one in models or [] if isinstance(one, Mapping) and "name" in one]
+    return [{"name": str(one["name"]), "shares": [str(other.get("name")) for other in members(one)]} for one in sound]
+
+
+def nobodys_secrets(
+    secrets: Any, host_name: str, models: Any, others: Iterable[Sequence[Mapping[str, Any]]]
+) -> list[str]:
     """Return the names in ``vllm_secrets`` that no host has a model of: its server would run without its key.
 
     A group's hosts share the variable, so that a model may be another host's.
@@ -343,17 +351,16 @@ def nobodys_secrets(secrets: Any, host_name: str, models: Any, others: Iterable[
         secrets: ``vllm_secrets`` of a host.
         host_name: how messages call the host.
         models: its ``vllm_models``; None where nobody has said any.
-        others: those of the other hosts, of which no more are looked at than it takes.
+        others: what ``named`` returns of those of the other hosts, of which no more are looked at than it takes.
     """
     secrets = given_secrets(secrets)
     if not isinstance(secrets, Mapping) or not isinstance(models, list):
         return []
     known: set[str] = set()
     entries: dict[str, str] = {}
-    for some in itertools.chain([models], others):
-        sound = [one for one in some or [] if isinstance(one, Mapping) and "name" in one]
-        known |= {str(one["name"]) for one in sound}
-        entries |= {str(other.get("name")): str(one["name"]) for one in sound for other in members(one)}
+    for some in itertools.chain([named(models)], others):
+        known |= {one["name"] for one in some}
+        entries |= {name: one["name"] for one in some for name in one["shares"]}
         if set(secrets) <= known:
             return []
     return [

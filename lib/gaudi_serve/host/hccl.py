@@ -1,9 +1,10 @@
-"""What hccl_demo prints about its measurements."""
+"""hccl_demo: the arguments of a measurement, what it prints, and whether that is good enough."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.errors import InputError, shown
@@ -31,6 +32,8 @@ NAMES = {
     "time": "time_ms",
 }
 BYTES = {"float": 4, "bfloat16": 2, "float16": 2}
+# A figure this far below the last good one is no pass, whatever the threshold.
+DROP = 0.8
 
 
 def hccl_benchmark(text: str) -> Result:
@@ -145,3 +148,42 @@ def _number(text: str, place: str, line: str) -> float:
     if not math.isfinite(value):
         raise InputError(f"{place}: {shown(text)} is no number in {shown(line)}")
     return value
+
+
+def last_good(state: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> dict[str, float]:
+    """Return the last good figures, GB/s by measurement, if they are of the same cards."""
+    before = state.get("fingerprint") or {}
+    same = all(before.get(key) == fingerprint.get(key) for key in ("device", "cards"))
+    return dict(state.get("last_good") or {}) if same else {}
+
+
+def hccl_verdict(run: Mapping[str, Any], figure: float | None) -> str | None:
+    """Return why a measurement does not pass, or None: a figure (GB/s) must be there and be good enough."""
+    if figure is None:
+        return f"{run['name']}: no bandwidth in the output"
+    if run["threshold"] is not None and figure < run["threshold"]:
+        return f"{run['name']}: {figure:.1f} GB/s is below {run['threshold']:g} GB/s"
+    if run["last_good"] and figure < DROP * run["last_good"]:
+        return f"{run['name']}: {figure:.1f} GB/s is far below the last good {run['last_good']:.1f} GB/s"
+    return None
+
+
+def hccl_arguments(run: Mapping[str, Any], options: Mapping[str, Any]) -> list[str]:
+    """Return the arguments of run_hccl_demo.py for one measurement, as the manual has them.
+
+    Args:
+        run: one of hccl_runs.
+        options: ``size`` or ``size_range`` (two), ``loop``, ``test``, ``measure`` (bandwidth or
+            latency), ``node_id``, ``nodes``, ``cards`` (of this host).
+    """
+    cards, nodes = int(options["cards"]), int(options.get("nodes", 1))
+    words: list[Any] = ["--nranks", cards * nodes, "--node_id", options.get("node_id", 0)]
+    sizes: Sequence[Any] = options.get("size_range") or []
+    words += ["--size_range", *sizes] if sizes else ["--size", options.get("size", "32m")]
+    words += ["--test", options.get("test", "all_reduce"), "--loop", options.get("loop", 10000)]
+    words += ["--ranks_per_node", cards, "-no_color"]
+    if run["custom_comm"]:
+        words += ["--custom_comm", ",".join(map(str, run["custom_comm"]))]
+    if options.get("measure") == "latency":
+        words += ["--measure", "latency"]
+    return [str(word) for word in words]
