@@ -41,10 +41,9 @@ from gaudi_serve.plan.launch import vllm_launch
 from gaudi_serve.plan.refusal import refused_hosts
 from gaudi_serve.platforms import accelerator_needs
 from gaudi_serve.platforms.hl_smi import hl_smi_links, hl_smi_modules, hl_smi_topology
-from gaudi_serve.rollout.approved import rollout_due, rollout_unapproved
 from gaudi_serve.rollout.figures import benchmark_lines
 from gaudi_serve.rollout.state import rollout_stopped
-from gaudi_serve.rollout.waves import hosts_down_at_once, restarted_at_once, rollout_plan
+from gaudi_serve.rollout.waves import hosts_down_at_once, restarted_at_once
 from gaudi_serve.show.log import log_view
 from gaudi_serve.show.report import endpoint_table
 from gaudi_serve.show.status import fleet_status, fleet_status_lines
@@ -124,10 +123,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     rest_reset,
     restart_refusal,
     restarted_at_once,
-    rollout_due,
-    rollout_plan,
     rollout_stopped,
-    rollout_unapproved,
     run_stages,
     served_names,
     server_secrets,

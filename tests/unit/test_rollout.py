@@ -14,6 +14,7 @@ from gaudi_serve.host import rollout as host_rollout
 from gaudi_serve.rollout.approved import rollout_due, rollout_unapproved
 from gaudi_serve.rollout.figures import benchmark_lines, slower_models, verified_text
 from gaudi_serve.rollout.waves import hosts_down_at_once, restarted_at_once, rollout_plan
+from helpers.plugins import load
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -325,6 +326,27 @@ def test_a_rollout_changes_nothing_that_was_not_approved() -> None:
     # Without the plan of the job before, nothing runs; at a desk there is no approval.
     assert "no job before this one" in rollout_unapproved(pushed, NAMES, {"rollout_as_approved": "true"})[0]
     assert rollout_unapproved(pushed, NAMES, {"gaudi_rollout": {"due": {}}}) == []
+
+
+def test_a_plan_over_the_hosts_of_a_play_leaves_data_for_the_next_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    action = load("action_plugins/gaudi_rollout_plan.py")
+    monkeypatch.setattr(action.ActionBase, "run", lambda *_, **__: {})
+    plugin = action.ActionModule.__new__(action.ActionModule)
+
+    def task(**variables: Any) -> dict[str, Any]:
+        hosts = {"g1": {"host_tuning_due": ["sysctl a"], **variables}, "g2": {"host_tuning_due": ["sysctl a"]}}
+        known = {"inventory_hostname": "g1", "ansible_play_hosts": list(hosts), "hostvars": {**hosts, "gone": {}}}
+        found: dict[str, Any] = plugin.run(task_vars=known)
+        return found
+
+    found = task(rollout_as_approved=True, gaudi_rollout={"due": {"g1": []}})
+    assert (found["waves"], found["changed"], found["settings"]["serial"]) == ([["g1"], ["g2"]], False, "20%")
+    assert found["unapproved"] and found["unapproved"][0].startswith("g1: not in the approved plan: ")
+    left = found["data"]
+    assert (left["waves"], left["steps"], left["refusal"], left["hosts"]) == (found["waves"], found["steps"], [], {})
+    assert left["text"] == "\n".join(found["lines"]) and list(left["due"]) == ["g1", "g2"]
+    wrong = task(rollout_serial="0%")
+    assert wrong["data"]["text"] == wrong["refusal"][0] and wrong["waves"] == wrong["unapproved"] == []
 
 
 def test_what_no_line_shows_is_compared_too() -> None:
