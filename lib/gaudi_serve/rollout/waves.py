@@ -17,7 +17,7 @@ from ..core.served import served_names
 from ..core.table import table
 from ..core.words import counted
 from ..plan.downtime import Down, downtimes
-from ..stages.registry import STAGES, due_by_stage
+from ..stages.registry import STAGES, pending_by_stage
 from .state import REGISTERED
 
 Known = Mapping[str, Any]
@@ -156,7 +156,7 @@ def members(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> list[Member]
     found = []
     for name in hosts:
         known = hostvars[name]
-        due = {stage: lines for stage, lines in due_by_stage(known).items() if stage != "gateway"}
+        due = {stage: lines for stage, lines in pending_by_stage(known).items() if stage != "gateway"}
         kept = bool((known.get("gaudi_services") or {}).get("kept"))
         if due or name in drained or kept:
             found.append(Member(name, due, tuple(downtimes(known)), serving(known)))
@@ -298,7 +298,7 @@ def _lines(
 
 def _gateways(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> list[str]:
     """Return what is due on gateways themselves, which takes no model away and comes when the waves are done."""
-    due = {name: due_by_stage(hostvars[name], ["gateway"]).get("gateway", []) for name in hosts}
+    due = {name: pending_by_stage(hostvars[name], ["gateway"]).get("gateway", []) for name in hosts}
     return [f"gateway {name}, when the waves are done: {'; '.join(lines)}" for name, lines in due.items() if lines]
 
 
