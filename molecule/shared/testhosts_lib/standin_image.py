@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from . import base_image
-from .common import KEY_LABEL, REPOSITORY, SHARED, Trouble, cache, digest, remove_superseded, run, step
+from .common import KEY_LABEL, REPOSITORY, SHARED, HostError, cache, digest, remove_superseded, run, step
 
 TAG = "gaudi-serve/vllm-standin:1.21.3"
 PLUGIN_TAG = "gaudi-serve/vllm-standin:1.24.1"
@@ -52,7 +52,7 @@ def label(tag: str) -> str:
     """Return the key that an image carries, or an empty text."""
     try:
         return run("docker", "image", "inspect", "--format", f'{{{{index .Config.Labels "{KEY_LABEL}"}}}}', tag).strip()
-    except Trouble:
+    except HostError:
         return ""
 
 
@@ -62,11 +62,11 @@ def save(tag: str, target: Path) -> None:
     argv = ["docker", "save", tag]
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as process, gzip.open(beside, "wb", compresslevel=1) as out:
         if process.stdout is None:
-            raise Trouble("docker save gives no output")
+            raise HostError("docker save gives no output")
         shutil.copyfileobj(process.stdout, out, 1 << 20)
     if process.returncode != 0:
         beside.unlink()
-        raise Trouble(f"docker save {tag}: status {process.returncode}")
+        raise HostError(f"docker save {tag}: status {process.returncode}")
     beside.replace(target)
 
 

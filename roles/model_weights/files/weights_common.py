@@ -32,7 +32,7 @@ SPARE = 16 << 20
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-class Trouble(Exception):
+class WeightsError(Exception):
     """Why it cannot be done; the text is for the user, and trying again does not help."""
 
 
@@ -124,7 +124,7 @@ def safe_name(name: str) -> str:
     """
     parts = name.split("/")
     if name.startswith("/") or "\0" in name or any(part in ("", ".", "..") for part in parts) or parts[0] == WORK:
-        raise Trouble(f"the source names a file {name!r}, which has no place in a folder of weights")
+        raise WeightsError(f"the source names a file {name!r}, which has no place in a folder of weights")
     return name
 
 
@@ -139,7 +139,7 @@ def need_space(job: dict[str, Any], folder: Path, needed: int) -> None:
         place = place.parent
     free = shutil.disk_usage(place).free
     if needed and needed + SPARE > free:
-        raise Trouble(
+        raise WeightsError(
             f"{job['host']}: model {job['name']}: {folder} needs {needed / GIB:.2f} GiB"
             f"{job.get('space_reason', '')}, its file system has {free / GIB:.2f} GiB free; "
             "free some, or choose another folder"
@@ -240,7 +240,7 @@ def run_job(
         state.mkdir(parents=True, exist_ok=True)
         with beside(job), alone(state, log):
             result = work(job, log)
-    except Trouble as problem:
+    except WeightsError as problem:
         result = {"failed": True, "msg": str(problem)}
     except OSError as problem:
         full = "the file system is full" if problem.errno in FULL else str(problem)
