@@ -54,7 +54,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Dequantised:
-    """Weights that are made BF16 at load, unless variable ``preserved_by`` is 1, which vLLM ``preserved_since`` reads."""
+    """Weights that become BF16 at load, unless variable ``preserved_by`` is 1, which vLLM ``preserved_since`` reads."""
 
     preserved_by: str
     preserved_since: str

@@ -120,7 +120,7 @@ def safe_name(name: str) -> str:
     """Return a file's name if it stays inside its folder.
 
     Raises:
-        Trouble: where it would leave it, or be taken for the toolkit's own.
+        WeightsError: where it would leave it, or be taken for the toolkit's own.
     """
     parts = name.split("/")
     if name.startswith("/") or "\0" in name or any(part in ("", ".", "..") for part in parts) or parts[0] == WORK:
@@ -132,7 +132,7 @@ def need_space(job: dict[str, Any], folder: Path, needed: int) -> None:
     """Look at the free space before anything is written.
 
     Raises:
-        Trouble: with host, model, path, needed and free GiB.
+        WeightsError: with host, model, path, needed and free GiB.
     """
     place = folder
     while not place.exists():
