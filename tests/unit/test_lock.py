@@ -171,7 +171,7 @@ class Host:
         with arguments, contextlib.redirect_stdout(said), pytest.raises(SystemExit):
             self.module.main()
         answer: dict[str, Any] = json.loads(said.getvalue())
-        del answer["invocation"]
+        answer.pop("invocation", None)
         return answer
 
 
