@@ -201,7 +201,7 @@ def test_a_run_that_locks_a_host_meanwhile_is_named_and_nothing_is_said_of_a_pro
     status, text = hosts.roll()
     assert status == 2, text
     assert f"h02 could not be changed, and the rollout stops: {HELD}. It serves again what served before; " in text
-    assert f"h02: goes back to what served before: {HELD}" in text
+    assert f"h02: rolls back to what served before: {HELD}" in text
     assert "has not proven itself" not in text
     assert (hosts.changed, hosts.kept, hosts.locks) == (["h01", "h03"], [], {})
 

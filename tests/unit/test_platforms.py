@@ -189,8 +189,8 @@ class Kind:
 
     card: makes a card below a root, by its module_id and index. options: what docker create gets for two cards, of the
     indices 6 and 4; {group} is the number of the nodes' group. missing: a node that the second card needs, and its
-    pattern in messages. more: what arrives too, and how that is told. gives: what a runtime gives to a container, by
-    its environment. facts: what is observed there, where the platform itself must ask a tool.
+    pattern in messages. more: further nodes that arrive, and the message about them. gives: what a runtime gives to a
+    container, by its environment. facts: what is observed there, where the platform itself must ask a tool.
     """
 
     card: Callable[[Path, int, int], None]

@@ -107,7 +107,7 @@ PATHS: list[tuple[tuple[str, ...], str, str]] = [
     ((*DONE, "fail", "restore"), "returned", "proven"),
     ((*CHANGE, "fail", "give_up"), "left_drained", "stays drained"),
     ((*DONE, "fail", "give_up"), "left_drained", "stays drained"),
-    # A lost connection in each step, also while it goes back, and again after that.
+    # A lost connection in each step, also while it rolls back, and once more after that.
     (("lock", "approve", "begin", "lose", "restore"), "rolled_back", "went back"),
     ((*CHANGE, "lose", "restore"), "rolled_back", "went back"),
     ((*CHANGE, "verify", "lose", "restore"), "rolled_back", "went back"),

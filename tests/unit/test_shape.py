@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from gaudi_serve.memory.fit import quantised_at_load
 from gaudi_serve.memory.shape import memory_names, shape_problems
 from gaudi_serve.model.architecture import Architecture
 from gaudi_serve.model.config_json import text_config
+from gaudi_serve.model.spec import Spec
 
 of = Architecture.of
 
@@ -97,6 +99,17 @@ def test_experts_that_cannot_be_counted_are_all_of_the_weights(told: dict[str, A
     figures = {**DENSE, "num_hidden_layers": 24, "hidden_size": 2880, "intermediate_size": 2880}
     assert of({**figures, "num_local_experts": 32}).dequantised_bytes(13_761_264_768) == 28_068_249_600
     assert of({**figures, **told}).dequantised_bytes(17_000) == 47_000
+
+
+@pytest.mark.parametrize("outside", [{}, {"quantization_config": None}])
+def test_what_a_nested_text_model_says_of_its_weights_counts(outside: dict[str, Any]) -> None:
+    inner = {**DENSE, "torch_dtype": "float32", "quantization_config": {"quant_method": "fp8"}}
+    model = of({"text_config": inner, **outside})
+    assert (model.dtype, model.precision) == ("float32", "fp8")
+    # Weights that are FP8 already are not halved again.
+    wanted = Spec({"name": "m", "weights": "/m", "dtype": "fp8", "launch_profile": "aice_1_21"})
+    assert not quantised_at_load(wanted, model)
+    assert quantised_at_load(wanted, of({"text_config": DENSE, **outside}))
 
 
 def test_cards_must_divide_heads_and_not_exceed_kv_heads() -> None:

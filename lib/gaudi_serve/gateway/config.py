@@ -19,7 +19,7 @@ from .objects import Client, Gateway
 LUA, USAGE = (Path(__file__).with_name(f"{name}.lua") for name in ("gateway", "usage"))
 # A client of a gateway that asks for no key.
 EVERYBODY = "-"
-# Between a client's name and a model's in a map; neither has one.
+# Between a client's name and a model's in a map, as haproxy.cfg.j2 has it; neither name has one.
 BETWEEN = "|"
 ADDRESS = "keepalived.conf"
 # Run by keepalived: the gateway must answer, not only run.

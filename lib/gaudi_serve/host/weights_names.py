@@ -19,7 +19,7 @@ OLD = ".gaudi-serve-old"
 
 
 def partial_of(folder: Path) -> Path:
-    """Return where a folder's files are brought before they are whole."""
+    """Return the folder beside a folder of weights that has its files until all of them are there."""
     return folder.with_name(f"{folder.name}{PARTIAL}")
 
 
@@ -42,13 +42,13 @@ def leftovers(folder: Path) -> list[Path]:
 
 
 def conflict(folder: Path) -> Path | None:
-    """Return what a user has where a folder's files would be brought, if anything."""
+    """Return what a user has in the place of that folder; None where nothing of a user's is there."""
     partial = partial_of(folder)
     return partial if os.path.lexists(partial) and not is_own(partial) else None
 
 
 def refused(label: str, path: Path | str) -> str:
-    """Return the sentence for what is in the way; ``label`` names host and model."""
+    """Return the sentence for such a conflict; ``label`` names host and model."""
     return (
         f"{label}: {path}: is not the toolkit's, and lies where it would bring the weights before they are whole; "
         "move it away, or remove it"

@@ -83,11 +83,8 @@ class Ledger:
         if missing:
             return "module_ids", missing, f"not on this host, which has {sorted(self.cards)}"
         if len(requested) != spec.cards:
-            return (
-                "module_ids",
-                requested,
-                f"give {counted(len(requested), 'card')}, but tensor_parallel_size is {spec.cards}",
-            )
+            count = counted(len(requested), "card")
+            return "module_ids", requested, f"give {count}, but tensor_parallel_size is {spec.cards}"
         for number in requested:
             if number in self.foreign:
                 problem = self.cards[number].problem

@@ -93,11 +93,11 @@ def vllm_images(images: Sequence[Mapping[str, Any]], release: str = "1.21.3") ->
 def images_shared(
     wanted: Sequence[Mapping[str, Any]],
     missing: Sequence[Mapping[str, Any]],
-    giver: str,
+    source_host: str,
     host_name: str,
     hosts: Sequence[str],
 ) -> dict[str, list[Any]]:
-    """Return which images a host brings by itself, and which it takes from the one that gives to all.
+    """Return which images a host fetches or builds itself, and which it gets from the source host of all.
 
     What every host reads from a path of its own is not sent, nor what is named by a digest: an engine gives that name
     to nothing but what it has pulled itself.
@@ -105,24 +105,25 @@ def images_shared(
     Args:
         wanted: all images of the host, as filter vllm_images returned them.
         missing: those of them that its engine lacks.
-        giver: ``vllm_image_from_host``; empty where every host brings its own.
+        source_host: ``vllm_image_from_host``; empty where every host gets its images itself.
         host_name: the host.
         hosts: all of the inventory.
 
     Returns:
         ``own`` and ``take``, entries of ``missing``; ``refusal``, what is wrong, for a reader.
     """
-    if not giver:
+    if not source_host:
         return {"own": list(missing), "take": [], "refusal": []}
-    said = f"{host_name}: vllm_image_from_host {shown(giver)}"
-    refusal = [] if giver in hosts else [f"{said}: is no host of the inventory, which has {', '.join(hosts)}"]
+    said = f"{host_name}: vllm_image_from_host {shown(source_host)}"
+    refusal = [] if source_host in hosts else [f"{said}: is no host of the inventory, which has {', '.join(hosts)}"]
     refusal += [
         f"{said}: image {entry['name']} has build_host {shown(entry['build_host'])}: one host brings images for all; "
         "leave build_host out, or say the same host in both"
         for entry in wanted
-        if entry.get("build") == "gaudi" and entry.get("build_host", giver) != giver
+        if entry.get("build") == "gaudi" and entry.get("build_host", source_host) != source_host
     ]
-    apart = [one for one in missing if giver == host_name or "@" in one["name"] or is_true(one.get("archive_on_host"))]
+    every = source_host == host_name
+    apart = [one for one in missing if every or "@" in one["name"] or is_true(one.get("archive_on_host"))]
     return {"own": apart, "take": [one for one in missing if one not in apart], "refusal": refusal}
 
 
