@@ -82,7 +82,7 @@ def hosts(tmp_path: Path, served: dict[str, Any]) -> Hosts:
 @pytest.mark.parametrize(
     ("lost", "at", "given", "done"),
     [
-        ("h01", "vllm_kept kept", {}, []),
+        ("h01", "vllm_snapshot saved", {}, []),
         ("h01", "gaudi_files", {}, []),
         # The only one of the second wave, and one of the two in it: the waves after it do not begin.
         ("h02", "vllm_benchmark", {"rollout_serial": 1}, ["h01"]),
@@ -143,15 +143,15 @@ def test_of_one_wave_a_host_is_lost_and_another_too_slow_and_both_go_back(hosts:
     status, text = hosts.roll()
     assert status == 2, text
     assert "h02 could not be reached while it was changed, and the rollout stops: its connection was lost. It" in text
-    assert "h03 has not proven itself, and the rollout stops: Prove | Refuse what is slower than before" in text
+    assert "h03 has not proven itself, and the rollout stops: Verify | Refuse what is slower than before" in text
     assert (hosts.changed, hosts.kept) == (["h01"], [])
 
 
 def test_a_host_that_is_lost_while_it_goes_back_goes_back(hosts: Hosts) -> None:
-    change(hosts.folder, "h01", fault="slow", away={"at": "vllm_kept restored", "seconds": 3})
+    change(hosts.folder, "h01", fault="slow", away={"at": "vllm_snapshot restored", "seconds": 3})
     status, text = hosts.roll()
     assert status == 2, text
-    assert "h01 has not proven itself, and the rollout stops: Prove | Refuse what is slower than before" in text
+    assert "h01 has not proven itself, and the rollout stops: Verify | Refuse what is slower than before" in text
     assert (hosts.changed, hosts.kept) == ([], [])
 
 
