@@ -8,8 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
+from ansible.module_utils.testing import patch_module_args
 from gaudi_serve.host.baseline import alone, keep, records, write_record
 from helpers.plans import model, planned
+from helpers.plugins import load
 
 
 def test_a_record_that_cannot_be_read_is_not_written_over(tmp_path: Path) -> None:
@@ -45,3 +47,26 @@ def test_what_gives_a_server_more_than_it_seems_is_warned_of() -> None:
         "gaudi01: model qwq: env sets PATH, in place of the image's own",
         "gaudi01: model qwq: port 80 is below 1024: the server gets NET_BIND_SERVICE for it",
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "told"),
+    [
+        ("gaudi_found", {"role": "x", "found": {"a": 1}}, "option found of gaudi_baseline is values now"),
+        (
+            "gaudi_baseline",
+            {"role": "x", "brought": {"keys": {}}},
+            "option brought of gaudi_baseline is installed now",
+        ),
+        ("vllm_kept", {"state": "kept"}, "state kept of vllm_snapshot is state saved now"),
+    ],
+)
+def test_names_of_before_work_for_one_release_and_say_what_replaces_them(
+    name: str, arguments: dict[str, object], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = load(f"library/{name}.py")
+    with patch_module_args({**arguments, "_ansible_check_mode": True}), pytest.raises(SystemExit) as end:
+        module.main()
+    said = capsys.readouterr().out
+    assert end.value.code == 0 and json.loads(said)["changed"]
+    assert told in said

@@ -158,7 +158,7 @@ def preflight(screen: Screen, announced: Mapping[str, list[str]]) -> None:
 def host_stage(screen: Screen) -> None:
     screen.play("Tune the hosts")
     screen.say("host_tuning : Apply | Say what differs", {host: ["GRUB drop-in: is not there"] for host in BOTH})
-    screen.run("host_tuning : Apply | Keep what was found before the first change", "gaudi_found")
+    screen.run("host_tuning : Apply | Save the baseline before the first change", "gaudi_baseline")
     written = {"written": ["/etc/default/grub.d/zz-gaudi-serve.cfg"]}
     screen.run("host_tuning : Grub | Write or remove the drop-in", "gaudi_files", result=written)
     screen.run("host_tuning : Sysctl | Write the file", "gaudi_files", result={"written": ["/etc/sysctl.d/a.conf"]})
@@ -180,13 +180,13 @@ def runtime_stage(screen: Screen) -> None:
 
 def images_stage(screen: Screen) -> None:
     screen.play("Bring the images")
-    brought = {"brought": {"images": {"vllm-cpu:0.32.0": None}}}
-    screen.run("vllm_image : Load | Keep that the image was not there", "gaudi_found", "demo-cpu", args=brought)
+    brought = {"installed": {"images": {"vllm-cpu:0.32.0": None}}}
+    screen.run("vllm_image : Load | Keep that the image was not there", "gaudi_baseline", "demo-cpu", args=brought)
     spool = {"path": "/var/lib/gaudi-serve/spool", "state": "directory"}
     screen.run("vllm_image : Load | Create the spool folder", "file", "demo-cpu", args=spool)
     screen.run("vllm_image : Load | Load the archive", "command", "demo-cpu", seconds=75)
-    brought = {"brought": {"images": {"vllm-cpu:0.32.0": "sha256:1"}}}
-    screen.run("vllm_image : Load | Keep which image has come", "gaudi_found", "demo-cpu", args=brought)
+    brought = {"installed": {"images": {"vllm-cpu:0.32.0": "sha256:1"}}}
+    screen.run("vllm_image : Load | Keep which image has come", "gaudi_baseline", "demo-cpu", args=brought)
 
 
 def models_stage(screen: Screen) -> None:

@@ -5,7 +5,7 @@ its baseline is saved on it, and a failure rolls it back to that; afterwards a f
 
 A host whose connection is lost keeps its state until all others are done; then event ``lose`` says so. Nothing here is
 written down on a host: a rollout that was cut off is resumed by what ``gaudi_facts`` reads, the record of module
-``vllm_kept`` and the drained servers of gateways.
+``vllm_snapshot`` and the drained servers of gateways.
 """
 
 from __future__ import annotations

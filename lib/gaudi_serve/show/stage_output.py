@@ -35,7 +35,7 @@ TOPICS = {
     ("images", "Give"): "",
 }
 # Modules whose changes are the toolkit's own book-keeping, shown where nothing else is.
-NOTES = ("gaudi_found", "gaudi_lock", "gaudi_dpkg")
+NOTES = ("gaudi_baseline", "gaudi_lock", "gaudi_dpkg")
 # How a thing is said to be about to happen, and to have happened.
 DONE = {
     "bring": "brought",
@@ -203,8 +203,8 @@ def changes(outcome: Outcome, stage: str) -> list[Change]:
     task, args, result = outcome.task, outcome.args, outcome.result
     topic = TOPICS.get((stage, task.group))
     if task.module in NOTES:
-        brought = args.get("brought") if isinstance(args.get("brought"), Mapping) else {}
-        images = (brought or {}).get("images") or {}
+        installed = args.get("installed") if isinstance(args.get("installed"), Mapping) else {}
+        images = (installed or {}).get("images") or {}
         # What is about to be brought stands there without what it is; it may never come.
         come = [Change("bring", str(name)) for name, known in images.items() if known]
         return come or [Change("", task.phrase, weak=True)]

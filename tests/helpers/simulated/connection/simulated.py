@@ -352,7 +352,7 @@ class Host:
             del self.state["held"][name]
         return {"held": state == "present", "taken_over": taken_over}
 
-    def do_gaudi_found(self, given: dict[str, Any]) -> dict[str, Any]:
+    def do_gaudi_baseline(self, given: dict[str, Any]) -> dict[str, Any]:
         """Write a record."""
         return {"changed": True, "path": f"/var/lib/gaudi-serve/found/{given['role']}.json"}
 
@@ -448,10 +448,10 @@ class Host:
         speed = 5.0 if self.state["fault"] == "slow" and self.state.get("kept") else 50.0
         return {"measured": {name: {"first_token_s": 0.05, "tokens_s": speed} for name in self.state["units"]}}
 
-    def do_vllm_kept(self, given: dict[str, Any]) -> dict[str, Any]:
+    def do_vllm_snapshot(self, given: dict[str, Any]) -> dict[str, Any]:
         """Keep what serves, go back to it, or forget it."""
         record = self.state.get("kept") or {}
-        if given["state"] == "kept":
+        if given["state"] == "saved":
             parts = {key: json.loads(json.dumps(self.state[key])) for key in ("files", "units", "images")}
             self.state["kept"] = record or {**parts, "measured": given["measured"]}
         elif given["state"] == "absent":
