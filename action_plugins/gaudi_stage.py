@@ -61,6 +61,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
             return seen
 
         found = stage.pending(given) if step == "compare" else stage.asked(given, look)
+        # Other hosts of the play read the facts of the look.
         told: dict[str, Any] = {"changes": dict(found.changes), "ansible_facts": {**read, **stage.facts(found)}}
         if step == "pending" and found.refusal:
             told |= {"failed": True, "msg": [REFUSED, *found.refusal]}

@@ -14,6 +14,7 @@ from gaudi_serve.catalog.keys import findings
 from gaudi_serve.catalog.source import source_problem
 from gaudi_serve.core.errors import InputError
 from gaudi_serve.core.run import sha256_text
+from gaudi_serve.core.templates import file_of
 from gaudi_serve.host import weights_names
 from gaudi_serve.host.observe_weights import observe
 from gaudi_serve.model.host import Host
@@ -547,7 +548,7 @@ def test_the_stage_says_what_fetching_needs_and_what_is_left() -> None:
     found = pending(sources(), NOBODY)
     assert found.changes["packages"] == ["python3-venv"]
     clients = found.changes["clients"]
-    assert (clients["due"], clients["digest"]) == (True, sha256_text(clients["requirements"]))
+    assert (clients["due"], clients["digest"]) == (True, sha256_text(file_of("model_weights", "requirements.txt")))
     whole = {"folders": {}, "tools": {**TOOLS, "clients": clients["digest"]}}
     assert pending(sources(), NOBODY, gaudi_weights=whole).changes["packages"] == []
     git = weights_sources([{**R1, "weights": "/data/M", "source": {"kind": "git", "url": "https://h/x.git"}}], {}, {})

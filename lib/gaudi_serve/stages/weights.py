@@ -530,8 +530,7 @@ def _refusal(given: Given, live: Mapping[str, Any], source_host: Mapping[str, An
 def _steps(changes: Mapping[str, Any], tools: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the tasks of the role carry out: folders that are taken or fetched, packages, clients of the hubs."""
     taken = [job for job in changes["jobs"] if job.get("from")]
-    requirements = file_of("model_weights", "requirements.txt")
-    digest = sha256_text(requirements)
+    digest = sha256_text(file_of("model_weights", "requirements.txt"))
     clients = changes["client"] and tools.get("clients") != digest
     lacking = {
         "git": changes["git"] and not tools.get("git"),
@@ -545,7 +544,7 @@ def _steps(changes: Mapping[str, Any], tools: Mapping[str, Any]) -> dict[str, An
         "asked": list(dict.fromkeys(job["from"]["folder"] for job in taken)),
         "targets": list(dict.fromkeys(job["target"] for job in changes["jobs"])),
         "packages": [name for name in PACKAGES if lacking[name]],
-        "clients": {"due": clients, "requirements": requirements, "digest": digest},
+        "clients": {"due": clients, "digest": digest},
     }
 
 
