@@ -42,18 +42,9 @@ from gaudi_serve.plan.launch import vllm_launch
 from gaudi_serve.plan.refusal import refused_hosts
 from gaudi_serve.platforms import accelerator_needs
 from gaudi_serve.platforms.hl_smi import hl_smi_links, hl_smi_modules, hl_smi_topology
-from gaudi_serve.rollout.approved import rollout_due, rollout_unapproved
-from gaudi_serve.rollout.waves import (
-    benchmark_lines,
-    hosts_down_at_once,
-    restarted_at_once,
-    rollout_end,
-    rollout_figures,
-    rollout_lost,
-    rollout_plan,
-    rollout_stopped,
-    slower_models,
-)
+from gaudi_serve.rollout.figures import benchmark_lines
+from gaudi_serve.rollout.state import rollout_stopped
+from gaudi_serve.rollout.waves import hosts_down_at_once, restarted_at_once
 from gaudi_serve.show.log import log_view
 from gaudi_serve.show.report import endpoint_table
 from gaudi_serve.show.status import fleet_status, fleet_status_lines
@@ -128,17 +119,10 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     rest_reset,
     restart_refusal,
     restarted_at_once,
-    rollout_due,
-    rollout_end,
-    rollout_figures,
-    rollout_lost,
-    rollout_plan,
     rollout_stopped,
-    rollout_unapproved,
     run_stages,
     served_names,
     server_secrets,
-    slower_models,
     task_hosts,
     tune_refusal,
     tune_report,

@@ -53,7 +53,13 @@ servers:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gaudi_serve.core.errors import InputError
-from ansible.module_utils.gaudi_serve.gateway.haproxy import refuse_stranger, set_state, set_weight, wait_left, wait_up
+from ansible.module_utils.gaudi_serve.gateway.haproxy import (
+    refuse_unknown_host,
+    set_state,
+    set_weight,
+    wait_left,
+    wait_up,
+)
 
 
 def main() -> None:
@@ -75,7 +81,7 @@ def main() -> None:
     found = []
     try:
         if module.params["strict"]:
-            refuse_stranger(host)
+            refuse_unknown_host(host)
         if weight is not None:
             found += set_weight(host, weight, check=module.check_mode)
         if state:

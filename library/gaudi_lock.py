@@ -105,7 +105,7 @@ def record(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def in_the_way(found: dict[str, Any], given: dict[str, Any]) -> str:
+def conflict(found: dict[str, Any], given: dict[str, Any]) -> str:
     """Return why another run's record keeps this run from changing the host: held, changed, or nothing."""
     if not found or found.get("id") in (given["run"]["id"], given["instead_of"] or None):
         return ""
@@ -128,7 +128,7 @@ def stale(found: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
 
 def looked(found: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     """Return what a run would meet that took the lock."""
-    if why := in_the_way(found, given):
+    if why := conflict(found, given):
         return {"held": False, "holder": found, "since": why, "taken_over": {}}
     return {"held": False, "holder": {}, "taken_over": stale(found, given)}
 
@@ -147,13 +147,13 @@ def carried_out(path: Path, given: dict[str, Any]) -> dict[str, Any]:
         return meets
     if state == "free":
         return {"held": holds, "holder": {}, "taken_over": {}}
-    hold = state == "present"
+    lock = state == "present"
     # Who lets go what another run has taken over meanwhile leaves that alone.
-    if hold or mine:
+    if lock or mine:
         said = {"stage": given["stage"] or found.get("stage", ""), "clock": time.strftime("%F %T")}
         said["lease_s"] = given["lease_s"]
-        write_json(path, {**given["run"], **said, "held": hold, "at": since_boot()})
-    return {"held": hold, "holder": {}, "taken_over": meets["taken_over"] if hold else {}}
+        write_json(path, {**given["run"], **said, "held": lock, "at": since_boot()})
+    return {"held": lock, "holder": {}, "taken_over": meets["taken_over"] if lock else {}}
 
 
 def main() -> None:

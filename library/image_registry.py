@@ -95,7 +95,7 @@ key_file:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gaudi_serve.core.errors import InputError
-from ansible.module_utils.gaudi_serve.host.registry import Door, end, keep_key, key_file, serve, take
+from ansible.module_utils.gaudi_serve.host.registry import RegistryClient, end, key_file, save_key, serve, take
 
 SPEC = {
     "state": {"type": "str", "choices": ["serving", "taken", "stopped"], "required": True},
@@ -126,13 +126,13 @@ def main() -> None:
         module.exit_json(changed=given["state"] == "taken")
     try:
         if given["state"] == "serving":
-            unit, door, digests = serve(given["address"], given["port"], given["names"], given["timeout"])
-            keep_key(unit, door.key)
-            told = {"registry": door.registry, "authority": door.authority, "certificate": door.certificate}
+            unit, client, digests = serve(given["address"], given["port"], given["names"], given["timeout"])
+            save_key(unit, client.key)
+            told = {"registry": client.registry, "authority": client.authority, "certificate": client.certificate}
             module.exit_json(changed=False, unit=unit, digests=digests, key_file=str(key_file(unit)), **told)
         if given["state"] == "taken":
-            door = Door(given["registry"], given["authority"], given["certificate"], given["key"])
-            take(door, given["name"], given["digest"], given["timeout"])
+            client = RegistryClient(given["registry"], given["authority"], given["certificate"], given["key"])
+            take(client, given["name"], given["digest"], given["timeout"])
             module.exit_json(changed=True)
         end(given["unit"])
     except (InputError, OSError) as problem:

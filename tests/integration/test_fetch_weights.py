@@ -443,7 +443,7 @@ def test_gits_token_is_for_the_host_of_the_address_alone(tmp_path: Path) -> None
             patch.setattr(sources.subprocess, "run", lambda *a, **k: real(*a, **k, input=place.encode()))
             try:
                 found: str = git.git("credential", "fill").decode()
-            except (sources.Again, sources.Trouble):
+            except (sources.RetryableError, sources.WeightsError):
                 return ""
             return found
 
@@ -468,7 +468,7 @@ def test_git_tells_a_refusal_from_a_number(tmp_path: Path) -> None:
         "error: RPC failed; HTTP 401 curl 22",
         "batch response: Client error: https://h/x from HTTP 403",
     ):
-        with pytest.raises(sources.Trouble, match="refuses access"):
+        with pytest.raises(sources.WeightsError, match="refuses access"):
             git.judge(said)
     for said in (
         "transfer closed with 403 bytes remaining to read",
@@ -690,6 +690,6 @@ def test_path_repairs_from_the_source(path_host: Host) -> None:
 
 def test_names_that_leave_the_folder_are_refused() -> None:
     for name in ("../x", "/etc/passwd", "a/../../b", "a//b", ".gaudi-serve-work/x", ""):
-        with pytest.raises(weights_common.Trouble):
+        with pytest.raises(weights_common.WeightsError):
             weights_common.safe_name(name)
     assert weights_common.safe_name("a/b.json") == "a/b.json"

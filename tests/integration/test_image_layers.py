@@ -101,7 +101,7 @@ class Registry(ThreadingHTTPServer):
         context.verify_mode = ssl.CERT_OPTIONAL
         self.socket = context.wrap_socket(self.socket, server_side=True)
         parts = [(folder / name).read_text() for name in ("server.crt", "client.crt", "client.key")]
-        self.door = registry.Door(f"127.0.0.1:{self.server_port}", *parts)
+        self.client = registry.RegistryClient(f"127.0.0.1:{self.server_port}", *parts)
 
     def give(self, image: Image) -> Image:
         """Have an image, and forget what was sent before."""
@@ -112,7 +112,7 @@ class Registry(ThreadingHTTPServer):
 
     def take(self, image: Image, name: str = f"{NAME}:taken") -> list[str]:
         """Let the engine take an image; return which layers were sent."""
-        registry.take(self.door, name, image.digest, 60)
+        registry.take(self.client, name, image.digest, 60)
         return [one for one in self.sent if one != image.id]
 
     def handle_error(self, request: Any, client_address: Any) -> None:

@@ -298,7 +298,7 @@ def test_one_run_leaves_anothers_server_alone(tmp_path: Path, monkeypatch: pytes
     with socket.create_server(("127.0.0.1", 0)) as taken:
         job |= {"port": taken.getsockname()[1], "idle_s": 60, "max_s": 60}
         for do in ("list", "start"):
-            with pytest.raises(serve_weights.Trouble, match=r"another run serves weights \(weights-0a1b2c3d.service\)"):
+            with pytest.raises(serve_weights.WeightsError, match=r"another run serves weights \(weights-0a1b2c3d"):
                 serve_weights.work({**job, "do": do}, said.append)
         assert commands == []
         assert said.count("another run serves weights (weights-0a1b2c3d.service); waiting for its end") == 4
@@ -308,7 +308,7 @@ def test_one_run_leaves_anothers_server_alone(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(serve_weights, "running", lambda unit: [])
     with (
         socket.create_server(("127.0.0.1", job["port"])),
-        pytest.raises(serve_weights.Trouble, match=r"see model_weights_serve_address and model_weights_serve_port"),
+        pytest.raises(serve_weights.WeightsError, match=r"see model_weights_serve_address and model_weights_serve"),
     ):
         serve_weights.start(job, lambda text: None)
 

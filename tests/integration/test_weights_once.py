@@ -32,9 +32,9 @@ class Fleet:
     def variables(self, name: str) -> dict[str, Any]:
         """Return a host's variables."""
         source = {"kind": "hub", "repo": "Qwen/QwQ-32B", "endpoint": f"https://{name}.example.net"}
-        wished = {"name": "qwq", "weights": f"{self.folder}/{name}/QwQ-32B", "image": None, "source": source}
+        planned = {"name": "qwq", "weights": f"{self.folder}/{name}/QwQ-32B", "image": None, "source": source}
         known = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
-        return {**known, "model_weights_from_host": "a", "model_weights_models": [wished]}
+        return {**known, "model_weights_from_host": "a", "model_weights_models": [planned]}
 
     def check(self, *arguments: str) -> tuple[int, str]:
         """Run the role in check mode, and return its status and what it says in one line."""
@@ -103,17 +103,17 @@ def test_host_that_fails_or_cannot_be_reached(fleet: Fleet) -> None:
 
 def test_host_outside_the_run_gives_what_it_has(fleet: Fleet) -> None:
     # Both names are this machine: a has what is not whole on b, once it is.
-    wished = fleet.hosts["b"]["model_weights_models"][0]
+    planned = fleet.hosts["b"]["model_weights_models"][0]
     status, said = fleet.check("--limit", "b")
     assert status != 0
-    assert f"and has no whole folder {wished['weights']}, or cannot be reached; let it take part" in said
-    folder = model(Path(wished["weights"]))
+    assert f"and has no whole folder {planned['weights']}, or cannot be reached; let it take part" in said
+    folder = model(Path(planned["weights"]))
     files = {
         path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "mtime_ns": path.stat().st_mtime_ns}
         for path in folder.rglob("*")
         if path.is_file()
     }
-    record = {"source": {**wished["source"], "endpoint": "https://a.example.net"}, "revision": "v", "files": files}
+    record = {"source": {**planned["source"], "endpoint": "https://a.example.net"}, "revision": "v", "files": files}
     (folder / ".gaudi-serve-weights.json").write_text(json.dumps(record))
     status, said = fleet.check("--limit", "b")
     assert status == 0, said

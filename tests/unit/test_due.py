@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from gaudi_serve.plan.downtime import downtimes, due_lines
+from gaudi_serve.plan.downtime import downtimes, pending_lines
 from gaudi_serve.plan.fleet import vllm_fleet_lines, vllm_fleet_plan
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.stages.registry import (
@@ -149,12 +149,12 @@ def test_a_model_is_down_for_its_stage_and_its_start() -> None:
 def test_lines_say_what_differs_what_becomes_of_the_models_and_what_is_down() -> None:
     changes = {"restart": [], "remove": ["old"], "stop": []}
     due = {"vllm_service_due": ["remove old"], "vllm_service_stops": changes, "host_tuning_due": ["cpu0: a -> b"]}
-    assert due_lines(known(**due), EVERY) == [
+    assert pending_lines(known(**due), EVERY) == [
         "host: cpu0: a -> b",
         "- old: stop and remove (it held cards 2)",
         "! old goes down for good, from stage models on: it is not planned any more",
     ]
-    assert due_lines(known(vllm_service_due=["write x"], vllm_service_stops={}), ["host_tuning"]) == []
+    assert pending_lines(known(vllm_service_due=["write x"], vllm_service_stops={}), ["host_tuning"]) == []
 
 
 def test_the_plan_of_a_live_host_tells_all_that_a_run_would_do() -> None:

@@ -107,7 +107,8 @@ def test_servers_come_from_plans_and_those_of_other_hosts_stay() -> None:
         "g2": {},
         "g3": {**planned(model("a")), "preflight_refusal": ["wrong"]},
         "g4": planned(model("any", host="0.0.0.0", max_num_seqs=None), gaudi_fleet_address="192.168.0.4"),
-        "g5": {**planned(model("a")), "rollout_waits": True},
+        "g5": {**planned(model("a")), "rollout_host": {"accepted": False}},
+        "g6": {**planned(model("c")), "rollout_host": {"accepted": True}},
         "gw": planned(model("b", host="127.0.0.1")),
     }
     found = fleet_entries(hosts, hosts, "gw", live)
@@ -115,6 +116,7 @@ def test_servers_come_from_plans_and_those_of_other_hosts_stay() -> None:
         ("g1", "a", "10.0.0.1", 32),
         ("g4", "any", "192.168.0.4", 256),
         ("gw", "b", "127.0.0.1", 32),
+        ("g6", "c", "10.0.0.1", 32),
         ("g2", "old", "10.0.0.9", 2),
         ("g3", "old", "10.0.0.9", 2),
     ]

@@ -62,7 +62,7 @@ def test_another_run_is_in_the_way_while_it_holds_or_after_it_has_changed(
 ) -> None:
     monkeypatch.setattr(module, "since_boot", lambda: 200.0)
     monkeypatch.setattr(module, "boot_id", lambda: "this")
-    assert module.in_the_way(found, given) == expected
+    assert module.conflict(found, given) == expected
 
 
 @pytest.mark.parametrize("text", ["", "{half", "[]", "7"])
@@ -171,7 +171,7 @@ class Host:
         with arguments, contextlib.redirect_stdout(said), pytest.raises(SystemExit):
             self.module.main()
         answer: dict[str, Any] = json.loads(said.getvalue())
-        del answer["invocation"]
+        answer.pop("invocation", None)
         return answer
 
 

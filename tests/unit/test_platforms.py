@@ -329,8 +329,8 @@ class Machine:
         one.stopping.set()  # what is not there is not waited for
         try:
             one.create()
-        except self.program.Trouble as trouble:
-            return str(trouble)
+        except self.program.SupervisorError as error:
+            return str(error)
         return ""
 
 
@@ -653,7 +653,7 @@ def test_the_variables_that_give_devices_stand_in_one_place() -> None:
     """Each stands in its platform's file; the supervisor knows those of launch files of before, and nothing else."""
     vendors = re.compile(r"habana|accel|hbl|\bhlib", re.IGNORECASE)
     text = PROGRAM.read_text(encoding="utf-8")
-    before = text[text.index("# How a container gets its devices") : text.index("class Trouble")]
+    before = text[text.index("# How a container gets its devices") : text.index("class SupervisorError")]
     assert not vendors.search(text.replace(before, ""))
     names = [variable for one in PLATFORMS.values() if (known := one.access(Host())) for variable in known.variables]
     files = [*(ROOT / "lib/gaudi_serve").rglob("*.py"), *(ROOT / "library").glob("*.py")]

@@ -215,9 +215,9 @@ def test_what_is_said_to_fit_fits(device: str, cards: int, length: int, gigabyte
     assume(cards <= kv_heads)
     config = {"num_hidden_layers": 64, "hidden_size": 5120, "num_attention_heads": 40, "num_key_value_heads": kv_heads}
     weights = {"/data/QwQ-32B": {"config": config, "bytes": gigabytes * 10**9}}
-    wished = {"tensor_parallel_size": cards, "max_model_len": length, "max_num_batched_tokens": 40960}
+    planned = {"tensor_parallel_size": cards, "max_model_len": length, "max_num_batched_tokens": 40960}
     host = gaudi_host(device_name=device, weights=weights, host_nics=device == "HL-288" and cards == 8)
-    base = model(**wished, input_range=[1, 4096])
+    base = model(**planned, input_range=[1, 4096])
     assume(length > 1)
 
     def problems(change: dict[str, int]) -> list[dict[str, Any]]:

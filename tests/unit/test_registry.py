@@ -86,9 +86,9 @@ def test_a_tag_holds_any_name() -> None:
 
 def test_keys_are_files_of_root_and_gone_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "TRUSTED", tmp_path)
-    door = registry.Door("192.0.2.1:8874", "authority", "certificate", "key")
-    folder = tmp_path / door.registry
-    with pytest.raises(RuntimeError), registry.trusted(door):
+    client = registry.RegistryClient("192.0.2.1:8874", "authority", "certificate", "key")
+    folder = tmp_path / client.registry
+    with pytest.raises(RuntimeError), registry.trusted(client):
         assert {path.name for path in folder.iterdir()} == {"ca.crt", "client.cert", "client.key", registry.MARK}
         assert folder.stat().st_mode & 0o077 == 0 and (folder / "client.key").stat().st_mode & 0o077 == 0
         raise RuntimeError
@@ -96,12 +96,12 @@ def test_keys_are_files_of_root_and_gone_afterwards(tmp_path: Path, monkeypatch:
     # What a run that was killed has left is taken over; what an owner has put there is not.
     folder.mkdir()
     (folder / registry.MARK).touch()
-    with registry.trusted(door):
+    with registry.trusted(client):
         pass
     folder.mkdir()
     (folder / "ca.crt").write_text("the owner's")
     told = "is there and not the toolkit's; say another vllm_image_serve_port"
-    with pytest.raises(InputError, match=told), registry.trusted(door):
+    with pytest.raises(InputError, match=told), registry.trusted(client):
         pass
     assert (folder / "ca.crt").read_text() == "the owner's"
 

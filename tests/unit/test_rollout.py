@@ -12,19 +12,9 @@ import pytest
 from gaudi_serve.core.words import counted
 from gaudi_serve.host import rollout as host_rollout
 from gaudi_serve.rollout.approved import rollout_due, rollout_unapproved
-from gaudi_serve.rollout.waves import (
-    LOST,
-    benchmark_lines,
-    hosts_down_at_once,
-    restarted_at_once,
-    rollout_end,
-    rollout_figures,
-    rollout_lost,
-    rollout_plan,
-    rollout_stopped,
-    slower_models,
-)
-from gaudi_serve.stages.reset import BROKE
+from gaudi_serve.rollout.figures import benchmark_lines, slower_models, verified_text
+from gaudi_serve.rollout.waves import hosts_down_at_once, restarted_at_once, rollout_plan
+from helpers.plugins import load
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -189,12 +179,12 @@ def test_models_down_on_several_hosts_at_once() -> None:
 
 def test_figures_of_a_host_are_told_beside_those_of_before() -> None:
     before, after = {"m": {"tokens_s": 500.0, "first_token_s": 0.1}}, {"m": {"tokens_s": 450.0, "first_token_s": 0.12}}
-    lines = rollout_figures("h1", before, after).split("\n")
+    lines = verified_text("h1", before, after).split("\n")
     assert lines == [
         "h1 serves with the change, and has proven itself:",
         "m: 450 tokens a second (500 before), first token after 0.12 s (0.1 before)",
     ]
-    assert "before" not in rollout_figures("h1", {}, after)
+    assert "before" not in verified_text("h1", {}, after)
     assert benchmark_lines({"h1": after, "h2": {}})[2].split() == ["h1", "m", "120", "ms", "450"]
     assert benchmark_lines({"h1": {}}) == ["no model answers on any host"]
 
@@ -251,67 +241,12 @@ def test_a_restart_on_several_hosts_at_once_is_found() -> None:
 
 def test_a_host_proves_itself_with_figures() -> None:
     after = {"a": {"first_token_s": 0.5, "tokens_s": 100.0}, "new": {"first_token_s": 0.1, "tokens_s": 7.0}}
-    assert rollout_figures("g1", {"a": {"first_token_s": 0.4, "tokens_s": 90.0}}, after).splitlines() == [
+    assert verified_text("g1", {"a": {"first_token_s": 0.4, "tokens_s": 90.0}}, after).splitlines() == [
         "g1 serves with the change, and has proven itself:",
         "a: 100 tokens a second (90 before), first token after 0.5 s (0.4 before)",
         "new: 7 tokens a second, first token after 0.1 s",
     ]
-    assert rollout_figures("g1", {}, {}).endswith("it has no model")
-
-
-@pytest.mark.parametrize(
-    ("known", "outcome", "text"),
-    [
-        (
-            {"rollout_back": True, "rollout_waits": True, "rollout_changed": True},
-            "went back",
-            "has not proven itself, and the rollout stops: why. ",
-        ),
-        # Lost between its proof and the gateways: it is not taken back.
-        (
-            {"rollout_back": True, "rollout_waits": False},
-            "proven",
-            "the rollout stops at g1: why. It had proven itself, ",
-        ),
-        (
-            {"rollout_stays": "no route"},
-            "stays drained",
-            "could not be taken back, and stays drained: no route; run this",
-        ),
-        ({"rollout_under_way": True}, "stays drained", "stays drained: its connection was lost; run this again"),
-    ],
-)
-def test_what_became_of_a_host_that_ends_a_rollout(known: dict[str, Any], outcome: str, text: str) -> None:
-    end = rollout_end({"rollout_problem": "why", **known}, "g1")
-    assert (end["outcome"], end["why"]) == (outcome, "why")
-    assert text in end["text"]
-
-
-def test_the_verdict_comes_before_the_lines_of_a_journal() -> None:
-    known = {
-        "rollout_problem": "Wait: m does not serve\nRuntimeError: a\nb",
-        "rollout_back": True,
-        "rollout_changed": True,
-    }
-    end = rollout_end(known, "g1")
-    first, *rest = end["text"].splitlines()
-    assert first.startswith("g1 has not proven itself, and the rollout stops: Wait: m does not serve. It serves again")
-    assert rest == ["RuntimeError: a", "b"]
-
-
-@pytest.mark.parametrize(
-    ("known", "verdict"),
-    [
-        ({"rollout_locked": "ann holds it", "rollout_changed": True}, "g1 could not be changed, {}: ann holds it"),
-        ({"rollout_problem": LOST, "rollout_changed": True}, "g1 could not be reached while it was changed, {}: its c"),
-        ({"rollout_problem": f"Drain: {BROKE}"}, "g1 could not be reached before it was changed, {}: its connection w"),
-        ({}, "g1 could not be reached before it was changed, {}: its connection was lost. It could not be taken back"),
-        ({"rollout_problem": "Drain: still 3"}, "g1 was not changed yet, {}: Drain: still 3. It could not be taken b"),
-    ],
-)
-def test_a_host_that_was_lost_or_not_changed_has_not_failed_a_proof(known: dict[str, Any], verdict: str) -> None:
-    text = rollout_end({"rollout_problem": "", **known}, "g1")["text"]
-    assert text.startswith(verdict.format("and the rollout stops")) and "proven" not in text
+    assert verified_text("g1", {}, {}).endswith("it has no model")
 
 
 @pytest.mark.parametrize(("number", "text"), [(0, "0 hosts"), (1, "1 host"), (2, "2 hosts")])
@@ -331,17 +266,6 @@ def test_no_message_writes_a_count_by_itself() -> None:
     paths = [*ROOT.glob("lib/**/*.py"), *ROOT.glob("action_plugins/*.py"), *ROOT.glob("library/*.py"), *programs]
     found = [f"{path.name}: {text}" for path in paths for text in plural.findall(path.read_text(encoding="utf-8"))]
     assert found == STILL_MANY
-
-
-def test_hosts_that_end_a_rollout() -> None:
-    hosts: dict[str, Any] = {
-        "lost": {"rollout_under_way": True},
-        "back": {"rollout_under_way": False, "rollout_problem": "slow"},
-        "done": {"rollout_under_way": False},
-        "later": {},
-    }
-    assert rollout_lost(hosts, list(hosts)) == ["lost"]
-    assert rollout_stopped(hosts, list(hosts)) == ["lost", "back"]
 
 
 def test_what_is_due_on_a_gateway_is_told_and_is_no_wave() -> None:
@@ -402,6 +326,27 @@ def test_a_rollout_changes_nothing_that_was_not_approved() -> None:
     # Without the plan of the job before, nothing runs; at a desk there is no approval.
     assert "no job before this one" in rollout_unapproved(pushed, NAMES, {"rollout_as_approved": "true"})[0]
     assert rollout_unapproved(pushed, NAMES, {"gaudi_rollout": {"due": {}}}) == []
+
+
+def test_a_plan_over_the_hosts_of_a_play_leaves_data_for_the_next_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    action = load("action_plugins/gaudi_rollout_plan.py")
+    monkeypatch.setattr(action.ActionBase, "run", lambda *_, **__: {})
+    plugin = action.ActionModule.__new__(action.ActionModule)
+
+    def task(**variables: Any) -> dict[str, Any]:
+        hosts = {"g1": {"host_tuning_due": ["sysctl a"], **variables}, "g2": {"host_tuning_due": ["sysctl a"]}}
+        known = {"inventory_hostname": "g1", "ansible_play_hosts": list(hosts), "hostvars": {**hosts, "gone": {}}}
+        found: dict[str, Any] = plugin.run(task_vars=known)
+        return found
+
+    found = task(rollout_as_approved=True, gaudi_rollout={"due": {"g1": []}})
+    assert (found["waves"], found["changed"], found["settings"]["serial"]) == ([["g1"], ["g2"]], False, "20%")
+    assert found["unapproved"] and found["unapproved"][0].startswith("g1: not in the approved plan: ")
+    left = found["data"]
+    assert (left["waves"], left["steps"], left["refusal"], left["hosts"]) == (found["waves"], found["steps"], [], {})
+    assert left["text"] == "\n".join(found["lines"]) and list(left["due"]) == ["g1", "g2"]
+    wrong = task(rollout_serial="0%")
+    assert wrong["data"]["text"] == wrong["refusal"][0] and wrong["waves"] == wrong["unapproved"] == []
 
 
 def test_what_no_line_shows_is_compared_too() -> None:

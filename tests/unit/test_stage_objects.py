@@ -15,7 +15,7 @@ from gaudi_serve.host import observe_runtime
 from gaudi_serve.inventory.rendered import Undefined, Variables
 from gaudi_serve.show.status import PARTS
 from gaudi_serve.stages.base import Given, Pending, Stage
-from gaudi_serve.stages.registry import BY_ROLE, OBJECTS, TOLD
+from gaudi_serve.stages.registry import BY_ROLE, OBJECTS, REPORTED
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,7 +39,7 @@ def test_every_role_but_preflight_is_a_stage_with_its_playbooks() -> None:
         )
         assert f"stage: {stage.role}\n" in tasks
         assert PARTS[stage.tag] == f"{stage.role}_status"
-        assert f"{stage.role}_due" in TOLD
+        assert f"{stage.role}_due" in REPORTED
 
 
 def test_variables_are_rendered_when_they_are_read_above_the_defaults_of_roles() -> None:

@@ -13,14 +13,14 @@ import pytest
 import yaml
 from gaudi_serve.show.stage_output import (
     STAGES,
+    Change,
     Line,
     Outcome,
     Play,
     StageOutput,
     Task,
-    Thing,
+    changes,
     reason,
-    things,
     what,
 )
 from gaudi_serve.stages import registry
@@ -381,11 +381,13 @@ def test_only_what_waits_for_models_tells_progress() -> None:
 
 
 def test_words_for_what_changed() -> None:
-    many = [Thing("write", f"f{number}") for number in range(5)]
-    assert what([*many, Thing("", "sysctl")], check=False) == "5 files written, sysctl"
-    assert what([Thing("remove", "a"), Thing("purge", "b"), Thing("purge", "c")], check=True) == "remove a; purge b, c"
-    assert what([Thing("", "note", weak=True)], check=False) == "note"
-    assert what([Thing("reboot", "")], check=True) == "reboot"
+    many = [Change("write", f"f{number}") for number in range(5)]
+    assert what([*many, Change("", "sysctl")], check=False) == "5 files written, sysctl"
+    assert (
+        what([Change("remove", "a"), Change("purge", "b"), Change("purge", "c")], check=True) == "remove a; purge b, c"
+    )
+    assert what([Change("", "note", weak=True)], check=False) == "note"
+    assert what([Change("reboot", "")], check=True) == "reboot"
 
 
 def test_a_task_is_named_as_on_its_host_and_one_without_a_name_by_its_module() -> None:
@@ -411,7 +413,7 @@ def test_changes_of_packages_files_and_units() -> None:
     }
     for module, (args, words) in found.items():
         outcome = Outcome("a", Task("Do it", f"ansible.builtin.{module}"), args=args, changed=True)
-        assert what(things(outcome, "runtime"), check=True) == words
+        assert what(changes(outcome, "runtime"), check=True) == words
 
 
 def test_a_loop_whose_items_are_all_skipped_leaves_nothing_behind() -> None:

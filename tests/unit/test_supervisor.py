@@ -84,24 +84,24 @@ def test_secret_file_is_named_only_where_there_is_one(one: Any) -> None:
 
 def test_a_variable_that_stands_twice_stops_the_start(supervisor: ModuleType, one: Any) -> None:
     one.path.with_suffix(".env").write_text("A=1\nHABANA_VISIBLE_DEVICES=ALL\n", encoding="utf-8")
-    with pytest.raises(supervisor.Trouble, match=r"HABANA_VISIBLE_DEVICES is set twice .*/qwq\.env and the super"):
+    with pytest.raises(supervisor.SupervisorError, match=r"HABANA_VISIBLE_DEVICES is set twice .*/qwq\.env and the"):
         one.options([0])
     one.path.with_suffix(".env").write_text("A=1\n", encoding="utf-8")
     one.path.with_suffix(".secret").write_text("A=s3cret\n", encoding="utf-8")
-    with pytest.raises(supervisor.Trouble, match=r"A is set twice .*/qwq\.secret and .*/qwq\.env;") as trouble:
+    with pytest.raises(supervisor.SupervisorError, match=r"A is set twice .*/qwq\.secret and .*/qwq\.env;") as error:
         one.options([0])
-    assert "s3cret" not in str(trouble.value)
+    assert "s3cret" not in str(error.value)
     one.path.with_suffix(".secret").write_text("B=s3cret\n", encoding="utf-8")
     assert sum(option.startswith("HABANA_VISIBLE_DEVICES=") for option in one.options([0])) == 1
     one.path.with_suffix(".env").unlink()
-    with pytest.raises(supervisor.Trouble, match=r"qwq\.env is missing"):
+    with pytest.raises(supervisor.SupervisorError, match=r"qwq\.env is missing"):
         one.options([0])
 
 
 def test_taken_port_is_named(supervisor: ModuleType, one: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         one.launch["port"] = other.getsockname()[1]
-        with pytest.raises(supervisor.Trouble, match="cannot be used: Address already in use"):
+        with pytest.raises(supervisor.SupervisorError, match="cannot be used: Address already in use"):
             one.port_must_be_free()
 
 
@@ -128,7 +128,7 @@ def test_a_container_of_someone_else_is_left_alone(
     calls: list[tuple[str, ...]] = []
     monkeypatch.setattr(one, "inspect", lambda: record)
     monkeypatch.setattr(supervisor, "docker", lambda *arguments, **_: calls.append(arguments))
-    with pytest.raises(supervisor.Trouble, match="gaudi-serve did not make it"):
+    with pytest.raises(supervisor.SupervisorError, match="gaudi-serve did not make it"):
         one.adopted()
     one.remove()
     assert calls == []
@@ -150,7 +150,7 @@ def test_cards_are_resolved_from_the_modules(
     assert one.cards() == [3, 5]
     one.launch["module_ids"] = [0, 7]
     one.stopping.set()
-    with pytest.raises(supervisor.Trouble, match=r"waiting for cards \[7\]"):
+    with pytest.raises(supervisor.SupervisorError, match=r"waiting for cards \[7\]"):
         one.cards()
 
 
@@ -195,7 +195,7 @@ def test_server_that_is_silent_for_too_long_is_given_up_and_one_that_comes_back_
     for clock.now in (2000.0, 2599.0):
         one.judge_silence()
     clock.now = 2600.0
-    with pytest.raises(supervisor.Trouble, match=r"not answered /health for 600 s \(hang_timeout_s 600\)"):
+    with pytest.raises(supervisor.SupervisorError, match=r"not answered /health for 600 s \(hang_timeout_s 600\)"):
         one.judge_silence()
 
 
@@ -250,7 +250,7 @@ def test_what_the_runtime_would_miss_without_a_word_is_named_before_the_start(
     monkeypatch.setattr(supervisor, "docker", docker)
     monkeypatch.setattr(one, "port_must_be_free", lambda: None)
     with pytest.raises(
-        supervisor.Trouble, match=r"init\.pid.*; the habana runtime tells its reason in its log .*debug ="
+        supervisor.SupervisorError, match=r"init\.pid.*; the habana runtime tells its reason in its log .*debug ="
     ):
         one.create()
     (card / "sys/class/infiniband/hbl_3/device/infiniband_verbs/uverbs8").mkdir(parents=True)
@@ -258,9 +258,9 @@ def test_what_the_runtime_would_miss_without_a_word_is_named_before_the_start(
     for name in ("accel/accel3", "accel/accel_controlD3", "infiniband/uverbs7", "infiniband/uverbs8"):
         calls.clear()
         (card / "dev" / name).unlink()
-        with pytest.raises(supervisor.Trouble) as trouble:
+        with pytest.raises(supervisor.SupervisorError) as error:
             one.create()
-        assert str(trouble.value) == (
+        assert str(error.value) == (
             f"the driver does not show {card}/dev/{name} (module_id 0); without it the habana runtime makes no "
             "container, or one that lacks it"
         )
@@ -275,7 +275,7 @@ def test_what_the_runtime_tells_a_container_is_told(
     with subprocess.Popen(["/bin/sleep", "60"], env=environment) as process:
         try:
             monkeypatch.setattr(one, "inspect", lambda: {"State": {"Pid": process.pid}})
-            with pytest.raises(supervisor.Trouble, match=r"\[\] instead of \[99\]; the habana runtime .*netConfig"):
+            with pytest.raises(supervisor.SupervisorError, match=r"\[\] instead of \[99\]; the habana .*netConfig"):
                 one.check_cards([99])
             nodes = [Path("/dev/accel/accel99"), Path("/dev/accel/accel_controlD99")]
             monkeypatch.setattr(Path, "glob", lambda *_: nodes)
@@ -321,7 +321,7 @@ def test_a_launch_file_that_contradicts_itself_starts_nothing(
 ) -> None:
     monkeypatch.setattr(supervisor, "docker", lambda *_, **__: pytest.fail("nothing may be started"))
     one.launch[key] = value
-    with pytest.raises(supervisor.Trouble, match=f"has {key} {value}, and its command --{key} "):
+    with pytest.raises(supervisor.SupervisorError, match=f"has {key} {value}, and its command --{key} "):
         one.create()
 
 
@@ -456,7 +456,7 @@ def test_a_frozen_server_ends_and_says_why(supervisor: ModuleType, one: Any, mon
         "answers /health, and does no work for 300 s",
         "serving",
     ]
-    with pytest.raises(supervisor.Trouble, match=r"does no work: no token for 600 s, .* \(hang_timeout_s 600\)"):
+    with pytest.raises(supervisor.SupervisorError, match=r"no token for 600 s, .* \(hang_timeout_s 600\)"):
         one.judge_work()
     one.path.write_text(json.dumps({**one.launch, "hang_timeout_s": 0}), encoding="utf-8")
     one.judge_work()
@@ -477,7 +477,7 @@ def test_a_warm_up_that_stands_still_is_given_up_by_its_own_pace(
     clock.now += 359
     pace.judge()
     clock.now += 1
-    with pytest.raises(supervisor.Trouble, match=r"stands still: .* graph 5 of 20, for 400 s; .* took 40 s"):
+    with pytest.raises(supervisor.SupervisorError, match=r"stands still: .* graph 5 of 20, for 400 s; .* took 40 s"):
         pace.judge()
     # Nobody has read the log while the engine was away.
     pace.again()

@@ -336,14 +336,14 @@ class Both:
     def moved_over(self, plans: tuple[Places, Places]) -> tuple[Places, Places] | None:
         """Return the plans with a graph of one phase given to the other, where that helps; else None."""
         now = self.loss(plans)
-        for giver, taker in ((0, 1), (1, 0)):
-            gives, takes = self.searches[giver], self.searches[taker]
-            less = gives.without_one(plans[giver], gives.loss)
+        for donor, receiver in ((0, 1), (1, 0)):
+            gives, takes = self.searches[donor], self.searches[receiver]
+            less = gives.without_one(plans[donor], gives.loss)
             if not less or min(gives.effort.left, takes.effort.left) <= 0:
                 continue
             fewer = gives.descend(less[0][1], gives.loss)
-            more = takes.descend(takes.with_one(plans[taker], takes.loss)[1], takes.loss)
-            moved = (fewer, more) if giver == 0 else (more, fewer)
+            more = takes.descend(takes.with_one(plans[receiver], takes.loss)[1], takes.loss)
+            moved = (fewer, more) if donor == 0 else (more, fewer)
             if self.loss(moved) < now - SLACK:
                 return moved
         return None

@@ -54,10 +54,10 @@ class Launch:
 
 @dataclass(frozen=True)
 class Dequantised:
-    """Weights that are made BF16 at load, unless the variable ``kept_by`` is 1, which vLLM ``kept_since`` reads."""
+    """Weights that become BF16 at load, unless variable ``preserved_by`` is 1, which vLLM ``preserved_since`` reads."""
 
-    kept_by: str
-    kept_since: str
+    preserved_by: str
+    preserved_since: str
 
 
 def _no_problems(_: Spec) -> list[Problem]:

@@ -138,7 +138,7 @@ def fleet_entries(
 
     Args:
         hostvars: variables by host; read are ``preflight_plan``, ``preflight_refusal``, ``preflight_stages``,
-            ``rollout_waits``, ``gaudi_host`` and ``gaudi_fleet_address``.
+            ``rollout_host``, ``gaudi_host`` and ``gaudi_fleet_address``.
         hosts: all hosts of the inventory.
         gateway: the gateway's host.
         live: what the gateway serves now, as this function returned it.
@@ -148,8 +148,9 @@ def fleet_entries(
         known = hostvars[name]
         # Of a host that is refused, the plan lacks the very models that are wrong.
         planned = "preflight_plan" in known and not known["preflight_plan"]["errors"]
-        # Nor has one that waits for its turn in a rollout anything new yet.
-        if planned and not known.get("preflight_refusal") and not known.get("rollout_waits"):
+        # Nor does one serve anything new yet whose change a rollout has not accepted.
+        accepted = known.get("rollout_host", {}).get("accepted", True)
+        if planned and not known.get("preflight_refusal") and accepted:
             address, own = fleet_address(known), name == gateway
             planned_here = {str(model["name"]): model for model in known["preflight_plan"]["models"]}
             changed = (

@@ -288,7 +288,7 @@ def _answering() -> Iterator[None]:
         raise InputError(f"the gateway on this host does not answer at {runtime().path}: {problem}") from problem
 
 
-def refuse_stranger(host: str) -> None:
+def refuse_unknown_host(host: str) -> None:
     """Refuse a host of which this gateway serves nothing: a name that is misspelt would drain nobody, and pass.
 
     Raises:

@@ -43,7 +43,9 @@ def observe(secrets: Mapping[str, str] | None = None) -> dict[str, Any]:
     names = [name for path in sorted(UNITS.glob("vllm-*.service")) if (name := managed_name(path))]
     containers = _containers()
     orphans = sorted(set(containers) - {f"vllm-{name}" for name in names})
-    lost = [name for box in orphans if (name := containers[box]["model"]) and box == f"vllm-{name}" and is_lost(name)]
+    lost = [
+        name for box in orphans if (name := containers[box]["model"]) and box == f"vllm-{name}" and is_missing(name)
+    ]
     shown = _show_units([*names, *lost])
     found = {name: _unit(name, shown.get(name, {}), containers.get(f"vllm-{name}")) for name in [*names, *lost]}
     return {
@@ -103,7 +105,7 @@ def managed_name(path: Path) -> str | None:
     return path.name[len("vllm-") : -len(".service")] if MARKER in text else None
 
 
-def is_lost(name: str) -> bool:
+def is_missing(name: str) -> bool:
     """Tell whether a model's unit file is gone or empty; one with other content is a stranger's."""
     path = UNITS / f"vllm-{name}.service"
     return not (read_text(path) or "").strip() and not path.is_dir()
@@ -130,7 +132,7 @@ def _unit(name: str, shown: dict[str, str], container: dict[str, Any] | None) ->
         "env": _environment(CONFIG / f"{name}.env"),
         "module_ids": told.get("module_ids") or [],
         "port": told.get("port"),
-        "lost": _lost(name),
+        "lost": _missing(name),
         "supervisor": _supervisor(name, int(shown.get("MainPID") or 0)),
         **_state(shown),
         "need_reload": shown.get("NeedDaemonReload") == "yes",
@@ -158,7 +160,7 @@ def _state(shown: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def _lost(name: str) -> list[str]:
+def _missing(name: str) -> list[str]:
     """Return which files of a model that has a container are gone or empty."""
     files = {
         "unit": UNITS / f"vllm-{name}.service",

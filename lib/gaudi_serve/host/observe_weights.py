@@ -12,7 +12,7 @@ from typing import Any
 from ..core.run import read_text
 from ..model.config_json import CONFIGS
 from .observe_host import network
-from .weights_names import MANIFEST, in_the_way, leftovers
+from .weights_names import MANIFEST, conflict, leftovers
 
 INDEX = "model.safetensors.index.json"
 
@@ -37,7 +37,7 @@ def folder(path: Path) -> dict[str, Any]:
     """
     state: dict[str, Any] = {"exists": path.is_dir() and any(path.iterdir()), "free_bytes": free_bytes(path)}
     state["leftovers"] = [str(one) for one in leftovers(path)]
-    state["in_the_way"] = str(foreign) if (foreign := in_the_way(path)) else None
+    state["in_the_way"] = str(foreign) if (foreign := conflict(path)) else None
     record = _object(path / MANIFEST)
     files = record.get("files") if record else None
     if record is None or not isinstance(files, dict):

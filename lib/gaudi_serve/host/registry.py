@@ -89,7 +89,7 @@ http:
 
 
 @dataclass(frozen=True)
-class Door:
+class RegistryClient:
     """How a host reaches the registry: its address and port, and what it shows and trusts, as PEM."""
 
     registry: str
@@ -156,19 +156,19 @@ def certificate_pair(folder: Path, name: str, subject: str) -> None:
 
 
 @contextlib.contextmanager
-def trusted(door: Door) -> Iterator[Path]:
+def trusted(client: RegistryClient) -> Iterator[Path]:
     """Let this host's engine reach the registry meanwhile; yield the folder of what it shows and trusts.
 
     Raises:
         InputError: where the engine has certificates of somebody else's for that address.
     """
-    folder = TRUSTED / door.registry
+    folder = TRUSTED / client.registry
     if folder.exists() and not (folder / MARK).exists():
         raise InputError(f"{folder} is there and not the toolkit's; say another vllm_image_serve_port")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         (folder / MARK).touch()
-        for name, text in door.files().items():
+        for name, text in client.files().items():
             with open(folder / name, "w", encoding="ascii", opener=_private) as file:
                 file.write(text)
         yield folder
@@ -180,7 +180,7 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def serve(address: str, port: int, names: Sequence[str], seconds: int) -> tuple[str, Door, dict[str, str]]:
+def serve(address: str, port: int, names: Sequence[str], seconds: int) -> tuple[str, RegistryClient, dict[str, str]]:
     """Start the registry on this host and put images of its engine into it.
 
     Args:
@@ -199,16 +199,16 @@ def serve(address: str, port: int, names: Sequence[str], seconds: int) -> tuple[
     unit = f"{UNIT}-{secrets.token_hex(4)}"
     free_port(address, port)
     forget_what_is_gone(names)
-    door = start(unit, address, port, seconds)
+    client = start(unit, address, port, seconds)
     try:
-        with trusted(door):
-            return unit, door, {name: push(door.registry, name, seconds) for name in names}
+        with trusted(client):
+            return unit, client, {name: push(client.registry, name, seconds) for name in names}
     except BaseException:
         end(unit)
         raise
 
 
-def start(unit: str, address: str, port: int, seconds: int) -> Door:
+def start(unit: str, address: str, port: int, seconds: int) -> RegistryClient:
     """Start the registry as a unit, and wait until it answers.
 
     Its key and its configuration are files for as long as it starts, since it reads them once.
@@ -236,13 +236,13 @@ def start(unit: str, address: str, port: int, seconds: int) -> Door:
         if done.status:
             raise InputError(f"the registry did not start: {done.err.strip()}; see journalctl -u {unit}")
         parts = [read_text(folder / name) or "" for name in ("server.crt", "client.crt", "client.key")]
-        door = Door(f"{address}:{port}", *parts)
+        client = RegistryClient(f"{address}:{port}", *parts)
         try:
-            wait_until_ready(unit, door.registry, folder)
+            wait_until_ready(unit, client.registry, folder)
         except BaseException:
             end(unit)
             raise
-    return door
+    return client
 
 
 def wait_until_ready(unit: str, registry: str, folder: Path) -> None:
@@ -273,7 +273,7 @@ def key_file(unit: str) -> Path:
     return RUNTIME / f"{unit}.key"
 
 
-def keep_key(unit: str, key: str) -> None:
+def save_key(unit: str, key: str) -> None:
     """Keep the key for the run to fetch: what a module returns could be shown."""
     with open(key_file(unit), "w", encoding="ascii", opener=_private) as file:
         file.write(key)
@@ -307,18 +307,18 @@ def push(registry: str, name: str, seconds: int) -> str:
     return str(found[-1])
 
 
-def take(door: Door, name: str, digest: str, seconds: int) -> None:
+def take(client: RegistryClient, name: str, digest: str, seconds: int) -> None:
     """Bring an image from the registry and give it its name; what came otherwise is refused by its digest.
 
     Raises:
         InputError: with what the engine said.
     """
-    called = f"{door.registry}/{REPOSITORY}@{digest}"
+    called = f"{client.registry}/{REPOSITORY}@{digest}"
     hint = "this host must reach that address and port, and an engine with a proxy must not use it there (NO_PROXY)"
-    with trusted(door) as folder:
-        found = without_known_layers(Source(door.registry, REPOSITORY, folder), name, digest, seconds)
+    with trusted(client) as folder:
+        found = without_known_layers(Source(client.registry, REPOSITORY, folder), name, digest, seconds)
         if not found:
-            told = f"image {name}: not had from {door.registry} ({hint})"
+            told = f"image {name}: not had from {client.registry} ({hint})"
             docker(["image", "pull", "--quiet", called], told, seconds)
     docker(["image", "tag", found or called, name], f"image {name}")
     # The name is what counts now; without it, the layers would go too.
@@ -368,7 +368,7 @@ def free_port(address: str, port: int) -> None:
         InputError: where something else has it, or another run's registry is in use.
     """
     where, quiet = f"{address} port {port}", time.monotonic() + QUIET_S
-    while (problem := _in_the_way(address, port)) is not None:
+    while (problem := _conflict(address, port)) is not None:
         others = _registries()
         if not others:
             raise InputError(
@@ -385,7 +385,7 @@ def free_port(address: str, port: int) -> None:
         time.sleep(1)
 
 
-def _in_the_way(address: str, port: int) -> str | None:
+def _conflict(address: str, port: int) -> str | None:
     try:
         with socket.create_server((address, port)):
             return None

@@ -41,7 +41,7 @@ def leftovers(folder: Path) -> list[Path]:
     return [partial] * is_own(partial) + [old] * os.path.lexists(old)
 
 
-def in_the_way(folder: Path) -> Path | None:
+def conflict(folder: Path) -> Path | None:
     """Return what a user has where a folder's files would be brought, if anything."""
     partial = partial_of(folder)
     return partial if os.path.lexists(partial) and not is_own(partial) else None

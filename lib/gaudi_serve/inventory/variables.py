@@ -32,7 +32,7 @@ from ..stages.apt_access import access
 from ..stages.gateway import gateway_problems
 from ..stages.host_tuning import kernel_arguments_wanted
 from ..stages.image import LOGINS, are_logins, vllm_images
-from ..stages.registry import BY_ROLE, OBJECTS, TOLD, tags_refusal
+from ..stages.registry import BY_ROLE, OBJECTS, REPORTED, tags_refusal
 from ..stages.service import named, nobodys_secrets, secrets_refusal
 from .facts import HIDDEN, OTHERS, VARIABLES, checked_variables, rendered, rendered_of
 from .rendered import UNRENDERED
@@ -244,7 +244,7 @@ SAID = frozenset(
     gaudi_stage gaudi_stages gaudi_images_to_convert gaudi_plan gaudi_status gaudi_tune
     gaudi_rollout gaudi_benchmark gaudi_awx gaudi_approval
     """.split()
-) | {*TOLD, *(name for one in OBJECTS for name in one.names("notes", "status", "reset"))}
+) | {*REPORTED, *(name for one in OBJECTS for name in one.names("notes", "status", "reset"))}
 # Of resets: what playbooks/reset.yml hands to the roles.
 TAKEN = frozenset(
     ("preflight_reset_names", "preflight_reset_packages", *(name for one in OBJECTS for name in one.names(*one.taken)))

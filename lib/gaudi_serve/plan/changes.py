@@ -11,7 +11,7 @@ from ..core.run import sha256_file
 from ..core.served import served_names
 from ..model.host import LiveModel
 from ..stages.launch_view import View, cards_text, differences, launch_view
-from ..stages.service import LOST, runs_as_planned, vllm_container
+from ..stages.service import MISSING, runs_as_planned, vllm_container
 
 
 def vllm_plan_changes(
@@ -73,7 +73,7 @@ def _of_model(name: str, model: Mapping[str, Any], live: LiveModel | None, super
 
 def _beside(live: LiveModel, supervisor: str | None) -> list[str]:
     """Return what a run does around a server that goes on."""
-    missing = [LOST[kind] for kind in live.missing if kind in LOST]
+    missing = [MISSING[kind] for kind in live.missing if kind in MISSING]
     lines = [f"write its {' and its '.join(missing)} anew"] if missing else []
     return lines + ["replace its supervisor"] * (live.supervisor not in (None, supervisor))
 

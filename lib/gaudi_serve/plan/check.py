@@ -63,7 +63,7 @@ def _model_problems(spec: Spec, host: Host, weights: WeightsFacts, release: str,
     return problems + shape_problems(spec, weights.architecture, even_heads=platform_of(host.accelerator).even_heads)
 
 
-def release_unsaid(host: Host, host_name: str) -> Finding | None:
+def release_unset(host: Host, host_name: str) -> Finding | None:
     """Return what is wrong with an inventory that names no release, on a host that has another than the default.
 
     A default that changes must not change what serves: neither its engine nor its driver.

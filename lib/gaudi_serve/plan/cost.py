@@ -38,15 +38,15 @@ HANG_TIMEOUT_S = 600  # a server under full load may keep /health waiting for mi
 class Weighed:
     """One of the models of a server, with what is known of its weights.
 
-    release: the row of the software of its host. kept_by: the variable by which weights stay as they are stored; None
-    where not all images of the release read it. dequantises: the engine makes BF16 of the precision in which they are
-    stored.
+    release: the row of the software of its host. preserved_by: the variable by which weights stay as they are stored;
+    None where not all images of the release read it. dequantises: the engine makes BF16 of the precision in which they
+    are stored.
     """
 
     spec: Spec
     weights: WeightsFacts
     release: Release | None
-    kept_by: str | None
+    preserved_by: str | None
     dequantises: bool
 
 
@@ -58,9 +58,9 @@ def weighed_of(spec: Spec, weights: Sequence[WeightsFacts], host: Host, release:
 
 def _weighed(spec: Spec, weights: WeightsFacts, row: Release | None) -> Weighed:
     wide = engine_of(spec).dequantised_at_load.get(weights.architecture.precision or "")
-    kept_by = wide.kept_by if wide and row and row.has(wide.kept_since, all_of_it=True) else None
-    kept = kept_by is not None and str((spec.get("env") or {}).get(kept_by)) == "1"
-    return Weighed(spec, weights, row, kept_by, wide is not None and not kept)
+    preserved_by = wide.preserved_by if wide and row and row.has(wide.preserved_since, all_of_it=True) else None
+    kept = preserved_by is not None and str((spec.get("env") or {}).get(preserved_by)) == "1"
+    return Weighed(spec, weights, row, preserved_by, wide is not None and not kept)
 
 
 def cost_of(
@@ -253,7 +253,7 @@ def _loaded(one: Weighed) -> list[str]:
         return []
     loaded = (size + one.weights.architecture.dequantised_bytes(size)) / 1e9
     told = f"its weights of {size / 1e9:.0f} GB become {loaded:.0f} GB of BF16 while they are loaded"
-    return [f"{told}; env: {{{one.kept_by}: '1'}} keeps them" if one.kept_by else told]
+    return [f"{told}; env: {{{one.preserved_by}: '1'}} keeps them" if one.preserved_by else told]
 
 
 def _unknown(one: Weighed, host: Host, cost: Cost) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from ..core.served import served_names
 from ..model.host import LiveModel, live_models
 from ..stages.container_runtime import engine_stopped
-from ..stages.registry import OBJECTS, STAGES, Known, due_by_stage
+from ..stages.registry import OBJECTS, STAGES, Known, pending_by_stage
 from ..stages.service import runs_as_planned
 from .changes import vllm_plan_changes
 
@@ -39,7 +39,7 @@ class Down:
         return f"{name} is down from stage {self.stage} on for about {self.minutes} min: {self.reason}"
 
 
-def due_lines(known: Known, stages: Sequence[str]) -> list[str]:
+def pending_lines(known: Known, stages: Sequence[str]) -> list[str]:
     """Return what a run would do on a host as lines: by stage, the models' changes, which models are down.
 
     Args:
@@ -47,7 +47,7 @@ def due_lines(known: Known, stages: Sequence[str]) -> list[str]:
             and ``gaudi_host``.
         stages: the stages that the run is about.
     """
-    due = due_by_stage(known, stages)
+    due = pending_by_stage(known, stages)
     lines = [f"{STAGES[stage]}: {text}" for stage, texts in due.items() if stage != "vllm_service" for text in texts]
     planned, live = known.get("preflight_plan"), known.get("gaudi_host")
     changes: list[str] = []
@@ -67,7 +67,7 @@ def downtimes(known: Known, stages: Sequence[str] = tuple(STAGES)) -> list[Down]
     start: reading the weights at 1.5 GB/s and the warm-up, with a filled recipe cache where the launch
     is the same.
     """
-    due = due_by_stage(known, stages)
+    due = pending_by_stage(known, stages)
     host = known.get("gaudi_host") or {}
     services = live_models(host)
     planned = {str(model["name"]): model for model in (known.get("preflight_plan") or {}).get("models", [])}

@@ -25,7 +25,7 @@ from ..inventory.variables import (
 )
 from ..model.host import Host, LiveModel, live_models
 from ..platforms import platform_of
-from ..stages.registry import LEFT_ALONE, STAGES, TOLD, due_by_stage, still_serves, task_hosts
+from ..stages.registry import LEFT_ALONE, REPORTED, STAGES, pending_by_stage, still_serves, task_hosts
 from ..stages.service import runs_as_planned
 from .assembly import assemble
 from .changes import vllm_plan_changes
@@ -122,7 +122,7 @@ def _host_plan(
     whole = values["preflight_catalog"]
     catalog, lost = sound_entries(whole) if whole else catalogs(values["vllm_catalog_dirs"])
     errors += [_error(name, "preflight_catalog" if whole else "vllm_catalog_dirs", text) for text in lost]
-    told = {} if saved else {key: variables[key] for key in TOLD if key in variables}
+    told = {} if saved else {key: variables[key] for key in REPORTED if key in variables}
     if wrong or not unsound <= set(INSTEAD):
         return None, errors
     if idle:
@@ -192,7 +192,7 @@ def _planned(
 def _without_models(name: str, facts: Known, told: Known, gateways: Sequence[str], saved: bool) -> dict[str, Any]:
     """Return the plan of a host that has no models and serves none: a gateway, or one that is left alone."""
     about = {"facts": "a gateway" if name in gateways else LEFT_ALONE, "models": [], "changes": []}
-    live = {} if saved and name in gateways else {"due": due_by_stage(told), "reboot": [], "down": []}
+    live = {} if saved and name in gateways else {"due": pending_by_stage(told), "reboot": [], "down": []}
     return {**about, **live, "warnings": gateway_left(facts.get("gaudi_services"), gateways, name)}
 
 
@@ -214,7 +214,7 @@ def _told(host: Known, facts: Known, told: Known, runtime: Any) -> dict[str, Any
     """Return what the roles tell of a live host: what is due, why a reboot is that may not be done, what goes down."""
     return {
         # What has no line of its own, as a unit file that somebody has changed.
-        "due": due_by_stage(told, [stage for stage in STAGES if stage != "vllm_service" or host["changes"] == []]),
+        "due": pending_by_stage(told, [stage for stage in STAGES if stage != "vllm_service" or host["changes"] == []]),
         "reboot": [] if told.get("host_tuning_reboots") else list(told.get("host_tuning_reboot_reasons") or []),
         "down": [
             dataclasses.asdict(one) for one in downtimes({**told, **_going_down(host, facts), "gaudi_runtime": runtime})

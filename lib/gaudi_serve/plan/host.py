@@ -14,7 +14,7 @@ from ..core.errors import Finding, InputError, Problem
 from ..model.host import Host
 from ..platforms import platform_of
 from ..platforms.releases import DEFAULT
-from .check import host_problems, release_unsaid
+from .check import host_problems, release_unset
 from .cost import cost_of, cost_problems, cost_warnings, down_for, named, precision_of, weighed_of
 from .launch import container_of, launch_warnings
 from .loads import load_notes
@@ -117,7 +117,7 @@ def _whole(models: Any, host: Host, host_name: str, release: str) -> Finding | N
     """Return what keeps all models of a host from being planned."""
     if not isinstance(models, list):
         return Finding.of_model(host_name, {}, "vllm_models", models, "must be a list of models")
-    return None if release else release_unsaid(host, host_name)
+    return None if release else release_unset(host, host_name)
 
 
 def _names(models: Sequence[Any]) -> set[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..core.errors import Finding
 from ..stages.registry import BEHIND, STAGES, plans_models, stages_due
-from .downtime import due_lines
+from .downtime import pending_lines
 
 Known = Mapping[str, Any]
 
@@ -43,7 +43,7 @@ def judged(
     return {
         "preflight_refusal": reasons(known, stages, findings, host_name),
         "preflight_stages": stages_due(known, stages),
-        "preflight_lines": due_lines(known, stages),
+        "preflight_lines": pending_lines(known, stages),
         "preflight_warnings": [*warnings, *beside],
         # Later playbooks of this run take the facts as they are; a host that is refused sees none of them.
         "preflight_passed": True,

@@ -80,8 +80,8 @@ def launched(spec: Spec, host: Host) -> Launch:
 
 
 def _checked(given: Any, host: Any) -> dict[str, Any]:
-    wish = mapping("vllm_launch", "model", given, "a mapping, such as {weights: /data/QwQ-32B}")
-    spec = {key: value for key, value in wish.items() if value is not None}
+    requested = mapping("vllm_launch", "model", given, "a mapping, such as {weights: /data/QwQ-32B}")
+    spec = {key: value for key, value in requested.items() if value is not None}
     platform = mapping(label(spec), "host", host, "a mapping of host facts").get("accelerator")
     if platform not in (None, *PLATFORMS):
         raise refusal(label(spec), "host.accelerator", platform, f"is not one of {', '.join(PLATFORMS)}")

@@ -15,7 +15,7 @@ from ..model.spec import Spec
 from ..model.weights import WeightsFacts
 from ..platforms import Platform, platform_of
 from ..platforms.releases import PLUGIN, RELEASES, Release
-from .version import said_version
+from .version import stated_version
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def _refused(asked: Stored, loads: Loads, row: Release | None, version: str | No
 
 def _version(spec: Spec) -> str | None:
     """Return the vLLM of the model's image, where it is known."""
-    return said_version(spec) if spec.launch_profile == PLUGIN else None
+    return stated_version(spec) if spec.launch_profile == PLUGIN else None
 
 
 def _vllm(row: Release) -> str:

@@ -58,7 +58,7 @@ class Ledger:
             for number, card in self.cards.items()
             if card.in_use and number not in host.held
         }
-        self.strangers = frozenset(self.holders)
+        self.foreign = frozenset(self.holders)
         self.group = platform_of(host.accelerator).group(host)
 
     def region(self, number: int) -> Region:
@@ -77,27 +77,31 @@ class Ledger:
                 found.setdefault(self.region(number), []).append(number)
         return dict(sorted(found.items()))
 
-    def refusal(self, spec: Spec, wish: Sequence[int]) -> Problem | None:
+    def refusal(self, spec: Spec, requested: Sequence[int]) -> Problem | None:
         """Return why a model cannot have exactly these cards."""
-        missing = [number for number in wish if number not in self.cards]
+        missing = [number for number in requested if number not in self.cards]
         if missing:
             return "module_ids", missing, f"not on this host, which has {sorted(self.cards)}"
-        if len(wish) != spec.cards:
-            return "module_ids", wish, f"give {counted(len(wish), 'card')}, but tensor_parallel_size is {spec.cards}"
-        for number in wish:
-            if number in self.strangers:
+        if len(requested) != spec.cards:
+            return (
+                "module_ids",
+                requested,
+                f"give {counted(len(requested), 'card')}, but tensor_parallel_size is {spec.cards}",
+            )
+        for number in requested:
+            if number in self.foreign:
                 problem = self.cards[number].problem
                 held = f"is held by {self.holders[number]}; end it or"
                 why = f"cannot be used: {problem};" if problem else held
-                return "module_ids", wish, f"card {number} {why} take another card"
+                return "module_ids", requested, f"card {number} {why} take another card"
             if number in self.holders:
                 why = f"card {number} belongs to model {self.holders[number]} already; {ALONE}"
-                return "module_ids", wish, why
-        groups = sorted({self.region(number).group for number in wish})
+                return "module_ids", requested, why
+        groups = sorted({self.region(number).group for number in requested})
         if self.group and len(groups) > 1:
             size = self.group
             named = " and ".join(f"{group * size}-{group * size + size - 1}" for group in groups)
-            return "module_ids", wish, f"lie in the groups {named}, which only host NICs connect; {NICS}"
+            return "module_ids", requested, f"lie in the groups {named}, which only host NICs connect; {NICS}"
         return None
 
 
@@ -145,18 +149,18 @@ def _named(specs: Sequence[Spec], ledger: Ledger, standing: Cards) -> tuple[Card
     placed: Cards = {}
     refused: dict[str, Problem] = {}
     for spec in specs:
-        if wish := list(spec.module_ids):
-            problem = ledger.refusal(spec, wish)
-            taken = next((number for number in wish if number in holders), None)
+        if requested := list(spec.module_ids):
+            problem = ledger.refusal(spec, requested)
+            taken = next((number for number in requested if number in holders), None)
             if not problem and taken is not None:
                 free = sorted(set(ledger.cards) - set(ledger.holders) - set(holders) - wanted)
                 text = f"card {taken} is held by model {holders[taken]}, which runs; free are {free}; {MOVE}"
-                problem = ("module_ids", wish, text)
+                problem = ("module_ids", requested, text)
             if problem:
                 refused[spec.name] = problem
             else:
-                placed[spec.name] = wish
-                ledger.give(_holder(spec), wish)
+                placed[spec.name] = requested
+                ledger.give(_holder(spec), requested)
     return placed, refused
 
 
@@ -216,14 +220,14 @@ def _arrange_all(
 def _arrange(specs: list[Spec], free: Mapping[Region, list[int]]) -> Cards | None:
     """Return cards for all of the models at once: fewest NUMA crossings, then the largest gaps left whole."""
     regions = list(free)
-    wishes = [spec.cards for spec in specs]
+    counts = [spec.cards for spec in specs]
 
     @cache
     def best(index: int, left: Counts) -> tuple[tuple[int, int], tuple[Counts, ...]] | None:
-        if index == len(wishes):
+        if index == len(counts):
             return (0, -sum(number * number for number in left)), ()
         found = None
-        for take in _takes(wishes[index], left, regions):
+        for take in _takes(counts[index], left, regions):
             rest = best(index + 1, tuple(had - taken for had, taken in zip(left, take, strict=True)))
             if rest is None:
                 continue

@@ -6,14 +6,14 @@ from ..buckets.plugin_rules import rules_of
 from ..core.errors import Problem
 from ..core.versions import comparable
 from ..model.spec import Spec
-from ..platforms.releases import PLUGIN, RELEASES, Release, rows_of, versions_said, vllm_of
+from ..platforms.releases import PLUGIN, RELEASES, Release, rows_of, stated_versions, vllm_of
 
 
 def served_by(spec: Spec, row: Release | None) -> Spec:
     """Return the model with the version of vLLM by whose rules the plan counts; as it is where no version matters."""
     if row is None or spec.launch_profile != PLUGIN or not row.vllm:
         return spec
-    version = said_version(spec) or _assumed(spec, row)
+    version = stated_version(spec) or _assumed(spec, row)
     return spec.but(vllm_version=version) if version else spec
 
 
@@ -22,14 +22,14 @@ def version_problems(spec: Spec, row: Release | None) -> list[Problem]:
     if row is None:
         return []
     here = f"gaudi_release is {row.name}, which has {' or '.join(row.vllm) or 'no plugin'}"
-    least, said = spec.get("least_vllm"), said_version(spec) if spec.launch_profile == PLUGIN else None
+    least, said = spec.get("least_vllm"), stated_version(spec) if spec.launch_profile == PLUGIN else None
     if least and not row.has(least):
         fitting = " or ".join(one.name for one in RELEASES if one.has(least)) or "none that is known"
         return [("least_vllm", least, f"is the first vLLM with this model, of release {fitting}; {here}")]
     if said and not row.serves(said):
         named = "" if spec.get("vllm_version") else f" (image {spec.get('image')} is named so)"
         remedy = "take an image of this release, or, if the image has another vLLM, set vllm_version in the model"
-        return [("vllm_version", said, f"belongs to {versions_said(said)}{named}; {here}; {remedy}")]
+        return [("vllm_version", said, f"belongs to {stated_versions(said)}{named}; {here}; {remedy}")]
     if said and least and comparable(said) < comparable(least):
         return [("vllm_version", said, f"is too old for this model, whose least_vllm is {least}; take a newer image")]
     return []
@@ -37,7 +37,7 @@ def version_problems(spec: Spec, row: Release | None) -> list[Problem]:
 
 def version_notes(spec: Spec, row: Release | None) -> list[str]:
     """Return what of a model an image of its release may lack, and which vLLM the plan assumes."""
-    if row is None or spec.launch_profile != PLUGIN or not row.vllm or said_version(spec):
+    if row is None or spec.launch_profile != PLUGIN or not row.vllm or stated_version(spec):
         return []
     least, notes = spec.get("least_vllm"), []
     if least and not row.has(least, all_of_it=True):
@@ -51,7 +51,7 @@ def version_notes(spec: Spec, row: Release | None) -> list[str]:
     return notes
 
 
-def said_version(spec: Spec) -> str | None:
+def stated_version(spec: Spec) -> str | None:
     """Return the vLLM that a model or the name of its image says; None where neither does.
 
     A number in a name that is older than the newest known vLLM, and of no release, may be anything else.

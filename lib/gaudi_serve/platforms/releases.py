@@ -128,7 +128,7 @@ def _row(text: str) -> Release | None:
     return next((one for one in RELEASES if f"{text}.".startswith(f"{one.name}.")), None)
 
 
-def versions_said(version: str) -> str:
+def stated_versions(version: str) -> str:
     """Return the releases whose plugin is for a version of vLLM, for a sentence."""
     found = [row.name for row in rows_of(PLUGIN) if row.serves(version)]
     return f"release {' or '.join(found)}" if found else "no release that is known"

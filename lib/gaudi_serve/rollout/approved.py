@@ -9,8 +9,8 @@ from typing import Any
 
 from ..core.checks import is_true
 from ..model.host import LiveModel, live_models
-from ..plan.downtime import due_lines
-from ..stages.registry import STAGES, due_by_stage
+from ..plan.downtime import pending_lines
+from ..stages.registry import STAGES, pending_by_stage
 from ..stages.service import runs_as_planned
 
 Known = Mapping[str, Any]
@@ -56,7 +56,7 @@ def rollout_unapproved(hostvars: Mapping[str, Known], hosts: Sequence[str], vari
 
 
 def _lines(known: Known) -> list[str]:
-    lines = [line for line in due_lines(known, tuple(STAGES)) if not line.startswith(ESTIMATE)]
+    lines = [line for line in pending_lines(known, tuple(STAGES)) if not line.startswith(ESTIMATE)]
     return [*lines, *_digests(known)] if lines else []
 
 
@@ -65,7 +65,7 @@ def _digests(known: Known) -> list[str]:
     models = (known.get("preflight_plan") or {}).get("models", [])
     starts = [model for model in models if _starts(model, live.get(model["name"], LiveModel()))]
     launches = [f"launch of {model['name']} with digest {model['digest']}" for model in starts]
-    names = [NAMED[stage] for stage in due_by_stage(known, tuple(NAMED))]
+    names = [NAMED[stage] for stage in pending_by_stage(known, tuple(NAMED))]
     return launches + [f"{name} with digest {_digest(known.get(name))}" for name in names]
 
 

@@ -17,17 +17,14 @@ from ..core.served import served_names
 from ..core.table import table
 from ..core.words import counted
 from ..plan.downtime import Down, downtimes
-from ..stages.registry import STAGES, due_by_stage
-from ..stages.reset import BROKE
+from ..stages.registry import STAGES, pending_by_stage
+from .state import REGISTERED
 
 Known = Mapping[str, Any]
 SERIAL = "20%"
 TOLERANCE = 0.8
 DRAIN_S = 600
 RECONNECT_S = 300
-SLACK_S = 0.1
-# Why a host is lost, as playbooks/tasks/rollout_lost.yml keeps it.
-LOST = "its connection was lost"
 PERCENT = re.compile(r"(\d{1,3})%", re.ASCII)
 # Variables of a rollout, by what they may be.
 SETTINGS = (
@@ -35,12 +32,8 @@ SETTINGS = (
     *("rollout_downtime_allowed", "rollout_drain_command", "rollout_ready_command", "rollout_reconnect_timeout"),
     "rollout_as_approved",
 )
-# What the playbook itself says.
-SAID = (
-    *("rollout_plan", "rollout_waits", "rollout_problem", "rollout_back"),
-    *("rollout_under_way", "rollout_stays", "rollout_goes_on", "rollout_lost"),
-    *("rollout_begins", "rollout_changed", "rollout_locked"),
-)
+# What the playbook itself keeps.
+SAID = ("rollout_plan", REGISTERED)
 
 
 @dataclass(frozen=True)
@@ -163,7 +156,7 @@ def members(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> list[Member]
     found = []
     for name in hosts:
         known = hostvars[name]
-        due = {stage: lines for stage, lines in due_by_stage(known).items() if stage != "gateway"}
+        due = {stage: lines for stage, lines in pending_by_stage(known).items() if stage != "gateway"}
         kept = bool((known.get("gaudi_services") or {}).get("kept"))
         if due or name in drained or kept:
             found.append(Member(name, due, tuple(downtimes(known)), serving(known)))
@@ -305,7 +298,7 @@ def _lines(
 
 def _gateways(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> list[str]:
     """Return what is due on gateways themselves, which takes no model away and comes when the waves are done."""
-    due = {name: due_by_stage(hostvars[name], ["gateway"]).get("gateway", []) for name in hosts}
+    due = {name: pending_by_stage(hostvars[name], ["gateway"]).get("gateway", []) for name in hosts}
     return [f"gateway {name}, when the waves are done: {'; '.join(lines)}" for name, lines in due.items() if lines]
 
 
@@ -357,113 +350,3 @@ def restarted_at_once(hostvars: Mapping[str, Known], hosts: Sequence[str], model
     units = {name: (hostvars[name].get("gaudi_services") or {}).get("units") or {} for name in hosts}
     found = [name for name in hosts if (units[name].get(model) or {}).get("active")]
     return found if len(found) > 1 else []
-
-
-def slower_models(before: Mapping[str, Known], after: Mapping[str, Known], tolerance: float) -> list[str]:
-    """Return what a host does worse than before its change, beyond what is allowed; a sentence each.
-
-    A first token may always take ``SLACK_S`` longer: of short times the parts say nothing.
-
-    Args:
-        before, after: by model ``first_token_s`` (seconds), ``tokens_s`` (a second), as vllm_benchmark gives them.
-        tolerance: part of what it did before.
-    """
-    reasons = []
-    for model in sorted(before.keys() & after.keys()):
-        old, new = before[model], after[model]
-        if new["tokens_s"] < old["tokens_s"] * tolerance:
-            part = new["tokens_s"] / old["tokens_s"]
-            reasons.append(
-                f"{model}: {new['tokens_s']:.4g} tokens a second, {part:.2f} of {old['tokens_s']:.4g} before"
-            )
-        first, was = new["first_token_s"], old["first_token_s"]
-        if first > max(was / tolerance, was + SLACK_S) if tolerance else False:
-            reasons.append(f"{model}: first token after {first:.3g} s, {was:.3g} s before")
-    return [f"{text} (rollout_tolerance {tolerance:g})" for text in reasons]
-
-
-def rollout_lost(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> list[str]:
-    """Return the hosts of a rollout that were neither given back nor taken back: their connection was lost.
-
-    Args:
-        hostvars: variables by host, with what the playbook keeps of a host that is changed.
-        hosts: those that may have been; a check of the syntax knows no variables of theirs.
-    """
-    return [name for name in hosts if name in hostvars and hostvars[name].get("rollout_under_way")]
-
-
-def rollout_stopped(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> list[str]:
-    """Return the hosts that end a rollout: they have not proven themselves, or were lost; as ``rollout_lost``."""
-    lost = rollout_lost(hostvars, hosts)
-    return [name for name in hosts if name in lost or (name in hostvars and "rollout_problem" in hostvars[name])]
-
-
-def rollout_end(known: Known, host: str) -> dict[str, str]:
-    """Return what became of a host that ends a rollout: ``outcome``, ``why``, and ``text``, a sentence of both.
-
-    Args:
-        known: the host's variables, with what the playbook keeps of a host that is changed.
-        host: its name.
-    """
-    why = str(known.get("rollout_problem", ""))
-    later = "the other hosts of later waves are as they were"
-    if not known.get("rollout_back"):
-        stays = known.get("rollout_stays") or LOST
-        outcome, became = "stays drained", f"It could not be taken back, and stays drained: {stays}; run this again"
-    elif not known.get("rollout_waits", True):
-        outcome, became = "proven", f"It had proven itself, and serves with the change; {later}"
-    else:
-        outcome, became = "went back", f"It serves again what served before; {later}"
-    # The verdict first; then the lines of the server's journal, which may be many.
-    first, _, rest = why.partition("\n")
-    text = f"{_verdict(known, host, first)}. {became}"
-    if outcome == "proven":
-        text = f"the rollout stops at {host}: {first}. {became}"
-    text += f"\n{rest}" if rest else ""
-    return {"outcome": outcome, "why": why, "text": text}
-
-
-def _verdict(known: Known, host: str, why: str) -> str:
-    """Return why a rollout stops at a host; of one that was locked, lost or not changed, nothing was proven or not."""
-    if known.get("rollout_locked"):
-        return f"{host} could not be changed, and the rollout stops: {known['rollout_locked']}"
-    when = "while it was changed" if known.get("rollout_changed") else "before it was changed"
-    if why in ("", LOST) or why.endswith(BROKE):
-        return f"{host} could not be reached {when}, and the rollout stops: {LOST}"
-    if not known.get("rollout_changed"):
-        return f"{host} was not changed yet, and the rollout stops: {why}"
-    return f"{host} has not proven itself, and the rollout stops: {why}"
-
-
-def rollout_figures(host: str, before: Mapping[str, Known], after: Mapping[str, Known]) -> str:
-    """Return how a host has proven itself, for who decides whether the others follow: a line for each model.
-
-    Args:
-        host: its name.
-        before, after: as ``slower_models`` takes them; a model that did not answer before has no figures of then.
-    """
-    lines = [
-        f"{model}: {new['tokens_s']:.4g} tokens a second{_was(before, model, 'tokens_s', '.4g')}, "
-        f"first token after {new['first_token_s']:.3g} s{_was(before, model, 'first_token_s', '.3g')}"
-        for model, new in sorted(after.items())
-    ]
-    return "\n".join([f"{host} serves with the change, and has proven itself:", *(lines or ["it has no model"])])
-
-
-def _was(before: Mapping[str, Known], model: str, key: str, form: str) -> str:
-    return f" ({before[model][key]:{form}} before)" if model in before else ""
-
-
-def benchmark_lines(measured: Mapping[str, Mapping[str, Known]]) -> list[str]:
-    """Return the figures of all hosts as a table; a host without models, or one out of reach, has none.
-
-    Args:
-        measured: by host and model ``first_token_s`` (seconds), ``tokens_s`` (a second).
-    """
-    rows = [
-        [host, model, f"{1000 * one['first_token_s']:.0f} ms", f"{one['tokens_s']:.4g}"]
-        for host, models in measured.items()
-        for model, one in sorted(models.items())
-    ]
-    head = ["HOST", "MODEL", "FIRST TOKEN", "TOKENS A SECOND"]
-    return table([head, *rows]) if rows else ["no model answers on any host"]

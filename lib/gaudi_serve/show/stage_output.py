@@ -57,7 +57,7 @@ FILES = ("copy", "template", "file", "lineinfile", "blockinfile", "replace", "ge
 LISTED_AT_THE_END = ("Reset | Say what goes",)
 FEW = 3  # files that are named; of more, their number is told
 MANY = 4  # hosts; of more, those that failed are told once more at the end, with their reasons
-GIST = 200  # characters of such a reason
+SUMMARY_LENGTH = 200  # characters of such a reason
 # What begins a failure and is no reason: every refusal has it, and every program that failed.
 HEADING, PROGRAM = "Nothing has been changed", "non-zero return code"
 COUNTED, LOST = ("ok", "changed", "failures", "unreachable"), ("error", "unreachable")
@@ -152,7 +152,7 @@ class Outcome:
 
 
 @dataclasses.dataclass(frozen=True)
-class Thing:
+class Change:
     """Something that was changed; one that is ``weak`` is named only where there is nothing better."""
 
     verb: str
@@ -162,10 +162,10 @@ class Thing:
 
 
 @dataclasses.dataclass
-class Work:
+class StageResult:
     """What a stage did on one host."""
 
-    things: list[Thing] = dataclasses.field(default_factory=list)
+    changes: list[Change] = dataclasses.field(default_factory=list)
     seconds: float = 0.0
     failed: bool = False
 
@@ -187,7 +187,7 @@ def names(words: Sequence[str], most: int = 0) -> str:
     return ", ".join(words)
 
 
-def lasted(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return a time for people: seconds, or minutes and seconds."""
     whole = round(seconds)
     return f"{whole} s" if whole < 120 else f"{whole // 60} min {whole % 60:02} s"
@@ -198,7 +198,7 @@ def base(path: object) -> str:
     return str(path).rstrip("/").rpartition("/")[2]
 
 
-def things(outcome: Outcome, stage: str) -> list[Thing]:
+def changes(outcome: Outcome, stage: str) -> list[Change]:
     """Return what a change is about, by its module's arguments and result, else by the task's name."""
     task, args, result = outcome.task, outcome.args, outcome.result
     topic = TOPICS.get((stage, task.group))
@@ -206,57 +206,57 @@ def things(outcome: Outcome, stage: str) -> list[Thing]:
         brought = args.get("brought") if isinstance(args.get("brought"), Mapping) else {}
         images = (brought or {}).get("images") or {}
         # What is about to be brought stands there without what it is; it may never come.
-        come = [Thing("bring", str(name)) for name, known in images.items() if known]
-        return come or [Thing("", task.phrase, weak=True)]
+        come = [Change("bring", str(name)) for name, known in images.items() if known]
+        return come or [Change("", task.phrase, weak=True)]
     if task.module == "debug":
-        return [Thing("", _without_would(line)) for line in said(result)]
+        return [Change("", _without_would(line)) for line in said(result)]
     if topic:
-        return [Thing("", topic)]
+        return [Change("", topic)]
     found = [] if outcome.hidden else _by_module(task.module, args, result)
     if topic == "":
-        return [Thing(thing.verb, thing.name, weak=True) for thing in found] or [Thing("", task.phrase, weak=True)]
-    return found or [Thing("", task.phrase, item="" if outcome.hidden else outcome.item)]
+        return [Change(change.verb, change.name, weak=True) for change in found] or [Change("", task.phrase, weak=True)]
+    return found or [Change("", task.phrase, item="" if outcome.hidden else outcome.item)]
 
 
-def _by_module(module: str, args: Result, result: Result) -> list[Thing]:
+def _by_module(module: str, args: Result, result: Result) -> list[Change]:
     if module == "gaudi_files":
         written, removed = result.get("written") or [], result.get("removed") or []
-        return [*(Thing("write", base(path)) for path in written), *(Thing("remove", base(path)) for path in removed)]
+        return [*(Change("write", base(path)) for path in written), *(Change("remove", base(path)) for path in removed)]
     if module in ("apt", "package", "dnf"):
         given = args.get("name") or args.get("pkg") or []
         packages = given if isinstance(given, list) else str(given).split(",")
         verb = ("purge" if args.get("purge") else "remove") if args.get("state") == "absent" else "install"
-        return [Thing(verb, str(package).strip()) for package in packages if str(package).strip()]
+        return [Change(verb, str(package).strip()) for package in packages if str(package).strip()]
     if module in ("systemd_service", "systemd", "service"):
         return _unit(args)
     if module == "reboot":
-        return [Thing("reboot", "")]
+        return [Change("reboot", "")]
     path = (args.get("dest") or args.get("path") or args.get("name")) if module in FILES else ""
-    return [Thing("remove" if args.get("state") == "absent" else "write", base(path))] if path else []
+    return [Change("remove" if args.get("state") == "absent" else "write", base(path))] if path else []
 
 
-def _unit(args: Result) -> list[Thing]:
+def _unit(args: Result) -> list[Change]:
     name = str(args.get("name") or "").removesuffix(".service")
     if not name:
-        return [Thing("reload", "systemd", weak=True)]
+        return [Change("reload", "systemd", weak=True)]
     verb = STATES.get(str(args.get("state") or ""), "")
     if not verb and args.get("enabled") is not None:
         verb = "enable" if args["enabled"] else "disable"
-    return [Thing(verb, name)] if verb else []
+    return [Change(verb, name)] if verb else []
 
 
 def _without_would(line: str) -> str:
     return line.removeprefix("would ")
 
 
-def what(found: Iterable[Thing], check: bool) -> str:
+def what(found: Iterable[Change], check: bool) -> str:
     """Return things as words: those with one verb together, in the order of their first."""
     every = list(dict.fromkeys(found))
-    kept = [thing for thing in every if not thing.weak] or every
+    kept = [change for change in every if not change.weak] or every
     groups: dict[str, list[str]] = {}
-    for thing in kept:
+    for change in kept:
         # What is only named is a group of its own, with the items of its loop.
-        groups.setdefault(thing.verb or f" {thing.name}", []).append(thing.name if thing.verb else thing.item)
+        groups.setdefault(change.verb or f" {change.name}", []).append(change.name if change.verb else change.item)
     parts = []
     for verb, named in groups.items():
         if verb.startswith(" "):
@@ -305,7 +305,7 @@ def reason(result: Result, remedy: Sequence[str] = (), trace: str = "") -> list[
     return lines or ["it failed without a word"]
 
 
-def gist(result: Result, words: Sequence[str], host: str) -> str:
+def summary(result: Result, words: Sequence[str], host: str) -> str:
     """Return the one line of a failed result that stands for the others at the end of a long run."""
     lines = [line for line in said(result) if line.strip() and not line.startswith(HEADING)]
     if not lines or lines[0].startswith(PROGRAM):
@@ -313,7 +313,7 @@ def gist(result: Result, words: Sequence[str], host: str) -> str:
         told = [str(result.get(key) or "").strip().splitlines() for key in ("stderr", "stdout")]
         lines = [line[-1] for line in told if line] or lines or list(words)
     text = lines[0].strip().removeprefix(f"{host}: ").removeprefix("Task failed: ").rstrip(".:")
-    return text if len(text) <= GIST else f"{text[: GIST - 1]}…"
+    return text if len(text) <= SUMMARY_LENGTH else f"{text[: SUMMARY_LENGTH - 1]}…"
 
 
 class StageOutput:
@@ -329,7 +329,7 @@ class StageOutput:
         self.begin = now
         self.columns = columns
         self.current = Play("")
-        self.work: dict[str, Work] = {}
+        self.work: dict[str, StageResult] = {}
         self.running: dict[str, Running] = {}
         self.waiting: dict[str, list[str]] = {}
         self.waiting_task: Task | None = None
@@ -357,7 +357,7 @@ class StageOutput:
         order = {host: number for number, host in enumerate(self.current.hosts)}
         for host in sorted(self.work, key=lambda name: (order.get(name, len(order)), name)):
             work = self.work[host]
-            if work.things:
+            if work.changes:
                 lines += self._stage_lines(host, work)
         self.work, self.running, self.rescued = {}, {}, {}
         return lines
@@ -385,11 +385,11 @@ class StageOutput:
         if outcome.task.module == "debug":
             lines = [] if outcome.task.own_name in LISTED_AT_THE_END else self._debug(outcome)
         if outcome.changed:
-            work = self.work.setdefault(outcome.host, Work())
+            work = self.work.setdefault(outcome.host, StageResult())
             if outcome.task.module == "debug" and self.current.label not in STAGES:
                 self._note_change(outcome.host)
                 return lines
-            work.things += things(outcome, self.current.label)
+            work.changes += changes(outcome, self.current.label)
             self._note_change(outcome.host)
         return lines
 
@@ -453,7 +453,7 @@ class StageOutput:
                 return []
             head = f"{outcome.host}  {self.current.label}  {outcome.task.own_name}"
             return [*self.flush(), Line(f"{head}: failed, which is ignored: {words[0]}")]
-        self._failed(outcome.host, gist(outcome.result, words, outcome.host))
+        self._failed(outcome.host, summary(outcome.result, words, outcome.host))
         where = f" ({outcome.task.path})" if outcome.task.path and outcome.task.module not in ("fail", "assert") else ""
         head = f"FAILED  {outcome.host}  {self.current.label}  {outcome.task.own_name}{where}"
         before = self.rescued.pop(outcome.host, []) if rescuing else []
@@ -467,7 +467,7 @@ class StageOutput:
         if ignored:
             text = f"{outcome.host}  cannot be reached, which is ignored: {words[0]}"
             return [*self.flush(), Line(text, "unreachable")]
-        self._failed(outcome.host, gist(outcome.result, words, outcome.host))
+        self._failed(outcome.host, summary(outcome.result, words, outcome.host))
         head = f"UNREACHABLE  {outcome.host}  {self.current.label}  {outcome.task.own_name}"
         return [*self.flush(), *(Line(text.rstrip(), "unreachable") for text in (head, *(f"  {w}" for w in words)))]
 
@@ -507,7 +507,7 @@ class StageOutput:
         for (text, kind), hosts in ends.items():
             taken = now - self.begin if alone else max(self.seconds.get(host, 0.0) for host in hosts)
             who = f"all {len(hosts)} hosts" if alone and many else names(hosts)
-            lines.append(Line(f"{who}: {text} ({lasted(taken)})", kind))
+            lines.append(Line(f"{who}: {text} ({format_duration(taken)})", kind))
         return lines
 
     # ---- what is shown while something takes long
@@ -541,7 +541,7 @@ class StageOutput:
                 groups.setdefault((running.task, running.progress), []).append(host)
         found = []
         for (task, progress), hosts in groups.items():
-            taken = lasted(now - min(self.running[host].begin for host in hosts))
+            taken = format_duration(now - min(self.running[host].begin for host in hosts))
             about = f"{self.current.label}  {progress or task.phrase}"
             found.append((hosts, f"{names(hosts, 4)}  {about}, {taken} so far"))
         return found
@@ -567,7 +567,7 @@ class StageOutput:
             if outcome.changed:
                 # It is the stage's own line that says so.
                 return []
-            begun = any(not thing.weak for thing in self.work.get(outcome.host, Work()).things)
+            begun = any(not change.weak for change in self.work.get(outcome.host, StageResult()).changes)
             if not begun and (stage, outcome.host) in self.announced:
                 return []
             lines = [line for line in lines if line not in told]
@@ -631,7 +631,7 @@ class StageOutput:
     def _ended(self, host: str, now: float) -> None:
         if running := self.running.pop(host, None):
             taken = now - running.begin
-            self.work.setdefault(host, Work()).seconds += taken
+            self.work.setdefault(host, StageResult()).seconds += taken
             self.seconds[host] = self.seconds.get(host, 0.0) + taken
 
     def _note_change(self, host: str) -> None:
@@ -643,15 +643,15 @@ class StageOutput:
         self.failed[host] = self.current.label
         if why:
             self.why[host] = why
-        self.work.setdefault(host, Work()).failed = True
+        self.work.setdefault(host, StageResult()).failed = True
 
-    def _stage_lines(self, host: str, work: Work) -> list[Line]:
+    def _stage_lines(self, host: str, work: StageResult) -> list[Line]:
         wide = max((len(name) for name in self.current.hosts), default=0)
         column = 9 if self.current.ours else 0
         would = "would change: " if self.current.check else ""
         failed = " (then it failed)" if work.failed else ""
         head = f"{host:{wide}}  {self.current.label:{column}}  "
-        body = f"{would}{what(work.things, self.current.check)}{failed}  {lasted(work.seconds)}"
+        body = f"{would}{what(work.changes, self.current.check)}{failed}  {format_duration(work.seconds)}"
         if self.columns and len(head) + len(body) > self.columns - 1 > len(head) + 20:
             folded = textwrap.wrap(body, self.columns - 1 - len(head), break_long_words=False, break_on_hyphens=False)
             rest = [Line(" " * len(head) + text, "changed") for text in folded[1:]]

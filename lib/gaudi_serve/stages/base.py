@@ -104,7 +104,7 @@ class Stage:
     of_fleet: bool = False
     down: tuple[int, str] | None = None
     ends_all: str = ""
-    tells: tuple[str, ...] = ()
+    reports: tuple[str, ...] = ()
     noted: tuple[str, ...] = ()
     given: tuple[str, ...] = ()
     taken: tuple[str, ...] = ()

@@ -63,7 +63,7 @@ def hccl_validation_plan(
     fingerprint = _fingerprint(host, image_id or image)
     return {
         "due": _due(fingerprint, state, max_age_days, now),
-        "busy": _strangers(host),
+        "busy": _foreign_programs(host),
         "drain": sorted(set(Host.of(host).held.values())),
         "runs": hccl_runs(host, thresholds or {}, state, options, nodes),
         "aside": _aside(options or {}, nodes),
@@ -71,7 +71,7 @@ def hccl_validation_plan(
     }
 
 
-def _strangers(host: Mapping[str, Any]) -> list[str]:
+def _foreign_programs(host: Mapping[str, Any]) -> list[str]:
     found = Host.of(host)
     held = [
         f"card {card.module_id} is held by {card.held_by or 'another program'}; end it first"

@@ -102,7 +102,7 @@ def _given_arguments(given: Any) -> list[str]:
     return list(given)
 
 
-def hugepages_wanted(tuning: Mapping[str, Any], wish: Any, fraction: Any) -> dict[str, Any]:
+def hugepages_wanted(tuning: Mapping[str, Any], requested: Any, fraction: Any) -> dict[str, Any]:
     """Return ``{pages, note}``: the requested size in pages of the host's default size, below a fraction of its memory.
 
     Args:
@@ -115,15 +115,15 @@ def hugepages_wanted(tuning: Mapping[str, Any], wish: Any, fraction: Any) -> dic
     Raises:
         InputError: for anything else than a whole number of pages, and a number from 0 to 1.
     """
-    if isinstance(wish, bool) or not re.fullmatch(r"[0-9]+", str(wish)):
-        raise InputError(f"host_tuning_hugepages: {wish!r}: a whole number of pages, 0 or more")
+    if isinstance(requested, bool) or not re.fullmatch(r"[0-9]+", str(requested)):
+        raise InputError(f"host_tuning_hugepages: {requested!r}: a whole number of pages, 0 or more")
     share, size = _share(fraction), tuning["hugepage_kib"]
     most = int(tuning["mem_total_kib"] * share) // size
-    pages = -(-int(wish) * HUGEPAGE_KIB // size)
+    pages = -(-int(requested) * HUGEPAGE_KIB // size)
     other = size != HUGEPAGE_KIB and pages > 0
     named = f"{size // 2**20} GiB" if size % 2**20 == 0 else f"{size // 2**10} MiB"
     if pages <= most:
-        note = f"hugepages: {pages} of the host's default size, {named}, in place of {wish} of 2 MiB"
+        note = f"hugepages: {pages} of the host's default size, {named}, in place of {requested} of 2 MiB"
         return {"pages": pages, "note": note if other else None}
     memory, of = tuning["mem_total_kib"] / 2**20, f" of {named}" if other else ""
     return {
@@ -322,10 +322,10 @@ def _undone(tuning: Mapping[str, Any], arguments: Sequence[str], host_name: str)
 
 def host_tuning_missing(tuning: Mapping[str, Any], sysctl: Mapping[str, str], host_name: str) -> list[str]:
     """Return what the kernel did not give after the values were set."""
-    got, wished = tuning["sysctl"].get("vm.nr_hugepages"), sysctl.get("vm.nr_hugepages")
-    if wished is not None and got is not None and int(got) < int(wished):
+    got, planned = tuning["sysctl"].get("vm.nr_hugepages"), sysctl.get("vm.nr_hugepages")
+    if planned is not None and got is not None and int(got) < int(planned):
         return [
-            f"{host_name}: vm.nr_hugepages: got {got} of {wished}: memory is fragmented or in use; "
+            f"{host_name}: vm.nr_hugepages: got {got} of {planned}: memory is fragmented or in use; "
             "reboot the host, stop what holds its memory, or lower host_tuning_hugepages"
         ]
     return []
@@ -380,7 +380,7 @@ STAGE = Stage(
     # A server with eight cards and much memory tests both for long when it starts.
     down=(10, "the host reboots"),
     ends_all="reboots",
-    tells=("reboot_reasons", "reboot_required"),
+    reports=("reboot_reasons", "reboot_required"),
     noted=("report",),
     pending=_pending,
     reset=_reset,

@@ -333,7 +333,7 @@ STAGE = Stage(
     role="vllm_image",
     tag="images",
     planned=True,
-    tells=("asked", "taken"),
+    reports=("asked", "taken"),
     given=("images", "release"),
     hosts={
         "vllm_image_from_host": lambda value: [value],

@@ -44,8 +44,8 @@ SUBSETS = {
 }
 EVERYTHING = ("system", "tuning", "runtime", "services", "hccl", "host", "driver")
 # The facts in which the stages keep what they would do.
-TOLD = (
-    *(name for one in OBJECTS for name in one.names("due", "refusal", "stops", *one.tells)),
+REPORTED = (
+    *(name for one in OBJECTS for name in one.names("due", "refusal", "stops", *one.reports)),
     *(name for one in OBJECTS if one.ends_all for name in one.names(one.ends_all)),
     "preflight_unclear",
 )
@@ -145,7 +145,7 @@ def plans_models(stages: Sequence[str]) -> bool:
     return bool(set(stages) & {*PLANNED, BEHIND}) or not stages
 
 
-def due_by_stage(known: Known, stages: Sequence[str] = tuple(STAGES)) -> dict[str, list[str]]:
+def pending_by_stage(known: Known, stages: Sequence[str] = tuple(STAGES)) -> dict[str, list[str]]:
     """Return what is due by stage, of those that have something, from the facts ``<role>_due``."""
     found = {stage: list(known[f"{stage}_due"]) for stage in stages if f"{stage}_due" in known}
     return {stage: lines for stage, lines in found.items() if lines}
@@ -161,7 +161,7 @@ def stages_due(known: Known, stages: Sequence[str]) -> list[str]:
             of lines), ``model_weights_together`` and ``hccl_validation_nodes``.
         stages: the stages that the run is about.
     """
-    due = due_by_stage(known, stages)
+    due = pending_by_stage(known, stages)
     first = next((index for index, stage in enumerate(stages) if stage in due), len(stages))
     return [stage for index, stage in enumerate(stages) if index >= first or _waits(stage, known)]
 

@@ -29,7 +29,7 @@ ROLES = (
 ENGINES = ("docker.io", "docker-ce", "docker-ce-cli", "containerd.io", "containerd", "runc")
 
 
-def reset_refusal(wishes: Known, confirm: Any, check: bool = False) -> list[str]:
+def reset_refusal(options: Known, confirm: Any, check: bool = False) -> list[str]:
     """Return why a reset must not begin; empty where it may.
 
     Args:
@@ -38,7 +38,7 @@ def reset_refusal(wishes: Known, confirm: Any, check: bool = False) -> list[str]
         check: nothing is changed anyway.
     """
     reasons = [
-        f"{key}: {shown(value)} is neither true nor false" for key, value in wishes.items() if not is_flag_text(value)
+        f"{key}: {shown(value)} is neither true nor false" for key, value in options.items() if not is_flag_text(value)
     ]
     if not check and confirm != "reset":
         reasons.append(

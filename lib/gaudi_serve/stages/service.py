@@ -417,7 +417,7 @@ def vllm_service_summary(changes: Mapping[str, Any]) -> list[str]:
 
 
 FILES = {"service": "unit", "env": "environment", "json": "launch", "buckets": "buckets"}
-LOST = {"unit": "unit file", "environment": "environment file", "launch": "launch file", "buckets": "bucket file"}
+MISSING = {"unit": "unit file", "environment": "environment file", "launch": "launch file", "buckets": "bucket file"}
 
 
 def vllm_service_drift(
@@ -485,7 +485,7 @@ def _unit_drift(
 ) -> list[str]:
     if unit is None:
         return ["has no unit"]
-    lost = [LOST[kind] for kind in unit.get("lost", [])]
+    lost = [MISSING[kind] for kind in unit.get("lost", [])]
     lines = [f"its {' and its '.join(lost)} {'is' if len(lost) == 1 else 'are'} missing or empty"] if lost else []
     kinds = [FILES[file["path"].rpartition(".")[2]] for file in changes["write"] if file["model"] == name]
     kinds = [kind for kind in kinds if kind not in unit.get("lost", [])]
@@ -566,7 +566,7 @@ def restart_refusal(services: Mapping[str, Any], model: str, host_name: str = "t
         host_name: how messages call the host.
     """
     unit = services["units"].get(model) or services.get("without_unit", {}).get(model) or {}
-    lost = [LOST[kind] for kind in unit.get("lost", [])]
+    lost = [MISSING[kind] for kind in unit.get("lost", [])]
     if not lost:
         return []
     verb = "is" if len(lost) == 1 else "are"
@@ -616,7 +616,7 @@ STAGE = Stage(
     role="vllm_service",
     tag="models",
     planned=True,
-    tells=("health",),
+    reports=("health",),
     given=("plan", "secrets"),
     taken=("reset_caches",),
     pending=_pending,

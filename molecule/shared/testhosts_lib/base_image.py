@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from .common import KEY_LABEL, Trouble, digest, install, locked, run, step, succeeds
+from .common import KEY_LABEL, HostError, digest, install, locked, run, step, succeeds
 
 CODENAME = "bookworm"
 REPOSITORY = "gaudi-serve/base"
@@ -80,7 +80,7 @@ def distribution_sources() -> list[Path]:
     release = Path("/etc/os-release").read_text(encoding="utf-8")
     if f"VERSION_CODENAME={CODENAME}" not in release.split():
         name = DEBIAN_12.name
-        raise Trouble(f"no registry with {name} is reachable, and without one this needs a machine with {name}")
+        raise HostError(f"no registry with {name} is reachable, and without one this needs a machine with {name}")
     folder = Path("/etc/apt/sources.list.d")
     found = [folder / "debian.sources", Path("/etc/apt/sources.list")]
     named = [path for path in found if path.exists() and CODENAME in path.read_text(encoding="utf-8")]
@@ -90,5 +90,5 @@ def distribution_sources() -> list[Path]:
     others = sorted(folder.glob("*.sources")) + sorted(folder.glob("*.list"))
     named = [path for path in others if mark in path.read_text(encoding="utf-8")]
     if not named:
-        raise Trouble(f"no apt source of {DEBIAN_12.name} in /etc/apt")
+        raise HostError(f"no apt source of {DEBIAN_12.name} in /etc/apt")
     return named

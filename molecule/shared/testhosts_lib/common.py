@@ -22,7 +22,7 @@ NO_INPUT = (".", "__pycache__")
 KEY_LABEL = "gaudi-serve.key"
 
 
-class Trouble(Exception):
+class HostError(Exception):
     """Why the test hosts cannot be made; the text is for the user."""
 
 
@@ -94,12 +94,12 @@ def run(
             words, input=stdin, capture_output=True, text=True, env=environment, timeout=timeout, check=False
         )
     except FileNotFoundError as problem:
-        raise Trouble(f"{words[0]} is not installed") from problem
+        raise HostError(f"{words[0]} is not installed") from problem
     except subprocess.TimeoutExpired as problem:
-        raise Trouble(f"{' '.join(words[:4])}: no answer within {timeout:g} s") from problem
+        raise HostError(f"{' '.join(words[:4])}: no answer within {timeout:g} s") from problem
     if done.returncode != 0:
         tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-15:])
-        raise Trouble(f"{' '.join(words[:6])}: status {done.returncode}\n{tail}")
+        raise HostError(f"{' '.join(words[:6])}: status {done.returncode}\n{tail}")
     return done.stdout
 
 
@@ -107,7 +107,7 @@ def succeeds(*argv: str | Path, timeout: float = 30) -> bool:
     """Return whether a command succeeds, whatever it says."""
     try:
         run(*argv, timeout=timeout)
-    except Trouble:
+    except HostError:
         return False
     return True
 

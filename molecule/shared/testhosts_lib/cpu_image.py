@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from . import base_image
-from .common import REPOSITORY, SHARED, Trouble, cache, digest, remove_superseded, run, say, step
+from .common import REPOSITORY, SHARED, HostError, cache, digest, remove_superseded, run, say, step
 from .standin_image import archives
 
 TAG = "gaudi-serve/vllm-cpu:0.32.0"
@@ -63,7 +63,7 @@ def build(*options: str | Path) -> None:
         for line in process.stdout or ():
             say(line.rstrip("\n"))
     if process.returncode != 0:
-        raise Trouble("the CPU image could not be built")
+        raise HostError("the CPU image could not be built")
 
 
 def make_model(base: str, site: Path) -> None:

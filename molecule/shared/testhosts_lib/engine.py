@@ -9,7 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from .common import Trouble, cache, install, locked, run, say, succeeds
+from .common import HostError, cache, install, locked, run, say, succeeds
 
 # Test hosts have addresses of their own: on Docker's own bridge a host that restarts gets the first free one, and a
 # server's environment says its host's address.
@@ -42,10 +42,10 @@ def start_own() -> None:
     process = launch()
     while not answers():
         if process.poll() is not None:
-            raise Trouble(f"dockerd ended with status {process.returncode}; see {cache() / 'engine.log'}")
+            raise HostError(f"dockerd ended with status {process.returncode}; see {cache() / 'engine.log'}")
         if time.monotonic() - begin > 60:
             process.terminate()
-            raise Trouble(f"dockerd does not answer after 60 s; see {cache() / 'engine.log'}")
+            raise HostError(f"dockerd does not answer after 60 s; see {cache() / 'engine.log'}")
         time.sleep(0.3)
     say(f"Docker engine: started in {time.monotonic() - begin:.0f} s")
 
@@ -96,7 +96,7 @@ def stop(if_unused: bool = False) -> None:
                 say("Docker engine: stopped")
                 return
             time.sleep(0.2)
-        raise Trouble(f"dockerd (pid {pid}) did not end within 60 s")
+        raise HostError(f"dockerd (pid {pid}) did not end within 60 s")
 
 
 def alive(pid: int) -> bool:

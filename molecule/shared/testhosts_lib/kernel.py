@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from .common import LABEL, Trouble, cache, run, say
+from .common import LABEL, HostError, cache, run, say
 
 VALUES = ("kernel/numa_balancing", "vm/nr_hugepages", "fs/inotify/max_user_instances")
 INOTIFY_MANY = 4096
@@ -40,7 +40,7 @@ def write(name: str, value: str) -> bool:
     try:
         path.write_text(value + "\n", encoding="ascii")
     except OSError as problem:
-        raise Trouble(f"{name.replace('/', '.')} cannot be set to {value}: {problem.strerror}") from problem
+        raise HostError(f"{name.replace('/', '.')} cannot be set to {value}: {problem.strerror}") from problem
     return True
 
 

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from . import host_image, standin_image
-from .common import KEY_LABEL, REPOSITORY, SHARED, Trouble, digest, remove_superseded, run, step, succeeds
+from .common import KEY_LABEL, REPOSITORY, SHARED, HostError, digest, remove_superseded, run, step, succeeds
 from .standin_image import archives
 
 NAME = "gaudi-serve/testhost-provisioned"
@@ -83,7 +83,7 @@ def keep() -> None:
         done = subprocess.run([*argv, "--file=-", f"--directory={STORE}", "."], stdout=out, check=False)
     if done.returncode != 0:
         beside.unlink()
-        raise Trouble(f"tar of {STORE}: status {done.returncode}")
+        raise HostError(f"tar of {STORE}: status {done.returncode}")
     run("docker", "exec", HOST, "sh", "-euc", f"rm -rf {' '.join(OWN)}; touch /etc/machine-id")
     run("docker", "stop", "--time", "30", HOST)
     run("docker", "commit", "--change", f"LABEL {KEY_LABEL}={key()}", HOST, tag())

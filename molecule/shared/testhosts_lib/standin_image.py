@@ -7,6 +7,7 @@ but one.
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import shutil
 import subprocess
 import tempfile
@@ -14,19 +15,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 from . import base_image
-from .common import KEY_LABEL, REPOSITORY, SHARED, Trouble, cache, digest, remove_superseded, run, step
+from .common import KEY_LABEL, REPOSITORY, SHARED, HostError, cache, digest, remove_superseded, run, step
 
 TAG = "gaudi-serve/vllm-standin:1.21.3"
 PLUGIN_TAG = "gaudi-serve/vllm-standin:1.24.1"
 FILES = SHARED / "standins" / "serving"
 TOOLS = [SHARED / "standins" / "hl-smi"]
 LIBRARY = REPOSITORY / "lib/gaudi_serve"
-# The rules of the plugin's buckets, which the vendor's golden vectors prove, and what these import.
+# The rules of the plugin's buckets, which the vendor's golden vectors prove, and what these import; packaging, which
+# compares versions, is in every image of vLLM.
 RULES = [LIBRARY / name for name in ("__init__.py", "buckets", "core", "model")]
 PLUGIN_RECIPE = """\
 ARG BASE
 FROM ${BASE}
 COPY gaudi_serve /usr/local/lib/python3.11/dist-packages/gaudi_serve
+COPY packaging /usr/local/lib/python3.11/dist-packages/packaging
 ENV STANDIN_STACK=plugin
 """
 
@@ -52,7 +55,7 @@ def label(tag: str) -> str:
     """Return the key that an image carries, or an empty text."""
     try:
         return run("docker", "image", "inspect", "--format", f'{{{{index .Config.Labels "{KEY_LABEL}"}}}}', tag).strip()
-    except Trouble:
+    except HostError:
         return ""
 
 
@@ -62,11 +65,11 @@ def save(tag: str, target: Path) -> None:
     argv = ["docker", "save", tag]
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as process, gzip.open(beside, "wb", compresslevel=1) as out:
         if process.stdout is None:
-            raise Trouble("docker save gives no output")
+            raise HostError("docker save gives no output")
         shutil.copyfileobj(process.stdout, out, 1 << 20)
     if process.returncode != 0:
         beside.unlink()
-        raise Trouble(f"docker save {tag}: status {process.returncode}")
+        raise HostError(f"docker save {tag}: status {process.returncode}")
     beside.replace(target)
 
 
@@ -104,6 +107,14 @@ def build() -> None:
         run("docker", "build", *options, context, env={"DOCKER_BUILDKIT": "0"}, timeout=600)
 
 
+def _packaging() -> Path:
+    """Return the folder of package packaging, as the tests' own environment has it."""
+    found = importlib.util.find_spec("packaging")
+    if found is None or not found.submodule_search_locations:
+        raise HostError("package packaging is not installed; make test and make demo install requirements.txt")
+    return Path(found.submodule_search_locations[0])
+
+
 def build_plugin() -> None:
     """Build the plugin's image, and the one that it is made from where that is missing."""
     if label(TAG) != key():
@@ -118,5 +129,6 @@ def build_plugin() -> None:
                 shutil.copytree(path, target, ignore=shutil.ignore_patterns(".*", "__pycache__"))
             else:
                 shutil.copy(path, target)
+        shutil.copytree(_packaging(), context / "packaging", ignore=shutil.ignore_patterns("__pycache__"))
         options = ["--build-arg", f"BASE={TAG}", "--label", f"{KEY_LABEL}={plugin_key()}", "--tag", PLUGIN_TAG]
         run("docker", "build", *options, context, env={"DOCKER_BUILDKIT": "0"}, timeout=600)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from . import base_image
-from .common import SHARED, Trouble, cache, digest, install, remove_superseded, run, step
+from .common import SHARED, HostError, cache, digest, install, remove_superseded, run, step
 from .standin_image import archives
 
 FILES = SHARED / "vmimage"
@@ -98,7 +98,7 @@ def fill(raw: Path, root: Path) -> None:
             for path in (FILES / "prepare", *COMMON):
                 shutil.copy(path, root / "srv" / path.name)
             run("chroot", root, "/srv/prepare", device, env={"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"})
-            with contextlib.suppress(Trouble):
+            with contextlib.suppress(HostError):
                 run("fstrim", root)  # what was written and removed need not be kept
 
 
@@ -109,7 +109,7 @@ def loop_device(raw: Path) -> Iterator[str]:
     try:
         yield device
     finally:
-        with contextlib.suppress(Trouble):
+        with contextlib.suppress(HostError):
             run("partx", "--delete", device)
         run("losetup", "--detach", device)
 

@@ -32,7 +32,7 @@ SPARE = 16 << 20
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-class Trouble(Exception):
+class WeightsError(Exception):
     """Why it cannot be done; the text is for the user, and trying again does not help."""
 
 
@@ -120,11 +120,11 @@ def safe_name(name: str) -> str:
     """Return a file's name if it stays inside its folder.
 
     Raises:
-        Trouble: where it would leave it, or be taken for the toolkit's own.
+        WeightsError: where it would leave it, or be taken for the toolkit's own.
     """
     parts = name.split("/")
     if name.startswith("/") or "\0" in name or any(part in ("", ".", "..") for part in parts) or parts[0] == WORK:
-        raise Trouble(f"the source names a file {name!r}, which has no place in a folder of weights")
+        raise WeightsError(f"the source names a file {name!r}, which has no place in a folder of weights")
     return name
 
 
@@ -132,14 +132,14 @@ def need_space(job: dict[str, Any], folder: Path, needed: int) -> None:
     """Look at the free space before anything is written.
 
     Raises:
-        Trouble: with host, model, path, needed and free GiB.
+        WeightsError: with host, model, path, needed and free GiB.
     """
     place = folder
     while not place.exists():
         place = place.parent
     free = shutil.disk_usage(place).free
     if needed and needed + SPARE > free:
-        raise Trouble(
+        raise WeightsError(
             f"{job['host']}: model {job['name']}: {folder} needs {needed / GIB:.2f} GiB"
             f"{job.get('space_reason', '')}, its file system has {free / GIB:.2f} GiB free; "
             "free some, or choose another folder"
@@ -240,7 +240,7 @@ def run_job(
         state.mkdir(parents=True, exist_ok=True)
         with beside(job), alone(state, log):
             result = work(job, log)
-    except Trouble as problem:
+    except WeightsError as problem:
         result = {"failed": True, "msg": str(problem)}
     except OSError as problem:
         full = "the file system is full" if problem.errno in FULL else str(problem)

@@ -20,7 +20,7 @@ from weights_common import (
     CHUNK,
     FULL,
     Log,
-    Trouble,
+    WeightsError,
     files_below,
     inside,
     links_out,
@@ -45,7 +45,7 @@ class Item(NamedTuple):
     blob: str | None = None
 
 
-class Again(Exception):
+class RetryableError(Exception):
     """What may go better the next time: a broken line, a server that is busy."""
 
 
@@ -77,13 +77,13 @@ class Source:
         """Bring a file, or the rest of it, to the path ``part``."""
         raise NotImplementedError
 
-    def refused(self, status: int, what: str) -> Trouble:
+    def refused(self, status: int, what: str) -> WeightsError:
         """Return the sentence for a source that does not let us in."""
         said = "with the token that was given" if self.token else "and no token was given"
         key = f"model_weights_tokens.{self.source['kind']}"
-        return Trouble(f"{self.label}: {what} refuses access ({status}) {said}; see {key}")
+        return WeightsError(f"{self.label}: {what} refuses access ({status}) {said}; see {key}")
 
-    def unreached(self, problem: Exception) -> Again:
+    def unreached(self, problem: Exception) -> RetryableError:
         """What to raise when the hub, or the proxy before it, does not answer; a full disk is raised as it is."""
         if isinstance(problem, OSError) and problem.errno in FULL:
             raise problem
@@ -92,11 +92,11 @@ class Source:
         proxy = "" if proxy_bypass_environment(name) else getproxies_environment().get(there.scheme, "")
         # Never the whole of it: it may carry a password.
         way = f" by the proxy on {urllib.parse.urlsplit(proxy).netloc.rpartition('@')[2]}" if proxy else ""
-        return Again(f"{there.scheme}://{name}{way}: {type(problem).__name__}: {problem}")
+        return RetryableError(f"{there.scheme}://{name}{way}: {type(problem).__name__}: {problem}")
 
-    def vanished(self, what: str) -> Trouble:
+    def vanished(self, what: str) -> WeightsError:
         """Return the sentence for what the source does not have, or no longer."""
-        return Trouble(f"{self.label}: source: {what}; nothing on the host has been changed")
+        return WeightsError(f"{self.label}: source: {what}; nothing on the host has been changed")
 
 
 class Hub(Source):
@@ -157,7 +157,7 @@ class Hub(Source):
                 raise self.refused(status, f"{repo} on {self.endpoint}") from None
             if status in (404, 410):
                 raise self.vanished(f"{self.endpoint} has no {repo}, or not this file of it ({status})") from None
-            raise Again(f"{self.endpoint}: status {status}") from None
+            raise RetryableError(f"{self.endpoint}: status {status}") from None
         except Exception as problem:
             # The client's own network errors, whatever library it speaks HTTP with.
             raise self.unreached(problem) from None
@@ -231,7 +231,7 @@ class Git(Source):
         name = revision or "refs/source"
         try:
             self.commit = self.git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}").decode().strip()
-        except Again:
+        except RetryableError:
             raise self.vanished(f"{url} has no revision {revision}") from None
         items = []
         for line in self.git("ls-tree", "-r", "-l", "-z", self.commit).decode().split("\0")[:-1]:
@@ -262,7 +262,7 @@ class Git(Source):
         if not stored.exists():
             self.git("lfs", "fetch", f"--include={pattern}", "--exclude=", "origin", self.commit)
         if not stored.exists():
-            raise Again(f"git-lfs did not bring {item.name}")
+            raise RetryableError(f"git-lfs did not bring {item.name}")
         # From a repository on the same disk, git-lfs links its object: what changes one would change the other.
         if stored.stat().st_nlink > 1:
             shutil.copyfile(stored, part)
@@ -285,7 +285,7 @@ class Git(Source):
             return done.stdout
         said = (done.stderr or done.stdout).decode(errors="replace").strip()
         self.judge(said)
-        raise Again(f"git {words[0]}: {said.splitlines()[-1] if said else done.returncode}")
+        raise RetryableError(f"git {words[0]}: {said.splitlines()[-1] if said else done.returncode}")
 
     def scope(self) -> str:
         """Return whom the token is for: scheme, host and port of the address, or nobody on an open line."""
@@ -328,7 +328,7 @@ class Folder(Source):
         """Copy a file, from where it broke off."""
         folder = Path(self.source["path"])
         if not inside(folder / item.name, folder):
-            raise Trouble(f"{self.label}: {item.name} has left {folder}, or is a link out of it by now")
+            raise WeightsError(f"{self.label}: {item.name} has left {folder}, or is a link out of it by now")
         with (folder / item.name).open("rb") as origin, part.open("ab") as copy:
             origin.seek(copy.tell())
             shutil.copyfileobj(origin, copy, CHUNK)
@@ -366,20 +366,20 @@ class Neighbour(Source):
         except (OSError, http.client.HTTPException) as problem:
             if isinstance(problem, OSError) and problem.errno in FULL:
                 raise
-            raise Again(f"{self.host}: {type(problem).__name__}: {problem}") from None
+            raise RetryableError(f"{self.host}: {type(problem).__name__}: {problem}") from None
         finally:
             line.close()
         if part.stat().st_size < item.size:
-            raise Again(f"{self.host}: the line broke off in {item.name}")
+            raise RetryableError(f"{self.host}: the line broke off in {item.name}")
 
     def judge(self, status: int, name: str) -> None:
         """Raise where trying again cannot help."""
         if status in (403, 404):
-            raise Trouble(f"{self.label}: {self.host} serves another run by now ({status}); what has come stays")
+            raise WeightsError(f"{self.label}: {self.host} serves another run by now ({status}); what has come stays")
         if status == 409:
-            raise Trouble(f"{self.label}: {name} is not as {self.host} has recorded it; run it for that host")
+            raise WeightsError(f"{self.label}: {name} is not as {self.host} has recorded it; run it for that host")
         if status not in (200, 206):
-            raise Again(f"{self.host}: status {status}")
+            raise RetryableError(f"{self.host}: status {status}")
 
 
 @contextlib.contextmanager

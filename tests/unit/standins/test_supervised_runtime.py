@@ -86,8 +86,8 @@ def start(host: Any, engine: Engine, program: Any, monkeypatch: pytest.MonkeyPat
     def begin() -> str:
         try:
             one.create()
-        except program.Trouble as trouble:
-            return str(trouble)
+        except program.SupervisorError as error:
+            return str(error)
         return ""
 
     return begin

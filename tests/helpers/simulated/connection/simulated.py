@@ -340,11 +340,11 @@ class Host:
         name, state, held = given.get("name", "run"), given.get("state", "present"), dict(self.state["held"])
         other = self.state.get("holder") or {"lock": ""}
         stage = given.get("stage")
-        in_the_way, taken_over = other.get("lock", name) == name and other.get("at", stage) == stage, {}
-        if in_the_way and other.get("expired"):
-            self.state["holder"], taken_over, in_the_way = {}, other, False
-        if state == "free" or check or (state == "present" and in_the_way):
-            return {"held": False, "holder": other if in_the_way else {}, "since": "held"}
+        conflict, taken_over = other.get("lock", name) == name and other.get("at", stage) == stage, {}
+        if conflict and other.get("expired"):
+            self.state["holder"], taken_over, conflict = {}, other, False
+        if state == "free" or check or (state == "present" and conflict):
+            return {"held": False, "holder": other if conflict else {}, "since": "held"}
         if state == "renewed":
             return {"held": name in held}
         self.state["held"] = {**held, name: given["run"]["id"]}

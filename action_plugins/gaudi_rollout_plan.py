@@ -1,0 +1,44 @@
+"""Finds the waves of a rollout over the hosts of a play, by the facts that preflight keeps; changes nothing."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+
+LIB = str(Path(__file__).resolve().parents[1] / "lib")
+if LIB not in sys.path:
+    sys.path.insert(0, LIB)
+
+from gaudi_serve.core.errors import InputError  # noqa: E402
+from gaudi_serve.rollout.approved import rollout_due, rollout_unapproved  # noqa: E402
+from gaudi_serve.rollout.waves import rollout_plan  # noqa: E402
+
+
+class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no type information
+    """``gaudi_rollout_plan:``, once a run, with ``register: rollout_plan``."""
+
+    _VALID_ARGS: frozenset[str] = frozenset()
+    _supports_check_mode = True
+    _requires_connection = False
+
+    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return the plan as ``rollout_plan`` has it, of all hosts of the play.
+
+        ``unapproved``: what it would change beyond an approved plan, a sentence each. ``data``: what the run leaves for
+        the next job of a workflow, and for who approves.
+        """
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        variables = task_vars or {}
+        hostvars, hosts = variables["hostvars"], list(variables["ansible_play_hosts"])
+        known = hostvars[variables["inventory_hostname"]]
+        try:
+            plan = rollout_plan(hostvars, hosts, known)
+            due, unapproved = rollout_due(hostvars, hosts), rollout_unapproved(hostvars, hosts, known)
+        except InputError as problem:
+            return {**result, "failed": True, "msg": str(problem)}
+        text = "\n".join(plan["refusal"] or plan["lines"])
+        left = {**{key: plan[key] for key in ("waves", "steps", "refusal")}, "hosts": {}, "text": text, "due": due}
+        return {**result, "changed": False, **plan, "unapproved": unapproved, "data": left}

@@ -1,0 +1,68 @@
+"""How fast the models of a host are: before and after its change, and of all hosts as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..core.table import table
+
+Known = Mapping[str, Any]
+SLACK_S = 0.1
+
+
+def slower_models(before: Mapping[str, Known], after: Mapping[str, Known], tolerance: float) -> list[str]:
+    """Return what a host does worse than before its change, beyond what is allowed; a sentence each.
+
+    A first token may always take ``SLACK_S`` longer: of short times the parts say nothing.
+
+    Args:
+        before, after: by model ``first_token_s`` (seconds), ``tokens_s`` (a second), as vllm_benchmark gives them.
+        tolerance: part of what it did before.
+    """
+    reasons = []
+    for model in sorted(before.keys() & after.keys()):
+        old, new = before[model], after[model]
+        if new["tokens_s"] < old["tokens_s"] * tolerance:
+            part = new["tokens_s"] / old["tokens_s"]
+            reasons.append(
+                f"{model}: {new['tokens_s']:.4g} tokens a second, {part:.2f} of {old['tokens_s']:.4g} before"
+            )
+        first, was = new["first_token_s"], old["first_token_s"]
+        if first > max(was / tolerance, was + SLACK_S) if tolerance else False:
+            reasons.append(f"{model}: first token after {first:.3g} s, {was:.3g} s before")
+    return [f"{text} (rollout_tolerance {tolerance:g})" for text in reasons]
+
+
+def verified_text(host: str, before: Mapping[str, Known], after: Mapping[str, Known]) -> str:
+    """Return how a host has proven itself, for who decides whether the others follow: a line for each model.
+
+    Args:
+        host: its name.
+        before, after: as ``slower_models`` takes them; a model that did not answer before has no figures of then.
+    """
+    lines = [
+        f"{model}: {new['tokens_s']:.4g} tokens a second{_was(before, model, 'tokens_s', '.4g')}, "
+        f"first token after {new['first_token_s']:.3g} s{_was(before, model, 'first_token_s', '.3g')}"
+        for model, new in sorted(after.items())
+    ]
+    return "\n".join([f"{host} serves with the change, and has proven itself:", *(lines or ["it has no model"])])
+
+
+def _was(before: Mapping[str, Known], model: str, key: str, form: str) -> str:
+    return f" ({before[model][key]:{form}} before)" if model in before else ""
+
+
+def benchmark_lines(measured: Mapping[str, Mapping[str, Known]]) -> list[str]:
+    """Return the figures of all hosts as a table; a host without models, or one out of reach, has none.
+
+    Args:
+        measured: by host and model ``first_token_s`` (seconds), ``tokens_s`` (a second).
+    """
+    rows = [
+        [host, model, f"{1000 * one['first_token_s']:.0f} ms", f"{one['tokens_s']:.4g}"]
+        for host, models in measured.items()
+        for model, one in sorted(models.items())
+    ]
+    head = ["HOST", "MODEL", "FIRST TOKEN", "TOKENS A SECOND"]
+    return table([head, *rows]) if rows else ["no model answers on any host"]
