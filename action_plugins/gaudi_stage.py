@@ -32,7 +32,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         """Return what is pending, and the facts that the rest of the run reads of the stage.
 
         Step ``pending`` fails where the stage must not begin, ``verify`` where something is left to do after it,
-        ``taken_back`` where a reset has left something. ``compare`` and ``reset`` only tell.
+        ``taken_back`` where a reset has left something. ``compare`` and ``reset`` only tell. A stage that looks at the
+        host itself does so in ``pending`` and ``verify``, which return the facts of the look too; ``compare`` goes by
+        the last one.
         """
         result: dict[str, Any] = super().run(tmp, task_vars)
         stage, step = BY_ROLE[self._task.args["stage"]], self._task.args["step"]
@@ -51,13 +53,38 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         return {**result, "changed": False, **found}
 
     def _compared(self, stage: Stage, step: str, given: Given, variables: dict[str, Any]) -> dict[str, Any]:
-        found = stage.asked(given, lambda name, more: self._execute_module(name, more, task_vars=variables))
-        told: dict[str, Any] = {"changes": dict(found.changes), "ansible_facts": stage.facts(found)}
+        read: dict[str, Any] = {}
+
+        def look(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+            seen = self._as_task(name, arguments, variables)
+            read.update(seen.get("ansible_facts", {}))
+            return seen
+
+        found = stage.pending(given) if step == "compare" else stage.asked(given, look)
+        # Other hosts of the play read the facts of the look.
+        told: dict[str, Any] = {"changes": dict(found.changes), "ansible_facts": {**read, **stage.facts(found)}}
         if step == "pending" and found.refusal:
             told |= {"failed": True, "msg": [REFUSED, *found.refusal]}
         if step == "verify" and found.left and not self._task.check_mode:
             told |= {"failed": True, "msg": found.left[0] if len(found.left) == 1 else list(found.left)}
         return told
+
+    def _as_task(self, name: str, arguments: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
+        """Run a module as a task of its own does: through its action plugin, where it has one."""
+        task = self._task.copy()
+        task.action, task.args = name, arguments
+        action = self._shared_loader_obj.action_loader.get(
+            name,
+            task=task,
+            connection=self._connection,
+            play_context=self._play_context,
+            loader=self._loader,
+            templar=self._templar,
+            shared_loader_obj=self._shared_loader_obj,
+        )
+        if action is None:
+            return dict(self._execute_module(name, arguments, task_vars=variables))
+        return dict(action.run(task_vars=variables))
 
     def _reset(self, stage: Stage, step: str, given: Given) -> dict[str, Any]:
         found = stage.reset(given)

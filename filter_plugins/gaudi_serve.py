@@ -67,10 +67,6 @@ from gaudi_serve.stages.service import (
     vllm_start_limits,
 )
 from gaudi_serve.stages.weights import (
-    weights_changes,
-    weights_folders,
-    weights_lines,
-    weights_refusal,
     weights_sources,
 )
 from gaudi_serve.tune.report import tune_refusal, tune_report
@@ -140,10 +136,6 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     vllm_secret_files,
     vllm_secret_marks,
     vllm_start_limits,
-    weights_changes,
-    weights_folders,
-    weights_lines,
-    weights_refusal,
     weights_sources,
 )
 

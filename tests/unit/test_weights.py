@@ -9,15 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from gaudi_serve.catalog.keys import findings
 from gaudi_serve.catalog.source import source_problem
 from gaudi_serve.core.errors import InputError
+from gaudi_serve.core.run import sha256_text
+from gaudi_serve.core.templates import file_of
 from gaudi_serve.host import weights_names
 from gaudi_serve.host.observe_weights import observe
 from gaudi_serve.model.host import Host
 from gaudi_serve.model.spec import Spec
 from gaudi_serve.model.weights import WeightsFacts
 from gaudi_serve.plan.check import host_problems
+from gaudi_serve.stages.base import Given, Pending
+from gaudi_serve.stages.registry import BY_ROLE
 from gaudi_serve.stages.weights import (
     weights_changes,
     weights_drift,
@@ -346,10 +351,10 @@ def test_the_catalogs_source_gives_way_to_a_folder_that_was_put_there_by_hand() 
     assert (one["source"]["repo"], one["image"]) == ("a/y", "i:1")
 
 
-def given(models: list[dict[str, Any]], giver: list[dict[str, Any]], **more: Any) -> list[tuple[str, str, str]]:
+def given(models: list[dict[str, Any]], theirs: list[dict[str, Any]], **more: Any) -> list[tuple[str, str, str]]:
     """Return the steps that are due where host a gives what it has, and the folders that it gives."""
-    told = {"host": "a", "models": giver, "live": None, **more}
-    jobs = weights_changes(models, {"folders": {}}, giver=told)["jobs"]
+    told = {"host": "a", "models": theirs, "live": None, **more}
+    jobs = weights_changes(models, {"folders": {}}, source_host=told)["jobs"]
     return [(job["step"], job["target"], (job.get("from") or {}).get("folder", "")) for job in jobs]
 
 
@@ -363,7 +368,7 @@ def test_finished_folders_come_from_a_host_that_has_them() -> None:
         ("calibrate", "/data/R1-G2-calibration", "/nvme/R1-G2-calibration"),
     ]
     assert given(ours, theirs) == taken  # and no original
-    changes = weights_changes(ours, {"folders": {}}, giver={"host": "a", "models": theirs, "live": None})
+    changes = weights_changes(ours, {"folders": {}}, source_host={"host": "a", "models": theirs, "live": None})
     assert (changes["client"], changes["git"]) == (False, False)
     assert weights_lines(changes, "h1")[0] == ("h1: model r1: take /nvme/R1-G2 from a as /data/R1-G2: it is not there")
 
@@ -391,29 +396,29 @@ def test_only_a_whole_folder_from_the_same_source_is_taken() -> None:
 
 
 def test_folder_that_is_only_to_be_recorded_is_not_taken() -> None:
-    giver = {"host": "a", "models": sources(), "live": None}
+    other = {"host": "a", "models": sources(), "live": None}
     live = {"folders": {"/data/M": {**record(), "manifest": None}}}
-    assert "from" not in weights_changes(sources(), live, giver=giver)["jobs"][0]
-    assert weights_changes(sources(), live, "full", giver)["jobs"][0]["from"]["folder"] == "/data/M"
-    absent = {**giver, "live": {"folders": {}}, "absent": True}
-    assert weights_refusal(sources(), live, "h1", giver=absent) == []
+    assert "from" not in weights_changes(sources(), live, source_host=other)["jobs"][0]
+    assert weights_changes(sources(), live, "full", other)["jobs"][0]["from"]["folder"] == "/data/M"
+    absent = {**other, "live": {"folders": {}}, "absent": True}
+    assert weights_refusal(sources(), live, "h1", source_host=absent) == []
 
 
 def test_host_outside_the_run_must_have_what_is_missing() -> None:
     absent = {"host": "a", "models": sources(), "live": {"folders": {}}, "absent": True}
-    (reason,) = weights_refusal(sources(), {"folders": {}}, "h1", giver=absent)
+    (reason,) = weights_refusal(sources(), {"folders": {}}, "h1", source_host=absent)
     assert reason == (
         "h1: model m: model_weights_from_host 'a': takes no part in this run (--limit), and has no whole folder "
         "/data/M, or cannot be reached; let it take part"
     )
-    assert weights_refusal(sources(), {"folders": {}}, "h1", giver={**absent, "absent": False}) == []
-    assert weights_refusal(sources(), {"folders": {}}, "h1", giver={**absent, "live": None}) == []
+    assert weights_refusal(sources(), {"folders": {}}, "h1", source_host={**absent, "absent": False}) == []
+    assert weights_refusal(sources(), {"folders": {}}, "h1", source_host={**absent, "live": None}) == []
 
 
 def test_folder_that_was_put_by_hand_on_one_host_reaches_the_others() -> None:
     own = weights_sources([{**R1, "weights": "/data/M", "source": {"kind": "path", "path": "/data/M"}}], {}, {})
-    giver = {"host": "a", "models": own, "live": None}
-    assert weights_refusal(own, {"folders": {}}, "h1", giver=giver) == []
+    other = {"host": "a", "models": own, "live": None}
+    assert weights_refusal(own, {"folders": {}}, "h1", source_host=other) == []
     assert given(own, own) == [("fetch", "/data/M", "/data/M")]
 
 
@@ -471,3 +476,100 @@ def test_models_that_serve_from_a_folder_that_is_replaced_are_announced() -> Non
         ("is to be read and compared", []),
     ):
         assert weights_stops({"jobs": [{"target": "/w/a", "reason": reason}]}, services) == expected
+
+
+DEFAULTS = yaml.safe_load((Path(__file__).parents[2] / "roles/model_weights/defaults/main.yml").read_text("utf-8"))
+TOOLS = {"git": False, "git_lfs": False, "venv_module": False, "clients": ""}
+
+
+def pending(models: list[dict[str, Any]], asked: dict[str, Any] | None = None, **known: Any) -> Pending:
+    """Return what the stage answers on host h1: in a plan, and with what the role knows of host a in the role."""
+    role = {} if asked is None else {"__model_weights_source_host": asked}
+    live = {"folders": {}, "tools": TOOLS}
+    base = {"groups": {"all": ["a", "h1"]}, "ansible_check_mode": False, "gaudi_weights": live, "gaudi_services": {}}
+    return BY_ROLE["model_weights"].pending(
+        Given("h1", {**DEFAULTS, **base, "model_weights_models": models, **role, **known})
+    )
+
+
+NOBODY = {"runs": False, "given": None, "live": None, "looked": None}
+FROM_A = {"model_weights_from_host": "a"}
+THERE = {"folders": {"/data/M": record()}, "tools": TOOLS}
+
+
+def test_a_plan_does_not_ask_the_source_host_and_the_role_does() -> None:
+    models = sources()
+    asked = {**NOBODY, "runs": True, "given": models, "live": THERE}
+    plan, role = pending(models, **FROM_A), pending(models, asked, **FROM_A)
+    assert plan.due == ["h1: model m: bring Qwen/QwQ-32B (hub) as /data/M: it is not there"]
+    assert role.due == ["h1: model m: take /data/M from a as /data/M: it is not there"]
+    assert (plan.facts, role.facts) == ({"together": True}, {"together": True})
+    taken = role.changes
+    assert (taken["asked"], taken["own"], taken["packages"], taken["clients"]["due"]) == (["/data/M"], [], [], False)
+    # The source host itself, and a host without one, fetch.
+    for known in ({}, {"model_weights_from_host": "h1"}):
+        assert pending(models, asked, **known).changes["take"] == []
+
+
+def test_only_the_role_refuses_before_anything_is_changed() -> None:
+    models = [{**sources()[0], "source": {**HUB, "calibrate": True}, "image": None}]
+    assert not pending(models).refusal
+    (reason,) = pending(models, NOBODY).refusal
+    assert reason == "h1: model m: source.calibrate: needs the model's image, whose script it runs"
+    (reason,) = pending(sources(), NOBODY, model_weights_from_host="c").refusal
+    assert reason == "h1: model_weights_from_host c: is no host of the inventory, which has a, h1"
+    # A host without models with a source has no part in it.
+    nothing = pending([], NOBODY, gaudi_weights=None, model_weights_from_host="c")
+    assert (nothing.refusal, nothing.changes["due"], nothing.changes["not_given"]) == ((), False, [])
+
+
+def test_a_client_waits_for_the_word_of_a_source_host_and_looks_at_one_outside_the_run() -> None:
+    models = sources()
+    runs = {**NOBODY, "runs": True, "live": THERE}
+    (reason,) = pending(models, runs, **FROM_A).changes["not_given"]
+    assert reason == (
+        "h1: model_weights_from_host a: has brought no weights in this run: it failed, cannot be reached, or has "
+        "another model_weights_from_host"
+    )
+    assert pending(models, {**runs, "given": []}, **FROM_A).changes["not_given"] == []
+    # In check mode it will have them.
+    checked = pending(models, {**runs, "given": models, "live": None}, ansible_check_mode=True, **FROM_A)
+    assert checked.changes["asked"] == ["/data/M"]
+    assert pending(models, {**runs, "given": models, "live": None}, **FROM_A).changes["asked"] == []
+    assert not pending(models, NOBODY, **FROM_A).refusal  # before the look
+    looked = {"ansible_facts": {"gaudi_weights": THERE}}
+    assert pending(models, {**NOBODY, "looked": looked}, **FROM_A).changes["asked"] == ["/data/M"]
+    for nothing in ({}, {"unreachable": True}, {"ansible_facts": {"gaudi_weights": {"folders": {}}}}):
+        found = pending(models, {**NOBODY, "looked": nothing}, **FROM_A)
+        assert "takes no part in this run (--limit)" in found.changes["not_given"][0]
+
+
+def test_the_stage_says_what_fetching_needs_and_what_is_left() -> None:
+    found = pending(sources(), NOBODY)
+    assert found.changes["packages"] == ["python3-venv"]
+    clients = found.changes["clients"]
+    assert (clients["due"], clients["digest"]) == (True, sha256_text(file_of("model_weights", "requirements.txt")))
+    whole = {"folders": {}, "tools": {**TOOLS, "clients": clients["digest"]}}
+    assert pending(sources(), NOBODY, gaudi_weights=whole).changes["packages"] == []
+    git = weights_sources([{**R1, "weights": "/data/M", "source": {"kind": "git", "url": "https://h/x.git"}}], {}, {})
+    assert pending(git, NOBODY).changes["packages"] == ["git", "git-lfs"]
+    assert found.left == ["Still to do after this run:", *found.due]
+    # A full look reads what is there, and leaves nothing.
+    there = pending(sources(), NOBODY, gaudi_weights=THERE, model_weights_verify="full")
+    assert (there.changes["due"], there.changes["left"], there.left, len(there.due)) == (True, False, [], 1)
+    assert there.changes["folders"] == there.changes["targets"] == ["/data/M"]
+
+
+def test_no_token_and_no_credential_is_in_what_the_stage_returns() -> None:
+    secret = "hunter2"  # noqa: S105 - of the test
+    known = {
+        "model_weights_tokens": {"hub": secret, "git": secret},
+        **{f"model_weights_{kind}_proxy": f"http://user:{secret}@proxy.example" for kind in ("http", "https")},
+        "model_weights_index_url": f"https://user:{secret}@index.example/simple",
+        "model_weights_calibrate_env": {"HF_TOKEN": secret},
+    }
+    url = f"https://user:{secret}@host/x.git"
+    for source in (HUB, {"kind": "git", "url": url}):
+        found = pending([{"name": "m", "weights": "/data/M", "image": "i", "source": source}], NOBODY, **known)
+        assert bool(found.refusal) == (source is not HUB)
+        assert secret not in str(found)

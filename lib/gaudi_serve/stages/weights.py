@@ -13,11 +13,13 @@ from ..catalog.merge import merged
 from ..catalog.source import EXTRAS, source_problem
 from ..core.checks import is_true
 from ..core.errors import refusal
+from ..core.run import sha256_text
+from ..core.templates import file_of
 from ..host.weights_names import OLD, PARTIAL, refused
 from ..model.host import Host
 from ..model.shared import members
 from ..platforms.hl_smi import GENERATION
-from .base import Given, Pending, Stage
+from .base import Given, Known, Pending, Stage
 from .reset import model_weights_reset
 
 # Cards whose FP8 differs from what such weights hold; Gaudi3 serves the originals.
@@ -153,7 +155,7 @@ def weights_refusal(
     live: Mapping[str, Any],
     host_name: str,
     device: str | None = None,
-    giver: Mapping[str, Any] | None = None,
+    source_host: Mapping[str, Any] | None = None,
     tokens: Iterable[str] = (),
 ) -> list[str]:
     """Return why weights cannot be brought to a host; empty where they can.
@@ -163,7 +165,8 @@ def weights_refusal(
         live: fact ``gaudi_weights``.
         host_name: how messages call the host.
         device: the cards' name, such as HL-225; None on a host without cards.
-        giver: as for weights_changes; with ``absent`` it takes no part in the run, and must have what is missing.
+        source_host: as for weights_changes; with ``absent`` it takes no part in the run, and must have what is
+            missing.
         tokens: the kinds of sources for which there is a token.
     """
     reasons = []
@@ -174,7 +177,7 @@ def weights_refusal(
             reasons.append(f"{label}: source: {told}")
             continue
         reasons += _model_refusal(model, label, device, tokens)
-        if not giver:
+        if not source_host:
             reasons += _own_folder_refusal(model, live, label)
     reasons = reasons or _collisions(sources, host_name)
     for target in weights_targets(sources) if not reasons else []:
@@ -184,15 +187,15 @@ def weights_refusal(
                 f"{host_name}: model {target['name']}: weights {target['target']!r}: holds files, but no config.json "
                 "and no record of where they came from; move it away, or complete it"
             )
-    reasons = reasons or _in_the_way(sources, live, host_name, giver)
-    return reasons or _not_given(sources, live, host_name, giver or {})
+    reasons = reasons or _in_the_way(sources, live, host_name, source_host)
+    return reasons or _absent_refusal(sources, live, host_name, source_host or {})
 
 
 def _in_the_way(
-    sources: Sequence[Mapping[str, Any]], live: Mapping[str, Any], host_name: str, giver: Mapping[str, Any] | None
+    sources: Sequence[Mapping[str, Any]], live: Mapping[str, Any], host_name: str, source_host: Mapping[str, Any] | None
 ) -> list[str]:
     """Return what a user has where folders would be brought that are not there; others may need no such place."""
-    jobs = weights_changes(sources, live, giver=giver)["jobs"]
+    jobs = weights_changes(sources, live, source_host=source_host)["jobs"]
     states = [(job, live["folders"].get(job["target"]) or {}) for job in jobs]
     return [
         refused(f"{host_name}: model {job['name']}", state["in_the_way"])
@@ -267,13 +270,13 @@ def _over(folder: str, other: str) -> bool:
     return any(inner == outer or inner.startswith(f"{outer}/") for outer in outers)
 
 
-def _not_given(
-    sources: Sequence[Mapping[str, Any]], live: Mapping[str, Any], host_name: str, giver: Mapping[str, Any]
+def _absent_refusal(
+    sources: Sequence[Mapping[str, Any]], live: Mapping[str, Any], host_name: str, source_host: Mapping[str, Any]
 ) -> list[str]:
-    """Return what a host that takes no part in the run cannot give."""
-    jobs = weights_changes(sources, live, giver=giver)["jobs"] if giver.get("absent") else []
+    """Return what a source host lacks that takes no part in the run."""
+    jobs = weights_changes(sources, live, source_host=source_host)["jobs"] if source_host.get("absent") else []
     return [
-        f"{host_name}: model {job['name']}: model_weights_from_host {giver['host']!r}: takes no part in this run "
+        f"{host_name}: model {job['name']}: model_weights_from_host {source_host['host']!r}: takes no part in this run "
         f"(--limit), and has no whole folder {job['target']}, or cannot be reached; let it take part"
         for job in jobs
         if not job.get("from") and not _is_adopted(job)
@@ -304,7 +307,7 @@ def weights_changes(
     sources: Sequence[Mapping[str, Any]],
     live: Mapping[str, Any],
     verify: str = "quick",
-    giver: Mapping[str, Any] | None = None,
+    source_host: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Compare the wanted weights with what a host has.
 
@@ -312,13 +315,13 @@ def weights_changes(
         sources: as weights_sources returns them.
         live: fact ``gaudi_weights``.
         verify: quick compares sizes and times, full reads every byte.
-        giver: the host whose finished folders are taken: ``host``, ``models`` (its sources), and ``live``, its
-            fact, or None where it will have them all; None where each host brings its own.
+        source_host: the host whose complete folders are taken: ``host``, ``models`` (its sources), and ``live``,
+            its fact, or None where it will have them all; None where each host fetches its own.
 
     Returns:
         ``jobs``: the steps that are due, each with ``reason``, and ``from`` (``host``, ``folder``, ``made``: not
-        fetched there) where the giver has it, these first; ``due``; ``client``: whether one of them needs the clients
-        of the hubs; ``git``: whether one needs git-lfs.
+        fetched there) where the source host has it, these first; ``due``; ``client``: whether one of them needs the
+        clients of the hubs; ``git``: whether one needs git-lfs.
     """
     jobs = []
     for target in weights_targets(sources):
@@ -330,7 +333,8 @@ def weights_changes(
         if reason:
             jobs.append({**target, "reason": reason})
     # Nobody waits with a server for what comes from elsewhere; nothing that is taken needs anything that is not.
-    jobs = sorted(_given(jobs, giver, verify), key=lambda job: "from" not in job) if giver else jobs
+    if source_host:
+        jobs = sorted(_with_source_host(jobs, source_host, verify), key=lambda job: "from" not in job)
     kinds = {job["source"]["kind"] for job in jobs if not job.get("from")}
     return {
         "jobs": jobs,
@@ -340,13 +344,13 @@ def weights_changes(
     }
 
 
-def _given(jobs: list[dict[str, Any]], giver: Mapping[str, Any], verify: str) -> list[dict[str, Any]]:
+def _with_source_host(jobs: list[dict[str, Any]], source_host: Mapping[str, Any], verify: str) -> list[dict[str, Any]]:
     """Return the steps with what is taken from another host; what that has converted needs no original here."""
     result = []
     for job in jobs:
-        folder = None if verify == "quick" and _is_adopted(job) else _folder_of(giver, job)
+        folder = None if verify == "quick" and _is_adopted(job) else _folder_of(source_host, job)
         made = job["step"] in ("convert", "calibrate")
-        result.append({**job, "from": {"host": giver["host"], "folder": folder, "made": made}} if folder else job)
+        result.append({**job, "from": {"host": source_host["host"], "folder": folder, "made": made}} if folder else job)
     converted = {job["target"] for job in result if job["step"] == "convert" and job.get("from")}
     return [job for job in result if job.get("for") not in converted]
 
@@ -356,14 +360,14 @@ def _is_adopted(job: Mapping[str, Any]) -> bool:
     return job["step"] in ("fetch", "measure") and job["reason"] == UNRECORDED
 
 
-def _folder_of(giver: Mapping[str, Any], job: Mapping[str, Any]) -> str | None:
-    """Return the giver's folder from the same source, mirrors left aside, if it is whole or will be."""
-    for target in weights_targets(giver["models"]):
+def _folder_of(source_host: Mapping[str, Any], job: Mapping[str, Any]) -> str | None:
+    """Return the source host's folder from the same source, mirrors left aside, if it is complete or will be."""
+    for target in weights_targets(source_host["models"]):
         if target["step"] != job["step"] or _plain(target["source"]) != _plain(job["source"]):
             continue
-        if giver.get("live") is None:
+        if source_host.get("live") is None:
             return str(target["target"])
-        state = giver["live"]["folders"].get(target["target"]) or {}
+        state = source_host["live"]["folders"].get(target["target"]) or {}
         known = (state.get("manifest") or {}).get("source") or {}
         same = known.get("kind") == "adopted" or _plain(known) == _plain(target["source"])
         if state.get("exists") and known and same and not state.get("damaged"):
@@ -444,21 +448,104 @@ def _look(given: Given) -> tuple[str, dict[str, Any]] | None:
     return ("gaudi_facts", {"gather": ["weights_store"], **folders}) if models else None
 
 
+# The variable by which the role gives what is known of the host whose folders this one takes; a plan has none.
+SOURCE_HOST = "__model_weights_source_host"
+NOTHING: dict[str, Any] = {"folders": {}, "tools": {}}
+
+
 def _pending(given: Given) -> Pending:
-    """Return what is due. What another host would give is not asked for: it may be brought in this very run."""
+    """Return what is left to do for the weights of a host.
+
+    A plan refuses nothing, and does not ask the source host, which may fetch in this very run: there each host fetches
+    its own weights.
+    """
     known = given.known
-    models, together = known["model_weights_models"], {"together": bool(known["model_weights_from_host"])}
-    if not models:
-        return Pending(facts=together)
-    changes = weights_changes(models, known["gaudi_weights"], known["model_weights_verify"])
-    left = weights_changes(models, known["gaudi_weights"])
+    models, name = known["model_weights_models"], known["model_weights_from_host"]
+    facts, live = {"together": bool(name)}, known["gaudi_weights"] if models else NOTHING
+    asked = known.get(SOURCE_HOST)
+    source_host = _source_host(known, asked) if asked and name not in ("", given.host) else None
+    refusal = _refusal(given, live, source_host) if asked and models else []
+    if refusal:
+        # A source that is refused may hold a token, which no result of a task may have.
+        return Pending(changes={"due": False, "not_given": refusal}, refusal=refusal, facts=facts)
+    changes = weights_changes(models, live, known["model_weights_verify"], source_host)
+    # After a full look nothing but a difference is left to do.
+    left = weights_changes(models, live)
+    lines = weights_lines(changes, given.host)
     return Pending(
-        changes=changes,
-        due=weights_lines(changes, given.host),
+        changes={
+            **_steps(changes, live["tools"]),
+            **{"lines": lines, "left": left["due"], "folders": weights_folders(models)},
+            "not_given": _not_given(given.host, source_host or {}),
+        },
+        due=lines,
+        left=["Still to do after this run:", *weights_lines(left, given.host)] if left["due"] else [],
         drift=weights_drift(left),
-        stops=weights_stops(changes, known["gaudi_services"]),
-        facts=together,
+        stops=weights_stops(changes, known.get("gaudi_services", {})),
+        facts=facts,
     )
+
+
+def _source_host(known: Known, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the source host as weights_changes takes it.
+
+    Args:
+        known: the variables of the client.
+        asked: ``runs``: whether the source host takes part in the run; ``given``: the models whose weights it has
+            fetched in the run, None before that; ``live``: its fact ``gaudi_weights``, or None; ``looked``: the result
+            of a look at a host that takes no part, None before it.
+    """
+    found = {"host": known["model_weights_from_host"]}
+    if asked["runs"]:
+        live = None if known["ansible_check_mode"] else asked["live"] or NOTHING
+        return {**found, "models": asked["given"] or [], "live": live, "silent": asked["given"] is None}
+    seen = asked["looked"] or {}
+    live = seen.get("ansible_facts", {}).get("gaudi_weights", NOTHING)
+    return {**found, "models": known["model_weights_models"], "live": live, "absent": asked["looked"] is not None}
+
+
+def _not_given(host_name: str, source_host: Mapping[str, Any]) -> list[str]:
+    """Return why nothing can be taken from a source host that takes part in the run; empty where something can."""
+    if not source_host.get("silent"):
+        return []
+    return [
+        f"{host_name}: model_weights_from_host {source_host['host']}: has brought no weights in this run: it failed, "
+        "cannot be reached, or has another model_weights_from_host"
+    ]
+
+
+def _refusal(given: Given, live: Mapping[str, Any], source_host: Mapping[str, Any] | None) -> list[str]:
+    known, name = given.known, given.known["model_weights_from_host"]
+    tokens = [kind for kind, token in (known["model_weights_tokens"] or {}).items() if token]
+    device = known["model_weights_device"] or None
+    reasons = weights_refusal(known["model_weights_models"], live, given.host, device, source_host, tokens)
+    if name and name not in given.inventory:
+        reasons.append(
+            f"{given.host}: model_weights_from_host {name}: is no host of the inventory, which has "
+            f"{', '.join(given.inventory)}"
+        )
+    return reasons
+
+
+def _steps(changes: Mapping[str, Any], tools: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the tasks of the role carry out: folders that are taken or fetched, packages, clients of the hubs."""
+    taken = [job for job in changes["jobs"] if job.get("from")]
+    digest = sha256_text(file_of("model_weights", "requirements.txt"))
+    clients = changes["client"] and tools.get("clients") != digest
+    lacking = {
+        "git": changes["git"] and not tools.get("git"),
+        "git-lfs": changes["git"] and not tools.get("git_lfs"),
+        "python3-venv": clients and not tools.get("venv_module"),
+    }
+    return {
+        "due": changes["due"],
+        "take": taken,
+        "own": [job for job in changes["jobs"] if not job.get("from")],
+        "asked": list(dict.fromkeys(job["from"]["folder"] for job in taken)),
+        "targets": list(dict.fromkeys(job["target"] for job in changes["jobs"])),
+        "packages": [name for name in PACKAGES if lacking[name]],
+        "clients": {"due": clients, "digest": digest},
+    }
 
 
 def _reset(given: Given) -> dict[str, Any]:
