@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -37,3 +40,17 @@ def acting(plugin: ModuleType, execute: Callable[..., Any], check: bool = False,
     task = SimpleNamespace(args=args, check_mode=check, async_val=0, action=plugin.__name__)
     connection = SimpleNamespace(_shell=SimpleNamespace(tmpdir="/nowhere"))
     return Action(task, connection, None, None, None)
+
+
+def run_module(name: str, **arguments: Any) -> dict[str, Any]:
+    """Return the result of a module in check mode, run by its file in a process of its own, as on a host."""
+    start = f"from helpers.plugins import load; load('library/{name}.py').main()"
+    done = subprocess.run(
+        [sys.executable, "-c", start],
+        input=json.dumps({"ANSIBLE_MODULE_ARGS": {**arguments, "_ansible_check_mode": True}}),
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    return dict(json.loads(done.stdout))

@@ -8,10 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.testing import patch_module_args
 from gaudi_serve.host.baseline import alone, keep, records, write_record
 from helpers.plans import model, planned
-from helpers.plugins import load
+from helpers.plugins import run_module
 
 
 def test_a_record_that_cannot_be_read_is_not_written_over(tmp_path: Path) -> None:
@@ -50,7 +49,7 @@ def test_what_gives_a_server_more_than_it_seems_is_warned_of() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "told"),
+    ("name", "arguments", "deprecation"),
     [
         ("gaudi_found", {"role": "x", "found": {"a": 1}}, "option found of gaudi_baseline is values now"),
         (
@@ -62,11 +61,8 @@ def test_what_gives_a_server_more_than_it_seems_is_warned_of() -> None:
     ],
 )
 def test_names_of_before_work_for_one_release_and_say_what_replaces_them(
-    name: str, arguments: dict[str, object], told: str, capsys: pytest.CaptureFixture[str]
+    name: str, arguments: dict[str, object], deprecation: str
 ) -> None:
-    module = load(f"library/{name}.py")
-    with patch_module_args({**arguments, "_ansible_check_mode": True}), pytest.raises(SystemExit) as end:
-        module.main()
-    said = capsys.readouterr().out
-    assert end.value.code == 0 and json.loads(said)["changed"]
-    assert told in said
+    result = run_module(name, **arguments)
+    assert result["changed"]
+    assert deprecation in json.dumps(result["deprecations"])
