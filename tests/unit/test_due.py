@@ -8,12 +8,12 @@ import pytest
 from gaudi_serve.plan.downtime import downtimes, pending_lines
 from gaudi_serve.plan.fleet import vllm_fleet_lines, vllm_fleet_plan
 from gaudi_serve.plan.host import vllm_plan
+from gaudi_serve.stages.changes import StageChanges
 from gaudi_serve.stages.registry import (
     STAGES,
     facts_wanted,
     plans_models,
     run_stages,
-    stages_due,
     tags_refusal,
     task_hosts,
 )
@@ -91,13 +91,13 @@ def test_a_tag_that_no_stage_has_is_refused() -> None:
 
 def test_stages_run_from_the_first_that_is_due_on() -> None:
     nothing: dict[str, Any] = {f"{role}_due": [] for role in EVERY}
-    assert stages_due(nothing, EVERY) == []
+    assert StageChanges.of(nothing, EVERY).roles(EVERY) == []
     due = {**nothing, "vllm_image_due": ["bring x"]}
-    assert stages_due(due, EVERY) == EVERY[EVERY.index("vllm_image") :]
-    assert stages_due(due, ["host_tuning", "vllm_image"]) == ["vllm_image"]
+    assert StageChanges.of(due, EVERY).roles(EVERY) == EVERY[EVERY.index("vllm_image") :]
+    assert StageChanges.of(due, ["host_tuning", "vllm_image"]).roles(["host_tuning", "vllm_image"]) == ["vllm_image"]
     # Hosts wait for each other in these.
-    assert stages_due({**nothing, "model_weights_together": True}, EVERY) == ["model_weights"]
-    assert stages_due({**nothing, "hccl_validation_nodes": ["a", "b"]}, EVERY) == ["hccl_validation"]
+    assert StageChanges.of({**nothing, "model_weights_together": True}, EVERY).roles(EVERY) == ["model_weights"]
+    assert StageChanges.of({**nothing, "hccl_validation_nodes": ["a", "b"]}, EVERY).roles(EVERY) == ["hccl_validation"]
 
 
 def test_stages_below_the_models_need_little() -> None:

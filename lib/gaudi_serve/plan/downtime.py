@@ -8,8 +8,9 @@ from typing import Any
 
 from ..core.served import served_names
 from ..model.host import LiveModel, live_models
+from ..stages.changes import StageChanges
 from ..stages.container_runtime import engine_stopped
-from ..stages.registry import OBJECTS, STAGES, Known, pending_by_stage
+from ..stages.registry import OBJECTS, STAGES, Known
 from ..stages.service import runs_as_planned
 from .changes import vllm_plan_changes
 
@@ -47,7 +48,7 @@ def pending_lines(known: Known, stages: Sequence[str]) -> list[str]:
             and ``gaudi_host``.
         stages: the stages that the run is about.
     """
-    due = pending_by_stage(known, stages)
+    due = StageChanges.of(known, stages).pending
     lines = [f"{STAGES[stage]}: {text}" for stage, texts in due.items() if stage != "vllm_service" for text in texts]
     planned, live = known.get("preflight_plan"), known.get("gaudi_host")
     changes: list[str] = []
@@ -67,25 +68,23 @@ def downtimes(known: Known, stages: Sequence[str] = tuple(STAGES)) -> list[Down]
     start: reading the weights at 1.5 GB/s and the warm-up, with a filled recipe cache where the launch
     is the same.
     """
-    due = pending_by_stage(known, stages)
+    changes = StageChanges.of(known, stages)
     host = known.get("gaudi_host") or {}
     services = live_models(host)
     planned = {str(model["name"]): model for model in (known.get("preflight_plan") or {}).get("models", [])}
     serving = _serving(services, known.get("gaudi_runtime"))
     found: dict[str, Down] = {}
-    for stage in (one for one in OBJECTS if one.down and one.role in due):
+    for stage in OBJECTS:
         minutes, reason = stage.down or (0, "")
-        ends = stage.ends_all and known.get(f"{stage.role}_{stage.ends_all}")
-        for name in serving if ends else known.get(f"{stage.role}_stops") or ():
+        for name in changes.taken_down(stage.role, serving):
             if name in serving and name not in found:
                 back = minutes + _start(planned[name], host, cached=True) if name in planned else None
                 found[name] = Down(name, stage.tag, reason, back)
-    changes = (known.get("vllm_service_stops") or {}) if "vllm_service" in due else {}
     for key, reason in (("remove", "it is not planned any more"), ("stop", "it is planned stopped")):
-        for name in changes.get(key, []):
+        for name in changes.served.get(key, []):
             if name in serving:
                 found.setdefault(name, Down(name, STAGES["vllm_service"], reason, None))
-    for name in changes.get("restart", []):
+    for name in changes.served.get("restart", []):
         if name in serving and name in planned:
             same = runs_as_planned(services[name], planned[name])
             minutes = _start(planned[name], host, cached=same)

@@ -25,7 +25,8 @@ from ..inventory.variables import (
 )
 from ..model.host import Host, LiveModel, live_models
 from ..platforms import platform_of
-from ..stages.registry import LEFT_ALONE, REPORTED, STAGES, pending_by_stage, still_serves, task_hosts
+from ..stages.changes import StageChanges
+from ..stages.registry import LEFT_ALONE, REPORTED, STAGES, still_serves, task_hosts
 from ..stages.service import runs_as_planned
 from .assembly import assemble
 from .changes import vllm_plan_changes
@@ -192,7 +193,7 @@ def _planned(
 def _without_models(name: str, facts: Known, told: Known, gateways: Sequence[str], saved: bool) -> dict[str, Any]:
     """Return the plan of a host that has no models and serves none: a gateway, or one that is left alone."""
     about = {"facts": "a gateway" if name in gateways else LEFT_ALONE, "models": [], "changes": []}
-    live = {} if saved and name in gateways else {"due": pending_by_stage(told), "reboot": [], "down": []}
+    live = {} if saved and name in gateways else {"due": StageChanges.of(told).pending, "reboot": [], "down": []}
     return {**about, **live, "warnings": gateway_left(facts.get("gaudi_services"), gateways, name)}
 
 
@@ -212,9 +213,10 @@ def _has_models(known: Known, facts: Known) -> bool:
 
 def _told(host: Known, facts: Known, told: Known, runtime: Any) -> dict[str, Any]:
     """Return what the roles tell of a live host: what is due, why a reboot is that may not be done, what goes down."""
+    # The stage of the models where their changes have no lines of their own, as for a unit file that somebody changed.
+    shown = [stage for stage in STAGES if stage != "vllm_service" or host["changes"] == []]
     return {
-        # What has no line of its own, as a unit file that somebody has changed.
-        "due": pending_by_stage(told, [stage for stage in STAGES if stage != "vllm_service" or host["changes"] == []]),
+        "due": StageChanges.of(told, shown).pending,
         "reboot": [] if told.get("host_tuning_reboots") else list(told.get("host_tuning_reboot_reasons") or []),
         "down": [
             dataclasses.asdict(one) for one in downtimes({**told, **_going_down(host, facts), "gaudi_runtime": runtime})

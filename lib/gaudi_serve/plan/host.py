@@ -160,7 +160,7 @@ def _placed(
 
 
 def _move(model: PlannedModel, old: list[int]) -> str:
-    cards = list(model.placement.module_ids)
+    cards = list(model.head.module_ids)
     return f"moves from cards {old} to {cards}, and restarts; {down_for(model.cost)}"
 
 
@@ -187,5 +187,5 @@ def _planned(
         ServedModel(one.spec["served_model_name"], one.spec.weights, smoke_of(one.spec, one.weights)) for one in weighed
     )
     precision = precision_of(weighed[0])
-    planned = PlannedModel(spec, placement, container, cost, precision, node, warnings, served)
+    planned = PlannedModel(spec, (placement,), container, cost, precision, node, warnings, served)
     return planned, cost_problems(spec, cost)

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.errors import Finding
-from ..stages.registry import BEHIND, STAGES, plans_models, stages_due
+from ..stages.changes import StageChanges
+from ..stages.registry import BEHIND, STAGES, plans_models
 from .downtime import pending_lines
 
 Known = Mapping[str, Any]
@@ -42,7 +43,7 @@ def judged(
     beside = [] if _counts(stages) else [one.message for one in findings]
     return {
         "preflight_refusal": reasons(known, stages, findings, host_name),
-        "preflight_stages": stages_due(known, stages),
+        "preflight_stages": StageChanges.of(known, stages).roles(stages),
         "preflight_lines": pending_lines(known, stages),
         "preflight_warnings": [*warnings, *beside],
         # Later playbooks of this run take the facts as they are; a host that is refused sees none of them.

@@ -99,13 +99,13 @@ class ServedModel:
 class PlannedModel:
     """A model that can be started.
 
-    precision: in what it is served; None where nobody knows. numa_node: the one of all its cards; None where they lie
-    on several. served: the models that its server answers for, as clients know them, with what each is asked after a
-    start.
+    placements: where it runs, one a host; the first has the endpoint. precision: in what it is served; None where
+    nobody knows. numa_node: the one of all its cards; None where they lie on several. served: the models that its
+    server answers for, as clients know them, with what each is asked after a start.
     """
 
     spec: Spec
-    placement: Placement
+    placements: tuple[Placement, ...]
     container: Container
     cost: Cost
     precision: str | None = None
@@ -114,9 +114,14 @@ class PlannedModel:
     served: tuple[ServedModel, ...] = ()
 
     @property
+    def head(self) -> Placement:
+        """Return the part that has the endpoint."""
+        return self.placements[0]
+
+    @property
     def digest(self) -> str:
         """Return what decides on a restart."""
-        return self.container.of_digest(self.spec, self.placement)
+        return self.container.of_digest(self.spec, self.head)
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as ``vllm_plan`` does."""
@@ -131,7 +136,8 @@ class PlannedModel:
             "min_available": spec.get("min_available"),
             "smoke": list(dict.fromkeys(kind for one in self.served for kind in one.smoke)),
             "served": [asdict(one) for one in self.served],
-            "module_ids": list(self.placement.module_ids),
+            "module_ids": list(self.head.module_ids),
+            "placements": [{**asdict(one), "module_ids": list(one.module_ids)} for one in self.placements],
             "cpus": numactl[1].split(",") if numactl else None,
             "numa_node": self.numa_node,
             **{key: getattr(container, key) for key in keys},

@@ -10,7 +10,8 @@ from typing import Any
 from ..core.checks import is_true
 from ..model.host import LiveModel, live_models
 from ..plan.downtime import pending_lines
-from ..stages.registry import STAGES, pending_by_stage
+from ..stages.changes import StageChanges
+from ..stages.registry import STAGES
 from ..stages.service import runs_as_planned
 
 Known = Mapping[str, Any]
@@ -65,7 +66,7 @@ def _digests(known: Known) -> list[str]:
     models = (known.get("preflight_plan") or {}).get("models", [])
     starts = [model for model in models if _starts(model, live.get(model["name"], LiveModel()))]
     launches = [f"launch of {model['name']} with digest {model['digest']}" for model in starts]
-    names = [NAMED[stage] for stage in pending_by_stage(known, tuple(NAMED))]
+    names = [NAMED[stage] for stage in StageChanges.of(known, tuple(NAMED)).pending]
     return launches + [f"{name} with digest {_digest(known.get(name))}" for name in names]
 
 

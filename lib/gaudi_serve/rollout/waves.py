@@ -17,7 +17,8 @@ from ..core.served import served_names
 from ..core.table import table
 from ..core.words import counted
 from ..plan.downtime import Down, downtimes
-from ..stages.registry import STAGES, pending_by_stage
+from ..stages.changes import StageChanges
+from ..stages.registry import STAGES
 from .state import REGISTERED
 
 Known = Mapping[str, Any]
@@ -69,7 +70,7 @@ class Member:
     """
 
     name: str
-    due: Mapping[str, list[str]]
+    due: Mapping[str, Sequence[str]]
     down: tuple[Down, ...]
     served: Mapping[str, tuple[str, ...]]
 
@@ -156,7 +157,7 @@ def members(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> list[Member]
     found = []
     for name in hosts:
         known = hostvars[name]
-        due = {stage: lines for stage, lines in pending_by_stage(known).items() if stage != "gateway"}
+        due = {stage: lines for stage, lines in StageChanges.of(known).pending.items() if stage != "gateway"}
         kept = bool((known.get("gaudi_services") or {}).get("kept"))
         if due or name in drained or kept:
             found.append(Member(name, due, tuple(downtimes(known)), serving(known)))
@@ -298,7 +299,7 @@ def _lines(
 
 def _gateways(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> list[str]:
     """Return what is due on gateways themselves, which takes no model away and comes when the waves are done."""
-    due = {name: pending_by_stage(hostvars[name], ["gateway"]).get("gateway", []) for name in hosts}
+    due = {name: StageChanges.of(hostvars[name], ["gateway"]).pending.get("gateway", []) for name in hosts}
     return [f"gateway {name}, when the waves are done: {'; '.join(lines)}" for name, lines in due.items() if lines]
 
 

@@ -143,28 +143,3 @@ def facts_wanted(stages: Sequence[str], gateway: bool = False) -> list[str]:
 def plans_models(stages: Sequence[str]) -> bool:
     """Tell whether stages need a plan of the models."""
     return bool(set(stages) & {*PLANNED, BEHIND}) or not stages
-
-
-def pending_by_stage(known: Known, stages: Sequence[str] = tuple(STAGES)) -> dict[str, list[str]]:
-    """Return what is due by stage, of those that have something, from the facts ``<role>_due``."""
-    found = {stage: list(known[f"{stage}_due"]) for stage in stages if f"{stage}_due" in known}
-    return {stage: lines for stage, lines in found.items() if lines}
-
-
-def stages_due(known: Known, stages: Sequence[str]) -> list[str]:
-    """Return the stages that run on a host: from the first that is due on, since one changes what the next sees.
-
-    Stages in which hosts wait for each other run in any case; each looks for itself what there is to do.
-
-    Args:
-        known: the host's variables; read are the facts ``<role>_due`` that the stages keep (lists
-            of lines), ``model_weights_together`` and ``hccl_validation_nodes``.
-        stages: the stages that the run is about.
-    """
-    due = pending_by_stage(known, stages)
-    first = next((index for index, stage in enumerate(stages) if stage in due), len(stages))
-    return [stage for index, stage in enumerate(stages) if index >= first or _waits(stage, known)]
-
-
-def _waits(stage: str, known: Known) -> bool:
-    return stage in BY_ROLE and BY_ROLE[stage].waits(known)
