@@ -31,6 +31,10 @@ options:
     type: list
     elements: str
     default: []
+  accelerator:
+    description: As which platform the host is served, where it has devices of several; C(auto) takes the first.
+    type: str
+    default: auto
   secrets:
     description: What filter vllm_secret_marks returned; whether a model's secrets differ from them is told, no more.
     type: dict
@@ -67,7 +71,7 @@ ansible_facts:
       description: The boot that this time belongs to.
       type: str
     gaudi_system:
-      description: Operating system, kernel, memory (KiB), accelerator (gaudi or cpu).
+      description: Operating system, kernel, memory (KiB), accelerator, and all accelerators that are here.
       type: dict
     gaudi_tuning:
       description: Kernel arguments, GRUB, governor, sysctl values.
@@ -114,7 +118,7 @@ from ansible.module_utils.gaudi_serve.host import (
     observe_weights,
 )
 from ansible.module_utils.gaudi_serve.host.secret import secret_changed
-from ansible.module_utils.gaudi_serve.platforms import Platform, platform_of
+from ansible.module_utils.gaudi_serve.platforms import Platform, platform_of, platforms_here
 
 SUBSETS = ("system", "tuning", "runtime", "services", "hccl", "host", "driver")
 OTHERS = ("weights_store", "haproxy", "left", "apt")  # folders of one role, what a reset looks at: read where asked for
@@ -132,6 +136,8 @@ def host_facts(
     weights, unread = observe_host.weights_read(given["weights"])
     return {
         "accelerator": platform.name,
+        "platforms": [one.name for one in platforms_here()],
+        "cdi": observe_runtime.takes_cdi(),
         **devices,
         **observe_host.network(),
         "addresses": observe_host.addresses(),
@@ -156,7 +162,7 @@ def observe(given: dict[str, Any], aside: ThreadPoolExecutor) -> dict[str, Any]:
     # Before the first look: what changes meanwhile counts as changed afterwards.
     facts: dict[str, Any] = {"gaudi_observed_at": since_boot(), "gaudi_boot_id": boot_id()}
     if "system" in gather or "host" in gather:
-        facts["gaudi_system"] = observe_host.system()
+        facts["gaudi_system"] = observe_host.system(wanted=given["accelerator"])
     # The driver is asked for every card's ports, which takes as long as all the rest.
     platform = platform_of(facts.get("gaudi_system", {}).get("accelerator"))
     has_driver = "gaudi_driver" in platform.needs
@@ -192,6 +198,7 @@ def main() -> None:
             "gather": {"type": "list", "elements": "str", "choices": [*SUBSETS, *OTHERS], "default": list(SUBSETS)},
             "weights": {"type": "list", "elements": "path", "default": []},
             "names": {"type": "list", "elements": "str", "default": []},
+            "accelerator": {"type": "str", "default": "auto"},
             "secrets": {"type": "dict", "default": {}, "no_log": True},
             "packages": {"type": "list", "elements": "str", "default": []},
             "weights_venv": {"type": "path", "default": "/opt/gaudi-serve/weights-clients"},

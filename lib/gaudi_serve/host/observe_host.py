@@ -12,12 +12,17 @@ from typing import Any
 
 from ..core.run import read_text, run
 from ..model.config_json import CONFIGS, DEEPEST, of_params, sound
-from ..platforms import platform_here
+from ..platforms import platform_here, platforms_here
 from .weights_names import MANIFEST
 
 
-def system(root: str = "/") -> dict[str, Any]:
-    """Return the operating system, kernel, memory (KiB) and accelerator of this host."""
+def system(root: str = "/", wanted: str = "auto") -> dict[str, Any]:
+    """Return the operating system, kernel, memory (KiB) and accelerator of this host.
+
+    Args:
+        root: of its file system.
+        wanted: the platform that its inventory names; ``auto`` for the first that is here.
+    """
     release = {}
     for line in (read_text(Path(root, "etc/os-release")) or "").splitlines():
         key, _, value = line.partition("=")
@@ -31,7 +36,8 @@ def system(root: str = "/") -> dict[str, Any]:
         "kernel": os.uname().release,
         "mem_total_kib": int(memory[1]) if memory else 0,
         "cpus": os.cpu_count() or 1,
-        "accelerator": platform_here(root).name,
+        "accelerator": platform_here(root, wanted).name,
+        "accelerators": [one.name for one in platforms_here(root)],
     }
 
 

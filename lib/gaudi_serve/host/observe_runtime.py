@@ -28,6 +28,7 @@ PACKAGES = ("docker.io", "docker-ce", "containerd.io")
 NEEDED = ("containerd", "runc", "apparmor", "iptables", "ca-certificates", "docker-ce-cli")
 # Options of the engine's command line that decide about the keys of role container_runtime.
 OPTIONS = ("live-restore", "data-root", "add-runtime", "config-file")
+CDI_SINCE = 25
 UNIT = (
     "Id",
     "LoadState",
@@ -63,6 +64,16 @@ def observe() -> dict[str, Any]:
         "enabled": unit.get("UnitFileState") == ["enabled"],
         "masked": [name for name, one in units.items() if one.get("LoadState") == ["masked"]],
     }
+
+
+def takes_cdi(root: str = "/") -> bool:
+    """Tell whether the engine takes names of devices by CDI: Docker since 25, with a feature that its stage turns on.
+
+    Of a host that has none yet, it is the one that its system has.
+    """
+    version = re.search(r"version (\d+)", run(["docker", "--version"]).out)
+    release = read_text(Path(root, "etc/os-release")) or ""
+    return int(version[1]) >= CDI_SINCE if version else not re.search(r"^VERSION_CODENAME=\"?bookworm", release, re.M)
 
 
 def device_runtime(runtime: Runtime, daemon: str | None = None, root: str = "/") -> dict[str, Any]:

@@ -49,6 +49,10 @@ def _device(value: Any) -> bool:
     return isinstance(value, str) and any(one.is_device_name(value) for one in PLATFORMS.values())
 
 
+def _number(value: Any) -> bool:
+    return re.fullmatch(r"\d{1,2}", str(value)) is not None
+
+
 def _platform(value: Any) -> bool:
     return isinstance(value, str) and value in PLATFORMS
 
@@ -72,6 +76,9 @@ HOST = {
         "must be a mapping of names to lists of addresses",
         {},
     ),
+    "cdi": Rule(is_flag, "must be true or false, without quotes", False),
+    "platforms": Rule(list_of(is_line), "must be a list of texts", []),
+    "notes": Rule(list_of(is_line), "must be a list of texts", []),
     "host_nics": Rule(is_flag, "must be true or false, without quotes", False),
     "services": Rule(_mapping, "must be a mapping of models that are served", {}),
     "ports": Rule(_ports, "must be a mapping of port numbers to programs", {}),
@@ -86,6 +93,16 @@ MODULE = {
     "in_use": Rule(is_flag, "must be true or false, without quotes", False),
     "held_by": Rule(is_line, "must be a text of one line", None),
     "problem": Rule(is_line, "must be a text of one line", None),
+    "name": Rule(is_line, "must be a text of one line", None),
+    "memory_mib": Rule(whole(0, 10**8), "must be a whole number of MiB", 0),
+    "capability": Rule(matching(r"[\w.]*"), "must be a text such as '8.9' or gfx942", ""),
+    "links": Rule(
+        lambda value: _mapping(value) and all(map(is_line, value.values())) and all(map(_number, value)),
+        "must be a mapping of module_ids to kinds of links, such as {'1': NV12}",
+        {},
+    ),
+    "no_peer": Rule(list_of(whole(0, 63)), "must be a list of module_ids", []),
+    "alone": Rule(is_flag, "must be true or false, without quotes", False),
 }
 UNUSABLE = {
     "problem": Rule(is_line, "must be a text of one line"),
@@ -126,7 +143,7 @@ WEIGHTS = {
 UNDEFINED = re.compile(r"'\w+' is undefined")
 # What gaudi_facts reads besides; planning does not.
 HOST_BESIDE = ("memory_mib", "pci_cards")
-MODULE_BESIDE = ("bus_id", "memory_mib", "memory_used_mib", "device_id")
+MODULE_BESIDE = ("bus_id", "memory_used_mib", "device_id")
 WEIGHTS_BESIDE = ("recorded",)
 SYSTEM = {
     "id": Rule(is_line, "must be a text such as ubuntu"),

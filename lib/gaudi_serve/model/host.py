@@ -15,6 +15,11 @@ class Card:
     a container gets it. numa_node: -1 where it lies on none. cpus: ranges of its node's cores, first the physical ones,
     then their siblings. held_by: the program that uses it. problem: why it cannot be used, whoever holds it; such a
     card counts as in use. device_id: by which its driver knows it for good, where that is not its module_id.
+
+    name, memory_mib, capability: its own, where a platform says them of each device; capability is what software is
+    built for, such as 8.9 or gfx942. links: by the module_id of another card, the kind of the link to it as the vendor's
+    tool names it. no_peer: the module_ids of the cards whose memory it cannot read. alone: it works with no other card,
+    as a part of a divided one.
     """
 
     module_id: int
@@ -25,6 +30,12 @@ class Card:
     held_by: str | None = None
     problem: str | None = None
     device_id: str | None = None
+    name: str | None = None
+    memory_mib: int = 0
+    capability: str = ""
+    links: Mapping[int, str] = field(default_factory=dict)
+    no_peer: tuple[int, ...] = ()
+    alone: bool = False
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Card:
@@ -39,6 +50,12 @@ class Card:
             facts.get("held_by"),
             facts.get("problem"),
             None if facts.get("device_id") is None else str(facts["device_id"]),
+            facts.get("name"),
+            int(facts.get("memory_mib") or 0),
+            str(facts.get("capability") or ""),
+            {int(number): str(kind) for number, kind in (facts.get("links") or {}).items()},
+            tuple(int(number) for number in facts.get("no_peer") or ()),
+            bool(facts.get("alone")),
         )
 
 
@@ -105,8 +122,19 @@ class LiveModel:
 
 
 def live_models(host: Mapping[str, Any] | None) -> dict[str, LiveModel]:
-    """Return the models of this toolkit that are on a host, by its fact ``gaudi_host``."""
-    return {str(name): LiveModel.of(one) for name, one in ((host or {}).get("services") or {}).items()}
+    """Return the models of this toolkit that are on a host, by its fact ``gaudi_host``.
+
+    Devices that their driver knows by ids may have other numbers since a boot: the ids of a model's launch say which.
+    """
+    known = host or {}
+    numbers = {str(one["device_id"]): int(one["module_id"]) for one in known.get("modules") or () if one.get("device_id")}
+    found = {}
+    for name, facts in (known.get("services") or {}).items():
+        live = LiveModel.of(facts)
+        ids = (live.launch.get("device_access") or {}).get("ids") or ()
+        today = [numbers[one] for one in ids if one in numbers]
+        found[str(name)] = replace(live, module_ids=tuple(today)) if ids and numbers else live
+    return found
 
 
 @dataclass(frozen=True)
@@ -127,7 +155,9 @@ class Host:
     weights: by folder; None for one without a readable config.json. weights_unread: of such a one, its file and what is
     wrong with it. problem: why its devices do not answer. nics: it has network cards for traffic between devices.
     unusable: devices of no known module_id that cannot be used, by what is known of them: why. device_family: as what
-    devices are served whose name is not known.
+    devices are served whose name is not known. cdi: its container engine takes CDI names of devices.
+    platforms: all of which the host has devices; empty in facts that do not say it. notes: sentences on its devices that
+    are worth a warning.
     """
 
     accelerator: str | None = None
@@ -146,6 +176,9 @@ class Host:
     nics: bool = False
     unusable: Sequence[tuple[str, str]] = ()
     device_family: str | None = None
+    cdi: bool = False
+    platforms: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Host:
@@ -169,6 +202,9 @@ class Host:
             bool(facts.get("host_nics")),
             tuple((_name(card), str(card["problem"])) for card in facts.get("unusable_cards") or ()),
             facts.get("device_family"),
+            bool(facts.get("cdi")),
+            tuple(facts.get("platforms") or ()),
+            tuple(facts.get("notes") or ()),
         )
 
     @property

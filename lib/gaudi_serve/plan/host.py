@@ -101,7 +101,7 @@ def plan_models(
     requests, findings = resolve(wanted.models, site)
     findings += _checked(requests, site, wanted.weights_come)
     planned, more = _placed(requests, _names(wanted.models), machine, host_name, release, wanted.move_allowed)
-    return HostPlan(host_name, tuple(planned), (*findings, *more), tuple(machine.unused_cards))
+    return HostPlan(host_name, tuple(planned), (*findings, *more), (*machine.unused_cards, *machine.notes))
 
 
 def _checked(requests: Sequence[ResolvedModel], site: Site, weights_come: bool) -> list[Finding]:

@@ -10,7 +10,7 @@ from ..core.images import image_name
 from ..inventory.facts import checked_host
 from ..inventory.variables import problem_text
 from ..model.host import Host
-from ..platforms import Platform, card_variables, platform_of
+from ..platforms import LAST, PLATFORMS, Platform, card_variables, platform_of
 from ..platforms.releases import DEFAULT
 from ..stages.base import system_refusal
 from ..stages.container_runtime import daemon_json_problems
@@ -90,14 +90,44 @@ def _twice(plan: Mapping[str, Any], secrets: Any, host_name: str) -> list[Findin
 def _accelerator_reasons(
     host: Mapping[str, Any], host_name: str, wanted: str, cards: int, release: str
 ) -> list[tuple[str, str]]:
-    found = host["accelerator"]
+    found, known = host["accelerator"], Host.of(host)
+    platform = platform_of(found)
+    if platform.refused:
+        return [("gaudi_accelerator", f"{host_name}: {platform.refused}")]
     reasons = []
     if wanted not in ("auto", found):
         text = f"{host_name}: gaudi_accelerator is {wanted}, but this is a {found} host"
         reasons.append(("gaudi_accelerator", text))
-    told = platform_of(found).reasons(Host.of(host), host_name, cards, release or DEFAULT)
+    if text := _unclear(known, platform, wanted):
+        reasons.append(("gaudi_accelerator", f"{host_name}: {text}"))
+    told = platform.reasons(known, host_name, cards, release or DEFAULT)
     # Of a driver of another release than one that nobody has said, the plan tells what to write.
     return reasons + [one for one in told if release or one[0] != "driver_version"]
+
+
+def _unclear(host: Host, platform: Platform, wanted: str) -> str:
+    """Return why an inventory must say as what a host is served, or another thing than it says; empty where it need not.
+
+    What serves must not go from cards to processors or back because a new version of the toolkit knows more devices.
+    """
+    served = [PLATFORMS[name] for name in host.platforms if name in PLATFORMS and not PLATFORMS[name].refused]
+    running = {name: one for name, one in host.services.items() if one.runs}
+    if wanted == "auto" and len(served) > 1:
+        names = " and ".join(one.devices for one in served)
+        return f"it has {names}; gaudi_accelerator must say which are served: {' or '.join(one.name for one in served)}"
+    on_processors = sorted(name for name, one in running.items() if not one.module_ids)
+    if wanted == "auto" and platform.devices and on_processors:
+        return (
+            f"it has {platform.devices}, and {', '.join(on_processors)} run on its processors; gaudi_accelerator must "
+            f"be said: {LAST} lets them stay there, {platform.name} restarts them on the cards"
+        )
+    on_devices = sorted(name for name, one in running.items() if one.module_ids)
+    if wanted == LAST and on_devices and served and served[0].name != LAST:
+        return (
+            f"gaudi_accelerator is {LAST}, but {', '.join(on_devices)} run on its {served[0].devices}; it must be "
+            f"{served[0].name}, or these models must be stopped first"
+        )
+    return ""
 
 
 def refused_hosts(hostvars: Mapping[str, Mapping[str, Any]], hosts: Sequence[str]) -> list[str]:

@@ -9,10 +9,12 @@ from .device_access import DeviceAccess
 
 # Where none finds its devices, it is the last.
 PLATFORMS: dict[str, Platform] = {one.name: one for one in (gaudi.PLATFORM, cpu.PLATFORM)}
+LAST = cpu.PLATFORM.name
 # Facts that were written by hand for a plan may leave it out.
 USUAL = gaudi.PLATFORM.name
 
 __all__ = [
+    "LAST",
     "PLATFORMS",
     "USUAL",
     "DeviceAccess",
@@ -21,6 +23,7 @@ __all__ = [
     "accelerator_needs",
     "card_variables",
     "platform_here",
+    "platforms_here",
     "platform_of",
     "runtime_of",
     "runtimes",
@@ -60,6 +63,20 @@ def card_variables() -> set[str]:
     return {name for one in PLATFORMS.values() for name in one.card_variables}
 
 
-def platform_here(root: str = "/") -> Platform:
-    """Return the platform of the machine that this runs on: the first that finds its devices."""
-    return next(one for one in PLATFORMS.values() if one.here(root))
+def platforms_here(root: str = "/") -> list[Platform]:
+    """Return the platforms of which the machine that this runs on has devices; where it has none, the last of all."""
+    found = [one for one in PLATFORMS.values() if one.here(root)]
+    return [one for one in found if one.name != LAST] or found
+
+
+def platform_here(root: str = "/", wanted: str = "auto") -> Platform:
+    """Return the platform that this machine is served as.
+
+    Args:
+        root: of its file system.
+        wanted: what its inventory says; ``auto`` takes the first of those that are served here, or else the first of
+            those that are not.
+    """
+    here = platforms_here(root)
+    named = [one for one in (*here, PLATFORMS[LAST]) if one.name == wanted]
+    return (named or [one for one in here if not one.refused] or here)[0]

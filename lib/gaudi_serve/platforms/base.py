@@ -6,12 +6,13 @@ A platform is one file beside this one and one line in the registry (``platforms
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.errors import Problem
-from ..model.host import Host
+from ..model.architecture import Architecture
+from ..model.host import Card, Host
 from ..model.spec import Spec
 from .device_access import DeviceAccess
 from .releases import Release
@@ -39,6 +40,18 @@ def _no_release(_: str) -> Release | None:
 
 def _no_devices() -> dict[str, Any]:
     return {"device_name": None, "modules": []}
+
+
+def _no_pci(_: str) -> dict[str, str]:
+    return {}
+
+
+def _all_capable(_spec: Spec, _model: Architecture, _host: Host, _cards: Sequence[Card]) -> list[Problem]:
+    return []
+
+
+def _no_health(_: Mapping[str, Any]) -> str | None:
+    return None
 
 
 def _no_access(_: Host) -> DeviceAccess | None:
@@ -105,10 +118,13 @@ class Platform:
     None for one that nobody knows. options: the options of vLLM that its serving image takes, by release; software: how
     messages call that image.
 
-    here: whether a machine, by its root, is one. observe: what ``gaudi_host`` has of its devices: ``device_name``;
+    refused: why a machine that is one is not served, and the vendor's way; empty where it is served.
+
+    here: whether a machine, by its root, is one. pci: its devices on the PCI bus, by bus_id their PCI device ids, which
+    are there without a driver too. observe: what ``gaudi_host`` has of its devices: ``device_name``;
     ``modules``, each with module_id, index, numa_node, cpus, in_use, held_by, and device_id where its driver knows it
     by something else than the module_id; ``pci_cards``, how many are on the bus, beside those that a tool shows;
-    ``problem`` where they do not answer. device_holders finds who has a device's node open. about: what a plan shows of
+    ``problem`` where they do not answer; ``notes``, sentences that are worth a warning. device_holders finds who has a device's node open. about: what a plan shows of
     a host. reasons: why a run must not begin on one, each with the key that it is about.
 
     env: what a server always needs there; env_between: what it needs when it has several devices. access: how a
@@ -118,9 +134,15 @@ class Platform:
     filter accelerator_needs tells roles.
 
     prefixes: how the names of the devices begin that are known; names: a regular expression of the names of all, also
-    of unknown ones. group: how many devices of a host are linked among themselves only; None for all. generation: by
+    of unknown ones. group: how many devices of a host are linked among themselves only; None for all. near: kinds
+    of links, by how their names begin, in levels: the first level of which a host has any link says which devices belong
+    together. generation: by
     which name memory/ knows them; None where their memory is not counted with. no_memory: the sentence that says that
     memory is not checked there; empty where it is.
+
+    memory: which model of memory judges whether a model fits: ``hpu`` or ``vllm``; empty for none. capability_problems:
+    what of a model these devices cannot do, each with what works. health: what is sick of a device, by its facts; None
+    for nothing. lacks: options of vLLM that no server there takes, each with why and what works.
 
     problems: what of a spec no launch there can be. notes: what of one depends on its release's images.
     image_problems: whether its image is of another release. even_heads: every device must have a key-value head of its
@@ -146,7 +168,14 @@ class Platform:
     names: str = ""
     group: Callable[[Host], int | None] = lambda host: None
     generation: Callable[[Host], str | None] = lambda host: None
+    near: tuple[tuple[str, ...], ...] = ()
     no_memory: str = ""
+    memory: str = ""
+    capability_problems: Callable[[Spec, Architecture, Host, Sequence[Card]], list[Problem]] = _all_capable
+    health: Callable[[Mapping[str, Any]], str | None] = _no_health
+    lacks: Mapping[str, str] = field(default_factory=dict)
+    refused: str = ""
+    pci: Callable[[str], dict[str, str]] = _no_pci
     problems: Callable[[Spec], list[Problem]] = _no_problems
     notes: Callable[[Spec, str], list[str]] = _no_notes
     image_problems: Callable[[Spec, str], list[Problem]] = _no_image_problems
