@@ -17,9 +17,9 @@ class Card:
     card counts as in use. device_id: by which its driver knows it for good, where that is not its module_id.
 
     name, memory_mib, capability: its own, where a platform says them of each device; capability is what software is
-    built for, such as 8.9 or gfx942. links: by the module_id of another card, the kind of the link to it as the vendor's
-    tool names it. no_peer: the module_ids of the cards whose memory it cannot read. alone: it works with no other card,
-    as a part of a divided one.
+    built for, such as 8.9 or gfx942. links: by the module_id of another card, the kind of the link to it as the tool of
+    its vendor names it. no_peer: the module_ids of the cards whose memory it cannot read. alone: it works with no other
+    card, as a part of a divided one.
     """
 
     module_id: int
@@ -127,7 +127,9 @@ def live_models(host: Mapping[str, Any] | None) -> dict[str, LiveModel]:
     Devices that their driver knows by ids may have other numbers since a boot: the ids of a model's launch say which.
     """
     known = host or {}
-    numbers = {str(one["device_id"]): int(one["module_id"]) for one in known.get("modules") or () if one.get("device_id")}
+    numbers = {
+        str(one["device_id"]): int(one["module_id"]) for one in known.get("modules") or () if one.get("device_id")
+    }
     found = {}
     for name, facts in (known.get("services") or {}).items():
         live = LiveModel.of(facts)
@@ -156,8 +158,8 @@ class Host:
     wrong with it. problem: why its devices do not answer. nics: it has network cards for traffic between devices.
     unusable: devices of no known module_id that cannot be used, by what is known of them: why. device_family: as what
     devices are served whose name is not known. cdi: its container engine takes CDI names of devices.
-    platforms: all of which the host has devices; empty in facts that do not say it. notes: sentences on its devices that
-    are worth a warning.
+    platforms: all of which the host has devices; empty in facts that do not say it. notes: sentences on its devices
+    that are worth a warning.
     """
 
     accelerator: str | None = None

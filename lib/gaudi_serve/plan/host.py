@@ -19,7 +19,7 @@ from .cost import cost_of, cost_problems, cost_warnings, down_for, named, precis
 from .launch import container_of, launch_warnings
 from .loads import load_notes
 from .model import Placement, PlannedModel, ServedModel
-from .place import Placed, place
+from .place import Placed, place, topology_notes
 from .resolve import ResolvedModel, Site, resolve
 from .sharing import smoke_of
 from .version import version_notes
@@ -180,7 +180,8 @@ def _planned(
     ]
     notes = (*version_notes(spec, row), *loads, *platform.notes(spec, release))
     costs = cost_warnings(spec, weighed, host, placement, cost)
-    warnings = (*container.notes, *costs, *launch_warnings(spec), *notes)
+    links = topology_notes(host, placement.module_ids)
+    warnings = (*container.notes, *costs, *launch_warnings(spec), *notes, *links)
     nodes = {card.numa_node for card in host.cards if card.module_id in placement.module_ids}
     node = nodes.pop() if len(nodes) == 1 else None
     served = tuple(

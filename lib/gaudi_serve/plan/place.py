@@ -1,9 +1,9 @@
 """Which model gets which cards and cores: one ledger per host.
 
-Hard rules: a card belongs to one model; cards that others hold are not touched; on Gaudi2E (HL-288) a
-model stays within one group of four unless host NICs are declared. Then, in this order: a running model
-keeps its cards and moves only where a user allows it, a model lies on one NUMA node, large gaps stay whole for
-large models.
+Hard rules: a card belongs to one model; cards that others hold are not touched; cards of a model are of one kind;
+on Gaudi2E (HL-288) a model stays within one group of four unless host NICs are declared. Then, in this order: a running
+model keeps its cards and moves only where a user allows it, its cards are linked directly, it lies on one NUMA node,
+large gaps stay whole for large models.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from ..model.host import Card, Host
 from ..model.spec import Spec
 from ..platforms import platform_of
 
+# Kinds of links that lead from one socket to another, as tools of vendors name them.
+FAR = ("SYS",)
 Cards = dict[str, list[int]]
 Counts = tuple[int, ...]
 
@@ -29,9 +31,14 @@ NICS = "declare host NICs (gaudi_host_nics: true) if the machine has them"
 
 
 class Region(NamedTuple):
-    """Cards that are equally near to each other: of one group of four and one NUMA node."""
+    """Cards that are equally near to each other.
 
-    group: int
+    bound: no model has cards of two: they are of two kinds, in two groups that nothing connects, or work alone.
+    island: they are linked directly. node: of NUMA.
+    """
+
+    bound: tuple[int, ...]
+    island: int
     node: int
 
 
@@ -59,11 +66,18 @@ class Ledger:
             if card.in_use and number not in host.held
         }
         self.foreign = frozenset(self.holders)
-        self.group = platform_of(host.accelerator).group(host)
+        platform = platform_of(host.accelerator)
+        self.group = platform.group(host)
+        self.islands = islands(host.cards, platform.near)
+        kinds = list(dict.fromkeys(card.name for card in host.cards))
+        self.kinds = {card.module_id: kinds.index(card.name) for card in host.cards}
 
     def region(self, number: int) -> Region:
         """Return where a card lies; where all cards are linked, all groups are one."""
-        return Region(number // self.group if self.group else 0, self.cards[number].numa_node)
+        card = self.cards[number]
+        group = number // self.group if self.group else 0
+        bound = (self.kinds[number], group, *((number,) if card.alone else ()))
+        return Region(bound, self.islands.get(number, 0), card.numa_node)
 
     def give(self, name: str, cards: Sequence[int]) -> None:
         """Write down that a model has these cards."""
@@ -94,12 +108,20 @@ class Ledger:
             if number in self.holders:
                 why = f"card {number} belongs to model {self.holders[number]} already; {ALONE}"
                 return "module_ids", requested, why
-        groups = sorted({self.region(number).group for number in requested})
+        apart = self._apart(requested)
+        return ("module_ids", requested, apart) if apart else None
+
+    def _apart(self, requested: Sequence[int]) -> str:
+        """Return why cards cannot work together; empty where they can."""
+        alone = [number for number in requested if self.cards[number].alone]
+        if alone and len(requested) > 1:
+            return f"card {alone[0]} is a part of a divided card, which works with no other"
+        groups = sorted({number // self.group for number in requested}) if self.group else []
         if self.group and len(groups) > 1:
             size = self.group
             named = " and ".join(f"{group * size}-{group * size + size - 1}" for group in groups)
-            return "module_ids", requested, f"lie in the groups {named}, which only host NICs connect; {NICS}"
-        return None
+            return f"lie in the groups {named}, which only host NICs connect; {NICS}"
+        return ""
 
 
 def place(specs: Sequence[Spec], host: Host, reserved: Collection[str] = (), move_allowed: bool = False) -> Placed:
@@ -215,21 +237,23 @@ def _arrange_all(
 
 
 def _arrange(specs: list[Spec], free: Mapping[Region, list[int]]) -> Cards | None:
-    """Return cards for all of the models at once: fewest NUMA crossings, then the largest gaps left whole."""
+    """Return cards for all of the models at once: fewest islands and NUMA nodes, then the largest gaps left whole."""
     regions = list(free)
     counts = [spec.cards for spec in specs]
 
     @cache
-    def best(index: int, left: Counts) -> tuple[tuple[int, int], tuple[Counts, ...]] | None:
+    def best(index: int, left: Counts) -> tuple[tuple[int, int, int], tuple[Counts, ...]] | None:
         if index == len(counts):
-            return (0, -sum(number * number for number in left)), ()
+            return (0, 0, -sum(number * number for number in left)), ()
         found = None
         for take in _takes(counts[index], left, regions):
             rest = best(index + 1, tuple(had - taken for had, taken in zip(left, take, strict=True)))
             if rest is None:
                 continue
-            crossings = rest[0][0] + (sum(taken > 0 for taken in take) > 1)
-            option = ((crossings, rest[0][1]), (take, *rest[1]))
+            used = [region for region, taken in zip(regions, take, strict=True) if taken]
+            apart = rest[0][0] + (len({region.island for region in used}) > 1)
+            crossings = rest[0][1] + (len({region.node for region in used}) > 1)
+            option = ((apart, crossings, rest[0][2]), (take, *rest[1]))
             found = option if found is None or option[0] < found[0] else found
         return found
 
@@ -245,9 +269,9 @@ def _arrange(specs: list[Spec], free: Mapping[Region, list[int]]) -> Cards | Non
 
 
 def _takes(count: int, left: Counts, regions: list[Region]) -> Iterator[Counts]:
-    """Yield the ways to take so many cards of one group: from one region, and across its NUMA nodes."""
-    for group in sorted({region.group for region in regions}):
-        most = [had if region.group == group else 0 for had, region in zip(left, regions, strict=True)]
+    """Yield the ways to take so many cards of one bound: from one region, and across its islands and NUMA nodes."""
+    for bound in sorted({region.bound for region in regions}):
+        most = [had if region.bound == bound else 0 for had, region in zip(left, regions, strict=True)]
         yield from _shares(count, tuple(most))
 
 
@@ -274,6 +298,61 @@ def _no_room(spec: Spec, ledger: Ledger, placed: Cards) -> Problem:
     if ledger.group and (spec.cards > ledger.group or len(free) >= spec.cards):
         text += f"; no group of four has so many, and only host NICs connect the groups; {NICS}"
     return "tensor_parallel_size", spec.cards, text
+
+
+def islands(cards: Sequence[Card], near: Sequence[tuple[str, ...]]) -> dict[int, int]:
+    """Return the island of each card: the lowest module_id of those that links of the nearest kind connect.
+
+    Args:
+        cards: of a host.
+        near: kinds of links in levels, as their platform has them; the first of which there is any decides.
+    """
+    for level in near:
+        linked = {
+            card.module_id: [other for other, kind in card.links.items() if kind.startswith(level)] for card in cards
+        }
+        if any(linked.values()):
+            return {number: min(_reached(number, linked)) for number in linked}
+    return {}
+
+
+def _reached(first: int, linked: Mapping[int, Sequence[int]]) -> set[int]:
+    found, left = set(), [first]
+    while left:
+        number = left.pop()
+        if number not in found:
+            found.add(number)
+            left += linked.get(number, ())
+    return found
+
+
+def topology_notes(host: Host, module_ids: Sequence[int]) -> list[str]:
+    """Return what of the links between a model's cards makes it slower than it could be, or may end it."""
+    cards = [card for card in host.cards if card.module_id in module_ids]
+    notes = []
+    kinds = {str(card.name): card.module_id for card in cards if card.name}
+    if len(kinds) > 1:
+        named = " and ".join(f"{name} (card {number})" for name, number in kinds.items())
+        notes.append(
+            f"its cards are of different kinds, {named}: the smallest memory and the oldest kernels count for all"
+        )
+    apart = [(one.module_id, other, kind) for one in cards for other, kind in one.links.items() if other in module_ids]
+    far = [(one, other) for one, other, kind in apart if kind in FAR and one < other]
+    if far:
+        one, other = far[0]
+        notes.append(
+            f"its cards {one} and {other} are on different sockets: what they exchange goes between the processors, "
+            "which is slow; pipeline_parallel_size in place of tensor_parallel_size sends less"
+        )
+    blind = [(card.module_id, other) for card in cards for other in card.no_peer if other in module_ids]
+    if blind:
+        one, other = min(blind)
+        notes.append(
+            f"its cards {one} and {other} cannot read each other's memory: what they exchange goes through the host's, "
+            "and vLLM's own all-reduce is off; if a start hangs in NCCL, say env: {NCCL_P2P_DISABLE: '1'} and "
+            "disable_custom_all_reduce: true"
+        )
+    return notes
 
 
 def disjoint_cores(host: Host) -> dict[int, str]:

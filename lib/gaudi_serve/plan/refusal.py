@@ -106,7 +106,7 @@ def _accelerator_reasons(
 
 
 def _unclear(host: Host, platform: Platform, wanted: str) -> str:
-    """Return why an inventory must say as what a host is served, or another thing than it says; empty where it need not.
+    """Return why an inventory must say as what a host is served, or say something else; empty where it need not.
 
     What serves must not go from cards to processors or back because a new version of the toolkit knows more devices.
     """

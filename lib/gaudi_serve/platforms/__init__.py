@@ -23,8 +23,8 @@ __all__ = [
     "accelerator_needs",
     "card_variables",
     "platform_here",
-    "platforms_here",
     "platform_of",
+    "platforms_here",
     "runtime_of",
     "runtimes",
 ]

@@ -121,11 +121,12 @@ class Platform:
     refused: why a machine that is one is not served, and the vendor's way; empty where it is served.
 
     here: whether a machine, by its root, is one. pci: its devices on the PCI bus, by bus_id their PCI device ids, which
-    are there without a driver too. observe: what ``gaudi_host`` has of its devices: ``device_name``;
-    ``modules``, each with module_id, index, numa_node, cpus, in_use, held_by, and device_id where its driver knows it
-    by something else than the module_id; ``pci_cards``, how many are on the bus, beside those that a tool shows;
-    ``problem`` where they do not answer; ``notes``, sentences that are worth a warning. device_holders finds who has a device's node open. about: what a plan shows of
-    a host. reasons: why a run must not begin on one, each with the key that it is about.
+    are there without a driver too. observe: what ``gaudi_host`` has of its devices: ``device_name``; ``modules``,
+    each with module_id, index, numa_node, cpus, in_use, held_by, and device_id where its driver knows it by
+    something else than the module_id; ``pci_cards``, how many are on the bus, beside those that a tool shows;
+    ``problem`` where they do not answer; ``notes``, sentences that are worth a warning. device_holders finds who
+    has a device's node open. about: what a plan shows of a host. reasons: why a run must not begin on one, each
+    with the key that it is about.
 
     env: what a server always needs there; env_between: what it needs when it has several devices. access: how a
     container gets exactly some devices of a host; None where there are none. runtime: what the container engine needs
@@ -135,10 +136,9 @@ class Platform:
 
     prefixes: how the names of the devices begin that are known; names: a regular expression of the names of all, also
     of unknown ones. group: how many devices of a host are linked among themselves only; None for all. near: kinds
-    of links, by how their names begin, in levels: the first level of which a host has any link says which devices belong
-    together. generation: by
-    which name memory/ knows them; None where their memory is not counted with. no_memory: the sentence that says that
-    memory is not checked there; empty where it is.
+    of links, by how their names begin, in levels: the first level of which a host has any link says which devices
+    belong together. generation: by which name memory/ knows them; None where their memory is not counted with.
+    no_memory: the sentence that says that memory is not checked there; empty where it is.
 
     memory: which model of memory judges whether a model fits: ``hpu`` or ``vllm``; empty for none. capability_problems:
     what of a model these devices cannot do, each with what works. health: what is sick of a device, by its facts; None
