@@ -97,11 +97,11 @@ def _switches(spec: Spec) -> dict[str, str]:
     name = model_name(spec)
     low, high = spec["input_range"]
     env = {
-        "VLLM_EP_SIZE": str(spec.cards),
+        "VLLM_EP_SIZE": str(spec.tensors),
         "VLLM_ZERO_PADDING": flag_text(spec["zero_padding"] and low != high),
         "VLLM_PROMPT_USE_FUSEDSDPA": flag_text(spec["fused_sdpa"]),
     }
-    if spec.cards > 1:
+    if spec.tensors > 1:
         env["PT_HPU_ENABLE_LAZY_COLLECTIVES"] = "true"
     if spec.get("recipe_cache_path"):
         env["PT_HPU_RECIPE_CACHE_CONFIG"] = f"{spec['recipe_cache_path']},false,16384"
@@ -160,13 +160,13 @@ def _arguments(spec: Spec) -> list[str]:
     expert = [] if model_name(spec) == "llama-4-scout-17b-16e-instruct" else ["--enable-expert-parallel"]
     args: list[Any] = ["--host", spec["host"], "--port", spec["port"], "--device", "hpu", "--dtype", dtype]
     args += _quantization_args(spec)
-    args += ["--model", spec["weights"], "--trust-remote-code", "--tensor-parallel-size", spec.cards, *expert]
+    args += ["--model", spec["weights"], "--trust-remote-code", "--tensor-parallel-size", spec.tensors, *expert]
     args += ["--seed", 0, "--block-size", BLOCK, "--max-num-seqs", spec["max_num_seqs"]]
     args += ["--max-num-batched-tokens", spec["max_num_batched_tokens"]]
     args += ["--max-model-len", spec["max_model_len"], "--max-seq-len-to-capture", 8192]
     args += ["--disable-log-requests", "--use-v2-block-manager", "--use-padding-aware-scheduling"]
     args += ["--num-scheduler-steps", spec["num_scheduler_steps"]]
-    args += ["--distributed_executor_backend", "ray" if spec.cards > 8 else "mp", "--gpu-memory-utilization", "0.9"]
+    args += ["--distributed_executor_backend", "ray" if spec.tensors > 8 else "mp", "--gpu-memory-utilization", "0.9"]
     return [str(argument) for argument in args]
 
 

@@ -105,7 +105,7 @@ def precision(spec: Spec) -> str:
 def _switches(spec: Spec, host: Host) -> dict[str, str]:
     name, dtype = model_name(spec), precision(spec)
     env = {}
-    if spec.cards > 1:
+    if spec.tensors > 1:
         env["PT_HPU_ENABLE_LAZY_COLLECTIVES"] = "true"
     if dtype == "fp8":
         own = f"{CHECKOUT}/scripts/quantization/{name}/maxabs_quant_g2.json"
@@ -118,7 +118,7 @@ def _switches(spec: Spec, host: Host) -> dict[str, str]:
         env["VLLM_SKIP_WARMUP"] = "true"
     if spec["profile"]:
         model = spec.weights.rstrip("/").rpartition("/")[2]
-        sizes = f"len{spec['max_model_len']}_bs{spec['max_num_seqs']}_tp{spec.cards}"
+        sizes = f"len{spec['max_model_len']}_bs{spec['max_num_seqs']}_tp{spec.tensors}"
         env["VLLM_PROFILER_ENABLED"] = "true"
         env["VLLM_PROFILE_FILE"] = f"serve_{model}_{dtype}_{host.device_name}_{sizes}_DATE_profile.json"
     return env
@@ -130,8 +130,8 @@ def _arguments(spec: Spec, length: int, tokens: int) -> list[str]:
     args += ["--max-num-prefill-seqs", spec["max_num_prefill_seqs"], "--max-num-batched-tokens", tokens]
     args += ["--max-seq-len-to-capture", spec["max_seq_len_to_capture"]]
     args += ["--gpu-memory-utilization", spec["gpu_memory_utilization"], "--max-model-len", length]
-    args += ["--tensor-parallel-size", spec.cards, "--trust-remote-code", "--seed", 2025]
-    args += ["--distributed_executor_backend", "ray" if spec.cards > 8 else "mp", *spec.get("extra_args", [])]
+    args += ["--tensor-parallel-size", spec.tensors, "--trust-remote-code", "--seed", 2025]
+    args += ["--distributed_executor_backend", "ray" if spec.tensors > 8 else "mp", *spec.get("extra_args", [])]
     if precision(spec) in ("awq", "gptq"):
         args += ["--quantization", f"{precision(spec)}_hpu"]
     args += [] if spec["profile"] else ["--disable-log-requests"]

@@ -165,8 +165,8 @@ def _too_wide(_: Spec, dimension: str) -> str:
 
 def _problems(spec: Spec) -> list[Problem]:
     problems: list[Problem] = []
-    if spec.cards != 1:
-        problems.append(("tensor_parallel_size", spec.cards, "must be 1: models that share a card have one card"))
+    if spec.tensors != 1:
+        problems.append(("tensor_parallel_size", spec.tensors, "must be 1: models that share a card have one card"))
     if spec["dtype"] not in DTYPES:
         problems.append(("dtype", spec["dtype"], f"must be one of {', '.join(DTYPES)} where models share a card"))
     if spec["served_model_name"] != spec.name:

@@ -115,9 +115,9 @@ def _too_wide(_: Spec, dimension: str) -> str:
 
 
 def _problems(spec: Spec) -> list[Problem]:
-    if spec.cards == CARDS:
+    if spec.tensors == CARDS:
         return []
-    return [("tensor_parallel_size", spec.cards, f"must be {CARDS}, which profile deepseek_r1 is made for")]
+    return [("tensor_parallel_size", spec.tensors, f"must be {CARDS}, which profile deepseek_r1 is made for")]
 
 
 ENGINE = Engine(

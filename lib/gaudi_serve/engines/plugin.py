@@ -86,7 +86,7 @@ def launch(spec: Spec, host: Host) -> Launch:
     args = [spec.weights, "--host", str(spec["host"]), "--port", str(spec.port), "--block-size", str(BLOCK)]
     for key in (*SAID, "gpu_memory_utilization", "enable_prefix_caching"):
         args += option_arguments(key, spec[key])
-    if spec.cards > 1 and spec.get("distributed_executor_backend") is None:
+    if spec.tensors > 1 and spec.get("distributed_executor_backend") is None:
         args += ["--distributed-executor-backend", "mp"]
     given = buckets.given
     path, tokens = given.settings.from_file or None, given.max_num_batched_tokens
@@ -113,7 +113,7 @@ def bucketing(spec: Spec, host: Host) -> PluginBucketing:
         PluginInput(
             max_num_seqs=int(spec["max_num_seqs"]),
             max_num_prefill_seqs=settings.prefill_seqs(int(spec["max_num_seqs"])),
-            block_size=model.granite_block(spec.cards, caching=caching) or BLOCK,
+            block_size=model.granite_block(spec.tensors, caching=caching) or BLOCK,
             max_num_batched_tokens=int(spec["max_num_batched_tokens"]),
             max_model_len=int(spec["max_model_len"]),
             num_hpu_blocks=1,

@@ -48,7 +48,7 @@ def plan_memory(
         ``graphs_gib``, ``kv_cache_gib``, ``left_gib``; ``num_hpu_blocks``, ``kv_tokens``, ``sequences``
         (of max_model_len); ``fits``, ``short_by_gib`` and ``suggestions`` as hpu_memory says them.
     """
-    names, cards = memory_names(model), spec.cards
+    names, cards = memory_names(model), spec.tensors
     if not names or not weight_bytes or not spec.get("max_model_len") or cards > MOST_CARDS:
         return None
     if not platform_of(host.accelerator).generation(host):
@@ -72,7 +72,7 @@ def _given(spec: Spec, env: Mapping[str, str], args: Sequence[str], host: Host, 
     return {
         "MODEL": str(spec.get("name") or spec.weights),
         "DEVICE_NAME": platform_of(host.accelerator).generation(host),
-        "TENSOR_PARALLEL_SIZE": spec.cards,
+        "TENSOR_PARALLEL_SIZE": spec.tensors,
         "MAX_MODEL_LEN": int(spec["max_model_len"]),
         "MODEL_MEM_FROM_CONFIG": weight_bytes,
         "CACHE_DTYPE_BYTES": _cache_bytes(spec, args),

@@ -63,8 +63,30 @@ class Spec(Mapping[str, Any]):
 
     @property
     def cards(self) -> int:
+        """Return how many devices it takes: its tensors, its layers and its copies are spread over them."""
+        return self.tensors * self.stages * self.copies
+
+    @property
+    def cards_said(self) -> str:
+        """Return which keys say how many devices it takes, for a sentence."""
+        keys = ("pipeline_parallel_size", "data_parallel_size_local", "data_parallel_size")
+        others = [f" and {key} {self[key]}" for key in keys if self.get(key) not in (None, 1)]
+        return f"tensor_parallel_size is {self.tensors}{''.join(others)}"
+
+    @property
+    def tensors(self) -> int:
         """Return how many devices its tensors are split over."""
         return int(self["tensor_parallel_size"])
+
+    @property
+    def stages(self) -> int:
+        """Return how many groups of devices its layers are spread over."""
+        return int(self.get("pipeline_parallel_size") or 1)
+
+    @property
+    def copies(self) -> int:
+        """Return how many copies of it share the requests."""
+        return int(self.get("data_parallel_size_local") or self.get("data_parallel_size") or 1)
 
     @property
     def module_ids(self) -> tuple[int, ...]:

@@ -38,6 +38,7 @@ def host_problems(
         problems.append(("image", None, allowed))
     platform = platform_of(host.accelerator)
     problems += platform.problems(spec) + platform.image_problems(spec, release)
+    problems += [(key, spec[key], text) for key, text in platform.lacks.items() if spec.get(key) not in (None, False)]
     problems += _engine_problems(spec, engine_of(spec), platform, release)
     # An engine for one model is refused above; of the others it has no defaults to judge them by.
     for place, one in enumerate(spec.served if engine_of(spec).share else spec.served[:1]):

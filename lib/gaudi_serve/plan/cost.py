@@ -31,6 +31,7 @@ from .model import Container, Cost, Placement
 from .version import served_by
 
 WIDER = 1.1  # of what is read: more than rounding
+OF_VLLM = "vllm"  # the model of memory by which vLLM itself divides cards
 HANG_TIMEOUT_S = 600  # a server under full load may keep /health waiting for minutes
 
 
@@ -80,15 +81,19 @@ def cost_of(
     sizes = [one.weights.size + one.weights.draft for one in weighed]
     held = [_held(one) for one in weighed]
     memory = _memory(weighed, host, container, [in_full for in_full, _ in held], cards_left) if cards else None
-    counts = _graphs(spec, placement, container, _server_blocks(model, memory))
-    seconds, cached = _warmup(served_by(spec, weighed[0].release), weighed[0].weights, cards, counts)
+    platform = platform_of(host.accelerator)
+    blocks = _server_blocks(model, memory)
+    counts = _graphs(spec, placement, container, blocks, buckets=platform.memory != OF_VLLM)
+    seconds, cached = platform.warmup_s if cards else None, platform.warmup_cached_s
+    if seconds is None:
+        seconds, cached = _warmup(served_by(spec, weighed[0].release), weighed[0].weights, cards, counts)
     share = sum(in_full * halves for in_full, halves in held) / GIB / max(1, cards)
-    generation = platform_of(host.accelerator).generation(host) if cards else None
+    generation = platform.generation(host) if cards else None
     likely = spec["warmup_budget_minutes"] * 15 if seconds is None else seconds
     return Cost(
         weights_gib=round(share, 1),
         read_gib=round(sum(sizes) / GIB, 1),
-        device_gib=DEVICE_GIB[generation] if generation else None,
+        device_gib=DEVICE_GIB[generation] if generation else _card_gib(host, placement),
         memory=memory,
         buckets=counts or BucketCounts(),
         graphs=None if counts is None else counts.prompt + counts.decode,
@@ -97,6 +102,13 @@ def cost_of(
         start_timeout_s=spec.get("start_timeout_s") or start_timeout(likely, sum(sizes)),
         hang_timeout_s=spec.get("hang_timeout_s", HANG_TIMEOUT_S),
     )
+
+
+def _card_gib(host: Host, placement: Placement) -> float | None:
+    """Return the memory of the smallest of a model's devices in GiB; None where the platform does not count with it."""
+    sizes = [card.memory_mib for card in host.cards if card.module_id in placement.module_ids]
+    counts = platform_of(host.accelerator).memory == OF_VLLM and sizes and min(sizes)
+    return round(min(sizes) / 1024, 1) if counts else None
 
 
 def _held(one: Weighed) -> tuple[int, float]:
@@ -200,10 +212,12 @@ def _overridden(spec: Spec, memory: dict[str, Any] | None) -> dict[str, Any] | N
     return {**memory, "num_hpu_blocks": most, "kv_tokens": tokens, "sequences": sequences}
 
 
-def _graphs(spec: Spec, placement: Placement, container: Container, held: int | None) -> BucketCounts | None:
-    """Return the graphs that a start warms up; None where the server chooses its own buckets."""
+def _graphs(
+    spec: Spec, placement: Placement, container: Container, held: int | None, *, buckets: bool
+) -> BucketCounts | None:
+    """Return the graphs that a start warms up; None where the server chooses its own ``buckets``, if it has any."""
     skipped = str(container.env.get("VLLM_SKIP_WARMUP", "")).lower() in ("true", "1")
-    if skipped or (container.buckets is None and not placement.module_ids):
+    if skipped or (container.buckets is None and (not placement.module_ids or not buckets)):
         return BucketCounts()
     if container.buckets is None:
         return None

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..core.errors import Finding, InputError, Problem
 from ..model.host import Host
+from ..model.shared import key_of
 from ..platforms import platform_of
 from ..platforms.releases import DEFAULT
 from .check import host_problems, release_unset
@@ -189,4 +190,10 @@ def _planned(
     )
     precision = precision_of(weighed[0])
     planned = PlannedModel(spec, (placement,), container, cost, precision, node, warnings, served)
-    return planned, cost_problems(spec, cost)
+    cards = [card for card in host.cards if card.module_id in placement.module_ids]
+    able = [
+        (key_of(place, key), value, text)
+        for place, one in enumerate(weighed)
+        for key, value, text in platform.capability_problems(one.spec, one.weights.architecture, host, cards)
+    ]
+    return planned, able + cost_problems(spec, cost)

@@ -15,7 +15,7 @@ from ..engines.base import option_arguments
 from ..model.host import Host, LiveModel
 from ..model.spec import Spec
 from ..model.vllm_options import OPTION_NAMES
-from ..platforms import PLATFORMS, DeviceAccess, platform_of
+from ..platforms import PLATFORMS, DeviceAccess, Platform, platform_of
 from ..platforms.hl_smi import LARGEST_NUMBER, is_cpu_range
 from .model import Container, Placement
 from .place import disjoint_cores
@@ -143,9 +143,9 @@ def container_of(spec: Spec, host: Host, placement: Placement, release: str) -> 
         args=launch.args,
         numactl=numactl,
         access=_given(access, host, placement),
-        cap_add=_capabilities(spec),
+        cap_add=_capabilities(spec, platform),
         read_only=spec.get("read_only", True),
-        ulimits=list(spec.get("ulimits", engine.ulimits)),
+        ulimits=list(spec.get("ulimits", (*engine.ulimits, *platform.ulimits))),
         mounts=_mounts(spec, cache, launch),
         buckets=launch.buckets.changed_by(env) if launch.buckets else None,
         bucket_file=launch.bucket_file,
@@ -173,7 +173,21 @@ def _given(access: DeviceAccess | None, host: Host, placement: Placement) -> Dev
         return None
     known = {card.module_id: card.device_id for card in host.cards}
     ids = [known.get(number) for number in placement.module_ids]
-    return replace(access, ids=tuple(str(one) for one in ids)) if all(ids) else access
+    options = (*access.options, *_near(host, placement))
+    return replace(access, options=options, ids=tuple(str(one) for one in ids) if all(ids) else ())
+
+
+def _near(host: Host, placement: Placement) -> list[str]:
+    """Return the options by which a server stays on the processors and in the memory that are near its devices.
+
+    Empty where they lie on several NUMA nodes or on none, or where its engine binds itself.
+    """
+    cards = [card for card in host.cards if card.module_id in placement.module_ids]
+    nodes = {card.numa_node for card in cards}
+    others = {card.numa_node for card in host.cards} - nodes
+    if not platform_of(host.accelerator).binds or len(nodes) != 1 or min(nodes) < 0 or not others:
+        return []
+    return ["--cpuset-cpus", ",".join(cards[0].cpus), "--cpuset-mems", str(min(nodes))] if cards[0].cpus else []
 
 
 def _passed_twice(own: Sequence[str], added: Sequence[str], profile: str) -> list[str]:
@@ -202,8 +216,8 @@ def _by_option(args: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _capabilities(spec: Spec) -> list[str]:
-    named = {FOREIGN_FILES, *engine_of(spec).capabilities, *spec.get("cap_add", [])}
+def _capabilities(spec: Spec, platform: Platform) -> list[str]:
+    named = {FOREIGN_FILES, *engine_of(spec).capabilities, *platform.capabilities, *spec.get("cap_add", [])}
     return sorted(named | ({"NET_BIND_SERVICE"} if spec.port < PRIVILEGED_PORTS else set()))
 
 

@@ -62,7 +62,9 @@ class Container:
         """Return the digest of a model that is started like this."""
         keys = {key: getattr(self, key) for key in OF_DIGEST if hasattr(self, key)}
         own = {"image": spec.get("image"), "launch_profile": spec.launch_profile}
-        return digest({**keys, **own, "module_ids": placement.module_ids})
+        # Where devices have ids for good, their numbers may change with a boot.
+        devices = (self.access.ids if self.access else ()) or placement.module_ids
+        return digest({**keys, **own, "module_ids": devices})
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ class Ledger:
             return "module_ids", missing, f"not on this host, which has {sorted(self.cards)}"
         if len(requested) != spec.cards:
             count = counted(len(requested), "card")
-            return "module_ids", requested, f"give {count}, but tensor_parallel_size is {spec.cards}"
+            return "module_ids", requested, f"give {count}, but {spec.cards_said}"
         for number in requested:
             if number in self.foreign:
                 problem = self.cards[number].problem

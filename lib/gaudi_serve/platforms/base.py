@@ -128,11 +128,12 @@ class Platform:
     has a device's node open. about: what a plan shows of a host. reasons: why a run must not begin on one, each
     with the key that it is about.
 
-    env: what a server always needs there; env_between: what it needs when it has several devices. access: how a
-    container gets exactly some devices of a host; None where there are none. runtime: what the container engine needs
-    for that, beside what it has by itself; ``<name>_runtime`` is one of the needs then. card_variables: variables that
-    choose devices, which no user may set, since the plan chooses. needs: what its hosts need that others do not, as
-    filter accelerator_needs tells roles.
+    env: what a server always needs there; env_between: what it needs when it has several devices. ulimits,
+    capabilities: what its container needs besides those of its engine. access: how a container gets exactly some
+    devices of a host; None where there are none. runtime: what the container engine needs for that, beside what it
+    has by itself; ``<name>_runtime`` is one of the needs then. card_variables: variables that choose devices, which
+    no user may set, since the plan chooses. needs: what its hosts need that others do not, as filter
+    accelerator_needs tells roles.
 
     prefixes: how the names of the devices begin that are known; names: a regular expression of the names of all, also
     of unknown ones. group: how many devices of a host are linked among themselves only; None for all. near: kinds
@@ -144,9 +145,11 @@ class Platform:
     what of a model these devices cannot do, each with what works. health: what is sick of a device, by its facts; None
     for nothing. lacks: options of vLLM that no server there takes, each with why and what works.
 
-    problems: what of a spec no launch there can be. notes: what of one depends on its release's images.
-    image_problems: whether its image is of another release. even_heads: every device must have a key-value head of its
-    own. iommu: devices are driven through it.
+    problems: what of a spec no launch there can be. notes: what of one depends on its release's images. image_problems:
+    whether its image is of another release. warmup_s, warmup_cached_s: about how many seconds a start takes beside
+    reading the weights, the first and a later one; None where the engine counts them. binds: a server is kept on
+    the processors and the memory of its devices' NUMA node; otherwise its engine does that, or nothing. even_heads:
+    every device must have a key-value head of its own. iommu: devices are driven through it.
     """
 
     name: str
@@ -160,6 +163,8 @@ class Platform:
     access: Callable[[Host], DeviceAccess | None] = _no_access
     card_variables: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    ulimits: tuple[str, ...] = ()
+    capabilities: tuple[str, ...] = ()
     env_between: Mapping[str, str] = field(default_factory=dict)
     release: Callable[[str], Release | None] = _no_release
     runtime: Runtime | None = None
@@ -179,6 +184,9 @@ class Platform:
     problems: Callable[[Spec], list[Problem]] = _no_problems
     notes: Callable[[Spec, str], list[str]] = _no_notes
     image_problems: Callable[[Spec, str], list[Problem]] = _no_image_problems
+    warmup_s: int | None = None
+    warmup_cached_s: int | None = None
+    binds: bool = False
     even_heads: bool = False
     iommu: bool = False
     observe: Callable[[], dict[str, Any]] = _no_devices
