@@ -145,6 +145,8 @@ class Platform:
     what of a model these devices cannot do, each with what works. health: what is sick of a device, by its facts; None
     for nothing. lacks: options of vLLM that no server there takes, each with why and what works.
 
+    tuned: its hosts get the kernel arguments and the hugepages of the manual, where a user says nothing.
+
     problems: what of a spec no launch there can be. notes: what of one depends on its release's images. image_problems:
     whether its image is of another release. warmup_s, warmup_cached_s: about how many seconds a start takes beside
     reading the weights, the first and a later one; None where the engine counts them. binds: a server is kept on
@@ -186,6 +188,7 @@ class Platform:
     image_problems: Callable[[Spec, str], list[Problem]] = _no_image_problems
     warmup_s: int | None = None
     warmup_cached_s: int | None = None
+    tuned: bool = False
     binds: bool = False
     even_heads: bool = False
     iommu: bool = False

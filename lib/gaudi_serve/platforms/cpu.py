@@ -23,4 +23,5 @@ PLATFORM = Platform(
     here=lambda root: True,
     about=lambda host: ["CPU host"],
     problems=_problems,
+    tuned=True,
 )
