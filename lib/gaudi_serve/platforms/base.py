@@ -131,9 +131,9 @@ class Platform:
     env: what a server always needs there; env_between: what it needs when it has several devices. ulimits,
     capabilities: what its container needs besides those of its engine. access: how a container gets exactly some
     devices of a host; None where there are none. runtime: what the container engine needs for that, beside what it
-    has by itself; ``<name>_runtime`` is one of the needs then. cdi: it gives devices by CDI where the engine takes their names. card_variables: variables that choose devices, which
-    no user may set, since the plan chooses. needs: what its hosts need that others do not, as filter
-    accelerator_needs tells roles.
+    has by itself; ``<name>_runtime`` is one of the needs then. cdi: it gives devices by CDI where the engine takes
+    their names. card_variables: variables that choose devices, which no user may set, since the plan chooses.
+    needs: what its hosts need that others do not, as filter accelerator_needs tells roles.
 
     prefixes: how the names of the devices begin that are known; names: a regular expression of the names of all, also
     of unknown ones. group: how many devices of a host are linked among themselves only; None for all. near: kinds

@@ -121,8 +121,9 @@ def container_runtime_changes(live: Mapping[str, Any], wanted: Mapping[str, Any]
     Args:
         live: ``gaudi_runtime`` of the host.
         wanted: ``packages`` (of the engine), ``live_restore``, ``data_root`` (or empty), ``daemon_json``, ``proxies``,
-            ``proxies_dropin`` (texts) and ``proxies_marker`` (all empty where none is wanted), ``cdi``; and by the name of each
-            runtime of a platform, such as habana: ``habana`` (bool), ``habana_version`` (or empty), ``habana_config``.
+            ``proxies_dropin`` (texts) and ``proxies_marker`` (all empty where none is wanted), ``cdi`` (bool); and by
+            the name of each runtime of a platform, such as habana: ``habana`` (bool), ``habana_version`` (or empty),
+            ``habana_config``.
 
     Returns:
         ``repair``, ``install_engine``, ``install_habana`` (one for each runtime), ``write``, ``enable``, ``reload``,
