@@ -182,7 +182,7 @@ def _planned(
     notes = (*version_notes(spec, row), *loads, *platform.notes(spec, release))
     costs = cost_warnings(spec, weighed, host, placement, cost)
     links = topology_notes(host, placement.module_ids)
-    warnings = (*container.notes, *costs, *launch_warnings(spec), *notes, *links)
+    warnings = (*container.notes, *costs, *launch_warnings(spec, platform), *notes, *links)
     nodes = {card.numa_node for card in host.cards if card.module_id in placement.module_ids}
     node = nodes.pop() if len(nodes) == 1 else None
     served = tuple(

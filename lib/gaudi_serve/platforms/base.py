@@ -145,6 +145,8 @@ class Platform:
     what of a model these devices cannot do, each with what works. health: what is sick of a device, by its facts; None
     for nothing. lacks: options of vLLM that no server there takes, each with why and what works.
 
+    cache_variable: by which a server is told the folder of what it compiles, where a model has a recipe_cache_path.
+
     tuned: its hosts get the kernel arguments and the hugepages of the manual, where a user says nothing.
 
     problems: what of a spec no launch there can be. notes: what of one depends on its release's images. image_problems:
@@ -187,6 +189,7 @@ class Platform:
     problems: Callable[[Spec], list[Problem]] = _no_problems
     notes: Callable[[Spec, str], list[str]] = _no_notes
     image_problems: Callable[[Spec, str], list[Problem]] = _no_image_problems
+    cache_variable: str = ""
     warmup_s: int | None = None
     warmup_cached_s: int | None = None
     tuned: bool = False
