@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from ..core.errors import refusal
-from . import cpu, gaudi
+from . import cpu, cuda, gaudi
 from .base import Platform, Runtime
 from .device_access import DeviceAccess
 
 # Where none finds its devices, it is the last.
-PLATFORMS: dict[str, Platform] = {one.name: one for one in (gaudi.PLATFORM, cpu.PLATFORM)}
+PLATFORMS: dict[str, Platform] = {one.name: one for one in (gaudi.PLATFORM, cuda.PLATFORM, cuda.JETSON, cpu.PLATFORM)}
 LAST = cpu.PLATFORM.name
 # Facts that were written by hand for a plan may leave it out.
 USUAL = gaudi.PLATFORM.name
