@@ -25,6 +25,7 @@ __all__ = [
     "platform_here",
     "platform_of",
     "platforms_here",
+    "served_names",
     "runtime_of",
     "runtimes",
 ]
@@ -61,6 +62,12 @@ def runtime_of(name: str | bool) -> Runtime | None:
 def card_variables() -> set[str]:
     """Return the variables that choose devices on any platform: the plan chooses, and no user sets them."""
     return {name for one in PLATFORMS.values() for name in one.card_variables}
+
+
+def served_names() -> str:
+    """Return the names of the platforms that are served, for a sentence."""
+    *names, last = [one.name for one in PLATFORMS.values() if not one.refused]
+    return f"{', '.join(names)} or {last}"
 
 
 def platforms_here(root: str = "/") -> list[Platform]:
