@@ -50,6 +50,10 @@ def _all_capable(_spec: Spec, _model: Architecture, _host: Host, _cards: Sequenc
     return []
 
 
+def _nothing_slow(_spec: Spec, _model: Architecture, _host: Host, _cards: Sequence[Card]) -> list[str]:
+    return []
+
+
 def _no_health(_: Mapping[str, Any]) -> str | None:
     return None
 
@@ -142,8 +146,8 @@ class Platform:
     no_memory: the sentence that says that memory is not checked there; empty where it is.
 
     memory: which model of memory judges whether a model fits: ``hpu`` or ``vllm``; empty for none. capability_problems:
-    what of a model these devices cannot do, each with what works. health: what is sick of a device, by its facts; None
-    for nothing. lacks: options of vLLM that no server there takes, each with why and what works.
+    what of a model these devices cannot do, each with what works; capability_notes: what they do worse, or may hang at.
+    health: what is sick of a device, by its facts; None for nothing. lacks: options of vLLM that no server there takes, each with why and what works.
 
     problems: what of a spec no launch there can be. notes: what of one depends on its release's images. image_problems:
     whether its image is of another release. warmup_s, warmup_cached_s: about how many seconds a start takes beside
@@ -177,6 +181,7 @@ class Platform:
     no_memory: str = ""
     memory: str = ""
     capability_problems: Callable[[Spec, Architecture, Host, Sequence[Card]], list[Problem]] = _all_capable
+    capability_notes: Callable[[Spec, Architecture, Host, Sequence[Card]], list[str]] = _nothing_slow
     health: Callable[[Mapping[str, Any]], str | None] = _no_health
     lacks: Mapping[str, str] = field(default_factory=dict)
     refused: str = ""
