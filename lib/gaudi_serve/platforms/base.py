@@ -147,7 +147,8 @@ class Platform:
 
     memory: which model of memory judges whether a model fits: ``hpu`` or ``vllm``; empty for none. capability_problems:
     what of a model these devices cannot do, each with what works; capability_notes: what they do worse, or may hang at.
-    health: what is sick of a device, by its facts; None for nothing. lacks: options of vLLM that no server there takes, each with why and what works.
+    health: what is sick of a device, by its facts; None for nothing. lacks: options of vLLM that no server there takes,
+    each with why and what works.
 
     problems: what of a spec no launch there can be. notes: what of one depends on its release's images. image_problems:
     whether its image is of another release. warmup_s, warmup_cached_s: about how many seconds a start takes beside
