@@ -13,7 +13,7 @@ from gaudi_serve.model.architecture import Architecture
 from gaudi_serve.model.host import Host
 from gaudi_serve.model.spec import Spec
 from gaudi_serve.plan.host import vllm_plan
-from gaudi_serve.platforms import cuda, nvidia_smi
+from gaudi_serve.platforms import PLATFORMS, cuda, nvidia_smi
 
 STANDIN = Path(__file__).parents[2] / "molecule/shared/standins/nvidia-smi"
 KINDS = {
@@ -256,7 +256,7 @@ def test_a_machine_is_recognised_by_its_bus(tmp_path: Path) -> None:
     assert cuda.PLATFORM.here(str(tmp_path)) and cuda.pci(str(tmp_path)) == {"0000:17:00.0": "2330"}
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/nv_tegra_release").touch()
-    assert not cuda.PLATFORM.here(str(tmp_path)) and cuda.JETSON.here(str(tmp_path))
+    assert not cuda.PLATFORM.here(str(tmp_path)) and PLATFORMS["jetson"].here(str(tmp_path))
 
 
 def unable(kind: str, config: dict[str, Any] | None = None, **spec: Any) -> list[str]:

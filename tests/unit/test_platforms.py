@@ -188,6 +188,31 @@ def nvidia_card(root: Path, module: int, index: int) -> None:
         touch(root, f"dev/{node}")
 
 
+def render_card(vendor: str, kind: str, driver: str) -> Callable[[Path, int, int], None]:
+    """Return what makes a card that has a render node."""
+
+    def make(root: Path, module: int, index: int) -> None:
+        folder = f"sys/bus/pci/devices/0000:2{module}:00.0"
+        for name, text in (("vendor", vendor), ("class", kind), (f"drm/renderD{index}/dev", f"226:{index}")):
+            touch(root, f"{folder}/{name}", f"{text}\n")
+        touch(root, f"sys/module/{driver}/version")
+        (root / folder / "driver").symlink_to(root / f"sys/module/{driver}")
+        for node in ("kfd", f"dri/renderD{index}", f"dri/by-path/pci-0000:2{module}:00.0-render"):
+            touch(root, f"dev/{node}")
+
+    return make
+
+
+def render_modules(device: str, **more: Any) -> dict[str, Any]:
+    """Return what is observed of two cards that have render nodes."""
+    cards = [
+        {"module_id": number, "index": 6 - 2 * number, "device_id": f"0000:2{number}:00.0", "name": device}
+        | {"memory_mib": 24576, "numa_node": 0, **more}
+        for number in range(2)
+    ]
+    return {"device_name": device, "driver_version": "1", "modules": cards}
+
+
 def no_card(root: Path, module: int, index: int) -> None:
     """A platform without devices has no card to make."""
 
@@ -241,6 +266,22 @@ KINDS = {
                 for number in range(2)
             ],
         },
+    ),
+    "rocm": Kind(
+        render_card("0x1002", "0x120000", "amdgpu"),
+        "--device /dev/kfd --security-opt seccomp=unconfined --device /dev/dri/renderD6 --device /dev/dri/renderD4 "
+        "--group-add {group}",
+        ("dev/dri/renderD4", "dev/dri/renderD4"),
+        (frozenset({"/dev/dri/renderD16"}), SIXTEEN),
+        facts=render_modules("AMD Instinct MI300X", capability="gfx942"),
+    ),
+    "xpu": Kind(
+        render_card("0x8086", "0x038000", "xe"),
+        "--volume /dev/dri/by-path:/dev/dri/by-path:ro --device /dev/dri/renderD6 --device /dev/dri/renderD4 "
+        "--group-add {group}",
+        ("dev/dri/renderD4", "dev/dri/renderD4"),
+        (frozenset({"/dev/dri/renderD16"}), SIXTEEN),
+        facts=render_modules("Intel(R) Arc(TM) Pro B60 Graphics"),
     ),
     "cpu": Kind(no_card),
     "abacus": Kind(

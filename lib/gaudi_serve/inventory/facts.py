@@ -53,6 +53,13 @@ def _number(value: Any) -> bool:
     return re.fullmatch(r"\d{1,2}", str(value)) is not None
 
 
+def _processor(value: Any) -> bool:
+    if not _mapping(value):
+        return False
+    numbers = all(whole(0, 10**6)(value.get(key, 0)) for key in ("numa_nodes", "threads_per_core"))
+    return numbers and list_of(is_line)(value.get("features", [])) and is_line(value.get("architecture", ""))
+
+
 def _platform(value: Any) -> bool:
     return isinstance(value, str) and value in PLATFORMS
 
@@ -79,6 +86,7 @@ HOST = {
     "cdi": Rule(is_flag, "must be true or false, without quotes", False),
     "platforms": Rule(list_of(is_line), "must be a list of texts", []),
     "notes": Rule(list_of(is_line), "must be a list of texts", []),
+    "cpu": Rule(_processor, "must be a mapping of architecture, features, numa_nodes and threads_per_core", {}),
     "host_nics": Rule(is_flag, "must be true or false, without quotes", False),
     "services": Rule(_mapping, "must be a mapping of models that are served", {}),
     "ports": Rule(_ports, "must be a mapping of port numbers to programs", {}),
@@ -88,7 +96,7 @@ HOST = {
 MODULE = {
     "module_id": Rule(whole(0, 63), "must be a whole number from 0 to 63"),
     "numa_node": Rule(whole(-1, 63), "must be a whole number from -1 to 63"),
-    "index": Rule(whole(0, 63), "must be a whole number from 0 to 63", None),
+    "index": Rule(whole(0, 255), "must be a whole number from 0 to 255", None),
     "cpus": Rule(list_of(_cores), "must be a list of ranges of cores, such as 0-39", []),
     "in_use": Rule(is_flag, "must be true or false, without quotes", False),
     "held_by": Rule(is_line, "must be a text of one line", None),
@@ -143,7 +151,7 @@ WEIGHTS = {
 UNDEFINED = re.compile(r"'\w+' is undefined")
 # What gaudi_facts reads besides; planning does not.
 HOST_BESIDE = ("memory_mib", "pci_cards")
-MODULE_BESIDE = ("bus_id", "memory_used_mib", "device_id")
+MODULE_BESIDE = (*("ecc_uncorrectable", "bad_pages", "sick"), "bus_id", "memory_used_mib", "device_id")
 WEIGHTS_BESIDE = ("recorded",)
 SYSTEM = {
     "id": Rule(is_line, "must be a text such as ubuntu"),

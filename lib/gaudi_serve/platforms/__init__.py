@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from ..core.errors import refusal
-from . import cpu, cuda, gaudi
+from . import cpu, cuda, elsewhere, gaudi, rocm, xpu
 from .base import Platform, Runtime
 from .device_access import DeviceAccess
 
 # Where none finds its devices, it is the last.
-PLATFORMS: dict[str, Platform] = {one.name: one for one in (gaudi.PLATFORM, cuda.PLATFORM, cuda.JETSON, cpu.PLATFORM)}
+PLATFORMS: dict[str, Platform] = {
+    one.name: one
+    for one in (gaudi.PLATFORM, cuda.PLATFORM, rocm.PLATFORM, xpu.PLATFORM, *elsewhere.ELSEWHERE, cpu.PLATFORM)
+}
 LAST = cpu.PLATFORM.name
 # Facts that were written by hand for a plan may leave it out.
 USUAL = gaudi.PLATFORM.name
@@ -25,9 +28,9 @@ __all__ = [
     "platform_here",
     "platform_of",
     "platforms_here",
-    "served_names",
     "runtime_of",
     "runtimes",
+    "served_names",
 ]
 
 
