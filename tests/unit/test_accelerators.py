@@ -13,6 +13,8 @@ from gaudi_serve.plan.refusal import host_findings
 from gaudi_serve.platforms import PLATFORMS, platform_here, platforms_here
 from helpers.plans import EMPTY, gaudi_host
 
+REGISTERED = set(PLATFORMS)
+
 
 @pytest.fixture(autouse=True)
 def more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,3 +102,9 @@ def test_a_model_keeps_its_devices_when_a_boot_gives_them_other_numbers() -> Non
     assert Host.of({**host, "device_name": "x"}).held == {1: "m", 2: "m"}
     # One that is gone is not another one.
     assert live_models({**host, "modules": modules[:2]})["m"].module_ids == (1,)
+
+
+def test_the_page_of_accelerators_has_a_row_for_each() -> None:
+    page = (Path(__file__).parents[2] / "docs/platforms.md").read_text(encoding="utf-8")
+    rows = {line.split("|")[1].strip(" `") for line in page.splitlines() if line.startswith("| `")}
+    assert REGISTERED <= rows

@@ -49,7 +49,10 @@ def profile_of(
     present = running_engine(running) if running else None
     if present in known:
         return present
-    # Where an entry has no engine of this platform or release, its own is refused with what would do.
+    if row is None and platform.engine not in offered and not any(name in known for name in offered):
+        # Such a platform has one engine, which takes any entry's common keys.
+        return platform.engine
+    # Where an entry has no engine of this release, its own is refused with what would do.
     return next((name for name in known if name in offered), offered[0] if offered else known[0])
 
 
