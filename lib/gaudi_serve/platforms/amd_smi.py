@@ -16,6 +16,7 @@ LISTS = (("list", "-e", "--json"), ("list", "--json"))  # -e since ROCm 6.4
 STATIC = ("static", "--asic", "--vram", "--json")
 ERRORS = ("metric", "--ecc", "--json")
 PAGES = ("bad-pages", "--json")
+ERROR = re.compile(r'^\s*\{"error": "([^"]*)"', re.MULTILINE)
 BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", re.IGNORECASE)
 
 
@@ -69,10 +70,12 @@ def _asked(commands: Iterable[Sequence[str]]) -> tuple[str, str, bool]:
         result = run(["amd-smi", *words])
         if result.status in (HANGS, MISSING):
             return "", result.err, result.status == HANGS
-        if result.status == 0:
+        # What it refuses it says in its output, and some releases end with 0 all the same.
+        refused = ERROR.search(result.out)
+        if result.status == 0 and not refused:
             return result.out, "", False
-        last = (result.err or result.out).strip().splitlines()[-1:] or ["no output"]
-        problem = f"amd-smi {' '.join(words)}: {last[0]}"
+        last = [refused[1]] if refused else (result.err or result.out).strip().splitlines()[-1:]
+        problem = f"amd-smi {' '.join(words)}: {last[0] if last else 'no output'}"
     return "", problem, False
 
 

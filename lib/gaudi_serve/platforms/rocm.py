@@ -14,7 +14,7 @@ from ..model.host import Card, Host
 from ..model.spec import Spec
 from ..model.vllm_options import VLLM_0_32
 from .abilities import MX, cache_problems, is_fp8, method_of, method_problems
-from .amd_smi import AmdCard, AmdSmi, ask_amd_smi
+from .amd_smi import AmdSmi, ask_amd_smi
 from .base import Platform
 from .cards import LEAST_KIB, WATCHERS, about, filled, lost, mixed, node_notes, node_problem, reasons
 from .device_access import DeviceAccess, Node
@@ -110,7 +110,7 @@ def observe(root: str = "/") -> dict[str, Any]:
     problem = _silent(root, gpus)
     tool = AmdSmi() if problem else ask_amd_smi()
     if problem or tool.hangs:
-        names = bus_text(VENDOR, {one.device: _name(one, None) for one in on_bus.values()})
+        names = bus_text(VENDOR, {one.device: _name(one, {}) for one in on_bus.values()})
         return {**nothing, "problem": [f"{problem or tool.hangs}{names}"], "pci_cards": len(on_bus)}
     numbers, unseen = _numbered(gpus, tool)
     modules = _modules(gpus, numbers, on_bus, tool, root)
@@ -154,6 +154,9 @@ def _modules(
 ) -> list[dict[str, Any]]:
     """Return what facts have of each GPU, or of each part of one, by its number."""
     shown = {card.gpu: card for card in tool.cards}
+    # One kind of card has one name, also where the tool does not say that of each.
+    rows = [(on_bus[gpu.bus_id].device, shown.get(numbers[gpu.node])) for gpu in gpus]
+    named = {device: card.name for device, card in rows if card and card.name}
     parts = {gpu.bus_id for gpu in gpus if gpu.part}
     held = kfd_holders(root)
     opened = device_holders(NODE, WATCHERS, root, kfd_processes(root), LEAST_KIB)
@@ -172,7 +175,7 @@ def _modules(
                 "index": gpu.minor if gpu.minor >= 0 else None,
                 "device_id": str(gpu.location) if parts else gpu.bus_id,
                 "bus_id": gpu.bus_id,
-                "name": _name(device, card),
+                "name": _name(device, named),
                 "memory_mib": mib,
                 "memory_used_mib": used >> 20,
                 "capability": gpu.gfx,
@@ -199,8 +202,8 @@ def _unread(gpu: Gpu, mib: int, gpus: Sequence[Gpu], *, divided: bool) -> str | 
     return None
 
 
-def _name(device: PciDevice, card: AmdCard | None) -> str:
-    name = card.name if card and card.name else NAMES.get(device.device, f"AMD GPU {device.device}")
+def _name(device: PciDevice, named: Mapping[str, str]) -> str:
+    name = named.get(device.device) or NAMES.get(device.device, f"AMD GPU {device.device}")
     return name if name.startswith("AMD ") else f"AMD {name}"
 
 
@@ -357,7 +360,7 @@ PLATFORM = Platform(
     ulimits=("memlock=-1", "stack=67108864"),
     card_variables=MASKS,
     prefixes=("AMD",),
-    names=r"AMD [\w .()/+-]*",
+    names=r"AMD [\w .,()/+&\[\]-]*",
     near=(("PACKAGE",), ("XGMI",)),
     memory="vllm",
     binds=True,

@@ -67,7 +67,7 @@ def observe(root: str = "/") -> dict[str, Any]:
     if tool.answers and not shown:
         problem = "xpu-smi shows none of them"
     if problem or tool.hangs:
-        names = bus_text(VENDOR, {one.device: _name(one, None) for one in on_bus.values()})
+        names = bus_text(VENDOR, {one.device: _name(one, {}) for one in on_bus.values()})
         return {**nothing, "problem": [f"{problem or tool.hangs}{names}"], "pci_cards": len(on_bus)}
     seen = [bus_id for bus_id in on_bus if bus_id in shown or (not tool.answers and on_bus[bus_id].driver)]
     numbers = {bus_id: shown[bus_id].number if tool.answers else place for place, bus_id in enumerate(seen)}
@@ -96,6 +96,8 @@ def _modules(
 ) -> list[dict[str, Any]]:
     """Return what facts have of each card, by its number."""
     opened = device_holders(NODE, WATCHERS, root, least_kib=LEAST_KIB)
+    # One kind of card has one name, also where the tool does not say that of each.
+    named = {on_bus[bus_id].device: card.name for bus_id, card in shown.items() if card.name}
     modules = []
     for bus_id, number in sorted(numbers.items(), key=lambda one: one[1]):
         device, card = on_bus[bus_id], shown.get(bus_id)
@@ -108,7 +110,7 @@ def _modules(
                 "index": index,
                 "device_id": bus_id,
                 "bus_id": bus_id,
-                "name": _name(device, card),
+                "name": _name(device, named),
                 "memory_mib": mib,
                 "memory_used_mib": 0,
                 "capability": "",
@@ -138,8 +140,8 @@ def _memory(folder: Path) -> int:
     return sum(sizes) >> 20
 
 
-def _name(device: PciDevice, card: XpuCard | None) -> str:
-    name = card.name if card and card.name else NAMES.get(device.device, f"Intel(R) GPU {device.device}")
+def _name(device: PciDevice, named: Mapping[str, str]) -> str:
+    name = named.get(device.device) or NAMES.get(device.device, f"Intel(R) GPU {device.device}")
     return name if name.startswith("Intel") else f"Intel(R) {name}"
 
 
@@ -210,7 +212,7 @@ PLATFORM = Platform(
     ulimits=("memlock=-1", "stack=67108864"),
     card_variables=MASKS,
     prefixes=("Intel(R) Arc", "Intel(R) Data Center GPU"),
-    names=r"Intel(?:\(R\))? (?:Arc|Data Center GPU|GPU|Graphics)[\w .()/+-]*",
+    names=r"Intel(?:\(R\))? (?:Arc|Data Center GPU|GPU|Graphics)[\w .,()/+&\[\]-]*",
     near=(("MDF", "XL"), ("PIX", "PXB")),
     no_memory="memory is not checked: that of XPU is not counted with",
     binds=True,
