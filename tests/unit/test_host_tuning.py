@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from gaudi_serve.core.errors import InputError
 from gaudi_serve.core.templates import rendered
 from gaudi_serve.host import observe_tuning
+from gaudi_serve.platforms import PLATFORMS
 from gaudi_serve.stages import host_tuning
 
 ROLE = Path(__file__).parents[2] / "roles/host_tuning"
@@ -420,3 +422,24 @@ def test_a_dropin_that_undoes_ours_is_refused_by_its_file(tree: Path, name: str,
     # Where the menu has them nevertheless, as in a branch of the shell that is not taken, nothing is in the way.
     settle(tree)
     assert host_tuning.host_tuning_refusal(UBUNTU, observe_tuning.observe(str(tree)), ARGS, "gaudi01") == []
+
+
+@pytest.mark.parametrize(("tuned", "arguments"), [(True, [*host_tuning.TUNED]), (False, [])])
+def test_the_manual_s_settings_are_for_its_own_platforms(
+    tuned: bool, arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PLATFORMS, "cpu", replace(PLATFORMS["cpu"], tuned=tuned))
+    system = {"kernel": "6.1.0", "accelerator": "cpu"}
+    assert host_tuning.kernel_arguments_wanted(system, "auto") == arguments
+
+
+def test_hugepages_that_nobody_asks_for_stay_as_they_are() -> None:
+    others = [{"path": "/etc/sysctl.conf", "line": 2, "key": "vm.nr_hugepages", "value": "100", "text": "x"}]
+    tuning = {
+        **{"mem_total_kib": 24 * 2**20, "hugepage_kib": 2048, "sysctl_others": others},
+        "sysctl": {"kernel.numa_balancing": "0", "vm.nr_hugepages": "100"},
+    }
+    assert host_tuning.hugepages_wanted(tuning, None, 0.5) == {"pages": None, "note": None}
+    wanted = host_tuning.sysctl_wanted(tuning, None)
+    assert wanted == {"kernel.numa_balancing": "0"}
+    assert host_tuning.sysctl_conflicts(tuning, wanted, "h") == []

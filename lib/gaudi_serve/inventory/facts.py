@@ -14,7 +14,7 @@ from ..core.checks import Rule, filled, filled_each, is_flag, is_line, list_of, 
 from ..core.errors import Problem, one_line, shown
 from ..core.options import OPTIONS, rule_of
 from ..model.config_json import sound
-from ..platforms import PLATFORMS, platform_of
+from ..platforms import PLATFORMS, platform_of, served_names
 from ..show.notes import STANDING
 from .rendered import UNRENDERED
 
@@ -69,7 +69,7 @@ CARDS_ALLOWED = "must be a list of whole numbers from 0 to 63"
 FAMILIES = tuple(prefix for one in PLATFORMS.values() for prefix in one.prefixes)
 DEVICES = ", ".join(f"{prefix}*" for prefix in FAMILIES)
 HOST = {
-    "accelerator": Rule(_platform, f"must be {' or '.join(PLATFORMS)}"),
+    "accelerator": Rule(_platform, f"must be {served_names()}"),
     "device_name": Rule(_device, f"must be one of {DEVICES}", None),
     "driver_version": Rule(is_line, "must be a text such as 1.21.3-57", None),
     "modules": Rule(_list, "must be a list of cards, such as {module_id: 0, numa_node: 0, cpus: [0-39]}", None),
@@ -178,7 +178,7 @@ VARIABLES = {
         OPTIONS["preflight_catalog"], Rule(lambda _: True, "must be a mapping of catalog entries by their names")
     )._replace(default={}),
     "gaudi_accelerator": Rule(
-        lambda value: value == "auto" or _platform(value), f"must be auto, {' or '.join(PLATFORMS)}", "auto"
+        lambda value: value == "auto" or _platform(value), f"must be auto, {served_names()}", "auto"
     ),
     "gaudi_cards": rule_of(
         OPTIONS["preflight_cards"],

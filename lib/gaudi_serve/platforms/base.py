@@ -135,9 +135,9 @@ class Platform:
     env: what a server always needs there; env_between: what it needs when it has several devices. ulimits,
     capabilities: what its container needs besides those of its engine. access: how a container gets exactly some
     devices of a host; None where there are none. runtime: what the container engine needs for that, beside what it
-    has by itself; ``<name>_runtime`` is one of the needs then. card_variables: variables that choose devices, which
-    no user may set, since the plan chooses. needs: what its hosts need that others do not, as filter
-    accelerator_needs tells roles.
+    has by itself; ``<name>_runtime`` is one of the needs then. cdi: it gives devices by CDI where the engine takes
+    their names. card_variables: variables that choose devices, which no user may set, since the plan chooses.
+    needs: what its hosts need that others do not, as filter accelerator_needs tells roles.
 
     prefixes: how the names of the devices begin that are known; names: a regular expression of the names of all, also
     of unknown ones. group: how many devices of a host are linked among themselves only; None for all. near: kinds
@@ -146,9 +146,13 @@ class Platform:
     no_memory: the sentence that says that memory is not checked there; empty where it is.
 
     memory: which model of memory judges whether a model fits: ``hpu`` or ``vllm``; empty for none. capability_problems:
-    what of a model these devices cannot do, each with what works; capability_notes: what they do worse, or may hang at.
-    health: what is sick of a device, by its facts; None for nothing. lacks: options of vLLM that no server there takes,
-    each with why and what works.
+    what of a model these devices cannot do, each with what works; capability_notes: what they do worse or
+    otherwise. health: what is sick of a device, by its facts; None for nothing. lacks: options of vLLM that no
+    server there takes, each with why and what works.
+
+    cache_variable: by which a server is told the folder of what it compiles, where a model has a recipe_cache_path.
+
+    tuned: its hosts get the kernel arguments and the hugepages of the manual, where a user says nothing.
 
     problems: what of a spec no launch there can be. notes: what of one depends on its release's images. image_problems:
     whether its image is of another release. warmup_s, warmup_cached_s: about how many seconds a start takes beside
@@ -173,6 +177,7 @@ class Platform:
     env_between: Mapping[str, str] = field(default_factory=dict)
     release: Callable[[str], Release | None] = _no_release
     runtime: Runtime | None = None
+    cdi: bool = False
     needs: tuple[str, ...] = ()
     prefixes: tuple[str, ...] = ()
     names: str = ""
@@ -190,8 +195,10 @@ class Platform:
     problems: Callable[[Spec], list[Problem]] = _no_problems
     notes: Callable[[Spec, str], list[str]] = _no_notes
     image_problems: Callable[[Spec, str], list[Problem]] = _no_image_problems
+    cache_variable: str = ""
     warmup_s: int | None = None
     warmup_cached_s: int | None = None
+    tuned: bool = False
     binds: bool = False
     even_heads: bool = False
     iommu: bool = False

@@ -146,5 +146,6 @@ PLATFORM = Platform(
     about=_about,
     reasons=_reasons,
     problems=_problems,
+    tuned=True,
     capability_problems=_cannot,
 )

@@ -26,6 +26,7 @@ APPLE = (
     "Apple's machines are not served here: macOS has neither systemd nor containers that see the GPU; use vllm-metal "
     "(macOS 15, arm64), or vLLM's CPU build from source"
 )
+JETSON = "it is an NVIDIA Jetson, which the images of vllm/vllm-openai do not serve; use NVIDIA's own images for Jetson"
 OPENVINO = (
     "OpenVINO is not served here: vLLM has dropped it; gaudi_accelerator: cpu serves on the processors, and xpu on "
     "Intel's graphics cards, while an NPU serves no model"
@@ -77,6 +78,7 @@ def _elsewhere(
 ELSEWHERE = (
     _elsewhere("tpu", "TPU", TPU, _on_bus(TPU_VENDOR, TPU_IDS)),
     _elsewhere("neuron", "Neuron", NEURON, _on_bus(NEURON_VENDOR, NEURON_IDS), "dev/neuron[0-9]*"),
+    _elsewhere("jetson", "Jetson", JETSON, nodes="etc/nv_tegra_release"),
     _elsewhere("apple", "Apple", APPLE),
     _elsewhere("openvino", "OpenVINO", OPENVINO),
 )

@@ -360,6 +360,7 @@ PLATFORM = Platform(
     problems=_problems,
     notes=_notes,
     image_problems=_image_problems,
+    tuned=True,
     even_heads=True,
     iommu=True,
     here=_here,

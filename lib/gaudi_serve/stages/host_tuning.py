@@ -21,6 +21,7 @@ ARGUMENT = re.compile(r"[\w.,:+@/-]+(=[\w.,:+@/=-]*)?", re.ASCII)
 # Without the arguments for the IOMMU, this kernel (Ubuntu 22.04.5 and 24.04.2) can garble results on Gaudi.
 IOMMU_KERNEL = "6.8"
 HUGEPAGE_KIB = 2048
+HUGEPAGES = 15000  # of the manual, for its hosts
 # In the order in which they stand in the kernel's command line.
 CMDLINE = ("GRUB_CMDLINE_LINUX", "GRUB_CMDLINE_LINUX_DEFAULT")
 SHELL_VARIABLE = re.compile(r"\$(\w+)|\$\{(\w+)(?::?-)?\}")
@@ -56,7 +57,8 @@ def kernel_arguments_wanted(
     new = kernel is not None and comparable(kernel[0]) >= comparable(IOMMU_KERNEL)
     needed = iommu == "on" or (iommu == "auto" and platform_of(system.get("accelerator")).iommu and new)
     own = _words(_read_by_grub(_settings(tuning))) if tuning else []
-    return [*TUNED, *([_with_options(argument, own) for argument in IOMMU] if needed else ())]
+    manual = TUNED if platform_of(system.get("accelerator")).tuned else ()
+    return [*manual, *([_with_options(argument, own) for argument in IOMMU] if needed else ())]
 
 
 def _with_options(argument: str, own: Sequence[str]) -> str:
@@ -107,7 +109,8 @@ def hugepages_wanted(tuning: Mapping[str, Any], requested: Any, fraction: Any) -
 
     Args:
         tuning: ``gaudi_tuning`` of the host.
-        wish: pages of 2 MiB, whatever the default size of the host is, which is what vm.nr_hugepages counts.
+        requested: pages of 2 MiB, whatever the default size of the host is, which is what vm.nr_hugepages counts; None
+            leaves them as they are.
         fraction: of the memory, 0 to 1.
 
     Both may come as text: ``-e key=value`` has nothing else.
@@ -115,6 +118,8 @@ def hugepages_wanted(tuning: Mapping[str, Any], requested: Any, fraction: Any) -
     Raises:
         InputError: for anything else than a whole number of pages, and a number from 0 to 1.
     """
+    if requested is None:
+        return {"pages": None, "note": None}
     if isinstance(requested, bool) or not re.fullmatch(r"[0-9]+", str(requested)):
         raise InputError(f"host_tuning_hugepages: {requested!r}: a whole number of pages, 0 or more")
     share, size = _share(fraction), tuning["hugepage_kib"]
@@ -142,9 +147,9 @@ def _share(value: Any) -> float:
     return share
 
 
-def sysctl_wanted(tuning: Mapping[str, Any], pages: int) -> dict[str, str]:
-    """Return the sysctl values to persist; keys that this kernel lacks are left out."""
-    wanted = {"kernel.numa_balancing": "0", "vm.nr_hugepages": str(pages)}
+def sysctl_wanted(tuning: Mapping[str, Any], pages: int | None) -> dict[str, str]:
+    """Return the sysctl values to persist, without keys that this kernel lacks and pages that nobody wants."""
+    wanted = {"kernel.numa_balancing": "0"} | ({} if pages is None else {"vm.nr_hugepages": str(pages)})
     return {key: value for key, value in wanted.items() if tuning["sysctl"].get(key) is not None}
 
 
@@ -153,8 +158,13 @@ def sysctl_conflicts(tuning: Mapping[str, Any], wanted: Mapping[str, str], host_
     return [
         f"{host_name}: {line['path']}:{line['line']}: {line['key']} = {line['value']} is set there already, wanted is "
         f"{wanted.get(line['key'])}; remove the line, or let host_tuning_take_over comment it out"
-        for line in tuning["sysctl_others"]
+        for line in _elsewhere(tuning, wanted)
     ]
+
+
+def _elsewhere(tuning: Mapping[str, Any], wanted: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the lines elsewhere under /etc that set one of the wanted keys."""
+    return [line for line in tuning["sysctl_others"] if line["key"] in wanted]
 
 
 def host_tuning_changes(
@@ -188,7 +198,7 @@ def host_tuning_changes(
             for key, value in sysctl.items()
             if tuning["sysctl"][key] != value
         ],
-        "take_over": [f"{line['path']}:{line['line']}: {line['text']}" for line in tuning["sysctl_others"]],
+        "take_over": [f"{one['path']}:{one['line']}: {one['text']}" for one in _elsewhere(tuning, sysctl)],
         "governor": _governor_differences(tuning["governor"]["values"], governor),
     }
     found["due"] = any(found.values())
@@ -335,7 +345,10 @@ def _pending(given: Given) -> Pending:
     known = given.known
     system, live, governor = known["gaudi_system"], known["gaudi_tuning"], known["host_tuning_governor"]
     arguments = kernel_arguments_wanted(system, known["host_tuning_iommu"], known["host_tuning_kernel_args"], live)
-    size = hugepages_wanted(live, known["host_tuning_hugepages"], known["host_tuning_hugepages_max_fraction"])
+    pages = known["host_tuning_hugepages"]
+    if pages is None and platform_of(system.get("accelerator")).tuned:
+        pages = HUGEPAGES
+    size = hugepages_wanted(live, pages, known["host_tuning_hugepages_max_fraction"])
     sysctl = sysctl_wanted(live, size["pages"])
     dropin = rendered("host_tuning", "grub.cfg.j2", arguments=arguments) if arguments else ""
     values = rendered("host_tuning", "sysctl.conf.j2", sysctl=sysctl)
@@ -350,20 +363,22 @@ def _pending(given: Given) -> Pending:
             **changes,
             **{"lines": raw, "arguments": arguments, "reboots": reboots},
             **{"dropin_text": dropin, "sysctl_text": values},
+            "elsewhere": _elsewhere(live, sysctl),
         },
         due=[] if refusal else lines if reboots else drift_lines(changes, ["reboot"]),
         left=[*host_tuning_missing(live, sysctl, given.host), *(given.left(lines) if changes["due"] else [])],
         refusal=refusal,
         drift=refusal or lines,
-        notes=_notes(live, size),
+        notes=_notes(live, size, sysctl),
         facts={"reboots": reboots, "reboot_required": bool(changes["reboot"]), "reboot_reasons": changes["reboot"]},
     )
 
 
-def _notes(live: Mapping[str, Any], size: Mapping[str, Any]) -> list[str]:
+def _notes(live: Mapping[str, Any], size: Mapping[str, Any], sysctl: Mapping[str, str]) -> list[str]:
     lacking = ["no cpufreq on this host: the governor is left alone"] if not live["governor"]["values"] else []
     for key in ("vm.nr_hugepages", "kernel.numa_balancing"):
-        lacking += [f"no {key} in this kernel"] if live["sysctl"][key] is None else []
+        asked = key in sysctl or size["pages"] is not None
+        lacking += [f"no {key} in this kernel"] if asked and live["sysctl"][key] is None else []
     return [*([size["note"]] if size["note"] else []), *lacking]
 
 
