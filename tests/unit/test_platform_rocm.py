@@ -435,7 +435,27 @@ def test_the_number_of_cards_is_compared(eight: GpuHost) -> None:
     assert rocm.PLATFORM.about(host) == ["8 cards AMD Instinct MI300X OAM on 2 NUMA nodes", "driver 6.12.12"]
 
 
-def test_names_of_devices() -> None:
-    for name in ("AMD Instinct MI300X OAM", "AMD Radeon RX 7900 XTX", "AMD GPU 66a1"):
-        assert rocm.PLATFORM.is_device_name(name)
-    assert not rocm.PLATFORM.is_device_name("HL-225")
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("Radeon RX 7900 XT/7900 XTX/7900 GRE", "AMD Radeon RX 7900 XT/7900 XTX/7900 GRE"),
+        ("AMD Instinct\u2122 MI300X  OAM", "AMD Instinct MI300X OAM"),
+        ("N/A", "AMD Instinct MI300X"),
+    ],
+)
+def test_names_of_devices_are_such_as_facts_may_have(eight: GpuHost, said: str, name: str) -> None:
+    for card in eight.state["cards"]:
+        card["name"] = said
+    eight.save()
+    assert observed(eight)["device_name"] == name
+    assert rocm.PLATFORM.is_device_name(name) and not rocm.PLATFORM.is_device_name("HL-225")
+
+
+def test_a_lost_radeon_card_is_known_by_another_of_its_kind(radeons: GpuHost) -> None:
+    (radeons.root / "sys/class/kfd/kfd/topology/nodes/2/properties").unlink()
+    (radeons.root / "sys/bus/pci/devices/0000:83:00.0/mem_info_vram_total").unlink()
+    radeons.state["cards"].pop()
+    radeons.save()
+    found = observed(radeons)
+    assert (len(found["modules"]), found["pci_cards"]) == (1, 2)
+    assert [card["bus_id"] for card in found["unusable_cards"]] == ["0000:83:00.0"]

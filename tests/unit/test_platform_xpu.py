@@ -234,7 +234,23 @@ def test_what_is_beta_is_a_note() -> None:
     ]
 
 
-def test_names_of_devices() -> None:
-    for name in (B60, "Intel(R) Data Center GPU Max 1550", "Intel(R) GPU e20b", "Intel(R) Graphics [0xe20b]"):
-        assert xpu.PLATFORM.is_device_name(name), name
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        (B60, B60),
+        ("Intel(R) Graphics [0xe20b]", "Intel(R) Graphics [0xe20b]"),
+        ("Intel\u00ae Arc\u2122 B580 Graphics", "Intel(R) Arc B580 Graphics"),
+        ("", B60),
+    ],
+)
+def test_names_of_devices_are_such_as_facts_may_have(two: GpuHost, said: str, name: str) -> None:
+    for card in two.state["cards"]:
+        card["name"] = said
+    two.save()
+    assert observed(two)["device_name"] == name
+    assert xpu.PLATFORM.is_device_name(name)
     assert not xpu.PLATFORM.is_device_name("Intel(R) Xeon(R) Platinum 8480+")
+
+
+def test_lines_around_the_json_are_left_out() -> None:
+    assert xpu_cards(f"[warn] no permission\n{LISTED}\nDone.\n") == xpu_cards(LISTED)

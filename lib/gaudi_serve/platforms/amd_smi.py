@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any
 
 from ..core.errors import InputError, shown
 from ..core.run import run
+from .cards import first_json
 
 HANGS, MISSING = 124, 127  # statuses of core.run
 LISTS = (("list", "-e", "--json"), ("list", "--json"))  # -e since ROCm 6.4
@@ -87,11 +87,7 @@ def amd_smi_rows(text: str) -> list[dict[str, Any]]:
     Raises:
         InputError: with the text where it is not of either form.
     """
-    begin = re.search(r"^\s*[\[{]", text, re.MULTILINE)
-    try:
-        found = json.loads(text[begin.start() :]) if begin else None
-    except ValueError:
-        found = None
+    found = first_json(text)
     rows = found.get("gpu_data") if isinstance(found, Mapping) else found
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise InputError(f"amd-smi: {shown(text.strip())} is not its list of GPUs")

@@ -14,9 +14,9 @@ from ..model.host import Card, Host
 from ..model.spec import Spec
 from ..model.vllm_options import VLLM_0_32
 from .abilities import MX, cache_problems, is_fp8, method_of, method_problems
-from .amd_smi import AmdSmi, ask_amd_smi
+from .amd_smi import AmdCard, AmdSmi, ask_amd_smi
 from .base import Platform
-from .cards import LEAST_KIB, WATCHERS, about, filled, lost, mixed, node_notes, node_problem, reasons
+from .cards import LEAST_KIB, WATCHERS, about, filled, lost, mixed, node_notes, node_problem, plain_name, reasons
 from .device_access import DeviceAccess, Node
 from .device_holders import device_holders
 from .kfd import XGMI, Gpu, kfd_gpus, kfd_holders, kfd_processes
@@ -157,33 +157,24 @@ def _modules(
     # One kind of card has one name, also where the tool does not say that of each.
     rows = [(on_bus[gpu.bus_id].device, shown.get(numbers[gpu.node])) for gpu in gpus]
     named = {device: card.name for device, card in rows if card and card.name}
-    parts = {gpu.bus_id for gpu in gpus if gpu.part}
+    divided = any(gpu.part for gpu in gpus)
     held = kfd_holders(root)
     opened = device_holders(NODE, WATCHERS, root, kfd_processes(root), LEAST_KIB)
     modules = []
     for gpu in sorted(gpus, key=lambda one: numbers[one.node]):
         device, card = on_bus[gpu.bus_id], shown.get(numbers[gpu.node])
-        folder = Path(root, DEVICES, gpu.bus_id)
-        total = gpu.memory or number_of(folder / "mem_info_vram_total") or (card.memory_mib << 20 if card else 0)
-        used = 0 if gpu.bus_id in parts else number_of(folder / "mem_info_vram_used") or 0
-        mib = total >> 20
-        holder = held.get(gpu.gpu_id) or opened.get(gpu.minor) or filled(used >> 20, mib)
-        problem = node_problem(gpu.minor, root) or _unread(gpu, mib, gpus, divided=bool(parts))
+        total, used = _memory(gpu, gpus, card, Path(root, DEVICES, gpu.bus_id))
+        holder = held.get(gpu.gpu_id) or opened.get(gpu.minor) or filled(used, total)
         modules.append(
             {
                 "module_id": numbers[gpu.node],
                 "index": gpu.minor if gpu.minor >= 0 else None,
-                "device_id": str(gpu.location) if parts else gpu.bus_id,
-                "bus_id": gpu.bus_id,
+                "device_id": str(gpu.location) if divided else gpu.bus_id,
                 "name": _name(device, named),
-                "memory_mib": mib,
-                "memory_used_mib": used >> 20,
-                "capability": gpu.gfx,
-                "numa_node": device.numa_node,
-                "cpus": list(device.cpus),
-                "in_use": holder is not None,
-                "held_by": holder,
-                "problem": problem,
+                **{"bus_id": gpu.bus_id, "memory_mib": total, "memory_used_mib": used, "capability": gpu.gfx},
+                **{"numa_node": device.numa_node, "cpus": list(device.cpus)},
+                **{"in_use": holder is not None, "held_by": holder},
+                "problem": node_problem(gpu.minor, root) or _unread(gpu, total, gpus, divided=divided),
                 "links": {str(numbers[other.node]): _link(gpu, other, on_bus) for other in gpus if other != gpu},
                 "no_peer": _no_peer(gpu, gpus, numbers),
                 "ecc_uncorrectable": card.uncorrectable if card else None,
@@ -191,6 +182,14 @@ def _modules(
             }
         )
     return modules
+
+
+def _memory(gpu: Gpu, gpus: Sequence[Gpu], card: AmdCard | None, folder: Path) -> tuple[int, int]:
+    """Return the MiB that a GPU has, and those in use; of a divided one nobody says which part uses them."""
+    total = gpu.memory or number_of(folder / "mem_info_vram_total") or 0
+    alone = sum(other.bus_id == gpu.bus_id for other in gpus) == 1
+    used = number_of(folder / "mem_info_vram_used") if alone else 0
+    return total >> 20 or (card.memory_mib if card else 0), (used or 0) >> 20
 
 
 def _unread(gpu: Gpu, mib: int, gpus: Sequence[Gpu], *, divided: bool) -> str | None:
@@ -203,8 +202,7 @@ def _unread(gpu: Gpu, mib: int, gpus: Sequence[Gpu], *, divided: bool) -> str | 
 
 
 def _name(device: PciDevice, named: Mapping[str, str]) -> str:
-    name = named.get(device.device) or NAMES.get(device.device, f"AMD GPU {device.device}")
-    return name if name.startswith("AMD ") else f"AMD {name}"
+    return plain_name(named.get(device.device) or NAMES.get(device.device, f"GPU {device.device}"), "AMD")
 
 
 def _link(gpu: Gpu, other: Gpu, on_bus: Mapping[str, PciDevice]) -> str:

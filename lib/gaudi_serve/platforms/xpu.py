@@ -14,7 +14,7 @@ from ..model.spec import Spec
 from ..model.vllm_options import VLLM_0_32
 from .abilities import is_bfloat16, method_problems, unknown_executor
 from .base import Platform
-from .cards import LEAST_KIB, WATCHERS, about, lost, mixed, node_notes, node_problem, reasons
+from .cards import LEAST_KIB, WATCHERS, about, lost, mixed, node_notes, node_problem, plain_name, reasons
 from .device_access import DeviceAccess, Node
 from .device_holders import device_holders
 from .pci import DEVICES, DISPLAY, RENDER_NODE, RENDER_NODES, SCREEN, PciDevice, bus_text, number_of, pci_devices
@@ -109,15 +109,10 @@ def _modules(
                 "module_id": number,
                 "index": index,
                 "device_id": bus_id,
-                "bus_id": bus_id,
                 "name": _name(device, named),
-                "memory_mib": mib,
-                "memory_used_mib": 0,
-                "capability": "",
-                "numa_node": device.numa_node,
-                "cpus": list(device.cpus),
-                "in_use": holder is not None,
-                "held_by": holder,
+                **{"bus_id": bus_id, "memory_mib": mib, "memory_used_mib": 0, "capability": ""},
+                **{"numa_node": device.numa_node, "cpus": list(device.cpus)},
+                **{"in_use": holder is not None, "held_by": holder},
                 "problem": node_problem(index, root) or _problem(card, mib),
                 "links": {str(other): kind for (one, other), kind in tool.links.items() if one == number},
                 "no_peer": [],
@@ -141,8 +136,7 @@ def _memory(folder: Path) -> int:
 
 
 def _name(device: PciDevice, named: Mapping[str, str]) -> str:
-    name = named.get(device.device) or NAMES.get(device.device, f"Intel(R) GPU {device.device}")
-    return name if name.startswith("Intel") else f"Intel(R) {name}"
+    return plain_name(named.get(device.device) or NAMES.get(device.device, f"GPU {device.device}"), "Intel(R)")
 
 
 # The compute runtime finds cards by their links in by-path, and opens the render node that is there behind one.
@@ -212,7 +206,7 @@ PLATFORM = Platform(
     ulimits=("memlock=-1", "stack=67108864"),
     card_variables=MASKS,
     prefixes=("Intel(R) Arc", "Intel(R) Data Center GPU"),
-    names=r"Intel(?:\(R\))? (?:Arc|Data Center GPU|GPU|Graphics)[\w .,()/+&\[\]-]*",
+    names=r"Intel\(R\) (?!Xeon|Core|Atom|Pentium|Celeron)[\w .,()/+&\[\]-]*",
     near=(("MDF", "XL"), ("PIX", "PXB")),
     no_memory="memory is not checked: that of XPU is not counted with",
     binds=True,

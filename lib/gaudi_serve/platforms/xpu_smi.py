@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from typing import Any
 
 from ..core.errors import InputError, shown
 from ..core.run import run
+from .cards import first_json
 
 HANGS, MISSING = 124, 127  # statuses of core.run
 BUS_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", re.IGNORECASE)
@@ -88,10 +88,7 @@ def _answer(words: tuple[str, ...], notes: list[str]) -> str | None:
 
 def _said(line: str) -> str:
     """Return what an output says is wrong: JSON with error, or its text."""
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return line
+    found = first_json(line)
     return str(found.get("error", line)) if isinstance(found, Mapping) else line
 
 
@@ -130,10 +127,7 @@ def xpu_cards(listed: str, details: Mapping[int, str] | None = None, health: str
 
 
 def _json(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = None
+    found = first_json(text)
     if not isinstance(found, dict):
         raise InputError(f"xpu-smi: {shown(text.strip())} is not its JSON")
     return found
