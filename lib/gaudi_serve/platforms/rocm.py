@@ -355,7 +355,12 @@ PLATFORM = Platform(
     access=_access,
     # A debugger of its own process, which parts of ROCm and RCCL are.
     capabilities=("SYS_PTRACE",),
-    ulimits=("memlock=-1", "stack=67108864"),
+    env_between={"VLLM_WORKER_MULTIPROC_METHOD": "spawn"},
+    ulimits=("memlock=-1:-1", "stack=67108864:67108864"),
+    cache_variable="VLLM_CACHE_ROOT",
+    # Nobody has measured them here; kernels are compiled at the first start, as on CUDA.
+    warmup_s=180,
+    warmup_cached_s=60,
     card_variables=MASKS,
     prefixes=("AMD",),
     names=r"AMD [\w .,()/+&\[\]-]*",

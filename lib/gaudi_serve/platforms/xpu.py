@@ -203,7 +203,11 @@ PLATFORM = Platform(
     access=lambda host: ACCESS,
     # A forked worker cannot use a card again.
     env={"VLLM_WORKER_MULTIPROC_METHOD": "spawn"},
-    ulimits=("memlock=-1", "stack=67108864"),
+    ulimits=("memlock=-1:-1", "stack=67108864:67108864"),
+    cache_variable="VLLM_CACHE_ROOT",
+    # Nobody has measured them here.
+    warmup_s=180,
+    warmup_cached_s=60,
     card_variables=MASKS,
     prefixes=("Intel(R) Arc", "Intel(R) Data Center GPU"),
     names=r"Intel\(R\) (?!Xeon|Core|Atom|Pentium|Celeron)[\w .,()/+&\[\]-]*",
