@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
+from gaudi_serve.core.run import Result
+from helpers.programs import load_program
 from helpers.standin_host import STANDINS
 
 GIB = 1 << 30
@@ -42,29 +48,34 @@ def drm_nodes(root: Path, bus_id: str, render: int, card: int) -> None:
 
 @dataclass
 class GpuHost:
-    """A host of one vendor: its root, and the state of the vendor's stand-in."""
+    """A host of one vendor: its root, the state of the vendor's stand-in, and whether it has one."""
 
     root: Path
     tool: str
     state: dict[str, Any] = field(default_factory=lambda: {"cards": []})
+    installed: bool = True
 
     def save(self, **more: Any) -> None:
         """Write the state of the stand-in, after a test has changed it."""
         self.state |= more
         put(self.root, f"etc/gaudi-sim/{self.tool.partition('-')[0]}.json", json.dumps(self.state))
 
-    def on_path(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Let programs of this process find the stand-in alone."""
-        folder = self.root / "usr/bin"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / self.tool).symlink_to(STANDINS / self.tool)
-        monkeypatch.setenv("PATH", str(folder))
-        monkeypatch.setenv("GAUDI_SIM_ROOT", str(self.root))
+    def answers(self, monkeypatch: pytest.MonkeyPatch, parser: ModuleType) -> None:
+        """Let a parser's module ask the stand-in, which runs in this process: a host is observed by a dozen calls."""
+        program = load_program(STANDINS / self.tool)
+        monkeypatch.setattr(program, "ROOT", str(self.root))
         (self.root / "proc").mkdir(exist_ok=True)
 
-    def without_tool(self) -> None:
-        """Take the stand-in away, as on a host that has none."""
-        (self.root / "usr/bin" / self.tool).unlink()
+        def run(argv: list[str]) -> Result:
+            if not self.installed:
+                return Result(127, "", f"{self.tool}: not found")
+            out, err = io.StringIO(), io.StringIO()
+            with monkeypatch.context() as now, redirect_stdout(out), redirect_stderr(err):
+                now.setattr(sys, "argv", argv)
+                status = program.main()
+            return Result(status, out.getvalue(), err.getvalue())
+
+        monkeypatch.setattr(parser, "run", run)
 
 
 def process(root: Path, pid: int, name: str, opened: str, fdinfo: str = "") -> None:

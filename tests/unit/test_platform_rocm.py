@@ -43,7 +43,7 @@ STATIC = """{"gpu_data": [{"gpu": 0, "asic": {"market_name": "AMD Instinct MI300
 def eight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GpuHost:
     """Return a host with eight MI300X of one hive."""
     host = amd_host(tmp_path, BUSES, hive=7654321)
-    host.on_path(monkeypatch)
+    host.answers(monkeypatch, amd_smi)
     return host
 
 
@@ -51,7 +51,7 @@ def eight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GpuHost:
 def radeons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GpuHost:
     """Return a host with two Radeon cards that PCIe alone connects."""
     host = amd_host(tmp_path, ["0000:03:00.0", "0000:83:00.0"], RADEON)
-    host.on_path(monkeypatch)
+    host.answers(monkeypatch, amd_smi)
     return host
 
 
@@ -112,7 +112,7 @@ def test_each_form_of_the_tools_output_is_read(eight: GpuHost, state: dict[str, 
 
 
 def test_without_the_tool_the_kernels_files_are_enough(eight: GpuHost) -> None:
-    eight.without_tool()
+    eight.installed = False
     found = observed(eight)
     assert found["notes"] == ["amd-smi: not found"]
     assert len(found["modules"]) == 8 and found["device_name"] == "AMD Instinct MI300X"
@@ -267,7 +267,7 @@ def test_an_instinct_card_is_recognised_without_a_driver(tmp_path: Path) -> None
 
 def test_cards_of_two_sockets_and_without_peer_access(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host = amd_host(tmp_path, ["0000:03:00.0", "0000:83:00.0"], RADEON)
-    host.on_path(monkeypatch)
+    host.answers(monkeypatch, amd_smi)
     put(tmp_path, "sys/bus/pci/devices/0000:83:00.0/numa_node", "1\n")
     for path in tmp_path.glob("sys/class/kfd/kfd/topology/nodes/*/p2p_links/*/properties"):
         path.unlink()
@@ -290,7 +290,7 @@ def divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GpuHost:
         host.state["cards"].append({**first, "kfd_id": gpu_id, "node_id": node, "partition_id": 1, "render": render})
     host.state["cards"] = [host.state["cards"][place] for place in (0, 2, 1, 3)]
     host.save()
-    host.on_path(monkeypatch)
+    host.answers(monkeypatch, amd_smi)
     return host
 
 

@@ -33,7 +33,7 @@ LISTED = """{"device_list": [{"device_id": 0, "device_name": "Intel(R) Arc(TM) P
 def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GpuHost:
     """Return a host with two Arc Pro B60, one a socket."""
     host = intel_host(tmp_path, BUSES)
-    host.on_path(monkeypatch)
+    host.answers(monkeypatch, xpu_smi)
     return host
 
 
@@ -107,7 +107,7 @@ def test_a_tool_that_hangs_is_a_sentence_and_is_asked_once(two: GpuHost, monkeyp
 
 
 def test_without_the_tool_the_kernels_files_are_enough(two: GpuHost) -> None:
-    two.without_tool()
+    two.installed = False
     put(two.root, f"sys/bus/pci/devices/{BUSES[0]}/tile0/physical_vram_size_bytes", f"{24480 << 20}\n")
     found = observed(two)
     assert found["notes"] == ["xpu-smi: not found"]
