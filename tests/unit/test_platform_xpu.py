@@ -133,7 +133,9 @@ def test_odd_states_are_the_problem_of_one_card(two: GpuHost) -> None:
     assert second["problem"] == "xpu-smi cannot read its memory"
 
 
-def test_virtual_functions_are_left_out(two: GpuHost) -> None:
+def test_functions_of_another_card_are_none_of_their_own(two: GpuHost) -> None:
+    pci_device(two.root, "0000:03:00.1", "0x8086", "e211", "0x030000", 0, "xe")
+    put(two.root, "sys/bus/pci/devices/0000:03:00.1/physfn/vendor", "0x8086")
     two.state["cards"].append({**two.state["cards"][0], "bdf": "0000:03:00.1", "virtual": True})
     two.save()
     assert [module["bus_id"] for module in observed(two)["modules"]] == BUSES

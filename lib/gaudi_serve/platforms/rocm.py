@@ -74,22 +74,16 @@ def _on_bus(root: str) -> dict[str, PciDevice]:
     Those of class accelerator always, others where the driver shows memory enough; integrated graphics never. A card
     that shows none counts where another of its model does.
     """
-    found = pci_devices(root, VENDOR, (ACCELERATOR, DISPLAY, SCREEN))
-    if not found:
-        return {}
-    integrated = {gpu.bus_id for gpu in kfd_gpus(root) if gpu.gfx in INTEGRATED}
+    bus = pci_devices(root, VENDOR, (ACCELERATOR, DISPLAY, SCREEN))
+    integrated = {gpu.bus_id for gpu in kfd_gpus(root) if gpu.gfx in INTEGRATED} if bus else set()
+    found = {bus_id: device for bus_id, device in bus.items() if bus_id not in integrated}
     memory = {bus_id: number_of(Path(root, DEVICES, bus_id, "mem_info_vram_total")) for bus_id in found}
-    able = {bus_id for bus_id, size in memory.items() if size is not None and size >= RADEON_LEAST} - integrated
-    models = {found[bus_id].device for bus_id in able}
+    able = {bus_id for bus_id, size in memory.items() if size is not None and size >= RADEON_LEAST}
+    models = {*NAMES, *(found[bus_id].device for bus_id in able)}
     return {
         bus_id: device
         for bus_id, device in found.items()
-        if bus_id not in integrated
-        and (
-            bus_id in able
-            or device.kind.startswith(ACCELERATOR)
-            or (memory[bus_id] is None and (device.device in models or device.device in NAMES))
-        )
+        if bus_id in able or device.kind.startswith(ACCELERATOR) or (memory[bus_id] is None and device.device in models)
     }
 
 

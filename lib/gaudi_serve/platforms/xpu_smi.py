@@ -95,8 +95,6 @@ def _said(line: str) -> str:
 def xpu_cards(listed: str, details: Mapping[int, str] | None = None, health: str = "") -> tuple[XpuCard, ...]:
     """Return the GPUs of the outputs of ``discovery -j``, ``discovery -d N -j`` and ``health -l -j``.
 
-    Virtual functions are left out.
-
     Raises:
         InputError: where one of them is not of its form; an empty one of health says nothing.
     """
@@ -106,8 +104,6 @@ def xpu_cards(listed: str, details: Mapping[int, str] | None = None, health: str
         number, bus_id = row.get("device_id"), str(row.get("pci_bdf_address", ""))
         if not isinstance(number, int) or not BUS_ID.fullmatch(bus_id):
             raise InputError(f"xpu-smi discovery: {shown(row)} has no device_id and pci_bdf_address")
-        if row.get("device_function_type") == "virtual":
-            continue
         more = _json((details or {}).get(number, "{}"))
         critical, warned = _worst(sick.get(number, {}))
         state = str(row.get("device_state") or more.get("device_state") or NORMAL)
