@@ -59,6 +59,7 @@ VIRGIN: dict[str, Any] = {
     "sysctl": {"kernel.numa_balancing": "1", "vm.nr_hugepages": "0"},
     "governor": "powersave",
     "entries": [["root=/dev/sda1"]],
+    "cmdline": ["root=/dev/sda1", "cpufreq.default_governor=performance", "intel_idle.max_cstate=0"],
     "held": {},
     "hccl": {},
     # Seconds from a unit's start until it serves.
@@ -69,6 +70,9 @@ VIRGIN: dict[str, Any] = {
     **{"engine": "", "masked": [], "free": 2**40, "daemon": None},
     # The config.toml of its habana runtime.
     "habana": "[habana-container-runtime]\nvisible_devices_all_as_default = false\n",
+    # Devices in place of eight Gaudi cards: accelerator, device_name, driver_version and modules of gaudi_host; and
+    # the runtimes that its engine has, with the packages that bring them.
+    **{"devices": {}, "runtimes": {}, "packages": {}},
     # Its connection is lost for so many "seconds" when this module is sent ("at", perhaps with its state).
     "away": {},
 }
@@ -173,13 +177,14 @@ class Host:
     def see_system(self) -> dict[str, Any]:
         """Return system, kernel and kind."""
         debian = {"id": "debian", "version_id": "12", "pretty_name": "Debian GNU/Linux 12 (bookworm)"}
-        return {**debian, "kernel": "6.1.0-1-amd64", "accelerator": "gaudi"}
+        kind = self.state["devices"].get("accelerator", "gaudi")
+        return {**debian, "kernel": "6.1.0-1-amd64", "accelerator": kind, "accelerators": [kind]}
 
     def see_tuning(self) -> dict[str, Any]:
         """Return settings, of which a boot has brought the arguments already."""
         files = self.state["files"]
         return {
-            "cmdline": ["root=/dev/sda1", "cpufreq.default_governor=performance", "intel_idle.max_cstate=0"],
+            "cmdline": self.state["cmdline"],
             "grub": {
                 **{"present": True, "entries": self.state["entries"], "cfg_mtime": 2.0},
                 "dropin_sha256": digest(files.get(DROPIN)),
@@ -198,22 +203,28 @@ class Host:
         """Return an engine that somebody has brought in order."""
         path = "/usr/bin/habana-container-runtime"
         habana = {"path": path, "runtimeArgs": []}
-        daemon = {"runtimes": {"habana": habana}, "live-restore": True}
+        runtimes = {"habana": habana, **self.state["runtimes"]}
+        daemon = {"runtimes": runtimes, "live-restore": True}
         info: dict[str, Any] = {
             "containers_running": 0,
             "server_version": "20.10.24",
             "default_runtime": "runc",
             "live_restore": True,
         }
-        info |= {"data_root": "/var/lib/docker", "runtimes": {"habana": habana, "runc": {"path": "runc"}}}
+        info |= {"data_root": "/var/lib/docker", "runtimes": {**runtimes, "runc": {"path": "runc"}}}
         silent, masked, text = self.stopped, self.state["masked"], self.state["daemon"]
         return {
-            "packages": {"docker.io": "20.10.24", "habanalabs-container-runtime": f"{RELEASE}-57"},
+            "packages": {
+                **{"docker.io": "20.10.24", "habanalabs-container-runtime": f"{RELEASE}-57"},
+                **self.state["packages"],
+            },
+            "cdi": False,
             **{"interrupted": [], "daemon_json": text or json.dumps(daemon), "daemon_json_mode": "0644"},
             **{"info": None if silent else info, "reason": "Cannot connect to the Docker daemon" if silent else None},
             **{"habana_problem": None, "enabled": "docker.service" not in masked, "masked": masked},
             "habana_config": self.state["habana"],
             "habana_programs": {"habana-container-hook": True, "habana-container-cli": True},
+            **{"nvidia_config": None, "nvidia_programs": {"nvidia-ctk": True}, "nvidia_problem": None},
             **{"proxies_sha256": None, "proxies_dropin_sha256": None, "proxies_running": None},
         }
 
@@ -274,6 +285,8 @@ class Host:
         units = {name: self.unit(name) for name in self.state["units"]}
         return {
             **{"accelerator": "gaudi", "device_name": "HL-225", "driver_version": f"{RELEASE}-57", "modules": CARDS},
+            **self.state["devices"],
+            "platforms": [self.state["devices"].get("accelerator", "gaudi")],
             **{"problem": [], "ip": "192.0.2.1", "interface": "eth0", "addresses": ["192.0.2.1"], "names": {}},
             "services": {
                 name: {**{key: unit[key] for key in keep}, "holds": True, "secret_changed": False}
