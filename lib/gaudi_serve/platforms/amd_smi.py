@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,12 +9,14 @@ from typing import Any
 
 from ..core.errors import InputError, shown
 from ..core.run import run
+from .cards import first_json
 
 HANGS, MISSING = 124, 127  # statuses of core.run
 LISTS = (("list", "-e", "--json"), ("list", "--json"))  # -e since ROCm 6.4
 STATIC = ("static", "--asic", "--vram", "--json")
 ERRORS = ("metric", "--ecc", "--json")
 PAGES = ("bad-pages", "--json")
+ERROR = re.compile(r'^\s*\{"error": "([^"]*)"', re.MULTILINE)
 BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", re.IGNORECASE)
 
 
@@ -69,10 +70,12 @@ def _asked(commands: Iterable[Sequence[str]]) -> tuple[str, str, bool]:
         result = run(["amd-smi", *words])
         if result.status in (HANGS, MISSING):
             return "", result.err, result.status == HANGS
-        if result.status == 0:
+        # What it refuses it says in its output, and some releases end with 0 all the same.
+        refused = ERROR.search(result.out)
+        if result.status == 0 and not refused:
             return result.out, "", False
-        last = (result.err or result.out).strip().splitlines()[-1:] or ["no output"]
-        problem = f"amd-smi {' '.join(words)}: {last[0]}"
+        last = [refused[1]] if refused else (result.err or result.out).strip().splitlines()[-1:]
+        problem = f"amd-smi {' '.join(words)}: {last[0] if last else 'no output'}"
     return "", problem, False
 
 
@@ -84,11 +87,7 @@ def amd_smi_rows(text: str) -> list[dict[str, Any]]:
     Raises:
         InputError: with the text where it is not of either form.
     """
-    begin = re.search(r"^\s*[\[{]", text, re.MULTILINE)
-    try:
-        found = json.loads(text[begin.start() :]) if begin else None
-    except ValueError:
-        found = None
+    found = first_json(text)
     rows = found.get("gpu_data") if isinstance(found, Mapping) else found
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise InputError(f"amd-smi: {shown(text.strip())} is not its list of GPUs")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,23 @@ WATCHERS = (
 LEAST_KIB = 64 * 1024  # of a card's memory; a screen's cursor is no model
 FULL_MIB = 4096  # an idle card of the largest kind has a few hundred MiB in use
 UNSEEN = "it is on the PCI bus, and {by} does not show it"
+
+
+def first_json(text: str) -> Any:
+    """Return the first JSON of an output that begins a line, among warnings before and after it; None without any."""
+    for begin in re.finditer(r"^\s*(?=[\[{])", text, re.MULTILINE):
+        try:
+            return json.JSONDecoder().raw_decode(text, begin.end())[0]
+        except ValueError:
+            continue
+    return None
+
+
+def plain_name(name: str, maker: str) -> str:
+    """Return a card's name as facts may have it: without signs such as a trade mark's, and with its maker first."""
+    text = " ".join(re.sub(r"[^\w .,()/+&\[\]-]", "", name).split())
+    own = re.sub(r"\W.*", "", maker)
+    return text if text.startswith(f"{maker} ") else f"{maker} {text.removeprefix(f'{own} ')}"
 
 
 def filled(used: int, total: int) -> str | None:

@@ -16,7 +16,7 @@ from ..model.vllm_options import VLLM_0_32
 from .abilities import MX, cache_problems, is_fp8, method_of, method_problems
 from .amd_smi import AmdCard, AmdSmi, ask_amd_smi
 from .base import Platform
-from .cards import LEAST_KIB, WATCHERS, about, filled, lost, mixed, node_notes, node_problem, reasons
+from .cards import LEAST_KIB, WATCHERS, about, filled, lost, mixed, node_notes, node_problem, plain_name, reasons
 from .device_access import DeviceAccess, Node
 from .device_holders import device_holders
 from .kfd import XGMI, Gpu, kfd_gpus, kfd_holders, kfd_processes
@@ -74,22 +74,16 @@ def _on_bus(root: str) -> dict[str, PciDevice]:
     Those of class accelerator always, others where the driver shows memory enough; integrated graphics never. A card
     that shows none counts where another of its model does.
     """
-    found = pci_devices(root, VENDOR, (ACCELERATOR, DISPLAY, SCREEN))
-    if not found:
-        return {}
-    integrated = {gpu.bus_id for gpu in kfd_gpus(root) if gpu.gfx in INTEGRATED}
+    bus = pci_devices(root, VENDOR, (ACCELERATOR, DISPLAY, SCREEN))
+    integrated = {gpu.bus_id for gpu in kfd_gpus(root) if gpu.gfx in INTEGRATED} if bus else set()
+    found = {bus_id: device for bus_id, device in bus.items() if bus_id not in integrated}
     memory = {bus_id: number_of(Path(root, DEVICES, bus_id, "mem_info_vram_total")) for bus_id in found}
-    able = {bus_id for bus_id, size in memory.items() if size is not None and size >= RADEON_LEAST} - integrated
-    models = {found[bus_id].device for bus_id in able}
+    able = {bus_id for bus_id, size in memory.items() if size is not None and size >= RADEON_LEAST}
+    models = {*NAMES, *(found[bus_id].device for bus_id in able)}
     return {
         bus_id: device
         for bus_id, device in found.items()
-        if bus_id not in integrated
-        and (
-            bus_id in able
-            or device.kind.startswith(ACCELERATOR)
-            or (memory[bus_id] is None and (device.device in models or device.device in NAMES))
-        )
+        if bus_id in able or device.kind.startswith(ACCELERATOR) or (memory[bus_id] is None and device.device in models)
     }
 
 
@@ -110,7 +104,7 @@ def observe(root: str = "/") -> dict[str, Any]:
     problem = _silent(root, gpus)
     tool = AmdSmi() if problem else ask_amd_smi()
     if problem or tool.hangs:
-        names = bus_text(VENDOR, {one.device: _name(one, None) for one in on_bus.values()})
+        names = bus_text(VENDOR, {one.device: _name(one, {}) for one in on_bus.values()})
         return {**nothing, "problem": [f"{problem or tool.hangs}{names}"], "pci_cards": len(on_bus)}
     numbers, unseen = _numbered(gpus, tool)
     modules = _modules(gpus, numbers, on_bus, tool, root)
@@ -154,33 +148,27 @@ def _modules(
 ) -> list[dict[str, Any]]:
     """Return what facts have of each GPU, or of each part of one, by its number."""
     shown = {card.gpu: card for card in tool.cards}
-    parts = {gpu.bus_id for gpu in gpus if gpu.part}
+    # One kind of card has one name, also where the tool does not say that of each.
+    rows = [(on_bus[gpu.bus_id].device, shown.get(numbers[gpu.node])) for gpu in gpus]
+    named = {device: card.name for device, card in rows if card and card.name}
+    divided = any(gpu.part for gpu in gpus)
     held = kfd_holders(root)
     opened = device_holders(NODE, WATCHERS, root, kfd_processes(root), LEAST_KIB)
     modules = []
     for gpu in sorted(gpus, key=lambda one: numbers[one.node]):
         device, card = on_bus[gpu.bus_id], shown.get(numbers[gpu.node])
-        folder = Path(root, DEVICES, gpu.bus_id)
-        total = gpu.memory or number_of(folder / "mem_info_vram_total") or (card.memory_mib << 20 if card else 0)
-        used = 0 if gpu.bus_id in parts else number_of(folder / "mem_info_vram_used") or 0
-        mib = total >> 20
-        holder = held.get(gpu.gpu_id) or opened.get(gpu.minor) or filled(used >> 20, mib)
-        problem = node_problem(gpu.minor, root) or _unread(gpu, mib, gpus, divided=bool(parts))
+        total, used = _memory(gpu, gpus, card, Path(root, DEVICES, gpu.bus_id))
+        holder = held.get(gpu.gpu_id) or opened.get(gpu.minor) or filled(used, total)
         modules.append(
             {
                 "module_id": numbers[gpu.node],
                 "index": gpu.minor if gpu.minor >= 0 else None,
-                "device_id": str(gpu.location) if parts else gpu.bus_id,
-                "bus_id": gpu.bus_id,
-                "name": _name(device, card),
-                "memory_mib": mib,
-                "memory_used_mib": used >> 20,
-                "capability": gpu.gfx,
-                "numa_node": device.numa_node,
-                "cpus": list(device.cpus),
-                "in_use": holder is not None,
-                "held_by": holder,
-                "problem": problem,
+                "device_id": str(gpu.location) if divided else gpu.bus_id,
+                "name": _name(device, named),
+                **{"bus_id": gpu.bus_id, "memory_mib": total, "memory_used_mib": used, "capability": gpu.gfx},
+                **{"numa_node": device.numa_node, "cpus": list(device.cpus)},
+                **{"in_use": holder is not None, "held_by": holder},
+                "problem": node_problem(gpu.minor, root) or _unread(gpu, total, gpus, divided=divided),
                 "links": {str(numbers[other.node]): _link(gpu, other, on_bus) for other in gpus if other != gpu},
                 "no_peer": _no_peer(gpu, gpus, numbers),
                 "ecc_uncorrectable": card.uncorrectable if card else None,
@@ -188,6 +176,14 @@ def _modules(
             }
         )
     return modules
+
+
+def _memory(gpu: Gpu, gpus: Sequence[Gpu], card: AmdCard | None, folder: Path) -> tuple[int, int]:
+    """Return the MiB that a GPU has, and those in use; of a divided one nobody says which part uses them."""
+    total = gpu.memory or number_of(folder / "mem_info_vram_total") or 0
+    alone = sum(other.bus_id == gpu.bus_id for other in gpus) == 1
+    used = number_of(folder / "mem_info_vram_used") if alone else 0
+    return total >> 20 or (card.memory_mib if card else 0), (used or 0) >> 20
 
 
 def _unread(gpu: Gpu, mib: int, gpus: Sequence[Gpu], *, divided: bool) -> str | None:
@@ -199,9 +195,8 @@ def _unread(gpu: Gpu, mib: int, gpus: Sequence[Gpu], *, divided: bool) -> str | 
     return None
 
 
-def _name(device: PciDevice, card: AmdCard | None) -> str:
-    name = card.name if card and card.name else NAMES.get(device.device, f"AMD GPU {device.device}")
-    return name if name.startswith("AMD ") else f"AMD {name}"
+def _name(device: PciDevice, named: Mapping[str, str]) -> str:
+    return plain_name(named.get(device.device) or NAMES.get(device.device, f"GPU {device.device}"), "AMD")
 
 
 def _link(gpu: Gpu, other: Gpu, on_bus: Mapping[str, PciDevice]) -> str:
@@ -354,10 +349,15 @@ PLATFORM = Platform(
     access=_access,
     # A debugger of its own process, which parts of ROCm and RCCL are.
     capabilities=("SYS_PTRACE",),
-    ulimits=("memlock=-1", "stack=67108864"),
+    env_between={"VLLM_WORKER_MULTIPROC_METHOD": "spawn"},
+    ulimits=("memlock=-1:-1", "stack=67108864:67108864"),
+    cache_variable="VLLM_CACHE_ROOT",
+    # Nobody has measured them here; kernels are compiled at the first start, as on CUDA.
+    warmup_s=180,
+    warmup_cached_s=60,
     card_variables=MASKS,
     prefixes=("AMD",),
-    names=r"AMD [\w .()/+-]*",
+    names=r"AMD [\w .,()/+&\[\]-]*",
     near=(("PACKAGE",), ("XGMI",)),
     memory="vllm",
     binds=True,

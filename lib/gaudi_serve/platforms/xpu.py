@@ -14,7 +14,7 @@ from ..model.spec import Spec
 from ..model.vllm_options import VLLM_0_32
 from .abilities import is_bfloat16, method_problems, unknown_executor
 from .base import Platform
-from .cards import LEAST_KIB, WATCHERS, about, lost, mixed, node_notes, node_problem, reasons
+from .cards import LEAST_KIB, WATCHERS, about, lost, mixed, node_notes, node_problem, plain_name, reasons
 from .device_access import DeviceAccess, Node
 from .device_holders import device_holders
 from .pci import DEVICES, DISPLAY, RENDER_NODE, RENDER_NODES, SCREEN, PciDevice, bus_text, number_of, pci_devices
@@ -67,7 +67,7 @@ def observe(root: str = "/") -> dict[str, Any]:
     if tool.answers and not shown:
         problem = "xpu-smi shows none of them"
     if problem or tool.hangs:
-        names = bus_text(VENDOR, {one.device: _name(one, None) for one in on_bus.values()})
+        names = bus_text(VENDOR, {one.device: _name(one, {}) for one in on_bus.values()})
         return {**nothing, "problem": [f"{problem or tool.hangs}{names}"], "pci_cards": len(on_bus)}
     seen = [bus_id for bus_id in on_bus if bus_id in shown or (not tool.answers and on_bus[bus_id].driver)]
     numbers = {bus_id: shown[bus_id].number if tool.answers else place for place, bus_id in enumerate(seen)}
@@ -96,6 +96,8 @@ def _modules(
 ) -> list[dict[str, Any]]:
     """Return what facts have of each card, by its number."""
     opened = device_holders(NODE, WATCHERS, root, least_kib=LEAST_KIB)
+    # One kind of card has one name, also where the tool does not say that of each.
+    named = {on_bus[bus_id].device: card.name for bus_id, card in shown.items() if card.name}
     modules = []
     for bus_id, number in sorted(numbers.items(), key=lambda one: one[1]):
         device, card = on_bus[bus_id], shown.get(bus_id)
@@ -107,15 +109,10 @@ def _modules(
                 "module_id": number,
                 "index": index,
                 "device_id": bus_id,
-                "bus_id": bus_id,
-                "name": _name(device, card),
-                "memory_mib": mib,
-                "memory_used_mib": 0,
-                "capability": "",
-                "numa_node": device.numa_node,
-                "cpus": list(device.cpus),
-                "in_use": holder is not None,
-                "held_by": holder,
+                "name": _name(device, named),
+                **{"bus_id": bus_id, "memory_mib": mib, "memory_used_mib": 0, "capability": ""},
+                **{"numa_node": device.numa_node, "cpus": list(device.cpus)},
+                **{"in_use": holder is not None, "held_by": holder},
                 "problem": node_problem(index, root) or _problem(card, mib),
                 "links": {str(other): kind for (one, other), kind in tool.links.items() if one == number},
                 "no_peer": [],
@@ -138,9 +135,8 @@ def _memory(folder: Path) -> int:
     return sum(sizes) >> 20
 
 
-def _name(device: PciDevice, card: XpuCard | None) -> str:
-    name = card.name if card and card.name else NAMES.get(device.device, f"Intel(R) GPU {device.device}")
-    return name if name.startswith("Intel") else f"Intel(R) {name}"
+def _name(device: PciDevice, named: Mapping[str, str]) -> str:
+    return plain_name(named.get(device.device) or NAMES.get(device.device, f"GPU {device.device}"), "Intel(R)")
 
 
 # The compute runtime finds cards by their links in by-path, and opens the render node that is there behind one.
@@ -207,10 +203,14 @@ PLATFORM = Platform(
     access=lambda host: ACCESS,
     # A forked worker cannot use a card again.
     env={"VLLM_WORKER_MULTIPROC_METHOD": "spawn"},
-    ulimits=("memlock=-1", "stack=67108864"),
+    ulimits=("memlock=-1:-1", "stack=67108864:67108864"),
+    cache_variable="VLLM_CACHE_ROOT",
+    # Nobody has measured them here.
+    warmup_s=180,
+    warmup_cached_s=60,
     card_variables=MASKS,
     prefixes=("Intel(R) Arc", "Intel(R) Data Center GPU"),
-    names=r"Intel(?:\(R\))? (?:Arc|Data Center GPU|GPU|Graphics)[\w .()/+-]*",
+    names=r"Intel\(R\) (?!Xeon|Core|Atom|Pentium|Celeron)[\w .,()/+&\[\]-]*",
     near=(("MDF", "XL"), ("PIX", "PXB")),
     no_memory="memory is not checked: that of XPU is not counted with",
     binds=True,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from typing import Any
 
 from ..core.errors import InputError, shown
 from ..core.run import run
+from .cards import first_json
 
 HANGS, MISSING = 124, 127  # statuses of core.run
 BUS_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", re.IGNORECASE)
@@ -88,17 +88,12 @@ def _answer(words: tuple[str, ...], notes: list[str]) -> str | None:
 
 def _said(line: str) -> str:
     """Return what an output says is wrong: JSON with error, or its text."""
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return line
+    found = first_json(line)
     return str(found.get("error", line)) if isinstance(found, Mapping) else line
 
 
 def xpu_cards(listed: str, details: Mapping[int, str] | None = None, health: str = "") -> tuple[XpuCard, ...]:
     """Return the GPUs of the outputs of ``discovery -j``, ``discovery -d N -j`` and ``health -l -j``.
-
-    Virtual functions are left out.
 
     Raises:
         InputError: where one of them is not of its form; an empty one of health says nothing.
@@ -109,8 +104,6 @@ def xpu_cards(listed: str, details: Mapping[int, str] | None = None, health: str
         number, bus_id = row.get("device_id"), str(row.get("pci_bdf_address", ""))
         if not isinstance(number, int) or not BUS_ID.fullmatch(bus_id):
             raise InputError(f"xpu-smi discovery: {shown(row)} has no device_id and pci_bdf_address")
-        if row.get("device_function_type") == "virtual":
-            continue
         more = _json((details or {}).get(number, "{}"))
         critical, warned = _worst(sick.get(number, {}))
         state = str(row.get("device_state") or more.get("device_state") or NORMAL)
@@ -130,10 +123,7 @@ def xpu_cards(listed: str, details: Mapping[int, str] | None = None, health: str
 
 
 def _json(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = None
+    found = first_json(text)
     if not isinstance(found, dict):
         raise InputError(f"xpu-smi: {shown(text.strip())} is not its JSON")
     return found
