@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import tomllib
 from gaudi_serve.core.errors import InputError
+from gaudi_serve.core.run import Result
 from gaudi_serve.host import observe_runtime
 from gaudi_serve.host.observe_runtime import device_runtime
 from gaudi_serve.plan.refusal import host_findings
@@ -563,3 +564,33 @@ def test_a_broken_daemon_json_is_one_sentence_and_hides_nothing_else(text: str) 
     asked = wanted(daemon_json=text)
     assert len(runtime.container_runtime_refusal(found, asked, "g")) == 1
     runtime.container_runtime_changes(found, asked)
+
+
+def test_names_of_devices_by_cdi_are_a_feature_beside_the_owner_s() -> None:
+    text = '{"features": {"buildkit": true}}'
+    text = merged(text, runtime=False, cdi=True)
+    assert json.loads(text) == {"features": {"buildkit": True, "cdi": True}, "live-restore": True}
+    assert merged(text, runtime=False, cdi=True) == text
+    with pytest.raises(InputError, match="features must be a JSON object"):
+        merged('{"features": []}', cdi=True)
+
+
+def test_an_engine_that_takes_no_cdi_names_yet_is_restarted() -> None:
+    restart = runtime.container_runtime_changes(live(), wanted(cdi=True))["restart"]
+    assert restart == ["features: the running engine takes no names of devices by CDI"]
+    knows = live(info={**live()["info"], "cdi": True})
+    assert runtime.container_runtime_changes(knows, wanted(cdi=True))["restart"] == []
+
+
+@pytest.mark.parametrize(
+    ("version", "codename", "takes"),
+    [("20.10.24", "bookworm", False), ("26.1.5", "trixie", True), (None, "bookworm", False), (None, "noble", True)],
+)
+def test_an_engine_takes_cdi_names_by_its_version_or_before_it_is_there_by_its_system(
+    version: str | None, codename: str, takes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = Result(0, f"Docker version {version}, build x", "") if version else Result(127, "", "not found")
+    monkeypatch.setattr(observe_runtime, "run", lambda _: told)
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/os-release").write_text(f"ID=x\nVERSION_CODENAME={codename}\n")
+    assert observe_runtime.takes_cdi(str(tmp_path)) is takes

@@ -510,3 +510,23 @@ def test_requests_of_supervisor_and_monitoring_are_kept_out_of_the_journal(
     monkeypatch.setattr(supervisor.subprocess, "Popen", lambda *_, **__: Logs())
     one.follow()
     assert capsys.readouterr().out == "".join(lines[2:])
+
+
+@pytest.mark.parametrize(
+    ("entry", "replaced"),
+    [
+        (["vllm", "serve"], True),
+        (["python3", "-m", "vllm.entrypoints.openai.api_server"], True),
+        (["/bin/bash"], True),
+        (["/bin/sh", "-c"], True),
+        (["/opt/nvidia/nvidia_entrypoint.sh"], False),
+        (["/usr/local/bin/tini", "--"], False),
+        (None, False),
+        ([], False),
+    ],
+)
+def test_an_image_s_own_server_or_shell_does_not_take_the_command_for_arguments(
+    entry: list[str] | None, replaced: bool
+) -> None:
+    options = load_program(PROGRAM).entrypoint(json.dumps(entry) + "\n")
+    assert options == (["--entrypoint", ""] if replaced else [])

@@ -51,6 +51,7 @@ def observe() -> dict[str, Any]:
     unit = units.get(UNITS[0], {})
     return {
         **engine_packages(),
+        "cdi": takes_cdi(),
         "daemon_json": redacted(read_text(daemon)),
         "daemon_json_mode": f"{daemon.stat().st_mode & 0o7777:04o}" if daemon.exists() else None,
         "info": info,
@@ -231,4 +232,6 @@ def daemon_info() -> tuple[dict[str, Any] | None, str | None]:
         "runtimes": runtimes,
         **{name: info.get(key) for name, key in keys.items()},
         "swarm": (info.get("Swarm") or {}).get("LocalNodeState"),
+        # Docker since 25 says where it looks for CDI files, where the feature is on.
+        "cdi": bool(info.get("CDISpecDirs")),
     }, None

@@ -181,8 +181,14 @@ def _planned(
     ]
     notes = (*version_notes(spec, row), *loads, *platform.notes(spec, release))
     costs = cost_warnings(spec, weighed, host, placement, cost)
+    cards = [card for card in host.cards if card.module_id in placement.module_ids]
     links = topology_notes(host, placement.module_ids)
-    warnings = (*container.notes, *costs, *launch_warnings(spec), *notes, *links)
+    able = [
+        text
+        for one in weighed
+        for text in named(spec, one.spec, platform.capability_notes(one.spec, one.weights.architecture, host, cards))
+    ]
+    warnings = (*container.notes, *costs, *launch_warnings(spec, platform), *notes, *links, *able)
     nodes = {card.numa_node for card in host.cards if card.module_id in placement.module_ids}
     node = nodes.pop() if len(nodes) == 1 else None
     served = tuple(
@@ -190,10 +196,9 @@ def _planned(
     )
     precision = precision_of(weighed[0])
     planned = PlannedModel(spec, (placement,), container, cost, precision, node, warnings, served)
-    cards = [card for card in host.cards if card.module_id in placement.module_ids]
-    able = [
+    unable = [
         (key_of(place, key), value, text)
         for place, one in enumerate(weighed)
         for key, value, text in platform.capability_problems(one.spec, one.weights.architecture, host, cards)
     ]
-    return planned, able + cost_problems(spec, cost)
+    return planned, unable + cost_problems(spec, cost)

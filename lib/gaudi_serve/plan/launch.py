@@ -134,6 +134,8 @@ def container_of(spec: Spec, host: Host, placement: Placement, release: str) -> 
     env = _environment(launch, access)
     if not engine.own_options and len(placement.module_ids) > 1:
         env.update(platform.env_between)
+    if platform.cache_variable and cache:
+        env[platform.cache_variable] = cache
     # Ray compares the address with the one of its own node; the vendor's scripts choose an interface themselves.
     if "ray" not in launch.args and not any(spec.get(key) for key in OVER_HOSTS):
         env = {**ON_LOOPBACK, **env}
@@ -323,9 +325,10 @@ def _listener_warnings(env: Mapping[str, str]) -> list[str]:
     return [f"its workers listen {where} too, and ask for no key: docs/security.md has the rule for a firewall"]
 
 
-def launch_warnings(spec: Spec) -> list[str]:
+def launch_warnings(spec: Spec, platform: Platform) -> list[str]:
     """Return what of a model's keys is allowed, and does nothing, or more than a user may think."""
-    ignored = sorted(key for key in engine_of(spec).ignored if spec.get(key) is not None)
+    read = ("recipe_cache_path",) if platform.cache_variable else ()
+    ignored = sorted(key for key in engine_of(spec).ignored if spec.get(key) is not None and key not in read)
     found = [f"profile {spec.launch_profile} ignores {', '.join(ignored)}"] if ignored else []
     sockets = [mount["source"] for mount in spec.get("mounts", []) if mount["source"].endswith("/docker.sock")]
     found += [f"mounts {path}: who gets into the server is root on the host then" for path in sockets]

@@ -8,6 +8,7 @@ large gaps stay whole for large models.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -297,7 +298,17 @@ def _no_room(spec: Spec, ledger: Ledger, placed: Cards) -> Problem:
     )
     if ledger.group and (spec.cards > ledger.group or len(free) >= spec.cards):
         text += f"; no group of four has so many, and only host NICs connect the groups; {NICS}"
+    elif len(free) >= spec.cards:
+        text += f"; they are {_kinds(ledger, free)}, and a model gets cards of one kind unless module_ids names them"
     return "tensor_parallel_size", spec.cards, text
+
+
+def _kinds(ledger: Ledger, numbers: Sequence[int]) -> str:
+    """Return how many cards of each kind there are, and that parts of divided cards work alone."""
+    names = [
+        f"{card.name or 'card'}{' (alone)' if card.alone else ''}" for card in map(ledger.cards.get, numbers) if card
+    ]
+    return " and ".join(f"{count} {name}" for name, count in Counter(names).items())
 
 
 def islands(cards: Sequence[Card], near: Sequence[tuple[str, ...]]) -> dict[int, int]:

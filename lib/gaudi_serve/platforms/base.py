@@ -50,6 +50,10 @@ def _all_capable(_spec: Spec, _model: Architecture, _host: Host, _cards: Sequenc
     return []
 
 
+def _nothing_else(_spec: Spec, _model: Architecture, _host: Host, _cards: Sequence[Card]) -> list[str]:
+    return []
+
+
 def _no_health(_: Mapping[str, Any]) -> str | None:
     return None
 
@@ -131,9 +135,9 @@ class Platform:
     env: what a server always needs there; env_between: what it needs when it has several devices. ulimits,
     capabilities: what its container needs besides those of its engine. access: how a container gets exactly some
     devices of a host; None where there are none. runtime: what the container engine needs for that, beside what it
-    has by itself; ``<name>_runtime`` is one of the needs then. card_variables: variables that choose devices, which
-    no user may set, since the plan chooses. needs: what its hosts need that others do not, as filter
-    accelerator_needs tells roles.
+    has by itself; ``<name>_runtime`` is one of the needs then. cdi: it gives devices by CDI where the engine takes
+    their names. card_variables: variables that choose devices, which no user may set, since the plan chooses.
+    needs: what its hosts need that others do not, as filter accelerator_needs tells roles.
 
     prefixes: how the names of the devices begin that are known; names: a regular expression of the names of all, also
     of unknown ones. group: how many devices of a host are linked among themselves only; None for all. near: kinds
@@ -142,8 +146,11 @@ class Platform:
     no_memory: the sentence that says that memory is not checked there; empty where it is.
 
     memory: which model of memory judges whether a model fits: ``hpu`` or ``vllm``; empty for none. capability_problems:
-    what of a model these devices cannot do, each with what works. health: what is sick of a device, by its facts; None
-    for nothing. lacks: options of vLLM that no server there takes, each with why and what works.
+    what of a model these devices cannot do, each with what works; capability_notes: what they do otherwise. health:
+    what is sick of a device, by its facts; None for nothing. lacks: options of vLLM that no server there takes,
+    each with why and what works.
+
+    cache_variable: by which a server is told the folder of what it compiles, where a model has a recipe_cache_path.
 
     tuned: its hosts get the kernel arguments and the hugepages of the manual, where a user says nothing.
 
@@ -170,6 +177,7 @@ class Platform:
     env_between: Mapping[str, str] = field(default_factory=dict)
     release: Callable[[str], Release | None] = _no_release
     runtime: Runtime | None = None
+    cdi: bool = False
     needs: tuple[str, ...] = ()
     prefixes: tuple[str, ...] = ()
     names: str = ""
@@ -179,6 +187,7 @@ class Platform:
     no_memory: str = ""
     memory: str = ""
     capability_problems: Callable[[Spec, Architecture, Host, Sequence[Card]], list[Problem]] = _all_capable
+    capability_notes: Callable[[Spec, Architecture, Host, Sequence[Card]], list[str]] = _nothing_else
     health: Callable[[Mapping[str, Any]], str | None] = _no_health
     lacks: Mapping[str, str] = field(default_factory=dict)
     refused: str = ""
@@ -186,6 +195,7 @@ class Platform:
     problems: Callable[[Spec], list[Problem]] = _no_problems
     notes: Callable[[Spec, str], list[str]] = _no_notes
     image_problems: Callable[[Spec, str], list[Problem]] = _no_image_problems
+    cache_variable: str = ""
     warmup_s: int | None = None
     warmup_cached_s: int | None = None
     tuned: bool = False

@@ -10,8 +10,17 @@ import re
 
 from ..core.run import read_text
 
+# What the kernel's graphics drivers say of an open file: amdgpu, xe and i915 in this order.
+MEMORY = re.compile(r"^drm-(?:memory-vram|resident-vram\d+|resident-local\d+):\s*(\d+)\s*([KM]?)iB", re.MULTILINE)
 
-def device_holders(nodes: re.Pattern[str], watchers: tuple[str, ...] = (), root: str = "/") -> dict[int, str]:
+
+def device_holders(
+    nodes: re.Pattern[str],
+    watchers: tuple[str, ...] = (),
+    root: str = "/",
+    besides: frozenset[str] = frozenset(),
+    least_kib: int = 0,
+) -> dict[int, str]:
     """Return ``{index: "python3 (pid 4711), which has /dev/accel/accel0 open"}`` of the devices that programs hold.
 
     Programs whose files this user may not see are left out.
@@ -20,15 +29,18 @@ def device_holders(nodes: re.Pattern[str], watchers: tuple[str, ...] = (), root:
         nodes: the paths of the devices' nodes, with the index as the first group.
         watchers: how the names of programs begin that hold no device though they open its nodes.
         root: of the host.
+        besides: the numbers of programs of which something else says what they hold.
+        least_kib: memory of a device below which a program does not hold it, where the driver says how much it has.
     """
     found: dict[int, str] = {}
     for process in sorted(os.listdir(f"{root}/proc")):
-        if not process.isdigit() or int(process) == os.getpid():
+        if not process.isdigit() or process in besides or int(process) == os.getpid():
             continue
         folder = f"{root}/proc/{process}"
         try:
-            paths = map(_link, (handle.path for handle in os.scandir(f"{folder}/fd")))
-            opened = {path: node for path in paths if (node := nodes.fullmatch(path))}
+            handles = [(_link(handle.path), handle.name) for handle in os.scandir(f"{folder}/fd")]
+            nodes_of = [(path, node, name) for path, name in handles if (node := nodes.fullmatch(path))]
+            opened = {path: node for path, node, name in nodes_of if _holds(f"{folder}/fdinfo/{name}", least_kib)}
         except OSError:
             continue
         name = (read_text(f"{folder}/comm") or "?").strip() if opened else ""
@@ -36,6 +48,12 @@ def device_holders(nodes: re.Pattern[str], watchers: tuple[str, ...] = (), root:
             if not name.startswith(watchers):
                 found.setdefault(int(node[1]), f"{name} (pid {process}), which has {path} open")
     return found
+
+
+def _holds(fdinfo: str, least_kib: int) -> bool:
+    """Tell whether an open file of a graphics driver has memory of its device; true where the driver does not say."""
+    sizes = MEMORY.findall(read_text(fdinfo) or "") if least_kib else []
+    return not sizes or sum(int(size) * (1024 if unit == "M" else 1) for size, unit in sizes) >= least_kib
 
 
 def _link(path: str) -> str:

@@ -12,16 +12,20 @@ from ..core.checks import is_true
 from ..core.errors import InputError
 from ..core.run import sha256_text
 from ..core.templates import rendered
-from ..platforms import Runtime, accelerator_needs, runtime_of, runtimes
+from ..platforms import Runtime, accelerator_needs, platform_of, runtime_of, runtimes
 from .base import Given, Pending, Stage, system_refusal
 from .reset_host import container_runtime_found, container_runtime_reset
 
 DAEMON_JSON = "/etc/docker/daemon.json"
+# Keys of it that are objects, into which is merged.
+OBJECTS = ("runtimes", "features")
 # Packages of engines, of which any will do.
 ENGINES = {"docker.io", "docker-ce"}
 
 
-def daemon_json(text: str | None, runtime: bool | str, live_restore: bool, data_root: str, host_name: str) -> str:
+def daemon_json(
+    text: str | None, runtime: bool | str, live_restore: bool, data_root: str, host_name: str, *, cdi: bool = False
+) -> str:
     """Merge what is wanted into a daemon.json and keep everything else in it, in its order.
 
     A user's own runtime of the same name, with a path of its own or arguments, stays as it is.
@@ -32,6 +36,7 @@ def daemon_json(text: str | None, runtime: bool | str, live_restore: bool, data_
         live_restore: whether containers outlive the engine.
         data_root: folder of the engine's data; empty leaves it as it is.
         host_name: how messages call the host.
+        cdi: the engine must take names of devices by CDI, which is a feature that it may have off.
 
     Returns:
         The text wanted: the given one, to the letter, where it holds everything already.
@@ -49,6 +54,8 @@ def daemon_json(text: str | None, runtime: bool | str, live_restore: bool, data_
         here = found.get("runtimes", {})
         entry = here[known.name] if _usable(here.get(known.name)) else known.entry
         merged["runtimes"] = {**here, known.name: entry}
+    if cdi:
+        merged["features"] = {**found.get("features", {}), "cdi": True}
     if text and merged == found:
         return text
     indent = re.search(r'^([ \t]+)"', text or "", re.MULTILINE)
@@ -64,8 +71,9 @@ def _read(text: str | None, where: str) -> dict[str, Any]:
         at = f"line {problem.lineno}, column {problem.colno}" if isinstance(problem, json.JSONDecodeError) else "?"
         detail = problem.msg if isinstance(problem, json.JSONDecodeError) else str(problem)
         raise InputError(f"{where}: {at}: {detail}. The file is unchanged; fix it and run again.") from None
-    if not isinstance(found, dict) or not isinstance(found.get("runtimes", {}), dict):
-        what = "runtimes" if isinstance(found, dict) else "the whole"
+    wrong = [key for key in OBJECTS if not isinstance(found.get(key, {}), dict)] if isinstance(found, dict) else [""]
+    if wrong:
+        what = wrong[0] or "the whole"
         raise InputError(f"{where}: {what} must be a JSON object. The file is unchanged; fix it and run again.")
     return found
 
@@ -113,8 +121,9 @@ def container_runtime_changes(live: Mapping[str, Any], wanted: Mapping[str, Any]
     Args:
         live: ``gaudi_runtime`` of the host.
         wanted: ``packages`` (of the engine), ``live_restore``, ``data_root`` (or empty), ``daemon_json``, ``proxies``,
-            ``proxies_dropin`` (texts) and ``proxies_marker`` (all empty where none is wanted); and by the name of each
-            runtime of a platform, such as habana: ``habana`` (bool), ``habana_version`` (or empty), ``habana_config``.
+            ``proxies_dropin`` (texts) and ``proxies_marker`` (all empty where none is wanted), ``cdi`` (bool); and by
+            the name of each runtime of a platform, such as habana: ``habana`` (bool), ``habana_version`` (or empty),
+            ``habana_config``.
 
     Returns:
         ``repair``, ``install_engine``, ``install_habana`` (one for each runtime), ``write``, ``enable``, ``reload``,
@@ -248,6 +257,8 @@ def _restart(live: Mapping[str, Any], info: Mapping[str, Any], wanted: Mapping[s
         reasons.append(f"data-root: {info['data_root']} -> {_folder(wanted['data_root'])}")
     if (live["proxies_running"] or "") != wanted["proxies_marker"]:
         reasons.append("proxies: the running engine was started with others")
+    if wanted.get("cdi") and not info.get("cdi"):
+        reasons.append("features: the running engine takes no names of devices by CDI")
     return reasons
 
 
@@ -368,7 +379,9 @@ def _pending(given: Given) -> Pending:
 def _wanted(given: Given) -> dict[str, Any]:
     """Return what the engine is to be, as container_runtime_changes takes it."""
     known, own = given.known, "container_runtime_"
-    live, needs = known["gaudi_runtime"], accelerator_needs(known["gaudi_system"]["accelerator"])
+    live, accelerator = known["gaudi_runtime"], known["gaudi_system"]["accelerator"]
+    needs = accelerator_needs(accelerator)
+    cdi = platform_of(accelerator).cdi and bool(live.get("cdi"))
     asked = {one: known.get(own + one.name, "auto") for one in runtimes()}
     devices = [one for one, said in asked.items() if said == "always" or (said == "auto" and one.need in needs)]
     proxies = {key: known[own + key] or "" for key in PROXIES}
@@ -378,12 +391,14 @@ def _wanted(given: Given) -> dict[str, Any]:
     # What cannot be edited stays as it is, for the refusal to name; so that a status of it is one, too.
     if not daemon_json_problems(daemon, given.host):
         for name in [one.name for one in devices] or [""]:
-            daemon = daemon_json(daemon, name, restores, root, given.host)
+            lacks = cdi and not (live["info"] or {}).get("cdi")
+            daemon = daemon_json(daemon, name, restores, root, given.host, cdi=lacks)
     of_proxies = {key.upper(): value for key, value in proxies.items()}
     text = rendered("container_runtime", "docker-proxy.env.j2", marker=marker, proxies=of_proxies) if marker else ""
     packages = "vendor_packages" if known[f"{own}engine"] == "vendor" else "distribution_packages"
     return {
         **{"packages": known[own + packages], "live_restore": restores, "data_root": root, "daemon_json": daemon},
+        "cdi": cdi,
         **{one.name: one in devices for one in runtimes()},
         **{key: known.get(own + key) or "" for key in _keys("_version")},
         **{key: known.get(own + key) or {} for key in _keys("_repository")},

@@ -64,6 +64,18 @@ def test_no_container_gets_cards_that_it_did_not_name(host: Any, small: None) ->
     assert named.split() == ["accel3", "accel_controlD3"]
 
 
+def test_the_engine_starts_a_command_in_place_of_an_image_s_own_server(host: Any, small: None) -> None:
+    """As the supervisor starts a server in an official image, which would take the command for arguments."""
+    host.check_output(
+        "tar -C / -c bin lib lib64 usr/bin/ls usr/lib64 usr/lib/x86_64-linux-gnu"
+        """ | docker import --change 'ENTRYPOINT ["vllm", "serve"]' - official:1"""
+    )
+    assert host.run("docker run --rm --network none official:1 ls /bin/ls").rc != 0
+    shown = host.check_output("docker run --rm --network none --entrypoint '' official:1 ls /bin/ls")
+    assert shown.strip() == "/bin/ls"
+    host.check_output("docker image rm official:1")
+
+
 def test_settings_of_the_runtime_are_toml(host: Any, playbook: Any, small: None) -> None:
     config = "/etc/habana-container-runtime/config.toml"
     host.check_output(f"cp {config} /tmp/config.toml; mv /usr/bin/habana-container-cli /tmp")

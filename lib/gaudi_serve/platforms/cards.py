@@ -1,0 +1,88 @@
+"""What platforms of graphics cards say alike of their hosts and cards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..core.words import counted
+from ..model.host import Host
+from .pci import PciDevice
+
+# Programs that read a card's state or draw a screen with it, which keeps no model from it.
+WATCHERS = (
+    *("Xorg", "Xwayland", "gnome-", "kwin", "sddm", "plymouthd", "systemd-logind", "nvtop", "btop"),
+    *("amd-smi", "amdgpu_top", "rocm-smi", "gpuagent", "xpu-smi", "xpumd", "xpum"),
+)
+LEAST_KIB = 64 * 1024  # of a card's memory; a screen's cursor is no model
+FULL_MIB = 4096  # an idle card of the largest kind has a few hundred MiB in use
+UNSEEN = "it is on the PCI bus, and {by} does not show it"
+
+
+def filled(used: int, total: int) -> str | None:
+    """Return what holds a card that no program shows, yet no memory for a model either; figures in MiB."""
+    if used <= min(FULL_MIB, total // 8 or FULL_MIB):
+        return None
+    return f"a program that is not shown ({used} of its {total} MiB are used)"
+
+
+def node_problem(index: int | None, root: str) -> str | None:
+    """Return why a card cannot be given to a container: it has no node, or none is there."""
+    if index is None or index < 0:
+        return "the driver has no node /dev/dri/renderD* for it"
+    path = Path(root, f"dev/dri/renderD{index}")
+    return None if path.exists() else f"its node /dev/dri/renderD{index} is missing"
+
+
+def node_notes(indices: Sequence[int], root: str) -> list[str]:
+    """Return a sentence on the nodes that their group may not use: a server of another user than root cannot."""
+    closed = []
+    for index in indices:
+        path = Path(root, f"dev/dri/renderD{index}")
+        if path.exists() and path.stat().st_mode & 0o060 != 0o060:
+            closed.append(path.name)
+    if not closed:
+        return []
+    text = f"the group of {', '.join(closed)} in /dev/dri may not read and write them: servers of other users than root"
+    return [f"{text} fail; udev gives them to group render with mode 0660 where that group exists"]
+
+
+def lost(on_bus: Mapping[str, PciDevice], seen: Sequence[str], by: str) -> list[dict[str, Any]]:
+    """Return ``unusable_cards`` of those on the bus that nobody shows."""
+    return [{"bus_id": bus_id, "problem": UNSEEN.format(by=by)} for bus_id in sorted(set(on_bus) - set(seen))]
+
+
+def mixed(names: Sequence[str]) -> list[str]:
+    """Return a sentence where a host has cards of several kinds."""
+    kinds = {name: names.count(name) for name in dict.fromkeys(names)}
+    if len(kinds) < 2:
+        return []
+    return [f"it has cards of several kinds: {', '.join(f'{count} {name}' for name, count in kinds.items())}"]
+
+
+def about(host: Host) -> list[str]:
+    """Return what a plan shows of a host."""
+    nodes = len({card.numa_node for card in host.cards})
+    cards = f"{counted(len(host.cards), 'card')} {host.device_name} on {counted(nodes, 'NUMA node')}"
+    return [cards, f"driver {host.driver_version or 'unknown'}"]
+
+
+def reasons(by: str, help_text: str) -> Callable[[Host, str, int, str], list[tuple[str, str]]]:
+    """Return what says why a run must not begin on a host: its cards do not answer, or are not as many as it must have.
+
+    Args:
+        by: what shows the cards.
+        help_text: what to do where they do not answer.
+    """
+
+    def found(host: Host, host_name: str, cards: int, release: str) -> list[tuple[str, str]]:
+        if host.problem:
+            return [("cards", f"{host_name}: the cards do not answer: {' '.join(host.problem)}. {help_text}")]
+        here = sorted(card.module_id for card in host.cards if not card.problem)
+        if not cards or len(here) == cards:
+            return []
+        text = f"{host_name}: gaudi_cards is {cards}, but {by} shows {len(here)}: module_ids {here}"
+        return [("gaudi_cards", "; ".join([text, *host.bad_cards]))]
+
+    return found

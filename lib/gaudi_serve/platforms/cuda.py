@@ -1,0 +1,399 @@
+"""NVIDIA GPUs: cards and parts of divided ones, which containers get by CDI or the nvidia runtime, by their UUIDs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import Problem
+from ..core.run import read_text
+from ..core.versions import comparable
+from ..model.architecture import Architecture
+from ..model.host import Card, Host
+from ..model.spec import Spec
+from ..model.vllm_options import VLLM_0_32
+from . import nvidia_smi as smi
+from .abilities import cache_problems, is_bfloat16, method_of
+from .base import Platform, Runtime
+from .cards import about, filled, lost, mixed, reasons
+from .device_access import DeviceAccess, Node
+from .device_holders import device_holders
+from .pci import DISPLAY, SCREEN, PciDevice, bus_text, pci_devices
+from .releases import vllm_of
+
+VENDOR, TEGRA = "0x10de", "etc/nv_tegra_release"
+CONTROLLER = "0x0302"  # how the class of a card without a screen begins
+SWITCH = ("0x0680",)
+INFORMATION = "proc/driver/nvidia/gpus/*/information"
+NODE = re.compile(r"/dev/nvidia(\d{1,3})")
+WATCHERS = ("nvidia-smi", "nvidia-persiste", "nv-hostengine", "dcgm", "Xorg", "Xwayland", "gnome-", "kwin", "nvtop")
+# What a host with memory of its own for processors and cards alike keeps for itself.
+UNIFIED_KEEPS_MIB = 8192
+VISIBLE, MASK = "NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"
+COMPATIBILITY = "VLLM_ENABLE_CUDA_COMPATIBILITY"
+# Images of vLLM since this one are made with CUDA 13, which needs a driver as new as this; those before, CUDA 12.
+CUDA_13_SINCE, CUDA_13_DRIVER, CUDA_12_DRIVER, COMPATIBLE_DRIVER = "0.24.0", 580, 525, 535
+OLDEST = (7, 5)  # kernels of the images begin with it
+CONSUMER = re.compile(r"GeForce|TITAN")
+# What needs a capability at least: quantisation methods, and attention backends.
+METHODS = {
+    **{"experts_int8": (8, 0), "fbgemm_fp8": (8, 0), "modelopt": (8, 0), "mxfp4": (8, 0), "gpt_oss_mxfp4": (8, 0)},
+    **{"fp_quant": (10, 0)},
+}
+BACKENDS = {
+    **{"FLASH_ATTN": (8, 0), "FLASHINFER": (8, 0), "FLASH_ATTN_MLA": (9, 0), "FLASHMLA": (9, 0)},
+    **{"FLASHINFER_MLA": (10, 0), "CUTLASS_MLA": (10, 0)},
+}
+BFLOAT16 = FP8_CACHE = (8, 0)
+NATIVE_FP8, NATIVE_FP4 = (8, 9), (10, 0)
+INT8_LACKS = 10  # the generation whose kernels for integers of eight bits nobody has written
+
+
+def _on_bus(root: str) -> dict[str, PciDevice]:
+    return pci_devices(root, VENDOR, (CONTROLLER, DISPLAY, SCREEN))
+
+
+def pci(root: str = "/") -> dict[str, str]:
+    """Return ``{bus_id: PCI device id}`` of the cards on the bus."""
+    return {found: device.device for found, device in _on_bus(root).items()}
+
+
+def observe(root: str = "/") -> dict[str, Any]:
+    """Return what nvidia-smi, the driver's files, the PCI bus and the processes say of the cards.
+
+    ``module_id`` is nvidia-smi's number of a card. Where cards are divided, their parts are counted instead, one after
+    the other in the order of ``nvidia-smi -L``.
+    """
+    on_bus = _on_bus(root)
+    nothing: dict[str, Any] = {"device_name": None, "driver_version": None, "memory_mib": 0, "modules": []}
+    told, problem = smi.asked(smi.QUERY)
+    rows = [] if problem else smi.rows(told.out)
+    if not rows:
+        names = bus_text(VENDOR, {one.device: "NVIDIA card" for one in on_bus.values()})
+        return {**nothing, "problem": [f"{problem or 'nvidia-smi shows no card'}{names}"], "pci_cards": len(on_bus)}
+    minors = _minors(root)
+    wrong = _wrong(rows, root)
+    divided = any(row.divided for row in rows)
+    links, peers = _topology(rows)
+    holders = _holders(rows, minors, root)
+    modules = []
+    for row in rows:
+        module = _module(row, on_bus.get(row.bus_id), minors.get(row.uuid), holders.get(row.uuid), root)
+        module["problem"] = module["problem"] or wrong.get(row.index)
+        module["links"] = {str(other): kind for (one, other), kind in links.items() if one == row.index}
+        module["no_peer"] = sorted(other for (one, other), word in peers.items() if one == row.index and word != "OK")
+        modules.append(module)
+    if divided:
+        modules = _divided(rows, modules)
+    handles = smi.lost_handles(f"{told.out}\n{told.err}")
+    missing = lost(on_bus, [row.bus_id for row in rows], "nvidia-smi")
+    return {
+        "device_name": rows[0].fields["name"],
+        "driver_version": rows[0].fields["driver_version"],
+        "memory_mib": max(module["memory_mib"] for module in modules) if modules else 0,
+        "modules": modules,
+        "unusable_cards": [{**one, "problem": handles.get(one["bus_id"], one["problem"])} for one in missing],
+        "pci_cards": len(on_bus),
+        "notes": [*mixed([str(module["name"]) for module in modules]), *_persistence(rows)],
+    }
+
+
+def _module(row: smi.Row, device: PciDevice | None, minor: int | None, holder: str | None, root: str) -> dict[str, Any]:
+    """Return what facts have of a card, but for its links."""
+    total, used = row.number("memory.total"), row.number("memory.used")
+    capability = row.fields["compute_cap"]
+    unified = row.fields["memory.total"] == "[N/A]"
+    memory = _unified_mib(root) if unified else total or 0
+    held = holder or (None if unified else filled(used or 0, memory))
+    return {
+        **{"module_id": row.index, "index": minor, "device_id": row.uuid, "bus_id": row.bus_id},
+        **{"name": row.fields["name"], "memory_mib": memory, "memory_used_mib": used or 0},
+        "capability": capability if re.fullmatch(r"\d+\.\d+", capability) else "",
+        "numa_node": device.numa_node if device else -1,
+        "cpus": list(device.cpus) if device else [],
+        "in_use": held is not None,
+        "held_by": held,
+        "problem": _unread(row, memory, minor),
+    }
+
+
+def _unread(row: smi.Row, memory: int, minor: int | None) -> str | None:
+    """Return why a card cannot be used that nvidia-smi shows."""
+    strange = next((text for text in row.fields.values() if text.startswith("[") and text != "[N/A]"), None)
+    if strange and strange != "[Not Supported]":
+        return f"nvidia-smi says {strange} of it"
+    if not memory:
+        return "nvidia-smi cannot read its memory"
+    if not row.uuid.startswith("GPU-"):
+        return "nvidia-smi cannot read its UUID"
+    if minor is None:
+        return "the driver has no node /dev/nvidia* for it"
+    capability = row.fields["compute_cap"]
+    if re.fullmatch(r"\d+\.\d+", capability) and _version(capability) < OLDEST:
+        return f"its compute capability {capability} is below {_text(OLDEST)}, for which images of vLLM are built"
+    return None
+
+
+def _wrong(rows: Sequence[smi.Row], root: str) -> dict[int, str]:
+    """Return ``{index: why}`` of the cards that have errors that stay, or cannot work before others do."""
+    found = smi.sick(smi.asked(smi.SICK)[0].out)
+    switches = pci_devices(root, VENDOR, SWITCH)
+    state, status = smi.fabric(smi.asked(smi.FABRIC)[0].out) if switches else ("", "")
+    if switches and state and (state, status) != ("Completed", "Success"):
+        driver = rows[0].fields["driver_version"]
+        text = (
+            f"the fabric of its {len(switches)} NVSwitches is not ready ({state}), with which CUDA fails with error "
+            f"802: nvidia-fabricmanager of exactly version {driver} must run"
+        )
+        found = {**dict.fromkeys((row.index for row in rows), text), **found}
+    return found
+
+
+def _topology(rows: Sequence[smi.Row]) -> tuple[dict[tuple[int, int], str], dict[tuple[int, int], str]]:
+    if len(rows) < 2:
+        return {}, {}
+    return smi.matrix(smi.asked(smi.LINKS)[0].out), smi.matrix(smi.asked(smi.PEERS)[0].out)
+
+
+def _holders(rows: Sequence[smi.Row], minors: Mapping[str, int], root: str) -> dict[str, str]:
+    """Return ``{uuid: who}`` of the cards and parts that programs use; those in containers are programs, too."""
+    found = smi.programs(smi.asked(smi.PROGRAMS)[0].out)
+    if {row.uuid for row in rows} <= found.keys():
+        return found
+    opened = device_holders(NODE, WATCHERS, root)
+    by_node = {uuid: opened[minor] for uuid, minor in minors.items() if minor in opened}
+    return {**by_node, **found}
+
+
+def _divided(rows: Sequence[smi.Row], modules: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the modules with the parts of divided cards in place of these."""
+    parts = smi.parts(smi.asked(smi.LIST)[0].out)
+    holders = smi.programs(smi.asked(smi.PROGRAMS)[0].out)
+    found: list[dict[str, Any]] = []
+    for row, module in zip(rows, modules, strict=True):
+        mine = [part for part in parts if part.card == row.uuid]
+        if not row.divided:
+            found.append({**module, "module_id": len(found)})
+        elif not mine:
+            text = "its MIG mode is on, and it has no parts; make some with nvidia-smi mig -cgi, or turn the mode off"
+            found.append({**module, "module_id": len(found), "problem": module["problem"] or text})
+        for part in mine:
+            held = holders.get(part.uuid)
+            own = {"device_id": part.uuid, "name": f"{module['name']} MIG {part.profile}", "alone": True}
+            sizes = {"memory_mib": part.memory_mib, "memory_used_mib": 0, "in_use": bool(held), "held_by": held}
+            found.append({**module, **own, **sizes, "module_id": len(found), "links": {}, "no_peer": []})
+    return found
+
+
+def _minors(root: str) -> dict[str, int]:
+    """Return ``{uuid: minor}`` of the cards that the driver has; after a card is lost, the minor is not the index."""
+    found = {}
+    for path in sorted(Path(root).glob(INFORMATION)):
+        text = read_text(path) or ""
+        uuid, minor = re.search(r"GPU UUID:\s*(\S+)", text), re.search(r"Device Minor:\s*(\d+)", text)
+        if uuid and minor:
+            found[uuid[1]] = int(minor[1])
+    return found
+
+
+def _unified_mib(root: str) -> int:
+    """Return what a card may use of a memory that it shares with the processors, in MiB."""
+    total = re.search(r"^MemTotal:\s+(\d+)", read_text(Path(root, "proc/meminfo")) or "", re.MULTILINE)
+    return max(0, int(total[1]) // 1024 - UNIFIED_KEEPS_MIB) if total else 0
+
+
+def _persistence(rows: Sequence[smi.Row]) -> list[str]:
+    off = [row.index for row in rows if row.fields["persistence_mode"] == "Disabled"]
+    if not off:
+        return []
+    return [
+        f"persistence mode of cards {off} is off: each start sets the cards up anew; nvidia-persistenced keeps it on"
+    ]
+
+
+def _here(root: str) -> bool:
+    return not Path(root, TEGRA).exists() and bool(_on_bus(root))
+
+
+def _version(text: str) -> tuple[int, int]:
+    major, _, minor = text.partition(".")
+    return int(major), int(minor or 0)
+
+
+def _text(capability: tuple[int, int]) -> str:
+    return ".".join(map(str, capability))
+
+
+def _least(cards: Sequence[Card]) -> tuple[tuple[int, int], str] | None:
+    """Return the lowest capability of some cards, and how messages call the card; None where none is known."""
+    known = [(_version(card.capability), card) for card in cards if card.capability]
+    if not known:
+        return None
+    capability, card = min(known, key=lambda one: one[0])
+    return capability, f"card {card.module_id} ({card.name}) has {_text(capability)}"
+
+
+def _capability_problems(spec: Spec, model: Architecture, host: Host, cards: Sequence[Card]) -> list[Problem]:
+    found = _least(cards)
+    problems = _driver_problems(spec, host)
+    if not found:
+        return problems
+    capability, here = found
+    if spec.get("dtype") == "bfloat16" and capability < BFLOAT16:
+        text = f"needs compute capability {_text(BFLOAT16)} or more, and {here}; say dtype: float16"
+        problems.append(("dtype", "bfloat16", text))
+    if capability < FP8_CACHE:
+        text = f"needs compute capability {_text(FP8_CACHE)} or more, and {here}; say kv_cache_dtype: auto"
+        problems += cache_problems(spec, text)
+    method, key, said = method_of(spec, model)
+    if method == "modelopt" and model.quantisation.get("quant_algo") == "NVFP4":
+        method = "nvfp4"
+    least = METHODS.get(method, (0, 0))
+    if capability < least:
+        text = f"needs compute capability {_text(least)} or more, and {here}; take weights by awq, gptq or fp8"
+        problems.append(_of_weights(spec, key, said, text))
+    if method == "compressed-tensors" and model.precision == "int8" and capability[0] == INT8_LACKS:
+        text = f"with integers of eight bits has no kernels for {here}; take weights of FP8 or NVFP4"
+        problems.append(_of_weights(spec, key, said, text))
+    return problems + _backend_problems(spec, capability, here)
+
+
+def _of_weights(spec: Spec, key: str, said: str, text: str) -> Problem:
+    if key == "quantization":
+        return key, said, text
+    return key, spec.get("weights"), f"{said} of its config.json {text}"
+
+
+def _backend_problems(spec: Spec, capability: tuple[int, int], here: str) -> list[Problem]:
+    own = (spec.get("env") or {}).get("VLLM_ATTENTION_BACKEND")
+    asked = (("attention_backend", spec.get("attention_backend")), ("env: VLLM_ATTENTION_BACKEND", own))
+    return [
+        (key, name, f"needs compute capability {_text(BACKENDS[name])} or more, and {here}; leave it out")
+        for key, name in asked
+        if name in BACKENDS and capability < BACKENDS[name]
+    ]
+
+
+def _driver_problems(spec: Spec, host: Host) -> list[Problem]:
+    """Return whether the host's driver is too old for the CUDA of a model's image; CDI lets nobody check that."""
+    major = re.match(r"\d+", host.driver_version or "")
+    image = str(spec.get("image") or "")
+    version = vllm_of(image)
+    if not major or not version:
+        return []
+    new = comparable(version) >= comparable(CUDA_13_SINCE)
+    least = CUDA_13_DRIVER if new else CUDA_12_DRIVER
+    if int(major[0]) >= least:
+        return []
+    asked = str((spec.get("env") or {}).get(COMPATIBILITY)) == "1"
+    consumer = bool(CONSUMER.search(host.device_name or ""))
+    if new and asked and not consumer and int(major[0]) >= COMPATIBLE_DRIVER:
+        return []
+    ways = [f"bring driver {least} or newer", *([f"take an image before vLLM {CUDA_13_SINCE}"] if new else [])]
+    if new and not consumer and int(major[0]) >= COMPATIBLE_DRIVER:
+        ways.append(f"say env: {{{COMPATIBILITY}: '1'}}")
+    text = f"is made with CUDA {13 if new else 12}, which needs driver {least} or newer, and this host has "
+    return [("image", image, f"{text}{host.driver_version}; {' or '.join(ways)}")]
+
+
+def _capability_notes(spec: Spec, model: Architecture, host: Host, cards: Sequence[Card]) -> list[str]:
+    """Return what of a model these cards do in another way than it says."""
+    found = _least(cards)
+    if not found:
+        return []
+    capability, here = found
+    method, notes = method_of(spec, model)[0], []
+    if spec.get("dtype") in (None, "auto") and is_bfloat16(spec, model) and capability < BFLOAT16:
+        notes.append(f"its weights of bfloat16 are served in float16, since {here}")
+    nvfp4 = method == "modelopt_fp4" or model.quantisation.get("quant_algo") == "NVFP4"
+    if nvfp4 and capability < NATIVE_FP4:
+        notes.append(f"NVFP4 saves memory and no time: {here}, and computing with it needs {_text(NATIVE_FP4)}")
+    elif (method in ("fp8", "fbgemm_fp8") or model.precision == "fp8") and capability < NATIVE_FP8:
+        notes.append(f"FP8 saves memory and no time: {here}, and computing with it needs {_text(NATIVE_FP8)}")
+    return notes
+
+
+def _health(module: Mapping[str, Any]) -> str | None:
+    problem = module.get("problem")
+    return str(problem) if problem else None
+
+
+RUNTIME = Runtime(
+    name="nvidia",
+    path="/usr/bin/nvidia-container-runtime",
+    package="nvidia-container-toolkit",
+    programs=("nvidia-ctk",),
+)
+CONTROL = (Node("/dev/nvidiactl"), Node("/dev/nvidia-uvm"))
+SHOWN = r"\(UUID: (?P<id>{kind}-[\w/-]+)\)"
+
+
+def _access(host: Host) -> DeviceAccess:
+    """Return how containers get cards: by CDI where the engine takes its names, otherwise by the runtime's variable.
+
+    Parts of cards have no node of their own to look for. Of an image's own variable, which says ``all``, nothing is
+    left: ``void`` gives nothing by the runtime, if that is the engine's default.
+    """
+    parts = any(card.alone for card in host.cards)
+    return DeviceAccess(
+        given_by="CDI" if host.cdi else "the nvidia runtime",
+        runtime=None if host.cdi else RUNTIME.name,
+        each=("--device", "nvidia.com/gpu={id}") if host.cdi else (),
+        variables={VISIBLE: "void" if host.cdi else "{ids}"},
+        files="" if parts else f"/{INFORMATION}",
+        device="" if parts else DEVICE,
+        forbidden=(MASK,),
+        nodes=CONTROL if parts else (*CONTROL, Node("/dev/nvidia{index}")),
+        without="without it CUDA finds no card in the container",
+        shows=("nvidia-smi", "-L"),
+        shown=SHOWN.format(kind="MIG" if parts else "GPU"),
+    )
+
+
+DEVICE = r"GPU UUID:\s*(?P<id>GPU-[\w-]+)[\s\S]*Device Minor:\s*(?P<index>\d+)"
+
+# What runs on Jetson is made for it alone: other images, and no list of cards by nvidia-smi.
+JETSON = Platform(
+    name="jetson",
+    title="Jetson",
+    engine="vllm",
+    options=lambda release: VLLM_0_32,
+    software=lambda release: "vLLM for Jetson",
+    here=lambda root: Path(root, TEGRA).exists(),
+    about=lambda host: ["Jetson"],
+    refused="it is an NVIDIA Jetson, which vllm/vllm-openai does not serve; NVIDIA has images of its own for it",
+)
+PLATFORM = Platform(
+    name="cuda",
+    title="NVIDIA",
+    devices="NVIDIA cards",
+    engine="vllm",
+    options=lambda release: VLLM_0_32,
+    software=lambda release: "vLLM for CUDA",
+    # nvidia-smi counts cards in the order of the bus, CUDA by their speed.
+    env={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
+    env_between={"VLLM_WORKER_MULTIPROC_METHOD": "spawn"},
+    ulimits=("memlock=-1:-1", "stack=67108864:67108864"),
+    cache_variable="VLLM_CACHE_ROOT",
+    warmup_s=120,
+    warmup_cached_s=60,
+    access=_access,
+    runtime=RUNTIME,
+    cdi=True,
+    card_variables=(VISIBLE, MASK),
+    needs=("nvidia_runtime",),
+    names=r"(NVIDIA|Tesla|Quadro|GeForce|GRID) [\w .()/+-]{1,80}",
+    near=(("NV",), ("PIX", "PXB")),
+    memory="vllm",
+    capability_problems=_capability_problems,
+    capability_notes=_capability_notes,
+    health=_health,
+    binds=True,
+    here=_here,
+    pci=pci,
+    observe=observe,
+    about=about,
+    reasons=reasons("nvidia-smi", "Is NVIDIA's driver installed and loaded? nvidia-smi must show the cards"),
+)

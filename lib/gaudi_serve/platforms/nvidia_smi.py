@@ -1,0 +1,177 @@
+"""What nvidia-smi prints of GPUs: rows of a query, parts of divided cards, links, peers, programs, and the fabric."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..core.run import Result, run
+
+FIELDS = (
+    *("index", "uuid", "pci.bus_id", "name", "memory.total", "memory.used", "compute_cap", "mig.mode.current"),
+    *("driver_version", "persistence_mode"),
+)
+# Of errors that stay; older drivers know not all of them, and refuse the whole query then.
+ERRORS = ("index", "ecc.errors.uncorrected.volatile.total", "remapped_rows.pending", "remapped_rows.failure")
+CSV = "--format=csv,noheader,nounits"
+QUERY = ["nvidia-smi", f"--query-gpu={','.join(FIELDS)}", CSV]
+SICK = ["nvidia-smi", f"--query-gpu={','.join(ERRORS)}", CSV]
+PROGRAMS = ["nvidia-smi", "--query-compute-apps=gpu_uuid,pid,process_name", CSV]
+LIST, LINKS, PEERS = ["nvidia-smi", "-L"], ["nvidia-smi", "topo", "-m"], ["nvidia-smi", "topo", "-p2p", "r"]
+FABRIC = ["nvidia-smi", "-q", "-i", "0"]
+# What to do about an exit status of nvidia-smi.
+STATUSES = {
+    4: "this user may not ask the driver",
+    6: "no device was found",
+    8: "a card lacks its power cables",
+    9: "the driver is not loaded",
+    10: "the kernel has problems with a card's interrupts",
+    12: "the library NVML is missing: the driver's packages are not whole",
+    13: "the library NVML is older than nvidia-smi: the driver's packages are of two versions",
+    14: "a card's infoROM is corrupt",
+    15: "a card has fallen off the bus",
+}
+MISMATCH = "Driver/library version mismatch"
+BUS = re.compile(r"(?:[0-9A-Fa-f]{4})?([0-9A-Fa-f]{4}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])")
+GPU_LINE = re.compile(r"GPU (\d+): .*\(UUID: (GPU-[\w-]+)\)")
+PART_LINE = re.compile(r"\s+MIG (\S+)\s+Device\s+(\d+): \(UUID: (MIG-[\w/-]+)\)")
+PART_GIB = re.compile(r"(\d+)gb")
+LOST = re.compile(r"Unable to determine the device handle for GPU ?([0-9A-Fa-f:.]*): (.+)")
+CARD = re.compile(r"GPU(\d+)")
+ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+READABLE = re.compile(r"\d")
+# A part has a little less than its name says.
+PART_SHARE = 0.975
+
+
+@dataclass(frozen=True)
+class Row:
+    """One card of the query, each field as it is printed; ``bus_id`` as the kernel writes it, empty where unknown."""
+
+    index: int
+    uuid: str
+    bus_id: str
+    fields: Mapping[str, str]
+
+    def number(self, field: str) -> int | None:
+        """Return a number of MiB; None for ``[N/A]`` and the like."""
+        text = self.fields[field]
+        return int(text) if re.fullmatch(r"\d{1,9}", text) else None
+
+    @property
+    def divided(self) -> bool:
+        """Tell whether its memory and processors are divided into parts (MIG)."""
+        return self.fields["mig.mode.current"] == "Enabled"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a divided card: the card's UUID, its own, the profile such as 3g.40gb, and its memory in MiB."""
+
+    card: str
+    uuid: str
+    profile: str
+    memory_mib: int
+
+
+def asked(argv: list[str], timeout: float = 20.0) -> tuple[Result, str]:
+    """Return what nvidia-smi says, and why it does not; a sick card may keep it waiting, which ends here."""
+    told = run(argv, timeout)
+    text = f"{told.out}\n{told.err}"
+    if MISMATCH in text:
+        return told, f"nvidia-smi: {MISMATCH}: the driver was upgraded, and the old one is loaded; reboot the host"
+    if told.status in (0, 15) and READABLE.search(told.out):
+        return told, ""
+    if told.status in (124, 127):
+        return told, told.err
+    last = (told.err.strip() or told.out.strip() or "no answer").splitlines()[-1]
+    known = STATUSES.get(told.status)
+    return told, f"nvidia-smi: {last}" + (f" (status {told.status}: {known})" if known else "")
+
+
+def bus_id(text: str) -> str:
+    """Return a bus id as the kernel writes it, with four digits of the domain; empty for what is none."""
+    found = BUS.fullmatch(text.strip())
+    return found[1].lower() if found else ""
+
+
+def rows(text: str) -> list[Row]:
+    """Return the cards of a query with FIELDS; a line that is no row is none."""
+    found = []
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split(", ")]
+        if len(cells) != len(FIELDS) or not cells[0].isdigit():
+            continue
+        fields = dict(zip(FIELDS, cells, strict=True))
+        found.append(Row(int(cells[0]), fields["uuid"], bus_id(fields["pci.bus_id"]), fields))
+    return found
+
+
+def lost_handles(text: str) -> dict[str, str]:
+    """Return ``{bus_id: what is said}`` of the cards of which nvidia-smi has no handle."""
+    return {bus_id(found[1]): f"nvidia-smi: {found[2].strip()}" for found in LOST.finditer(text)}
+
+
+def parts(text: str) -> list[Part]:
+    """Return the parts of divided cards in the order of ``nvidia-smi -L``."""
+    card, found = "", []
+    for line in text.splitlines():
+        if gpu := GPU_LINE.match(line):
+            card = gpu[2]
+        elif part := PART_LINE.match(line):
+            size = PART_GIB.search(part[1])
+            found.append(Part(card, part[3], part[1], int(int(size[1]) * 1024 * PART_SHARE) if size else 0))
+    return found
+
+
+def matrix(text: str) -> dict[tuple[int, int], str]:
+    """Return ``{(index, index): word}`` of a matrix of ``nvidia-smi topo``, without a card and itself.
+
+    Its first line, which begins with a tab, names the columns; cards come before network cards and affinities.
+    """
+    columns: list[int] = []
+    found: dict[tuple[int, int], str] = {}
+    for line in ESCAPES.sub("", text).splitlines():
+        first, *cells = (cell.strip() for cell in line.split("\t"))
+        card = CARD.fullmatch(first)
+        if not first and not columns:
+            columns = [int(number[1]) for cell in cells if (number := CARD.fullmatch(cell))]
+        elif card:
+            pairs = zip(columns, cells, strict=False)
+            found |= {(int(card[1]), other): word for other, word in pairs if word not in ("X", "")}
+    return found
+
+
+def programs(text: str) -> dict[str, str]:
+    """Return ``{uuid: "python3 (pid 4711)"}`` of the programs that compute on a card or a part."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split(", ")]
+        if len(cells) == len(("uuid", "pid", "name")) and cells[1].isdigit():
+            found.setdefault(cells[0], f"{cells[2].rpartition('/')[2]} (pid {cells[1]})")
+    return found
+
+
+def sick(text: str) -> dict[int, str]:
+    """Return ``{index: why}`` of the cards that should not be used any more, by the query with ERRORS."""
+    found = {}
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split(", ")]
+        if len(cells) != len(ERRORS) or not cells[0].isdigit():
+            continue
+        uncorrected, pending, failure = cells[1:]
+        if failure in ("Yes", "1"):
+            found[int(cells[0])] = "it could not put a spare row in place of a broken one of its memory; replace it"
+        elif pending in ("Yes", "1"):
+            found[int(cells[0])] = "a spare row of its memory waits for a reset; reset it or reboot the host"
+        elif uncorrected.isdigit() and int(uncorrected):
+            found[int(cells[0])] = f"it has {uncorrected} uncorrected memory errors since the driver was loaded"
+    return found
+
+
+def fabric(text: str) -> tuple[str, str]:
+    """Return state and status of the fabric of switches, by ``nvidia-smi -q``; empty where it says none."""
+    part = re.search(r"^\s+Fabric\s*$((?:\n\s+\w[^\n]*:[^\n]*)+)", text, re.MULTILINE)
+    said = dict(re.findall(r"^\s+(State|Status)\s*:\s*(.+?)\s*$", part[1], re.MULTILINE)) if part else {}
+    return said.get("State", ""), said.get("Status", "")
