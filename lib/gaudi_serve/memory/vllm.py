@@ -25,10 +25,9 @@ from .vllm_figures import (
     FULL_GRAPH_SIZES,
     GIB,
     GRAPH_MIB,
-    GRAPH_MIB_A_LAYER,
     GRAPH_SIZES,
     GRAPHS_COUNT_SINCE,
-    GRAPHS_PAD,
+    GRAPHS_MIB,
     HALVED_AT_LOAD,
     LIBRARIES_GIB,
     LINKED_GIB,
@@ -43,6 +42,7 @@ from .vllm_figures import (
     UTILIZATION_BEFORE,
     UTILIZATION_SINCE,
     VISION_BYTES,
+    VISION_SIZE,
     at_least,
 )
 
@@ -168,7 +168,8 @@ def _stage(planned: Planned, stage: int) -> Divided | None:
     share = float(spec.get("gpu_memory_utilization") or utilization(release))
     weights = _weights(planned, stage)
     graphs = 0.0 if not _counts_graphs(planned) else _graphs(planned, end - first)
-    reserved = _batch(planned, stage, batch, requests) + _vision(planned, batch) * (stage == 0) + _libraries(planned)
+    seeing, kept = _vision(planned, batch) if stage == 0 else (0.0, 0.0)
+    reserved = max(seeing, _batch(planned, stage, batch, requests) + kept) + _libraries(planned)
     cache = total * share - weights - reserved - graphs
     if spec.get("kv_cache_memory_bytes"):
         cache = float(spec["kv_cache_memory_bytes"]) / GIB
@@ -274,19 +275,17 @@ def _batch(planned: Planned, stage: int, tokens: int, requests: int) -> float:
     return max(layers, chosen) / GIB
 
 
-def _vision(planned: Planned, batch: int) -> float:
-    """Return the GiB that the largest picture or film takes; 0 where a model sees nothing, or may not."""
+def _vision(planned: Planned, batch: int) -> tuple[float, float]:
+    """Return the GiB that the largest picture or film takes while it is encoded, and those of what is kept of it."""
     spec, model = planned.spec, planned.model
     limits = spec.get("limit_mm_per_prompt")
-    if not model.sees or spec.get("language_model_only"):
-        return 0.0
-    allowed = {kind for kind in ("image", "video") if _limit(limits, kind)}
-    if not allowed:
-        return 0.0
+    allowed = [kind for kind in ("image", "video") if _limit(limits, kind)]
+    if not model.sees or spec.get("language_model_only") or not allowed:
+        return 0.0, 0.0
     items: Mapping[str, int] = next((row for name, row in OF_ITEMS if model.kind.startswith(name)), {})
-    largest = max((items.get(kind, 0) for kind in allowed), default=0)
+    largest = max(items.get(kind, 0) for kind in allowed)
     tokens = max(batch, min(largest, _context(spec, model)))
-    return tokens * ((model.vision_size or 1152) * VISION_BYTES + (model.hidden_size or 0) * 2) / GIB
+    return tokens * (model.vision_size or VISION_SIZE) * VISION_BYTES / GIB, tokens * (model.hidden_size or 0) * 2 / GIB
 
 
 def _limit(limits: Any, kind: str) -> int:
@@ -316,7 +315,7 @@ def _graphs(planned: Planned, layers: int) -> float:
     most = min(requests * 2, batch, GRAPH_SIZES[-1])
     sizes = sum(size <= most for size in GRAPH_SIZES)
     whole = sum(size <= min(requests, FULL_GRAPH_SIZES) for size in GRAPH_SIZES)
-    return (GRAPHS_PAD + (sizes + whole) * (GRAPH_MIB + GRAPH_MIB_A_LAYER * layers)) / 1024
+    return float(GRAPHS_MIB + (sizes + whole) * layers * GRAPH_MIB) / 1024
 
 
 def _suggestions(planned: Planned, found: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -81,7 +81,7 @@ LINKED_GIB = (("0.15", 2.1), ("0", 0.55))
 GRAPHS_COUNT_SINCE = "0.21"
 GRAPH_SIZES = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))
 FULL_GRAPH_SIZES = 256
-GRAPHS_PAD, GRAPH_MIB, GRAPH_MIB_A_LAYER = 60, 0.0, 0.17
+GRAPHS_MIB, GRAPH_MIB = 60, 0.17  # for all of them, and for one layer of each
 
 # The most tokens of one picture and of one film, by how model_type begins; others have fewer than a batch.
 OF_ITEMS = (
@@ -90,3 +90,4 @@ OF_ITEMS = (
     ("qwen3", {"image": 16384, "video": 16384}),
 )
 VISION_BYTES = 96  # a token and number of width, while pictures are encoded: four patches of it
+VISION_SIZE = 1152  # where a config.json does not say how wide that part is

@@ -18,6 +18,7 @@ from ..engines import engine_of
 from ..memory.autocalc import DEVICE_GIB, GIB, MOST_CARDS
 from ..memory.fit import PROFILE_GIB, plan_memory, quantised_at_load
 from ..memory.shape import memory_names
+from ..memory.vllm import Planned, plan_vllm, release_of
 from ..model.architecture import Architecture
 from ..model.draft import draft_model
 from ..model.host import Host
@@ -26,7 +27,7 @@ from ..model.spec import Spec
 from ..model.vllm_options import BLOCK
 from ..model.weights import WeightsFacts
 from ..platforms import platform_of
-from ..platforms.releases import Release
+from ..platforms.releases import Release, vllm_of
 from .model import Container, Cost, Placement
 from .version import served_by
 
@@ -80,8 +81,11 @@ def cost_of(
     model, cards = weighed[0].weights.architecture, len(placement.module_ids)
     sizes = [one.weights.size + one.weights.draft for one in weighed]
     held = [_held(one) for one in weighed]
-    memory = _memory(weighed, host, container, [in_full for in_full, _ in held], cards_left) if cards else None
     platform = platform_of(host.accelerator)
+    if platform.memory == OF_VLLM:
+        memory = _of_vllm(weighed[0], host, placement, container, cards_left)
+    else:
+        memory = _memory(weighed, host, container, [in_full for in_full, _ in held], cards_left) if cards else None
     blocks = _server_blocks(model, memory)
     counts = _graphs(spec, placement, container, blocks, buckets=platform.memory != OF_VLLM)
     seconds, cached = platform.warmup_s if cards else None, platform.warmup_cached_s
@@ -91,7 +95,7 @@ def cost_of(
     generation = platform.generation(host) if cards else None
     likely = spec["warmup_budget_minutes"] * 15 if seconds is None else seconds
     return Cost(
-        weights_gib=round(share, 1),
+        weights_gib=memory["weights_gib"] if memory and platform.memory == OF_VLLM else round(share, 1),
         read_gib=round(sum(sizes) / GIB, 1),
         device_gib=DEVICE_GIB[generation] if generation else _card_gib(host, placement),
         memory=memory,
@@ -118,6 +122,17 @@ def _held(one: Weighed) -> tuple[int, float]:
     halves = 0.5 if quantised_at_load(one.spec, model) else 1
     more = model.dequantised_bytes(size) if one.dequantises else 0
     return size and size + more + int(one.weights.draft / halves), halves
+
+
+def _of_vllm(
+    one: Weighed, host: Host, placement: Placement, container: Container, cards_left: int
+) -> dict[str, Any] | None:
+    """Return how a model's cards are divided by vLLM's own rules, by the release that its image's name says."""
+    cards = tuple(card for card in host.cards if card.module_id in placement.module_ids)
+    weights, release = one.weights, release_of(one.spec.get("vllm_version") or vllm_of(str(one.spec.get("image"))))
+    return plan_vllm(
+        Planned(one.spec, container.env, cards, weights.architecture, weights.size, weights.draft, release, cards_left)
+    )
 
 
 def _memory(
@@ -284,7 +299,7 @@ def _unknown(one: Weighed, host: Host, cost: Cost) -> list[str]:
         warnings.append(
             f"the weights of draft model {draft} are not counted in: nothing is known of such a folder here"
         )
-    if hybrid := model.stateful_layers:
+    if (hybrid := model.stateful_layers) and platform.memory != OF_VLLM:
         warnings.append(
             f"{hybrid} of its {model.layers} layers keep a state in place of a KV cache; memory is counted as if all "
             "had a cache, so that more requests fit than is said"
@@ -298,6 +313,8 @@ def _unknown(one: Weighed, host: Host, cost: Cost) -> list[str]:
         warnings.append(f"memory is not checked: the rules for it are known for up to {MOST_CARDS} cards")
     elif cost.device_gib is None:
         warnings.append(f"memory is not checked: that of {host.device_name} is not known")
+    elif not cost.memory and platform.memory == OF_VLLM:
+        warnings.append("memory is not checked: what its layers keep of a token is not known")
     elif not cost.memory:
         warnings.append("memory is not checked: give max_model_len")
     if cost.graphs is None:
@@ -368,7 +385,7 @@ def _memory_problem(spec: Spec, memory: Mapping[str, Any], read_gib: float) -> P
     remedy = remedy if ways else "nothing that this host has left fits"
     cards = spec.cards
     weights = f"{memory['weights_gib']} GiB of weights"
-    if read_gib and memory["weights_gib"] * cards > WIDER * read_gib:
+    if read_gib and memory["weights_gib"] * cards > WIDER * read_gib * spec.copies:
         weights += f" (the {read_gib:.0f} GiB of its files, made wider while they are loaded)"
     if memory["kv_cache_gib"] <= 0 or "max_model_len" not in spec:
         allowed = (
