@@ -62,6 +62,7 @@ class Defaults:
 BATCH_DEFAULTS = (
     Defaults("0.28", 160, 16384, 1024),
     Defaults("0.9", 70, 8192, 1024, "A100"),
+    Defaults("0.9", 0, 2048, 256),
     Defaults("0.8", 70, 8192, 1024),
     Defaults("0", 0, 2048, 256),
 )
