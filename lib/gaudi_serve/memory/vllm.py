@@ -36,6 +36,7 @@ from .vllm_figures import (
     MXFP4_STEP,
     NEWEST,
     OF_ITEMS,
+    OWN_WORKSPACE,
     QUARTERED,
     REQUESTS_BYTES,
     UTILIZATION,
@@ -43,6 +44,7 @@ from .vllm_figures import (
     UTILIZATION_SINCE,
     VISION_BYTES,
     VISION_SIZE,
+    WORKSPACE_SINCE,
     at_least,
 )
 
@@ -262,17 +264,20 @@ def _experts_share(model: Architecture) -> float:
 
 def _batch(planned: Planned, stage: int, tokens: int, requests: int) -> float:
     """Return the GiB that the largest batch takes on one card at its peak: in layers, or where tokens are chosen."""
-    model, spec = planned.model, planned.spec
+    model, spec, release = planned.model, planned.spec, planned.release
     hidden = tokens * (model.hidden_size or 0) * 2
-    inner = tokens * 6 * (model.intermediate_size or 0) / spec.tensors
+    experts, width = 0.0, (model.intermediate_size or 0) / spec.tensors
     if model.experts and model.experts_a_token:
         width = (model.expert_size or model.intermediate_size or 0) / spec.tensors
         rows = min(tokens, MOST_EXPERT_TOKENS) * model.experts_a_token
-        inner = rows * 2 * (max(2 * width, model.hidden_size or 0) + width) + hidden
-    layers = 2 * hidden + inner
-    each = next(size for since, size in REQUESTS_BYTES if at_least(planned.release, since))
+        size = model.hidden_size or 0
+        experts = 0.0 if model.precision in OWN_WORKSPACE else rows * 2 * (max(2 * width, size) + max(width, size))
+        width = 0.0
+    layers = 2 * hidden + tokens * 8 * width
+    each = next(size for since, size in REQUESTS_BYTES if at_least(release, since))
     chosen = hidden + requests * (model.vocab_size or 0) * each if stage == spec.stages - 1 else 0
-    return max(layers, chosen) / GIB
+    stays = at_least(release, WORKSPACE_SINCE)
+    return (max(layers, chosen) + experts if stays else max(layers + experts, chosen)) / GIB
 
 
 def _vision(planned: Planned, batch: int) -> tuple[float, float]:
@@ -297,10 +302,12 @@ def _limit(limits: Any, kind: str) -> int:
 def _libraries(planned: Planned) -> float:
     """Return the GiB that libraries take besides PyTorch: workspaces, and those by which cards talk."""
     spec, card = planned.spec, min(planned.cards, key=lambda one: one.memory_mib)
-    linked: float = next(gib for since, gib in LINKED_GIB if at_least(planned.release, since))
+    alone, linked = (
+        next(gib for since, gib in row if at_least(planned.release, since)) for row in (LIBRARIES_GIB, LINKED_GIB)
+    )
     many = spec.tensors > 1
     fast = card.capability.startswith(("9.", "10.", "gfx9"))
-    return LIBRARIES_GIB + (linked if many and fast else linked / 4 if many else 0.0)
+    return alone + (linked if many and fast else linked / 4 if many else 0.0)
 
 
 def _counts_graphs(planned: Planned) -> bool:

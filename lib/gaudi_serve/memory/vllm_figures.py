@@ -67,22 +67,24 @@ BATCH_DEFAULTS = (
     Defaults("0", 0, 2048, 256),
 )
 
-# Bytes a request and word of the vocabulary while tokens are chosen: a sort of all words, or a kernel without one.
-REQUESTS_BYTES = (("0.17", 15), ("0", 34))
+# Bytes a request and word of the vocabulary while tokens are chosen: logits alone, more copies, and a sort of all.
+REQUESTS_BYTES = (("0.29", 6), ("0.17", 15), ("0", 38))
 MOST_EXPERT_TOKENS = 32768  # go through experts at once
+WORKSPACE_SINCE = "0.12"  # what experts compute in stays allocated
+OWN_WORKSPACE = ("mxfp4",)  # of weights whose kernels for experts need none of it
 MXFP4_STEP = 256  # to which the width of MXFP4 experts is padded
 HALVED_AT_LOAD = ("fp8", "ptpc_fp8", "experts_int8", "int8", "mxfp8")
 QUARTERED = ("bitsandbytes", "mxfp4", "nvfp4")
 
 # Of libraries besides PyTorch, on one card; what those add by which several cards talk, over NVLink or XGMI.
-LIBRARIES_GIB = 0.25
-LINKED_GIB = (("0.15", 2.1), ("0", 0.55))
+LIBRARIES_GIB = (("0.18", 0.25), ("0", 0.13))
+LINKED_GIB = (("0.12", 1.85), ("0", 0.42))
 
 # CUDA graphs: since when vLLM deducts what it expects of them, for which batches, and what each takes.
 GRAPHS_COUNT_SINCE = "0.21"
 GRAPH_SIZES = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))
 FULL_GRAPH_SIZES = 256
-GRAPHS_MIB, GRAPH_MIB = 60, 0.17  # for all of them, and for one layer of each
+GRAPHS_MIB, GRAPH_MIB = 60, 0.25  # for all of them, and for one layer of each
 
 # The most tokens of one picture and of one film, by how model_type begins; others have fewer than a batch.
 OF_ITEMS = (
