@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from gaudi_serve.memory.vllm import Planned, batches_of, plan_vllm, stage_layers
 from gaudi_serve.model.architecture import Architecture
 from gaudi_serve.model.host import Card
@@ -12,6 +14,9 @@ from gaudi_serve.model.spec import Spec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+ROOT = Path(__file__).parents[2]
+REPORTS = yaml.safe_load((ROOT / "tests/unit/data/kv_reports.yml").read_text(encoding="utf-8"))
+NEAR, MOST = 0.1, 0.9  # a report is met within a tenth; so many of them are, and the others say why they are not
 QUICK = settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 GIB = 2**30
 # As nvidia-smi and amd-smi show them: MiB, compute capability.
@@ -63,6 +68,74 @@ def memory(*args: Any, **keys: Any) -> dict[str, Any]:
     found = plan_vllm(planned(*args, **keys))
     assert found is not None
     return found
+
+
+def reported(case: dict[str, Any], **keys: Any) -> dict[str, Any]:
+    """Return what is planned for a server of which others have reported the start."""
+    card, weights = REPORTS["cards"][case["card"]], REPORTS["models"][case["model"]]
+    keys = {"tensor_parallel_size": 1, **case["options"], **keys}
+    spec = Spec({"name": "m", "weights": "/w", "launch_profile": "vllm", **keys})
+    cards = [Card(number, **card) for number in range(spec.cards)]
+    model = Architecture.of(weights["config"])
+    assert model.problems == ()
+    found = plan_vllm(Planned(spec, {}, cards, model, int(weights["gib"] * GIB), 0, case["release"]))
+    assert found is not None
+    return found
+
+
+def difference(case: dict[str, Any]) -> float:
+    """Return by which share the planned cache of a report is larger than the measured one."""
+    found = reported(case)
+    if "kv_gib" in case:
+        return float(found["kv_cache_gib"] / case["kv_gib"] - 1)
+    return float(found["kv_tokens"] / case["kv_tokens"] - 1)
+
+
+def row(case: dict[str, Any]) -> str:
+    """Return the line of a report in docs/memory.md."""
+    found, options = reported(case), dict(case["options"])
+    name = REPORTS["cards"][case["card"]]["name"].removeprefix("NVIDIA ")
+    said = ", ".join(f"{key} {value}" for key, value in options.items())
+    measured, predicted = (
+        (f"{case['kv_gib']} GiB", f"{found['kv_cache_gib']} GiB")
+        if "kv_gib" in case
+        else (f"{case['kv_tokens']} tokens", f"{found['kv_tokens']} tokens")
+    )
+    cells = (name, case["model"], case["release"], said, measured, predicted, f"{difference(case):+.1%}")
+    return f"| {' | '.join(cells)} |"
+
+
+def test_most_reports_are_met_within_a_tenth() -> None:
+    far = [case for case in REPORTS["cases"] if abs(difference(case)) > NEAR]
+    assert len(REPORTS["cases"]) >= 25
+    assert len(far) <= (1 - MOST) * len(REPORTS["cases"])
+    # A report that is off says why, and no other does.
+    assert [case["source"] for case in far] == [case["source"] for case in REPORTS["cases"] if "why" in case]
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in REPORTS["cases"] if "kv_gib" in case], ids=lambda case: case["model"]
+)
+def test_a_reported_cache_holds_the_reported_tokens(case: dict[str, Any]) -> None:
+    if "concurrency" not in case and "kv_tokens" not in case:
+        return
+    tokens = case.get("kv_tokens") or case["concurrency"] * case["options"]["max_model_len"]
+    found = reported(case, kv_cache_memory_bytes=int(case["kv_gib"] * GIB))
+    assert found["kv_tokens"] == pytest.approx(tokens, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in REPORTS["cases"] if "weights_gib" in case], ids=lambda case: case["model"]
+)
+def test_loaded_weights_are_as_large_as_reported(case: dict[str, Any]) -> None:
+    allowed = 0.05 if "why" in case else 0.03
+    assert reported(case)["weights_gib"] == pytest.approx(case["weights_gib"], rel=allowed, abs=0.7)
+
+
+def test_the_documented_table_is_what_is_planned() -> None:
+    page = (ROOT / "docs/memory.md").read_text(encoding="utf-8")
+    missing = [line for line in map(row, REPORTS["cases"]) if line not in page]
+    assert missing == [], "\n".join(map(row, REPORTS["cases"]))
 
 
 def test_what_is_left_of_the_share_is_cut_into_blocks() -> None:
@@ -187,6 +260,7 @@ def test_an_automatic_length_is_the_longest_that_fits() -> None:
 def test_what_is_not_known_is_not_planned() -> None:
     assert plan_vllm(planned({**QWEN3_8B, "num_hidden_layers": None}, 15)) is None
     assert plan_vllm(planned(QWEN3_8B, 0)) is None
+    assert plan_vllm(planned({**QWEN3_8B, "compress_ratios": [4] * 36}, 15)) is None
     unknown = {**QWEN35_27B, "linear_num_value_heads": None}
     assert plan_vllm(planned(unknown, 53)) is None
 

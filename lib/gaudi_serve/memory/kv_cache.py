@@ -8,7 +8,7 @@ from typing import Any
 
 from ..model.architecture import Architecture
 from ..model.draft import guessed_tokens, speculation
-from ..model.layers import FULL, STATE, WINDOW
+from ..model.layers import FULL, OTHER, STATE, WINDOW
 from ..model.spec import Spec
 from .vllm_figures import (
     ALIGNED_STATES,
@@ -24,7 +24,6 @@ from .vllm_figures import (
 
 # Models of these kinds keep a latent vector a token; vLLM keeps keys and values a head for others that have its rank.
 LATENT = ("deepseek", "kimi", "glm", "longcat", "pangu", "bailing", "axk1", "mistral", "dots", "hy_v4")
-OTHER_COMPRESSION = "compress_ratios"
 
 
 @dataclass(frozen=True)
@@ -82,6 +81,8 @@ def layout_of(spec: Spec, model: Architecture, release: str, kinds: tuple[str, .
         in_flight: tokens of a batch.
     """
     kinds = (*kinds, *_of_draft(spec, model, kinds))
+    if OTHER in kinds:
+        return None
     counts = {kind: kinds.count(kind) for kind in (FULL, WINDOW, STATE) if kind in kinds}
     grouped = at_least(release, GROUPS_SINCE) and not spec.get("disable_hybrid_kv_cache_manager")
     if counts.get(FULL) and counts.get(WINDOW) and not grouped:

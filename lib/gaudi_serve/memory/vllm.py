@@ -15,11 +15,14 @@ from ..core.errors import is_number, is_whole
 from ..model.architecture import Architecture
 from ..model.draft import speculation
 from ..model.host import Card
+from ..model.layers import NONE
 from ..model.spec import Spec
 from .kv_cache import Layout, is_latent, layout_of
 from .shape import splits
 from .vllm_figures import (
     BATCH_DEFAULTS,
+    CHUNKS_ABOVE,
+    CHUNKS_SINCE,
     CUDA_KEEPS_GIB,
     CUDA_KEEPS_SHARE,
     FULL_GRAPH_SIZES,
@@ -29,6 +32,7 @@ from .vllm_figures import (
     GRAPHS_COUNT_SINCE,
     GRAPHS_MIB,
     HALVED_AT_LOAD,
+    INNER_BYTES,
     LIBRARIES_GIB,
     LINKED_GIB,
     MOST_EXPERT_TOKENS,
@@ -39,6 +43,7 @@ from .vllm_figures import (
     OWN_WORKSPACE,
     QUARTERED,
     REQUESTS_BYTES,
+    UNIFIED,
     UTILIZATION,
     UTILIZATION_BEFORE,
     UTILIZATION_SINCE,
@@ -164,7 +169,7 @@ def _stage(planned: Planned, stage: int) -> Divided | None:
     kinds = model.layer_kinds[first:end]
     batch, requests = batches_of(planned)
     layout = layout_of(spec, model, release, kinds, batch)
-    if layout is None and any(kind != "none" for kind in kinds):
+    if layout is None and any(kind != NONE for kind in kinds):
         return None
     total = device_gib(planned.cards)
     share = float(spec.get("gpu_memory_utilization") or utilization(release))
@@ -182,7 +187,7 @@ def device_gib(cards: Sequence[Card]) -> float:
     """Return what CUDA or HIP says that the smallest of the cards has, by what its vendor's tool says."""
     card = min(cards, key=lambda one: one.memory_mib)
     said = card.memory_mib / 1024
-    whole = card.capability.startswith("gfx") or "GB10" in (card.name or "")
+    whole = card.capability.startswith("gfx") or UNIFIED in (card.name or "")
     return said if whole else said - CUDA_KEEPS_GIB - CUDA_KEEPS_SHARE * said
 
 
@@ -195,7 +200,7 @@ def batches_of(planned: Planned) -> tuple[int, int]:
     """Return the tokens of the largest batch, and the most requests at once, by what a user says or vLLM's defaults."""
     spec, release = planned.spec, planned.release
     card = min(planned.cards, key=lambda one: one.memory_mib)
-    size = device_gib(planned.cards)
+    size = 0.0 if UNIFIED in (card.name or "") else device_gib(planned.cards)
     tokens, requests = next(
         (row.tokens, row.requests)
         for row in BATCH_DEFAULTS
@@ -206,7 +211,8 @@ def batches_of(planned: Planned) -> tuple[int, int]:
     requests = int(said_requests or requests)
     if said_tokens:
         return int(said_tokens), min(requests, int(said_tokens))
-    if spec.get("enable_chunked_prefill") is False:
+    whole = not at_least(release, CHUNKS_SINCE) and context <= CHUNKS_ABOVE
+    if spec.get("enable_chunked_prefill") is False or whole:
         tokens = max(tokens, context)
     tokens = min(tokens, requests * context)
     return tokens, min(requests, tokens)
@@ -225,25 +231,31 @@ def _weights(planned: Planned, stage: int) -> float:
     """Return the GiB of weights on one card of a stage."""
     spec, model = planned.spec, planned.model
     embedding = (model.vocab_size or 0) * (model.hidden_size or 0) * 2.0
-    outer = min(planned.weights / 2, 2 * embedding)
-    inner = planned.weights - outer
+    outer = min(planned.weights / 4, embedding)  # of one end of the model
+    inner = planned.weights - outer * (1 if model.tied else 2)
     if model.guessing_layers and not speculation(spec):  # stay on the disk
         inner *= (model.layers or 1) / ((model.layers or 1) + model.guessing_layers)
     inner *= _at_load(spec, model)
-    if model.dtype == "float32" and spec.get("dtype") not in ("float32", "float") and not model.quantisation:
-        inner, outer = inner / 2, outer / 2
-    if model.precision == "mxfp4" and model.local_experts and model.intermediate_size:
-        padded = -(-model.intermediate_size // MXFP4_STEP) * MXFP4_STEP
-        inner *= padded / model.intermediate_size
+    if not model.quantisation:
+        number = _number_bytes(spec) / (4 if model.dtype == "float32" else 2)
+        inner, outer = inner * number, outer * number
+    if model.precision == "mxfp4" and model.intermediate_size:
+        padded = -(-model.intermediate_size // MXFP4_STEP) * MXFP4_STEP / model.intermediate_size
+        inner += min(inner, model.mxfp4_bytes) * (padded - 1)
     first, end = stage_layers(model.layers or 1, spec.stages)[stage]
-    ends = (stage == 0) + (stage == spec.stages - 1)
-    size = inner * (end - first) / (model.layers or 1) + outer * ends / 2
+    ends = 1 if model.tied and spec.stages == 1 else (stage == 0) + (stage == spec.stages - 1)
+    size = inner * (end - first) / (model.layers or 1) + outer * ends
     if spec.get("enable_expert_parallel") and spec.copies > 1 and model.experts:
         experts = min(0.95, _experts_share(model)) * size
         size = size - experts + experts / spec.copies
     size = size / spec.tensors + planned.draft / spec.tensors
     offloaded = float(spec.get("cpu_offload_gb") or 0) * GIB
     return max(0.0, size - offloaded) / GIB
+
+
+def _number_bytes(spec: Spec) -> int:
+    """Return the bytes of a number that a model computes with."""
+    return 4 if spec.get("dtype") in ("float32", "float") else 2
 
 
 def _at_load(spec: Spec, model: Architecture) -> float:
@@ -265,7 +277,8 @@ def _experts_share(model: Architecture) -> float:
 def _batch(planned: Planned, stage: int, tokens: int, requests: int) -> float:
     """Return the GiB that the largest batch takes on one card at its peak: in layers, or where tokens are chosen."""
     model, spec, release = planned.model, planned.spec, planned.release
-    hidden = tokens * (model.hidden_size or 0) * 2
+    wide = _number_bytes(spec) / 2
+    hidden = tokens * (model.hidden_size or 0) * 2 * wide
     experts, width = 0.0, (model.intermediate_size or 0) / spec.tensors
     if model.experts and model.experts_a_token:
         width = (model.expert_size or model.intermediate_size or 0) / spec.tensors
@@ -273,7 +286,8 @@ def _batch(planned: Planned, stage: int, tokens: int, requests: int) -> float:
         size = model.hidden_size or 0
         experts = 0.0 if model.precision in OWN_WORKSPACE else rows * 2 * (max(2 * width, size) + max(width, size))
         width = 0.0
-    layers = 2 * hidden + tokens * 8 * width
+    inner = next(size for since, size in INNER_BYTES if at_least(release, since))
+    layers = 2 * hidden + tokens * width * inner * wide
     each = next(size for since, size in REQUESTS_BYTES if at_least(release, since))
     chosen = hidden + requests * (model.vocab_size or 0) * each if stage == spec.stages - 1 else 0
     stays = at_least(release, WORKSPACE_SINCE)
@@ -377,7 +391,7 @@ def _eight_bits(planned: Planned) -> list[dict[str, Any]]:
 
 def _able(capability: str, least: str) -> bool:
     if capability.startswith("gfx"):
-        return capability >= "gfx942" or capability.startswith(("gfx11", "gfx12"))
+        return capability >= "gfx942" or capability.startswith("gfx12")
     return bool(capability) and at_least(capability, least)
 
 

@@ -15,6 +15,8 @@ NEWEST = "0.33.0"  # taken where an image's name says none
 # What CUDA says that a card has is less than what nvidia-smi says: a part of its own, and a part of the card.
 CUDA_KEEPS_GIB, CUDA_KEEPS_SHARE = 0.42, 0.0016
 
+UNIFIED = "GB10"  # its memory is the host's; its vendor's tool, which vLLM asks for defaults, says no size
+
 # gpu_memory_utilization where a user says none.
 UTILIZATION, UTILIZATION_BEFORE, UTILIZATION_SINCE = 0.92, 0.9, "0.21"
 MOST_UTILIZATION = 0.95  # that is suggested
@@ -67,8 +69,12 @@ BATCH_DEFAULTS = (
     Defaults("0", 0, 2048, 256),
 )
 
+CHUNKS_SINCE, CHUNKS_ABOVE = "0.8", 32768  # before, prompts were cut only where the context was longer
+
+# Bytes a token and number of a layer's inner width: as compiled, and before.
+INNER_BYTES = (("0.8", 8.0), ("0", 6.5))
 # Bytes a request and word of the vocabulary while tokens are chosen: logits alone, more copies, and a sort of all.
-REQUESTS_BYTES = (("0.29", 6), ("0.17", 15), ("0", 38))
+REQUESTS_BYTES = (("0.27", 6), ("0.17", 15), ("0", 38))
 MOST_EXPERT_TOKENS = 32768  # go through experts at once
 WORKSPACE_SINCE = "0.12"  # what experts compute in stays allocated
 OWN_WORKSPACE = ("mxfp4",)  # of weights whose kernels for experts need none of it

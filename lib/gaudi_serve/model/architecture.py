@@ -44,7 +44,7 @@ class Architecture:
     qk_rope_head_dim: of the one latent vector a token that DeepSeek's models keep in place of keys and values a head.
     experts: it is a mixture of experts; expert_size: their intermediate size; local_experts: how many a layer has.
     experts_a_layer: how many a layer has, by whatever name; experts_a_token: by how many of them a token goes;
-    dense_layers: how many layers have none. vocab_size: of the text model.
+    dense_layers: how many layers have none. vocab_size: of the text model; tied: its first layer is its last one too.
     stateful_layers: how many layers keep a state of one size in place of a KV cache, as those of Mamba and of linear
     attention do. mamba: of these; mamba_chunk: tokens of a chunk of them, 0 where it is not said. interleaved: some
     layers look at a sliding window, others at all tokens. layer_kinds: what each layer keeps, by the names of
@@ -82,6 +82,7 @@ class Architecture:
     experts_a_token: int | None = None
     dense_layers: int = 0
     vocab_size: int | None = None
+    tied: bool = False
     layer_kinds: tuple[str, ...] = ()
     window: int | None = None
     full_heads: int | None = None
@@ -130,6 +131,7 @@ class Architecture:
             experts_a_token=whole(text, "num_experts_per_tok") or whole(text, "moe_topk"),
             dense_layers=whole(text, "first_k_dense_replace") or 0,
             vocab_size=whole(text, "vocab_size") or whole(config, "vocab_size"),
+            tied=bool(text.get("tie_word_embeddings", config.get("tie_word_embeddings", False))),
             layer_kinds=kinds,
             window=window_of(text),
             full_heads=whole(text, "num_global_key_value_heads"),
@@ -192,9 +194,14 @@ class Architecture:
         A block of 32 parameters of four bits has one scale of eight; gpt-oss stores nothing but its experts so. Where
         they cannot be counted, all of the ``size`` bytes are taken for such blocks, which is more than they are.
         """
-        count = (self.layers or 0) * (self.local_experts or 0)
-        stored = 3 * count * (self.hidden_size or 0) * (self.intermediate_size or 0) * 17 // 32
+        stored = self.mxfp4_bytes
         return (stored if 0 < stored <= size else size) * 47 // 17
+
+    @property
+    def mxfp4_bytes(self) -> int:
+        """Return the bytes of all experts as MXFP4: 4 1/4 bits a parameter; 0 where they cannot be counted."""
+        count = (self.layers or 0) * (self.local_experts or 0)
+        return 3 * count * (self.hidden_size or 0) * (self.intermediate_size or 0) * 17 // 32
 
 
 def _name(value: Any) -> str:

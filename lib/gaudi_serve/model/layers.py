@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from ..core.errors import is_whole
 from .config_json import Config, whole
 
-# A layer keeps keys and values of all tokens, of those in a window, a state in their place, or nothing.
-FULL, WINDOW, STATE, NONE = "full", "window", "state", "none"
+# A layer keeps keys and values of all tokens, of those in a window, a state in their place, nothing, or who knows what.
+FULL, WINDOW, STATE, NONE, OTHER = "full", "window", "state", "none", "other"
 STATEFUL = ("linear", "mamba", "recurrent", "conv", "kda", "gated_delta")
 WINDOWED = ("sliding", "chunked", "local")
 # Of kinds of models whose config.json lists no layers: each such layer looks at all tokens, the others at a window.
@@ -42,6 +42,8 @@ def layer_kinds(config: Config, text: Config) -> tuple[str, ...]:
     count = min(whole(text, "num_hidden_layers") or 0, MOST_LAYERS)
     if str(config.get("model_type")).startswith(ENCODERS):
         return (NONE,) * count
+    if text.get("compress_ratios"):  # DeepSeek V4 joins tokens, by another number a layer
+        return (OTHER,) * count
     found = _listed(text, count) or _hybrid(text, count) or _windowed(config, text, count)
     # The last layers of some models use the cache of layers before them.
     shared = min(whole(text, "num_kv_shared_layers") or 0, count)
