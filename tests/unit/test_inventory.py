@@ -53,7 +53,7 @@ def test_every_input_of_the_roles_is_checked_and_their_defaults_are_right() -> N
     [
         ("gaudi_release", 1.21, "g: gaudi_release 1.21: must be a quoted release such as '1.24.1'"),
         ("gaudi_release", [1], "g: gaudi_release [1]: must be a quoted release such as '1.24.1'"),
-        ("gaudi_accelerator", "tpu", "g: gaudi_accelerator 'tpu': must be auto, gaudi or cpu"),
+        ("gaudi_accelerator", "gpu", "g: gaudi_accelerator 'gpu': must be auto, gaudi, cuda, rocm, xpu or cpu"),
         ("vllm_images", "x", "g: vllm_images 'x': must be a list of images"),
         ("vllm_images", [{"name": "a b"}], "g: vllm_images: name 'a b': must be the name of an image, such as reg"),
         ("vllm_images", [{"name": "a:1", "archve": "/x"}], "g: vllm_images: a:1: archve '/x': must be one of acc"),

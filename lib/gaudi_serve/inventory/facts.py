@@ -14,7 +14,7 @@ from ..core.checks import Rule, filled, filled_each, is_flag, is_line, list_of, 
 from ..core.errors import Problem, one_line, shown
 from ..core.options import OPTIONS, rule_of
 from ..model.config_json import sound
-from ..platforms import PLATFORMS, platform_of
+from ..platforms import PLATFORMS, USUAL, platform_of, served_names
 from ..show.notes import STANDING
 from .rendered import UNRENDERED
 
@@ -53,16 +53,24 @@ def _number(value: Any) -> bool:
     return re.fullmatch(r"\d{1,2}", str(value)) is not None
 
 
+def _processor(value: Any) -> bool:
+    if not _mapping(value):
+        return False
+    numbers = all(whole(0, 10**6)(value.get(key, 0)) for key in ("numa_nodes", "threads_per_core"))
+    return numbers and list_of(is_line)(value.get("features", [])) and is_line(value.get("architecture", ""))
+
+
 def _platform(value: Any) -> bool:
     return isinstance(value, str) and value in PLATFORMS
 
 
 CARDS = list_of(whole(0, 63))
 CARDS_ALLOWED = "must be a list of whole numbers from 0 to 63"
-FAMILIES = tuple(prefix for one in PLATFORMS.values() for prefix in one.prefixes)
-DEVICES = ", ".join(f"{prefix}*" for prefix in FAMILIES)
+# As which a card of an unknown name is served: a matter of the vendor's own software.
+FAMILIES = PLATFORMS[USUAL].prefixes
+DEVICES = ", ".join(f"{prefix}*" for one in PLATFORMS.values() for prefix in one.prefixes)
 HOST = {
-    "accelerator": Rule(_platform, f"must be {' or '.join(PLATFORMS)}"),
+    "accelerator": Rule(_platform, f"must be {served_names()}"),
     "device_name": Rule(_device, f"must be one of {DEVICES}", None),
     "driver_version": Rule(is_line, "must be a text such as 1.21.3-57", None),
     "modules": Rule(_list, "must be a list of cards, such as {module_id: 0, numa_node: 0, cpus: [0-39]}", None),
@@ -79,6 +87,7 @@ HOST = {
     "cdi": Rule(is_flag, "must be true or false, without quotes", False),
     "platforms": Rule(list_of(is_line), "must be a list of texts", []),
     "notes": Rule(list_of(is_line), "must be a list of texts", []),
+    "cpu": Rule(_processor, "must be a mapping of architecture, features, numa_nodes and threads_per_core", {}),
     "host_nics": Rule(is_flag, "must be true or false, without quotes", False),
     "services": Rule(_mapping, "must be a mapping of models that are served", {}),
     "ports": Rule(_ports, "must be a mapping of port numbers to programs", {}),
@@ -88,7 +97,7 @@ HOST = {
 MODULE = {
     "module_id": Rule(whole(0, 63), "must be a whole number from 0 to 63"),
     "numa_node": Rule(whole(-1, 63), "must be a whole number from -1 to 63"),
-    "index": Rule(whole(0, 63), "must be a whole number from 0 to 63", None),
+    "index": Rule(whole(0, 255), "must be a whole number from 0 to 255", None),
     "cpus": Rule(list_of(_cores), "must be a list of ranges of cores, such as 0-39", []),
     "in_use": Rule(is_flag, "must be true or false, without quotes", False),
     "held_by": Rule(is_line, "must be a text of one line", None),
@@ -143,7 +152,7 @@ WEIGHTS = {
 UNDEFINED = re.compile(r"'\w+' is undefined")
 # What gaudi_facts reads besides; planning does not.
 HOST_BESIDE = ("memory_mib", "pci_cards")
-MODULE_BESIDE = ("bus_id", "memory_used_mib", "device_id")
+MODULE_BESIDE = (*("ecc_uncorrectable", "bad_pages", "sick"), "bus_id", "memory_used_mib", "device_id")
 WEIGHTS_BESIDE = ("recorded",)
 SYSTEM = {
     "id": Rule(is_line, "must be a text such as ubuntu"),
@@ -170,7 +179,7 @@ VARIABLES = {
         OPTIONS["preflight_catalog"], Rule(lambda _: True, "must be a mapping of catalog entries by their names")
     )._replace(default={}),
     "gaudi_accelerator": Rule(
-        lambda value: value == "auto" or _platform(value), f"must be auto, {' or '.join(PLATFORMS)}", "auto"
+        lambda value: value == "auto" or _platform(value), f"must be auto, {served_names()}", "auto"
     ),
     "gaudi_cards": rule_of(
         OPTIONS["preflight_cards"],

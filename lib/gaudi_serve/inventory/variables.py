@@ -28,6 +28,7 @@ from ..core.options import FOLDER, OPTIONS, Range, rule_of
 from ..core.redact import has_login
 from ..gateway.fleet import adapter_names
 from ..gateway.inputs import ClientNames, not_read
+from ..platforms import runtimes
 from ..stages.apt_access import access
 from ..stages.gateway import gateway_problems
 from ..stages.host_tuning import kernel_arguments_wanted
@@ -158,8 +159,8 @@ FORMS: dict[str, Rule | Range] = {
     "container_runtime_vendor_key_checksum": Rule(
         matching(r"sha(256|384|512):([0-9a-fA-F]{64,128}|https?://[!-~]+)"), "must be a digest such as sha256:1500..."
     ),
-    "container_runtime_habana_version": VERSION,
-    "container_runtime_habana_repository": REPOSITORY,
+    **{f"container_runtime_{one.name}_version": VERSION for one in runtimes()},
+    **{f"container_runtime_{one.name}_repository": REPOSITORY for one in runtimes()},
     "container_runtime_data_root": NO_FOLDER,
     "vllm_image_archives": Rule(
         lambda value: is_line(value) and bool(value.strip()), "must be a path on the controller"

@@ -67,6 +67,34 @@ def _name(card: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
+class Processor:
+    """The processors of a host.
+
+    architecture: as the kernel names it, such as x86_64. name: their model. features: the instructions of theirs that
+    decide what vLLM can do, as the kernel names them. numa_nodes, threads_per_core: 0 where they are not known.
+    """
+
+    architecture: str
+    name: str = ""
+    features: frozenset[str] = frozenset()
+    numa_nodes: int = 0
+    threads_per_core: int = 0
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> Processor | None:
+        """Read a ``cpu``; None where facts do not say what they are."""
+        if not facts.get("architecture"):
+            return None
+        return cls(
+            str(facts["architecture"]),
+            str(facts.get("name") or ""),
+            frozenset(map(str, facts.get("features") or ())),
+            int(facts.get("numa_nodes") or 0),
+            int(facts.get("threads_per_core") or 0),
+        )
+
+
+@dataclass(frozen=True)
 class LiveModel:
     """One model of this toolkit that is on a host.
 
@@ -159,7 +187,7 @@ class Host:
     unusable: devices of no known module_id that cannot be used, by what is known of them: why. device_family: as what
     devices are served whose name is not known. cdi: its container engine takes CDI names of devices.
     platforms: all of which the host has devices; empty in facts that do not say it. notes: sentences on its devices
-    that are worth a warning.
+    that are worth a warning. cpu: its processors, where it is served by them; None where facts do not say it.
     """
 
     accelerator: str | None = None
@@ -181,6 +209,7 @@ class Host:
     cdi: bool = False
     platforms: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    cpu: Processor | None = None
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Host:
@@ -207,6 +236,7 @@ class Host:
             bool(facts.get("cdi")),
             tuple(facts.get("platforms") or ()),
             tuple(facts.get("notes") or ()),
+            Processor.of(facts.get("cpu") or {}),
         )
 
     @property

@@ -131,15 +131,7 @@ def container_of(spec: Spec, host: Host, placement: Placement, release: str) -> 
     launch = engine.amended(launched(placed, host.without_own_use()), placed, host)
     numactl = _numactl(launch, host, placement)
     access = platform.access(host)
-    env = _environment(launch, access)
-    if not engine.own_options and len(placement.module_ids) > 1:
-        env.update(platform.env_between)
-    if platform.cache_variable and cache:
-        env[platform.cache_variable] = cache
-    # Ray compares the address with the one of its own node; the vendor's scripts choose an interface themselves.
-    if "ray" not in launch.args and not any(spec.get(key) for key in OVER_HOSTS):
-        env = {**ON_LOOPBACK, **env}
-    env.update({name: str(value) for name, value in spec.get("env", {}).items()})
+    env = _whole_environment(spec, launch, access, placement, platform, cache)
     container = Container(
         env=env,
         args=launch.args,
@@ -158,6 +150,21 @@ def container_of(spec: Spec, host: Host, placement: Placement, release: str) -> 
     args = _arguments(container, spec, placed, placement, live)
     twice = _passed_twice(launch.args, args[len(launch.args) :], engine.name) if engine.own_options else []
     return replace(container, args=args, notes=(*container.notes, *twice))
+
+
+def _whole_environment(
+    spec: Spec, launch: Launch, access: DeviceAccess | None, placement: Placement, platform: Platform, cache: str | None
+) -> dict[str, str]:
+    """Return all variables of a server: of its launch, of its platform, and of its user, who has the last word."""
+    env = _environment(launch, access)
+    if not engine_of(spec).own_options and len(placement.module_ids) > 1:
+        env.update(platform.env_between)
+    if platform.cache_variable and cache:
+        env[platform.cache_variable] = cache
+    # Ray compares the address with the one of its own node; the vendor's scripts choose an interface themselves.
+    if "ray" not in launch.args and not any(spec.get(key) for key in OVER_HOSTS):
+        env = {**ON_LOOPBACK, **env}
+    return env | {name: str(value) for name, value in spec.get("env", {}).items()}
 
 
 def _environment(launch: Launch, access: DeviceAccess | None) -> dict[str, str]:

@@ -92,8 +92,10 @@ def _accelerator_reasons(
 ) -> list[tuple[str, str]]:
     found, known = host["accelerator"], Host.of(host)
     platform = platform_of(found)
-    if platform.refused:
-        return [("gaudi_accelerator", f"{host_name}: {platform.refused}")]
+    # Also of one that an inventory names, which no host here may show itself as.
+    refused = PLATFORMS[wanted].refused if wanted in PLATFORMS else platform.refused
+    if refused:
+        return [("gaudi_accelerator", f"{host_name}: {refused}")]
     reasons = []
     if wanted not in ("auto", found):
         text = f"{host_name}: gaudi_accelerator is {wanted}, but this is a {found} host"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from ..core.errors import refusal
-from . import cpu, gaudi
+from . import cpu, cuda, elsewhere, gaudi, rocm, xpu
 from .base import Platform, Runtime
 from .device_access import DeviceAccess
 
 # Where none finds its devices, it is the last.
-PLATFORMS: dict[str, Platform] = {one.name: one for one in (gaudi.PLATFORM, cpu.PLATFORM)}
+PLATFORMS: dict[str, Platform] = {
+    one.name: one
+    for one in (gaudi.PLATFORM, cuda.PLATFORM, rocm.PLATFORM, xpu.PLATFORM, *elsewhere.ELSEWHERE, cpu.PLATFORM)
+}
 LAST = cpu.PLATFORM.name
 # Facts that were written by hand for a plan may leave it out.
 USUAL = gaudi.PLATFORM.name
@@ -27,6 +30,7 @@ __all__ = [
     "platforms_here",
     "runtime_of",
     "runtimes",
+    "served_names",
 ]
 
 
@@ -61,6 +65,12 @@ def runtime_of(name: str | bool) -> Runtime | None:
 def card_variables() -> set[str]:
     """Return the variables that choose devices on any platform: the plan chooses, and no user sets them."""
     return {name for one in PLATFORMS.values() for name in one.card_variables}
+
+
+def served_names() -> str:
+    """Return the names of the platforms that are served, for a sentence."""
+    *names, last = [one.name for one in PLATFORMS.values() if not one.refused]
+    return f"{', '.join(names)} or {last}"
 
 
 def platforms_here(root: str = "/") -> list[Platform]:

@@ -50,7 +50,7 @@ def _all_capable(_spec: Spec, _model: Architecture, _host: Host, _cards: Sequenc
     return []
 
 
-def _nothing_else(_spec: Spec, _model: Architecture, _host: Host, _cards: Sequence[Card]) -> list[str]:
+def _nothing_slow(_spec: Spec, _model: Architecture, _host: Host, _cards: Sequence[Card]) -> list[str]:
     return []
 
 
@@ -146,9 +146,9 @@ class Platform:
     no_memory: the sentence that says that memory is not checked there; empty where it is.
 
     memory: which model of memory judges whether a model fits: ``hpu`` or ``vllm``; empty for none. capability_problems:
-    what of a model these devices cannot do, each with what works; capability_notes: what they do otherwise. health:
-    what is sick of a device, by its facts; None for nothing. lacks: options of vLLM that no server there takes,
-    each with why and what works.
+    what of a model these devices cannot do, each with what works; capability_notes: what they do worse or
+    otherwise. health: what is sick of a device, by its facts; None for nothing. lacks: options of vLLM that no
+    server there takes, each with why and what works.
 
     cache_variable: by which a server is told the folder of what it compiles, where a model has a recipe_cache_path.
 
@@ -187,7 +187,7 @@ class Platform:
     no_memory: str = ""
     memory: str = ""
     capability_problems: Callable[[Spec, Architecture, Host, Sequence[Card]], list[Problem]] = _all_capable
-    capability_notes: Callable[[Spec, Architecture, Host, Sequence[Card]], list[str]] = _nothing_else
+    capability_notes: Callable[[Spec, Architecture, Host, Sequence[Card]], list[str]] = _nothing_slow
     health: Callable[[Mapping[str, Any]], str | None] = _no_health
     lacks: Mapping[str, str] = field(default_factory=dict)
     refused: str = ""

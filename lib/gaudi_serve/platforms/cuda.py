@@ -354,17 +354,6 @@ def _access(host: Host) -> DeviceAccess:
 
 DEVICE = r"GPU UUID:\s*(?P<id>GPU-[\w-]+)[\s\S]*Device Minor:\s*(?P<index>\d+)"
 
-# What runs on Jetson is made for it alone: other images, and no list of cards by nvidia-smi.
-JETSON = Platform(
-    name="jetson",
-    title="Jetson",
-    engine="vllm",
-    options=lambda release: VLLM_0_32,
-    software=lambda release: "vLLM for Jetson",
-    here=lambda root: Path(root, TEGRA).exists(),
-    about=lambda host: ["Jetson"],
-    refused="it is an NVIDIA Jetson, which vllm/vllm-openai does not serve; NVIDIA has images of its own for it",
-)
 PLATFORM = Platform(
     name="cuda",
     title="NVIDIA",
@@ -384,6 +373,7 @@ PLATFORM = Platform(
     cdi=True,
     card_variables=(VISIBLE, MASK),
     needs=("nvidia_runtime",),
+    prefixes=("NVIDIA",),
     names=r"(NVIDIA|Tesla|Quadro|GeForce|GRID) [\w .()/+-]{1,80}",
     near=(("NV",), ("PIX", "PXB")),
     memory="vllm",

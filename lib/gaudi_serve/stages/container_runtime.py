@@ -228,6 +228,13 @@ def _package_drift(runtime: Runtime, live: Mapping[str, Any], wanted: Mapping[st
     return [f"{runtime.package}: {found or 'is not installed'}, planned {version}"]
 
 
+def _to_install(runtime: Runtime, changes: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the role installs of a runtime: its package of a version, which may be there and lack programs."""
+    again = any("install it anew" in line for line in changes[f"install_{runtime.name}"])
+    version = wanted[f"{runtime.name}_version"]
+    return {"name": runtime.name, "package": runtime.package, "version": version, "again": again}
+
+
 def _missing_programs(runtime: Runtime, live: Mapping[str, Any]) -> list[str]:
     """Return the programs that a runtime needs and the host lacks; nothing of facts that do not tell."""
     here = live.get(f"{runtime.name}_programs")
@@ -360,7 +367,10 @@ def _pending(given: Given) -> Pending:
     return Pending(
         changes={
             **changes,
-            **{key: wanted[key] for key in ("packages", *_keys("", "_version"))},
+            "packages": wanted["packages"],
+            # What is installed of each runtime for devices, and which ones the engine must tell that it has.
+            "runtimes": [_to_install(one, changes, wanted) for one in runtimes() if changes.get(f"install_{one.name}")],
+            "asked": [one.name for one in _wanted_runtimes(wanted)],
             "lines": [text for key, found in changes.items() if key != "due" for text in found],
             "files": _to_write(changes, live, wanted),
             "found": container_runtime_found(live),

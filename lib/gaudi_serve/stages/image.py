@@ -14,7 +14,7 @@ from ..core.options import OPTIONS, rule_of
 from ..core.redact import has_login
 from ..core.templates import rendered
 from ..host.secret import given_secrets
-from ..platforms import PLATFORMS
+from ..platforms import PLATFORMS, served_names
 from ..platforms.releases import DEFAULT, RELEASES, release_of, vllm_of
 from .base import Given, Pending, Stage
 from .container_runtime import engine_stopped
@@ -58,7 +58,7 @@ ENTRY_RULES = {
     for key, form in {
         # What an image is made with: the recipe of cards, on a host, or the CPU image, on the controller.
         "build": Rule(lambda _: True, f"must be {' or '.join(ENTRY['build']['choices'])}"),
-        "accelerator": Rule(one_of(*PLATFORMS), f"must be {' or '.join(PLATFORMS)}"),
+        "accelerator": Rule(one_of(*PLATFORMS), f"must be {served_names()}"),
         **{"archive": _TEXT, "build_host": _TEXT, "archive_on_host": None},
         "vllm_version": Rule(matching(RELEASE.pattern), "must be a quoted version of vLLM, such as '0.26.0'"),
     }.items()

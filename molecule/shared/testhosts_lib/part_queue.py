@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -60,8 +61,10 @@ class Queue:
     """Parts that wait, parts that run, and what has ended."""
 
     def __init__(self, parts: dict[str, Part]) -> None:
-        self.logs = cache() / "logs"
-        self.logs.mkdir(exist_ok=True)
+        # Each checkout has logs of its own: two that test at once would write into the same ones.
+        place = hashlib.sha256(str(REPOSITORY).encode()).hexdigest()[:8]
+        self.logs = cache() / "logs" / f"{REPOSITORY.name}-{place}"
+        self.logs.mkdir(parents=True, exist_ok=True)
         self.kept = cache() / "durations.json"
         self.known: dict[str, float] = {}
         with contextlib.suppress(OSError, ValueError):

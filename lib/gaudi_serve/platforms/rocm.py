@@ -1,0 +1,368 @@
+"""AMD GPUs: Instinct, and Radeon with memory enough, by the kernel's driver amdgpu and its node /dev/kfd."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import Problem
+from ..model.architecture import Architecture
+from ..model.host import Card, Host
+from ..model.spec import Spec
+from ..model.vllm_options import VLLM_0_32
+from .abilities import MX, cache_problems, is_fp8, method_of, method_problems
+from .amd_smi import AmdCard, AmdSmi, ask_amd_smi
+from .base import Platform
+from .cards import LEAST_KIB, WATCHERS, about, filled, lost, mixed, node_notes, node_problem, reasons
+from .device_access import DeviceAccess, Node
+from .device_holders import device_holders
+from .kfd import XGMI, Gpu, kfd_gpus, kfd_holders, kfd_processes
+from .pci import (
+    ACCELERATOR,
+    DEVICES,
+    DISPLAY,
+    RENDER_NODE,
+    RENDER_NODES,
+    SCREEN,
+    PciDevice,
+    bus_text,
+    number_of,
+    pci_devices,
+    text_of,
+)
+
+VENDOR = "0x1002"
+# Names by PCI device id, where amd-smi does not say them.
+NAMES = {
+    **{"738c": "AMD Instinct MI100", "7408": "AMD Instinct MI250X", "740c": "AMD Instinct MI250"},
+    **{"740f": "AMD Instinct MI210", "74a0": "AMD Instinct MI300A", "74a1": "AMD Instinct MI300X"},
+    **{"74b5": "AMD Instinct MI300X VF", "74a2": "AMD Instinct MI308X", "74a5": "AMD Instinct MI325X"},
+    **{"74b9": "AMD Instinct MI325X VF", "74a9": "AMD Instinct MI300X HF", "74bd": "AMD Instinct MI300X HF"},
+    **{"75a0": "AMD Instinct MI350X", "75a3": "AMD Instinct MI355X", "744c": "AMD Radeon RX 7900 XTX"},
+}
+# Graphics in a processor, whatever memory its firmware reserves for them.
+INTEGRATED = (
+    *("gfx902", "gfx909", "gfx90c", "gfx1013", "gfx1033", "gfx1035", "gfx1036", "gfx1037", "gfx1103"),
+    *("gfx1150", "gfx1151", "gfx1152", "gfx1153"),
+)
+RADEON_LEAST = 7 << 30  # bytes: a card sold with 8 GiB shows a little less
+# What the images of vllm/vllm-openai-rocm are built for.
+BUILT = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1101", "gfx1150", "gfx1151", "gfx1200", "gfx1201")
+IMAGE = re.compile(r"(?:^|/)vllm/vllm-openai-rocm(?:[:@]|$)")
+OVERRIDE = "HSA_OVERRIDE_GFX_VERSION"
+# Which format of FP8 an architecture computes with; the others have none.
+FP8 = {"gfx942": "fnuz", "gfx950": "ocp", "gfx1200": "ocp", "gfx1201": "ocp"}
+NO_FP8_WEIGHTS = ("gfx11",)  # vLLM counts gfx90a as able
+AITER_ON = ("gfx942", "gfx950")
+MX_ON = ("gfx950",)
+AITER = "VLLM_ROCM_USE_AITER"
+NO_P2P = "NCCL_P2P_DISABLE"
+# Methods that the platform refuses; Marlin's kernels are CUDA's.
+REFUSED = ("bitsandbytes", "moe_wna16", "experts_int8")
+TRUE = ("1", "true")
+PART_BITS = 0x0FFFFFFF  # of a location: without the number of the part
+NODE = re.compile(r"/dev/dri/renderD(\d{3})")
+NOT_LOADED = "kernel module amdgpu is not loaded"
+
+
+def _on_bus(root: str) -> dict[str, PciDevice]:
+    """Return the GPUs on the bus that models can be served on.
+
+    Those of class accelerator always, others where the driver shows memory enough; integrated graphics never. A card
+    that shows none counts where another of its model does.
+    """
+    found = pci_devices(root, VENDOR, (ACCELERATOR, DISPLAY, SCREEN))
+    if not found:
+        return {}
+    integrated = {gpu.bus_id for gpu in kfd_gpus(root) if gpu.gfx in INTEGRATED}
+    memory = {bus_id: number_of(Path(root, DEVICES, bus_id, "mem_info_vram_total")) for bus_id in found}
+    able = {bus_id for bus_id, size in memory.items() if size is not None and size >= RADEON_LEAST} - integrated
+    models = {found[bus_id].device for bus_id in able}
+    return {
+        bus_id: device
+        for bus_id, device in found.items()
+        if bus_id not in integrated
+        and (
+            bus_id in able
+            or device.kind.startswith(ACCELERATOR)
+            or (memory[bus_id] is None and (device.device in models or device.device in NAMES))
+        )
+    }
+
+
+def pci(root: str = "/") -> dict[str, str]:
+    """Return ``{bus_id: PCI device id}`` of the GPUs on the bus that models can be served on."""
+    return {bus_id: device.device for bus_id, device in _on_bus(root).items()}
+
+
+def observe(root: str = "/") -> dict[str, Any]:
+    """Return what the kernel's driver, amd-smi, the PCI bus and the processes say of the GPUs.
+
+    ``module_id`` is the number of amd-smi, also of the parts of a divided GPU; without the tool they are counted in the
+    order of the bus, as it does.
+    """
+    on_bus = _on_bus(root)
+    gpus = [gpu for gpu in kfd_gpus(root) if gpu.bus_id in on_bus]
+    nothing: dict[str, Any] = {"device_name": None, "driver_version": None, "memory_mib": 0, "modules": []}
+    problem = _silent(root, gpus)
+    tool = AmdSmi() if problem else ask_amd_smi()
+    if problem or tool.hangs:
+        names = bus_text(VENDOR, {one.device: _name(one, None) for one in on_bus.values()})
+        return {**nothing, "problem": [f"{problem or tool.hangs}{names}"], "pci_cards": len(on_bus)}
+    numbers, unseen = _numbered(gpus, tool)
+    modules = _modules(gpus, numbers, on_bus, tool, root)
+    kinds = [str(module["name"]) for module in modules]
+    notes = [*tool.notes, *unseen, *mixed(kinds), *node_notes([gpu.minor for gpu in gpus], root)]
+    return {
+        "device_name": kinds[0],
+        "driver_version": text_of(Path(root, "sys/module/amdgpu/version")) or None,
+        "memory_mib": modules[0]["memory_mib"],
+        "modules": modules,
+        "unusable_cards": lost(on_bus, [gpu.bus_id for gpu in gpus], "/dev/kfd"),
+        "pci_cards": len(on_bus),
+        "notes": notes,
+    }
+
+
+def _silent(root: str, gpus: Sequence[Gpu]) -> str:
+    """Return why the driver shows no GPU; empty where it does."""
+    if not Path(root, "sys/module/amdgpu").exists():
+        return NOT_LOADED
+    if not Path(root, "dev/kfd").exists():
+        return "its node /dev/kfd is missing: the kernel's amdgpu is without KFD, or has not found a GPU that computes"
+    return "" if gpus else "/dev/kfd shows no GPU"
+
+
+def _numbered(gpus: Sequence[Gpu], tool: AmdSmi) -> tuple[dict[int, int], list[str]]:
+    """Return amd-smi's numbers of the GPUs by their node in the topology, and a sentence for each that it lacks."""
+    if not tool.cards:
+        return {gpu.node: number for number, gpu in enumerate(gpus)}, []
+    by_id = {card.kfd_id: card.gpu for card in tool.cards if card.kfd_id}
+    by_bus = {card.bus_id: card.gpu for card in tool.cards if card.bus_id and not card.kfd_id}
+    found = {gpu.node: number for gpu in gpus if (number := by_id.get(gpu.gpu_id, by_bus.get(gpu.bus_id))) is not None}
+    unseen = [gpu for gpu in gpus if gpu.node not in found]
+    after = max((card.gpu for card in tool.cards), default=-1) + 1
+    notes = [f"GPU {gpu.bus_id}: /dev/kfd shows it, and amd-smi does not" for gpu in unseen]
+    return {**found, **{gpu.node: after + place for place, gpu in enumerate(unseen)}}, notes
+
+
+def _modules(
+    gpus: Sequence[Gpu], numbers: Mapping[int, int], on_bus: Mapping[str, PciDevice], tool: AmdSmi, root: str
+) -> list[dict[str, Any]]:
+    """Return what facts have of each GPU, or of each part of one, by its number."""
+    shown = {card.gpu: card for card in tool.cards}
+    parts = {gpu.bus_id for gpu in gpus if gpu.part}
+    held = kfd_holders(root)
+    opened = device_holders(NODE, WATCHERS, root, kfd_processes(root), LEAST_KIB)
+    modules = []
+    for gpu in sorted(gpus, key=lambda one: numbers[one.node]):
+        device, card = on_bus[gpu.bus_id], shown.get(numbers[gpu.node])
+        folder = Path(root, DEVICES, gpu.bus_id)
+        total = gpu.memory or number_of(folder / "mem_info_vram_total") or (card.memory_mib << 20 if card else 0)
+        used = 0 if gpu.bus_id in parts else number_of(folder / "mem_info_vram_used") or 0
+        mib = total >> 20
+        holder = held.get(gpu.gpu_id) or opened.get(gpu.minor) or filled(used >> 20, mib)
+        problem = node_problem(gpu.minor, root) or _unread(gpu, mib, gpus, divided=bool(parts))
+        modules.append(
+            {
+                "module_id": numbers[gpu.node],
+                "index": gpu.minor if gpu.minor >= 0 else None,
+                "device_id": str(gpu.location) if parts else gpu.bus_id,
+                "bus_id": gpu.bus_id,
+                "name": _name(device, card),
+                "memory_mib": mib,
+                "memory_used_mib": used >> 20,
+                "capability": gpu.gfx,
+                "numa_node": device.numa_node,
+                "cpus": list(device.cpus),
+                "in_use": holder is not None,
+                "held_by": holder,
+                "problem": problem,
+                "links": {str(numbers[other.node]): _link(gpu, other, on_bus) for other in gpus if other != gpu},
+                "no_peer": _no_peer(gpu, gpus, numbers),
+                "ecc_uncorrectable": card.uncorrectable if card else None,
+                "bad_pages": card.pending if card else None,
+            }
+        )
+    return modules
+
+
+def _unread(gpu: Gpu, mib: int, gpus: Sequence[Gpu], *, divided: bool) -> str | None:
+    """Return why a GPU cannot be used though it has a node."""
+    if not mib:
+        return "its memory cannot be read"
+    if divided and sum(gpu.location == other.location for other in gpus) > 1:
+        return "its part cannot be told from one of another GPU after a boot: both have one location_id"
+    return None
+
+
+def _name(device: PciDevice, card: AmdCard | None) -> str:
+    name = card.name if card and card.name else NAMES.get(device.device, f"AMD GPU {device.device}")
+    return name if name.startswith("AMD ") else f"AMD {name}"
+
+
+def _link(gpu: Gpu, other: Gpu, on_bus: Mapping[str, PciDevice]) -> str:
+    """Return the kind of link between two GPUs: PACKAGE for parts of one, XGMI, SYS over sockets, or PCIE."""
+    if gpu.bus_id == other.bus_id:
+        return "PACKAGE"
+    if (gpu.hive_id and gpu.hive_id == other.hive_id) or (gpu.links or {}).get(other.node) == XGMI:
+        return "XGMI"
+    nodes = {on_bus[gpu.bus_id].numa_node, on_bus[other.bus_id].numa_node}
+    return "SYS" if len(nodes) > 1 and min(nodes) >= 0 else "PCIE"
+
+
+def _no_peer(gpu: Gpu, gpus: Sequence[Gpu], numbers: Mapping[int, int]) -> list[int]:
+    """Return the numbers of the GPUs to which the driver shows no direct link."""
+    if gpu.links is None:
+        return []
+    others = [other for other in gpus if other.bus_id != gpu.bus_id and other.node not in gpu.links]
+    return sorted(numbers[other.node] for other in others if not gpu.hive_id or gpu.hive_id != other.hive_id)
+
+
+def _access(host: Host) -> DeviceAccess:
+    """Return how a container gets the render nodes of some GPUs.
+
+    On a host with divided GPUs the driver knows them by the place of each part, as no other file shows these parts.
+    """
+    divided = any((card.device_id or "").isdigit() for card in host.cards)
+    return DeviceAccess(
+        options=("--device", "/dev/kfd", "--security-opt", "seccomp=unconfined"),
+        each=("--device", "/dev/dri/renderD{index}"),
+        forbidden=MASKS,
+        groups=("/dev/kfd", "/dev/dri/renderD{index}"),
+        files=PARTS if divided else RENDER_NODES,
+        device=PART if divided else RENDER_NODE,
+        nodes=(Node("/dev/kfd"), Node("/dev/dri/renderD{index}")),
+        without="without it ROCm does not see that GPU",
+        inside="dev/dri/renderD*",
+        expected=("renderD{index}",),
+    )
+
+
+PARTS = "/sys/class/kfd/kfd/topology/nodes/*/properties"
+PART = r"\nlocation_id (?P<id>\d+)\n(?:[a-z_]+ \d+\n)*?drm_render_minor (?P<index>\d+)\n"
+MASKS = (
+    *("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"),
+    *("AMD_VISIBLE_DEVICES", "DOCKER_RESOURCE_GPU"),
+)
+
+
+def _gfx(cards: Sequence[Card]) -> list[str]:
+    return sorted({card.capability for card in cards if card.capability})
+
+
+def _cannot(spec: Spec, model: Architecture, host: Host, cards: Sequence[Card]) -> list[Problem]:
+    """Return what of a model these GPUs cannot do."""
+    kinds = _gfx(cards)
+    named, env = " and ".join(kinds), spec.get("env") or {}
+    problems = [*_unbuilt(spec, kinds), *_apart(spec, host, cards)]
+    problems += method_problems(
+        spec,
+        model,
+        lambda method: "marlin" not in method and method not in REFUSED,
+        "is not loaded on ROCm, which has neither Marlin's kernels nor bitsandbytes, moe_wna16 and experts_int8; awq, "
+        "gptq, fp8, compressed-tensors, quark and mxfp4 are",
+    )
+    method = method_of(spec, model)[0]
+    if is_fp8(method, model) and any(kind.startswith(NO_FP8_WEIGHTS) for kind in kinds):
+        able = "gfx942, gfx950, gfx1200 and gfx1201 do; here weights of awq, gptq or 16 bits work"
+        allowed = f"{named} does not compute with FP8; {able}"
+        problems += method_problems(spec, model, lambda _: False, allowed)
+    if [kind for kind in kinds if kind not in FP8]:
+        allowed = f"is not served on {named}; {', '.join(FP8)} have it; auto works here"
+        problems += cache_problems(spec, allowed)
+    if str(env.get(AITER, "")).lower() in TRUE and [kind for kind in kinds if kind not in AITER_ON]:
+        allowed = f"is for {' and '.join(AITER_ON)} alone; on {named} AITER ends servers, so leave it out"
+        problems.append((f"env: {AITER}", env[AITER], allowed))
+    return problems
+
+
+def _unbuilt(spec: Spec, kinds: Sequence[str]) -> list[Problem]:
+    """Return why the official image has no kernels for a GPU; a user's own may."""
+    missing = [kind for kind in kinds if kind not in BUILT]
+    if not missing or not IMAGE.search(str(spec.get("image") or "")) or OVERRIDE in (spec.get("env") or {}):
+        return []
+    allowed = (
+        f"is not built for {' and '.join(missing)}; it is for {', '.join(BUILT)}. An image of your own may be, or "
+        "gaudi_accelerator: cpu serves on the processors"
+    )
+    return [("image", spec["image"], allowed)]
+
+
+def _apart(spec: Spec, host: Host, cards: Sequence[Card]) -> list[Problem]:
+    """Return why a model cannot have parts of several divided GPUs."""
+    divided = Counter(_package(card) for card in host.cards)
+    packages = {_package(card) for card in cards} - {None}
+    if len(packages) < 2 or all(divided[package] < 2 for package in packages):
+        return []
+    allowed = "its cards are parts of several divided GPUs, and only those of one work together; take fewer"
+    return [("tensor_parallel_size", spec.get("tensor_parallel_size"), allowed)]
+
+
+def _package(card: Card) -> int | None:
+    """Return which GPU a card is a part of, on a host with divided ones."""
+    location = str(card.device_id or "")
+    return int(location) & PART_BITS if location.isdigit() else None
+
+
+def _pitfalls(spec: Spec, model: Architecture, host: Host, cards: Sequence[Card]) -> list[str]:
+    """Return what of a model on these GPUs is slower than it looks, or may end it."""
+    kinds, notes, env = _gfx(cards), [], spec.get("env") or {}
+    method = method_of(spec, model)[0]
+    emulated = [kind for kind in kinds if kind not in MX_ON]
+    if method in MX and emulated:
+        others = " and ".join(emulated)
+        notes.append(f"{method} is native on {MX_ON[0]} alone; on {others} it is emulated, which is slow")
+    wanted = {card.module_id for card in cards}
+    plain = all(kind in ("PCIE", "SYS") for card in cards for other, kind in card.links.items() if other in wanted)
+    radeon = any(kind.startswith(("gfx10", "gfx11", "gfx12")) for kind in kinds)
+    silent = str(env.get(NO_P2P)) == "1" and spec.get("disable_custom_all_reduce")
+    if len(cards) > 1 and plain and radeon and not silent:
+        notes.append(
+            f"several Radeon cards over PCIe hang at their start; set env: {{{NO_P2P}: '1'}} and "
+            "disable_custom_all_reduce: true"
+        )
+    if OVERRIDE in env:
+        notes.append(f"env: {OVERRIDE} runs kernels of another architecture: nobody has tested that they compute right")
+    return notes
+
+
+def health(module: Mapping[str, Any]) -> str | None:
+    """Return what is sick of a GPU, by its facts; None for nothing."""
+    if errors := module.get("ecc_uncorrectable") or 0:
+        return f"its memory had {errors} uncorrectable errors since the driver was loaded"
+    if pages := module.get("bad_pages") or 0:
+        return f"{pages} bad pages of its memory wait for a reset of the GPU, which takes them out of use"
+    return None
+
+
+PLATFORM = Platform(
+    name="rocm",
+    title="ROCm",
+    devices="AMD GPUs",
+    engine="vllm",
+    options=lambda release: VLLM_0_32,
+    software=lambda release: "vLLM for ROCm",
+    here=lambda root: bool(pci(root)),
+    pci=pci,
+    observe=observe,
+    about=about,
+    reasons=reasons("amd-smi", "Is the driver amdgpu installed and loaded, and is the GPU one that computes?"),
+    access=_access,
+    # A debugger of its own process, which parts of ROCm and RCCL are.
+    capabilities=("SYS_PTRACE",),
+    ulimits=("memlock=-1", "stack=67108864"),
+    card_variables=MASKS,
+    prefixes=("AMD",),
+    names=r"AMD [\w .()/+-]*",
+    near=(("PACKAGE",), ("XGMI",)),
+    memory="vllm",
+    binds=True,
+    capability_problems=_cannot,
+    capability_notes=_pitfalls,
+    health=health,
+    lacks={"numa_bind": "is CUDA's alone; the plan keeps a server on the processors that are near its cards"},
+)

@@ -1,0 +1,222 @@
+"""Intel's graphics cards, Arc, Flex and Max, by the kernel's drivers xe and i915; those in processors do not count."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import Problem
+from ..model.architecture import Architecture
+from ..model.host import Card, Host
+from ..model.spec import Spec
+from ..model.vllm_options import VLLM_0_32
+from .abilities import is_bfloat16, method_problems, unknown_executor
+from .base import Platform
+from .cards import LEAST_KIB, WATCHERS, about, lost, mixed, node_notes, node_problem, reasons
+from .device_access import DeviceAccess, Node
+from .device_holders import device_holders
+from .pci import DEVICES, DISPLAY, RENDER_NODE, RENDER_NODES, SCREEN, PciDevice, bus_text, number_of, pci_devices
+from .xpu_smi import XpuCard, XpuSmi, ask_xpu_smi
+
+VENDOR = "0x8086"
+DRIVERS = ("xe", "i915")
+FIRST_BUS = re.compile(r"[0-9a-f]{4}:00:")  # where processors have their own graphics
+# Names by PCI device id, where xpu-smi does not say them.
+NAMES = {
+    **{"e20b": "Intel(R) Arc(TM) B580 Graphics", "e211": "Intel(R) Arc(TM) Pro B60 Graphics"},
+    **{"0bd5": "Intel(R) Data Center GPU Max 1550", "0bd6": "Intel(R) Data Center GPU Max 1100"},
+}
+METHODS = (
+    *("awq", "auto_awq", "gptq", "auto_gptq", "moe_wna16", "inc", "auto-round", "fp8", "deepseek_v4_fp8"),
+    *("fp8_per_tensor", "fp8_per_block", "mxfp4", "gpt_oss_mxfp4", "mxfp8", "online", "modelopt", "compressed-tensors"),
+)
+METHODS_SHORT = "awq, gptq, moe_wna16, inc, fp8, mxfp4, mxfp8, modelopt and compressed-tensors"
+NO_BFLOAT16 = "A770"
+ONE_HOST = ("mp", "uni")
+NODE = re.compile(r"/dev/dri/renderD(\d{3})")
+MASKS = ("ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR", "SYCL_DEVICE_FILTER")
+
+
+def _on_bus(root: str) -> dict[str, PciDevice]:
+    """Return the cards on the bus: none of a processor's own, and none that another driver has, as for a machine."""
+    found = pci_devices(root, VENDOR, (DISPLAY, SCREEN))
+    return {
+        bus_id: device
+        for bus_id, device in found.items()
+        if not FIRST_BUS.match(bus_id) and device.driver in ("", *DRIVERS)
+    }
+
+
+def pci(root: str = "/") -> dict[str, str]:
+    """Return ``{bus_id: PCI device id}`` of the cards on the bus."""
+    return {bus_id: device.device for bus_id, device in _on_bus(root).items()}
+
+
+def observe(root: str = "/") -> dict[str, Any]:
+    """Return what the kernel's drivers, xpu-smi, the PCI bus and the processes say of the cards.
+
+    ``module_id`` is the number of xpu-smi; without the tool they are counted in the order of the bus, as it does.
+    """
+    on_bus = _on_bus(root)
+    nothing: dict[str, Any] = {"device_name": None, "driver_version": None, "memory_mib": 0, "modules": []}
+    problem = "" if any(one.driver for one in on_bus.values()) else "no kernel module has them: neither xe nor i915"
+    tool = XpuSmi() if problem else ask_xpu_smi()
+    shown = {card.bus_id: card for card in tool.cards if card.bus_id in on_bus}
+    if tool.answers and not shown:
+        problem = "xpu-smi shows none of them"
+    if problem or tool.hangs:
+        names = bus_text(VENDOR, {one.device: _name(one, None) for one in on_bus.values()})
+        return {**nothing, "problem": [f"{problem or tool.hangs}{names}"], "pci_cards": len(on_bus)}
+    seen = [bus_id for bus_id in on_bus if bus_id in shown or (not tool.answers and on_bus[bus_id].driver)]
+    numbers = {bus_id: shown[bus_id].number if tool.answers else place for place, bus_id in enumerate(seen)}
+    modules = _modules(on_bus, shown, numbers, tool, root)
+    renders = [module["index"] for module in modules if module["index"] is not None]
+    notes = [*tool.notes, *mixed([str(module["name"]) for module in modules]), *node_notes(renders, root)]
+    notes += [f"card {card.number}: {card.warned}" for card in shown.values() if card.warned]
+    by = "xpu-smi" if tool.answers else "neither xe nor i915"
+    return {
+        "device_name": modules[0]["name"],
+        "driver_version": next((card.driver for card in shown.values() if card.driver), None),
+        "memory_mib": modules[0]["memory_mib"],
+        "modules": modules,
+        "unusable_cards": lost(on_bus, seen, by),
+        "pci_cards": len(on_bus),
+        "notes": notes,
+    }
+
+
+def _modules(
+    on_bus: Mapping[str, PciDevice],
+    shown: Mapping[str, XpuCard],
+    numbers: Mapping[str, int],
+    tool: XpuSmi,
+    root: str,
+) -> list[dict[str, Any]]:
+    """Return what facts have of each card, by its number."""
+    opened = device_holders(NODE, WATCHERS, root, least_kib=LEAST_KIB)
+    modules = []
+    for bus_id, number in sorted(numbers.items(), key=lambda one: one[1]):
+        device, card = on_bus[bus_id], shown.get(bus_id)
+        index = device.renders[0] if device.renders else None
+        mib = card.memory_mib if card and card.memory_mib else _memory(Path(root, DEVICES, bus_id))
+        holder = opened.get(-1 if index is None else index)
+        modules.append(
+            {
+                "module_id": number,
+                "index": index,
+                "device_id": bus_id,
+                "bus_id": bus_id,
+                "name": _name(device, card),
+                "memory_mib": mib,
+                "memory_used_mib": 0,
+                "capability": "",
+                "numa_node": device.numa_node,
+                "cpus": list(device.cpus),
+                "in_use": holder is not None,
+                "held_by": holder,
+                "problem": node_problem(index, root) or _problem(card, mib),
+                "links": {str(other): kind for (one, other), kind in tool.links.items() if one == number},
+                "no_peer": [],
+                "sick": card.sick if card else "",
+            }
+        )
+    return modules
+
+
+def _problem(card: XpuCard | None, mib: int) -> str | None:
+    """Return why a card cannot be used that the tool shows."""
+    if card and card.state:
+        return f"xpu-smi says that its state is {card.state}"
+    return "xpu-smi cannot read its memory" if card and not mib else None
+
+
+def _memory(folder: Path) -> int:
+    """Return the MiB of a card's memory as its driver says them; 0 where it does not."""
+    sizes = [number_of(path) or 0 for path in folder.glob("tile*/physical_vram_size_bytes")]
+    return sum(sizes) >> 20
+
+
+def _name(device: PciDevice, card: XpuCard | None) -> str:
+    name = card.name if card and card.name else NAMES.get(device.device, f"Intel(R) GPU {device.device}")
+    return name if name.startswith("Intel") else f"Intel(R) {name}"
+
+
+# The compute runtime finds cards by their links in by-path, and opens the render node that is there behind one.
+BY_PATH = "/dev/dri/by-path"
+ACCESS = DeviceAccess(
+    options=("--volume", f"{BY_PATH}:{BY_PATH}:ro"),
+    each=("--device", "/dev/dri/renderD{index}"),
+    forbidden=MASKS,
+    groups=("/dev/dri/renderD{index}",),
+    files=RENDER_NODES,
+    device=RENDER_NODE,
+    nodes=(Node("/dev/dri/renderD{index}"), Node(f"{BY_PATH}/pci-{{id}}-render")),
+    without="without it Level Zero does not see that card",
+    inside="dev/dri/renderD*",
+    expected=("renderD{index}",),
+)
+
+
+def _cannot(spec: Spec, model: Architecture, host: Host, cards: Sequence[Card]) -> list[Problem]:
+    """Return what of a model these cards cannot do."""
+    problems = method_problems(
+        spec, model, lambda method: method in METHODS, f"is not loaded on XPU, where {METHODS_SHORT} are"
+    )
+    if is_bfloat16(spec, model) and any(NO_BFLOAT16 in (card.name or "") for card in cards):
+        allowed = f"is bfloat16, which vLLM refuses on an Arc {NO_BFLOAT16}: it computes wrongly; set dtype: float16"
+        problems.append(("dtype", spec.get("dtype") or "auto", allowed))
+    return problems
+
+
+def _problems(spec: Spec) -> list[Problem]:
+    allowed = "must be mp: on XPU, tensors and layers are spread over the cards of one host"
+    problems = unknown_executor(spec, ONE_HOST, allowed)
+    if spec.get("nnodes") not in (None, 1):
+        problems.append(("nnodes", spec["nnodes"], "must be 1: on XPU, a model is served by the cards of one host"))
+    return problems
+
+
+def _notes(spec: Spec, release: str) -> list[str]:
+    notes = []
+    if spec.get("pipeline_parallel_size") not in (None, 1):
+        notes.append("pipeline_parallel_size is beta on XPU, and works on one host alone")
+    if spec.get("enable_sleep_mode"):
+        notes.append("enable_sleep_mode turns graphs off on XPU")
+    return notes
+
+
+def health(module: Mapping[str, Any]) -> str | None:
+    """Return what is sick of a card, by its facts; None for nothing."""
+    return str(module["sick"]) if module.get("sick") else None
+
+
+PLATFORM = Platform(
+    name="xpu",
+    title="XPU",
+    devices="Intel GPUs",
+    engine="vllm",
+    options=lambda release: VLLM_0_32,
+    software=lambda release: "vLLM for XPU",
+    here=lambda root: bool(pci(root)),
+    pci=pci,
+    observe=observe,
+    about=about,
+    reasons=reasons("xpu-smi", "Is the kernel new enough for the cards, and its module xe or i915 loaded?"),
+    access=lambda host: ACCESS,
+    # A forked worker cannot use a card again.
+    env={"VLLM_WORKER_MULTIPROC_METHOD": "spawn"},
+    ulimits=("memlock=-1", "stack=67108864"),
+    card_variables=MASKS,
+    prefixes=("Intel(R) Arc", "Intel(R) Data Center GPU"),
+    names=r"Intel(?:\(R\))? (?:Arc|Data Center GPU|GPU|Graphics)[\w .()/+-]*",
+    near=(("MDF", "XL"), ("PIX", "PXB")),
+    no_memory="memory is not checked: that of XPU is not counted with",
+    binds=True,
+    problems=_problems,
+    notes=_notes,
+    capability_problems=_cannot,
+    health=health,
+    lacks={"numa_bind": "is CUDA's alone; the plan keeps a server on the processors that are near its cards"},
+)

@@ -1,0 +1,392 @@
+"""NVIDIA GPUs as real machines show them: one, two, eight, mixed, divided, lost, held, sick; what they cannot do."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gaudi_serve.inventory.facts import checked_host
+from gaudi_serve.model.architecture import Architecture
+from gaudi_serve.model.host import Host
+from gaudi_serve.model.spec import Spec
+from gaudi_serve.plan.host import vllm_plan
+from gaudi_serve.platforms import PLATFORMS, cuda, nvidia_smi
+
+STANDIN = Path(__file__).parents[2] / "molecule/shared/standins/nvidia-smi"
+KINDS = {
+    "T4": ("Tesla T4", 15360, "7.5"),
+    "L4": ("NVIDIA L4", 23034, "8.9"),
+    "V100": ("Tesla V100-SXM2-16GB", 16384, "7.0"),
+    "A100": ("NVIDIA A100-SXM4-80GB", 81920, "8.0"),
+    "4090": ("NVIDIA GeForce RTX 4090", 24564, "8.9"),
+    "3090": ("NVIDIA GeForce RTX 3090", 24576, "8.6"),
+    "H100": ("NVIDIA H100 80GB HBM3", 81559, "9.0"),
+    "B200": ("NVIDIA B200", 183359, "10.0"),
+    "GB10": ("NVIDIA GB10", 0, "12.1"),
+}
+
+
+def card(kind: str, number: int = 0, **more: Any) -> dict[str, Any]:
+    """Return a card of the stand-in's state."""
+    name, memory, capability = KINDS[kind]
+    known = {"uuid": f"GPU-{number:08}", "bus_id": f"0000:{0x17 + number:02x}:00.0", "name": name}
+    return {**known, "memory_mib": memory, "compute_cap": capability, **more}
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return what sets a machine up, with these cards, and observes it."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/nvidia-smi").symlink_to(STANDIN)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    monkeypatch.setenv("GAUDI_SIM_ROOT", str(tmp_path))
+    monkeypatch.setattr(cuda, "device_holders", lambda *_: {})
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal:       125829120 kB\n")
+
+    def observe(*cards: dict[str, Any], switches: int = 0, minors: tuple[int, ...] = (), **state: Any) -> Any:
+        for place, one in enumerate(cards):
+            number = minors[place] if minors else place
+            on_bus(tmp_path, one["bus_id"], numa_node=place * 2 // len(cards))
+            folder = tmp_path / "proc/driver/nvidia/gpus" / one["bus_id"]
+            folder.mkdir(parents=True, exist_ok=True)
+            text = f"Model: {one['name']}\nGPU UUID: {one['uuid']}\nDevice Minor: {number}\n"
+            (folder / "information").write_text(text)
+        for place in range(switches):
+            on_bus(tmp_path, f"0000:{0xA0 + place:02x}:00.0", kind="0x068000")
+        (tmp_path / "etc/gaudi-sim").mkdir(parents=True, exist_ok=True)
+        known = {"driver_version": "580.95.05", "cards": cards, **state}
+        (tmp_path / "etc/gaudi-sim/nvidia.json").write_text(json.dumps(known))
+        return cuda.observe(str(tmp_path))
+
+    return observe
+
+
+def on_bus(root: Path, bus_id: str, kind: str = "0x030200", numa_node: int = 0) -> None:
+    """Put a device of NVIDIA on the PCI bus."""
+    folder = root / "sys/bus/pci/devices" / bus_id
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = {"vendor": "0x10de", "class": kind, "device": "0x2330", "numa_node": str(numa_node)}
+    for name, text in {**texts, "local_cpulist": f"{numa_node * 32}-{numa_node * 32 + 31}"}.items():
+        (folder / name).write_text(text + "\n")
+
+
+def test_one_card(machine: Any) -> None:
+    found = machine(card("L4"))
+    (module,) = found["modules"]
+    assert module == {
+        **{"module_id": 0, "index": 0, "device_id": "GPU-00000000", "bus_id": "0000:17:00.0", "name": "NVIDIA L4"},
+        **{"memory_mib": 23034, "memory_used_mib": 1, "capability": "8.9", "numa_node": 0, "cpus": ["0-31"]},
+        **{"in_use": False, "held_by": None, "problem": None, "links": {}, "no_peer": []},
+    }
+    assert (found["device_name"], found["driver_version"], found["pci_cards"]) == ("NVIDIA L4", "580.95.05", 1)
+    assert found["notes"] == found["unusable_cards"] == []
+    host, problems = checked_host({"accelerator": "gaudi", **found})
+    assert [one for one in problems if "device_name" not in one[0]] == []
+    assert host["modules"][0]["capability"] == "8.9"
+
+
+def test_eight_cards_are_linked_and_lie_on_two_nodes(machine: Any) -> None:
+    links = {f"{one}-{other}": "NV18" for one in range(8) for other in range(one + 1, 8)}
+    found = machine(*[card("H100", number) for number in range(8)], links=links)
+    assert [module["numa_node"] for module in found["modules"]] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert found["modules"][3]["links"] == {str(other): "NV18" for other in range(8) if other != 3}
+    assert found["modules"][3]["no_peer"] == []
+
+
+def test_two_consumer_cards_of_two_kinds_without_peer_access(machine: Any) -> None:
+    found = machine(card("4090", 0), card("3090", 1), links={"0-1": "PHB"}, peers={"0-1": "GNS"})
+    first, second = found["modules"]
+    assert (first["links"], second["links"], first["no_peer"], second["no_peer"]) == (
+        {"1": "PHB"},
+        {"0": "PHB"},
+        [1],
+        [0],
+    )
+    assert found["notes"] == ["it has cards of several kinds: 1 NVIDIA GeForce RTX 4090, 1 NVIDIA GeForce RTX 3090"]
+
+
+def test_the_node_of_a_card_is_its_minor_and_not_its_index(machine: Any) -> None:
+    found = machine(card("L4", 0), card("L4", 1), minors=(2, 0))
+    assert [(one["module_id"], one["index"]) for one in found["modules"]] == [(0, 2), (1, 0)]
+
+
+def test_a_lost_card_is_named_by_its_place_and_the_others_are_served(machine: Any) -> None:
+    found = machine(card("L4", 0), card("L4", 1, lost="GPU is lost. Reboot the system to recover this GPU"))
+    assert [module["module_id"] for module in found["modules"]] == [0]
+    assert found["unusable_cards"] == [
+        {
+            "bus_id": "0000:18:00.0",
+            "problem": "nvidia-smi: GPU is lost. Reboot the system to recover this GPU",
+        }
+    ]
+    found = machine(card("L4", 0), card("L4", 1, missing=True))
+    assert found["unusable_cards"] == [
+        {"bus_id": "0000:18:00.0", "problem": "it is on the PCI bus, and nvidia-smi does not show it"}
+    ]
+    assert found["pci_cards"] == 2
+
+
+@pytest.mark.parametrize(
+    ("odd", "problem"),
+    [
+        ({"memory.used": "[Unknown Error]"}, "nvidia-smi says [Unknown Error] of it"),
+        ({"memory.total": "[GPU is lost]"}, "nvidia-smi says [GPU is lost] of it"),
+        ({"uuid": "[N/A]"}, "nvidia-smi cannot read its UUID"),
+        ({"memory.used": "[N/A]"}, None),
+        ({"mig.mode.current": "[Not Supported]"}, None),
+    ],
+)
+def test_a_field_that_cannot_be_read_is_the_card_s_alone(
+    odd: dict[str, str], problem: str | None, machine: Any
+) -> None:
+    found = machine(card("L4", 0), card("L4", 1, odd=odd))
+    assert [module["problem"] for module in found["modules"]] == [None, problem]
+
+
+@pytest.mark.parametrize(
+    ("state", "problem"),
+    [
+        (
+            {"answer": [9, "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."]},
+            "(status 9: the",
+        ),
+        ({"answer": [18, "Failed to initialize NVML: Driver/library version mismatch"]}, "reboot the host"),
+        (
+            {"answer": [12, "NVIDIA-SMI couldn't find libnvidia-ml.so library in your system."]},
+            "library NVML is missing",
+        ),
+    ],
+)
+def test_a_tool_that_does_not_answer(state: dict[str, Any], problem: str, machine: Any) -> None:
+    found = machine(card("H100"), **state)
+    assert found["modules"] == [] and problem in found["problem"][0]
+    assert found["problem"][0].endswith("; on the PCI bus: NVIDIA card (10de:2330)")
+
+
+def test_a_tool_that_hangs_is_not_waited_for(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = nvidia_smi.asked
+    monkeypatch.setattr(nvidia_smi, "asked", lambda argv: ask(argv, 0.3))
+    found = machine(card("H100"), hang_s=3)
+    assert "nvidia-smi: no answer within 0.3 s" in found["problem"][0]
+
+
+def test_parts_of_divided_cards_are_the_devices(machine: Any) -> None:
+    parts = [
+        {"profile": "3g.40gb", "uuid": "MIG-a", "programs": [[7, "/usr/bin/python3"]]},
+        {"profile": "1g.10gb", "uuid": "MIG-b"},
+    ]
+    found = machine(card("H100", 0, parts=parts, used_mib=40000), card("H100", 1), card("H100", 2, parts=[]))
+    shown = [
+        (one["module_id"], one["device_id"], one["memory_mib"], one.get("alone", False)) for one in found["modules"]
+    ]
+    assert shown == [
+        (0, "MIG-a", 39936, True),
+        (1, "MIG-b", 9984, True),
+        (2, "GPU-00000001", 81559, False),
+        (3, "GPU-00000002", 81559, False),
+    ]
+    assert [one["held_by"] for one in found["modules"]] == ["python3 (pid 7)", None, None, None]
+    assert found["modules"][3]["problem"].startswith("its MIG mode is on, and it has no parts")
+    access = cuda.PLATFORM.access(Host.of(found))
+    assert access and not access.files and access.shown.startswith(r"\(UUID: (?P<id>MIG")
+
+
+def test_a_memory_that_processors_share_is_counted_without_what_they_need(machine: Any) -> None:
+    found = machine(card("GB10", odd={"memory.total": "[N/A]", "memory.used": "[N/A]"}))
+    assert found["modules"][0]["memory_mib"] == 120 * 1024 - 8192
+    assert found["modules"][0]["problem"] is None
+
+
+def test_cards_are_held_by_programs_or_by_what_nobody_shows(machine: Any) -> None:
+    found = machine(card("L4", 0, programs=[[4711, "/opt/vllm/bin/python3"]]), card("L4", 1, used_mib=9000))
+    assert [module["held_by"] for module in found["modules"]] == [
+        "python3 (pid 4711)",
+        "a program that is not shown (9000 of its 23034 MiB are used)",
+    ]
+
+
+def test_errors_of_a_card_s_memory_take_it_out(machine: Any) -> None:
+    found = machine(
+        card("A100", 0, failure="Yes"),
+        card("A100", 1, pending="Yes"),
+        card("A100", 2, uncorrected=3),
+        card("A100", 3, uncorrected=0),
+    )
+    problems = [module["problem"] for module in found["modules"]]
+    assert problems[0].endswith("replace it") and problems[1].endswith("reset it or reboot the host")
+    assert problems[2].startswith("it has 3 uncorrected memory errors") and problems[3] is None
+    # An older driver knows not all of these fields.
+    found = machine(card("A100", 0, failure="Yes"), unknown=["remapped_rows.failure"])
+    assert found["modules"][0]["problem"] is None
+
+
+@pytest.mark.parametrize(
+    ("fabric", "ready"), [(["Completed", "Success"], True), (["In Progress", "N/A"], False), (["N/A", "N/A"], False)]
+)
+def test_switches_need_their_manager(fabric: list[str], ready: bool, machine: Any) -> None:
+    found = machine(*[card("H100", number) for number in range(2)], switches=4, fabric=fabric)
+    problems = {module["problem"] for module in found["modules"]}
+    if ready:
+        assert problems == {None}
+    else:
+        (text,) = problems
+        assert "fabric of its 4 NVSwitches is not ready" in text and "exactly version 580.95.05" in text
+    assert found["pci_cards"] == 2
+
+
+def test_persistence_that_is_off_is_told(machine: Any) -> None:
+    assert machine(card("L4", persistence="Disabled"))["notes"][0].startswith("persistence mode of cards [0] is off")
+
+
+def test_a_card_that_is_too_old_for_the_images(machine: Any) -> None:
+    assert machine(card("V100"))["modules"][0]["problem"] == (
+        "its compute capability 7.0 is below 7.5, for which images of vLLM are built"
+    )
+
+
+def test_a_machine_is_recognised_by_its_bus(tmp_path: Path) -> None:
+    assert not cuda.PLATFORM.here(str(tmp_path))
+    on_bus(tmp_path, "0000:a0:00.0", kind="0x068000")
+    assert not cuda.PLATFORM.here(str(tmp_path))
+    on_bus(tmp_path, "0000:17:00.0", kind="0x030000")
+    assert cuda.PLATFORM.here(str(tmp_path)) and cuda.pci(str(tmp_path)) == {"0000:17:00.0": "2330"}
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/nv_tegra_release").touch()
+    assert not cuda.PLATFORM.here(str(tmp_path)) and PLATFORMS["jetson"].here(str(tmp_path))
+
+
+def unable(kind: str, config: dict[str, Any] | None = None, **spec: Any) -> list[str]:
+    """Return what one card of a kind cannot do, as key and sentence."""
+    name, memory, capability = KINDS[kind]
+    module = {"module_id": 0, "name": name, "memory_mib": memory, "capability": capability}
+    host = Host.of({"device_name": name, "driver_version": spec.pop("driver", "580.95.05"), "modules": [module]})
+    model = Architecture.of(config or {})
+    found = cuda.PLATFORM.capability_problems(Spec({"weights": "/w", **spec}), model, host, host.cards)
+    return [f"{key}: {text}" for key, _, text in found]
+
+
+def quantised(method: str, **more: Any) -> dict[str, Any]:
+    """Return a config.json of quantised weights."""
+    return {"quantization_config": {"quant_method": method, **more}}
+
+
+INT8 = {"config_groups": {"a": {"weights": {"type": "int", "num_bits": 8}}}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "spec", "said"),
+    [
+        (
+            "T4",
+            None,
+            {"dtype": "bfloat16"},
+            "dtype: needs compute capability 8.0 or more, and card 0 (Tesla T4) has 7.5; say dtype: float16",
+        ),
+        ("T4", None, {"dtype": "float16"}, None),
+        ("L4", None, {"dtype": "bfloat16"}, None),
+        ("T4", None, {"kv_cache_dtype": "fp8"}, "kv_cache_dtype: needs compute capability 8.0 or more"),
+        ("A100", None, {"kv_cache_dtype": "fp8"}, None),
+        (
+            "T4",
+            quantised("mxfp4"),
+            {},
+            "weights: quantization_config.quant_method 'mxfp4' of its config.json needs compute capability 8.0",
+        ),
+        ("L4", quantised("mxfp4"), {}, None),
+        ("T4", quantised("awq"), {}, None),
+        ("H100", None, {"quantization": "fp_quant"}, "quantization: needs compute capability 10.0 or more"),
+        ("B200", None, {"quantization": "fp_quant"}, None),
+        ("B200", quantised("compressed-tensors", **INT8), {}, "with integers of eight bits has no kernels"),
+        ("H100", quantised("compressed-tensors", **INT8), {}, None),
+        ("A100", None, {"attention_backend": "FLASHMLA"}, "attention_backend: needs compute capability 9.0 or more"),
+        ("T4", None, {"env": {"VLLM_ATTENTION_BACKEND": "FLASH_ATTN"}}, "env: VLLM_ATTENTION_BACKEND: needs compute"),
+        ("H100", None, {"attention_backend": "FLASHMLA"}, None),
+        ("H100", None, {"image": "vllm/vllm-openai:v0.33.0"}, None),
+        (
+            "H100",
+            None,
+            {"image": "vllm/vllm-openai:v0.33.0", "driver": "570.86.15"},
+            "env: {VLLM_ENABLE_CUDA_COMPATIBILITY: '1'}",
+        ),
+        (
+            "4090",
+            None,
+            {"image": "vllm/vllm-openai:v0.33.0", "driver": "570.86.15"},
+            "bring driver 580 or newer or take an image before vLLM 0.24.0",
+        ),
+        ("H100", None, {"image": "vllm/vllm-openai:v0.23.0", "driver": "570.86.15"}, None),
+        (
+            "H100",
+            None,
+            {"image": "vllm/vllm-openai:v0.23.0", "driver": "515.1"},
+            "is made with CUDA 12, which needs driver 525",
+        ),
+    ],
+)
+def test_what_a_card_cannot_do_is_refused_with_what_works(
+    kind: str, config: dict[str, Any] | None, spec: dict[str, Any], said: str | None
+) -> None:
+    found = unable(kind, config, **spec)
+    assert (found == []) if said is None else (len(found) == 1 and said in found[0]), found
+
+
+def test_compatibility_is_for_cards_of_data_centres() -> None:
+    spec = {"image": "vllm/vllm-openai:v0.33.0", "driver": "570.86.15", "env": {"VLLM_ENABLE_CUDA_COMPATIBILITY": "1"}}
+    assert unable("H100", **spec) == []
+    assert len(unable("4090", **spec)) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "spec", "said"),
+    [
+        ("T4", {"torch_dtype": "bfloat16"}, {}, "its weights of bfloat16 are served in float16"),
+        ("A100", quantised("fp8"), {}, "FP8 saves memory and no time"),
+        ("H100", quantised("fp8"), {}, None),
+        ("H100", quantised("modelopt", quant_algo="NVFP4"), {}, "NVFP4 saves memory and no time"),
+        ("B200", quantised("modelopt", quant_algo="NVFP4"), {}, None),
+    ],
+)
+def test_what_a_card_does_in_another_way_is_told(
+    kind: str, config: dict[str, Any], spec: dict[str, Any], said: str | None
+) -> None:
+    name, memory, capability = KINDS[kind]
+    host = Host.of({"modules": [{"module_id": 0, "name": name, "memory_mib": memory, "capability": capability}]})
+    found = cuda.PLATFORM.capability_notes(Spec({"weights": "/w", **spec}), Architecture.of(config), host, host.cards)
+    assert (found == []) if said is None else said in found[0]
+
+
+def test_a_model_is_planned_on_linked_cards_by_their_uuids() -> None:
+    modules = [
+        {"module_id": number, "device_id": f"GPU-{number}", "name": "NVIDIA L4", "memory_mib": 23034}
+        | {"capability": "8.9", "numa_node": number // 2, "cpus": [f"{number // 2 * 32}-{number // 2 * 32 + 31}"]}
+        | {"links": {str(number ^ 1): "NV4"}}
+        for number in range(4)
+    ]
+    facts = {"accelerator": "cuda", "device_name": "NVIDIA L4", "driver_version": "580.95.05", "modules": modules}
+    spec = {"name": "m", "weights": "/m/x", "image": "vllm/vllm-openai:v0.33.0", "tensor_parallel_size": 2}
+    plan = vllm_plan([{**spec, "recipe_cache_path": "/c"}], checked_host(facts)[0], host_name="g")
+    assert plan["errors"] == []
+    (model,) = plan["models"]
+    assert model["module_ids"] == [0, 1]
+    access = model["device_access"]
+    assert access["ids"] == ["GPU-0", "GPU-1"] and access["variables"] == {"NVIDIA_VISIBLE_DEVICES": "{ids}"}
+    assert access["options"] == ["--cpuset-cpus", "0-31", "--cpuset-mems", "0"]
+    assert model["runtime"] == "nvidia" and model["env"]["VLLM_CACHE_ROOT"].startswith("/c/")
+    assert model["ulimits"] == ["memlock=-1:-1", "stack=67108864:67108864"]
+    # The digest goes by what the cards are, and not by their numbers.
+    moved = [{**one, "module_id": 3 - one["module_id"], "links": {}} for one in modules]
+    launch = {"device_access": access, "module_ids": [0, 1]}
+    live = {"m": {"module_ids": [0, 1], "active": True, "digest": model["digest"], "launch": launch}}
+    again = vllm_plan(
+        [{**spec, "recipe_cache_path": "/c"}], {**facts, "modules": moved, "services": live}, host_name="g"
+    )
+    assert again["models"][0]["module_ids"] == [3, 2]
+    assert again["models"][0]["digest"] == model["digest"]
+    # By CDI no runtime and no variable of an image gives anything.
+    (by_cdi,) = vllm_plan([spec], {**facts, "cdi": True}, host_name="g")["models"]
+    assert by_cdi["device_access"]["each"] == ["--device", "nvidia.com/gpu={id}"]
+    assert by_cdi["device_access"]["variables"] == {"NVIDIA_VISIBLE_DEVICES": "void"} and by_cdi["runtime"] is None
