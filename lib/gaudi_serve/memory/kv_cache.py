@@ -80,32 +80,23 @@ def layout_of(spec: Spec, model: Architecture, release: str, kinds: tuple[str, .
         kinds: of the layers of the stage that needs most.
         in_flight: tokens of a batch.
     """
-    kinds = (*kinds, *_of_draft(spec, model, kinds))
-    if OTHER in kinds:
-        return None
-    counts = {kind: kinds.count(kind) for kind in (FULL, WINDOW, STATE) if kind in kinds}
-    grouped = at_least(release, GROUPS_SINCE) and not spec.get("disable_hybrid_kv_cache_manager")
-    if counts.get(FULL) and counts.get(WINDOW) and not grouped:
-        counts = {FULL: counts[FULL] + counts.pop(WINDOW), **{key: counts[key] for key in counts if key == STATE}}
+    counts = _counts(spec, (*kinds, *_of_draft(spec, model, kinds)), release)
     size = cache_bytes(spec, model, release)
     token = {kind: _token_bytes(spec, model, kind, size) for kind in counts if kind != STATE}
     state = _state_bytes(spec, model) if STATE in counts else 0.0
-    if not counts or not all(token.values()) or (STATE in counts and not state):
+    if not counts or OTHER in kinds or not all(token.values()) or (STATE in counts and not state):
         return None
-    block = int(spec.get("block_size") or BLOCK)
-    main = FULL if FULL in counts else WINDOW
+    block, main = int(spec.get("block_size") or BLOCK), FULL if FULL in counts else WINDOW
     if state and main in token:
         # Blocks of attention grow until the state of a layer fits into one.
         block = max(block, BLOCK * -(-int(state) // int(BLOCK * token[main])))
     pages = {kind: block * each for kind, each in token.items()} | ({STATE: state} if state else {})
-    page = max(pages.values())
-    size_of_group = _group_size(list(counts.values()))
+    page, size_of_group = max(pages.values()), _group_size(list(counts.values()))
     groups = [
         Group(kind, _tokens(kind, block, pages[kind], page))
         for kind, count in counts.items()
         for _ in range(-(-count // size_of_group))
     ]
-    guessed = max(0, guessed_tokens(spec))
     batches = 2 if at_least(release, ASYNC_SINCE) and spec.get("async_scheduling") is not False else 1
     return Layout(
         tokens=block,
@@ -113,8 +104,15 @@ def layout_of(spec: Spec, model: Architecture, release: str, kinds: tuple[str, .
         groups=tuple(groups),
         window=model.window or 1,
         in_flight=in_flight * max(batches, spec.stages),
-        states=(ALIGNED_STATES if spec.get("enable_prefix_caching") else 1) + guessed,
+        states=(ALIGNED_STATES if spec.get("enable_prefix_caching") else 1) + max(0, guessed_tokens(spec)),
     )
+
+
+def _counts(spec: Spec, kinds: tuple[str, ...], release: str) -> dict[str, int]:
+    """Return how many layers keep what; those with windows keep all where groups of several kinds are not made."""
+    if FULL in kinds and (not at_least(release, GROUPS_SINCE) or spec.get("disable_hybrid_kv_cache_manager")):
+        kinds = tuple(FULL if kind == WINDOW else kind for kind in kinds)
+    return {kind: kinds.count(kind) for kind in (FULL, WINDOW, STATE) if kind in kinds}
 
 
 def _tokens(kind: str, block: int, own: float, page: float) -> int:

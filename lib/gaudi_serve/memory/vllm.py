@@ -123,7 +123,7 @@ def _judged(planned: Planned) -> dict[str, Any] | None:
     if any(one is None for one in stages):
         return None
     divided = [one for one in stages if one is not None]
-    worst = min(divided, key=lambda one: (one.blocks, one.cache))
+    worst = min(divided, key=lambda one: (one.blocks if one.layout else math.inf, one.cache))
     layout, blocks = worst.layout, _overridden(spec, worst.blocks)
     length = context
     if layout:

@@ -19,14 +19,14 @@ FIGURES = (
     *("head_dim", "v_head_dim", "kv_lora_rank", "qk_rope_head_dim", "moe_intermediate_size"),
     *("max_position_embeddings", "vocab_size", "sliding_window", "attention_chunk_size", "num_experts_per_tok"),
     *("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_kv_shared_layers", "full_attention_interval"),
-    *("global_head_dim", "num_global_key_value_heads", "first_k_dense_replace"),
+    *("global_head_dim", "num_global_key_value_heads", "index_head_dim"),
 )
 EXPERTS = ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
 MAY_BE_ZERO = (
     *("moe_intermediate_size", "kv_lora_rank", "qk_rope_head_dim", "v_head_dim", "head_dim", "sliding_window"),
     *("attention_chunk_size", "num_experts_per_tok", "num_nextn_predict_layers", "mtp_num_hidden_layers"),
     *("num_kv_shared_layers", "full_attention_interval", "global_head_dim", "num_global_key_value_heads"),
-    "first_k_dense_replace",
+    "index_head_dim",
 )
 # Kinds of models that have layers with a window and layers without one, whether their config.json lists them or not.
 INTERLEAVED = ("gemma2", "gemma3", "gemma4", "gpt_oss", "cohere2")
@@ -43,8 +43,8 @@ class Architecture:
     layers, hidden_size, intermediate_size, heads, kv_heads, head_dim, v_head_dim: of the text model. kv_lora_rank,
     qk_rope_head_dim: of the one latent vector a token that DeepSeek's models keep in place of keys and values a head.
     experts: it is a mixture of experts; expert_size: their intermediate size; local_experts: how many a layer has.
-    experts_a_layer: how many a layer has, by whatever name; experts_a_token: by how many of them a token goes;
-    dense_layers: how many layers have none. vocab_size: of the text model; tied: its first layer is its last one too.
+    experts_a_layer: how many a layer has, by whatever name; experts_a_token: by how many of them a token goes.
+    vocab_size: of the text model; tied: its first layer is its last one too.
     stateful_layers: how many layers keep a state of one size in place of a KV cache, as those of Mamba and of linear
     attention do. mamba: of these; mamba_chunk: tokens of a chunk of them, 0 where it is not said. interleaved: some
     layers look at a sliding window, others at all tokens. layer_kinds: what each layer keeps, by the names of
@@ -80,7 +80,6 @@ class Architecture:
     interleaved: bool = False
     experts_a_layer: int | None = None
     experts_a_token: int | None = None
-    dense_layers: int = 0
     vocab_size: int | None = None
     tied: bool = False
     layer_kinds: tuple[str, ...] = ()
@@ -103,7 +102,6 @@ class Architecture:
         classes, vision = config.get("architectures"), _vision(config)
         stored = text.get("quantization_config") or config.get("quantization_config")
         dtype = next((part[key] for key in ("torch_dtype", "dtype") for part in (text, config) if part.get(key)), None)
-        kinds = layer_kinds(config, text)
         return cls(
             known=bool(config),
             kind=_name(config.get("model_type")),
@@ -119,28 +117,13 @@ class Architecture:
             v_head_dim=whole(text, "v_head_dim"),
             kv_lora_rank=whole(text, "kv_lora_rank"),
             qk_rope_head_dim=whole(text, "qk_rope_head_dim"),
-            # ERNIE lists how many it has for words and for pictures.
-            experts=any(whole(text, key) for key in EXPERTS) or isinstance(text.get("moe_num_experts"), list),
-            expert_size=whole(text, "moe_intermediate_size"),
-            local_experts=whole(text, "num_local_experts"),
-            stateful_layers=kinds.count(STATE),
-            mamba=state_of(text),
-            mamba_chunk=whole(text, "mamba_chunk_size") or whole(text, "chunk_size") or 0,
-            interleaved=_interleaved(config, text),
-            experts_a_layer=next((number for key in EXPERTS if (number := whole(text, key))), None),
-            experts_a_token=whole(text, "num_experts_per_tok") or whole(text, "moe_topk"),
-            dense_layers=whole(text, "first_k_dense_replace") or 0,
             vocab_size=whole(text, "vocab_size") or whole(config, "vocab_size"),
             tied=bool(text.get("tie_word_embeddings", config.get("tie_word_embeddings", False))),
-            layer_kinds=kinds,
-            window=window_of(text),
-            full_heads=whole(text, "num_global_key_value_heads"),
-            full_head_dim=whole(text, "global_head_dim"),
-            guessing_layers=whole(text, "num_nextn_predict_layers") or whole(text, "mtp_num_hidden_layers") or 0,
+            **_experts(text),
+            **_layers(config, text),
             context=_context(text),
             dtype=dtype if isinstance(dtype, str) else None,
             quantisation=stored if isinstance(stored, Mapping) else {},
-            indexed=whole(text, "index_head_dim") or 0,
             sees=vision is not None,
             vision_layers=_depth(vision or {}),
             vision_size=whole(vision or {}, "hidden_size") or whole(vision or {}, "embed_dim"),
@@ -202,6 +185,35 @@ class Architecture:
         """Return the bytes of all experts as MXFP4: 4 1/4 bits a parameter; 0 where they cannot be counted."""
         count = (self.layers or 0) * (self.local_experts or 0)
         return 3 * count * (self.hidden_size or 0) * (self.intermediate_size or 0) * 17 // 32
+
+
+def _experts(text: Config) -> dict[str, Any]:
+    """Return what an architecture has of experts."""
+    return {
+        # ERNIE lists how many it has for words and for pictures.
+        "experts": any(whole(text, key) for key in EXPERTS) or isinstance(text.get("moe_num_experts"), list),
+        "expert_size": whole(text, "moe_intermediate_size"),
+        "local_experts": whole(text, "num_local_experts"),
+        "experts_a_layer": next((number for key in EXPERTS if (number := whole(text, key))), None),
+        "experts_a_token": whole(text, "num_experts_per_tok") or whole(text, "moe_topk"),
+    }
+
+
+def _layers(config: Config, text: Config) -> dict[str, Any]:
+    """Return what an architecture has of what its layers keep."""
+    kinds = layer_kinds(config, text)
+    return {
+        "stateful_layers": kinds.count(STATE),
+        "mamba": state_of(text),
+        "mamba_chunk": whole(text, "mamba_chunk_size") or whole(text, "chunk_size") or 0,
+        "interleaved": _interleaved(config, text),
+        "layer_kinds": kinds,
+        "window": window_of(text),
+        "full_heads": whole(text, "num_global_key_value_heads"),
+        "full_head_dim": whole(text, "global_head_dim"),
+        "guessing_layers": whole(text, "num_nextn_predict_layers") or whole(text, "mtp_num_hidden_layers") or 0,
+        "indexed": whole(text, "index_head_dim") or 0,
+    }
 
 
 def _name(value: Any) -> str:

@@ -82,10 +82,9 @@ def cost_of(
     sizes = [one.weights.size + one.weights.draft for one in weighed]
     held = [_held(one) for one in weighed]
     platform = platform_of(host.accelerator)
-    if platform.memory == OF_VLLM:
-        memory = _of_vllm(weighed[0], host, placement, container, cards_left)
-    else:
-        memory = _memory(weighed, host, container, [in_full for in_full, _ in held], cards_left) if cards else None
+    memory = (
+        _memory(weighed, host, placement, container, [in_full for in_full, _ in held], cards_left) if cards else None
+    )
     blocks = _server_blocks(model, memory)
     counts = _graphs(spec, placement, container, blocks, buckets=platform.memory != OF_VLLM)
     seconds, cached = platform.warmup_s if cards else None, platform.warmup_cached_s
@@ -136,9 +135,16 @@ def _of_vllm(
 
 
 def _memory(
-    weighed: Sequence[Weighed], host: Host, container: Container, held: Sequence[int], cards_left: int
+    weighed: Sequence[Weighed],
+    host: Host,
+    placement: Placement,
+    container: Container,
+    held: Sequence[int],
+    cards_left: int,
 ) -> dict[str, Any] | None:
     """Return how the cards are divided; of several models on one, each has its share of what the ones before leave."""
+    if platform_of(host.accelerator).memory == OF_VLLM:
+        return _of_vllm(weighed[0], host, placement, container, cards_left)
     rounding = container.buckets.rounding if container.buckets else Rounding()
     left = cards_left if len(held) == 1 else 0
     found: list[dict[str, Any]] = []
@@ -291,8 +297,7 @@ def _unknown(one: Weighed, host: Host, cost: Cost) -> list[str]:
     platform = platform_of(host.accelerator)
     lacks = [name for name, known in (("config", memory_names(model)), ("weight_bytes", size)) if not known]
     warnings = []
-    here = one.weights.here
-    if here and here < 0.95 * size:
+    if (here := one.weights.here) and here < 0.95 * size:
         warnings.append(f"the folder holds {here / 1e9:.0f} of {size / 1e9:.0f} GB; the rest is counted in")
     draft = draft_model(spec)
     if draft and not one.weights.draft:
@@ -313,10 +318,9 @@ def _unknown(one: Weighed, host: Host, cost: Cost) -> list[str]:
         warnings.append(f"memory is not checked: the rules for it are known for up to {MOST_CARDS} cards")
     elif cost.device_gib is None:
         warnings.append(f"memory is not checked: that of {host.device_name} is not known")
-    elif not cost.memory and platform.memory == OF_VLLM:
-        warnings.append("memory is not checked: what its layers keep of a token is not known")
     elif not cost.memory:
-        warnings.append("memory is not checked: give max_model_len")
+        why = "what its layers keep is not known" if platform.memory == OF_VLLM else "give max_model_len"
+        warnings.append(f"memory is not checked: {why}")
     if cost.graphs is None:
         minutes = spec["warmup_budget_minutes"]
         warnings.append(
