@@ -11,6 +11,7 @@ from gaudi_serve.memory.vllm import Planned, batches_of, plan_vllm, stage_layers
 from gaudi_serve.model.architecture import Architecture
 from gaudi_serve.model.host import Card
 from gaudi_serve.model.spec import Spec
+from gaudi_serve.plan.host import vllm_plan
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -263,6 +264,32 @@ def test_what_is_not_known_is_not_planned() -> None:
     assert plan_vllm(planned({**QWEN3_8B, "compress_ratios": [4] * 36}, 15)) is None
     unknown = {**QWEN35_27B, "linear_num_value_heads": None}
     assert plan_vllm(planned(unknown, 53)) is None
+
+
+def a_plan(**keys: Any) -> dict[str, Any]:
+    """Return the plan of Qwen3-8B on a machine with four RTX 4090."""
+    name, (size, capability) = "NVIDIA GeForce RTX 4090", CARDS["NVIDIA GeForce RTX 4090"]
+    card = {"name": name, "memory_mib": size, "capability": capability, "numa_node": 0, "cpus": ["0-15"]}
+    cards = [{**card, "module_id": number, "index": number, "device_id": f"GPU-{number}"} for number in range(4)]
+    host = {"accelerator": "cuda", "device_name": name, "driver_version": "580.95.05", "modules": cards}
+    model = {"name": "q", "weights": "/data/q", "config": QWEN3_8B, "weight_bytes": 16_381_516_776, "port": 8000}
+    return vllm_plan([{**model, "image": "vllm/vllm-openai:v0.33.0", **keys}], host)
+
+
+def test_a_plan_says_what_of_a_card_a_model_takes() -> None:
+    plan = a_plan(max_model_len=8192)
+    assert plan["errors"] == []
+    (planned_model,) = plan["models"]
+    assert planned_model["memory"]["sequences"] == 4
+    assert planned_model["weights_gib"] == planned_model["memory"]["weights_gib"] == 15.3
+
+
+def test_a_plan_refuses_a_context_that_does_not_fit_and_says_what_does() -> None:
+    (error,) = a_plan()["errors"]
+    assert (error["key"], error["value"]) == ("max_model_len", 40960)
+    assert "what fits: tensor_parallel_size 2 or max_model_len 36864 or kv_cache_dtype fp8" in error["message"]
+    (error,) = a_plan(gpu_memory_utilization=0.6)["errors"]
+    assert error["key"] == "tensor_parallel_size"
 
 
 MODELS = st.sampled_from([QWEN3_8B, DEEPSEEK, GPT_OSS, QWEN35_27B])

@@ -104,8 +104,9 @@ def plan_vllm(planned: Planned) -> dict[str, Any] | None:
     Returns:
         GiB of one card, of the stage that has least left: ``device_gib``, ``reserved_gib`` (the largest batch and
         libraries), ``weights_gib``, ``graphs_gib``, ``kv_cache_gib``, ``left_gib`` (what vLLM does not take);
-        ``num_hpu_blocks`` (blocks of the server's own size), ``kv_tokens`` and ``sequences`` of max_model_len;
-        ``longest_model_len`` that would fit; ``fits``, ``short_by_gib``, and ``suggestions``: changes that fit.
+        ``num_hpu_blocks`` (blocks of the server's own size), ``kv_tokens`` and ``sequences`` of ``max_model_len``,
+        which is the model's own context where nobody says it; ``longest_model_len`` up to it that fits; ``fits``,
+        ``short_by_gib``, and ``suggestions``: changes that fit.
     """
     found = _judged(planned)
     if found is None:
@@ -146,6 +147,7 @@ def _judged(planned: Planned) -> dict[str, Any] | None:
         "num_hpu_blocks": blocks,
         "kv_tokens": tokens,
         "sequences": sequences,
+        "max_model_len": length,
         "longest_model_len": longest,
         "fits": fits,
         "short_by_gib": 0.0 if fits else math.ceil(short * 100) / 100,

@@ -391,7 +391,8 @@ def _memory_problem(spec: Spec, memory: Mapping[str, Any], read_gib: float) -> P
     weights = f"{memory['weights_gib']} GiB of weights"
     if read_gib and memory["weights_gib"] * cards > WIDER * read_gib * spec.copies:
         weights += f" (the {read_gib:.0f} GiB of its files, made wider while they are loaded)"
-    if memory["kv_cache_gib"] <= 0 or "max_model_len" not in spec:
+    length = spec.get("max_model_len", memory.get("max_model_len"))
+    if memory["kv_cache_gib"] <= 0 or length is None:
         allowed = (
             f"gives each card {weights}, of {memory['device_gib']} GiB; "
             f"{memory['short_by_gib']} GiB a card are missing; {remedy}"
@@ -401,4 +402,4 @@ def _memory_problem(spec: Spec, memory: Mapping[str, Any], read_gib: float) -> P
         f"needs more KV cache than the {memory['kv_cache_gib']} GiB a card ({memory['kv_tokens']} tokens) that "
         f"{weights} leave; {memory['short_by_gib']} GiB a card are missing; {remedy}"
     )
-    return "max_model_len", spec["max_model_len"], allowed
+    return "max_model_len", length, allowed
