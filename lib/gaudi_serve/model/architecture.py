@@ -8,6 +8,7 @@ from typing import Any
 
 from ..core.errors import is_number, shown
 from .config_json import Config, text_config, whole
+from .layers import STATE, Mamba, layer_kinds, state_of, window_of
 
 # Rope scalings that stretch max_position_embeddings itself; the others give the stretched length there.
 STRETCHING = ("linear", "dynamic", "yarn")
@@ -16,24 +17,20 @@ MOST_FACTOR = 10_000  # of a rope scaling; infinity is a number too
 FIGURES = (
     *("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads"),
     *("head_dim", "v_head_dim", "kv_lora_rank", "qk_rope_head_dim", "moe_intermediate_size"),
-    "max_position_embeddings",
+    *("max_position_embeddings", "vocab_size", "sliding_window", "attention_chunk_size", "num_experts_per_tok"),
+    *("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_kv_shared_layers", "full_attention_interval"),
+    *("global_head_dim", "num_global_key_value_heads", "index_head_dim"),
 )
 EXPERTS = ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
-MAY_BE_ZERO = ("moe_intermediate_size", "kv_lora_rank", "qk_rope_head_dim", "v_head_dim", "head_dim")
+MAY_BE_ZERO = (
+    *("moe_intermediate_size", "kv_lora_rank", "qk_rope_head_dim", "v_head_dim", "head_dim", "sliding_window"),
+    *("attention_chunk_size", "num_experts_per_tok", "num_nextn_predict_layers", "mtp_num_hidden_layers"),
+    *("num_kv_shared_layers", "full_attention_interval", "global_head_dim", "num_global_key_value_heads"),
+    "index_head_dim",
+)
 # Kinds of models that have layers with a window and layers without one, whether their config.json lists them or not.
 INTERLEAVED = ("gemma2", "gemma3", "gemma4", "gpt_oss", "cohere2")
 GRANITE_HYBRID = "granitemoehybrid"
-
-
-@dataclass(frozen=True)
-class Mamba:
-    """The figures of a Mamba layer: heads, the width and the states of each, groups, and taps of its convolution."""
-
-    heads: int
-    head_dim: int
-    states: int
-    groups: int
-    taps: int
 
 
 @dataclass(frozen=True)
@@ -46,13 +43,18 @@ class Architecture:
     layers, hidden_size, intermediate_size, heads, kv_heads, head_dim, v_head_dim: of the text model. kv_lora_rank,
     qk_rope_head_dim: of the one latent vector a token that DeepSeek's models keep in place of keys and values a head.
     experts: it is a mixture of experts; expert_size: their intermediate size; local_experts: how many a layer has.
+    experts_a_layer: how many a layer has, by whatever name; experts_a_token: by how many of them a token goes.
+    vocab_size: of the text model; tied: its first layer is its last one too.
     stateful_layers: how many layers keep a state of one size in place of a KV cache, as those of Mamba and of linear
     attention do. mamba: of these; mamba_chunk: tokens of a chunk of them, 0 where it is not said. interleaved: some
-    layers look at a sliding window, others at all tokens.
+    layers look at a sliding window, others at all tokens. layer_kinds: what each layer keeps, by the names of
+    layers.py; window: tokens of a window. full_heads, full_head_dim: of the layers that look at all tokens, where
+    others have other ones. guessing_layers: how many layers of its weights only guess tokens ahead.
 
     context: the longest context in tokens, rope scaling included. dtype: in which type the weights are stored.
     quantisation: its quantization_config, empty where the weights are not quantised.
-    sees: it takes pictures; vision_layers: how many layers that part has.
+    indexed: numbers a token by which sparse attention finds what to look at. sees: it takes pictures; vision_layers:
+    how many layers that part has; vision_size: how wide they are.
     """
 
     known: bool = False
@@ -76,11 +78,22 @@ class Architecture:
     mamba: Mamba | None = None
     mamba_chunk: int = 0
     interleaved: bool = False
+    experts_a_layer: int | None = None
+    experts_a_token: int | None = None
+    vocab_size: int | None = None
+    tied: bool = False
+    layer_kinds: tuple[str, ...] = ()
+    window: int | None = None
+    full_heads: int | None = None
+    full_head_dim: int | None = None
+    guessing_layers: int = 0
     context: int | None = None
     dtype: str | None = None
     quantisation: Mapping[str, Any] = field(default_factory=dict)
+    indexed: int = 0
     sees: bool = False
     vision_layers: int | None = None
+    vision_size: int | None = None
 
     @classmethod
     def of(cls, config: Config) -> Architecture:
@@ -104,19 +117,16 @@ class Architecture:
             v_head_dim=whole(text, "v_head_dim"),
             kv_lora_rank=whole(text, "kv_lora_rank"),
             qk_rope_head_dim=whole(text, "qk_rope_head_dim"),
-            # ERNIE lists how many it has for words and for pictures.
-            experts=any(whole(text, key) for key in EXPERTS) or isinstance(text.get("moe_num_experts"), list),
-            expert_size=whole(text, "moe_intermediate_size"),
-            local_experts=whole(text, "num_local_experts"),
-            stateful_layers=_stateful(text),
-            mamba=_mamba(text),
-            mamba_chunk=whole(text, "mamba_chunk_size") or whole(text, "chunk_size") or 0,
-            interleaved=_interleaved(config, text),
+            vocab_size=whole(text, "vocab_size") or whole(config, "vocab_size"),
+            tied=bool(text.get("tie_word_embeddings", config.get("tie_word_embeddings", False))),
+            **_experts(text),
+            **_layers(config, text),
             context=_context(text),
             dtype=dtype if isinstance(dtype, str) else None,
             quantisation=stored if isinstance(stored, Mapping) else {},
             sees=vision is not None,
             vision_layers=_depth(vision or {}),
+            vision_size=whole(vision or {}, "hidden_size") or whole(vision or {}, "embed_dim"),
         )
 
     @property
@@ -167,9 +177,43 @@ class Architecture:
         A block of 32 parameters of four bits has one scale of eight; gpt-oss stores nothing but its experts so. Where
         they cannot be counted, all of the ``size`` bytes are taken for such blocks, which is more than they are.
         """
-        count = (self.layers or 0) * (self.local_experts or 0)
-        stored = 3 * count * (self.hidden_size or 0) * (self.intermediate_size or 0) * 17 // 32
+        stored = self.mxfp4_bytes
         return (stored if 0 < stored <= size else size) * 47 // 17
+
+    @property
+    def mxfp4_bytes(self) -> int:
+        """Return the bytes of all experts as MXFP4: 4 1/4 bits a parameter; 0 where they cannot be counted."""
+        count = (self.layers or 0) * (self.local_experts or 0)
+        return 3 * count * (self.hidden_size or 0) * (self.intermediate_size or 0) * 17 // 32
+
+
+def _experts(text: Config) -> dict[str, Any]:
+    """Return what an architecture has of experts."""
+    return {
+        # ERNIE lists how many it has for words and for pictures.
+        "experts": any(whole(text, key) for key in EXPERTS) or isinstance(text.get("moe_num_experts"), list),
+        "expert_size": whole(text, "moe_intermediate_size"),
+        "local_experts": whole(text, "num_local_experts"),
+        "experts_a_layer": next((number for key in EXPERTS if (number := whole(text, key))), None),
+        "experts_a_token": whole(text, "num_experts_per_tok") or whole(text, "moe_topk"),
+    }
+
+
+def _layers(config: Config, text: Config) -> dict[str, Any]:
+    """Return what an architecture has of what its layers keep."""
+    kinds = layer_kinds(config, text)
+    return {
+        "stateful_layers": kinds.count(STATE),
+        "mamba": state_of(text),
+        "mamba_chunk": whole(text, "mamba_chunk_size") or whole(text, "chunk_size") or 0,
+        "interleaved": _interleaved(config, text),
+        "layer_kinds": kinds,
+        "window": window_of(text),
+        "full_heads": whole(text, "num_global_key_value_heads"),
+        "full_head_dim": whole(text, "global_head_dim"),
+        "guessing_layers": whole(text, "num_nextn_predict_layers") or whole(text, "mtp_num_hidden_layers") or 0,
+        "indexed": whole(text, "index_head_dim") or 0,
+    }
 
 
 def _name(value: Any) -> str:
@@ -192,24 +236,6 @@ def _problems(text: Config) -> list[str]:
     if factor is not None and not (is_number(factor, 0, MOST_FACTOR) and factor):
         found.append(f"rope_scaling.factor {shown(factor)} must be a number above 0")
     return found
-
-
-def _stateful(text: Config) -> int:
-    """Return how many layers have no KV cache, by ``layer_types`` (``layers_block_type``) or the interval of others."""
-    count = whole(text, "num_hidden_layers") or 0
-    kinds = text.get("layer_types") or text.get("layers_block_type")
-    if isinstance(kinds, list):
-        return sum(str(kind).startswith(("linear", "mamba", "recurrent")) for kind in kinds[:count])
-    interval = whole(text, "full_attention_interval")
-    return count - count // interval if interval else 0
-
-
-def _mamba(text: Config) -> Mamba | None:
-    heads, width, states = (whole(text, f"mamba_{name}") for name in ("n_heads", "d_head", "d_state"))
-    if not (heads and width and states):
-        return None
-    taps = (whole(text, "mamba_d_conv") or 4) - 1
-    return Mamba(heads, width, states, whole(text, "mamba_n_groups") or 1, taps)
 
 
 def _interleaved(config: Config, text: Config) -> bool:

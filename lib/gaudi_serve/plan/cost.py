@@ -18,6 +18,7 @@ from ..engines import engine_of
 from ..memory.autocalc import DEVICE_GIB, GIB, MOST_CARDS
 from ..memory.fit import PROFILE_GIB, plan_memory, quantised_at_load
 from ..memory.shape import memory_names
+from ..memory.vllm import Planned, plan_vllm, release_of
 from ..model.architecture import Architecture
 from ..model.draft import draft_model
 from ..model.host import Host
@@ -26,7 +27,7 @@ from ..model.spec import Spec
 from ..model.vllm_options import BLOCK
 from ..model.weights import WeightsFacts
 from ..platforms import platform_of
-from ..platforms.releases import Release
+from ..platforms.releases import Release, vllm_of
 from .model import Container, Cost, Placement
 from .version import served_by
 
@@ -80,8 +81,10 @@ def cost_of(
     model, cards = weighed[0].weights.architecture, len(placement.module_ids)
     sizes = [one.weights.size + one.weights.draft for one in weighed]
     held = [_held(one) for one in weighed]
-    memory = _memory(weighed, host, container, [in_full for in_full, _ in held], cards_left) if cards else None
     platform = platform_of(host.accelerator)
+    memory = (
+        _memory(weighed, host, placement, container, [in_full for in_full, _ in held], cards_left) if cards else None
+    )
     blocks = _server_blocks(model, memory)
     counts = _graphs(spec, placement, container, blocks, buckets=platform.memory != OF_VLLM)
     seconds, cached = platform.warmup_s if cards else None, platform.warmup_cached_s
@@ -91,7 +94,7 @@ def cost_of(
     generation = platform.generation(host) if cards else None
     likely = spec["warmup_budget_minutes"] * 15 if seconds is None else seconds
     return Cost(
-        weights_gib=round(share, 1),
+        weights_gib=memory["weights_gib"] if memory and platform.memory == OF_VLLM else round(share, 1),
         read_gib=round(sum(sizes) / GIB, 1),
         device_gib=DEVICE_GIB[generation] if generation else _card_gib(host, placement),
         memory=memory,
@@ -120,10 +123,28 @@ def _held(one: Weighed) -> tuple[int, float]:
     return size and size + more + int(one.weights.draft / halves), halves
 
 
+def _of_vllm(
+    one: Weighed, host: Host, placement: Placement, container: Container, cards_left: int
+) -> dict[str, Any] | None:
+    """Return how a model's cards are divided by vLLM's own rules, by the release that its image's name says."""
+    cards = tuple(card for card in host.cards if card.module_id in placement.module_ids)
+    weights, release = one.weights, release_of(one.spec.get("vllm_version") or vllm_of(str(one.spec.get("image"))))
+    return plan_vllm(
+        Planned(one.spec, container.env, cards, weights.architecture, weights.size, weights.draft, release, cards_left)
+    )
+
+
 def _memory(
-    weighed: Sequence[Weighed], host: Host, container: Container, held: Sequence[int], cards_left: int
+    weighed: Sequence[Weighed],
+    host: Host,
+    placement: Placement,
+    container: Container,
+    held: Sequence[int],
+    cards_left: int,
 ) -> dict[str, Any] | None:
     """Return how the cards are divided; of several models on one, each has its share of what the ones before leave."""
+    if platform_of(host.accelerator).memory == OF_VLLM:
+        return _of_vllm(weighed[0], host, placement, container, cards_left)
     rounding = container.buckets.rounding if container.buckets else Rounding()
     left = cards_left if len(held) == 1 else 0
     found: list[dict[str, Any]] = []
@@ -276,15 +297,14 @@ def _unknown(one: Weighed, host: Host, cost: Cost) -> list[str]:
     platform = platform_of(host.accelerator)
     lacks = [name for name, known in (("config", memory_names(model)), ("weight_bytes", size)) if not known]
     warnings = []
-    here = one.weights.here
-    if here and here < 0.95 * size:
+    if (here := one.weights.here) and here < 0.95 * size:
         warnings.append(f"the folder holds {here / 1e9:.0f} of {size / 1e9:.0f} GB; the rest is counted in")
     draft = draft_model(spec)
     if draft and not one.weights.draft:
         warnings.append(
             f"the weights of draft model {draft} are not counted in: nothing is known of such a folder here"
         )
-    if hybrid := model.stateful_layers:
+    if (hybrid := model.stateful_layers) and platform.memory != OF_VLLM:
         warnings.append(
             f"{hybrid} of its {model.layers} layers keep a state in place of a KV cache; memory is counted as if all "
             "had a cache, so that more requests fit than is said"
@@ -299,7 +319,8 @@ def _unknown(one: Weighed, host: Host, cost: Cost) -> list[str]:
     elif cost.device_gib is None:
         warnings.append(f"memory is not checked: that of {host.device_name} is not known")
     elif not cost.memory:
-        warnings.append("memory is not checked: give max_model_len")
+        why = "what its layers keep is not known" if platform.memory == OF_VLLM else "give max_model_len"
+        warnings.append(f"memory is not checked: {why}")
     if cost.graphs is None:
         minutes = spec["warmup_budget_minutes"]
         warnings.append(
@@ -368,9 +389,10 @@ def _memory_problem(spec: Spec, memory: Mapping[str, Any], read_gib: float) -> P
     remedy = remedy if ways else "nothing that this host has left fits"
     cards = spec.cards
     weights = f"{memory['weights_gib']} GiB of weights"
-    if read_gib and memory["weights_gib"] * cards > WIDER * read_gib:
+    if read_gib and memory["weights_gib"] * cards > WIDER * read_gib * spec.copies:
         weights += f" (the {read_gib:.0f} GiB of its files, made wider while they are loaded)"
-    if memory["kv_cache_gib"] <= 0 or "max_model_len" not in spec:
+    length = spec.get("max_model_len", memory.get("max_model_len"))
+    if memory["kv_cache_gib"] <= 0 or length is None:
         allowed = (
             f"gives each card {weights}, of {memory['device_gib']} GiB; "
             f"{memory['short_by_gib']} GiB a card are missing; {remedy}"
@@ -380,4 +402,4 @@ def _memory_problem(spec: Spec, memory: Mapping[str, Any], read_gib: float) -> P
         f"needs more KV cache than the {memory['kv_cache_gib']} GiB a card ({memory['kv_tokens']} tokens) that "
         f"{weights} leave; {memory['short_by_gib']} GiB a card are missing; {remedy}"
     )
-    return "max_model_len", spec["max_model_len"], allowed
+    return "max_model_len", length, allowed

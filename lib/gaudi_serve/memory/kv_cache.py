@@ -1,0 +1,183 @@
+"""How vLLM cuts KV cache into blocks: what a token takes by kind of attention, and layers in groups of one size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..model.architecture import Architecture
+from ..model.draft import guessed_tokens, speculation
+from ..model.layers import FULL, OTHER, STATE, WINDOW
+from ..model.spec import Spec
+from .vllm_figures import (
+    ALIGNED_STATES,
+    ASYNC_SINCE,
+    BLOCK,
+    CACHE_BYTES,
+    CHECKPOINT_SAYS_SINCE,
+    GROUPS_SINCE,
+    PADDED_BELOW,
+    SPARSE_LATENT_BYTES,
+    at_least,
+)
+
+# Models of these kinds keep a latent vector a token; vLLM keeps keys and values a head for others that have its rank.
+LATENT = ("deepseek", "kimi", "glm", "longcat", "pangu", "bailing", "axk1", "mistral", "dots", "hy_v4")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Layers that share a table of blocks: what they keep, and the tokens of one of their blocks."""
+
+    kind: str
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The blocks of a server's cache.
+
+    tokens: of a block of its main attention. bytes: of a block of one group on one card. groups: each takes blocks of
+    its own for a request. window: tokens that windowed layers look back. in_flight: tokens that may be computed and not
+    yet settled. states: blocks a request that a group of states takes.
+    """
+
+    tokens: int
+    bytes: float
+    groups: tuple[Group, ...]
+    window: int
+    in_flight: int
+    states: int
+
+    def needed(self, length: int) -> int:
+        """Return how many blocks a request of so many tokens takes at most."""
+        return sum(self._of(group, length) for group in self.groups)
+
+    def _of(self, group: Group, length: int) -> int:
+        if group.kind == STATE:
+            return self.states
+        if group.kind == WINDOW:
+            return -(-min(self.window - 1 + self.in_flight, length) // group.tokens) + 1
+        return -(-length // group.tokens)
+
+    def longest(self, blocks: int, most: int) -> int:
+        """Return the longest request, up to ``most`` tokens, that so many blocks hold; 0 where they hold none."""
+        low, high = 0, most
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self.needed(middle) <= blocks else (low, middle - 1)
+        return low
+
+
+def layout_of(spec: Spec, model: Architecture, release: str, kinds: tuple[str, ...], in_flight: int) -> Layout | None:
+    """Return how the cache of one stage's layers is cut; None where these keep nothing, or what is not known.
+
+    Args:
+        spec: the model.
+        model: its architecture.
+        release: of vLLM.
+        kinds: of the layers of the stage that needs most.
+        in_flight: tokens of a batch.
+    """
+    counts = _counts(spec, (*kinds, *_of_draft(spec, model, kinds)), release)
+    size = cache_bytes(spec, model, release)
+    token = {kind: _token_bytes(spec, model, kind, size) for kind in counts if kind != STATE}
+    state = _state_bytes(spec, model) if STATE in counts else 0.0
+    if not counts or OTHER in kinds or not all(token.values()) or (STATE in counts and not state):
+        return None
+    block, main = int(spec.get("block_size") or BLOCK), FULL if FULL in counts else WINDOW
+    if state and main in token:
+        # Blocks of attention grow until the state of a layer fits into one.
+        block = max(block, BLOCK * -(-int(state) // int(BLOCK * token[main])))
+    pages = {kind: block * each for kind, each in token.items()} | ({STATE: state} if state else {})
+    page, size_of_group = max(pages.values()), _group_size(list(counts.values()))
+    groups = [
+        Group(kind, _tokens(kind, block, pages[kind], page))
+        for kind, count in counts.items()
+        for _ in range(-(-count // size_of_group))
+    ]
+    batches = 2 if at_least(release, ASYNC_SINCE) and spec.get("async_scheduling") is not False else 1
+    return Layout(
+        tokens=block,
+        bytes=page * size_of_group,
+        groups=tuple(groups),
+        window=model.window or 1,
+        in_flight=in_flight * max(batches, spec.stages),
+        states=(ALIGNED_STATES if spec.get("enable_prefix_caching") else 1) + max(0, guessed_tokens(spec)),
+    )
+
+
+def _counts(spec: Spec, kinds: tuple[str, ...], release: str) -> dict[str, int]:
+    """Return how many layers keep what; those with windows keep all where groups of several kinds are not made."""
+    if FULL in kinds and (not at_least(release, GROUPS_SINCE) or spec.get("disable_hybrid_kv_cache_manager")):
+        kinds = tuple(FULL if kind == WINDOW else kind for kind in kinds)
+    return {kind: kinds.count(kind) for kind in (FULL, WINDOW, STATE) if kind in kinds}
+
+
+def _tokens(kind: str, block: int, own: float, page: float) -> int:
+    """Return the tokens of a block of a kind of layers: as many as fit into a page, where that is a multiple."""
+    return block * int(page // own) if kind != STATE and page % own == 0 else block
+
+
+def _group_size(counts: list[int]) -> int:
+    """Return how many layers a group has: as many as the rarest kind, or as the commonest where these are near."""
+    return max(counts) if max(counts) < PADDED_BELOW * min(counts) else min(counts)
+
+
+def _of_draft(spec: Spec, model: Architecture, kinds: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the layers by which a model guesses, where they are some of its own or of a head on it."""
+    method = str((speculation(spec) or {}).get("method") or "")
+    own = method == "mtp" or method.endswith("_mtp")
+    return (FULL,) * max(1, model.guessing_layers) if own else (FULL,) if method.startswith("eagle") and kinds else ()
+
+
+def cache_bytes(spec: Spec, model: Architecture, release: str) -> float:
+    """Return the bytes of a number in the cache: those of the model's type where it has none of its own."""
+    said = str(spec.get("kv_cache_dtype") or "auto")
+    if said == "auto" and at_least(release, CHECKPOINT_SAYS_SINCE) and _in_checkpoint(model.quantisation):
+        said = "fp8"
+    named = next((size for name, size in CACHE_BYTES if said.startswith(name)), None)
+    return named or (4.0 if spec.get("dtype") in ("float32", "float") else 2.0)
+
+
+def _in_checkpoint(stored: Mapping[str, Any]) -> bool:
+    """Tell whether the weights come with a scale for a cache of eight bits."""
+    scheme = stored.get("kv_cache_scheme")
+    bits = scheme.get("num_bits") if isinstance(scheme, Mapping) else None
+    return bits == 8 or str(stored.get("kv_cache_quant_algo")).upper() == "FP8"
+
+
+def is_latent(model: Architecture) -> bool:
+    """Tell whether a model keeps one latent vector a token, of which every card has the whole."""
+    return bool(model.kv_lora_rank) and (model.inner_kind or model.kind).startswith(LATENT)
+
+
+def _token_bytes(spec: Spec, model: Architecture, kind: str, size: float) -> float:
+    """Return the bytes that a token takes in one layer of one card; 0 where that is not known."""
+    if is_latent(model):
+        if model.indexed and size == 1:
+            return SPARSE_LATENT_BYTES + model.indexed + 4
+        return ((model.kv_lora_rank or 0) + (model.qk_rope_head_dim or 0)) * size + (
+            model.indexed + 4 if model.indexed else 0
+        )
+    heads, width = model.kv_heads or model.heads, model.head_dim
+    if width is None and model.hidden_size and model.heads:
+        width = model.hidden_size // model.heads
+    if kind == FULL and WINDOW in model.layer_kinds:
+        heads, width = model.full_heads or heads, model.full_head_dim or width
+    if not heads or not width:
+        return 0.0
+    return max(1, heads // spec.tensors) * (width + (model.v_head_dim or width)) * size
+
+
+def _state_bytes(spec: Spec, model: Architecture) -> float:
+    """Return the bytes of the state that one layer keeps of a request on one card; 0 where that is not known."""
+    one, cards = model.mamba, spec.tensors
+    if one is None:
+        return 0.0
+    wide = one.wide or spec.get("mamba_ssm_cache_dtype") == "float32"
+    groups = one.groups if one.groups % cards == 0 else cards
+    width = one.heads * one.head_dim
+    taps = one.taps + max(0, guessed_tokens(spec))
+    return (width + 2 * groups * one.states) // cards * taps * 2 + width * one.states // cards * (4 if wide else 2)

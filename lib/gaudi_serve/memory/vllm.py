@@ -1,0 +1,409 @@
+"""The memory of a planned model on CUDA and ROCm devices, as vLLM itself divides it when it starts.
+
+Of each device vLLM takes a share (``gpu_memory_utilization``). Of that go the weights, what the largest batch needs
+while it is computed (a pass measures it), libraries, and CUDA graphs; the rest is KV cache, in blocks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..core.errors import is_number, is_whole
+from ..model.architecture import Architecture
+from ..model.draft import speculation
+from ..model.host import Card
+from ..model.layers import NONE
+from ..model.spec import Spec
+from .kv_cache import Layout, is_latent, layout_of
+from .shape import splits
+from .vllm_figures import (
+    BATCH_DEFAULTS,
+    CHUNKS_ABOVE,
+    CHUNKS_SINCE,
+    CUDA_KEEPS_GIB,
+    CUDA_KEEPS_SHARE,
+    FULL_GRAPH_SIZES,
+    GIB,
+    GRAPH_MIB,
+    GRAPH_SIZES,
+    GRAPHS_COUNT_SINCE,
+    GRAPHS_MIB,
+    HALVED_AT_LOAD,
+    INNER_BYTES,
+    LIBRARIES_GIB,
+    LINKED_GIB,
+    MOST_EXPERT_TOKENS,
+    MOST_UTILIZATION,
+    MXFP4_STEP,
+    NEWEST,
+    OF_ITEMS,
+    OWN_WORKSPACE,
+    QUARTERED,
+    REQUESTS_BYTES,
+    UNIFIED,
+    UTILIZATION,
+    UTILIZATION_BEFORE,
+    UTILIZATION_SINCE,
+    VISION_BYTES,
+    VISION_SIZE,
+    WORKSPACE_SINCE,
+    at_least,
+)
+
+POWERS = (1, 2, 4, 8, 16)
+AUTO_LENGTH = -1  # max_model_len: as long as fits
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What a plan of memory is made from.
+
+    spec: the model. env: of its container. cards: of its placement; the least of them counts. model: its architecture.
+    weights, draft: bytes of its weights and those of a draft model. release: of vLLM. cards_left: how many cards more
+    it could have.
+    """
+
+    spec: Spec
+    env: Mapping[str, str]
+    cards: Sequence[Card]
+    model: Architecture
+    weights: int
+    draft: int
+    release: str
+    cards_left: int = 0
+
+    def but(self, **changed: Any) -> Planned:
+        """Return the plan for a spec with other values."""
+        return replace(self, spec=self.spec.but(**changed))
+
+
+@dataclass(frozen=True)
+class Divided:
+    """How one card of one stage is divided, in GiB, and the layout of its cache; None where it has none."""
+
+    total: float
+    requested: float
+    weights: float
+    reserved: float
+    graphs: float
+    cache: float
+    layout: Layout | None
+
+    @property
+    def blocks(self) -> int:
+        """Return how many blocks its cache has."""
+        return max(0, math.floor(self.cache * GIB / self.layout.bytes)) if self.layout else 0
+
+
+def plan_vllm(planned: Planned) -> dict[str, Any] | None:
+    """Return how a model's cards are divided, or None where its architecture, its size or that of a card is not known.
+
+    Returns:
+        GiB of one card, of the stage that has least left: ``device_gib``, ``reserved_gib`` (the largest batch and
+        libraries), ``weights_gib``, ``graphs_gib``, ``kv_cache_gib``, ``left_gib`` (what vLLM does not take);
+        ``num_hpu_blocks`` (blocks of the server's own size), ``kv_tokens`` and ``sequences`` of ``max_model_len``,
+        which is the model's own context where nobody says it; ``longest_model_len`` up to it that fits; ``fits``,
+        ``short_by_gib``, and ``suggestions``: changes that fit.
+    """
+    found = _judged(planned)
+    if found is None:
+        return None
+    return {**found, "suggestions": [] if found["fits"] else _suggestions(planned, found)}
+
+
+def _judged(planned: Planned) -> dict[str, Any] | None:
+    model, spec = planned.model, planned.spec
+    sizes = [card.memory_mib for card in planned.cards]
+    context = _context(spec, model)
+    if not (model.layers and model.hidden_size and planned.weights and sizes and min(sizes) and context):
+        return None
+    stages = [_stage(planned, stage) for stage in range(spec.stages)]
+    if any(one is None for one in stages):
+        return None
+    divided = [one for one in stages if one is not None]
+    worst = min(divided, key=lambda one: (one.blocks if one.layout else math.inf, one.cache))
+    layout, blocks = worst.layout, _overridden(spec, worst.blocks)
+    length = context
+    if layout:
+        longest = layout.longest(blocks, context)
+        length = max(1, longest) if spec.get("max_model_len") == AUTO_LENGTH else context
+        needed = layout.needed(length)
+        sequences, tokens = blocks // needed, blocks * length // needed
+        lacking = needed * layout.bytes / GIB - max(0.0, worst.cache)
+    else:  # nothing is kept of a text that is encoded at once
+        longest, sequences, tokens, lacking = context, 1, 0, 0.0
+    fits = worst.cache > 0 and bool(sequences)
+    short = max(0.0, lacking) - min(0.0, worst.cache)
+    return {
+        "device_gib": round(worst.total, 1),
+        "reserved_gib": round(worst.reserved, 1),
+        "weights_gib": round(worst.weights, 1),
+        "graphs_gib": round(worst.graphs, 1),
+        "kv_cache_gib": round(worst.cache, 2),
+        "left_gib": round(worst.total - worst.requested, 1),
+        "num_hpu_blocks": blocks,
+        "kv_tokens": tokens,
+        "sequences": sequences,
+        "max_model_len": length,
+        "longest_model_len": longest,
+        "fits": fits,
+        "short_by_gib": 0.0 if fits else math.ceil(short * 100) / 100,
+    }
+
+
+def _context(spec: Spec, model: Architecture) -> int:
+    """Return for how many tokens room is wanted: max_model_len, or the model's own context where that is automatic."""
+    said = spec.get("max_model_len")
+    return int(said) if is_whole(said, 1, 10**9) else model.context or 0
+
+
+def _overridden(spec: Spec, blocks: int) -> int:
+    return int(spec["num_gpu_blocks_override"]) if spec.get("num_gpu_blocks_override") else blocks
+
+
+def _stage(planned: Planned, stage: int) -> Divided | None:
+    """Return how a card of one stage of a pipeline is divided; None where the model's cache is not known."""
+    spec, model, release = planned.spec, planned.model, planned.release
+    first, end = stage_layers(model.layers or 1, spec.stages)[stage]
+    kinds = model.layer_kinds[first:end]
+    batch, requests = batches_of(planned)
+    layout = layout_of(spec, model, release, kinds, batch)
+    if layout is None and any(kind != NONE for kind in kinds):
+        return None
+    total = device_gib(planned.cards)
+    share = float(spec.get("gpu_memory_utilization") or utilization(release))
+    weights = _weights(planned, stage)
+    graphs = 0.0 if not _counts_graphs(planned) else _graphs(planned, end - first)
+    seeing, kept = _vision(planned, batch) if stage == 0 else (0.0, 0.0)
+    reserved = max(seeing, _batch(planned, stage, batch, requests) + kept) + _libraries(planned)
+    cache = total * share - weights - reserved - graphs
+    if spec.get("kv_cache_memory_bytes"):
+        cache = float(spec["kv_cache_memory_bytes"]) / GIB
+    return Divided(total, total * share, weights, reserved, graphs, cache, layout)
+
+
+def device_gib(cards: Sequence[Card]) -> float:
+    """Return what CUDA or HIP says that the smallest of the cards has, by what its vendor's tool says."""
+    card = min(cards, key=lambda one: one.memory_mib)
+    said = card.memory_mib / 1024
+    whole = card.capability.startswith("gfx") or UNIFIED in (card.name or "")
+    return said if whole else said - CUDA_KEEPS_GIB - CUDA_KEEPS_SHARE * said
+
+
+def utilization(release: str) -> float:
+    """Return the share of a card that a release takes where nobody says it."""
+    return UTILIZATION if at_least(release, UTILIZATION_SINCE) else UTILIZATION_BEFORE
+
+
+def batches_of(planned: Planned) -> tuple[int, int]:
+    """Return the tokens of the largest batch, and the most requests at once, by what a user says or vLLM's defaults."""
+    spec, release = planned.spec, planned.release
+    card = min(planned.cards, key=lambda one: one.memory_mib)
+    size = 0.0 if UNIFIED in (card.name or "") else device_gib(planned.cards)
+    tokens, requests = next(
+        (row.tokens, row.requests)
+        for row in BATCH_DEFAULTS
+        if at_least(release, row.since) and size >= row.gib and not (row.but and row.but in (card.name or ""))
+    )
+    said_tokens, said_requests = spec.get("max_num_batched_tokens"), spec.get("max_num_seqs")
+    context = _context(spec, planned.model)
+    requests = int(said_requests or requests)
+    if said_tokens:
+        return int(said_tokens), min(requests, int(said_tokens))
+    whole = not at_least(release, CHUNKS_SINCE) and context <= CHUNKS_ABOVE
+    if spec.get("enable_chunked_prefill") is False or whole:
+        tokens = max(tokens, context)
+    tokens = min(tokens, requests * context)
+    return tokens, min(requests, tokens)
+
+
+def stage_layers(count: int, stages: int) -> list[tuple[int, int]]:
+    """Return the layers of each stage as (first, end): what is over goes to the stages before the last."""
+    sizes = [count // stages] * stages
+    for place in range(2, count % stages + 2):
+        sizes[-min(place, stages)] += 1
+    ends = [sum(sizes[: place + 1]) for place in range(stages)]
+    return [(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+
+
+def _weights(planned: Planned, stage: int) -> float:
+    """Return the GiB of weights on one card of a stage."""
+    spec, model = planned.spec, planned.model
+    embedding = (model.vocab_size or 0) * (model.hidden_size or 0) * 2.0
+    outer = min(planned.weights / 4, embedding)  # of one end of the model
+    inner = planned.weights - outer * (1 if model.tied else 2)
+    if model.guessing_layers and not speculation(spec):  # stay on the disk
+        inner *= (model.layers or 1) / ((model.layers or 1) + model.guessing_layers)
+    inner *= _at_load(spec, model)
+    if not model.quantisation:
+        number = _number_bytes(spec) / (4 if model.dtype == "float32" else 2)
+        inner, outer = inner * number, outer * number
+    if model.precision == "mxfp4" and model.intermediate_size:
+        padded = -(-model.intermediate_size // MXFP4_STEP) * MXFP4_STEP / model.intermediate_size
+        inner += min(inner, model.mxfp4_bytes) * (padded - 1)
+    first, end = stage_layers(model.layers or 1, spec.stages)[stage]
+    ends = 1 if model.tied and spec.stages == 1 else (stage == 0) + (stage == spec.stages - 1)
+    size = inner * (end - first) / (model.layers or 1) + outer * ends
+    if spec.get("enable_expert_parallel") and spec.copies > 1 and model.experts:
+        experts = min(0.95, _experts_share(model)) * size
+        size = size - experts + experts / spec.copies
+    size = size / spec.tensors + planned.draft / spec.tensors
+    offloaded = float(spec.get("cpu_offload_gb") or 0) * GIB
+    return max(0.0, size - offloaded) / GIB
+
+
+def _number_bytes(spec: Spec) -> int:
+    """Return the bytes of a number that a model computes with."""
+    return 4 if spec.get("dtype") in ("float32", "float") else 2
+
+
+def _at_load(spec: Spec, model: Architecture) -> float:
+    """Return what is left of the weights of the layers where a server quantises them while it loads them."""
+    said = str(spec.get("quantization") or "")
+    if model.quantisation or not said:
+        return 1.0
+    return 0.28 if said in QUARTERED else 0.5 if said.startswith(HALVED_AT_LOAD) else 1.0
+
+
+def _experts_share(model: Architecture) -> float:
+    """Return which part of the weights of the layers is that of experts."""
+    size, count = model.hidden_size or 0, model.experts_a_layer or 0
+    experts = 3 * count * size * (model.expert_size or model.intermediate_size or 0)
+    attention = 4 * size * size
+    return experts / (experts + attention) if experts else 0.0
+
+
+def _batch(planned: Planned, stage: int, tokens: int, requests: int) -> float:
+    """Return the GiB that the largest batch takes on one card at its peak: in layers, or where tokens are chosen."""
+    model, spec, release = planned.model, planned.spec, planned.release
+    wide = _number_bytes(spec) / 2
+    hidden = tokens * (model.hidden_size or 0) * 2 * wide
+    experts, width = 0.0, (model.intermediate_size or 0) / spec.tensors
+    if model.experts and model.experts_a_token:
+        width = (model.expert_size or model.intermediate_size or 0) / spec.tensors
+        rows = min(tokens, MOST_EXPERT_TOKENS) * model.experts_a_token
+        size = model.hidden_size or 0
+        experts = 0.0 if model.precision in OWN_WORKSPACE else rows * 2 * (max(2 * width, size) + max(width, size))
+        width = 0.0
+    inner = next(size for since, size in INNER_BYTES if at_least(release, since))
+    layers = 2 * hidden + tokens * width * inner * wide
+    each = next(size for since, size in REQUESTS_BYTES if at_least(release, since))
+    chosen = hidden + requests * (model.vocab_size or 0) * each if stage == spec.stages - 1 else 0
+    stays = at_least(release, WORKSPACE_SINCE)
+    return (max(layers, chosen) + experts if stays else max(layers + experts, chosen)) / GIB
+
+
+def _vision(planned: Planned, batch: int) -> tuple[float, float]:
+    """Return the GiB that the largest picture or film takes while it is encoded, and those of what is kept of it."""
+    spec, model = planned.spec, planned.model
+    limits = spec.get("limit_mm_per_prompt")
+    allowed = [kind for kind in ("image", "video") if _limit(limits, kind)]
+    if not model.sees or spec.get("language_model_only") or not allowed:
+        return 0.0, 0.0
+    items: Mapping[str, int] = next((row for name, row in OF_ITEMS if model.kind.startswith(name)), {})
+    largest = max(items.get(kind, 0) for kind in allowed)
+    tokens = max(batch, min(largest, _context(spec, model)))
+    return tokens * (model.vision_size or VISION_SIZE) * VISION_BYTES / GIB, tokens * (model.hidden_size or 0) * 2 / GIB
+
+
+def _limit(limits: Any, kind: str) -> int:
+    said = limits.get(kind) if isinstance(limits, Mapping) else None
+    said = said.get("count") if isinstance(said, Mapping) else said
+    return int(said) if is_number(said, 0, 10**6) else 1
+
+
+def _libraries(planned: Planned) -> float:
+    """Return the GiB that libraries take besides PyTorch: workspaces, and those by which cards talk."""
+    spec, card = planned.spec, min(planned.cards, key=lambda one: one.memory_mib)
+    alone, linked = (
+        next(gib for since, gib in row if at_least(planned.release, since)) for row in (LIBRARIES_GIB, LINKED_GIB)
+    )
+    many = spec.tensors > 1
+    fast = card.capability.startswith(("9.", "10.", "gfx9"))
+    return alone + (linked if many and fast else linked / 4 if many else 0.0)
+
+
+def _counts_graphs(planned: Planned) -> bool:
+    """Tell whether graphs are taken out of what is left for the cache."""
+    off = str(planned.env.get("VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS", "1")).lower() in ("0", "false")
+    return at_least(planned.release, GRAPHS_COUNT_SINCE) and not off and not planned.spec.get("enforce_eager")
+
+
+def _graphs(planned: Planned, layers: int) -> float:
+    """Return the GiB that vLLM expects its CUDA graphs to take on one card."""
+    batch, requests = batches_of(planned)
+    most = min(requests * 2, batch, GRAPH_SIZES[-1])
+    sizes = sum(size <= most for size in GRAPH_SIZES)
+    whole = sum(size <= min(requests, FULL_GRAPH_SIZES) for size in GRAPH_SIZES)
+    return float(GRAPHS_MIB + (sizes + whole) * layers * GRAPH_MIB) / 1024
+
+
+def _suggestions(planned: Planned, found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the nearest changes with which a model fits, each of them tried; two together where none does alone."""
+    changes = [*_more_cards(planned), *_eight_bits(planned), *_larger_share(planned)]
+    tried = [change for change in changes if _fits(planned.but(**change))]
+    nearest: list[dict[str, Any]] = []
+    for change in tried:
+        if not any(set(change) == set(other) for other in nearest):
+            nearest.append(change)
+    length = _rounded(found["longest_model_len"]) if found["kv_cache_gib"] > 0 else 0
+    if length and _fits(planned.but(max_model_len=length)):
+        nearest.insert(1 if nearest and "tensor_parallel_size" in nearest[0] else 0, {"max_model_len": length})
+    if nearest:
+        return nearest
+    for change in changes:
+        other = planned.but(**change)
+        judged = _judged(other)
+        length = _rounded(judged["longest_model_len"]) if judged and judged["kv_cache_gib"] > 0 else 0
+        if length and _fits(other.but(max_model_len=length)):
+            return [{**change, "max_model_len": length}]
+    return []
+
+
+def _fits(planned: Planned) -> bool:
+    found = _judged(planned)
+    return bool(found and found["fits"])
+
+
+def _rounded(length: int) -> int:
+    """Return a length in whole steps that people write; the length itself below one."""
+    step = 1024 if length >= 8192 else 16
+    return length // step * step or length
+
+
+def _more_cards(planned: Planned) -> list[dict[str, Any]]:
+    spec = planned.spec
+    most = (spec.cards + planned.cards_left) // (spec.stages * spec.copies)
+    possible = [number for number in POWERS if spec.tensors < number <= most]
+    return [
+        {"tensor_parallel_size": number} for number in possible if splits(planned.model, spec, number, even_heads=False)
+    ]
+
+
+def _eight_bits(planned: Planned) -> list[dict[str, Any]]:
+    """Return a cache of eight bits as a change, where the cards can have one."""
+    said = str(planned.spec.get("kv_cache_dtype") or "auto")
+    least = "9.0" if is_latent(planned.model) else "8.9"
+    able = all(_able(card.capability, least) for card in planned.cards)
+    return [{"kv_cache_dtype": "fp8"}] if able and said in ("auto", "bfloat16", "float16") else []
+
+
+def _able(capability: str, least: str) -> bool:
+    if capability.startswith("gfx"):
+        return capability >= "gfx942" or capability.startswith("gfx12")
+    return bool(capability) and at_least(capability, least)
+
+
+def _larger_share(planned: Planned) -> list[dict[str, Any]]:
+    now = float(planned.spec.get("gpu_memory_utilization") or utilization(planned.release))
+    steps = [step / 100 for step in range(math.floor(now * 100) + 1, round(MOST_UTILIZATION * 100) + 1)]
+    fixed = planned.spec.get("kv_cache_memory_bytes")
+    return [] if fixed else [{"gpu_memory_utilization": step} for step in steps]
+
+
+def release_of(version: str | None) -> str:
+    """Return the release of vLLM to plan with: the newest where an image's name says none."""
+    return version or NEWEST
