@@ -70,6 +70,8 @@ def test_of_two_platforms_an_inventory_says_which_is_served() -> None:
     ]
     assert told(host, "gaudi") == []
     assert told({**host, "platforms": ["gaudi", "abacus"]}) == []
+    # A card for a screen, which a new version knows, does not stop a host that serves.
+    assert told({**host, "services": served(0)}) == []
 
 
 def test_a_platform_that_is_not_served_is_refused_with_its_reason() -> None:

@@ -86,7 +86,7 @@ def cost_of(
         _memory(weighed, host, placement, container, [in_full for in_full, _ in held], cards_left) if cards else None
     )
     blocks = _server_blocks(model, memory)
-    counts = _graphs(spec, placement, container, blocks, buckets=platform.memory != OF_VLLM)
+    counts = _graphs(spec, placement, container, blocks, buckets=platform.warmup_s is None)
     seconds, cached = platform.warmup_s if cards else None, platform.warmup_cached_s
     if seconds is None:
         seconds, cached = _warmup(served_by(spec, weighed[0].release), weighed[0].weights, cards, counts)

@@ -114,7 +114,9 @@ def _unclear(host: Host, platform: Platform, wanted: str) -> str:
     """
     served = [PLATFORMS[name] for name in host.platforms if name in PLATFORMS and not PLATFORMS[name].refused]
     running = {name: one for name, one in host.services.items() if one.runs}
-    if wanted == "auto" and len(served) > 1:
+    on_devices = sorted(name for name, one in running.items() if one.module_ids)
+    # What runs on devices says which are served: a card for a screen that is known now changes nothing.
+    if wanted == "auto" and len(served) > 1 and not on_devices:
         names = " and ".join(one.devices for one in served)
         return f"it has {names}; gaudi_accelerator must say which are served: {' or '.join(one.name for one in served)}"
     on_processors = sorted(name for name, one in running.items() if not one.module_ids)
@@ -123,7 +125,6 @@ def _unclear(host: Host, platform: Platform, wanted: str) -> str:
             f"it has {platform.devices}, and {', '.join(on_processors)} run on its processors; gaudi_accelerator must "
             f"be said: {LAST} lets them stay there, {platform.name} restarts them on the cards"
         )
-    on_devices = sorted(name for name, one in running.items() if one.module_ids)
     if wanted == LAST and on_devices and served and served[0].name != LAST:
         return (
             f"gaudi_accelerator is {LAST}, but {', '.join(on_devices)} run on its {served[0].devices}; it must be "
