@@ -15,6 +15,7 @@ from .vllm_figures import (
     ASYNC_SINCE,
     BLOCK,
     CACHE_BYTES,
+    CACHING_SINCE,
     CHECKPOINT_SAYS_SINCE,
     GROUPS_SINCE,
     PADDED_BELOW,
@@ -97,6 +98,7 @@ def layout_of(spec: Spec, model: Architecture, release: str, kinds: tuple[str, .
         for kind, count in counts.items()
         for _ in range(-(-count // size_of_group))
     ]
+    caching = spec.get("enable_prefix_caching", at_least(release, CACHING_SINCE))
     batches = 2 if at_least(release, ASYNC_SINCE) and spec.get("async_scheduling") is not False else 1
     return Layout(
         tokens=block,
@@ -104,7 +106,7 @@ def layout_of(spec: Spec, model: Architecture, release: str, kinds: tuple[str, .
         groups=tuple(groups),
         window=model.window or 1,
         in_flight=in_flight * max(batches, spec.stages),
-        states=(ALIGNED_STATES if spec.get("enable_prefix_caching") else 1) + max(0, guessed_tokens(spec)),
+        states=(ALIGNED_STATES if caching else 1) + max(0, guessed_tokens(spec)),
     )
 
 

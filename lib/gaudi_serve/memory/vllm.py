@@ -44,6 +44,7 @@ from .vllm_figures import (
     QUARTERED,
     REQUESTS_BYTES,
     UNIFIED,
+    UNIFIED_GFX,
     UTILIZATION,
     UTILIZATION_BEFORE,
     UTILIZATION_SINCE,
@@ -189,8 +190,13 @@ def device_gib(cards: Sequence[Card]) -> float:
     """Return what CUDA or HIP says that the smallest of the cards has, by what its vendor's tool says."""
     card = min(cards, key=lambda one: one.memory_mib)
     said = card.memory_mib / 1024
-    whole = card.capability.startswith("gfx") or UNIFIED in (card.name or "")
+    whole = card.capability.startswith("gfx") or _unified(card)
     return said if whole else said - CUDA_KEEPS_GIB - CUDA_KEEPS_SHARE * said
+
+
+def _unified(card: Card) -> bool:
+    """Tell whether a card's memory is the host's."""
+    return UNIFIED in (card.name or "") or card.capability.startswith(UNIFIED_GFX)
 
 
 def utilization(release: str) -> float:
@@ -202,7 +208,7 @@ def batches_of(planned: Planned) -> tuple[int, int]:
     """Return the tokens of the largest batch, and the most requests at once, by what a user says or vLLM's defaults."""
     spec, release = planned.spec, planned.release
     card = min(planned.cards, key=lambda one: one.memory_mib)
-    size = 0.0 if UNIFIED in (card.name or "") else device_gib(planned.cards)
+    size = 0.0 if _unified(card) else device_gib(planned.cards)
     tokens, requests = next(
         (row.tokens, row.requests)
         for row in BATCH_DEFAULTS
@@ -301,7 +307,8 @@ def _vision(planned: Planned, batch: int) -> tuple[float, float]:
     spec, model = planned.spec, planned.model
     limits = spec.get("limit_mm_per_prompt")
     allowed = [kind for kind in ("image", "video") if _limit(limits, kind)]
-    if not model.sees or spec.get("language_model_only") or not allowed:
+    unseen = spec.get("language_model_only") or spec.get("skip_mm_profiling")
+    if not model.sees or unseen or not allowed:
         return 0.0, 0.0
     items: Mapping[str, int] = next((row for name, row in OF_ITEMS if model.kind.startswith(name)), {})
     largest = max(items.get(kind, 0) for kind in allowed)
@@ -338,7 +345,8 @@ def _graphs(planned: Planned, layers: int) -> float:
     most = min(requests * 2, batch, GRAPH_SIZES[-1])
     sizes = sum(size <= most for size in GRAPH_SIZES)
     whole = sum(size <= min(requests, FULL_GRAPH_SIZES) for size in GRAPH_SIZES)
-    return float(GRAPHS_MIB + (sizes + whole) * layers * GRAPH_MIB) / 1024
+    each = next(size for since, size in GRAPH_MIB if at_least(planned.release, since))
+    return float(GRAPHS_MIB + (sizes + whole) * layers * each) / 1024
 
 
 def _suggestions(planned: Planned, found: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -15,7 +15,8 @@ NEWEST = "0.33.0"  # taken where an image's name says none
 # What CUDA says that a card has is less than what nvidia-smi says: a part of its own, and a part of the card.
 CUDA_KEEPS_GIB, CUDA_KEEPS_SHARE = 0.42, 0.0016
 
-UNIFIED = "GB10"  # its memory is the host's; its vendor's tool, which vLLM asks for defaults, says no size
+# Cards whose memory is the host's, by name or capability; vLLM takes them for small ones where it has defaults.
+UNIFIED, UNIFIED_GFX = "GB10", "gfx115"
 
 # gpu_memory_utilization where a user says none.
 UTILIZATION, UTILIZATION_BEFORE, UTILIZATION_SINCE = 0.92, 0.9, "0.21"
@@ -33,6 +34,7 @@ GROUPS_SINCE = "0.10"  # windows free what lies behind them
 ASYNC_SINCE = "0.14"  # two batches are in flight
 PADDED_BELOW = 1.5  # times as many layers of one kind as of another are padded to groups of the larger number
 ALIGNED_STATES = 2  # blocks of state a request with prefix caching
+CACHING_SINCE = "0.26"  # models with states have prefix caching where nobody says it
 
 
 @cache
@@ -90,7 +92,8 @@ LINKED_GIB = (("0.12", 1.85), ("0", 0.42))
 GRAPHS_COUNT_SINCE = "0.21"
 GRAPH_SIZES = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))
 FULL_GRAPH_SIZES = 256
-GRAPHS_MIB, GRAPH_MIB = 60, 0.25  # for all of them, and for one layer of each
+GRAPHS_MIB = 60  # for all of them
+GRAPH_MIB = (("0.27", 0.4), ("0", 0.25))  # for one layer of each
 
 # The most tokens of one picture and of one film, by how model_type begins; others have fewer than a batch.
 OF_ITEMS = (
