@@ -118,7 +118,7 @@ from ansible.module_utils.gaudi_serve.host import (
     observe_weights,
 )
 from ansible.module_utils.gaudi_serve.host.secret import secret_changed
-from ansible.module_utils.gaudi_serve.platforms import Platform, platform_of, platforms_here
+from ansible.module_utils.gaudi_serve.platforms import Platform, platform_of
 
 SUBSETS = ("system", "tuning", "runtime", "services", "hccl", "host", "driver")
 OTHERS = ("weights_store", "haproxy", "left", "apt")  # folders of one role, what a reset looks at: read where asked for
@@ -136,8 +136,8 @@ def host_facts(
     weights, unread = observe_host.weights_read(given["weights"])
     return {
         "accelerator": platform.name,
-        "platforms": [one.name for one in platforms_here()],
-        "cdi": observe_runtime.takes_cdi(),
+        "platforms": given["platforms"],
+        "cdi": given["cdi"],
         **devices,
         **observe_host.network(),
         "addresses": observe_host.addresses(),
@@ -185,7 +185,10 @@ def observe(given: dict[str, Any], aside: ThreadPoolExecutor) -> dict[str, Any]:
     if runtime:
         facts["gaudi_runtime"] = runtime.result()
     if devices:
-        facts["gaudi_host"] = host_facts(platform, devices.result(), facts["gaudi_services"], given)
+        known = {**given, "platforms": facts["gaudi_system"]["accelerators"]}
+        # The engine has said its version already where it was asked.
+        known["cdi"] = platform.cdi and (facts["gaudi_runtime"]["cdi"] if runtime else observe_runtime.takes_cdi())
+        facts["gaudi_host"] = host_facts(platform, devices.result(), facts["gaudi_services"], known)
     if driver:
         facts["gaudi_driver"] = driver.result()
     return facts

@@ -10,7 +10,7 @@ import pytest
 from gaudi_serve.host.observe_host import system
 from gaudi_serve.model.host import Host, live_models
 from gaudi_serve.plan.refusal import host_findings
-from gaudi_serve.platforms import PLATFORMS, platform_here, platforms_here
+from gaudi_serve.platforms import PLATFORMS, platform_among, platforms_here
 from helpers.plans import EMPTY, gaudi_host
 
 REGISTERED = set(PLATFORMS)
@@ -47,7 +47,7 @@ def test_the_platform_of_a_machine(
     for name in here:
         (tmp_path / name).touch()
     assert [one.name for one in platforms_here(str(tmp_path))] == all_of_them
-    assert platform_here(str(tmp_path), wanted).name == taken
+    assert platform_among(platforms_here(str(tmp_path)), wanted).name == taken
     found = system(str(tmp_path), wanted)
     assert (found["accelerator"], found["accelerators"]) == (taken, all_of_them)
 

@@ -593,4 +593,7 @@ def test_an_engine_takes_cdi_names_by_its_version_or_before_it_is_there_by_its_s
     monkeypatch.setattr(observe_runtime, "run", lambda _: told)
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/os-release").write_text(f"ID=x\nVERSION_CODENAME={codename}\n")
-    assert observe_runtime.takes_cdi(str(tmp_path)) is takes
+    assert observe_runtime.takes_cdi(root=str(tmp_path)) is takes
+    assert observe_runtime.takes_cdi("25.0.3", str(tmp_path)) and not observe_runtime.takes_cdi(
+        "20.10.1", str(tmp_path)
+    )

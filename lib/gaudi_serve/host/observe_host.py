@@ -12,7 +12,7 @@ from typing import Any
 
 from ..core.run import read_text, run
 from ..model.config_json import CONFIGS, DEEPEST, of_params, sound
-from ..platforms import platform_here, platforms_here
+from ..platforms import platform_among, platforms_here
 from .weights_names import MANIFEST
 
 
@@ -27,6 +27,7 @@ def system(root: str = "/", wanted: str = "auto") -> dict[str, Any]:
     for line in (read_text(Path(root, "etc/os-release")) or "").splitlines():
         key, _, value = line.partition("=")
         release[key] = value.strip().strip('"')
+    here = platforms_here(root)
     memory = re.search(r"^MemTotal:\s+(\d+)", read_text(Path(root, "proc/meminfo")) or "", re.MULTILINE)
     return {
         "id": release.get("ID", "unknown"),
@@ -36,8 +37,8 @@ def system(root: str = "/", wanted: str = "auto") -> dict[str, Any]:
         "kernel": os.uname().release,
         "mem_total_kib": int(memory[1]) if memory else 0,
         "cpus": os.cpu_count() or 1,
-        "accelerator": platform_here(root, wanted).name,
-        "accelerators": [one.name for one in platforms_here(root)],
+        "accelerator": platform_among(here, wanted).name,
+        "accelerators": [one.name for one in here],
     }
 
 

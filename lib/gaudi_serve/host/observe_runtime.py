@@ -51,7 +51,7 @@ def observe() -> dict[str, Any]:
     unit = units.get(UNITS[0], {})
     return {
         **engine_packages(),
-        "cdi": takes_cdi(),
+        "cdi": takes_cdi(str((info or {}).get("server_version") or "")),
         "daemon_json": redacted(read_text(daemon)),
         "daemon_json_mode": f"{daemon.stat().st_mode & 0o7777:04o}" if daemon.exists() else None,
         "info": info,
@@ -67,12 +67,16 @@ def observe() -> dict[str, Any]:
     }
 
 
-def takes_cdi(root: str = "/") -> bool:
+def takes_cdi(server: str = "", root: str = "/") -> bool:
     """Tell whether the engine takes names of devices by CDI: Docker since 25, with a feature that its stage turns on.
 
     Of a host that has none yet, it is the one that its system has.
+
+    Args:
+        server: the version that the running engine says; empty asks its client.
+        root: of the host.
     """
-    version = re.search(r"version (\d+)", run(["docker", "--version"]).out)
+    version = re.search(r"version (\d+)", f"version {server}" if server else run(["docker", "--version"]).out)
     release = read_text(Path(root, "etc/os-release")) or ""
     return int(version[1]) >= CDI_SINCE if version else not re.search(r"^VERSION_CODENAME=\"?bookworm", release, re.M)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..core.errors import refusal
 from . import cpu, cuda, elsewhere, gaudi, rocm, xpu
 from .base import Platform, Runtime
@@ -25,6 +27,7 @@ __all__ = [
     "Runtime",
     "accelerator_needs",
     "card_variables",
+    "platform_among",
     "platform_here",
     "platform_of",
     "platforms_here",
@@ -79,14 +82,18 @@ def platforms_here(root: str = "/") -> list[Platform]:
     return [one for one in found if one.name != LAST] or found
 
 
-def platform_here(root: str = "/", wanted: str = "auto") -> Platform:
-    """Return the platform that this machine is served as.
+def platform_here(root: str = "/") -> Platform:
+    """Return the platform that this machine is served as where its inventory does not say it."""
+    return platform_among(platforms_here(root))
+
+
+def platform_among(here: Sequence[Platform], wanted: str = "auto") -> Platform:
+    """Return the platform that a machine is served as.
 
     Args:
-        root: of its file system.
-        wanted: what its inventory says; ``auto`` takes the first of those that are served here, or else the first of
-            those that are not.
+        here: those of which it has devices.
+        wanted: what its inventory says; ``auto`` takes the first of those that are served, or else the first of those
+            that are not.
     """
-    here = platforms_here(root)
     named = [one for one in (*here, PLATFORMS[LAST]) if one.name == wanted]
     return (named or [one for one in here if not one.refused] or here)[0]
