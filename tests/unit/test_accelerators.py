@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,16 +18,16 @@ REGISTERED = set(PLATFORMS)
 
 
 @pytest.fixture(autouse=True)
-def more(monkeypatch: pytest.MonkeyPatch) -> None:
+def more() -> Iterator[None]:
     """Register a second platform with devices, and one that is not served, before the processors."""
-    first = PLATFORMS["gaudi"]
+    first, before = PLATFORMS["gaudi"], dict(PLATFORMS)
     second = replace(first, name="slate", devices="slate cards", here=lambda root: Path(root, "slate").exists())
     other = replace(second, name="abacus", here=lambda root: Path(root, "abacus").exists(), refused="abacus is old")
-    known = {"gaudi": first, "slate": second, "abacus": other, "cpu": PLATFORMS["cpu"]}
-    for name in list(PLATFORMS):
-        monkeypatch.delitem(PLATFORMS, name)
-    for name, one in known.items():
-        monkeypatch.setitem(PLATFORMS, name, one)
+    PLATFORMS.clear()
+    PLATFORMS.update({"gaudi": first, "slate": second, "abacus": other, "cpu": before["cpu"]})
+    yield
+    PLATFORMS.clear()
+    PLATFORMS.update(before)
 
 
 @pytest.mark.parametrize(
