@@ -682,16 +682,14 @@ def test_a_launch_file_that_lacks_the_block_is_written_and_restarts_nothing(name
 
 
 @with_devices
-def test_a_change_of_the_block_is_written_and_its_server_goes_on(
-    name: str, machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_change_of_the_block_is_written_and_its_server_goes_on(name: str, machine: Machine) -> None:
     state = live([machine.plan])
     known = machine.platform.access(Host())
     assert known
     for key, value in {"without": "or else", "hint": "look there", "options": ("--shm-size", "1g")}.items():
         other = replace(known, **{key: value})
         changed = replace(machine.platform, access=lambda host, other=other: other)
-        monkeypatch.setitem(PLATFORMS, name, changed)
+        PLATFORMS[name] = changed
         (plan,) = plan_of(name)["models"]
         assert plan["digest"] == machine.plan["digest"]
         due = changes([plan], state)

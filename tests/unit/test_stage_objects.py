@@ -13,9 +13,11 @@ from gaudi_serve.core.errors import InputError
 from gaudi_serve.core.templates import rendered
 from gaudi_serve.host import observe_runtime
 from gaudi_serve.inventory.rendered import Undefined, Variables
+from gaudi_serve.inventory.variables import SAID
 from gaudi_serve.show.status import PARTS
 from gaudi_serve.stages.base import Given, Pending, Stage
-from gaudi_serve.stages.registry import BY_ROLE, OBJECTS, REPORTED
+from gaudi_serve.stages.registry import BY_ROLE, EVERYTHING, OBJECTS, REPORTED
+from gaudi_serve.stages.reset import ROLES
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,6 +42,13 @@ def test_every_role_but_preflight_is_a_stage_with_its_playbooks() -> None:
         assert f"stage: {stage.role}\n" in tasks
         assert PARTS[stage.tag] == f"{stage.role}_status"
         assert f"{stage.role}_due" in REPORTED
+
+
+def test_what_a_stage_reads_is_known_and_a_reset_takes_stages_back_in_the_opposite_order() -> None:
+    for stage in OBJECTS:
+        assert set(stage.reads) <= {*EVERYTHING, "haproxy", "weights_store"}, stage.role
+        assert {f"gaudi_{subset}" for subset in EVERYTHING} <= SAID
+    assert (*[one.role for one in reversed(OBJECTS)], "preflight_packages", "preflight_rest") == ROLES
 
 
 def test_variables_are_rendered_when_they_are_read_above_the_defaults_of_roles() -> None:

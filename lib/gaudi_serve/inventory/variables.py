@@ -33,7 +33,7 @@ from ..stages.apt_access import access
 from ..stages.gateway import gateway_problems
 from ..stages.host_tuning import kernel_arguments_wanted
 from ..stages.image import LOGINS, are_logins, vllm_images
-from ..stages.registry import BY_ROLE, OBJECTS, REPORTED, tags_refusal
+from ..stages.registry import BY_ROLE, EVERYTHING, OBJECTS, REPORTED, tags_refusal
 from ..stages.service import named, nobodys_secrets, secrets_refusal
 from .facts import HIDDEN, OTHERS, VARIABLES, checked_variables, rendered, rendered_of
 from .rendered import UNRENDERED
@@ -237,15 +237,18 @@ INPUTS: dict[str, Rule] = {
 # Facts, and what roles say of a run.
 SAID = frozenset(
     """
-    gaudi_observed_at gaudi_system gaudi_tuning gaudi_runtime gaudi_services gaudi_driver gaudi_left gaudi_hccl
-    gaudi_weights gaudi_host gaudi_haproxy gaudi_boot_id
+    gaudi_observed_at gaudi_left gaudi_weights gaudi_haproxy gaudi_boot_id
     preflight_packages_reset preflight_passed preflight_plan preflight_rest_reset preflight_status preflight_inventory
     preflight_observed preflight_stages preflight_refusal preflight_lines preflight_warnings preflight_gateways
     preflight_sources preflight_left_alone preflight_unread
     gaudi_stage gaudi_stages gaudi_images_to_convert gaudi_plan gaudi_status gaudi_tune
     gaudi_rollout gaudi_benchmark gaudi_awx gaudi_approval
     """.split()
-) | {*REPORTED, *(name for one in OBJECTS for name in one.names("notes", "status", "reset"))}
+) | {
+    *REPORTED,
+    *(f"gaudi_{subset}" for subset in EVERYTHING),
+    *(name for one in OBJECTS for name in one.names("notes", "status", "reset")),
+}
 # Of resets: what playbooks/reset.yml hands to the roles.
 TAKEN = frozenset(
     ("preflight_reset_names", "preflight_reset_packages", *(name for one in OBJECTS for name in one.names(*one.taken)))
