@@ -151,8 +151,12 @@ def _in_checkpoint(stored: Mapping[str, Any]) -> bool:
 
 
 def is_latent(model: Architecture) -> bool:
-    """Tell whether a model keeps one latent vector a token, of which every card has the whole."""
-    return bool(model.kv_lora_rank) and (model.inner_kind or model.kind).startswith(LATENT)
+    """Tell whether a model keeps one latent vector a token, of which every card has the whole.
+
+    A catalog entry may say the latent vector's width and no kind of model.
+    """
+    kind = model.inner_kind or model.kind
+    return bool(model.kv_lora_rank) and (not kind or kind.startswith(LATENT))
 
 
 def _token_bytes(spec: Spec, model: Architecture, kind: str, size: float) -> float:

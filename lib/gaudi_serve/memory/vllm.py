@@ -43,6 +43,7 @@ from .vllm_figures import (
     OWN_WORKSPACE,
     QUARTERED,
     REQUESTS_BYTES,
+    SEEING,
     UNIFIED,
     UNIFIED_GFX,
     UTILIZATION,
@@ -308,9 +309,11 @@ def _vision(planned: Planned, batch: int) -> tuple[float, float]:
     limits = spec.get("limit_mm_per_prompt")
     allowed = [kind for kind in ("image", "video") if _limit(limits, kind)]
     unseen = spec.get("language_model_only") or spec.get("skip_mm_profiling")
-    if not model.sees or unseen or not allowed:
-        return 0.0, 0.0
     items: Mapping[str, int] = next((row for name, row in OF_ITEMS if model.kind.startswith(name)), {})
+    # A catalog entry may say the kind of a model that sees, and not how.
+    sees = model.sees or model.kind.startswith(SEEING)
+    if not sees or unseen or not allowed:
+        return 0.0, 0.0
     largest = max(items.get(kind, 0) for kind in allowed)
     tokens = max(batch, min(largest, _context(spec, model)))
     return tokens * (model.vision_size or VISION_SIZE) * VISION_BYTES / GIB, tokens * (model.hidden_size or 0) * 2 / GIB

@@ -101,5 +101,6 @@ OF_ITEMS = (
     ("qwen2_5_vl", {"image": 16384, "video": 114688}),
     ("qwen3", {"image": 16384, "video": 16384}),
 )
+SEEING = ("qwen2_vl", "qwen2_5_vl")  # every model of these kinds does
 VISION_BYTES = 96  # a token and number of width, while pictures are encoded: four patches of it
 VISION_SIZE = 1152  # where a config.json does not say how wide that part is
