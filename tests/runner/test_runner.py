@@ -231,7 +231,7 @@ def test_the_example_follows_a_rollout(given: dict[str, Any], folder: Folder, se
     outcome = example().rollout(folder.place, said.append, **folder.options(given))
     launch = {name: state_of(folder.state, name)["files"]["/etc/gaudi-serve/m.json"] for name in ("h01", "h02", "h03")}
     changed = [name for name, text in launch.items() if '"24"' in text]
-    assert any("Prove" in line for line in said)
+    assert any("Verify" in line for line in said)
     if slow:
         assert not outcome.succeeded and changed == []
         assert "h01 has not proven itself" in outcome.failures["h01"]
