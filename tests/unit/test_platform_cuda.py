@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -390,3 +391,22 @@ def test_a_model_is_planned_on_linked_cards_by_their_uuids() -> None:
     (by_cdi,) = vllm_plan([spec], {**facts, "cdi": True}, host_name="g")["models"]
     assert by_cdi["device_access"]["each"] == ["--device", "nvidia.com/gpu={id}"]
     assert by_cdi["device_access"]["variables"] == {"NVIDIA_VISIBLE_DEVICES": "void"} and by_cdi["runtime"] is None
+
+
+def test_a_whole_card_beside_a_divided_one_is_looked_for_by_its_own_uuid() -> None:
+    whole = {"module_id": 1, "device_id": "GPU-1", "name": "NVIDIA H100 80GB HBM3", "memory_mib": 81559}
+    part = {"module_id": 0, "device_id": "MIG-a", "name": "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "memory_mib": 9984}
+    facts = {"accelerator": "cuda", "device_name": "NVIDIA H100 80GB HBM3", "driver_version": "580.95.05"}
+    facts["modules"] = [{**part, "alone": True, "capability": "9.0"}, {**whole, "capability": "9.0"}]
+    specs = [
+        {"name": name, "weights": "/m/x", "image": "vllm/vllm-openai:v0.33.0", "port": 30000 + number}
+        | {"module_ids": [number]}
+        for number, name in enumerate(("part", "whole"))
+    ]
+    plan = vllm_plan(specs, facts, host_name="g")
+    assert plan["errors"] == []
+    access = {model["name"]: model["device_access"] for model in plan["models"]}
+    listed = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\n  MIG 1g.10gb     Device  0: (UUID: MIG-a)\n"
+    shown = {name: [one["id"] for one in re.finditer(given["shown"], listed)] for name, given in access.items()}
+    assert shown == {"part": ["MIG-a"], "whole": ["GPU-1"]}
+    assert access["whole"]["files"] and not access["part"].get("files")
