@@ -410,3 +410,15 @@ def test_a_whole_card_beside_a_divided_one_is_looked_for_by_its_own_uuid() -> No
     shown = {name: [one["id"] for one in re.finditer(given["shown"], listed)] for name, given in access.items()}
     assert shown == {"part": ["MIG-a"], "whole": ["GPU-1"]}
     assert access["whole"]["files"] and not access["part"].get("files")
+
+
+def test_links_of_whole_cards_go_by_the_numbers_that_they_have_beside_parts(machine: Any) -> None:
+    parts = [{"profile": "1g.10gb", "uuid": f"MIG-{place}"} for place in range(3)]
+    links = {"0-1": "SYS", "0-2": "SYS", "1-2": "NV18"}
+    peers = {"0-1": "CNS", "0-2": "CNS", "1-2": "CNS"}
+    found = machine(card("H100", 0, parts=parts), card("H100", 1), card("H100", 2), links=links, peers=peers)
+    assert [(one["module_id"], one["links"], one["no_peer"]) for one in found["modules"]] == [
+        *[(number, {}, []) for number in range(3)],
+        (3, {"4": "NV18"}, [4]),
+        (4, {"3": "NV18"}, [3]),
+    ]

@@ -172,8 +172,11 @@ def _divided(rows: Sequence[smi.Row], modules: Sequence[dict[str, Any]]) -> list
     parts = smi.parts(smi.asked(smi.LIST)[0].out)
     holders = smi.programs(smi.asked(smi.PROGRAMS)[0].out)
     found: list[dict[str, Any]] = []
+    numbers: dict[int, int] = {}  # of the cards that have no parts, by what nvidia-smi calls them
     for row, module in zip(rows, modules, strict=True):
         mine = [part for part in parts if part.card == row.uuid]
+        if not row.divided:
+            numbers[row.index] = len(found)
         if not row.divided:
             found.append({**module, "module_id": len(found)})
         elif not mine:
@@ -184,7 +187,13 @@ def _divided(rows: Sequence[smi.Row], modules: Sequence[dict[str, Any]]) -> list
             own = {"device_id": part.uuid, "name": f"{module['name']} MIG {part.profile}", "alone": True}
             sizes = {"memory_mib": part.memory_mib, "memory_used_mib": 0, "in_use": bool(held), "held_by": held}
             found.append({**module, **own, **sizes, "module_id": len(found), "links": {}, "no_peer": []})
-    return found
+    return [{**one, **_renumbered(one, numbers)} for one in found]
+
+
+def _renumbered(module: Mapping[str, Any], numbers: Mapping[int, int]) -> dict[str, Any]:
+    """Return a card's links and its lack of them by today's numbers; with parts nothing is linked."""
+    links = {str(numbers[int(other)]): kind for other, kind in module["links"].items() if int(other) in numbers}
+    return {"links": links, "no_peer": [numbers[other] for other in module["no_peer"] if other in numbers]}
 
 
 def _minors(root: str) -> dict[str, int]:
