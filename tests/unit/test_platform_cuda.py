@@ -422,3 +422,9 @@ def test_links_of_whole_cards_go_by_the_numbers_that_they_have_beside_parts(mach
         (3, {"4": "NV18"}, [4]),
         (4, {"3": "NV18"}, [3]),
     ]
+
+
+def test_a_lost_card_is_named_as_newer_drivers_do_it() -> None:
+    text = "Unable to determine the device handle for GPU{}0000:02:00.0: Unknown Error"
+    for between in ("", " ", "1: "):
+        assert nvidia_smi.lost_handles(text.format(between)) == {"0000:02:00.0": "nvidia-smi: Unknown Error"}
