@@ -306,6 +306,10 @@ INT8 = {"config_groups": {"a": {"weights": {"type": "int", "num_bits": 8}}}}
         ("A100", None, {"attention_backend": "FLASHMLA"}, "attention_backend: needs compute capability 9.0 or more"),
         ("T4", None, {"env": {"VLLM_ATTENTION_BACKEND": "FLASH_ATTN"}}, "env: VLLM_ATTENTION_BACKEND: needs compute"),
         ("H100", None, {"attention_backend": "FLASHMLA"}, None),
+        ("T4", None, {"attention_backend": "FLASHINFER"}, None),
+        ("B200", None, {"attention_backend": "CUTLASS_MLA"}, None),
+        ("GB10", None, {"attention_backend": "CUTLASS_MLA"}, "attention_backend: needs compute capability 10.x, and"),
+        ("H100", None, {"attention_backend": ["FLASHMLA"]}, None),
         ("H100", None, {"image": "vllm/vllm-openai:v0.33.0"}, None),
         (
             "H100",

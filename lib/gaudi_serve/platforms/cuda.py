@@ -43,9 +43,10 @@ METHODS = {
     **{"fp_quant": (10, 0)},
 }
 BACKENDS = {
-    **{"FLASH_ATTN": (8, 0), "FLASHINFER": (8, 0), "FLASH_ATTN_MLA": (9, 0), "FLASHMLA": (9, 0)},
+    **{"FLASH_ATTN": (8, 0), "FLASHINFER": (7, 5), "FLASH_ATTN_MLA": (9, 0), "FLASHMLA": (9, 0)},
     **{"FLASHINFER_MLA": (10, 0), "CUTLASS_MLA": (10, 0)},
 }
+TENS_ALONE = ("FLASHINFER_MLA", "CUTLASS_MLA")  # newer generations have none of their kernels
 BFLOAT16 = FP8_CACHE = (8, 0)
 NATIVE_FP8, NATIVE_FP4 = (8, 9), (10, 0)
 INT8_LACKS = 10  # the generation whose kernels for integers of eight bits nobody has written
@@ -278,10 +279,15 @@ def _of_weights(spec: Spec, key: str, said: str, text: str) -> Problem:
 def _backend_problems(spec: Spec, capability: tuple[int, int], here: str) -> list[Problem]:
     own = (spec.get("env") or {}).get("VLLM_ATTENTION_BACKEND")
     asked = (("attention_backend", spec.get("attention_backend")), ("env: VLLM_ATTENTION_BACKEND", own))
+    named = [(key, name) for key, name in asked if isinstance(name, str) and name in BACKENDS]
     return [
         (key, name, f"needs compute capability {_text(BACKENDS[name])} or more, and {here}; leave it out")
-        for key, name in asked
-        if name in BACKENDS and capability < BACKENDS[name]
+        for key, name in named
+        if capability < BACKENDS[name]
+    ] + [
+        (key, name, f"needs compute capability {BACKENDS[name][0]}.x, and {here}; leave it out")
+        for key, name in named
+        if name in TENS_ALONE and capability[0] > BACKENDS[name][0]
     ]
 
 
