@@ -27,6 +27,7 @@ CARDS = {
     "NVIDIA A100-SXM4-80GB": (81920, "8.0"),
     "NVIDIA GeForce RTX 4090": (24564, "8.9"),
     "NVIDIA GeForce RTX 3090": (24576, "8.6"),
+    "Tesla T4": (15360, "7.5"),
     "AMD Instinct MI300X": (196592, "gfx942"),
 }
 QWEN3_8B = {
@@ -350,3 +351,11 @@ def test_suggestions_are_the_nearest_of_each_kind() -> None:
     assert keys[:2] == [("tensor_parallel_size",), ("max_model_len",)]
     assert found["suggestions"][0] == {"tensor_parallel_size": 2}
     assert {"kv_cache_dtype": "fp8"} in found["suggestions"]
+
+
+def test_what_has_neither_bfloat16_nor_float16_is_counted_in_float32() -> None:
+    gemma = {**QWEN3_8B, "model_type": "gemma2", "num_hidden_layers": 12}
+    auto, said = (memory(gemma, 4, "Tesla T4", max_model_len=4096, **keys) for keys in ({}, {"dtype": "float32"}))
+    assert auto == said and auto["weights_gib"] == 8.0
+    assert memory({**gemma, "model_type": "qwen3"}, 4, "Tesla T4", max_model_len=4096)["weights_gib"] == 4.0
+    assert memory(gemma, 4, max_model_len=4096)["weights_gib"] == 4.0

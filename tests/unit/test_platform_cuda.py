@@ -288,6 +288,10 @@ INT8 = {"config_groups": {"a": {"weights": {"type": "int", "num_bits": 8}}}}
             "dtype: needs compute capability 8.0 or more, and card 0 (Tesla T4) has 7.5; say dtype: float16",
         ),
         ("T4", None, {"dtype": "float16"}, None),
+        ("T4", {"model_type": "gemma3"}, {"dtype": "bfloat16"}, "has 7.5; say dtype: float32"),
+        ("T4", {"model_type": "gemma2"}, {"dtype": "float16"}, "dtype: overflows in a model of kind gemma2, so that"),
+        ("L4", {"model_type": "glm4"}, {"dtype": "float16"}, "so that vLLM refuses it; say dtype: bfloat16"),
+        ("L4", {"model_type": "gemma3"}, {}, None),
         ("L4", None, {"dtype": "bfloat16"}, None),
         ("T4", None, {"kv_cache_dtype": "fp8"}, "kv_cache_dtype: needs compute capability 8.0 or more"),
         ("A100", None, {"kv_cache_dtype": "fp8"}, None),
@@ -349,6 +353,7 @@ def test_compatibility_is_for_cards_of_data_centres() -> None:
     ("kind", "config", "spec", "said"),
     [
         ("T4", {"torch_dtype": "bfloat16"}, {}, "its weights of bfloat16 are served in float16"),
+        ("T4", {"torch_dtype": "bfloat16", "model_type": "gemma3"}, {}, "are served in float32, which takes twice"),
         ("A100", quantised("fp8"), {}, "FP8 saves memory and no time"),
         ("H100", quantised("fp8"), {}, None),
         ("H100", quantised("modelopt", quant_algo="NVFP4"), {}, "NVFP4 saves memory and no time"),

@@ -109,10 +109,18 @@ def plan_vllm(planned: Planned) -> dict[str, Any] | None:
         which is the model's own context where nobody says it; ``longest_model_len`` up to it that fits; ``fits``,
         ``short_by_gib``, and ``suggestions``: changes that fit.
     """
+    planned = _as_computed(planned)
     found = _judged(planned)
     if found is None:
         return None
     return {**found, "suggestions": [] if found["fits"] else _suggestions(planned, found)}
+
+
+def _as_computed(planned: Planned) -> Planned:
+    """Return a plan in float32 where vLLM falls back to it: cards without bfloat16, and a model without float16."""
+    said = planned.spec.get("dtype") in (None, "auto") and not planned.model.takes_float16
+    old = [card for card in planned.cards if card.capability[:1].isdigit() and not at_least(card.capability, "8.0")]
+    return planned.but(dtype="float32") if said and old else planned
 
 
 def _judged(planned: Planned) -> dict[str, Any] | None:

@@ -30,6 +30,8 @@ MAY_BE_ZERO = (
 )
 # Kinds of models that have layers with a window and layers without one, whether their config.json lists them or not.
 INTERLEAVED = ("gemma2", "gemma3", "gemma4", "gpt_oss", "cohere2")
+# Kinds of models that vLLM serves in bfloat16 or float32 alone: in float16 their numbers overflow.
+NO_FLOAT16 = ("gemma2", "gemma3", "gemma3_text", "plamo2", "glm4")
 GRANITE_HYBRID = "granitemoehybrid"
 
 
@@ -128,6 +130,11 @@ class Architecture:
             vision_layers=_depth(vision or {}),
             vision_size=whole(vision or {}, "hidden_size") or whole(vision or {}, "embed_dim"),
         )
+
+    @property
+    def takes_float16(self) -> bool:
+        """Tell whether vLLM serves it in float16."""
+        return not {self.kind, self.inner_kind} & {*NO_FLOAT16}
 
     @property
     def is_granite_hybrid(self) -> bool:

@@ -252,8 +252,13 @@ def _capability_problems(spec: Spec, model: Architecture, host: Host, cards: Seq
         return problems
     capability, here = found
     if spec.get("dtype") == "bfloat16" and capability < BFLOAT16:
-        text = f"needs compute capability {_text(BFLOAT16)} or more, and {here}; say dtype: float16"
+        other = "float16" if model.takes_float16 else "float32"
+        text = f"needs compute capability {_text(BFLOAT16)} or more, and {here}; say dtype: {other}"
         problems.append(("dtype", "bfloat16", text))
+    if spec.get("dtype") == "float16" and not model.takes_float16:
+        other = "float32" if capability < BFLOAT16 else "bfloat16"
+        text = f"overflows in a model of kind {model.kind}, so that vLLM refuses it; say dtype: {other}"
+        problems.append(("dtype", "float16", text))
     if capability < FP8_CACHE:
         text = f"needs compute capability {_text(FP8_CACHE)} or more, and {here}; say kv_cache_dtype: auto"
         problems += cache_problems(spec, text)
@@ -321,7 +326,8 @@ def _capability_notes(spec: Spec, model: Architecture, host: Host, cards: Sequen
     capability, here = found
     method, notes = method_of(spec, model)[0], []
     if spec.get("dtype") in (None, "auto") and is_bfloat16(spec, model) and capability < BFLOAT16:
-        notes.append(f"its weights of bfloat16 are served in float16, since {here}")
+        other = "float16" if model.takes_float16 else "float32, which takes twice the memory"
+        notes.append(f"its weights of bfloat16 are served in {other}, since {here}")
     nvfp4 = method == "modelopt_fp4" or model.quantisation.get("quant_algo") == "NVFP4"
     if nvfp4 and capability < NATIVE_FP4:
         notes.append(f"NVFP4 saves memory and no time: {here}, and computing with it needs {_text(NATIVE_FP4)}")
