@@ -359,3 +359,29 @@ def test_what_has_neither_bfloat16_nor_float16_is_counted_in_float32() -> None:
     assert auto == said and auto["weights_gib"] == 8.0
     assert memory({**gemma, "model_type": "qwen3"}, 4, "Tesla T4", max_model_len=4096)["weights_gib"] == 4.0
     assert memory(gemma, 4, max_model_len=4096)["weights_gib"] == 4.0
+
+
+@pytest.mark.parametrize("key", ["kv_cache_memory_bytes", "num_gpu_blocks_override"])
+def test_a_cache_of_a_said_size_must_be_there_too(key: str) -> None:
+    block = 16 * 36 * 2 * 8 * 128 * 2
+    size = {"kv_cache_memory_bytes": 1, "num_gpu_blocks_override": block}[key]
+    few = {**QWEN3_8B, "max_position_embeddings": 8192}
+    found = memory(few, 15.3, "NVIDIA GeForce RTX 4090", **{key: 200 * GIB // size})
+    assert not found["fits"] and found["over"] == key and found["short_by_gib"] > 190
+    (change,) = found["suggestions"]
+    assert 5 * GIB < change[key] * size < 8 * GIB
+    tried = memory(few, 15.3, "NVIDIA GeForce RTX 4090", **change)
+    assert tried["fits"] and "over" not in tried and 0 <= tried["left_gib"] < 1
+
+
+def test_a_size_of_the_cache_that_is_none_is_refused_with_what_works() -> None:
+    card = {"module_id": 0, "name": "NVIDIA GeForce RTX 4090", "memory_mib": 24564, "capability": "8.9"}
+    host = {"accelerator": "cuda", "device_name": card["name"], "driver_version": "580.95.05", "modules": [card]}
+    host["weights"] = {"/w": {"config": QWEN3_8B, "bytes": int(15.3 * GIB)}}
+    spec = {"name": "m", "weights": "/w", "image": "vllm/vllm-openai:v0.33.0", "max_model_len": 8192}
+    for value, said in (
+        ("4G", "kv_cache_memory_bytes '4G': must be a whole number from 1 to"),
+        (200 * GIB, f"kv_cache_memory_bytes {200 * GIB}: makes a KV cache of 200.0 GiB a card beside 15.3 GiB of"),
+    ):
+        (error,) = vllm_plan([{**spec, "kv_cache_memory_bytes": value}], host, host_name="g")["errors"]
+        assert said in error["message"]
