@@ -385,3 +385,21 @@ def test_a_size_of_the_cache_that_is_none_is_refused_with_what_works() -> None:
     ):
         (error,) = vllm_plan([{**spec, "kv_cache_memory_bytes": value}], host, host_name="g")["errors"]
         assert said in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("others", "ways"),
+    [
+        ({}, "what fits: tensor_parallel_size 2"),
+        ({"name": "NVIDIA GeForce RTX 3090"}, "nothing that this host has left fits"),
+        ({"alone": True}, "nothing that this host has left fits"),
+    ],
+)
+def test_more_cards_are_a_way_only_where_they_work_with_the_first(others: dict[str, Any], ways: str) -> None:
+    card = {"name": "NVIDIA GeForce RTX 4090", "memory_mib": 24564, "capability": "8.9"}
+    cards = [{**card, "module_id": number, **(others if number or "alone" in others else {})} for number in range(2)]
+    host = {"accelerator": "cuda", "device_name": card["name"], "driver_version": "580.95.05", "modules": cards}
+    host["weights"] = {"/w": {"config": QWEN3_8B, "bytes": 28 * GIB}}
+    spec = {"name": "m", "weights": "/w", "image": "vllm/vllm-openai:v0.33.0", "max_model_len": 8192}
+    (error,) = vllm_plan([spec], host, host_name="g")["errors"]
+    assert error["message"].endswith(ways)
