@@ -437,3 +437,13 @@ def test_a_lost_card_is_named_as_newer_drivers_do_it() -> None:
     text = "Unable to determine the device handle for GPU{}0000:02:00.0: Unknown Error"
     for between in ("", " ", "1: "):
         assert nvidia_smi.lost_handles(text.format(between)) == {"0000:02:00.0": "nvidia-smi: Unknown Error"}
+
+
+@pytest.mark.parametrize("capability", ["8.9a", "gfx942", "sm_89", "9"])
+def test_a_capability_that_is_none_ends_no_plan(capability: str) -> None:
+    module = {"module_id": 0, "name": "NVIDIA L4", "memory_mib": 23034, "capability": capability, "numa_node": 0}
+    facts = {"accelerator": "cuda", "device_name": "NVIDIA L4", "driver_version": "580.95.05", "modules": [module]}
+    problems = [text for key, _, text in checked_host(facts)[1] if key.endswith(".capability")]
+    assert problems == ([] if capability == "gfx942" else ["must be a text such as '8.9' or gfx942"])
+    spec = {"name": "m", "weights": "/m/x", "image": "vllm/vllm-openai:v0.33.0", "dtype": "bfloat16"}
+    assert vllm_plan([spec], facts, host_name="g")["errors"] == []

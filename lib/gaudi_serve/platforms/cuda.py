@@ -35,6 +35,7 @@ VISIBLE, MASK = "NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"
 COMPATIBILITY = "VLLM_ENABLE_CUDA_COMPATIBILITY"
 # Images of vLLM since this one are made with CUDA 13, which needs a driver as new as this; those before, CUDA 12.
 CUDA_13_SINCE, CUDA_13_DRIVER, CUDA_12_DRIVER, COMPATIBLE_DRIVER = "0.24.0", 580, 525, 535
+CAPABILITY = r"\d{1,2}\.\d"
 OLDEST = (7, 5)  # kernels of the images begin with it
 CONSUMER = re.compile(r"GeForce|TITAN")
 # What needs a capability at least: quantisation methods, and attention backends.
@@ -111,7 +112,7 @@ def _module(row: smi.Row, device: PciDevice | None, minor: int | None, holder: s
     return {
         **{"module_id": row.index, "index": minor, "device_id": row.uuid, "bus_id": row.bus_id},
         **{"name": row.fields["name"], "memory_mib": memory, "memory_used_mib": used or 0},
-        "capability": capability if re.fullmatch(r"\d+\.\d+", capability) else "",
+        "capability": capability if re.fullmatch(CAPABILITY, capability) else "",
         "numa_node": device.numa_node if device else -1,
         "cpus": list(device.cpus) if device else [],
         "in_use": held is not None,
@@ -132,7 +133,7 @@ def _unread(row: smi.Row, memory: int, minor: int | None) -> str | None:
     if minor is None:
         return "the driver has no node /dev/nvidia* for it"
     capability = row.fields["compute_cap"]
-    if re.fullmatch(r"\d+\.\d+", capability) and _version(capability) < OLDEST:
+    if re.fullmatch(CAPABILITY, capability) and _version(capability) < OLDEST:
         return f"its compute capability {capability} is below {_text(OLDEST)}, for which images of vLLM are built"
     return None
 
@@ -238,7 +239,7 @@ def _text(capability: tuple[int, int]) -> str:
 
 def _least(cards: Sequence[Card]) -> tuple[tuple[int, int], str] | None:
     """Return the lowest capability of some cards, and how messages call the card; None where none is known."""
-    known = [(_version(card.capability), card) for card in cards if card.capability]
+    known = [(_version(card.capability), card) for card in cards if re.fullmatch(CAPABILITY, card.capability)]
     if not known:
         return None
     capability, card = min(known, key=lambda one: one[0])
