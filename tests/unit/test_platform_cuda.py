@@ -15,6 +15,7 @@ from gaudi_serve.model.host import Host
 from gaudi_serve.model.spec import Spec
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.platforms import PLATFORMS, cuda, nvidia_smi
+from gaudi_serve.platforms.releases import vllm_of
 
 STANDIN = Path(__file__).parents[2] / "molecule/shared/standins/nvidia-smi"
 KINDS = {
@@ -447,3 +448,19 @@ def test_a_capability_that_is_none_ends_no_plan(capability: str) -> None:
     assert problems == ([] if capability == "gfx942" else ["must be a text such as '8.9' or gfx942"])
     spec = {"name": "m", "weights": "/m/x", "image": "vllm/vllm-openai:v0.33.0", "dtype": "bfloat16"}
     assert vllm_plan([spec], facts, host_name="g")["errors"] == []
+
+
+@pytest.mark.parametrize(
+    ("image", "version"),
+    [
+        ("vllm/vllm-openai:v0.9.2", "0.9.2"),
+        ("vllm/vllm-openai:v0.10.1.1", "0.10.1"),
+        ("registry.example.net:5000/vllm/vllm-openai-rocm:v0.33.0", "0.33.0"),
+        ("vllm/vllm-openai:v0.33.0-x86_64-zstd", "0.33.0"),
+        ("vllm/vllm-openai:latest", None),
+        ("vllm/vllm-openai:nightly-0.9.2", None),
+        ("mine/vllm:0.9.2", None),
+    ],
+)
+def test_the_version_of_an_official_image_is_its_tag(image: str, version: str | None) -> None:
+    assert vllm_of(image) == version
