@@ -403,3 +403,19 @@ def test_more_cards_are_a_way_only_where_they_work_with_the_first(others: dict[s
     spec = {"name": "m", "weights": "/w", "image": "vllm/vllm-openai:v0.33.0", "max_model_len": 8192}
     (error,) = vllm_plan([spec], host, host_name="g")["errors"]
     assert error["message"].endswith(ways)
+
+
+def test_a_film_as_long_as_the_context_is_what_is_too_much() -> None:
+    config = {
+        **{"model_type": "qwen2_5_vl", "num_hidden_layers": 36, "hidden_size": 2048, "intermediate_size": 11008},
+        **{"num_attention_heads": 16, "num_key_value_heads": 2, "vocab_size": 151936, "tie_word_embeddings": True},
+        **{"max_position_embeddings": 128000, "vision_config": {"depth": 32, "hidden_size": 1280}},
+    }
+    card = {"module_id": 0, "name": "Tesla T4", "memory_mib": 15360, "capability": "7.5"}
+    host = {"accelerator": "cuda", "device_name": "Tesla T4", "driver_version": "580.95.05", "modules": [card]}
+    host["weights"] = {"/w": {"config": config, "bytes": 7 * GIB}}
+    spec = {"name": "m", "weights": "/w", "image": "vllm/vllm-openai:v0.33.0"}
+    (error,) = vllm_plan([spec], host, host_name="g")["errors"]
+    assert "GiB of what a batch, its pictures or films, and libraries take" in error["message"]
+    assert error["message"].endswith("what fits: max_model_len 16384")
+    assert vllm_plan([{**spec, "max_model_len": 16384}], host, host_name="g")["errors"] == []

@@ -57,6 +57,8 @@ from .vllm_figures import (
 POWERS = (1, 2, 4, 8, 16)
 # By what a user says how large a cache is, whatever else a card has to hold; the first of them counts.
 FIXED = ("num_gpu_blocks_override", "kv_cache_memory_bytes")
+# Of models that see: where a film as long as their context leaves nothing, a shorter one may leave enough.
+LENGTHS = (65536, 32768, 16384, 8192, 4096, 2048)
 AUTO_LENGTH = -1  # max_model_len: as long as fits
 
 
@@ -381,6 +383,9 @@ def _suggestions(planned: Planned, found: Mapping[str, Any]) -> list[dict[str, A
         if not any(set(change) == set(other) for other in nearest):
             nearest.append(change)
     length = _rounded(found["longest_model_len"]) if found["kv_cache_gib"] > 0 else 0
+    if planned.model.sees and found["kv_cache_gib"] <= 0:
+        shorter = [one for one in LENGTHS if one < found["max_model_len"]]
+        length = next((one for one in shorter if _fits(planned.but(max_model_len=one))), 0)
     if length and _fits(planned.but(max_model_len=length)):
         nearest.insert(1 if nearest and "tensor_parallel_size" in nearest[0] else 0, {"max_model_len": length})
     if nearest:

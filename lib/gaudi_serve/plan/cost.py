@@ -391,6 +391,8 @@ def _memory_problem(spec: Spec, memory: Mapping[str, Any], read_gib: float) -> P
     weights = f"{memory['weights_gib']} GiB of weights"
     if read_gib and memory["weights_gib"] * cards > WIDER * read_gib * spec.copies:
         weights += f" (the {read_gib:.0f} GiB of its files, made wider while they are loaded)"
+    if memory["reserved_gib"] > memory["weights_gib"]:
+        weights += f" and {memory['reserved_gib']} GiB of what a batch, its pictures or films, and libraries take"
     length = spec.get("max_model_len", memory.get("max_model_len"))
     if fixed := memory.get("over"):
         allowed = (
