@@ -419,3 +419,18 @@ def test_a_film_as_long_as_the_context_is_what_is_too_much() -> None:
     assert "GiB of what a batch, its pictures or films, and libraries take" in error["message"]
     assert error["message"].endswith("what fits: max_model_len 16384")
     assert vllm_plan([{**spec, "max_model_len": 16384}], host, host_name="g")["errors"] == []
+
+
+@pytest.mark.parametrize(("ignored", "said"), [(["lm_head"], "possible: [1, 2, 4]"), (["re:.*down_proj"], "")])
+def test_groups_of_compressed_tensors_are_not_split_either(ignored: list[str], said: str) -> None:
+    weights = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128}
+    stored = {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": weights}}}
+    # 108 groups of 128 in the inner width, over eight cards.
+    config = {**QWEN3_8B, "intermediate_size": 13824, "quantization_config": {**stored, "ignore": ignored}}
+    card = {"name": "NVIDIA L4", "memory_mib": 23034, "capability": "8.9"}
+    host = {"accelerator": "cuda", "device_name": "NVIDIA L4", "driver_version": "580.95.05"}
+    host["modules"] = [{**card, "module_id": number} for number in range(8)]
+    host["weights"] = {"/w": {"config": config, "bytes": 6 * GIB}}
+    spec = {"name": "m", "weights": "/w", "image": "vllm/vllm-openai:v0.33.0", "tensor_parallel_size": 8}
+    errors = vllm_plan([spec], host, host_name="g")["errors"]
+    assert [error["message"].endswith(said) for error in errors] == ([True] if said else [])
