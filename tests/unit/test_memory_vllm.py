@@ -28,6 +28,7 @@ CARDS = {
     "NVIDIA A100-SXM4-80GB": (81920, "8.0"),
     "NVIDIA GeForce RTX 4090": (24564, "8.9"),
     "NVIDIA GeForce RTX 3090": (24576, "8.6"),
+    "Tesla T4": (15360, "7.5"),
     "AMD Instinct MI300X": (196592, "gfx942"),
 }
 QWEN3_8B = {
@@ -360,3 +361,86 @@ def test_a_catalog_entry_that_names_no_kind_of_model_keeps_its_latent_vector() -
     assert is_latent(Architecture.of({**latent, "model_type": "deepseek_v3"}))
     assert not is_latent(Architecture.of({**latent, "model_type": "llama"}))
     assert not is_latent(Architecture.of(named))
+
+
+def test_what_has_neither_bfloat16_nor_float16_is_counted_in_float32() -> None:
+    gemma = {**QWEN3_8B, "model_type": "gemma2", "num_hidden_layers": 12}
+    auto, said = (memory(gemma, 4, "Tesla T4", max_model_len=4096, **keys) for keys in ({}, {"dtype": "float32"}))
+    assert auto == said and auto["weights_gib"] == 8.0
+    assert memory({**gemma, "model_type": "qwen3"}, 4, "Tesla T4", max_model_len=4096)["weights_gib"] == 4.0
+    assert memory(gemma, 4, max_model_len=4096)["weights_gib"] == 4.0
+
+
+@pytest.mark.parametrize("key", ["kv_cache_memory_bytes", "num_gpu_blocks_override"])
+def test_a_cache_of_a_said_size_must_be_there_too(key: str) -> None:
+    block = 16 * 36 * 2 * 8 * 128 * 2
+    size = {"kv_cache_memory_bytes": 1, "num_gpu_blocks_override": block}[key]
+    few = {**QWEN3_8B, "max_position_embeddings": 8192}
+    found = memory(few, 15.3, "NVIDIA GeForce RTX 4090", **{key: 200 * GIB // size})
+    assert not found["fits"] and found["over"] == key and found["short_by_gib"] > 190
+    (change,) = found["suggestions"]
+    assert 5 * GIB < change[key] * size < 8 * GIB
+    tried = memory(few, 15.3, "NVIDIA GeForce RTX 4090", **change)
+    assert tried["fits"] and "over" not in tried and 0 <= tried["left_gib"] < 1
+
+
+def test_a_size_of_the_cache_that_is_none_is_refused_with_what_works() -> None:
+    card = {"module_id": 0, "name": "NVIDIA GeForce RTX 4090", "memory_mib": 24564, "capability": "8.9"}
+    host = {"accelerator": "cuda", "device_name": card["name"], "driver_version": "580.95.05", "modules": [card]}
+    host["weights"] = {"/w": {"config": QWEN3_8B, "bytes": int(15.3 * GIB)}}
+    spec = {"name": "m", "weights": "/w", "image": "vllm/vllm-openai:v0.33.0", "max_model_len": 8192}
+    for value, said in (
+        ("4G", "kv_cache_memory_bytes '4G': must be a whole number from 1 to"),
+        (200 * GIB, f"kv_cache_memory_bytes {200 * GIB}: makes a KV cache of 200.0 GiB a card beside 15.3 GiB of"),
+    ):
+        (error,) = vllm_plan([{**spec, "kv_cache_memory_bytes": value}], host, host_name="g")["errors"]
+        assert said in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("others", "ways"),
+    [
+        ({}, "what fits: tensor_parallel_size 2"),
+        ({"name": "NVIDIA GeForce RTX 3090"}, "nothing that this host has left fits"),
+        ({"alone": True}, "nothing that this host has left fits"),
+    ],
+)
+def test_more_cards_are_a_way_only_where_they_work_with_the_first(others: dict[str, Any], ways: str) -> None:
+    card = {"name": "NVIDIA GeForce RTX 4090", "memory_mib": 24564, "capability": "8.9"}
+    cards = [{**card, "module_id": number, **(others if number or "alone" in others else {})} for number in range(2)]
+    host = {"accelerator": "cuda", "device_name": card["name"], "driver_version": "580.95.05", "modules": cards}
+    host["weights"] = {"/w": {"config": QWEN3_8B, "bytes": 28 * GIB}}
+    spec = {"name": "m", "weights": "/w", "image": "vllm/vllm-openai:v0.33.0", "max_model_len": 8192}
+    (error,) = vllm_plan([spec], host, host_name="g")["errors"]
+    assert error["message"].endswith(ways)
+
+
+def test_a_film_as_long_as_the_context_is_what_is_too_much() -> None:
+    config = {
+        **{"model_type": "qwen2_5_vl", "num_hidden_layers": 36, "hidden_size": 2048, "intermediate_size": 11008},
+        **{"num_attention_heads": 16, "num_key_value_heads": 2, "vocab_size": 151936, "tie_word_embeddings": True},
+        **{"max_position_embeddings": 128000, "vision_config": {"depth": 32, "hidden_size": 1280}},
+    }
+    card = {"module_id": 0, "name": "Tesla T4", "memory_mib": 15360, "capability": "7.5"}
+    host = {"accelerator": "cuda", "device_name": "Tesla T4", "driver_version": "580.95.05", "modules": [card]}
+    host["weights"] = {"/w": {"config": config, "bytes": 7 * GIB}}
+    spec = {"name": "m", "weights": "/w", "image": "vllm/vllm-openai:v0.33.0"}
+    (error,) = vllm_plan([spec], host, host_name="g")["errors"]
+    assert "GiB of what a batch, its pictures or films, and libraries take" in error["message"]
+    assert error["message"].endswith("what fits: max_model_len 16384")
+    assert vllm_plan([{**spec, "max_model_len": 16384}], host, host_name="g")["errors"] == []
+
+
+@pytest.mark.parametrize(("ignored", "said"), [(["lm_head"], "possible: [1, 2, 4]"), (["re:.*down_proj"], "")])
+def test_groups_of_compressed_tensors_are_not_split_either(ignored: list[str], said: str) -> None:
+    weights = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128}
+    stored = {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": weights}}}
+    # 108 groups of 128 in the inner width, over eight cards.
+    config = {**QWEN3_8B, "intermediate_size": 13824, "quantization_config": {**stored, "ignore": ignored}}
+    card = {"name": "NVIDIA L4", "memory_mib": 23034, "capability": "8.9"}
+    host = {"accelerator": "cuda", "device_name": "NVIDIA L4", "driver_version": "580.95.05"}
+    host["modules"] = [{**card, "module_id": number} for number in range(8)]
+    host["weights"] = {"/w": {"config": config, "bytes": 6 * GIB}}
+    spec = {"name": "m", "weights": "/w", "image": "vllm/vllm-openai:v0.33.0", "tensor_parallel_size": 8}
+    errors = vllm_plan([spec], host, host_name="g")["errors"]
+    assert [error["message"].endswith(said) for error in errors] == ([True] if said else [])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from gaudi_serve.model.host import Host
 from gaudi_serve.model.spec import Spec
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.platforms import PLATFORMS, cuda, nvidia_smi
+from gaudi_serve.platforms.releases import vllm_of
 
 STANDIN = Path(__file__).parents[2] / "molecule/shared/standins/nvidia-smi"
 KINDS = {
@@ -287,6 +289,10 @@ INT8 = {"config_groups": {"a": {"weights": {"type": "int", "num_bits": 8}}}}
             "dtype: needs compute capability 8.0 or more, and card 0 (Tesla T4) has 7.5; say dtype: float16",
         ),
         ("T4", None, {"dtype": "float16"}, None),
+        ("T4", {"model_type": "gemma3"}, {"dtype": "bfloat16"}, "has 7.5; say dtype: float32"),
+        ("T4", {"model_type": "gemma2"}, {"dtype": "float16"}, "dtype: overflows in a model of kind gemma2, so that"),
+        ("L4", {"model_type": "glm4"}, {"dtype": "float16"}, "so that vLLM refuses it; say dtype: bfloat16"),
+        ("L4", {"model_type": "gemma3"}, {}, None),
         ("L4", None, {"dtype": "bfloat16"}, None),
         ("T4", None, {"kv_cache_dtype": "fp8"}, "kv_cache_dtype: needs compute capability 8.0 or more"),
         ("A100", None, {"kv_cache_dtype": "fp8"}, None),
@@ -305,6 +311,10 @@ INT8 = {"config_groups": {"a": {"weights": {"type": "int", "num_bits": 8}}}}
         ("A100", None, {"attention_backend": "FLASHMLA"}, "attention_backend: needs compute capability 9.0 or more"),
         ("T4", None, {"env": {"VLLM_ATTENTION_BACKEND": "FLASH_ATTN"}}, "env: VLLM_ATTENTION_BACKEND: needs compute"),
         ("H100", None, {"attention_backend": "FLASHMLA"}, None),
+        ("T4", None, {"attention_backend": "FLASHINFER"}, None),
+        ("B200", None, {"attention_backend": "CUTLASS_MLA"}, None),
+        ("GB10", None, {"attention_backend": "CUTLASS_MLA"}, "attention_backend: needs compute capability 10.x, and"),
+        ("H100", None, {"attention_backend": ["FLASHMLA"]}, None),
         ("H100", None, {"image": "vllm/vllm-openai:v0.33.0"}, None),
         (
             "H100",
@@ -344,6 +354,7 @@ def test_compatibility_is_for_cards_of_data_centres() -> None:
     ("kind", "config", "spec", "said"),
     [
         ("T4", {"torch_dtype": "bfloat16"}, {}, "its weights of bfloat16 are served in float16"),
+        ("T4", {"torch_dtype": "bfloat16", "model_type": "gemma3"}, {}, "are served in float32, which takes twice"),
         ("A100", quantised("fp8"), {}, "FP8 saves memory and no time"),
         ("H100", quantised("fp8"), {}, None),
         ("H100", quantised("modelopt", quant_algo="NVFP4"), {}, "NVFP4 saves memory and no time"),
@@ -390,3 +401,66 @@ def test_a_model_is_planned_on_linked_cards_by_their_uuids() -> None:
     (by_cdi,) = vllm_plan([spec], {**facts, "cdi": True}, host_name="g")["models"]
     assert by_cdi["device_access"]["each"] == ["--device", "nvidia.com/gpu={id}"]
     assert by_cdi["device_access"]["variables"] == {"NVIDIA_VISIBLE_DEVICES": "void"} and by_cdi["runtime"] is None
+
+
+def test_a_whole_card_beside_a_divided_one_is_looked_for_by_its_own_uuid() -> None:
+    whole = {"module_id": 1, "device_id": "GPU-1", "name": "NVIDIA H100 80GB HBM3", "memory_mib": 81559}
+    part = {"module_id": 0, "device_id": "MIG-a", "name": "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "memory_mib": 9984}
+    facts = {"accelerator": "cuda", "device_name": "NVIDIA H100 80GB HBM3", "driver_version": "580.95.05"}
+    facts["modules"] = [{**part, "alone": True, "capability": "9.0"}, {**whole, "capability": "9.0"}]
+    specs = [
+        {"name": name, "weights": "/m/x", "image": "vllm/vllm-openai:v0.33.0", "port": 30000 + number}
+        | {"module_ids": [number]}
+        for number, name in enumerate(("part", "whole"))
+    ]
+    plan = vllm_plan(specs, facts, host_name="g")
+    assert plan["errors"] == []
+    access = {model["name"]: model["device_access"] for model in plan["models"]}
+    listed = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\n  MIG 1g.10gb     Device  0: (UUID: MIG-a)\n"
+    shown = {name: [one["id"] for one in re.finditer(given["shown"], listed)] for name, given in access.items()}
+    assert shown == {"part": ["MIG-a"], "whole": ["GPU-1"]}
+    assert access["whole"]["files"] and not access["part"].get("files")
+
+
+def test_links_of_whole_cards_go_by_the_numbers_that_they_have_beside_parts(machine: Any) -> None:
+    parts = [{"profile": "1g.10gb", "uuid": f"MIG-{place}"} for place in range(3)]
+    links = {"0-1": "SYS", "0-2": "SYS", "1-2": "NV18"}
+    peers = {"0-1": "CNS", "0-2": "CNS", "1-2": "CNS"}
+    found = machine(card("H100", 0, parts=parts), card("H100", 1), card("H100", 2), links=links, peers=peers)
+    assert [(one["module_id"], one["links"], one["no_peer"]) for one in found["modules"]] == [
+        *[(number, {}, []) for number in range(3)],
+        (3, {"4": "NV18"}, [4]),
+        (4, {"3": "NV18"}, [3]),
+    ]
+
+
+def test_a_lost_card_is_named_as_newer_drivers_do_it() -> None:
+    text = "Unable to determine the device handle for GPU{}0000:02:00.0: Unknown Error"
+    for between in ("", " ", "1: "):
+        assert nvidia_smi.lost_handles(text.format(between)) == {"0000:02:00.0": "nvidia-smi: Unknown Error"}
+
+
+@pytest.mark.parametrize("capability", ["8.9a", "gfx942", "sm_89", "9"])
+def test_a_capability_that_is_none_ends_no_plan(capability: str) -> None:
+    module = {"module_id": 0, "name": "NVIDIA L4", "memory_mib": 23034, "capability": capability, "numa_node": 0}
+    facts = {"accelerator": "cuda", "device_name": "NVIDIA L4", "driver_version": "580.95.05", "modules": [module]}
+    problems = [text for key, _, text in checked_host(facts)[1] if key.endswith(".capability")]
+    assert problems == ([] if capability == "gfx942" else ["must be a text such as '8.9' or gfx942"])
+    spec = {"name": "m", "weights": "/m/x", "image": "vllm/vllm-openai:v0.33.0", "dtype": "bfloat16"}
+    assert vllm_plan([spec], facts, host_name="g")["errors"] == []
+
+
+@pytest.mark.parametrize(
+    ("image", "version"),
+    [
+        ("vllm/vllm-openai:v0.9.2", "0.9.2"),
+        ("vllm/vllm-openai:v0.10.1.1", "0.10.1"),
+        ("registry.example.net:5000/vllm/vllm-openai-rocm:v0.33.0", "0.33.0"),
+        ("vllm/vllm-openai:v0.33.0-x86_64-zstd", "0.33.0"),
+        ("vllm/vllm-openai:latest", None),
+        ("vllm/vllm-openai:nightly-0.9.2", None),
+        ("mine/vllm:0.9.2", None),
+    ],
+)
+def test_the_version_of_an_official_image_is_its_tag(image: str, version: str | None) -> None:
+    assert vllm_of(image) == version

@@ -280,6 +280,7 @@ OPTION_CHECKS: dict[str, Wrong] = {
     "seed": _whole(0, 2**63),
     "block_size": _whole(1, 1024, "tokens"),
     "max_num_prefill_seqs": _whole(1, 65536, "sequences"),
+    "kv_cache_memory_bytes": _whole(1, 10**14, "bytes"),
     "num_gpu_blocks_override": _whole(1, 1_000_000_000, "blocks"),
     "pipeline_parallel_size": _whole(1, 64),
     "data_parallel_size": _whole(1, 64),

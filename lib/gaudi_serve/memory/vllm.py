@@ -56,6 +56,10 @@ from .vllm_figures import (
 )
 
 POWERS = (1, 2, 4, 8, 16)
+# By what a user says how large a cache is, whatever else a card has to hold; the first of them counts.
+FIXED = ("num_gpu_blocks_override", "kv_cache_memory_bytes")
+# Of models that see: where a film as long as their context leaves nothing, a shorter one may leave enough.
+LENGTHS = (65536, 32768, 16384, 8192, 4096, 2048)
 AUTO_LENGTH = -1  # max_model_len: as long as fits
 
 
@@ -95,6 +99,11 @@ class Divided:
     layout: Layout | None
 
     @property
+    def over(self) -> float:
+        """Return how many GiB more than the card has it takes; nothing where it takes less."""
+        return max(0.0, self.weights + self.reserved + self.graphs + self.cache - self.total)
+
+    @property
     def blocks(self) -> int:
         """Return how many blocks its cache has."""
         return max(0, math.floor(self.cache * GIB / self.layout.bytes)) if self.layout else 0
@@ -110,10 +119,18 @@ def plan_vllm(planned: Planned) -> dict[str, Any] | None:
         which is the model's own context where nobody says it; ``longest_model_len`` up to it that fits; ``fits``,
         ``short_by_gib``, and ``suggestions``: changes that fit.
     """
+    planned = _as_computed(planned)
     found = _judged(planned)
     if found is None:
         return None
     return {**found, "suggestions": [] if found["fits"] else _suggestions(planned, found)}
+
+
+def _as_computed(planned: Planned) -> Planned:
+    """Return a plan in float32 where vLLM falls back to it: cards without bfloat16, and a model without float16."""
+    said = planned.spec.get("dtype") in (None, "auto") and not planned.model.takes_float16
+    old = [card for card in planned.cards if card.capability[:1].isdigit() and not at_least(card.capability, "8.0")]
+    return planned.but(dtype="float32") if said and old else planned
 
 
 def _judged(planned: Planned) -> dict[str, Any] | None:
@@ -137,9 +154,12 @@ def _judged(planned: Planned) -> dict[str, Any] | None:
         lacking = needed * layout.bytes / GIB - max(0.0, worst.cache)
     else:  # nothing is kept of a text that is encoded at once
         longest, sequences, tokens, lacking = context, 1, 0, 0.0
-    fits = worst.cache > 0 and bool(sequences)
-    short = max(0.0, lacking) - min(0.0, worst.cache)
+    fixed = next((key for key in FIXED if spec.get(key)), "")
+    over = max(one.over for one in divided) if fixed else 0.0
+    fits = worst.cache > 0 and bool(sequences) and not over
+    short = over or max(0.0, lacking) - min(0.0, worst.cache)
     return {
+        **({"over": fixed} if over else {}),
         "device_gib": round(worst.total, 1),
         "reserved_gib": round(worst.reserved, 1),
         "weights_gib": round(worst.weights, 1),
@@ -182,9 +202,14 @@ def _stage(planned: Planned, stage: int) -> Divided | None:
     seeing, kept = _vision(planned, batch) if stage == 0 else (0.0, 0.0)
     reserved = max(seeing, _batch(planned, stage, batch, requests) + kept) + _libraries(planned)
     cache = total * share - weights - reserved - graphs
+    requested = total * share
     if spec.get("kv_cache_memory_bytes"):
         cache = float(spec["kv_cache_memory_bytes"]) / GIB
-    return Divided(total, total * share, weights, reserved, graphs, cache, layout)
+    if layout and spec.get("num_gpu_blocks_override"):
+        cache = int(spec["num_gpu_blocks_override"]) * layout.bytes / GIB
+    if any(spec.get(key) for key in FIXED):
+        requested = min(total, weights + reserved + graphs + cache)
+    return Divided(total, requested, weights, reserved, graphs, cache, layout)
 
 
 def device_gib(cards: Sequence[Card]) -> float:
@@ -354,13 +379,16 @@ def _graphs(planned: Planned, layers: int) -> float:
 
 def _suggestions(planned: Planned, found: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the nearest changes with which a model fits, each of them tried; two together where none does alone."""
-    changes = [*_more_cards(planned), *_eight_bits(planned), *_larger_share(planned)]
+    changes = [*_less_fixed(planned, found), *_more_cards(planned), *_eight_bits(planned), *_larger_share(planned)]
     tried = [change for change in changes if _fits(planned.but(**change))]
     nearest: list[dict[str, Any]] = []
     for change in tried:
         if not any(set(change) == set(other) for other in nearest):
             nearest.append(change)
     length = _rounded(found["longest_model_len"]) if found["kv_cache_gib"] > 0 else 0
+    if planned.model.sees and found["kv_cache_gib"] <= 0:
+        shorter = [one for one in LENGTHS if one < found["max_model_len"]]
+        length = next((one for one in shorter if _fits(planned.but(max_model_len=one))), 0)
     if length and _fits(planned.but(max_model_len=length)):
         nearest.insert(1 if nearest and "tensor_parallel_size" in nearest[0] else 0, {"max_model_len": length})
     if nearest:
@@ -372,6 +400,16 @@ def _suggestions(planned: Planned, found: Mapping[str, Any]) -> list[dict[str, A
         if length and _fits(other.but(max_model_len=length)):
             return [{**change, "max_model_len": length}]
     return []
+
+
+def _less_fixed(planned: Planned, found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a smaller size of the cache as a change, where a user says one that a card does not hold."""
+    key = found.get("over")
+    if not key:
+        return []
+    less = 1 - found["short_by_gib"] / found["kv_cache_gib"] if found["kv_cache_gib"] else 0.0
+    size, step = int(planned.spec[key]) * less, 2**28 if key == FIXED[1] else 1
+    return [{key: int(size) // step * step}] if size >= step else []
 
 
 def _fits(planned: Planned) -> bool:

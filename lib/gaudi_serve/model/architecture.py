@@ -30,6 +30,8 @@ MAY_BE_ZERO = (
 )
 # Kinds of models that have layers with a window and layers without one, whether their config.json lists them or not.
 INTERLEAVED = ("gemma2", "gemma3", "gemma4", "gpt_oss", "cohere2")
+# Kinds of models that vLLM serves in bfloat16 or float32 alone: in float16 their numbers overflow.
+NO_FLOAT16 = ("gemma2", "gemma3", "gemma3_text", "plamo2", "glm4")
 GRANITE_HYBRID = "granitemoehybrid"
 
 
@@ -130,6 +132,11 @@ class Architecture:
         )
 
     @property
+    def takes_float16(self) -> bool:
+        """Tell whether vLLM serves it in float16."""
+        return not {self.kind, self.inner_kind} & {*NO_FLOAT16}
+
+    @property
     def is_granite_hybrid(self) -> bool:
         """Return whether it is one of Granite 4's hybrids, whose blocks of KV cache are as large as their state."""
         return GRANITE_HYBRID in (self.kind, self.inner_kind)
@@ -137,18 +144,31 @@ class Architecture:
     @property
     def precision(self) -> str | None:
         """Return in what the weights are quantised, such as fp8, awq or int4; None where they are not."""
-        groups = self.quantisation.get("config_groups")
-        group = next(iter(groups.values()), None) if isinstance(groups, Mapping) else None
-        weights = group.get("weights") if isinstance(group, Mapping) else None
-        if isinstance(weights, Mapping):  # as compressed-tensors and ModelOpt write it
+        weights = self._grouped
+        if weights is not None:
             return f"{'fp' if weights.get('type') == 'float' else 'int'}{weights.get('num_bits')}"
         method = self.quantisation.get("quant_method") or self.quantisation.get("quant_algo")
         method = method.lower() if isinstance(method, str) else ""
         return "fp8" if "fp8" in method else method or None
 
     @property
+    def _grouped(self) -> Mapping[str, Any] | None:
+        """Return what compressed-tensors and ModelOpt write of the first group of weights; None where they do not."""
+        groups = self.quantisation.get("config_groups")
+        group = next(iter(groups.values()), None) if isinstance(groups, Mapping) else None
+        weights = group.get("weights") if isinstance(group, Mapping) else None
+        return weights if isinstance(weights, Mapping) else None
+
+    @property
     def group_size(self) -> int | None:
         """Return how many weights share a scale (AWQ, GPTQ), or the edge of a block that does (FP8); None without."""
+        weights = self._grouped
+        if weights is not None and weights.get("strategy") == "group" and weights.get("type") == "int":
+            # What is left as it is may be of a width that is no multiple.
+            left = str(self.quantisation.get("ignore"))
+            whole_model = not any(part in left for part in ("attn", "down_proj", "o_proj", "experts"))
+            group = weights.get("group_size") if whole_model else None
+            return group if isinstance(group, int) and group > 1 else None
         block = self.quantisation.get("weight_block_size")
         group = block[0] if isinstance(block, list) and block else self.quantisation.get("group_size")
         return group if isinstance(group, int) and group > 1 else None

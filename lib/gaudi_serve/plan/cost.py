@@ -391,7 +391,15 @@ def _memory_problem(spec: Spec, memory: Mapping[str, Any], read_gib: float) -> P
     weights = f"{memory['weights_gib']} GiB of weights"
     if read_gib and memory["weights_gib"] * cards > WIDER * read_gib * spec.copies:
         weights += f" (the {read_gib:.0f} GiB of its files, made wider while they are loaded)"
+    if memory["reserved_gib"] > memory["weights_gib"]:
+        weights += f" and {memory['reserved_gib']} GiB of what a batch, its pictures or films, and libraries take"
     length = spec.get("max_model_len", memory.get("max_model_len"))
+    if fixed := memory.get("over"):
+        allowed = (
+            f"makes a KV cache of {memory['kv_cache_gib']} GiB a card beside {weights}, of {memory['device_gib']} GiB; "
+            f"{memory['short_by_gib']} GiB a card are missing; {remedy}"
+        )
+        return str(fixed), spec[fixed], allowed
     if memory["kv_cache_gib"] <= 0 or length is None:
         allowed = (
             f"gives each card {weights}, of {memory['device_gib']} GiB; "

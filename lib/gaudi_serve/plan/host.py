@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..core.errors import Finding, InputError, Problem
-from ..model.host import Host
+from ..model.host import Card, Host
 from ..model.shared import key_of
 from ..platforms import platform_of
 from ..platforms.releases import DEFAULT
@@ -143,7 +143,7 @@ def _placed(
         reserved = named - {request.spec.name for request in sized}
         found = place([request.spec for request in sized], host, reserved, move_allowed)
     given = {number for mine in found.cards.values() for number in mine}
-    left = sum(card.module_id not in given for card in host.cards if not card.in_use)
+    left = [card for card in host.cards if not card.in_use and card.module_id not in given]
     findings: list[Finding] = []
     planned = []
     for request in sized:
@@ -151,13 +151,21 @@ def _placed(
             findings += request.findings([found.refused[request.spec.name]], host_name)
             continue
         placement = Placement(host_name, tuple(found.cards.get(request.spec.name, ())))
-        model, problems = _planned(request, host, placement, release, left)
+        model, problems = _planned(request, host, placement, release, _besides(placement, host, left))
         findings += request.findings(problems, host_name)
         if model and not request.bad:
             old = found.moved.get(request.spec.name)
             move = [_move(model, old)] if old else []
             planned.append(replace(model, warnings=(*request.notes, *move, *model.warnings)))
     return planned, findings
+
+
+def _besides(placement: Placement, host: Host, left: Sequence[Card]) -> int:
+    """Return how many of the cards that nobody has a model could have besides its own: those of their kind."""
+    mine = [card for card in host.cards if card.module_id in placement.module_ids]
+    if any(card.alone for card in mine):
+        return 0
+    return sum(not card.alone and card.name in {one.name for one in mine} for card in left)
 
 
 def _move(model: PlannedModel, old: list[int]) -> str:

@@ -130,7 +130,7 @@ def container_of(spec: Spec, host: Host, placement: Placement, release: str) -> 
     )
     launch = engine.amended(launched(placed, host.without_own_use()), placed, host)
     numactl = _numactl(launch, host, placement)
-    access = platform.access(host)
+    access = platform.access(_of_placement(host, placement))
     env = _whole_environment(spec, launch, access, placement, platform, cache)
     container = Container(
         env=env,
@@ -174,6 +174,12 @@ def _environment(launch: Launch, access: DeviceAccess | None) -> dict[str, str]:
     """
     given = {*access.variables, *access.forbidden} if access else set()
     return {key: value for key, value in {**ALWAYS_SET, **launch.environment}.items() if key not in given}
+
+
+def _of_placement(host: Host, placement: Placement) -> Host:
+    """Return a host with the cards of a placement alone: another card that is divided changes nothing for these."""
+    mine = tuple(card for card in host.cards if card.module_id in placement.module_ids)
+    return replace(host, cards=mine) if mine else host
 
 
 def _given(access: DeviceAccess | None, host: Host, placement: Placement) -> DeviceAccess | None:

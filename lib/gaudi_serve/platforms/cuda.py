@@ -35,6 +35,7 @@ VISIBLE, MASK = "NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"
 COMPATIBILITY = "VLLM_ENABLE_CUDA_COMPATIBILITY"
 # Images of vLLM since this one are made with CUDA 13, which needs a driver as new as this; those before, CUDA 12.
 CUDA_13_SINCE, CUDA_13_DRIVER, CUDA_12_DRIVER, COMPATIBLE_DRIVER = "0.24.0", 580, 525, 535
+CAPABILITY = r"\d{1,2}\.\d"
 OLDEST = (7, 5)  # kernels of the images begin with it
 CONSUMER = re.compile(r"GeForce|TITAN")
 # What needs a capability at least: quantisation methods, and attention backends.
@@ -43,9 +44,10 @@ METHODS = {
     **{"fp_quant": (10, 0)},
 }
 BACKENDS = {
-    **{"FLASH_ATTN": (8, 0), "FLASHINFER": (8, 0), "FLASH_ATTN_MLA": (9, 0), "FLASHMLA": (9, 0)},
+    **{"FLASH_ATTN": (8, 0), "FLASHINFER": (7, 5), "FLASH_ATTN_MLA": (9, 0), "FLASHMLA": (9, 0)},
     **{"FLASHINFER_MLA": (10, 0), "CUTLASS_MLA": (10, 0)},
 }
+TENS_ALONE = ("FLASHINFER_MLA", "CUTLASS_MLA")  # newer generations have none of their kernels
 BFLOAT16 = FP8_CACHE = (8, 0)
 NATIVE_FP8, NATIVE_FP4 = (8, 9), (10, 0)
 INT8_LACKS = 10  # the generation whose kernels for integers of eight bits nobody has written
@@ -110,7 +112,7 @@ def _module(row: smi.Row, device: PciDevice | None, minor: int | None, holder: s
     return {
         **{"module_id": row.index, "index": minor, "device_id": row.uuid, "bus_id": row.bus_id},
         **{"name": row.fields["name"], "memory_mib": memory, "memory_used_mib": used or 0},
-        "capability": capability if re.fullmatch(r"\d+\.\d+", capability) else "",
+        "capability": capability if re.fullmatch(CAPABILITY, capability) else "",
         "numa_node": device.numa_node if device else -1,
         "cpus": list(device.cpus) if device else [],
         "in_use": held is not None,
@@ -131,7 +133,7 @@ def _unread(row: smi.Row, memory: int, minor: int | None) -> str | None:
     if minor is None:
         return "the driver has no node /dev/nvidia* for it"
     capability = row.fields["compute_cap"]
-    if re.fullmatch(r"\d+\.\d+", capability) and _version(capability) < OLDEST:
+    if re.fullmatch(CAPABILITY, capability) and _version(capability) < OLDEST:
         return f"its compute capability {capability} is below {_text(OLDEST)}, for which images of vLLM are built"
     return None
 
@@ -172,9 +174,11 @@ def _divided(rows: Sequence[smi.Row], modules: Sequence[dict[str, Any]]) -> list
     parts = smi.parts(smi.asked(smi.LIST)[0].out)
     holders = smi.programs(smi.asked(smi.PROGRAMS)[0].out)
     found: list[dict[str, Any]] = []
+    numbers: dict[int, int] = {}  # of the cards that have no parts, by what nvidia-smi calls them
     for row, module in zip(rows, modules, strict=True):
         mine = [part for part in parts if part.card == row.uuid]
         if not row.divided:
+            numbers[row.index] = len(found)
             found.append({**module, "module_id": len(found)})
         elif not mine:
             text = "its MIG mode is on, and it has no parts; make some with nvidia-smi mig -cgi, or turn the mode off"
@@ -184,7 +188,13 @@ def _divided(rows: Sequence[smi.Row], modules: Sequence[dict[str, Any]]) -> list
             own = {"device_id": part.uuid, "name": f"{module['name']} MIG {part.profile}", "alone": True}
             sizes = {"memory_mib": part.memory_mib, "memory_used_mib": 0, "in_use": bool(held), "held_by": held}
             found.append({**module, **own, **sizes, "module_id": len(found), "links": {}, "no_peer": []})
-    return found
+    return [{**one, **_renumbered(one, numbers)} for one in found]
+
+
+def _renumbered(module: Mapping[str, Any], numbers: Mapping[int, int]) -> dict[str, Any]:
+    """Return a card's links and its lack of them by today's numbers; with parts nothing is linked."""
+    links = {str(numbers[int(other)]): kind for other, kind in module["links"].items() if int(other) in numbers}
+    return {"links": links, "no_peer": [numbers[other] for other in module["no_peer"] if other in numbers]}
 
 
 def _minors(root: str) -> dict[str, int]:
@@ -228,7 +238,7 @@ def _text(capability: tuple[int, int]) -> str:
 
 def _least(cards: Sequence[Card]) -> tuple[tuple[int, int], str] | None:
     """Return the lowest capability of some cards, and how messages call the card; None where none is known."""
-    known = [(_version(card.capability), card) for card in cards if card.capability]
+    known = [(_version(card.capability), card) for card in cards if re.fullmatch(CAPABILITY, card.capability)]
     if not known:
         return None
     capability, card = min(known, key=lambda one: one[0])
@@ -242,8 +252,13 @@ def _capability_problems(spec: Spec, model: Architecture, host: Host, cards: Seq
         return problems
     capability, here = found
     if spec.get("dtype") == "bfloat16" and capability < BFLOAT16:
-        text = f"needs compute capability {_text(BFLOAT16)} or more, and {here}; say dtype: float16"
+        other = "float16" if model.takes_float16 else "float32"
+        text = f"needs compute capability {_text(BFLOAT16)} or more, and {here}; say dtype: {other}"
         problems.append(("dtype", "bfloat16", text))
+    if spec.get("dtype") == "float16" and not model.takes_float16:
+        other = "float32" if capability < BFLOAT16 else "bfloat16"
+        text = f"overflows in a model of kind {model.kind}, so that vLLM refuses it; say dtype: {other}"
+        problems.append(("dtype", "float16", text))
     if capability < FP8_CACHE:
         text = f"needs compute capability {_text(FP8_CACHE)} or more, and {here}; say kv_cache_dtype: auto"
         problems += cache_problems(spec, text)
@@ -269,10 +284,15 @@ def _of_weights(spec: Spec, key: str, said: str, text: str) -> Problem:
 def _backend_problems(spec: Spec, capability: tuple[int, int], here: str) -> list[Problem]:
     own = (spec.get("env") or {}).get("VLLM_ATTENTION_BACKEND")
     asked = (("attention_backend", spec.get("attention_backend")), ("env: VLLM_ATTENTION_BACKEND", own))
+    named = [(key, name) for key, name in asked if isinstance(name, str) and name in BACKENDS]
     return [
         (key, name, f"needs compute capability {_text(BACKENDS[name])} or more, and {here}; leave it out")
-        for key, name in asked
-        if name in BACKENDS and capability < BACKENDS[name]
+        for key, name in named
+        if capability < BACKENDS[name]
+    ] + [
+        (key, name, f"needs compute capability {BACKENDS[name][0]}.x, and {here}; leave it out")
+        for key, name in named
+        if name in TENS_ALONE and capability[0] > BACKENDS[name][0]
     ]
 
 
@@ -306,7 +326,8 @@ def _capability_notes(spec: Spec, model: Architecture, host: Host, cards: Sequen
     capability, here = found
     method, notes = method_of(spec, model)[0], []
     if spec.get("dtype") in (None, "auto") and is_bfloat16(spec, model) and capability < BFLOAT16:
-        notes.append(f"its weights of bfloat16 are served in float16, since {here}")
+        other = "float16" if model.takes_float16 else "float32, which takes twice the memory"
+        notes.append(f"its weights of bfloat16 are served in {other}, since {here}")
     nvfp4 = method == "modelopt_fp4" or model.quantisation.get("quant_algo") == "NVFP4"
     if nvfp4 and capability < NATIVE_FP4:
         notes.append(f"NVFP4 saves memory and no time: {here}, and computing with it needs {_text(NATIVE_FP4)}")

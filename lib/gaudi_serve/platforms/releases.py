@@ -112,6 +112,8 @@ RELEASES = (
 
 # Versions of vLLM begin with 0; a tag may be a release of the software, or a number of its user's own.
 VLLM = re.compile(r"vllm.*(?<![\d.])(0\.\d{2,4}\.\d{1,4})(?!\.?\d)")
+# Of vLLM's own images every tag is its version; some have a fourth number.
+OFFICIAL = re.compile(r"vllm-openai(?:-[a-z]+)?:v(0\.\d{1,4}\.\d{1,4})(?:\.\d{1,3})?(?![\d.])")
 UPSTREAM_TORCH = "ptupstream"  # in the names of the vendor's images with upstream's PyTorch
 
 # Of an inventory that names none, on hosts that have nothing of another one.
@@ -138,7 +140,8 @@ def vllm_of(image: str) -> str | None:
     """Return the version of vLLM that an image's name says, such as .../vllm-0.26.0-ptupstream-2.11.0:latest."""
     first, slash, rest = image.partition("/")
     name = rest if slash and (set(first) & set(".:[") or first == "localhost") else image
-    found = VLLM.search(name.partition("@")[0])
+    tagged = name.partition("@")[0]
+    found = OFFICIAL.search(tagged) or VLLM.search(tagged)
     return found[1] if found else None
 
 
