@@ -186,8 +186,7 @@ def observe(given: dict[str, Any], aside: ThreadPoolExecutor) -> dict[str, Any]:
         facts["gaudi_runtime"] = runtime.result()
     if devices:
         known = {**given, "platforms": facts["gaudi_system"]["accelerators"]}
-        # The engine has said its version already where it was asked.
-        known["cdi"] = platform.cdi and (facts["gaudi_runtime"]["cdi"] if runtime else observe_runtime.takes_cdi())
+        known["cdi"] = platform.cdi and (facts["gaudi_runtime"] if runtime else observe_runtime.observe())["cdi"]
         facts["gaudi_host"] = host_facts(platform, devices.result(), facts["gaudi_services"], known)
     if driver:
         facts["gaudi_driver"] = driver.result()

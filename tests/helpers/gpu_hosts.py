@@ -66,7 +66,7 @@ class GpuHost:
         monkeypatch.setattr(program, "ROOT", str(self.root))
         (self.root / "proc").mkdir(exist_ok=True)
 
-        def run(argv: list[str]) -> Result:
+        def run(argv: list[str], _timeout: float = 0) -> Result:
             if not self.installed:
                 return Result(127, "", f"{self.tool}: not found")
             out, err = io.StringIO(), io.StringIO()

@@ -19,7 +19,7 @@ def machine(device: str = "HL-225", nodes: tuple[int, ...] = (0, 0, 0, 0, 1, 1, 
     return {"device_name": device, "modules": modules, "services": {}, **more}
 
 
-def wish(name: str, cards: int, module_ids: list[int] | None = None) -> dict[str, Any]:
+def request(name: str, cards: int, module_ids: list[int] | None = None) -> dict[str, Any]:
     """Return what placement needs of a model."""
     return {"name": name, "weights": "/w", "tensor_parallel_size": cards, "module_ids": module_ids}
 
@@ -30,10 +30,10 @@ def running(**cards: list[int]) -> dict[str, Any]:
 
 
 def place(
-    wishes: list[dict[str, Any]], host: dict[str, Any], host_nics: bool = False, move_allowed: bool = False
+    requests: list[dict[str, Any]], host: dict[str, Any], host_nics: bool = False, move_allowed: bool = False
 ) -> tuple[dict[str, list[int]], list[dict[str, Any]], dict[str, list[int]]]:
     """Return the cards of the models, the errors of those that get none, and the present cards of those that move."""
-    specs = [Spec(one) for one in wishes]
+    specs = [Spec(one) for one in requests]
     found = ledger.place(specs, Host.of({**host, "host_nics": host_nics}), (), move_allowed)
     errors = [
         Finding.of_model("g", one, *found.refused[one.name]).as_dict() for one in specs if one.name in found.refused

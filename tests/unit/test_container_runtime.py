@@ -583,6 +583,21 @@ def test_an_engine_that_takes_no_cdi_names_yet_is_restarted() -> None:
 
 
 @pytest.mark.parametrize(
+    ("installed", "keeps"),
+    [
+        ({}, True),
+        ({"nvidia-container-toolkit": "1.20.0-1"}, True),
+        ({"nvidia-container-toolkit": "1.17.8-1"}, False),
+        ({"habanalabs-container-runtime": "1.21.3-57"}, True),
+    ],
+)
+def test_devices_are_given_by_cdi_only_where_their_file_is_kept_up_to_date(
+    installed: dict[str, str], keeps: bool
+) -> None:
+    assert observe_runtime.keeps_cdi_files(installed) is keeps
+
+
+@pytest.mark.parametrize(
     ("version", "codename", "takes"),
     [("20.10.24", "bookworm", False), ("26.1.5", "trixie", True), (None, "bookworm", False), (None, "noble", True)],
 )

@@ -9,7 +9,7 @@ import pytest
 from gaudi_serve.model.host import Host
 from gaudi_serve.plan.place import islands, topology_notes
 from gaudi_serve.platforms import PLATFORMS
-from helpers.placing import place, wish
+from helpers.placing import place, request
 
 NEAR = (("NV",), ("PIX", "PXB"))
 
@@ -35,19 +35,19 @@ def cards(*kinds: str, links: dict[tuple[int, int], str] | None = None, nodes: s
 
 def test_a_model_gets_cards_that_are_linked_directly() -> None:
     host = cards(*["L4"] * 4, links={(0, 2): "NV12", (1, 3): "NV12", (0, 1): "SYS"}, nodes="0011")
-    assert place([wish("a", 2)], host)[0] == {"a": [0, 2]}
+    assert place([request("a", 2)], host)[0] == {"a": [0, 2]}
     # Neither the node nor the order of numbers counts for more.
-    assert place([wish("a", 2), wish("b", 2)], host)[0] == {"a": [0, 2], "b": [1, 3]}
+    assert place([request("a", 2), request("b", 2)], host)[0] == {"a": [0, 2], "b": [1, 3]}
 
 
 def test_where_no_card_is_linked_directly_a_bridge_counts() -> None:
     host = cards(*["L4"] * 4, links={(0, 3): "PIX", (1, 2): "PIX", (0, 1): "SYS"})
-    assert place([wish("a", 2), wish("b", 2)], host)[0] == {"a": [0, 3], "b": [1, 2]}
+    assert place([request("a", 2), request("b", 2)], host)[0] == {"a": [0, 3], "b": [1, 2]}
 
 
 def test_more_cards_than_an_island_has_are_given_and_the_way_between_sockets_is_told() -> None:
     host = cards(*["L4"] * 4, links={(0, 1): "NV4", (2, 3): "NV4", (1, 2): "SYS", (0, 2): "SYS"}, nodes="0011")
-    placed, errors, _ = place([wish("a", 4)], host)
+    placed, errors, _ = place([request("a", 4)], host)
     assert (placed, errors) == ({"a": [0, 1, 2, 3]}, [])
     (note,) = topology_notes(Host.of(host), placed["a"])
     assert note.startswith("its cards 0 and 2 are on different sockets")
@@ -56,13 +56,13 @@ def test_more_cards_than_an_island_has_are_given_and_the_way_between_sockets_is_
 
 def test_cards_of_two_kinds_are_not_mixed_unless_they_are_named() -> None:
     host = cards("A100", "L4", "A100", "L4")
-    assert place([wish("a", 2), wish("b", 2)], host)[0] == {"a": [0, 2], "b": [1, 3]}
-    _, errors, _ = place([wish("a", 3)], host)
+    assert place([request("a", 2), request("b", 2)], host)[0] == {"a": [0, 2], "b": [1, 3]}
+    _, errors, _ = place([request("a", 3)], host)
     assert errors[0]["message"] == (
         "g: model a: tensor_parallel_size 3: this host has 4 cards, 4 of them free; they are 2 A100 and 2 L4, and a "
         "model gets cards of one kind unless module_ids names them"
     )
-    named = place([wish("a", 2, [0, 1])], host)
+    named = place([request("a", 2, [0, 1])], host)
     assert named[:2] == ({"a": [0, 1]}, [])
     (note,) = topology_notes(Host.of(host), [0, 1])
     assert note.startswith("its cards are of different kinds, A100 (card 0) and L4 (card 1)")
@@ -70,8 +70,8 @@ def test_cards_of_two_kinds_are_not_mixed_unless_they_are_named() -> None:
 
 def test_a_part_of_a_divided_card_works_alone() -> None:
     host = cards("MIG 3g.40gb", "MIG 3g.40gb", "H100", "H100")
-    assert place([wish("a", 2), wish("b", 1)], host)[0] == {"a": [2, 3], "b": [0]}
-    _, errors, _ = place([wish("a", 2, [0, 1])], host)
+    assert place([request("a", 2), request("b", 1)], host)[0] == {"a": [2, 3], "b": [0]}
+    _, errors, _ = place([request("a", 2, [0, 1])], host)
     assert "card 0 is a part of a divided card, which works with no other" in errors[0]["message"]
 
 

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import pytest
 from gaudi_serve.model.host import Host
-from helpers.placing import disjoint_cores, machine, place, running, wish
+from helpers.placing import disjoint_cores, machine, place, request, running
 
 
 def test_small_models_leave_a_whole_node_to_a_large_one() -> None:
-    placed, errors, _ = place([wish("a", 1), wish("b", 2), wish("c", 4), wish("d", 1)], machine())
+    placed, errors, _ = place([request("a", 1), request("b", 2), request("c", 4), request("d", 1)], machine())
     assert errors == []
     assert placed == {"a": [0], "b": [1, 2], "c": [4, 5, 6, 7], "d": [3]}
 
 
 def test_pinned_models_come_first_wherever_they_stand() -> None:
-    placed, errors, _ = place([wish("a", 2), wish("b", 1, [0])], machine())
+    placed, errors, _ = place([request("a", 2), request("b", 1, [0])], machine())
     assert (placed, errors) == ({"b": [0], "a": [1, 2]}, [])
 
 
 def test_a_model_spans_nodes_only_where_no_node_has_room() -> None:
-    placed, errors, _ = place([wish("a", 3, [0, 1, 2]), wish("b", 3, [4, 5, 6]), wish("c", 2)], machine())
+    placed, errors, _ = place([request("a", 3, [0, 1, 2]), request("b", 3, [4, 5, 6]), request("c", 2)], machine())
     assert (placed["c"], errors) == ([3, 7], [])
 
 
 def test_gaudi2e_groups_are_not_crossed_without_host_nics() -> None:
-    specs = [wish("a", 3, [0, 1, 2]), wish("b", 3, [4, 5, 6]), wish("c", 2)]
+    specs = [request("a", 3, [0, 1, 2]), request("b", 3, [4, 5, 6]), request("c", 2)]
     _, errors, _ = place(specs, machine("HL-288"))
     assert errors[0]["message"] == (
         "g: model c: tensor_parallel_size 2: this host has 8 cards, 2 of them free (held: 0: a, 1: a, 2: a, 4: b, "
@@ -36,45 +36,49 @@ def test_gaudi2e_groups_are_not_crossed_without_host_nics() -> None:
 
 
 def test_gaudi2e_cards_named_across_the_groups_are_refused() -> None:
-    _, errors, _ = place([wish("a", 2, [3, 4])], machine("HL-288E"))
+    _, errors, _ = place([request("a", 2, [3, 4])], machine("HL-288E"))
     assert "module_ids [3, 4]: lie in the groups 0-3 and 4-7, which only host NICs connect" in errors[0]["message"]
-    assert place([wish("a", 2, [3, 4])], machine("HL-225"))[1] == []
+    assert place([request("a", 2, [3, 4])], machine("HL-225"))[1] == []
 
 
 def test_the_fewest_running_models_move_and_only_where_they_must() -> None:
     host = machine("HL-288", services=running(a=[0], b=[4], c=[5]))
-    placed, errors, moved = place([wish("a", 1), wish("b", 1), wish("c", 1), wish("big", 4)], host, move_allowed=True)
+    placed, errors, moved = place(
+        [request("a", 1), request("b", 1), request("c", 1), request("big", 4)], host, move_allowed=True
+    )
     assert errors == []
     # One move, not two: a makes room for big.
     assert placed == {"b": [4], "c": [5], "big": [0, 1, 2, 3], "a": [6]}
     assert moved == {"a": [0]}
     # On a machine without groups nobody moves.
-    placed, _, moved = place([wish("a", 1), wish("b", 1), wish("big", 4)], machine(services=running(a=[0], b=[4])))
+    placed, _, moved = place(
+        [request("a", 1), request("b", 1), request("big", 4)], machine(services=running(a=[0], b=[4]))
+    )
     assert (placed["a"], placed["b"], moved) == ([0], [4], {})
 
 
 def test_where_nothing_helps_nobody_moves() -> None:
     host = machine("HL-288", services=running(a=[0], b=[4]))
-    placed, errors, moved = place([wish("a", 1), wish("b", 1), wish("x", 4), wish("y", 4)], host)
+    placed, errors, moved = place([request("a", 1), request("b", 1), request("x", 4), request("y", 4)], host)
     assert (placed, moved) == ({"a": [0], "b": [4]}, {})
     assert [error["model"] for error in errors] == ["x", "y"]
 
 
-def test_one_impossible_wish_does_not_cost_the_others_their_cards() -> None:
-    placed, errors, _ = place([wish("a", 9), wish("b", 2)], machine())
+def test_one_impossible_request_does_not_cost_the_others_their_cards() -> None:
+    placed, errors, _ = place([request("a", 9), request("b", 2)], machine())
     assert (placed, [error["model"] for error in errors]) == ({"b": [0, 1]}, ["a"])
 
 
 def test_a_running_model_whose_cards_cross_groups_or_are_gone_is_placed_anew() -> None:
     host = machine("HL-288", services=running(a=[3, 4], b=[9]))
-    placed, errors, moved = place([wish("a", 2), wish("b", 1)], host)
+    placed, errors, moved = place([request("a", 2), request("b", 1)], host)
     assert (placed, errors, moved) == ({"a": [0, 1], "b": [2]}, [], {"a": [3, 4], "b": [9]})
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 8, 16])
 def test_hosts_of_one_to_sixteen_cards(count: int) -> None:
     host = machine(nodes=tuple(number * 2 // count for number in range(count)))
-    placed, errors, _ = place([wish(f"m{number}", 1) for number in range(count)], host)
+    placed, errors, _ = place([request(f"m{number}", 1) for number in range(count)], host)
     assert (sorted(cards[0] for cards in placed.values()), errors) == (list(range(count)), [])
 
 
@@ -92,7 +96,7 @@ def test_interleaved_modules_get_disjoint_cores_of_their_node() -> None:
 
 def test_a_running_model_is_not_moved_for_another_unless_that_is_allowed() -> None:
     host = machine(services=running(a=[0], b=[4]))
-    specs = [wish("a", 1), wish("b", 1), wish("new", 2, [0, 1])]
+    specs = [request("a", 1), request("b", 1), request("new", 2, [0, 1])]
     placed, errors, moved = place(specs, host)
     assert (placed, moved) == ({"a": [0], "b": [4]}, {})
     assert [error["message"] for error in errors] == [
@@ -102,12 +106,12 @@ def test_a_running_model_is_not_moved_for_another_unless_that_is_allowed() -> No
     assert place(specs, host, move_allowed=True)[2] == {"a": [0]}
     # Nor for one that finds no room otherwise.
     host = machine("HL-288", services=running(a=[0], b=[4]))
-    placed, errors, moved = place([wish("a", 1), wish("b", 1), wish("big", 4)], host)
+    placed, errors, moved = place([request("a", 1), request("b", 1), request("big", 4)], host)
     assert (placed, moved) == ({"a": [0], "b": [4]}, {})
     assert errors[0]["message"].endswith("; -e gaudi_move_allowed=true lets running models move")
     # What is to be stopped, or gets another number of cards, does not run on as it is.
     for changed in ({"state": "stopped"}, {"tensor_parallel_size": 2}):
-        placed, errors, _ = place([{**wish("a", 1), **changed}, wish("new", 1, [0])], host)
+        placed, errors, _ = place([{**request("a", 1), **changed}, request("new", 1, [0])], host)
         assert (errors, placed["new"]) == ([], [0])
 
 
@@ -115,7 +119,7 @@ def test_bad_cards_are_given_to_nobody_and_named() -> None:
     host = machine()
     host["modules"][0] |= {"problem": "it is on the PCI bus, and hl-smi does not show it"}
     host["modules"][1] |= {"in_use": True, "held_by": "a program that hl-smi does not show (96564 MiB are used)"}
-    placed, errors, _ = place([wish("a", 2), wish("b", 1, [0]), wish("c", 1, [1])], host)
+    placed, errors, _ = place([request("a", 2), request("b", 1, [0]), request("c", 1, [1])], host)
     assert placed == {"a": [2, 3]}
     assert [error["message"] for error in errors] == [
         "g: model b: module_ids [0]: card 0 cannot be used: it is on the PCI bus, and hl-smi does not show it; take "
@@ -123,7 +127,7 @@ def test_bad_cards_are_given_to_nobody_and_named() -> None:
         "g: model c: module_ids [1]: card 1 is held by a program that hl-smi does not show (96564 MiB are used); "
         "end it or take another card",
     ]
-    _, errors, _ = place([wish("big", 8)], host)
+    _, errors, _ = place([request("big", 8)], host)
     assert "8 cards, 6 of them free (held: 0: it is on the PCI bus, and hl-smi does not show it, 1: a pro" in str(
         errors
     )
@@ -132,5 +136,5 @@ def test_bad_cards_are_given_to_nobody_and_named() -> None:
 def test_a_running_model_keeps_a_card_that_has_gone_bad() -> None:
     host = machine(services=running(a=[0]))
     host["modules"][0] |= {"problem": "its row cannot be used"}
-    assert place([wish("a", 1), wish("b", 1)], host)[:2] == ({"a": [0], "b": [1]}, [])
+    assert place([request("a", 1), request("b", 1)], host)[:2] == ({"a": [0], "b": [1]}, [])
     assert Host.of(host).unused_cards == ["card 0: its row cannot be used; model a runs on it"]

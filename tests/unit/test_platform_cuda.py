@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from gaudi_serve.core.run import run
 from gaudi_serve.inventory.facts import checked_host
 from gaudi_serve.model.architecture import Architecture
 from gaudi_serve.model.host import Host
@@ -16,8 +16,9 @@ from gaudi_serve.model.spec import Spec
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.platforms import PLATFORMS, cuda, nvidia_smi
 from gaudi_serve.platforms.releases import vllm_of
+from helpers.gpu_hosts import GpuHost, pci_device, put
+from helpers.standin_host import STANDINS
 
-STANDIN = Path(__file__).parents[2] / "molecule/shared/standins/nvidia-smi"
 KINDS = {
     "T4": ("Tesla T4", 15360, "7.5"),
     "L4": ("NVIDIA L4", 23034, "8.9"),
@@ -41,39 +42,28 @@ def card(kind: str, number: int = 0, **more: Any) -> dict[str, Any]:
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return what sets a machine up, with these cards, and observes it."""
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/nvidia-smi").symlink_to(STANDIN)
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
-    monkeypatch.setenv("GAUDI_SIM_ROOT", str(tmp_path))
-    monkeypatch.setattr(cuda, "device_holders", lambda *_: {})
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/meminfo").write_text("MemTotal:       125829120 kB\n")
+    host = GpuHost(tmp_path, "nvidia-smi")
+    host.answers(monkeypatch, nvidia_smi)
+    put(tmp_path, "proc/meminfo", "MemTotal:       125829120 kB\n")
 
     def observe(*cards: dict[str, Any], switches: int = 0, minors: tuple[int, ...] = (), **state: Any) -> Any:
         for place, one in enumerate(cards):
             number = minors[place] if minors else place
-            on_bus(tmp_path, one["bus_id"], numa_node=place * 2 // len(cards))
-            folder = tmp_path / "proc/driver/nvidia/gpus" / one["bus_id"]
-            folder.mkdir(parents=True, exist_ok=True)
+            on_bus(tmp_path, one["bus_id"], node=place * 2 // len(cards))
             text = f"Model: {one['name']}\nGPU UUID: {one['uuid']}\nDevice Minor: {number}\n"
-            (folder / "information").write_text(text)
+            put(tmp_path, f"proc/driver/nvidia/gpus/{one['bus_id']}/information", text)
         for place in range(switches):
-            on_bus(tmp_path, f"0000:{0xA0 + place:02x}:00.0", kind="0x068000")
-        (tmp_path / "etc/gaudi-sim").mkdir(parents=True, exist_ok=True)
-        known = {"driver_version": "580.95.05", "cards": cards, **state}
-        (tmp_path / "etc/gaudi-sim/nvidia.json").write_text(json.dumps(known))
+            on_bus(tmp_path, f"0000:{0xA0 + place:02x}:00.0", "0x068000")
+        host.state = {"driver_version": "580.95.05", "cards": cards, **state}
+        host.save()
         return cuda.observe(str(tmp_path))
 
     return observe
 
 
-def on_bus(root: Path, bus_id: str, kind: str = "0x030200", numa_node: int = 0) -> None:
-    """Put a device of NVIDIA on the PCI bus."""
-    folder = root / "sys/bus/pci/devices" / bus_id
-    folder.mkdir(parents=True, exist_ok=True)
-    texts = {"vendor": "0x10de", "class": kind, "device": "0x2330", "numa_node": str(numa_node)}
-    for name, text in {**texts, "local_cpulist": f"{numa_node * 32}-{numa_node * 32 + 31}"}.items():
-        (folder / name).write_text(text + "\n")
+def on_bus(root: Path, bus_id: str, kind: str = "0x030200", node: int = 0) -> None:
+    """Show a device of NVIDIA on the PCI bus."""
+    pci_device(root, bus_id, "0x10de", "2330", kind, node)
 
 
 def test_one_card(machine: Any) -> None:
@@ -81,7 +71,7 @@ def test_one_card(machine: Any) -> None:
     (module,) = found["modules"]
     assert module == {
         **{"module_id": 0, "index": 0, "device_id": "GPU-00000000", "bus_id": "0000:17:00.0", "name": "NVIDIA L4"},
-        **{"memory_mib": 23034, "memory_used_mib": 1, "capability": "8.9", "numa_node": 0, "cpus": ["0-31"]},
+        **{"memory_mib": 23034, "memory_used_mib": 1, "capability": "8.9", "numa_node": 0, "cpus": ["0-31", "64-95"]},
         **{"in_use": False, "held_by": None, "problem": None, "links": {}, "no_peer": []},
     }
     assert (found["device_name"], found["driver_version"], found["pci_cards"]) == ("NVIDIA L4", "580.95.05", 1)
@@ -169,11 +159,14 @@ def test_a_tool_that_does_not_answer(state: dict[str, Any], problem: str, machin
     assert found["problem"][0].endswith("; on the PCI bus: NVIDIA card (10de:2330)")
 
 
-def test_a_tool_that_hangs_is_not_waited_for(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    ask = nvidia_smi.asked
-    monkeypatch.setattr(nvidia_smi, "asked", lambda argv: ask(argv, 0.3))
-    found = machine(card("H100"), hang_s=3)
-    assert "nvidia-smi: no answer within 0.3 s" in found["problem"][0]
+def test_a_tool_that_hangs_is_not_waited_for(machine: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The stand-in is a program of its own here, which ends later than anybody waits."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/nvidia-smi").symlink_to(STANDINS / "nvidia-smi")
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    monkeypatch.setenv("GAUDI_SIM_ROOT", str(tmp_path))
+    monkeypatch.setattr(nvidia_smi, "run", lambda argv, _: run(argv, 0.3))
+    assert "nvidia-smi: no answer within 0.3 s" in machine(card("H100"), hang_s=3)["problem"][0]
 
 
 def test_parts_of_divided_cards_are_the_devices(machine: Any) -> None:
@@ -252,9 +245,9 @@ def test_a_card_that_is_too_old_for_the_images(machine: Any) -> None:
 
 def test_a_machine_is_recognised_by_its_bus(tmp_path: Path) -> None:
     assert not cuda.PLATFORM.here(str(tmp_path))
-    on_bus(tmp_path, "0000:a0:00.0", kind="0x068000")
+    on_bus(tmp_path, "0000:a0:00.0", "0x068000")
     assert not cuda.PLATFORM.here(str(tmp_path))
-    on_bus(tmp_path, "0000:17:00.0", kind="0x030000")
+    on_bus(tmp_path, "0000:17:00.0", "0x030000")
     assert cuda.PLATFORM.here(str(tmp_path)) and cuda.pci(str(tmp_path)) == {"0000:17:00.0": "2330"}
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/nv_tegra_release").touch()
@@ -464,3 +457,38 @@ def test_a_capability_that_is_none_ends_no_plan(capability: str) -> None:
 )
 def test_the_version_of_an_official_image_is_its_tag(image: str, version: str | None) -> None:
     assert vllm_of(image) == version
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "image", "refused"),
+    [
+        ("cuda", "vllm/vllm-openai:v0.33.0", False),
+        ("cuda", "mirror.example:5000/vllm/vllm-openai:v0.33.0", False),
+        ("cuda", "mine/vllm-openai-rocm:1", False),
+        ("cuda", "vllm/vllm-openai-rocm:v0.33.0", True),
+        ("cuda", "vllm/vllm-openai-cpu:v0.33.0", True),
+        ("cpu", "vllm/vllm-openai-cpu:v0.33.0", False),
+        ("cpu", "vllm/vllm-openai:v0.33.0", True),
+    ],
+)
+def test_an_official_image_is_refused_on_another_vendor_s_hosts(accelerator: str, image: str, refused: bool) -> None:
+    modules = [{"module_id": 0, "name": "NVIDIA L4", "memory_mib": 23034, "capability": "8.9", "numa_node": 0}]
+    facts = {
+        "accelerator": accelerator,
+        "device_name": "NVIDIA L4",
+        "modules": modules if accelerator == "cuda" else [],
+    }
+    plan = vllm_plan([{"name": "m", "weights": "/m/x", "image": image}], checked_host(facts)[0], host_name="g")
+    assert [one["key"] for one in plan["errors"]] == ["image"] * refused
+    assert ["is vLLM's image for" in one["message"] for one in plan["errors"]] == [True] * refused
+
+
+@pytest.mark.parametrize(("words", "cards", "refused"), [(151936, 3, True), (151936, 2, False), (151680, 3, False)])
+def test_cards_that_do_not_divide_the_vocabulary_are_refused(words: int, cards: int, refused: bool) -> None:
+    one = {"name": "NVIDIA L4", "memory_mib": 23034, "capability": "8.9", "numa_node": 0}
+    facts = {"accelerator": "cuda", "device_name": "NVIDIA L4", "modules": [{"module_id": n, **one} for n in range(4)]}
+    config = {"num_hidden_layers": 2, "hidden_size": 768, "num_attention_heads": 24, "num_key_value_heads": 24}
+    spec = {"name": "m", "weights": "/m/x", "image": "vllm:1", "tensor_parallel_size": cards, "max_model_len": 512}
+    spec |= {"config": {**config, "vocab_size": words, "intermediate_size": 3072}, "weight_bytes": 10**9}
+    errors = vllm_plan([spec], checked_host(facts)[0], host_name="g")["errors"]
+    assert ["of a vocabulary of 151936; possible: [1, 2, 4, 8" in one["message"] for one in errors] == [True] * refused

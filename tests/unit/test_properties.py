@@ -14,7 +14,7 @@ from gaudi_serve.plan.changes import vllm_plan_changes
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.plan.launch import vllm_launch
 from gaudi_serve.platforms.hl_smi import hl_smi_links, hl_smi_modules, hl_smi_topology
-from helpers.placing import disjoint_cores, machine, place, running, wish
+from helpers.placing import disjoint_cores, machine, place, request, running
 from helpers.plans import LLAMA, gaudi_host, model
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -28,7 +28,7 @@ NODES = st.integers(1, 16).flatmap(lambda count: st.tuples(*[st.integers(0, 1)] 
 
 def wishes(sizes: dict[str, int]) -> list[dict[str, Any]]:
     """Return models by name and number of cards."""
-    return [wish(name, cards) for name, cards in sizes.items()]
+    return [request(name, cards) for name, cards in sizes.items()]
 
 
 @QUICK

@@ -520,18 +520,18 @@ def test_only_the_role_refuses_before_anything_is_changed() -> None:
     assert reason == "h1: model_weights_from_host c: is no host of the inventory, which has a, h1"
     # A host without models with a source has no part in it.
     nothing = pending([], NOBODY, gaudi_weights=None, model_weights_from_host="c")
-    assert (nothing.refusal, nothing.changes["due"], nothing.changes["not_given"]) == ((), False, [])
+    assert (nothing.refusal, nothing.changes["due"], nothing.changes["source_missing"]) == ((), False, [])
 
 
 def test_a_client_waits_for_the_word_of_a_source_host_and_looks_at_one_outside_the_run() -> None:
     models = sources()
     runs = {**NOBODY, "runs": True, "live": THERE}
-    (reason,) = pending(models, runs, **FROM_A).changes["not_given"]
+    (reason,) = pending(models, runs, **FROM_A).changes["source_missing"]
     assert reason == (
         "h1: model_weights_from_host a: has brought no weights in this run: it failed, cannot be reached, or has "
         "another model_weights_from_host"
     )
-    assert pending(models, {**runs, "given": []}, **FROM_A).changes["not_given"] == []
+    assert pending(models, {**runs, "given": []}, **FROM_A).changes["source_missing"] == []
     # In check mode it will have them.
     checked = pending(models, {**runs, "given": models, "live": None}, ansible_check_mode=True, **FROM_A)
     assert checked.changes["asked"] == ["/data/M"]
@@ -541,7 +541,7 @@ def test_a_client_waits_for_the_word_of_a_source_host_and_looks_at_one_outside_t
     assert pending(models, {**NOBODY, "looked": looked}, **FROM_A).changes["asked"] == ["/data/M"]
     for nothing in ({}, {"unreachable": True}, {"ansible_facts": {"gaudi_weights": {"folders": {}}}}):
         found = pending(models, {**NOBODY, "looked": nothing}, **FROM_A)
-        assert "takes no part in this run (--limit)" in found.changes["not_given"][0]
+        assert "takes no part in this run (--limit)" in found.changes["source_missing"][0]
 
 
 def test_the_stage_says_what_fetching_needs_and_what_is_left() -> None:

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import shutil
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -46,12 +47,13 @@ VARIABLE = re.compile(r"\$(\w+)|\$\{(\w+)\}")
 def observe() -> dict[str, Any]:
     """Return everything that role container_runtime compares."""
     info, reason = daemon_info()
+    known = engine_packages()
     daemon = Path(DAEMON_JSON)
     units = unit_states()
     unit = units.get(UNITS[0], {})
     return {
-        **engine_packages(),
-        "cdi": takes_cdi(str((info or {}).get("server_version") or "")),
+        **known,
+        "cdi": takes_cdi(str((info or {}).get("server_version") or "")) and keeps_cdi_files(known["packages"]),
         "daemon_json": redacted(read_text(daemon)),
         "daemon_json_mode": f"{daemon.stat().st_mode & 0o7777:04o}" if daemon.exists() else None,
         "info": info,
@@ -79,6 +81,24 @@ def takes_cdi(server: str = "", root: str = "/") -> bool:
     version = re.search(r"version (\d+)", f"version {server}" if server else run(["docker", "--version"]).out)
     release = read_text(Path(root, "etc/os-release")) or ""
     return int(version[1]) >= CDI_SINCE if version else not re.search(r"^VERSION_CODENAME=\"?bookworm", release, re.M)
+
+
+def keeps_cdi_files(installed: Mapping[str, str]) -> bool:
+    """Return whether the installed runtimes keep their CDI files up to date; a runtime to be installed does.
+
+    Args:
+        installed: versions by package.
+    """
+    return all(
+        _release(installed[one.package]) >= one.cdi_since
+        for one in runtimes()
+        if one.cdi_since and one.package in installed
+    )
+
+
+def _release(version: str) -> tuple[int, int]:
+    found = re.search(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def device_runtime(runtime: Runtime, daemon: str | None = None, root: str = "/") -> dict[str, Any]:

@@ -11,6 +11,7 @@ from ..engines import ENGINES
 from ..model.architecture import Architecture
 
 MOST_CARDS = 16
+VOCABULARY_STEP = 64  # vLLM pads the vocabulary to a multiple of it
 
 
 def memory_names(model: Architecture) -> dict[str, Any] | None:
@@ -46,6 +47,9 @@ def shape_problems(spec: Mapping[str, Any], model: Architecture, *, even_heads: 
         uneven = f"cards do not share the model's {kv_heads} key-value heads evenly; possible: {good}"
         copies = _copies(spec, even_heads) or cards < kv_heads
         problems.append(("tensor_parallel_size", cards, uneven if copies else above))
+    elif not _vocabulary_splits(model, cards):
+        rows = f"{_padded(model)} words that vLLM makes of a vocabulary of {model.vocab_size}"
+        problems.append(("tensor_parallel_size", cards, f"does not divide the {rows}; possible: {good}"))
     elif part := uneven_part(model, spec, cards):
         allowed = f"does not split the quantised weights evenly: {part}; possible: {good}"
         problems.append(("tensor_parallel_size", cards, allowed))
@@ -60,7 +64,18 @@ def splits(model: Architecture, spec: Mapping[str, Any], cards: int, *, even_hea
     """Tell whether so many cards can share a model's heads and its quantised weights."""
     kv_heads = model.kv_heads
     shared = not kv_heads or _shared(kv_heads, cards, copies=_copies(spec, even_heads))
-    return shared and not ((model.heads and model.heads % cards) or uneven_part(model, spec, cards))
+    even = not (model.heads and model.heads % cards) and _vocabulary_splits(model, cards)
+    return shared and even and not uneven_part(model, spec, cards)
+
+
+def _padded(model: Architecture) -> int:
+    """Return the rows of vLLM's embedding: the vocabulary, filled up to a multiple of 64."""
+    return -(-(model.vocab_size or 0) // VOCABULARY_STEP) * VOCABULARY_STEP
+
+
+def _vocabulary_splits(model: Architecture, cards: int) -> bool:
+    """Tell whether so many cards share the embedding evenly."""
+    return _padded(model) % cards == 0
 
 
 def _copies(spec: Mapping[str, Any], even_heads: bool) -> bool:

@@ -134,15 +134,10 @@ def _as_computed(planned: Planned) -> Planned:
 
 
 def _judged(planned: Planned) -> dict[str, Any] | None:
-    model, spec = planned.model, planned.spec
-    sizes = [card.memory_mib for card in planned.cards]
-    context = _context(spec, model)
-    if not (model.layers and model.hidden_size and planned.weights and sizes and min(sizes) and context):
+    spec, divided = planned.spec, _stages(planned)
+    if not divided:
         return None
-    stages = [_stage(planned, stage) for stage in range(spec.stages)]
-    if any(one is None for one in stages):
-        return None
-    divided = [one for one in stages if one is not None]
+    context = _context(spec, planned.model)
     worst = min(divided, key=lambda one: (one.blocks if one.layout else math.inf, one.cache))
     layout, blocks = worst.layout, _overridden(spec, worst.blocks)
     length = context
@@ -174,6 +169,17 @@ def _judged(planned: Planned) -> dict[str, Any] | None:
         "fits": fits,
         "short_by_gib": 0.0 if fits else math.ceil(short * 100) / 100,
     }
+
+
+def _stages(planned: Planned) -> list[Divided]:
+    """Return how a card of each stage is divided; empty where a figure of the model or a card is unknown."""
+    model, sizes = planned.model, [card.memory_mib for card in planned.cards]
+    known = model.layers and model.hidden_size and planned.weights and sizes and min(sizes)
+    if not (known and _context(planned.spec, model)):
+        return []
+    stages = [_stage(planned, stage) for stage in range(planned.spec.stages)]
+    divided = [stage for stage in stages if stage is not None]
+    return divided if len(divided) == len(stages) else []
 
 
 def _context(spec: Spec, model: Architecture) -> int:

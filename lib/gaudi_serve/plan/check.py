@@ -16,7 +16,7 @@ from ..model.spec import Spec
 from ..model.vllm_options import OPTION_NAMES
 from ..model.weights import WeightsFacts
 from ..platforms import PLATFORMS, Platform, platform_of
-from ..platforms.releases import DEFAULT, release_of, rows_of
+from ..platforms.releases import DEFAULT, made_for, release_of, rows_of
 from .loads import load_problems
 from .sharing import kind_problems, sharing_problems
 from .version import served_by, version_problems
@@ -37,7 +37,7 @@ def host_problems(
         allowed = "is required: the serving image, here or as vllm_model_defaults.image"
         problems.append(("image", None, allowed))
     platform = platform_of(host.accelerator)
-    problems += platform.problems(spec) + platform.image_problems(spec, release)
+    problems += platform.problems(spec) + platform.image_problems(spec, release) + _foreign_image(spec, platform)
     problems += [(key, spec[key], text) for key, text in platform.lacks.items() if spec.get(key) not in (None, False)]
     problems += _engine_problems(spec, engine_of(spec), platform, release)
     # An engine for one model is refused above; of the others it has no defaults to judge them by.
@@ -48,6 +48,15 @@ def host_problems(
             name, whose = named_key(spec, place, key)
             problems.append((name, value, whose + allowed))
     return problems
+
+
+def _foreign_image(spec: Spec, platform: Platform) -> list[Problem]:
+    """Return whether an image is vLLM's own for another platform, which would find no devices here."""
+    other = made_for(str(spec.get("image") or ""))
+    if other in (None, platform.name):
+        return []
+    allowed = f"is vLLM's image for {PLATFORMS[str(other)].title} hosts, and this is a {platform.title} host"
+    return [("image", spec["image"], allowed)]
 
 
 def _model_problems(spec: Spec, host: Host, weights: WeightsFacts, release: str, weights_come: bool) -> list[Problem]:

@@ -87,7 +87,7 @@ class Runtime:
 
     name: by which daemon.json, facts and variables of roles have it. path: its program. package: what installs it.
     programs: those of its package without any of which every start fails. settings: None where nothing is changed in
-    them.
+    them. cdi_since: the version of the package that first keeps the CDI file of its devices up to date.
     """
 
     name: str
@@ -95,6 +95,7 @@ class Runtime:
     package: str
     programs: tuple[str, ...] = ()
     settings: Settings | None = None
+    cdi_since: tuple[int, int] | None = None
 
     @property
     def program(self) -> str:
@@ -150,7 +151,7 @@ class Platform:
     otherwise. health: what is sick of a device, by its facts; None for nothing. lacks: options of vLLM that no
     server there takes, each with why and what works.
 
-    cache_variable: by which a server is told the folder of what it compiles, where a model has a recipe_cache_path.
+    cache_variable: the environment variable that names the folder for compiled graphs; set from recipe_cache_path.
 
     tuned: its hosts get the kernel arguments and the hugepages of the manual, where a user says nothing.
 

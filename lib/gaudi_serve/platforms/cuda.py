@@ -346,6 +346,7 @@ RUNTIME = Runtime(
     path="/usr/bin/nvidia-container-runtime",
     package="nvidia-container-toolkit",
     programs=("nvidia-ctk",),
+    cdi_since=(1, 18),
 )
 CONTROL = (Node("/dev/nvidiactl"), Node("/dev/nvidia-uvm"))
 SHOWN = r"\(UUID: (?P<id>{kind}-[\w/-]+)\)"

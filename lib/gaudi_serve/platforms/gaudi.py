@@ -11,19 +11,20 @@ from typing import Any
 
 from ..core.errors import InputError, Problem
 from ..core.run import read_text, run
-from ..core.words import counted
 from ..model.host import Host
 from ..model.spec import Spec
 from ..model.vllm_options import BLOCK, FORK_1_21, OPTION_NAMES
 from .base import Platform, Runtime
+from .cards import about
 from .device_access import DeviceAccess, Node
 from .device_holders import device_holders
 from .habana_config import PATH, SETTINGS
 from .hl_smi import GAUDI1, GENERATION, PREFIXES, BadRow, family_of, hl_smi_cards, hl_smi_places, hl_smi_processes
+from .pci import ACCELERATOR, pci_devices
 from .releases import RELEASES, UPSTREAM_TORCH, release_of, together
 
 FIELDS = "index,module_id,bus_id,name,driver_version,memory.total,memory.used"
-VENDOR, ACCELERATORS = "0x1da3", "0x12"  # PCI vendor, and how the class of its cards begins
+VENDOR = "0x1da3"
 # Generations by PCI device id, where no tool says the name.
 BY_PCI = {"1020": "Gaudi2", "1021": "Gaudi2", "1030": "Gaudi2", **{f"106{digit:x}": "Gaudi3" for digit in range(16)}}
 FULL_MIB = 4096  # an idle card reads 768; driver and firmware never keep more than half of this
@@ -102,15 +103,7 @@ def _here(root: str) -> bool:
 
 def pci_cards(root: str = "/") -> dict[str, str]:
     """Return ``{bus_id: device id}`` of Gaudi's cards on the PCI bus, which are there without a driver too."""
-    found = {}
-    for vendor in Path(root, "sys/bus/pci/devices").glob("*/vendor"):
-        folder = vendor.parent
-        kind = (read_text(folder / "class") or ACCELERATORS).strip()
-        # A function of another card is none of its own.
-        ours = (read_text(vendor) or "").strip() == VENDOR and kind.startswith(ACCELERATORS)
-        if ours and not (folder / "physfn").exists():
-            found[folder.name.lower()] = (read_text(folder / "device") or "").strip().removeprefix("0x")
-    return dict(sorted(found.items()))
+    return {bus_id: card.device for bus_id, card in pci_devices(root, VENDOR, (ACCELERATOR,)).items()}
 
 
 def _observe(root: str = "/") -> dict[str, Any]:
@@ -248,12 +241,6 @@ def _mib(text: str | None) -> int:
     return int(digits[1]) if digits else 0
 
 
-def _about(host: Host) -> list[str]:
-    nodes = len({card.numa_node for card in host.cards})
-    cards = f"{counted(len(host.cards), 'card')} {host.device_name} on {counted(nodes, 'NUMA node')}"
-    return [cards, f"driver {host.driver_version or 'unknown'}"]
-
-
 def _reasons(host: Host, host_name: str, cards: int, release: str) -> list[tuple[str, str]]:
     if host.problem:
         text = f"{host_name}: the cards do not answer: {' '.join(host.problem)}. Is the driver of release {release} "
@@ -365,6 +352,6 @@ PLATFORM = Platform(
     iommu=True,
     here=_here,
     observe=_observe,
-    about=_about,
+    about=about,
     reasons=_reasons,
 )

@@ -114,6 +114,9 @@ RELEASES = (
 VLLM = re.compile(r"vllm.*(?<![\d.])(0\.\d{2,4}\.\d{1,4})(?!\.?\d)")
 # Of vLLM's own images every tag is its version; some have a fourth number.
 OFFICIAL = re.compile(r"vllm-openai(?:-[a-z]+)?:v(0\.\d{1,4}\.\d{1,4})(?:\.\d{1,3})?(?![\d.])")
+# vLLM's own images by the end of their repository's name: the platform that they are made for.
+OFFICIAL_FOR = {"": "cuda", "-rocm": "rocm", "-xpu": "xpu", "-cpu": "cpu"}
+REPOSITORY = re.compile(r"(?:^|/)vllm/vllm-openai(-[a-z]+)?(?:[:@]|$)")
 UPSTREAM_TORCH = "ptupstream"  # in the names of the vendor's images with upstream's PyTorch
 
 # Of an inventory that names none, on hosts that have nothing of another one.
@@ -143,6 +146,12 @@ def vllm_of(image: str) -> str | None:
     tagged = name.partition("@")[0]
     found = OFFICIAL.search(tagged) or VLLM.search(tagged)
     return found[1] if found else None
+
+
+def made_for(image: str) -> str | None:
+    """Return the platform that one of vLLM's own images is made for; None for every other image."""
+    found = REPOSITORY.search(image)
+    return OFFICIAL_FOR.get(found[1] or "") if found else None
 
 
 def together(one: str, other: str) -> bool:

@@ -467,7 +467,7 @@ def _pending(given: Given) -> Pending:
     refusal = _refusal(given, live, source_host) if asked and models else []
     if refusal:
         # A source that is refused may hold a token, which no result of a task may have.
-        return Pending(changes={"due": False, "not_given": refusal}, refusal=refusal, facts=facts)
+        return Pending(changes={"due": False, "source_missing": refusal}, refusal=refusal, facts=facts)
     changes = weights_changes(models, live, known["model_weights_verify"], source_host)
     # After a full look nothing but a difference is left to do.
     left = weights_changes(models, live)
@@ -476,7 +476,7 @@ def _pending(given: Given) -> Pending:
         changes={
             **_steps(changes, live["tools"]),
             **{"lines": lines, "left": left["due"], "folders": weights_folders(models)},
-            "not_given": _not_given(given.host, source_host or {}),
+            "source_missing": _source_missing(given.host, source_host or {}),
         },
         due=lines,
         left=["Still to do after this run:", *weights_lines(left, given.host)] if left["due"] else [],
@@ -504,7 +504,7 @@ def _source_host(known: Known, asked: Mapping[str, Any]) -> dict[str, Any]:
     return {**found, "models": known["model_weights_models"], "live": live, "absent": asked["looked"] is not None}
 
 
-def _not_given(host_name: str, source_host: Mapping[str, Any]) -> list[str]:
+def _source_missing(host_name: str, source_host: Mapping[str, Any]) -> list[str]:
     """Return why nothing can be taken from a source host that takes part in the run; empty where something can."""
     if not source_host.get("silent"):
         return []
