@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from gaudi_serve.core.run import Result
+from gaudi_serve.model.architecture import Architecture
 from helpers.programs import load_program
 from helpers.standin_host import STANDINS
 
@@ -44,6 +45,11 @@ def drm_nodes(root: Path, bus_id: str, render: int, card: int) -> None:
         put(root, f"dev/dri/{kind}{number}")
         (root / f"dev/dri/{kind}{number}").chmod(0o660)
     put(root, f"dev/dri/by-path/pci-{bus_id}-render")
+
+
+def model(**config: Any) -> Architecture:
+    """Return the architecture of a model in bfloat16, with more of its config.json."""
+    return Architecture.of({"model_type": "llama", "torch_dtype": "bfloat16", **config})
 
 
 @dataclass

@@ -16,6 +16,7 @@ from gaudi_serve.model.spec import Spec
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.platforms import PLATFORMS, cuda, nvidia_smi
 from gaudi_serve.platforms.releases import vllm_of
+from helpers.catalogs import CATALOG, only_plugin
 from helpers.gpu_hosts import GpuHost, pci_device, put
 from helpers.standin_host import STANDINS
 
@@ -492,3 +493,28 @@ def test_cards_that_do_not_divide_the_vocabulary_are_refused(words: int, cards: 
     spec |= {"config": {**config, "vocab_size": words, "intermediate_size": 3072}, "weight_bytes": 10**9}
     errors = vllm_plan([spec], checked_host(facts)[0], host_name="g")["errors"]
     assert ["of a vocabulary of 151936; possible: [1, 2, 4, 8" in one["message"] for one in errors] == [True] * refused
+
+
+def planned_on(kind: str, **spec: Any) -> dict[str, Any]:
+    """Return the plan of one model on a host with one card."""
+    name, memory, capability = KINDS[kind]
+    module = {"module_id": 0, "name": name, "memory_mib": memory, "capability": capability, "numa_node": 0}
+    facts, problems = checked_host({"accelerator": "cuda", "device_name": name, "modules": [module]})
+    assert problems == []
+    return vllm_plan([{"name": "m", "image": "vllm:1", **spec}], facts, CATALOG, host_name="g")
+
+
+def test_a_plan_refuses_and_warns_of_what_its_card_cannot_do() -> None:
+    plan = planned_on("T4", weights="/m/x", dtype="bfloat16")
+    assert [one["message"] for one in plan["errors"]] == [
+        "g: model m: dtype 'bfloat16': needs compute capability 8.0 or more, and card 0 (Tesla T4) has 7.5; say dtype: "
+        "float16"
+    ]
+    plan = planned_on("T4", weights="/m/x", config={"torch_dtype": "bfloat16"})
+    assert plan["errors"] == [] and any("are served in float16" in text for text in plan["warnings"])
+
+
+def test_a_catalog_entry_that_names_the_plugin_alone_is_served_by_vllm_here() -> None:
+    assert only_plugin("qwen2.5-vl-3b-instruct")
+    plan = planned_on("L4", model="qwen2.5-vl-3b-instruct")
+    assert plan["errors"] == [] and plan["models"][0]["launch_profile"] == "vllm"

@@ -23,6 +23,7 @@ from helpers.gpu_hosts import (
     amd_host,
     drm_nodes,
     kfd_node,
+    model,
     pci_device,
     process,
     put,
@@ -57,10 +58,6 @@ def radeons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GpuHost:
 
 def observed(host: GpuHost) -> dict[str, Any]:
     return rocm.observe(str(host.root))
-
-
-def model(**config: Any) -> Architecture:
-    return Architecture.of({"model_type": "llama", "torch_dtype": "bfloat16", **config})
 
 
 def cards(gfx: str, count: int = 1, **more: Any) -> list[Card]:

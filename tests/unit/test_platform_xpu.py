@@ -13,7 +13,7 @@ from gaudi_serve.model.host import Card, Host
 from gaudi_serve.model.spec import Spec
 from gaudi_serve.platforms import xpu, xpu_smi
 from gaudi_serve.platforms.xpu_smi import xpu_cards, xpu_links
-from helpers.gpu_hosts import GpuHost, intel_host, pci_device, process, put
+from helpers.gpu_hosts import GpuHost, intel_host, model, pci_device, process, put
 
 BUSES = ["0000:03:00.0", "0000:83:00.0"]
 B60 = "Intel(R) Arc(TM) Pro B60 Graphics"
@@ -39,10 +39,6 @@ def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GpuHost:
 
 def observed(host: GpuHost) -> dict[str, Any]:
     return xpu.observe(str(host.root))
-
-
-def model(**config: Any) -> Architecture:
-    return Architecture.of({"model_type": "llama", "torch_dtype": "bfloat16", **config})
 
 
 @pytest.mark.parametrize("release", ["2.1", "1.3"])
