@@ -351,6 +351,7 @@ PLATFORM = Platform(
     even_heads=True,
     iommu=True,
     here=_here,
+    pci=pci_cards,
     observe=_observe,
     about=about,
     reasons=_reasons,

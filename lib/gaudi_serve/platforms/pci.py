@@ -49,7 +49,9 @@ def pci_devices(root: str, vendor: str, kinds: tuple[str, ...]) -> dict[str, Pci
     found = {}
     for path in sorted(Path(root, DEVICES).glob("*/vendor")):
         folder = path.parent
-        if text_of(path) == vendor and text_of(folder / "class").startswith(kinds) and not (folder / "physfn").exists():
+        # Where a host shows no class, its vendor alone decides.
+        kind = text_of(folder / "class") or kinds[0]
+        if text_of(path) == vendor and kind.startswith(kinds) and not (folder / "physfn").exists():
             found[folder.name.lower()] = _device(folder)
     return found
 

@@ -161,3 +161,10 @@ def test_without_hl_smi_the_bus_says_what_is_there(host: Any, seen: Any) -> None
     on_bus(host.root, "0000:fe:00.1", device="0x1000")
     (sentence,) = seen().problem[1:]
     assert sentence == "; on the PCI bus: 8 Gaudi2 (1da3:1020), 1 Gaudi3 (1da3:1063), 1 of an unknown kind (1da3:1000)"
+
+
+def test_a_card_whose_class_cannot_be_read_counts_by_its_vendor(tmp_path: Path) -> None:
+    on_bus(tmp_path, "0000:19:00.0")
+    on_bus(tmp_path, "0000:1a:00.0")
+    (tmp_path / "sys/bus/pci/devices/0000:1a:00.0/class").unlink()
+    assert [*PLATFORMS["gaudi"].pci(str(tmp_path))] == ["0000:19:00.0", "0000:1a:00.0"]
