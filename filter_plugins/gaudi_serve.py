@@ -50,7 +50,7 @@ from gaudi_serve.show.report import endpoint_table
 from gaudi_serve.show.status import fleet_status, fleet_status_lines
 from gaudi_serve.stages.apt_access import apt_access
 from gaudi_serve.stages.gateway import gateway_config
-from gaudi_serve.stages.image import missing_images, registry_login, vllm_images
+from gaudi_serve.stages.image import missing_images, registry_login, vllm_images, with_official_images
 from gaudi_serve.stages.registry import facts_wanted, plans_models, run_stages, task_hosts
 from gaudi_serve.stages.reset import (
     packages_reset,
@@ -137,6 +137,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     vllm_secret_marks,
     vllm_start_limits,
     weights_sources,
+    with_official_images,
 )
 
 

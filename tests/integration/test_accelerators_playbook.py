@@ -33,6 +33,7 @@ AMD = {
         for number in range(2)
     ],
 }
+OFFICIAL = "vllm/vllm-openai-rocm:v0.33.0-rocm72"
 TOOLKIT = {
     "runtimes": {"nvidia": {"path": "/usr/bin/nvidia-container-runtime", "runtimeArgs": []}},
     "packages": {"nvidia-container-toolkit": "1.20.0-1"},
@@ -51,9 +52,15 @@ def test_one_model_on_hosts_of_three_vendors(tmp_path: Path) -> None:
     environment = fleet(tmp_path, 3)
     change(tmp_path, "h02", devices=NVIDIA, cmdline=["root=/dev/sda1"], **TOOLKIT)
     change(tmp_path, "h03", devices=AMD, cmdline=["root=/dev/sda1"])
+    # A model that names no image gets the official one, which needs no entry.
+    hosts = json.loads((tmp_path / "hosts.json").read_text(encoding="utf-8"))
+    named = hosts["all"]["vars"]["vllm_models"][0]
+    hosts["all"]["hosts"]["h03"] = {"vllm_models": [{key: value for key, value in named.items() if key != "image"}]}
+    (tmp_path / "hosts.json").write_text(json.dumps(hosts), encoding="utf-8")
     plan = play(tmp_path, environment, "playbooks/plan.yml")
     assert "2 cards NVIDIA H100 80GB HBM3 on 2 NUMA nodes" in plan and "2 cards AMD Instinct MI300X" in plan, plan
     assert "3 hosts, 3 models, 3 hosts would change, 0 errors" in plan
+    assert f"bring {OFFICIAL}" in plan, plan
     play(tmp_path, environment, "site.yml")
     launches = {
         name: json.loads(state_of(tmp_path, name)["files"]["/etc/gaudi-serve/m.json"]) for name in ("h02", "h03")
@@ -61,6 +68,7 @@ def test_one_model_on_hosts_of_three_vendors(tmp_path: Path) -> None:
     nvidia, amd = launches["h02"], launches["h03"]
     assert (nvidia["runtime"], nvidia["device_access"]["ids"]) == ("nvidia", ["GPU-0"])
     assert amd["runtime"] is None and amd["device_access"]["options"][:2] == ["--device", "/dev/kfd"]
+    assert amd["image"] == OFFICIAL and OFFICIAL in state_of(tmp_path, "h03")["images"]
     # What the manual sets for its own hosts alone is on none of these.
     for name in ("h02", "h03"):
         files = state_of(tmp_path, name)["files"]

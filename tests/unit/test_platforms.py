@@ -24,7 +24,7 @@ from gaudi_serve.host import observe_runtime, observe_services
 from gaudi_serve.host.observe_host import system
 from gaudi_serve.inventory.facts import checked_host
 from gaudi_serve.model.host import Host
-from gaudi_serve.model.vllm_options import VLLM_0_32
+from gaudi_serve.model.vllm_options import vllm_options
 from gaudi_serve.plan.changes import vllm_plan_changes
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.platforms import PLATFORMS, DeviceAccess, Platform, Runtime, card_variables, platform_here, runtimes
@@ -60,7 +60,7 @@ def made_up(name: str, access: DeviceAccess, device: str, ids: tuple[str | None,
         title=name,
         devices=f"{name} cards",
         engine="vllm",
-        options=lambda release: VLLM_0_32,
+        options=vllm_options,
         software=lambda release: f"the vLLM of {name}",
         here=lambda root: Path(root, f"dev/{name}").exists(),
         about=lambda host: [f"{len(host.cards)} {name} cards"],

@@ -11,6 +11,7 @@ from ..model.draft import draft_model
 from ..model.host import Host
 from ..model.shared import OWN, SHARED, TAKEN, members
 from ..model.spec import Spec
+from ..platforms import platform_of
 
 # Generous: DeepSeek-R1 warms up for a quarter of an hour. What takes longer is most often a range set too wide.
 WARMUP_BUDGET_MINUTES = 240
@@ -86,8 +87,10 @@ def completed(sound: Mapping[str, Any], host: Host, release: str, images: Mappin
     if "module_ids" in known:
         base = {**base, "tensor_parallel_size": len(known["module_ids"])}
     own = {"state": "started", "warmup_budget_minutes": WARMUP_BUDGET_MINUTES, "served_model_name": known["name"]}
-    image = str(known["image"]) if "image" in known else None
-    named = {"image": (images or {}).get(image, image)} if image else {}
+    live = host.services.get(str(known.get("name")))
+    serving = str(live.launch.get("image") or "") if live else ""
+    image = known["image"] if "image" in known else platform_of(host.accelerator).image(host, release, serving)
+    named = {"image": (images or {}).get(str(image), str(image))} if image else {}
     return Spec({**own, **base, **known, "launch_profile": profile, **named})
 
 

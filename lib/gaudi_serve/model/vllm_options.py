@@ -7,6 +7,8 @@ would end up in a process list.
 
 from __future__ import annotations
 
+import re
+
 BOTH = frozenset(
     """
     additional_config allow_credentials allowed_headers allowed_local_media_path allowed_methods
@@ -110,11 +112,21 @@ VLLM_0_32 = BOTH | frozenset(
     weight_transfer_config
     """.split()
 )
+# What vLLM 0.33 has besides, by its source.
+VLLM_0_33 = VLLM_0_32 | {"monokernel", "reasoning_effort_map", "sleep_mode_backend", "watchdog_config"}
 # What the fork of release 1.22 has besides.
 FORK_1_22 = frozenset(("disable_hybrid_kv_cache_manager", "enable_multimodal_encoder_data_parallel"))
-OPTION_NAMES = FORK_1_21 | FORK_1_22 | VLLM_0_32
+OPTION_NAMES = FORK_1_21 | FORK_1_22 | VLLM_0_33
 # Of the fork alone: upstream vLLM, which the plugin is for, stops at them.
 FORK_ONLY = (FORK_1_21 | FORK_1_22) - VLLM_0_32
+
+_VERSION = re.compile(r"0\.(\d+)\.")
+
+
+def vllm_options(release: str) -> frozenset[str]:
+    """Return the options of vLLM's own images of a version, such as 0.32.1; those of the newest for all else."""
+    found = _VERSION.match(release)
+    return VLLM_0_32 if found and int(found[1]) < 33 else VLLM_0_33
 
 
 BLOCK = 128  # tokens of a KV-cache block

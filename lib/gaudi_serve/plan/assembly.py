@@ -11,7 +11,7 @@ from ..gateway.fleet import gateway_left, unreached
 from ..host.secret import given_secrets
 from ..stages.container_runtime import engine_stopped
 from ..stages.gateway import gateway_ports
-from ..stages.image import vllm_images
+from ..stages.image import vllm_images, with_official_images
 from .host import plan_models
 from .refusal import host_findings
 from .wanted import Wanted
@@ -64,7 +64,8 @@ def _of_host(
 ) -> list[Finding]:
     services = facts.get("gaudi_services")
     there = None if services is None or engine_stopped(runtime) else list(services["images"])
-    brought = images if wanted.images_come or images is None else []
+    come = images is not None and wanted.images_come
+    brought = with_official_images(images or [], plan["models"]) if come else images and []
     return host_findings(
         plan,
         facts.get("gaudi_system"),

@@ -19,7 +19,7 @@ from ..platforms import PLATFORMS, Platform, platform_of
 from ..platforms.releases import DEFAULT, made_for, release_of, rows_of
 from .loads import load_problems
 from .sharing import kind_problems, sharing_problems
-from .version import served_by, version_problems
+from .version import served_by, stated_version, version_problems
 
 
 def host_problems(
@@ -33,10 +33,10 @@ def host_problems(
     if program and spec.port not in own_ports:
         problems.append(("port", spec.port, f"is taken on this host by {program}; end it or choose another port"))
     problems += _address_problems(spec, host)
+    platform = platform_of(host.accelerator)
     if not spec.get("image"):
         allowed = "is required: the serving image, here or as vllm_model_defaults.image"
         problems.append(("image", None, allowed))
-    platform = platform_of(host.accelerator)
     problems += platform.problems(spec) + platform.image_problems(spec, release) + _foreign_image(spec, platform)
     problems += [(key, spec[key], text) for key, text in platform.lacks.items() if spec.get(key) not in (None, False)]
     problems += _engine_problems(spec, engine_of(spec), platform, release)
@@ -143,9 +143,12 @@ def _engine_problems(spec: Spec, engine: Engine, platform: Platform, release: st
 
 def _option_problems(spec: Spec, engine: Engine, platform: Platform, release: str) -> list[Problem]:
     # A launch of its own makes something else of the toolkit's keys; one without passes all options on.
-    known = platform.options(release) | (OWN_KEYS if engine.own_options else OWN_KEYS - OPTION_NAMES)
+    # Where no release of the host says which vLLM it is, the model's image may.
+    stated = None if platform.release(release) else stated_version(spec)
+    own = OWN_KEYS if engine.own_options else OWN_KEYS - OPTION_NAMES
+    known, newest = (platform.options(text) | own for text in (stated or release, release))
     return [
-        (key, value, f"is no option of {platform.software(release)}")
+        (key, value, f"is no option of {platform.software(release)}{f' {stated}' if key in newest else ''}")
         for key, value in spec.items()
         if key in OPTION_NAMES and key not in known
     ]

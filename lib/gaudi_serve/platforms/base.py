@@ -58,6 +58,10 @@ def _no_health(_: Mapping[str, Any]) -> str | None:
     return None
 
 
+def _no_image(_host: Host, _release: str, _live: str) -> str | None:
+    return None
+
+
 def _no_access(_: Host) -> DeviceAccess | None:
     return None
 
@@ -121,7 +125,8 @@ class Platform:
     models are given of it; empty where there is nothing to give. engine: what starts a model that names none
     where its release does not say it; it need not know the platform. release: the row of a release of its software;
     None for one that nobody knows. options: the options of vLLM that its serving image takes, by release; software: how
-    messages call that image.
+    messages call that image. image: the official image of a model that names none, by its host, its release, and the
+    image that serves it now; None where there is none.
 
     refused: why a machine that is one is not served, and the vendor's way; empty where it is served.
 
@@ -169,6 +174,7 @@ class Platform:
     software: Callable[[str], str]
     here: Callable[[str], bool]
     about: Callable[[Host], list[str]]
+    image: Callable[[Host, str, str], str | None] = _no_image
     devices: str = ""
     access: Callable[[Host], DeviceAccess | None] = _no_access
     card_variables: tuple[str, ...] = ()

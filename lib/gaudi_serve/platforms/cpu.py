@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,14 +10,14 @@ from ..core.errors import Problem
 from ..model.architecture import Architecture
 from ..model.host import Card, Host, Processor
 from ..model.spec import Spec
-from ..model.vllm_options import VLLM_0_32
+from ..model.vllm_options import vllm_options
 from .abilities import cache_problems, is_bfloat16, method_problems, unknown_executor
 from .base import Platform
 from .processors import processors
+from .releases import made_for, official_image
 
 X86, ARM = "x86_64", "aarch64"
 ONE_HOST = ("mp", "uni")
-OFFICIAL = re.compile(r"(?:^|/)vllm/vllm-openai")
 FAST = ("avx512f", "amx_tile")
 SLOW = (
     "its processors have AVX2 and no AVX-512: vLLM is much slower there, and lacks a KV cache of FP8 and some "
@@ -65,6 +64,12 @@ def observe(root: str = "/") -> dict[str, Any]:
     found = processors(root)
     slow = found["architecture"] == X86 and "avx2" in found["features"] and not {*FAST} & {*found["features"]}
     return {"device_name": None, "modules": [], "cpu": found, "notes": [SLOW] if slow else []}
+
+
+def _image(host: Host, release: str, live: str) -> str | None:
+    """Return vLLM's own image where there is one for these processors."""
+    kind = KINDS.get(host.cpu.architecture) if host.cpu else None
+    return official_image("cpu", release, live) if kind and kind.tag else None
 
 
 def _about(host: Host) -> list[str]:
@@ -125,7 +130,7 @@ def _caches_fp8(cpu: Processor) -> bool:
 def _images(spec: Spec, kind: Kind) -> list[Problem]:
     """Return why an official image is none for an architecture; a user's own may be."""
     image = str(spec.get("image") or "")
-    if not OFFICIAL.search(image):
+    if made_for(image) != "cpu":
         return []
     if not kind.tag:
         allowed = f"is not there for {kind.title}: vLLM publishes none; build one from its source{kind.recipe}"
@@ -139,7 +144,8 @@ PLATFORM = Platform(
     name="cpu",
     title="CPU",
     engine="vllm",
-    options=lambda release: VLLM_0_32,
+    options=vllm_options,
+    image=_image,
     software=lambda release: "vLLM for CPUs",
     here=lambda root: True,
     observe=observe,

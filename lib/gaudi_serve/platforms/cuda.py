@@ -13,7 +13,7 @@ from ..core.versions import comparable
 from ..model.architecture import Architecture
 from ..model.host import Card, Host
 from ..model.spec import Spec
-from ..model.vllm_options import VLLM_0_32
+from ..model.vllm_options import vllm_options
 from . import nvidia_smi as smi
 from .abilities import cache_problems, is_bfloat16, method_of
 from .base import Platform, Runtime
@@ -21,7 +21,7 @@ from .cards import about, filled, lost, mixed, reasons
 from .device_access import DeviceAccess, Node
 from .device_holders import device_holders
 from .pci import DISPLAY, SCREEN, PciDevice, bus_text, pci_devices
-from .releases import vllm_of
+from .releases import official_image, vllm_of
 
 VENDOR, TEGRA = "0x10de", "etc/nv_tegra_release"
 CONTROLLER = "0x0302"  # how the class of a card without a screen begins
@@ -381,7 +381,8 @@ PLATFORM = Platform(
     title="NVIDIA",
     devices="NVIDIA cards",
     engine="vllm",
-    options=lambda release: VLLM_0_32,
+    options=vllm_options,
+    image=lambda host, release, live: official_image("cuda", release, live),
     software=lambda release: "vLLM for CUDA",
     # nvidia-smi counts cards in the order of the bus, CUDA by their speed.
     env={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"},

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..model.vllm_options import VLLM_0_32
+from ..model.vllm_options import vllm_options
 from .base import Platform
 from .pci import pci_devices
 
@@ -64,7 +64,7 @@ def _elsewhere(
         name=name,
         title=title,
         engine="vllm",
-        options=lambda release: VLLM_0_32,
+        options=vllm_options,
         software=lambda release: f"vLLM for {title}",
         here=lambda root: bool(pci(root)) or (nodes != "" and any(Path(root).glob(nodes))),
         pci=pci,

@@ -43,6 +43,12 @@ TAG = re.compile(r":(\d+\.\d+\.\d+)(?![\d.])[^/:@]*(?:@|$)")
 ONE_RELEASE = "both must be of one release"
 
 
+def _image(_: Host, release: str, _live: str) -> str | None:
+    """Return the vendor's ready image of a release; of most there is none."""
+    row = release_of(release)
+    return row.ready(release) if row else None
+
+
 def _options(release: str) -> frozenset[str]:
     # Of 1.22 and 1.23 the options are not known exactly.
     return FORK_1_21 if release.startswith("1.21.") else OPTION_NAMES
@@ -332,6 +338,7 @@ PLATFORM = Platform(
     engine="aice_1_21",
     release=release_of,
     options=_options,
+    image=_image,
     software=lambda release: f"the vLLM of release {release}",
     env={LAZY: "1"},
     # A forked worker cannot initialise its card again, and collectives need their lazy form.

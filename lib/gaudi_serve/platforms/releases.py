@@ -1,7 +1,8 @@
-"""The releases of Gaudi software, and what belongs to each: the one place that says what is served with what.
+"""The releases of software, and what belongs to each: the one place that says what is served with what.
 
-Driver, packages and serving image are of one release. Which versions of vLLM the plugin has for a release is as its
-pages say; the fork of a release is its branch aice/v<release>.
+Gaudi's driver, packages and serving image are of one release. Which versions of vLLM the plugin has for a release is as
+its pages say; the fork of a release is its branch aice/v<release>. Elsewhere a release is one of vLLM, whose images
+are as its script of a release publishes them (.buildkite/scripts/publish-release-images.sh of vLLM 0.33.0).
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ class Release:
     cards: tuple[str, ...] = ("HL-225", "HL-288", "HL-325", "HL-328", "HL-338", "HL-388")
     base: str | None = None
     image: str | None = None
+
+    def ready(self, release: str) -> str | None:
+        """Return the name of the vendor's ready serving image for one of its releases, such as 1.24.1."""
+        return f"{REGISTRY}/{release}/{self.image}:latest" if self.image else None
 
     @property
     def upstream_torch(self) -> bool:
@@ -77,6 +82,7 @@ class Release:
         return f"{self.name} ({' and '.join(part for part in (served, plugin) if part)})"
 
 
+REGISTRY = "vault.habana.ai/gaudi-docker"
 PLUGIN = "plugin"  # the engine that needs a version of vLLM which belongs to the release
 
 RELEASES = (
@@ -116,6 +122,15 @@ VLLM = re.compile(r"vllm.*(?<![\d.])(0\.\d{2,4}\.\d{1,4})(?!\.?\d)")
 OFFICIAL = re.compile(r"vllm-openai(?:-[a-z]+)?:v(0\.\d{1,4}\.\d{1,4})(?:\.\d{1,3})?(?![\d.])")
 # vLLM's own images by the end of their repository's name: the platform that they are made for.
 OFFICIAL_FOR = {"": "cuda", "-rocm": "rocm", "-xpu": "xpu", "-cpu": "cpu"}
+REPOSITORIES = {platform: f"vllm/vllm-openai{end}" for end, platform in OFFICIAL_FOR.items()}
+# The release of vLLM whose image a model gets that names none, where nobody has said another.
+VLLM_DEFAULT = "0.33.0"
+VLLM_RELEASE = re.compile(r"0\.\d{1,4}\.\d{1,4}")
+# The first release of which there is an image, where that is not long ago.
+SINCE = {"xpu": "0.26.0"}
+# Since this release ROCm's plain tags have ROCm 10, of which nothing says what driver it needs; the others have 7.2,
+# which AMD's drivers 30.x serve.
+ROCM_10_SINCE, ROCM_7_2 = "0.33.0", "-rocm72"
 REPOSITORY = re.compile(r"(?:^|/)vllm/vllm-openai(-[a-z]+)?(?:[:@]|$)")
 UPSTREAM_TORCH = "ptupstream"  # in the names of the vendor's images with upstream's PyTorch
 
@@ -152,6 +167,32 @@ def made_for(image: str) -> str | None:
     """Return the platform that one of vLLM's own images is made for; None for every other image."""
     found = REPOSITORY.search(image)
     return OFFICIAL_FOR.get(found[1] or "") if found else None
+
+
+def official_image(platform: str, release: str, live: str = "") -> str | None:
+    """Return vLLM's own image for a platform; None where there is none.
+
+    Args:
+        platform: its name, such as cuda.
+        release: that of the host's software; a version of vLLM says which image, all else leaves that open.
+        live: the image that serves the model now. Where the release leaves it open, an official one of this platform
+            stays, so that no default that changes restarts a model.
+    """
+    said = VLLM_RELEASE.fullmatch(release)
+    if not said and made_for(live) == platform:
+        return live
+    version = release if said else VLLM_DEFAULT
+    repository = REPOSITORIES.get(platform)
+    if repository is None or comparable(version) < comparable(SINCE.get(platform, "0.0.0")):
+        return None
+    newer = platform == "rocm" and comparable(version) >= comparable(ROCM_10_SINCE)
+    return f"{repository}:v{version}{ROCM_7_2 if newer else ''}"
+
+
+def is_official(image: str) -> bool:
+    """Tell whether an image is vLLM's own or the vendor's ready one, which needs no entry to be pulled."""
+    ready = any(image == row.ready(row.name) for row in RELEASES)
+    return ready or made_for(image) is not None
 
 
 def together(one: str, other: str) -> bool:

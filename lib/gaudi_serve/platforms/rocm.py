@@ -12,7 +12,7 @@ from ..core.errors import Problem
 from ..model.architecture import Architecture
 from ..model.host import Card, Host
 from ..model.spec import Spec
-from ..model.vllm_options import VLLM_0_32
+from ..model.vllm_options import vllm_options
 from .abilities import MX, cache_problems, is_fp8, method_of, method_problems
 from .amd_smi import AmdCard, AmdSmi, ask_amd_smi
 from .base import Platform
@@ -33,6 +33,7 @@ from .pci import (
     pci_devices,
     text_of,
 )
+from .releases import made_for, official_image
 
 VENDOR = "0x1002"
 # Names by PCI device id, where amd-smi does not say them.
@@ -51,7 +52,6 @@ INTEGRATED = (
 RADEON_LEAST = 7 << 30  # bytes: a card sold with 8 GiB shows a little less
 # What the images of vllm/vllm-openai-rocm are built for.
 BUILT = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1101", "gfx1150", "gfx1151", "gfx1200", "gfx1201")
-IMAGE = re.compile(r"(?:^|/)vllm/vllm-openai-rocm(?:[:@]|$)")
 OVERRIDE = "HSA_OVERRIDE_GFX_VERSION"
 # Which format of FP8 an architecture computes with; the others have none.
 FP8 = {"gfx942": "fnuz", "gfx950": "ocp", "gfx1200": "ocp", "gfx1201": "ocp"}
@@ -278,7 +278,7 @@ def _cannot(spec: Spec, model: Architecture, host: Host, cards: Sequence[Card]) 
 def _unbuilt(spec: Spec, kinds: Sequence[str]) -> list[Problem]:
     """Return why the official image has no kernels for a GPU; a user's own may."""
     missing = [kind for kind in kinds if kind not in BUILT]
-    if not missing or not IMAGE.search(str(spec.get("image") or "")) or OVERRIDE in (spec.get("env") or {}):
+    if not missing or made_for(str(spec.get("image") or "")) != "rocm" or OVERRIDE in (spec.get("env") or {}):
         return []
     allowed = (
         f"is not built for {' and '.join(missing)}; it is for {', '.join(BUILT)}. An image of your own may be, or "
@@ -339,7 +339,8 @@ PLATFORM = Platform(
     title="ROCm",
     devices="AMD GPUs",
     engine="vllm",
-    options=lambda release: VLLM_0_32,
+    options=vllm_options,
+    image=lambda host, release, live: official_image("rocm", release, live),
     software=lambda release: "vLLM for ROCm",
     here=lambda root: bool(pci(root)),
     pci=pci,

@@ -11,13 +11,14 @@ from ..core.errors import Problem
 from ..model.architecture import Architecture
 from ..model.host import Card, Host
 from ..model.spec import Spec
-from ..model.vllm_options import VLLM_0_32
+from ..model.vllm_options import vllm_options
 from .abilities import is_bfloat16, method_problems, unknown_executor
 from .base import Platform
 from .cards import LEAST_KIB, WATCHERS, about, lost, mixed, node_notes, node_problem, plain_name, reasons
 from .device_access import DeviceAccess, Node
 from .device_holders import device_holders
 from .pci import DEVICES, DISPLAY, RENDER_NODE, RENDER_NODES, SCREEN, PciDevice, bus_text, number_of, pci_devices
+from .releases import official_image
 from .xpu_smi import XpuCard, XpuSmi, ask_xpu_smi
 
 VENDOR = "0x8086"
@@ -193,7 +194,8 @@ PLATFORM = Platform(
     title="XPU",
     devices="Intel GPUs",
     engine="vllm",
-    options=lambda release: VLLM_0_32,
+    options=vllm_options,
+    image=lambda host, release, live: official_image("xpu", release, live),
     software=lambda release: "vLLM for XPU",
     here=lambda root: bool(pci(root)),
     pci=pci,

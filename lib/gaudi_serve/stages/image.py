@@ -15,14 +15,13 @@ from ..core.redact import has_login
 from ..core.templates import rendered
 from ..host.secret import given_secrets
 from ..platforms import PLATFORMS, served_names
-from ..platforms.releases import DEFAULT, RELEASES, release_of, vllm_of
+from ..platforms.releases import DEFAULT, REGISTRY, RELEASES, is_official, release_of, vllm_of
 from .base import Given, Pending, Stage
 from .container_runtime import engine_stopped
 from .reset import vllm_image_reset
 
 Entry = dict[str, Any]
 
-REGISTRY = "vault.habana.ai/gaudi-docker"
 HABANA, PROJECT = "https://github.com/HabanaAI", "https://github.com/vllm-project"
 # Where the parts come from, and go to, unless told otherwise. None of these says a commit: that is the user's to pin.
 SOURCES = {
@@ -88,6 +87,19 @@ def vllm_images(images: Sequence[Mapping[str, Any]], release: str = "1.21.3") ->
     for entry in images:
         _check(entry)
     return [_built(entry, release or DEFAULT) if entry.get("build") == "gaudi" else dict(entry) for entry in images]
+
+
+def with_official_images(images: Sequence[Mapping[str, Any]], models: Sequence[Mapping[str, Any]]) -> list[Entry]:
+    """Return the entries of ``vllm_images`` with those official images that started models take and no entry names.
+
+    Args:
+        images: entries of ``vllm_images``.
+        models: those of a host's plan.
+    """
+    known = {image_name(str(entry.get("name"))) for entry in images if isinstance(entry, Mapping)}
+    taken = [str(model["image"]) for model in models if model["state"] == "started"]
+    missing = [image for image in dict.fromkeys(taken) if is_official(image) and image_name(image) not in known]
+    return [*images, *({"name": image} for image in missing)]
 
 
 def images_shared(
