@@ -99,7 +99,7 @@ def with_official_images(images: Sequence[Mapping[str, Any]], models: Sequence[M
     known = {image_name(str(entry.get("name"))) for entry in images if isinstance(entry, Mapping)}
     taken = [str(model["image"]) for model in models if model["state"] == "started"]
     missing = [image for image in dict.fromkeys(taken) if is_official(image) and image_name(image) not in known]
-    return [*images, *({"name": image} for image in missing)]
+    return [*map(dict, images), *({"name": image} for image in missing)]
 
 
 def images_shared(
