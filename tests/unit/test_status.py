@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.show.status import fleet_status, fleet_status_lines
 from gaudi_serve.stages.base import drift_lines
 from helpers.plans import gaudi_host, model, planned
@@ -93,3 +94,14 @@ def test_a_gateway_that_the_inventory_has_no_more_is_drift() -> None:
     line = "a: gateway: runs here, and the inventory has no gaudi_gateway for this host; playbooks/reset.yml --limit a"
     assert any(one.startswith(line) for one in fleet_status_lines(status))
     assert fleet_status({"a": known(gaudi_services=services, gateway_status=[])}, ["a"])["drifted"] == []
+
+
+def test_a_sick_card_is_a_note_of_status_and_plan() -> None:
+    cards = [{"module_id": number, "ecc_uncorrectable": 3 * number, "numa_node": 0} for number in range(2)]
+    bad = {"module_id": 2, "ecc_uncorrectable": 9, "problem": "it has no node", "numa_node": 0}
+    host = {**gaudi_host(), "accelerator": "rocm", "device_name": "AMD Instinct MI300X", "modules": [*cards, bad]}
+    text = "card 1 is sick: its memory had 3 uncorrectable errors since the driver was loaded"
+    status = fleet_status({"a": known(gaudi_host=host)}, ["a"])
+    assert text in status["hosts"]["a"]["notes"] and status["drifted"] == []
+    assert [one for one in status["hosts"]["a"]["notes"] if "sick" in one] == [text]
+    assert f"a: {text}" in vllm_plan([], host, host_name="a")["warnings"]

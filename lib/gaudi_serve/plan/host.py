@@ -13,7 +13,7 @@ from typing import Any
 from ..core.errors import Finding, InputError, Problem
 from ..model.host import Card, Host
 from ..model.shared import key_of
-from ..platforms import platform_of
+from ..platforms import platform_of, sick_cards
 from ..platforms.releases import DEFAULT
 from .check import host_problems, release_unset
 from .cost import cost_of, cost_problems, cost_warnings, down_for, named, precision_of, weighed_of
@@ -102,7 +102,8 @@ def plan_models(
     requests, findings = resolve(wanted.models, site)
     findings += _checked(requests, site, wanted.weights_come)
     planned, more = _placed(requests, _names(wanted.models), machine, host_name, release, wanted.move_allowed)
-    return HostPlan(host_name, tuple(planned), (*findings, *more), (*machine.unused_cards, *machine.notes))
+    notes = (*machine.unused_cards, *sick_cards(host), *machine.notes)
+    return HostPlan(host_name, tuple(planned), (*findings, *more), notes)
 
 
 def _checked(requests: Sequence[ResolvedModel], site: Site, weights_come: bool) -> list[Finding]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ..core.errors import refusal
 from . import cpu, cuda, elsewhere, gaudi, rocm, xpu
@@ -34,12 +35,20 @@ __all__ = [
     "runtime_of",
     "runtimes",
     "served_names",
+    "sick_cards",
 ]
 
 
 def platform_of(accelerator: str | None) -> Platform:
     """Return the platform by the name that a host's facts say, if they do."""
     return PLATFORMS[accelerator or USUAL]
+
+
+def sick_cards(host: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each device of ``gaudi_host`` that serves and is sick; of bad ones the problem is said."""
+    health = platform_of(host.get("accelerator")).health
+    cards = [module for module in host.get("modules") or () if not module.get("problem")]
+    return [f"card {module['module_id']} is sick: {text}" for module in cards if (text := health(module))]
 
 
 def accelerator_needs(accelerator: str) -> list[str]:

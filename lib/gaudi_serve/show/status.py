@@ -10,6 +10,7 @@ from ..core.table import model_cell, table
 from ..core.words import counted
 from ..gateway.fleet import gateway_left
 from ..model.host import Host
+from ..platforms import sick_cards
 from ..stages.registry import LEFT_ALONE, OBJECTS
 from .notes import open_notes, shared_lines
 from .report import endpoint, gateway_of
@@ -58,7 +59,7 @@ def _host(known: Known, name: str) -> dict[str, Any]:
     silent = [f"{model['name']} does not answer: {model['problem']}" for model in models if model["problem"]]
     if silent:
         drift["answers"] = silent
-    cards = Host.of(known["gaudi_host"]).unused_cards if serves else []
+    cards = [*Host.of(known["gaudi_host"]).unused_cards, *sick_cards(known["gaudi_host"])] if serves else []
     told = [*cards, *(note for fact in NOTES for note in known.get(fact) or [])]
     notes = open_notes(told, known.get("gaudi_acknowledged"))
     return {"read": True, "problem": "", "drift": drift, "models": models, "notes": notes}
