@@ -83,9 +83,9 @@ def hosts(tmp_path: Path, served: dict[str, Any]) -> Hosts:
     ("lost", "at", "given", "done"),
     [
         ("h01", "vllm_snapshot saved", {}, []),
-        ("h01", "gaudi_files", {}, []),
+        pytest.param("h01", "gaudi_files", {}, [], marks=pytest.mark.long),
         # The only one of the second wave, and one of the two in it: the waves after it do not begin.
-        ("h02", "vllm_benchmark", {"rollout_serial": 1}, ["h01"]),
+        pytest.param("h02", "vllm_benchmark", {"rollout_serial": 1}, ["h01"], marks=pytest.mark.long),
         ("h02", "vllm_smoke", {}, ["h01", "h03"]),
     ],
 )
