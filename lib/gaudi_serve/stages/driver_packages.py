@@ -246,7 +246,7 @@ def package_refusal(
     if rivals and (changes.install or changes.load) and not found:
         found = [
             f"module {rivals[0]} holds the cards, and goes by a reboot alone: add modprobe.blacklist={rivals[0]} to "
-            "host_tuning_kernel_args, and let playbooks/host.yml -e host_tuning_reboot_allowed=true reboot the host first"
+            "host_tuning_kernel_args, and reboot the host first (playbooks/host.yml -e host_tuning_reboot_allowed=true)"
         ]
     if changes.replaces and not found:
         found = list(strangers) if upgrade_allowed else [_not_allowed(driver, here, changes, stopped)]
