@@ -221,6 +221,8 @@ def test_errors_of_a_card_s_memory_take_it_out(machine: Any) -> None:
     # An older driver knows not all of these fields.
     found = machine(card("A100", 0, failure="Yes"), unknown=["remapped_rows.failure"])
     assert found["modules"][0]["problem"] is None
+    found = machine(card("A100", 0, failure="Yes"), **OLD)
+    assert found["modules"][0]["problem"] == problems[0]
 
 
 def xid(number: int, bus: int, words: str) -> str:
@@ -302,15 +304,25 @@ def test_a_kernel_s_log_that_cannot_be_read_is_a_note(machine: Any, monkeypatch:
     assert machine(card("A100"))["notes"] == ["the kernel's log cannot be read"]
 
 
-def test_a_model_stays_on_a_card_with_an_error_and_another_gets_none_of_it(machine: Any) -> None:
-    """What serves goes on serving, and a new model gets another card."""
+def test_a_model_stays_on_a_card_with_an_error_and_another_gets_a_good_one(machine: Any) -> None:
+    image, host = "vllm/vllm-openai:v0.33.0", {"accelerator": "cuda", **machine(card("A100", 0), card("A100", 1))}
+    base = {"weights": "/m/x", "image": image}
+    specs = [{**base, "name": "old", "port": 30000}, {**base, "name": "new", "port": 30001}]
+    (before,) = vllm_plan(specs[:1], checked_host(host)[0], host_name="g")["models"]
+    launch = {"device_access": before["device_access"], "module_ids": [0]}
+    live = {"module_ids": [0], "port": 30000, "active": True, "digest": before["digest"], "launch": launch}
     found = machine(card("A100", 0), card("A100", 1), log=(HALTED,), **OLD)
-    facts = {"accelerator": "cuda", "system": {}, **found}
-    services = {"old": {"module_ids": [0], "port": 30000, "digest": "d", "active": True}}
-    host = Host.of({**facts, "services": services})
-    assert host.unused_cards == [f"card 0: {found['modules'][0]['problem']}; model old runs on it"]
-    assert [held.in_use for held in host.without_own_use().cards] == [False, False]
-    assert Host.of(facts).cards[0].in_use and not Host.of(facts).cards[1].in_use
+    problem = found["modules"][0]["problem"]
+    host = {**host, **found}
+    plan = vllm_plan(specs, {**checked_host(host)[0], "services": {"old": live}}, host_name="g")
+    assert plan["errors"] == []
+    assert [(one["name"], one["module_ids"]) for one in plan["models"]] == [("old", [0]), ("new", [1])]
+    assert plan["models"][0]["digest"] == before["digest"]
+    assert f"g: card 0: {problem}; model old runs on it" in plan["warnings"]
+    # Where nothing runs on it, nothing is started there.
+    plan = vllm_plan(specs[:1], checked_host(host)[0], host_name="g")
+    assert plan["models"][0]["module_ids"] == [1]
+    assert f"g: card 0 is not used: {problem}" in plan["warnings"]
 
 
 @pytest.mark.parametrize(
