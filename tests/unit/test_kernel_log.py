@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from gaudi_serve.core.run import Result, run
+from gaudi_serve.core.words import counted
 from gaudi_serve.platforms import amdgpu_log, kernel_log, nvidia_log
 from gaudi_serve.platforms.kernel_log import BUFFER, JOURNAL, Record, words_of
 from gaudi_serve.platforms.nvidia_log import CardErrors
@@ -244,9 +245,8 @@ def amd(*texts: str) -> dict[str, str]:
     ],
 )
 def test_uncorrectable_errors_of_an_amd_gpu(text: str, count: int, block: str) -> None:
-    said = (
-        f"the kernel's log of this boot: {count} uncorrectable errors in its block {block} at 2026-11-27 00:00:00 UTC"
-    )
+    said = f"{counted(count, 'uncorrectable error')} in its block {block} at 2026-11-27 00:00:00 UTC"
+    said = f"the kernel's log of this boot: {said}"
     assert amd(f"{AMD}{text}") == ({"0000:05:00.0": said} if count else {})
     # Kernels before 5.10 have the driver's name but once.
     assert amd(f"{AMD.removesuffix('amdgpu: ')}{text}") == ({"0000:05:00.0": said} if count else {})
@@ -255,9 +255,9 @@ def test_uncorrectable_errors_of_an_amd_gpu(text: str, count: int, block: str) -
 def test_resets_of_an_amd_gpu_are_counted() -> None:
     begin = f"{AMD}GPU reset begin!. Source:  4"
     once = amd(begin, f"{AMD}GPU reset(1) succeeded!")["0000:05:00.0"]
-    assert once.endswith("its driver reset it once, at 2026-11-27 00:00:00 UTC, which ends what runs on it")
+    assert once.endswith(": 1 reset by its driver, the last at 2026-11-27 00:00:00 UTC: each ends what runs on it")
     both = amd(begin, f"{AMD}2 uncorrectable hardware errors detected in umc block", begin)["0000:05:00.0"]
     assert both == (
-        "the kernel's log of this boot: 2 uncorrectable errors in its block umc at 2026-11-27 00:00:01 UTC; its driver "
-        "reset it 2 times, the last time at 2026-11-27 00:00:02 UTC, which ends what runs on it"
+        "the kernel's log of this boot: 2 uncorrectable errors in its block umc at 2026-11-27 00:00:01 UTC; 2 resets "
+        "by its driver, the last at 2026-11-27 00:00:02 UTC: each ends what runs on it"
     )

@@ -247,7 +247,7 @@ def test_errors_and_resets_in_the_kernel_s_log_make_a_gpu_sick(eight: GpuHost) -
     eight.save()
     found = observed(eight)
     errors = "the kernel's log of this boot: 2 uncorrectable errors in its block umc at 2026-11-27 00:00:00 UTC"
-    reset = "its driver reset it once, at 2026-11-27 00:00:02 UTC, which ends what runs on it"
+    reset = "1 reset by its driver, the last at 2026-11-27 00:00:02 UTC: each ends what runs on it"
     assert sick_cards({"accelerator": "rocm", **found}) == [
         f"card 3 is sick: {errors}",
         "card 5 is sick: its memory had 3 uncorrectable errors since the driver was loaded; "

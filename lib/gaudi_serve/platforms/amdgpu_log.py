@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from ..core.words import counted
 from .kernel_log import Record
 
 PLACE = r"amdgpu ([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]): "
@@ -23,11 +24,12 @@ def gpu_errors(records: Sequence[Record]) -> dict[str, str]:
     resets: dict[str, list[str]] = {}
     for record in records:
         if found := ERRORS.search(record.text):
-            errors[found[1]] = f"{found[2]} uncorrectable errors in its block {found[3]} at {record.at}"
+            count = counted(int(found[2]), "uncorrectable error")
+            errors[found[1]] = f"{count} in its block {found[3]} at {record.at}"
         elif found := RESET.search(record.text):
             resets.setdefault(found[1], []).append(record.at)
     texts = {place: [text] for place, text in errors.items()}
     for place, times in resets.items():
-        often = f"{len(times)} times, the last time" if len(times) > 1 else "once,"
-        texts.setdefault(place, []).append(f"its driver reset it {often} at {times[-1]}, which ends what runs on it")
+        text = f"{counted(len(times), 'reset')} by its driver, the last at {times[-1]}: each ends what runs on it"
+        texts.setdefault(place, []).append(text)
     return {place: f"the kernel's log of this boot: {'; '.join(clauses)}" for place, clauses in texts.items()}

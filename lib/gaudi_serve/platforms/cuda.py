@@ -71,17 +71,12 @@ def observe(root: str = "/") -> dict[str, Any]:
     the other in the order of ``nvidia-smi -L``.
     """
     on_bus = _on_bus(root)
-    nothing: dict[str, Any] = {"device_name": None, "driver_version": None, "memory_mib": 0, "modules": []}
     told, problem = smi.asked(smi.QUERY)
     rows = [] if problem else smi.rows(told.out)
     records, unread = kernel_log(PATTERN)
     logged = card_errors(records)
     if not rows:
-        names = bus_text(VENDOR, {one.device: "NVIDIA card" for one in on_bus.values()})
-        fatal = {place: errors.fatal for place, errors in logged.items() if place in on_bus and errors.fatal}
-        cards = "".join(f"; card {place}: {text}" for place, text in sorted(fatal.items()))
-        text = f"{problem or 'nvidia-smi shows no card'}{names}{cards}"
-        return {**nothing, "problem": [text], "pci_cards": len(on_bus)}
+        return _silent(on_bus, problem or "nvidia-smi shows no card", logged)
     minors = _minors(root)
     wrong, warned = _wrong(rows, logged, root)
     divided = any(row.divided for row in rows)
@@ -106,6 +101,15 @@ def observe(root: str = "/") -> dict[str, Any]:
         "pci_cards": len(on_bus),
         "notes": [*mixed([str(module["name"]) for module in modules]), *_persistence(rows), *unread],
     }
+
+
+def _silent(on_bus: Mapping[str, PciDevice], problem: str, logged: Mapping[str, CardErrors]) -> dict[str, Any]:
+    """Return what is observed where nvidia-smi shows no card."""
+    names = bus_text(VENDOR, {one.device: "NVIDIA card" for one in on_bus.values()})
+    fatal = {place: errors.fatal for place, errors in logged.items() if place in on_bus and errors.fatal}
+    cards = "".join(f"; card {place}: {text}" for place, text in sorted(fatal.items()))
+    nothing: dict[str, Any] = {"device_name": None, "driver_version": None, "memory_mib": 0, "modules": []}
+    return {**nothing, "problem": [f"{problem}{names}{cards}"], "pci_cards": len(on_bus)}
 
 
 def _module(row: smi.Row, device: PciDevice | None, minor: int | None, holder: str | None, root: str) -> dict[str, Any]:
