@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
@@ -14,10 +15,12 @@ from typing import Any
 import pytest
 from gaudi_serve.core.run import Result
 from gaudi_serve.model.architecture import Architecture
+from gaudi_serve.platforms import kernel_log
 from helpers.programs import load_program
 from helpers.standin_host import STANDINS
 
 GIB = 1 << 30
+MIDNIGHT = 1795737600  # 2026-11-27 00:00:00 UTC
 
 
 def put(root: Path, path: str, text: str = "") -> None:
@@ -54,12 +57,13 @@ def model(**config: Any) -> Architecture:
 
 @dataclass
 class GpuHost:
-    """A host of one vendor: its root, the state of the vendor's stand-in, and whether it has one."""
+    """A host of one vendor: its root, the state of the vendor's stand-in, whether it has one, and the kernel's log."""
 
     root: Path
     tool: str
     state: dict[str, Any] = field(default_factory=lambda: {"cards": []})
     installed: bool = True
+    log: list[str] = field(default_factory=list)
 
     def save(self, **more: Any) -> None:
         """Write the state of the stand-in, after a test has changed it."""
@@ -82,6 +86,18 @@ class GpuHost:
             return Result(status, out.getvalue(), err.getvalue())
 
         monkeypatch.setattr(parser, "run", run)
+        monkeypatch.setattr(kernel_log, "run", lambda argv: journal(argv, self.log))
+
+
+def journal(argv: list[str], log: list[str]) -> Result:
+    """Answer as journalctl does for the kernel's log, a record a second from midnight on; dmesg is not allowed."""
+    if argv[0] == "dmesg":
+        return Result(1, "", "dmesg: read kernel buffer failed: Operation not permitted")
+    *words, pattern = argv
+    assert words == kernel_log.JOURNAL and pattern.startswith("--grep=")
+    found = [(place, text) for place, text in enumerate(log) if re.search(pattern.partition("=")[2], text)]
+    rows = [{"__REALTIME_TIMESTAMP": str((MIDNIGHT + place) * 10**6), "MESSAGE": text} for place, text in found]
+    return Result(0, "\n".join(map(json.dumps, rows)), "") if rows else Result(1, "-- No entries --\n", "")
 
 
 def process(root: Path, pid: int, name: str, opened: str, fdinfo: str = "") -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gaudi_serve.core.run import run
+from gaudi_serve.core.run import Result, run
 from gaudi_serve.inventory.facts import checked_host
 from gaudi_serve.model.architecture import Architecture
 from gaudi_serve.model.host import Host
 from gaudi_serve.model.spec import Spec
 from gaudi_serve.plan.host import vllm_plan
-from gaudi_serve.platforms import PLATFORMS, cuda, nvidia_smi
+from gaudi_serve.platforms import PLATFORMS, cuda, nvidia_smi, sick_cards
 from gaudi_serve.platforms.releases import vllm_of
 from helpers.catalogs import CATALOG, only_plugin
 from helpers.gpu_hosts import GpuHost, pci_device, put
@@ -47,7 +47,9 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     host.answers(monkeypatch, nvidia_smi)
     put(tmp_path, "proc/meminfo", "MemTotal:       125829120 kB\n")
 
-    def observe(*cards: dict[str, Any], switches: int = 0, minors: tuple[int, ...] = (), **state: Any) -> Any:
+    def observe(
+        *cards: dict[str, Any], switches: int = 0, minors: tuple[int, ...] = (), log: tuple[str, ...] = (), **state: Any
+    ) -> Any:
         for place, one in enumerate(cards):
             number = minors[place] if minors else place
             on_bus(tmp_path, one["bus_id"], node=place * 2 // len(cards))
@@ -56,6 +58,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         for place in range(switches):
             on_bus(tmp_path, f"0000:{0xA0 + place:02x}:00.0", "0x068000")
         host.state = {"driver_version": "580.95.05", "cards": cards, **state}
+        host.log = list(log)
         host.save()
         return cuda.observe(str(tmp_path))
 
@@ -73,7 +76,7 @@ def test_one_card(machine: Any) -> None:
     assert module == {
         **{"module_id": 0, "index": 0, "device_id": "GPU-00000000", "bus_id": "0000:17:00.0", "name": "NVIDIA L4"},
         **{"memory_mib": 23034, "memory_used_mib": 1, "capability": "8.9", "numa_node": 0, "cpus": ["0-31", "64-95"]},
-        **{"in_use": False, "held_by": None, "problem": None, "links": {}, "no_peer": []},
+        **{"in_use": False, "held_by": None, "problem": None, "sick": "", "links": {}, "no_peer": []},
     }
     assert (found["device_name"], found["driver_version"], found["pci_cards"]) == ("NVIDIA L4", "580.95.05", 1)
     assert found["notes"] == found["unusable_cards"] == []
@@ -218,6 +221,108 @@ def test_errors_of_a_card_s_memory_take_it_out(machine: Any) -> None:
     # An older driver knows not all of these fields.
     found = machine(card("A100", 0, failure="Yes"), unknown=["remapped_rows.failure"])
     assert found["modules"][0]["problem"] is None
+    found = machine(card("A100", 0, failure="Yes"), **OLD)
+    assert found["modules"][0]["problem"] == problems[0]
+
+
+def xid(number: int, bus: int, words: str) -> str:
+    """Return what NVIDIA's driver writes into the kernel's log."""
+    return f"NVRM: Xid (PCI:0000:{bus:02x}:00): {number}, {words}"
+
+
+HALTED = xid(62, 0x17, "023f0f30 00000000")
+HALTED_TEXT = "Xid 62 (a controller in it halted) at 2026-11-27 00:00:00 UTC: 023f0f30 00000000"
+OLD = {"unknown": ["gpu_recovery_action"]}
+
+
+def test_an_error_in_the_kernel_s_log_takes_a_card_out_until_a_boot(machine: Any) -> None:
+    log = (HALTED, xid(31, 0x18, "pid=7, name=python3, MMU Fault"), xid(94, 0x19, "Contained: SM (0x1)"))
+    found = machine(*[card("A100", number) for number in range(3)], log=log, **OLD)
+    assert [module["problem"] for module in found["modules"]] == [
+        f"{HALTED_TEXT}; it is out of service until its driver is loaded anew or the host boots",
+        None,
+        None,
+    ]
+    sick = "Xid 94 (contained error of its memory) at 2026-11-27 00:00:02 UTC: Contained: SM (0x1)"
+    assert [module["sick"] for module in found["modules"]] == ["", "", sick]
+    # Another boot has another log.
+    assert machine(card("A100"), **OLD)["modules"][0]["problem"] is None
+    facts = {"accelerator": "cuda", **found}
+    assert checked_host(facts)[1] == [] and sick_cards(facts) == [f"card 2 is sick: {sick}"]
+
+
+def test_a_newer_driver_says_whether_a_card_still_needs_a_reset(machine: Any) -> None:
+    cards = card("A100", 0), card("A100", 1, action="Reset"), card("A100", 2, action="[N/A]")
+    log = (HALTED, xid(95, 0x18, "Uncontained"), xid(48, 0x19, "DBE (double bit error)"))
+    first, second, third = machine(*cards, log=log)["modules"]
+    assert (first["problem"], first["sick"]) == (None, f"{HALTED_TEXT}; its driver asks for no recovery now")
+    assert second["problem"].startswith("its driver asks for a recovery (Reset), after Xid 95 (uncontained error of")
+    assert third["problem"].endswith("until its driver is loaded anew or the host boots")
+    # That the log has nothing of it, such as after it was cut, changes nothing.
+    assert machine(*cards)["modules"][1]["problem"].startswith("its driver asks for a recovery (Reset); it is out")
+
+
+def test_a_card_that_needs_a_reset_cannot_be_asked(machine: Any) -> None:
+    odd = {"remapped_rows.pending": "[GPU requires reset]"}
+    assert machine(card("A100", odd=odd))["modules"][0]["problem"] == (
+        "nvidia-smi says that it requires a reset; reset it or reboot the host"
+    )
+
+
+def test_a_lost_card_is_shown_with_what_the_kernel_s_log_has_of_it(machine: Any) -> None:
+    log = (xid(79, 0x18, "GPU has fallen off the bus."), xid(63, 0x17, "Row Remapper: New row"))
+    fell = "Xid 79 (it fell off the bus) at 2026-11-27 00:00:00 UTC: GPU has fallen off the bus"
+    found = machine(card("L4", 0), card("L4", 1, missing=True), log=log)
+    assert found["unusable_cards"][0]["problem"] == (f"it is on the PCI bus, and nvidia-smi does not show it; {fell}")
+    found = machine(card("L4", 0, missing=True), card("L4", 1, missing=True), log=log)
+    assert found["problem"] == [
+        "nvidia-smi: No devices were found (status 6: no device was found); on the PCI bus: NVIDIA card (10de:2330); "
+        f"card 0000:18:00.0: {fell}"
+    ]
+
+
+def test_parts_of_a_card_with_an_error_are_out_with_it(machine: Any) -> None:
+    parts = [{"profile": "3g.40gb", "uuid": "MIG-a"}, {"profile": "1g.10gb", "uuid": "MIG-b"}]
+    found = machine(card("H100", 0, parts=parts), card("H100", 1), log=(HALTED,), **OLD)
+    assert [bool(module["problem"]) for module in found["modules"]] == [True, True, False]
+
+
+def test_a_tool_that_hangs_on_errors_is_not_asked_again(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, real = [], nvidia_smi.asked
+
+    def hangs(argv: list[str], timeout: float = 20.0) -> Any:
+        asked.append(argv)
+        return (Result(124, "", "nvidia-smi: no answer within 20 s"), "") if "remapped" in argv[1] else real(argv)
+
+    monkeypatch.setattr(nvidia_smi, "asked", hangs)
+    assert machine(card("A100"))["modules"][0]["problem"] is None
+    assert len([argv for argv in asked if "remapped" in argv[1]]) == 1
+
+
+def test_a_kernel_s_log_that_cannot_be_read_is_a_note(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "kernel_log", lambda _: ([], ["the kernel's log cannot be read"]))
+    assert machine(card("A100"))["notes"] == ["the kernel's log cannot be read"]
+
+
+def test_a_model_stays_on_a_card_with_an_error_and_another_gets_a_good_one(machine: Any) -> None:
+    image, host = "vllm/vllm-openai:v0.33.0", {"accelerator": "cuda", **machine(card("A100", 0), card("A100", 1))}
+    base = {"weights": "/m/x", "image": image}
+    specs = [{**base, "name": "old", "port": 30000}, {**base, "name": "new", "port": 30001}]
+    (before,) = vllm_plan(specs[:1], checked_host(host)[0], host_name="g")["models"]
+    launch = {"device_access": before["device_access"], "module_ids": [0]}
+    live = {"module_ids": [0], "port": 30000, "active": True, "digest": before["digest"], "launch": launch}
+    found = machine(card("A100", 0), card("A100", 1), log=(HALTED,), **OLD)
+    problem = found["modules"][0]["problem"]
+    host = {**host, **found}
+    plan = vllm_plan(specs, {**checked_host(host)[0], "services": {"old": live}}, host_name="g")
+    assert plan["errors"] == []
+    assert [(one["name"], one["module_ids"]) for one in plan["models"]] == [("old", [0]), ("new", [1])]
+    assert plan["models"][0]["digest"] == before["digest"]
+    assert f"g: card 0: {problem}; model old runs on it" in plan["warnings"]
+    # Where nothing runs on it, nothing is started there.
+    plan = vllm_plan(specs[:1], checked_host(host)[0], host_name="g")
+    assert plan["models"][0]["module_ids"] == [1]
+    assert f"g: card 0 is not used: {problem}" in plan["warnings"]
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from gaudi_serve.core.errors import InputError
 from gaudi_serve.core.run import Result
+from gaudi_serve.inventory.facts import checked_host
 from gaudi_serve.model.architecture import Architecture
 from gaudi_serve.model.host import Card, Host
 from gaudi_serve.model.spec import Spec
-from gaudi_serve.platforms import amd_smi, rocm
+from gaudi_serve.platforms import amd_smi, rocm, sick_cards
 from gaudi_serve.platforms.amd_smi import amd_cards
 from gaudi_serve.platforms.kfd import gfx_name, kfd_gpus
 from helpers.gpu_hosts import (
@@ -234,6 +235,26 @@ def test_errors_of_memory_make_a_card_sick(eight: GpuHost) -> None:
     assert sick[2] is not None and sick[2].startswith("1 bad page")
     assert sick[4] is not None and sick[4].startswith("2 bad pages")
     assert [sick[place] for place in (0, 3, 5, 6, 7)] == [None] * 5
+
+
+def test_errors_and_resets_in_the_kernel_s_log_make_a_gpu_sick(eight: GpuHost) -> None:
+    eight.log = [
+        f"amdgpu {BUSES[3]}: amdgpu: 2 uncorrectable hardware errors detected in umc block",
+        f"amdgpu {BUSES[3]}: amdgpu: no uncorrectable hardware errors detected in gfx block",
+        f"amdgpu {BUSES[5]}: amdgpu: GPU reset begin!",
+    ]
+    eight.state["cards"][5]["uncorrectable"] = 3
+    eight.save()
+    found = observed(eight)
+    errors = "the kernel's log of this boot: 2 uncorrectable errors in its block umc at 2026-11-27 00:00:00 UTC"
+    reset = "1 reset by its driver, the last at 2026-11-27 00:00:02 UTC: each ends what runs on it"
+    assert sick_cards({"accelerator": "rocm", **found}) == [
+        f"card 3 is sick: {errors}",
+        "card 5 is sick: its memory had 3 uncorrectable errors since the driver was loaded; "
+        f"the kernel's log of this boot: {reset}",
+    ]
+    assert {module["problem"] for module in found["modules"]} == {None}
+    assert checked_host({"accelerator": "rocm", **found})[1] == []
 
 
 def test_radeon_cards_count_by_their_memory_and_integrated_graphics_never(radeons: GpuHost) -> None:

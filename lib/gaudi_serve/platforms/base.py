@@ -55,8 +55,8 @@ def _nothing_slow(_spec: Spec, _model: Architecture, _host: Host, _cards: Sequen
     return []
 
 
-def _no_health(_: Mapping[str, Any]) -> str | None:
-    return None
+def _health(module: Mapping[str, Any]) -> str | None:
+    return str(module["sick"]) if module.get("sick") else None
 
 
 def _no_image(_host: Host, _release: str, _live: str) -> str | None:
@@ -155,8 +155,8 @@ class Platform:
 
     memory: which model of memory judges whether a model fits: ``hpu`` or ``vllm``; empty for none. capability_problems:
     what of a model these devices cannot do, each with what works; capability_notes: what they do worse or
-    otherwise. health: what is sick of a device, by its facts; None for nothing. lacks: options of vLLM that no
-    server there takes, each with why and what works.
+    otherwise. health: what is sick of a device that serves, by its facts; None for nothing. lacks: options of vLLM
+    that no server there takes, each with why and what works.
 
     cache_variable: the environment variable that names the folder for compiled graphs; set from recipe_cache_path.
 
@@ -198,7 +198,7 @@ class Platform:
     memory: str = ""
     capability_problems: Callable[[Spec, Architecture, Host, Sequence[Card]], list[Problem]] = _all_capable
     capability_notes: Callable[[Spec, Architecture, Host, Sequence[Card]], list[str]] = _nothing_slow
-    health: Callable[[Mapping[str, Any]], str | None] = _no_health
+    health: Callable[[Mapping[str, Any]], str | None] = _health
     lacks: Mapping[str, str] = field(default_factory=dict)
     refused: str = ""
     pci: Callable[[str], dict[str, str]] = _no_pci

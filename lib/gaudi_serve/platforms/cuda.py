@@ -21,6 +21,8 @@ from .cards import about, filled, lost, mixed, reasons
 from .device_access import DeviceAccess, Node
 from .device_holders import device_holders
 from .driver import Companion, Driver
+from .kernel_log import kernel_log
+from .nvidia_log import PATTERN, CardErrors, card_errors, judge
 from .pci import DISPLAY, SCREEN, PciDevice, bus_text, pci_devices
 from .releases import official_image, vllm_of
 
@@ -70,14 +72,14 @@ def observe(root: str = "/") -> dict[str, Any]:
     the other in the order of ``nvidia-smi -L``.
     """
     on_bus = _on_bus(root)
-    nothing: dict[str, Any] = {"device_name": None, "driver_version": None, "memory_mib": 0, "modules": []}
     told, problem = smi.asked(smi.QUERY)
     rows = [] if problem else smi.rows(told.out)
+    records, unread = kernel_log(PATTERN)
+    logged = card_errors(records)
     if not rows:
-        names = bus_text(VENDOR, {one.device: "NVIDIA card" for one in on_bus.values()})
-        return {**nothing, "problem": [f"{problem or 'nvidia-smi shows no card'}{names}"], "pci_cards": len(on_bus)}
+        return _silent(on_bus, problem or "nvidia-smi shows no card", logged)
     minors = _minors(root)
-    wrong = _wrong(rows, root)
+    wrong, warned = _wrong(rows, logged, root)
     divided = any(row.divided for row in rows)
     links, peers = _topology(rows)
     holders = _holders(rows, minors, root)
@@ -85,22 +87,30 @@ def observe(root: str = "/") -> dict[str, Any]:
     for row in rows:
         module = _module(row, on_bus.get(row.bus_id), minors.get(row.uuid), holders.get(row.uuid), root)
         module["problem"] = module["problem"] or wrong.get(row.index)
+        module["sick"] = warned.get(row.index, "")
         module["links"] = {str(other): kind for (one, other), kind in links.items() if one == row.index}
         module["no_peer"] = sorted(other for (one, other), word in peers.items() if one == row.index and word != "OK")
         modules.append(module)
     if divided:
         modules = _divided(rows, modules)
-    handles = smi.lost_handles(f"{told.out}\n{told.err}")
-    missing = lost(on_bus, [row.bus_id for row in rows], "nvidia-smi")
     return {
         "device_name": rows[0].fields["name"],
         "driver_version": rows[0].fields["driver_version"],
         "memory_mib": max(module["memory_mib"] for module in modules) if modules else 0,
         "modules": modules,
-        "unusable_cards": [{**one, "problem": handles.get(one["bus_id"], one["problem"])} for one in missing],
+        "unusable_cards": _lost(on_bus, rows, f"{told.out}\n{told.err}", logged),
         "pci_cards": len(on_bus),
-        "notes": [*mixed([str(module["name"]) for module in modules]), *_persistence(rows)],
+        "notes": [*mixed([str(module["name"]) for module in modules]), *_persistence(rows), *unread],
     }
+
+
+def _silent(on_bus: Mapping[str, PciDevice], problem: str, logged: Mapping[str, CardErrors]) -> dict[str, Any]:
+    """Return what is observed where nvidia-smi shows no card."""
+    names = bus_text(VENDOR, {one.device: "NVIDIA card" for one in on_bus.values()})
+    fatal = {place: errors.fatal for place, errors in logged.items() if place in on_bus and errors.fatal}
+    cards = "".join(f"; card {place}: {text}" for place, text in sorted(fatal.items()))
+    nothing: dict[str, Any] = {"device_name": None, "driver_version": None, "memory_mib": 0, "modules": []}
+    return {**nothing, "problem": [f"{problem}{names}{cards}"], "pci_cards": len(on_bus)}
 
 
 def _module(row: smi.Row, device: PciDevice | None, minor: int | None, holder: str | None, root: str) -> dict[str, Any]:
@@ -139,9 +149,30 @@ def _unread(row: smi.Row, memory: int, minor: int | None) -> str | None:
     return None
 
 
-def _wrong(rows: Sequence[smi.Row], root: str) -> dict[int, str]:
-    """Return ``{index: why}`` of the cards that have errors that stay, or cannot work before others do."""
-    found = smi.sick(smi.asked(smi.SICK)[0].out)
+def _lost(
+    on_bus: Mapping[str, PciDevice], rows: Sequence[smi.Row], answer: str, logged: Mapping[str, CardErrors]
+) -> list[dict[str, Any]]:
+    """Return ``unusable_cards`` of those that nvidia-smi does not show, and what else is known of them."""
+    handles = smi.lost_handles(answer)
+    found = []
+    for one in lost(on_bus, [row.bus_id for row in rows], "nvidia-smi"):
+        place = one["bus_id"]
+        texts = (handles.get(place, one["problem"]), logged.get(place, CardErrors()).fatal)
+        found.append({**one, "problem": "; ".join(text for text in texts if text)})
+    return found
+
+
+def _wrong(
+    rows: Sequence[smi.Row], logged: Mapping[str, CardErrors], root: str
+) -> tuple[dict[int, str], dict[int, str]]:
+    """Return ``{index: why}`` of the cards that cannot be used, and of those that serve and are sick.
+
+    They have errors that stay, or cannot work before others do.
+    """
+    errors = {one.index: one for one in smi.errors()}
+    judged = {row.index: judge(errors.get(row.index), logged.get(row.bus_id, CardErrors())) for row in rows}
+    found = {index: problem for index, (problem, _) in judged.items() if problem}
+    warned = {index: sick for index, (_, sick) in judged.items() if sick}
     switches = pci_devices(root, VENDOR, SWITCH)
     state, status = smi.fabric(smi.asked(smi.FABRIC)[0].out) if switches else ("", "")
     if switches and state and (state, status) != ("Completed", "Success"):
@@ -151,7 +182,7 @@ def _wrong(rows: Sequence[smi.Row], root: str) -> dict[int, str]:
             f"802: nvidia-fabricmanager of exactly version {driver} must run"
         )
         found = {**dict.fromkeys((row.index for row in rows), text), **found}
-    return found
+    return found, warned
 
 
 def _topology(rows: Sequence[smi.Row]) -> tuple[dict[tuple[int, int], str], dict[tuple[int, int], str]]:
@@ -340,11 +371,6 @@ def _capability_notes(spec: Spec, model: Architecture, host: Host, cards: Sequen
     return notes
 
 
-def _health(module: Mapping[str, Any]) -> str | None:
-    problem = module.get("problem")
-    return str(problem) if problem else None
-
-
 RUNTIME = Runtime(
     name="nvidia",
     path="/usr/bin/nvidia-container-runtime",
@@ -436,7 +462,6 @@ PLATFORM = Platform(
     memory="vllm",
     capability_problems=_capability_problems,
     capability_notes=_capability_notes,
-    health=_health,
     binds=True,
     here=_here,
     pci=pci,

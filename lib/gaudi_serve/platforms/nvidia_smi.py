@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..core.run import Result, run
@@ -14,9 +14,12 @@ FIELDS = (
 )
 # Of errors that stay; older drivers know not all of them, and refuse the whole query then.
 ERRORS = ("index", "ecc.errors.uncorrected.volatile.total", "remapped_rows.pending", "remapped_rows.failure")
+ACTION = "gpu_recovery_action"
+NO_ACTION = "None"  # what it is called that a driver asks for no recovery
 CSV = "--format=csv,noheader,nounits"
 QUERY = ["nvidia-smi", f"--query-gpu={','.join(FIELDS)}", CSV]
-SICK = ["nvidia-smi", f"--query-gpu={','.join(ERRORS)}", CSV]
+SICK = ["nvidia-smi", f"--query-gpu={','.join((*ERRORS, ACTION))}", CSV]
+SICK_BEFORE = ["nvidia-smi", f"--query-gpu={','.join(ERRORS)}", CSV]  # for drivers that ask for no recovery
 PROGRAMS = ["nvidia-smi", "--query-compute-apps=gpu_uuid,pid,process_name", CSV]
 LIST, LINKS, PEERS = ["nvidia-smi", "-L"], ["nvidia-smi", "topo", "-m"], ["nvidia-smi", "topo", "-p2p", "r"]
 FABRIC = ["nvidia-smi", "-q", "-i", "0"]
@@ -32,6 +35,8 @@ STATUSES = {
     14: "a card's infoROM is corrupt",
     15: "a card has fallen off the bus",
 }
+HANGS, MISSING = 124, 127  # statuses of core.run
+NEEDS_RESET = "[GPU requires reset]"
 MISMATCH = "Driver/library version mismatch"
 BUS = re.compile(r"(?:[0-9A-Fa-f]{4})?([0-9A-Fa-f]{4}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])")
 GPU_LINE = re.compile(r"GPU (\d+): .*\(UUID: (GPU-[\w-]+)\)")
@@ -75,6 +80,18 @@ class Part:
     memory_mib: int
 
 
+@dataclass(frozen=True)
+class Errors:
+    """What of a card stays wrong: why it should not be used, empty for nothing; and what its driver asks for.
+
+    action: such as None, Reset, Reboot, Drain P2P; empty where the driver does not know it.
+    """
+
+    index: int
+    sick: str
+    action: str
+
+
 def asked(argv: list[str], timeout: float = 20.0) -> tuple[Result, str]:
     """Return what nvidia-smi says, and why it does not; a sick card may keep it waiting, which ends here."""
     told = run(argv, timeout)
@@ -83,7 +100,7 @@ def asked(argv: list[str], timeout: float = 20.0) -> tuple[Result, str]:
         return told, f"nvidia-smi: {MISMATCH}: the driver was upgraded, and the old one is loaded; reboot the host"
     if told.status in (0, 15) and READABLE.search(told.out):
         return told, ""
-    if told.status in (124, 127):
+    if told.status in (HANGS, MISSING):
         return told, told.err
     last = (told.err.strip() or told.out.strip() or "no answer").splitlines()[-1]
     known = STATUSES.get(told.status)
@@ -153,21 +170,38 @@ def programs(text: str) -> dict[str, str]:
     return found
 
 
-def sick(text: str) -> dict[int, str]:
-    """Return ``{index: why}`` of the cards that should not be used any more, by the query with ERRORS."""
-    found = {}
-    for line in text.splitlines():
-        cells = [cell.strip() for cell in line.split(", ")]
-        if len(cells) != len(ERRORS) or not cells[0].isdigit():
-            continue
-        uncorrected, pending, failure = cells[1:]
-        if failure in ("Yes", "1"):
-            found[int(cells[0])] = "it could not put a spare row in place of a broken one of its memory; replace it"
-        elif pending in ("Yes", "1"):
-            found[int(cells[0])] = "a spare row of its memory waits for a reset; reset it or reboot the host"
-        elif uncorrected.isdigit() and int(uncorrected):
-            found[int(cells[0])] = f"it has {uncorrected} uncorrected memory errors since the driver was loaded"
-    return found
+def errors() -> list[Errors]:
+    """Return the errors of each card that stay; none where the driver knows not even the older fields."""
+    for argv in (SICK, SICK_BEFORE):
+        told = asked(argv)[0]
+        lines = [[cell.strip() for cell in line.split(", ")] for line in told.out.splitlines()]
+        width = len(argv[1].split(","))
+        found = [
+            Errors(int(cells[0]), _sick(*cells[1 : len(ERRORS)]), _action(cells[len(ERRORS) :]))
+            for cells in lines
+            if len(cells) == width and cells[0].isdigit()
+        ]
+        if found or told.status == HANGS:
+            return found
+    return []
+
+
+def _sick(uncorrected: str, pending: str, failure: str) -> str:
+    """Return why a card should not be used any more; empty for no reason."""
+    if NEEDS_RESET in (uncorrected, pending, failure):
+        return "nvidia-smi says that it requires a reset; reset it or reboot the host"
+    if failure in ("Yes", "1"):
+        return "it could not put a spare row in place of a broken one of its memory; replace it"
+    if pending in ("Yes", "1"):
+        return "a spare row of its memory waits for a reset; reset it or reboot the host"
+    if uncorrected.isdigit() and int(uncorrected):
+        return f"it has {uncorrected} uncorrected memory errors since the driver was loaded"
+    return ""
+
+
+def _action(cells: Sequence[str]) -> str:
+    """Return what a driver asks for; empty where it does not say it, such as ``[N/A]``."""
+    return "".join(cell for cell in cells if re.fullmatch(r"[A-Z][\w ]+", cell))
 
 
 def fabric(text: str) -> tuple[str, str]:

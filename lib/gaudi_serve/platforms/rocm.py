@@ -15,11 +15,13 @@ from ..model.spec import Spec
 from ..model.vllm_options import vllm_options
 from .abilities import MX, cache_problems, is_fp8, method_of, method_problems
 from .amd_smi import AmdCard, AmdSmi, ask_amd_smi
+from .amdgpu_log import PATTERN, gpu_errors
 from .base import Platform
 from .cards import LEAST_KIB, WATCHERS, about, filled, lost, mixed, node_notes, node_problem, plain_name, reasons
 from .device_access import DeviceAccess, Node
 from .device_holders import device_holders
 from .driver import Driver
+from .kernel_log import kernel_log
 from .kfd import XGMI, Gpu, kfd_gpus, kfd_holders, kfd_processes
 from .pci import (
     ACCELERATOR,
@@ -109,8 +111,11 @@ def observe(root: str = "/") -> dict[str, Any]:
         return {**nothing, "problem": [f"{problem or tool.hangs}{names}"], "pci_cards": len(on_bus)}
     numbers, unseen = _numbered(gpus, tool)
     modules = _modules(gpus, numbers, on_bus, tool, root)
+    records, unread = kernel_log(PATTERN)
+    logged = gpu_errors(records)
+    modules = [{**module, "sick": logged.get(str(module["bus_id"]), "")} for module in modules]
     kinds = [str(module["name"]) for module in modules]
-    notes = [*tool.notes, *unseen, *mixed(kinds), *node_notes([gpu.minor for gpu in gpus], root)]
+    notes = [*tool.notes, *unseen, *mixed(kinds), *node_notes([gpu.minor for gpu in gpus], root), *unread]
     return {
         "device_name": kinds[0],
         "driver_version": text_of(Path(root, "sys/module/amdgpu/version")) or None,
@@ -328,11 +333,12 @@ def _pitfalls(spec: Spec, model: Architecture, host: Host, cards: Sequence[Card]
 
 def health(module: Mapping[str, Any]) -> str | None:
     """Return what is sick of a GPU, by its facts; None for nothing."""
+    texts = [str(module["sick"])] if module.get("sick") else []
     if errors := module.get("ecc_uncorrectable") or 0:
-        return f"its memory had {errors} uncorrectable errors since the driver was loaded"
-    if pages := module.get("bad_pages") or 0:
-        return f"{pages} bad pages of its memory wait for a reset of the GPU, which takes them out of use"
-    return None
+        texts.insert(0, f"its memory had {errors} uncorrectable errors since the driver was loaded")
+    elif pages := module.get("bad_pages") or 0:
+        texts.insert(0, f"{pages} bad pages of its memory wait for a reset of the GPU, which takes them out of use")
+    return "; ".join(texts) or None
 
 
 # The kernel's own amdgpu is enough; AMD's packages bring a newer one.

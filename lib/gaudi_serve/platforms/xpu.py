@@ -184,11 +184,6 @@ def _notes(spec: Spec, release: str) -> list[str]:
     return notes
 
 
-def health(module: Mapping[str, Any]) -> str | None:
-    """Return what is sick of a card, by its facts; None for nothing."""
-    return str(module["sick"]) if module.get("sick") else None
-
-
 PLATFORM = Platform(
     name="xpu",
     title="XPU",
@@ -219,6 +214,5 @@ PLATFORM = Platform(
     problems=_problems,
     notes=_notes,
     capability_problems=_cannot,
-    health=health,
     lacks={"numa_bind": "is CUDA's alone; the plan keeps a server on the processors that are near its cards"},
 )
