@@ -314,9 +314,9 @@ def test_a_login_that_cannot_do_it_gets_one_sentence(site: Site) -> None:
     assert refused(site).startswith("A: user anna is no system administrator and cannot make organization other; use")
     site.awx.me, site.settings["organization"] = "admin", "o"
     site.settings["teams"]["viewer"] = ["nobody"]
-    assert refused(site) == "gaudi_awx.teams.viewer: nobody is no user of this AWX that user admin may see"
+    assert refused(site) == "fleet_awx.teams.viewer: nobody is no user of this AWX that user admin may see"
     site.settings["teams"]["viewer"], site.settings["collections"] = [], ["Galaxy"]
-    assert refused(site).startswith("gaudi_awx.collections: Galaxy is no credential of this AWX")
+    assert refused(site).startswith("fleet_awx.collections: Galaxy is no credential of this AWX")
     site.awx.version = "23.9.0"
     assert refused(site) == "A: AWX 23.9.0 is too old; 24.0 or later is needed"
 
