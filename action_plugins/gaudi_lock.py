@@ -22,7 +22,7 @@ LIB = str(Path(__file__).resolve().parents[1] / "lib")
 if LIB not in sys.path:
     sys.path.insert(0, LIB)
 
-from gaudi_serve.core.aliases import as_written, said  # noqa: E402
+from gaudi_serve.core.aliases import as_written, value_of  # noqa: E402
 
 # A record that nobody has renewed for so long no longer counts; the run that holds the host renews it.
 LEASE_S, RENEW_S = 300, 60
@@ -46,7 +46,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
             **self._task.args,
             "run": this_run(variables),
             "observed": observed(variables),
-            "lease_s": said(variables, "fleet_lock_lease_s", LEASE_S),
+            "lease_s": value_of(variables, "fleet_lock_lease_s", LEASE_S),
         }
         answer = self._execute_module("gaudi_lock", given, task_vars=task_vars)
         holder, why = answer.get("holder") or {}, "expired"
@@ -188,7 +188,7 @@ def ends_at_once(holder: dict[str, Any], mine: dict[str, Any], variables: dict[s
     """Return why another run's lock no longer counts, whenever it was renewed: dead, broken, or nothing."""
     if is_dead(holder, mine):
         return "dead"
-    return "broken" if boolean(said(variables, "fleet_lock_break", False)) else ""
+    return "broken" if boolean(value_of(variables, "fleet_lock_break", False)) else ""
 
 
 def taken_over(holder: dict[str, Any], why: str, check: bool) -> str:

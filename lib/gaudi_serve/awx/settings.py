@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ..core.aliases import OLD, as_written, differ, said
+from ..core.aliases import ALIASES, OLD, as_written, differ, value_of
 from ..core.checks import is_flag_text, is_true
 from ..core.errors import InputError, known, mapping, one_line, readable, refusal, shown, whole
 from ..core.redact import has_login
@@ -173,6 +173,7 @@ def awx_settings(given: Any) -> dict[str, Any]:
             problems.append(str(problem))
         else:
             found |= {key: value} if key else {}  # what credentials hold is not kept
+    problems += [f"fleet_awx: {text}" for text in _differing(names)]
     problems += _own_approvers(found.get("teams", {}), found.get("rollout_approvers", []))
     if problems:
         raise InputError("\n".join(problems))
@@ -182,6 +183,14 @@ def awx_settings(given: Any) -> dict[str, Any]:
     }
     del found["machine"]
     return {**found, **_named(names, found["prefix"]), "told": told}
+
+
+def _differing(names: Known) -> list[str]:
+    """Return which keys are there under an old and a new name, with different values."""
+    pairs = [(old, names.get(old), names.get(ALIASES[old])) for old in OLD_KEYS]
+    return [
+        differ(old, (one, other), hidden=True) for old, one, other in pairs if None not in (one, other) and one != other
+    ]
 
 
 def _filled(path: str, value: Any, problems: list[str]) -> Any:
@@ -214,7 +223,10 @@ def awx_refusal(given: Any, state: Any = "present", update_secrets: Any = False,
         old: the same as ``given`` under the variable's old name.
     """
     if given is not None and old is not None:
-        return [differ(OLD["fleet_awx"], (old, given), hidden=True)]
+        # Without what Ansible cannot fill in, of which the reader of the settings says why.
+        if _filled("", given, []) != _filled("", old, []):
+            return [differ(OLD["fleet_awx"], (old, given), hidden=True)]
+        old = None
     reasons = [] if state in STATES else [f"awx_state: {shown(state)} is none of {', '.join(STATES)}"]
     if not is_flag_text(update_secrets):
         reasons.append(f"awx_update_secrets: {shown(update_secrets)} is not true or false")
@@ -254,7 +266,9 @@ def awx_default(of_hosts: Iterable[Known], name: str, otherwise: Any) -> Any:
         otherwise: the toolkit's own default, taken where the hosts differ, or say none; its type is that of the answer.
     """
     said = {
-        json.dumps(value, default=str): value for one in of_hosts if (value := said(one, name, otherwise)) is not None
+        json.dumps(value, default=str): value
+        for one in of_hosts
+        if (value := value_of(one, name, otherwise)) is not None
     }
     if len(said) != 1:
         return otherwise
@@ -323,7 +337,7 @@ def _credentials() -> dict[str, tuple[str, str]]:
 def _said(names: Known, path: str) -> Any:
     value: Any = names
     for word in path.split("."):
-        value = said(value, word) if isinstance(value, Mapping) else None
+        value = value_of(value, word) if isinstance(value, Mapping) else None
     return value
 
 

@@ -5,31 +5,27 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
-from .checks import is_flag_text, is_true
 from .errors import Finding, one_line, shown
 
 Known = Mapping[str, Any]
 # The old name, and the new one.
-ALIASES: Mapping[str, str] = MappingProxyType(
-    {
-        "gaudi_accelerator": "accelerator",
-        "gaudi_cards": "accelerator_cards",
-        "gaudi_release": "accelerator_release",
-        "gaudi_acknowledged": "fleet_acknowledged",
-        "gaudi_fleet_address": "fleet_address",
-        "gaudi_all_at_once": "fleet_all_at_once",
-        "gaudi_awx": "fleet_awx",
-        "gaudi_gateway": "fleet_gateway",
-        "gaudi_gateway_secret": "fleet_gateway_secret",
-        "gaudi_lock_break": "fleet_lock_break",
-        "gaudi_lock_lease_s": "fleet_lock_lease_s",
-        "gaudi_move_allowed": "fleet_move_allowed",
-        "gaudi_stop_on_errors": "fleet_stop_on_errors",
-    }
-)
+ALIASES: Mapping[str, str] = {
+    "gaudi_accelerator": "accelerator",
+    "gaudi_cards": "accelerator_cards",
+    "gaudi_release": "accelerator_release",
+    "gaudi_acknowledged": "fleet_acknowledged",
+    "gaudi_fleet_address": "fleet_address",
+    "gaudi_all_at_once": "fleet_all_at_once",
+    "gaudi_awx": "fleet_awx",
+    "gaudi_gateway": "fleet_gateway",
+    "gaudi_gateway_secret": "fleet_gateway_secret",
+    "gaudi_lock_break": "fleet_lock_break",
+    "gaudi_lock_lease_s": "fleet_lock_lease_s",
+    "gaudi_move_allowed": "fleet_move_allowed",
+    "gaudi_stop_on_errors": "fleet_stop_on_errors",
+}
 OLD = {new: old for old, new in ALIASES.items()}
 EMPTY = (None, "")
 
@@ -40,7 +36,7 @@ def written(known: Collection[str], name: str) -> str:
     return old if old and old in known and name not in known else name
 
 
-def said(known: Known, name: str, default: Any = None) -> Any:
+def value_of(known: Known, name: str, default: Any = None) -> Any:
     """Return the value of a variable, under whichever of its names a host's variables have it."""
     return known.get(written(known, name), default)
 
@@ -67,15 +63,6 @@ def finding_as_written(found: Finding, known: Collection[str]) -> Finding:
 def current(text: str) -> str:
     """Return a text with new names in place of the old ones."""
     return re.sub(r"\w+", lambda word: ALIASES.get(word[0], word[0]), text)
-
-
-def same(one: Any, other: Any) -> bool:
-    """Tell whether two values of a variable mean the same; ``-e key=value`` and surveys give texts."""
-    if one in EMPTY or other in EMPTY:
-        return one in EMPTY and other in EMPTY
-    if is_flag_text(one) and is_flag_text(other):
-        return is_true(one) == is_true(other)
-    return bool(one == other) or str(one) == str(other)
 
 
 def differ(old: str, values: tuple[Any, Any], hidden: bool = False) -> str:

@@ -16,7 +16,7 @@ from ipaddress import ip_address
 from itertools import takewhile
 from typing import Any
 
-from ..core.aliases import said
+from ..core.aliases import value_of
 from ..core.errors import InputError, is_whole, one_line
 from ..host.secret import given_secrets
 from ..host.smoke import EVERYWHERE
@@ -59,7 +59,7 @@ def fleet_gateways(hostvars: Mapping[str, Known], hosts: Iterable[str]) -> list[
 def is_gateway(variables: Known) -> bool:
     """Tell whether a host's variables make it a gateway; a value that cannot be read does, and is refused there."""
     try:
-        return isinstance(said(variables, "fleet_gateway"), Mapping)
+        return isinstance(value_of(variables, "fleet_gateway"), Mapping)
     # Of Ansible's and of Jinja's many errors.
     except Exception:
         return True
@@ -183,7 +183,7 @@ def _listens(live: LiveModel | None, model: Known | None) -> bool:
 
 def fleet_address(known: Known) -> str:
     """Return the address at which gateways reach a host: ``fleet_address``, or that of its default route."""
-    return str(said(known, "fleet_address") or (known.get("gaudi_host") or {}).get("ip") or "")
+    return str(value_of(known, "fleet_address") or (known.get("gaudi_host") or {}).get("ip") or "")
 
 
 def entry_of(given: Known) -> Entry:

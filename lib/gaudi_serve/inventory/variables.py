@@ -12,7 +12,7 @@ from typing import Any
 from ..catalog.files import catalog_folder, model_catalog, sound_entries
 from ..catalog.keys import VARIABLE
 from ..catalog.merge import client_names, merged_all
-from ..core.aliases import ALIASES, as_written, current, differ, same, written
+from ..core.aliases import ALIASES, as_written, current, differ, written
 from ..core.checks import (
     Check,
     Rule,
@@ -23,6 +23,7 @@ from ..core.checks import (
     mapping_of,
     matching,
     one_of,
+    same,
 )
 from ..core.errors import InputError, Problem, is_whole, near, one_line, readable, shown
 from ..core.options import FOLDER, OPTIONS, Range, rule_of

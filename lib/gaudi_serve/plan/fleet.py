@@ -50,9 +50,10 @@ def vllm_fleet_plan(
     Args:
         hostvars: variables by host; read are vllm_models, vllm_images, vllm_model_defaults,
             vllm_catalog_dirs, vllm_secrets (for their form), accelerator, accelerator_cards,
-            accelerator_release, gaudi_host_nics, gaudi_device_family, fleet_move_allowed, preflight_catalog (in place of all
-            folders of the catalog), plan_facts_dir (whether it is set at all), plan_try (an entry of the catalog that
-            is planned as if the host served it too; that it cannot is a warning), and the facts of gaudi_facts.
+            accelerator_release, gaudi_host_nics, gaudi_device_family, fleet_move_allowed, preflight_catalog (in place
+            of all folders of the catalog), plan_facts_dir (whether it is set at all), plan_try (an entry of the
+            catalog that is planned as if the host served it too; that it cannot is a warning), and the facts of
+            gaudi_facts.
         hosts: the hosts to plan.
         catalog_dirs: folders of the catalog that all hosts have; a host's own come after them.
         facts_dir: folder with one ``<host>.json`` each, as gaudi_facts_saved returns them, or holding

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from ..core.aliases import said
+from ..core.aliases import value_of
 from ..core.errors import InputError, one_line
 from ..core.templates import file_of
 from ..gateway.config import gateway_files
@@ -127,7 +127,7 @@ def gateway_ports(variables: Known, models: Sequence[Known], host_name: str) -> 
         host_name: how messages call the host.
     """
     try:
-        gateway = read_gateway(said(variables, "fleet_gateway"))
+        gateway = read_gateway(value_of(variables, "fleet_gateway"))
     except InputError:
         return []
     ours = {int(one["port"]): str(one["served_model_name"]) for one in models if one["state"] != "stopped"}
