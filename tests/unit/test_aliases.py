@@ -22,6 +22,7 @@ from gaudi_serve.show.report import gateway_of
 from gaudi_serve.show.status import fleet_status
 from helpers.inventories import ROOT
 from helpers.plans import gaudi_host, known, model, planned
+from helpers.plugins import acting, load
 
 SECRET, GATEWAY = "0123456789abcdef0123456789abcdef", {"clients": {"a": {"key": "k" * 32}}}
 # By the new name: a value, and another one of which the plan says something else.
@@ -69,6 +70,11 @@ def test_every_alias_is_tested_here() -> None:
     assert len(OLD) == len(ALIASES)
 
 
+def test_the_documentation_lists_every_old_name() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \|$", (ROOT / "docs/operations.md").read_text(encoding="utf-8"), re.M)
+    assert dict(rows) == ALIASES
+
+
 @pytest.mark.parametrize("new", VALUES)
 def test_an_old_name_does_what_the_new_one_does(new: str) -> None:
     plans = [fleet(**{new: value}) for value in VALUES[new]]
@@ -103,6 +109,33 @@ def test_no_template_reads_a_new_name_alone() -> None:
     for line in reads:
         for name in re.findall(rf"\b({'|'.join(VALUES)}) *\| *default", line):
             assert re.search(rf"\b{name} \| default\((hostvars\[\w+\]\.)?{OLD[name]}\b", line), line
+
+
+@pytest.mark.parametrize(
+    ("given", "accelerator"),
+    [
+        ({"accelerator": "rocm"}, "rocm"),
+        ({"gaudi_accelerator": "cpu"}, "cpu"),
+        ({"accelerator": "{{ kind }}", "kind": "xpu"}, "xpu"),
+        ({"accelerator": "{{ kind }}"}, "auto"),
+        ({"accelerator": None}, "auto"),
+        ({}, "auto"),
+    ],
+)
+def test_every_look_at_a_host_is_for_the_accelerator_of_its_inventory(
+    given: dict[str, Any], accelerator: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugin = load("action_plugins/gaudi_facts.py")
+    monkeypatch.setattr(plugin.Normal, "run", lambda self, tmp, variables: dict(self._task.args))
+    variables = {name: trust_as_template(value) for name, value in given.items() if value} or given
+
+    def look(**arguments: Any) -> dict[str, Any]:
+        action = acting(plugin, lambda name, arguments: {}, **arguments)
+        action._task.delegate_to = None
+        return dict(action.run(task_vars=variables))
+
+    assert look(gather=["host"]) == {"gather": ["host"], "accelerator": accelerator}
+    assert look(accelerator="cuda")["accelerator"] == "cuda"
 
 
 def test_gateways_are_found_by_either_name() -> None:
