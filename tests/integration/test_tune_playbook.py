@@ -15,9 +15,11 @@ import yaml
 from helpers.plans import gaudi_host, model
 from helpers.playbooks import read
 
-MODEL = {"launch_profile": "plugin", "input_range": None, "output_range": None, "max_num_seqs": 16}
+# A short context, so that a plan of buckets is made in a second.
+MODEL = {"launch_profile": "plugin", "input_range": None, "output_range": None, "max_num_seqs": 8}
+MODEL |= {"max_model_len": 2048, "max_num_batched_tokens": 2048}
 TRACE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
-    f"2023-11-16 18:{index // 60:02}:{index % 60:02}.6805900,{100 + 37 * (index % 50)},{20 + index % 90}\n"
+    f"2023-11-16 18:{index // 60:02}:{index % 60:02}.6805900,{100 + 400 * (index % 5)},{20 + 40 * (index % 3)}\n"
     for index in range(300)
 )
 
