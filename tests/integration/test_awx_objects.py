@@ -330,6 +330,16 @@ def test_an_administrator_of_the_organization_may_do_all_but_credential_types(si
     assert refused(site).startswith("user bert is no system administrator of this AWX, and only such a user may make")
 
 
+def test_a_type_that_is_in_use_learns_a_new_name_of_its_variable(site: Site) -> None:
+    site.settings["fleet_gateway_secret"] = "x" * 32
+    site.apply()
+    kind = site.awx.named("credential_types", "p secret of the gateways")
+    kind["injectors"] = {"extra_vars": {"gaudi_gateway_secret": "{{ gaudi_gateway_secret }}"}}
+    assert len(site.apply().lines) == 1
+    assert kind["injectors"] == {"extra_vars": {"fleet_gateway_secret": "{{ gaudi_gateway_secret }}"}}
+    assert site.apply().lines == []
+
+
 def test_a_redirect_is_named_and_nothing_follows_it(bare: Site) -> None:
     with serve(Awx()) as other:
         bare.awx.redirect = other.replace("127.0.0.1", "user:canary@localhost")

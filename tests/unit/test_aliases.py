@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,9 +18,11 @@ from gaudi_serve.gateway.fleet import fleet_entries, fleet_gateways
 from gaudi_serve.inventory.rendered import Variables
 from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.plan.fleet import vllm_fleet_plan
+from gaudi_serve.plan.judged import reasons
 from gaudi_serve.show.notes import STANDING
-from gaudi_serve.show.report import gateway_of
+from gaudi_serve.show.report import endpoint_table, gateway_of
 from gaudi_serve.show.status import fleet_status
+from gaudi_serve.stages.base import Pending
 from helpers.inventories import ROOT
 from helpers.plans import gaudi_host, known, model, planned
 from helpers.plugins import acting, load
@@ -83,13 +86,18 @@ def test_an_old_name_does_what_the_new_one_does(new: str) -> None:
         assert json.loads(current(json.dumps(fleet(**{OLD[new]: value})))) == plan
 
 
+def of_task(**given: Any) -> dict[str, Any]:
+    """Return the variables of a task of a playbook with stages."""
+    files = (yaml.safe_load((ROOT / f"playbooks/vars/{name}.yml").read_text()) for name in ("preflight", "stages"))
+    text = {key: trust_as_template(value) for one in files for key, value in one.items()}
+    facts = {"preflight_gateways": ["gw"], "inventory_hostname": "g", "gaudi_host": gaudi_host()}
+    return {**text, **facts, **given}
+
+
 @pytest.mark.parametrize("new", READ)
 def test_playbooks_read_old_names_as_new_ones(new: str) -> None:
     def read(**given: Any) -> list[Any]:
-        files = (yaml.safe_load((ROOT / f"playbooks/vars/{name}.yml").read_text()) for name in ("preflight", "stages"))
-        text = {key: trust_as_template(value) for one in files for key, value in one.items()}
-        facts = {"preflight_gateways": ["gw"], "inventory_hostname": "g", "gaudi_host": gaudi_host()}
-        variables = Variables({**text, **facts, **given}, DataLoader())
+        variables = Variables(of_task(**given), DataLoader())
         return [variables[name] for name in READ[new]]
 
     one, other = VALUES[new]
@@ -97,6 +105,40 @@ def test_playbooks_read_old_names_as_new_ones(new: str) -> None:
     assert read(**{OLD[new]: other}) == read(**{new: other})
     # What is empty is as what is missing.
     assert read(**{new: None}) == read(**{OLD[new]: None}) == read()
+
+
+def test_a_run_refuses_a_host_by_the_names_that_are_written() -> None:
+    given = {
+        "gaudi_accelerator": "cpu",
+        "gaudi_cards": 7,
+        "gaudi_gateway": {"port": 30001, "clients": GATEWAY["clients"]},
+    }
+    usual = {
+        **known(vllm_models=[model(port=30001)]),
+        "preflight_for": ["vllm_service"],
+        "gaudi_observed_at": "now",
+        "gaudi_release": "1.21.3",
+    }
+    del usual["accelerator_release"]
+    action = acting(load("action_plugins/gaudi_plan.py"), lambda name, arguments: {}, judge=True)
+    action._loader = DataLoader()
+    refusal = action.run(task_vars=of_task(**usual, **given))["ansible_facts"]["preflight_refusal"]
+    assert "g: gaudi_accelerator is cpu, but this is a gaudi host" in refusal
+    assert "g: gaudi_cards is 7, but hl-smi shows 8: module_ids [0, 1, 2, 3, 4, 5, 6, 7]" in refusal
+    assert any(text.startswith("g: gaudi_gateway.port: 30001: model ") for text in refusal)
+
+
+def test_a_stage_is_refused_by_the_names_that_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin = load("action_plugins/gaudi_stage.py")
+    found = Pending(refusal=("g: accelerator_release 1.99.0 is not known",))
+    stage = SimpleNamespace(role="host_tuning", asked=lambda given, look: found, facts=lambda pending: {})
+    monkeypatch.setattr(plugin, "BY_ROLE", {"host_tuning": stage})
+    action = acting(plugin, lambda name, arguments: {}, stage="host_tuning", step="pending")
+    action._loader = DataLoader()
+    result = action.run(task_vars={"inventory_hostname": "g", "gaudi_release": "1.99.0"})
+    assert result["msg"][1:] == ["g: gaudi_release 1.99.0 is not known"]
+    facts = {"gaudi_release": "1.99.0", "gaudi_driver_refusal": list(found.refusal)}
+    assert reasons(facts, [], [], "g") == ["g: gaudi_release 1.99.0 is not known"]
 
 
 def test_no_template_reads_a_new_name_alone() -> None:
@@ -157,6 +199,8 @@ def test_notes_are_acknowledged_by_either_name() -> None:
     facts = {"gateway_status": [], "hccl_validation_notes": ["HCCL validation due (never measured)"]}
     for name in ("fleet_acknowledged", "gaudi_acknowledged"):
         assert fleet_status({"h": {**facts, name: ["hccl_validation"]}}, ["h"])["hosts"]["h"]["notes"] == []
+        assert endpoint_table({"h": {**facts, name: ["hccl_validation"]}}, ["h"])[2:] == []
+    assert endpoint_table({"h": facts}, ["h"])[2:] != []
     assert fleet_status({"h": facts}, ["h"])["hosts"]["h"]["notes"] != []
 
 
