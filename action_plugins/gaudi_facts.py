@@ -1,4 +1,4 @@
-"""Runs module gaudi_facts; where a host cannot be read, one sentence says why, in place of Ansible's traceback."""
+"""Runs module gaudi_facts for the accelerator of the inventory; a host that cannot be read has one sentence of why."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ LIB = str(Path(__file__).resolve().parents[1] / "lib")
 if LIB not in sys.path:
     sys.path.insert(0, LIB)
 
+from gaudi_serve.core.aliases import value_of  # noqa: E402
+from gaudi_serve.inventory.rendered import UNRENDERED, Variables  # noqa: E402
 from gaudi_serve.plan.unread import python_refusal, root_refusal  # noqa: E402
 
 # What keeps a module from running at all, as an interpreter that is too old does.
@@ -24,6 +26,7 @@ class ActionModule(Normal):  # type: ignore[misc]  # ansible-core has no type in
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Read the host; a failure whose cause is known has its sentence alone, and ``old_python`` where it is that."""
+        self._task.args = {"accelerator": self._accelerator(task_vars or {}), **self._task.args}
         host = str(self._task.delegate_to or (task_vars or {}).get("inventory_hostname", "this host"))
         try:
             result: dict[str, Any] = super().run(tmp, task_vars)
@@ -35,6 +38,13 @@ class ActionModule(Normal):  # type: ignore[misc]  # ansible-core has no type in
             raise
         said = "\n".join(str(result.get(key) or "") for key in ("msg", "exception", "module_stderr", "module_stdout"))
         return (self._refused(said, host) if result.get("failed") else {}) or result
+
+    def _accelerator(self, variables: dict[str, Any]) -> str:
+        """Return as what the host is to be served; auto where that cannot be read, which the plan says."""
+        try:
+            return str(value_of(Variables(variables, self._loader), "accelerator") or "auto")
+        except UNRENDERED:
+            return "auto"
 
     def _refused(self, said: str, host: str) -> dict[str, Any]:
         """Return the result of a host that cannot be read for a known reason; empty for any other."""

@@ -18,6 +18,12 @@ from typing import Any
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
+LIB = str(Path(__file__).resolve().parents[1] / "lib")
+if LIB not in sys.path:
+    sys.path.insert(0, LIB)
+
+from gaudi_serve.core.aliases import as_written, value_of  # noqa: E402
+
 # A record that nobody has renewed for so long no longer counts; the run that holds the host renews it.
 LEASE_S, RENEW_S = 300, 60
 TAKE_FILES = ("-i", "--inventory", "-e", "--extra-vars")
@@ -40,7 +46,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
             **self._task.args,
             "run": this_run(variables),
             "observed": observed(variables),
-            "lease_s": variables.get("gaudi_lock_lease_s", LEASE_S),
+            "lease_s": value_of(variables, "fleet_lock_lease_s", LEASE_S),
         }
         answer = self._execute_module("gaudi_lock", given, task_vars=task_vars)
         holder, why = answer.get("holder") or {}, "expired"
@@ -56,10 +62,13 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
                 f"{host}: {locked(holder, answer['since'])}; without --check this run would be refused"
             ]
         elif holder:
-            told = {"locked": locked(holder, answer["since"]), "msg": refusal(host, holder, answer["since"])}
+            told = {
+                "locked": locked(holder, answer["since"]),
+                "msg": as_written(refusal(host, holder, answer["since"]), variables),
+            }
             answer = {**answer, **told, "failed": True}
         elif answer.get("taken_over"):
-            answer["warnings"] = [f"{host}: {taken_over(answer['taken_over'], why, check)}"]
+            answer["warnings"] = [f"{host}: {as_written(taken_over(answer['taken_over'], why, check), variables)}"]
         return {**result, **answer}
 
     def _renew(self, given: dict[str, Any], task_vars: dict[str, Any] | None) -> bool:
@@ -179,7 +188,7 @@ def ends_at_once(holder: dict[str, Any], mine: dict[str, Any], variables: dict[s
     """Return why another run's lock no longer counts, whenever it was renewed: dead, broken, or nothing."""
     if is_dead(holder, mine):
         return "dead"
-    return "broken" if boolean(variables.get("gaudi_lock_break", False)) else ""
+    return "broken" if boolean(value_of(variables, "fleet_lock_break", False)) else ""
 
 
 def taken_over(holder: dict[str, Any], why: str, check: bool) -> str:
@@ -187,7 +196,7 @@ def taken_over(holder: dict[str, Any], why: str, check: bool) -> str:
     reason = {
         "dead": "its process on this controller has ended",
         "expired": f"nobody has renewed it for {holder.get('lease_s', LEASE_S)} s",
-        "broken": "gaudi_lock_break says so",
+        "broken": "fleet_lock_break says so",
     }[why]
     verb = "would take" if check else "has taken"
     return f"this run {verb} over the lock of {locked_by(holder)}, since {reason}"
@@ -212,7 +221,7 @@ def refusal(host: str, holder: dict[str, Any], since: str) -> str:
     told = f"{host}: {locked(holder, since)}"
     if since == "changed":
         return f"{told}; nothing was done upon what is no more. Run again"
-    died = "-e gaudi_lock_break=true"
+    died = "-e fleet_lock_break=true"
     if holder.get("awx_job"):
         died += ' (in AWX: answer true to the template\'s question "Take over hosts that another run holds")'
     return (

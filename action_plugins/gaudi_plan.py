@@ -13,7 +13,8 @@ LIB = str(Path(__file__).resolve().parents[1] / "lib")
 if LIB not in sys.path:
     sys.path.insert(0, LIB)
 
-from gaudi_serve.core.errors import InputError  # noqa: E402
+from gaudi_serve.core.aliases import as_written, finding_as_written  # noqa: E402
+from gaudi_serve.core.errors import Finding, InputError  # noqa: E402
 from gaudi_serve.inventory.facts import FACTS, checked_facts  # noqa: E402
 from gaudi_serve.inventory.rendered import Undefined, Variables  # noqa: E402
 from gaudi_serve.plan.assembly import assemble  # noqa: E402
@@ -49,7 +50,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         known = Variables(variables, self._loader, ["preflight", *[stage.role for stage in OBJECTS]])
         stages = list(known["preflight_for"])
         facts: dict[str, Any] = {}
-        findings, warnings = [], []
+        findings: list[Finding] = []
+        warnings: list[str] = []
         if plans_models(stages):
             # Without it nothing of the host is known, which the error says.
             read = {"gaudi_host": known["gaudi_host"], **{name: known[name] for name in FACTS if name in known}}
@@ -57,7 +59,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
             given = read if wrong else complete
             gateways = list(known.get("preflight_gateways") or [])
             found = assemble(host, Wanted.of_role(known), given, known.get("gaudi_runtime"), gateways)
-            findings, warnings = found.findings, found.warnings
+            findings = [finding_as_written(one, known) for one in found.findings]
+            warnings = [as_written(text, known) for text in found.warnings]
             facts["preflight_plan"] = found.models
             # By it gaudi_lock tells whether another run has changed the host since the look that the plan was made of.
             facts["preflight_observed"] = {"at": known["gaudi_observed_at"], "boot": known.get("gaudi_boot_id", "")}

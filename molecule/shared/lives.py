@@ -49,7 +49,7 @@ def serving() -> Life:
 
     def mend(playbook: Any, names: list[str]) -> None:
         reset_failed(names)
-        run = playbook("molecule/shared/converge.yml", "--limit", ",".join(names), gaudi_all_at_once=True)
+        run = playbook("molecule/shared/converge.yml", "--limit", ",".join(names), fleet_all_at_once=True)
         assert run.status == 0, run.text
 
     return Life(("serving", "engine"), mend)

@@ -50,7 +50,7 @@ def wishes(image: str) -> dict[str, Any]:
         "env": {"GAUDI_SIM_ROOT": f"{WEIGHTS}/card", "VLLM_SKIP_WARMUP": "true"},
     }
     return {
-        "gaudi_accelerator": "cpu",
+        "accelerator": "cpu",
         "host_tuning_hugepages": PAGES,
         "vllm_images": [{"name": image, "archive": "/dev/vdb", "archive_on_host": True}],
         "vllm_models": [model],

@@ -53,7 +53,7 @@ def known(**more: Any) -> dict[str, Any]:
     """Return the variables of a host that plans one model."""
     host = gaudi_host(driver_version="1.21.3-57")
     facts = {"gaudi_host": host, "gaudi_system": SYSTEM, "gaudi_services": {"images": {"vllm:1": "x"}}}
-    return {"vllm_models": [model()], "gaudi_release": "1.21.3", **facts, **more}
+    return {"vllm_models": [model()], "accelerator_release": "1.21.3", **facts, **more}
 
 
 def live_of(plan: dict[str, Any]) -> dict[str, Any]:

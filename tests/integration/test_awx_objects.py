@@ -314,9 +314,9 @@ def test_a_login_that_cannot_do_it_gets_one_sentence(site: Site) -> None:
     assert refused(site).startswith("A: user anna is no system administrator and cannot make organization other; use")
     site.awx.me, site.settings["organization"] = "admin", "o"
     site.settings["teams"]["viewer"] = ["nobody"]
-    assert refused(site) == "gaudi_awx.teams.viewer: nobody is no user of this AWX that user admin may see"
+    assert refused(site) == "fleet_awx.teams.viewer: nobody is no user of this AWX that user admin may see"
     site.settings["teams"]["viewer"], site.settings["collections"] = [], ["Galaxy"]
-    assert refused(site).startswith("gaudi_awx.collections: Galaxy is no credential of this AWX")
+    assert refused(site).startswith("fleet_awx.collections: Galaxy is no credential of this AWX")
     site.awx.version = "23.9.0"
     assert refused(site) == "A: AWX 23.9.0 is too old; 24.0 or later is needed"
 
@@ -328,6 +328,16 @@ def test_an_administrator_of_the_organization_may_do_all_but_credential_types(si
     assert site.apply().lines[0] == "~ template p plan: forks 32 becomes 5"
     site.settings["model_weights_tokens"] = {"hub": "x"}
     assert refused(site).startswith("user bert is no system administrator of this AWX, and only such a user may make")
+
+
+def test_a_type_that_is_in_use_learns_a_new_name_of_its_variable(site: Site) -> None:
+    site.settings["fleet_gateway_secret"] = "x" * 32
+    site.apply()
+    kind = site.awx.named("credential_types", "p secret of the gateways")
+    kind["injectors"] = {"extra_vars": {"gaudi_gateway_secret": "{{ gaudi_gateway_secret }}"}}
+    assert len(site.apply().lines) == 1
+    assert kind["injectors"] == {"extra_vars": {"fleet_gateway_secret": "{{ gaudi_gateway_secret }}"}}
+    assert site.apply().lines == []
 
 
 def test_a_redirect_is_named_and_nothing_follows_it(bare: Site) -> None:

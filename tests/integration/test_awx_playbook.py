@@ -32,7 +32,7 @@ SETTINGS: dict[str, Any] = {
         "branch": "v1",
         "credential": {"password": CANARIES[4]},
     },
-    "inventory": {"path": "inventory/mine", "hosts": {"gaudi09": {"gaudi_cards": 8}}},
+    "inventory": {"path": "inventory/mine", "hosts": {"gaudi09": {"accelerator_cards": 8}}},
     "machine": {
         "username": "ops",
         "ssh_key": f"-----BEGIN OPENSSH PRIVATE KEY-----\n{CANARIES[4]}\n-----END OPENSSH PRIVATE KEY-----\n",
@@ -41,7 +41,7 @@ SETTINGS: dict[str, Any] = {
     "vllm_secrets": {"m": {"VLLM_API_KEY": CANARIES[0]}},
     "model_weights_tokens": {"hub": CANARIES[1]},
     "vllm_image_registries": {"registry.example.net": {"username": "robot", "password": CANARIES[4]}},
-    "gaudi_gateway_secret": CANARIES[2],
+    "fleet_gateway_secret": CANARIES[2],
     "controller": {"host": "https://awx.example.net", "token": CANARIES[4]},
     "teams": {"operator": ["anna"]},
     "notifications": [
@@ -66,7 +66,7 @@ class Site:
 
     def run(self, settings: dict[str, Any], *more: str) -> tuple[int, str]:
         """Run the playbook."""
-        (self.folder / "awx.yml").write_text(yaml.safe_dump({"gaudi_awx": settings}))
+        (self.folder / "awx.yml").write_text(yaml.safe_dump({"fleet_awx": settings}))
         return self.play("playbooks/awx.yml", "-e", f"@{self.folder}/awx.yml", *more)
 
     def play(self, playbook: str, *more: str) -> tuple[int, str]:
@@ -156,7 +156,7 @@ def test_templates_ask_and_start_what_they_should(site: Site) -> None:
         name
         for name in own
         for one in site.awx.surveys.get(f"job_templates/{templates['gaudi-serve ' + name]['id']}", {}).get("spec", [])
-        if one["variable"] == "gaudi_lock_break"
+        if one["variable"] == "fleet_lock_break"
     }
     assert asks == {
         *("restart", "stop", "start", "rollout", "site", "models", "images", "gateway", "validate", "driver", "reset"),
@@ -274,7 +274,7 @@ def test_a_user_that_is_none_is_told_before_anything_is_made(site: Site) -> None
     site.awx.writes.clear()
     status, text = site.run({**SETTINGS, "organization": "other", "teams": {"viewer": ["anna", "nobody"]}})
     assert status != 0 and site.awx.writes == []
-    assert "gaudi_awx.teams.viewer: nobody is no user of this AWX that user admin may see" in " ".join(text.split())
+    assert "fleet_awx.teams.viewer: nobody is no user of this AWX that user admin may see" in " ".join(text.split())
 
 
 def test_a_canary_may_be_a_host_beside_the_inventory(site: Site) -> None:
@@ -290,7 +290,7 @@ def test_what_is_wrong_is_told_at_once_and_without_secrets(site: Site) -> None:
         **{"organisation": "x", "forks": 0, "machine": {"username": "ops", "ssh_key": ["canary-key-1"]}},
         **{"project": {"url": "https://me:canary-word-5@git.example.net/x.git"}, "inventory": {"path": "/etc"}},
         **{"teams": {"viewers": []}, "vllm_secrets": "canary-key-1", "schedules": {"status": "hourly"}},
-        **{"vllm_image_registries": {"registry.example.net": "canary-key-1"}, "gaudi_gateway_secret": "canary-key-1"},
+        **{"vllm_image_registries": {"registry.example.net": "canary-key-1"}, "fleet_gateway_secret": "canary-key-1"},
         "notifications": [{"name": "x", "type": "webhook", "configuration": {}}],
         "vault": {"password": "{{ lookup('ansible.builtin.file', '/nowhere/word') }}"},
     }
@@ -299,17 +299,17 @@ def test_what_is_wrong_is_told_at_once_and_without_secrets(site: Site) -> None:
     assert status == 3 and site.awx.writes == []
     for sentence in (
         "organisation: is not a known name; did you mean organization?",
-        "gaudi_awx.forks: 0 is not a whole number from 1 to 200",
-        "gaudi_awx.machine.ssh_key: (hidden) is not a text",
-        "gaudi_awx.project.url: (hidden) has a user or password",
+        "fleet_awx.forks: 0 is not a whole number from 1 to 200",
+        "fleet_awx.machine.ssh_key: (hidden) is not a text",
+        "fleet_awx.project.url: (hidden) has a user or password",
         "is no path inside the repository",
         "viewers: is not a known name; did you mean viewer?",
-        "gaudi_awx.vllm_secrets: (hidden) is not a mapping of models",
-        "gaudi_awx.vllm_image_registries: (hidden) is not a mapping of registries",
+        "fleet_awx.vllm_secrets: (hidden) is not a mapping of models",
+        "fleet_awx.vllm_image_registries: (hidden) is not a mapping of registries",
         "'hourly' is no rule such as DTSTART",
-        "gaudi_awx.notifications[0].configuration.url: is required: a text",
-        "gaudi_awx.gaudi_gateway_secret: (hidden): a quoted text of at least 32",
-        "gaudi_awx.vault.password: cannot be read: ",
+        "fleet_awx.notifications[0].configuration.url: is required: a text",
+        "fleet_awx.fleet_gateway_secret: (hidden): a quoted text of at least 32",
+        "fleet_awx.vault.password: cannot be read: ",
         "'/nowhere/word'",
         "awx_update_secrets: 'maybe' is not true or false",
     ):

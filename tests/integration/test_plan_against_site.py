@@ -97,12 +97,12 @@ MASKED = (
 
 
 def test_the_plan_refuses_what_a_run_refuses(tmp_path: Path, served: dict[str, Any]) -> None:
-    environment = fleet(tmp_path, 5, served, gaudi_gateway_secret="0123456789abcdef0123456789abcdef")
+    environment = fleet(tmp_path, 5, served, fleet_gateway_secret="0123456789abcdef0123456789abcdef")
     # Something is to be written.
     change(tmp_path, "h01", free=0, units={})
     change(tmp_path, "h02", masked=["docker.service", "docker.socket"])
     gateway = {"certificate": "/etc/none.pem", "clients": {"c": {"key": "k" * 32}}}
-    inventory(tmp_path, h03={"vllm_models": None, "gaudi_gateway": gateway})
+    inventory(tmp_path, h03={"vllm_models": None, "fleet_gateway": gateway})
     inventory(tmp_path, h04={"vllm_image_from_host": "h09"})
     change(tmp_path, "h05", habana="[habana-container-runtime]\nlog_level = 'verbose'\nmode = 'legacy'\n")
     before = files_of(tmp_path, "h05")
@@ -112,7 +112,7 @@ def test_the_plan_refuses_what_a_run_refuses(tmp_path: Path, served: dict[str, A
         flat = " ".join(text.split())
         assert f"h01: {FULL}" in flat
         assert f"h02: {MASKED}" in flat
-        assert "h03: gaudi_gateway.certificate: '/etc/none.pem': is no file on this host" in flat
+        assert "h03: fleet_gateway.certificate: '/etc/none.pem': is no file on this host" in flat
         assert "h04: vllm_image_from_host 'h09'" in flat
         for reason in LEVEL, LEGACY:
             assert f"h05: /etc/habana-container-runtime/config.toml: habana-container-runtime.{reason}" in flat
@@ -120,10 +120,10 @@ def test_the_plan_refuses_what_a_run_refuses(tmp_path: Path, served: dict[str, A
 
 
 def test_the_plan_tells_what_a_run_does_to_the_gateway(tmp_path: Path, served: dict[str, Any]) -> None:
-    environment = fleet(tmp_path, 2, served, gaudi_gateway_secret="0123456789abcdef0123456789abcdef")
-    inventory(tmp_path, h02={"vllm_models": None, "gaudi_gateway": {"clients": {"c": {"key": "k" * 32}}}})
+    environment = fleet(tmp_path, 2, served, fleet_gateway_secret="0123456789abcdef0123456789abcdef")
+    inventory(tmp_path, h02={"vllm_models": None, "fleet_gateway": {"clients": {"c": {"key": "k" * 32}}}})
     (tmp_path / "h02.json").write_text("{}")
-    for playbook, arguments in (("playbooks/plan.yml", {}), ("playbooks/preflight.yml", {"gaudi_all_at_once": True})):
+    for playbook, arguments in (("playbooks/plan.yml", {}), ("playbooks/preflight.yml", {"fleet_all_at_once": True})):
         status, text = play(tmp_path, environment, playbook, "--check", **arguments)
         assert status == 0, text
         assert "gateway: install haproxy" in text
@@ -246,12 +246,12 @@ def test_site_and_plan_say_the_same_of_every_host(tmp_path: Path, served: dict[s
         tmp_path,
         h03={"vllm_models": [{**one, "port": 30002}]},
         h05={"vllm_models": [{**one, "tensor_parallel_size": 3}, {**one, "name": "n"}]},
-        h06={"vllm_models": [{**one, "image": "none:2"}], "gaudi_cards": 4},
+        h06={"vllm_models": [{**one, "image": "none:2"}], "accelerator_cards": 4},
         h07={"vllm_models": [{**one, "mounts": [{"source": "/run/docker.sock", "target": "/s"}]}]},
         h08={"vllm_models": [], "vllm_images": [{"name": "vllm:1"}, {"name": "vllm:2"}]},
     )
     (tmp_path / "judge.yml").write_text(DUMP.format(root=ROOT, folder=tmp_path))
-    words = {"gaudi_stop_on_errors": False, "gaudi_all_at_once": True}
+    words = {"fleet_stop_on_errors": False, "fleet_all_at_once": True}
     status, text = play(tmp_path, environment, str(tmp_path / "judge.yml"), **words)
     judged = json.loads((tmp_path / "judged.json").read_text(encoding="utf-8"))
     play(tmp_path, environment, "playbooks/plan.yml", plan_file=str(tmp_path / "plan.json"))
@@ -282,11 +282,11 @@ def test_a_host_that_cannot_be_reached_is_a_line_of_the_status(tmp_path: Path) -
 def test_a_gateway_that_is_lost_while_its_stage_looks_at_it_is_unreachable_and_not_refused(
     tmp_path: Path, served: dict[str, Any]
 ) -> None:
-    environment = fleet(tmp_path, 2, served, gaudi_gateway_secret="0123456789abcdef0123456789abcdef")
-    inventory(tmp_path, h02={"vllm_models": None, "gaudi_gateway": {"clients": {"c": {"key": "k" * 32}}}})
+    environment = fleet(tmp_path, 2, served, fleet_gateway_secret="0123456789abcdef0123456789abcdef")
+    inventory(tmp_path, h02={"vllm_models": None, "fleet_gateway": {"clients": {"c": {"key": "k" * 32}}}})
     (tmp_path / "h02.json").write_text("{}")
     change(tmp_path, "h02", away={"at": "haproxy_config compared", "seconds": 60})
-    status, text = play(tmp_path, environment, "playbooks/preflight.yml", gaudi_all_at_once=True)
+    status, text = play(tmp_path, environment, "playbooks/preflight.yml", fleet_all_at_once=True)
     assert status == 4, text
     assert "UNREACHABLE  h02" in text
     assert "in the way" not in text

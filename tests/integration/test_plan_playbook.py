@@ -25,7 +25,7 @@ def plan(folder: Path, models: Any, *arguments: str, **more: Any) -> tuple[int, 
     hosts = {name: {"ansible_host": "192.0.2.1"} for name in ("g1", "g2")}
     # As a site does that has one host like another.
     hosts["g2"]["vllm_models"] = "{{ hostvars['g1'].vllm_models }}"
-    inventory = {"all": {"hosts": hosts, "vars": {"vllm_models": models, "gaudi_release": "1.21.3", **more}}}
+    inventory = {"all": {"hosts": hosts, "vars": {"vllm_models": models, "accelerator_release": "1.21.3", **more}}}
     (folder / "hosts.yml").write_text(yaml.safe_dump(inventory))
     return run(folder, *arguments)
 
@@ -44,6 +44,17 @@ def test_a_good_plan_is_shown_and_written(tmp_path: Path) -> None:
     status, text = run(tmp_path, "-e", "plan_file=/proc/none/plan.json")
     assert status == 2
     assert "plan_file: /proc/none/plan.json: its folder must be there, and writable" in " ".join(text.split())
+
+
+def test_old_names_of_variables_count_and_are_named_once(tmp_path: Path) -> None:
+    old = {"gaudi_accelerator": "gaudi", "gaudi_gateway_secret": "x" * 32, "fleet_lock_lease_s": 60}
+    status, text = plan(tmp_path, [model()], "-e", "gaudi_cards=7", "-e", "gaudi_lock_lease_s=61", **old)
+    assert status == 2
+    flat = " ".join(text.split())
+    assert "g1, g2: gaudi_cards is 7, but hl-smi shows 8" in flat
+    assert "g1, g2: gaudi_lock_lease_s '61' and fleet_lock_lease_s 60 are two names of one variable" in flat
+    names = "gaudi_accelerator (now accelerator), gaudi_cards (now accelerator_cards), gaudi_gateway_secret (now "
+    assert flat.count("Variables have new names; the next release does not read the old ones: " + names) == 1
 
 
 def test_every_mistake_of_every_host_ends_the_run_with_its_sentence(tmp_path: Path) -> None:
@@ -74,7 +85,7 @@ def test_the_purchase_of_the_documentation(tmp_path: Path) -> None:
     assert "1 host, 1 model, 1 host would change, 1 error" in text
     assert "no group of four has so many, and only host NICs connect the groups" in " ".join(text.split())
     status, text = run(
-        tmp_path, "-e", '{"gaudi_host_nics": true, "gaudi_cards": 8}', "-e", '{"vllm_catalog_dirs": "x"}'
+        tmp_path, "-e", '{"gaudi_host_nics": true, "accelerator_cards": 8}', "-e", '{"vllm_catalog_dirs": "x"}'
     )
     assert "vllm_catalog_dirs" in text
     assert "Traceback" not in text
@@ -159,7 +170,7 @@ def refused(folder: Path, **b: Any) -> tuple[int, str]:
 
     It is run from another folder, without the project's settings, and with the callbacks' path taken by somebody else.
     """
-    hosts = {"a": {"gaudi_cards": "many"}, "b": b}
+    hosts = {"a": {"accelerator_cards": "many"}, "b": b}
     variables = {"ansible_connection": "local", "ansible_become": False, "vllm_models": []}
     variables["ansible_python_interpreter"] = sys.executable
     (folder / "hosts.yml").write_text(yaml.safe_dump({"all": {"hosts": hosts, "vars": variables}}))
@@ -172,7 +183,7 @@ def refused(folder: Path, **b: Any) -> tuple[int, str]:
 
 def test_a_stage_alone_stops_on_another_hosts_mistake_and_tells_a_refusal_by_its_status(tmp_path: Path) -> None:
     status, text = refused(tmp_path)
-    assert "a: gaudi_cards 'many': must be" in text
+    assert "a: accelerator_cards 'many': must be" in text
     assert "Nothing has been changed on any host, since a cannot take what is wished" in text
     assert "arg spec 'main' - Brings the serving images" not in text
     assert status == 3
@@ -189,14 +200,14 @@ def test_stages_refuse_before_they_touch_a_host(tmp_path: Path, playbook: str) -
     (tmp_path / "catalog").mkdir()
     (tmp_path / "catalog/list.yml").write_text("- a")
     (tmp_path / "catalog/tab.yml").write_text("weights: /x\n\tseed: 1")
-    local(tmp_path, gaudi_release=1.21, model_weights_parallel="x", vllm_catalog_dirs=[f"{tmp_path}/catalog"])
+    local(tmp_path, accelerator_release=1.21, model_weights_parallel="x", vllm_catalog_dirs=[f"{tmp_path}/catalog"])
     more = ["-e", json.dumps({"vllm_models": [{"name": "m", "weights": "/w", "image": "{{ nope }}/x"}]})]
     status, text = read(tmp_path, "--check", *more, playbook=playbook)
     # A run that was refused has a status of its own; a look that finds something wrong has failed.
     assert status == (2 if playbook == "status" else 3)
     for sentence in (
         "g: model m: image: 'nope' is undefined; set it for this host, or write the value itself",
-        "g: gaudi_release 1.21: must be a quoted release such as '1.24.1'",
+        "g: accelerator_release 1.21: must be a quoted release such as '1.24.1'",
         "g: model_weights_parallel 'x': must be a whole number of files from 1 to 256",
         f'g: {tmp_path}/catalog/list.yml: is ["a"]; a catalog entry must be a mapping with the keys of a model',
         f"g: {tmp_path}/catalog/tab.yml: line 2, column 1: no YAML: found character",
@@ -215,7 +226,7 @@ def test_numbers_that_yaml_reads_as_octal_are_refused_as_they_are_written(tmp_pa
     models = "vllm_models:\n        - {name: a, weights: /w, image: 'i:1', port: 030010}\n"
     more = "        - {name: b, weights: /w, image: 'i:1', port: 30010}\n      vllm_service_smoke_timeout: 0200\n"
     # Of a key, not even this is said.
-    more += "      gaudi_gateway: {port: 0443, clients: {al: {key: 01234567012345670123}}}\n"
+    more += "      fleet_gateway: {port: 0443, clients: {al: {key: 01234567012345670123}}}\n"
     text = f"all:\n  vars: {own}\n  hosts:\n    g:\n      {models}{more}"
     (tmp_path / "hosts.yml").write_text(text)
     (tmp_path / "g.json").write_text(json.dumps({"gaudi_host": {"accelerator": "cpu"}}))
@@ -226,7 +237,7 @@ def test_numbers_that_yaml_reads_as_octal_are_refused_as_they_are_written(tmp_pa
         for wrong in (
             "vllm_models: model a: port 030010: YAML reads this as octal, 12296",
             "vllm_service_smoke_timeout 0200: YAML reads this",
-            "gaudi_gateway: port 0443: YAML reads this as octal, 291",
+            "fleet_gateway: port 0443: YAML reads this as octal, 291",
         ):
             assert f"g: {wrong}" in flat
         assert "write it without the zero in front" in flat

@@ -29,7 +29,7 @@ def contradictory() -> dict[str, Any]:
 def test_contradictory_cores_are_refused_by_a_run_as_by_a_plan() -> None:
     host = contradictory()
     assert [one.message for one in host_findings(EMPTY, DEBIAN, host, host_name="g")] == [f"g: {SENTENCE}"]
-    known = {"gaudi_host": host, "gaudi_system": DEBIAN, "vllm_models": [model()], "gaudi_release": "1.21.3"}
+    known = {"gaudi_host": host, "gaudi_system": DEBIAN, "vllm_models": [model()], "accelerator_release": "1.21.3"}
     fleet = vllm_fleet_plan({"g": known}, ["g"], [])
     assert [error["message"] for error in fleet["errors"]] == [f"g: {SENTENCE}"]
     differing = gaudi_host(driver_version="1.21.3-57")

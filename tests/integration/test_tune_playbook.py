@@ -35,7 +35,7 @@ def desk(folder: Path, *arguments: str, **more: Any) -> tuple[int, str]:
             {
                 "all": {
                     "hosts": {"g1": {"ansible_host": "192.0.2.1"}},
-                    "vars": {"gaudi_release": "1.22.2", "vllm_models": models},
+                    "vars": {"accelerator_release": "1.22.2", "vllm_models": models},
                 }
             }
         )
@@ -142,7 +142,7 @@ def served(folder: Path, port: int, *arguments: str) -> tuple[int, str]:
     for name in hosts:
         (folder / f"facts/{name}.json").write_text(json.dumps({"gaudi_host": gaudi_host(driver_version="1.22.2-32")}))
     one = {key: value for key, value in model(**MODEL, port=port).items() if value is not None}
-    variables = {"gaudi_release": "1.22.2", "vllm_models": [one]}
+    variables = {"accelerator_release": "1.22.2", "vllm_models": [one]}
     (folder / "hosts.yml").write_text(yaml.safe_dump({"all": {"hosts": hosts, "vars": variables}}))
     return tune(folder, "-e", f"plan_facts_dir={folder}/facts", *arguments)
 

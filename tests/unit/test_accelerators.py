@@ -56,7 +56,7 @@ def test_the_platform_of_a_machine(
 def told(host: dict[str, Any], wanted: str = "auto") -> list[str]:
     """Return what a host's accelerator is refused for."""
     found = host_findings(EMPTY, None, host, host_name="g", wanted=wanted, release="1.21.3")
-    return [one.message for one in found if one.key == "gaudi_accelerator"]
+    return [one.message for one in found if one.key == "accelerator"]
 
 
 def served(*module_ids: int) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def served(*module_ids: int) -> dict[str, Any]:
 def test_of_two_platforms_an_inventory_says_which_is_served() -> None:
     host = gaudi_host(driver_version="1.21.3", platforms=["gaudi", "slate", "abacus"])
     assert told(host) == [
-        "g: it has Gaudi cards and slate cards; gaudi_accelerator must say which are served: gaudi or slate"
+        "g: it has Gaudi cards and slate cards; accelerator must say which are served: gaudi or slate"
     ]
     assert told(host, "gaudi") == []
     assert told({**host, "platforms": ["gaudi", "abacus"]}) == []
@@ -82,7 +82,7 @@ def test_a_platform_that_is_not_served_is_refused_with_its_reason() -> None:
 def test_models_do_not_leave_processors_because_more_devices_are_known() -> None:
     host = gaudi_host(driver_version="1.21.3", platforms=["gaudi"], services=served())
     assert told(host) == [
-        "g: it has Gaudi cards, and m run on its processors; gaudi_accelerator must be said: cpu lets them stay there, "
+        "g: it has Gaudi cards, and m run on its processors; accelerator must be said: cpu lets them stay there, "
         "gaudi restarts them on the cards"
     ]
     assert told(host, "gaudi") == []
@@ -91,8 +91,7 @@ def test_models_do_not_leave_processors_because_more_devices_are_known() -> None
 def test_models_do_not_leave_their_cards_because_of_a_word() -> None:
     host = {"accelerator": "cpu", "modules": [], "device_name": None, "platforms": ["gaudi"], "services": served(0, 1)}
     assert told(host, "cpu") == [
-        "g: gaudi_accelerator is cpu, but m run on its Gaudi cards; it must be gaudi, or these models must be stopped "
-        "first"
+        "g: accelerator is cpu, but m run on its Gaudi cards; it must be gaudi, or these models must be stopped first"
     ]
     assert told({**host, "services": {}}, "cpu") == []
 

@@ -83,7 +83,7 @@ def test_nobody_takes_models_down_everywhere_past_those_who_approve() -> None:
     asked = {
         item.ref.name.removeprefix("gaudi-serve ")
         for item in wanted(given, awx_settings(given), parts).items
-        if any(ask["variable"] == "gaudi_all_at_once" for ask in item.survey or [])
+        if any(ask["variable"] == "fleet_all_at_once" for ask in item.survey or [])
     }
     # These two change nothing on a host, and name one model.
     assert asked == {"restart", "stop"}
@@ -95,7 +95,7 @@ def test_what_a_job_leaves_is_no_misspelt_variable_of_the_next() -> None:
         name for text in texts for name in re.findall(r"set_stats:[^-]+?data:[^-]*?(?:>-)?[^-]*?(gaudi_\w+)'?:", text)
     }
     assert {"gaudi_plan", "gaudi_status", "gaudi_tune", "gaudi_rollout", "gaudi_benchmark"} <= left
-    assert unknown_variables([*left, "gaudi_awx"], "h") == []
+    assert unknown_variables([*left, "fleet_awx"], "h") == []
 
 
 def test_workflows_use_templates_and_answers_that_there_are() -> None:
@@ -115,7 +115,7 @@ def test_workflows_use_templates_and_answers_that_there_are() -> None:
 
 
 def test_the_example_is_whole() -> None:
-    example = yaml.safe_load((ROOT / "inventory/example/awx.yml").read_text(encoding="utf-8"))["gaudi_awx"]
+    example = yaml.safe_load((ROOT / "inventory/example/awx.yml").read_text(encoding="utf-8"))["fleet_awx"]
     # A template there, for the file of a key.
     example["machine"]["ssh_key"] = "-----BEGIN OPENSSH PRIVATE KEY-----\n-\n-----END OPENSSH PRIVATE KEY-----\n"
     found = awx_settings(example)
@@ -146,74 +146,74 @@ def test_secrets_as_the_text_of_a_credential() -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        (None, "gaudi_awx: is required: a mapping with project, inventory, machine and so on"),
-        ({"machine": None}, "gaudi_awx.machine: is required"),
-        ({"machine": {"user": "ops"}}, "gaudi_awx.machine: user: is not a known name; did you mean"),
-        ({"machine": {}}, "gaudi_awx.machine: is empty; leave it out, or say some of username, password, ssh_key"),
-        ({"machine": {"ssh_key": "~/.ssh/id"}}, "gaudi_awx.machine.ssh_key: (hidden) is no private key: the text"),
-        ({"vault": {"id": "site"}}, "gaudi_awx.vault.password: is required"),
-        ({"controller": {"token": "x"}}, "gaudi_awx.controller.host: is required"),
+        (None, "fleet_awx: is required: a mapping with project, inventory, machine and so on"),
+        ({"machine": None}, "fleet_awx.machine: is required"),
+        ({"machine": {"user": "ops"}}, "fleet_awx.machine: user: is not a known name; did you mean"),
+        ({"machine": {}}, "fleet_awx.machine: is empty; leave it out, or say some of username, password, ssh_key"),
+        ({"machine": {"ssh_key": "~/.ssh/id"}}, "fleet_awx.machine.ssh_key: (hidden) is no private key: the text"),
+        ({"vault": {"id": "site"}}, "fleet_awx.vault.password: is required"),
+        ({"controller": {"token": "x"}}, "fleet_awx.controller.host: is required"),
         *(
-            ({"controller": {"host": "a", "token": token}}, "gaudi_awx.controller.token: (hidden) has a blank, the end")
+            ({"controller": {"host": "a", "token": token}}, "fleet_awx.controller.token: (hidden) has a blank, the end")
             for token in ("canary\n", "“canary”", "can ary")
         ),
-        ({"model_weights_tokens": {"hub": "canary\n"}}, "gaudi_awx.model_weights_tokens.hub: (hidden) has a"),
-        ({"controller": {"host": "u:canary@a", "token": "x"}}, "gaudi_awx.controller.host: (hidden) is no address"),
-        ({"project": {"url": " "}}, "gaudi_awx.project.url: ' ' is not a text of one line"),
+        ({"model_weights_tokens": {"hub": "canary\n"}}, "fleet_awx.model_weights_tokens.hub: (hidden) has a"),
+        ({"controller": {"host": "u:canary@a", "token": "x"}}, "fleet_awx.controller.host: (hidden) is no address"),
+        ({"project": {"url": " "}}, "fleet_awx.project.url: ' ' is not a text of one line"),
         (
             {"inventory": {"hosts": {"h": {}}, "project": {"url": "https://x/y.git"}}},
-            "gaudi_awx.inventory.path: is required with a project",
+            "fleet_awx.inventory.path: is required with a project",
         ),
         (
             {"inventory": {"hosts": {"h": {"ansible_become_password": "canary"}, "i": "canary"}}},
-            "gaudi_awx.inventory.hosts.i: (hidden) is not a mapping of variables",
+            "fleet_awx.inventory.hosts.i: (hidden) is not a mapping of variables",
         ),
         (
             {"inventory": {"hosts": ["canary"]}},
-            "gaudi_awx.inventory.hosts: (hidden) is not a mapping of hosts to their variables",
+            "fleet_awx.inventory.hosts: (hidden) is not a mapping of hosts to their variables",
         ),
         (
             {"vllm_secrets": {"m": {"A": date(2026, 1, 1)}}},
-            "gaudi_awx.vllm_secrets: (hidden) has a value that is neither a text nor a number",
+            "fleet_awx.vllm_secrets: (hidden) has a value that is neither a text nor a number",
         ),
-        ({"controller": {"host": "a"}}, "gaudi_awx.controller.token: is required, or username and password"),
-        ({"controller": {"host": "a", "username": "u"}}, "gaudi_awx.controller.token: is required, or username and"),
-        ({"gaudi_gateway_secret": "canary"}, "gaudi_awx.gaudi_gateway_secret: (hidden): a quoted text of at least 32"),
+        ({"controller": {"host": "a"}}, "fleet_awx.controller.token: is required, or username and password"),
+        ({"controller": {"host": "a", "username": "u"}}, "fleet_awx.controller.token: is required, or username and"),
+        ({"fleet_gateway_secret": "canary"}, "fleet_awx.fleet_gateway_secret: (hidden): a quoted text of at least 32"),
         (
             {"notifications": [{"name": "x", "type": "webhook", "configuration": {}}]},
-            "gaudi_awx.notifications[0].configuration.headers: is required: a mapping",
+            "fleet_awx.notifications[0].configuration.headers: is required: a mapping",
         ),
         (
             {"notifications": [{"name": "x", "type": "slack", "configuration": {"token": "t", "channels": "canary"}}]},
-            "gaudi_awx.notifications[0].configuration.channels: (hidden) is not a list",
+            "fleet_awx.notifications[0].configuration.channels: (hidden) is not a list",
         ),
         (
             {"notifications": [{"name": "x", "type": "irc", "configuration": {"port": True}}]},
-            "gaudi_awx.notifications[0].configuration.port: (hidden) is not an integer",
+            "fleet_awx.notifications[0].configuration.port: (hidden) is not an integer",
         ),
         ({"schedules": {"status": "DTSTART:20260101T000700Z RRULE:FREQ=SECONDLY;INTERVAL=1"}}, "is no rule such as"),
         ({"schedules": {"status": "DTSTART:20260101T000700Z RRULE:FREQ=HOURLY;INTERVAL=0"}}, "is no rule such as"),
-        ({"project": {}}, "gaudi_awx.project.url: is required: a text of one line"),
-        ({"inventory": {}}, "gaudi_awx.inventory.path: is required"),
-        ({"approval_timeout": -1}, "gaudi_awx.approval_timeout: -1 is not a whole number from 0 to 2592000"),
+        ({"project": {}}, "fleet_awx.project.url: is required: a text of one line"),
+        ({"inventory": {}}, "fleet_awx.inventory.path: is required"),
+        ({"approval_timeout": -1}, "fleet_awx.approval_timeout: -1 is not a whole number from 0 to 2592000"),
         (
             {"notifications": [{"name": "x", "type": "pigeon", "configuration": {}}]},
             "notifications[0].type: 'pigeon' is none",
         ),
-        ({"notifications": [{True: ["error"]}]}, "gaudi_awx.notifications[0]: True: is not a known name"),
+        ({"notifications": [{True: ["error"]}]}, "fleet_awx.notifications[0]: True: is not a known name"),
         (
             {"notifications": [{"name": "x", "type": "awssns", "configuration": {}}] * 2},
             "notifications: two of them have the name 'x'",
         ),
-        ({"organization": "x "}, "gaudi_awx.organization: 'x ' begins or ends with a blank, which AWX takes away"),
-        ({"prefix": " x"}, "gaudi_awx.prefix: ' x' begins with a blank, which AWX takes away"),
+        ({"organization": "x "}, "fleet_awx.organization: 'x ' begins or ends with a blank, which AWX takes away"),
+        ({"prefix": " x"}, "fleet_awx.prefix: ' x' begins with a blank, which AWX takes away"),
         (
             {"teams": {"operator": ["anna"]}, "rollout_approvers": ["anna"]},
-            "gaudi_awx.rollout_approvers: anna is in teams.operator too, and could approve a rollout of their own",
+            "fleet_awx.rollout_approvers: anna is in teams.operator too, and could approve a rollout of their own",
         ),
-        ({"rollout_approvers": []}, "gaudi_awx.rollout_approvers: [] names nobody; leave it out, or name at least one"),
-        ({"rollout_approvers": "anna"}, "gaudi_awx.rollout_approvers: 'anna' is not a list of names"),
-        ({"teams": {"viewer": "anna"}}, "gaudi_awx.teams.viewer: 'anna' is not a list of names"),
+        ({"rollout_approvers": []}, "fleet_awx.rollout_approvers: [] names nobody; leave it out, or name at least one"),
+        ({"rollout_approvers": "anna"}, "fleet_awx.rollout_approvers: 'anna' is not a list of names"),
+        ({"teams": {"viewer": "anna"}}, "fleet_awx.teams.viewer: 'anna' is not a list of names"),
         ({"execution_environment": {"image": "x", "pull": True}}, "execution_environment.pull: true is none of always"),
     ],
 )
@@ -237,10 +237,10 @@ class Lazy(dict[str, Any]):
 def test_what_cannot_be_read_is_named_with_all_else() -> None:
     lazy = Lazy(ssh_key="{{ lookup(...) }}", username="ops")
     assert awx_refusal({**SMALLEST, "machine": lazy, "notifications": [lazy], "forks": 0}) == [
-        r"gaudi_awx.machine.ssh_key: cannot be read: no file ~/.ssh/x\n",
-        r"gaudi_awx.notifications[0].ssh_key: cannot be read: no file ~/.ssh/x\n",
-        "gaudi_awx.forks: 0 is not a whole number from 1 to 200",
-        "gaudi_awx.notifications[0]: username: is not a known name; did you mean name?",
+        r"fleet_awx.machine.ssh_key: cannot be read: no file ~/.ssh/x\n",
+        r"fleet_awx.notifications[0].ssh_key: cannot be read: no file ~/.ssh/x\n",
+        "fleet_awx.forks: 0 is not a whole number from 1 to 200",
+        "fleet_awx.notifications[0]: username: is not a known name; did you mean name?",
     ]
 
 
@@ -248,7 +248,7 @@ def test_what_a_run_is_to_do_is_refused_with_all_else() -> None:
     assert awx_refusal({**SMALLEST, "forks": 0}, "gone", "maybe") == [
         "awx_state: 'gone' is none of present, absent",
         "awx_update_secrets: 'maybe' is not true or false",
-        "gaudi_awx.forks: 0 is not a whole number from 1 to 200",
+        "fleet_awx.forks: 0 is not a whole number from 1 to 200",
     ]
     for flag in (True, False, "true", "no", "1", 0):
         assert awx_refusal(SMALLEST, "absent", flag) == []

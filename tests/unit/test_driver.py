@@ -93,7 +93,7 @@ def test_a_driver_of_other_means_is_accepted_or_refused_as_it_is() -> None:
     assert driver_notes(foreign, found, "1.21.3") == [
         "driver 1.21.3: no package habanalabs-dkms installed it, so nothing holds it at its release"
     ]
-    for version, keep in (("1.20.0", ""), ("1.22.1", ", or keep it with gaudi_release: '1.22.1'")):
+    for version, keep in (("1.20.0", ""), ("1.22.1", ", or keep it with accelerator_release: '1.22.1'")):
         expected = [
             f"g: driver {version} and release 1.21.3 differ, and apt cannot replace a driver that no package "
             f"habanalabs-dkms installed; remove it as docs/migrating.md shows, and run again{keep}"

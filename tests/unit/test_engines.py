@@ -166,7 +166,7 @@ def test_a_fleets_plan_and_status_show_it(engine: str) -> None:
     host = {**host_of(ENGINES[engine].platforms[0]), "driver_version": f"{release_of(engine)}-57", "weights": {}}
     assert checked_host(host)[1] == []
     fleet = vllm_fleet_plan(
-        {"a": known(gaudi_host=host, vllm_models=[wish(engine)], gaudi_release=release_of(engine))}, ["a"], []
+        {"a": known(gaudi_host=host, vllm_models=[wish(engine)], accelerator_release=release_of(engine))}, ["a"], []
     )
     assert fleet["errors"] == []
     lines = vllm_fleet_lines(fleet)

@@ -53,7 +53,7 @@ def told(case: dict[str, Any], folder: Path) -> list[str]:
         put(facts, path, value)
     (folder / "a.json").write_bytes(str(case.get("text", json.dumps(facts))).encode(case.get("encoding", "utf-8")))
     (folder / "b.json").write_text(json.dumps(HAND))
-    usual = {"vllm_models": [model()], "gaudi_release": "1.21.3"}
+    usual = {"vllm_models": [model()], "accelerator_release": "1.21.3"}
     variables = {"a": {**usual, **case.get("variables", {})}, "b": usual}
     fleet = vllm_fleet_plan(variables, ["a", "b"], [], str(folder))
     assert len(fleet["hosts"]["b"]["models"]) == 1
@@ -233,7 +233,7 @@ JSON = st.recursive(
 )
 VARIABLES = (
     *("vllm_models", "vllm_images", "vllm_model_defaults", "vllm_catalog_dirs", "vllm_secrets", "preflight_catalog"),
-    *("gaudi_accelerator", "gaudi_cards", "gaudi_release", "gaudi_host_nics", "gaudi_device_family"),
+    *("accelerator", "accelerator_cards", "accelerator_release", "gaudi_host_nics", "gaudi_device_family"),
     *("gaudi_runtime", "plan_facts_dir"),
 )
 

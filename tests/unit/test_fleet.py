@@ -17,12 +17,12 @@ from jinja2 import TemplateError
 
 
 def test_all_hosts_in_one_call_and_every_error_with_its_host() -> None:
-    wrong = {"vllm_models": [model(port=0)], "gaudi_cards": "4", "gaudi_accelerator": "cpu"}
+    wrong = {"vllm_models": [model(port=0)], "accelerator_cards": "4", "accelerator": "cpu"}
     fleet = vllm_fleet_plan({"a": known(), "b": known(**wrong), "c": {}}, ["a", "b", "c"], [])
     assert [one["name"] for one in fleet["hosts"]["a"]["models"]] == ["qwq"]
     assert [(error["host"], error["key"]) for error in fleet["errors"]] == [
-        ("b", "gaudi_accelerator"),
-        ("b", "gaudi_cards"),
+        ("b", "accelerator"),
+        ("b", "accelerator_cards"),
         ("b", "port"),
         ("c", "facts"),
     ]
@@ -72,7 +72,7 @@ def test_saved_facts_plan_like_live_ones(tmp_path: Path) -> None:
     one = known()
     (tmp_path / "a.json").write_text(json.dumps(gaudi_facts_saved(one)))
     (tmp_path / "b.json").write_text(json.dumps(one["gaudi_host"]))
-    said = {"vllm_models": [model()], "gaudi_release": "1.21.3"}
+    said = {"vllm_models": [model()], "accelerator_release": "1.21.3"}
     desk = vllm_fleet_plan(dict.fromkeys("ab", said), ["a", "b"], [], str(tmp_path))
     live = vllm_fleet_plan({"a": one, "b": one}, ["a", "b"], [])
     assert desk["errors"] == live["errors"] == []
@@ -212,7 +212,11 @@ def test_images_of_another_accelerator_or_release_are_refused() -> None:
     vendor = "vault.habana.ai/gaudi-docker/1.22.0/ubuntu22.04/habanalabs/pytorch-installer-2.6.0:latest"
     for image, entry, allowed in (
         ("cpu:1", {"name": "cpu:1", "build": "cpu"}, "is made for cpu hosts, and this is a gaudi host"),
-        (vendor, {"name": vendor}, "is of release 1.22.0, but gaudi_release is 1.21.3; both must be of one release"),
+        (
+            vendor,
+            {"name": vendor},
+            "is of release 1.22.0, but accelerator_release is 1.21.3; both must be of one release",
+        ),
     ):
         one = known(vllm_models=[model(image=image)], vllm_images=[entry])
         (error,) = vllm_fleet_plan({"a": one}, ["a"], [])["errors"]
@@ -290,7 +294,7 @@ def test_a_gateway_that_the_inventory_has_no_more_is_warned_about() -> None:
     left["gaudi_services"]["gateway"] = True
     warnings = vllm_fleet_plan({"a": left}, ["a"], [])["warnings"]
     assert [
-        text for text in warnings if text.startswith("a: gateway: runs here, and the inventory has no gaudi_gateway")
+        text for text in warnings if text.startswith("a: gateway: runs here, and the inventory has no fleet_gateway")
     ]
     left["gaudi_services"]["gateway"] = False
     assert not [text for text in vllm_fleet_plan({"a": left}, ["a"], [])["warnings"] if "gateway" in text]

@@ -25,7 +25,7 @@ def test_wishes_mutated_at_random() -> None:
         host = gaudi_host(driver_version="1.21.3-57")
         facts = {"gaudi_host": host, "gaudi_services": {"images": {"vllm:1": "x"}}, "preflight_catalog": CATALOG}
         model_weights(models, CATALOG, {})
-        fleet = vllm_fleet_plan({"g": {**facts, "vllm_models": models, "gaudi_release": "1.21.3"}}, ["g"], [])
+        fleet = vllm_fleet_plan({"g": {**facts, "vllm_models": models, "accelerator_release": "1.21.3"}}, ["g"], [])
         text = "\n".join(vllm_fleet_lines(fleet))
         assert "Traceback" not in text
         for error in fleet["errors"]:

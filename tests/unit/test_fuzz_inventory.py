@@ -159,7 +159,7 @@ def engined(given: dict[str, Any]) -> None:
 def driven(given: dict[str, Any]) -> None:
     """What apt and modprobe are told."""
     packages = given["driver_packages"] + given["driver_optional_packages"]
-    wish = {"release": given["gaudi_release"] or "1.21.3", "version": given["driver_version"]}
+    wish = {"release": given["accelerator_release"] or "1.21.3", "version": given["driver_version"]}
     state = driver(None)
     driver_refusal(state, gaudi_host(), host_name="g", packages=packages, **wish)
     ports = given["driver_ports_may_be_down"]
@@ -171,7 +171,7 @@ def driven(given: dict[str, Any]) -> None:
 
 def imaged(given: dict[str, Any]) -> None:
     """Dockerfiles, and what docker is told."""
-    for entry in vllm_images(given["vllm_images"] or [], given["gaudi_release"] or "1.21.3"):
+    for entry in vllm_images(given["vllm_images"] or [], given["accelerator_release"] or "1.21.3"):
         assert re.fullmatch(r"\w[\w./:@-]*", entry["name"], re.ASCII)
         for line in entry.get("dockerfile", "").splitlines():
             assert re.match(r"(FROM|WORKDIR|ARG|RUN|ENV) |    && ", line), line

@@ -74,30 +74,30 @@ def test_answers_are_errors_as_openai_writes_them(name: str) -> None:
 @pytest.mark.parametrize(
     ("wish", "message"),
     [
-        (None, "gaudi_gateway: is required: a mapping with address, port, clients and so on"),
-        ({"adress": "0.0.0.0"}, "gaudi_gateway: adress: is not a known name; did you mean address"),
-        ({"address": "gw.example.net"}, "gaudi_gateway.address: 'gw.example.net' is no address of the gateway's host"),
-        ({"port": 0}, "gaudi_gateway.port: 0 is not a whole number from 1 to 65535"),
-        ({"port": 8405}, "gaudi_gateway.metrics_port: 8405 is the gateway's own port; say another"),
-        ({"certificate": "site.pem"}, "gaudi_gateway.certificate: 'site.pem' is no path on the gateway's host"),
+        (None, "fleet_gateway: is required: a mapping with address, port, clients and so on"),
+        ({"adress": "0.0.0.0"}, "fleet_gateway: adress: is not a known name; did you mean address"),
+        ({"address": "gw.example.net"}, "fleet_gateway.address: 'gw.example.net' is no address of the gateway's host"),
+        ({"port": 0}, "fleet_gateway.port: 0 is not a whole number from 1 to 65535"),
+        ({"port": 8405}, "fleet_gateway.metrics_port: 8405 is the gateway's own port; say another"),
+        ({"certificate": "site.pem"}, "fleet_gateway.certificate: 'site.pem' is no path on the gateway's host"),
         (
             {"virtual_address": "10.0.0.100"},
-            "gaudi_gateway.virtual_address: '10.0.0.100' is no address of a host with",
+            "fleet_gateway.virtual_address: '10.0.0.100' is no address of a host with",
         ),
         (
             {"virtual_address": "10.0.0.100/24"},
-            "gaudi_gateway.address: '127.0.0.1' must be 0.0.0.0 or :: with a virtual_address, which only one",
+            "fleet_gateway.address: '127.0.0.1' must be 0.0.0.0 or :: with a virtual_address, which only one",
         ),
         # A zone may be any text, which would be HAProxy's and keepalived's configuration.
-        ({"address": "::1%a b"}, "gaudi_gateway.address: '::1%a b' is no address of the gateway's host"),
+        ({"address": "::1%a b"}, "fleet_gateway.address: '::1%a b' is no address of the gateway's host"),
         (
             {"address": "::", "plain_allowed": True, "virtual_address": "fd00::1%a b/64"},
-            "gaudi_gateway.virtual_address: 'fd00::1%a b/64' is no address of a host with the length",
+            "fleet_gateway.virtual_address: 'fd00::1%a b/64' is no address of a host with the length",
         ),
         *(
             (
                 {"address": "0.0.0.0", "open": True, "plain_allowed": True, "virtual_address": wrong},
-                f"gaudi_gateway.virtual_address: '{wrong}' is no address of a host with the length of its network",
+                f"fleet_gateway.virtual_address: '{wrong}' is no address of a host with the length of its network",
             )
             for wrong in (
                 "0.0.0.0/0",
@@ -109,64 +109,64 @@ def test_answers_are_errors_as_openai_writes_them(name: str) -> None:
                 "fd00::/120",
             )
         ),
-        ({"virtual_interface": "a b"}, "gaudi_gateway.virtual_interface: 'a b' is no name of an interface"),
-        ({"virtual_router_id": 256}, "gaudi_gateway.virtual_router_id: 256 is not a whole number from 1 to 255"),
-        ({"paths": "/pooling"}, "gaudi_gateway.paths: '/pooling' is not a list"),
-        ({"paths": ["pooling"]}, "gaudi_gateway.paths: 'pooling' is no path such as /pooling"),
-        ({"paths": ["/a b"]}, "gaudi_gateway.paths: '/a b' is no path such as /pooling"),
+        ({"virtual_interface": "a b"}, "fleet_gateway.virtual_interface: 'a b' is no name of an interface"),
+        ({"virtual_router_id": 256}, "fleet_gateway.virtual_router_id: 256 is not a whole number from 1 to 255"),
+        ({"paths": "/pooling"}, "fleet_gateway.paths: '/pooling' is not a list"),
+        ({"paths": ["pooling"]}, "fleet_gateway.paths: 'pooling' is no path such as /pooling"),
+        ({"paths": ["/a b"]}, "fleet_gateway.paths: '/a b' is no path such as /pooling"),
         *(
-            ({"paths": [path]}, f"gaudi_gateway.paths: '{path}' is answered by the gateway itself; leave it out")
+            ({"paths": [path]}, f"fleet_gateway.paths: '{path}' is answered by the gateway itself; leave it out")
             for path in ("/health", "/models/x", "/v1/models", "/v1/models/x")
         ),
         *(
-            ({"paths": [path]}, f"gaudi_gateway.paths: '{path}' is no path such as /pooling")
+            ({"paths": [path]}, f"fleet_gateway.paths: '{path}' is no path such as /pooling")
             for path in ("/a/../b", "/a/.", "/..")
         ),
         *(
-            ({"paths": ["/pooling", path]}, f"gaudi_gateway.paths: '{path}' is for a server's operator: it shows or")
+            ({"paths": ["/pooling", path]}, f"fleet_gateway.paths: '{path}' is for a server's operator: it shows or")
             for path in ("/v1/load_lora_adapter", "/metrics", "/sleep")
         ),
-        ({"balance": {"sql": "prefix"}}, "gaudi_gateway.balance: 'sql' is an adapter, which goes where its base model"),
-        ({"cors_origins": ["*"]}, "gaudi_gateway.cors_origins: '*' is no origin such as https://"),
-        ({"balance": "prefix"}, "gaudi_gateway.balance: 'prefix' is not a mapping of models to least, session, prefix"),
-        ({"balance": {"small": "most"}}, "gaudi_gateway.balance: 'small': 'most' is none of least, session, prefix"),
+        ({"balance": {"sql": "prefix"}}, "fleet_gateway.balance: 'sql' is an adapter, which goes where its base model"),
+        ({"cors_origins": ["*"]}, "fleet_gateway.cors_origins: '*' is no origin such as https://"),
+        ({"balance": "prefix"}, "fleet_gateway.balance: 'prefix' is not a mapping of models to least, session, prefix"),
+        ({"balance": {"small": "most"}}, "fleet_gateway.balance: 'small': 'most' is none of least, session, prefix"),
         (
             {"balance": {"smal": "least"}},
-            "gaudi_gateway.balance: 'smal' is a model of no host of this inventory; did you mean small?",
+            "fleet_gateway.balance: 'smal' is a model of no host of this inventory; did you mean small?",
         ),
-        ({"usage": 1}, "gaudi_gateway.usage: 1 is not true or false"),
-        ({"hard_stop_s": 5}, "gaudi_gateway.hard_stop_s: 5 is not a whole number from 60 to 86400"),
+        ({"usage": 1}, "fleet_gateway.usage: 1 is not true or false"),
+        ({"hard_stop_s": 5}, "fleet_gateway.hard_stop_s: 5 is not a whole number from 60 to 86400"),
         (
             {"connections": 100, "connections_per_address": 200},
-            "gaudi_gateway.connections_per_address: 200 is more than connections (100)",
+            "fleet_gateway.connections_per_address: 200 is more than connections (100)",
         ),
-        ({"open": "yes"}, "gaudi_gateway.open: 'yes' is not true or false"),
-        ({"address": "0.0.0.0"}, "gaudi_gateway.address: '0.0.0.0' is beyond loopback, and keys and texts would go in"),
+        ({"open": "yes"}, "fleet_gateway.open: 'yes' is not true or false"),
+        ({"address": "0.0.0.0"}, "fleet_gateway.address: '0.0.0.0' is beyond loopback, and keys and texts would go in"),
         (
             {"address": "10.0.0.9", "plain_allowed": True, "clients": None},
-            "gaudi_gateway.address: '10.0.0.9' is beyond loopback, and everybody who reaches it could ask; give",
+            "fleet_gateway.address: '10.0.0.9' is beyond loopback, and everybody who reaches it could ask; give",
         ),
-        ({"clients": [KEY]}, "gaudi_gateway.clients: (hidden) is not a mapping of clients"),
-        ({"clients": {"Al ice": {}}}, "gaudi_gateway.clients: 'Al ice' is no name of small letters"),
-        ({"clients": {"alice": KEY}}, "gaudi_gateway.clients.alice: (hidden) is not a mapping with key or sha256"),
-        ({"clients": {"alice": {}}}, "gaudi_gateway.clients.alice: needs key, or sha256 of it in hexadecimal, and not"),
+        ({"clients": [KEY]}, "fleet_gateway.clients: (hidden) is not a mapping of clients"),
+        ({"clients": {"Al ice": {}}}, "fleet_gateway.clients: 'Al ice' is no name of small letters"),
+        ({"clients": {"alice": KEY}}, "fleet_gateway.clients.alice: (hidden) is not a mapping with key or sha256"),
+        ({"clients": {"alice": {}}}, "fleet_gateway.clients.alice: needs key, or sha256 of it in hexadecimal, and not"),
         (
             {"clients": {"alice": {"key": "short"}}},
-            "gaudi_gateway.clients.alice.key: (hidden) is not a text of at least",
+            "fleet_gateway.clients.alice.key: (hidden) is not a text of at least",
         ),
-        ({"clients": {"alice": {"sha256": KEY}}}, "gaudi_gateway.clients.alice.sha256: (hidden) is not the SHA-256"),
-        ({"clients": {**ALICE, "bob": {"key": KEY}}}, "gaudi_gateway.clients.bob: has the key of alice; every client"),
+        ({"clients": {"alice": {"sha256": KEY}}}, "fleet_gateway.clients.alice.sha256: (hidden) is not the SHA-256"),
+        ({"clients": {**ALICE, "bob": {"key": KEY}}}, "fleet_gateway.clients.bob: has the key of alice; every client"),
         (
             {"clients": {"alice": {"key": KEY, "models": ["smal"]}}},
-            "gaudi_gateway.clients.alice.models: 'smal' is a model of no host of this inventory; did you mean small?",
+            "fleet_gateway.clients.alice.models: 'smal' is a model of no host of this inventory; did you mean small?",
         ),
         (
             {"clients": {"alice": {"key": KEY, "models": []}}},
-            "gaudi_gateway.clients.alice.models: [] is not a list of served models; leave it out for all",
+            "fleet_gateway.clients.alice.models: [] is not a list of served models; leave it out for all",
         ),
         (
             {"clients": {"alice": {"key": KEY, "requests_per_minute": 0}}},
-            "gaudi_gateway.clients.alice.requests_per_min",
+            "fleet_gateway.clients.alice.requests_per_min",
         ),
     ],
 )
@@ -207,6 +207,6 @@ def test_a_gateway_of_anything(key: str, value: Any) -> None:
     try:
         gateway = read_gateway({key: value}, BACKENDS)
     except InputError as problem:
-        assert str(problem).startswith("gaudi_gateway"), problem
+        assert str(problem).startswith("fleet_gateway"), problem
         return
     assert gateway_files(gateway)

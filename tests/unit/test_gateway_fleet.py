@@ -70,7 +70,7 @@ def planned(*models: dict[str, Any], ip: str = "10.0.0.1", **more: Any) -> dict[
 
 
 def test_gateways_are_the_hosts_that_say_so() -> None:
-    hosts: dict[str, Any] = {"a": {}, "b": {"gaudi_gateway": {}}, "c": {"gaudi_gateway": None}}
+    hosts: dict[str, Any] = {"a": {}, "b": {"fleet_gateway": {}}, "c": {"fleet_gateway": None}}
     assert fleet_gateways(hosts, hosts) == ["b"]
 
 
@@ -106,7 +106,7 @@ def test_servers_come_from_plans_and_those_of_other_hosts_stay() -> None:
         "g1": planned(model("a"), model("off", state="stopped"), model("own", host="127.0.0.1")),
         "g2": {},
         "g3": {**planned(model("a")), "preflight_refusal": ["wrong"]},
-        "g4": planned(model("any", host="0.0.0.0", max_num_seqs=None), gaudi_fleet_address="192.168.0.4"),
+        "g4": planned(model("any", host="0.0.0.0", max_num_seqs=None), fleet_address="192.168.0.4"),
         "g5": {**planned(model("a")), "rollout_host": {"accepted": False}},
         "g6": {**planned(model("c")), "rollout_host": {"accepted": True}},
         "gw": planned(model("b", host="127.0.0.1")),
@@ -218,12 +218,12 @@ def test_the_servers_of_a_model_have_one_key() -> None:
 def test_what_is_wrong_with_a_hosts_variables() -> None:
     assert gateway_problems({"clients": {}}, None, ["gw"], "gw", serves=False) == []
     assert gateway_problems({"prot": 1}, None, ["gw"], "gw", serves=False)[0].startswith(
-        "gw: gaudi_gateway: prot: is not"
+        "gw: fleet_gateway: prot: is not"
     )
     wrong = gateway_problems("canary", None, ["gw"], "gw", serves=False)
-    assert wrong[0].startswith("gw: gaudi_gateway: (hidden): must be a mapping") and "canary" not in wrong[0]
+    assert wrong[0].startswith("gw: fleet_gateway: (hidden): must be a mapping") and "canary" not in wrong[0]
     missing = gateway_problems(None, None, ["gw"], "g1", serves=True)[0]
-    assert missing.startswith("g1: gaudi_gateway_secret: is required: a quoted text of at least 32 signs")
+    assert missing.startswith("g1: fleet_gateway_secret: is required: a quoted text of at least 32 signs")
     assert missing.endswith("It is asked for since gw is a gateway that reaches this host's servers")
     assert "canary" not in gateway_problems(None, "canary", ["gw"], "g1", serves=True)[0]
     assert gateway_problems(None, SECRET, ["gw"], "g1", serves=True) == []
@@ -291,16 +291,16 @@ def test_what_has_drifted_and_what_is_in_the_way() -> None:
         (
             {"8080": "nginx (pid 1)"},
             "abc",
-            "gw: gaudi_gateway.port: 8080: nginx (pid 1) listens there; say another port",
+            "gw: fleet_gateway.port: 8080: nginx (pid 1) listens there; say another port",
         ),
-        ({"8405": "haproxy (pid 9)"}, "", "gw: gaudi_gateway.metrics_port: 8405: haproxy (pid 9) listens there; say"),
+        ({"8405": "haproxy (pid 9)"}, "", "gw: fleet_gateway.metrics_port: 8405: haproxy (pid 9) listens there; say"),
     ):
         found = gateway_refusal({}, servers, {}, {**LIVE, "ports": ports, "running": running}, "", "gw")
         assert len(found) == 1 and found[0].startswith(expected)
     assert gateway_refusal({}, servers, {}, {**LIVE, "ports": {"8080": "haproxy (pid 9)"}}, "", "gw") == []
     beside = gateway_refusal({"port": servers[0]["port"]}, servers, {}, LIVE, "", servers[0]["host"])
     assert beside == [
-        f"g1: gaudi_gateway.port: {servers[0]['port']}: model a of this host listens there; say another port"
+        f"g1: fleet_gateway.port: {servers[0]['port']}: model a of this host listens there; say another port"
     ]
 
 
@@ -310,18 +310,18 @@ def test_a_client_may_use_what_some_host_is_to_have_whether_it_serves_now_or_not
     made = gateway_config({"clients": clients}, one_server(), {})
     assert made["files"]["allowed.map"] == "al|a all\n"
     assert gateway_refusal({"clients": clients}, one_server(), {}, LIVE, "", "gw") == []
-    gateway = {"gaudi_gateway": {"clients": clients}, "preflight_gateways": ["gw"], "gaudi_host": {"services": {}}}
+    gateway = {"fleet_gateway": {"clients": clients}, "preflight_gateways": ["gw"], "gaudi_host": {"services": {}}}
     entry = plans.model()
     stopped = plans.known(vllm_models=[{**entry, "name": "b", "served_model_name": "later", "state": "stopped"}])
     hosts = {
         "gw": gateway,
-        "g1": plans.known(vllm_models=[{**entry, "name": "a"}], gaudi_gateway_secret=SECRET),
-        "g2": {**stopped, "gaudi_gateway_secret": SECRET},
+        "g1": plans.known(vllm_models=[{**entry, "name": "a"}], fleet_gateway_secret=SECRET),
+        "g2": {**stopped, "fleet_gateway_secret": SECRET},
     }
     assert inventory_refusal({**gateway, "hostvars": hosts}, "gw") == []
     assert vllm_fleet_plan(hosts, list(hosts), [])["errors"] == []
     del hosts["g2"]
-    sentence = "gw: gaudi_gateway.clients.al.models: 'later' is a model of no host of this inventory; there are a"
+    sentence = "gw: fleet_gateway.clients.al.models: 'later' is a model of no host of this inventory; there are a"
     assert inventory_refusal({**gateway, "hostvars": hosts}, "gw") == [sentence]
     assert [one["message"] for one in vllm_fleet_plan(hosts, list(hosts), [])["errors"]] == [sentence]
     # A host whose models are none has an error of its own; which there would be, nobody knows.
@@ -334,9 +334,9 @@ def test_a_client_may_use_what_some_host_is_to_have_whether_it_serves_now_or_not
 def test_the_plan_knows_that_a_model_has_the_gateways_port(key: str) -> None:
     entry = {**plans.model(), "name": "a", "port": 30001}
     for state, expected in (("started", 1), ("stopped", 0)):
-        hosts = {"g1": plans.known(vllm_models=[{**entry, "state": state}], gaudi_gateway={key: 30001})}
+        hosts = {"g1": plans.known(vllm_models=[{**entry, "state": state}], fleet_gateway={key: 30001})}
         fleet = vllm_fleet_plan(hosts, ["g1"], [])
-        sentence = f"g1: gaudi_gateway.{key}: 30001: model a of this host listens there; say another port"
+        sentence = f"g1: fleet_gateway.{key}: 30001: model a of this host listens there; say another port"
         assert [one["message"] for one in fleet["errors"]] == [sentence] * expected
         assert vllm_fleet_summary(fleet)["failure"] == ("1 error, listed above" if expected else "")
 
@@ -409,7 +409,7 @@ def test_files_come_whole_into_a_folder_of_their_own(tmp_path: Any, monkeypatch:
 def test_a_gateway_that_nobody_wishes_for_any_more_is_told() -> None:
     there = {"gateway": True}
     assert gateway_left(there, ["gw"], "g1") == [
-        "g1: gateway: runs here, and the inventory has no gaudi_gateway for this host; playbooks/reset.yml --limit g1 "
+        "g1: gateway: runs here, and the inventory has no fleet_gateway for this host; playbooks/reset.yml --limit g1 "
         "takes it back, with all else that the toolkit has there"
     ]
     assert gateway_left(there, ["gw", "g1"], "g1") == []

@@ -51,9 +51,9 @@ def test_every_input_of_the_roles_is_checked_and_their_defaults_are_right() -> N
 @pytest.mark.parametrize(
     ("key", "value", "sentence"),
     [
-        ("gaudi_release", 1.21, "g: gaudi_release 1.21: must be a quoted release such as '1.24.1'"),
-        ("gaudi_release", [1], "g: gaudi_release [1]: must be a quoted release such as '1.24.1'"),
-        ("gaudi_accelerator", "gpu", "g: gaudi_accelerator 'gpu': must be auto, gaudi, cuda, rocm, xpu or cpu"),
+        ("accelerator_release", 1.21, "g: accelerator_release 1.21: must be a quoted release such as '1.24.1'"),
+        ("accelerator_release", [1], "g: accelerator_release [1]: must be a quoted release such as '1.24.1'"),
+        ("accelerator", "gpu", "g: accelerator 'gpu': must be auto, gaudi, cuda, rocm, xpu or cpu"),
         ("vllm_images", "x", "g: vllm_images 'x': must be a list of images"),
         ("vllm_images", [{"name": "a b"}], "g: vllm_images: name 'a b': must be the name of an image, such as reg"),
         ("vllm_images", [{"name": "a:1", "archve": "/x"}], "g: vllm_images: a:1: archve '/x': must be one of acc"),
@@ -61,7 +61,7 @@ def test_every_input_of_the_roles_is_checked_and_their_defaults_are_right() -> N
         ("vllm_secrets", {"m": {"A": "s3cret\n"}}, "g: vllm_secrets: m: A must be one line of printable text"),
         ("vllm_model_defaults", [], "g: vllm_model_defaults []: must be a mapping of keys that every model takes"),
         ("vllm_catalog_dirs", ["/nowhere"], "g: vllm_catalog_dirs: /nowhere: no such folder"),
-        ("gaudi_stop_on_errors", "y", "g: gaudi_stop_on_errors 'y': must be true or false"),
+        ("fleet_stop_on_errors", "y", "g: fleet_stop_on_errors 'y': must be true or false"),
         ("host_tuning_iommu", True, "g: host_tuning_iommu true: must be auto, on or off, as a quoted text"),
         ("host_tuning_hugepages", "many", "g: host_tuning_hugepages 'many': must be a whole number of pages from 0"),
         ("host_tuning_governor", "a\nb", "g: host_tuning_governor 'a\\nb': must be a governor such as performance"),
@@ -96,7 +96,10 @@ def test_right_values_pass_also_as_the_texts_of_extra_variables() -> None:
         "hccl_validation_drain": "true",
         "host_tuning_hugepages_max_fraction": "0.5",
     }
-    assert inventory_refusal({**right, "vllm_models": [], "gaudi_cards": "8", "gaudi_release": None}, "g") == []
+    assert (
+        inventory_refusal({**right, "vllm_models": [], "accelerator_cards": "8", "accelerator_release": None}, "g")
+        == []
+    )
     assert set(VARIABLES) & set(INPUTS) == set()
 
 
@@ -104,7 +107,7 @@ def test_right_values_pass_also_as_the_texts_of_extra_variables() -> None:
     ("name", "near"),
     [
         ("host_tuning_hugepage", "host_tuning_hugepages"),
-        ("gaudi_card", "gaudi_cards"),
+        ("gaudi_card", "accelerator_cards"),
         ("vllm_model", "vllm_models"),
         ("vllm_secret", "vllm_secrets"),
         ("container_runtime_http_proxi", "container_runtime_http_proxy"),
@@ -170,13 +173,13 @@ def test_models_of_clients_are_checked_although_another_hosts_models_cannot_be_r
     def clients(*models: str) -> dict[str, Any]:
         return {"clients": {"a": {"key": "k" * 20, "models": list(models)}}}
 
-    assert of_two_hosts(gaudi_gateway=clients("phi")) == []
-    assert of_two_hosts(gaudi_gateway=clients("phj")) == [
-        "g: gaudi_gateway.clients.a.models: 'phj' is a model of no host of this inventory; did you mean phi?; these "
+    assert of_two_hosts(fleet_gateway=clients("phi")) == []
+    assert of_two_hosts(fleet_gateway=clients("phj")) == [
+        "g: fleet_gateway.clients.a.models: 'phj' is a model of no host of this inventory; did you mean phi?; these "
         f"could not be read: {UNDEFINED}"
     ]
-    assert of_two_hosts(gaudi_gateway={"balance": {"zz": "least"}}) == [
-        "g: gaudi_gateway.balance: 'zz' is a model of no host of this inventory; there are phi; these could not be "
+    assert of_two_hosts(fleet_gateway={"balance": {"zz": "least"}}) == [
+        "g: fleet_gateway.balance: 'zz' is a model of no host of this inventory; there are phi; these could not be "
         f"read: {UNDEFINED}"
     ]
 

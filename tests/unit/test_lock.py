@@ -86,7 +86,7 @@ def test_refusals_name_the_holder_and_what_to_do(action: ModuleType) -> None:
     record = {**OTHER, "stage": "container_runtime", "clock": "2026-11-21 10:00:00"}
     held = action.refusal("h1", record, "held")
     assert held.startswith("h1: anna on ctl (site.yml, process 2) holds this host since 2026-11-21 10:00:00")
-    assert "-e gaudi_lock_break=true" in held
+    assert "-e fleet_lock_break=true" in held
     changed = action.refusal("h1", record, "changed")
     assert "has changed this host (container_runtime, 2026-11-21 10:00:00) since this run looked at it" in changed
 
@@ -104,7 +104,7 @@ def test_a_run_tells_person_machine_playbook_and_process(action: ModuleType, mon
     refusal = action.refusal("h", job, "held")
     questions = yaml.safe_load((ROOT / "playbooks/vars/awx.yml").read_text(encoding="utf-8").replace("!unsafe", ""))
     question = questions["__awx_questions"]["break"]
-    assert question["variable"] == "gaudi_lock_break" and f'question "{question["question_name"]}"' in refusal
+    assert question["variable"] == "fleet_lock_break" and f'question "{question["question_name"]}"' in refusal
 
 
 def test_the_look_that_counts_is_the_one_that_the_plan_was_made_of(action: ModuleType) -> None:
@@ -194,11 +194,15 @@ def test_a_rollout_finds_the_lock_of_another_run_and_takes_over_stale_ones(
     checked = host.lock("ben", controller="there", check=True)
     assert checked["warnings"][0].startswith("h1: ann holds this host since ") and "failed" not in checked
     assert checked["warnings"][0].endswith(" (rollout); without --check this run would be refused")
-    broken = {"variables": {"gaudi_lock_break": True}}
+    named = {"variables": {"gaudi_lock_break": True, "gaudi_lock_lease_s": 7}}
+    assert host.lock("ann", begin=begin, **named)["held"]
+    assert "its hold ends 7 s after" in host.lock("ben", controller="there")["msg"]
+    assert host.lock("ben", check=True, **named)["warnings"][0].endswith("), since gaudi_lock_break says so")
+    broken = {"variables": {"fleet_lock_break": True}}
     assert "would take over the lock of ann (rollout, since " in host.lock("ben", check=True, **broken)["warnings"][0]
     taken = host.lock("ben", **broken)["warnings"][0]
     assert taken.startswith("h1: this run has taken over the lock of ann (rollout, since ")
-    assert taken.endswith("), since gaudi_lock_break says so")
+    assert taken.endswith("), since fleet_lock_break says so")
     # Its process has this number no more: of the same controller that is known at once.
     dead = host.lock("cem", begin=begin)
     assert dead["held"] and dead["warnings"][0].endswith("since its process on this controller has ended")

@@ -29,6 +29,6 @@ def test_each_standing_note_can_be_acknowledged_and_no_other_goes_with_it(name: 
 
 @pytest.mark.parametrize("value", [["hccl"], "hccl_validation", True])
 def test_what_is_no_note_is_refused_with_those_that_are(value: Any) -> None:
-    fleet = vllm_fleet_plan({"a": known(gaudi_acknowledged=value)}, ["a"], [])
+    fleet = vllm_fleet_plan({"a": known(fleet_acknowledged=value)}, ["a"], [])
     (error,) = fleet["errors"]
-    assert (error["key"], error["allowed"]) == ("gaudi_acknowledged", f"must be a list of {', '.join(STANDING)}")
+    assert (error["key"], error["allowed"]) == ("fleet_acknowledged", f"must be a list of {', '.join(STANDING)}")

@@ -101,14 +101,14 @@ def test_a_running_model_is_not_moved_for_another_unless_that_is_allowed() -> No
     assert (placed, moved) == ({"a": [0], "b": [4]}, {})
     assert [error["message"] for error in errors] == [
         "g: model new: module_ids [0, 1]: card 0 is held by model a, which runs; free are [2, 3, 5, 6, 7]; "
-        "-e gaudi_move_allowed=true lets running models move"
+        "-e fleet_move_allowed=true lets running models move"
     ]
     assert place(specs, host, move_allowed=True)[2] == {"a": [0]}
     # Nor for one that finds no room otherwise.
     host = machine("HL-288", services=running(a=[0], b=[4]))
     placed, errors, moved = place([request("a", 1), request("b", 1), request("big", 4)], host)
     assert (placed, moved) == ({"a": [0], "b": [4]}, {})
-    assert errors[0]["message"].endswith("; -e gaudi_move_allowed=true lets running models move")
+    assert errors[0]["message"].endswith("; -e fleet_move_allowed=true lets running models move")
     # What is to be stopped, or gets another number of cards, does not run on as it is.
     for changed in ({"state": "stopped"}, {"tensor_parallel_size": 2}):
         placed, errors, _ = place([{**request("a", 1), **changed}, request("new", 1, [0])], host)

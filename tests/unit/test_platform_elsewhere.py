@@ -18,7 +18,7 @@ BY_NAME = {one.name: one for one in ELSEWHERE}
         ("tpu", "vllm/vllm-tpu"),
         ("neuron", "deep-learning containers with the Neuron SDK"),
         ("apple", "vllm-metal"),
-        ("openvino", "gaudi_accelerator: cpu"),
+        ("openvino", "accelerator: cpu"),
     ],
 )
 def test_each_says_in_one_sentence_why_and_where_it_is_served(name: str, says: str) -> None:

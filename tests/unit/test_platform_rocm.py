@@ -395,7 +395,7 @@ def test_garbage_of_the_tool_is_refused_with_its_text(text: str) -> None:
         ("gfx1100", {}, {"quantization_config": {"quant_method": "fp8"}}, "weights", "does not compute with FP8"),
         ("gfx90a", {"env": {"VLLM_ROCM_USE_AITER": "1"}}, {}, "env: VLLM_ROCM_USE_AITER", "gfx942 and gfx950"),
         ("gfx1030", {"image": "vllm/vllm-openai-rocm:v0.33.0"}, {}, "image", "is not built for gfx1030"),
-        ("gfx906", {"image": "docker.io/vllm/vllm-openai-rocm:latest"}, {}, "image", "gaudi_accelerator: cpu"),
+        ("gfx906", {"image": "docker.io/vllm/vllm-openai-rocm:latest"}, {}, "image", "accelerator: cpu"),
     ],
 )
 def test_what_a_gpu_cannot_do_is_refused(
@@ -449,7 +449,7 @@ def test_the_number_of_cards_is_compared(eight: GpuHost) -> None:
     host = Host.of({"accelerator": "gaudi", **observed(eight)})
     assert rocm.PLATFORM.reasons(host, "g", 8, "") == []
     ((key, text),) = rocm.PLATFORM.reasons(host, "g", 6, "")
-    assert key == "gaudi_cards" and "gaudi_cards is 6, but amd-smi shows 8" in text
+    assert key == "accelerator_cards" and "accelerator_cards is 6, but amd-smi shows 8" in text
     assert rocm.PLATFORM.about(host) == ["8 cards AMD Instinct MI300X OAM on 2 NUMA nodes", "driver 6.12.12"]
 
 

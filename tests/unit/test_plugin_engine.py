@@ -337,8 +337,8 @@ def test_a_quantisation_that_is_none_raises_nothing(stored: Any) -> None:
 def test_a_model_that_came_later_wants_a_release_that_has_it() -> None:
     (error,) = of_entry("gemma-4-31b-it", "1.24.0")["errors"]
     assert error["message"].endswith(
-        "least_vllm '0.26.0': is the first vLLM with this model, of release 1.24.1; gaudi_release is 1.24.0, which has "
-        "0.17.1 or 0.19.0 to 0.21.0"
+        "least_vllm '0.26.0': is the first vLLM with this model, of release 1.24.1; accelerator_release is 1.24.0, "
+        "which has 0.17.1 or 0.19.0 to 0.21.0"
     )
     note = "needs an image with vLLM 0.26.0 or newer; of release 1.24.1 there are 0.24.0 and 0.26.0"
     assert any(note in text for text in of_entry("gemma-4-31b-it")["warnings"])

@@ -193,19 +193,27 @@ def test_a_version_that_must_be_assumed_is_said() -> None:
         (
             "1.24.1",
             {"vllm_version": "0.21.0"},
-            "vllm_version '0.21.0': belongs to release 1.24.0; gaudi_release is 1.24.1, which has 0.24.0 or 0.26.0; "
-            "take an image of this release, or, if the image has another vLLM, set vllm_version in the model",
+            "vllm_version '0.21.0': belongs to release 1.24.0; accelerator_release is 1.24.1, which has 0.24.0 or "
+            "0.26.0; take an image of this release, or, if the image has another vLLM, set vllm_version in the model",
         ),
         (
             "1.24.0",
             {"image": "r/vllm-0.26.0-ptupstream:1"},
             "vllm_version '0.26.0': belongs to release 1.24.1 (image r/vllm-0.26.0-ptupstream:1 is named so); "
-            "gaudi_release is 1.24.0, which has 0.17.1 or 0.19.0 to 0.21.0; take an image of this release, or, if the "
-            "image has another vLLM, set vllm_version in the model",
+            "accelerator_release is 1.24.0, which has 0.17.1 or 0.19.0 to 0.21.0; take an image of this release, or, "
+            "if the image has another vLLM, set vllm_version in the model",
         ),
-        ("1.22.1", {"vllm_version": "0.11.2"}, "vllm_version '0.11.2': belongs to release 1.22.2 or 1.23; gaudi_"),
-        ("1.22.2", {"vllm_version": "0.10.1"}, "vllm_version '0.10.1': belongs to release 1.22.1; gaudi_release is "),
-        ("1.24.1", {"vllm_version": "0.27.0"}, "vllm_version '0.27.0': belongs to no release that is known; gaudi_re"),
+        (
+            "1.22.1",
+            {"vllm_version": "0.11.2"},
+            "vllm_version '0.11.2': belongs to release 1.22.2 or 1.23; accelerator_",
+        ),
+        (
+            "1.22.2",
+            {"vllm_version": "0.10.1"},
+            "vllm_version '0.10.1': belongs to release 1.22.1; accelerator_release is ",
+        ),
+        ("1.24.1", {"vllm_version": "0.27.0"}, "vllm_version '0.27.0': belongs to no release that is known; accelera"),
         ("1.22.0", {}, "launch_profile 'plugin': belongs to release 1.22.1 (the fork's aice/v1.22.0 and vLLM 0.10.1 "),
         (
             "1.23.0",

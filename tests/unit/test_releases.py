@@ -49,10 +49,10 @@ def test_an_engine_of_another_release_is_refused_with_the_rows_that_have_it() ->
     (error,) = plan("1.24.1", launch_profile="aice_1_21")["errors"]
     assert error["message"] == (
         "g: model m: launch_profile 'aice_1_21': belongs to release 1.21 (the fork's aice/v1.21.0), 1.22 (the fork's "
-        "aice/v1.22.0 and vLLM 0.10.1 or 0.11.2 with the plugin); gaudi_release is 1.24.1, which starts plugin"
+        "aice/v1.22.0 and vLLM 0.10.1 or 0.11.2 with the plugin); accelerator_release is 1.24.1, which starts plugin"
     )
     (error,) = plan("1.21.3", launch_profile="plugin")["errors"]
-    assert "1.24.1 (vLLM 0.24.0 or 0.26.0 with the plugin); gaudi_release is 1.21.3" in error["message"]
+    assert "1.24.1 (vLLM 0.24.0 or 0.26.0 with the plugin); accelerator_release is 1.21.3" in error["message"]
 
 
 @pytest.mark.parametrize("driver", [None, "1.24.1-7"])
@@ -69,14 +69,14 @@ def test_a_new_inventory_gets_the_current_release(driver: str | None) -> None:
 def test_an_inventory_without_a_release_is_told_what_to_write_where_another_one_is() -> None:
     fork = live_of(plan("1.21.3"))
     hosts = {
-        "a": known(gaudi_release=None, gaudi_host=gaudi_host(driver_version="1.21.3-57", services=fork)),
-        "b": known(gaudi_release=None, gaudi_host=gaudi_host(services=fork)),
-        "c": known(gaudi_release=None, gaudi_host=gaudi_host(driver_version="1.24.0-5")),
-        "d": known(gaudi_release=None, gaudi_host={"accelerator": "cpu"}),
+        "a": known(accelerator_release=None, gaudi_host=gaudi_host(driver_version="1.21.3-57", services=fork)),
+        "b": known(accelerator_release=None, gaudi_host=gaudi_host(services=fork)),
+        "c": known(accelerator_release=None, gaudi_host=gaudi_host(driver_version="1.24.0-5")),
+        "d": known(accelerator_release=None, gaudi_host={"accelerator": "cpu"}),
     }
     fleet = vllm_fleet_plan(hosts, list(hosts), [])
     way = "docs/migrating.md has the way on"
-    said = "gaudi_release must be said: its default 1.24.1 is not what this host has"
+    said = "accelerator_release must be said: its default 1.24.1 is not what this host has"
     assert [error["message"] for error in fleet["errors"]] == [
         f"a: {said} (driver 1.21.3, model m, served by aice_1_21); write '1.21.3' to stay; {way}",
         f"b: {said} (model m, served by aice_1_21); write that of its software to stay; {way}",
@@ -89,7 +89,7 @@ def test_cards_that_a_release_does_not_serve_are_refused(monkeypatch: pytest.Mon
     monkeypatch.setattr(releases, "RELEASES", (only_two,))
     host = gaudi_host(device_name="HL-325L", driver_version="1.24.1-7")
     said = [one.message for one in host_findings({"models": []}, SYSTEM, host, host_name="g", release="1.24.1")]
-    assert said == ["g: gaudi_release 1.24.1 serves HL-225, and this host has HL-325L"]
+    assert said == ["g: accelerator_release 1.24.1 serves HL-225, and this host has HL-325L"]
 
 
 def test_the_default_is_the_same_wherever_it_stands() -> None:
@@ -104,7 +104,9 @@ def test_a_release_that_nobody_knows_is_refused_with_those_that_are_known() -> N
     host = gaudi_host(driver_version="1.99.0-1")
     said = [one.message for one in host_findings({"models": []}, SYSTEM, host, host_name="g", release="1.99.0")]
     assert len(said) == 1
-    assert said[0].startswith("g: gaudi_release 1.99.0 is not known; known are 1.21 (the fork's aice/v1.21.0), 1.22 (")
+    assert said[0].startswith(
+        "g: accelerator_release 1.99.0 is not known; known are 1.21 (the fork's aice/v1.21.0), 1.22 ("
+    )
     assert release_of("1.2") is None
     assert [row.name for row in rows_of("aice_1_22")] == ["1.22"]
 
@@ -171,7 +173,7 @@ def test_the_release_of_an_image_is_compared_whatever_the_facts_are(
     plan = vllm_plan(
         [model(image=image)], {**host, "ip": "10.0.0.1", "interface": "eth0"}, host_name="g", release=release
     )
-    ends = f"gaudi_release is {release}; both must be of one release"
+    ends = f"accelerator_release is {release}; both must be of one release"
     sentence = f"g: model qwq: image {image!r}: is of release {error}, but {ends}"
     assert [one["message"] for one in plan["errors"]] == ([sentence] if error else [])
     told = [text for text in plan["warnings"] if "its tag is release" in text]

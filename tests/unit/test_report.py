@@ -34,13 +34,15 @@ def test_unsupported_system_is_refused_with_the_list() -> None:
 
 
 def test_missing_card_wrong_driver_wrong_kind() -> None:
-    assert refusal(cards=9) == ["gaudi01: gaudi_cards is 9, but hl-smi shows 8: module_ids [0, 1, 2, 3, 4, 5, 6, 7]"]
+    assert refusal(cards=9) == [
+        "gaudi01: accelerator_cards is 9, but hl-smi shows 8: module_ids [0, 1, 2, 3, 4, 5, 6, 7]"
+    ]
     assert refusal(release="1.22.0") == [
         "gaudi01: driver 1.21.3-abc and image release 1.22.0 differ; both must be of one release: "
         "playbooks/driver.yml -e driver_upgrade_allowed=true replaces a driver that apt installed; any other "
         "must be removed first, as docs/migrating.md shows"
     ]
-    assert refusal(wanted="cpu") == ["gaudi01: gaudi_accelerator is cpu, but this is a gaudi host"]
+    assert refusal(wanted="cpu") == ["gaudi01: accelerator is cpu, but this is a gaudi host"]
     assert refusal(host={"problem": ["hl-smi: not found"]}) == [
         "gaudi01: the cards do not answer: hl-smi: not found. Is the driver of release 1.21.3 loaded? "
         "playbooks/driver.yml brings it"
@@ -48,7 +50,7 @@ def test_missing_card_wrong_driver_wrong_kind() -> None:
 
 
 def test_what_a_run_would_trip_over_later_is_refused_now() -> None:
-    assert refusal(release="1.21") == ["gaudi01: gaudi_release 1.21: a quoted release such as '1.24.1'"]
+    assert refusal(release="1.21") == ["gaudi01: accelerator_release 1.21: a quoted release such as '1.24.1'"]
     (broken,) = refusal(daemon='{"a": 1,}')
     assert broken.startswith("gaudi01: /etc/docker/daemon.json: line 1, column ")
     assert refusal(secrets={"a": "b"}) == ["gaudi01: vllm_secrets: a: must be a mapping of environment variables"]

@@ -356,7 +356,7 @@ def test_what_no_line_shows_is_compared_too() -> None:
         return {"preflight_plan": plan, "gaudi_host": {"services": {}}, "vllm_service_due": ["start m"], **more}
 
     image = {"vllm_image_due": ["bring vllm:1"], "vllm_images": [{"name": "vllm:1", "archive": "/a"}]}
-    gateway = {"gateway_due": ["write haproxy.cfg"], "gaudi_gateway": {"port": 80}}
+    gateway = {"gateway_due": ["write haproxy.cfg"], "fleet_gateway": {"port": 80}}
     approved = rollout_due({"h1": host(**image, **gateway)}, ["h1"])
     assert approved["h1"][:3] == [
         *("images: bring vllm:1", "gateway: write haproxy.cfg", "+ m: start on cards 0, port 8000"),
@@ -374,8 +374,12 @@ def test_what_no_line_shows_is_compared_too() -> None:
     assert beyond(host("b", **image, **gateway)) == ["h1: not in the approved plan: launch of m"]
     image["vllm_images"] = [{"name": "vllm:1", "archive": "/b"}]
     assert beyond(host(**image, **gateway)) == ["h1: not in the approved plan: vllm_images"]
-    gateway["gaudi_gateway"] = {"port": 81}
-    assert beyond(host(**gateway)) == ["h1: not in the approved plan: gaudi_gateway"]
+    gateway["fleet_gateway"] = {"port": 81}
+    assert beyond(host(**gateway)) == ["h1: not in the approved plan: fleet_gateway"]
+    gateway["gaudi_gateway"] = gateway.pop("fleet_gateway")
+    assert beyond(host(**gateway)) == ["h1: not in the approved plan: fleet_gateway"]
+    gateway["gaudi_gateway"] = {"port": 80}
+    assert beyond(host(**gateway)) == []
     # A server that runs as it is planned is not started, whatever else is due on its host.
     running = {**host(), "host_tuning_due": ["sysctl a"], "vllm_service_due": []}
     running["gaudi_host"] = {"services": {"m": {"active": True, "digest": "a"}}}

@@ -226,15 +226,15 @@ SEVERAL = "serves one model, and a card serves one process at a time; aice_1_22_
 @pytest.mark.parametrize(
     ("release", "engine", "sentence"),
     [
-        ("1.21.3", None, f"aice_1_21 {SEVERAL}, and gaudi_release is 1.21.3: {APART}"),
-        ("1.21.3", "aice_1_21", f"aice_1_21 {SEVERAL}, and gaudi_release is 1.21.3: {APART}"),
-        ("1.21.3", "deepseek_r1", f"deepseek_r1 {SEVERAL}, and gaudi_release is 1.21.3: {APART}"),
-        ("1.21.3", "vllm", f"vllm {SEVERAL}, and gaudi_release is 1.21.3: {APART}"),
+        ("1.21.3", None, f"aice_1_21 {SEVERAL}, and accelerator_release is 1.21.3: {APART}"),
+        ("1.21.3", "aice_1_21", f"aice_1_21 {SEVERAL}, and accelerator_release is 1.21.3: {APART}"),
+        ("1.21.3", "deepseek_r1", f"deepseek_r1 {SEVERAL}, and accelerator_release is 1.21.3: {APART}"),
+        ("1.21.3", "vllm", f"vllm {SEVERAL}, and accelerator_release is 1.21.3: {APART}"),
         ("1.22.0", "aice_1_22", f"aice_1_22 {SEVERAL}: leave launch_profile out, or write aice_1_22_shared"),
         ("1.22.2", "plugin", f"plugin {SEVERAL}: leave launch_profile out, or write aice_1_22_shared"),
         ("1.22.0", "vllm", f"vllm {SEVERAL}: leave launch_profile out, or write aice_1_22_shared"),
-        ("1.23.0", None, f"plugin {SEVERAL}, and gaudi_release is 1.23.0: {APART}"),
-        ("1.24.1", None, f"plugin {SEVERAL}, and gaudi_release is 1.24.1: {APART}"),
+        ("1.23.0", None, f"plugin {SEVERAL}, and accelerator_release is 1.23.0: {APART}"),
+        ("1.24.1", None, f"plugin {SEVERAL}, and accelerator_release is 1.24.1: {APART}"),
         ("1.24.1", "aice_1_22_shared", "launch_profile 'aice_1_22_shared': belongs to release 1.22 ("),
     ],
 )

@@ -324,7 +324,7 @@ def wanted(given: Known, settings: Known, parts: Known) -> Objects:
     """Return what the AWX should have.
 
     Args:
-        given: ``gaudi_awx``, for what its credentials hold.
+        given: ``fleet_awx``, for what its credentials hold.
         settings: the same, complete, as ``awx_settings`` returns it.
         parts: ``templates``, ``workflows``, ``schedules`` and ``messages`` of playbooks/vars/awx.yml.
     """

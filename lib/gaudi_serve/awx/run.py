@@ -40,7 +40,7 @@ def apply(
 
     Args:
         api: of the AWX.
-        given: ``gaudi_awx``.
+        given: ``fleet_awx``.
         parts: as ``wanted`` takes them.
         absent: remove what earlier runs have made with this prefix.
         update_secrets: write again what AWX does not show.
@@ -84,7 +84,7 @@ def _unknown_users(objects: Objects, live: Live, settings: Known) -> list[str]:
     named = {**{f"teams.{team}": users for team, users in settings["teams"].items()}}
     named["rollout_approvers"] = settings["rollout_approvers"]
     return [
-        f"gaudi_awx.{key}: {name} is no user of this AWX that user {live.me.get('username')} may see"
+        f"fleet_awx.{key}: {name} is no user of this AWX that user {live.me.get('username')} may see"
         for key, users in named.items()
         for name in users
         if objects.items and live.find(Ref("users", name)) is None
@@ -94,7 +94,7 @@ def _unknown_users(objects: Objects, live: Live, settings: Known) -> list[str]:
 def _unknown_credentials(objects: Objects, live: Live) -> list[str]:
     names = {ref.name for one in objects.items for ref in one.lists.get("galaxy_credentials", [])}
     return [
-        f"gaudi_awx.collections: {name} is no credential of this AWX; [] leaves the organization without"
+        f"fleet_awx.collections: {name} is no credential of this AWX; [] leaves the organization without"
         for name in sorted(names)
         if live.find(Ref("credentials", name, "*")) is None
     ]
@@ -107,7 +107,7 @@ def _types(found: Changes, live: Live) -> list[str]:
     return [
         f"user {live.me.get('username')} is no system administrator of this AWX, and only such a user may make or "
         "change credential types, which vllm_secrets, model_weights_tokens, vllm_image_registries and "
-        "gaudi_gateway_secret need; use the token of one"
+        "fleet_gateway_secret need; use the token of one"
     ]
 
 

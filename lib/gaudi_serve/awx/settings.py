@@ -1,4 +1,4 @@
-"""What a user says of an AWX (``gaudi_awx``): every mistake is one sentence, before anything is made there."""
+"""What a user says of an AWX (``fleet_awx``): every mistake is one sentence, before anything is made there."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from ..core.aliases import ALIASES, OLD, as_written, differ, value_of
 from ..core.checks import is_flag_text, is_true
 from ..core.errors import InputError, known, mapping, one_line, readable, refusal, shown, whole
 from ..core.redact import has_login
@@ -49,8 +50,9 @@ RRULE = re.compile(
 KEYS = (
     *("organization", "prefix", "collections", "execution_environment", "project", "inventory", "forks"),
     *("approval_timeout", "teams", "rollout_approvers", "notifications", "schedules", "machine", "vault"),
-    *("vllm_secrets", "model_weights_tokens", "vllm_image_registries", "gaudi_gateway_secret", "controller"),
+    *("vllm_secrets", "model_weights_tokens", "vllm_image_registries", "fleet_gateway_secret", "controller"),
 )
+OLD_KEYS = tuple(OLD[key] for key in KEYS if key in OLD)
 # Types of AWX's own, by what they are for here; and of each the keys of the settings, with AWX's names for them.
 MACHINE, VAULT, GIT, REGISTRY, CONTROLLER = (
     *("Machine", "Vault", "Source Control", "Container Registry"),
@@ -118,11 +120,12 @@ TYPES: dict[str, dict[str, Any]] = {
         "by registry the username and password with which hosts pull images.",
         as_yaml=True,
     ),
-    "gaudi_gateway_secret": _of_one(
-        "gaudi_gateway_secret",
-        "secret of the gateways",
-        "what the keys are made of that gateways bring to servers.",
-    ),
+    # Its field keeps its old name: AWX refuses other fields of a type that is in use.
+    "fleet_gateway_secret": {
+        **_of_one("gaudi_gateway_secret", "secret of the gateways", ""),
+        "description": "fleet_gateway_secret: what the keys are made of that gateways bring to servers.",
+        "injectors": {"extra_vars": {"fleet_gateway_secret": "{{ gaudi_gateway_secret }}"}},
+    },
 }
 
 
@@ -144,7 +147,7 @@ def awx_settings(given: Any) -> dict[str, Any]:
     """Return the settings of an AWX, complete.
 
     Args:
-        given: ``gaudi_awx``, as inventory/example/awx.yml explains it. Templates' credentials are those that it has.
+        given: ``fleet_awx``, as inventory/example/awx.yml explains it. Templates' credentials are those that it has.
 
     Returns:
         ``organization``, ``prefix``, ``collections``, ``execution_environment``, ``project``, ``inventory``,
@@ -157,10 +160,10 @@ def awx_settings(given: Any) -> dict[str, Any]:
         InputError: with every mistake, a line each; no secret is ever in it.
     """
     problems: list[str] = []
-    given = _filled("gaudi_awx", given, problems)
-    names = mapping("", "gaudi_awx", given, "a mapping with project, inventory, machine and so on")
+    given = _filled("fleet_awx", given, problems)
+    names = mapping("", "fleet_awx", given, "a mapping with project, inventory, machine and so on")
     found: dict[str, Any] = {}
-    wanted: list[tuple[str, Callable[[], Any]]] = [("", partial(known, "gaudi_awx", names, KEYS))]
+    wanted: list[tuple[str, Callable[[], Any]]] = [("", partial(known, "fleet_awx", names, (*KEYS, *OLD_KEYS)))]
     wanted += [(key, partial(reader, names.get(key))) for key, reader in READERS.items()]
     wanted += [("", partial(awx_inputs, names, key)) for key in _credentials() if _said(names, key) is not None]
     for key, read in wanted:
@@ -170,6 +173,7 @@ def awx_settings(given: Any) -> dict[str, Any]:
             problems.append(str(problem))
         else:
             found |= {key: value} if key else {}  # what credentials hold is not kept
+    problems += [f"fleet_awx: {text}" for text in _differing(names)]
     problems += _own_approvers(found.get("teams", {}), found.get("rollout_approvers", []))
     if problems:
         raise InputError("\n".join(problems))
@@ -179,6 +183,14 @@ def awx_settings(given: Any) -> dict[str, Any]:
     }
     del found["machine"]
     return {**found, **_named(names, found["prefix"]), "told": told}
+
+
+def _differing(names: Known) -> list[str]:
+    """Return which keys are there under an old and a new name, with different values."""
+    pairs = [(old, names.get(old), names.get(ALIASES[old])) for old in OLD_KEYS]
+    return [
+        differ(old, (one, other), hidden=True) for old, one, other in pairs if None not in (one, other) and one != other
+    ]
 
 
 def _filled(path: str, value: Any, problems: list[str]) -> Any:
@@ -201,29 +213,35 @@ def _filled(path: str, value: Any, problems: list[str]) -> Any:
     return found if isinstance(value, Mapping) else list(found.values())
 
 
-def awx_refusal(given: Any, state: Any = "present", update_secrets: Any = False) -> list[str]:
+def awx_refusal(given: Any, state: Any = "present", update_secrets: Any = False, old: Any = None) -> list[str]:
     """Return what is wrong with the settings of an AWX and with what a run is to do, a sentence each.
 
     Args:
-        given: ``gaudi_awx``.
+        given: ``fleet_awx``.
         state: ``awx_state``.
         update_secrets: ``awx_update_secrets``.
+        old: the same as ``given`` under the variable's old name.
     """
+    if given is not None and old is not None:
+        # Without what Ansible cannot fill in, of which the reader of the settings says why.
+        if _filled("", given, []) != _filled("", old, []):
+            return [differ(OLD["fleet_awx"], (old, given), hidden=True)]
+        old = None
     reasons = [] if state in STATES else [f"awx_state: {shown(state)} is none of {', '.join(STATES)}"]
     if not is_flag_text(update_secrets):
         reasons.append(f"awx_update_secrets: {shown(update_secrets)} is not true or false")
     try:
-        awx_settings(given)
+        awx_settings(given if old is None else old)
     except InputError as problem:
         reasons += str(problem).split("\n")
-    return reasons
+    return reasons if old is None else [as_written(text, (OLD["fleet_awx"],)) for text in reasons]
 
 
 def awx_inputs(given: Known, key: str) -> dict[str, Any]:
     """Return the inputs of one credential, by AWX's names; secrets are among them.
 
     Args:
-        given: ``gaudi_awx``.
+        given: ``fleet_awx``.
         key: of the credential, as ``awx_settings`` lists it.
     """
     return _inputs(key, _credentials()[key][0], _said(given, key))
@@ -248,7 +266,9 @@ def awx_default(of_hosts: Iterable[Known], name: str, otherwise: Any) -> Any:
         otherwise: the toolkit's own default, taken where the hosts differ, or say none; its type is that of the answer.
     """
     said = {
-        json.dumps(value, default=str): value for one in of_hosts if (value := one.get(name, otherwise)) is not None
+        json.dumps(value, default=str): value
+        for one in of_hosts
+        if (value := value_of(one, name, otherwise)) is not None
     }
     if len(said) != 1:
         return otherwise
@@ -317,7 +337,7 @@ def _credentials() -> dict[str, tuple[str, str]]:
 def _said(names: Known, path: str) -> Any:
     value: Any = names
     for word in path.split("."):
-        value = value.get(word) if isinstance(value, Mapping) else None
+        value = value_of(value, word) if isinstance(value, Mapping) else None
     return value
 
 
@@ -341,7 +361,7 @@ def _named(names: Known, prefix: str) -> dict[str, Any]:
 
 
 def _inputs(key: str, kind: str, given: Any) -> dict[str, Any]:
-    label = f"gaudi_awx.{key}"
+    label = f"fleet_awx.{key}"
     if kind == "vllm_secrets":
         if not isinstance(given, Mapping) or not all(isinstance(one, Mapping) for one in given.values()):
             raise InputError(f"{label}: (hidden) is not a mapping of models to their variables, as in an inventory")
@@ -355,9 +375,9 @@ def _inputs(key: str, kind: str, given: Any) -> dict[str, Any]:
         if not given or not are_logins(given):
             raise InputError(f"{label}: (hidden) is not a mapping of registries, each to username and password")
         return {"vllm_image_registries": json.dumps(given_secrets(given), sort_keys=True)}
-    if kind == "gaudi_gateway_secret":
+    if kind == "fleet_gateway_secret":
         if problem := secret_problem(given):
-            raise InputError(f"gaudi_awx.{problem}")
+            raise InputError(f"fleet_awx.{problem}")
         return {"gaudi_gateway_secret": given}
     names = {name: name for name in WEIGHTS} if kind == "model_weights_tokens" else FIELDS[kind]
     if not isinstance(given, Mapping):
@@ -394,7 +414,7 @@ def _text(key: str, value: Any, default: str | None, *, empty: bool = False) -> 
         return default
     if not isinstance(value, str) or not value.isprintable() or not (value.strip() or empty) or len(value) > 500:
         what = "a text of one line"
-        raise refusal("", f"gaudi_awx.{key}", value, f"is not {what}" if value is not None else f"is required: {what}")
+        raise refusal("", f"fleet_awx.{key}", value, f"is not {what}" if value is not None else f"is required: {what}")
     return value
 
 
@@ -403,7 +423,7 @@ def _name(key: str, value: Any, default: str | None = None) -> str:
     text = _text(key, value, default, empty=key == "prefix")
     where = ("begins", text != text.lstrip()) if key == "prefix" else ("begins or ends", text != text.strip())
     if where[1]:
-        raise refusal("", f"gaudi_awx.{key}", text, f"{where[0]} with a blank, which AWX takes away")
+        raise refusal("", f"fleet_awx.{key}", text, f"{where[0]} with a blank, which AWX takes away")
     return text
 
 
@@ -411,28 +431,28 @@ def _texts(key: str, value: Any, default: Sequence[str]) -> list[str]:
     if value is None:
         return list(default)
     if not isinstance(value, list) or not all(isinstance(one, str) and one.isprintable() and one for one in value):
-        raise refusal("", f"gaudi_awx.{key}", value, "is not a list of names")
+        raise refusal("", f"fleet_awx.{key}", value, "is not a list of names")
     return list(value)
 
 
 def _one(key: str, value: Any, allowed: Sequence[str]) -> str:
     if value not in allowed:
-        raise refusal("", f"gaudi_awx.{key}", value, f"is none of {', '.join(allowed)}")
+        raise refusal("", f"fleet_awx.{key}", value, f"is none of {', '.join(allowed)}")
     return str(value)
 
 
 def _whole(key: str, value: Any, default: int, *limits: int) -> int:
-    return default if value is None else whole("", f"gaudi_awx.{key}", value, *limits)
+    return default if value is None else whole("", f"fleet_awx.{key}", value, *limits)
 
 
 def _machine(value: Any) -> None:
     if value is None:
-        raise InputError("gaudi_awx.machine: is required: how hosts are reached, with username and ssh_key")
+        raise InputError("fleet_awx.machine: is required: how hosts are reached, with username and ssh_key")
 
 
 def _environment(value: Any) -> dict[str, Any]:
-    names = mapping("", "gaudi_awx.execution_environment", value, "a mapping with image")
-    known("gaudi_awx.execution_environment", names, ("image", "pull", "credential"))
+    names = mapping("", "fleet_awx.execution_environment", value, "a mapping with image")
+    known("fleet_awx.execution_environment", names, ("image", "pull", "credential"))
     pull = names.get("pull")
     return {
         "image": _text("execution_environment.image", names.get("image"), None),
@@ -441,33 +461,33 @@ def _environment(value: Any) -> dict[str, Any]:
 
 
 def _project(key: str, value: Any) -> dict[str, Any]:
-    names = mapping("", f"gaudi_awx.{key}", value, "a mapping with url and branch")
-    known(f"gaudi_awx.{key}", names, ("url", "branch", "credential"))
+    names = mapping("", f"fleet_awx.{key}", value, "a mapping with url and branch")
+    known(f"fleet_awx.{key}", names, ("url", "branch", "credential"))
     url = _text(f"{key}.url", names.get("url"), None)
     if has_login(url):
-        raise InputError(f"gaudi_awx.{key}.url: (hidden) has a user or password; say them as {key}.credential")
+        raise InputError(f"fleet_awx.{key}.url: (hidden) has a user or password; say them as {key}.credential")
     return {"url": url, "branch": _text(f"{key}.branch", names.get("branch"), "", empty=True)}
 
 
 def _inventory(value: Any) -> dict[str, Any]:
-    names = mapping("", "gaudi_awx.inventory", value, "a mapping with path, or hosts")
-    known("gaudi_awx.inventory", names, ("path", "project", "hosts"))
+    names = mapping("", "fleet_awx.inventory", value, "a mapping with path, or hosts")
+    known("fleet_awx.inventory", names, ("path", "project", "hosts"))
     hosts = names.get("hosts") or {}
     # Variables of hosts may hold passwords.
     if not isinstance(hosts, Mapping) or not all(isinstance(one, str) and one for one in hosts):
-        raise InputError("gaudi_awx.inventory.hosts: (hidden) is not a mapping of hosts to their variables")
+        raise InputError("fleet_awx.inventory.hosts: (hidden) is not a mapping of hosts to their variables")
     for name, said in hosts.items():
         if said is not None and not isinstance(said, Mapping):
-            raise InputError(f"gaudi_awx.inventory.hosts.{one_line(name)}: (hidden) is not a mapping of variables")
+            raise InputError(f"fleet_awx.inventory.hosts.{one_line(name)}: (hidden) is not a mapping of variables")
     path = _text("inventory.path", names.get("path"), "", empty=True)
     if not path and not hosts:
         text = "is required: the folder of the inventory in its repository, such as inventory/mine; or hosts"
-        raise refusal("", "gaudi_awx.inventory.path", None, text)
+        raise refusal("", "fleet_awx.inventory.path", None, text)
     if path.startswith("/") or ".." in path.split("/"):
-        raise refusal("", "gaudi_awx.inventory.path", path, "is no path inside the repository, such as inventory/mine")
+        raise refusal("", "fleet_awx.inventory.path", path, "is no path inside the repository, such as inventory/mine")
     if names.get("project") is not None and not path:
         text = "is required with a project: the folder of the inventory in it, such as inventory/mine"
-        raise refusal("", "gaudi_awx.inventory.path", None, text)
+        raise refusal("", "fleet_awx.inventory.path", None, text)
     return {
         "path": path,
         "hosts": [{"name": name, "variables": dict(said or {})} for name, said in hosts.items()],
@@ -476,21 +496,21 @@ def _inventory(value: Any) -> dict[str, Any]:
 
 
 def _teams(value: Any) -> dict[str, list[str]]:
-    names = mapping("", "gaudi_awx.teams", {} if value is None else value, "a mapping of teams to their users")
-    known("gaudi_awx.teams", names, TEAMS)
+    names = mapping("", "fleet_awx.teams", {} if value is None else value, "a mapping of teams to their users")
+    known("fleet_awx.teams", names, TEAMS)
     return {team: _texts(f"teams.{team}", names.get(team), []) for team in TEAMS}
 
 
 def _approvers(value: Any) -> list[str]:
     if value is not None and not value:
-        raise refusal("", "gaudi_awx.rollout_approvers", value, "names nobody; leave it out, or name at least one user")
+        raise refusal("", "fleet_awx.rollout_approvers", value, "names nobody; leave it out, or name at least one user")
     return _texts("rollout_approvers", value, [])
 
 
 def _own_approvers(teams: Mapping[str, Sequence[str]], approvers: Sequence[str]) -> list[str]:
     """Return who could approve what they launched themselves."""
     return [
-        f"gaudi_awx.rollout_approvers: {name} is in teams.{team} too, and could approve a rollout of their own; "
+        f"fleet_awx.rollout_approvers: {name} is in teams.{team} too, and could approve a rollout of their own; "
         "name users who are in neither operator nor admin"
         for name in approvers
         for team in ("operator", "admin")
@@ -500,14 +520,14 @@ def _own_approvers(teams: Mapping[str, Sequence[str]], approvers: Sequence[str])
 
 def _notifications(value: Any) -> list[dict[str, Any]]:
     if value is not None and not isinstance(value, list):
-        raise refusal("", "gaudi_awx.notifications", None, "is not a list")
+        raise refusal("", "fleet_awx.notifications", None, "is not a list")
     found = []
     for index, one in enumerate(value or []):
         key = f"notifications[{index}]"
-        names = mapping("", f"gaudi_awx.{key}", one, "a mapping with name, type, configuration, events")
-        known(f"gaudi_awx.{key}", names, ("name", "type", "configuration", "events"))
+        names = mapping("", f"fleet_awx.{key}", one, "a mapping with name, type, configuration, events")
+        known(f"fleet_awx.{key}", names, ("name", "type", "configuration", "events"))
         kind = _one(f"{key}.type", names.get("type"), tuple(NOTIFICATIONS))
-        _check_configuration(f"gaudi_awx.{key}.configuration", names.get("configuration"), NOTIFICATIONS[kind])
+        _check_configuration(f"fleet_awx.{key}.configuration", names.get("configuration"), NOTIFICATIONS[kind])
         events = _texts(f"{key}.events", names.get("events"), ["error", "approval"])
         found.append(
             {
@@ -519,7 +539,7 @@ def _notifications(value: Any) -> list[dict[str, Any]]:
         )
     known_names = [one["name"] for one in found]
     for name in dict.fromkeys(name for name in known_names if known_names.count(name) > 1):
-        raise InputError(f"gaudi_awx.notifications: two of them have the name {shown(name)}")
+        raise InputError(f"fleet_awx.notifications: two of them have the name {shown(name)}")
     return found
 
 
@@ -537,17 +557,17 @@ def _check_configuration(label: str, given: Any, needed: Mapping[str, type]) -> 
 
 
 def _schedules(value: Any) -> dict[str, str]:
-    names = mapping("", "gaudi_awx.schedules", {} if value is None else value, "a mapping of status and validate")
+    names = mapping("", "fleet_awx.schedules", {} if value is None else value, "a mapping of status and validate")
     default = {
         "status": "DTSTART:20260101T000700Z RRULE:FREQ=HOURLY;INTERVAL=1",
         "validate": "DTSTART:20260104T030000Z RRULE:FREQ=WEEKLY;INTERVAL=1;BYDAY=SU",
     }
-    known("gaudi_awx.schedules", names, default)
+    known("fleet_awx.schedules", names, default)
     found = {key: default[key] if names.get(key) is None else names[key] for key in default}
     for key, rule in found.items():
         if rule is not False and (not isinstance(rule, str) or not RRULE.fullmatch(rule)):
             allowed = f"is no rule such as {default[key]}; false keeps the schedule off"
-            raise refusal("", f"gaudi_awx.schedules.{key}", rule, allowed)
+            raise refusal("", f"fleet_awx.schedules.{key}", rule, allowed)
     return {key: rule or "" for key, rule in found.items()}
 
 

@@ -85,6 +85,16 @@ def is_true(value: Any) -> bool:
     return bool(boolean(value, strict=False))
 
 
+def same(one: Any, other: Any) -> bool:
+    """Tell whether two values mean the same for a variable; ``-e key=value`` and surveys give texts."""
+    empty = (None, "")
+    if one in empty or other in empty:
+        return one in empty and other in empty
+    if is_flag_text(one) and is_flag_text(other):
+        return is_true(one) == is_true(other)
+    return bool(one == other) or str(one) == str(other)
+
+
 def is_line(value: Any) -> bool:
     """Tell whether a value is a text of one line."""
     return isinstance(value, str) and value.isprintable()

@@ -16,6 +16,7 @@ from ipaddress import ip_address
 from itertools import takewhile
 from typing import Any
 
+from ..core.aliases import value_of
 from ..core.errors import InputError, is_whole, one_line
 from ..host.secret import given_secrets
 from ..host.smoke import EVERYWHERE
@@ -51,14 +52,14 @@ class Entry:
 
 
 def fleet_gateways(hostvars: Mapping[str, Known], hosts: Iterable[str]) -> list[str]:
-    """Return the hosts of an inventory that are gateways: those with a mapping ``gaudi_gateway``."""
+    """Return the hosts of an inventory that are gateways: those with a mapping ``fleet_gateway``."""
     return [name for name in hosts if is_gateway(hostvars[name])]
 
 
 def is_gateway(variables: Known) -> bool:
     """Tell whether a host's variables make it a gateway; a value that cannot be read does, and is refused there."""
     try:
-        return isinstance(variables.get("gaudi_gateway"), Mapping)
+        return isinstance(value_of(variables, "fleet_gateway"), Mapping)
     # Of Ansible's and of Jinja's many errors.
     except Exception:
         return True
@@ -102,7 +103,7 @@ def server_secrets(
         names: ``{model: its name for clients}``.
         gateways: hosts of the inventory that are gateways.
         host_name: the host.
-        secret: ``gaudi_gateway_secret``.
+        secret: ``fleet_gateway_secret``.
     """
     secrets = given_secrets(secrets)
     if not isinstance(secrets, Mapping) or not is_remote(gateways, host_name) or secret_problem(secret):
@@ -116,12 +117,12 @@ def server_secrets(
 
 
 def secret_problem(secret: Any) -> str:
-    """Return what is wrong with ``gaudi_gateway_secret``; empty where nothing is."""
+    """Return what is wrong with ``fleet_gateway_secret``; empty where nothing is."""
     if isinstance(secret, str) and len(secret) >= LEAST_SECRET and secret.isprintable():
         return ""
     given = "is required" if secret in (None, "") else "(hidden)"
     return (
-        f"gaudi_gateway_secret: {given}: a quoted text of at least {LEAST_SECRET} signs, from a vault, of which the "
+        f"fleet_gateway_secret: {given}: a quoted text of at least {LEAST_SECRET} signs, from a vault, of which the "
         "servers' keys are made; or let Ansible make and keep one: \"{{ lookup('ansible.builtin.password', "
         "inventory_dir ~ '/.gateway_secret', length=48) }}\""
     )
@@ -138,7 +139,7 @@ def fleet_entries(
 
     Args:
         hostvars: variables by host; read are ``preflight_plan``, ``preflight_refusal``, ``preflight_stages``,
-            ``rollout_host``, ``gaudi_host`` and ``gaudi_fleet_address``.
+            ``rollout_host``, ``gaudi_host`` and ``fleet_address``.
         hosts: all hosts of the inventory.
         gateway: the gateway's host.
         live: what the gateway serves now, as this function returned it.
@@ -181,8 +182,8 @@ def _listens(live: LiveModel | None, model: Known | None) -> bool:
 
 
 def fleet_address(known: Known) -> str:
-    """Return the address at which gateways reach a host: ``gaudi_fleet_address``, or that of its default route."""
-    return str(known.get("gaudi_fleet_address") or (known.get("gaudi_host") or {}).get("ip") or "")
+    """Return the address at which gateways reach a host: ``fleet_address``, or that of its default route."""
+    return str(value_of(known, "fleet_address") or (known.get("gaudi_host") or {}).get("ip") or "")
 
 
 def entry_of(given: Known) -> Entry:
@@ -266,7 +267,7 @@ def gateway_left(services: Known | None, gateways: Sequence[str], host_name: str
     if host_name in gateways or not (services or {}).get("gateway"):
         return []
     return [
-        f"{host_name}: gateway: runs here, and the inventory has no gaudi_gateway for this host; "
+        f"{host_name}: gateway: runs here, and the inventory has no fleet_gateway for this host; "
         f"playbooks/reset.yml --limit {host_name} takes it back, with all else that the toolkit has there"
     ]
 
@@ -280,7 +281,7 @@ def fleet_keys(
         hostvars: variables by host; read is ``vllm_secrets``.
         entries: what fleet_entries returned.
         gateways: hosts of the inventory that are gateways.
-        secret: ``gaudi_gateway_secret``.
+        secret: ``fleet_gateway_secret``.
 
     Raises:
         InputError: where the servers of a model ask for different keys: HAProxy puts the key into a request before it

@@ -81,13 +81,13 @@ def read_gateway(
         InputError: for a key or value that is none, and for a gateway that would listen beyond loopback in plain text
             or for everybody without having been told to. No key is ever in it.
     """
-    names = mapping("", "gaudi_gateway", given, "a mapping with address, port, clients and so on")
-    known("gaudi_gateway", names, (*RULES, "clients", "balance", "paths", "cors_origins"))
+    names = mapping("", "fleet_gateway", given, "a mapping with address, port, clients and so on")
+    known("fleet_gateway", names, (*RULES, "clients", "balance", "paths", "cors_origins"))
     _refuse_names(backends)
     given = {key: names[key] for key in RULES if names.get(key) is not None}
     for key, value in given.items():
         if not RULES[key].good(value):
-            raise refusal("", f"gaudi_gateway.{key}", value, RULES[key].allowed)
+            raise refusal("", f"fleet_gateway.{key}", value, RULES[key].allowed)
     clients = _clients(names.get("clients"), fleet)
     gateway = Gateway(
         **{key: _read(key, value) for key, value in given.items() if key not in ALLOWING},
@@ -113,9 +113,9 @@ def _read(key: str, value: Any) -> Any:
 def _refuse_numbers(gateway: Gateway) -> None:
     if gateway.connections_per_address > gateway.connections:
         allowed = f"is more than connections ({gateway.connections})"
-        raise refusal("", "gaudi_gateway.connections_per_address", gateway.connections_per_address, allowed)
+        raise refusal("", "fleet_gateway.connections_per_address", gateway.connections_per_address, allowed)
     if gateway.port == gateway.metrics_port:
-        raise refusal("", "gaudi_gateway.metrics_port", gateway.metrics_port, "is the gateway's own port; say another")
+        raise refusal("", "fleet_gateway.metrics_port", gateway.metrics_port, "is the gateway's own port; say another")
 
 
 def _refuse_names(backends: Iterable[Backend]) -> None:
@@ -139,10 +139,10 @@ def _texts(key: str, given: Any, pattern: re.Pattern[str], allowed: str) -> tupl
     if given is None:
         return ()
     if not isinstance(given, list):
-        raise refusal("", f"gaudi_gateway.{key}", given, "is not a list")
+        raise refusal("", f"fleet_gateway.{key}", given, "is not a list")
     for text in given:
         if not isinstance(text, str) or not pattern.fullmatch(text):
-            raise refusal("", f"gaudi_gateway.{key}", text, allowed)
+            raise refusal("", f"fleet_gateway.{key}", text, allowed)
     return tuple(given)
 
 
@@ -150,10 +150,10 @@ def _paths(given: Any) -> tuple[str, ...]:
     paths = _texts("paths", given, PATH, "is no path such as /pooling")
     for path in paths:
         if path in OWN_PATHS or path.startswith(OWN_FOLDERS):
-            raise refusal("", "gaudi_gateway.paths", path, "is answered by the gateway itself; leave it out")
+            raise refusal("", "fleet_gateway.paths", path, "is answered by the gateway itself; leave it out")
         if path in OPERATOR_PATHS:
             allowed = "is for a server's operator: it shows or changes what all clients have; ask the server itself"
-            raise refusal("", "gaudi_gateway.paths", path, allowed)
+            raise refusal("", "fleet_gateway.paths", path, allowed)
     return paths
 
 
@@ -161,17 +161,17 @@ def _balanced(given: Any, backends: tuple[Backend, ...], fleet: ClientNames | No
     if given is None:
         return backends
     if not isinstance(given, Mapping):
-        raise refusal("", "gaudi_gateway.balance", given, f"is not a mapping of models to {', '.join(BALANCES)}")
+        raise refusal("", "fleet_gateway.balance", given, f"is not a mapping of models to {', '.join(BALANCES)}")
     models, adapters = (fleet.models, fleet.adapters) if fleet else (frozenset[str](), frozenset[str]())
     bases = {*models, *(one.model for one in backends)}
     others = {*adapters, *(name for one in backends for name in (*one.adapters, *one.partly))} - bases
     for model, kind in given.items():
         if kind not in BALANCES:
-            raise refusal("", f"gaudi_gateway.balance: {shown(model)}", kind, f"is none of {', '.join(BALANCES)}")
+            raise refusal("", f"fleet_gateway.balance: {shown(model)}", kind, f"is none of {', '.join(BALANCES)}")
         if model in others:
             allowed = "is an adapter, which goes where its base model goes; say it of that one"
-            raise refusal("", "gaudi_gateway.balance", model, allowed)
-        _known_model("gaudi_gateway.balance", model, fleet, models)
+            raise refusal("", "fleet_gateway.balance", model, allowed)
+        _known_model("fleet_gateway.balance", model, fleet, models)
     return tuple(replace(one, balance=str(given.get(one.model, one.balance))) for one in backends)
 
 
@@ -230,30 +230,30 @@ RULES = {
 def _refuse_exposed(gateway: Gateway, allowed_by: Mapping[str, Any]) -> None:
     if gateway.virtual_address and not ip_address(gateway.address).is_unspecified:
         allowed = "must be 0.0.0.0 or :: with a virtual_address, which only one of the gateways has at a time"
-        raise refusal("", "gaudi_gateway.address", gateway.address, allowed)
+        raise refusal("", "fleet_gateway.address", gateway.address, allowed)
     if ip_address(gateway.address).is_loopback:
         return
     if not gateway.certificate and not allowed_by.get("plain_allowed"):
         allowed = (
             "is beyond loopback, and keys and texts would go in plain; give a certificate, or say plain_allowed: true"
         )
-        raise refusal("", "gaudi_gateway.address", gateway.address, allowed)
+        raise refusal("", "fleet_gateway.address", gateway.address, allowed)
     if not gateway.clients and not allowed_by.get("open"):
         allowed = "is beyond loopback, and everybody who reaches it could ask; give clients, or say open: true"
-        raise refusal("", "gaudi_gateway.address", gateway.address, allowed)
+        raise refusal("", "fleet_gateway.address", gateway.address, allowed)
 
 
 def _clients(given: Any, fleet: ClientNames | None) -> tuple[Client, ...]:
     if given is None:
         return ()
     if not isinstance(given, Mapping):
-        raise InputError("gaudi_gateway.clients: (hidden) is not a mapping of clients by their names")
+        raise InputError("fleet_gateway.clients: (hidden) is not a mapping of clients by their names")
     found: dict[str, Client] = {}
     for name, said in given.items():
-        label = f"gaudi_gateway.clients.{shown(name) if not isinstance(name, str) else name}"
+        label = f"fleet_gateway.clients.{shown(name) if not isinstance(name, str) else name}"
         if not isinstance(name, str) or not NAME.fullmatch(name):
             allowed = "is no name of small letters, digits, dots, dashes and underscores"
-            raise refusal("", "gaudi_gateway.clients", name, allowed)
+            raise refusal("", "fleet_gateway.clients", name, allowed)
         client = _client(label, name, said, fleet)
         if client.sha256 in found:
             raise InputError(f"{label}: has the key of {found[client.sha256].name}; every client needs one of its own")

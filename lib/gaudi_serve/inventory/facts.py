@@ -10,6 +10,7 @@ from operator import getitem
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..core.aliases import OLD, written
 from ..core.checks import Rule, filled, filled_each, is_flag, is_line, list_of, matching, one_of, whole
 from ..core.errors import Problem, one_line, shown
 from ..core.options import OPTIONS, rule_of
@@ -178,17 +179,15 @@ VARIABLES = {
     "preflight_catalog": rule_of(
         OPTIONS["preflight_catalog"], Rule(lambda _: True, "must be a mapping of catalog entries by their names")
     )._replace(default={}),
-    "gaudi_accelerator": Rule(
-        lambda value: value == "auto" or _platform(value), f"must be auto, {served_names()}", "auto"
-    ),
-    "gaudi_cards": rule_of(
+    "accelerator": Rule(lambda value: value == "auto" or _platform(value), f"must be auto, {served_names()}", "auto"),
+    "accelerator_cards": rule_of(
         OPTIONS["preflight_cards"],
         Rule(
             whole(0, MOST_CARDS),
             f"must be the number of cards that the host must have, a whole one up to {MOST_CARDS}; 0 for any",
         ),
     ),
-    "gaudi_release": rule_of(
+    "accelerator_release": rule_of(
         OPTIONS["preflight_release"],
         Rule(matching(r"\d+\.\d+\.\d+[\w.+-]*"), "must be a quoted release such as '1.24.1'"),
     ),
@@ -196,25 +195,24 @@ VARIABLES = {
         OPTIONS["preflight_device_family"],
         Rule(one_of("", *FAMILIES), f"must be one of {', '.join(FAMILIES)}, for a device that is not known"),
     ),
-    "gaudi_move_allowed": rule_of(OPTIONS["preflight_move_allowed"]),
-    "gaudi_acknowledged": Rule(list_of(one_of(*STANDING)), f"must be a list of {', '.join(STANDING)}", []),
+    "fleet_move_allowed": rule_of(OPTIONS["preflight_move_allowed"]),
+    "fleet_acknowledged": Rule(list_of(one_of(*STANDING)), f"must be a list of {', '.join(STANDING)}", []),
     "gaudi_host_nics": rule_of(OPTIONS["preflight_host_nics"]),
 }
 # Looked at for their form alone.
-OTHERS = ("vllm_secrets", "gaudi_runtime", "gaudi_gateway", "gaudi_gateway_secret", "plan_try")
+OTHERS = ("vllm_secrets", "gaudi_runtime", "fleet_gateway", "fleet_gateway_secret", "plan_try")
 # Of these no message says the value: it may hold a password or a token.
 HIDDEN = frozenset(
     (
-        "gaudi_gateway",
-        "gaudi_gateway_secret",
+        *("fleet_gateway", OLD["fleet_gateway"], "fleet_gateway_secret", OLD["fleet_gateway_secret"]),
         "vllm_secrets",
         *(key for key, one in OPTIONS.items() if one.get("no_log")),
     )
 )
 # In place of a wrong value, one that no other error follows from. The other variables are what a plan is made from.
 INSTEAD = {
-    **{"gaudi_cards": 0, "gaudi_accelerator": "auto", "gaudi_host_nics": True, "gaudi_move_allowed": False},
-    **{"vllm_catalog_dirs": [], "vllm_images": None, "gaudi_device_family": "", "gaudi_acknowledged": []},
+    **{"accelerator_cards": 0, "accelerator": "auto", "gaudi_host_nics": True, "fleet_move_allowed": False},
+    **{"vllm_catalog_dirs": [], "vllm_images": None, "gaudi_device_family": "", "fleet_acknowledged": []},
 }
 
 
@@ -351,20 +349,21 @@ def rendered(variables: Known, facts: bool, more: Iterable[str] = ()) -> tuple[d
 
 
 def rendered_of(variables: Known, names: Iterable[str]) -> tuple[dict[str, Any], dict[str, list[Unread]]]:
-    """Return the same of these variables alone."""
+    """Return the same of these variables alone; of those that have an old name too, by the new one."""
     values: dict[str, Any] = {}
     unread: dict[str, list[Unread]] = {}
     for name in names:
         bad: list[tuple[Place, Exception]] = []
+        key = written(variables, name)
         try:
-            if name in variables:
-                values[name] = _plain(partial(getitem, variables, name), (), bad)
+            if key in variables:
+                values[name] = _plain(partial(getitem, variables, key), (), bad)
         # Deeper than anything a user means.
         except RecursionError as problem:
             bad = [((), problem)]
         if bad:
             value = values.pop(name, None)
-            unread[name] = [_unread(name, value, *one) for one in bad]
+            unread[name] = [_unread(key, value, *one) for one in bad]
     return values, unread
 
 

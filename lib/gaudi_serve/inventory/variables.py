@@ -12,6 +12,7 @@ from typing import Any
 from ..catalog.files import catalog_folder, model_catalog, sound_entries
 from ..catalog.keys import VARIABLE
 from ..catalog.merge import client_names, merged_all
+from ..core.aliases import ALIASES, as_written, current, differ, written
 from ..core.checks import (
     Check,
     Rule,
@@ -22,6 +23,7 @@ from ..core.checks import (
     mapping_of,
     matching,
     one_of,
+    same,
 )
 from ..core.errors import InputError, Problem, is_whole, near, one_line, readable, shown
 from ..core.options import FOLDER, OPTIONS, Range, rule_of
@@ -113,7 +115,7 @@ PACKAGE = r"[a-z0-9][a-z0-9+.-]+(=[\w.+:~-]+)?"
 NAMES = Rule(list_of(matching(r"[a-z0-9][a-z0-9+.-]+")), "must be a list of names of packages")
 PACKAGES = Rule(list_of(matching(PACKAGE)), "must be a list of packages, such as [docker.io]")
 VERSION = Rule(empty_or(matching(r"\d[\w.+:~-]*")), "must be a quoted version such as '1.21.3-57'; '' for none")
-RELEASE = Rule(VARIABLES["gaudi_release"].good, VARIABLES["gaudi_release"].allowed)
+RELEASE = Rule(VARIABLES["accelerator_release"].good, VARIABLES["accelerator_release"].allowed)
 REPOSITORY = Rule(
     _repository,
     "must be a mapping of uris, suites, components and signed_by; {} for none; credentials stand in uris alone, as "
@@ -205,9 +207,9 @@ OF_PLAYBOOKS = {
         mapping_of(one_of("hub", "modelscope"), lambda one: one is None or NO_WEB.good(one)),
         "must be a mapping of hub and modelscope to addresses",
     ),
-    **dict.fromkeys(("gaudi_stop_on_errors", "gaudi_lock_break", "gaudi_all_at_once"), rule_of({"type": "bool"})),
-    "gaudi_lock_lease_s": rule_of({"type": "int"}, SECONDS),
-    "gaudi_fleet_address": Rule(
+    **dict.fromkeys(("fleet_stop_on_errors", "fleet_lock_break", "fleet_all_at_once"), rule_of({"type": "bool"})),
+    "fleet_lock_lease_s": rule_of({"type": "int"}, SECONDS),
+    "fleet_address": Rule(
         empty_or(matching(r"[\w.:-]+")), "must be the address or name at which gateways reach this host, or ''"
     ),
 }
@@ -215,7 +217,17 @@ OF_PLAYBOOKS = {
 
 # Variables whose names begin so are the toolkit's own: one that it does not know is a slip.
 PREFIXES = (
-    *("gaudi_", "vllm_", "preflight_", "host_tuning_", "container_runtime_", "model_weights_", "hccl_validation_"),
+    *(
+        "accelerator_",
+        "fleet_",
+        "gaudi_",
+        "vllm_",
+        "preflight_",
+        "host_tuning_",
+        "container_runtime_",
+        "model_weights_",
+        "hccl_validation_",
+    ),
 )
 # What the playbooks hand to roles, which may be used alone too, under names of the roles' own.
 HANDED = frozenset(
@@ -242,7 +254,7 @@ SAID = frozenset(
     preflight_observed preflight_stages preflight_refusal preflight_lines preflight_warnings preflight_gateways
     preflight_sources preflight_left_alone preflight_unread
     gaudi_stage gaudi_stages gaudi_images_to_convert gaudi_plan gaudi_status gaudi_tune
-    gaudi_rollout gaudi_benchmark gaudi_awx gaudi_approval
+    gaudi_rollout gaudi_benchmark fleet_awx gaudi_approval
     """.split()
 ) | {
     *REPORTED,
@@ -253,7 +265,7 @@ SAID = frozenset(
 TAKEN = frozenset(
     ("preflight_reset_names", "preflight_reset_packages", *(name for one in OBJECTS for name in one.names(*one.taken)))
 )
-KNOWN = frozenset((*VARIABLES, *OTHERS, *INPUTS, *HANDED, *SAID, *TAKEN))
+KNOWN = frozenset((*VARIABLES, *OTHERS, *INPUTS, *HANDED, *SAID, *TAKEN, *ALIASES))
 READ = frozenset((*VARIABLES, *INPUTS))
 
 
@@ -293,9 +305,9 @@ def inventory_refusal(variables: Known, host_name: str) -> list[str]:
         unread.pop("preflight_catalog", None)
     reasons = [f"{host_name}: {one.text}" for found in unread.values() for one in found]
     problems += input_problems(values)
-    reasons += [f"{host_name}: {problem_text(*problem)}" for problem in problems]
+    reasons += [f"{host_name}: {problem_text(written(variables, key), *problem)}" for key, *problem in problems]
     reasons += [f"{host_name}: {one_line(text)}" for text in lost]
-    release = "" if "gaudi_release" in wrong else checked["gaudi_release"]
+    release = "" if "accelerator_release" in wrong else checked["accelerator_release"]
     for entry in checked["vllm_images"] or []:
         try:
             vllm_images([entry], release)
@@ -306,17 +318,19 @@ def inventory_refusal(variables: Known, host_name: str) -> list[str]:
         reasons += [f"{host_name}: {text}" for text in tags_refusal(list(variables["ansible_run_tags"]))]
     if "vllm_secrets" in values and values["vllm_secrets"] is not None:
         reasons += [one_line(text) for text in secrets_refusal(values["vllm_secrets"], host_name)]
-    if "gaudi_gateway" not in unread and "gaudi_gateway_secret" not in unread:
+    if "fleet_gateway" not in unread and "fleet_gateway_secret" not in unread:
         gateways = list(variables.get("preflight_gateways") or [])
         reasons += of_gateways(values, gateways, host_name, variables.get("hostvars") or {host_name: values})
     more = octal_problems(values, host_name) + strange_secrets(values, host_name, variables.get("hostvars") or {})
-    return reasons + [one_line(text) for text in unknown_variables(variables, host_name) + more]
+    more += differing_names(variables, host_name)
+    reasons += [one_line(text) for text in unknown_variables(variables, host_name) + more]
+    return [as_written(text, variables) for text in reasons]
 
 
 def unknown_variables(variables: Iterable[Any], host_name: str) -> list[str]:
     """Return which variables with a prefix of the toolkit's own nobody knows: they would change nothing, in silence."""
     return [
-        f"{host_name}: {readable(name)} is no variable of this toolkit{near(name, KNOWN - SAID, 1)}"
+        f"{host_name}: {readable(name)} is no variable of this toolkit{current(near(name, KNOWN - SAID, 1))}"
         + f"; names that begin with {prefix} are its own"
         for name in variables
         for prefix in PREFIXES
@@ -324,15 +338,28 @@ def unknown_variables(variables: Iterable[Any], host_name: str) -> list[str]:
     ]
 
 
+def differing_names(variables: Known, host_name: str) -> list[str]:
+    """Return which variables a host has under an old and a new name, with different values."""
+    reasons = []
+    for old, new in ALIASES.items():
+        # What playbooks hand to roles has the value that they give it.
+        if old in variables and new in variables and new not in HANDED:
+            values, unread = rendered_of(variables, (old, new))
+            hidden = bool(unread) or old in HIDDEN or new in HIDDEN
+            if unread or not same(values[old], values[new]):
+                reasons.append(f"{host_name}: {differ(old, (values.get(old), values.get(new)), hidden)}")
+    return reasons
+
+
 def octal_problems(values: Known, host_name: str) -> list[str]:
     """Return which numbers of an inventory are not what stands there, since YAML takes a leading zero for octal."""
     return [
         f"{host_name}: {readable(key)} {text}: YAML reads this as octal, {number}; write it without the zero in front"
         for name, value in values.items()
-        if name in (*READ, "gaudi_gateway") and name != "vllm_secrets"
+        if name in (*READ, "fleet_gateway") and name != "vllm_secrets"
         for key, number, text in octals(value, name)
         # A client's own may be a number by mistake.
-        if name != "gaudi_gateway" or not key.endswith((": key", ": sha256"))
+        if name != "fleet_gateway" or not key.endswith((": key", ": sha256"))
     ]
 
 
@@ -345,7 +372,7 @@ def of_gateways(values: Known, gateways: Sequence[str], host_name: str, hostvars
         host_name: how messages call the host.
         hostvars: variables of all hosts, for the models that clients may use.
     """
-    given, serves = (values.get("gaudi_gateway"), values.get("gaudi_gateway_secret")), bool(values.get("vllm_models"))
+    given, serves = (values.get("fleet_gateway"), values.get("fleet_gateway_secret")), bool(values.get("vllm_models"))
     return gateway_problems(*given, gateways, host_name, serves, client_names_of(values, hostvars))
 
 
@@ -354,7 +381,7 @@ def client_names_of(values: Known, hostvars: Mapping[str, Known]) -> ClientNames
 
     None where the host's gateway names no model.
     """
-    settings = values.get("gaudi_gateway")
+    settings = values.get("fleet_gateway")
     clients = settings.get("clients") if isinstance(settings, Mapping) else None
     each = clients.values() if isinstance(clients, Mapping) else ()
     balance = isinstance(settings, Mapping) and settings.get("balance")

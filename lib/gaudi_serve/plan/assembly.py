@@ -47,8 +47,8 @@ def assemble(name: str, wanted: Wanted, facts: Known, runtime: Known | None, gat
     findings += planned.findings
     if models is None and host["services"]:
         findings.append(Finding(name, "vllm_models", unset_models(name, host["services"])))
-    ports = gateway_ports({"gaudi_gateway": wanted.gateway}, plan["models"], name)
-    findings += [Finding(name, "gaudi_gateway", text) for text in ports]
+    ports = gateway_ports({"fleet_gateway": wanted.gateway}, plan["models"], name)
+    findings += [Finding(name, "fleet_gateway", text) for text in ports]
     warnings = [
         *_without_cores(name, host),
         *_strange_secrets(name, given_secrets(wanted.secrets), models or []),

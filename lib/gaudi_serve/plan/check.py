@@ -91,8 +91,8 @@ def release_unset(host: Host, host_name: str) -> Finding | None:
     allowed = (
         f"must be said: its default {DEFAULT} is not what this host has ({', '.join(here)}); write {stays} to stay"
     )
-    message = f"{host_name}: gaudi_release {allowed}; docs/migrating.md has the way on"
-    return Finding(host_name, "gaudi_release", message, None, None, allowed)
+    message = f"{host_name}: accelerator_release {allowed}; docs/migrating.md has the way on"
+    return Finding(host_name, "accelerator_release", message, None, None, allowed)
 
 
 def _address_problems(spec: Spec, host: Host) -> list[Problem]:
@@ -127,7 +127,7 @@ def _engine_problems(spec: Spec, engine: Engine, platform: Platform, release: st
     if row and engine.serves(platform) and engine.name not in row.engines:
         belongs = ", ".join(one.about for one in rows_of(engine.name))
         engines = ", ".join(name for name in row.engines if name in ENGINES)
-        allowed = f"belongs to release {belongs}; gaudi_release is {release}, which starts {engines}"
+        allowed = f"belongs to release {belongs}; accelerator_release is {release}, which starts {engines}"
         return [("launch_profile", engine.name, allowed)]
     if engine.serves(platform):
         wrong = version_problems(spec, row)

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 from ..catalog.files import Catalog, catalog_folder, sound_entries
+from ..core.aliases import as_written, finding_as_written
 from ..core.checks import is_true
 from ..core.errors import Finding, one_line, plain
 from ..core.table import model_cell, table
@@ -16,6 +17,7 @@ from ..gateway.fleet import behind_gateway, fleet_gateways, gateway_left
 from ..inventory.facts import FACTS, INSTEAD, checked_facts, checked_variables, rendered, saved_facts
 from ..inventory.variables import (
     INPUTS,
+    differing_names,
     input_problems,
     octal_problems,
     of_gateways,
@@ -36,7 +38,7 @@ from .wanted import Wanted
 
 Known = Mapping[str, Any]
 Findings = list[Finding]
-GATEWAY = {"gaudi_gateway", "gaudi_gateway_secret"}
+GATEWAY = {"fleet_gateway", "fleet_gateway_secret"}
 Catalogs = Callable[[Sequence[str]], tuple[Catalog, list[str]]]
 
 
@@ -47,10 +49,11 @@ def vllm_fleet_plan(
 
     Args:
         hostvars: variables by host; read are vllm_models, vllm_images, vllm_model_defaults,
-            vllm_catalog_dirs, vllm_secrets (for their form), gaudi_accelerator, gaudi_cards,
-            gaudi_release, gaudi_host_nics, gaudi_device_family, gaudi_move_allowed, preflight_catalog (in place of all
-            folders of the catalog), plan_facts_dir (whether it is set at all), plan_try (an entry of the catalog that
-            is planned as if the host served it too; that it cannot is a warning), and the facts of gaudi_facts.
+            vllm_catalog_dirs, vllm_secrets (for their form), accelerator, accelerator_cards,
+            accelerator_release, gaudi_host_nics, gaudi_device_family, fleet_move_allowed, preflight_catalog (in place
+            of all folders of the catalog), plan_facts_dir (whether it is set at all), plan_try (an entry of the
+            catalog that is planned as if the host served it too; that it cannot is a warning), and the facts of
+            gaudi_facts.
         hosts: the hosts to plan.
         catalog_dirs: folders of the catalog that all hosts have; a host's own come after them.
         facts_dir: folder with one ``<host>.json`` each, as gaudi_facts_saved returns them, or holding
@@ -72,9 +75,10 @@ def vllm_fleet_plan(
     for name in hosts:
         host, findings = _host_plan(name, hostvars, facts_dir, catalogs, parts)
         # What a user has named with signs that cannot be printed must not break the lines of the others.
-        fleet["errors"] += [{**one.as_dict(), "message": one_line(one.message)} for one in findings]
+        named = [finding_as_written(one, hostvars[name]) for one in findings]
+        fleet["errors"] += [{**one.as_dict(), "message": one_line(one.message)} for one in named]
         if host:
-            fleet["warnings"] += host.pop("warnings")
+            fleet["warnings"] += [as_written(text, hostvars[name]) for text in host.pop("warnings")]
             fleet["hosts"][name] = host
     return fleet
 
@@ -146,9 +150,10 @@ def _of_inventory(name: str, hostvars: Mapping[str, Known], known: Known, gatewa
         _error(name, key, text.removeprefix(f"{name}: "))
         for key, found in (
             ("inventory", unknown_variables(hostvars[name], name)),
+            ("inventory", differing_names(hostvars[name], name)),
             ("vllm_models", octal_problems(known, name)),
             ("vllm_secrets", strange_secrets(known, name, hostvars)),
-            ("gaudi_gateway", of_gateways(known, gateways, name, hostvars)),
+            ("fleet_gateway", of_gateways(known, gateways, name, hostvars)),
         )
         for text in found
     ]
@@ -158,7 +163,7 @@ def _planned(
     name: str, known: Known, facts: Known, values: Known, catalog: Mapping[str, Any], gateways: Sequence[str]
 ) -> tuple[dict[str, Any], Findings]:
     host, models = facts["gaudi_host"], values["vllm_models"]
-    address = str(known.get("gaudi_fleet_address") or host["ip"])
+    address = str(known.get("fleet_address") or host["ip"])
     entry = known.get("plan_try") or ""
     strange = unknown_entry(entry, catalog, name) if entry else None
     tried = "" if strange else str(entry)
@@ -171,13 +176,13 @@ def _planned(
         images=values["vllm_images"],
         secrets=known.get("vllm_secrets"),
         defaults=defaults,
-        accelerator=values["gaudi_accelerator"],
-        cards=int(values["gaudi_cards"]),
-        release=values["gaudi_release"],
+        accelerator=values["accelerator"],
+        cards=int(values["accelerator_cards"]),
+        release=values["accelerator_release"],
         host_nics=is_true(values["gaudi_host_nics"]),
         device_family=values["gaudi_device_family"],
-        move_allowed=is_true(values["gaudi_move_allowed"]),
-        gateway=known.get("gaudi_gateway"),
+        move_allowed=is_true(values["fleet_move_allowed"]),
+        gateway=known.get("fleet_gateway"),
     )
     runtime = known.get("gaudi_runtime")
     found = assemble(name, wanted, facts, runtime if isinstance(runtime, Mapping) else None, gateways)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..core.aliases import as_written
 from ..core.errors import Finding
 from ..stages.changes import StageChanges
 from ..stages.registry import BEHIND, STAGES, plans_models
@@ -27,7 +28,7 @@ def reasons(known: Known, stages: Sequence[str], findings: Sequence[Finding], ho
         found += known.get(f"{stage}_refusal") or []
     if "preflight_unclear" in known:
         found.append(f"{host_name}: {known['preflight_unclear']}")
-    return list(dict.fromkeys(found))
+    return [as_written(text, known) for text in dict.fromkeys(found)]
 
 
 def judged(

@@ -26,7 +26,7 @@ FAR = ("SYS",)
 Cards = dict[str, list[int]]
 Counts = tuple[int, ...]
 
-MOVE = "-e gaudi_move_allowed=true lets running models move"
+MOVE = "-e fleet_move_allowed=true lets running models move"
 ALONE = "a card serves one server at a time, so every model needs cards of its own"
 NICS = "declare host NICs (gaudi_host_nics: true) if the machine has them"
 

@@ -95,13 +95,13 @@ def _accelerator_reasons(
     # Also of one that an inventory names, which no host here may show itself as.
     refused = PLATFORMS[wanted].refused if wanted in PLATFORMS else platform.refused
     if refused:
-        return [("gaudi_accelerator", f"{host_name}: {refused}")]
+        return [("accelerator", f"{host_name}: {refused}")]
     reasons = []
     if wanted not in ("auto", found):
-        text = f"{host_name}: gaudi_accelerator is {wanted}, but this is a {found} host"
-        reasons.append(("gaudi_accelerator", text))
+        text = f"{host_name}: accelerator is {wanted}, but this is a {found} host"
+        reasons.append(("accelerator", text))
     if text := _unclear(known, platform, wanted):
-        reasons.append(("gaudi_accelerator", f"{host_name}: {text}"))
+        reasons.append(("accelerator", f"{host_name}: {text}"))
     told = platform.reasons(known, host_name, cards, release or DEFAULT)
     # Of a driver of another release than one that nobody has said, the plan tells what to write.
     return reasons + [one for one in told if release or one[0] != "driver_version"]
@@ -118,16 +118,16 @@ def _unclear(host: Host, platform: Platform, wanted: str) -> str:
     # What runs on devices says which are served: a card for a screen that is known now changes nothing.
     if wanted == "auto" and len(served) > 1 and not on_devices:
         names = " and ".join(one.devices for one in served)
-        return f"it has {names}; gaudi_accelerator must say which are served: {' or '.join(one.name for one in served)}"
+        return f"it has {names}; accelerator must say which are served: {' or '.join(one.name for one in served)}"
     on_processors = sorted(name for name, one in running.items() if not one.module_ids)
     if wanted == "auto" and platform.devices and on_processors:
         return (
-            f"it has {platform.devices}, and {', '.join(on_processors)} run on its processors; gaudi_accelerator must "
+            f"it has {platform.devices}, and {', '.join(on_processors)} run on its processors; accelerator must "
             f"be said: {LAST} lets them stay there, {platform.name} restarts them on the cards"
         )
     if wanted == LAST and on_devices and served and served[0].name != LAST:
         return (
-            f"gaudi_accelerator is {LAST}, but {', '.join(on_devices)} run on its {served[0].devices}; it must be "
+            f"accelerator is {LAST}, but {', '.join(on_devices)} run on its {served[0].devices}; it must be "
             f"{served[0].name}, or these models must be stopped first"
         )
     return ""

@@ -52,7 +52,7 @@ def sharing_problems(spec: Spec, engine: Engine, platform: Platform, release: st
     apart = "give each model an entry and a card of its own"
     remedy = f"leave launch_profile out, or write {there[0]}" if there else apart
     why = f"{engine.name} serves one model, and a card serves one process at a time; {known} serves several"
-    where = "" if there or not row else f", and gaudi_release is {release}"
+    where = "" if there or not row else f", and accelerator_release is {release}"
     return [(SHARED, names, f"{why}{where}: {remedy}")]
 
 

@@ -21,7 +21,7 @@ def version_problems(spec: Spec, row: Release | None) -> list[Problem]:
     """Return whether the release has no vLLM that the model needs, or another than the model's image."""
     if row is None:
         return []
-    here = f"gaudi_release is {row.name}, which has {' or '.join(row.vllm) or 'no plugin'}"
+    here = f"accelerator_release is {row.name}, which has {' or '.join(row.vllm) or 'no plugin'}"
     least, said = spec.get("least_vllm"), stated_version(spec) if spec.launch_profile == PLUGIN else None
     if least and not row.has(least):
         fitting = " or ".join(one.name for one in RELEASES if one.has(least)) or "none that is known"

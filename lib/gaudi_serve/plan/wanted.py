@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..core.aliases import value_of
 from ..core.checks import is_true
 
 
@@ -59,5 +60,5 @@ class Wanted:
             move_allowed=is_true(known["preflight_move_allowed"]),
             weights_come=is_true(known["preflight_weights_come"]),
             images_come=not stages or "vllm_image" in stages,
-            gateway=known.get("gaudi_gateway"),
+            gateway=value_of(known, "fleet_gateway"),
         )

@@ -101,7 +101,7 @@ def reasons(by: str, help_text: str) -> Callable[[Host, str, int, str], list[tup
         here = sorted(card.module_id for card in host.cards if not card.problem)
         if not cards or len(here) == cards:
             return []
-        text = f"{host_name}: gaudi_cards is {cards}, but {by} shows {len(here)}: module_ids {here}"
-        return [("gaudi_cards", "; ".join([text, *host.bad_cards]))]
+        text = f"{host_name}: accelerator_cards is {cards}, but {by} shows {len(here)}: module_ids {here}"
+        return [("accelerator_cards", "; ".join([text, *host.bad_cards]))]
 
     return found

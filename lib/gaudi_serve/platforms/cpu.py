@@ -84,10 +84,10 @@ def _reasons(host: Host, host_name: str, cards: int, release: str) -> list[tuple
     kind, named = KINDS.get(host.cpu.architecture), host.cpu.name or host.cpu.architecture
     if kind is None:
         text = f"its processors are {host.cpu.architecture}, on which vLLM does not run; served are {SERVED}"
-        return [("gaudi_accelerator", f"{host_name}: {text}")]
+        return [("accelerator", f"{host_name}: {text}")]
     if kind.needs and not {*kind.needs} & host.cpu.features:
         text = f"{named} is not served: vLLM does not run on {kind.older}; it needs {' or '.join(kind.needs)}"
-        return [("gaudi_accelerator", f"{host_name}: {text}")]
+        return [("accelerator", f"{host_name}: {text}")]
     return []
 
 

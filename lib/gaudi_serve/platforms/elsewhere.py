@@ -28,7 +28,7 @@ APPLE = (
 )
 JETSON = "it is an NVIDIA Jetson, which the images of vllm/vllm-openai do not serve; use NVIDIA's own images for Jetson"
 OPENVINO = (
-    "OpenVINO is not served here: vLLM has dropped it; gaudi_accelerator: cpu serves on the processors, and xpu on "
+    "OpenVINO is not served here: vLLM has dropped it; accelerator: cpu serves on the processors, and xpu on "
     "Intel's graphics cards, while an NPU serves no model"
 )
 

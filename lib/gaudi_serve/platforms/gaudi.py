@@ -41,7 +41,7 @@ LAZY = "PT_HPU_LAZY_MODE"
 # Repositories of the vendor's images carry their release as a part of the path; others may have it as their tag.
 VENDOR_IMAGE = re.compile(r"/gaudi-docker/(\d+\.\d+\.\d+)/")
 TAG = re.compile(r":(\d+\.\d+\.\d+)(?![\d.])[^/:@]*(?:@|$)")
-ONE_RELEASE = "both must be of one release"
+ONE_RELEASE, RELEASE_KEY = "both must be of one release", "accelerator_release"
 
 
 def _image(_: Host, release: str, _live: str) -> str | None:
@@ -89,7 +89,7 @@ def _notes(spec: Spec, release: str) -> list[str]:
     image = str(spec.get("image") or "")
     tag = TAG.search(image)
     if tag and release_of(tag[1]) and not VENDOR_IMAGE.search(image) and not together(tag[1], release):
-        notes.append(f"image {image}: its tag is release {tag[1]}, and gaudi_release is {release}; {ONE_RELEASE}")
+        notes.append(f"image {image}: its tag is release {tag[1]}, and accelerator_release is {release}; {ONE_RELEASE}")
     return notes
 
 
@@ -98,7 +98,7 @@ def _image_problems(spec: Spec, release: str) -> list[Problem]:
     vendor = VENDOR_IMAGE.search(str(spec.get("image") or ""))
     if not vendor or together(vendor[1], release):
         return []
-    return [("image", spec["image"], f"is of release {vendor[1]}, but gaudi_release is {release}; {ONE_RELEASE}")]
+    return [("image", spec["image"], f"is of release {vendor[1]}, but accelerator_release is {release}; {ONE_RELEASE}")]
 
 
 def _here(root: str) -> bool:
@@ -262,21 +262,17 @@ def _reasons(host: Host, host_name: str, cards: int, release: str) -> list[tuple
         text = f"{host_name}: device {name} is not known; gaudi_device_family must say as what it is served: {served}"
         return [("device_name", text)]
     if row and name and family not in row.cards:
-        reasons.append(
-            (
-                "gaudi_release",
-                f"{host_name}: gaudi_release {release} serves {', '.join(row.cards)}, and this host has {name}",
-            )
-        )
+        text = f"{host_name}: {RELEASE_KEY} {release} serves {', '.join(row.cards)}, and this host has {name}"
+        reasons.append((RELEASE_KEY, text))
     here = sorted(card.module_id for card in host.cards if not card.problem)
     if cards and len(here) != cards:
-        text = f"{host_name}: gaudi_cards is {cards}, but hl-smi shows {len(here)}: module_ids {here}"
-        reasons.append(("gaudi_cards", "; ".join([text, *host.bad_cards])))
+        text = f"{host_name}: accelerator_cards is {cards}, but hl-smi shows {len(here)}: module_ids {here}"
+        reasons.append(("accelerator_cards", "; ".join([text, *host.bad_cards])))
     if not re.fullmatch(r"\d+\.\d+\.\d+.*", str(release)):
-        return [*reasons, ("gaudi_release", f"{host_name}: gaudi_release {release}: a quoted release such as '1.24.1'")]
+        return [*reasons, (RELEASE_KEY, f"{host_name}: {RELEASE_KEY} {release}: a quoted release such as '1.24.1'")]
     if not row:
         known = ", ".join(one.about for one in RELEASES)
-        reasons.append(("gaudi_release", f"{host_name}: gaudi_release {release} is not known; known are {known}"))
+        reasons.append((RELEASE_KEY, f"{host_name}: {RELEASE_KEY} {release} is not known; known are {known}"))
     # Facts written by hand may leave the driver out: it is yet to be installed.
     driver = host.driver_version
     if driver is not None and not together(driver, release):

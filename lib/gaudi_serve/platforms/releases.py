@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Release:
     """One release, or all that begin alike.
 
-    name: what ``gaudi_release`` begins with. engines: those that its images start; the first is taken where a model
-    names none (``vllm`` is plain vllm serve of the fork, in lazy mode; with the plugin that is ``plugin``). vllm:
+    name: what ``accelerator_release`` begins with. engines: those that its images start; the first is taken where a
+    model names none (``vllm`` is plain vllm serve of the fork, in lazy mode; with the plugin that is ``plugin``). vllm:
     versions of vLLM that the plugin has for it; none where it has no plugin. fork: the branch of the vendor's fork.
     patches: the same for those of its releases that do not have all of them. cards: how the names of its devices begin.
     base: the vendor's image with PyTorch, for recipes. image: the vendor's ready serving image.

@@ -288,7 +288,7 @@ def _unbuilt(spec: Spec, kinds: Sequence[str]) -> list[Problem]:
         return []
     allowed = (
         f"is not built for {' and '.join(missing)}; it is for {', '.join(BUILT)}. An image of your own may be, or "
-        "gaudi_accelerator: cpu serves on the processors"
+        "accelerator: cpu serves on the processors"
     )
     return [("image", spec["image"], allowed)]
 

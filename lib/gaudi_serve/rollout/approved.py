@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..core.aliases import value_of
 from ..core.checks import is_true
 from ..model.host import LiveModel, live_models
 from ..plan.downtime import pending_lines
@@ -18,7 +19,7 @@ Known = Mapping[str, Any]
 # Downtimes are estimates, which differ from run to run.
 ESTIMATE = "! "
 # Stages whose lines name what changes, and not how, with the variable that says how.
-NAMED = {"vllm_image": "vllm_images", "gateway": "gaudi_gateway"}
+NAMED = {"vllm_image": "vllm_images", "gateway": "fleet_gateway"}
 
 
 def rollout_due(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> dict[str, list[str]]:
@@ -67,7 +68,7 @@ def _digests(known: Known) -> list[str]:
     starts = [model for model in models if _starts(model, live.get(model["name"], LiveModel()))]
     launches = [f"launch of {model['name']} with digest {model['digest']}" for model in starts]
     names = [NAMED[stage] for stage in StageChanges.of(known, tuple(NAMED)).pending]
-    return launches + [f"{name} with digest {_digest(known.get(name))}" for name in names]
+    return launches + [f"{name} with digest {_digest(value_of(known, name))}" for name in names]
 
 
 def _starts(model: Known, live: LiveModel) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core.words import some_names
 
-# Notes that stand until somebody acts, by the name under which ``gaudi_acknowledged`` takes them.
+# Notes that stand until somebody acts, by the name under which ``fleet_acknowledged`` takes them.
 STANDING = {
     "hccl_validation": re.compile(r"HCCL validation due"),
     "driver_held": re.compile(r"driver .* (?:is not held|nothing holds it)"),
@@ -21,7 +21,7 @@ def open_notes(notes: Sequence[str], acknowledged: Any) -> list[str]:
 
     Args:
         notes: sentences.
-        acknowledged: ``gaudi_acknowledged`` of the host: names of STANDING. Other values are refused elsewhere.
+        acknowledged: ``fleet_acknowledged`` of the host: names of STANDING. Other values are refused elsewhere.
     """
     known = acknowledged if isinstance(acknowledged, (list, tuple)) else ()
     patterns = [STANDING[name] for name in known if isinstance(name, str) and name in STANDING]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..core.aliases import value_of
 from ..core.table import model_cell, table
 from ..gateway.objects import Gateway
 from ..host.smoke import EVERYWHERE
@@ -34,7 +35,7 @@ def endpoint_table(
         rows += [[host, "(gateway)", "-", gateway["state"], gateway["url"], "-"]] if gateway else []
         address = str(known["gaudi_host"]["ip"]) if "gaudi_host" in known else "127.0.0.1"
         rows += [[host, model_cell(model), *_cells(model, units.get(model["name"], {}), address)] for model in models]
-        notes[host] = open_notes(_notes(known), known.get("gaudi_acknowledged"))
+        notes[host] = open_notes(_notes(known), value_of(known, "fleet_acknowledged"))
     dropped = "dropped out of this run, since it failed or could not be reached; the reason is above"
     before = ["check mode: nothing was changed; this is what is live now, before a real run"] if check else []
     return [*table(rows), *shared_lines(notes), *[f"{host}: {dropped}" for host in lost], *before]
@@ -59,14 +60,17 @@ def endpoint(model: Mapping[str, Any], address: str) -> str:
 
 def gateway_of(host: str, known: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return ``{state, url, servers, up}`` of a host's gateway, the last two being counts; None where it is none."""
-    said, live = known.get("gaudi_gateway"), known.get("gaudi_haproxy")
-    if not live or not isinstance(said, Mapping):
+    settings, live = value_of(known, "fleet_gateway"), known.get("gaudi_haproxy")
+    if not live or not isinstance(settings, Mapping):
         return None
-    address, scheme = str(said.get("address") or Gateway.address), "https" if said.get("certificate") else "http"
+    address, scheme = (
+        str(settings.get("address") or Gateway.address),
+        "https" if settings.get("certificate") else "http",
+    )
     where = host if address in EVERYWHERE else f"[{address}]" if ":" in address else address
     return {
         "state": "active" if live["unit"]["active"] else "not there",
-        "url": f"{scheme}://{where}:{said.get('port') or Gateway.port}/v1",
+        "url": f"{scheme}://{where}:{settings.get('port') or Gateway.port}/v1",
         "servers": len(live["states"]),
         "up": sum(one["up"] for one in live["states"]),
     }

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..core.aliases import value_of
 from ..core.table import model_cell, table
 from ..core.words import counted
 from ..gateway.fleet import gateway_left
@@ -61,7 +62,7 @@ def _host(known: Known, name: str) -> dict[str, Any]:
         drift["answers"] = silent
     cards = [*Host.of(known["gaudi_host"]).unused_cards, *sick_cards(known["gaudi_host"])] if serves else []
     told = [*cards, *(note for fact in NOTES for note in known.get(fact) or [])]
-    notes = open_notes(told, known.get("gaudi_acknowledged"))
+    notes = open_notes(told, value_of(known, "fleet_acknowledged"))
     return {"read": True, "problem": "", "drift": drift, "models": models, "notes": notes}
 
 

@@ -47,7 +47,7 @@ def driver_refusal(
     changes = driver_changes(driver, release=release, version=version, packages=packages)
     found = driver["driver_version"]
     if changes["foreign"] and found != release:
-        keep = f", or keep it with gaudi_release: '{found}'" if known_release(found) else ""
+        keep = f", or keep it with accelerator_release: '{found}'" if known_release(found) else ""
         return [
             f"{host_name}: driver {found} and release {release} differ, and apt cannot replace a driver that no "
             f"package {DKMS} installed; remove it as docs/migrating.md shows, and run again{keep}"

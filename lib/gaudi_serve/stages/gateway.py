@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
+from ..core.aliases import value_of
 from ..core.errors import InputError, one_line
 from ..core.templates import file_of
 from ..gateway.config import gateway_files
@@ -29,7 +30,7 @@ def gateway_config(
     """Return the files of a gateway by their names, for module haproxy_config.
 
     Args:
-        settings: ``gaudi_gateway``.
+        settings: ``fleet_gateway``.
         servers: what fleet_entries returned.
         keys: what fleet_keys returned.
         rank: of the gateway among all of the inventory, 0 for the first.
@@ -65,8 +66,8 @@ def gateway_problems(
     """Return what is wrong with the variables of a fleet with gateways, as far as one host's tell.
 
     Args:
-        settings: ``gaudi_gateway`` of the host, or None.
-        secret: ``gaudi_gateway_secret`` of the host.
+        settings: ``fleet_gateway`` of the host, or None.
+        secret: ``fleet_gateway_secret`` of the host.
         gateways: hosts of the inventory that are gateways.
         host_name: how messages call the host.
         serves: the host has models.
@@ -81,7 +82,7 @@ def gateway_problems(
     elif settings is not None:
         # It may be anything, a key too.
         reasons.append(
-            "gaudi_gateway: (hidden): must be a mapping with address, port, clients and so on; leave it out on "
+            "fleet_gateway: (hidden): must be a mapping with address, port, clients and so on; leave it out on "
             "hosts that are no gateways"
         )
     others = [name for name in gateways if name != host_name]
@@ -107,7 +108,7 @@ def gateway_refusal(
         return [f"{host_name}: {one_line(str(problem))}"]
     reasons = []
     if certificate:
-        reasons.append(f"{host_name}: gaudi_gateway.certificate: {gateway.certificate!r}: {certificate}")
+        reasons.append(f"{host_name}: fleet_gateway.certificate: {gateway.certificate!r}: {certificate}")
     others = {
         int(port): program
         for port, program in live["ports"].items()
@@ -121,12 +122,12 @@ def gateway_ports(variables: Known, models: Sequence[Known], host_name: str) -> 
     """Return which ports of a gateway are those of models that are planned for its host.
 
     Args:
-        variables: of the host; read is ``gaudi_gateway``, whose mistakes gateway_problems tells.
+        variables: of the host; read is ``fleet_gateway``, whose mistakes gateway_problems tells.
         models: planned for the host.
         host_name: how messages call the host.
     """
     try:
-        gateway = read_gateway(variables.get("gaudi_gateway"))
+        gateway = read_gateway(value_of(variables, "fleet_gateway"))
     except InputError:
         return []
     ours = {int(one["port"]): str(one["served_model_name"]) for one in models if one["state"] != "stopped"}
@@ -139,7 +140,7 @@ def _of_models(ports: Mapping[int, str]) -> dict[int, str]:
 
 def _ports_taken(gateway: Gateway, taken: Mapping[int, str], host_name: str) -> list[str]:
     return [
-        f"{host_name}: gaudi_gateway.{key}: {port}: {taken[port]} listens there; say another port"
+        f"{host_name}: fleet_gateway.{key}: {port}: {taken[port]} listens there; say another port"
         for key, port in (("port", gateway.port), ("metrics_port", gateway.metrics_port))
         if port in taken
     ]

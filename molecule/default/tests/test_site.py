@@ -68,14 +68,14 @@ def test_table_of_the_run_and_second_run(playbook: Any) -> None:
 
 @pytest.mark.on("mol-gaudi")
 def test_a_mistake_of_one_host_stops_all_before_anything_is_changed(playbook: Any) -> None:
-    run = playbook("site.yml", gaudi_cards=7)
+    run = playbook("site.yml", accelerator_cards=7)
     text = run.flat
     assert run.status != 0
     assert "Nothing has been changed on any host, since mol-gaudi cannot take" in text, run.text
-    assert "gaudi_cards" in text
+    assert "accelerator_cards" in text
     assert "TASK [host_tuning : Report" not in run.text
     assert "TASK [Show the table]" not in run.text
-    alone = playbook("site.yml", gaudi_cards=7, gaudi_stop_on_errors=False)
+    alone = playbook("site.yml", accelerator_cards=7, fleet_stop_on_errors=False)
     assert alone.status != 0
     assert "mol-cpu tiny cpu active" in alone.flat, alone.text
 

@@ -75,7 +75,7 @@ def test_two_runs_at_once(host: Any, playbook: Any, other_serves_on: Any) -> Non
         text = refused.flat
         assert f"(models.yml, process {halted.pid}) holds this host since" in text
         assert "(vllm_service)" in text
-        assert "-e gaudi_lock_break=true" in text
+        assert "-e fleet_lock_break=true" in text
     assert halted.run.status == 0, halted.run.text
     assert not held()
     assert playbook(MODELS, *LIMIT, **wish(max_num_seqs=4)).changed_nothing
@@ -223,7 +223,7 @@ def test_card_that_vanishes(host: Any, playbook: Any, unit: Any, other_serves_on
     assert eventually(lambda: f"waiting for cards [{module}]" in unit("qwq-32b", "StatusText"))
     refused = playbook(MODELS, *LIMIT)
     assert refused.status != 0
-    assert "gaudi_cards is 8, but hl-smi shows 6" in refused.flat
+    assert "accelerator_cards is 8, but hl-smi shows 6" in refused.flat
     assert "hl-smi's row of it cannot be used" in refused.flat
     write(host, state)
     assert eventually(lambda: unit("qwq-32b", "ActiveState") == "active")

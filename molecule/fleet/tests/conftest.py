@@ -15,7 +15,7 @@ def life() -> Life:
 
     def mend(playbook: Any, names: list[str]) -> None:
         reset_failed(names)
-        run = playbook("molecule/fleet/converge.yml", gaudi_all_at_once=True)
+        run = playbook("molecule/fleet/converge.yml", fleet_all_at_once=True)
         assert run.status == 0, run.text
         for name in names:
             # Of a test that rolls another image out.

@@ -95,9 +95,9 @@ def test_what_somebody_has_changed_is_told_and_taken_back(host: Any, playbook: A
 def test_files_that_haproxy_refuses_change_nothing(host: Any, playbook: Any, address: str) -> None:
     before = host.check_output("readlink /etc/gaudi-serve/gateway/current; systemctl show -p MainPID gaudi-gateway")
     wrong = {"address": "0.0.0.0", "port": 443, "certificate": "/etc/ssl/private/none.pem", "clients": {}, "open": True}
-    run = playbook("playbooks/gateway.yml", gaudi_gateway=wrong)
+    run = playbook("playbooks/gateway.yml", fleet_gateway=wrong)
     assert run.status != 0
-    assert "gaudi_gateway.certificate: '/etc/ssl/private/none.pem': is no file on this host" in run.flat
+    assert "fleet_gateway.certificate: '/etc/ssl/private/none.pem': is no file on this host" in run.flat
     # With -e every host is a gateway; the others serve models, and are told nothing of keys.
     assert before == host.check_output(
         "readlink /etc/gaudi-serve/gateway/current; systemctl show -p MainPID gaudi-gateway"
@@ -165,7 +165,7 @@ def test_a_gateway_without_a_shared_address_is_set_up_alone_and_serves_all_that_
     # The first run gives the shared address up; the second has none. The other gateway takes part in neither.
     for change in ({}, {"waiting": 50}):
         run = playbook(
-            "playbooks/gateway.yml", "--limit", "!mol-fleet-c", fleet_gateway={"mol-fleet-gw": {**own, **change}}
+            "playbooks/gateway.yml", "--limit", "!mol-fleet-c", mol_gateway={"mol-fleet-gw": {**own, **change}}
         )
         assert run.status == 0, run.text
         assert ask(address, CHAT, chat("small")).status == 200

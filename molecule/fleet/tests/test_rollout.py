@@ -47,10 +47,10 @@ def drained(name: str) -> bool:
 @GATEWAY
 def test_who_may_not_begin_is_told_so(playbook: Any) -> None:
     before = {name: launched(name) for name in HOSTS}
-    once = playbook("playbooks/models.yml", fleet_seqs=24)
+    once = playbook("playbooks/models.yml", mol_seqs=24)
     assert once.status != 0
     assert "models would be down on mol-fleet-a, mol-fleet-b, mol-fleet-c at the same time" in once.flat
-    wrong = playbook(ROLLOUT, fleet_seqs=24, rollout_sreial=2)
+    wrong = playbook(ROLLOUT, mol_seqs=24, rollout_sreial=2)
     assert wrong.status != 0
     assert "rollout_sreial: is no variable of a rollout; did you mean rollout_serial?" in wrong.flat
     assert {name: launched(name) for name in HOSTS} == before
@@ -60,9 +60,9 @@ def test_who_may_not_begin_is_told_so(playbook: Any) -> None:
 def test_a_second_rollout_waits_and_the_first_stops_for_a_word(playbook: Any, address: str, tmp_path: Any) -> None:
     before = {name: launched(name) for name in HOSTS}
     with playbook.stopped(
-        playbook.argv(ROLLOUT, fleet_seqs=24, rollout_canary="mol-fleet-c"), lambda: drained("mol-fleet-c")
+        playbook.argv(ROLLOUT, mol_seqs=24, rollout_canary="mol-fleet-c"), lambda: drained("mol-fleet-c")
     ) as first:
-        second = playbook(ROLLOUT, fleet_seqs=20)
+        second = playbook(ROLLOUT, mol_seqs=20)
         assert second.status != 0
         assert f"process {first.pid}) holds this host since" in second.flat, second.text
         assert {name: launched(name) for name in HOSTS} == before
@@ -85,7 +85,7 @@ def goes_back(playbook: Any, address: str, wish: dict[str, Any], said: str) -> N
     environment = inside("mol-fleet-a", "cat /etc/gaudi-serve/*.env")
     assert environment
     with Load(address, 16) as load:
-        run = playbook(ROLLOUT, "--limit", "mol-fleet-*", vllm_service_max_restarts=1, fleet_env=wish, **APPROVED)
+        run = playbook(ROLLOUT, "--limit", "mol-fleet-*", vllm_service_max_restarts=1, mol_env=wish, **APPROVED)
         time.sleep(2)
     assert run.status != 0
     assert said in run.flat, run.text
@@ -129,7 +129,7 @@ def dies_in_its_proof(lost: str, playbook: Any, address: str) -> None:
     # As after a power cut, while the run waits for it.
     comes_back = threading.Timer(8, docker, ("start", "mol-fleet-a"))
     with Load(address, 10) as load:
-        with playbook.stopped(playbook.argv(ROLLOUT, fleet_seqs=24, **APPROVED), lambda: proving("mol-fleet-a")) as run:
+        with playbook.stopped(playbook.argv(ROLLOUT, mol_seqs=24, **APPROVED), lambda: proving("mol-fleet-a")) as run:
             if lost == "server":
                 inside("mol-fleet-a", "docker kill vllm-large")
             else:
@@ -179,15 +179,15 @@ def test_a_rollout_that_is_killed_anywhere_goes_on(playbook: Any, address: str) 
         moments[1:1], moments[-1:-1] = [kept], [proven]
     with Load(address, 10) as load:
         for moment in moments:
-            playbook(ROLLOUT, until=moment, fleet_seqs=24, **APPROVED)
-        run = playbook(ROLLOUT, fleet_seqs=24, **APPROVED)
+            playbook(ROLLOUT, until=moment, mol_seqs=24, **APPROVED)
+        run = playbook(ROLLOUT, mol_seqs=24, **APPROVED)
         time.sleep(2)
     assert run.status == 0, run.text
     assert load.failed == []
     for name in HOSTS:
         assert (sequences(name), drained(name)) == ("24", False)
         assert inside(name, "ls -A /var/lib/gaudi-serve/rollout") == ""
-    assert playbook(ROLLOUT, fleet_seqs=24).changed_nothing
+    assert playbook(ROLLOUT, mol_seqs=24).changed_nothing
 
 
 @GATEWAY
@@ -195,10 +195,10 @@ def test_a_whole_rollout_is_not_noticed(playbook: Any, address: str) -> None:
     for name in HOSTS:
         inside(name, "docker tag $(docker inspect --format '{{.Image}}' vllm-large) gaudi-serve/vllm-standin:next")
     boots = {name: inside(name, "cat /proc/sys/kernel/random/boot_id") for name in HOSTS}
-    wish = {"fleet_image": "gaudi-serve/vllm-standin:next", "fleet_seqs": 24, "fleet_port": 30011}
+    wish = {"mol_image": "gaudi-serve/vllm-standin:next", "mol_seqs": 24, "mol_port": 30011}
     # Never the same one: hosts may have been through this before.
     argument = f"fleet.round={int(time.time())}"
-    kernel: dict[str, Any] = {"fleet_stages": ["host_tuning", *STAGES], "host_tuning_reboot_allowed": True}
+    kernel: dict[str, Any] = {"mol_stages": ["host_tuning", *STAGES], "host_tuning_reboot_allowed": True}
     kernel["host_tuning_kernel_args"] = [argument]
     check = playbook(ROLLOUT, "--check", "--diff", **wish, **kernel)
     assert check.status == 0, check.text

@@ -55,11 +55,11 @@ def test_what_has_come_loose_is_held_and_loaded_again(host: Any, playbook: Any) 
 
 
 def test_another_release_is_refused_with_the_pair(host: Any, playbook: Any) -> None:
-    run = playbook("playbooks/driver.yml", gaudi_release="1.22.0")
+    run = playbook("playbooks/driver.yml", accelerator_release="1.22.0")
     assert run.status != 0
     text = "mol-host: driver packages of release 1.21.3 and release 1.22.0 differ; allow the change with"
     assert text in run.flat
-    unknown = playbook("playbooks/driver.yml", gaudi_release="1.99.0")
+    unknown = playbook("playbooks/driver.yml", accelerator_release="1.99.0")
     assert "apt knows no habanalabs-dkms of release 1.99.0; it knows 1.24.1-57, 1.22.0-100, 1.21.3-57" in unknown.flat
     assert driver(host) == "1.21.3"
 
@@ -70,7 +70,7 @@ def test_a_card_in_a_strangers_hands_stops_an_upgrade(host: Any, playbook: Any) 
     )
     host.check_output("systemd-run --quiet --unit=stranger python3 -c %s", grab)
     try:
-        run = playbook("playbooks/driver.yml", gaudi_release="1.22.0", driver_upgrade_allowed=True)
+        run = playbook("playbooks/driver.yml", accelerator_release="1.22.0", driver_upgrade_allowed=True)
     finally:
         host.run("systemctl stop stranger")
     assert run.status != 0
@@ -82,7 +82,7 @@ def test_an_upgrade_drains_the_models_and_takes_all_packages_together(host: Any,
     host.check_output("mkdir -p /etc/gaudi-serve && echo %s > /etc/gaudi-serve/fake.json", '{"module_ids": [0]}')
     host.check_output("printf %s > /etc/systemd/system/vllm-fake.service", UNIT)
     host.check_output("systemctl enable --quiet --now vllm-fake")
-    run = playbook("playbooks/driver.yml", gaudi_release="1.22.0", driver_upgrade_allowed=True)
+    run = playbook("playbooks/driver.yml", accelerator_release="1.22.0", driver_upgrade_allowed=True)
     assert run.status == 0, run.text
     assert not host.service("vllm-fake").is_running
     assert host.service("vllm-fake").is_enabled
@@ -90,13 +90,13 @@ def test_an_upgrade_drains_the_models_and_takes_all_packages_together(host: Any,
         assert host.package(f"habanalabs-{name}").version == "1.22.0-100"
     assert held(host) == {f"habanalabs-{name}" for name in NAMES}
     assert driver(host) == "1.22.0"
-    assert playbook("playbooks/driver.yml", gaudi_release="1.22.0").changed_nothing
+    assert playbook("playbooks/driver.yml", accelerator_release="1.22.0").changed_nothing
     host.check_output("systemctl disable --quiet vllm-fake && rm /etc/systemd/system/vllm-fake.service")
 
 
 def test_a_driver_that_no_package_installed_is_removed_before_another_comes(host: Any, playbook: Any) -> None:
     host.check_output("dpkg --purge --force-all habanalabs-dkms; cp /usr/lib/gaudi-sim/modprobe /usr/local/sbin/")
-    run = playbook("playbooks/driver.yml", gaudi_release="1.24.1", driver_upgrade_allowed=True)
+    run = playbook("playbooks/driver.yml", accelerator_release="1.24.1", driver_upgrade_allowed=True)
     assert run.status != 0
     assert (
         "mol-host: driver 1.21.3 and release 1.24.1 differ, and apt cannot replace a driver that no package" in run.flat

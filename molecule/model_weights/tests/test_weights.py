@@ -304,7 +304,7 @@ def test_models_that_share_a_card_are_served_and_restart_with_either_folder(
         host.check_output(f"echo x > {DATA}/{name}/model.safetensors")
     second = {"name": "rerank", "weights": f"{DATA}/rerank"}
     entry = {"name": "gte", "weights": f"{DATA}/gte", "max_model_len": 512, "shares_card_with": [second]}
-    given = {"gaudi_release": "1.22.0", "vllm_models": [entry]}
+    given = {"accelerator_release": "1.22.0", "vllm_models": [entry]}
     # The run asks each of the two in its own way.
     run = playbook("playbooks/models.yml", **given)
     assert run.status == 0, run.text
@@ -317,7 +317,7 @@ def test_models_that_share_a_card_are_served_and_restart_with_either_folder(
     run = playbook("playbooks/models.yml", **given)
     assert run.status == 0, run.text
     assert started("gte") != before
-    run = playbook("playbooks/models.yml", gaudi_release="1.22.0", vllm_models=[])
+    run = playbook("playbooks/models.yml", accelerator_release="1.22.0", vllm_models=[])
     assert run.status == 0, run.text
     assert host.check_output("docker ps --all --quiet --filter name=vllm-gte") == ""
     host.check_output(f"testhost-init device HL-225 1.21.3-57e3f5d; rm -r {DATA}/gte {DATA}/rerank {DATA}/old")

@@ -55,7 +55,7 @@ def test_a_gaudi3_host_serves_with_the_plugin_until_its_server_dies(
     cards("HL-325L", "1.24.1")
     # The release chooses the engine.
     of_release = {"image": IMAGE, "env": QUICK}
-    said = {"gaudi_release": "1.24.1", "vllm_models": wishes(of_release, {**of_release, **WITH_FILE})}
+    said = {"accelerator_release": "1.24.1", "vllm_models": wishes(of_release, {**of_release, **WITH_FILE})}
     run = playbook("playbooks/models.yml", **said)
     assert run.status == 0, run.text
     by_rule, by_file = log_of(host, "qwq-32b"), log_of(host, "qwen2.5-7b")
@@ -131,7 +131,7 @@ def test_one_model_of_a_gaudi2_host_moves_to_the_plugin_and_back(
 
     def run(*words: str, other: dict[str, Any] | None = None, **first: Any) -> Any:
         models = wishes(first, other or {})
-        found = playbook("playbooks/models.yml", *words, gaudi_release="1.22.2", vllm_models=models)
+        found = playbook("playbooks/models.yml", *words, accelerator_release="1.22.2", vllm_models=models)
         assert found.status == 0, found.text
         return found
 
@@ -164,7 +164,7 @@ def test_one_model_of_a_gaudi2_host_moves_to_the_plugin_and_back(
 def test_a_slow_warm_up_is_told_while_it_goes_on(playbook: Any, unit: Any, cards: Any) -> None:
     cards("HL-325L", "1.24.1")
     slow = wishes({"image": IMAGE, "env": {"STANDIN_STEP_S": "0.3"}, "recipe_cache_path": None}, {"state": "stopped"})
-    said = {"gaudi_release": "1.24.1", "vllm_models": slow}
+    said = {"accelerator_release": "1.24.1", "vllm_models": slow}
     warming = "warming up: decode graph "
     playbook("playbooks/models.yml", until=lambda: unit("qwq-32b", "StatusText").startswith(warming), **said)
     assert unit("qwq-32b", "StatusText").startswith(warming)
@@ -182,7 +182,7 @@ def test_models_of_the_manual_serve_on_gaudi3(
     cards("HL-325L", "1.24.1")
     shared = {"image": IMAGE, "env": QUICK, "ulimits": []}
     models = [{"name": entry, "model": entry, "port": 31000 + n, **shared} for n, entry in enumerate(entries)]
-    run = playbook("playbooks/models.yml", gaudi_release="1.24.1", vllm_models=models, vllm_secrets={})
+    run = playbook("playbooks/models.yml", accelerator_release="1.24.1", vllm_models=models, vllm_secrets={})
     assert run.status == 0, run.text
     for entry in entries:
         assert unit(entry, "ActiveState") == "active"

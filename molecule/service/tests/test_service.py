@@ -322,13 +322,13 @@ def test_card_in_two_models_is_refused(playbook: Any) -> None:
 def test_missing_card_wrong_driver_unsupported_kind_are_refused(playbook: Any) -> None:
     for given, messages in (
         (
-            {"gaudi_cards": 9, "gaudi_release": "1.22.0"},
+            {"accelerator_cards": 9, "accelerator_release": "1.22.0"},
             [
-                "gaudi_cards is 9, but hl-smi shows 8",
+                "accelerator_cards is 9, but hl-smi shows 8",
                 "and image release 1.22.0 differ; both must be of one release",
             ],
         ),
-        ({"gaudi_accelerator": "cpu"}, ["gaudi_accelerator is cpu, but qwen2.5-7b, qwq-32b run on its Gaudi cards"]),
+        ({"accelerator": "cpu"}, ["accelerator is cpu, but qwen2.5-7b, qwq-32b run on its Gaudi cards"]),
     ):
         run = playbook("playbooks/preflight.yml", **given)
         assert run.status != 0

@@ -29,7 +29,7 @@ def fleet(folder: Path, hosts: int, state: Mapping[str, Any] | None = None, **va
     one = {"name": "m", "weights": "/data/model", "port": 30001, "tensor_parallel_size": 1, "max_model_len": 4096}
     common = {
         **{"ansible_connection": "simulated", "ansible_python_interpreter": "/usr/bin/python3"},
-        **{"gaudi_release": "1.21.3", "vllm_images": [{"name": "vllm:1"}]},
+        **{"accelerator_release": "1.21.3", "vllm_images": [{"name": "vllm:1"}]},
         "vllm_models": [{**one, "image": "vllm:1", "launch_profile": "vllm"}],
         **variables,
     }

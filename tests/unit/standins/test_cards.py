@@ -84,7 +84,7 @@ def test_a_card_on_the_bus_that_hl_smi_does_not_show_is_named(host: Any, seen: A
     (host.root / "sys/class/accel/accel2/device/module_id").write_text("3\n", encoding="ascii")
     found = seen()
     assert (len(found.cards), found.unused_cards) == (8, [f"card 3 is not used: {text}"])
-    assert "gaudi_cards is 8, but hl-smi shows 7: module_ids [0, 1, 2, 4, 5, 6, 7]; card 3: " + text in str(
+    assert "accelerator_cards is 8, but hl-smi shows 7: module_ids [0, 1, 2, 4, 5, 6, 7]; card 3: " + text in str(
         PLATFORMS["gaudi"].reasons(found, "g", 8, "1.21.3")
     )
 

@@ -1,0 +1,34 @@
+"""Warns of old names of variables, once for all hosts; changes nothing."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+
+LIB = str(Path(__file__).resolve().parents[1] / "lib")
+if LIB not in sys.path:
+    sys.path.insert(0, LIB)
+
+from gaudi_serve.core.aliases import old_names  # noqa: E402
+
+
+class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no type information
+    """``gaudi_old_names:``, once a run."""
+
+    _VALID_ARGS: frozenset[str] = frozenset()
+    _supports_check_mode = True
+    _requires_connection = False
+
+    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return one warning that names all of them, with the new names; none where no host has one."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        variables = task_vars or {}
+        hostvars = variables["hostvars"]
+        return {
+            **result,
+            "changed": False,
+            "warnings": old_names(hostvars[host] for host in variables["groups"]["all"]),
+        }
