@@ -13,7 +13,7 @@ import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import trust_as_template
 from gaudi_serve.awx.settings import TYPES, awx_default, awx_inputs, awx_refusal
-from gaudi_serve.core.aliases import ALIASES, OLD, current, old_names
+from gaudi_serve.core.aliases import ALIASES, OF_DRIVER, OLD, current, old_names
 from gaudi_serve.gateway.fleet import fleet_entries, fleet_gateways
 from gaudi_serve.inventory.rendered import Variables
 from gaudi_serve.inventory.variables import inventory_refusal
@@ -47,7 +47,7 @@ VALUES: dict[str, tuple[Any, Any]] = {
 READ = {
     "accelerator": ("preflight_accelerator",),
     "accelerator_cards": ("preflight_cards",),
-    "accelerator_release": ("preflight_release", "__playbook_release", "gaudi_driver_release"),
+    "accelerator_release": ("preflight_release", "__playbook_release", "driver_release"),
     "fleet_address": ("__playbook_defaults",),
     "fleet_gateway": ("gateway_settings",),
     "fleet_gateway_secret": ("__playbook_gateway_secret",),
@@ -75,7 +75,8 @@ def test_every_alias_is_tested_here() -> None:
 
 def test_the_documentation_lists_every_old_name() -> None:
     rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \|$", (ROOT / "docs/operations.md").read_text(encoding="utf-8"), re.M)
-    assert dict(rows) == ALIASES
+    of_driver = {f"gaudi_driver_{name}": f"driver_{name}" for name in OF_DRIVER}
+    assert dict(rows) | of_driver == ALIASES and "`gaudi_driver_*`" in (ROOT / "docs/operations.md").read_text()
 
 
 @pytest.mark.parametrize("new", VALUES)
@@ -137,7 +138,7 @@ def test_a_stage_is_refused_by_the_names_that_are_written(monkeypatch: pytest.Mo
     action._loader = DataLoader()
     result = action.run(task_vars={"inventory_hostname": "g", "gaudi_release": "1.99.0"})
     assert result["msg"][1:] == ["g: gaudi_release 1.99.0 is not known"]
-    facts = {"gaudi_release": "1.99.0", "gaudi_driver_refusal": list(found.refusal)}
+    facts = {"gaudi_release": "1.99.0", "driver_refusal": list(found.refusal)}
     assert reasons(facts, [], [], "g") == ["g: gaudi_release 1.99.0 is not known"]
 
 
