@@ -175,6 +175,16 @@ class Host:
         return answer
 
 
+def test_old_names_of_variables_count_for_locks(
+    module: ModuleType, action: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    host, begin = Host(module, action, monkeypatch, tmp_path / "locks"), action.begin_of(os.getpid())
+    named = {"variables": {"gaudi_lock_break": True, "gaudi_lock_lease_s": 7}}
+    assert host.lock("ann", begin=begin, **named)["held"]
+    assert "its hold ends 7 s after" in host.lock("ben", controller="there")["msg"]
+    assert host.lock("ben", check=True, **named)["warnings"][0].endswith("), since gaudi_lock_break says so")
+
+
 def test_a_rollout_finds_the_lock_of_another_run_and_takes_over_stale_ones(
     module: ModuleType, action: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -194,10 +204,6 @@ def test_a_rollout_finds_the_lock_of_another_run_and_takes_over_stale_ones(
     checked = host.lock("ben", controller="there", check=True)
     assert checked["warnings"][0].startswith("h1: ann holds this host since ") and "failed" not in checked
     assert checked["warnings"][0].endswith(" (rollout); without --check this run would be refused")
-    named = {"variables": {"gaudi_lock_break": True, "gaudi_lock_lease_s": 7}}
-    assert host.lock("ann", begin=begin, **named)["held"]
-    assert "its hold ends 7 s after" in host.lock("ben", controller="there")["msg"]
-    assert host.lock("ben", check=True, **named)["warnings"][0].endswith("), since gaudi_lock_break says so")
     broken = {"variables": {"fleet_lock_break": True}}
     assert "would take over the lock of ann (rollout, since " in host.lock("ben", check=True, **broken)["warnings"][0]
     taken = host.lock("ben", **broken)["warnings"][0]
