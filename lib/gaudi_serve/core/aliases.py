@@ -25,6 +25,16 @@ ALIASES: Mapping[str, str] = {
     "gaudi_lock_lease_s": "fleet_lock_lease_s",
     "gaudi_move_allowed": "fleet_move_allowed",
     "gaudi_stop_on_errors": "fleet_stop_on_errors",
+    "gaudi_driver_release": "driver_release",
+    "gaudi_driver_version": "driver_version",
+    "gaudi_driver_packages": "driver_packages",
+    "gaudi_driver_optional_packages": "driver_optional_packages",
+    "gaudi_driver_modules": "driver_modules",
+    "gaudi_driver_kernel_headers": "driver_kernel_headers",
+    "gaudi_driver_upgrade_allowed": "driver_upgrade_allowed",
+    "gaudi_driver_manage": "driver_manage",
+    "gaudi_driver_repository": "driver_repository",
+    "gaudi_driver_ports_may_be_down": "driver_ports_may_be_down",
 }
 OLD = {new: old for old, new in ALIASES.items()}
 EMPTY = (None, "")
