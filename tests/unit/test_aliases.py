@@ -47,7 +47,7 @@ VALUES: dict[str, tuple[Any, Any]] = {
 READ = {
     "accelerator": ("preflight_accelerator",),
     "accelerator_cards": ("preflight_cards",),
-    "accelerator_release": ("preflight_release", "__playbook_release", "gaudi_driver_release"),
+    "accelerator_release": ("preflight_release", "__playbook_release", "driver_release"),
     "fleet_address": ("__playbook_defaults",),
     "fleet_gateway": ("gateway_settings",),
     "fleet_gateway_secret": ("__playbook_gateway_secret",),
@@ -137,7 +137,7 @@ def test_a_stage_is_refused_by_the_names_that_are_written(monkeypatch: pytest.Mo
     action._loader = DataLoader()
     result = action.run(task_vars={"inventory_hostname": "g", "gaudi_release": "1.99.0"})
     assert result["msg"][1:] == ["g: gaudi_release 1.99.0 is not known"]
-    facts = {"gaudi_release": "1.99.0", "gaudi_driver_refusal": list(found.refusal)}
+    facts = {"gaudi_release": "1.99.0", "driver_refusal": list(found.refusal)}
     assert reasons(facts, [], [], "g") == ["g: gaudi_release 1.99.0 is not known"]
 
 
