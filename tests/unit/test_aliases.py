@@ -13,7 +13,7 @@ import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import trust_as_template
 from gaudi_serve.awx.settings import TYPES, awx_default, awx_inputs, awx_refusal
-from gaudi_serve.core.aliases import ALIASES, OF_DRIVER, OLD, current, old_names
+from gaudi_serve.core.aliases import ALIASES, OLD, current, old_names
 from gaudi_serve.gateway.fleet import fleet_entries, fleet_gateways
 from gaudi_serve.inventory.rendered import Variables
 from gaudi_serve.inventory.variables import inventory_refusal
@@ -75,8 +75,7 @@ def test_every_alias_is_tested_here() -> None:
 
 def test_the_documentation_lists_every_old_name() -> None:
     rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \|$", (ROOT / "docs/operations.md").read_text(encoding="utf-8"), re.M)
-    of_driver = {f"gaudi_driver_{name}": f"driver_{name}" for name in OF_DRIVER}
-    assert dict(rows) | of_driver == ALIASES and "`gaudi_driver_*`" in (ROOT / "docs/operations.md").read_text()
+    assert dict(rows) == ALIASES
 
 
 @pytest.mark.parametrize("new", VALUES)

@@ -175,7 +175,7 @@ class Host:
         return answer
 
 
-def test_a_lock_goes_by_old_names_too(
+def test_old_names_of_variables_count_for_locks(
     module: ModuleType, action: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     host, begin = Host(module, action, monkeypatch, tmp_path / "locks"), action.begin_of(os.getpid())

@@ -10,10 +10,6 @@ from typing import Any
 from .errors import Finding, one_line, shown
 
 Known = Mapping[str, Any]
-OF_DRIVER = (
-    *("release", "version", "packages", "optional_packages", "modules", "kernel_headers", "upgrade_allowed", "manage"),
-    *("repository", "ports_may_be_down"),
-)
 # The old name, and the new one.
 ALIASES: Mapping[str, str] = {
     "gaudi_accelerator": "accelerator",
@@ -29,7 +25,16 @@ ALIASES: Mapping[str, str] = {
     "gaudi_lock_lease_s": "fleet_lock_lease_s",
     "gaudi_move_allowed": "fleet_move_allowed",
     "gaudi_stop_on_errors": "fleet_stop_on_errors",
-    **{f"gaudi_driver_{name}": f"driver_{name}" for name in OF_DRIVER},
+    "gaudi_driver_release": "driver_release",
+    "gaudi_driver_version": "driver_version",
+    "gaudi_driver_packages": "driver_packages",
+    "gaudi_driver_optional_packages": "driver_optional_packages",
+    "gaudi_driver_modules": "driver_modules",
+    "gaudi_driver_kernel_headers": "driver_kernel_headers",
+    "gaudi_driver_upgrade_allowed": "driver_upgrade_allowed",
+    "gaudi_driver_manage": "driver_manage",
+    "gaudi_driver_repository": "driver_repository",
+    "gaudi_driver_ports_may_be_down": "driver_ports_may_be_down",
 }
 OLD = {new: old for old, new in ALIASES.items()}
 EMPTY = (None, "")
