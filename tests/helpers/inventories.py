@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import copy
 import random
+import re
 from typing import Any
 
 import yaml
+from gaudi_serve.core.aliases import ALIASES
 from gaudi_serve.inventory.facts import VARIABLES
 from gaudi_serve.inventory.variables import INPUTS
 from helpers.mutations import HOSTILE, ROOT
+from jinja2.nativetypes import NativeEnvironment
 
 SPECS = {
     name: option
     for path in sorted(ROOT.glob("roles/*/meta/argument_specs.yml"))
     for name, option in yaml.safe_load(path.read_text())["argument_specs"]["main"]["options"].items()
 }
+
+
+def without_old_name(default: Any) -> Any:
+    """Return what a default of a role is where a variable has neither its old name nor its new one."""
+    old = re.match(r"{{ (\w+) \| default\(", default) if isinstance(default, str) else None
+    return NativeEnvironment().from_string(default).render() if old and old[1] in ALIASES else default
+
+
 DEFAULTS = {
-    name: value
+    name: without_old_name(value)
     for path in sorted(ROOT.glob("roles/*/defaults/main.yml"))
     for name, value in yaml.safe_load(path.read_text()).items()
 }
@@ -39,9 +50,9 @@ GOOD: dict[str, Any] = {
     "container_runtime_habana_repository": {"uris": ["https://x"], "suites": ["jammy"], "signed_by": "/etc/x.asc"},
     "gaudi_driver_repository": {"uris": ["https://x"], "suites": ["jammy"]},
     "model_weights_tokens": {"hub": "t"},
-    "hccl_validation_options": {"size_range": ["1m", "32m"], "loop": 5},
-    "hccl_validation_thresholds": {"all": 100},
-    "hccl_validation_nodes": ["a"],
+    "link_validation_hccl_options": {"size_range": ["1m", "32m"], "loop": 5},
+    "link_validation_thresholds": {"all": 100},
+    "link_validation_nodes": ["a"],
 }
 BASE = {**{key: DEFAULTS[key] for key in INPUTS if key in DEFAULTS and "{{" not in str(DEFAULTS[key])}, **GOOD}
 KEYS = sorted({*INPUTS, *VARIABLES, "vllm_secrets"} - {"vllm_models", "preflight_catalog"})

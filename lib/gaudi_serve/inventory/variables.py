@@ -12,6 +12,7 @@ from typing import Any
 from ..catalog.files import catalog_folder, model_catalog, sound_entries
 from ..catalog.keys import VARIABLE
 from ..catalog.merge import client_names, merged_all
+from ..core.aliases import ALIASES
 from ..core.checks import (
     Check,
     Rule,
@@ -128,7 +129,7 @@ TIMES = (
     *("vllm_image_build_timeout", "vllm_image_build_poll", "vllm_image_serve_timeout"),
     *("model_weights_progress", "model_weights_timeout", "model_weights_poll"),
     *("vllm_service_smoke_timeout", "vllm_service_wait_interval", "vllm_service_report_every"),
-    "hccl_validation_timeout",
+    "link_validation_timeout",
 )
 GIT = matching(r"([a-z]+://[^\s'\"\\`$<>|;]+|/[\w./@+-]+|[\w.-]+@[\w.-]+:[\w./~-]+)")
 KINDS = ("hub", "modelscope", "git")
@@ -136,7 +137,7 @@ KINDS = ("hub", "modelscope", "git")
 # What options of the roles may hold beyond their type, which is in their argument_specs. Of the others, what is usual.
 FORMS: dict[str, Rule | Range] = {
     **dict.fromkeys(TIMES, SECONDS),
-    **dict.fromkeys(("vllm_image_serve_port", "model_weights_serve_port", "hccl_validation_port"), PORT),
+    **dict.fromkeys(("vllm_image_serve_port", "model_weights_serve_port", "link_validation_port"), PORT),
     "host_tuning_kernel_args": Rule(
         _arguments, "must be a list of quoted texts such as ['iommu=pt'], without blanks or quotes, each once"
     ),
@@ -182,21 +183,23 @@ FORMS: dict[str, Rule | Range] = {
     "model_weights_pause": Range(0, 3600, "seconds"),
     "model_weights_convert_env": ENVIRONMENT,
     "model_weights_calibrate_env": ENVIRONMENT,
-    "hccl_validation_max_age_days": Range(0, 100_000, "days"),
-    "hccl_validation_thresholds": Rule(
+    "link_validation_max_age_days": Range(0, 100_000, "days"),
+    "link_validation_thresholds": Rule(
         mapping_of(matching(r"[a-z][a-z0-9-]*"), lambda one: one is None or BANDWIDTH.good(one)),
         "must be a mapping of measurements, such as all, to GB/s",
     ),
-    "hccl_validation_options": Rule(
+    "link_validation_hccl_options": Rule(
         _hccl_options, "must be a mapping of size or size_range, loop, test, and measure (bandwidth or latency)"
     ),
-    "hccl_validation_nodes": HOSTS,
-    "hccl_validation_repository": Rule(
+    "link_validation_nodes": HOSTS,
+    "link_validation_hccl_repository": Rule(
         lambda value: GIT(value) and not has_login(value),
         "must be an address of a git repository without user and password, which all users of the host would see while "
-        "git runs; with them, clone it into hccl_validation_checkout first, which is used as it is",
+        "git runs; with them, clone it into link_validation_hccl_checkout first, which is used as it is",
     ),
-    "hccl_validation_commit": Rule(empty_or(matching(r"[0-9a-f]{7,40}")), "must be a quoted commit; '' for the newest"),
+    "link_validation_hccl_commit": Rule(
+        empty_or(matching(r"[0-9a-f]{7,40}")), "must be a quoted commit; '' for the newest"
+    ),
     "vllm_service_journal_lines": Range(1, 10_000, "lines"),
     "vllm_service_max_restarts": Range(1, 10_000, "restarts"),
 }
@@ -215,7 +218,8 @@ OF_PLAYBOOKS = {
 
 # Variables whose names begin so are the toolkit's own: one that it does not know is a slip.
 PREFIXES = (
-    *("gaudi_", "vllm_", "preflight_", "host_tuning_", "container_runtime_", "model_weights_", "hccl_validation_"),
+    *("gaudi_", "vllm_", "preflight_", "host_tuning_", "container_runtime_", "model_weights_"),
+    *("link_validation_", "hccl_validation_"),
 )
 # What the playbooks hand to roles, which may be used alone too, under names of the roles' own.
 HANDED = frozenset(
@@ -253,7 +257,7 @@ SAID = frozenset(
 TAKEN = frozenset(
     ("preflight_reset_names", "preflight_reset_packages", *(name for one in OBJECTS for name in one.names(*one.taken)))
 )
-KNOWN = frozenset((*VARIABLES, *OTHERS, *INPUTS, *HANDED, *SAID, *TAKEN))
+KNOWN = frozenset((*VARIABLES, *OTHERS, *INPUTS, *HANDED, *SAID, *TAKEN, *ALIASES))
 READ = frozenset((*VARIABLES, *INPUTS))
 
 

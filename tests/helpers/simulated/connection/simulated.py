@@ -423,7 +423,7 @@ class Host:
         self.state["units"][name] = {"started": time.time(), "enabled": True, "smoke": None, "launch": launch}
         return {"changed": True, "name": given["name"], "state": given["state"]}
 
-    def do_hccl_demo(self, given: dict[str, Any]) -> dict[str, Any]:
+    def do_measure_links(self, given: dict[str, Any]) -> dict[str, Any]:
         """Measure good links."""
         runs = [{**run, "passed": True, "nw_gb_s": 258.0} for run in given["runs"]]
         self.state["hccl"] = {"runs": runs, "passed": True, "fingerprint": given["fingerprint"], "time": time.time()}
