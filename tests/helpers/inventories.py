@@ -17,6 +17,8 @@ SPECS = {
     for path in sorted(ROOT.glob("roles/*/meta/argument_specs.yml"))
     for name, option in yaml.safe_load(path.read_text())["argument_specs"]["main"]["options"].items()
 }
+
+
 DEFAULTS = {
     name: plain({"default": value})["default"]
     for path in sorted(ROOT.glob("roles/*/defaults/main.yml"))
@@ -40,9 +42,9 @@ GOOD: dict[str, Any] = {
     "container_runtime_habana_repository": {"uris": ["https://x"], "suites": ["jammy"], "signed_by": "/etc/x.asc"},
     "driver_repository": {"uris": ["https://x"], "suites": ["jammy"]},
     "model_weights_tokens": {"hub": "t"},
-    "hccl_validation_options": {"size_range": ["1m", "32m"], "loop": 5},
-    "hccl_validation_thresholds": {"all": 100},
-    "hccl_validation_nodes": ["a"],
+    "link_validation_hccl_options": {"size_range": ["1m", "32m"], "loop": 5},
+    "link_validation_thresholds": {"all": 100},
+    "link_validation_nodes": ["a"],
 }
 BASE = {**{key: DEFAULTS[key] for key in INPUTS if key in DEFAULTS and "{{" not in str(DEFAULTS[key])}, **GOOD}
 KEYS = sorted({*INPUTS, *VARIABLES, "vllm_secrets"} - {"vllm_models", "preflight_catalog"})

@@ -69,6 +69,10 @@ def test_one_model_on_hosts_of_three_vendors(tmp_path: Path) -> None:
     assert (nvidia["runtime"], nvidia["device_access"]["ids"]) == ("nvidia", ["GPU-0"])
     assert amd["runtime"] is None and amd["device_access"]["options"][:2] == ["--device", "/dev/kfd"]
     assert amd["image"] == OFFICIAL and OFFICIAL in state_of(tmp_path, "h03")["images"]
+    # Links are measured before anything serves, by the image of the model.
+    measured = state_of(tmp_path, "h03")["hccl"]
+    assert (measured["image"], measured["accelerator"]) == (OFFICIAL, "rocm")
+    assert [(run["name"], run["module_ids"]) for run in measured["runs"]] == [("all", [0, 1])]
     # What the manual sets for its own hosts alone is on none of these.
     for name in ("h02", "h03"):
         files = state_of(tmp_path, name)["files"]
@@ -78,6 +82,7 @@ def test_one_model_on_hosts_of_three_vendors(tmp_path: Path) -> None:
     assert "nothing changed" in again and " changed:" not in again, again
     status = play(tmp_path, environment, "playbooks/status.yml")
     assert "3 hosts: 3 as planned, 0 drifted, 0 could not be read" in status, status
+    assert "h02: NCCL all_reduce: all 258.0 GB/s" in status and "h03: RCCL all_reduce: all 258.0 GB/s" in status, status
 
 
 def test_what_a_host_cannot_do_is_refused_before_anything_is_changed(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_a_host_that_still_serves_is_cleaned_or_refused_and_one_with_another_tas
     environment = fleet(tmp_path, 3, served)
     inventory(
         tmp_path,
-        h01={"vllm_models": [], "hccl_validation_nodes": []},
+        h01={"vllm_models": [], "link_validation_nodes": []},
         h02={"vllm_models": None},
         h03={"vllm_models": None, "vllm_image_from_host": "h03"},
     )
@@ -217,7 +217,7 @@ DUMP = """\
 - name: Judge
   ansible.builtin.import_playbook: {root}/playbooks/preflight.yml
   vars:
-    hccl_validation_asked: false
+    link_validation_asked: false
 
 - name: Write down what was judged
   hosts: localhost

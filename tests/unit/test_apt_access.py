@@ -53,7 +53,7 @@ def test_credentials_that_apt_cannot_read_are_refused_without_their_value(login:
         ("container_runtime_vendor_key_url", f"https://bot:{CANARY}%0A@mirror.example"),
         ("vllm_image_pip_index_url", f"{MIRROR} "),
         ("vllm_weights_endpoints", {"hub": f"{MIRROR} ", "modelscope": ""}),
-        ("hccl_validation_repository", f"{MIRROR}.git"),
+        ("link_validation_hccl_repository", f"{MIRROR}.git"),
         ("vllm_images", f"{MIRROR}, https://a/b:{CANARY}/c@d"),
     ],
 )
@@ -70,7 +70,7 @@ def test_where_addresses_may_have_credentials_they_are_no_mistake() -> None:
     repository = {"uris": [MIRROR], "suites": ["jammy"]}
     given = {"driver_repository": repository, "container_runtime_habana_repository": repository}
     given |= {"container_runtime_vendor_uri": MIRROR, "container_runtime_vendor_key_url": MIRROR}
-    git = {"hccl_validation_repository": "ssh://git@host/hccl_demo.git"}
+    git = {"link_validation_hccl_repository": "ssh://git@host/hccl_demo.git"}
     assert inventory_refusal({"vllm_models": [], **given, **git}, "g1") == []
 
 

@@ -75,7 +75,7 @@ def test_hosts_that_others_name_have_a_task() -> None:
     hostvars: dict[str, Any] = {
         "a": {"vllm_image_from_host": "img", "model_weights_from_host": "", "vllm_images": None},
         "b": {"model_weights_from_host": "nfs", "vllm_images": [{"name": "i", "build_host": "maker"}, "x"]},
-        "c": {"hccl_validation_nodes": ["n1", "n2"], "vllm_images": 3},
+        "c": {"link_validation_nodes": ["n1", "n2"], "vllm_images": 3},
         **{name: {} for name in ("img", "nfs", "n1", "n2", "maker", "alone")},
     }
     assert task_hosts(hostvars, list(hostvars)) == ["img", "nfs", "n1", "n2", "maker"]
@@ -97,7 +97,7 @@ def test_stages_run_from_the_first_that_is_due_on() -> None:
     assert StageChanges.of(due, ["host_tuning", "vllm_image"]).roles(["host_tuning", "vllm_image"]) == ["vllm_image"]
     # Hosts wait for each other in these.
     assert StageChanges.of({**nothing, "model_weights_together": True}, EVERY).roles(EVERY) == ["model_weights"]
-    assert StageChanges.of({**nothing, "hccl_validation_nodes": ["a", "b"]}, EVERY).roles(EVERY) == ["hccl_validation"]
+    assert StageChanges.of({**nothing, "link_validation_nodes": ["a", "b"]}, EVERY).roles(EVERY) == ["link_validation"]
 
 
 def test_stages_below_the_models_need_little() -> None:
@@ -133,7 +133,7 @@ def test_a_model_is_down_for_its_stage_and_its_start() -> None:
     assert reboot == {"qwq": ("host", 10 + cached), "old": ("host", None)}
     assert minutes(driver_due=["x"], driver_stops=["qwq"]) == {"qwq": ("driver", 5 + cached)}
     assert minutes(container_runtime_due=["x"], container_runtime_restarts=True)["qwq"] == ("runtime", 1 + cached)
-    assert minutes(hccl_validation_due=["x"], hccl_validation_stops=["qwq"]) == {"qwq": ("validate", 5 + cached)}
+    assert minutes(link_validation_due=["x"], link_validation_stops=["qwq"]) == {"qwq": ("validate", 5 + cached)}
     assert minutes(model_weights_due=["x"], model_weights_stops=["qwq"]) == {"qwq": ("weights", cached)}
     changes = {"restart": ["qwq"], "remove": ["old"], "stop": []}
     due = {"vllm_service_due": ["x"], "vllm_service_stops": changes}

@@ -18,8 +18,8 @@ from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.plan.fleet import vllm_fleet_lines, vllm_fleet_plan
 from gaudi_serve.stages import container_runtime, host_tuning
 from gaudi_serve.stages.driver import driver_changes, driver_refusal
-from gaudi_serve.stages.hccl_check import hccl_note, hccl_refusal, hccl_validation_plan
 from gaudi_serve.stages.image import missing_images, vllm_images
+from gaudi_serve.stages.links import link_note, link_refusal, link_validation_plan
 from gaudi_serve.stages.service import vllm_api_keys, vllm_secret_files
 from gaudi_serve.stages.weights import weights_changes, weights_refusal, weights_sources
 from helpers.container_engine import USERS
@@ -29,7 +29,7 @@ from helpers.inventories import BASE, KEYS, SPECS, bent
 from helpers.mutations import ROOT, SEED, nothing_injected
 from helpers.plans import gaudi_host, known, model
 
-ROLES = ("host_tuning", "driver", "container_runtime", "vllm_image", "model_weights", "hccl_validation")
+ROLES = ("host_tuning", "driver", "container_runtime", "vllm_image", "model_weights", "link_validation")
 INVENTORIES = 1200
 CATALOG = model_catalog([str(ROOT / "roles/preflight/files/catalog")])
 TUNING = {
@@ -203,24 +203,24 @@ def kept_secret(given: dict[str, Any]) -> None:
 
 def measured(given: dict[str, Any]) -> None:
     """What hccl_demo is told."""
-    options = given["hccl_validation_options"]
-    found = hccl_validation_plan(
+    options = given["link_validation_hccl_options"]
+    found = link_validation_plan(
         gaudi_host(),
         {},
         image="vllm:1",
         image_id=None,
-        max_age_days=int(given["hccl_validation_max_age_days"]),
-        thresholds=given["hccl_validation_thresholds"],
+        max_age_days=int(given["link_validation_max_age_days"]),
+        thresholds=given["link_validation_thresholds"],
         options=options,
-        nodes=len(given["hccl_validation_nodes"]) or 1,
+        nodes=len(given["link_validation_nodes"]) or 1,
     )
-    hccl_note(found, {})
-    hccl_refusal(found, "g", drain=False)
+    link_note(found, {})
+    link_refusal(found, "g", drain=False)
     for run in found["runs"]:
         words = hccl_arguments(run, {"cards": 8, **options})
         assert all(re.fullmatch(r"[\w.,-]+", word, re.ASCII) for word in words), words
-    assert re.fullmatch(r"/[\w./@+-]+", given["hccl_validation_checkout"])
-    assert not given["hccl_validation_repository"].startswith("-")
+    assert re.fullmatch(r"/[\w./@+-]+", given["link_validation_hccl_checkout"])
+    assert not given["link_validation_hccl_repository"].startswith("-")
 
 
 def planned_and_served(given: dict[str, Any]) -> None:

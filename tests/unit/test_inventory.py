@@ -28,7 +28,7 @@ GIVEN = {
         "vllm_image_release",
         "model_weights_models",
     ),
-    *("model_weights_device", "model_weights_calibrate_endpoint", "hccl_validation_image"),
+    *("model_weights_device", "model_weights_calibrate_endpoint", "link_validation_image", "link_validation_env"),
     *(
         "vllm_service_plan",
         "vllm_service_secrets",
@@ -77,8 +77,12 @@ def test_every_input_of_the_roles_is_checked_and_their_defaults_are_right() -> N
             "https://u:s3cret@p.example",
             "g: vllm_image_pip_index_url 'https://***@p.example'",
         ),
-        ("hccl_validation_options", {"loop": "x"}, 'g: hccl_validation_options {"loop": "x"}: must be a mapping'),
-        ("hccl_validation_thresholds", {"all": "x"}, 'g: hccl_validation_thresholds {"all": "x"}: must be a ma'),
+        (
+            "link_validation_hccl_options",
+            {"loop": "x"},
+            'g: link_validation_hccl_options {"loop": "x"}: must be a mapping',
+        ),
+        ("link_validation_thresholds", {"all": "x"}, 'g: link_validation_thresholds {"all": "x"}: must be a ma'),
     ],
 )
 def test_one_sentence_with_host_key_value_and_what_is_allowed(key: str, value: Any, sentence: str) -> None:
@@ -93,7 +97,7 @@ def test_one_sentence_with_host_key_value_and_what_is_allowed(key: str, value: A
 def test_right_values_pass_also_as_the_texts_of_extra_variables() -> None:
     right = {
         "host_tuning_hugepages": "64",
-        "hccl_validation_drain": "true",
+        "link_validation_drain": "true",
         "host_tuning_hugepages_max_fraction": "0.5",
     }
     assert (

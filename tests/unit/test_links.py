@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from gaudi_serve.model.host import Host
-from gaudi_serve.plan.place import islands, topology_notes
+from gaudi_serve.plan.place import topology_notes
 from gaudi_serve.platforms import PLATFORMS
+from gaudi_serve.platforms.links import islands
 from helpers.placing import place, request
 
 NEAR = (("NV",), ("PIX", "PXB"))

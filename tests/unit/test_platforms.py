@@ -13,6 +13,7 @@ import re
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import pytest
 import yaml
 from gaudi_serve.core.run import Result
 from gaudi_serve.engines import ENGINES
-from gaudi_serve.host import observe_runtime, observe_services
+from gaudi_serve.host import links, observe_runtime, observe_services
 from gaudi_serve.host.observe_host import system
 from gaudi_serve.inventory.facts import checked_host
 from gaudi_serve.model.host import Host
@@ -29,7 +30,9 @@ from gaudi_serve.plan.changes import vllm_plan_changes
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.platforms import PLATFORMS, DeviceAccess, Platform, Runtime, card_variables, platform_here, runtimes
 from gaudi_serve.platforms.device_access import Node
+from gaudi_serve.platforms.links import Links, Threshold
 from gaudi_serve.stages import container_runtime, reset_host, service
+from gaudi_serve.stages.links import link_runs
 from gaudi_serve.stages.reset import vllm_service_reset
 from helpers.container_engine import live as engine_of_host
 from helpers.container_engine import wanted as wanted_engine
@@ -111,6 +114,9 @@ SLATE = made_up(
     ),
     "SLATE",
     ("900000000000000000017", "900000000000000000018"),
+    links=Links("SCL", (Threshold("SLATE 80GB", 50.0, cards=2),), "scl", "slate", {"SCL_DEBUG": "WARN"}),
+    capabilities=("SYS_PTRACE",),
+    ulimits=("memlock=-1:-1",),
 )
 # Devices by CDI and their ids; what has arrived, a program in the container shows.
 CHALK = made_up(
@@ -500,6 +506,56 @@ def test_a_missing_node_stops_the_start_before_the_engine_is_asked(name: str, ma
     assert f"{machine.root}/{shown} (module_id 1)" in told
     assert told.endswith(machine.platform.access(Host()).without)  # type: ignore[union-attr]
     assert machine.engine.calls == ["image"]
+
+
+MEASURING = {"image": "vllm:1", "env": {"NCCL_DEBUG": "WARN"}, "nodes": 1, "node": 0, "timeout": 60} | {
+    **{"address": "127.0.0.1", "port": 5555, "options": {}, "checkout": "/opt/x", "repository": "/x", "commit": ""},
+}
+
+
+def measuring(name: str) -> tuple[Host, list[dict[str, Any]]]:
+    """Return a host after a boot that has numbered its two cards anew, and the measurements of their links."""
+    facts = facts_of(name)
+    for module, index in zip(facts["modules"], (6, 4), strict=False):
+        module["index"] = index
+    return Host.of(facts), link_runs(facts, {})
+
+
+@platforms
+def test_a_measurement_of_links_gets_its_devices_as_a_model_does(name: str, machine: Machine) -> None:
+    host, runs = measuring(name)
+    assert bool(runs) == (machine.platform.links is not None)
+    for run in runs:
+        command = links.docker_command(MEASURING, host, run, str(machine.root))
+        options = KINDS[name].options.format(group=machine.root.stat().st_gid)
+        assert f"--label gaudi-serve.hccl=1 {options} --net host --ipc host" in " ".join(command)
+        measures = machine.platform.links
+        if measures and measures.backend:
+            # As a model's container, and nothing more.
+            given = {"--cap-add": [*machine.platform.capabilities], "--ulimit": [*machine.platform.ulimits]}
+            given |= {"--cap-drop": ["ALL"], "--entrypoint": ["python3"]}
+            for option, values in given.items():
+                assert [value for word, value in pairwise(command) if word == option] == values
+            env = {**machine.platform.env, **measures.env, **MEASURING["env"]}
+            assert [f"{key}={value}" for key, value in env.items()] == [
+                word for before, word in pairwise(command) if before == "--env"
+            ][-len(env) :]
+            told = json.loads(command[-1])
+            assert (told["backend"], told["devices"], told["ranks"]) == (measures.backend, measures.devices, 2)
+
+
+@with_devices
+def test_a_missing_node_stops_a_measurement_of_links(
+    name: str, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, shown = KINDS[name].missing
+    (machine.root / path).unlink()
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("the engine was asked"))
+    host, runs = measuring(name)
+    for run in runs:
+        found = links.measured(MEASURING, host, run, str(machine.root))
+        assert found["problem"].startswith(f"all: the driver does not show /{shown}"), found
+        assert not found["passed"]
 
 
 @with_devices

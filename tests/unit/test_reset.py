@@ -231,7 +231,7 @@ def test_a_host_that_the_toolkit_never_saw_is_left_alone() -> None:
         reset.vllm_service_reset(services(), left()),
         reset.vllm_image_reset(services(images={"a:1": "x"}), left(), "/var/lib/gaudi-serve/images", True),
         reset.model_weights_reset(left(), weights=True),
-        reset.hccl_validation_reset(left()),
+        reset.link_validation_reset(left()),
         reset.packages_reset(left(unneeded=["old"]), [], True),
         reset.rest_reset(left(), {}),
     ):
@@ -312,12 +312,12 @@ def test_only_weights_that_were_brought_go() -> None:
 
 def test_a_users_containers_stay_whatever_their_names() -> None:
     here = left(containers=[box("gaudi-weights-exporter"), box("gaudi-serve-hccl")])
-    for plan in (reset.model_weights_reset(here), reset.hccl_validation_reset(here)):
+    for plan in (reset.model_weights_reset(here), reset.link_validation_reset(here)):
         assert not plan["due"] and plan["containers"] == [] and plan["did"] == []
     ours = left(containers=[box("gaudi-weights-a", "weights"), box("gaudi-serve-hccl", "hccl")])
     for plan, name in (
         (reset.model_weights_reset(ours), "gaudi-weights-a"),
-        (reset.hccl_validation_reset(ours), "gaudi-serve-hccl"),
+        (reset.link_validation_reset(ours), "gaudi-serve-hccl"),
     ):
         assert plan["due"] and plan["containers"] == [name] and plan["did"] == [f"container {name}"]
 

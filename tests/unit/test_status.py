@@ -18,7 +18,7 @@ def known(**more: Any) -> dict[str, Any]:
         "preflight_plan": planned(model()),
         "vllm_service_health": {"qwq": ""},
         **{key: [] for key in ("preflight_status", "host_tuning_status", "vllm_service_status")},
-        "hccl_validation_notes": ["HCCL all_reduce: all 258.1 GB/s"],
+        "link_validation_notes": ["HCCL all_reduce: all 258.1 GB/s"],
         **more,
     }
 

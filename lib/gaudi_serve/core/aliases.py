@@ -35,6 +35,18 @@ ALIASES: Mapping[str, str] = {
     "gaudi_driver_manage": "driver_manage",
     "gaudi_driver_repository": "driver_repository",
     "gaudi_driver_ports_may_be_down": "driver_ports_may_be_down",
+    "hccl_validation_image": "link_validation_image",
+    "hccl_validation_asked": "link_validation_asked",
+    "hccl_validation_drain": "link_validation_drain",
+    "hccl_validation_max_age_days": "link_validation_max_age_days",
+    "hccl_validation_thresholds": "link_validation_thresholds",
+    "hccl_validation_nodes": "link_validation_nodes",
+    "hccl_validation_port": "link_validation_port",
+    "hccl_validation_timeout": "link_validation_timeout",
+    "hccl_validation_options": "link_validation_hccl_options",
+    "hccl_validation_checkout": "link_validation_hccl_checkout",
+    "hccl_validation_repository": "link_validation_hccl_repository",
+    "hccl_validation_commit": "link_validation_hccl_commit",
 }
 OLD = {new: old for old, new in ALIASES.items()}
 EMPTY = (None, "")

@@ -1,4 +1,4 @@
-"""hccl_demo: the arguments of a measurement, what it prints, and whether that is good enough."""
+"""hccl_demo: the arguments of a measurement, and what it prints."""
 
 from __future__ import annotations
 
@@ -32,8 +32,6 @@ NAMES = {
     "time": "time_ms",
 }
 BYTES = {"float": 4, "bfloat16": 2, "float16": 2}
-# A figure this far below the last good one is no pass, whatever the threshold.
-DROP = 0.8
 
 
 def hccl_benchmark(text: str) -> Result:
@@ -150,29 +148,11 @@ def _number(text: str, place: str, line: str) -> float:
     return value
 
 
-def last_good(state: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> dict[str, float]:
-    """Return the last good figures, GB/s by measurement, if they are of the same cards."""
-    before = state.get("fingerprint") or {}
-    same = all(before.get(key) == fingerprint.get(key) for key in ("device", "cards"))
-    return dict(state.get("last_good") or {}) if same else {}
-
-
-def hccl_verdict(run: Mapping[str, Any], figure: float | None) -> str | None:
-    """Return why a measurement does not pass, or None: a figure (GB/s) must be there and be good enough."""
-    if figure is None:
-        return f"{run['name']}: no bandwidth in the output"
-    if run["threshold"] is not None and figure < run["threshold"]:
-        return f"{run['name']}: {figure:.1f} GB/s is below {run['threshold']:g} GB/s"
-    if run["last_good"] and figure < DROP * run["last_good"]:
-        return f"{run['name']}: {figure:.1f} GB/s is far below the last good {run['last_good']:.1f} GB/s"
-    return None
-
-
 def hccl_arguments(run: Mapping[str, Any], options: Mapping[str, Any]) -> list[str]:
     """Return the arguments of run_hccl_demo.py for one measurement, as the manual has them.
 
     Args:
-        run: one of hccl_runs.
+        run: one of link_runs.
         options: ``size`` or ``size_range`` (two), ``loop``, ``test``, ``measure`` (bandwidth or
             latency), ``node_id``, ``nodes``, ``cards`` (of this host).
     """

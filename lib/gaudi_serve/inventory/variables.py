@@ -130,7 +130,7 @@ TIMES = (
     *("vllm_image_build_timeout", "vllm_image_build_poll", "vllm_image_serve_timeout"),
     *("model_weights_progress", "model_weights_timeout", "model_weights_poll"),
     *("vllm_service_smoke_timeout", "vllm_service_wait_interval", "vllm_service_report_every"),
-    "hccl_validation_timeout",
+    "link_validation_timeout",
 )
 GIT = matching(r"([a-z]+://[^\s'\"\\`$<>|;]+|/[\w./@+-]+|[\w.-]+@[\w.-]+:[\w./~-]+)")
 KINDS = ("hub", "modelscope", "git")
@@ -138,7 +138,7 @@ KINDS = ("hub", "modelscope", "git")
 # What options of the roles may hold beyond their type, which is in their argument_specs. Of the others, what is usual.
 FORMS: dict[str, Rule | Range] = {
     **dict.fromkeys(TIMES, SECONDS),
-    **dict.fromkeys(("vllm_image_serve_port", "model_weights_serve_port", "hccl_validation_port"), PORT),
+    **dict.fromkeys(("vllm_image_serve_port", "model_weights_serve_port", "link_validation_port"), PORT),
     "host_tuning_kernel_args": Rule(
         _arguments, "must be a list of quoted texts such as ['iommu=pt'], without blanks or quotes, each once"
     ),
@@ -184,21 +184,23 @@ FORMS: dict[str, Rule | Range] = {
     "model_weights_pause": Range(0, 3600, "seconds"),
     "model_weights_convert_env": ENVIRONMENT,
     "model_weights_calibrate_env": ENVIRONMENT,
-    "hccl_validation_max_age_days": Range(0, 100_000, "days"),
-    "hccl_validation_thresholds": Rule(
+    "link_validation_max_age_days": Range(0, 100_000, "days"),
+    "link_validation_thresholds": Rule(
         mapping_of(matching(r"[a-z][a-z0-9-]*"), lambda one: one is None or BANDWIDTH.good(one)),
         "must be a mapping of measurements, such as all, to GB/s",
     ),
-    "hccl_validation_options": Rule(
+    "link_validation_hccl_options": Rule(
         _hccl_options, "must be a mapping of size or size_range, loop, test, and measure (bandwidth or latency)"
     ),
-    "hccl_validation_nodes": HOSTS,
-    "hccl_validation_repository": Rule(
+    "link_validation_nodes": HOSTS,
+    "link_validation_hccl_repository": Rule(
         lambda value: GIT(value) and not has_login(value),
         "must be an address of a git repository without user and password, which all users of the host would see while "
-        "git runs; with them, clone it into hccl_validation_checkout first, which is used as it is",
+        "git runs; with them, clone it into link_validation_hccl_checkout first, which is used as it is",
     ),
-    "hccl_validation_commit": Rule(empty_or(matching(r"[0-9a-f]{7,40}")), "must be a quoted commit; '' for the newest"),
+    "link_validation_hccl_commit": Rule(
+        empty_or(matching(r"[0-9a-f]{7,40}")), "must be a quoted commit; '' for the newest"
+    ),
     "vllm_service_journal_lines": Range(1, 10_000, "lines"),
     "vllm_service_max_restarts": Range(1, 10_000, "restarts"),
 }
@@ -226,8 +228,8 @@ PREFIXES = (
         "host_tuning_",
         "container_runtime_",
         "model_weights_",
-        "hccl_validation_",
     ),
+    *("link_validation_", "hccl_validation_"),
 )
 # What the playbooks hand to roles, which may be used alone too, under names of the roles' own.
 HANDED = frozenset(

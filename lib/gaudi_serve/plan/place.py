@@ -20,6 +20,7 @@ from ..core.words import counted
 from ..model.host import Card, Host
 from ..model.spec import Spec
 from ..platforms import platform_of
+from ..platforms.links import islands
 
 # Kinds of links that lead from one socket to another, as tools of vendors name them.
 FAR = ("SYS",)
@@ -309,32 +310,6 @@ def _kinds(ledger: Ledger, numbers: Sequence[int]) -> str:
         f"{card.name or 'card'}{' (alone)' if card.alone else ''}" for card in map(ledger.cards.get, numbers) if card
     ]
     return " and ".join(f"{count} {name}" for name, count in Counter(names).items())
-
-
-def islands(cards: Sequence[Card], near: Sequence[tuple[str, ...]]) -> dict[int, int]:
-    """Return the island of each card: the lowest module_id of those that links of the nearest kind connect.
-
-    Args:
-        cards: of a host.
-        near: kinds of links in levels, as their platform has them; the first of which there is any decides.
-    """
-    for level in near:
-        linked = {
-            card.module_id: [other for other, kind in card.links.items() if kind.startswith(level)] for card in cards
-        }
-        if any(linked.values()):
-            return {number: min(_reached(number, linked)) for number in linked}
-    return {}
-
-
-def _reached(first: int, linked: Mapping[int, Sequence[int]]) -> set[int]:
-    found, left = set(), [first]
-    while left:
-        number = left.pop()
-        if number not in found:
-            found.add(number)
-            left += linked.get(number, ())
-    return found
 
 
 def topology_notes(host: Host, module_ids: Sequence[int]) -> list[str]:

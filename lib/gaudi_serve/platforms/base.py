@@ -16,6 +16,7 @@ from ..model.host import Card, Host
 from ..model.spec import Spec
 from .device_access import DeviceAccess
 from .driver import Driver
+from .links import Links
 from .releases import Release
 
 
@@ -194,6 +195,7 @@ class Platform:
     group: Callable[[Host], int | None] = lambda host: None
     generation: Callable[[Host], str | None] = lambda host: None
     near: tuple[tuple[str, ...], ...] = ()
+    links: Links | None = None
     no_memory: str = ""
     memory: str = ""
     capability_problems: Callable[[Spec, Architecture, Host, Sequence[Card]], list[Problem]] = _all_capable

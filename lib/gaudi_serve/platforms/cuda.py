@@ -22,6 +22,7 @@ from .device_access import DeviceAccess, Node
 from .device_holders import device_holders
 from .driver import Companion, Driver
 from .kernel_log import kernel_log
+from .links import Links, Threshold
 from .nvidia_log import PATTERN, CardErrors, card_errors, judge
 from .pci import DISPLAY, SCREEN, PciDevice, bus_text, pci_devices
 from .releases import official_image, vllm_of
@@ -435,6 +436,25 @@ DRIVER = Driver(
     rivals=("nouveau",),
 )
 
+# all_reduce of 256 MiB: about half of what nccl-tests give on healthy machines. What NVSwitches add up by themselves is
+# not counted on. H100: NCCL's author has 480, and 370 by rings (NVIDIA/nccl-tests#212); H200: 475, and rings as H100
+# (#272). B200: 830 (NVIDIA/nccl#1807), of which rings make about 670. A100 SXM: 232 (NVIDIA/nccl-tests#175).
+# Pairs with NVLink bridges: A100 208 (#178), H100 PCIe 115 (NVIDIA/nccl#1161). Over PCI Express alone slots and boards
+# differ by more than a fault does, so there a first figure passes.
+LINKS = Links(
+    library="NCCL",
+    thresholds=(
+        Threshold("NVIDIA B200", 330.0, cards=8, link="NV"),
+        Threshold("NVIDIA H200", 185.0, cards=8, link="NV"),
+        Threshold("NVIDIA H100", 185.0, cards=8, link="NV"),
+        Threshold("NVIDIA A100", 115.0, cards=8, link="NV"),
+        Threshold("NVIDIA A100", 100.0, cards=2, link="NV"),
+        Threshold("NVIDIA H100 PCIe", 57.0, cards=2, link="NV"),
+    ),
+    backend="nccl",
+    devices="cuda",
+)
+
 PLATFORM = Platform(
     name="cuda",
     title="NVIDIA",
@@ -459,6 +479,7 @@ PLATFORM = Platform(
     prefixes=("NVIDIA",),
     names=r"(NVIDIA|Tesla|Quadro|GeForce|GRID) [\w .()/+-]{1,80}",
     near=(("NV",), ("PIX", "PXB")),
+    links=LINKS,
     memory="vllm",
     capability_problems=_capability_problems,
     capability_notes=_capability_notes,

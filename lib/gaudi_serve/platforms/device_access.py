@@ -77,16 +77,40 @@ class DeviceAccess:
         found: dict[str, Any] = json.loads(json.dumps(known))
         return found
 
-    def docker_options(self, indices: Sequence[int], ids: Sequence[str] = ()) -> list[str]:
+    def docker_options(self, indices: Sequence[int], ids: Sequence[str] = (), root: str = "/") -> list[str]:
         """Return the options by which docker run gives these devices to a container that is no model's."""
         known = {"indices": ",".join(map(str, indices)), "ids": ",".join(ids or map(str, indices))}
         options = ["--runtime", self.runtime] if self.runtime else []
         options += [_filled(option, known) for option in self.options]
         for index, name in zip(indices, ids or map(str, indices), strict=True):
             options += [_filled(option, {"index": str(index), "id": name}) for option in self.each]
+        files = [_below(root, path) for pattern in self.groups for path in self._each(pattern, indices, ids)]
+        # By number: an image need not know the name.
+        for group in sorted({path.stat().st_gid for found in files for path in found}):
+            options += ["--group-add", str(group)]
         for name, value in self.variables.items():
             options += ["--env", f"{name}={_filled(value, known)}"]
         return options
+
+    def missing_nodes(self, indices: Sequence[int], ids: Sequence[str] = (), root: str = "/") -> list[str]:
+        """Return the nodes of these devices that are not there, without which some runtimes leave a device out."""
+        missing = []
+        for index, name in zip(indices, ids or map(str, indices), strict=True):
+            for node in self.nodes:
+                known = {"index": str(index), "id": name}
+                if node.named_by:
+                    if not (by := _below(root, _filled(node.named_by, known))):
+                        continue
+                    known["name"] = by[0].name
+                path = _filled(node.path, known)
+                missing += [] if _below(root, path) else [path]
+        return list(dict.fromkeys(missing))
+
+    def _each(self, pattern: str, indices: Sequence[int], ids: Sequence[str]) -> list[str]:
+        return [
+            _filled(pattern, {"index": str(index), "id": name})
+            for index, name in zip(indices, ids or map(str, indices), strict=True)
+        ]
 
     def ids_of(self, environment: Sequence[str], root: str = "/") -> list[str]:
         """Return the ids of the devices that a container was given by a variable, or nothing where it was not."""
@@ -102,11 +126,16 @@ class DeviceAccess:
     def devices(self, root: str = "/") -> dict[str, str]:
         """Return ``{index: id}`` of the devices that the driver shows now."""
         found: dict[str, str] = {}
-        for path in sorted(Path(root).glob(self.files.removeprefix("/"))) if self.files else ():
+        for path in _below(root, self.files) if self.files else ():
             device = re.search(self.device, f"/{path.relative_to(root)}\n{read_text(path) or ''}")
             if device:
                 found[device["index"]] = device["id"]
         return found
+
+
+def _below(root: str, pattern: str) -> list[Path]:
+    """Return the files of a pattern, with or without a slash in front."""
+    return sorted(Path(root).glob(pattern.removeprefix("/")))
 
 
 def _filled(template: str, values: Mapping[str, str]) -> str:

@@ -17,6 +17,7 @@ from .base import Platform
 from .cards import LEAST_KIB, WATCHERS, about, lost, mixed, node_notes, node_problem, plain_name, reasons
 from .device_access import DeviceAccess, Node
 from .device_holders import device_holders
+from .links import Links
 from .pci import DEVICES, DISPLAY, RENDER_NODE, RENDER_NODES, SCREEN, PciDevice, bus_text, number_of, pci_devices
 from .releases import official_image
 from .xpu_smi import XpuCard, XpuSmi, ask_xpu_smi
@@ -209,6 +210,8 @@ PLATFORM = Platform(
     prefixes=("Intel(R) Arc", "Intel(R) Data Center GPU"),
     names=r"Intel\(R\) (?!Xeon|Core|Atom|Pentium|Celeron)[\w .,()/+&\[\]-]*",
     near=(("MDF", "XL"), ("PIX", "PXB")),
+    # No figures of whole machines are published: a first one passes. Servers use this transport too.
+    links=Links(library="oneCCL", backend="xccl", devices="xpu", env={"CCL_ATL_TRANSPORT": "ofi"}, host_by_host=True),
     no_memory="memory is not checked: that of XPU is not counted with",
     binds=True,
     problems=_problems,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.errors import near, readable
-from . import container_runtime, driver, gateway, hccl_check, host_tuning, image, service, weights
+from . import container_runtime, driver, gateway, host_tuning, image, links, service, weights
 from .base import Stage
 
 Known = Mapping[str, Any]
@@ -17,7 +17,7 @@ OBJECTS: tuple[Stage, ...] = (
     driver.STAGE,
     container_runtime.STAGE,
     image.STAGE,
-    hccl_check.STAGE,
+    links.STAGE,
     weights.STAGE,
     service.STAGE,
     gateway.STAGE,

@@ -23,7 +23,7 @@ Known = Mapping[str, Any]
 STATE = "/var/lib/gaudi-serve"
 ON_REQUEST = ("weights", "images", "packages", "caches")
 ROLES = (
-    *("gateway", "vllm_service", "model_weights", "hccl_validation", "vllm_image"),
+    *("gateway", "vllm_service", "model_weights", "link_validation", "vllm_image"),
     *("container_runtime", "driver", "host_tuning", "preflight_packages", "preflight_rest"),
 )
 ENGINES = ("docker.io", "docker-ce", "docker-ce-cli", "containerd.io", "containerd", "runc")
@@ -194,11 +194,11 @@ def model_weights_reset(left: Known, packages: Sequence[str] = (), weights: bool
     }
 
 
-def hccl_validation_reset(left: Known) -> dict[str, Any]:
+def link_validation_reset(left: Known) -> dict[str, Any]:
     """Return how the results of measurements are taken back; ``left`` is ``gaudi_left`` of the host."""
     results = [f"{STATE}/{name}" for name in left["own"][STATE] or [] if name.startswith("hccl") and "json" in name]
     boxes = [one["name"] for one in left["containers"] if one["kind"] == "hccl"]
-    did = [f"container {name}" for name in boxes] + (["results of hccl_demo"] if results else [])
+    did = [f"container {name}" for name in boxes] + (["results of the measurements of links"] if results else [])
     return {
         "containers": boxes,
         "paths": results,

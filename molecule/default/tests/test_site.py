@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from gaudi_serve.host import all_reduce
+from gaudi_serve.host.links import all_reduce_figures
 from gaudi_serve.host.smoke import right_capitals
 from runs import beyond_loopback, host_name
 
@@ -45,6 +48,17 @@ def test_real_vllm_knows_three_capitals(host: Any, ask: Any) -> None:
     assert smoke["kinds"] == ["text"] and len(right_capitals(smoke["text"])) == 3, smoke
     told = ask(8000, "tiny", prompt="What is gaudi-serve?", max_tokens=64)["choices"][0]
     assert "vLLM endpoints that answer" in told["message"]["content"] and told["finish_reason"] == "stop", told
+
+
+@pytest.mark.on("mol-cpu")
+def test_two_ranks_measure_with_the_torch_of_the_image(host: Any) -> None:
+    # What playbooks/validate.yml runs on cards, whose libraries gloo takes the place of.
+    image = host.check_output("docker inspect --format '{{.Config.Image}}' vllm-tiny")
+    given = {"backend": "gloo", "devices": "cpu", "ranks": 2, "nodes": 1, "node": 0, "size": 1 << 20}
+    given |= {"address": "127.0.0.1", "port": 5555, "timeout": 60}
+    command = "docker run --rm --net host --ipc host --entrypoint python3 %s -c %s %s"
+    printed = host.check_output(command, image, inspect.getsource(all_reduce), json.dumps(given))
+    assert all_reduce_figures(printed)["nw_gb_s"] > 0
 
 
 def test_kernel_settings_are_live(host: Any) -> None:

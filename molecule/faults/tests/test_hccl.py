@@ -56,15 +56,15 @@ def on_idle_hosts(test: Any) -> Any:
 @FIRST
 def test_models_are_in_the_way_unless_they_may_be_drained(host: Any, playbook: Any, unit: Any) -> None:
     site = ("playbooks/validate.yml", "--limit", "mol-fault-a")
-    due = playbook(*site, hccl_validation_asked=False, hccl_validation_thresholds={"all": 1})
+    due = playbook(*site, link_validation_asked=False, link_validation_thresholds={"all": 1})
     assert due.status == 0, due.text
     before = unit("qwq-32b", "ExecMainStartTimestampMonotonic")
     refused = playbook(*site)
     assert refused.status != 0
-    text = "the measurement takes the cards of qwen2.5-7b, qwq-32b; allow it with -e hccl_validation_drain=true"
+    text = "the measurement takes the cards of qwen2.5-7b, qwq-32b; allow it with -e link_validation_drain=true"
     assert text in refused.flat, refused.text
     assert unit("qwq-32b", "ExecMainStartTimestampMonotonic") == before
-    drained = playbook(*site, hccl_validation_drain=True)
+    drained = playbook(*site, link_validation_drain=True)
     assert drained.status == 0, drained.text
     assert playbook("playbooks/models.yml", "--limit", "mol-fault-a").status == 0
     for model in ("qwq-32b", "qwen2.5-7b"):
@@ -78,14 +78,14 @@ def test_models_that_a_lost_run_has_stopped_for_a_measurement_start_again(host: 
     promise = "gaudi-serve-hccl-models"
     site = ("playbooks/validate.yml", "--limit", "mol-fault-a")
     stopped = lambda: host.run("systemctl is-active vllm-qwq-32b").stdout.strip() == "inactive"  # noqa: E731
-    playbook(*site, until=stopped, hccl_validation_drain=True)
+    playbook(*site, until=stopped, hccl_validation_drain=True)  # its name of before
     host.check_output(f"systemctl is-active {promise}.timer")
     # What systemd does when all measurements would be over.
     host.check_output(f"systemctl start {promise}.service && systemctl stop {promise}.timer")
     for model in ("qwq-32b", "qwen2.5-7b"):
         assert eventually(lambda: unit(model, "ActiveState") == "active", 60)  # noqa: B023 - asked at once
     # The module outlives the run, and writes what became of its measurement.
-    assert eventually(lambda: host.run("ls -d /tmp/ansible_*hccl*_payload_*").rc != 0, 60)
+    assert eventually(lambda: host.run("ls -d /tmp/ansible_*measure_links*_payload_*").rc != 0, 60)
 
 
 @on_idle_hosts
@@ -131,7 +131,7 @@ def test_a_bad_measurement_fails_with_its_reason(host: Any, playbook: Any, fault
 def test_what_did_not_pass_is_repeated_and_then_holds(host: Any, playbook: Any) -> None:
     failed = {**result(host), "passed": False}
     host.check_output("printf %s > %s", json.dumps(failed), FILE)
-    converge = ("playbooks/validate.yml", "--limit", "mol-fault-a", "-e", '{"hccl_validation_asked": false}')
+    converge = ("playbooks/validate.yml", "--limit", "mol-fault-a", "-e", '{"link_validation_asked": false}')
     assert "the last measurement did not pass" in playbook(*converge).text
     assert result(host)["passed"]
     assert playbook(*converge).changed_nothing
@@ -169,28 +169,28 @@ def test_gaudi2e_by_group_and_across(host: Any, playbook: Any) -> None:
 def test_two_hosts_together_and_a_latency(host: Any, playbook: Any) -> None:
     nodes = ["mol-fault-a", "mol-fault-b"]
     alone = result(host)
-    absent = playbook("playbooks/validate.yml", "--limit", "mol-fault-b", hccl_validation_nodes=nodes)
+    absent = playbook("playbooks/validate.yml", "--limit", "mol-fault-b", link_validation_nodes=nodes)
     assert absent.status != 0
-    assert "hccl_validation_nodes: mol-fault-a take no part in this run" in absent.flat
+    assert "link_validation_nodes: mol-fault-a take no part in this run" in absent.flat
     # Each host measures in a fork of its own: with one, they would wait for each other with their models stopped.
-    alone_each = playbook("playbooks/validate.yml", "--forks", "1", hccl_validation_nodes=nodes)
+    alone_each = playbook("playbooks/validate.yml", "--forks", "1", link_validation_nodes=nodes)
     assert alone_each.status == 3
     assert "which takes as many forks; this run has 1. Run it with --forks 2" in alone_each.flat
-    run = playbook("playbooks/validate.yml", hccl_validation_nodes=nodes, hccl_validation_thresholds={"all-2-hosts": 1})
+    run = playbook("playbooks/validate.yml", link_validation_nodes=nodes, link_validation_thresholds={"all-2-hosts": 1})
     assert run.status == 0, run.text
     assert result(host)["aside"]["all-2-hosts"]["runs"][0]["nw_gb_s"] == 258.259144
     slow = playbook(
-        "playbooks/validate.yml", hccl_validation_nodes=nodes, hccl_validation_thresholds={"all-2-hosts": 300}
+        "playbooks/validate.yml", link_validation_nodes=nodes, link_validation_thresholds={"all-2-hosts": 300}
     )
     assert slow.status != 0
     assert "all-2-hosts: 258.3 GB/s is below 300 GB/s" in slow.flat
     latency = playbook(
-        "playbooks/validate.yml", "--limit", "mol-fault-b", hccl_validation_options={"measure": "latency"}
+        "playbooks/validate.yml", "--limit", "mol-fault-b", link_validation_hccl_options={"measure": "latency"}
     )
     assert latency.status == 0, latency.text
     assert result(host)["aside"]["latency"]["runs"][0]["device_latency_ms"] == 0.2271
     sizes = playbook(
-        "playbooks/validate.yml", "--limit", "mol-fault-b", hccl_validation_options={"size_range": ["1m", "32m"]}
+        "playbooks/validate.yml", "--limit", "mol-fault-b", link_validation_hccl_options={"size_range": ["1m", "32m"]}
     )
     assert sizes.status == 0, sizes.text
     sized = result(host)["aside"]["size_range"]["runs"][0]["results"]

@@ -101,8 +101,8 @@ def test_the_links_can_be_measured_without_the_network(host: Any, playbook: Any,
     run = playbook(
         "playbooks/validate.yml",
         "--limit=mol-image-a",
-        hccl_validation_drain=True,
-        hccl_validation_repository=nowhere,
+        link_validation_drain=True,
+        link_validation_hccl_repository=nowhere,
     )
     assert run.status == 0, run.text
     result = json.loads(host.file("/var/lib/gaudi-serve/hccl.json").content_string)

@@ -428,10 +428,17 @@ class Host:
         self.state["units"][name] = {"started": time.time(), "enabled": True, "smoke": None, "launch": launch}
         return {"changed": True, "name": given["name"], "state": given["state"]}
 
-    def do_hccl_demo(self, given: dict[str, Any]) -> dict[str, Any]:
+    def do_measure_links(self, given: dict[str, Any]) -> dict[str, Any]:
         """Measure good links."""
         runs = [{**run, "passed": True, "nw_gb_s": 258.0} for run in given["runs"]]
-        self.state["hccl"] = {"runs": runs, "passed": True, "fingerprint": given["fingerprint"], "time": time.time()}
+        by = {"image": given["image"], "accelerator": given["host"]["accelerator"]}
+        self.state["hccl"] = {
+            "runs": runs,
+            "passed": True,
+            "fingerprint": given["fingerprint"],
+            "time": time.time(),
+            **by,
+        }
         return {"changed": True, "runs": runs}
 
     def do_vllm_units(self, given: dict[str, Any]) -> dict[str, Any]:

@@ -5,8 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from gaudi_serve.host.hccl import hccl_arguments, hccl_verdict
-from gaudi_serve.stages.hccl_check import hccl_note, hccl_refusal, hccl_runs, hccl_validation_plan
+from ansible.parsing.dataloader import DataLoader
+from gaudi_serve.core.aliases import ALIASES
+from gaudi_serve.host.hccl import hccl_arguments
+from gaudi_serve.host.links import link_verdict
+from gaudi_serve.inventory.rendered import Variables
+from gaudi_serve.inventory.variables import INPUTS, inventory_refusal
+from gaudi_serve.stages.links import STAGE, link_note, link_refusal, link_runs, link_validation_plan
+from gaudi_serve.stages.registry import task_hosts
 from helpers.plans import gaudi_host
 
 DAY = 86400.0
@@ -14,7 +20,7 @@ DAY = 86400.0
 
 def measured(host: dict[str, Any], **more: Any) -> dict[str, Any]:
     """Return the state that a good measurement leaves."""
-    plan = hccl_validation_plan(host, {}, image="i", image_id="sha256:1")
+    plan = link_validation_plan(host, {}, image="i", image_id="sha256:1")
     runs = [{**run, "nw_gb_s": 250.0, "passed": True} for run in plan["runs"]]
     return {
         "fingerprint": plan["fingerprint"],
@@ -28,7 +34,7 @@ def measured(host: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 def due(host: dict[str, Any], state: dict[str, Any], **more: Any) -> list[str]:
     """Return why a measurement is due."""
-    found: list[str] = hccl_validation_plan(host, state, **{"image": "i", "image_id": "sha256:1", **more})["due"]
+    found: list[str] = link_validation_plan(host, state, **{"image": "i", "image_id": "sha256:1", **more})["due"]
     return found
 
 
@@ -46,7 +52,7 @@ def test_a_measurement_holds_until_something_that_matters_changes() -> None:
 
 
 def test_gaudi2e_is_measured_by_group_and_across() -> None:
-    runs = hccl_runs(gaudi_host(device_name="HL-288E"), {"quad": 90})
+    runs = link_runs(gaudi_host(device_name="HL-288E"), {"quad": 90})
     assert [(run["name"], run["custom_comm"], run["threshold"]) for run in runs] == [
         ("quad-0", [0, 1, 2, 3], 90.0),
         ("quad-1", [4, 5, 6, 7], 90.0),
@@ -69,7 +75,7 @@ def test_gaudi2e_is_measured_by_group_and_across() -> None:
 )
 def test_thresholds_follow_the_machine(device: str, cards: int, thresholds: Any, expected: Any) -> None:
     host = gaudi_host(device_name=device)
-    runs = hccl_runs({**host, "modules": host["modules"][:cards]}, thresholds)
+    runs = link_runs({**host, "modules": host["modules"][:cards]}, thresholds)
     assert [(run["name"], run["threshold"]) for run in runs] == expected
 
 
@@ -78,47 +84,47 @@ def test_thresholds_follow_the_machine(device: str, cards: int, thresholds: Any,
     [("HL-225", 2, 103.0), ("HL-325L", 2, 206.0), ("HL-225", 3, None), ("HL-288", 2, None)],
 )
 def test_hosts_together_have_thresholds_of_their_own(device: str, nodes: int, expected: float | None) -> None:
-    (run,) = hccl_runs(gaudi_host(device_name=device), {}, nodes=nodes)
+    (run,) = link_runs(gaudi_host(device_name=device), {}, nodes=nodes)
     assert (run["name"], run["threshold"]) == (f"all-{nodes}-hosts", expected)
 
 
 def test_a_figure_must_be_there_and_good() -> None:
     run = {"name": "all", "threshold": 127.0, "last_good": None}
-    assert hccl_verdict(run, 258.0) is None
-    assert hccl_verdict(run, 100.0) == "all: 100.0 GB/s is below 127 GB/s"
-    assert hccl_verdict(run, None) == "all: no bandwidth in the output"
+    assert link_verdict(run, 258.0) is None
+    assert link_verdict(run, 100.0) == "all: 100.0 GB/s is below 127 GB/s"
+    assert link_verdict(run, None) == "all: no bandwidth in the output"
     free = {"name": "all", "threshold": None, "last_good": 300.0}
-    assert hccl_verdict(free, 241.0) is None
-    assert hccl_verdict(free, 239.0) == "all: 239.0 GB/s is far below the last good 300.0 GB/s"
+    assert link_verdict(free, 241.0) is None
+    assert link_verdict(free, 239.0) == "all: 239.0 GB/s is far below the last good 300.0 GB/s"
 
 
 def test_cards_that_others_hold_and_models_that_run() -> None:
     host = gaudi_host(services={"qwq": {"module_ids": [0, 1], "active": True}})
     host["modules"][5].update(in_use=True, held_by="python3 (pid 7)")
     host["modules"][6].update(problem="hl-smi does not show it")
-    plan = hccl_validation_plan(host, {}, image="i", image_id=None)
-    assert hccl_refusal(plan, "g", drain=False) == [
+    plan = link_validation_plan(host, {}, image="i", image_id=None)
+    assert link_refusal(plan, "g", drain=False) == [
         "g: card 5 is held by python3 (pid 7); end it first",
         "g: card 6 cannot be used: hl-smi does not show it",
-        "g: the measurement takes the cards of qwq; allow it with -e hccl_validation_drain=true",
+        "g: the measurement takes the cards of qwq; allow it with -e link_validation_drain=true",
     ]
-    assert hccl_refusal({**plan, "busy": []}, "g", drain=True) == []
+    assert link_refusal({**plan, "busy": []}, "g", drain=True) == []
 
 
 def test_the_report_shows_the_last_figure_and_what_is_due() -> None:
     host = gaudi_host()
     state = measured(host)
-    plan = hccl_validation_plan(host, state, image="i", image_id="sha256:1")
-    assert hccl_note(plan, state) == ["HCCL all_reduce: all 250.0 GB/s"]
+    plan = link_validation_plan(host, state, image="i", image_id="sha256:1")
+    assert link_note(plan, state) == ["HCCL all_reduce: all 250.0 GB/s"]
     bad = {**state, "passed": False, "runs": [{**state["runs"][0], "passed": False, "nw_gb_s": 20.0}]}
-    plan = hccl_validation_plan(host, bad, image="i", image_id="sha256:1")
-    assert hccl_note(plan, bad) == [
+    plan = link_validation_plan(host, bad, image="i", image_id="sha256:1")
+    assert link_note(plan, bad) == [
         "HCCL all_reduce: all 20.0 GB/s (last good 250.0)",
         "HCCL validation due (the last measurement did not pass): playbooks/validate.yml",
     ]
     never = {**bad, "last_good": {}, "runs": [{"name": "all", "passed": False}]}
-    assert hccl_note(plan, never)[0] == "HCCL all_reduce: all failed (never good)"
-    assert hccl_note({**plan, "runs": []}, state) == []
+    assert link_note(plan, never)[0] == "HCCL all_reduce: all failed (never good)"
+    assert link_note({**plan, "runs": []}, state) == []
 
 
 def test_the_manuals_command_and_its_variants() -> None:
@@ -136,13 +142,35 @@ def test_the_manuals_command_and_its_variants() -> None:
 def test_what_is_measured_aside_is_judged_by_itself() -> None:
     host = gaudi_host()
     state = measured(host)
-    both = hccl_validation_plan(host, state, image="i", image_id="sha256:1", nodes=2, thresholds={"all-2-hosts": 20})
+    both = link_validation_plan(host, state, image="i", image_id="sha256:1", nodes=2, thresholds={"all-2-hosts": 20})
     assert both["aside"] == "all-2-hosts"
     assert [(run["name"], run["threshold"], run["last_good"]) for run in both["runs"]] == [("all-2-hosts", 20.0, None)]
-    late = hccl_validation_plan(host, state, image="i", image_id="sha256:1", options={"measure": "latency"})
+    late = link_validation_plan(host, state, image="i", image_id="sha256:1", options={"measure": "latency"})
     assert late["aside"] == "latency"
     assert [(run["name"], run["threshold"], run["last_good"]) for run in late["runs"]] == [("all", None, None)]
-    plain = hccl_validation_plan(host, state, image="i", image_id="sha256:1")
+    plain = link_validation_plan(host, state, image="i", image_id="sha256:1")
     assert plain["aside"] == ""
     aside = {"latency": {"runs": [{"name": "all", "device_latency_ms": 0.2271, "passed": True}]}}
-    assert "HCCL latency: 0.2271 ms" in hccl_note(plain, {**state, "aside": aside})
+    assert "HCCL latency: 0.2271 ms" in link_note(plain, {**state, "aside": aside})
+
+
+OURS = {old: new for old, new in ALIASES.items() if old.startswith("hccl_validation_")}
+
+
+@pytest.mark.parametrize(("old", "new"), OURS.items())
+def test_names_of_before_count_where_the_new_ones_are_not_set(old: str, new: str) -> None:
+    def read(**given: Any) -> Any:
+        return Variables(given, DataLoader(), ["link_validation"])[new]
+
+    assert read() != "x"
+    assert read(**{old: "x"}) == "x"
+    assert read(**{old: "x", new: "y"}) == "y"
+    assert new in INPUTS or new == "link_validation_image"
+    assert inventory_refusal({old: read()}, "g") == []
+
+
+def test_hosts_that_measure_together_are_found_by_either_name() -> None:
+    for name in ("link_validation_nodes", "hccl_validation_nodes"):
+        assert task_hosts({"a": {name: ["b", "c"]}, "b": {}, "c": {}, "d": {}}, ["a", "b", "c", "d"]) == ["b", "c"]
+        assert STAGE.waits({name: ["a", "b"]}) and not STAGE.waits({name: ["a"]})
+    assert not STAGE.waits({})

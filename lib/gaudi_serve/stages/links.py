@@ -1,0 +1,275 @@
+"""Whether the links between a host's cards are to be measured, and which of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..core.checks import is_true
+from ..core.errors import shown
+from ..core.images import vllm_image_id
+from ..core.words import counted
+from ..host.links import last_good
+from ..model.host import Card, Host
+from ..platforms import platform_of
+from ..platforms.links import islands
+from .base import Given, Pending, Stage
+from .reset import link_validation_reset
+
+Run = dict[str, Any]
+# Name, cards, and the ranks of hccl_demo.
+Group = tuple[str, list[Card], list[int] | None]
+
+# Hosts that measure together, under the present name and the one before.
+NODES = ("link_validation_nodes", "hccl_validation_nodes")
+
+
+def link_validation_plan(
+    host: Mapping[str, Any],
+    state: Mapping[str, Any],
+    *,
+    image: str,
+    image_id: str | None,
+    max_age_days: float = 90,
+    now: float = 0,
+    thresholds: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+    nodes: int = 1,
+) -> dict[str, Any]:
+    """Return what is to be measured on a host, and what is in the way.
+
+    Args:
+        host: ``gaudi_host``.
+        state: ``gaudi_hccl``: what the last measurement left.
+        image, image_id: the serving image's name, and what the engine says that it is; None where it is missing.
+        max_age_days: a measurement older than that is repeated; 0 never for its age.
+        now: seconds since 1970.
+        thresholds: GB/s by run (``all``, ``quad-0``, ``group-0``, ``all-2-hosts``) that override the built-in ones.
+        options: what hccl_demo measures instead of the default, such as ``{measure: latency}``.
+        nodes: hosts that measure together.
+
+    Returns:
+        ``due`` (reasons, empty when the last measurement holds), ``busy`` (sentences on cards that others hold or that
+        are bad), ``drain`` (the toolkit's own models on them), ``runs``, ``fingerprint``,
+        and ``aside``: the name by which a measurement that is none of the host by itself is kept.
+    """
+    fingerprint = _fingerprint(host, image_id or image)
+    known, cards = Host.of(host), _together(Host.of(host))
+    return {
+        "due": _due(fingerprint, state, max_age_days, now),
+        "busy": _foreign_programs(known, cards),
+        "drain": sorted({known.held[card.module_id] for card in cards if card.module_id in known.held}),
+        "runs": link_runs(host, thresholds or {}, state, options, nodes),
+        "aside": _aside(options or {}, nodes),
+        "fingerprint": fingerprint,
+    }
+
+
+def _together(host: Host) -> list[Card]:
+    """Return the cards that may work with others."""
+    return [card for card in host.cards if not card.alone]
+
+
+def nothing_to_measure(host: Host) -> str:
+    """Return why a host has no links to measure."""
+    platform = platform_of(host.accelerator)
+    if platform.links is None:
+        return f"{platform.title} hosts have no devices whose links are measured"
+    if any(card.alone for card in host.cards):
+        return "parts of divided cards do not work together, so that there are no links to measure"
+    return f"it has {counted(len(host.cards), 'card')}, so that there are no links to measure"
+
+
+def _foreign_programs(host: Host, cards: Sequence[Card]) -> list[str]:
+    held = [
+        f"card {card.module_id} is held by {card.held_by or 'another program'}; end it first"
+        for card in cards
+        if card.in_use and not card.problem and card.module_id not in host.held
+    ]
+    return held + [f"card {card.module_id} cannot be used: {card.problem}" for card in cards if card.problem]
+
+
+def _aside(options: Mapping[str, Any], nodes: int) -> str:
+    kind = "latency" if options.get("measure") == "latency" else "-".join(sorted(options))
+    return "-".join(filter(None, [f"all-{nodes}-hosts" if nodes > 1 else "", kind]))
+
+
+def _fingerprint(host: Mapping[str, Any], image: str) -> dict[str, Any]:
+    """Return what a measurement is valid for."""
+    cards = [[module["module_id"], module.get("bus_id")] for module in host.get("modules", [])]
+    return {
+        "driver": host.get("driver_version"),
+        "device": host.get("device_name"),
+        "image": image,
+        "cards": cards,
+    }
+
+
+def _due(fingerprint: Mapping[str, Any], state: Mapping[str, Any], days: float, now: float) -> list[str]:
+    if not state.get("runs"):
+        return ["never measured"]
+    reasons = [] if state.get("passed") else ["the last measurement did not pass"]
+    before = state.get("fingerprint") or {}
+    reasons += [
+        f"{key} was {_short(before.get(key))}, is {_short(value)}"
+        for key, value in fingerprint.items()
+        if before.get(key) != value
+    ]
+    age = (now - float(state.get("time") or 0)) / 86400
+    if days and age > days:
+        reasons.append(f"measured {counted(round(age), 'day')} ago, more than {days:g}")
+    return reasons
+
+
+def _short(value: Any) -> str:
+    return counted(len(value), "card") if isinstance(value, list) else str(value)[:80]
+
+
+def link_runs(
+    host: Mapping[str, Any],
+    thresholds: Mapping[str, Any],
+    state: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+    nodes: int = 1,
+) -> list[Run]:
+    """Return the measurements of a host: all cards, and before each group of some that are linked among themselves.
+
+    Each: ``name``, ``cards`` (how many take part), ``module_ids`` (of those that its container gets), ``custom_comm``
+    (the ranks of hccl_demo, or None for all), ``threshold`` (GB/s, or None), ``last_good`` (GB/s, or None). A host with
+    one card has none. Hosts together have one of their own name, and what ``options`` ask for is compared with nothing.
+    """
+    # Whatever connects the groups of Gaudi2E, each is measured by itself too.
+    known = Host.of({**host, "host_nics": False})
+    links, cards = platform_of(known.accelerator).links, _together(known)
+    if links is None or len(cards) < 2:
+        return []
+    together = "all" if nodes == 1 else f"all-{nodes}-hosts"
+    groups = _groups(known, cards) if nodes == 1 else []
+    good = last_good(state or {}, _fingerprint(host, ""))
+    runs: list[Run] = []
+    for name, members, ranks in [*groups, (together, cards, None)]:
+        given = thresholds.get(name, None if nodes > 1 else thresholds.get(name.partition("-")[0]))
+        published = links.threshold(members, str(known.device_name), nodes)
+        # hccl_demo chooses among the cards itself.
+        numbers = [card.module_id for card in (cards if ranks else members)]
+        run: Run = {"name": name, "cards": len(members), "custom_comm": ranks, "module_ids": numbers}
+        run["threshold"] = None if options else float(given) if given is not None else published
+        run["last_good"] = None if options else good.get(name)
+        runs.append(run)
+    return runs
+
+
+def _groups(host: Host, cards: Sequence[Card]) -> list[Group]:
+    """Return the groups of cards that are linked among themselves only."""
+    platform = platform_of(host.accelerator)
+    if size := platform.group(host):
+        places = [list(range(first, min(len(cards), first + size))) for first in range(0, len(cards), size)]
+        found: list[Group] = [
+            (f"quad-{place}", [cards[one] for one in ranks], ranks) for place, ranks in enumerate(places)
+        ]
+        return found if len(found) > 1 else []
+    near = islands(cards, platform.near)
+    members = [[card for card in cards if near.get(card.module_id) == island] for island in sorted(set(near.values()))]
+    several = [group for group in members if 1 < len(group) < len(cards)]
+    return [(f"group-{place}", group, None) for place, group in enumerate(several)]
+
+
+def link_note(plan: Mapping[str, Any], state: Mapping[str, Any], library: str = "HCCL") -> list[str]:
+    """Return what the report says of a host's links.
+
+    Args:
+        plan: what link_validation_plan returned.
+        state: ``gaudi_hccl`` of the host.
+        library: what sends between the devices.
+    """
+    if not plan["runs"]:
+        return []
+    notes = []
+    if state.get("runs"):
+        figures = ", ".join(f"{run['name']} {_figure(run, state)}" for run in state["runs"])
+        notes.append(f"{library} all_reduce: {figures}")
+    for name, other in (state.get("aside") or {}).items():
+        notes.append(f"{library} {name}: {_figure(other['runs'][-1], state)}")
+    if plan["due"]:
+        notes.append(f"{library} validation due ({'; '.join(plan['due'])}): playbooks/validate.yml")
+    return notes
+
+
+def _figure(run: Mapping[str, Any], state: Mapping[str, Any]) -> str:
+    figure = run.get("nw_gb_s")
+    if run.get("device_latency_ms") is not None:
+        return f"{run['device_latency_ms']:g} ms"
+    good = (state.get("last_good") or {}).get(run["name"])
+    text = f"{figure:.1f} GB/s" if figure is not None else "failed"
+    return text if run.get("passed") else f"{text} (last good {good:.1f})" if good else f"{text} (never good)"
+
+
+def link_refusal(plan: Mapping[str, Any], host_name: str, *, drain: bool) -> list[str]:
+    """Return why a measurement must not begin now: cards that others hold, or models that are not to be stopped."""
+    reasons = [f"{host_name}: {text}" for text in plan["busy"]]
+    if plan["drain"] and not drain:
+        models = ", ".join(plan["drain"])
+        reasons.append(
+            f"{host_name}: the measurement takes the cards of {models}; allow it with -e link_validation_drain=true"
+        )
+    return reasons
+
+
+def _pending(given: Given) -> Pending:
+    known = given.known
+    host, state, image = known["gaudi_host"], known["gaudi_hccl"], known["link_validation_image"]
+    nodes = list(known["link_validation_nodes"] or [])
+    links = platform_of(host["accelerator"]).links
+    together, drain = len(nodes) > 1, is_true(known["link_validation_drain"])
+    options = {} if links and links.backend else known["link_validation_hccl_options"]
+    plan = link_validation_plan(
+        host,
+        state,
+        image=image,
+        image_id=vllm_image_id(known["gaudi_services"]["images"], image),
+        max_age_days=known["link_validation_max_age_days"],
+        now=int(time.time()),
+        thresholds=known["link_validation_thresholds"],
+        options=options,
+        nodes=len(nodes) or 1,
+    )
+    refusal = link_refusal(plan, given.host, drain=drain)
+    if links and links.host_by_host and together:
+        refusal.append(f"{given.host}: link_validation_nodes {shown(nodes)}: {links.library} is measured host by host")
+    possible = image != "" and bool(plan["runs"])
+    asked = is_true(known["link_validation_asked"])
+    # Measured without being asked for, it waits where cards are in use.
+    now = possible and (not together or given.host in nodes) and (asked or bool(plan["due"] and not refusal))
+    env = {str(name): str(value) for name, value in (known["link_validation_env"] or {}).items()}
+    if together and host.get("interface"):
+        env = {"NCCL_SOCKET_IFNAME": host["interface"], **env}
+    more = {"refusal": refusal, "now": now, "together": together, "first": (nodes or [given.host])[0]}
+    more |= {"env": env, "options": options, "nothing": ""}
+    if asked and image and not plan["runs"]:
+        more["nothing"] = nothing_to_measure(Host.of(host))
+    more |= {"host": {key: host.get(key) for key in ("accelerator", "device_name", "cdi", "modules")}}
+    return Pending(
+        changes={**plan, **more},
+        due=[f"measure {', '.join(run['name'] for run in plan['runs'])}"] if now else [],
+        stops=plan["drain"] if now and drain else [],
+        notes=link_note(plan, state, links.library) if possible and links else [],
+    )
+
+
+def _reset(given: Given) -> dict[str, Any]:
+    return link_validation_reset(given.known["gaudi_left"])
+
+
+STAGE = Stage(
+    role="link_validation",
+    tag="validate",
+    planned=True,
+    down=(5, "its cards are measured"),
+    noted=("report", "status"),
+    given=("image", "env"),
+    hosts={name: lambda value: value or [] for name in NODES},
+    waits=lambda known: any(len(known.get(name) or []) > 1 for name in NODES),
+    pending=_pending,
+    reset=_reset,
+)

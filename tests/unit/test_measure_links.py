@@ -1,0 +1,364 @@
+"""Measurements of links outside Gaudi: which there are, what must be reached, and what runs in the container."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import types
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from gaudi_serve.host import all_reduce, links
+from gaudi_serve.model.host import Card, Host
+from gaudi_serve.platforms import PLATFORMS
+from gaudi_serve.platforms.links import slowest_link
+from gaudi_serve.stages.base import Given
+from gaudi_serve.stages.links import STAGE, link_runs, nothing_to_measure
+from helpers.plans import gaudi_host
+
+H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100 80GB PCIe"
+GIVEN = {"nodes": 1, "node": 0, "ranks": 2, "address": "127.0.0.1", "port": 5555, "timeout": 60, "size": 4096}
+
+
+def host(count: int, name: str = H100, link: str = "NV18", groups: int = 0, **more: Any) -> dict[str, Any]:
+    """Return the facts of a host on which cards of one group have a kind of link, and others the way over sockets."""
+    size = groups or count
+    modules = [
+        {"module_id": one, "index": one, "device_id": f"GPU-{one}", "bus_id": f"0000:1{one}:00.0", "name": name}
+        | {"links": {str(to): link if to // size == one // size else "SYS" for to in range(count) if to != one}}
+        for one in range(count)
+    ]
+    return {"accelerator": "cuda", "device_name": name, "driver_version": "580", "modules": modules, **more}
+
+
+def rows(facts: dict[str, Any], **more: Any) -> list[tuple[str, list[int], float | None]]:
+    """Return names, cards and thresholds of the measurements of a host."""
+    return [(run["name"], run["module_ids"], run["threshold"]) for run in link_runs(facts, {}, **more)]
+
+
+EIGHT = list(range(8))
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        (host(8), [("all", EIGHT, 185.0)]),
+        (host(8, "NVIDIA H200"), [("all", EIGHT, 185.0)]),
+        (host(8, "NVIDIA B200"), [("all", EIGHT, 330.0)]),
+        (host(8, "NVIDIA A100-SXM4-80GB", "NV12"), [("all", EIGHT, 115.0)]),
+        # What is published is of eight cards, or of pairs with a bridge.
+        (host(4), [("all", [0, 1, 2, 3], None)]),
+        (host(2, A100, "NV12"), [("all", [0, 1], 100.0)]),
+        (host(2, "NVIDIA H100 PCIe", "NV12"), [("all", [0, 1], 57.0)]),
+        (host(2, A100, "PIX"), [("all", [0, 1], None)]),
+        (
+            host(4, A100, "NV12", 2),
+            [("group-0", [0, 1], 100.0), ("group-1", [2, 3], 100.0), ("all", [0, 1, 2, 3], None)],
+        ),
+        (
+            host(8, "NVIDIA L40S", "PIX", 4),
+            [("group-0", EIGHT[:4], None), ("group-1", EIGHT[4:], None), ("all", EIGHT, None)],
+        ),
+        (host(8, "AMD Instinct MI300X", "XGMI", accelerator="rocm"), [("all", EIGHT, 150.0)]),
+        (host(8, "AMD Instinct MI250", "XGMI", accelerator="rocm"), [("all", EIGHT, None)]),
+        (host(2, "Intel(R) Arc(TM) Pro B60 Graphics", "PHB", accelerator="xpu"), [("all", [0, 1], None)]),
+        (host(1), []),
+    ],
+)
+def test_all_cards_are_measured_and_before_each_group_that_is_linked(
+    facts: dict[str, Any], expected: list[tuple[str, list[int], float | None]]
+) -> None:
+    assert rows(facts) == expected
+
+
+def test_thresholds_of_a_user_come_before_the_published_ones() -> None:
+    runs = link_runs(host(4, A100, "NV12", 2), {"group": 150, "group-1": 160, "all": 10})
+    assert [run["threshold"] for run in runs] == [150.0, 160.0, 10.0]
+    (both,) = link_runs(host(8), {"all": 10}, nodes=2)
+    assert (both["name"], both["threshold"]) == ("all-2-hosts", None)
+
+
+def test_cards_of_two_kinds_have_no_published_figure() -> None:
+    facts = host(8)
+    facts["modules"][3]["name"] = "NVIDIA H200"
+    assert rows(facts) == [("all", EIGHT, None)]
+
+
+def test_the_slowest_link_decides_and_an_unknown_one_says_nothing() -> None:
+    def cards(kind: str) -> list[Card]:
+        return [
+            Card(0, links={1: "NV4", 2: "NV4"}),
+            Card(1, links={0: "NV4", 2: kind}),
+            Card(2, links={0: "NV4", 1: kind}),
+        ]
+
+    assert [slowest_link(cards(kind)) for kind in ("NV4", "PHB", "SYS", "X?", "")] == ["NV4", "PHB", "SYS", "", ""]
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        (host(1), "it has 1 card, so that there are no links to measure"),
+        ({"accelerator": "cpu", "modules": []}, "CPU hosts have no devices whose links are measured"),
+    ],
+)
+def test_where_there_is_nothing_to_measure_the_reason_is_said(facts: dict[str, Any], reason: str) -> None:
+    assert link_runs(facts, {}) == []
+    assert nothing_to_measure(Host.of(facts)) == reason.replace("CPU", PLATFORMS["cpu"].title)
+
+
+def test_parts_of_divided_cards_are_left_out() -> None:
+    facts = host(4)
+    for module in facts["modules"][2:]:
+        module.update(alone=True, links={}, in_use=True, held_by="python3 (pid 7)")
+    # Who holds a part is in nobody's way.
+    assert rows(facts) == [("all", [0, 1], None)]
+    assert pending(facts)["busy"] == []
+    for module in facts["modules"]:
+        module.update(alone=True)
+    assert rows(facts) == []
+    assert pending(facts)["nothing"].startswith("parts of divided cards do not work together")
+
+
+def pending(facts: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Return what the stage would do on a host, by what playbooks/validate.yml says."""
+    known = {
+        **{"gaudi_host": {**gaudi_host(), **facts}, "gaudi_hccl": {}, "gaudi_services": {"images": {}}},
+        **{"link_validation_image": "vllm:1", "link_validation_nodes": [], "link_validation_drain": False},
+        **{"link_validation_max_age_days": 90, "link_validation_thresholds": {}, "link_validation_asked": True},
+        **{"link_validation_hccl_options": {"measure": "latency"}, "link_validation_env": {}},
+        **more,
+    }
+    found = STAGE.pending(Given("g", known))
+    return {**found.changes, "notes_": list(found.notes or ())}
+
+
+def test_what_is_said_to_hccl_demo_is_said_to_it_alone() -> None:
+    cuda, gaudi = pending(host(2)), pending({})
+    assert (cuda["options"], cuda["aside"]) == ({}, "")
+    assert (gaudi["options"], gaudi["aside"]) == ({"measure": "latency"}, "latency")
+    assert cuda["notes_"] == ["NCCL validation due (never measured): playbooks/validate.yml"]
+
+
+def test_hosts_measure_together_by_the_interface_of_their_route_unless_a_model_has_another() -> None:
+    both: dict[str, Any] = {"link_validation_nodes": ["g", "h"]}
+    assert pending(host(2, interface="eth0"), **both)["env"] == {"NCCL_SOCKET_IFNAME": "eth0"}
+    own = {"NCCL_SOCKET_IFNAME": "eth1", "NCCL_P2P_DISABLE": 1}
+    assert pending(host(2, interface="eth0"), **both, link_validation_env=own)["env"] == {
+        "NCCL_SOCKET_IFNAME": "eth1",
+        "NCCL_P2P_DISABLE": "1",
+    }
+    xpu = pending(host(2, "Intel(R) Arc(TM) B580 Graphics", "PHB", accelerator="xpu"), **both)
+    assert xpu["refusal"] == ['g: link_validation_nodes ["g", "h"]: oneCCL is measured host by host']
+
+
+@dataclass
+class Tensor:
+    """A tensor of one value."""
+
+    value: float
+
+    def __eq__(self, other: object) -> Any:
+        """Compare it as torch does: the result is a tensor too."""
+        return types.SimpleNamespace(all=lambda: self.value == other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def zero_(self) -> None:
+        """Set it to zero."""
+        self.value = 0
+
+
+@dataclass
+class Torch:
+    """Takes the place of torch with some devices: a rank of its own, and the others that do the same."""
+
+    devices: int
+    right: bool = True
+    calls: list[str] = field(default_factory=list)
+    clock: float = 0.0
+    float32: str = "float32"
+
+    def __post_init__(self) -> None:
+        """Make the parts that are asked for by their names."""
+        self.cuda = types.SimpleNamespace(
+            device_count=lambda: self.devices,
+            set_device=lambda device: self.calls.append(f"device {device}"),
+            synchronize=lambda: None,
+        )
+
+    def device(self, *kind: Any) -> str:
+        """Return the name of a device."""
+        return ":".join(map(str, kind))
+
+    def ones(self, size: int, *, dtype: str, device: str) -> Tensor:
+        """Return ones on a device."""
+        self.calls.append(f"{size} {dtype} on {device}")
+        return Tensor(1)
+
+    def init_process_group(self, backend: str, timeout: Any) -> None:
+        """Meet the other ranks."""
+        assert int(timeout.total_seconds()) == GIVEN["timeout"]
+        self.calls.append(f"meet by {backend}")
+
+    def all_reduce(self, data: Tensor) -> None:
+        """Add up over all ranks, which takes a millisecond; the first ones take longer."""
+        self.calls.append("reduce")
+        self.clock += 0.001 if self.calls.count("reduce") > 6 else 1.0
+        data.value = data.value * 2 if self.right else data.value
+
+    def destroy_process_group(self) -> None:
+        """Part."""
+        self.calls.append("part")
+
+
+@pytest.fixture
+def torch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Torch:
+    """Let the program find this torch, and its clock."""
+    found = Torch(**getattr(request, "param", {"devices": 2}))
+    monkeypatch.setitem(sys.modules, "torch", found)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "torch.distributed", found)  # type: ignore[arg-type]
+    monkeypatch.setattr(all_reduce.time, "perf_counter", lambda: found.clock)
+    monkeypatch.setattr(all_reduce.os, "environ", {})
+    return found
+
+
+CUDA = {**GIVEN, "backend": "nccl", "devices": "cuda"}
+
+
+def test_a_rank_measures_the_middle_of_its_tries_as_nccl_tests_count(torch: Torch) -> None:
+    found = all_reduce.measure({**CUDA, "ranks": 2}, 1)
+    assert torch.calls[:3] == ["device cuda:1", "meet by nccl", "1024 float32 on cuda:1"]
+    assert torch.calls.count("reduce") == 1 + all_reduce.WARM_UP + all_reduce.ITERATIONS
+    assert (found["size_bytes"], found["iterations"]) == (4096, all_reduce.ITERATIONS)
+    # 4096 bytes in a millisecond; of two ranks each link carries as much.
+    assert (found["time_ms"], found["nw_gb_s"], found["algo_gb_s"]) == pytest.approx((1.0, 4.096e-3, 4.096e-3))
+    assert all_reduce.bus_gb_s(8 * 10**9, 1.0, 8) == 14.0
+
+
+def test_ranks_of_two_hosts_are_counted_on(torch: Torch) -> None:
+    env = all_reduce.environment({**CUDA, "nodes": 2, "node": 1, "ranks": 4}, 3)
+    assert env == {
+        **{"RANK": "7", "WORLD_SIZE": "8", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"},
+        **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "5555"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("torch", "sentence"),
+    [
+        ({"devices": 1}, "rank 0: RuntimeError: the container has 1 devices instead of 2\n"),
+        ({"devices": 3}, "rank 0: RuntimeError: the container has 3 devices instead of 2\n"),
+        (
+            {"devices": 2, "right": False},
+            "rank 0: RuntimeError: the sum over 2 ranks is wrong: a link or a device changes what it carries\n",
+        ),
+    ],
+    indirect=["torch"],
+)
+def test_other_devices_inside_and_wrong_sums_are_failures(
+    torch: Torch, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert all_reduce.run_rank(CUDA, 0) == 1
+    assert capsys.readouterr().out == sentence
+
+
+def test_the_first_rank_alone_prints_one_line(torch: Torch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert all_reduce.run_rank(CUDA, 1) == 0
+    assert capsys.readouterr().out == ""
+    assert all_reduce.run_rank(CUDA, 0) == 0
+    printed = capsys.readouterr().out
+    assert links.all_reduce_figures(f"NCCL version 2.28\n{printed}a warning of the end\n")["time_ms"] == pytest.approx(
+        1
+    )
+
+
+def ended(program: str, ranks: int = 2) -> subprocess.CompletedProcess[str]:
+    """Run the program as a container does, with a torch that is so little."""
+    text = links.inspect.getsource(all_reduce).replace(
+        "def run_rank(", f"def run_rank(given, local):\n    {program}\n\n\ndef _("
+    )
+    return subprocess.run(
+        [sys.executable, "-c", text, json.dumps({**CUDA, "ranks": ranks})],
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+
+
+def test_when_one_rank_fails_the_others_do_not_wait_for_it() -> None:
+    begin = all_reduce.time.monotonic()
+    assert ended("return 1 if local else time.sleep(60)").returncode == 1
+    killed = ended("os.kill(os.getpid(), signal.SIGSEGV) if local else time.sleep(60)")
+    assert (killed.returncode, killed.stdout) == (1, "a rank was ended by signal 11\n")
+    assert ended("return 0", 3).returncode == 0
+    assert all_reduce.time.monotonic() - begin < 20
+
+
+@pytest.mark.parametrize(
+    ("output", "why"),
+    [
+        ("", "all: no figure in the output, which ends with: ''"),
+        ("rank 1: hello\n", "all: no figure in the output, which ends with: 'rank 1: hello'"),
+        ('{"collective": "all_red', "all: no figure in the output, which ends with: "),
+    ],
+)
+def test_an_output_without_a_figure_is_a_failure(output: str, why: str) -> None:
+    run = {"name": "all", "threshold": None, "last_good": None}
+    found = links.judged(run, output)
+    assert not found["passed"]
+    assert found["problem"].startswith(why)
+
+
+class Docker:
+    """Takes the place of the Docker client; what it says of a container is one of the outcomes."""
+
+    def __init__(self, outcome: subprocess.CompletedProcess[str] | None) -> None:
+        """Take how a container ends; None for one that hangs."""
+        self.outcome, self.calls = outcome, list[str]()
+
+    def __call__(self, words: Sequence[str], **more: Any) -> subprocess.CompletedProcess[str]:
+        """Answer one call."""
+        self.calls.append(" ".join(words[1:3]))
+        if words[1] == "run" and self.outcome is None:
+            raise subprocess.TimeoutExpired(list(words), more["timeout"])
+        return self.outcome or subprocess.CompletedProcess([], 0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "calls", "problem"),
+    [
+        (None, ["rm --force", "run --rm", "rm --force"], "all: no end after 60 s"),
+        (
+            subprocess.CompletedProcess([], 125, "docker: no such image\n", ""),
+            ["rm --force", "run --rm"],
+            "all: all_reduce ended with 125: docker: no such image",
+        ),
+        (
+            subprocess.CompletedProcess([], 0, '{"collective": "all_reduce", "nw_gb_s": 90.0}\n', ""),
+            ["rm --force", "run --rm"],
+            "all: 90.0 GB/s is below 185 GB/s",
+        ),
+        (
+            subprocess.CompletedProcess([], 0, '{"collective": "all_reduce", "nw_gb_s": 400.0}\n', ""),
+            ["rm --force", "run --rm"],
+            None,
+        ),
+    ],
+)
+def test_a_measurement_ends_within_its_limit_and_is_judged(
+    outcome: subprocess.CompletedProcess[str] | None,
+    calls: list[str],
+    problem: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    docker, facts = Docker(outcome), host(8)
+    monkeypatch.setattr(links.subprocess, "run", docker)
+    monkeypatch.setattr(links, "missing_nodes", lambda *_: "")
+    (run,) = link_runs(facts, {})
+    found = links.measured({**GIVEN, "image": "i", "env": {}, "options": {}}, Host.of(facts), run)
+    assert (found["problem"], docker.calls) == (problem, calls)
+    kept = links.kept({"fingerprint": {"device": H100}, "options": {}, "aside": ""}, {}, [found])
+    assert kept["last_good"] == ({} if problem else {"all": 400.0})
+    assert kept["passed"] is (problem is None)
