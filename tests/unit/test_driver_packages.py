@@ -108,6 +108,58 @@ def test_amds_packages_are_held_and_brought_where_a_version_is_said() -> None:
     assert changes(driver=rocm.DRIVER, **there).hold == ("amdgpu-dkms", "amd-smi-lib")
 
 
+def test_the_module_of_amds_package_has_a_shorter_version() -> None:
+    version = "1:6.16.13.30300400-2341068.24.04"
+    there = {"names": {"amdgpu-dkms": version}, "modules": ["amdgpu"], "services": {}, "offered": {}}
+    assert not changes(driver=rocm.DRIVER, loaded="6.16.13", **there).due
+    assert changes(driver=rocm.DRIVER, loaded="6.14.14", **there).reload
+    assert changes(driver=rocm.DRIVER, loaded="6.16.1", **there).reload
+
+
+UBUNTU = "580.95.05-0ubuntu0.24.04.1"
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("nvidia-headless-580-server-open", "nvidia-dkms-580-server-open", "libnvidia-compute-580-server"),
+        ("nvidia-headless-no-dkms-580-server", "nvidia-kernel-common-580-server", "nvidia-utils-580-server"),
+        ("nvidia-dkms-open", "libnvidia-compute"),
+        ("nvidia-driver-cuda", "nvidia-kernel-open-dkms"),
+        ("nvidia-tesla-580-driver", "nvidia-tesla-580-kernel-dkms"),
+    ],
+)
+def test_a_driver_without_a_desktop_is_held_as_any(names: tuple[str, ...]) -> None:
+    loose = {"packages": packages(dict.fromkeys(names, UBUNTU), held=False)}
+    found = changes(**loose)
+    assert sorted(found.hold) == sorted(names) and not found.foreign and not found.install and not found.replaces
+    assert changes("580", **loose).install == ()
+    other = changes("570", **loose)
+    assert other.replaces and other.install == ("nvidia-driver-570-server-open=570.195.03-0ubuntu0.24.04.1",)
+    # It is none of a driver that an installer has brought later, nor is it gone where nothing is loaded.
+    assert changes(**loose, loaded="590.44.01").foreign
+    assert changes("570", **loose, loaded=None).replaces
+
+
+def test_another_version_comes_from_where_the_driver_came_from() -> None:
+    offered = {"nvidia-driver-590-server-open": ["590.44.01-0ubuntu1"], "cuda-drivers": ["590.44.01-1", "580.95.05-1"]}
+    there = {"names": {"cuda-drivers": "580.95.05-1", "nvidia-dkms-open": "580.95.05-1"}, "offered": offered}
+    assert changes("590", **there).install == ("cuda-drivers=590.44.01-1",)
+    assert changes("590", names={}, loaded=None, offered=offered).install[0].startswith("nvidia-driver-590-server-open")
+    # Where that has none of the version, any other will do.
+    assert changes("570", names={"cuda-drivers": "580.95.05-1"}).install[0].startswith("nvidia-driver-570-server-open")
+
+
+def test_services_that_are_stopped_for_the_driver_are_started_again() -> None:
+    newer = packages(dict.fromkeys(SERVER, "580.105.08-0ubuntu0.24.04.1"))
+    found = asked(driver=facts(packages=newer), driver_upgrade_allowed=True)
+    assert found.changes["reload"] and found.changes["install"] == ()
+    assert found.changes["stop"] == ["nvidia-persistenced", "nvidia-fabricmanager"]
+    assert found.changes["start"] == ["nvidia-persistenced"]
+    assert not [line for line in found.due if "service" in line]
+    assert asked(driver=facts()).changes["start"] == []
+
+
 def test_switches_get_the_manager_of_exactly_the_drivers_version() -> None:
     found = changes(needs_companion=True)
     assert found.install == ("nvidia-fabricmanager-580=580.95.05-1",) and not found.replaces

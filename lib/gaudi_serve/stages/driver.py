@@ -12,7 +12,7 @@ from ..platforms import platform_of
 from ..platforms.driver import Driver
 from ..platforms.releases import release_of as known_release
 from .base import Given, Pending, Stage, drift_lines
-from .driver_packages import package_changes, package_notes, package_refusal
+from .driver_packages import NOTHING, package_changes, package_notes, package_refusal
 from .reset import driver_reset
 
 RELEASE = re.compile(r"\d+\.\d+\.\d+")
@@ -226,7 +226,9 @@ def _by_version(given: Given, driver: Driver) -> Pending:
     lines, due = found.lines, found.due and manage
     own = {"needed": True, "due": due, "drain": stopped, "holds": list(found.hold), "down": []}
     own |= {"modules": _modules(known, driver), "unload": list(driver.unload)}
-    own |= {"stop": driver.services if found.replaces else [], "found": found.found}
+    stop = driver.services if found.replaces else []
+    again = [unit for unit in stop if facts["services"].get(unit, NOTHING)["runs"]]
+    own |= {"stop": stop, "start": list(dict.fromkeys([*found.start, *again])), "found": found.found}
     return Pending(
         changes={**dataclasses.asdict(found), **own},
         due=lines if manage and not refusal else [],

@@ -57,19 +57,29 @@ class Present:
         )
 
     def source(self, driver: Driver) -> Source | None:
-        """Return the package that brought the driver; None where no package did."""
+        """Return the package that brought the driver, or the first of its parts; None where no package did."""
         found = [(rank, name) for name in self.packages if (rank := driver.rank(name)) is not None]
-        return Source(min(found)[1], str(self.packages[min(found)[1]]["version"])) if found else None
+        # Of another version than the loaded driver, they are what is left of an older one.
+        parts = [(0, name) for name in self.packages if driver.is_part(name) and self._may_be_loaded(name)]
+        name = min(found or parts, default=(0, ""))[1]
+        return Source(name, str(self.packages[name]["version"])) if name else None
+
+    def _may_be_loaded(self, name: str) -> bool:
+        return not self.loaded or begins(str(self.packages[name]["version"]), self.loaded)
 
     def companion(self, driver: Driver) -> Source | None:
         """Return the package of exactly the driver's version that is there."""
         found = next((name for name in self.packages if driver.is_companion(name)), None)
         return Source(found, str(self.packages[found]["version"])) if found else None
 
-    def best(self, driver: Driver, wanted: str) -> Source | None:
-        """Return the preferred package of a version that apt can get, at its newest."""
+    def best(self, driver: Driver, wanted: str, source: Source | None = None) -> Source | None:
+        """Return the preferred package of a version that apt can get, at its newest: first one as is there.
+
+        Packages of Ubuntu, Debian and NVIDIA do not go together.
+        """
+        here = driver.rank(source.package) if source else None
         found = [
-            (rank, Source(name, version))
+            ((rank != here, rank), Source(name, version))
             for name, versions in self.offered.items()
             if (rank := driver.rank(name)) is not None
             for version in versions
@@ -149,7 +159,8 @@ def package_changes(
     install = [*brings, *more, *(name for name in further if name.partition("=")[0] not in here.packages)]
     new = [one.partition("=")[0] for one in install]
     replaced = bool(source and target and target.version != source.version)
-    reload = bool(source and here.loaded and upstream(source.version) != here.loaded and not replaced)
+    # AMD's module has a shorter version than its package: 6.16.13 of 1:6.16.13.30300400-2341068.24.04.
+    reload = bool(source and here.loaded and not begins(source.version, here.loaded) and not replaced)
     kept = [name for name, one in here.packages.items() if not one["held"]]
     return Changes(
         repair=bool(here.broken),
@@ -171,7 +182,7 @@ def _brought(
     """Return the package that brings the driver after this, what is to be installed for it, and why it cannot be."""
     wanted = version or ("" if source or here.loaded is not None else driver.usual)
     if wanted and not (source and begins(source.version, wanted)):
-        target = here.best(driver, wanted)
+        target = here.best(driver, wanted, source)
         return target or source, [target.exact] if target else [], [] if target else [_unknown(driver, here, wanted)]
     return source, [source.exact] if source and not here.packages[source.package]["whole"] else [], []
 
