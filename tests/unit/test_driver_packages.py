@@ -160,6 +160,44 @@ def test_services_that_are_stopped_for_the_driver_are_started_again() -> None:
     assert asked(driver=facts()).changes["start"] == []
 
 
+REPOSITORY = {"uris": ["https://user:secret@mirror.example/cuda"], "suites": ["/"]}
+ADDED = ["https://mirror.example/cuda"]
+
+
+def test_a_bare_host_gets_the_repository_before_anybody_knows_what_it_has() -> None:
+    bare = facts({}, None, modules=[], services={}, offered={})
+    found = asked(driver=bare, driver_repository=REPOSITORY)
+    assert found.refusal == [] and found.due == ["the source of packages of driver 580 is not there"]
+    assert found.changes["fetch"] and found.changes["install"] == () and found.stops == []
+    # When it is there, it is asked as any.
+    known = asked(driver={**bare, "source": ADDED, "offered": OFFERED}, driver_repository=REPOSITORY)
+    assert not known.changes["fetch"] and known.changes["install"][0].startswith("nvidia-driver-580-server-open=")
+    (text,) = asked(driver={**bare, "source": ADDED}, driver_repository=REPOSITORY).refusal
+    assert text.endswith("it knows none; https://mirror.example/cuda of driver_repository has none")
+    # Another address is another source.
+    other = {**REPOSITORY, "uris": ["https://other.example/cuda"]}
+    assert asked(driver={**bare, "source": ADDED}, driver_repository=other).changes["fetch"]
+
+
+def test_a_repository_is_added_for_what_is_missing_alone() -> None:
+    assert not asked(driver=facts(), driver_repository=REPOSITORY).changes["due"]
+    manager = asked(driver=facts(needs_companion=True, offered={}), driver_repository=REPOSITORY)
+    assert manager.refusal == [] and manager.stops == []
+    assert manager.due == ["the source of packages of driver 580.95.05 is not there"]
+    nouveau = facts({}, None, modules=["nouveau"], services={}, offered={})
+    (text,) = asked(driver=nouveau, driver_repository=REPOSITORY).refusal
+    assert text.startswith("g: module nouveau holds the cards")
+
+
+def test_a_repository_for_another_version_is_added_with_leave_alone() -> None:
+    more = {"driver_repository": REPOSITORY, "driver_version": "600"}
+    assert asked(driver=facts(), **more).refusal == [
+        "g: driver 580.95.05 would become 600; allow the change with driver_upgrade_allowed: true (it stops qwq)"
+    ]
+    allowed = asked(driver=facts(), **more, driver_upgrade_allowed=True)
+    assert allowed.refusal == [] and allowed.stops == ["qwq"] and allowed.changes["fetch"]
+
+
 def test_switches_get_the_manager_of_exactly_the_drivers_version() -> None:
     found = changes(needs_companion=True)
     assert found.install == ("nvidia-fabricmanager-580=580.95.05-1",) and not found.replaces
@@ -192,6 +230,7 @@ def asked(name: str = "cuda", driver: dict[str, Any] | None = None, **known: Any
     host["services"] = {"qwq": {"module_ids": [0], "active": True}}
     given: dict[str, Any] = {"gaudi_system": {"accelerator": name}, "gaudi_host": host, "gaudi_driver": driver}
     given |= {"driver_version": "", "driver_packages": [], "driver_optional_packages": [], "driver_modules": []}
+    given |= {"driver_repository": {}}
     given |= {"driver_upgrade_allowed": False, "driver_manage": True, "driver_release": "1.24.1"}
     return STAGE.pending(Given("g", {**given, "driver_ports_may_be_down": [], **known}))
 
@@ -293,6 +332,8 @@ def test_what_is_done_leaves_nothing_to_do(
 
 def test_a_driver_is_read_from_dpkg_apt_the_kernel_and_systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path, "sys/module/nvidia/version", "580.95.05\n")
+    source = f"X-Repolib-Name: a\nTypes: deb\nURIs: {ADDED[0]} https://b.example\nSuites: /\n"
+    put(tmp_path, "etc/apt/sources.list.d/gaudi-serve-driver.sources", source)
     for name in ("nvidia_uvm", "nouveau", "habanalabs"):
         put(tmp_path, f"sys/module/{name}/refcnt", "0")
     pci_device(tmp_path, "0000:05:00.0", "0x10de", "22a3", "0x068000")
@@ -322,7 +363,7 @@ def test_a_driver_is_read_from_dpkg_apt_the_kernel_and_systemd(tmp_path: Path, m
     assert found["offered"] == {"nvidia-open-580": ["580.95.05-1"], "nvidia-fabricmanager-580": ["580.95.05-1"]}
     (asked_of,) = [argv for argv in told if "madison" in argv]
     assert asked_of[2:] == ["nvidia-fabricmanager-580", "nvidia-open-570", "nvidia-open-580"]
-    assert found["needs_companion"] is True
+    assert found["needs_companion"] is True and found["source"] == [*ADDED, "https://b.example"]
     assert found["services"]["nvidia-persistenced"] == {"there": True, "runs": False, "enabled": False}
     # AMD's module of the kernel is there without a version.
     put(tmp_path, "sys/module/amdgpu/refcnt", "0")

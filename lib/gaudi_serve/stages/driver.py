@@ -11,6 +11,7 @@ from ..core.checks import is_true
 from ..platforms import platform_of
 from ..platforms.driver import Driver
 from ..platforms.releases import release_of as known_release
+from .apt_access import apt_access
 from .base import Given, Pending, Stage, drift_lines
 from .driver_packages import NOTHING, package_changes, package_notes, package_refusal
 from .reset import driver_reset
@@ -211,7 +212,8 @@ def _by_version(given: Given, driver: Driver) -> Pending:
     known = given.known
     facts, host, version = known["gaudi_driver"], known["gaudi_host"], str(known["driver_version"] or "")
     manage = is_true(known["driver_manage"])
-    found = package_changes(driver, facts, version, known["driver_optional_packages"])
+    addresses = apt_access((known["driver_repository"] or {}).get("uris") or [])["uris"]
+    found = package_changes(driver, facts, version, known["driver_optional_packages"], addresses)
     stopped = drained(host) if found.replaces else []
     refusal = package_refusal(
         driver,

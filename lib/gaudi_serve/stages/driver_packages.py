@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..core.words import some_names
@@ -32,7 +32,8 @@ class Present:
 
     packages: those that belong to it, with version, held and whole. offered: what apt knows. loaded: the version of the
     module that is loaded; empty where it says none, None where none is. modules: those that are loaded. services: its
-    units. needs_companion: the machine needs the package of exactly its version.
+    units. needs_companion: the machine needs the package of exactly its version. addresses: of the package source that
+    the role has added.
     """
 
     packages: Mapping[str, Mapping[str, Any]]
@@ -42,6 +43,7 @@ class Present:
     services: Mapping[str, Mapping[str, Any]]
     needs_companion: bool
     broken: str = ""
+    addresses: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Present:
@@ -54,6 +56,7 @@ class Present:
             facts.get("services") or {},
             bool(facts.get("needs_companion")),
             facts.get("broken") or "",
+            tuple(facts.get("source") or ()),
         )
 
     def source(self, driver: Driver) -> Source | None:
@@ -107,7 +110,8 @@ class Changes:
 
     install: packages at a version. hold: names. load: modules. start: units. reload: another version is loaded than the
     package's. replaces: what is there changes, which ends every server. foreign: no package brought it. missing: why
-    apt cannot bring what is wanted. version: of the driver after this.
+    apt cannot bring what is wanted; fetch: its package source must be added before anybody knows. version: of the
+    driver after this.
     """
 
     repair: bool = False
@@ -119,12 +123,15 @@ class Changes:
     replaces: bool = False
     foreign: bool = False
     missing: tuple[str, ...] = ()
+    fetch: bool = False
     version: str = ""
 
     @property
     def lines(self) -> list[str]:
         """Return what is to be done, as sentences."""
         lines = drift_lines({**self.found, "repair": self.repair, "reload": self.reload})
+        if self.fetch:
+            lines.append(f"the source of packages of driver {self.version} is not there")
         return [*lines, *(f"service {unit} does not run, or not after a boot" for unit in self.start)]
 
     @property
@@ -135,11 +142,15 @@ class Changes:
     @property
     def due(self) -> bool:
         """Return whether there is anything to do."""
-        return bool(self.repair or self.install or self.hold or self.load or self.start or self.reload)
+        return bool(self.repair or self.install or self.hold or self.load or self.start or self.reload or self.fetch)
 
 
 def package_changes(
-    driver: Driver, facts: Mapping[str, Any], version: str = "", further: Sequence[str] = ()
+    driver: Driver,
+    facts: Mapping[str, Any],
+    version: str = "",
+    further: Sequence[str] = (),
+    addresses: Sequence[str] = (),
 ) -> Changes:
     """Compare the driver of a host with what is wanted.
 
@@ -149,8 +160,21 @@ def package_changes(
         version: how the version of the package that brings it begins; empty keeps what is there, or takes what a host
             without a driver gets.
         further: packages that are installed beside it.
+        addresses: of ``driver_repository``.
     """
     here = Present.of(facts)
+    found = _compared(driver, here, version, further)
+    if not found.missing or {*addresses} <= {*here.addresses}:
+        return found
+    # What brings it is known when apt has read the source; a driver that is there would be replaced then.
+    wanted = version or ("" if found.version else driver.usual)
+    if found.foreign or not wanted or begins(found.version, wanted):
+        return replace(found, missing=(), fetch=True)
+    return replace(found, missing=(), fetch=True, version=wanted, replaces=here.source(driver) is not None)
+
+
+def _compared(driver: Driver, here: Present, version: str, further: Sequence[str]) -> Changes:
+    """Compare the driver of a host with what is wanted, by what apt knows."""
     source = here.source(driver)
     foreign = bool(here.loaded) and source is None and bool(driver.service or version)
     target, brings, missing = _brought(driver, here, source, "" if foreign else version)
@@ -217,10 +241,10 @@ def _unknown(driver: Driver, here: Present, wanted: str) -> str:
     known = sorted(f"{name} {versions[0]}" for name, versions in here.offered.items() if driver.rank(name) is not None)
     some = some_names(known) if known else "none"
     names = ", ".join(name.format(branch=wanted.partition(".")[0]) for name in driver.sources[:2])
-    return (
-        f"apt knows no driver of version {wanted} ({names} or the like); it knows {some}; set driver_repository: "
-        f"{driver.repository} has it"
-    )
+    way = f"set driver_repository: {driver.repository} has it"
+    if here.addresses:
+        way = f"{' '.join(here.addresses)} of driver_repository has none"
+    return f"apt knows no driver of version {wanted} ({names} or the like); it knows {some}; {way}"
 
 
 def package_refusal(
@@ -254,7 +278,7 @@ def package_refusal(
             "driver first (its installer takes --uninstall), or leave driver_version out to keep it"
         ]
     rivals = sorted(here.modules & {*driver.rivals})
-    if rivals and (changes.install or changes.load) and not found:
+    if rivals and (changes.install or changes.load or changes.fetch) and not found:
         found = [
             f"module {rivals[0]} holds the cards, and goes by a reboot alone: add modprobe.blacklist={rivals[0]} to "
             "host_tuning_kernel_args, and reboot the host first (playbooks/host.yml -e host_tuning_reboot_allowed=true)"
