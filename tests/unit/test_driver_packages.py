@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -150,10 +151,17 @@ def test_another_version_comes_from_where_the_driver_came_from() -> None:
     assert changes("570", names={"cuda-drivers": "580.95.05-1"}).install[0].startswith("nvidia-driver-570-server-open")
 
 
+def test_tasks_get_lists() -> None:
+    """Jinja adds no tuple to a list."""
+    for driver in (facts(), facts({}, None, modules=[], services={}), facts(needs_companion=True)):
+        given = asked(driver=driver).changes
+        assert json.loads(json.dumps(given)) == given
+
+
 def test_services_that_are_stopped_for_the_driver_are_started_again() -> None:
     newer = packages(dict.fromkeys(SERVER, "580.105.08-0ubuntu0.24.04.1"))
     found = asked(driver=facts(packages=newer), driver_upgrade_allowed=True)
-    assert found.changes["reload"] and found.changes["install"] == ()
+    assert found.changes["reload"] and found.changes["install"] == []
     assert found.changes["stop"] == ["nvidia-persistenced", "nvidia-fabricmanager"]
     assert found.changes["start"] == ["nvidia-persistenced"]
     assert not [line for line in found.due if "service" in line]
@@ -168,7 +176,7 @@ def test_a_bare_host_gets_the_repository_before_anybody_knows_what_it_has() -> N
     bare = facts({}, None, modules=[], services={}, offered={})
     found = asked(driver=bare, driver_repository=REPOSITORY)
     assert found.refusal == [] and found.due == ["the source of packages of driver 580 is not there"]
-    assert found.changes["fetch"] and found.changes["install"] == () and found.stops == []
+    assert found.changes["fetch"] and found.changes["install"] == [] and found.stops == []
     # When it is there, it is asked as any.
     known = asked(driver={**bare, "source": ADDED, "offered": OFFERED}, driver_repository=REPOSITORY)
     assert not known.changes["fetch"] and known.changes["install"][0].startswith("nvidia-driver-580-server-open=")

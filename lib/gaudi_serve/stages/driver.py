@@ -229,10 +229,10 @@ def _by_version(given: Given, driver: Driver) -> Pending:
     own = {"needed": True, "due": due, "drain": stopped, "holds": list(found.hold), "down": []}
     own |= {"modules": _modules(known, driver), "unload": list(driver.unload)}
     stop = driver.services if found.replaces else []
-    again = [unit for unit in stop if facts["services"].get(unit, NOTHING)["runs"]]
+    again = [unit for unit in stop if (facts.get("services") or {}).get(unit, NOTHING)["runs"]]
     own |= {"stop": stop, "start": list(dict.fromkeys([*found.start, *again])), "found": found.found}
     return Pending(
-        changes={**dataclasses.asdict(found), **own},
+        changes={**_lists(dataclasses.asdict(found)), **own},
         due=lines if manage and not refusal else [],
         left=given.left(lines) if due else [],
         refusal=refusal if manage else [],
@@ -240,6 +240,11 @@ def _by_version(given: Given, driver: Driver) -> Pending:
         stops=stopped if manage and not refusal else [],
         notes=package_notes(found, facts["driver_version"]),
     )
+
+
+def _lists(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values as tasks take them: Jinja adds no tuple to a list."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 def _modules(known: Mapping[str, Any], driver: Driver) -> list[str]:
