@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..core.aliases import ALIASES
 from ..core.checks import is_true
 from ..platforms import platform_of
 from ..platforms.driver import Driver
@@ -18,6 +19,7 @@ from .reset import driver_reset
 
 RELEASE = re.compile(r"\d+\.\d+\.\d+")
 DKMS = "habanalabs-dkms"
+OLD = {new: old for old, new in ALIASES.items()}
 
 
 def driver_refusal(
@@ -210,10 +212,10 @@ def _pending(given: Given) -> Pending:
 def _by_version(given: Given, driver: Driver) -> Pending:
     """Return what is to be done to a driver whose packages go by its own version."""
     known = given.known
-    facts, host, version = known["gaudi_driver"], known["gaudi_host"], str(known["driver_version"] or "")
+    facts, host, version = known["gaudi_driver"], known["gaudi_host"], str(_own(known, "driver_version") or "")
     manage = is_true(known["driver_manage"])
-    addresses = apt_access((known["driver_repository"] or {}).get("uris") or [])["uris"]
-    found = package_changes(driver, facts, version, known["driver_optional_packages"], addresses)
+    addresses = apt_access((_own(known, "driver_repository") or {}).get("uris") or [])["uris"]
+    found = package_changes(driver, facts, version, _own(known, "driver_optional_packages") or (), addresses)
     stopped = drained(host) if found.replaces else []
     refusal = package_refusal(
         driver,
@@ -227,7 +229,7 @@ def _by_version(given: Given, driver: Driver) -> Pending:
     )
     lines, due = found.lines, found.due and manage
     own = {"needed": True, "due": due, "drain": stopped, "holds": list(found.hold), "down": []}
-    own |= {"modules": _modules(known, driver), "unload": list(driver.unload)}
+    own |= {"modules": list(_own(known, "driver_modules") or driver.modules), "unload": list(driver.unload)}
     stop = driver.services if found.replaces else []
     again = [unit for unit in stop if (facts.get("services") or {}).get(unit, NOTHING)["runs"]]
     own |= {"stop": stop, "start": list(dict.fromkeys([*found.start, *again])), "found": found.found}
@@ -240,6 +242,14 @@ def _by_version(given: Given, driver: Driver) -> Pending:
         stops=stopped if manage and not refusal else [],
         notes=package_notes(found, facts["driver_version"]),
     )
+
+
+def _own(known: Mapping[str, Any], name: str) -> Any:
+    """Return a variable of a host that is not Gaudi's; None for what its old name says, which was Gaudi's alone.
+
+    A fleet of several vendors has such names for all its hosts.
+    """
+    return None if known.get(OLD[name]) == known[name] else known[name]
 
 
 def _lists(values: Mapping[str, Any]) -> dict[str, Any]:
