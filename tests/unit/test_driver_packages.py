@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,116 @@ def test_amds_packages_are_held_and_brought_where_a_version_is_said() -> None:
     assert changes(driver=rocm.DRIVER, **there).hold == ("amdgpu-dkms", "amd-smi-lib")
 
 
+def test_the_module_of_amds_package_has_a_shorter_version() -> None:
+    version = "1:6.16.13.30300400-2341068.24.04"
+    there = {"names": {"amdgpu-dkms": version}, "modules": ["amdgpu"], "services": {}, "offered": {}}
+    assert not changes(driver=rocm.DRIVER, loaded="6.16.13", **there).due
+    assert changes(driver=rocm.DRIVER, loaded="6.14.14", **there).reload
+    assert changes(driver=rocm.DRIVER, loaded="6.16.1", **there).reload
+
+
+UBUNTU = "580.95.05-0ubuntu0.24.04.1"
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("nvidia-headless-580-server-open", "nvidia-dkms-580-server-open", "libnvidia-compute-580-server"),
+        ("nvidia-headless-no-dkms-580-server", "nvidia-kernel-common-580-server", "nvidia-utils-580-server"),
+        ("nvidia-dkms-open", "libnvidia-compute"),
+        ("nvidia-driver-cuda", "nvidia-kernel-open-dkms"),
+        ("nvidia-tesla-580-driver", "nvidia-tesla-580-kernel-dkms"),
+    ],
+)
+def test_a_driver_without_a_desktop_is_held_as_any(names: tuple[str, ...]) -> None:
+    loose = {"packages": packages(dict.fromkeys(names, UBUNTU), held=False)}
+    found = changes(**loose)
+    assert sorted(found.hold) == sorted(names) and not found.foreign and not found.install and not found.replaces
+    assert changes("580", **loose).install == ()
+    other = changes("570", **loose)
+    assert other.replaces and other.install == ("nvidia-driver-570-server-open=570.195.03-0ubuntu0.24.04.1",)
+    # It is none of a driver that an installer has brought later, nor is it gone where nothing is loaded.
+    assert changes(**loose, loaded="590.44.01").foreign
+    assert changes("570", **loose, loaded=None).replaces
+
+
+def test_another_version_comes_from_where_the_driver_came_from() -> None:
+    offered = {"nvidia-driver-590-server-open": ["590.44.01-0ubuntu1"], "cuda-drivers": ["590.44.01-1", "580.95.05-1"]}
+    there = {"names": {"cuda-drivers": "580.95.05-1", "nvidia-dkms-open": "580.95.05-1"}, "offered": offered}
+    assert changes("590", **there).install == ("cuda-drivers=590.44.01-1",)
+    assert changes("590", names={}, loaded=None, offered=offered).install[0].startswith("nvidia-driver-590-server-open")
+    # Where that has none of the version, any other will do.
+    assert changes("570", names={"cuda-drivers": "580.95.05-1"}).install[0].startswith("nvidia-driver-570-server-open")
+
+
+def test_what_an_old_name_says_is_gaudis_alone() -> None:
+    """A fleet of several vendors may have it for all its hosts."""
+    old = {"version": "1.21.3-57", "optional_packages": ["habanalabs-qual"], "modules": ["habanalabs_compat"]}
+    old |= {"repository": {"uris": ["https://vault.habana.ai/x"], "suites": ["jammy"]}}
+    both = {f"{name}_{key}": value for key, value in old.items() for name in ("driver", "gaudi_driver")}
+    assert asked(driver=facts(), **both) == asked(driver=facts())
+    bare = facts({}, None, modules=[], services={}, offered={})
+    assert asked(driver=bare, **both).refusal == asked(driver=bare).refusal != []
+    # What a host says by the present name counts there.
+    said = {**both, "driver_version": "570"}
+    assert asked(driver=facts(), **said).refusal == asked(driver=facts(), driver_version="570").refusal != []
+
+
+def test_tasks_get_lists() -> None:
+    """Jinja adds no tuple to a list."""
+    for driver in (facts(), facts({}, None, modules=[], services={}), facts(needs_companion=True)):
+        given = asked(driver=driver).changes
+        assert json.loads(json.dumps(given)) == given
+
+
+def test_services_that_are_stopped_for_the_driver_are_started_again() -> None:
+    newer = packages(dict.fromkeys(SERVER, "580.105.08-0ubuntu0.24.04.1"))
+    found = asked(driver=facts(packages=newer), driver_upgrade_allowed=True)
+    assert found.changes["reload"] and found.changes["install"] == []
+    assert found.changes["stop"] == ["nvidia-persistenced", "nvidia-fabricmanager"]
+    assert found.changes["start"] == ["nvidia-persistenced"]
+    assert not [line for line in found.due if "service" in line]
+    assert asked(driver=facts()).changes["start"] == []
+
+
+REPOSITORY = {"uris": ["https://user:secret@mirror.example/cuda"], "suites": ["/"]}
+ADDED = ["https://mirror.example/cuda"]
+
+
+def test_a_bare_host_gets_the_repository_before_anybody_knows_what_it_has() -> None:
+    bare = facts({}, None, modules=[], services={}, offered={})
+    found = asked(driver=bare, driver_repository=REPOSITORY)
+    assert found.refusal == [] and found.due == ["the source of packages of driver 580 is not there"]
+    assert found.changes["fetch"] and found.changes["install"] == [] and found.stops == []
+    # When it is there, it is asked as any.
+    known = asked(driver={**bare, "source": ADDED, "offered": OFFERED}, driver_repository=REPOSITORY)
+    assert not known.changes["fetch"] and known.changes["install"][0].startswith("nvidia-driver-580-server-open=")
+    (text,) = asked(driver={**bare, "source": ADDED}, driver_repository=REPOSITORY).refusal
+    assert text.endswith("it knows none; https://mirror.example/cuda of driver_repository has none")
+    # Another address is another source.
+    other = {**REPOSITORY, "uris": ["https://other.example/cuda"]}
+    assert asked(driver={**bare, "source": ADDED}, driver_repository=other).changes["fetch"]
+
+
+def test_a_repository_is_added_for_what_is_missing_alone() -> None:
+    assert not asked(driver=facts(), driver_repository=REPOSITORY).changes["due"]
+    manager = asked(driver=facts(needs_companion=True, offered={}), driver_repository=REPOSITORY)
+    assert manager.refusal == [] and manager.stops == []
+    assert manager.due == ["the source of packages of driver 580.95.05 is not there"]
+    nouveau = facts({}, None, modules=["nouveau"], services={}, offered={})
+    (text,) = asked(driver=nouveau, driver_repository=REPOSITORY).refusal
+    assert text.startswith("g: module nouveau holds the cards")
+
+
+def test_a_repository_for_another_version_is_added_with_leave_alone() -> None:
+    more = {"driver_repository": REPOSITORY, "driver_version": "600"}
+    assert asked(driver=facts(), **more).refusal == [
+        "g: driver 580.95.05 would become 600; allow the change with driver_upgrade_allowed: true (it stops qwq)"
+    ]
+    allowed = asked(driver=facts(), **more, driver_upgrade_allowed=True)
+    assert allowed.refusal == [] and allowed.stops == ["qwq"] and allowed.changes["fetch"]
+
+
 def test_switches_get_the_manager_of_exactly_the_drivers_version() -> None:
     found = changes(needs_companion=True)
     assert found.install == ("nvidia-fabricmanager-580=580.95.05-1",) and not found.replaces
@@ -140,6 +251,7 @@ def asked(name: str = "cuda", driver: dict[str, Any] | None = None, **known: Any
     host["services"] = {"qwq": {"module_ids": [0], "active": True}}
     given: dict[str, Any] = {"gaudi_system": {"accelerator": name}, "gaudi_host": host, "gaudi_driver": driver}
     given |= {"driver_version": "", "driver_packages": [], "driver_optional_packages": [], "driver_modules": []}
+    given |= {"driver_repository": {}}
     given |= {"driver_upgrade_allowed": False, "driver_manage": True, "driver_release": "1.24.1"}
     return STAGE.pending(Given("g", {**given, "driver_ports_may_be_down": [], **known}))
 
@@ -241,6 +353,8 @@ def test_what_is_done_leaves_nothing_to_do(
 
 def test_a_driver_is_read_from_dpkg_apt_the_kernel_and_systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path, "sys/module/nvidia/version", "580.95.05\n")
+    source = f"X-Repolib-Name: a\nTypes: deb\nURIs: {ADDED[0]} https://b.example\nSuites: /\n"
+    put(tmp_path, "etc/apt/sources.list.d/gaudi-serve-driver.sources", source)
     for name in ("nvidia_uvm", "nouveau", "habanalabs"):
         put(tmp_path, f"sys/module/{name}/refcnt", "0")
     pci_device(tmp_path, "0000:05:00.0", "0x10de", "22a3", "0x068000")
@@ -270,7 +384,7 @@ def test_a_driver_is_read_from_dpkg_apt_the_kernel_and_systemd(tmp_path: Path, m
     assert found["offered"] == {"nvidia-open-580": ["580.95.05-1"], "nvidia-fabricmanager-580": ["580.95.05-1"]}
     (asked_of,) = [argv for argv in told if "madison" in argv]
     assert asked_of[2:] == ["nvidia-fabricmanager-580", "nvidia-open-570", "nvidia-open-580"]
-    assert found["needs_companion"] is True
+    assert found["needs_companion"] is True and found["source"] == [*ADDED, "https://b.example"]
     assert found["services"]["nvidia-persistenced"] == {"there": True, "runs": False, "enabled": False}
     # AMD's module of the kernel is there without a version.
     put(tmp_path, "sys/module/amdgpu/refcnt", "0")

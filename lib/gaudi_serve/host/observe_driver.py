@@ -15,17 +15,19 @@ from ..platforms.hl_smi import hl_smi_cards, hl_smi_links
 from .dpkg import interrupted_dpkg, offered, packages, versions
 
 PACKAGE = "habanalabs-dkms"
+SOURCE = "etc/apt/sources.list.d/gaudi-serve-driver.sources"
 NO_CARDS: dict[str, Any] = {"driver_version": None, "ports": {}, "unread": {}}
 
 
 def observe(driver: Driver, root: str = "/") -> dict[str, Any]:
-    """Return ``{packages, available, offered, broken, modules, services, ports, unread, driver_version, problem}``.
+    """Return ``gaudi_driver``; its ``driver_version`` is that of the loaded one, ``problem`` why nobody knows it.
 
     ``packages``: ``{name: {version, held, whole}}`` of those that belong to the driver; ``available``: versions of
-    Gaudi's that apt knows; ``offered``: of the others ``{package: versions}``, the newest first; ``broken``: what dpkg
-    was cut off in; ``modules``: those that are loaded of the driver's and its rivals; ``services``: ``{unit: {there,
-    runs, enabled}}`` of its own; ``needs_companion``: the machine needs the package of exactly its version;
-    ``ports``: ``{module_id: [down ports]}``; ``unread``: ``{module_id: why its ports cannot be read}``.
+    Gaudi's that apt knows; ``offered``: of the others ``{package: versions}``, the newest first; ``source``: the
+    addresses of the package source that the role has added; ``broken``: what dpkg was cut off in; ``modules``: those
+    that are loaded of the driver's and its rivals; ``services``: ``{unit: {there, runs, enabled}}`` of its own;
+    ``needs_companion``: the machine needs the package of exactly its version; ``ports``: ``{module_id: [down ports]}``;
+    ``unread``: ``{module_id: why its ports cannot be read}``.
     """
     modules = Path(root, "sys/module")
     together = bool(driver.packages)
@@ -42,6 +44,7 @@ def observe(driver: Driver, root: str = "/") -> dict[str, Any]:
         },
         "available": versions(PACKAGE) if together else [],
         "offered": {} if together else _offered(driver),
+        "source": _addresses(read_text(Path(root, SOURCE)) or ""),
         "broken": interrupted_dpkg(),
         "modules": sorted(
             path.name
@@ -60,6 +63,12 @@ def _offered(driver: Driver) -> dict[str, list[str]]:
     begin = sorted({name.partition("{branch}")[0] for name in wanted})
     names = {name for text in begin for name in run(["apt-cache", "pkgnames", text]).out.split()}
     return offered(sorted(one for one in names if driver.rank(one) is not None or driver.is_companion(one)))
+
+
+def _addresses(text: str) -> list[str]:
+    """Return the addresses of a package source in the form of deb822."""
+    lines = (line.partition(":") for line in text.splitlines())
+    return [uri for key, _, value in lines if key.lower() == "uris" for uri in value.split()]
 
 
 def _loaded(driver: Driver, root: str) -> str | None:

@@ -29,6 +29,10 @@ def _mapping(value: Any) -> bool:
     return isinstance(value, Mapping) and all(map(is_line, value))
 
 
+def _access(value: Any) -> bool:
+    return _mapping(value) and list_of(is_line)(value.get("ids", []))
+
+
 def _list(value: Any) -> bool:
     return isinstance(value, list)
 
@@ -136,6 +140,7 @@ LAUNCH = {
     "module_ids": Rule(CARDS, CARDS_ALLOWED, []),
     "command": Rule(_list, "must be a list of texts", []),
     "mounts": Rule(_list, "must be a list of {source, target, read_only}", []),
+    "device_access": Rule(_access, "must be a mapping whose ids are a list of texts", {}),
 }
 MOUNT = {
     "source": Rule(is_line, "must be a path"),

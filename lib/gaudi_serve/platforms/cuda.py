@@ -424,6 +424,8 @@ DRIVER = Driver(
         *("nvidia-driver-{branch}-open", "cuda-drivers-{branch}", "cuda-drivers", "nvidia-driver-{branch}"),
         *("nvidia-open-kernel-dkms", "nvidia-driver"),
     ),
+    # Servers may have no more than the modules and what computes: Ubuntu's headless packages, and NVIDIA's without X.
+    parts=r"nvidia-(headless|dkms|kernel-common|kernel-dkms|kernel-open-dkms|tesla).*|nvidia-driver-cuda",
     usual=str(CUDA_13_DRIVER),
     repository="NVIDIA's CUDA repository for this distribution, or Ubuntu's restricted component",
     service="nvidia-persistenced",

@@ -31,7 +31,8 @@ class Driver:
     is loaded, in their order.
 
     packages: those that are installed together, all of one version. Empty where any of sources brings the driver with
-    all that it needs: names with ``{branch}``, the preferred one first. usual: how the version begins that a host
+    all that it needs: names with ``{branch}``, the preferred one first. parts: a regular expression of the names that
+    show that packages brought the driver, though none of sources is there. usual: how the version begins that a host
     without any driver gets; empty where the kernel's own driver is enough, or where a release says it.
 
     repository: where its packages come from, for a message. service: a unit of its own that should run where it is
@@ -46,6 +47,7 @@ class Driver:
     unload: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
+    parts: str = ""
     usual: str = ""
     repository: str = ""
     service: str = ""
@@ -59,6 +61,10 @@ class Driver:
     def rank(self, package: str) -> int | None:
         """Return the place of a package among those that bring the driver; None where it brings none."""
         return next((place for place, name in enumerate(self.sources) if _fits(name, package)), None)
+
+    def is_part(self, package: str) -> bool:
+        """Tell whether a package shows that packages brought the driver."""
+        return re.fullmatch(self.parts, package) is not None
 
     def is_companion(self, package: str) -> bool:
         """Tell whether a package is the one of exactly the driver's version."""

@@ -7,16 +7,19 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..core.aliases import ALIASES
 from ..core.checks import is_true
 from ..platforms import platform_of
 from ..platforms.driver import Driver
 from ..platforms.releases import release_of as known_release
+from .apt_access import apt_access
 from .base import Given, Pending, Stage, drift_lines
-from .driver_packages import package_changes, package_notes, package_refusal
+from .driver_packages import NOTHING, package_changes, package_notes, package_refusal
 from .reset import driver_reset
 
 RELEASE = re.compile(r"\d+\.\d+\.\d+")
 DKMS = "habanalabs-dkms"
+OLD = {new: old for old, new in ALIASES.items()}
 
 
 def driver_refusal(
@@ -209,9 +212,10 @@ def _pending(given: Given) -> Pending:
 def _by_version(given: Given, driver: Driver) -> Pending:
     """Return what is to be done to a driver whose packages go by its own version."""
     known = given.known
-    facts, host, version = known["gaudi_driver"], known["gaudi_host"], str(known["driver_version"] or "")
+    facts, host, version = known["gaudi_driver"], known["gaudi_host"], str(_own(known, "driver_version") or "")
     manage = is_true(known["driver_manage"])
-    found = package_changes(driver, facts, version, known["driver_optional_packages"])
+    addresses = apt_access((_own(known, "driver_repository") or {}).get("uris") or [])["uris"]
+    found = package_changes(driver, facts, version, _own(known, "driver_optional_packages") or (), addresses)
     stopped = drained(host) if found.replaces else []
     refusal = package_refusal(
         driver,
@@ -225,10 +229,12 @@ def _by_version(given: Given, driver: Driver) -> Pending:
     )
     lines, due = found.lines, found.due and manage
     own = {"needed": True, "due": due, "drain": stopped, "holds": list(found.hold), "down": []}
-    own |= {"modules": _modules(known, driver), "unload": list(driver.unload)}
-    own |= {"stop": driver.services if found.replaces else [], "found": found.found}
+    own |= {"modules": list(_own(known, "driver_modules") or driver.modules), "unload": list(driver.unload)}
+    stop = driver.services if found.replaces else []
+    again = [unit for unit in stop if (facts.get("services") or {}).get(unit, NOTHING)["runs"]]
+    own |= {"stop": stop, "start": list(dict.fromkeys([*found.start, *again])), "found": found.found}
     return Pending(
-        changes={**dataclasses.asdict(found), **own},
+        changes={**_lists(dataclasses.asdict(found)), **own},
         due=lines if manage and not refusal else [],
         left=given.left(lines) if due else [],
         refusal=refusal if manage else [],
@@ -236,6 +242,19 @@ def _by_version(given: Given, driver: Driver) -> Pending:
         stops=stopped if manage and not refusal else [],
         notes=package_notes(found, facts["driver_version"]),
     )
+
+
+def _own(known: Mapping[str, Any], name: str) -> Any:
+    """Return a variable of a host that is not Gaudi's; None for what its old name says, which was Gaudi's alone.
+
+    A fleet of several vendors has such names for all its hosts.
+    """
+    return None if known.get(OLD[name]) == known[name] else known[name]
+
+
+def _lists(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values as tasks take them: Jinja adds no tuple to a list."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 def _modules(known: Mapping[str, Any], driver: Driver) -> list[str]:

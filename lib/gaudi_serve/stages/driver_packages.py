@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..core.words import some_names
@@ -32,7 +32,8 @@ class Present:
 
     packages: those that belong to it, with version, held and whole. offered: what apt knows. loaded: the version of the
     module that is loaded; empty where it says none, None where none is. modules: those that are loaded. services: its
-    units. needs_companion: the machine needs the package of exactly its version.
+    units. needs_companion: the machine needs the package of exactly its version. addresses: of the package source that
+    the role has added.
     """
 
     packages: Mapping[str, Mapping[str, Any]]
@@ -42,6 +43,7 @@ class Present:
     services: Mapping[str, Mapping[str, Any]]
     needs_companion: bool
     broken: str = ""
+    addresses: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Present:
@@ -54,22 +56,33 @@ class Present:
             facts.get("services") or {},
             bool(facts.get("needs_companion")),
             facts.get("broken") or "",
+            tuple(facts.get("source") or ()),
         )
 
     def source(self, driver: Driver) -> Source | None:
-        """Return the package that brought the driver; None where no package did."""
+        """Return the package that brought the driver, or the first of its parts; None where no package did."""
         found = [(rank, name) for name in self.packages if (rank := driver.rank(name)) is not None]
-        return Source(min(found)[1], str(self.packages[min(found)[1]]["version"])) if found else None
+        # Of another version than the loaded driver, they are what is left of an older one.
+        parts = [(0, name) for name in self.packages if driver.is_part(name) and self._may_be_loaded(name)]
+        name = min(found or parts, default=(0, ""))[1]
+        return Source(name, str(self.packages[name]["version"])) if name else None
+
+    def _may_be_loaded(self, name: str) -> bool:
+        return not self.loaded or begins(str(self.packages[name]["version"]), self.loaded)
 
     def companion(self, driver: Driver) -> Source | None:
         """Return the package of exactly the driver's version that is there."""
         found = next((name for name in self.packages if driver.is_companion(name)), None)
         return Source(found, str(self.packages[found]["version"])) if found else None
 
-    def best(self, driver: Driver, wanted: str) -> Source | None:
-        """Return the preferred package of a version that apt can get, at its newest."""
+    def best(self, driver: Driver, wanted: str, source: Source | None = None) -> Source | None:
+        """Return the preferred package of a version that apt can get, at its newest: first one as is there.
+
+        Packages of Ubuntu, Debian and NVIDIA do not go together.
+        """
+        here = driver.rank(source.package) if source else None
         found = [
-            (rank, Source(name, version))
+            ((rank != here, rank), Source(name, version))
             for name, versions in self.offered.items()
             if (rank := driver.rank(name)) is not None
             for version in versions
@@ -97,7 +110,8 @@ class Changes:
 
     install: packages at a version. hold: names. load: modules. start: units. reload: another version is loaded than the
     package's. replaces: what is there changes, which ends every server. foreign: no package brought it. missing: why
-    apt cannot bring what is wanted. version: of the driver after this.
+    apt cannot bring what is wanted; fetch: its package source must be added before anybody knows. version: of the
+    driver after this.
     """
 
     repair: bool = False
@@ -109,12 +123,15 @@ class Changes:
     replaces: bool = False
     foreign: bool = False
     missing: tuple[str, ...] = ()
+    fetch: bool = False
     version: str = ""
 
     @property
     def lines(self) -> list[str]:
         """Return what is to be done, as sentences."""
         lines = drift_lines({**self.found, "repair": self.repair, "reload": self.reload})
+        if self.fetch:
+            lines.append(f"the source of packages of driver {self.version} is not there")
         return [*lines, *(f"service {unit} does not run, or not after a boot" for unit in self.start)]
 
     @property
@@ -125,11 +142,15 @@ class Changes:
     @property
     def due(self) -> bool:
         """Return whether there is anything to do."""
-        return bool(self.repair or self.install or self.hold or self.load or self.start or self.reload)
+        return bool(self.repair or self.install or self.hold or self.load or self.start or self.reload or self.fetch)
 
 
 def package_changes(
-    driver: Driver, facts: Mapping[str, Any], version: str = "", further: Sequence[str] = ()
+    driver: Driver,
+    facts: Mapping[str, Any],
+    version: str = "",
+    further: Sequence[str] = (),
+    addresses: Sequence[str] = (),
 ) -> Changes:
     """Compare the driver of a host with what is wanted.
 
@@ -139,8 +160,21 @@ def package_changes(
         version: how the version of the package that brings it begins; empty keeps what is there, or takes what a host
             without a driver gets.
         further: packages that are installed beside it.
+        addresses: of ``driver_repository``.
     """
     here = Present.of(facts)
+    found = _compared(driver, here, version, further)
+    if not found.missing or {*addresses} <= {*here.addresses}:
+        return found
+    # What brings it is known when apt has read the source; a driver that is there would be replaced then.
+    wanted = version or ("" if found.version else driver.usual)
+    if found.foreign or not wanted or begins(found.version, wanted):
+        return replace(found, missing=(), fetch=True)
+    return replace(found, missing=(), fetch=True, version=wanted, replaces=here.source(driver) is not None)
+
+
+def _compared(driver: Driver, here: Present, version: str, further: Sequence[str]) -> Changes:
+    """Compare the driver of a host with what is wanted, by what apt knows."""
     source = here.source(driver)
     foreign = bool(here.loaded) and source is None and bool(driver.service or version)
     target, brings, missing = _brought(driver, here, source, "" if foreign else version)
@@ -149,7 +183,8 @@ def package_changes(
     install = [*brings, *more, *(name for name in further if name.partition("=")[0] not in here.packages)]
     new = [one.partition("=")[0] for one in install]
     replaced = bool(source and target and target.version != source.version)
-    reload = bool(source and here.loaded and upstream(source.version) != here.loaded and not replaced)
+    # AMD's module has a shorter version than its package: 6.16.13 of 1:6.16.13.30300400-2341068.24.04.
+    reload = bool(source and here.loaded and not begins(source.version, here.loaded) and not replaced)
     kept = [name for name, one in here.packages.items() if not one["held"]]
     return Changes(
         repair=bool(here.broken),
@@ -171,7 +206,7 @@ def _brought(
     """Return the package that brings the driver after this, what is to be installed for it, and why it cannot be."""
     wanted = version or ("" if source or here.loaded is not None else driver.usual)
     if wanted and not (source and begins(source.version, wanted)):
-        target = here.best(driver, wanted)
+        target = here.best(driver, wanted, source)
         return target or source, [target.exact] if target else [], [] if target else [_unknown(driver, here, wanted)]
     return source, [source.exact] if source and not here.packages[source.package]["whole"] else [], []
 
@@ -206,10 +241,10 @@ def _unknown(driver: Driver, here: Present, wanted: str) -> str:
     known = sorted(f"{name} {versions[0]}" for name, versions in here.offered.items() if driver.rank(name) is not None)
     some = some_names(known) if known else "none"
     names = ", ".join(name.format(branch=wanted.partition(".")[0]) for name in driver.sources[:2])
-    return (
-        f"apt knows no driver of version {wanted} ({names} or the like); it knows {some}; set driver_repository: "
-        f"{driver.repository} has it"
-    )
+    way = f"set driver_repository: {driver.repository} has it"
+    if here.addresses:
+        way = f"{' '.join(here.addresses)} of driver_repository has none"
+    return f"apt knows no driver of version {wanted} ({names} or the like); it knows {some}; {way}"
 
 
 def package_refusal(
@@ -243,7 +278,7 @@ def package_refusal(
             "driver first (its installer takes --uninstall), or leave driver_version out to keep it"
         ]
     rivals = sorted(here.modules & {*driver.rivals})
-    if rivals and (changes.install or changes.load) and not found:
+    if rivals and (changes.install or changes.load or changes.fetch) and not found:
         found = [
             f"module {rivals[0]} holds the cards, and goes by a reboot alone: add modprobe.blacklist={rivals[0]} to "
             "host_tuning_kernel_args, and reboot the host first (playbooks/host.yml -e host_tuning_reboot_allowed=true)"
