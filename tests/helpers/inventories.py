@@ -4,31 +4,21 @@ from __future__ import annotations
 
 import copy
 import random
-import re
 from typing import Any
 
 import yaml
-from gaudi_serve.core.aliases import ALIASES
+from gaudi_serve.core.options import plain
 from gaudi_serve.inventory.facts import VARIABLES
 from gaudi_serve.inventory.variables import INPUTS
 from helpers.mutations import HOSTILE, ROOT
-from jinja2.nativetypes import NativeEnvironment
 
 SPECS = {
     name: option
     for path in sorted(ROOT.glob("roles/*/meta/argument_specs.yml"))
     for name, option in yaml.safe_load(path.read_text())["argument_specs"]["main"]["options"].items()
 }
-
-
-def without_old_name(default: Any) -> Any:
-    """Return what a default of a role is where a variable has neither its old name nor its new one."""
-    old = re.match(r"{{ (\w+) \| default\(", default) if isinstance(default, str) else None
-    return NativeEnvironment().from_string(default).render() if old and old[1] in ALIASES else default
-
-
 DEFAULTS = {
-    name: without_old_name(value)
+    name: plain({"default": value})["default"]
     for path in sorted(ROOT.glob("roles/*/defaults/main.yml"))
     for name, value in yaml.safe_load(path.read_text()).items()
 }
@@ -48,7 +38,7 @@ GOOD: dict[str, Any] = {
     "container_runtime_data_root": "/data/docker",
     "container_runtime_http_proxy": 'http://user:pa"ss\\@proxy:1',
     "container_runtime_habana_repository": {"uris": ["https://x"], "suites": ["jammy"], "signed_by": "/etc/x.asc"},
-    "gaudi_driver_repository": {"uris": ["https://x"], "suites": ["jammy"]},
+    "driver_repository": {"uris": ["https://x"], "suites": ["jammy"]},
     "model_weights_tokens": {"hub": "t"},
     "link_validation_hccl_options": {"size_range": ["1m", "32m"], "loop": 5},
     "link_validation_thresholds": {"all": 100},

@@ -1,21 +1,18 @@
-"""Variables that have a new name: a host's old one counts as the new one, for one release."""
+"""Names that variables had, which keep working for one release."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-# The old name, and the new one.
+OF_DRIVER = (
+    *("release", "version", "packages", "optional_packages", "modules", "kernel_headers", "upgrade_allowed", "manage"),
+    *("repository", "ports_may_be_down"),
+)
+OF_LINKS = ("image", "asked", "drain", "max_age_days", "thresholds", "nodes", "port", "timeout")
+OF_HCCL_DEMO = ("options", "checkout", "repository", "commit")
+# The old name of a variable, and the present one.
 ALIASES: Mapping[str, str] = {
-    "hccl_validation_image": "link_validation_image",
-    "hccl_validation_asked": "link_validation_asked",
-    "hccl_validation_drain": "link_validation_drain",
-    "hccl_validation_max_age_days": "link_validation_max_age_days",
-    "hccl_validation_thresholds": "link_validation_thresholds",
-    "hccl_validation_nodes": "link_validation_nodes",
-    "hccl_validation_port": "link_validation_port",
-    "hccl_validation_timeout": "link_validation_timeout",
-    "hccl_validation_options": "link_validation_hccl_options",
-    "hccl_validation_checkout": "link_validation_hccl_checkout",
-    "hccl_validation_repository": "link_validation_hccl_repository",
-    "hccl_validation_commit": "link_validation_hccl_commit",
+    **{f"gaudi_driver_{name}": f"driver_{name}" for name in OF_DRIVER},
+    **{f"hccl_validation_{name}": f"link_validation_{name}" for name in OF_LINKS},
+    **{f"hccl_validation_{name}": f"link_validation_hccl_{name}" for name in OF_HCCL_DEMO},
 }
