@@ -384,6 +384,8 @@ def _pending(given: Given) -> Pending:
             "lines": [text for key, found in changes.items() if key != "due" for text in found],
             "files": _to_write(changes, live, wanted),
             "found": container_runtime_found(live),
+            # Keys of daemon.json that a reset takes back, beside those that are the toolkit's in any case.
+            "own_keys": _own_keys(live, wanted),
             **{key: wanted[key] for key in ("proxies_marker", "proxies_dropin")},
             "reload_first": bool(live["info"] and wanted["live_restore"] and not live["info"]["live_restore"]),
         },
@@ -417,8 +419,8 @@ def _wanted(given: Given) -> dict[str, Any]:
     text = rendered("container_runtime", "docker-proxy.env.j2", marker=marker, proxies=of_proxies) if marker else ""
     packages = "vendor_packages" if known[f"{own}engine"] == "vendor" else "distribution_packages"
     return {
-        **{"packages": _with_client(known[own + packages], known["gaudi_system"]), "live_restore": restores, "data_root": root, "daemon_json": daemon},
-        "cdi": cdi,
+        "packages": _with_client(known[own + packages], known["gaudi_system"]),
+        **{"live_restore": restores, "data_root": root, "daemon_json": daemon, "cdi": cdi},
         **{one.name: one in devices for one in runtimes()},
         **{key: known.get(own + key) or "" for key in _keys("_version")},
         **{key: known.get(own + key) or {} for key in _keys("_repository")},
@@ -426,6 +428,17 @@ def _wanted(given: Given) -> dict[str, Any]:
         **proxies,
         **{"proxies_marker": marker, "proxies": text, "proxies_dropin": DROPIN if marker else ""},
     }
+
+
+def _own_keys(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, bool]:
+    """Return the keys of daemon.json that this run sets, by their names."""
+    known = {"data-root": bool(wanted["data_root"]), "cdi": _cdi(_planned(wanted)) and not _cdi(_planned(live))}
+    return {key: True for key, sets in known.items() if sets}
+
+
+def _cdi(daemon: Mapping[str, Any]) -> bool:
+    """Tell whether a daemon.json turns names of devices by CDI on."""
+    return daemon.get("features", {}).get("cdi") is True
 
 
 def _with_client(packages: Sequence[str], system: Mapping[str, Any]) -> list[str]:
