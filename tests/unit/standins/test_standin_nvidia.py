@@ -113,6 +113,15 @@ def test_settings_that_it_cannot_read_end_it(text: str, said: str, machine: Mach
     assert said in created(machine)[2]
 
 
+def test_the_engine_is_told_in_its_log(machine: Machine) -> None:
+    log = machine.root / "log.json"
+    created(machine, f"{VISIBLE}nvidia.com/gpu=7")
+    options = ["--root", "/x", "--log", log, "--log-format", "json"]
+    run(machine, STANDINS / "nvidia-container-runtime", *options, "create", "--bundle", machine.root, "name")
+    told = json.loads(log.read_text(encoding="utf-8"))
+    assert (told["level"], told["msg"]) == ("error", f"{REFUSED}{INJECT}unresolvable CDI devices nvidia.com/gpu=7")
+
+
 def test_without_a_driver_the_library_is_missing(machine: Machine) -> None:
     (machine.root / "etc/gaudi-sim/nvidia.json").unlink()
     assert "failed to initialize NVML: ERROR_LIBRARY_NOT_FOUND" in created(machine, f"{VISIBLE}0")[2]
