@@ -165,8 +165,8 @@ def observe(given: dict[str, Any], aside: ThreadPoolExecutor) -> dict[str, Any]:
         facts["gaudi_system"] = observe_host.system(wanted=given["accelerator"])
     # The driver is asked for every card's ports, which takes as long as all the rest.
     platform = platform_of(facts.get("gaudi_system", {}).get("accelerator"))
-    has_driver = "gaudi_driver" in platform.needs
-    driver = aside.submit(observe_driver.observe) if "driver" in gather and has_driver else None
+    wanted = "driver" in gather and "driver" in platform.needs
+    driver = aside.submit(observe_driver.observe, platform.driver) if wanted and platform.driver else None
     # Most of the time goes into waiting for programs of others.
     devices = aside.submit(platform.observe) if "host" in gather else None
     runtime = aside.submit(observe_runtime.observe) if "runtime" in gather else None

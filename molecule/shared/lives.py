@@ -72,7 +72,7 @@ def bare() -> Life:
 
     def mend(playbook: Any, names: list[str]) -> None:
         reset_failed(names)
-        run = playbook("molecule/host/converge.yml", gaudi_driver_upgrade_allowed=True)
+        run = playbook("molecule/host/converge.yml", driver_upgrade_allowed=True)
         assert run.status == 0, run.text
 
     return Life(("engine", "system"), mend)

@@ -7,6 +7,7 @@ import random
 from typing import Any
 
 import yaml
+from gaudi_serve.core.options import plain
 from gaudi_serve.inventory.facts import VARIABLES
 from gaudi_serve.inventory.variables import INPUTS
 from helpers.mutations import HOSTILE, ROOT
@@ -17,7 +18,7 @@ SPECS = {
     for name, option in yaml.safe_load(path.read_text())["argument_specs"]["main"]["options"].items()
 }
 DEFAULTS = {
-    name: value
+    name: plain({"default": value})["default"]
     for path in sorted(ROOT.glob("roles/*/defaults/main.yml"))
     for name, value in yaml.safe_load(path.read_text()).items()
 }
@@ -37,7 +38,7 @@ GOOD: dict[str, Any] = {
     "container_runtime_data_root": "/data/docker",
     "container_runtime_http_proxy": 'http://user:pa"ss\\@proxy:1',
     "container_runtime_habana_repository": {"uris": ["https://x"], "suites": ["jammy"], "signed_by": "/etc/x.asc"},
-    "gaudi_driver_repository": {"uris": ["https://x"], "suites": ["jammy"]},
+    "driver_repository": {"uris": ["https://x"], "suites": ["jammy"]},
     "model_weights_tokens": {"hub": "t"},
     "hccl_validation_options": {"size_range": ["1m", "32m"], "loop": 5},
     "hccl_validation_thresholds": {"all": 100},

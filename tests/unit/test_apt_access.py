@@ -12,7 +12,7 @@ from gaudi_serve.core.errors import InputError, plain, shown
 from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.plan.fleet import vllm_fleet_plan
 from gaudi_serve.stages.apt_access import apt_access
-from gaudi_serve.stages.reset import gaudi_driver_reset
+from gaudi_serve.stages.reset import driver_reset
 from gaudi_serve.stages.reset_host import container_runtime_reset
 from helpers.leftovers import left, merged, runtime
 from helpers.plans import gaudi_host
@@ -46,8 +46,8 @@ def test_credentials_that_apt_cannot_read_are_refused_without_their_value(login:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("gaudi_driver_repository", {"uris": [MIRROR], "suites": 5}),
-        ("gaudi_driver_repository", {"uris": f"https://{CANARY}@mirror.example", "suites": "jammy"}),
+        ("driver_repository", {"uris": [MIRROR], "suites": 5}),
+        ("driver_repository", {"uris": f"https://{CANARY}@mirror.example", "suites": "jammy"}),
         ("container_runtime_habana_repository", {"uris": "https://x", "suites": "jammy", "signed_by": MIRROR}),
         ("container_runtime_vendor_uri", f"{MIRROR}'"),
         ("container_runtime_vendor_key_url", f"https://bot:{CANARY}%0A@mirror.example"),
@@ -68,7 +68,7 @@ def test_no_message_shows_the_credentials_of_an_address(key: str, value: Any) ->
 
 def test_where_addresses_may_have_credentials_they_are_no_mistake() -> None:
     repository = {"uris": [MIRROR], "suites": ["jammy"]}
-    given = {"gaudi_driver_repository": repository, "container_runtime_habana_repository": repository}
+    given = {"driver_repository": repository, "container_runtime_habana_repository": repository}
     given |= {"container_runtime_vendor_uri": MIRROR, "container_runtime_vendor_key_url": MIRROR}
     git = {"hccl_validation_repository": "ssh://git@host/hccl_demo.git"}
     assert inventory_refusal({"vllm_models": [], **given, **git}, "g1") == []
@@ -105,7 +105,7 @@ def test_every_repository_is_written_after_its_credentials_and_without_them() ->
 
 
 def test_a_reset_takes_the_credentials_back() -> None:
-    driver = gaudi_driver_reset({}, left(files=[f"{AUTH}driver.conf"]), [], [])
+    driver = driver_reset({}, left(files=[f"{AUTH}driver.conf"]), [], [])
     assert driver["due"] and driver["paths"] == [f"{AUTH}driver.conf"]
     assert driver["did"] == [f"package source {AUTH}driver.conf"]
     record = {"found": {"daemon_json": None}, "brought": {"paths": {f"{AUTH}docker.conf": f"{AUTH}docker.conf"}}}

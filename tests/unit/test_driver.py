@@ -7,26 +7,27 @@ from typing import Any
 import pytest
 from gaudi_serve.core.run import Result
 from gaudi_serve.host import dpkg, observe_driver
-from gaudi_serve.stages.driver import drained, gaudi_driver_changes, gaudi_driver_notes, gaudi_driver_refusal
+from gaudi_serve.platforms.gaudi import DRIVER
+from gaudi_serve.stages.driver import drained, driver_changes, driver_notes, driver_refusal
 from helpers.driver import MODULES, PACKAGES, live
 from helpers.plans import gaudi_host
 
 
 def changes(driver: dict[str, Any], **more: Any) -> dict[str, Any]:
     """Return what is left to do for release 1.21.3."""
-    return gaudi_driver_changes(driver, **{"release": "1.21.3", "packages": PACKAGES, "modules": MODULES, **more})
+    return driver_changes(driver, **{"release": "1.21.3", "packages": PACKAGES, "modules": MODULES, **more})
 
 
 def refused(driver: dict[str, Any], host: dict[str, Any] | None = None, **more: Any) -> list[str]:
     """Return why the driver is left alone."""
     wish = {"host_name": "g", "release": "1.21.3", "packages": PACKAGES, **more}
-    return gaudi_driver_refusal(driver, host or gaudi_host(), **wish)
+    return driver_refusal(driver, host or gaudi_host(), **wish)
 
 
 def test_a_whole_driver_is_left_alone() -> None:
     found = changes(live())
     assert not found["due"]
-    assert refused(live()) == gaudi_driver_notes(live(), found, "1.21.3") == []
+    assert refused(live()) == driver_notes(live(), found, "1.21.3") == []
 
 
 def test_a_bare_host_gets_the_newest_of_the_release() -> None:
@@ -57,7 +58,7 @@ def test_another_release_needs_leave_and_free_cards() -> None:
     host["modules"][0].update(in_use=True, held_by="python3 (pid 1)")
     assert refused(live("1.20.1-97"), host) == [
         "g: driver packages of release 1.20.1 and release 1.21.3 differ; allow the change with "
-        "gaudi_driver_upgrade_allowed: true (it stops qwq)"
+        "driver_upgrade_allowed: true (it stops qwq)"
     ]
     assert refused(live("1.20.1-97"), host, upgrade_allowed=True) == []
     host["modules"][5].update(in_use=True, held_by="python3 (pid 2)")
@@ -71,7 +72,7 @@ def test_a_reload_and_another_build_need_leave_and_free_cards_too() -> None:
     loaded = live(driver_version="1.20.1")
     assert refused(loaded, host) == [
         "g: the loaded driver 1.20.1 and the installed release 1.21.3 differ; allow the change with "
-        "gaudi_driver_upgrade_allowed: true (it stops qwq)"
+        "driver_upgrade_allowed: true (it stops qwq)"
     ]
     assert refused(loaded, host, upgrade_allowed=True) == []
     build = refused(live("1.21.3-9"), host, version="1.21.3-57")
@@ -89,7 +90,7 @@ def test_a_driver_of_other_means_is_accepted_or_refused_as_it_is() -> None:
     found = changes(foreign)
     assert (found["foreign"], found["due"]) == (True, False)
     assert refused(foreign) == []
-    assert gaudi_driver_notes(foreign, found, "1.21.3") == [
+    assert driver_notes(foreign, found, "1.21.3") == [
         "driver 1.21.3: no package habanalabs-dkms installed it, so nothing holds it at its release"
     ]
     for version, keep in (("1.20.0", ""), ("1.22.1", ", or keep it with gaudi_release: '1.22.1'")):
@@ -114,7 +115,7 @@ def test_a_package_of_which_only_the_settings_are_left_is_none(monkeypatch: pyte
     answers = {"dpkg-query": Result(0, "\n".join(rows) + "\n", "")}
     for module in (dpkg, observe_driver):
         monkeypatch.setattr(module, "run", lambda argv, **_: answers.get(argv[0], Result(1, "", "no driver")))
-    assert observe_driver.observe()["packages"] == {
+    assert observe_driver.observe(DRIVER)["packages"] == {
         "habanalabs-thunk": {"version": "1.20.0-1", "held": False, "whole": False},
         "habanalabs-graph": {"version": "1.20.0-1", "held": True, "whole": True},
     }
@@ -123,8 +124,8 @@ def test_a_package_of_which_only_the_settings_are_left_is_none(monkeypatch: pyte
 @pytest.mark.parametrize(
     ("wish", "message"),
     [
-        ({"release": "1.21"}, "g: gaudi_driver_release '1.21': a quoted release such as '1.24.1'"),
-        ({"version": "1.22.0-1"}, "g: gaudi_driver_version 1.22.0-1: is not of gaudi_driver_release 1.21.3"),
+        ({"release": "1.21"}, "g: driver_release '1.21': a quoted release such as '1.24.1'"),
+        ({"version": "1.22.0-1"}, "g: driver_version 1.22.0-1: is not of driver_release 1.21.3"),
         (
             {"release": "1.23.0"},
             "g: apt knows no habanalabs-dkms of release 1.23.0; it knows 1.22.0-100, 1.21.3-57, 1.21.3-9",
@@ -147,6 +148,6 @@ def test_ports_that_are_down_are_named_by_card() -> None:
 def test_a_runtime_of_another_release_is_noted() -> None:
     packages = {**live()["packages"], "habanalabs-container-runtime": {"version": "1.22.0-100"}}
     driver = live(packages=packages)
-    assert gaudi_driver_notes(driver, changes(driver), "1.21.3") == [
+    assert driver_notes(driver, changes(driver), "1.21.3") == [
         "habanalabs-container-runtime 1.22.0-100 is not of release 1.21.3"
     ]

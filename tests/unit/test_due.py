@@ -30,7 +30,7 @@ EVERY = [role for role in STAGES if role != "gateway"]
         (["vllm_service", "host_tuning"], ["all"], ["molecule-notest"], ["host_tuning", "vllm_service"]),
         (None, ["models", "host"], [], ["host_tuning", "vllm_service"]),
         (None, ["always"], [], EVERY),
-        (None, ["all"], ["driver"], [role for role in EVERY if role != "gaudi_driver"]),
+        (None, ["all"], ["driver"], [role for role in EVERY if role != "driver"]),
     ],
 )
 def test_tags_take_some_of_the_stages(asked: Any, tags: list[str], skipped: list[str], expected: list[str]) -> None:
@@ -42,7 +42,7 @@ def test_a_gateway_has_a_stage_of_its_own_and_others_only_where_it_has_models() 
     assert run_stages(None, ["all"], [], gateway=True, models=None) == ["gateway"]
     assert run_stages(["vllm_service", "gateway"], ["all"], [], gateway=True, models=None) == ["gateway"]
     # No part in the run, which is something else than a playbook without stages.
-    for asked in (["gaudi_driver"], []):
+    for asked in (["driver"], []):
         part = run_stages(asked, ["all"], [], gateway=True, models=None)
         assert (part, facts_wanted(part, True), plans_models(part)) == (["none"], ["system", "haproxy"], False)
     assert run_stages(["gateway"], ["all"], []) == ["none"]
@@ -131,7 +131,7 @@ def test_a_model_is_down_for_its_stage_and_its_start() -> None:
     assert minutes(host_tuning_due=["x"], container_runtime_due=["x"]) == {}
     reboot = minutes(host_tuning_due=["x"], host_tuning_reboots=True)
     assert reboot == {"qwq": ("host", 10 + cached), "old": ("host", None)}
-    assert minutes(gaudi_driver_due=["x"], gaudi_driver_stops=["qwq"]) == {"qwq": ("driver", 5 + cached)}
+    assert minutes(driver_due=["x"], driver_stops=["qwq"]) == {"qwq": ("driver", 5 + cached)}
     assert minutes(container_runtime_due=["x"], container_runtime_restarts=True)["qwq"] == ("runtime", 1 + cached)
     assert minutes(hccl_validation_due=["x"], hccl_validation_stops=["qwq"]) == {"qwq": ("validate", 5 + cached)}
     assert minutes(model_weights_due=["x"], model_weights_stops=["qwq"]) == {"qwq": ("weights", cached)}
@@ -161,7 +161,7 @@ def test_the_plan_of_a_live_host_tells_all_that_a_run_would_do() -> None:
     told = {
         "host_tuning_due": ["cpu0: a -> b"],
         "host_tuning_reboots": True,
-        "gaudi_driver_refusal": ["a: driver 1.20 and release 1.21.3 differ"],
+        "driver_refusal": ["a: driver 1.20 and release 1.21.3 differ"],
     }
     host = known(**told, vllm_models=[model(recipe_cache_path="/data/cache")])
     fleet = vllm_fleet_plan({"a": host}, ["a"], [])

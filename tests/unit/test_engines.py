@@ -258,7 +258,7 @@ def test_no_other_file_names_an_engine_or_a_platform() -> None:
 
 def test_roles_ask_what_a_platform_needs_and_get_no_answer_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PLATFORMS, "abacus", ABACUS)
-    assert accelerator_needs("gaudi") == ["gaudi_driver", "habana_runtime", "hccl_validation"]
+    assert accelerator_needs("gaudi") == ["driver", "habana_runtime", "hccl_validation"]
     assert accelerator_needs("abacus") == accelerator_needs("cpu") == []
     with pytest.raises(InputError, match=f"accelerator: 'gpu' is not one of {', '.join(PLATFORMS)}"):
         accelerator_needs("gpu")

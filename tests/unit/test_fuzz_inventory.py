@@ -17,7 +17,7 @@ from gaudi_serve.host.hccl import hccl_arguments
 from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.plan.fleet import vllm_fleet_lines, vllm_fleet_plan
 from gaudi_serve.stages import container_runtime, host_tuning
-from gaudi_serve.stages.driver import gaudi_driver_changes, gaudi_driver_refusal
+from gaudi_serve.stages.driver import driver_changes, driver_refusal
 from gaudi_serve.stages.hccl_check import hccl_note, hccl_refusal, hccl_validation_plan
 from gaudi_serve.stages.image import missing_images, vllm_images
 from gaudi_serve.stages.service import vllm_api_keys, vllm_secret_files
@@ -29,7 +29,7 @@ from helpers.inventories import BASE, KEYS, SPECS, bent
 from helpers.mutations import ROOT, SEED, nothing_injected
 from helpers.plans import gaudi_host, known, model
 
-ROLES = ("host_tuning", "gaudi_driver", "container_runtime", "vllm_image", "model_weights", "hccl_validation")
+ROLES = ("host_tuning", "driver", "container_runtime", "vllm_image", "model_weights", "hccl_validation")
 INVENTORIES = 1200
 CATALOG = model_catalog([str(ROOT / "roles/preflight/files/catalog")])
 TUNING = {
@@ -158,13 +158,13 @@ def engined(given: dict[str, Any]) -> None:
 
 def driven(given: dict[str, Any]) -> None:
     """What apt and modprobe are told."""
-    packages = given["gaudi_driver_packages"] + given["gaudi_driver_optional_packages"]
-    wish = {"release": given["gaudi_release"] or "1.21.3", "version": given["gaudi_driver_version"]}
+    packages = given["driver_packages"] + given["driver_optional_packages"]
+    wish = {"release": given["gaudi_release"] or "1.21.3", "version": given["driver_version"]}
     state = driver(None)
-    gaudi_driver_refusal(state, gaudi_host(), host_name="g", packages=packages, **wish)
-    ports = given["gaudi_driver_ports_may_be_down"]
-    modules = given["gaudi_driver_modules"]
-    found = gaudi_driver_changes(state, packages=packages, modules=modules, ports_may_be_down=ports, **wish)
+    driver_refusal(state, gaudi_host(), host_name="g", packages=packages, **wish)
+    ports = given["driver_ports_may_be_down"]
+    modules = given["driver_modules"]
+    found = driver_changes(state, packages=packages, modules=modules, ports_may_be_down=ports, **wish)
     for word in (*found["install"], *found["hold"], *found["load"]):
         assert re.fullmatch(r"[a-z0-9][\w.+:~=-]*", word, re.ASCII), word
 

@@ -37,7 +37,7 @@ def test_missing_card_wrong_driver_wrong_kind() -> None:
     assert refusal(cards=9) == ["gaudi01: gaudi_cards is 9, but hl-smi shows 8: module_ids [0, 1, 2, 3, 4, 5, 6, 7]"]
     assert refusal(release="1.22.0") == [
         "gaudi01: driver 1.21.3-abc and image release 1.22.0 differ; both must be of one release: "
-        "playbooks/driver.yml -e gaudi_driver_upgrade_allowed=true replaces a driver that apt installed; any other "
+        "playbooks/driver.yml -e driver_upgrade_allowed=true replaces a driver that apt installed; any other "
         "must be removed first, as docs/migrating.md shows"
     ]
     assert refusal(wanted="cpu") == ["gaudi01: gaudi_accelerator is cpu, but this is a gaudi host"]

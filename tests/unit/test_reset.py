@@ -236,7 +236,7 @@ def test_a_host_that_the_toolkit_never_saw_is_left_alone() -> None:
     for plan in (
         reset_host.host_tuning_reset(tuning(grub=menu, cmdline=["intel_idle.max_cstate=0"]), left()),
         reset_host.container_runtime_reset(runtime(merged(None)), left()),
-        reset.gaudi_driver_reset(
+        reset.driver_reset(
             {"modules": ["habanalabs"]}, left(held=["habanalabs-dkms"]), ["habanalabs-dkms"], ["habanalabs"], True
         ),
         reset.vllm_service_reset(services(), left()),
@@ -407,13 +407,26 @@ def test_holds_go_and_the_driver_with_its_packages() -> None:
     ours = "/etc/apt/sources.list.d/gaudi-serve-driver.sources"
     key = "/etc/apt/keyrings/gaudi-serve-driver.asc"
     here = left(records={"gaudi_driver": record}, held=names, installed=names, traces=[ours], files=[key])
-    plan = reset.gaudi_driver_reset({"modules": modules}, here, names, modules)
+    unload = modules[::-1]
+    plan = reset.driver_reset({"modules": modules}, here, names, unload)
     assert plan["holds"] == ["habanalabs-dkms"] and plan["paths"] == [key, ours] and plan["unload"] == []
     assert plan["packages"] == ["habanalabs-dkms"]
-    plan = reset.gaudi_driver_reset({"modules": modules}, here, names, modules, True)
+    plan = reset.driver_reset({"modules": modules}, here, names, unload, True)
     assert plan["unload"] == ["habanalabs", "habanalabs_cn"]
     # A host without cards has no such fact.
-    assert not reset.gaudi_driver_reset({}, left(), names, modules, True)["due"]
+    assert not reset.driver_reset({}, left(), names, unload, True)["due"]
+
+
+def test_services_of_a_driver_are_as_before() -> None:
+    service = {"there": True, "runs": True, "enabled": True}
+    driver = {"modules": ["nvidia"], "services": {"nvidia-persistenced": service, "nvidia-fabricmanager": service}}
+    record = {"found": {"held": [], "modules": [], "services": ["nvidia-fabricmanager"]}}
+    plan = reset.driver_reset(driver, left(records={"gaudi_driver": record}), [], [])
+    assert plan["stop"] == ["nvidia-persistenced"] and plan["due"]
+    assert "service nvidia-persistenced" in plan["did"]
+    # A baseline of before knows none, and a host that the role never changed keeps all.
+    for records in ({"gaudi_driver": {"found": {"held": [], "modules": []}}}, {}):
+        assert reset.driver_reset(driver, left(records=records), [], [])["stop"] == []
 
 
 def test_packages_go_that_nothing_else_needs() -> None:

@@ -13,8 +13,18 @@ from .templates import ROLES
 from .yaml_text import load
 
 Option = Mapping[str, Any]
+# The default of an option that takes the value of its old name where that is said.
+RENAMED = re.compile(r"\{\{ \w+ \| default\((.*)\) \}\}")
+
+
+def plain(option: Option) -> Option:
+    """Return an option with the default that it has where nobody says it by its old name."""
+    found = RENAMED.fullmatch(str(option.get("default")))
+    return {**option, "default": load(found[1], quick=True)} if found else option
+
+
 OPTIONS: dict[str, Option] = {
-    name: option
+    name: plain(option)
     for path in sorted(ROLES.glob("*/meta/argument_specs.yml"))
     for name, option in load(path.read_text(encoding="utf-8"), quick=True)["argument_specs"]["main"]["options"].items()
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,8 +42,18 @@ def packages(*patterns: str) -> list[Package]:
 
 def versions(name: str) -> list[str]:
     """Return the versions of a package that apt can get, the newest first."""
-    rows = run(["apt-cache", "madison", name], timeout=60).out.splitlines()
-    return [cells[1].strip() for row in rows if len(cells := row.split("|")) > 1]
+    return offered([name]).get(name, [])
+
+
+def offered(names: Sequence[str]) -> dict[str, list[str]]:
+    """Return the versions of packages that apt can get, the newest first, by their names."""
+    rows = run(["apt-cache", "madison", *names], timeout=60).out.splitlines() if names else []
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        name, *cells = (cell.strip() for cell in row.split("|"))
+        if cells:
+            found.setdefault(name, []).append(cells[0])
+    return found
 
 
 def interrupted_dpkg() -> str:

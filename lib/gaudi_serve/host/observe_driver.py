@@ -1,4 +1,4 @@
-"""The vendor's driver on a host: packages, kernel modules, ports of the cards."""
+"""The driver of a host's devices: packages, kernel modules, services, and on Gaudi the ports of the cards."""
 
 from __future__ import annotations
 
@@ -9,21 +9,26 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import InputError
-from ..core.run import run
+from ..core.run import read_text, run
+from ..platforms.driver import Driver
 from ..platforms.hl_smi import hl_smi_cards, hl_smi_links
-from .dpkg import interrupted_dpkg, packages, versions
+from .dpkg import interrupted_dpkg, offered, packages, versions
 
-MODULES = Path("/sys/module")
 PACKAGE = "habanalabs-dkms"
+NO_CARDS: dict[str, Any] = {"driver_version": None, "ports": {}, "unread": {}}
 
 
-def observe(modules: Path = MODULES) -> dict[str, Any]:
-    """Return ``{packages, available, broken, modules, ports, unread, driver_version, problem}``.
+def observe(driver: Driver, root: str = "/") -> dict[str, Any]:
+    """Return ``{packages, available, offered, broken, modules, services, ports, unread, driver_version, problem}``.
 
-    ``packages``: ``{name: {version, held, whole}}``; ``available``: versions of the driver that apt
-    knows; ``broken``: what dpkg was cut off in; ``ports``: ``{module_id: [down ports]}``;
-    ``unread``: ``{module_id: why its ports cannot be read}``.
+    ``packages``: ``{name: {version, held, whole}}`` of those that belong to the driver; ``available``: versions of
+    Gaudi's that apt knows; ``offered``: of the others ``{package: versions}``, the newest first; ``broken``: what dpkg
+    was cut off in; ``modules``: those that are loaded of the driver's and its rivals; ``services``: ``{unit: {there,
+    runs, enabled}}`` of its own; ``needs_companion``: the machine needs the package of exactly its version;
+    ``ports``: ``{module_id: [down ports]}``; ``unread``: ``{module_id: why its ports cannot be read}``.
     """
+    modules = Path(root, "sys/module")
+    together = bool(driver.packages)
     return {
         "packages": {
             package.name: {
@@ -31,33 +36,65 @@ def observe(modules: Path = MODULES) -> dict[str, Any]:
                 "held": package.want == "hold",
                 "whole": package.state == "installed",
             }
-            for package in packages("habanalabs-*")
+            for package in packages(*driver.listed)
             # Of a package that was removed, dpkg knows a version while its settings are left.
-            if package.version and package.state != "config-files"
+            if package.version and package.state != "config-files" and driver.is_own(package.name)
         },
-        "available": versions(PACKAGE),
+        "available": versions(PACKAGE) if together else [],
+        "offered": {} if together else _offered(driver),
         "broken": interrupted_dpkg(),
-        "modules": sorted(path.name for path in modules.glob("habanalabs*")),
-        **_cards(),
+        "modules": sorted(
+            path.name
+            for pattern in (driver.module, f"{driver.module}_*", *driver.rivals)
+            for path in modules.glob(pattern)
+        ),
+        "services": {unit: _service(unit) for unit in driver.services},
+        "needs_companion": bool(driver.companion and driver.companion.wanted(root)),
+        **(_cards() if together else {**NO_CARDS, "driver_version": _loaded(driver, root), "problem": None}),
+    }
+
+
+def _offered(driver: Driver) -> dict[str, list[str]]:
+    """Return the versions that apt can get of the packages that bring the driver, and of its companion."""
+    wanted = (*driver.sources, *(driver.companion.names if driver.companion else ()))
+    begin = sorted({name.partition("{branch}")[0] for name in wanted})
+    names = {name for text in begin for name in run(["apt-cache", "pkgnames", text]).out.split()}
+    return offered(sorted(one for one in names if driver.rank(one) is not None or driver.is_companion(one)))
+
+
+def _loaded(driver: Driver, root: str) -> str | None:
+    """Return the version of the driver that is loaded; empty where its module says none, as the kernel's own does."""
+    folder = Path(root, "sys/module", driver.module)
+    return (read_text(folder / "version") or "").strip() if folder.is_dir() else None
+
+
+def _service(unit: str) -> dict[str, bool]:
+    """Return whether a unit is there, runs, and is started by a boot."""
+    shown = run(["systemctl", "show", "--property=LoadState,ActiveState,UnitFileState", f"{unit}.service"]).out
+    state = dict(line.partition("=")[::2] for line in shown.splitlines())
+    return {
+        "there": state.get("LoadState") == "loaded",
+        "runs": state.get("ActiveState") in ("active", "activating", "reloading"),
+        # Some are started by what they serve, and cannot be enabled.
+        "enabled": state.get("UnitFileState") in ("enabled", "static", "indirect", "generated", "alias"),
     }
 
 
 def _cards() -> dict[str, Any]:
-    """Return what the loaded driver says: its version, and by card the ports that are down, or why nobody knows."""
+    """Return what Gaudi's driver says: its version, and by card the ports that are down, or why nobody knows."""
     query = run(["hl-smi", "-Q", "index,module_id,bus_id,driver_version", "-f", "csv"])
-    nothing: dict[str, Any] = {"driver_version": None, "ports": {}, "unread": {}}
     if query.status:
-        return {**nothing, "problem": (query.err or query.out).strip()[-200:]}
+        return {**NO_CARDS, "problem": (query.err or query.out).strip()[-200:]}
     try:
         # A row that cannot be used is one bad card, and the driver of the others answers.
         cards, _ = hl_smi_cards(query.out)
     except InputError as problem:
-        return {**nothing, "problem": str(problem)}
+        return {**NO_CARDS, "problem": str(problem)}
     # A call takes a part of a second, and there are as many as cards.
     with ThreadPoolExecutor(max_workers=max(1, len(cards))) as pool:
         links = dict(zip((str(card["module_id"]) for card in cards), pool.map(_down, cards), strict=True))
-    versions = (re.match(r"\d[\d.]*", str(card.get("driver_version"))) for card in cards)
-    version = next((one for one in versions if one), None)
+    found = (re.match(r"\d[\d.]*", str(card.get("driver_version"))) for card in cards)
+    version = next((one for one in found if one), None)
     return {
         "driver_version": version[0] if version else None,
         "ports": {number: found for number, found in links.items() if isinstance(found, list)},

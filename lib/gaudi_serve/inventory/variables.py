@@ -143,13 +143,13 @@ FORMS: dict[str, Rule | Range] = {
     "host_tuning_governor": Rule(empty_or(matching(r"[a-z][a-z_]{0,31}")), "must be a governor such as performance"),
     "host_tuning_hugepages": Range(0, MOST, "pages"),
     "host_tuning_hugepages_max_fraction": Range(0, 1),
-    "gaudi_driver_release": RELEASE,
-    "gaudi_driver_version": VERSION,
-    "gaudi_driver_packages": NAMES,
-    "gaudi_driver_optional_packages": NAMES,
-    "gaudi_driver_modules": Rule(list_of(matching(r"[a-z]\w*")), "must be a list of kernel modules"),
-    "gaudi_driver_repository": REPOSITORY,
-    "gaudi_driver_ports_may_be_down": Rule(
+    "driver_release": RELEASE,
+    "driver_version": VERSION,
+    "driver_packages": NAMES,
+    "driver_optional_packages": NAMES,
+    "driver_modules": Rule(list_of(matching(r"[a-z]\w*")), "must be a list of kernel modules"),
+    "driver_repository": REPOSITORY,
+    "driver_ports_may_be_down": Rule(
         list_of(lambda port: is_whole(port, 0, 1023)), "must be a list of numbers of ports"
     ),
     "container_runtime_distribution_packages": PACKAGES,

@@ -52,7 +52,7 @@ def sick_cards(host: Mapping[str, Any]) -> list[str]:
 
 
 def accelerator_needs(accelerator: str) -> list[str]:
-    """Return what hosts of a platform need that others do not: such as gaudi_driver, habana_runtime, hccl_validation.
+    """Return what hosts of a platform need that others do not: such as driver, habana_runtime, hccl_validation.
 
     Raises:
         InputError: for a platform that does not exist.

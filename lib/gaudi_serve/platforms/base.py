@@ -15,6 +15,7 @@ from ..model.architecture import Architecture
 from ..model.host import Card, Host
 from ..model.spec import Spec
 from .device_access import DeviceAccess
+from .driver import Driver
 from .releases import Release
 
 
@@ -147,9 +148,10 @@ class Platform:
 
     env: what a server always needs there; env_between: what it needs when it has several devices. ulimits,
     capabilities: what its container needs besides those of its engine. access: how a container gets exactly some
-    devices of a host; None where there are none. runtime: what the container engine needs for that, beside what it
-    has by itself; ``<name>_runtime`` is one of the needs then. cdi: it gives devices by CDI where the engine takes
-    their names. card_variables: variables that choose devices, which no user may set, since the plan chooses.
+    devices of a host; None where there are none. driver: that of its devices; None where there is none to bring.
+    runtime: what the container engine needs for that, beside what it has by itself; ``<name>_runtime`` is one of the
+    needs then. cdi: it gives devices by CDI where the engine takes their names. card_variables: variables that choose
+    devices, which no user may set, since the plan chooses.
     needs: what its hosts need that others do not, as filter accelerator_needs tells roles.
 
     prefixes: how the names of the devices begin that are known; names: a regular expression of the names of all, also
@@ -191,6 +193,7 @@ class Platform:
     env_between: Mapping[str, str] = field(default_factory=dict)
     release: Callable[[str], Release | None] = _no_release
     runtime: Runtime | None = None
+    driver: Driver | None = None
     cdi: bool = False
     needs: tuple[str, ...] = ()
     prefixes: tuple[str, ...] = ()

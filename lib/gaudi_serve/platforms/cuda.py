@@ -20,6 +20,7 @@ from .base import Platform, Runtime
 from .cards import about, filled, lost, mixed, reasons
 from .device_access import DeviceAccess, Node
 from .device_holders import device_holders
+from .driver import Companion, Driver
 from .pci import DISPLAY, SCREEN, PciDevice, bus_text, pci_devices
 from .releases import official_image, vllm_of
 
@@ -311,7 +312,10 @@ def _driver_problems(spec: Spec, host: Host) -> list[Problem]:
     consumer = bool(CONSUMER.search(host.device_name or ""))
     if new and asked and not consumer and int(major[0]) >= COMPATIBLE_DRIVER:
         return []
-    ways = [f"bring driver {least} or newer", *([f"take an image before vLLM {CUDA_13_SINCE}"] if new else [])]
+    bring = (
+        f"bring driver {least} or newer (playbooks/driver.yml -e driver_version={least} -e driver_upgrade_allowed=true)"
+    )
+    ways = [bring, *([f"take an image before vLLM {CUDA_13_SINCE}"] if new else [])]
     if new and not consumer and int(major[0]) >= COMPATIBLE_DRIVER:
         ways.append(f"say env: {{{COMPATIBILITY}: '1'}}")
     text = f"is made with CUDA {13 if new else 12}, which needs driver {least} or newer, and this host has "
@@ -377,6 +381,35 @@ def _access(host: Host) -> DeviceAccess:
 
 DEVICE = r"GPU UUID:\s*(?P<id>GPU-[\w-]+)[\s\S]*Device Minor:\s*(?P<index>\d+)"
 
+# As Ubuntu has it, NVIDIA's repository (guide of driver installation; since branch 590 names are without the branch
+# there), and Debian. The server packages of Ubuntu, and the open modules, which Blackwell cards need, come first.
+DRIVER = Driver(
+    listed=("*nvidia*", "cuda-drivers*", "libnvsdm*", "nvlsm"),
+    # Other things are the container toolkit, CUDA's, and modules for one kernel, which follow that kernel.
+    belongs=(
+        r"(?!.*container|nvidia-(cuda|docker|profiler|visual-profiler))"
+        r"(nvidia-.*|libnvidia-.*|libnvsdm.*|cuda-drivers.*|nvlsm|xserver-xorg-video-nvidia.*)"
+    ),
+    module="nvidia",
+    modules=("nvidia", "nvidia_uvm"),
+    unload=("nvidia_peermem", "nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia"),
+    sources=(
+        *("nvidia-driver-{branch}-server-open", "nvidia-open-{branch}", "nvidia-open", "nvidia-driver-{branch}-server"),
+        *("nvidia-driver-{branch}-open", "cuda-drivers-{branch}", "cuda-drivers", "nvidia-driver-{branch}"),
+        *("nvidia-open-kernel-dkms", "nvidia-driver"),
+    ),
+    usual=str(CUDA_13_DRIVER),
+    repository="NVIDIA's CUDA repository for this distribution, or Ubuntu's restricted component",
+    service="nvidia-persistenced",
+    companion=Companion(
+        names=("nvidia-fabricmanager-{branch}", "nvidia-fabricmanager"),
+        service="nvidia-fabricmanager",
+        wanted=lambda root: bool(pci_devices(root, VENDOR, SWITCH)),
+        without="without it CUDA fails on a machine with NVSwitch",
+    ),
+    rivals=("nouveau",),
+)
+
 PLATFORM = Platform(
     name="cuda",
     title="NVIDIA",
@@ -393,10 +426,11 @@ PLATFORM = Platform(
     warmup_s=120,
     warmup_cached_s=60,
     access=_access,
+    driver=DRIVER,
     runtime=RUNTIME,
     cdi=True,
     card_variables=(VISIBLE, MASK),
-    needs=("nvidia_runtime",),
+    needs=("driver", "nvidia_runtime"),
     prefixes=("NVIDIA",),
     names=r"(NVIDIA|Tesla|Quadro|GeForce|GRID) [\w .()/+-]{1,80}",
     near=(("NV",), ("PIX", "PXB")),
@@ -409,5 +443,5 @@ PLATFORM = Platform(
     pci=pci,
     observe=observe,
     about=about,
-    reasons=reasons("nvidia-smi", "Is NVIDIA's driver installed and loaded? nvidia-smi must show the cards"),
+    reasons=reasons("nvidia-smi", "Is NVIDIA's driver loaded? playbooks/driver.yml brings it"),
 )

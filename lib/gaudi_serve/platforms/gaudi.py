@@ -18,6 +18,7 @@ from .base import Platform, Runtime
 from .cards import about
 from .device_access import DeviceAccess, Node
 from .device_holders import device_holders
+from .driver import Driver
 from .habana_config import PATH, SETTINGS
 from .hl_smi import GAUDI1, GENERATION, PREFIXES, BadRow, family_of, hl_smi_cards, hl_smi_places, hl_smi_processes
 from .pci import ACCELERATOR, pci_devices
@@ -281,7 +282,7 @@ def _reasons(host: Host, host_name: str, cards: int, release: str) -> list[tuple
     if driver is not None and not together(driver, release):
         text = (
             f"{host_name}: driver {driver} and image release {release} differ; both must be of one release: "
-            "playbooks/driver.yml -e gaudi_driver_upgrade_allowed=true replaces a driver that apt installed; any other "
+            "playbooks/driver.yml -e driver_upgrade_allowed=true replaces a driver that apt installed; any other "
             "must be removed first, as docs/migrating.md shows"
         )
         reasons.append(("driver_version", text))
@@ -297,6 +298,16 @@ def _generation(host: Host) -> str | None:
     return GENERATION.get(family_of(host.device_name, host.device_family) or "")
 
 
+DRIVER = Driver(
+    listed=("habanalabs-*",),
+    belongs=r"habanalabs-.*",
+    module="habanalabs",
+    modules=("habanalabs_cn", "habanalabs_en", "habanalabs_ib", "habanalabs"),
+    packages=(
+        *("habanalabs-dkms", "habanalabs-firmware", "habanalabs-firmware-tools", "habanalabs-graph"),
+        *("habanalabs-thunk", "habanalabs-rdma-core"),
+    ),
+)
 VISIBLE = "HABANA_VISIBLE_DEVICES"
 RUNTIME = Runtime(
     name="habana",
@@ -344,9 +355,10 @@ PLATFORM = Platform(
     # A forked worker cannot initialise its card again, and collectives need their lazy form.
     env_between={"VLLM_WORKER_MULTIPROC_METHOD": "spawn", "PT_HPU_ENABLE_LAZY_COLLECTIVES": "true"},
     access=lambda host: ACCESS,
+    driver=DRIVER,
     runtime=RUNTIME,
     card_variables=("HABANA_VISIBLE_MODULES", VISIBLE, "HLS_MODULE_ID"),
-    needs=("gaudi_driver", "habana_runtime", "hccl_validation"),
+    needs=("driver", "habana_runtime", "hccl_validation"),
     prefixes=PREFIXES,
     names=r"HL-[\w-]*",
     group=_group,

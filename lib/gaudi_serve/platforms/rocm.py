@@ -19,6 +19,7 @@ from .base import Platform
 from .cards import LEAST_KIB, WATCHERS, about, filled, lost, mixed, node_notes, node_problem, plain_name, reasons
 from .device_access import DeviceAccess, Node
 from .device_holders import device_holders
+from .driver import Driver
 from .kfd import XGMI, Gpu, kfd_gpus, kfd_holders, kfd_processes
 from .pci import (
     ACCELERATOR,
@@ -334,6 +335,17 @@ def health(module: Mapping[str, Any]) -> str | None:
     return None
 
 
+# The kernel's own amdgpu is enough; AMD's packages bring a newer one.
+DRIVER = Driver(
+    listed=("amdgpu*", "amd-smi-lib"),
+    belongs=r"amdgpu-(dkms|dkms-firmware|core|lib)|amdgpu|amd-smi-lib",
+    module="amdgpu",
+    modules=("amdgpu",),
+    unload=("amdgpu",),
+    sources=("amdgpu-dkms",),
+    repository="AMD's repository repo.radeon.com/amdgpu",
+)
+
 PLATFORM = Platform(
     name="rocm",
     title="ROCm",
@@ -348,6 +360,8 @@ PLATFORM = Platform(
     about=about,
     reasons=reasons("amd-smi", "Is the driver amdgpu installed and loaded, and is the GPU one that computes?"),
     access=_access,
+    driver=DRIVER,
+    needs=("driver",),
     # A debugger of its own process, which parts of ROCm and RCCL are.
     capabilities=("SYS_PTRACE",),
     env_between={"VLLM_WORKER_MULTIPROC_METHOD": "spawn"},

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.checks import is_true
-from ..platforms import accelerator_needs
+from ..platforms import platform_of
+from ..platforms.driver import Driver
 from ..platforms.releases import release_of as known_release
 from .base import Given, Pending, Stage, drift_lines
-from .reset import gaudi_driver_reset
+from .driver_packages import package_changes, package_notes, package_refusal
+from .reset import driver_reset
 
 RELEASE = re.compile(r"\d+\.\d+\.\d+")
 DKMS = "habanalabs-dkms"
 
 
-def gaudi_driver_refusal(
+def driver_refusal(
     driver: Mapping[str, Any],
     host: Mapping[str, Any],
     *,
@@ -38,10 +41,10 @@ def gaudi_driver_refusal(
         upgrade_allowed: another release may be replaced.
     """
     if not RELEASE.fullmatch(release):
-        return [f"{host_name}: gaudi_driver_release {release!r}: a quoted release such as '1.24.1'"]
+        return [f"{host_name}: driver_release {release!r}: a quoted release such as '1.24.1'"]
     if version and release_of(version) != release:
-        return [f"{host_name}: gaudi_driver_version {version}: is not of gaudi_driver_release {release}"]
-    changes = gaudi_driver_changes(driver, release=release, version=version, packages=packages)
+        return [f"{host_name}: driver_version {version}: is not of driver_release {release}"]
+    changes = driver_changes(driver, release=release, version=version, packages=packages)
     found = driver["driver_version"]
     if changes["foreign"] and found != release:
         keep = f", or keep it with gaudi_release: '{found}'" if known_release(found) else ""
@@ -73,17 +76,12 @@ def _upgrade_refusal(
         stopped = f" (it stops {', '.join(models)})" if models else ""
         return [
             f"{host_name}: {_pair(others, changes['version'], driver['driver_version'])} differ; "
-            f"allow the change with gaudi_driver_upgrade_allowed: true{stopped}"
+            f"allow the change with driver_upgrade_allowed: true{stopped}"
         ]
-    own = {int(number) for service in host.get("services", {}).values() for number in service.get("module_ids", [])}
-    return [
-        f"{host_name}: card {module['module_id']} is held by {module.get('held_by') or 'another program'}; end it first"
-        for module in host.get("modules", [])
-        if module.get("in_use") and int(module["module_id"]) not in own
-    ]
+    return [f"{host_name}: {text}" for text in _strangers(host)]
 
 
-def gaudi_driver_changes(
+def driver_changes(
     driver: Mapping[str, Any],
     *,
     release: str,
@@ -167,7 +165,7 @@ def _down(driver: Mapping[str, Any], may_be_down: Sequence[int]) -> list[str]:
     ] + [f"card {card}: {text}" for card, text in sorted(driver.get("unread", {}).items())]
 
 
-def gaudi_driver_notes(driver: Mapping[str, Any], changes: Mapping[str, Any], release: str) -> list[str]:
+def driver_notes(driver: Mapping[str, Any], changes: Mapping[str, Any], release: str) -> list[str]:
     """Return what a user should know of a driver that nothing is wrong with."""
     notes = []
     if changes["foreign"]:
@@ -182,67 +180,120 @@ def gaudi_driver_notes(driver: Mapping[str, Any], changes: Mapping[str, Any], re
 
 def _pending(given: Given) -> Pending:
     known = given.known
-    if "gaudi_driver" not in known or "gaudi_driver" not in accelerator_needs(known["gaudi_system"]["accelerator"]):
+    platform = platform_of(known["gaudi_system"]["accelerator"])
+    if "gaudi_driver" not in known or platform.driver is None:
         return Pending(changes={"needed": False, "due": False})
-    driver, host, manage = known["gaudi_driver"], known["gaudi_host"], is_true(known["gaudi_driver_manage"])
-    changes, refusal = _compared(given)
+    if not platform.driver.packages:
+        return _by_version(given, platform.driver)
+    driver, host, manage = known["gaudi_driver"], known["gaudi_host"], is_true(known["driver_manage"])
+    changes, refusal = _compared(given, platform.driver)
     installs = [one.partition("=")[0] for one in changes["install"]]
     # Replacing packages or a loaded driver ends every server; adding what is missing ends none.
     replaces = bool(changes["reload"] or set(driver["packages"]) & set(installs))
     drain, lines = drained(host) if replaces else [], drift_lines(changes, ["foreign", "version"])
     due = changes["due"] and manage
     own = {"found": changes, "needed": True, "replaces": replaces, "drain": drain, "due": due}
+    own |= {"holds": list(dict.fromkeys([*changes["hold"], *installs])), "start": [], "stop": []}
+    own |= {"modules": _modules(known, platform.driver), "unload": _modules(known, platform.driver)[::-1]}
     return Pending(
-        changes={**changes, **own, "holds": list(dict.fromkeys([*changes["hold"], *installs]))},
+        changes={**changes, **own},
         due=[] if refusal else lines if manage else changes["down"],
         left=given.left(drift_lines(changes)) if due else [],
         refusal=refusal,
         drift=lines,
         stops=drain if manage and not refusal else [],
-        notes=gaudi_driver_notes(driver, changes, str(known["gaudi_driver_release"])),
+        notes=driver_notes(driver, changes, str(known["driver_release"])),
     )
 
 
-def _compared(given: Given) -> tuple[dict[str, Any], list[str]]:
+def _by_version(given: Given, driver: Driver) -> Pending:
+    """Return what is to be done to a driver whose packages go by its own version."""
+    known = given.known
+    facts, host, version = known["gaudi_driver"], known["gaudi_host"], str(known["driver_version"] or "")
+    manage = is_true(known["driver_manage"])
+    found = package_changes(driver, facts, version, known["driver_optional_packages"])
+    stopped = drained(host) if found.replaces else []
+    refusal = package_refusal(
+        driver,
+        facts,
+        found,
+        host_name=given.host,
+        version=version,
+        upgrade_allowed=is_true(known["driver_upgrade_allowed"]),
+        stopped=stopped,
+        strangers=_strangers(host),
+    )
+    lines, due = found.lines, found.due and manage
+    own = {"needed": True, "due": due, "drain": stopped, "holds": list(found.hold), "down": []}
+    own |= {"modules": _modules(known, driver), "unload": list(driver.unload)}
+    own |= {"stop": driver.services if found.replaces else [], "found": found.found}
+    return Pending(
+        changes={**dataclasses.asdict(found), **own},
+        due=lines if manage and not refusal else [],
+        left=given.left(lines) if due else [],
+        refusal=refusal if manage else [],
+        drift=lines,
+        stops=stopped if manage and not refusal else [],
+        notes=package_notes(found, facts["driver_version"]),
+    )
+
+
+def _modules(known: Mapping[str, Any], driver: Driver) -> list[str]:
+    return list(known["driver_modules"] or driver.modules)
+
+
+def _strangers(host: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each card that a program holds that is none of the toolkit's models."""
+    own = {int(number) for service in host.get("services", {}).values() for number in service.get("module_ids", [])}
+    return [
+        f"card {module['module_id']} is held by {module.get('held_by') or 'another program'}; end it first"
+        for module in host.get("modules", [])
+        if module.get("in_use") and int(module["module_id"]) not in own
+    ]
+
+
+def _compared(given: Given, platform: Driver) -> tuple[dict[str, Any], list[str]]:
     """Return how the driver differs from what it is to be, and why it must be left alone."""
     known = given.known
-    driver, packages = known["gaudi_driver"], _packages(known)
-    release, version = str(known["gaudi_driver_release"]), str(known["gaudi_driver_version"] or "")
-    changes = gaudi_driver_changes(
+    driver, packages = known["gaudi_driver"], _packages(known, platform)
+    release, version = str(known["driver_release"]), str(known["driver_version"] or "")
+    changes = driver_changes(
         driver,
         release=release,
         version=version,
         packages=packages,
-        modules=known["gaudi_driver_modules"],
-        ports_may_be_down=known["gaudi_driver_ports_may_be_down"],
+        modules=_modules(known, platform),
+        ports_may_be_down=known["driver_ports_may_be_down"],
     )
-    refusal = gaudi_driver_refusal(
+    refusal = driver_refusal(
         driver,
         known["gaudi_host"],
         host_name=given.host,
         release=release,
         version=version,
         packages=packages,
-        upgrade_allowed=is_true(known["gaudi_driver_upgrade_allowed"]),
+        upgrade_allowed=is_true(known["driver_upgrade_allowed"]),
     )
     return changes, refusal
 
 
-def _packages(known: Mapping[str, Any]) -> list[str]:
-    return [*known["gaudi_driver_packages"], *known["gaudi_driver_optional_packages"]]
+def _packages(known: Mapping[str, Any], driver: Driver) -> list[str]:
+    return [*(known["driver_packages"] or driver.packages), *known["driver_optional_packages"]]
 
 
 def _reset(given: Given) -> dict[str, Any]:
     known = given.known
+    facts = known.get("gaudi_driver", {})
+    driver = platform_of(known["gaudi_system"]["accelerator"]).driver
+    own = [*_packages(known, driver), *facts.get("packages", {})] if driver else []
     # All that the role may install.
-    packages = [*_packages(known), f"linux-headers-{known['gaudi_system']['kernel']}", "python3-debian"]
-    driver = known.get("gaudi_driver", {})
-    remove = is_true(known["gaudi_driver_reset_packages"])
-    return gaudi_driver_reset(driver, known["gaudi_left"], packages, known["gaudi_driver_modules"], remove)
+    packages = [*dict.fromkeys(own), f"linux-headers-{known['gaudi_system']['kernel']}", "python3-debian"]
+    unload = (driver.unload or _modules(known, driver)[::-1]) if driver else ()
+    return driver_reset(facts, known["gaudi_left"], packages, unload, is_true(known["driver_reset_packages"]))
 
 
 STAGE = Stage(
-    role="gaudi_driver",
+    role="driver",
     tag="driver",
     reads=("system", "host", "services", "driver"),
     down=(5, "the driver is replaced"),

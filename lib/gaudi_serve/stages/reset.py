@@ -24,7 +24,7 @@ STATE = "/var/lib/gaudi-serve"
 ON_REQUEST = ("weights", "images", "packages", "caches")
 ROLES = (
     *("gateway", "vllm_service", "model_weights", "hccl_validation", "vllm_image"),
-    *("container_runtime", "gaudi_driver", "host_tuning", "preflight_packages", "preflight_rest"),
+    *("container_runtime", "driver", "host_tuning", "preflight_packages", "preflight_rest"),
 )
 ENGINES = ("docker.io", "docker-ce", "docker-ce-cli", "containerd.io", "containerd", "runc")
 
@@ -265,8 +265,8 @@ def recipe_caches(models: Sequence[Known]) -> list[str]:
     return sorted(found)
 
 
-def gaudi_driver_reset(
-    driver: Known, left: Known, packages: Sequence[str], modules: Sequence[str], remove: bool = False
+def driver_reset(
+    driver: Known, left: Known, packages: Sequence[str], unload: Sequence[str], remove: bool = False
 ) -> dict[str, Any]:
     """Return how the driver's holds and repository are taken back, and what its packages need to go.
 
@@ -274,7 +274,7 @@ def gaudi_driver_reset(
         driver: ``gaudi_driver`` of the host; empty for one without cards.
         left: ``gaudi_left`` of the host.
         packages: the packages that the role installs.
-        modules: its kernel modules, in the order of loading.
+        unload: its kernel modules, in the order of unloading.
         remove: the packages that were not there before are removed later in this run.
     """
     found, touched = found_of(left, "gaudi_driver"), touched_by(left, "gaudi_driver")
@@ -285,16 +285,20 @@ def gaudi_driver_reset(
     files = [*files, ours] if ours in left["traces"] else files
     new = new_packages(left, "gaudi_driver", packages)
     live = driver.get("modules", {})
-    loaded = [name for name in reversed(modules) if name in live and name not in found.get("modules", [])]
-    unload = loaded if remove and any(name.endswith("-dkms") for name in new) else []
+    loaded = [name for name in unload if name in live and name not in found.get("modules", [])]
+    gone = loaded if remove and any("-dkms" in name or name.startswith("nvidia-") for name in new) else []
+    services = [name for name, one in driver.get("services", {}).items() if one["enabled"] or one["runs"]]
+    units = [name for name in services if touched and name not in found.get("services", services)]
     return {
         "holds": holds,
         "paths": files,
-        "unload": unload,
-        "due": bool(holds or files or unload),
+        "unload": gone,
+        "stop": units,
+        "due": bool(holds or files or gone or units),
         "did": [f"hold of {', '.join(holds)}" for _ in holds[:1]]
         + [f"package source {path}" for path in files if path == ours or "/auth.conf.d/" in path]
-        + [f"kernel modules {', '.join(unload)} unloaded" for _ in unload[:1]],
+        + [f"service {unit}" for unit in units]
+        + [f"kernel modules {', '.join(gone)} unloaded" for _ in gone[:1]],
         "left": [],
         "packages": new,
     }

@@ -70,7 +70,7 @@ def test_a_card_in_a_strangers_hands_stops_an_upgrade(host: Any, playbook: Any) 
     )
     host.check_output("systemd-run --quiet --unit=stranger python3 -c %s", grab)
     try:
-        run = playbook("playbooks/driver.yml", gaudi_release="1.22.0", gaudi_driver_upgrade_allowed=True)
+        run = playbook("playbooks/driver.yml", gaudi_release="1.22.0", driver_upgrade_allowed=True)
     finally:
         host.run("systemctl stop stranger")
     assert run.status != 0
@@ -82,7 +82,7 @@ def test_an_upgrade_drains_the_models_and_takes_all_packages_together(host: Any,
     host.check_output("mkdir -p /etc/gaudi-serve && echo %s > /etc/gaudi-serve/fake.json", '{"module_ids": [0]}')
     host.check_output("printf %s > /etc/systemd/system/vllm-fake.service", UNIT)
     host.check_output("systemctl enable --quiet --now vllm-fake")
-    run = playbook("playbooks/driver.yml", gaudi_release="1.22.0", gaudi_driver_upgrade_allowed=True)
+    run = playbook("playbooks/driver.yml", gaudi_release="1.22.0", driver_upgrade_allowed=True)
     assert run.status == 0, run.text
     assert not host.service("vllm-fake").is_running
     assert host.service("vllm-fake").is_enabled
@@ -96,7 +96,7 @@ def test_an_upgrade_drains_the_models_and_takes_all_packages_together(host: Any,
 
 def test_a_driver_that_no_package_installed_is_removed_before_another_comes(host: Any, playbook: Any) -> None:
     host.check_output("dpkg --purge --force-all habanalabs-dkms; cp /usr/lib/gaudi-sim/modprobe /usr/local/sbin/")
-    run = playbook("playbooks/driver.yml", gaudi_release="1.24.1", gaudi_driver_upgrade_allowed=True)
+    run = playbook("playbooks/driver.yml", gaudi_release="1.24.1", driver_upgrade_allowed=True)
     assert run.status != 0
     assert (
         "mol-host: driver 1.21.3 and release 1.24.1 differ, and apt cannot replace a driver that no package" in run.flat
@@ -135,7 +135,7 @@ def test_a_port_that_is_down_is_named(host: Any, playbook: Any) -> None:
     simulate(host, cards=broken)
     try:
         run = playbook("playbooks/driver.yml")
-        allowed = playbook("playbooks/driver.yml", gaudi_driver_ports_may_be_down=[8])
+        allowed = playbook("playbooks/driver.yml", driver_ports_may_be_down=[8])
     finally:
         simulate(host, cards=cards)
     assert "mol-host: card 5: ports 8 are down; look at cables" in run.flat

@@ -10,7 +10,7 @@ from gaudi_serve.host import observe_driver
 from gaudi_serve.model.host import Host
 from gaudi_serve.platforms import PLATFORMS
 from gaudi_serve.platforms.device_holders import device_holders
-from gaudi_serve.platforms.gaudi import NODE, WATCHERS, _observe
+from gaudi_serve.platforms.gaudi import DRIVER, NODE, WATCHERS, _observe
 from helpers.standin_host import STANDINS
 
 
@@ -109,7 +109,7 @@ def test_an_unreadable_row_is_one_bad_card(host: Any, seen: Any, row: str) -> No
     assert "hl-smi's row of it cannot be used: not a line of index, module_id" in sentence
     assert sentence.endswith(f": {row!r}")
     # Its driver answers all the same.
-    assert observe_driver.observe()["driver_version"] == "1.21.3"
+    assert observe_driver.observe(DRIVER)["driver_version"] == "1.21.3"
 
 
 def test_a_card_that_hl_smi_knows_but_cannot_read_is_bad(host: Any, seen: Any) -> None:
@@ -120,7 +120,7 @@ def test_a_card_that_hl_smi_knows_but_cannot_read_is_bad(host: Any, seen: Any) -
         f"card {first['module_id']} is not used: hl-smi cannot read its name and memory.total and memory.used"
     ]
     assert (found.device_name, found.driver_version) == ("HL-225", "1.21.3-57e3f5d")
-    assert observe_driver.observe()["driver_version"] == "1.21.3"
+    assert observe_driver.observe(DRIVER)["driver_version"] == "1.21.3"
 
 
 def test_one_card_is_named_once_beside_another_that_is_missing(host: Any, seen: Any) -> None:
@@ -150,7 +150,7 @@ def test_two_rows_of_one_card_are_both_bad(host: Any, seen: Any) -> None:
 def test_links_that_cannot_be_read_are_of_one_card(host: Any, seen: Any) -> None:
     host.state["cards"][0]["links"] = ["MAYBE"]
     host.save()
-    driver = observe_driver.observe()
+    driver = observe_driver.observe(DRIVER)
     assert (driver["driver_version"], len(driver["ports"])) == ("1.21.3", 7)
     assert "MAYBE" in driver["unread"]["2"]
 

@@ -234,7 +234,12 @@ class Host:
         return bool(self.state["engine"] == "stopped")
 
     def see_driver(self) -> dict[str, Any]:
-        """Return the driver of the release."""
+        """Return the driver of the release, or one of NVIDIA's that is whole."""
+        if self.state["devices"].get("accelerator") == "cuda":
+            package = {"version": "580.95.05-1", "held": True, "whole": True}
+            nothing: dict[str, Any] = {"available": [], "offered": {}, "broken": "", "problem": None, "services": {}}
+            nothing |= {"ports": {}, "unread": {}, "needs_companion": False, "driver_version": "580.95.05"}
+            return {**nothing, "packages": {"nvidia-open-580": package}, "modules": ["nvidia", "nvidia_uvm"]}
         return {
             "packages": {name: {"version": f"{RELEASE}-57", "held": True, "whole": True} for name in DRIVER},
             **{"available": [f"{RELEASE}-57"], "broken": [], "driver_version": RELEASE, "problem": ""},

@@ -1,0 +1,88 @@
+"""The drivers of platforms as packages of Debian and Ubuntu have them: data, which role driver and its facts read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Companion:
+    """A package that must have exactly the driver's version.
+
+    names: what it may be called; ``{branch}`` is the part of a version before its first point. service: its unit.
+    wanted: whether a machine needs it, by the machine's root. without: what happens without it.
+    """
+
+    names: tuple[str, ...]
+    service: str
+    wanted: Callable[[str], bool]
+    without: str
+
+
+@dataclass(frozen=True)
+class Driver:
+    """The driver of a platform's devices.
+
+    listed: patterns by which dpkg lists its packages, and perhaps others. belongs: a regular expression of the names of
+    those that belong together; they are held, so that none of them changes alone. module: the kernel module whose
+    version is the driver's. modules: those to load, in their order. unload: those to take away before another version
+    is loaded, in their order.
+
+    packages: those that are installed together, all of one version. Empty where any of sources brings the driver with
+    all that it needs: names with ``{branch}``, the preferred one first. usual: how the version begins that a host
+    without any driver gets; empty where the kernel's own driver is enough, or where a release says it.
+
+    repository: where its packages come from, for a message. service: a unit of its own that should run where it is
+    there. companion: a further package, of machines that need it. rivals: kernel modules that hold the devices in its
+    place.
+    """
+
+    listed: tuple[str, ...]
+    belongs: str
+    module: str
+    modules: tuple[str, ...] = ()
+    unload: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    usual: str = ""
+    repository: str = ""
+    service: str = ""
+    companion: Companion | None = None
+    rivals: tuple[str, ...] = ()
+
+    def is_own(self, package: str) -> bool:
+        """Tell whether a package belongs to it."""
+        return re.fullmatch(self.belongs, package) is not None
+
+    def rank(self, package: str) -> int | None:
+        """Return the place of a package among those that bring the driver; None where it brings none."""
+        return next((place for place, name in enumerate(self.sources) if _fits(name, package)), None)
+
+    def is_companion(self, package: str) -> bool:
+        """Tell whether a package is the one of exactly the driver's version."""
+        return self.companion is not None and any(_fits(name, package) for name in self.companion.names)
+
+    @property
+    def services(self) -> list[str]:
+        """Return the units that belong to it."""
+        return [one for one in (self.service, self.companion.service if self.companion else "") if one]
+
+
+def _fits(name: str, package: str) -> bool:
+    pattern = re.escape(name).replace(re.escape("{branch}"), r"\d+")
+    return re.fullmatch(pattern, package) is not None
+
+
+def upstream(version: str) -> str:
+    """Return the version of the driver in that of a package: 580.95.05 of 1:580.95.05-0ubuntu1."""
+    return version.rpartition(":")[2].partition("-")[0]
+
+
+def begins(version: str, wanted: str) -> bool:
+    """Tell whether a package's version is the wanted one: all of it, or how it, or the driver's, begins."""
+    return any(
+        text == wanted or (text.startswith(wanted) and not text[len(wanted)].isalnum())
+        for text in (version, version.rpartition(":")[2])
+    )

@@ -1,0 +1,270 @@
+"""What the driver of a host lacks whose packages go by the driver's own version: NVIDIA's and AMD's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.words import some_names
+from ..platforms.driver import Driver, begins, upstream
+from .base import drift_lines
+
+NOTHING: Mapping[str, Any] = {"there": False, "runs": False, "enabled": False}
+
+
+@dataclass(frozen=True)
+class Source:
+    """The package that brings a driver, at one of its versions."""
+
+    package: str
+    version: str
+
+    @property
+    def exact(self) -> str:
+        """Return it as apt takes it."""
+        return f"{self.package}={self.version}"
+
+
+@dataclass(frozen=True)
+class Present:
+    """The driver of a host as it is observed.
+
+    packages: those that belong to it, with version, held and whole. offered: what apt knows. loaded: the version of the
+    module that is loaded; empty where it says none, None where none is. modules: those that are loaded. services: its
+    units. needs_companion: the machine needs the package of exactly its version.
+    """
+
+    packages: Mapping[str, Mapping[str, Any]]
+    offered: Mapping[str, Sequence[str]]
+    loaded: str | None
+    modules: frozenset[str]
+    services: Mapping[str, Mapping[str, Any]]
+    needs_companion: bool
+    broken: str = ""
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> Present:
+        """Read ``gaudi_driver``."""
+        return cls(
+            facts["packages"],
+            facts.get("offered") or {},
+            facts["driver_version"],
+            frozenset(facts["modules"]),
+            facts.get("services") or {},
+            bool(facts.get("needs_companion")),
+            facts.get("broken") or "",
+        )
+
+    def source(self, driver: Driver) -> Source | None:
+        """Return the package that brought the driver; None where no package did."""
+        found = [(rank, name) for name in self.packages if (rank := driver.rank(name)) is not None]
+        return Source(min(found)[1], str(self.packages[min(found)[1]]["version"])) if found else None
+
+    def companion(self, driver: Driver) -> Source | None:
+        """Return the package of exactly the driver's version that is there."""
+        found = next((name for name in self.packages if driver.is_companion(name)), None)
+        return Source(found, str(self.packages[found]["version"])) if found else None
+
+    def best(self, driver: Driver, wanted: str) -> Source | None:
+        """Return the preferred package of a version that apt can get, at its newest."""
+        found = [
+            (rank, Source(name, version))
+            for name, versions in self.offered.items()
+            if (rank := driver.rank(name)) is not None
+            for version in versions
+            if begins(version, wanted)
+        ]
+        return min(found, key=lambda one: one[0])[1] if found else None
+
+    def best_companion(self, driver: Driver, version: str) -> Source | None:
+        """Return the companion of one version of the driver that apt can get."""
+        return next(
+            (
+                Source(name, one)
+                for name, versions in self.offered.items()
+                if driver.is_companion(name)
+                for one in versions
+                if upstream(one) == version
+            ),
+            None,
+        )
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What is to be done to a driver, and why it cannot be.
+
+    install: packages at a version. hold: names. load: modules. start: units. reload: another version is loaded than the
+    package's. replaces: what is there changes, which ends every server. foreign: no package brought it. missing: why
+    apt cannot bring what is wanted. version: of the driver after this.
+    """
+
+    repair: bool = False
+    install: tuple[str, ...] = ()
+    hold: tuple[str, ...] = ()
+    load: tuple[str, ...] = ()
+    start: tuple[str, ...] = ()
+    reload: bool = False
+    replaces: bool = False
+    foreign: bool = False
+    missing: tuple[str, ...] = ()
+    version: str = ""
+
+    @property
+    def lines(self) -> list[str]:
+        """Return what is to be done, as sentences."""
+        lines = drift_lines({**self.found, "repair": self.repair, "reload": self.reload})
+        return [*lines, *(f"service {unit} does not run, or not after a boot" for unit in self.start)]
+
+    @property
+    def found(self) -> dict[str, Any]:
+        """Return the lists of what differs."""
+        return {"install": list(self.install), "hold": list(self.hold), "load": list(self.load)}
+
+    @property
+    def due(self) -> bool:
+        """Return whether there is anything to do."""
+        return bool(self.repair or self.install or self.hold or self.load or self.start or self.reload)
+
+
+def package_changes(
+    driver: Driver, facts: Mapping[str, Any], version: str = "", further: Sequence[str] = ()
+) -> Changes:
+    """Compare the driver of a host with what is wanted.
+
+    Args:
+        driver: that of its platform.
+        facts: ``gaudi_driver`` of the host.
+        version: how the version of the package that brings it begins; empty keeps what is there, or takes what a host
+            without a driver gets.
+        further: packages that are installed beside it.
+    """
+    here = Present.of(facts)
+    source = here.source(driver)
+    foreign = bool(here.loaded) and source is None and bool(driver.service or version)
+    target, brings, missing = _brought(driver, here, source, "" if foreign else version)
+    after = upstream(target.version) if target else here.loaded or ""
+    more, lacks = _companion(driver, here, after)
+    install = [*brings, *more, *(name for name in further if name.partition("=")[0] not in here.packages)]
+    new = [one.partition("=")[0] for one in install]
+    replaced = bool(source and target and target.version != source.version)
+    reload = bool(source and here.loaded and upstream(source.version) != here.loaded and not replaced)
+    kept = [name for name, one in here.packages.items() if not one["held"]]
+    return Changes(
+        repair=bool(here.broken),
+        install=tuple(install),
+        hold=() if foreign else tuple(dict.fromkeys([*kept, *new])),
+        load=tuple(name for name in driver.modules if name not in here.modules) if source or install else (),
+        start=tuple(_starts(driver, here, new)),
+        reload=reload,
+        replaces=replaced or reload,
+        foreign=foreign,
+        missing=(*missing, *lacks),
+        version=after,
+    )
+
+
+def _brought(
+    driver: Driver, here: Present, source: Source | None, version: str
+) -> tuple[Source | None, list[str], list[str]]:
+    """Return the package that brings the driver after this, what is to be installed for it, and why it cannot be."""
+    wanted = version or ("" if source or here.loaded is not None else driver.usual)
+    if wanted and not (source and begins(source.version, wanted)):
+        target = here.best(driver, wanted)
+        return target or source, [target.exact] if target else [], [] if target else [_unknown(driver, here, wanted)]
+    return source, [source.exact] if source and not here.packages[source.package]["whole"] else [], []
+
+
+def _starts(driver: Driver, here: Present, new: Sequence[str]) -> list[str]:
+    """Return the units that are to be started, now and by each boot."""
+    units = {unit: here.services.get(unit, NOTHING) for unit in driver.services}
+    found = [unit for unit, one in units.items() if one["there"] and not (one["runs"] and one["enabled"])]
+    if driver.companion and not here.needs_companion:
+        found = [unit for unit in found if unit != driver.companion.service]
+    brought = any(driver.is_companion(name) for name in new)
+    return [*found, *([driver.companion.service] if driver.companion and brought and not found else [])]
+
+
+def _companion(driver: Driver, here: Present, version: str) -> tuple[list[str], list[str]]:
+    """Return the companion that is to be installed for a version of the driver, and why it cannot be."""
+    if driver.companion is None or not here.needs_companion or not version:
+        return [], []
+    present = here.companion(driver)
+    if present and upstream(present.version) == version:
+        return [], []
+    best = here.best_companion(driver, version)
+    if best:
+        return [best.exact], []
+    names = driver.companion.names[0].format(branch=version.partition(".")[0])
+    there = f"; {present.exact} is there" if present else ""
+    return [], [f"{names} of version {version} is needed, {driver.companion.without}; apt knows none{there}"]
+
+
+def _unknown(driver: Driver, here: Present, wanted: str) -> str:
+    """Return the sentence for a version that apt cannot bring."""
+    known = sorted(f"{name} {versions[0]}" for name, versions in here.offered.items() if driver.rank(name) is not None)
+    some = some_names(known) if known else "none"
+    names = ", ".join(name.format(branch=wanted.partition(".")[0]) for name in driver.sources[:2])
+    return (
+        f"apt knows no driver of version {wanted} ({names} or the like); it knows {some}; set driver_repository: "
+        f"{driver.repository} has it"
+    )
+
+
+def package_refusal(
+    driver: Driver,
+    facts: Mapping[str, Any],
+    changes: Changes,
+    *,
+    host_name: str,
+    version: str,
+    upgrade_allowed: bool,
+    stopped: Sequence[str],
+    strangers: Sequence[str],
+) -> list[str]:
+    """Return why the driver must be left alone; empty where it may be brought to what is wanted.
+
+    Args:
+        driver: that of the platform.
+        facts: ``gaudi_driver`` of the host.
+        changes: what is to be done.
+        host_name: how messages call the host.
+        version: ``driver_version``.
+        upgrade_allowed: what is there may be replaced.
+        stopped: the toolkit's own models that it would stop.
+        strangers: sentences on the cards that others hold.
+    """
+    here = Present.of(facts)
+    found = list(changes.missing)
+    if changes.foreign and version and here.loaded and not begins(here.loaded, version):
+        found = [
+            f"driver {here.loaded} is loaded, which no package brought, and driver_version is {version}: remove that "
+            "driver first (its installer takes --uninstall), or leave driver_version out to keep it"
+        ]
+    rivals = sorted(here.modules & {*driver.rivals})
+    if rivals and (changes.install or changes.load) and not found:
+        found = [
+            f"module {rivals[0]} holds the cards, and goes by a reboot alone: add modprobe.blacklist={rivals[0]} to "
+            "host_tuning_kernel_args, and reboot the host first (playbooks/host.yml -e host_tuning_reboot_allowed=true)"
+        ]
+    if changes.replaces and not found:
+        found = list(strangers) if upgrade_allowed else [_not_allowed(driver, here, changes, stopped)]
+    return [f"{host_name}: {text}" for text in found]
+
+
+def _not_allowed(driver: Driver, here: Present, changes: Changes, stopped: Sequence[str]) -> str:
+    """Return the sentence for a driver that would be replaced without leave."""
+    models = f" (it stops {', '.join(stopped)})" if stopped else ""
+    leave = f"; allow the change with driver_upgrade_allowed: true{models}"
+    if changes.reload:
+        return f"the loaded driver {here.loaded} and the installed {changes.version} differ{leave}"
+    source = here.source(driver)
+    return f"driver {upstream(source.version) if source else here.loaded} would become {changes.version}{leave}"
+
+
+def package_notes(changes: Changes, loaded: str | None) -> list[str]:
+    """Return what a user should know of a driver that nothing is wrong with."""
+    if changes.foreign:
+        return [f"driver {loaded}: no package brought it, so nothing holds it at its version"]
+    return []
