@@ -69,7 +69,9 @@ VOID = [f"{VISIBLE}void"]
         ([f"{VISIBLE}{UUIDS[1]}"], ["0", *COMMON]),
         ([f"{VISIBLE}0", f"{VISIBLE}1"], ["0", *COMMON]),
         ([f"{VISIBLE}all"], ["1", "0", *COMMON]),
+        ([f"{VISIBLE}1,0"], ["1", "0", *COMMON]),
         ([f"{VISIBLE}none"], COMMON),
+        ([f"{VISIBLE}0,1,1"], COMMON),
         ([f"{VISIBLE}nvidia.com/gpu={UUIDS[0]}"], ["1", *COMMON]),
     ],
 )
@@ -87,6 +89,7 @@ def test_a_container_gets_what_its_last_variable_names(
         ("ALL", f'{GENERATED}identifier is not a valid UUID or index: "ALL"'),
         ("nvidia.com/gpu=0,nvidia.com/gpu=7", f"{INJECT}unresolvable CDI devices nvidia.com/gpu=7"),
         ("nvidia.com/gpu=0,1", MIXED),
+        ("nvidia.com/gpu=0,nvidia.com/gpu=0", MIXED),
     ],
 )
 def test_a_device_that_does_not_exist_ends_it_and_nothing_is_given(value: str, reason: str, machine: Machine) -> None:
