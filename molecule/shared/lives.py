@@ -55,6 +55,18 @@ def serving() -> Life:
     return Life(("serving", "engine"), mend)
 
 
+def gpus() -> Life:
+    """Return the life of a host with GPUs, which has two cards of NVIDIA between tests."""
+    known = serving()
+
+    def mend(playbook: Any, names: list[str]) -> None:
+        for name in names:
+            subprocess.run(["docker", "exec", name, "testhost-gpus", "cuda", "2"], check=True)
+        known.mend(playbook, names)
+
+    return Life(known.parts, mend)
+
+
 def bare() -> Life:
     """Return the life of a host of which everything below the models is tested."""
 

@@ -76,7 +76,7 @@ def engine() -> list[str]:
 def serving() -> list[str]:
     """Return the models' units and files, images and weights, and what tests lay over folders."""
     cards = [content(CARDS)] if os.path.exists(CARDS) else []
-    lines = [*cards, *files("/etc/gaudi-serve/*.*", "/etc/systemd/system/vllm-*")]
+    lines = [*cards, *files("/etc/gaudi-sim/[anx]*.json"), *files("/etc/gaudi-serve/*.*", "/etc/systemd/system/vllm-*")]
     lines += [f"unit {line}" for line in said("systemctl", "list-units", "--all", "--plain", "--no-legend", "vllm-*")]
     lines += [f"unit file {line}" for line in said("systemctl", "list-unit-files", "--no-legend", "vllm-*")]
     lines += [f"image {line}" for line in said("docker", "image", "ls", "--format", "{{.Repository}}:{{.Tag}}")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+import re
 from typing import Any
 
 import yaml
@@ -11,12 +12,21 @@ from gaudi_serve.core.aliases import ALIASES
 from gaudi_serve.inventory.facts import VARIABLES
 from gaudi_serve.inventory.variables import INPUTS
 from helpers.mutations import HOSTILE, ROOT
+from jinja2.nativetypes import NativeEnvironment
 
 SPECS = {
     name: option
     for path in sorted(ROOT.glob("roles/*/meta/argument_specs.yml"))
     for name, option in yaml.safe_load(path.read_text())["argument_specs"]["main"]["options"].items()
 }
+
+
+def without_old_name(default: Any) -> Any:
+    """Return what a default of a role is where a variable has neither its old name nor its new one."""
+    old = re.match(r"{{ (\w+) \| default\(", default) if isinstance(default, str) else None
+    return NativeEnvironment().from_string(default).render() if old and old[1] in ALIASES else default
+
+
 DEFAULTS = {
     name: without_old_name(value)
     for path in sorted(ROOT.glob("roles/*/defaults/main.yml"))

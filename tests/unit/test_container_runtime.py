@@ -14,6 +14,7 @@ from gaudi_serve.core.run import Result
 from gaudi_serve.host import observe_runtime
 from gaudi_serve.host.observe_runtime import device_runtime
 from gaudi_serve.plan.refusal import host_findings
+from gaudi_serve.platforms import cuda
 from gaudi_serve.platforms.gaudi import RUNTIME
 from gaudi_serve.platforms.habana_config import habana_config, habana_config_problems
 from gaudi_serve.stages import container_runtime as runtime
@@ -580,6 +581,44 @@ def test_an_engine_that_takes_no_cdi_names_yet_is_restarted() -> None:
     assert restart == ["features: the running engine takes no names of devices by CDI"]
     knows = live(info={**live()["info"], "cdi": True})
     assert runtime.container_runtime_changes(knows, wanted(cdi=True))["restart"] == []
+
+
+def test_all_packages_of_a_runtime_are_installed_in_its_version() -> None:
+    names = ["nvidia-container-toolkit", "nvidia-container-toolkit-base", "libnvidia-container-tools"]
+    names.append("libnvidia-container1")
+    for version, expected in (("1.20.0-1", [f"{name}=1.20.0-1" for name in names]), ("", names[:1])):
+        asked = {**wanted(), "nvidia": True, "nvidia_version": version}
+        changes = runtime.container_runtime_changes(live(), asked)
+        assert runtime._to_install(cuda.RUNTIME, changes, asked)["names"] == expected
+
+
+@pytest.mark.parametrize(
+    ("system", "packages"),
+    [
+        ({"id": "debian", "version_id": "12"}, ["docker.io"]),
+        ({"id": "debian", "version_id": "13"}, ["docker.io", "docker-cli"]),
+        ({"id": "ubuntu", "version_id": "24.04"}, ["docker.io"]),
+    ],
+)
+def test_an_engines_client_is_installed_where_it_is_a_package_of_its_own(
+    system: dict[str, str], packages: list[str]
+) -> None:
+    assert runtime._with_client(["docker.io"], system) == packages
+    assert runtime._with_client(["docker-ce"], system) == ["docker-ce"]
+
+
+def test_an_engine_without_its_client_is_not_whole() -> None:
+    lacks = live(info=None, reason="docker: not found")
+    asked = wanted(packages=["docker.io", "docker-cli"])
+    assert runtime.container_runtime_changes(lacks, asked)["install_engine"] == ["install docker.io, docker-cli"]
+    whole = live(packages={**live()["packages"], "docker-cli": "26"})
+    assert runtime.container_runtime_changes(whole, asked)["install_engine"] == []
+
+
+def test_a_reset_knows_which_keys_of_the_engine_a_run_has_set() -> None:
+    planned = json.dumps({"features": {"cdi": True}})
+    assert runtime._own_keys(live(), wanted(daemon_json=planned, data_root="/d")) == {"data-root": True, "cdi": True}
+    assert runtime._own_keys(live(daemon_json=planned), wanted(daemon_json=planned)) == {}
 
 
 @pytest.mark.parametrize(

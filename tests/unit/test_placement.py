@@ -138,3 +138,9 @@ def test_a_running_model_keeps_a_card_that_has_gone_bad() -> None:
     host["modules"][0] |= {"problem": "its row cannot be used"}
     assert place([request("a", 1), request("b", 1)], host)[:2] == ({"a": [0], "b": [1]}, [])
     assert Host.of(host).unused_cards == ["card 0: its row cannot be used; model a runs on it"]
+
+
+def test_a_host_without_room_names_the_cards_that_it_has_lost() -> None:
+    lost = [{"bus_id": "0000:18:00.0", "problem": "nvidia-smi does not show it"}]
+    _, errors, _ = place([request("a", 8), request("b", 1)], machine(unusable_cards=lost))
+    assert errors[0]["message"].endswith("7: a); card 0000:18:00.0 is left out: nvidia-smi does not show it")

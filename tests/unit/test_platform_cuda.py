@@ -16,6 +16,7 @@ from gaudi_serve.model.spec import Spec
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.platforms import PLATFORMS, cuda, nvidia_smi, sick_cards
 from gaudi_serve.platforms.releases import vllm_of
+from gpu_trees import add_nvidia
 from helpers.catalogs import CATALOG, only_plugin
 from helpers.gpu_hosts import GpuHost, pci_device, put
 from helpers.standin_host import STANDINS
@@ -52,9 +53,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     ) -> Any:
         for place, one in enumerate(cards):
             number = minors[place] if minors else place
-            on_bus(tmp_path, one["bus_id"], node=place * 2 // len(cards))
-            text = f"Model: {one['name']}\nGPU UUID: {one['uuid']}\nDevice Minor: {number}\n"
-            put(tmp_path, f"proc/driver/nvidia/gpus/{one['bus_id']}/information", text)
+            add_nvidia(tmp_path, one, number, place * 2 // len(cards))
         for place in range(switches):
             on_bus(tmp_path, f"0000:{0xA0 + place:02x}:00.0", "0x068000")
         host.state = {"driver_version": "580.95.05", "cards": cards, **state}

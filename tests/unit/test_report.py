@@ -29,7 +29,7 @@ def test_a_good_host_is_not_refused() -> None:
 def test_unsupported_system_is_refused_with_the_list() -> None:
     fedora = {"id": "fedora", "version_id": "41", "pretty_name": "Fedora Linux 41"}
     assert refusal(fedora) == [
-        "gaudi01: Fedora Linux 41 is not supported; supported are debian 12, ubuntu 22.04, ubuntu 24.04"
+        "gaudi01: Fedora Linux 41 is not supported; supported are debian 12, debian 13, ubuntu 22.04, ubuntu 24.04"
     ]
 
 

@@ -45,6 +45,17 @@ def tuning(**changes: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.parametrize("before", [None, OWNERS, '{"features": {"cdi": false, "buildkit": true}}\n'])
+def test_the_feature_of_cdi_that_the_toolkit_turned_on_goes_back(before: str | None) -> None:
+    live = runtime(daemon_json(before, "nvidia", True, "", "h", cdi=True))
+    plan = reset_host.container_runtime_reset(live, of_runtime(before, brought={"keys": {"cdi": True}}))
+    written = [one["content"] for one in plan["write"]]
+    assert (written, plan["paths"]) == (([before], []) if before else ([], ["/etc/docker/daemon.json"]))
+    # One that nobody has turned on is a user's.
+    kept = reset_host.container_runtime_reset(live, of_runtime(before))
+    assert json.loads(kept["write"][0]["content"])["features"]["cdi"] is True
+
+
 @pytest.mark.parametrize("before", [None, "{}\n", OWNERS, '{"live-restore": false, "runtimes": {"a": {"path": "/a"}}}'])
 def test_daemon_json_goes_back_to_the_letter(before: str | None) -> None:
     plan = reset_host.container_runtime_reset(runtime(merged(before)), of_runtime(before))

@@ -26,7 +26,7 @@ PROXIES_MARKER = "GAUDI_SERVE_PROXIES"
 # The engine's, and those without which it does not start.
 UNITS = ("docker.service", "docker.socket", "containerd.service")
 PACKAGES = ("docker.io", "docker-ce", "containerd.io")
-NEEDED = ("containerd", "runc", "apparmor", "iptables", "ca-certificates", "docker-ce-cli")
+NEEDED = ("containerd", "runc", "apparmor", "iptables", "ca-certificates", "docker-ce-cli", "docker-cli")
 # Options of the engine's command line that decide about the keys of role container_runtime.
 OPTIONS = ("live-restore", "data-root", "add-runtime", "config-file")
 CDI_SINCE = 25
@@ -225,7 +225,7 @@ def running_proxies(pid: str, root: str = "/") -> str | None:
 
 def engine_packages() -> dict[str, Any]:
     """Return ``packages`` of interest that are wholly installed, with versions, and those ``interrupted``."""
-    known = packages(*PACKAGES, *(one.package for one in runtimes()), *NEEDED)
+    known = packages(*PACKAGES, *(name for one in runtimes() for name in one.packages), *NEEDED)
     return {
         "packages": {package.name: package.version for package in known if package.state == "installed"},
         "interrupted": [package.name for package in known if package.unfinished],

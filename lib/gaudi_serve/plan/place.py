@@ -68,6 +68,7 @@ class Ledger:
             if card.in_use and number not in host.held
         }
         self.foreign = frozenset(self.holders)
+        self.unusable = host.unusable
         platform = platform_of(host.accelerator)
         self.group = platform.group(host)
         self.islands = islands(host.cards, platform.near)
@@ -297,6 +298,7 @@ def _no_room(spec: Spec, ledger: Ledger, placed: Cards) -> Problem:
     text = f"this host has {counted(len(ledger.cards), 'card')}, {len(free)} of them free" + (
         f" (held: {held})" if held else ""
     )
+    text += "".join(f"; {name} is left out: {problem}" for name, problem in ledger.unusable)
     if ledger.group and (spec.cards > ledger.group or len(free) >= spec.cards):
         text += f"; no group of four has so many, and only host NICs connect the groups; {NICS}"
     elif len(free) >= spec.cards:

@@ -92,13 +92,15 @@ class Runtime:
     """A runtime of the container engine, which gives a platform's devices to containers.
 
     name: by which daemon.json, facts and variables of roles have it. path: its program. package: what installs it.
-    programs: those of its package without any of which every start fails. settings: None where nothing is changed in
+    parts: the packages that this one needs in its very version. programs: those of these packages without any of which
+    every start fails. settings: None where nothing is changed in
     them. cdi_since: the version of the package that first keeps the CDI file of its devices up to date.
     """
 
     name: str
     path: str
     package: str
+    parts: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
     settings: Settings | None = None
     cdi_since: tuple[int, int] | None = None
@@ -107,6 +109,11 @@ class Runtime:
     def program(self) -> str:
         """Return the name of its program."""
         return self.path.rpartition("/")[2]
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """Return the names of all its packages."""
+        return (self.package, *self.parts)
 
     @property
     def need(self) -> str:

@@ -376,6 +376,7 @@ RUNTIME = Runtime(
     name="nvidia",
     path="/usr/bin/nvidia-container-runtime",
     package="nvidia-container-toolkit",
+    parts=("nvidia-container-toolkit-base", "libnvidia-container-tools", "libnvidia-container1"),
     programs=("nvidia-ctk",),
     cdi_since=(1, 18),
 )

@@ -12,7 +12,7 @@ from ..core.errors import InputError
 Known = Mapping[str, Any]
 # A heading of every refusal that comes before the first change; a run that ends with it has a status of its own.
 REFUSED = "Nothing has been changed. What is in the way:"
-SUPPORTED = {("debian", "12"), ("ubuntu", "22.04"), ("ubuntu", "24.04")}
+SUPPORTED = {("debian", "12"), ("debian", "13"), ("ubuntu", "22.04"), ("ubuntu", "24.04")}
 # How one name under the key of a difference becomes a sentence.
 WORDS = {
     "repair": "dpkg was cut off",

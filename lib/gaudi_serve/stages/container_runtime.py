@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..core.checks import is_true
@@ -21,6 +21,8 @@ DAEMON_JSON = "/etc/docker/daemon.json"
 OBJECTS = ("runtimes", "features")
 # Packages of engines, of which any will do.
 ENGINES = {"docker.io", "docker-ce"}
+# The engine's client, which Debian has in a package of its own since this version, and only recommends.
+CLIENT, CLIENT_SINCE = "docker-cli", 13
 
 
 def daemon_json(
@@ -193,6 +195,8 @@ def _has_engine(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     # What it cannot do without may be the half that is missing.
     if "docker.io" in live["packages"] and set(wanted["packages"]) & set(live["interrupted"]):
         return False
+    if CLIENT in wanted["packages"] and "docker.io" in live["packages"] and CLIENT not in live["packages"]:
+        return False
     # Any will do, also one from no package: an engine that a user has installed is not swapped for another.
     return bool(ENGINES & set(live["packages"]) or (live["info"] and not ENGINES & set(live["interrupted"])))
 
@@ -229,10 +233,16 @@ def _package_drift(runtime: Runtime, live: Mapping[str, Any], wanted: Mapping[st
 
 
 def _to_install(runtime: Runtime, changes: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the role installs of a runtime: its package of a version, which may be there and lack programs."""
+    """Return what the role installs of a runtime: its packages of a version, which may be there and lack programs.
+
+    apt takes the newest of a package that another one needs in a certain version, and refuses both then: of a version
+    all are named.
+    """
     again = any("install it anew" in line for line in changes[f"install_{runtime.name}"])
     version = wanted[f"{runtime.name}_version"]
-    return {"name": runtime.name, "package": runtime.package, "version": version, "again": again}
+    names = [f"{name}={version}" for name in runtime.packages] if version else [runtime.package]
+    known = {"name": runtime.name, "package": runtime.package, "packages": runtime.packages, "names": names}
+    return {**known, "version": version, "again": again}
 
 
 def _missing_programs(runtime: Runtime, live: Mapping[str, Any]) -> list[str]:
@@ -374,6 +384,8 @@ def _pending(given: Given) -> Pending:
             "lines": [text for key, found in changes.items() if key != "due" for text in found],
             "files": _to_write(changes, live, wanted),
             "found": container_runtime_found(live),
+            # Keys of daemon.json that a reset takes back, beside those that are the toolkit's in any case.
+            "own_keys": _own_keys(live, wanted),
             **{key: wanted[key] for key in ("proxies_marker", "proxies_dropin")},
             "reload_first": bool(live["info"] and wanted["live_restore"] and not live["info"]["live_restore"]),
         },
@@ -407,8 +419,8 @@ def _wanted(given: Given) -> dict[str, Any]:
     text = rendered("container_runtime", "docker-proxy.env.j2", marker=marker, proxies=of_proxies) if marker else ""
     packages = "vendor_packages" if known[f"{own}engine"] == "vendor" else "distribution_packages"
     return {
-        **{"packages": known[own + packages], "live_restore": restores, "data_root": root, "daemon_json": daemon},
-        "cdi": cdi,
+        "packages": _with_client(known[own + packages], known["gaudi_system"]),
+        **{"live_restore": restores, "data_root": root, "daemon_json": daemon, "cdi": cdi},
         **{one.name: one in devices for one in runtimes()},
         **{key: known.get(own + key) or "" for key in _keys("_version")},
         **{key: known.get(own + key) or {} for key in _keys("_repository")},
@@ -416,6 +428,23 @@ def _wanted(given: Given) -> dict[str, Any]:
         **proxies,
         **{"proxies_marker": marker, "proxies": text, "proxies_dropin": DROPIN if marker else ""},
     }
+
+
+def _own_keys(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, bool]:
+    """Return the keys of daemon.json that this run sets, by their names."""
+    known = {"data-root": bool(wanted["data_root"]), "cdi": _cdi(_planned(wanted)) and not _cdi(_planned(live))}
+    return {key: True for key, sets in known.items() if sets}
+
+
+def _cdi(daemon: Mapping[str, Any]) -> bool:
+    """Tell whether a daemon.json turns names of devices by CDI on."""
+    return daemon.get("features", {}).get("cdi") is True
+
+
+def _with_client(packages: Sequence[str], system: Mapping[str, Any]) -> list[str]:
+    """Return the packages of an engine with that of its client, where the system has it apart."""
+    apart = system["id"] == "debian" and int(system["version_id"].partition(".")[0] or 0) >= CLIENT_SINCE
+    return [*packages, *([CLIENT] if apart and "docker.io" in packages and CLIENT not in packages else [])]
 
 
 def _keys(*ends: str) -> list[str]:
@@ -454,7 +483,7 @@ def _reset(given: Given) -> dict[str, Any]:
     packages = [
         *known["container_runtime_distribution_packages"],
         *known["container_runtime_vendor_packages"],
-        *("python3-debian", *(one.package for one in runtimes())),
+        *("python3-debian", CLIENT, *(name for one in runtimes() for name in one.packages)),
     ]
     remove = is_true(known["container_runtime_reset_packages"])
     return container_runtime_reset(known["gaudi_runtime"], known["gaudi_left"], packages, remove)

@@ -133,6 +133,8 @@ class _Engine:
         if "live-restore" in then:
             result["live-restore"] = then["live-restore"]
         result = _without_runtimes(result, then)
+        if "cdi" in self.keys:
+            result = _without_cdi(result, then)
         if result.get("default-runtime") != now.get("default-runtime"):
             name = now["default-runtime"]
             self.left.append(f"{DAEMON}: your default-runtime {name} goes with the runtime of that name")
@@ -257,6 +259,16 @@ def _without_runtimes(result: dict[str, Any], then: Known) -> dict[str, Any]:
     if others or "runtimes" in then:
         return {**result, "runtimes": others}
     return {key: value for key, value in result.items() if key != "runtimes"}
+
+
+def _without_cdi(result: dict[str, Any], then: Known) -> dict[str, Any]:
+    """Return a daemon.json whose feature of CDI is as it was; an engine that runs keeps it until its next start."""
+    before = then.get("features", {})
+    features = {key: value for key, value in result.get("features", {}).items() if key != "cdi"}
+    features |= {key: before[key] for key in ("cdi",) if key in before}
+    if features or "features" in then:
+        return {**result, "features": features}
+    return {key: value for key, value in result.items() if key != "features"}
 
 
 def host_tuning_reset(tuning: Known, left: Known, packages: Sequence[str] = ()) -> dict[str, Any]:

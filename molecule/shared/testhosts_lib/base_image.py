@@ -23,6 +23,7 @@ class Release(NamedTuple):
 
 
 DEBIAN_12 = Release("debian:12", CODENAME, ("python3", "ca-certificates"))
+DEBIAN_13 = Release("debian:13", "trixie", ("python3-venv", "ca-certificates", "openssl", "procps", "openssh-client"))
 
 
 def key(release: Release = DEBIAN_12) -> str:

@@ -7,31 +7,36 @@ import tempfile
 from pathlib import Path
 
 from . import base_image
+from .base_image import DEBIAN_12, DEBIAN_13, Release
 from .common import KEY_LABEL, SHARED, digest, run, step, succeeds
 
 REPOSITORY = "gaudi-serve/testhost"
 FILES = SHARED / "hostimage"
 RUNTIME = [f"habana-container-{part}" for part in ("runtime", "hook", "cli")]
-STANDINS = [SHARED / "standins" / name for name in ("hl-smi", *RUNTIME)]
+GPUS = ("nvidia-smi", "amd-smi", "xpu-smi", "nvidia-container-runtime")
+STANDINS = [*(SHARED / "standins" / name for name in ("hl-smi", *RUNTIME, *GPUS)), SHARED / "gpu_trees.py"]
+# Of each release of Debian the packages of its engine.
+ENGINES = {DEBIAN_12: "docker.io", DEBIAN_13: "docker.io docker-cli"}
 
 
-def key() -> str:
+def key(release: Release = DEBIAN_12) -> str:
     """Return the key of the host image."""
-    return digest(base_image.key(), FILES, *STANDINS)
+    return digest(base_image.key(release), ENGINES[release], FILES, *STANDINS)
 
 
-def ensure() -> str:
+def ensure(release: Release = DEBIAN_12) -> str:
     """Return the tag of the host image, made where it is missing."""
-    tag = f"{REPOSITORY}:{key()}"
+    tag = f"{REPOSITORY}:{key(release)}"
     if succeeds("docker", "image", "inspect", tag):
         return tag
-    base = base_image.ensure()
-    with step("Building the host image"), tempfile.TemporaryDirectory() as folder:
+    base = base_image.ensure(release)
+    with step(f"Building the host image on {release.name}"), tempfile.TemporaryDirectory() as folder:
         context = Path(folder)
         shutil.copytree(FILES, context, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".*", "__pycache__"))
         for path in STANDINS:
             shutil.copy(path, context / path.name)
-        options = ["--build-arg", f"BASE={base}", "--label", f"{KEY_LABEL}={key()}", "--tag", tag]
+        options = ["--build-arg", f"BASE={base}", "--build-arg", f"ENGINE={ENGINES[release]}"]
+        options += ["--label", f"{KEY_LABEL}={key(release)}", "--tag", tag]
         # The classic builder is on every engine; the other one needs a plugin that Debian does not ship.
         run("docker", "build", *options, context, env={"DOCKER_BUILDKIT": "0"}, timeout=1800)
     return tag

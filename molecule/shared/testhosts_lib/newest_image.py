@@ -7,11 +7,9 @@ import tempfile
 from pathlib import Path
 
 from . import base_image
+from .base_image import DEBIAN_13
 from .common import KEY_LABEL, REPOSITORY, digest, locked, run, step, succeeds
 
-DEBIAN_13 = base_image.Release(
-    "debian:13", "trixie", ("python3-venv", "ca-certificates", "openssl", "procps", "openssh-client")
-)
 PYTHON = "3.13"
 REQUIREMENTS = REPOSITORY / "requirements-newest.txt"
 RECIPE = """FROM {base}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -64,6 +65,25 @@ def lock(index: int) -> bool:
         return False
     HELD.append(holder)
     return True
+
+
+def acquire_gpus(count: int) -> list[str]:
+    """Take as many GPUs as the model is spread over, in the order of their nodes, and return the nodes."""
+    nodes = [*Path(f"{ROOT}/dev").glob("nvidia[0-9]*"), *Path(f"{ROOT}/dev/dri").glob("renderD*")]
+    taken: list[str] = []
+    for node in sorted(nodes)[:count]:
+        try:
+            os.close(os.open(node, os.O_RDWR))
+        except OSError as problem:
+            # No driver is behind a made-up node; the cgroup of a container that was not given it answers before that.
+            if problem.errno != errno.ENXIO:
+                raise RuntimeError(f"No GPU at {node}: {problem}") from None
+        # Each has a number of its own on a host, also beside cards of Gaudi.
+        if lock(100 + int(re.sub(r"\D", "", node.name))):
+            taken.append(node.name)
+    if len(taken) < count:
+        raise RuntimeError(f"World size {count} is larger than the {len(taken)} free of {len(nodes)} GPUs")
+    return taken
 
 
 def acquire(count: int) -> list[int]:

@@ -33,4 +33,4 @@ def line(text: str, who: str = API) -> None:
 
 def head(who: str) -> str:
     """Return what a process of upstream writes before each line; the fork's is one process."""
-    return f"({who} pid={os.getpid()}) " if stack.PLUGIN else ""
+    return f"({who} pid={os.getpid()}) " if stack.UPSTREAM else ""

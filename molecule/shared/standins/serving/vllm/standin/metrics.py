@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from . import stack
 
 # Upstream has another name for the share of the KV cache, and counts nothing that is swapped.
-GAUGES = ("kv_cache_usage_perc",) if stack.PLUGIN else ("num_requests_swapped", "gpu_cache_usage_perc")
-CACHE = "prefix_cache" if stack.PLUGIN else "gpu_prefix_cache"
+GAUGES = ("kv_cache_usage_perc",) if stack.UPSTREAM else ("num_requests_swapped", "gpu_cache_usage_perc")
+CACHE = "prefix_cache" if stack.UPSTREAM else "gpu_prefix_cache"
 HISTOGRAMS = ("time_to_first_token_seconds", "time_per_output_token_seconds", "e2e_request_latency_seconds")
 STARTED = time.time()
 
@@ -67,7 +67,7 @@ class Metrics:
 
     def labels(self, **more: str) -> str:
         """Return a line's labels, in the order of their names."""
-        own = {"model_name": self.model, **({"engine": "0"} if stack.PLUGIN else {}), **more}
+        own = {"model_name": self.model, **({"engine": "0"} if stack.UPSTREAM else {}), **more}
         return "{" + ",".join(f'{name}="{value}"' for name, value in sorted(own.items())) + "}"
 
     def lines(self) -> list[str]:

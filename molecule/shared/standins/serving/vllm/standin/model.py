@@ -46,7 +46,7 @@ def load(options: argparse.Namespace) -> Model:
         raise RuntimeError(f"Cannot find any model weights with `{options.model}`")
     check_split(config, options.tensor_parallel_size)
     length = context(config, options)
-    if stack.PLUGIN:
+    if stack.UPSTREAM:
         batched = options.max_num_batched_tokens or SMALL_TOKENS
         seqs = options.max_num_seqs or min(SMALL_SEQS, batched)
         check_batch(length, seqs, batched, options.enable_chunked_prefill is not False)

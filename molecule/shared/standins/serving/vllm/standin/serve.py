@@ -43,7 +43,9 @@ def serve(options: argparse.Namespace) -> int:
     known = model.load(options)
     meeting.meet(options.tensor_parallel_size)
     api = Api(known, options, fault)
-    if stack.PLUGIN:
+    if stack.GPUS:
+        gpus(options, known)
+    elif stack.PLUGIN:
         api.step = upstream_engine(options, known, fault)
     else:
         engine(options, known, fault)
@@ -76,6 +78,14 @@ def engine(options: argparse.Namespace, known: model.Model, fault: str) -> None:
     log.info("loader.py:447", f"Loading model weights took {known.weights_gib / options.tensor_parallel_size:.4f} GB")
     log.info("executor_base.py:112", f"# hpu blocks: {known.blocks}, # CPU blocks: 2048")
     warmup.warm_up(known, fault)
+
+
+def gpus(options: argparse.Namespace, known: model.Model) -> None:
+    """Bring upstream's engine up on GPUs: those whose nodes are in the container, of which it takes the first ones."""
+    taken = cards.acquire_gpus(options.tensor_parallel_size)
+    log.info("gpu_model_runner.py:4259", f"Model loading took {known.weights_gib / len(taken):.2f} GiB", log.CORE)
+    tokens = known.blocks * options.block_size
+    log.info("kv_cache_utils.py:1307", f"GPU KV cache size: {tokens:,} tokens on {' '.join(taken)}", log.CORE)
 
 
 def upstream_engine(options: argparse.Namespace, known: model.Model, fault: str) -> Callable[[int, int, int], None]:

@@ -1,8 +1,10 @@
-"""Which of the vendor's two images this is: that of the fork of 1.21, or that of upstream's vLLM and the plugin."""
+"""Which image this is: that of the fork of 1.21, that of upstream's vLLM and the plugin, or upstream's for GPUs."""
 
 from __future__ import annotations
 
 import os
 
-PLUGIN = os.environ.get("STANDIN_STACK") == "plugin"
-VERSION = "0.26.0" if PLUGIN else "0.9.0.1+gaudi1213"
+STACK = os.environ.get("STANDIN_STACK", "")
+PLUGIN, GPUS = STACK == "plugin", STACK == "gpus"
+UPSTREAM = PLUGIN or GPUS
+VERSION = "0.26.0" if UPSTREAM else "0.9.0.1+gaudi1213"

@@ -24,5 +24,5 @@ def main() -> int:
     if words[:1] != ["serve"]:
         print(f"{USAGE}\nvllm: error: argument subparser: invalid choice: {words[:1]}", file=sys.stderr)
         return 2
-    options = make_parser("vllm", stack.PLUGIN).parse_args(with_dashes(words[1:]), positional_model=True)
+    options = make_parser("vllm", stack.UPSTREAM).parse_args(with_dashes(words[1:]), positional_model=True)
     return serve(options)

@@ -11,7 +11,7 @@ from vllm.standin.serve import serve
 
 def main() -> int:
     """Serve the model that the options name."""
-    return serve(make_parser("api_server.py", stack.PLUGIN).parse_args(with_dashes(sys.argv[1:])))
+    return serve(make_parser("api_server.py", stack.UPSTREAM).parse_args(with_dashes(sys.argv[1:])))
 
 
 if __name__ == "__main__":
