@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import sys
 from contextlib import redirect_stderr, redirect_stdout
