@@ -319,7 +319,8 @@ INT8 = {"config_groups": {"a": {"weights": {"type": "int", "num_bits": 8}}}}
             "4090",
             None,
             {"image": "vllm/vllm-openai:v0.33.0", "driver": "570.86.15"},
-            "bring driver 580 or newer (playbooks/driver.yml -e driver_version=580 -e driver_upgrade_allowed=true) or take",
+            "bring driver 580 or newer (playbooks/driver.yml -e driver_version=580 -e driver_upgrade_allowed=true) or "
+            "take",
         ),
         ("H100", None, {"image": "vllm/vllm-openai:v0.23.0", "driver": "570.86.15"}, None),
         (
