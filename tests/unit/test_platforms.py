@@ -95,7 +95,7 @@ ABACUS = made_up(
     ),
     "BEAD",
     (None, None),
-    runtime=Runtime("rods", "/usr/bin/rods", "rods-runtime", ("rods-cli",)),
+    runtime=Runtime("rods", "/usr/bin/rods", "rods-runtime", programs=("rods-cli",)),
     needs=("rods_runtime",),
 )
 # Plain nodes, one of them for all devices, and the groups of these nodes.

@@ -100,10 +100,10 @@ class Runtime:
     name: str
     path: str
     package: str
-    parts: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
     settings: Settings | None = None
     cdi_since: tuple[int, int] | None = None
+    parts: tuple[str, ...] = ()
 
     @property
     def program(self) -> str:
