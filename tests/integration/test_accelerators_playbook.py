@@ -83,16 +83,20 @@ def test_one_model_on_hosts_of_three_vendors(tmp_path: Path) -> None:
     status = play(tmp_path, environment, "playbooks/status.yml")
     assert "3 hosts: 3 as planned, 0 drifted, 0 could not be read" in status, status
     assert "h02: NCCL all_reduce: all 258.0 GB/s" in status and "h03: RCCL all_reduce: all 258.0 GB/s" in status, status
-    # A rollout goes over all of them, one after the other, and each proves itself on its own devices.
+    rolls_out(tmp_path, environment, hosts, launches)
+
+
+def rolls_out(folder: Path, environment: dict[str, str], hosts: dict[str, Any], before: dict[str, Any]) -> None:
+    """Roll a change out over all hosts, one after the other: each proves itself on its own devices."""
     for one in hosts["all"]["vars"]["vllm_models"], hosts["all"]["hosts"]["h03"]["vllm_models"]:
         one[0] |= {"max_num_seqs": 24, "min_available": 2}
-    (tmp_path / "hosts.json").write_text(json.dumps(hosts), encoding="utf-8")
-    rolled = play(tmp_path, environment, "playbooks/rollout.yml", rollout_approved=True)
+    (folder / "hosts.json").write_text(json.dumps(hosts), encoding="utf-8")
+    rolled = play(folder, environment, "playbooks/rollout.yml", rollout_approved=True)
     assert "3 hosts in 3 waves" in rolled, rolled
-    for name, before in (("h01", None), ("h02", nvidia), ("h03", amd)):
-        launch = json.loads(state_of(tmp_path, name)["files"]["/etc/gaudi-serve/m.json"])
+    for name in ("h01", "h02", "h03"):
+        launch = json.loads(state_of(folder, name)["files"]["/etc/gaudi-serve/m.json"])
         assert "24" in launch["command"], launch
-        assert before is None or launch["device_access"] == before["device_access"]
+        assert name not in before or launch["device_access"] == before[name]["device_access"]
 
 
 def test_what_a_host_cannot_do_is_refused_before_anything_is_changed(tmp_path: Path) -> None:
