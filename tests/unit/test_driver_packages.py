@@ -175,10 +175,20 @@ def test_services_that_are_stopped_for_the_driver_are_started_again() -> None:
     newer = packages(dict.fromkeys(SERVER, "580.105.08-0ubuntu0.24.04.1"))
     found = asked(driver=facts(packages=newer), driver_upgrade_allowed=True)
     assert found.changes["reload"] and found.changes["install"] == []
-    assert found.changes["stop"] == ["nvidia-persistenced", "nvidia-fabricmanager"]
-    assert found.changes["start"] == ["nvidia-persistenced"]
-    assert not [line for line in found.due if "service" in line]
-    assert asked(driver=facts()).changes["start"] == []
+    # Those that run, and those alone; what uses the driver goes first.
+    assert found.changes["stop"] == ["nvidia-persistenced"] == found.changes["again"]
+    assert found.changes["start"] == [] and not [line for line in found.due if "service" in line]
+    watched = STAYS | {"nvidia-dcgm": RUNS}
+    found = asked(driver=facts(packages=newer, services=watched), driver_upgrade_allowed=True)
+    assert found.changes["stop"] == ["nvidia-dcgm", "nvidia-persistenced"] == found.changes["again"][::-1]
+    assert asked(driver=facts(services=watched)).changes["stop"] == []
+
+
+def test_a_module_that_uses_the_drivers_is_refused_before_a_model_stops() -> None:
+    used = facts(used_by=["gdrdrv"])
+    assert asked(driver=used).refusal == []
+    found = asked(driver=used, driver_version="580.105.08", driver_upgrade_allowed=True)
+    assert found.refusal == ["g: module gdrdrv uses the driver's; unload it first"] and found.stops == []
 
 
 REPOSITORY = {"uris": ["https://user:secret@mirror.example/cuda"], "suites": ["/"]}
@@ -264,7 +274,7 @@ def test_replacing_a_driver_needs_leave_and_announces_what_stops() -> None:
     assert refused.due == [] and refused.stops == []
     allowed = asked(driver=facts(), driver_version="580.105.08", driver_upgrade_allowed=True)
     assert allowed.refusal == [] and allowed.stops == ["qwq"] and allowed.changes["drain"] == ["qwq"]
-    assert allowed.changes["stop"] == ["nvidia-persistenced", "nvidia-fabricmanager"]
+    assert allowed.changes["stop"] == ["nvidia-persistenced"]
     assert allowed.changes["unload"][-1] == "nvidia"
     # To hold packages, or to start a daemon, stops nothing.
     loose = asked(driver=facts(packages=packages(SERVER, held=False)))
@@ -351,13 +361,20 @@ def test_what_is_done_leaves_nothing_to_do(
     assert not again.due and not again.missing, again
 
 
-def test_a_driver_is_read_from_dpkg_apt_the_kernel_and_systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put(tmp_path, "sys/module/nvidia/version", "580.95.05\n")
+def loaded(root: Path) -> None:
+    """Make a machine with NVSwitch on which NVIDIA's driver is loaded, and apt has the source of the role."""
+    put(root, "sys/module/nvidia/version", "580.95.05\n")
     source = f"X-Repolib-Name: a\nTypes: deb\nURIs: {ADDED[0]} https://b.example\nSuites: /\n"
-    put(tmp_path, "etc/apt/sources.list.d/gaudi-serve-driver.sources", source)
+    put(root, "etc/apt/sources.list.d/gaudi-serve-driver.sources", source)
+    for name in ("nvidia_uvm", "gdrdrv"):
+        put(root, f"sys/module/nvidia/holders/{name}/refcnt", "0")
     for name in ("nvidia_uvm", "nouveau", "habanalabs"):
-        put(tmp_path, f"sys/module/{name}/refcnt", "0")
-    pci_device(tmp_path, "0000:05:00.0", "0x10de", "22a3", "0x068000")
+        put(root, f"sys/module/{name}/refcnt", "0")
+    pci_device(root, "0000:05:00.0", "0x10de", "22a3", "0x068000")
+
+
+def test_a_driver_is_read_from_dpkg_apt_the_kernel_and_systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded(tmp_path)
     rows = {
         "dpkg-query": "\n".join(
             "\t".join((name, name, version, want, "ok", "installed"))
@@ -384,7 +401,8 @@ def test_a_driver_is_read_from_dpkg_apt_the_kernel_and_systemd(tmp_path: Path, m
     assert found["offered"] == {"nvidia-open-580": ["580.95.05-1"], "nvidia-fabricmanager-580": ["580.95.05-1"]}
     (asked_of,) = [argv for argv in told if "madison" in argv]
     assert asked_of[2:] == ["nvidia-fabricmanager-580", "nvidia-open-570", "nvidia-open-580"]
-    assert found["needs_companion"] is True and found["source"] == [*ADDED, "https://b.example"]
+    assert found["needs_companion"] is True and found["used_by"] == ["gdrdrv"]
+    assert found["source"] == [*ADDED, "https://b.example"]
     assert found["services"]["nvidia-persistenced"] == {"there": True, "runs": False, "enabled": False}
     # AMD's module of the kernel is there without a version.
     put(tmp_path, "sys/module/amdgpu/refcnt", "0")

@@ -25,9 +25,10 @@ def observe(driver: Driver, root: str = "/") -> dict[str, Any]:
     ``packages``: ``{name: {version, held, whole}}`` of those that belong to the driver; ``available``: versions of
     Gaudi's that apt knows; ``offered``: of the others ``{package: versions}``, the newest first; ``source``: the
     addresses of the package source that the role has added; ``broken``: what dpkg was cut off in; ``modules``: those
-    that are loaded of the driver's and its rivals; ``services``: ``{unit: {there, runs, enabled}}`` of its own;
-    ``needs_companion``: the machine needs the package of exactly its version; ``ports``: ``{module_id: [down ports]}``;
-    ``unread``: ``{module_id: why its ports cannot be read}``.
+    that are loaded of the driver's and its rivals; ``used_by``: further modules that use it; ``services``: ``{unit:
+    {there, runs, enabled}}`` of its own and of what uses it; ``needs_companion``: the machine needs the package of
+    exactly its version; ``ports``: ``{module_id: [down ports]}``; ``unread``: ``{module_id: why its ports cannot be
+    read}``.
     """
     modules = Path(root, "sys/module")
     together = bool(driver.packages)
@@ -51,7 +52,8 @@ def observe(driver: Driver, root: str = "/") -> dict[str, Any]:
             for pattern in (driver.module, f"{driver.module}_*", *driver.rivals)
             for path in modules.glob(pattern)
         ),
-        "services": {unit: _service(unit) for unit in driver.services},
+        "services": {unit: _service(unit) for unit in (*driver.services, *driver.users)},
+        "used_by": _users(driver, root),
         "needs_companion": bool(driver.companion and driver.companion.wanted(root)),
         **(_cards() if together else {**NO_CARDS, "driver_version": _loaded(driver, root), "problem": None}),
     }
@@ -75,6 +77,12 @@ def _loaded(driver: Driver, root: str) -> str | None:
     """Return the version of the driver that is loaded; empty where its module says none, as the kernel's own does."""
     folder = Path(root, "sys/module", driver.module)
     return (read_text(folder / "version") or "").strip() if folder.is_dir() else None
+
+
+def _users(driver: Driver, root: str) -> list[str]:
+    """Return the modules that use the driver's and are none of those that are unloaded with it."""
+    found = {path.name for name in driver.unload for path in Path(root, "sys/module", name, "holders").glob("*")}
+    return sorted(found - {*driver.unload})
 
 
 def _service(unit: str) -> dict[str, bool]:

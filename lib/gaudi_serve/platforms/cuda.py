@@ -414,7 +414,7 @@ DRIVER = Driver(
     listed=("*nvidia*", "cuda-drivers*", "libnvsdm*", "nvlsm"),
     # Other things are the container toolkit, CUDA's, and modules for one kernel, which follow that kernel.
     belongs=(
-        r"(?!.*container|nvidia-(cuda|docker|profiler|visual-profiler))"
+        r"(?!.*container|nvidia-(cuda|cudnn|docker|hpc|nsight|openjdk|profiler|visual-profiler))"
         r"(nvidia-.*|libnvidia-.*|libnvsdm.*|cuda-drivers.*|nvlsm|xserver-xorg-video-nvidia.*)"
     ),
     module="nvidia",
@@ -437,6 +437,7 @@ DRIVER = Driver(
         without="without it CUDA fails on a machine with NVSwitch",
     ),
     rivals=("nouveau",),
+    users=("nvidia-dcgm", "nvidia-imex"),
 )
 
 # all_reduce of 256 MiB: about half of what nccl-tests give on healthy machines. What NVSwitches add up by themselves is

@@ -37,7 +37,7 @@ class Driver:
 
     repository: where its packages come from, for a message. service: a unit of its own that should run where it is
     there. companion: a further package, of machines that need it. rivals: kernel modules that hold the devices in its
-    place.
+    place. users: units that use the driver: they are stopped while it is replaced, and started again.
     """
 
     listed: tuple[str, ...]
@@ -53,6 +53,7 @@ class Driver:
     service: str = ""
     companion: Companion | None = None
     rivals: tuple[str, ...] = ()
+    users: tuple[str, ...] = ()
 
     def is_own(self, package: str) -> bool:
         """Tell whether a package belongs to it."""

@@ -196,7 +196,7 @@ def _pending(given: Given) -> Pending:
     drain, lines = drained(host) if replaces else [], drift_lines(changes, ["foreign", "version"])
     due = changes["due"] and manage
     own = {"found": changes, "needed": True, "replaces": replaces, "drain": drain, "due": due}
-    own |= {"holds": list(dict.fromkeys([*changes["hold"], *installs])), "start": [], "stop": []}
+    own |= {"holds": list(dict.fromkeys([*changes["hold"], *installs])), "start": [], "stop": [], "again": []}
     own |= {"modules": _modules(known, platform.driver), "unload": _modules(known, platform.driver)[::-1]}
     return Pending(
         changes={**changes, **own},
@@ -225,14 +225,14 @@ def _by_version(given: Given, driver: Driver) -> Pending:
         version=version,
         upgrade_allowed=is_true(known["driver_upgrade_allowed"]),
         stopped=stopped,
-        strangers=_strangers(host),
+        strangers=[*_users(facts), *_strangers(host)],
     )
     lines, due = found.lines, found.due and manage
     own = {"needed": True, "due": due, "drain": stopped, "holds": list(found.hold), "down": []}
     own |= {"modules": list(_own(known, "driver_modules") or driver.modules), "unload": list(driver.unload)}
-    stop = driver.services if found.replaces else []
+    stop = [*driver.users, *driver.services] if found.replaces else []
     again = [unit for unit in stop if (facts.get("services") or {}).get(unit, NOTHING)["runs"]]
-    own |= {"stop": stop, "start": list(dict.fromkeys([*found.start, *again])), "found": found.found}
+    own |= {"stop": again, "again": again[::-1], "start": list(found.start), "found": found.found}
     return Pending(
         changes={**_lists(dataclasses.asdict(found)), **own},
         due=lines if manage and not refusal else [],
@@ -242,6 +242,11 @@ def _by_version(given: Given, driver: Driver) -> Pending:
         stops=stopped if manage and not refusal else [],
         notes=package_notes(found, facts["driver_version"]),
     )
+
+
+def _users(facts: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each module that would keep the driver's loaded."""
+    return [f"module {name} uses the driver's; unload it first" for name in facts.get("used_by") or ()]
 
 
 def _own(known: Mapping[str, Any], name: str) -> Any:

@@ -268,7 +268,7 @@ def package_refusal(
         version: ``driver_version``.
         upgrade_allowed: what is there may be replaced.
         stopped: the toolkit's own models that it would stop.
-        strangers: sentences on the cards that others hold.
+        strangers: sentences on what else holds cards or the driver.
     """
     here = Present.of(facts)
     found = list(changes.missing)
