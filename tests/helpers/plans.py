@@ -78,3 +78,23 @@ LLAMA = {
     "NUM_KEY_VALUE_HEADS": 8,
     "NUM_ATTENTION_HEADS": 32,
 }
+
+
+DEVICES = {
+    "cuda": ("NVIDIA L4", 23034, "8.9"),
+    "rocm": ("AMD Instinct MI300X OAM", 196592, "gfx942"),
+    "xpu": ("Intel(R) Arc(TM) Pro B60 Graphics", 24480, ""),
+}
+X86 = {"architecture": "x86_64", "features": ["avx2", "avx512f"]}
+
+
+def host_of(platform: str, **more: Any) -> dict[str, Any]:
+    """Return a host with two devices of a platform, or none where it is a CPU's."""
+    name, mib, capability = DEVICES.get(platform, (None, 0, ""))
+    modules = [
+        {"module_id": number, "index": number, "device_id": f"GPU-{number}", "name": name, "memory_mib": mib}
+        | {"capability": capability, "numa_node": 0}
+        for number in range(2 if name else 0)
+    ]
+    facts = {"accelerator": platform, "device_name": name, "driver_version": "580.95.05", "modules": modules}
+    return {**facts, "ip": "10.0.0.1", "cpu": X86, "ports": {}, "services": {}, "weights": {}, **more}

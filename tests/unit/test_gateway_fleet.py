@@ -25,6 +25,7 @@ from gaudi_serve.gateway.fleet import (
 )
 from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.plan.fleet import vllm_fleet_plan, vllm_fleet_summary
+from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.stages.gateway import (
     gateway_config,
     gateway_drift,
@@ -302,6 +303,31 @@ def test_what_has_drifted_and_what_is_in_the_way() -> None:
     assert beside == [
         f"g1: fleet_gateway.port: {servers[0]['port']}: model a of this host listens there; say another port"
     ]
+
+
+def test_one_model_on_hosts_of_two_vendors_is_one_behind_the_gateway() -> None:
+    weights = {"/data/m": {"config": plans.QWQ, "bytes": 65_000_000_000}}
+    facts = {
+        "g1": plans.gaudi_host(driver_version="1.24.1-5", weights=weights, ip="10.0.0.1"),
+        "g2": plans.host_of("rocm", weights=weights, ip="10.0.0.2"),
+    }
+    spec = {"name": "qwq", "weights": "/data/m", "max_model_len": 4096, "tensor_parallel_size": 2, "port": 30001}
+    hosts = {
+        name: {
+            "gaudi_host": host,
+            "preflight_plan": vllm_plan([{**spec, "host": host["ip"]}], host, host_name=name, release="1.24.1"),
+        }
+        for name, host in facts.items()
+    }
+    assert [known["preflight_plan"]["errors"] for known in hosts.values()] == [[], []]
+    images = {known["preflight_plan"]["models"][0]["image"].partition(":")[0] for known in hosts.values()}
+    assert len(images) == 2
+    entries = fleet_entries(hosts, hosts, "gw")
+    (backend,) = backends_of(entries, {})
+    settings = {"clients": {"al": {"key": "0123456789abcdef"}}}
+    text = gateway_config(settings, entries, {})["files"]["haproxy.cfg"]
+    assert "10.0.0.1:30001" in text and "10.0.0.2:30001" in text, text
+    assert len(backend.servers) == 2
 
 
 def test_a_client_may_use_what_some_host_is_to_have_whether_it_serves_now_or_not() -> None:

@@ -11,27 +11,9 @@ from gaudi_serve.plan.fleet import vllm_fleet_plan
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.platforms.releases import DEFAULT, RELEASES, VLLM_DEFAULT, is_official, official_image
 from gaudi_serve.stages.image import with_official_images
-from helpers.plans import DEBIAN, gaudi_host, live_of
+from helpers.plans import DEBIAN, DEVICES, gaudi_host, host_of, live_of
 
 READY = "vault.habana.ai/gaudi-docker/1.24.1/ubuntu24.04/habanalabs/vllm-0.26.0-ptupstream-2.11.0:latest"
-DEVICES = {
-    "cuda": ("NVIDIA L4", 23034, "8.9"),
-    "rocm": ("AMD Instinct MI300X OAM", 196592, "gfx942"),
-    "xpu": ("Intel(R) Arc(TM) Pro B60 Graphics", 24480, ""),
-}
-X86 = {"architecture": "x86_64", "features": ["avx2", "avx512f"]}
-
-
-def host_of(platform: str, **more: Any) -> dict[str, Any]:
-    """Return a host with two devices of a platform, or none where it is a CPU's."""
-    name, mib, capability = DEVICES.get(platform, (None, 0, ""))
-    modules = [
-        {"module_id": number, "index": number, "device_id": f"GPU-{number}", "name": name, "memory_mib": mib}
-        | {"capability": capability, "numa_node": 0}
-        for number in range(2 if name else 0)
-    ]
-    facts = {"accelerator": platform, "device_name": name, "driver_version": "580.95.05", "modules": modules}
-    return {**facts, "ip": "10.0.0.1", "cpu": X86, "ports": {}, "services": {}, "weights": {}, **more}
 
 
 def planned(host: dict[str, Any], release: str = "", **model: Any) -> dict[str, Any]:
