@@ -107,6 +107,15 @@ def test_playbooks_read_old_names_as_new_ones(new: str) -> None:
     assert read(**{new: None}) == read(**{OLD[new]: None}) == read()
 
 
+def test_what_a_run_is_told_of_by_an_old_name_wins_over_what_follows_from_others() -> None:
+    plan = {"models": [{"image": "vllm:1", "env": {}}]}
+    given = {"accelerator_release": "1.24.1", "preflight_plan": plan}
+    told = {"gaudi_driver_release": "1.22.0", "hccl_validation_image": "other:2"}
+    for more, expected in (({}, ["1.24.1", "vllm:1"]), (told, ["1.22.0", "other:2"])):
+        variables = Variables(of_task(**given, **more), DataLoader())
+        assert [variables[name] for name in ("driver_release", "link_validation_image")] == expected
+
+
 def test_a_run_refuses_a_host_by_the_names_that_are_written() -> None:
     given = {
         "gaudi_accelerator": "cpu",
