@@ -213,7 +213,7 @@ def test_unsupported_system_is_refused(host: Any, playbook: Any) -> None:
     run = playbook("playbooks/host.yml")
     host.check_output("cp /tmp/os-release.kept /etc/os-release")
     assert run.status != 0
-    assert "Debian 11 is not supported; supported are debian 12, ubuntu 22.04, ubuntu 24.04" in run.flat
+    assert "Debian 11 is not supported; supported are debian 12, debian 13, ubuntu 22.04, ubuntu 24.04" in run.flat
 
 
 def test_ubuntu_gets_its_own_package_name(host: Any, playbook: Any) -> None:
