@@ -20,8 +20,8 @@ def changes(driver: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 def refused(driver: dict[str, Any], host: dict[str, Any] | None = None, **more: Any) -> list[str]:
     """Return why the driver is left alone."""
-    wish = {"host_name": "g", "release": "1.21.3", "packages": PACKAGES, **more}
-    return driver_refusal(driver, host or gaudi_host(), **wish)
+    requested = {"host_name": "g", "release": "1.21.3", "packages": PACKAGES, **more}
+    return driver_refusal(driver, host or gaudi_host(), **requested)
 
 
 def test_a_whole_driver_is_left_alone() -> None:
@@ -122,7 +122,7 @@ def test_a_package_of_which_only_the_settings_are_left_is_none(monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    ("wish", "message"),
+    ("requested", "message"),
     [
         ({"release": "1.21"}, "g: driver_release '1.21': a quoted release such as '1.24.1'"),
         ({"version": "1.22.0-1"}, "g: driver_version 1.22.0-1: is not of driver_release 1.21.3"),
@@ -132,8 +132,8 @@ def test_a_package_of_which_only_the_settings_are_left_is_none(monkeypatch: pyte
         ),
     ],
 )
-def test_wishes_that_cannot_be(wish: dict[str, Any], message: str) -> None:
-    assert refused(live(None), **wish) == [message]
+def test_wishes_that_cannot_be(requested: dict[str, Any], message: str) -> None:
+    assert refused(live(None), **requested) == [message]
 
 
 def test_ports_that_are_down_are_named_by_card() -> None:

@@ -159,12 +159,12 @@ def engined(given: dict[str, Any]) -> None:
 def driven(given: dict[str, Any]) -> None:
     """What apt and modprobe are told."""
     packages = given["driver_packages"] + given["driver_optional_packages"]
-    wish = {"release": given["accelerator_release"] or "1.21.3", "version": given["driver_version"]}
+    requested = {"release": given["accelerator_release"] or "1.21.3", "version": given["driver_version"]}
     state = driver(None)
-    driver_refusal(state, gaudi_host(), host_name="g", packages=packages, **wish)
+    driver_refusal(state, gaudi_host(), host_name="g", packages=packages, **requested)
     ports = given["driver_ports_may_be_down"]
     modules = given["driver_modules"]
-    found = driver_changes(state, packages=packages, modules=modules, ports_may_be_down=ports, **wish)
+    found = driver_changes(state, packages=packages, modules=modules, ports_may_be_down=ports, **requested)
     for word in (*found["install"], *found["hold"], *found["load"]):
         assert re.fullmatch(r"[a-z0-9][\w.+:~=-]*", word, re.ASCII), word
 

@@ -58,6 +58,11 @@ class Card:
             bool(facts.get("alone")),
         )
 
+    @property
+    def end_first(self) -> str:
+        """Return the sentence for a card that a stranger's program must leave first."""
+        return f"card {self.module_id} is held by {self.held_by or 'another program'}; end it first"
+
 
 def _name(card: Mapping[str, Any]) -> str:
     """Return how messages call a card of no known module_id."""

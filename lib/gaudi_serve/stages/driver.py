@@ -9,9 +9,10 @@ from typing import Any
 
 from ..core.aliases import ALIASES
 from ..core.checks import is_true
+from ..model.host import Card
 from ..platforms import platform_of
-from ..platforms.driver import Driver
-from ..platforms.releases import release_of as known_release
+from ..platforms.driver import Driver, upstream
+from ..platforms.releases import release_of
 from .apt_access import apt_access
 from .base import Given, Pending, Stage, drift_lines
 from .driver_packages import NOTHING, package_changes, package_notes, package_refusal
@@ -45,12 +46,12 @@ def driver_refusal(
     """
     if not RELEASE.fullmatch(release):
         return [f"{host_name}: driver_release {release!r}: a quoted release such as '1.24.1'"]
-    if version and release_of(version) != release:
+    if version and upstream(version) != release:
         return [f"{host_name}: driver_version {version}: is not of driver_release {release}"]
     changes = driver_changes(driver, release=release, version=version, packages=packages)
     found = driver["driver_version"]
     if changes["foreign"] and found != release:
-        keep = f", or keep it with accelerator_release: '{found}'" if known_release(found) else ""
+        keep = f", or keep it with accelerator_release: '{found}'" if release_of(found) else ""
         return [
             f"{host_name}: driver {found} and release {release} differ, and apt cannot replace a driver that no "
             f"package {DKMS} installed; remove it as docs/migrating.md shows, and run again{keep}"
@@ -125,11 +126,6 @@ def driver_changes(
     return {**changes, "foreign": foreign, "version": target, "down": _down(driver, ports_may_be_down)}
 
 
-def release_of(version: str) -> str:
-    """Return the release of a package version: 1.21.3 of 1.21.3-57."""
-    return version.partition("-")[0]
-
-
 def drained(host: Mapping[str, Any]) -> list[str]:
     """Return the toolkit's own models that hold cards."""
     return sorted(
@@ -139,12 +135,12 @@ def drained(host: Mapping[str, Any]) -> list[str]:
 
 def _pair(others: Sequence[str], target: str, loaded: Any) -> str:
     """Name what is there and what is wanted: releases, or where they are the same, versions."""
-    releases = sorted({release_of(version) for version in others} - {release_of(target)})
+    releases = sorted({upstream(version) for version in others} - {upstream(target)})
     if releases:
-        return f"driver packages of release {', '.join(releases)} and release {release_of(target)}"
+        return f"driver packages of release {', '.join(releases)} and release {upstream(target)}"
     if others:
         return f"driver packages of version {', '.join(others)} and version {target}"
-    return f"the loaded driver {loaded} and the installed release {release_of(target)}"
+    return f"the loaded driver {loaded} and the installed release {upstream(target)}"
 
 
 def _version(driver: Mapping[str, Any], name: str) -> str:
@@ -153,10 +149,10 @@ def _version(driver: Mapping[str, Any], name: str) -> str:
 
 def _newest(driver: Mapping[str, Any], release: str, here: Mapping[str, str]) -> str:
     # A version of the release that is installed stays: builds of one release differ in nothing that matters.
-    if release_of(here.get(DKMS, "")) == release:
+    if upstream(here.get(DKMS, "")) == release:
         return here[DKMS]
     # apt lists them with the newest first.
-    return next((version for version in driver["available"] if release_of(version) == release), "")
+    return next((version for version in driver["available"] if upstream(version) == release), "")
 
 
 def _down(driver: Mapping[str, Any], may_be_down: Sequence[int]) -> list[str]:
@@ -176,7 +172,7 @@ def driver_notes(driver: Mapping[str, Any], changes: Mapping[str, Any], release:
             f"driver {driver['driver_version']}: no package {DKMS} installed it, so nothing holds it at its release"
         )
     runtime = driver["packages"].get("habanalabs-container-runtime")
-    if runtime and release_of(runtime["version"]) != release:
+    if runtime and upstream(runtime["version"]) != release:
         notes.append(f"habanalabs-container-runtime {runtime['version']} is not of release {release}")
     return notes
 
@@ -270,7 +266,7 @@ def _strangers(host: Mapping[str, Any]) -> list[str]:
     """Return a sentence for each card that a program holds that is none of the toolkit's models."""
     own = {int(number) for service in host.get("services", {}).values() for number in service.get("module_ids", [])}
     return [
-        f"card {module['module_id']} is held by {module.get('held_by') or 'another program'}; end it first"
+        Card.of(module).end_first
         for module in host.get("modules", [])
         if module.get("in_use") and int(module["module_id"]) not in own
     ]

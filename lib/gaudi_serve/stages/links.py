@@ -37,7 +37,7 @@ def link_validation_plan(
     options: Mapping[str, Any] | None = None,
     nodes: int = 1,
 ) -> dict[str, Any]:
-    """Return what is to be measured on a host, and what is in the way.
+    """Return what is to be measured on a host, and what prevents it.
 
     Args:
         host: ``gaudi_host``.
@@ -82,11 +82,7 @@ def nothing_to_measure(host: Host) -> str:
 
 
 def _foreign_programs(host: Host, cards: Sequence[Card]) -> list[str]:
-    held = [
-        f"card {card.module_id} is held by {card.held_by or 'another program'}; end it first"
-        for card in cards
-        if card.in_use and not card.problem and card.module_id not in host.held
-    ]
+    held = [card.end_first for card in cards if card.in_use and not card.problem and card.module_id not in host.held]
     return held + [f"card {card.module_id} cannot be used: {card.problem}" for card in cards if card.problem]
 
 

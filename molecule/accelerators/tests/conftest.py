@@ -1,4 +1,4 @@
-"""How this life's host is mended between tests."""
+"""How this life's host is restored between tests."""
 
 from __future__ import annotations
 

@@ -79,13 +79,13 @@ def test_a_second_rollout_waits_and_the_first_stops_for_a_word(playbook: Any, ad
     assert sorted(path.name for path in tmp_path.iterdir()) == ["drain-mol-fleet-c", "ready-mol-fleet-c"]
 
 
-def goes_back(playbook: Any, address: str, wish: dict[str, Any], said: str) -> None:
+def goes_back(playbook: Any, address: str, requested: dict[str, Any], said: str) -> None:
     """Let a canary not prove itself, and see that nobody notices and all serves as before."""
     before = {name: launched(name) for name in HOSTS[1:]}
     environment = inside("mol-fleet-a", "cat /etc/gaudi-serve/*.env")
     assert environment
     with Load(address, 16) as load:
-        run = playbook(ROLLOUT, "--limit", "mol-fleet-*", vllm_service_max_restarts=1, mol_env=wish, **APPROVED)
+        run = playbook(ROLLOUT, "--limit", "mol-fleet-*", vllm_service_max_restarts=1, mol_env=requested, **APPROVED)
         time.sleep(2)
     assert run.status != 0
     assert said in run.flat, run.text
@@ -107,16 +107,16 @@ def test_a_canary_that_does_not_come_up_goes_back(playbook: Any, address: str) -
 @GATEWAY
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("wish", "said"),
+    ("requested", "said"),
     [
         ({"STANDIN_FAULT": "garbled_answer"}, "it named no country with its capital"),
         ({"STANDIN_TOKEN_S": "0.2"}, "tokens a second, 0."),
     ],
 )
 def test_a_canary_that_talks_nonsense_or_is_too_slow_goes_back(
-    playbook: Any, address: str, wish: dict[str, str], said: str
+    playbook: Any, address: str, requested: dict[str, str], said: str
 ) -> None:
-    goes_back(playbook, address, wish, said)
+    goes_back(playbook, address, requested, said)
 
 
 def dies_in_its_proof(lost: str, playbook: Any, address: str) -> None:
@@ -195,18 +195,18 @@ def test_a_whole_rollout_is_not_noticed(playbook: Any, address: str) -> None:
     for name in HOSTS:
         inside(name, "docker tag $(docker inspect --format '{{.Image}}' vllm-large) gaudi-serve/vllm-standin:next")
     boots = {name: inside(name, "cat /proc/sys/kernel/random/boot_id") for name in HOSTS}
-    wish = {"mol_image": "gaudi-serve/vllm-standin:next", "mol_seqs": 24, "mol_port": 30011}
+    requested = {"mol_image": "gaudi-serve/vllm-standin:next", "mol_seqs": 24, "mol_port": 30011}
     # Never the same one: hosts may have been through this before.
     argument = f"fleet.round={int(time.time())}"
     kernel: dict[str, Any] = {"mol_stages": ["host_tuning", *STAGES], "host_tuning_reboot_allowed": True}
     kernel["host_tuning_kernel_args"] = [argument]
-    check = playbook(ROLLOUT, "--check", "--diff", **wish, **kernel)
+    check = playbook(ROLLOUT, "--check", "--diff", **requested, **kernel)
     assert check.status == 0, check.text
     assert "3 hosts in 3 waves" in check.text and "1 canary mol-fleet-a host, models" in check.flat
     assert "Qwen/QwQ-32B 2/3, small 2/3" in check.flat
     with Load(address) as load:
         time.sleep(2)
-        run = playbook(ROLLOUT, **wish, **kernel, **APPROVED)
+        run = playbook(ROLLOUT, **requested, **kernel, **APPROVED)
         time.sleep(2)
     assert run.status == 0, run.text
     assert load.failed == []
@@ -217,6 +217,6 @@ def test_a_whole_rollout_is_not_noticed(playbook: Any, address: str) -> None:
         assert argument in inside(name, "cat /proc/cmdline")
         assert inside(name, "cat /proc/sys/kernel/numa_balancing /proc/sys/vm/nr_hugepages").split() == ["0", "64"]
         assert not drained(name)
-    again = playbook(ROLLOUT, **wish, **kernel)
+    again = playbook(ROLLOUT, **requested, **kernel)
     assert again.changed_nothing, again.text
     assert "nothing is due on any host" in again.text
