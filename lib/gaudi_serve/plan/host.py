@@ -21,7 +21,7 @@ from .launch import container_of, launch_warnings
 from .loads import load_notes
 from .model import Placement, PlannedModel, ServedModel
 from .place import Placed, place, topology_notes
-from .resolve import ResolvedModel, Site, resolve
+from .resolve import Mistake, ResolvedModel, Site, resolve
 from .sharing import smoke_of
 from .version import version_notes
 from .wanted import Wanted
@@ -95,31 +95,28 @@ def plan_models(
     """
     nics = wanted.host_nics or host.get("host_nics")
     machine = Host.of({**host, "host_nics": nics, "device_family": wanted.device_family})
-    if wrong := _whole(wanted.models, machine, host_name, wanted.release):
+    if not isinstance(wanted.models, list):
+        wrong = Finding.of_model(host_name, {}, "vllm_models", wanted.models, "must be a list of models")
         return HostPlan(host_name, (), (wrong,))
+    if unset := None if wanted.release else release_unset(machine, host_name):
+        return HostPlan(host_name, (), (unset,))
     release = str(wanted.release or DEFAULT)
-    site = Site(machine, host_name, release, wanted.catalog, wanted.defaults or {}, images)
-    requests, findings = resolve(wanted.models, site)
-    findings += _checked(requests, site, wanted.weights_come)
+    site = Site(machine, release, wanted.catalog, wanted.defaults or {}, images)
+    requests, mistakes = resolve(wanted.models, site)
+    mistakes += _checked(requests, site, wanted.weights_come)
     planned, more = _placed(requests, _names(wanted.models), machine, host_name, release, wanted.move_allowed)
     notes = (*machine.unused_cards, *sick_cards(host), *machine.notes)
-    return HostPlan(host_name, tuple(planned), (*findings, *more), notes)
+    findings = tuple(Finding.of_model(host_name, spec, *problem) for spec, problem in (*mistakes, *more))
+    return HostPlan(host_name, tuple(planned), findings, notes)
 
 
-def _checked(requests: Sequence[ResolvedModel], site: Site, weights_come: bool) -> list[Finding]:
+def _checked(requests: Sequence[ResolvedModel], site: Site, weights_come: bool) -> list[Mistake]:
     """Return what of each model cannot be on its host."""
     checked = [
         (request, host_problems(request.spec, site.host, request.weights, site.release, weights_come))
         for request in requests
     ]
-    return [one for request, problems in checked for one in request.findings(problems, site.host_name)]
-
-
-def _whole(models: Any, host: Host, host_name: str, release: str) -> Finding | None:
-    """Return what keeps all models of a host from being planned."""
-    if not isinstance(models, list):
-        return Finding.of_model(host_name, {}, "vllm_models", models, "must be a list of models")
-    return None if release else release_unset(host, host_name)
+    return [mistake for request, problems in checked for mistake in request.mistakes(problems)]
 
 
 def _names(models: Sequence[Any]) -> set[str]:
@@ -129,7 +126,7 @@ def _names(models: Sequence[Any]) -> set[str]:
 
 def _placed(
     requests: Sequence[ResolvedModel], named: set[str], host: Host, host_name: str, release: str, move_allowed: bool
-) -> tuple[list[PlannedModel], list[Finding]]:
+) -> tuple[list[PlannedModel], list[Mistake]]:
     """Place all models whose number of cards is sound, also those that something else is wrong with.
 
     The running ones of the others (``named``) keep their cards: a mistake must not give them away.
@@ -145,20 +142,20 @@ def _placed(
         found = place([request.spec for request in sized], host, reserved, move_allowed)
     given = {number for mine in found.cards.values() for number in mine}
     left = [card for card in host.cards if not card.in_use and card.module_id not in given]
-    findings: list[Finding] = []
+    mistakes: list[Mistake] = []
     planned = []
     for request in sized:
         if request.spec.name in found.refused:
-            findings += request.findings([found.refused[request.spec.name]], host_name)
+            mistakes += request.mistakes([found.refused[request.spec.name]])
             continue
         placement = Placement(host_name, tuple(found.cards.get(request.spec.name, ())))
         model, problems = _planned(request, host, placement, release, _besides(placement, host, left))
-        findings += request.findings(problems, host_name)
+        mistakes += request.mistakes(problems)
         if model and not request.bad:
             old = found.moved.get(request.spec.name)
             move = [_move(model, old)] if old else []
             planned.append(replace(model, warnings=(*request.notes, *move, *model.warnings)))
-    return planned, findings
+    return planned, mistakes
 
 
 def _besides(placement: Placement, host: Host, left: Sequence[Card]) -> int:

@@ -8,12 +8,14 @@ from typing import Any
 
 from ..catalog.keys import date_problem, findings
 from ..catalog.merge import completed, entry_of, merged
-from ..core.errors import Finding, Problem, near, shown
+from ..core.errors import Problem, near, shown
 from ..model.host import Host
 from ..model.shared import SHARED, key_of, members
 from ..model.spec import Spec
 from ..model.weights import WeightsFacts
 
+# A model as its user has written it, and what is wrong with one of its keys.
+Mistake = tuple[Any, Problem]
 # Where engines put a model that names no port.
 FIRST_PORT = 30001
 # What a problem with one key is worked out from: where one of those is wrong, it is only a consequence.
@@ -50,54 +52,53 @@ class ResolvedModel:
         self.bad.update(key for key, _, _ in found)
         return found
 
-    def findings(self, problems: Sequence[Problem], host_name: str) -> list[Finding]:
-        """Return the new problems as findings of a plan."""
-        return [Finding.of_model(host_name, self.spec, *problem) for problem in self.new(problems)]
+    def mistakes(self, problems: Sequence[Problem]) -> list[Mistake]:
+        """Return the new problems as mistakes of this model."""
+        return [(self.spec, problem) for problem in self.new(problems)]
 
 
 @dataclass(frozen=True)
 class Site:
     """What a model is resolved against.
 
-    host_name: how messages call the host. release: that of its software. catalog: known models by name. defaults: keys
-    that every model takes where neither it nor the catalog has them. images: entries of ``vllm_images``; built ones
-    have an alias, and any may say its vllm_version.
+    release: that of its host's software. catalog: known models by name. defaults: keys that every model takes where
+    neither it nor the catalog has them. images: entries of ``vllm_images``; built ones have an alias, and any may say
+    its vllm_version.
     """
 
     host: Host
-    host_name: str
     release: str
     catalog: Mapping[str, Any]
     defaults: Mapping[str, Any]
     images: Sequence[Mapping[str, Any]]
 
 
-def resolve(models: Sequence[Any], site: Site) -> tuple[list[ResolvedModel], list[Finding]]:
+def resolve(models: Sequence[Any], site: Site) -> tuple[list[ResolvedModel], list[Mistake]]:
     """Return the models of a user's list that can be checked further, and what is wrong with what was written."""
     requests, found = [], []
     for given in models:
         request, mistakes = _resolved(given, site)
         requests += [request] if request else []
         found += mistakes
-    return requests, found + _duplicates(requests, site.host, site.host_name)
+    return requests, found + _duplicates(requests, site.host)
 
 
-def _resolved(given: Any, site: Site) -> tuple[ResolvedModel | None, list[Finding]]:
-    host_name, catalog, defaults = site.host_name, site.catalog, site.defaults
+def _resolved(given: Any, site: Site) -> tuple[ResolvedModel | None, list[Mistake]]:
+    catalog, defaults = site.catalog, site.defaults
     if not isinstance(given, Mapping):
-        return None, [Finding.of_model(host_name, given, *problem) for problem in findings(given)]
+        return None, [(given, problem) for problem in findings(given)]
     entry, spec = entry_of(catalog, given.get("model")), merged(given, catalog, defaults, site.host, site.release)
     missing = given.get("model") is not None and not entry
     # Without its entry, a model lacks most of what it wants.
     problems = [item for item in findings(spec) if not missing or (item[0] != "model" and item[1] is not None)]
-    found = [Finding.of_model(host_name, spec, *problem) for problem in problems]
+    found: list[Mistake] = [(spec, problem) for problem in problems]
     if missing:
         many = f"; docs/models.md lists its {len(catalog)} entries" if catalog else ", which has nothing"
         known = date_problem(given["model"]) or f"is not in the catalog{near(given['model'], catalog) or many}"
-        found.insert(0, Finding.of_model(host_name, given, "model", given["model"], known))
+        found.insert(0, (given, ("model", given["model"], known)))
     bad = {key for key, _, _ in problems} | ({"model"} if missing else set())
     absent = _absent_entries(spec, catalog)
-    found += [Finding.of_model(host_name, spec, *problem) for problem in absent]
+    found += [(spec, problem) for problem in absent]
     if bad & {"name", "weights", "model"} or absent or any(key.startswith(SHARED) for key in bad):
         return None, found
     sound = {key: value for key, value in spec.items() if key not in bad}
@@ -127,8 +128,8 @@ def _emptied(given: Mapping[str, Any], below: Mapping[str, Any]) -> tuple[str, .
     return tuple(f"{key} is empty, which takes away {shown(below[key])}; leave it out to keep that" for key in lost)
 
 
-def _duplicates(requests: Sequence[ResolvedModel], host: Host, host_name: str) -> list[Finding]:
-    found = []
+def _duplicates(requests: Sequence[ResolvedModel], host: Host) -> list[Mistake]:
+    found: list[Mistake] = []
     used = {request.spec.port for request in requests} | set(host.ports)
     for key in ("name", "port"):
         first: dict[Any, str] = {}
@@ -142,15 +143,15 @@ def _duplicates(requests: Sequence[ResolvedModel], host: Host, host_name: str) -
                     default = "" if key in request.given else " (it is the default)"
                     free += f"{default}; {_free_port(used)} is free"
                 request.bad.add(key)
-                found.append(Finding.of_model(host_name, request.spec, key, value, free))
+                found.append((request.spec, (key, value, free)))
             else:
                 first[value] = request.spec.name
-    return found + _names_twice(requests, host_name)
+    return found + _names_twice(requests)
 
 
-def _names_twice(models: Sequence[ResolvedModel], host_name: str) -> list[Finding]:
+def _names_twice(models: Sequence[ResolvedModel]) -> list[Mistake]:
     """Return the models that share a card under a name that another model of the host has, for itself or clients."""
-    found = []
+    found: list[Mistake] = []
     taken: dict[str, str] = {}
     for model in models:
         for name in (model.spec.name, str(model.spec["served_model_name"])):
@@ -160,7 +161,7 @@ def _names_twice(models: Sequence[ResolvedModel], host_name: str) -> list[Findin
             if one.name in taken:
                 model.bad.add(SHARED)
                 allowed = f"belongs to {taken[one.name]} already; clients find a model by its name"
-                found.append(Finding.of_model(host_name, model.spec, key_of(place, "name"), one.name, allowed))
+                found.append((model.spec, (key_of(place, "name"), one.name, allowed)))
             taken.setdefault(one.name, f"a model on the card of {model.spec.name}")
     return found
 
