@@ -7,6 +7,7 @@ from typing import Any
 from gaudi_serve.core.errors import Finding
 from gaudi_serve.model.host import Host
 from gaudi_serve.model.spec import Spec
+from gaudi_serve.plan import launch
 from gaudi_serve.plan import place as ledger
 
 
@@ -43,4 +44,4 @@ def place(
 
 def disjoint_cores(host: dict[str, Any]) -> dict[int, str]:
     """Return the cores of cards that the vendor's rule would give the same ones."""
-    return ledger.disjoint_cores(Host.of(host))
+    return launch.disjoint_cores(Host.of(host))

@@ -12,13 +12,12 @@ from ..catalog.keys import OWN_KEYS, findings
 from ..core.errors import label, mapping, refusal, shown, whole
 from ..engines import ENGINES, Launch, engine_of, profile_of
 from ..engines.base import option_arguments
-from ..model.host import Host, LiveModel
+from ..model.host import Card, Host, LiveModel
 from ..model.spec import Spec
 from ..model.vllm_options import OPTION_NAMES
 from ..platforms import PLATFORMS, DeviceAccess, Platform, platform_of
 from ..platforms.hl_smi import LARGEST_NUMBER, is_cpu_range
 from .model import Container, Placement
-from .place import disjoint_cores
 from .version import served_by
 
 # The manual's container settings (its sections 1.2.1 and 3.1.1). All other capabilities are dropped, but for the one
@@ -316,6 +315,30 @@ def _numactl(launch: Launch, host: Host, placement: Placement) -> list[str] | No
     # More cards on a node than cores: a range such as 4-3, which numactl refuses.
     bounds = [part.partition("-") for part in numactl[1].split(",")] if numactl else []
     return numactl if all(int(first) <= int(last) for first, _, last in bounds) else None
+
+
+def disjoint_cores(host: Host) -> dict[int, str]:
+    """Return ``{module_id: core range}`` where the vendor's rule would give two cards the same cores.
+
+    The vendor's script gives a card the slice ``module_id mod n`` of its node's cores, n being the
+    cards of the node. Where a node's module_ids are not consecutive, two cards get the same slice;
+    those nodes are cut by the cards' order instead. Nodes on which the rule holds are left out.
+    """
+    nodes: dict[int, list[Card]] = {}
+    for card in host.cards:
+        if card.cpus:
+            nodes.setdefault(card.numa_node, []).append(card)
+    cores = {}
+    for cards in nodes.values():
+        numbers = sorted(card.module_id for card in cards)
+        if len({number % len(numbers) for number in numbers}) == len(numbers):
+            continue
+        for card in cards:
+            first, _, last = card.cpus[0].partition("-")
+            share = (int(last or first) - int(first) + 1) // len(numbers)
+            start = int(first) + share * numbers.index(card.module_id)
+            cores[card.module_id] = f"{start}-{start + share - 1}"
+    return cores
 
 
 def _core_warnings(launch: Launch, numactl: list[str] | None, placement: Placement) -> list[str]:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from ..core.errors import Problem
 from ..core.words import counted
-from ..model.host import Card, Host
+from ..model.host import Host
 from ..model.spec import Spec
 from ..platforms import platform_of
 from ..platforms.links import islands
@@ -341,27 +341,3 @@ def topology_notes(host: Host, module_ids: Sequence[int]) -> list[str]:
             "disable_custom_all_reduce: true"
         )
     return notes
-
-
-def disjoint_cores(host: Host) -> dict[int, str]:
-    """Return ``{module_id: core range}`` where the vendor's rule would give two cards the same cores.
-
-    The vendor's script gives a card the slice ``module_id mod n`` of its node's cores, n being the
-    cards of the node. Where a node's module_ids are not consecutive, two cards get the same slice;
-    those nodes are cut by the cards' order instead. Nodes on which the rule holds are left out.
-    """
-    nodes: dict[int, list[Card]] = {}
-    for card in host.cards:
-        if card.cpus:
-            nodes.setdefault(card.numa_node, []).append(card)
-    cores = {}
-    for cards in nodes.values():
-        numbers = sorted(card.module_id for card in cards)
-        if len({number % len(numbers) for number in numbers}) == len(numbers):
-            continue
-        for card in cards:
-            first, _, last = card.cpus[0].partition("-")
-            share = (int(last or first) - int(first) + 1) // len(numbers)
-            start = int(first) + share * numbers.index(card.module_id)
-            cores[card.module_id] = f"{start}-{start + share - 1}"
-    return cores
