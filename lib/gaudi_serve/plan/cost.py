@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ from ..model.weights import WeightsFacts
 from ..platforms import platform_of
 from ..platforms.releases import Release, vllm_of
 from .model import Container, Cost, Placement
-from .version import served_by
+from .sharing import named
 
 WIDER = 1.1  # of what is read: more than rounding
 OF_VLLM = "vllm"  # the model of memory by which vLLM itself divides cards
@@ -40,44 +40,68 @@ HANG_TIMEOUT_S = 600  # a server under full load may keep /health waiting for mi
 class Weighed:
     """One of the models of a server, with what is known of its weights.
 
-    release: the row of the software of its host. preserved_by: the variable by which weights stay as they are stored;
-    None where not all images of the release read it. dequantises: the engine makes BF16 of the precision in which they
-    are stored.
+    preserved_by: the variable by which weights stay as they are stored; None where not all images of its host's
+    release read it. dequantises: the engine makes BF16 of the precision in which they are stored. halved: INC makes
+    FP8 of them at load.
     """
 
     spec: Spec
     weights: WeightsFacts
-    release: Release | None
     preserved_by: str | None
     dequantises: bool
+    halved: bool
 
 
-def weighed_of(spec: Spec, weights: Sequence[WeightsFacts], host: Host, release: str) -> tuple[Weighed, ...]:
-    """Return the models of a server with what is known of their weights."""
-    row = platform_of(host.accelerator).release(release)
-    return tuple(_weighed(one, found, row) for one, found in zip(spec.served, weights, strict=True))
+@dataclass(frozen=True)
+class Costed:
+    """What a model takes and in what precision it is served, with what a user should know of that and what cannot be.
+
+    precision: None where nobody knows it.
+    """
+
+    cost: Cost
+    precision: str | None
+    warnings: list[str]
+    problems: list[Problem]
 
 
 def _weighed(spec: Spec, weights: WeightsFacts, row: Release | None) -> Weighed:
     wide = engine_of(spec).dequantised_at_load.get(weights.architecture.precision or "")
     preserved_by = wide.preserved_by if wide and row and row.has(wide.preserved_since, all_of_it=True) else None
     kept = preserved_by is not None and str((spec.get("env") or {}).get(preserved_by)) == "1"
-    return Weighed(spec, weights, row, preserved_by, wide is not None and not kept)
+    halved = quantised_at_load(spec, weights.architecture)
+    return Weighed(spec, weights, preserved_by, wide is not None and not kept, halved)
 
 
 def cost_of(
-    spec: Spec, weighed: Sequence[Weighed], host: Host, placement: Placement, container: Container, cards_left: int
-) -> Cost:
+    spec: Spec,
+    weights: Sequence[WeightsFacts],
+    row: Release | None,
+    host: Host,
+    placement: Placement,
+    container: Container,
+    cards_left: int,
+) -> Costed:
     """Return what a model will take.
 
     Args:
-        spec: the model.
-        weighed: each of the models that its server serves.
+        spec: the model, with the vLLM that serves it.
+        weights: those of each of the models that its server serves.
+        row: the software of its host.
         host: its host.
         placement: its cards there.
         container: how its server is started.
         cards_left: how many cards of the host nobody has, which it could have besides.
     """
+    weighed = [_weighed(one, found, row) for one, found in zip(spec.served, weights, strict=True)]
+    cost = _cost(spec, weighed, host, placement, container, cards_left)
+    warnings = _cost_warnings(spec, weighed, host, placement, cost)
+    return Costed(cost, _precision(weighed[0]), warnings, _cost_problems(spec, cost))
+
+
+def _cost(
+    spec: Spec, weighed: Sequence[Weighed], host: Host, placement: Placement, container: Container, cards_left: int
+) -> Cost:
     model, cards = weighed[0].weights.architecture, len(placement.module_ids)
     sizes = [one.weights.size + one.weights.draft for one in weighed]
     held = [_held(one) for one in weighed]
@@ -89,7 +113,7 @@ def cost_of(
     counts = _graphs(spec, placement, container, blocks, buckets=platform.warmup_s is None)
     seconds, cached = platform.warmup_s if cards else None, platform.warmup_cached_s
     if seconds is None:
-        seconds, cached = _warmup(served_by(spec, weighed[0].release), weighed[0].weights, cards, counts)
+        seconds, cached = _warmup(spec, weighed[0].weights, cards, counts)
     share = sum(in_full * halves for in_full, halves in held) / GIB / max(1, cards)
     generation = platform.generation(host) if cards else None
     likely = spec["warmup_budget_minutes"] * 15 if seconds is None else seconds
@@ -118,7 +142,7 @@ def _held(one: Weighed) -> tuple[int, float]:
     """Return the bytes of a model's weights before INC, 0 where they are not known, and the part that INC leaves."""
     model, size = one.weights.architecture, one.weights.size
     # INC halves the weights of the model, and never those of its draft.
-    halves = 0.5 if quantised_at_load(one.spec, model) else 1
+    halves = 0.5 if one.halved else 1
     more = model.dequantised_bytes(size) if one.dequantises else 0
     return size and size + more + int(one.weights.draft / halves), halves
 
@@ -170,15 +194,10 @@ def _together(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {**found[-1], **together, **counts, "sequences": min(one["sequences"] for one in found)}
 
 
-def named(spec: Spec, one: Spec, texts: Iterable[str]) -> list[str]:
-    """Return sentences on one of the models of a server, which they name where there are several."""
-    return list(texts) if len(spec.served) == 1 else [f"{one.name}: {text}" for text in texts]
-
-
-def precision_of(one: Weighed) -> str | None:
+def _precision(one: Weighed) -> str | None:
     """Return in what a model is served: of the engine, of INC at load, of the weights, or the dtype that is said."""
     spec, model = one.spec, one.weights.architecture
-    by_load = "fp8" if quantised_at_load(spec, model) else None
+    by_load = "fp8" if one.halved else None
     stored = None if one.dequantises else model.precision
     return engine_of(spec).precision or by_load or stored or spec.get("dtype")
 
@@ -250,14 +269,7 @@ def start_timeout(warmup_s: int, size: int) -> int:
     return 600 + 4 * warmup_s + size // 200_000_000
 
 
-def down_for(cost: Cost) -> str:
-    """Return for how long a model that starts again is down."""
-    seconds = cost.warmup_s if cost.warmup_cached_s is None else cost.warmup_cached_s
-    reading = f"the time to read {cost.read_gib:.0f} GiB of weights"
-    return f"it is down for {reading}" + ("" if seconds is None else f" and about {max(1, round(seconds / 60))} min")
-
-
-def cost_warnings(spec: Spec, weighed: Sequence[Weighed], host: Host, placement: Placement, cost: Cost) -> list[str]:
+def _cost_warnings(spec: Spec, weighed: Sequence[Weighed], host: Host, placement: Placement, cost: Cost) -> list[str]:
     """Return what of a model's cost a user should know, and what of it is not known."""
     found = [*(_cache_warnings(spec, cost.memory) if len(spec.served) == 1 else []), *cost.buckets.notes]
     for one in weighed if placement.module_ids else ():
@@ -333,7 +345,7 @@ def _unknown(one: Weighed, host: Host, cost: Cost) -> list[str]:
     return warnings
 
 
-def cost_problems(spec: Spec, cost: Cost) -> list[Problem]:
+def _cost_problems(spec: Spec, cost: Cost) -> list[Problem]:
     """Return what is wrong with a model by its cost: its memory, and its warm-up against the budget."""
     problems: list[Problem] = []
     if cost.memory and not cost.memory["fits"]:

@@ -16,14 +16,14 @@ from ..model.shared import key_of
 from ..platforms import platform_of, sick_cards
 from ..platforms.releases import DEFAULT
 from .check import host_problems, release_unset
-from .cost import cost_of, cost_problems, cost_warnings, down_for, named, precision_of, weighed_of
+from .cost import cost_of
 from .launch import container_of, launch_warnings
 from .loads import load_notes
 from .model import Placement, PlannedModel, ServedModel
 from .place import Placed, place, topology_notes
 from .resolve import Mistake, ResolvedModel, Site, resolve
-from .sharing import smoke_of
-from .version import version_notes
+from .sharing import named, smoke_of
+from .version import served_by, version_notes
 from .wanted import Wanted
 
 
@@ -168,43 +168,41 @@ def _besides(placement: Placement, host: Host, left: Sequence[Card]) -> int:
 
 def _move(model: PlannedModel, old: list[int]) -> str:
     cards = list(model.head.module_ids)
-    return f"moves from cards {old} to {cards}, and restarts; {down_for(model.cost)}"
+    return f"moves from cards {old} to {cards}, and restarts; {model.cost.down_for}"
 
 
 def _planned(
     request: ResolvedModel, host: Host, placement: Placement, release: str, cards_left: int
 ) -> tuple[PlannedModel | None, list[Problem]]:
     spec, platform = request.spec, platform_of(host.accelerator)
-    weighed = weighed_of(spec, request.weights, host, release)
+    row = platform.release(release)
+    models = list(zip(spec.served, request.weights, strict=True))
+    versioned, versions = served_by(spec, row), version_notes(spec, row)
     try:
-        container = container_of(spec, host, placement, release)
-        cost = cost_of(spec, weighed, host, placement, container, cards_left)
+        container = container_of(versioned, host, placement, release)
+        ignored = launch_warnings(spec, platform)
+        costed = cost_of(versioned, request.weights, row, host, placement, container, cards_left)
     except InputError as problem:
         return None, [problem.finding or ("launch", None, str(problem))]
-    row = platform.release(release)
-    loads = [
-        text for one in weighed for text in named(spec, one.spec, load_notes(one.spec, host, one.weights, release))
-    ]
-    notes = (*version_notes(spec, row), *loads, *platform.notes(spec, release))
-    costs = cost_warnings(spec, weighed, host, placement, cost)
+    loads = [text for one, weights in models for text in named(spec, one, load_notes(one, host, weights, release))]
     cards = [card for card in host.cards if card.module_id in placement.module_ids]
     links = topology_notes(host, placement.module_ids)
     able = [
         text
-        for one in weighed
-        for text in named(spec, one.spec, platform.capability_notes(one.spec, one.weights.architecture, host, cards))
+        for one, weights in models
+        for text in named(spec, one, platform.capability_notes(one, weights.architecture, host, cards))
     ]
-    warnings = (*container.notes, *costs, *launch_warnings(spec, platform), *notes, *links, *able)
-    nodes = {card.numa_node for card in host.cards if card.module_id in placement.module_ids}
+    notes = (*versions, *loads, *platform.notes(spec, release), *links, *able)
+    warnings = (*container.notes, *costed.warnings, *ignored, *notes)
+    nodes = {card.numa_node for card in cards}
     node = nodes.pop() if len(nodes) == 1 else None
     served = tuple(
-        ServedModel(one.spec["served_model_name"], one.spec.weights, smoke_of(one.spec, one.weights)) for one in weighed
+        ServedModel(one["served_model_name"], one.weights, smoke_of(one, weights)) for one, weights in models
     )
-    precision = precision_of(weighed[0])
-    planned = PlannedModel(spec, (placement,), container, cost, precision, node, warnings, served)
+    planned = PlannedModel(spec, (placement,), container, costed.cost, costed.precision, node, warnings, served)
     unable = [
         (key_of(place, key), value, text)
-        for place, one in enumerate(weighed)
-        for key, value, text in platform.capability_problems(one.spec, one.weights.architecture, host, cards)
+        for place, (one, weights) in enumerate(models)
+        for key, value, text in platform.capability_problems(one, weights.architecture, host, cards)
     ]
-    return planned, unable + cost_problems(spec, cost)
+    return planned, unable + costed.problems

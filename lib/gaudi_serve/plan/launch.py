@@ -18,7 +18,6 @@ from ..model.vllm_options import OPTION_NAMES
 from ..platforms import PLATFORMS, DeviceAccess, Platform, platform_of
 from ..platforms.hl_smi import LARGEST_NUMBER, is_cpu_range
 from .model import Container, Placement
-from .version import served_by
 
 # The manual's container settings (its sections 1.2.1 and 3.1.1). All other capabilities are dropped, but for the one
 # by which root in the container reads weights and writes caches that belong to another user.
@@ -117,16 +116,14 @@ def _check_cards(spec: Mapping[str, Any], modules: Any) -> None:
 
 
 def container_of(spec: Spec, host: Host, placement: Placement, release: str) -> Container:
-    """Return everything that the container of a model on these cards needs.
+    """Return everything that the container of a model on these cards needs; ``spec`` has the vLLM that serves it.
 
     Raises:
         InputError: when the engine refuses the wish.
     """
     cache = _cache_path(spec, host, release)
     platform, engine = platform_of(host.accelerator), engine_of(spec)
-    placed = served_by(spec, platform.release(release)).but(
-        module_ids=list(placement.module_ids) or spec.get("module_ids"), recipe_cache_path=cache
-    )
+    placed = spec.but(module_ids=list(placement.module_ids) or spec.get("module_ids"), recipe_cache_path=cache)
     launch = engine.amended(launched(placed, host.without_own_use()), placed, host)
     numactl = _numactl(launch, host, placement)
     access = platform.access(_of_placement(host, placement))

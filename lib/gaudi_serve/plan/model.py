@@ -87,6 +87,15 @@ class Cost:
     start_timeout_s: int
     hang_timeout_s: int
 
+    @property
+    def down_for(self) -> str:
+        """Return for how long a model that starts again is down."""
+        seconds = self.warmup_s if self.warmup_cached_s is None else self.warmup_cached_s
+        reading = f"the time to read {self.read_gib:.0f} GiB of weights"
+        return f"it is down for {reading}" + (
+            "" if seconds is None else f" and about {max(1, round(seconds / 60))} min"
+        )
+
 
 @dataclass(frozen=True)
 class ServedModel:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ..core.errors import Problem, shown
 from ..engines import ENGINES, Engine
 from ..model.shared import SHARED
@@ -29,6 +31,11 @@ def smoke_of(spec: Spec, weights: WeightsFacts) -> list[str]:
     # A server for several models has none that generates; config.json has what each of them does.
     names = weights.architecture.classes
     return ["rerank"] if any(name.endswith("ForSequenceClassification") for name in names) else ["embedding"]
+
+
+def named(spec: Spec, one: Spec, texts: Iterable[str]) -> list[str]:
+    """Return sentences on one of the models of a server, which they name where there are several."""
+    return list(texts) if len(spec.served) == 1 else [f"{one.name}: {text}" for text in texts]
 
 
 def sharing_problems(spec: Spec, engine: Engine, platform: Platform, release: str) -> list[Problem]:
