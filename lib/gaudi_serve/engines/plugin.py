@@ -18,7 +18,7 @@ from ..buckets.warmup import SKIPPED, plugin_warmup_seconds
 from ..core.errors import Problem
 from ..core.versions import comparable
 from ..model.architecture import Architecture
-from ..model.draft import MOST_GUESSED, draft_model, guessed_tokens, speculation
+from ..model.draft import MOST_GUESSED, Speculation, draft_model
 from ..model.vllm_options import BLOCK, FORK_ONLY
 from ..model.weights import architecture_of
 from ..platforms import platform_of
@@ -118,7 +118,7 @@ def bucketing(spec: Spec, host: Host) -> PluginBucketing:
             max_model_len=int(spec["max_model_len"]),
             num_hpu_blocks=1,
             settings=settings,
-            num_speculative_tokens=max(0, guessed_tokens(spec)),
+            num_speculative_tokens=max(0, Speculation.of(spec).tokens),
             # A hybrid that names none reads its prompts in chunks of one block.
             mamba_chunk_size=chunk or (BLOCK if hybrid else 0),
             mamba_chunk_size_is_explicit=bool(chunk),
@@ -273,12 +273,12 @@ def _problems(spec: Spec) -> list[Problem]:
         }
         of_weights = "the weights themselves say how they are quantised; say bfloat16"
         problems.append(("dtype", spec["dtype"], remedies.get(str(spec["dtype"]), of_weights)))
-    if guessed_tokens(spec) < 0:
+    guesses = Speculation.of(spec)
+    if guesses.tokens < 0:
         allowed = f"must say num_speculative_tokens, a whole number from 1 to {MOST_GUESSED}: buckets follow from it"
         problems.append(("speculative_config", spec["speculative_config"], allowed))
-    method = (speculation(spec) or {}).get("method")
-    if method in NOT_GUESSED_BY:
-        allowed = f"has method {method}, at which the plugin stops; it takes ngram, eagle, eagle3 and mtp"
+    if guesses.method in NOT_GUESSED_BY:
+        allowed = f"has method {guesses.method}, at which the plugin stops; it takes ngram, eagle, eagle3 and mtp"
         problems.append(("speculative_config", spec["speculative_config"], allowed))
     tokens, length, count = spec["max_num_batched_tokens"], spec["max_model_len"], spec["max_num_seqs"]
     if tokens < count:

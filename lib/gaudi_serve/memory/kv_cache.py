@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..model.architecture import Architecture
-from ..model.draft import guessed_tokens, speculation
+from ..model.draft import Speculation
 from ..model.layers import FULL, OTHER, STATE, WINDOW
 from ..model.spec import Spec
 from .vllm_figures import (
@@ -71,20 +71,23 @@ class Layout:
         return low
 
 
-def layout_of(spec: Spec, model: Architecture, release: str, kinds: tuple[str, ...], in_flight: int) -> Layout | None:
+def layout_of(
+    spec: Spec, model: Architecture, guesses: Speculation, release: str, kinds: tuple[str, ...], in_flight: int
+) -> Layout | None:
     """Return how the cache of one stage's layers is cut; None where these keep nothing, or what is not known.
 
     Args:
         spec: the model.
         model: its architecture.
+        guesses: its speculative decoding.
         release: of vLLM.
         kinds: of the layers of the stage that needs most.
         in_flight: tokens of a batch.
     """
-    counts = _counts(spec, (*kinds, *_of_draft(spec, model, kinds)), release)
+    counts = _counts(spec, (*kinds, *_of_draft(guesses, model, kinds)), release)
     size = cache_bytes(spec, model, release)
     token = {kind: _token_bytes(spec, model, kind, size) for kind in counts if kind != STATE}
-    state = _state_bytes(spec, model) if STATE in counts else 0.0
+    state = _state_bytes(spec, model, guesses) if STATE in counts else 0.0
     if not counts or OTHER in kinds or not all(token.values()) or (STATE in counts and not state):
         return None
     block, main = int(spec.get("block_size") or BLOCK), FULL if FULL in counts else WINDOW
@@ -106,7 +109,7 @@ def layout_of(spec: Spec, model: Architecture, release: str, kinds: tuple[str, .
         groups=tuple(groups),
         window=model.window or 1,
         in_flight=in_flight * max(batches, spec.stages),
-        states=(ALIGNED_STATES if caching else 1) + max(0, guessed_tokens(spec)),
+        states=(ALIGNED_STATES if caching else 1) + max(0, guesses.tokens),
     )
 
 
@@ -127,9 +130,9 @@ def _group_size(counts: list[int]) -> int:
     return max(counts) if max(counts) < PADDED_BELOW * min(counts) else min(counts)
 
 
-def _of_draft(spec: Spec, model: Architecture, kinds: tuple[str, ...]) -> tuple[str, ...]:
+def _of_draft(guesses: Speculation, model: Architecture, kinds: tuple[str, ...]) -> tuple[str, ...]:
     """Return the layers by which a model guesses, where they are some of its own or of a head on it."""
-    method = str((speculation(spec) or {}).get("method") or "")
+    method = guesses.method
     own = method == "mtp" or method.endswith("_mtp")
     return (FULL,) * max(1, model.guessing_layers) if own else (FULL,) if method.startswith("eagle") and kinds else ()
 
@@ -177,7 +180,7 @@ def _token_bytes(spec: Spec, model: Architecture, kind: str, size: float) -> flo
     return max(1, heads // spec.tensors) * (width + (model.v_head_dim or width)) * size
 
 
-def _state_bytes(spec: Spec, model: Architecture) -> float:
+def _state_bytes(spec: Spec, model: Architecture, guesses: Speculation) -> float:
     """Return the bytes of the state that one layer keeps of a request on one card; 0 where that is not known."""
     one, cards = model.mamba, spec.tensors
     if one is None:
@@ -185,5 +188,5 @@ def _state_bytes(spec: Spec, model: Architecture) -> float:
     wide = one.wide or spec.get("mamba_ssm_cache_dtype") == "float32"
     groups = one.groups if one.groups % cards == 0 else cards
     width = one.heads * one.head_dim
-    taps = one.taps + max(0, guessed_tokens(spec))
+    taps = one.taps + max(0, guesses.tokens)
     return (width + 2 * groups * one.states) // cards * taps * 2 + width * one.states // cards * (4 if wide else 2)

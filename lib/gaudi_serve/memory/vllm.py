@@ -13,7 +13,7 @@ from typing import Any
 
 from ..core.errors import is_number, is_whole
 from ..model.architecture import Architecture
-from ..model.draft import speculation
+from ..model.draft import Speculation
 from ..model.host import Card
 from ..model.layers import NONE
 from ..model.spec import Spec
@@ -80,6 +80,11 @@ class Planned:
     draft: int
     release: str
     cards_left: int = 0
+
+    @property
+    def guesses(self) -> Speculation:
+        """Return the speculative decoding of the model."""
+        return Speculation.of(self.spec)
 
     def but(self, **changed: Any) -> Planned:
         """Return the plan for a spec with other values."""
@@ -198,7 +203,7 @@ def _stage(planned: Planned, stage: int) -> Divided | None:
     first, end = stage_layers(model.layers or 1, spec.stages)[stage]
     kinds = model.layer_kinds[first:end]
     batch, requests = batches_of(planned)
-    layout = layout_of(spec, model, release, kinds, batch)
+    layout = layout_of(spec, model, planned.guesses, release, kinds, batch)
     if layout is None and any(kind != NONE for kind in kinds):
         return None
     total = device_gib(planned.cards)
@@ -273,7 +278,7 @@ def _weights(planned: Planned, stage: int) -> float:
     embedding = (model.vocab_size or 0) * (model.hidden_size or 0) * 2.0
     outer = min(planned.weights / 4, embedding)  # of one end of the model
     inner = planned.weights - outer * (1 if model.tied else 2)
-    if model.guessing_layers and not speculation(spec):  # stay on the disk
+    if model.guessing_layers and not planned.guesses.config:  # stay on the disk
         inner *= (model.layers or 1) / ((model.layers or 1) + model.guessing_layers)
     inner *= _at_load(spec, model)
     if not model.quantisation:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ..core.errors import is_whole
@@ -14,29 +15,40 @@ MOST_GUESSED = 1024  # tokens a step
 WITHOUT_WEIGHTS = ("ngram", "[ngram]", "mtp")
 
 
-def speculation(spec: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return what a model says of speculative decoding, nothing without it; None for what is neither."""
-    config = spec.get("speculative_config")
-    if isinstance(config, str):
-        try:
-            config = json.loads(config)
-        except ValueError:
-            return None
-    return config if isinstance(config, Mapping) else {} if not config else None
+@dataclass(frozen=True)
+class Speculation:
+    """The speculative decoding of a model: its ``speculative_config``, empty without it, None for what is neither."""
 
+    config: Mapping[str, Any] | None
 
-def guessed_tokens(spec: Mapping[str, Any]) -> int:
-    """Return the tokens that are guessed a step; 0 without speculative decoding, -1 where nobody says how many."""
-    config = speculation(spec)
-    if config is not None and not config:
-        return 0
-    number = (config or {}).get("num_speculative_tokens")
-    return number if is_whole(number, 1, MOST_GUESSED) else -1
+    @classmethod
+    def of(cls, spec: Mapping[str, Any]) -> Speculation:
+        """Return what a model says of it, as a mapping or as the text of one."""
+        config = spec.get("speculative_config")
+        if isinstance(config, str):
+            try:
+                config = json.loads(config)
+            except ValueError:
+                return cls(None)
+        return cls(config if isinstance(config, Mapping) else {} if not config else None)
+
+    @property
+    def tokens(self) -> int:
+        """Return the tokens that are guessed a step; 0 without speculative decoding, -1 where nobody says how many."""
+        if self.config is not None and not self.config:
+            return 0
+        number = (self.config or {}).get("num_speculative_tokens")
+        return number if is_whole(number, 1, MOST_GUESSED) else -1
+
+    @property
+    def method(self) -> str:
+        """Return by what tokens are guessed; empty where nobody says it."""
+        return str((self.config or {}).get("method") or "")
 
 
 def draft_model(spec: Mapping[str, Any]) -> str | None:
     """Return the folder, or the name in a hub, of a draft model with weights of its own; None where there is none."""
-    config = speculation(spec) or {}
+    config = Speculation.of(spec).config or {}
     name, method = config.get("model"), str(config.get("method"))
     own = isinstance(name, str) and name not in ("", *WITHOUT_WEIGHTS, spec.get("weights"))
     return str(name) if own and method not in WITHOUT_WEIGHTS and not method.endswith("_mtp") else None

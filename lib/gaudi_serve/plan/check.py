@@ -133,7 +133,7 @@ def _engine_problems(spec: Spec, engine: Engine, platform: Platform, release: st
         wrong = version_problems(spec, row)
         # What an engine takes depends on its version: of a wrong one nothing more can be told.
         own = [] if wrong else sharing_problems(spec, engine, platform, release)
-        own = own if wrong or own else engine.problems(served_by(spec, row))
+        own = own if wrong or own else engine.problems(served_by(spec, row)[0])
         return own + _option_problems(spec, engine, platform, release) + wrong
     wanted = PLATFORMS[engine.platforms[0]]
     others = ", ".join(one.name for one in ENGINES.values() if one.serves(platform))

@@ -23,7 +23,7 @@ from .model import Placement, PlannedModel, ServedModel
 from .place import Placed, place, topology_notes
 from .resolve import Mistake, ResolvedModel, Site, resolve
 from .sharing import named, smoke_of
-from .version import served_by, version_notes
+from .version import served_by
 from .wanted import Wanted
 
 
@@ -177,7 +177,7 @@ def _planned(
     spec, platform = request.spec, platform_of(host.accelerator)
     row = platform.release(release)
     models = list(zip(spec.served, request.weights, strict=True))
-    versioned, versions = served_by(spec, row), version_notes(spec, row)
+    versioned, versions = served_by(spec, row)
     try:
         container = container_of(versioned, host, placement, release)
         ignored = launch_warnings(spec, platform)

@@ -102,13 +102,13 @@ def _resolved(given: Any, site: Site) -> tuple[ResolvedModel | None, list[Mistak
     if bad & {"name", "weights", "model"} or absent or any(key.startswith(SHARED) for key in bad):
         return None, found
     sound = {key: value for key, value in spec.items() if key not in bad}
-    notes = _emptied(given, {**defaults, **entry, **entry.get(str(spec.get("launch_profile")), {})})
     aliases = {entry["alias"]: entry["name"] for entry in site.images if "alias" in entry}
     complete = completed(sound, site.host, site.release, aliases)
     of_image = {entry["name"]: entry.get("vllm_version") for entry in site.images}.get(complete.get("image"))
     version = complete.get("vllm_version") or of_image
     full = complete.but(vllm_version=version)
     weights = tuple(WeightsFacts.of(one, site.host) for one in full.served)
+    notes = _emptied(given, {**defaults, **entry, **entry.get(str(spec.get("launch_profile")), {})})
     return ResolvedModel(full, frozenset(spec), bad, notes, weights), found
 
 

@@ -9,12 +9,27 @@ from ..model.spec import Spec
 from ..platforms.releases import PLUGIN, RELEASES, Release, rows_of, stated_versions, vllm_of
 
 
-def served_by(spec: Spec, row: Release | None) -> Spec:
-    """Return the model with the version of vLLM by whose rules the plan counts; as it is where no version matters."""
+def served_by(spec: Spec, row: Release | None) -> tuple[Spec, list[str]]:
+    """Return the model with the version of vLLM by whose rules the plan counts, as it is where no version matters.
+
+    With it, what an image of its release may lack, and which vLLM the plan assumes where none is stated.
+    """
     if row is None or spec.launch_profile != PLUGIN or not row.vllm:
-        return spec
-    version = stated_version(spec) or _assumed(spec, row)
-    return spec.but(vllm_version=version) if version else spec
+        return spec, []
+    if stated := stated_version(spec):
+        return spec.but(vllm_version=stated), []
+    least, notes = spec.get("least_vllm"), []
+    if least and not row.has(least, all_of_it=True):
+        notes.append(f"needs an image with vLLM {least} or newer; of release {row.name} there are {_list(row)}")
+    version = _assumed(spec, row)
+    if not version:
+        return spec, notes
+    if rules_of(version) is not rules_of(str(row.newest)):
+        which = f"the oldest vLLM of release {row.name} that serves it, which has {_list(row)}"
+        notes.append(
+            f"the plan assumes {version}, {which}; set vllm_version in the model: buckets and their variables follow it"
+        )
+    return spec.but(vllm_version=version), notes
 
 
 def version_problems(spec: Spec, row: Release | None) -> list[Problem]:
@@ -33,22 +48,6 @@ def version_problems(spec: Spec, row: Release | None) -> list[Problem]:
     if said and least and comparable(said) < comparable(least):
         return [("vllm_version", said, f"is too old for this model, whose least_vllm is {least}; take a newer image")]
     return []
-
-
-def version_notes(spec: Spec, row: Release | None) -> list[str]:
-    """Return what of a model an image of its release may lack, and which vLLM the plan assumes."""
-    if row is None or spec.launch_profile != PLUGIN or not row.vllm or stated_version(spec):
-        return []
-    least, notes = spec.get("least_vllm"), []
-    if least and not row.has(least, all_of_it=True):
-        notes.append(f"needs an image with vLLM {least} or newer; of release {row.name} there are {_list(row)}")
-    version = _assumed(spec, row)
-    if version and rules_of(version) is not rules_of(str(row.newest)):
-        which = f"the oldest vLLM of release {row.name} that serves it, which has {_list(row)}"
-        notes.append(
-            f"the plan assumes {version}, {which}; set vllm_version in the model: buckets and their variables follow it"
-        )
-    return notes
 
 
 def stated_version(spec: Spec) -> str | None:
