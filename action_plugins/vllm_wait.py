@@ -16,6 +16,7 @@ if LIB not in sys.path:
     sys.path.insert(0, LIB)
 
 from gaudi_serve.core.words import counted  # noqa: E402
+from gaudi_serve.show.progress import report  # noqa: E402
 
 display = Display()
 LINE = 300  # characters shown of a line of the journal
@@ -71,7 +72,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
                 return {**result, "changed": False, "seconds": round(elapsed)}
             if time.monotonic() - reported >= every:
                 reported = time.monotonic()
-                display.display("\n".join(_line(host, name, units[name], elapsed) for name in left))
+                _progress("\n".join(_line(host, name, units[name], elapsed) for name in left))
             if any(units[name]["state"] in ("failed", "inactive") for name in left):
                 # It has not begun yet; the look on the host would come back at once, again and again.
                 time.sleep(1)
@@ -145,6 +146,12 @@ def last_words(journal: str, count: int) -> list[str]:
     lines = journal.splitlines()
     ends = [number for number, line in enumerate(lines, 1) if ENDED in line]
     return lines[: ends[-1] if ends else len(lines)][-count:]
+
+
+def _progress(text: str) -> None:
+    """Report how far the models are; print it where nobody shows reports."""
+    if not report(text):
+        display.display(text)
 
 
 def _line(host: str, name: str, unit: dict[str, Any], elapsed: float) -> str:

@@ -23,6 +23,8 @@ from ansible.release import __version__
 # Works from every playbook, molecule, ansible-runner and AWX, with nothing installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 
+from gaudi_serve.show.live_row import LiveRow, can_reserve
+from gaudi_serve.show.progress import Reports
 from gaudi_serve.show.stage_output import Line, Outcome, Play, StageOutput, Task
 
 DOCUMENTATION = """
@@ -63,11 +65,12 @@ def staged(method: Callable[..., list[Line] | None]) -> Callable[..., None]:
             return
         with self.lock:
             try:
+                self.take_reports()
                 self.show(method(self, *args, **kwargs) or [])
+                self.redraw()
             except Exception as problem:
                 # Nothing that happened may be lost by a mistake of this file.
                 self._display.warning(f"{self.CALLBACK_NAME}: {name}: {problem!r}; this is Ansible's own output")
-                self.erase()
                 getattr(super(CallbackModule, self), name)(*args, **kwargs)
 
     return shown
@@ -86,8 +89,8 @@ class CallbackModule(Default):  # type: ignore[misc]  # ansible-core has no type
         self.lock = threading.RLock()
         self.process = os.getpid()
         self.output = StageOutput()
-        self.terminal = False
-        self.drawn = 0
+        self.row: LiveRow | None = None
+        self.reports: Reports | None = None
         self.ended = threading.Event()
         self.diff_host = ""
 
@@ -101,14 +104,10 @@ class CallbackModule(Default):  # type: ignore[misc]  # ansible-core has no type
     def begin(self) -> None:
         """Begin to watch what takes long."""
         # ansible-runner takes what is written for events, of whichever callback it was made.
-        self.terminal = (
-            sys.stdout.isatty()
-            and os.environ.get("TERM", "") not in ("", "dumb")
-            and "AWX_ISOLATED_DATA_DIR" not in os.environ
-            and not context.CLIARGS.get("step")
-        )
-        self.output = StageOutput(time.monotonic(), self.width() if self.terminal else 0)
-        self.wrap_display()
+        read = "AWX_ISOLATED_DATA_DIR" in os.environ or context.CLIARGS.get("step")
+        self.row = LiveRow(sys.stdout) if not read and can_reserve(sys.stdout) else None
+        self.reports = Reports.opened()
+        self.output = StageOutput(time.monotonic(), self.width() if self.row else 0)
         atexit.register(self.end)
         threading.Thread(target=self.watch, name=self.CALLBACK_NAME, daemon=True).start()
 
@@ -117,28 +116,17 @@ class CallbackModule(Default):  # type: ignore[misc]  # ansible-core has no type
         """Return the terminal's width in characters; 80 where it does not say."""
         return shutil.get_terminal_size().columns
 
-    def wrap_display(self) -> None:
-        """Erase the live line before anything else is written, and take what running tasks say of their progress."""
-        original = self._display.display
+    @property
+    def live(self) -> bool:
+        """Tell whether the terminal has a row for what takes long."""
+        return bool(self.row and self.row.columns)
 
-        @functools.wraps(original)
-        def display(msg: str, *args: Any, **kwargs: Any) -> Any:
-            # A worker's copy of this process has other locks and no screen; its messages come here over a queue.
-            if os.getpid() != self.process:
-                return original(msg, *args, **kwargs)
-            with self.lock:
-                self.erase()
-                taken = False
-                with contextlib.suppress(Exception):
-                    taken = not kwargs and not args and self.output.progress(msg, time.monotonic())
-                if taken and self.terminal:
-                    return None
-                done = original(msg, *args, **kwargs)
-                if taken:
-                    self.flush()
-                return done
-
-        self._display.display = display
+    def take_reports(self) -> None:
+        """Take what running tasks report of their progress; without a live line it is shown as it is."""
+        for text in self.reports.received() if self.reports else ():
+            if not (self.output.progress(text, time.monotonic()) and self.live):
+                self._display.display(text)
+                self.flush()
 
     def show(self, lines: Sequence[Line]) -> None:
         """Write lines."""
@@ -156,40 +144,38 @@ class CallbackModule(Default):  # type: ignore[misc]  # ansible-core has no type
         with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()
 
-    def erase(self) -> None:
-        """Take the live line away."""
-        if self.drawn:
-            drawn, self.drawn = self.drawn, 0
-            with contextlib.suppress(OSError, ValueError):
-                sys.stdout.write(f"\r{' ' * drawn}\r")
-                sys.stdout.flush()
+    def redraw(self) -> None:
+        """Show on the live line what takes long just now; nothing where a person is asked something."""
+        if self.row and not self.ended.is_set():
+            self.row.draw("" if self.asks() else self.output.live(time.monotonic(), self.row.columns))
 
-    def draw(self, text: str) -> None:
-        """Write the live line over the one before."""
-        if text or self.drawn:
-            blank = " " * max(0, self.drawn - len(text))
-            sys.stdout.write(f"\r{text}{blank}" + "\b" * len(blank) if text else f"\r{blank}\r")
-            sys.stdout.flush()
-            self.drawn = len(text)
+    def asks(self) -> bool:
+        """Tell whether a running task waits for a person."""
+        return any(run.task.module in ASKS for run in self.output.running.values())
+
+    def release(self) -> None:
+        """Show nothing more of what takes long."""
+        self.ended.set()
+        if self.row:
+            self.row.release()
 
     def watch(self) -> None:
         """Show what takes long, until the run ends."""
         while not self.ended.wait(TICK_S):
             with self.lock, contextlib.suppress(Exception):
-                now = time.monotonic()
-                if self.ended.is_set() or any(run.task.module in ASKS for run in self.output.running.values()):
+                if self.ended.is_set():
                     continue
-                if self.terminal:
-                    self.draw(self.output.live(now, self.width()))
-                else:
-                    self.show(self.output.slow(now))
+                self.take_reports()
+                if self.live:
+                    self.redraw()
+                elif not self.asks():
+                    self.show(self.output.slow(time.monotonic()))
 
     def end(self) -> None:
         """Leave nothing unsaid where the run is broken off."""
         if os.getpid() == self.process and not self.ended.is_set():
             with self.lock, contextlib.suppress(Exception):
-                self.ended.set()
-                self.erase()
+                self.release()
                 self.show(self.output.end_play())
 
     # ---- Ansible's events
@@ -322,10 +308,9 @@ class CallbackModule(Default):  # type: ignore[misc]  # ansible-core has no type
     @staged
     def v2_playbook_on_stats(self, stats: Any) -> list[Line]:
         """End the run."""
-        self.erase()
+        self.release()
         counts = {host: stats.summarize(host) for host in stats.processed}
         lines = self.output.stats(counts, time.monotonic())
-        self.ended.set()
         if stats.custom and self._plugin_options.get("show_custom_stats"):
             for key, value in sorted(stats.custom.items()):
                 lines.append(Line(f"{'RUN' if key == '_run' else key}: {self._dump_results(value, indent=1)}"))

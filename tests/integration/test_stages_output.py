@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
+import dataclasses
 import os
 import pty
 import re
 import signal
 import subprocess
 import sys
+import termios
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import ansible_runner
 import forked
 import pytest
+from helpers.screen import Screen
 from runs import eventually
 
 ROOT = Path(__file__).parents[2]
+ROWS, COLUMNS = 12, 200  # of a terminal
 PLAY = """\
 - name: Tune the hosts
   hosts: all
@@ -132,22 +138,41 @@ def piped(folder: Path, *arguments: str, play: str = "play.yml", **environment: 
     return done.returncode, done.stdout
 
 
-def on_a_terminal(folder: Path, *arguments: str, play: str = "play.yml", **environment: str) -> str:
-    """Run on a pseudo-terminal, and return all that is written to it."""
+@contextlib.contextmanager
+def terminal(folder: Path, *arguments: str, play: str = "play.yml", **environment: str) -> Iterator[Terminal]:
+    """Run on a pseudo-terminal, and give both."""
     ours, its = pty.openpty()
+    termios.tcsetwinsize(ours, (ROWS, COLUMNS))
     given = {**ENVIRONMENT, **environment}
     with subprocess.Popen(
         argv(folder, *arguments, play=play), cwd=ROOT, env=given, stdin=its, stdout=its, stderr=its
     ) as process:
         os.close(its)
-        written = b""
+        yield Terminal(process, ours)
+    os.close(ours)
+
+
+@dataclasses.dataclass
+class Terminal:
+    """A run, and the other end of its terminal."""
+
+    process: subprocess.Popen[bytes]
+    ours: int
+
+    def parts(self) -> Iterator[str]:
+        """Yield what is written to it, as it comes."""
+        decoder = codecs.getincrementaldecoder("utf-8")()
         # A terminal whose other end is closed is an error of its input.
         with contextlib.suppress(OSError):
-            while part := os.read(ours, 65536):
-                written += part
-        process.wait(120)
-    os.close(ours)
-    return written.decode()
+            while part := os.read(self.ours, 65536):
+                yield decoder.decode(part)
+        self.process.wait(120)
+
+
+def on_a_terminal(folder: Path, *arguments: str, play: str = "play.yml", **environment: str) -> str:
+    """Run on a pseudo-terminal, and return all that is written to it."""
+    with terminal(folder, *arguments, play=play, **environment) as run:
+        return "".join(run.parts())
 
 
 def still(text: str, folder: Path) -> str:
@@ -251,15 +276,52 @@ def long(folder: Path) -> Path:
     return folder
 
 
-def test_what_takes_long_is_a_live_line_on_a_terminal(long: Path) -> None:
-    text = on_a_terminal(long, play="long.yml", ANSIBLE_NOCOLOR="1")
-    assert re.search(r"\ra  models  qwq: warm-up: graph 3 of 9, 1[01] s so far\r", text), text
-    # All that is left at the end.
-    kept = [line.rpartition("\r")[2] for line in text.replace("\r\n", "\n").strip().split("\n")]
-    assert [re.sub(r"\d+ s", "0 s", line) for line in kept] == [
+def test_what_takes_long_is_in_the_last_row_of_a_terminal(long: Path) -> None:
+    screen, seen = Screen(ROWS, COLUMNS), set()
+    with terminal(long, play="long.yml", ANSIBLE_NOCOLOR="1") as run:
+        for part in run.parts():
+            screen.feed(part)
+            if screen.rows[-1] and screen.row < ROWS - 1:
+                seen.add(screen.rows[-1])
+            if "so far" in part and len(screen.rows) == ROWS:
+                termios.tcsetwinsize(run.ours, (ROWS - 2, COLUMNS))
+                screen.resize(ROWS - 2, COLUMNS)
+    assert run.process.returncode == 0
+    assert len(seen) > 1 and len(screen.rows) == ROWS - 2
+    assert {re.sub(r"\d+ s", "0 s", line) for line in seen} == {"a  models  qwq: warm-up: graph 3 of 9, 0 s so far"}
+    # All that is left at the end, in a terminal that scrolls as before.
+    assert [still(line, long) for line in screen.text] == [
         "a  models     a.conf written  0 s",
         "a: changed: models (0 s)",
     ]
+    assert screen.whole
+
+
+def test_a_run_that_is_broken_off_gives_the_last_row_back(long: Path) -> None:
+    screen = Screen(ROWS, COLUMNS)
+    with terminal(long, play="long.yml") as run:
+        for part in run.parts():
+            screen.feed(part)
+            if "so far" in part and not screen.whole:
+                run.process.send_signal(signal.SIGINT)
+    assert run.process.returncode == 99
+    assert screen.whole
+    assert "a  models     a.conf written" in screen.text[-1]
+    assert not any("so far" in line for line in screen.text)
+
+
+def test_an_error_gives_the_last_row_back(long: Path) -> None:
+    screen = Screen(ROWS, COLUMNS)
+    (long / "long.yml").write_text(LONG.replace("qwq: 60", "qwq: 11"))
+    units = long / "library/vllm_units.py"
+    units.write_text(units.read_text().replace("> 12.5", "> 60"))
+    with terminal(long, play="long.yml") as run:
+        for part in run.parts():
+            screen.feed(part)
+    assert run.process.returncode == 2
+    assert screen.whole
+    assert any("it does not answer after 1" in line for line in screen.text)
+    assert not any("so far" in line for line in screen.text)
 
 
 def test_what_takes_long_is_a_few_plain_lines_without_one(long: Path) -> None:

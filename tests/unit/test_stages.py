@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible.utils.display import Display
+from gaudi_serve.show.progress import Reports
 from gaudi_serve.show.stage_output import (
     STAGES,
     Change,
@@ -497,13 +499,31 @@ def test_a_mistake_of_the_callback_hides_nothing(monkeypatch: pytest.MonkeyPatch
     assert banner == "NO MORE HOSTS LEFT"
 
 
-def test_other_words_erase_the_live_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_reports_of_running_tasks_are_shown_where_there_is_no_live_line() -> None:
     callback = load("callback_plugins/gaudi_serve_stages.py").CallbackModule()
     callback._display = FakeDisplay()
-    callback.wrap_display()
-    callback.draw("loading, 11 s")
-    callback.draw("loaded")
-    callback._display.display("[WARNING]: something")
-    callback.draw("")
-    assert capsys.readouterr().out == "\rloading, 11 s\rloaded" + " " * 7 + "\b" * 7 + "\r" + " " * 6 + "\r"
-    assert callback._display.written == ["[WARNING]: something"]
+    callback.reports = Reports()
+    callback.output.play(Play("Serve the models", ("a",), False, "models"))
+    callback.output.started("a", Task("models : Wait", "vllm_wait", ""), 0.0)
+    callback.reports.send("a: qwq: warm-up (1 min)")
+    callback.reports.send("of nobody who runs")
+    callback.take_reports()
+    callback.take_reports()
+    assert callback._display.written == ["a: qwq: warm-up (1 min)", "of nobody who runs"]
+    assert callback.output.live(20.0, 60) == "a  models  qwq: warm-up, 20 s so far"
+    callback.row = SimpleNamespace(columns=60)
+    callback.reports.send("a: qwq: loading (2 min)")
+    callback.take_reports()
+    assert len(callback._display.written) == 2
+    assert callback.output.live(20.0, 60) == "a  models  qwq: loading, 20 s so far"
+
+
+def test_nothing_of_ansible_is_replaced() -> None:
+    module = load("callback_plugins/gaudi_serve_stages.py")
+    callback, before = module.CallbackModule(), vars(Display()).copy()
+    callback.begin()
+    try:
+        assert vars(callback._display) == before
+        assert callback.row is None  # of a test's output, which is no terminal
+    finally:
+        callback.end()
