@@ -225,6 +225,8 @@ def test_numbers_that_yaml_reads_as_octal_are_refused_as_they_are_written(tmp_pa
     own = "{ansible_connection: local, ansible_become: false, ansible_python_interpreter: /nowhere/python}"
     models = "vllm_models:\n        - {name: a, weights: /w, image: 'i:1', port: 030010}\n"
     more = "        - {name: b, weights: /w, image: 'i:1', port: 30010}\n      vllm_service_smoke_timeout: 0200\n"
+    # A number is followed through variables of other names.
+    more += "      usual_timeout: 0300\n      host_tuning_reboot_timeout: '{{ usual_timeout }}'\n"
     # Of a key, not even this is said.
     more += "      fleet_gateway: {port: 0443, clients: {al: {key: 01234567012345670123}}}\n"
     text = f"all:\n  vars: {own}\n  hosts:\n    g:\n      {models}{more}"
@@ -237,6 +239,7 @@ def test_numbers_that_yaml_reads_as_octal_are_refused_as_they_are_written(tmp_pa
         for wrong in (
             "vllm_models: model a: port 030010: YAML reads this as octal, 12296",
             "vllm_service_smoke_timeout 0200: YAML reads this",
+            "host_tuning_reboot_timeout 0300: YAML reads this as octal, 192",
             "fleet_gateway: port 0443: YAML reads this as octal, 291",
         ):
             assert f"g: {wrong}" in flat

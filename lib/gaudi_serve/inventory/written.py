@@ -30,7 +30,11 @@ def octals(value: Any, key: str = "") -> Iterator[tuple[str, int, str]]:
 def _source(value: int) -> str | None:
     """Return how an octal number is written in its file; None where it is none, or where that is not known."""
     try:
-        # Of ansible-core's own parts, since nothing public tells where a value comes from; without it, nothing is told.
+        # Private to ansible-core, whose public functions for tags only deprecate values, and whose errors print a
+        # value's origin without returning it. To read the inventory's files instead loses numbers that a model takes
+        # from a variable of another name (port: "{{ base_port }}"), files that only a vars or inventory plugin knows,
+        # and which of two files counts: a decimal number would be refused for an equal octal one elsewhere. Without the
+        # import, no octal number is refused, and nothing else changes.
         from ansible._internal._datatag._tags import Origin
 
         origin = Origin.get_tag(value)
