@@ -18,6 +18,7 @@ from gaudi_serve.core.errors import Finding, InputError  # noqa: E402
 from gaudi_serve.inventory.facts import FACTS, checked_facts  # noqa: E402
 from gaudi_serve.inventory.rendered import Undefined, Variables  # noqa: E402
 from gaudi_serve.plan.assembly import assemble  # noqa: E402
+from gaudi_serve.plan.fleet import peers_of  # noqa: E402
 from gaudi_serve.plan.judged import judged, reasons  # noqa: E402
 from gaudi_serve.plan.wanted import Wanted  # noqa: E402
 from gaudi_serve.stages.base import Given, Pending, Stage  # noqa: E402
@@ -58,7 +59,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
             complete, wrong = checked_facts(read)
             given = read if wrong else complete
             gateways = list(known.get("preflight_gateways") or [])
-            found = assemble(host, Wanted.of_role(known), given, known.get("gaudi_runtime"), gateways)
+            # Without models over several hosts, no variable of another host is read.
+            others = peers_of(host, variables["hostvars"], gateways) if known.get("vllm_distributed_models") else {}
+            found = assemble(host, Wanted.of_role(known), given, known.get("gaudi_runtime"), gateways, others)
             findings = [finding_as_written(one, known) for one in found.findings]
             warnings = [as_written(text, known) for text in found.warnings]
             facts["preflight_plan"] = found.models

@@ -31,6 +31,7 @@ from gaudi_serve.host.hccl import hccl_benchmark
 from gaudi_serve.host.secret import vllm_secret_marks
 from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.memory.autocalc import hpu_memory
+from gaudi_serve.model.distributed import host_models
 from gaudi_serve.plan.fleet import (
     gaudi_facts_saved,
     vllm_fleet_lines,
@@ -44,7 +45,7 @@ from gaudi_serve.platforms import accelerator_needs
 from gaudi_serve.platforms.hl_smi import hl_smi_links, hl_smi_modules, hl_smi_topology
 from gaudi_serve.rollout.figures import benchmark_lines
 from gaudi_serve.rollout.state import rollout_stopped
-from gaudi_serve.rollout.waves import hosts_down_at_once, restarted_at_once
+from gaudi_serve.rollout.waves import hosts_down_at_once, restarted_at_once, unverified_hosts
 from gaudi_serve.show.log import log_view
 from gaudi_serve.show.report import endpoint_table
 from gaudi_serve.show.status import fleet_status, fleet_status_lines
@@ -119,8 +120,10 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     rest_reset,
     restart_refusal,
     restarted_at_once,
+    unverified_hosts,
     rollout_stopped,
     run_stages,
+    host_models,
     served_names,
     server_secrets,
     task_hosts,

@@ -128,7 +128,7 @@ def host_facts(
     platform: Platform, devices: dict[str, Any], services: dict[str, Any], given: dict[str, Any]
 ) -> dict[str, Any]:
     """Return ``gaudi_host``: with a saved copy of it, planning needs no host at all."""
-    keep = ("module_ids", "port", "digest", "active", "launch", "env", "lost", "supervisor")
+    keep = ("module_ids", "port", "digest", "active", "launch", "env", "lost", "supervisor", "token_sha256")
     # Also those of which only the container is left: it holds cards and a port.
     units = {**services["without_unit"], **services["units"]}
     ports = observe_host.ports()
@@ -141,6 +141,7 @@ def host_facts(
         **devices,
         **observe_host.network(),
         "addresses": observe_host.addresses(),
+        "networks": observe_host.networks(),
         "names": observe_host.resolved(given["names"]),
         "services": {
             name: {

@@ -61,7 +61,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    models = [] if module.check_mode else [one for one in live_models() if one["active"]]
+    models = [] if module.check_mode else [one for one in live_models() if one["active"] and one["answers"]]
     chosen = [one for one in models if module.params["only"] in ("", one["name"])]
     # Of models that share a card, each is asked in its own way; they share the time of their one process.
     models = [one for model in chosen for one in served_models(model)]

@@ -69,6 +69,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gaudi_serve.host.observe_services import CONFIG
 from ansible.module_utils.gaudi_serve.host.secret import own_api_key
 from ansible.module_utils.gaudi_serve.host.smoke import Unhealthy, ask, health, journal, record
+from ansible.module_utils.gaudi_serve.model.distributed import answers as is_asked
 
 
 def _health(given: dict[str, Any]) -> dict[str, str]:
@@ -88,6 +89,18 @@ def _with_own_keys(module: AnsibleModule) -> dict[str, str]:
     return {**own, **module.params["api_keys"]}
 
 
+def _tested(model: dict[str, Any], given: dict[str, Any]) -> tuple[str, dict[str, Any] | None, str]:
+    """Return the name of a model, what it answered, and what is wrong with that."""
+    name = str(model["name"])
+    try:
+        key = given["api_keys"].get(name)
+        answer = ask(model, model.get("smoke") or ["text"], given["timeout"], key)
+        record(name, answer)
+        return name, answer, ""
+    except Unhealthy as problem:
+        return name, None, str(problem)
+
+
 def main() -> None:
     """Run the module."""
     module = AnsibleModule(
@@ -100,30 +113,22 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    given = module.params
+    # Who serves a part of a model has no endpoint.
+    given = {**module.params, "models": [one for one in module.params["models"] if is_asked(one)]}
     given["api_keys"] = _with_own_keys(module)
     if given["health_only"]:
         module.exit_json(changed=False, answers={}, health=_health(given))
     if module.check_mode:
         module.exit_json(changed=False, answers={}, msg="not asked in check mode")
 
-    def test(model: dict[str, Any]) -> tuple[str, dict[str, Any] | None, str]:
-        name = str(model["name"])
-        try:
-            key = given["api_keys"].get(name)
-            answer = ask(model, model.get("smoke") or ["text"], given["timeout"], key)
-            record(name, answer)
-            return name, answer, ""
-        except Unhealthy as problem:
-            return name, None, str(problem)
-
     with ThreadPoolExecutor(max_workers=max(1, len(given["models"]))) as pool:
-        results = list(pool.map(test, given["models"]))
+        results = list(pool.map(lambda model: _tested(model, given), given["models"]))
     answers = {name: answer for name, answer, _ in results if answer}
-    problems = []
-    for name, _, problem in results:
-        if problem:
-            problems.append(f"model {name} failed its smoke test: {problem}\n{journal(name, given['journal_lines'])}")
+    problems = [
+        f"model {name} failed its smoke test: {problem}\n{journal(name, given['journal_lines'])}"
+        for name, _, problem in results
+        if problem
+    ]
     if problems:
         module.fail_json(msg="\n".join(problems), answers=answers)
     module.exit_json(changed=False, answers=answers)

@@ -43,11 +43,14 @@ def acting(plugin: ModuleType, execute: Callable[..., Any], check: bool = False,
 
 
 def run_module(name: str, **arguments: Any) -> dict[str, Any]:
-    """Return the result of a module in check mode, run by its file in a process of its own, as on a host."""
+    """Return the result of a module, run by its file in a process of its own, as on a host.
+
+    In check mode, unless ``_ansible_check_mode`` says something else.
+    """
     start = f"from helpers.plugins import load; load('library/{name}.py').main()"
     done = subprocess.run(
         [sys.executable, "-c", start],
-        input=json.dumps({"ANSIBLE_MODULE_ARGS": {**arguments, "_ansible_check_mode": True}}),
+        input=json.dumps({"ANSIBLE_MODULE_ARGS": {"_ansible_check_mode": True, **arguments}}),
         capture_output=True,
         text=True,
         check=True,

@@ -17,6 +17,7 @@ from ..core.images import IS_NAME, NAMED
 from ..core.redact import has_login
 from ..engines import ENGINES
 from ..model.config_json import sound
+from ..model.distributed import PORT, PORTS, part_problem
 from ..model.shared import OWN, SHARED, TAKEN, key_of, of_server, shared_problem
 from ..model.vllm_options import OPTION_NAMES
 from ..platforms import card_variables
@@ -31,6 +32,7 @@ SECRET_KEY = re.compile(r"(api[_-]?key|token|passw(or)?d|passphrase|secret|crede
 SECRET_OPTIONS = {"api_key": "VLLM_API_KEY", "hf_token": "HF_TOKEN"}
 # Options with which a server has no HTTP endpoint at its host and port, where it is asked whether it serves.
 NO_ENDPOINT = {
+    "headless": "leaves out the HTTP server; write the model in vllm_distributed_models, which sets it on workers",
     "uds": "listens on a file in place of host and port, where nobody could ask the server; leave it out",
     "ssl_certfile": "makes the server speak TLS, and it is asked in plain HTTP; leave it out: a gateway brings TLS",
     "ssl_keyfile": "makes the server speak TLS, and it is asked in plain HTTP; leave it out: a gateway brings TLS",
@@ -265,6 +267,10 @@ CHECKS: dict[str, Wrong] = {
     "warmup_budget_minutes": _whole(1, 100_000, "minutes"),
     "min_available": _whole(0, 10_000, "servers"),
     "config": _config,
+    "hosts": part_problem,
+    PORT: _whole(1024, 65536 - PORTS),
+    "member_timeout_s": _whole(5, 3600, "seconds"),
+    "distributed_experimental": must(is_flag, FLAG),
     "source": source_problem,
     SHARED: shared_problem,
     "weight_bytes": _whole(10**6, 10**14, "bytes"),

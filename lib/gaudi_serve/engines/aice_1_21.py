@@ -229,6 +229,7 @@ ENGINE = Engine(
     loads={"gaudi": OF_FORK},
     defaults=LAUNCH_DEFAULTS,
     launch=launch,
+    executors=("ray",),
     amended=amended,
     reads=("ip", "interface"),
     reads_cards=True,

@@ -197,6 +197,7 @@ ENGINE = Engine(
     loads={"gaudi": OF_FORK},
     defaults=DEFAULTS,
     launch=launch,
+    executors=("ray",),
     amended=amended,
     reads=("ip", "interface"),
     reads_cards=True,

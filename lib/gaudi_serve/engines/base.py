@@ -94,6 +94,9 @@ class Engine:
     take, with the arguments of warmup_seconds. loads: by platform, the quantised weights that it loads; of another
     platform nothing is known.
 
+    executors: by what it spreads a model over several hosts, its default first; none where it cannot. over_hosts: why
+    that is an experiment; empty where it is none.
+
     share: the part of the card's memory that each of so many models gets, where its user sets none; None where the
     server serves one model. folder: where the server finds each model's folder, by the model's name; None where it
     finds it where the host has it.
@@ -122,6 +125,8 @@ class Engine:
     progress: tuple[tuple[str, str], ...] = (LOADING,)
     warmup: Callable[..., tuple[int, int]] = warmup_seconds
     loads: Mapping[str, Loads] = field(default_factory=dict)
+    executors: tuple[str, ...] = ()
+    over_hosts: str = ""
     share: Callable[[int], float] | None = None
     folder: str | None = None
 

@@ -1,4 +1,4 @@
-"""Engine ``deepseek_r1``: DeepSeek-R1 on one machine of eight cards, by the vendor's branch and script of that name.
+"""Engine ``deepseek_r1``: DeepSeek-R1 on machines of eight cards, by the vendor's branch and scripts of that name.
 
 The rules were found by measuring what the script sets; the golden vectors in tests/unit/golden decide.
 """
@@ -71,6 +71,8 @@ def launch(spec: Spec, host: Host) -> Launch:
     whole(label(spec), "max_num_prefill_seqs", spec["max_num_prefill_seqs"], 1, 65536)
     if spec.get("quantization") not in (None, "inc"):
         raise refusal(label(spec), "quantization", spec["quantization"], "is not inc, the only one here")
+    if spec.members:
+        return _over_hosts(spec, host)
     utilization = "0.85" if length <= SHORT_CONTEXT else "0.65"
     env, ranges = {**CONSTANTS, "VLLM_GPU_MEMORY_UTILIZATION": utilization}, _buckets(spec, host)
     refuse_buckets(spec, ranges, _too_narrow, _too_wide)
@@ -86,6 +88,28 @@ def launch(spec: Spec, host: Host) -> Launch:
     args += ["--max-num-batched-tokens", length, "--use-padding-aware-scheduling", "--use-v2-block-manager"]
     args += ["--distributed_executor_backend", "ray", "--gpu_memory_utilization", utilization]
     args += ["--disable-log-requests", "--enable-reasoning", "--reasoning-parser", "deepseek_r1"]
+    return Launch(env, [str(argument) for argument in args], buckets=ranges, tokens=length)
+
+
+def _over_hosts(spec: Spec, host: Host) -> Launch:
+    """Return the launch of the scripts for several hosts: the variables of each, and the server of the head."""
+    length, ranges = int(spec["max_model_len"]), _buckets(spec, host)
+    refuse_buckets(spec, ranges, _too_narrow, _too_wide)
+    env = {
+        **CONSTANTS,
+        **(INC if spec.get("quantization") else {}),
+        "PT_HPU_RECIPE_CACHE_CONFIG": f"{spec['recipe_cache_path']},false,32768",
+        "VLLM_EP_SIZE": str(spec.tensors),
+        "VLLM_GPU_MEMORY_UTILIZATION": "0.9",
+        "VLLM_GRAPH_RESERVED_MEM": "0.2",
+    }
+    env.update({"VLLM_SKIP_WARMUP": "True"} if spec["skip_warmup"] else {})
+    args: list[Any] = ["--host", spec["host"], "--port", spec["port"], "--block-size", BLOCK]
+    args += ["--model", spec["weights"], "--device", "hpu", "--dtype", "bfloat16", "--kv-cache-dtype", "auto"]
+    args += ["--tensor-parallel-size", spec.tensors, "--distributed-executor-backend", "ray"]
+    args += ["--max-num-seqs", spec["max_num_seqs"], "--max-num-batched-tokens", length, "--max-model-len", length]
+    args += ["--num-scheduler-steps", 1, "--use-v2-block-manager", "--gpu-memory-utilization", "0.9"]
+    args += ["--trust-remote-code", "--enable-reasoning", "--reasoning-parser", "deepseek_r1"]
     return Launch(env, [str(argument) for argument in args], buckets=ranges, tokens=length)
 
 
@@ -115,9 +139,11 @@ def _too_wide(_: Spec, dimension: str) -> str:
 
 
 def _problems(spec: Spec) -> list[Problem]:
-    if spec.tensors == CARDS:
+    hosts = len(spec.members.names) if spec.members else 1
+    if spec.tensors == CARDS * hosts:
         return []
-    return [("tensor_parallel_size", spec.tensors, f"must be {CARDS}, which profile deepseek_r1 is made for")]
+    made = "which profile deepseek_r1 is made for" if hosts == 1 else f"the cards of {hosts} hosts"
+    return [("tensor_parallel_size", spec.tensors, f"must be {CARDS * hosts}, {made}")]
 
 
 ENGINE = Engine(
@@ -134,6 +160,7 @@ ENGINE = Engine(
     capabilities=("SYS_NICE", "SYS_PTRACE", "IPC_LOCK"),
     ulimits=("memlock=-1:-1",),
     precision="fp8",
+    executors=("ray",),
     # The measured hour of its warm-up, and the quarter that is left of it, are of buckets without a cap.
     capped=False,
     progress=PROGRESS,

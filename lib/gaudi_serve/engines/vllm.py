@@ -34,6 +34,7 @@ ENGINE = Engine(
     launch=launch,
     problems=_problems,
     own_options=False,
+    executors=("mp", "ray"),
     # An option that the launch passes on is not ignored: the server that lacks it is the plan's to refuse.
     ignored=tuple(
         key

@@ -20,6 +20,7 @@ from ..core.aliases import value_of
 from ..core.errors import InputError, is_whole, one_line
 from ..host.secret import given_secrets
 from ..host.smoke import EVERYWHERE
+from ..model.distributed import answers
 from ..model.host import LiveModel, live_models
 from .objects import PLAIN, Backend, Server
 
@@ -200,7 +201,7 @@ def entry_of(given: Known) -> Entry:
 
 def _entries(host: str, model: Known, address: str, own: bool) -> list[Entry]:
     """Return a server as its gateway reaches it, once a model that it serves; none where it does not."""
-    if model["state"] == "stopped":
+    if model["state"] == "stopped" or not answers(model):
         return []
     where = str(model["host"])
     if where in EVERYWHERE:

@@ -64,6 +64,23 @@ def addresses() -> list[str] | None:
         return None
 
 
+def networks() -> list[dict[str, Any]]:
+    """Return every IPv4 or IPv6 address of the host with its interface, the length of its prefix, and its MTU."""
+    try:
+        links = json.loads(run(["ip", "-j", "address"]).out)
+        return [
+            {
+                **{"interface": link["ifname"], "address": one["local"]},
+                **{"prefix": one["prefixlen"], "mtu": link["mtu"]},
+            }
+            for link in links
+            for one in link.get("addr_info", [])
+            if one.get("scope") == "global"
+        ]
+    except (ValueError, TypeError, AttributeError, KeyError):
+        return []
+
+
 def resolved(names: list[str]) -> dict[str, list[str]]:
     """Return the addresses that this host finds behind names; none for a name that it does not know."""
     found: dict[str, list[str]] = {}

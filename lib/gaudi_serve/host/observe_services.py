@@ -26,7 +26,10 @@ ROOT = "/"
 LABEL = "gaudi-serve.model"
 CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
 UNKNOWN = "unknown"  # a version of the supervisor that did not write down which it is
-LAUNCH = ("launch_profile", "image", "module_ids", "command", "mounts", "runtime", "cap_add", "ulimits", "read_only")
+LAUNCH = (
+    *("group", "launch_profile", "image", "module_ids", "command", "mounts", "runtime", "cap_add", "ulimits"),
+    "read_only",
+)
 PROPERTIES = "Id,LoadState,ActiveState,SubState,UnitFileState,StatusText,NRestarts,Job,NeedDaemonReload,MainPID"
 
 
@@ -125,6 +128,8 @@ def _unit(name: str, shown: dict[str, str], container: dict[str, Any] | None) ->
         "env_sha256": sha256_file(CONFIG / f"{name}.env"),
         "launch_sha256": sha256_file(CONFIG / f"{name}.json"),
         "buckets_sha256": sha256_file(CONFIG / f"{name}.buckets"),
+        "ray_sha256": sha256_file(CONFIG / f"{name}.ray"),
+        "token_sha256": sha256_file(CONFIG / f"{name}.token"),
         "secret_mtime": secret.stat().st_mtime if secret.exists() else None,
         "digest": told.get("digest"),
         # What a plan is compared with; secrets lie elsewhere.
@@ -167,9 +172,8 @@ def _missing(name: str) -> list[str]:
         "environment": CONFIG / f"{name}.env",
         "launch": CONFIG / f"{name}.json",
     }
-    buckets = CONFIG / f"{name}.buckets"
-    if str(buckets) in (read_text(files["launch"]) or ""):
-        files["buckets"] = buckets
+    launch = read_text(files["launch"]) or ""
+    files |= {kind: path for kind in ("buckets", "ray") if str(path := CONFIG / f"{name}.{kind}") in launch}
     return [kind for kind, path in files.items() if not (read_text(path) or "").strip()]
 
 

@@ -16,13 +16,14 @@ from ..core.errors import InputError
 from ..core.paths import vllm_unit_paths
 from ..core.run import read_text, run
 from ..core.served import served_names
+from ..model.distributed import answers
 from . import observe_services
 from .observe_services import CONFIG, STATE, UNITS
 from .observe_traffic import Unread, metrics, samples
 from .smoke import KINDS, QUESTION, Server, Unhealthy
 
 BEFORE = STATE / "rollout"
-FILES = ("env", "json", "buckets", "secret")
+FILES = ("env", "json", "buckets", "ray", "token", "secret")
 # Requests of a benchmark: so many at a time, so often; and the tokens of each answer.
 AT_A_TIME, ROUNDS, TOKENS = 4, 3, 48
 CHAT = ("text", "any", "image", "audio", "video", "tools")
@@ -46,6 +47,7 @@ def live_models(services: Mapping[str, Any] | None = None) -> list[dict[str, Any
                 "served_model_name": names[0],
                 "smoke": smoke.get("kinds") or ["any"],
                 **({"served": smoke["served"]} if smoke.get("served") else {}),
+                "answers": answers(launch),
                 "start_timeout_s": launch.get("start_timeout_s", 7200),
                 "active": unit["active"],
                 "enabled": unit["enabled"],
@@ -72,6 +74,8 @@ def busy(models: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """
     found = {}
     for model in models:
+        if not model.get("answers", True):
+            continue
         try:
             text = samples(metrics(str(model["host"]), int(model["port"]), 10.0))
         except Unread as problem:

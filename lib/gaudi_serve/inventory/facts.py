@@ -15,6 +15,7 @@ from ..core.checks import Rule, filled, filled_each, is_flag, is_line, list_of, 
 from ..core.errors import Problem, one_line, shown
 from ..core.options import OPTIONS, rule_of
 from ..model.config_json import sound
+from ..model.distributed import entries_of
 from ..platforms import PLATFORMS, USUAL, platform_of, served_names
 from ..show.notes import STANDING
 from .rendered import UNRENDERED
@@ -58,6 +59,10 @@ def _number(value: Any) -> bool:
     return re.fullmatch(r"\d{1,2}", str(value)) is not None
 
 
+def _distributed(value: Any) -> bool:
+    return isinstance(value, list) and len(entries_of(value)) == len(value)
+
+
 def _processor(value: Any) -> bool:
     if not _mapping(value):
         return False
@@ -84,6 +89,7 @@ HOST = {
     "ip": Rule(matching(r"[\w.:%-]+"), "must be an address such as 10.0.0.1", "127.0.0.1"),
     "interface": Rule(matching(r"[\w.:@-]+"), "must be the name of an interface, such as eth0", "lo"),
     "addresses": Rule(list_of(matching(r"[\w.:%-]+")), "must be a list of the host's addresses", None),
+    "networks": Rule(_list, "must be a list of {interface, address, prefix, mtu}", []),
     "names": Rule(
         lambda value: _mapping(value) and all(map(list_of(is_line), value.values())),
         "must be a mapping of names to lists of addresses",
@@ -118,6 +124,12 @@ MODULE = {
     "no_peer": Rule(list_of(whole(0, 63)), "must be a list of module_ids", []),
     "alone": Rule(is_flag, "must be true or false, without quotes", False),
 }
+NETWORK = {
+    "interface": Rule(matching(r"[\w.:@-]+"), "must be the name of an interface, such as eth0"),
+    "address": Rule(matching(r"[\w.:%-]+"), "must be an address such as 10.0.0.1"),
+    "prefix": Rule(whole(0, 128), "must be a whole number from 0 to 128"),
+    "mtu": Rule(whole(0, 65536), "must be a whole number of bytes"),
+}
 UNUSABLE = {
     "problem": Rule(is_line, "must be a text of one line"),
     "bus_id": Rule(is_line, "must be a text of one line", None),
@@ -135,6 +147,7 @@ SERVICE = {
     "env": Rule(_mapping, "must be a mapping of variables", {}),
     "lost": Rule(_list, "must be a list of unit, environment, launch", []),
     "supervisor": Rule(is_line, "must be a text of one line", None),
+    "token_sha256": Rule(is_line, "must be a text of one line", None),
 }
 LAUNCH = {
     "module_ids": Rule(CARDS, CARDS_ALLOWED, []),
@@ -173,6 +186,11 @@ IMAGES = {
 }
 VARIABLES = {
     "vllm_models": Rule(_list, "must be a list of models", None),
+    "vllm_distributed_models": Rule(
+        _distributed,
+        "must be a list of models, each with hosts: a list of 2 to 16 different hosts of the inventory, the head first",
+        [],
+    ),
     "vllm_images": Rule(_list, "must be a list of images", []),
     "vllm_model_defaults": rule_of(
         OPTIONS["preflight_model_defaults"], Rule(_mapping, "must be a mapping of keys that every model takes")
@@ -205,7 +223,7 @@ VARIABLES = {
     "gaudi_host_nics": rule_of(OPTIONS["preflight_host_nics"]),
 }
 # Looked at for their form alone.
-OTHERS = ("vllm_secrets", "gaudi_runtime", "fleet_gateway", "fleet_gateway_secret", "plan_try")
+OTHERS = ("vllm_secrets", "vllm_cluster_address", "gaudi_runtime", "fleet_gateway", "fleet_gateway_secret", "plan_try")
 # Of these no message says the value: it may hold a password or a token.
 HIDDEN = frozenset(
     (
@@ -217,7 +235,13 @@ HIDDEN = frozenset(
 # In place of a wrong value, one that no other error follows from. The other variables are what a plan is made from.
 INSTEAD = {
     **{"accelerator_cards": 0, "accelerator": "auto", "gaudi_host_nics": True, "fleet_move_allowed": False},
-    **{"vllm_catalog_dirs": [], "vllm_images": None, "gaudi_device_family": "", "fleet_acknowledged": []},
+    **{
+        "vllm_catalog_dirs": [],
+        "vllm_images": None,
+        "vllm_distributed_models": [],
+        "gaudi_device_family": "",
+        "fleet_acknowledged": [],
+    },
 }
 
 
@@ -241,7 +265,8 @@ def checked_host(host_facts: Any) -> tuple[dict[str, Any], list[Problem]]:
     if host["modules"] and not host["device_name"] and platform_of(host["accelerator"]).devices:
         problems.append(("gaudi_host.device_name", None, HOST["device_name"].allowed))
     host["unusable_cards"], wrong = filled_each(host["unusable_cards"], UNUSABLE, "gaudi_host.unusable_cards", ())
-    problems += wrong + _fill_modules(host) + _fill_services(host) + _fill_weights(host)
+    host["networks"], more = filled_each(host["networks"], NETWORK, "gaudi_host.networks", ())
+    problems += wrong + more + _fill_modules(host) + _fill_services(host) + _fill_weights(host)
     first: dict[tuple[str, str], Problem] = {}
     for problem in problems:
         first.setdefault((re.sub(r"\[\d+\]", "", problem[0]), problem[2]), problem)

@@ -30,6 +30,7 @@ from ..core.options import FOLDER, OPTIONS, Range, rule_of
 from ..core.redact import has_login
 from ..gateway.fleet import adapter_names
 from ..gateway.inputs import ClientNames, not_read
+from ..model.distributed import host_models
 from ..platforms import runtimes
 from ..stages.apt_access import access
 from ..stages.gateway import gateway_problems
@@ -211,6 +212,10 @@ OF_PLAYBOOKS = {
     ),
     **dict.fromkeys(("fleet_stop_on_errors", "fleet_lock_break", "fleet_all_at_once"), rule_of({"type": "bool"})),
     "fleet_lock_lease_s": rule_of({"type": "int"}, SECONDS),
+    "vllm_cluster_address": Rule(
+        empty_or(matching(r"[0-9a-fA-F.:]+")),
+        "must be the address at which the other hosts of a model reach this host, or ''",
+    ),
     "fleet_address": Rule(
         empty_or(matching(r"[\w.:-]+")), "must be the address or name at which gateways reach this host, or ''"
     ),
@@ -374,7 +379,7 @@ def of_gateways(values: Known, gateways: Sequence[str], host_name: str, hostvars
         host_name: how messages call the host.
         hostvars: variables of all hosts, for the models that clients may use.
     """
-    given, serves = (values.get("fleet_gateway"), values.get("fleet_gateway_secret")), bool(values.get("vllm_models"))
+    given, serves = (values.get("fleet_gateway"), values.get("fleet_gateway_secret")), bool(_models(values, host_name))
     return gateway_problems(*given, gateways, host_name, serves, client_names_of(values, hostvars))
 
 
@@ -392,7 +397,7 @@ def client_names_of(values: Known, hostvars: Mapping[str, Known]) -> ClientNames
     models, adapters, unread = set[str](), set[str](), list[str]()
     for host in hostvars:
         try:
-            found = _names_of(hostvars[host])
+            found = _names_of(hostvars[host], host)
         except (*UNRENDERED, InputError) as problem:
             unread += _unread(host, hostvars[host], problem)
         else:
@@ -401,10 +406,15 @@ def client_names_of(values: Known, hostvars: Mapping[str, Known]) -> ClientNames
     return ClientNames(frozenset(models), frozenset(adapters), tuple(unread))
 
 
-def _names_of(known: Known) -> tuple[set[str], set[str]]:
+def _models(known: Known, host: str) -> Any:
+    """Return the models of a host, with its parts of those of several hosts."""
+    return host_models(known.get("vllm_models"), known.get("vllm_distributed_models"), host)
+
+
+def _names_of(known: Known, host: str) -> tuple[set[str], set[str]]:
     """Return the names for clients of a host's models and of its adapters."""
     catalog = known.get("preflight_catalog") or model_catalog(known.get("vllm_catalog_dirs") or [], builtin=True)
-    models, defaults = known.get("vllm_models"), known.get("vllm_model_defaults") or {}
+    models, defaults = _models(known, host), known.get("vllm_model_defaults") or {}
     if models is not None and not isinstance(models, list):
         raise InputError(f"vllm_models {shown(models)}: {VARIABLES['vllm_models'].allowed}")
     specs = merged_all(models, catalog, defaults)
@@ -414,7 +424,7 @@ def _names_of(known: Known) -> tuple[set[str], set[str]]:
 
 def _unread(host: str, known: Known, problem: Exception) -> list[str]:
     """Return why the models of a host cannot be read, by its variables; where none tells, the error itself."""
-    names = ("vllm_models", "vllm_model_defaults", "vllm_catalog_dirs", "preflight_catalog")
+    names = ("vllm_models", "vllm_distributed_models", "vllm_model_defaults", "vllm_catalog_dirs", "preflight_catalog")
     reasons = [one.text for found in rendered_of(known, names)[1].values() for one in found]
     return [f"{host}: {one_line(text)}" for text in reasons or [str(problem)]]
 
@@ -427,9 +437,9 @@ def strange_secrets(values: Known, host_name: str, hostvars: Known) -> list[str]
         for host in hostvars:
             try:
                 if host != host_name:
-                    yield named(hostvars[host].get("vllm_models"))
+                    yield named(_models(hostvars[host], host))
             except UNRENDERED as problem:
                 unread.extend(_unread(host, hostvars[host], problem))
 
-    found = nobodys_secrets(values.get("vllm_secrets"), host_name, values.get("vllm_models"), others())
+    found = nobodys_secrets(values.get("vllm_secrets"), host_name, _models(values, host_name), others())
     return [text + not_read(unread) for text in found]

@@ -105,8 +105,9 @@ class LiveModel:
 
     module_ids: its cards. port: where it listens. active: its unit runs; holds: its container has its cards and its
     port. digest: of the launch that it was started with. launch, env: what its files have, empty where they are
-    missing; missing: kinds of its files that are. stale: files that have changed since its start. secret_changed: so
-    has its secret. supervisor: SHA-256 of the supervisor that runs, None where it is not known.
+    missing; missing: kinds of its files that are. stale: files that have changed since its start. secret_changed:
+    so has its secret. supervisor: SHA-256 of the supervisor that runs, None where it is not known. token: SHA-256
+    of the secret that its hosts share.
     """
 
     module_ids: tuple[int, ...] = ()
@@ -120,6 +121,7 @@ class LiveModel:
     stale: tuple[str, ...] = ()
     secret_changed: bool = False
     supervisor: str | None = None
+    token: str | None = None
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> LiveModel:
@@ -136,6 +138,7 @@ class LiveModel:
             stale=tuple(facts.get("stale") or ()),
             secret_changed=bool(facts.get("secret_changed")),
             supervisor=facts.get("supervisor"),
+            token=facts.get("token_sha256"),
         )
 
     @property
@@ -173,6 +176,16 @@ def live_models(host: Mapping[str, Any] | None) -> dict[str, LiveModel]:
 
 
 @dataclass(frozen=True)
+class Network:
+    """An address of a host, with its interface, the length of its network's prefix, and the MTU in bytes."""
+
+    interface: str
+    address: str
+    prefix: int
+    mtu: int
+
+
+@dataclass(frozen=True)
 class Weights:
     """A folder of weights on a host: its config.json, and the bytes of its safetensors files."""
 
@@ -184,15 +197,16 @@ class Weights:
 class Host:
     """What planning reads of a host.
 
-    accelerator: the name of its platform. device_name: such as HL-225. driver_version: None where nobody has said it,
-    as in facts that were written by hand. ip, interface: those of its default route. addresses: all of its own; None
-    where they are not known. names: what names resolve to there. ports: programs by the port that they listen on.
-    weights: by folder; None for one without a readable config.json. weights_unread: of such a one, its file and what is
-    wrong with it. problem: why its devices do not answer. nics: it has network cards for traffic between devices.
-    unusable: devices of no known module_id that cannot be used, by what is known of them: why. device_family: as what
-    devices are served whose name is not known. cdi: its container engine takes CDI names of devices.
-    platforms: all of which the host has devices; empty in facts that do not say it. notes: sentences on its devices
-    that are worth a warning. cpu: its processors, where it is served by them; None where facts do not say it.
+    accelerator: the name of its platform. device_name: such as HL-225. driver_version: None where nobody has said
+    it, as in facts that were written by hand. ip, interface: those of its default route. addresses: all of its own;
+    None where they are not known. networks: those that other hosts may reach, with their interfaces. names: what
+    names resolve to there. ports: programs by the port that they listen on. weights: by folder; None for one
+    without a readable config.json. weights_unread: of such a one, its file and what is wrong with it. problem: why
+    its devices do not answer. nics: it has network cards for traffic between devices. unusable: devices of no known
+    module_id that cannot be used, by what is known of them: why. device_family: as what devices are served whose
+    name is not known. cdi: its container engine takes CDI names of devices. platforms: all of which the host has
+    devices; empty in facts that do not say it. notes: sentences on its devices that are worth a warning. cpu: its
+    processors, where it is served by them; None where facts do not say it.
     """
 
     accelerator: str | None = None
@@ -205,6 +219,7 @@ class Host:
     weights: Mapping[str, Weights | None] = field(default_factory=dict)
     ports: Mapping[int, str] = field(default_factory=dict)
     addresses: Sequence[str] | None = None
+    networks: tuple[Network, ...] = ()
     names: Mapping[str, Sequence[str]] = field(default_factory=dict)
     weights_unread: Mapping[str, str] = field(default_factory=dict)
     problem: Sequence[str] = ()
@@ -232,6 +247,10 @@ class Host:
             {path: one and Weights(one.get("config") or {}, int(one.get("bytes") or 0)) for path, one in weights},
             {int(port): program for port, program in (facts.get("ports") or {}).items()},
             facts.get("addresses"),
+            tuple(
+                Network(str(one["interface"]), str(one["address"]), int(one["prefix"]), int(one["mtu"]))
+                for one in facts.get("networks") or ()
+            ),
             facts.get("names") or {},
             facts.get("weights_unread") or {},
             facts.get("problem") or (),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from .distributed import FIRST_PORT, HOSTS, PORT, Members, Ports, members_of
 from .shared import OWN, SHARED, members
 
 
@@ -63,8 +64,8 @@ class Spec(Mapping[str, Any]):
 
     @property
     def cards(self) -> int:
-        """Return how many devices it takes: its tensors, its layers and its copies are spread over them."""
-        return self.tensors * self.stages * self.copies
+        """Return how many devices of one host it takes: its tensors, layers and copies are spread over them."""
+        return self.tensors * self.stages * self.copies // self.nodes
 
     @property
     def cards_said(self) -> str:
@@ -72,6 +73,33 @@ class Spec(Mapping[str, Any]):
         keys = ("pipeline_parallel_size", "data_parallel_size_local", "data_parallel_size")
         others = [f" and {key} {self[key]}" for key in keys if self.get(key) not in (None, 1)]
         return f"tensor_parallel_size is {self.tensors}{''.join(others)}"
+
+    @property
+    def members(self) -> Members | None:
+        """Return the hosts that it runs on; None where that is one."""
+        return members_of(self.get(HOSTS))
+
+    @property
+    def nodes(self) -> int:
+        """Return over how many hosts the tensors and layers of one copy are spread."""
+        members = self.members
+        return len(members.names) if members and not self.copied_over_hosts else 1
+
+    @property
+    def copied_over_hosts(self) -> bool:
+        """Tell whether each of its hosts has copies of its own, which are complete."""
+        return self.members is not None and int(self.get("data_parallel_size") or 1) > 1
+
+    @property
+    def cluster_ports(self) -> Ports:
+        """Return the ports between its hosts."""
+        return Ports(int(self.get(PORT) or FIRST_PORT))
+
+    @property
+    def answers(self) -> bool:
+        """Tell whether its server on this host has an endpoint."""
+        hybrid = self.copied_over_hosts and bool(self.get("data_parallel_hybrid_lb"))
+        return self.members is None or self.members.rank == 0 or hybrid
 
     @property
     def tensors(self) -> int:
@@ -85,8 +113,10 @@ class Spec(Mapping[str, Any]):
 
     @property
     def copies(self) -> int:
-        """Return how many copies of it share the requests."""
-        return int(self.get("data_parallel_size_local") or self.get("data_parallel_size") or 1)
+        """Return how many copies of it on this host share the requests."""
+        copies = int(self.get("data_parallel_size") or 1)
+        local = copies // len(self.members.names) if self.members and copies > 1 else copies
+        return int(self.get("data_parallel_size_local") or local or 1)
 
     @property
     def module_ids(self) -> tuple[int, ...]:

@@ -81,7 +81,7 @@ VLLM_0_32 = BOTH | frozenset(
     enable_shm_tensor_arena enable_tokenizer_info_endpoint enable_tower_connector_lora
     enable_trace_replay engram_config eplb_config exclude_tools_when_tool_choice_none
     expert_placement_strategy fail_on_environ_validation fault_tolerance_config fingerprint_mode
-    fingerprint_value gdn_prefill_backend grpc grpc_port h11_max_header_count
+    fingerprint_value gdn_prefill_backend grpc grpc_port h11_max_header_count headless
     h11_max_incomplete_event_size interleave_mm_strings io_processor_plugin ir_op_priority
     jit_monitor_mode jit_monitor_verbose kda_decode_backend kda_prefill_backend kernel_config
     kv_cache_dtype_skip_layers kv_cache_memory_bytes kv_cache_metrics kv_cache_metrics_sample

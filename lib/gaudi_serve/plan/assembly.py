@@ -12,7 +12,7 @@ from ..host.secret import given_secrets
 from ..stages.container_runtime import engine_stopped
 from ..stages.gateway import gateway_ports
 from ..stages.image import vllm_images, with_official_images
-from .host import plan_models
+from .host import HostPlan, plan_models, with_peers
 from .refusal import host_findings
 from .wanted import Wanted
 
@@ -28,7 +28,22 @@ class Assembled:
     warnings: list[str]
 
 
-def assemble(name: str, wanted: Wanted, facts: Known, runtime: Known | None, gateways: Sequence[str]) -> Assembled:
+@dataclass(frozen=True)
+class Peer:
+    """Another host of a model: what is requested of it, and its facts."""
+
+    wanted: Wanted
+    facts: Known
+
+
+def assemble(
+    name: str,
+    wanted: Wanted,
+    facts: Known,
+    runtime: Known | None,
+    gateways: Sequence[str],
+    peers: Mapping[str, Peer] | None = None,
+) -> Assembled:
     """Return the plan of a host.
 
     Args:
@@ -37,10 +52,11 @@ def assemble(name: str, wanted: Wanted, facts: Known, runtime: Known | None, gat
         facts: ``gaudi_host``, and where they are known ``gaudi_system`` and ``gaudi_services``.
         runtime: ``gaudi_runtime``; None where it is not known.
         gateways: hosts of the inventory that are gateways.
+        peers: the other hosts of its models over several hosts, but for those that could not be read.
     """
     host, models = facts["gaudi_host"], wanted.models
     images, findings = _images(name, wanted)
-    planned = plan_models(name, replace(wanted, models=models or []), host, images or [])
+    planned = _planned({name: Peer(wanted, facts), **(peers or {})}, name)
     plan = planned.as_dict()
     services = facts.get("gaudi_services")
     findings += _of_host(name, wanted, facts, runtime, plan, images)
@@ -57,6 +73,33 @@ def assemble(name: str, wanted: Wanted, facts: Known, runtime: Known | None, gat
         *gateway_left(services, gateways, name),
     ]
     return Assembled(plan, findings, warnings)
+
+
+def _planned(hosts: Mapping[str, Peer], name: str) -> HostPlan:
+    """Return the plan of one of these hosts, whose models know their parts on the others."""
+    addresses = {
+        host: one.wanted.cluster_address or str(one.facts["gaudi_host"].get("ip") or "") for host, one in hosts.items()
+    }
+    plans = {
+        host: plan_models(
+            host,
+            replace(one.wanted, models=one.wanted.models or []),
+            one.facts["gaudi_host"],
+            _images(host, one.wanted)[0] or [],
+            addresses,
+        )
+        for host, one in hosts.items()
+    }
+    return with_peers(plans[name], plans, addresses, {host: _kept_images(one) for host, one in hosts.items()})
+
+
+def _kept_images(peer: Peer) -> dict[str, str]:
+    """Return the ids of the images on a host, but for those that a run brings."""
+    images = (peer.facts.get("gaudi_services") or {}).get("images")
+    if not isinstance(images, Mapping):
+        return {}
+    come = {one["name"] for one in _images("", peer.wanted)[0] or []} if peer.wanted.images_come else set()
+    return {str(name): str(known) for name, known in images.items() if name not in come}
 
 
 def _of_host(

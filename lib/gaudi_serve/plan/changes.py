@@ -9,6 +9,8 @@ from typing import Any
 
 from ..core.run import sha256_file
 from ..core.served import served_names
+from ..core.words import some_names
+from ..model.distributed import answers, head_of
 from ..model.host import LiveModel
 from ..stages.launch_view import View, cards_text, differences, launch_view
 from ..stages.service import MISSING, runs_as_planned, vllm_container
@@ -56,19 +58,28 @@ def _of_model(name: str, model: Mapping[str, Any], live: LiveModel | None, super
     if model["state"] == "stopped":
         return [f"~ {name}: stop"] if live and live.active else []
     if not live:
-        return [f"+ {name}: start on {_place(model)}, port {model['port']}"]
+        return [f"+ {name}: start {_start(model)}"]
     restart = f"~ {name}: restart{' (secret changed)' * live.secret_changed}"
     if not runs_as_planned(live, model):
         stale = [f"~ {path}: as it was at its start -> as it is now" for path in live.stale]
-        changed = [*_changed(live, model), *stale] or [
-            "its files are newer than its server: an earlier run was cut off"
-        ]
+        changed = [*_changed(live, model), *stale] or [_elsewhere(live, model)]
         return [restart, *[f"    {text}" for text in changed]]
     if not live.runs:
-        return [f"~ {name}: start on {_place(model)}, port {model['port']}"]
+        return [f"~ {name}: start {_start(model)}"]
     if live.secret_changed:
         return [restart]
     return [f"~ {name}: {text} (its server goes on)" for text in _beside(live, supervisor)]
+
+
+def _elsewhere(live: LiveModel, model: Mapping[str, Any]) -> str:
+    """Return why a model restarts whose own launch is the same."""
+    now, then = live.launch.get("group") or {}, model.get("group") or {}
+    if now.get("id") == then.get("id"):
+        return "its files are newer than its server: an earlier run was cut off"
+    if not now or not then or now.get("hosts") != then.get("hosts"):
+        before, after = (some_names(one.get("hosts") or ["this host"]) for one in (now, then))
+        return f"~ hosts: {before} -> {after}"
+    return "all its parts restart, since one of them changes on another host"
 
 
 def _beside(live: LiveModel, supervisor: str | None) -> list[str]:
@@ -89,6 +100,14 @@ def _changed(live: LiveModel, model: Mapping[str, Any]) -> list[str]:
         # Facts that were saved before this was read.
         del planned["root"]
     return differences(launch_view(live.launch, live.env), planned)
+
+
+def _start(model: Mapping[str, Any]) -> str:
+    """Return where a model starts, and where it answers."""
+    if not answers(model):
+        return f"a part of it on {_place(model)}; {head_of(model)} answers"
+    others = (model.get("group") or {"hosts": []})["hosts"][1:]
+    return f"on {_place(model)}{f', with parts on {some_names(others)}' if others else ''}, port {model['port']}"
 
 
 def _place(model: Mapping[str, Any]) -> str:

@@ -30,9 +30,9 @@ def host_problems(
     # A stopped model's port may be somebody else's by now.
     own_ports = {service.port for service in host.services.values() if service.runs}
     program = host.ports.get(spec.port)
-    if program and spec.port not in own_ports:
+    if program and spec.answers and spec.port not in own_ports:
         problems.append(("port", spec.port, f"is taken on this host by {program}; end it or choose another port"))
-    problems += _address_problems(spec, host)
+    problems += _address_problems(spec, host) if spec.answers else []
     platform = platform_of(host.accelerator)
     if not spec.get("image"):
         allowed = "is required: the serving image, here or as vllm_model_defaults.image"

@@ -7,14 +7,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from ..catalog.files import Catalog, catalog_folder, sound_entries
+from ..catalog.files import BUILTIN, Catalog, catalog_folder, sound_entries
 from ..core.aliases import as_written, finding_as_written
 from ..core.checks import is_true
 from ..core.errors import Finding, one_line, plain
 from ..core.table import model_cell, table
 from ..core.words import counted, some_names
 from ..gateway.fleet import behind_gateway, fleet_gateways, gateway_left
-from ..inventory.facts import FACTS, INSTEAD, checked_facts, checked_variables, rendered, saved_facts
+from ..inventory.facts import FACTS, INSTEAD, checked_facts, checked_variables, rendered, rendered_of, saved_facts
 from ..inventory.variables import (
     INPUTS,
     differing_names,
@@ -25,15 +25,17 @@ from ..inventory.variables import (
     strange_secrets,
     unknown_variables,
 )
+from ..model.distributed import answers, entries_of, head_of, host_models
 from ..model.host import Host, LiveModel, live_models
 from ..platforms import platform_of
 from ..stages.changes import StageChanges
 from ..stages.registry import LEFT_ALONE, REPORTED, STAGES, still_serves, task_hosts
 from ..stages.service import runs_as_planned
-from .assembly import assemble
+from .assembly import Peer, assemble
 from .changes import vllm_plan_changes
 from .downtime import Down, downtimes
-from .tried import parted, unknown_entry, with_tried
+from .together import tried_together
+from .tried import parted, tried_name, unknown_entry, with_tried
 from .wanted import Wanted
 
 Known = Mapping[str, Any]
@@ -80,7 +82,28 @@ def vllm_fleet_plan(
         if host:
             fleet["warnings"] += [as_written(text, hostvars[name]) for text in host.pop("warnings")]
             fleet["hosts"][name] = host
+    fleet["warnings"] += _together(hostvars, hosts, parts[0], facts_dir, catalogs, fleet)
     return fleet
+
+
+def _together(
+    hostvars: Mapping[str, Known],
+    hosts: Sequence[str],
+    gateways: Sequence[str],
+    facts_dir: str,
+    catalogs: Catalogs,
+    fleet: Known,
+) -> list[str]:
+    """Return on which hosts together the entry fits that is tried, where each alone is too small."""
+    entries = {str(hostvars[name].get("plan_try") or "") for name in hosts}
+    entry = entries.pop() if len(entries) == 1 else ""
+    planned = [model["name"] for host in fleet["hosts"].values() for model in host["models"]]
+    if not entry or tried_name(entry) in planned or len(hosts) < 2:
+        return []
+    known = {name: _peer(name, hostvars, gateways, facts_dir, catalogs) for name in hosts if name in fleet["hosts"]}
+    read = {name: one for name, one in known.items() if one and entry in one.wanted.catalog}
+    found = tried_together(read, entry)
+    return [f"{next(iter(read))}: {found}"] if found else []
 
 
 def gaudi_facts_saved(known: Known) -> dict[str, Any]:
@@ -115,8 +138,8 @@ def _host_plan(
     errors = [Finding(name, one.key, f"{name}: {one.text}", one.model) for found in unread.values() for one in found]
     errors += _of_inventory(name, hostvars, known, () if GATEWAY & set(unread) else gateways)
     given, problem = saved_facts(facts_dir, name) if saved else _live(known, variables)
-    unknown = bool(problem) and not _serves_nothing(variables, saved and known.get("vllm_models") is None)
-    idle = not (unknown or name in tasks or "vllm_models" in unread or _has_models(known, given))
+    unknown = bool(problem) and not _serves_nothing(variables, saved and _models(name, known) is None)
+    idle = not (unknown or name in tasks or "vllm_models" in unread or _has_models(name, known, given))
     if problem and not idle:
         return None, [*errors, _error(name, "facts", problem.removeprefix(f"{name}: "))]
     facts, wrong = ({}, []) if idle else checked_facts(given)
@@ -132,7 +155,8 @@ def _host_plan(
         return None, errors
     if idle:
         return _without_models(name, given, told, gateways, saved), errors + _refused_by_roles(name, told, errors)
-    host, more = _planned(name, known, facts, values, catalog, gateways)
+    peers = peers_of(name, hostvars, gateways, facts_dir, catalogs)
+    host, more = _planned(name, known, facts, values, catalog, gateways, peers)
     if not saved:
         host |= _told(host, facts, told, known.get("gaudi_runtime"))
         more += _refused_by_roles(name, told, errors + more)
@@ -159,23 +183,51 @@ def _of_inventory(name: str, hostvars: Mapping[str, Known], known: Known, gatewa
     ]
 
 
-def _planned(
+def peers_of(
+    name: str,
+    hostvars: Mapping[str, Known],
+    gateways: Sequence[str],
+    facts_dir: str = "",
+    catalogs: Catalogs | None = None,
+) -> dict[str, Peer]:
+    """Return the other hosts of the models of a host that run on several; those that cannot be read are missing.
+
+    The arguments are those of vllm_fleet_plan; ``catalogs`` reads the catalog of a host by its own folders.
+    """
+    own, _ = rendered_of(hostvars[name], ("vllm_distributed_models",))
+    mine = [one["hosts"] for one in entries_of(own.get("vllm_distributed_models")) if name in one["hosts"]]
+    names = dict.fromkeys(other for hosts in mine for other in hosts if other != name and other in hostvars)
+    found = {other: _peer(other, hostvars, gateways, facts_dir, catalogs) for other in names}
+    return {other: one for other, one in found.items() if one}
+
+
+def _peer(
+    name: str, hostvars: Mapping[str, Known], gateways: Sequence[str], facts_dir: str, catalogs: Catalogs | None
+) -> Peer | None:
+    variables = hostvars[name]
+    saved = bool(facts_dir) or "plan_facts_dir" in variables
+    known, unread = rendered(variables, facts=not saved)
+    given, problem = saved_facts(facts_dir, name) if saved else _live(known, variables)
+    facts, wrong = checked_facts(given) if not problem else ({}, [])
+    values, _, unsound = checked_variables(known, unread)
+    if problem or wrong or not unsound <= set(INSTEAD):
+        return None
+    whole = values["preflight_catalog"]
+    read = catalogs or _catalogs([BUILTIN])
+    catalog = sound_entries(whole)[0] if whole else read(values["vllm_catalog_dirs"])[0]
+    return Peer(_wanted(name, known, facts, values, catalog, gateways), facts)
+
+
+def _wanted(
     name: str, known: Known, facts: Known, values: Known, catalog: Mapping[str, Any], gateways: Sequence[str]
-) -> tuple[dict[str, Any], Findings]:
-    host, models = facts["gaudi_host"], values["vllm_models"]
-    address = str(known.get("fleet_address") or host["ip"])
-    entry = known.get("plan_try") or ""
-    strange = unknown_entry(entry, catalog, name) if entry else None
-    tried = "" if strange else str(entry)
-    defaults = behind_gateway(values["vllm_model_defaults"], gateways, name, address)
-    if tried:
-        models = with_tried({**values, "vllm_model_defaults": defaults}, tried, host)
-    wanted = Wanted(
-        models=models,
+) -> Wanted:
+    address = str(known.get("fleet_address") or facts["gaudi_host"]["ip"])
+    return Wanted(
+        models=host_models(values["vllm_models"], values["vllm_distributed_models"], name),
         catalog=catalog,
         images=values["vllm_images"],
         secrets=known.get("vllm_secrets"),
-        defaults=defaults,
+        defaults=behind_gateway(values["vllm_model_defaults"], gateways, name, address),
         accelerator=values["accelerator"],
         cards=int(values["accelerator_cards"]),
         release=values["accelerator_release"],
@@ -183,14 +235,33 @@ def _planned(
         device_family=values["gaudi_device_family"],
         move_allowed=is_true(values["fleet_move_allowed"]),
         gateway=known.get("fleet_gateway"),
+        cluster_address=str(known.get("vllm_cluster_address") or ""),
     )
+
+
+def _planned(
+    name: str,
+    known: Known,
+    facts: Known,
+    values: Known,
+    catalog: Mapping[str, Any],
+    gateways: Sequence[str],
+    peers: Mapping[str, Peer],
+) -> tuple[dict[str, Any], Findings]:
+    host, wanted = facts["gaudi_host"], _wanted(name, known, facts, values, catalog, gateways)
+    entry = known.get("plan_try") or ""
+    strange = unknown_entry(entry, catalog, name) if entry else None
+    tried = "" if strange else str(entry)
+    if tried:
+        given = {**values, "vllm_models": wanted.models, "vllm_model_defaults": wanted.defaults}
+        wanted = dataclasses.replace(wanted, models=with_tried(given, tried, host))
     runtime = known.get("gaudi_runtime")
-    found = assemble(name, wanted, facts, runtime if isinstance(runtime, Mapping) else None, gateways)
+    found = assemble(name, wanted, facts, runtime if isinstance(runtime, Mapping) else None, gateways, peers)
     errors, answer = parted([*found.findings, *([strange] if strange else [])], tried)
     named = {str(one.model) for one in errors}
     plan = found.models
     # Of a host whose models nobody has named, nothing is said to become of those that it serves.
-    changes = None if values["vllm_models"] is None else vllm_plan_changes(plan["models"], host["services"], named)
+    changes = None if wanted.models is None else vllm_plan_changes(plan["models"], host["services"], named)
     about = {"facts": _about(host, facts), "models": plan["models"], "changes": changes, "plan": plan}
     return {**about, "warnings": [*found.warnings, *answer]}, errors
 
@@ -207,9 +278,14 @@ def _serves_nothing(variables: Known, unsaved: bool) -> bool:
     return unsaved or bool((variables.get("preflight_unread") or {}).get("old_python"))
 
 
-def _has_models(known: Known, facts: Known) -> bool:
+def _models(name: str, known: Known) -> Any:
+    """Return the models of a host as its user has written them, with its parts of those of several hosts."""
+    return host_models(known.get("vllm_models"), known.get("vllm_distributed_models"), name)
+
+
+def _has_models(name: str, known: Known, facts: Known) -> bool:
     """Tell whether a host has models, is to have some, or is tried with one, by facts that may be anything."""
-    if known.get("vllm_models") or known.get("plan_try"):
+    if _models(name, known) or known.get("plan_try"):
         return True
     host, services = facts.get("gaudi_host"), facts.get("gaudi_services")
     live = host.get("services") if isinstance(host, Mapping) else None
@@ -390,7 +466,7 @@ def _row(model: Mapping[str, Any]) -> list[str]:
         model_cell(model) + (" (stopped)" if model["state"] == "stopped" else ""),
         _runs([str(number) for number in model["module_ids"]]) or "cpu",
         _runs(model["cpus"] or []) or "-",
-        str(model["port"]),
+        str(model["port"]) if answers(model) else head_of(model),
         str(model["dtype"] or "auto"),
         str(model["max_model_len"] or "auto"),
         ("~" if model["buckets"]["approximate"] else "") + ("?" if model["graphs"] is None else str(model["graphs"])),

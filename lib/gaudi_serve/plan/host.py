@@ -7,7 +7,7 @@ Pure functions: the same inputs give the same plan, and nothing is touched. A mo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..core.errors import Finding, InputError, Problem
@@ -17,6 +17,7 @@ from ..platforms import platform_of, sick_cards
 from ..platforms.releases import DEFAULT
 from .check import host_problems, release_unset
 from .cost import cost_of
+from .distributed import Part, joined, notes_between
 from .launch import container_of, launch_warnings
 from .loads import load_notes
 from .model import Placement, PlannedModel, ServedModel
@@ -35,6 +36,8 @@ class HostPlan:
     models: tuple[PlannedModel, ...]
     findings: tuple[Finding, ...]
     notes: tuple[str, ...] = ()
+    machine: Host = field(default_factory=Host)
+    release: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as ``vllm_plan`` does."""
@@ -80,7 +83,11 @@ def vllm_plan(
 
 
 def plan_models(
-    host_name: str, wanted: Wanted, host: Mapping[str, Any], images: Sequence[Mapping[str, Any]]
+    host_name: str,
+    wanted: Wanted,
+    host: Mapping[str, Any],
+    images: Sequence[Mapping[str, Any]],
+    addresses: Mapping[str, str] | None = None,
 ) -> HostPlan:
     """Plan the models of one host.
 
@@ -89,6 +96,8 @@ def plan_models(
         wanted: what is requested; its models must be a list.
         host: host facts, as module gaudi_facts returns them in ``gaudi_host``.
         images: what filter vllm_images returned; models may leave out a built image's tag.
+        addresses: by host, where those of models over several hosts reach each other. A part of such a model does not
+            know the other parts yet; ``with_peers`` tells it.
 
     Returns:
         The plan. A user's mistake never raises, and is one of its findings.
@@ -101,13 +110,47 @@ def plan_models(
     if unset := None if wanted.release else release_unset(machine, host_name):
         return HostPlan(host_name, (), (unset,))
     release = str(wanted.release or DEFAULT)
-    site = Site(machine, release, wanted.catalog, wanted.defaults or {}, images)
+    site = Site(machine, release, wanted.catalog, wanted.defaults or {}, images, addresses or {})
     requests, mistakes = resolve(wanted.models, site)
     mistakes += _checked(requests, site, wanted.weights_come)
-    planned, more = _placed(requests, _names(wanted.models), machine, host_name, release, wanted.move_allowed)
+    planned, more = _placed(requests, _names(wanted.models), site, host_name, wanted.move_allowed)
     notes = (*machine.unused_cards, *sick_cards(host), *machine.notes)
     findings = tuple(Finding.of_model(host_name, spec, *problem) for spec, problem in (*mistakes, *more))
-    return HostPlan(host_name, tuple(planned), findings, notes)
+    return HostPlan(host_name, tuple(planned), findings, notes, machine, release)
+
+
+def with_peers(
+    plan: HostPlan, plans: Mapping[str, HostPlan], addresses: Mapping[str, str], images: Mapping[str, Mapping[str, str]]
+) -> HostPlan:
+    """Return the plan of a host whose models know their parts on other hosts.
+
+    Args:
+        plan: what plan_models returned.
+        plans: those of all hosts of its models, as plan_models returned them.
+        addresses: as plan_models has them.
+        images: by host, the ids by name of the images that the run leaves as they are.
+    """
+    models: list[PlannedModel] = []
+    findings = list(plan.findings)
+    for planned in plan.models:
+        spec = planned.spec
+        if spec.members is None:
+            models.append(planned)
+            continue
+        parts = {
+            name: Part(
+                plans[name].machine,
+                next((one for one in plans[name].models if one.spec.name == spec.name), None),
+                plans[name].release,
+                images.get(name, {}).get(str(spec.get("image"))),
+            )
+            for name in spec.members.names
+            if name in plans
+        }
+        model, problems = joined(parts, spec, addresses)
+        findings += [Finding.of_model(plan.host, spec, *problem) for problem in problems]
+        models += [model] if model and not problems else []
+    return replace(plan, models=tuple(models), findings=tuple(findings))
 
 
 def _checked(requests: Sequence[ResolvedModel], site: Site, weights_come: bool) -> list[Mistake]:
@@ -125,12 +168,13 @@ def _names(models: Sequence[Any]) -> set[str]:
 
 
 def _placed(
-    requests: Sequence[ResolvedModel], named: set[str], host: Host, host_name: str, release: str, move_allowed: bool
+    requests: Sequence[ResolvedModel], named: set[str], site: Site, host_name: str, move_allowed: bool
 ) -> tuple[list[PlannedModel], list[Mistake]]:
     """Place all models whose number of cards is sound, also those that something else is wrong with.
 
     The running ones of the others (``named``) keep their cards: a mistake must not give them away.
     """
+    host = site.host
     sized = [
         request
         for request in requests
@@ -149,7 +193,7 @@ def _placed(
             mistakes += request.mistakes([found.refused[request.spec.name]])
             continue
         placement = Placement(host_name, tuple(found.cards.get(request.spec.name, ())))
-        model, problems = _planned(request, host, placement, release, _besides(placement, host, left))
+        model, problems = _planned(request, site, placement, _besides(placement, host, left))
         mistakes += request.mistakes(problems)
         if model and not request.bad:
             old = found.moved.get(request.spec.name)
@@ -167,26 +211,27 @@ def _besides(placement: Placement, host: Host, left: Sequence[Card]) -> int:
 
 
 def _move(model: PlannedModel, old: list[int]) -> str:
-    cards = list(model.head.module_ids)
+    cards = list(model.here.module_ids)
     return f"moves from cards {old} to {cards}, and restarts; {model.cost.down_for}"
 
 
 def _planned(
-    request: ResolvedModel, host: Host, placement: Placement, release: str, cards_left: int
+    request: ResolvedModel, site: Site, placement: Placement, cards_left: int
 ) -> tuple[PlannedModel | None, list[Problem]]:
+    host, release = site.host, site.release
     spec, platform = request.spec, platform_of(host.accelerator)
     row = platform.release(release)
     models = list(zip(spec.served, request.weights, strict=True))
     versioned, versions = served_by(spec, row)
     try:
-        container = container_of(versioned, host, placement, release)
+        container = container_of(versioned, host, placement, release, site.addresses)
         ignored = launch_warnings(spec, platform)
         costed = cost_of(versioned, request.weights, row, host, placement, container, cards_left)
     except InputError as problem:
         return None, [problem.finding or ("launch", None, str(problem))]
     loads = [text for one, weights in models for text in named(spec, one, load_notes(one, host, weights, release))]
     cards = [card for card in host.cards if card.module_id in placement.module_ids]
-    links = topology_notes(host, placement.module_ids)
+    links = [*topology_notes(host, placement.module_ids), *notes_between(spec, host, site.addresses)]
     able = [
         text
         for one, weights in models

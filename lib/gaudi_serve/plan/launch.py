@@ -10,6 +10,7 @@ from typing import Any
 
 from ..catalog.keys import OWN_KEYS, findings
 from ..core.errors import label, mapping, refusal, shown, whole
+from ..core.paths import CONFIG
 from ..engines import ENGINES, Launch, engine_of, profile_of
 from ..engines.base import option_arguments
 from ..model.host import Card, Host, LiveModel
@@ -17,6 +18,7 @@ from ..model.spec import Spec
 from ..model.vllm_options import OPTION_NAMES
 from ..platforms import PLATFORMS, DeviceAccess, Platform, platform_of
 from ..platforms.hl_smi import LARGEST_NUMBER, is_cpu_range
+from .distributed import mounts_between, variables_between
 from .model import Container, Placement
 
 # The manual's container settings (its sections 1.2.1 and 3.1.1). All other capabilities are dropped, but for the one
@@ -24,7 +26,6 @@ from .model import Container, Placement
 FOREIGN_FILES = "DAC_OVERRIDE"
 PRIVILEGED_PORTS = 1024
 LEAST_HANG_S = 300
-CONFIG = "/etc/gaudi-serve"
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 ALWAYS_SET = {"OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
 # Where the processes of one server meet (gloo and vLLM's own channels). Without these variables they listen on the
@@ -115,8 +116,12 @@ def _check_cards(spec: Mapping[str, Any], modules: Any) -> None:
             raise refusal(label(spec), f"{key}.cpus", cpus, "are not ranges of cores, such as [0-39]")
 
 
-def container_of(spec: Spec, host: Host, placement: Placement, release: str) -> Container:
-    """Return everything that the container of a model on these cards needs; ``spec`` has the vLLM that serves it.
+def container_of(
+    spec: Spec, host: Host, placement: Placement, release: str, addresses: Mapping[str, str] | None = None
+) -> Container:
+    """Return everything that the container of a model on these cards needs.
+
+    ``spec`` has the vLLM that serves it; ``addresses`` are those of a Site.
 
     Raises:
         InputError: when the engine refuses the wish.
@@ -127,7 +132,7 @@ def container_of(spec: Spec, host: Host, placement: Placement, release: str) -> 
     launch = engine.amended(launched(placed, host.without_own_use()), placed, host)
     numactl = _numactl(launch, host, placement)
     access = platform.access(_of_placement(host, placement))
-    env = _whole_environment(spec, launch, access, placement, platform, cache)
+    env = _whole_environment(spec, launch, access, placement, platform, cache, variables_between(spec, addresses or {}))
     container = Container(
         env=env,
         args=launch.args,
@@ -136,11 +141,11 @@ def container_of(spec: Spec, host: Host, placement: Placement, release: str) -> 
         cap_add=_capabilities(spec, platform),
         read_only=spec.get("read_only", True),
         ulimits=list(spec.get("ulimits", (*engine.ulimits, *platform.ulimits))),
-        mounts=_mounts(spec, cache, launch),
+        mounts=[*_mounts(spec, cache, launch), *mounts_between(spec)],
         buckets=launch.buckets.changed_by(env) if launch.buckets else None,
         bucket_file=launch.bucket_file,
         tokens=launch.tokens,
-        notes=(*launch.warnings, *_core_warnings(launch, numactl, placement), *_listener_warnings(env)),
+        notes=(*launch.warnings, *_core_warnings(launch, numactl, placement), *_listener_warnings(spec, env)),
     )
     live = host.services.get(spec.name, LiveModel())
     args = _arguments(container, spec, placed, placement, live)
@@ -149,7 +154,13 @@ def container_of(spec: Spec, host: Host, placement: Placement, release: str) -> 
 
 
 def _whole_environment(
-    spec: Spec, launch: Launch, access: DeviceAccess | None, placement: Placement, platform: Platform, cache: str | None
+    spec: Spec,
+    launch: Launch,
+    access: DeviceAccess | None,
+    placement: Placement,
+    platform: Platform,
+    cache: str | None,
+    between: Mapping[str, str],
 ) -> dict[str, str]:
     """Return all variables of a server: of its launch, of its platform, and of its user, who has the last word."""
     env = _environment(launch, access)
@@ -160,6 +171,7 @@ def _whole_environment(
     # Ray compares the address with the one of its own node; the vendor's scripts choose an interface themselves.
     if "ray" not in launch.args and not any(spec.get(key) for key in OVER_HOSTS):
         env = {**ON_LOOPBACK, **env}
+    env |= between
     return env | {name: str(value) for name, value in spec.get("env", {}).items()}
 
 
@@ -259,6 +271,7 @@ def _arguments(container: Container, spec: Spec, placed: Spec, placement: Placem
         used = OWN_KEYS | engine.consumed
         requested = {key: value for key, value in spec.items() if key not in used}
     options = [part for key, value in requested.items() if (part := option_arguments(key, value))]
+    options = [part for part in options if not (spec.members and _is_there(part, head))]
     by_name = list(chain(*sorted(options)))
     before = len(engine.command) + (1 + len(container.numactl) if container.numactl else 0) + len(head)
     present = list(live.command[before : len(live.command) - len(tail)])
@@ -268,6 +281,11 @@ def _arguments(container: Container, spec: Spec, placed: Spec, placement: Placem
         if replace(container, args=args).of_digest(spec, placement) == live.digest:
             return args
     return [*head, *by_name, *tail]
+
+
+def _is_there(option: Sequence[str], args: Sequence[str]) -> bool:
+    """Tell whether arguments have an option already: some launches name Ray for more cards than a host has."""
+    return _by_option(option).items() <= _by_option(args).items()
 
 
 def _same_options(present: Sequence[str], options: Sequence[list[str]]) -> bool:
@@ -349,9 +367,9 @@ def _core_warnings(launch: Launch, numactl: list[str] | None, placement: Placeme
     return []
 
 
-def _listener_warnings(env: Mapping[str, str]) -> list[str]:
+def _listener_warnings(spec: Spec, env: Mapping[str, str]) -> list[str]:
     """Return that a server's workers listen beyond loopback, as a vendor's exact launch or a user has it."""
-    if all(env.get(name) == value for name, value in ON_LOOPBACK.items()):
+    if spec.members or all(env.get(name) == value for name, value in ON_LOOPBACK.items()):
         return []
     interface = env.get(INTERFACE)
     where = "on the host's outward address" if interface in (None, "", "lo") else f"on interface {interface}"

@@ -112,7 +112,8 @@ class PlannedModel:
 
     placements: where it runs, one a host; the first has the endpoint. precision: in what it is served; None where
     nobody knows. numa_node: the one of all its cards; None where they lie on several. served: the models that its
-    server answers for, as clients know them, with what each is asked after a start.
+    server answers for, as clients know them, with what each is asked after a start. rank: of the host that is planned
+    among those of the model. group: what its supervisor knows of those of the other hosts; None for one host.
     """
 
     spec: Spec
@@ -123,16 +124,20 @@ class PlannedModel:
     numa_node: int | None = None
     warnings: tuple[str, ...] = field(default_factory=tuple)
     served: tuple[ServedModel, ...] = ()
+    rank: int = 0
+    group: Mapping[str, Any] | None = None
 
     @property
-    def head(self) -> Placement:
-        """Return the part that has the endpoint."""
-        return self.placements[0]
+    def here(self) -> Placement:
+        """Return the part on the host that is planned."""
+        return self.placements[self.rank]
 
     @property
     def digest(self) -> str:
         """Return what decides on a restart."""
-        return self.container.of_digest(self.spec, self.head)
+        own = self.container.of_digest(self.spec, self.here)
+        # A part is restarted with every other one.
+        return hashlib.sha256(f"{own} {self.group['id']}".encode()).hexdigest()[:16] if self.group else own
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as ``vllm_plan`` does."""
@@ -145,9 +150,9 @@ class PlannedModel:
             **{"image": spec.get("image"), "weights": spec.weights, **given},
             "dtype": self.precision,
             "min_available": spec.get("min_available"),
-            "smoke": list(dict.fromkeys(kind for one in self.served for kind in one.smoke)),
+            "smoke": list(dict.fromkeys(kind for one in self.served for kind in one.smoke)) if spec.answers else [],
             "served": [asdict(one) for one in self.served],
-            "module_ids": list(self.head.module_ids),
+            "module_ids": list(self.here.module_ids),
             "placements": [{**asdict(one), "module_ids": list(one.module_ids)} for one in self.placements],
             "cpus": numactl[1].split(",") if numactl else None,
             "numa_node": self.numa_node,
@@ -159,6 +164,7 @@ class PlannedModel:
             "buckets": {key: value for key, value in asdict(self.cost.buckets).items() if key != "notes"},
             "warnings": list(self.warnings),
             "digest": self.digest,
+            **({"group": dict(self.group)} if self.group else {}),
         }
 
 

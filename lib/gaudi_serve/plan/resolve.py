@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..catalog.keys import date_problem, findings
@@ -13,6 +13,8 @@ from ..model.host import Host
 from ..model.shared import SHARED, key_of, members
 from ..model.spec import Spec
 from ..model.weights import WeightsFacts
+from ..platforms import platform_of
+from .distributed import distributed_problems, same_ports, spread, with_executor
 
 # A model as its user has written it, and what is wrong with one of its keys.
 Mistake = tuple[Any, Problem]
@@ -63,7 +65,8 @@ class Site:
 
     release: that of its host's software. catalog: known models by name. defaults: keys that every model takes where
     neither it nor the catalog has them. images: entries of ``vllm_images``; built ones have an alias, and any may say
-    its vllm_version.
+    its vllm_version. addresses: by host, where those of models over several hosts reach each other; hosts that nobody
+    has read are missing.
     """
 
     host: Host
@@ -71,6 +74,7 @@ class Site:
     catalog: Mapping[str, Any]
     defaults: Mapping[str, Any]
     images: Sequence[Mapping[str, Any]]
+    addresses: Mapping[str, str] = field(default_factory=dict)
 
 
 def resolve(models: Sequence[Any], site: Site) -> tuple[list[ResolvedModel], list[Mistake]]:
@@ -80,7 +84,7 @@ def resolve(models: Sequence[Any], site: Site) -> tuple[list[ResolvedModel], lis
         request, mistakes = _resolved(given, site)
         requests += [request] if request else []
         found += mistakes
-    return requests, found + _duplicates(requests, site.host)
+    return requests, found + _duplicates(requests, site.host) + _same_ports(requests)
 
 
 def _resolved(given: Any, site: Site) -> tuple[ResolvedModel | None, list[Mistake]]:
@@ -106,7 +110,11 @@ def _resolved(given: Any, site: Site) -> tuple[ResolvedModel | None, list[Mistak
     complete = completed(sound, site.host, site.release, aliases)
     of_image = {entry["name"]: entry.get("vllm_version") for entry in site.images}.get(complete.get("image"))
     version = complete.get("vllm_version") or of_image
-    full = complete.but(vllm_version=version)
+    full = with_executor(complete.but(vllm_version=version), platform_of(site.host.accelerator), site.release)
+    apart = distributed_problems(full, site.host, site.release, site.addresses)
+    found += [(full, problem) for problem in apart]
+    bad |= {key for key, _, _ in apart}
+    full = spread(full, site.addresses)
     weights = tuple(WeightsFacts.of(one, site.host) for one in full.served)
     notes = _emptied(given, {**defaults, **entry, **entry.get(str(spec.get("launch_profile")), {})})
     return ResolvedModel(full, frozenset(spec), bad, notes, weights), found
@@ -134,7 +142,7 @@ def _duplicates(requests: Sequence[ResolvedModel], host: Host) -> list[Mistake]:
     for key in ("name", "port"):
         first: dict[Any, str] = {}
         for request in requests:
-            if key in request.bad:
+            if key in request.bad or (key == "port" and not request.spec.answers):
                 continue
             value = request.spec[key]
             if value in first:
@@ -147,6 +155,14 @@ def _duplicates(requests: Sequence[ResolvedModel], host: Host) -> list[Mistake]:
             else:
                 first[value] = request.spec.name
     return found + _names_twice(requests)
+
+
+def _same_ports(requests: Sequence[ResolvedModel]) -> list[Mistake]:
+    by_name = {request.spec.name: request for request in requests}
+    found = []
+    for spec, problem in same_ports([request.spec for request in requests]):
+        found += by_name[spec.name].mistakes([problem])
+    return found
 
 
 def _names_twice(models: Sequence[ResolvedModel]) -> list[Mistake]:

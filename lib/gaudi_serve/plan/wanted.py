@@ -24,7 +24,8 @@ class Wanted:
     get other cards where others need theirs, which restarts them.
 
     weights_come: a later stage installs the weights that have a ``source``; images_come: the same of images. gateway:
-    settings of a gateway on the host.
+    settings of a gateway on the host. cluster_address: where the other hosts of its models reach it; empty for the
+    address of its default route.
     """
 
     models: Any
@@ -41,6 +42,7 @@ class Wanted:
     weights_come: bool = True
     images_come: bool = True
     gateway: Any = None
+    cluster_address: str = ""
 
     @classmethod
     def of_role(cls, known: Mapping[str, Any]) -> Wanted:
@@ -61,4 +63,5 @@ class Wanted:
             weights_come=is_true(known["preflight_weights_come"]),
             images_come=not stages or "vllm_image" in stages,
             gateway=value_of(known, "fleet_gateway"),
+            cluster_address=str(known.get("vllm_cluster_address") or ""),
         )

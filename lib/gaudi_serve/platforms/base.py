@@ -64,6 +64,10 @@ def _no_image(_host: Host, _release: str, _live: str) -> str | None:
     return None
 
 
+def _slow_between(_: Host) -> bool:
+    return False
+
+
 def _no_access(_: Host) -> DeviceAccess | None:
     return None
 
@@ -175,6 +179,9 @@ class Platform:
     reading the weights, the first and a later one; None where the engine counts them. binds: a server is kept on
     the processors and the memory of its devices' NUMA node; otherwise its engine does that, or nothing. even_heads:
     every device must have a key-value head of its own. iommu: devices are driven through it.
+
+    socket_variables: those that name the interface to the other hosts of a model. ray_resource: what Ray calls its
+    devices. scales_out: whether devices of several hosts are linked by ports of their own.
     """
 
     name: str
@@ -221,6 +228,9 @@ class Platform:
     binds: bool = False
     even_heads: bool = False
     iommu: bool = False
+    socket_variables: tuple[str, ...] = ("GLOO_SOCKET_IFNAME",)
+    ray_resource: str = ""
+    scales_out: Callable[[Host], bool] = _slow_between
     observe: Callable[[], dict[str, Any]] = _no_devices
     reasons: Callable[[Host, str, int, str], list[tuple[str, str]]] = _no_reasons
 

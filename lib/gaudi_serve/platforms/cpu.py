@@ -18,6 +18,9 @@ from .releases import made_for, official_image
 
 X86, ARM = "x86_64", "aarch64"
 ONE_HOST = ("mp", "uni")
+# vLLM has no name for processors as a resource of Ray. A platform plug-in of the image's own must give them this one:
+# Ray tells a worker its share of those accelerators alone that it knows.
+RAY_RESOURCE, PLUGINS = "HPU", "VLLM_PLUGINS"
 FAST = ("avx512f", "amx_tile")
 SLOW = (
     "its processors have AVX2 and no AVX-512: vLLM is much slower there, and lacks a KV cache of FP8 and some "
@@ -95,8 +98,12 @@ def _problems(spec: Spec) -> list[Problem]:
     problems: list[Problem] = []
     if spec.get("module_ids"):
         problems.append(("module_ids", spec["module_ids"], "are Gaudi cards, of which this CPU host has none"))
-    if spec.get("distributed_executor_backend") == "ray":
-        problems += unknown_executor(spec, ONE_HOST, "is refused by vLLM on processors; leave it out, or say mp")
+    if spec.get("distributed_executor_backend") == "ray" and not (spec.get("env") or {}).get(PLUGINS):
+        allowed = (
+            "is refused by vLLM on processors; leave it out, or say mp (an image with a platform plug-in that names "
+            f"the resource {RAY_RESOURCE} takes it, with env: {PLUGINS})"
+        )
+        problems += unknown_executor(spec, ONE_HOST, allowed)
     if spec.get("pipeline_parallel_size") not in (None, 1) and spec.get("nnodes") not in (None, 1):
         allowed = "must be 1: on processors, the layers of a model are spread over the processes of one host alone"
         problems.append(("nnodes", spec["nnodes"], allowed))
@@ -144,6 +151,7 @@ PLATFORM = Platform(
     name="cpu",
     title="CPU",
     engine="vllm",
+    ray_resource=RAY_RESOURCE,
     options=vllm_options,
     image=_image,
     software=lambda release: "vLLM for CPUs",

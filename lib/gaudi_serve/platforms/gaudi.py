@@ -355,11 +355,20 @@ LINKS = Links(
     ),
 )
 
+
+def _scales_out(host: Host) -> bool:
+    """Tell whether cards have ports to those of other hosts: the PCIe card HL-288 has none."""
+    return not str(host.device_name or "").startswith("HL-288")
+
+
 PLATFORM = Platform(
     name="gaudi",
     title="Gaudi",
     devices="Gaudi cards",
     engine="aice_1_21",
+    socket_variables=("GLOO_SOCKET_IFNAME", "HCCL_SOCKET_IFNAME"),
+    ray_resource="HPU",
+    scales_out=_scales_out,
     release=release_of,
     options=_options,
     image=_image,

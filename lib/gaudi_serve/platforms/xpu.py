@@ -190,6 +190,7 @@ PLATFORM = Platform(
     title="XPU",
     devices="Intel GPUs",
     engine="vllm",
+    ray_resource="GPU",
     options=vllm_options,
     image=lambda host, release, live: official_image("xpu", release, live),
     software=lambda release: "vLLM for XPU",

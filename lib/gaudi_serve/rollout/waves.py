@@ -16,10 +16,11 @@ from ..core.errors import InputError, is_number, near, readable, refusal, shown,
 from ..core.served import served_names
 from ..core.table import table
 from ..core.words import counted
+from ..model.distributed import answers
 from ..plan.downtime import Down, downtimes
 from ..stages.changes import StageChanges
 from ..stages.registry import STAGES
-from .state import REGISTERED
+from .state import REGISTERED, State
 
 Known = Mapping[str, Any]
 SERIAL = "20%"
@@ -155,13 +156,25 @@ def members(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> list[Member]
     """
     drained = _drained(hostvars, hosts)
     found = []
+    tied = _tied(hostvars, hosts, drained)
     for name in hosts:
         known = hostvars[name]
         due = {stage: lines for stage, lines in StageChanges.of(known).pending.items() if stage != "gateway"}
-        kept = bool((known.get("gaudi_services") or {}).get("kept"))
-        if due or name in drained or kept:
+        if name in tied:
             found.append(Member(name, due, tuple(downtimes(known)), serving(known)))
     return found
+
+
+def _tied(hostvars: Mapping[str, Known], hosts: Sequence[str], drained: set[str]) -> set[str]:
+    """Return the hosts that a rollout changes, and those that a model ties to them."""
+    changed = {
+        name
+        for name in hosts
+        if name in drained
+        or (hostvars[name].get("gaudi_services") or {}).get("kept")
+        or any(stage != "gateway" for stage in StageChanges.of(hostvars[name]).pending)
+    }
+    return {name for part in _units(hostvars, hosts) if changed & {*part} for name in part}
 
 
 def _drained(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> set[str]:
@@ -177,8 +190,9 @@ def _drained(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> set[str]:
 def serving(known: Known) -> dict[str, tuple[str, ...]]:
     """Return the models that a host serves now, by their units, with their names for clients."""
     services = (known.get("gaudi_host") or {}).get("services") or {}
-    commands = {name: (one.get("launch") or {}).get("command") for name, one in services.items() if one.get("active")}
-    return {name: served_names(name, command or ()) for name, command in commands.items()}
+    launches = {name: one.get("launch") or {} for name, one in services.items() if one.get("active")}
+    # A part of a model is no server of its own: where it is away, so is the head of the same wave.
+    return {name: served_names(name, one.get("command") or ()) for name, one in launches.items() if answers(one)}
 
 
 def _counted(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> dict[str, int]:
@@ -229,7 +243,9 @@ def rollout_plan(hostvars: Mapping[str, Known], hosts: Sequence[str], variables:
         "add it to --limit, or mend what keeps it away"
         for name in absent
     ]
-    waves = [] if reasons else _waves(changed, servers, needed, settings)
+    by_name = {one.name: one for one in changed}
+    units = [[by_name[name] for name in part] for part in _units(hostvars, list(by_name))]
+    waves = [] if reasons else _waves(units, servers, needed, settings)
     return {
         "waves": [[one.name for one in wave] for wave in waves],
         "lines": [*_lines(waves, servers, needed, settings), *_gateways(hostvars, hosts)],
@@ -259,19 +275,23 @@ def _refusal(
 
 
 def _waves(
-    changed: Sequence[Member], servers: Mapping[str, int], needed: Mapping[str, int], settings: Settings
+    units: Sequence[Sequence[Member]], servers: Mapping[str, int], needed: Mapping[str, int], settings: Settings
 ) -> list[list[Member]]:
-    """Return the canary, then waves as large as they may be, in the inventory's order."""
-    order = sorted(changed, key=lambda one: one.name != settings.canary)
-    waves: list[list[Member]] = [[order[0]]] if order else []
-    for one in order[1:]:
-        wave = [*waves[-1], one]
+    """Return the canary, then waves as large as they may be, in the inventory's order.
+
+    units: hosts that change together, most often one; the canary comes with its own.
+    """
+    order = sorted(units, key=lambda unit: settings.canary not in [one.name for one in unit])
+    waves: list[list[Member]] = [list(order[0])] if order else []
+    for unit in order[1:]:
+        wave = [*waves[-1], *unit]
         enough = all(
             servers[model] - sum(model in other.away(settings.drains) for other in wave) >= needed[model]
+            for one in unit
             for model in one.away(settings.drains)
         )
-        allowed = len(waves) > 1 and len(wave) <= settings.most(len(changed)) and enough
-        waves[-1:] = [wave] if allowed else [waves[-1], [one]]
+        allowed = len(waves) > 1 and len(wave) <= settings.most(sum(map(len, units))) and enough
+        waves[-1:] = [wave] if allowed else [waves[-1], list(unit)]
     return waves
 
 
@@ -308,7 +328,8 @@ def _rows(waves: Sequence[Sequence[Member]], servers: Mapping[str, int], setting
     rows = []
     for number, wave in enumerate(waves, 1):
         for one in wave:
-            stages = ", ".join(STAGES[stage] for stage in one.due) or "give it back"
+            alone = "give it back" if len(wave) == 1 else "serves a model with the others"
+            stages = ", ".join(STAGES[stage] for stage in one.due) or alone
             away = sorted(one.away(settings.drains))
             gone = {model: sum(model in other.away(settings.drains) for other in wave) for model in away}
             stay = ", ".join(f"{model} {servers[model] - gone[model]}/{servers[model]}" for model in away) or "-"
@@ -329,6 +350,18 @@ def _away(one: Member, drains: bool) -> str:
     return ", ".join(stopped) or ("drained" if drains and one.served else "-")
 
 
+def unverified_hosts(hostvars: Mapping[str, Known], host: str) -> list[str]:
+    """Return the hosts that serve a model together with one of a rollout and are not verified as it is.
+
+    Args:
+        hostvars: variables by host, with what playbooks/rollout.yml registers.
+        host: one that was verified; the others have had the same tasks.
+    """
+    tied = {name for hosts in groups_of(hostvars[host]).values() for name in hosts if name != host}
+    states = {name: (hostvars[name].get(REGISTERED) or {}).get("state") for name in tied if name in hostvars}
+    return sorted(name for name, state in states.items() if state != State.VERIFIED.value)
+
+
 def hosts_down_at_once(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> list[str]:
     """Return the hosts of a run whose serving models it would take down all at the same time; empty for one alone.
 
@@ -337,7 +370,29 @@ def hosts_down_at_once(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> l
         hosts: those of the run.
     """
     found = [name for name in hosts if any(one.minutes is not None for one in downtimes(hostvars[name]))]
-    return found if len(found) > 1 else []
+    return found if len(_units(hostvars, found)) > 1 else []
+
+
+def groups_of(known: Known) -> dict[str, list[str]]:
+    """Return the models of a host that run on several, each with all its hosts: those planned, and those that serve."""
+    services = (known.get("gaudi_host") or {}).get("services") or {}
+    live = {name: (one.get("launch") or {}).get("group") for name, one in services.items()}
+    planned = {
+        str(one["name"]): one.get("group") for one in (known.get("preflight_plan") or {"models": []}).get("models", [])
+    }
+    return {name: list(group["hosts"]) for name, group in {**live, **planned}.items() if group}
+
+
+def _units(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> list[list[str]]:
+    """Return hosts in parts that change together, since a model runs on all hosts of a part; in their order."""
+    parts: list[list[str]] = []
+    for name in hosts:
+        tied = {other for others in groups_of(hostvars[name]).values() for other in others}
+        joined = [part for part in parts if tied & {*part} or name in part]
+        merged = [*[one for part in joined for one in part], name]
+        parts = [part for part in parts if part not in joined] + [merged]
+    order = {name: place for place, name in enumerate(hosts)}
+    return sorted((sorted(part, key=order.__getitem__) for part in parts), key=lambda part: order[part[0]])
 
 
 def restarted_at_once(hostvars: Mapping[str, Known], hosts: Sequence[str], model: str) -> list[str]:
@@ -350,4 +405,7 @@ def restarted_at_once(hostvars: Mapping[str, Known], hosts: Sequence[str], model
     """
     units = {name: (hostvars[name].get("gaudi_services") or {}).get("units") or {} for name in hosts}
     found = [name for name in hosts if (units[name].get(model) or {}).get("active")]
-    return found if len(found) > 1 else []
+    tied = {
+        tuple(((units[name][model].get("launch") or {}).get("group") or {"hosts": [name]})["hosts"]) for name in found
+    }
+    return found if len(tied) > 1 else []

@@ -10,6 +10,7 @@ from ..core.aliases import value_of
 from ..core.table import model_cell, table
 from ..core.words import counted
 from ..gateway.fleet import gateway_left
+from ..model.distributed import answers
 from ..model.host import Host
 from ..platforms import sick_cards
 from ..stages.registry import LEFT_ALONE, OBJECTS
@@ -78,7 +79,8 @@ def _model(model: Known, known: Known) -> dict[str, Any]:
         "state": unit.get("state", "not there"),
         "status": unit.get("status", ""),
         "restarts": unit.get("restarts", 0),
-        "answers": problem == "",
+        "answers": problem == "" or not answers(model),
+        **({"hosts": model["group"]["hosts"]} if model.get("group") else {}),
         "problem": problem or "",
         "module_ids": model["module_ids"],
         "url": endpoint(model, str(known["gaudi_host"]["ip"])),
@@ -107,6 +109,7 @@ def fleet_status_lines(status: Known) -> list[str]:
 
 
 def _cells(model: Known) -> list[str]:
-    answers = "-" if model["wanted"] == "stopped" else "yes" if model["answers"] else "no"
+    silent = model["wanted"] == "stopped" or model["url"].startswith("at ")
+    well = "-" if silent else "yes" if model["answers"] else "no"
     state = model["state"] + (" (wanted: stopped)" if model["wanted"] == "stopped" else "")
-    return [model_cell(model), ",".join(map(str, model["module_ids"])) or "cpu", state, answers, model["url"]]
+    return [model_cell(model), ",".join(map(str, model["module_ids"])) or "cpu", state, well, model["url"]]

@@ -17,6 +17,7 @@ from ..gateway.fleet import Entry, backends_of, entry_of, secret_problem
 from ..gateway.haproxy import ADDRESS_PATH, PLACE, SERVERS, UNIT_PATH
 from ..gateway.inputs import ClientNames, read_gateway
 from ..gateway.objects import Gateway
+from ..model.distributed import answers
 from .base import Given, Pending, Stage
 from .reset import new_packages
 
@@ -130,7 +131,8 @@ def gateway_ports(variables: Known, models: Sequence[Known], host_name: str) -> 
         gateway = read_gateway(value_of(variables, "fleet_gateway"))
     except InputError:
         return []
-    ours = {int(one["port"]): str(one["served_model_name"]) for one in models if one["state"] != "stopped"}
+    serving = [one for one in models if one["state"] != "stopped" and answers(one)]
+    ours = {int(one["port"]): str(one["served_model_name"]) for one in serving}
     return _ports_taken(gateway, _of_models(ours), host_name)
 
 

@@ -147,7 +147,7 @@ def vllm_service_reset(services: Known, left: Known, caches: bool = False) -> di
         + (kept if caches else []),
         "empty": made_for(brought) if caches else [],
         "stay": others_of(brought),
-        "did": [f"model {name}: unit, settings, secrets, container" for name in names]
+        "did": [f"model {name}: unit, settings, secrets, container{_elsewhere(services, name)}" for name in names]
         + [f"container {name}" for name in services["orphans"]]
         + ([f"recipe cache {path}" for path in kept] if caches else []),
         "left": ([] if caches else [f"recipe cache {path}: kept (reset_caches)" for path in kept])
@@ -156,6 +156,12 @@ def vllm_service_reset(services: Known, left: Known, caches: bool = False) -> di
     }
     plan["due"] = bool(names or boxes or states or strays or supervisor or (caches and kept))
     return plan
+
+
+def _elsewhere(services: Known, name: str) -> str:
+    """Return what a model's end on this host means on the other hosts that serve it."""
+    group = (services["units"][name].get("launch") or {}).get("group") or {"hosts": []}
+    return f"; it serves on {', '.join(group['hosts'])} together, and ends on all" if group["hosts"] else ""
 
 
 def model_weights_reset(left: Known, packages: Sequence[str] = (), weights: bool = False) -> dict[str, Any]:

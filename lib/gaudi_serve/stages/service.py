@@ -16,12 +16,13 @@ from ..catalog.keys import VARIABLE
 from ..core.checks import is_true
 from ..core.errors import InputError, is_number, near, readable, shown
 from ..core.images import vllm_image_id
-from ..core.paths import CONFIG, UNITS, vllm_unit_paths
+from ..core.paths import CONFIG, RAY_MEMBER, UNITS, vllm_unit_paths
 from ..core.run import sha256_text
 from ..core.served import served_models, served_names
 from ..core.templates import file_of, rendered_text, template_of
 from ..engines import engine_of
 from ..host.secret import given_secrets, secret_changed, secret_text
+from ..model.distributed import answers
 from ..model.host import LiveModel
 from ..model.shared import members
 from .base import Given, Pending, Stage
@@ -58,7 +59,7 @@ class Changes:
 
     write: files, with path, model, content and mode. absent: files that no model needs any more. orphans: containers
     without a unit. secret: those of restart whose secret has changed. adopt: go on under a new supervisor. wait: are
-    waited for. smoke: not asked since their start.
+    waited for. smoke: not asked since their start. tokens: whose hosts do not share a secret yet.
     """
 
     supervisor: bool
@@ -74,6 +75,7 @@ class Changes:
     smoke: list[str]
     reload: bool
     wait: list[str]
+    tokens: list[dict[str, str]]
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as filters do, with ``due``: whether there is anything to do."""
@@ -96,10 +98,16 @@ def vllm_container(model: Mapping[str, Any]) -> dict[str, Any]:
     numactl = ["numactl", *model["numactl"]] if model["numactl"] else []
     engine = engine_of(model)
     probe = {"probe": _probe(model)}
-    own = {"command": [*numactl, *engine.command, *args], **probe, "progress": [list(one) for one in engine.progress]}
+    command = [*numactl, *engine.command, *args]
+    if ray := (model.get("group") or {}).get("ray"):
+        settings = json.dumps(ray, sort_keys=True)
+        command = ["python3", RAY_MEMBER, settings, *(command if ray["role"] == "head" else [])]
+    own = {"command": command, **probe, "progress": [list(one) for one in engine.progress]}
     # The runtime stands beside it too: supervisors before this block read it there, and a plan compares it.
     own["device_access"] = model["device_access"]
-    return {**{key: model[key] for key in LAUNCH_KEYS}, **own}
+    group = {key: value for key, value in (model.get("group") or {}).items() if key not in ("ray", "tokens")}
+    between = {"group": group} if group else {}
+    return {**{key: model[key] for key in LAUNCH_KEYS}, **own, **between}
 
 
 def _probe(model: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,12 +144,15 @@ def runs_as_planned(live: LiveModel, model: Mapping[str, Any]) -> bool:
     return not live.stale and same_launch(live.digest, live.command, model)
 
 
-def vllm_service_files(models: Sequence[Mapping[str, Any]], unit_template: str) -> dict[str, dict[str, Any]]:
+def vllm_service_files(
+    models: Sequence[Mapping[str, Any]], unit_template: str, ray_member: str = ""
+) -> dict[str, dict[str, Any]]:
     """Return ``{path: {model, content, mode}}`` of every file that the planned models need.
 
     Args:
         models: the models of a plan.
         unit_template: Jinja text of the unit, rendered with ``model``.
+        ray_member: the program of containers of Ray.
 
     Raises:
         InputError: when the template cannot be rendered.
@@ -158,6 +169,7 @@ def vllm_service_files(models: Sequence[Mapping[str, Any]], unit_template: str) 
             (f"{CONFIG}/{name}.json", launch, "0640"),
             # The server reads it without the capabilities of root.
             (f"{CONFIG}/{name}.buckets", model.get("bucket_file"), "0644"),
+            (f"{CONFIG}/{name}.ray", ray_member if (model.get("group") or {}).get("ray") else None, "0644"),
         ):
             if content is not None:
                 files[path] = {"model": name, "content": content, "mode": mode}
@@ -190,20 +202,41 @@ def vllm_service_changes(
     write = [{"path": path, **file} for path, file in files.items() if _differs(path, file, units)]
     removed = sorted(set(live["units"]) - set(planned))
     adopted = _superseded(planned, units, by_kind["restart"], version)
-    stale = any(unit.get("need_reload") for unit in units.values())
     waiting = [name for name in planned if units.get(name, {}).get("state") == "activating"]
     stopped = [name for name, model in planned.items() if model["state"] == "stopped"]
     return Changes(
         supervisor=live["supervisor_sha256"] != version,
         write=write,
-        absent=[f"{CONFIG}/{name}.buckets" for name, model in planned.items() if _unused(model, units.get(name, {}))],
+        absent=_unused(planned, units),
         remove=removed,
         orphans=[box for box in live.get("orphans", []) if box.removeprefix("vllm-") not in lost],
         **by_kind,
         adopt=adopted,
-        reload=bool(removed or stale or any(file["path"].endswith(".service") for file in write)),
+        reload=bool(removed) or _reload(units, write),
+        tokens=_tokens(models, units),
         wait=sorted({*by_kind["start"], *by_kind["restart"], *adopted, *waiting} - {*stopped}),
     ).as_dict()
+
+
+def _reload(units: Mapping[str, Any], write: Sequence[Mapping[str, Any]]) -> bool:
+    """Tell whether systemd must read its units again."""
+    stale = any(unit.get("need_reload") for unit in units.values())
+    return stale or any(file["path"].endswith(".service") for file in write)
+
+
+def _tokens(models: Sequence[Mapping[str, Any]], units: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return the models whose secret is missing here or another one, with the host that makes it, and the file."""
+    groups = [(str(model["name"]), model["group"]) for model in models if model.get("group")]
+    return [
+        {"model": name, "head": str(group["hosts"][0]), "path": str(group["token"])}
+        for name, group in groups
+        if _token_due(group["tokens"], units.get(name, {}).get("token_sha256"))
+    ]
+
+
+def _token_due(planned: Mapping[str, Any], now: str | None) -> bool:
+    """Tell whether a host takes over the head's secret; the head, of which both are the same, makes one it lacks."""
+    return now is None or (planned["head"] != planned["here"] and now == planned["here"])
 
 
 def _adoptable(planned: Mapping[str, Any], live: Mapping[str, Any]) -> dict[str, Any]:
@@ -221,9 +254,17 @@ def _superseded(
     return [name for name in runs if units[name].get("supervisor") not in (None, version)]
 
 
-def _unused(model: Mapping[str, Any], unit: Mapping[str, Any]) -> bool:
-    """Tell whether a model has a bucket file on its host that it is not served with any more."""
-    return bool(unit.get("buckets_sha256")) and model.get("bucket_file") is None
+def _unused(planned: Mapping[str, Any], units: Mapping[str, Any]) -> list[str]:
+    """Return the files of models on their host that they are not served with any more."""
+    return [path for name, model in planned.items() for path in _unused_of(model, units.get(name, {}))]
+
+
+def _unused_of(model: Mapping[str, Any], unit: Mapping[str, Any]) -> list[str]:
+    group = model.get("group") or {}
+    used = {"buckets": model.get("bucket_file") is not None, "ray": bool(group.get("ray")), "token": bool(group)}
+    return [
+        f"{CONFIG}/{model['name']}.{kind}" for kind, wanted in used.items() if unit.get(f"{kind}_sha256") and not wanted
+    ]
 
 
 def _verdict(model: Mapping[str, Any], unit: Mapping[str, Any]) -> set[str]:
@@ -259,7 +300,7 @@ def _live(path: str, units: Mapping[str, Any]) -> str | None:
     folder, _, leaf = path.rpartition("/")
     stem, _, kind = leaf.rpartition(".")
     name = stem[len("vllm-") :] if folder == UNITS else stem
-    key = {"service": "unit_sha256", "env": "env_sha256", "json": "launch_sha256", "buckets": "buckets_sha256"}[kind]
+    key = {"service": "unit_sha256", "env": "env_sha256", "json": "launch_sha256"}.get(kind, f"{kind}_sha256")
     found = units.get(name, {}).get(key)
     return str(found) if found else None
 
@@ -407,6 +448,7 @@ def vllm_service_summary(changes: Mapping[str, Any]) -> list[str]:
     """Return what is to be done, one sentence a kind."""
     lines = [f"write {file['path']}" for file in changes["write"]]
     lines += [f"remove {path}" for path in changes["absent"]]
+    lines += [f"write the secret that the hosts of {one['model']} share" for one in changes["tokens"]]
     if changes["supervisor"]:
         lines.append("write the supervisor")
     lines += [f"replace the supervisor of {name}: its server goes on" for name in changes["adopt"]]
@@ -416,8 +458,14 @@ def vllm_service_summary(changes: Mapping[str, Any]) -> list[str]:
     return lines + [f"send a test question to {name}" for name in changes["smoke"]]
 
 
-FILES = {"service": "unit", "env": "environment", "json": "launch", "buckets": "buckets"}
-MISSING = {"unit": "unit file", "environment": "environment file", "launch": "launch file", "buckets": "bucket file"}
+FILES = {"service": "unit", "env": "environment", "json": "launch", "buckets": "buckets", "ray": "program of Ray"}
+MISSING = {
+    "unit": "unit file",
+    "environment": "environment file",
+    "launch": "launch file",
+    "buckets": "bucket file",
+    "ray": "program of Ray",
+}
 
 
 def vllm_service_drift(
@@ -452,7 +500,7 @@ def vllm_service_drift(
 def _running_drift(model: Mapping[str, Any], container: Mapping[str, Any], live: Mapping[str, Any]) -> list[str]:
     """Return where a server that is active is not what is planned: what it listens on, and its image."""
     found = []
-    listens = container.get("listens")
+    listens = container.get("listens") if answers(model) else None
     if container.get("running") and listens is not None and not any(_is_at(model, one) for one in listens):
         found.append(f"listens on {', '.join(listens) or 'no port'}, and the plan has {model['host']}:{model['port']}")
     image = vllm_image_id(live.get("images") or {}, str(model["image"]))
@@ -584,7 +632,9 @@ def _pending(given: Given) -> Pending:
         known["vllm_service_plan"]["models"],
     )
     supervisor = file_of("vllm_service", "vllm-supervisor")
-    files = vllm_service_files(models, template_of("vllm_service", "vllm.service.j2"))
+    files = vllm_service_files(
+        models, template_of("vllm_service", "vllm.service.j2"), file_of("vllm_service", "ray-member")
+    )
     changes = vllm_service_changes(models, services, files, supervisor)
     withdrawn = vllm_withdrawn_secrets(services, secrets)
     differ = bool(withdrawn) or any(unit.get("secret_differs") for unit in services["units"].values())

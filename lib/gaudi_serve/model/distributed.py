@@ -1,0 +1,147 @@
+"""A model over several hosts: an entry of ``vllm_distributed_models``, and the part of it that each host runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+HOSTS, PORT = "hosts", "cluster_port"
+# vLLM's own default for its rendezvous is the second port of this block.
+FIRST_PORT, PORTS = 29500, 100
+MOST = 16  # hosts of one model
+
+
+@dataclass(frozen=True)
+class Members:
+    """The hosts of a model, the head first, and the place of the host that is planned among them."""
+
+    names: tuple[str, ...]
+    rank: int
+
+    @property
+    def here(self) -> str:
+        """Return the host that is planned."""
+        return self.names[self.rank]
+
+    @property
+    def head(self) -> str:
+        """Return the host whose server answers."""
+        return self.names[0]
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """Return the other hosts."""
+        return tuple(name for name in self.names if name != self.here)
+
+
+@dataclass(frozen=True)
+class Ports:
+    """The ports between the hosts of one model, all of one block that begins with ``cluster_port``.
+
+    supervisors: where the supervisor of the head waits for the others. rendezvous: of vLLM's processes, and of Ray's
+    global control store. copies, copies_torch: of data parallel. ray: node manager, object manager, runtime
+    environments, dashboard agent, its gRPC, metrics. client: of Ray's clients, on the head. workers: the range of Ray's
+    own processes.
+    """
+
+    first: int
+
+    @property
+    def supervisors(self) -> int:
+        """Return the port of the head's supervisor."""
+        return self.first
+
+    @property
+    def rendezvous(self) -> int:
+        """Return the port of the head's process group, or of Ray."""
+        return self.first + 1
+
+    @property
+    def copies(self) -> int:
+        """Return the port by which copies find the head."""
+        return self.first + 2
+
+    @property
+    def copies_torch(self) -> int:
+        """Return the port of the copies' process group."""
+        return self.first + 3
+
+    @property
+    def ray(self) -> tuple[int, ...]:
+        """Return the ports of the services that Ray has on every host."""
+        return tuple(range(self.first + 4, self.first + 10))
+
+    @property
+    def client(self) -> int:
+        """Return the port of Ray's clients, which nobody uses and Ray cannot leave out."""
+        return self.first + 10
+
+    @property
+    def workers(self) -> tuple[int, int]:
+        """Return the first and the last port of Ray's processes."""
+        return self.first + 20, self.first + PORTS - 1
+
+    @property
+    def last(self) -> int:
+        """Return the last port of the block."""
+        return self.first + PORTS - 1
+
+
+def entries_of(distributed: Any) -> list[Mapping[str, Any]]:
+    """Return the sound entries of ``vllm_distributed_models``: those that name their hosts."""
+    listed = distributed if isinstance(distributed, list) else []
+    return [one for one in listed if isinstance(one, Mapping) and not hosts_problem(one.get(HOSTS))]
+
+
+def hosts_problem(value: Any) -> str | None:
+    """Return what ``hosts`` of an entry must be; None where it is that."""
+    fits = isinstance(value, list) and 1 < len(value) <= MOST and all(isinstance(name, str) and name for name in value)
+    allowed = (
+        f"must be a list of 2 to {MOST} different hosts of the inventory, the head first, such as [gaudi01, gaudi02]"
+    )
+    return None if fits and len(set(value)) == len(value) else allowed
+
+
+def host_models(models: Any, distributed: Any, host: str) -> Any:
+    """Return the models of a host with its parts of those that run on several hosts.
+
+    Args:
+        models: ``vllm_models`` of the host; None where nobody has set it.
+        distributed: ``vllm_distributed_models``, as the host sees it.
+        host: its name in the inventory.
+
+    Returns:
+        The list; ``models`` as it is where the host has no part of any, or where it is no list.
+    """
+    parts = [{**one, HOSTS: _part(one[HOSTS], host)} for one in entries_of(distributed) if host in one[HOSTS]]
+    if not parts or not (models is None or isinstance(models, list)):
+        return models
+    return [*(models or []), *parts]
+
+
+def _part(names: Sequence[str], host: str) -> dict[str, Any]:
+    return {"names": list(names), "rank": list(names).index(host)}
+
+
+def members_of(value: Any) -> Members | None:
+    """Return the hosts of a part; None of a model of one host."""
+    return Members(tuple(value["names"]), int(value["rank"])) if isinstance(value, Mapping) else None
+
+
+def answers(model: Mapping[str, Any]) -> bool:
+    """Tell whether a planned model, or one of a launch file, has an endpoint on its host: a worker has none."""
+    return bool((model.get("group") or {"answers": True})["answers"])
+
+
+def head_of(model: Mapping[str, Any]) -> str:
+    """Return the host whose server answers for a planned model; empty for one that runs on one host."""
+    group = model.get("group") or {}
+    return str(group["hosts"][0]) if group else ""
+
+
+def part_problem(value: Any) -> str | None:
+    """Return what is wrong with ``hosts`` in an entry of ``vllm_models``; a part has what host_models gives it."""
+    if isinstance(value, Mapping) and set(value) == {"names", "rank"} and not hosts_problem(value["names"]):
+        return None
+    return "is for entries of vllm_distributed_models alone, which all hosts of a model see; write the model there"

@@ -1,0 +1,392 @@
+"""A model over several hosts: the options of each part, what keeps it from being served, and what ties its parts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from ipaddress import ip_address, ip_interface
+from typing import Any
+
+from ..core.errors import Problem
+from ..core.paths import CONFIG, RAY_MEMBER
+from ..engines import ENGINES, Engine, engine_of
+from ..model.distributed import HOSTS, PORT, PORTS
+from ..model.host import Host, LiveModel, Network
+from ..model.shared import SHARED
+from ..model.spec import Spec
+from ..platforms import Platform, platform_of
+from .model import Placement, PlannedModel
+
+# What says which part of a model a server is.
+COUNTED = (
+    *("nnodes", "node_rank", "master_addr", "master_port", "data_parallel_size_local", "data_parallel_address"),
+    *("data_parallel_rpc_port", "data_parallel_start_rank", "data_parallel_rank", "data_parallel_backend"),
+    *("data_parallel_external_lb", "data_parallel_multi_port_external_lb"),
+)
+EXECUTOR, ADDRESS = "distributed_executor_backend", "vllm_cluster_address"
+RAY, MP = "ray", "mp"
+# Where the supervisors lose sight of each other for so long, the model is started anew.
+MEMBER_TIMEOUT_S = 20
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a host of a model gives to a plan: its facts, and its part as it is planned there.
+
+    release: of its software. image: the id of the model's image there; None where it lacks it, or the run brings it.
+    """
+
+    machine: Host
+    model: PlannedModel | None
+    release: str = ""
+    image: str | None = None
+
+
+def spread(spec: Spec, addresses: Mapping[str, str]) -> Spec:
+    """Return a part of a model with the options of vLLM that say which part it is.
+
+    Args:
+        spec: the complete model, which has ``hosts``.
+        addresses: of each host of the model, in the network that they share; of missing hosts nothing is known.
+    """
+    members = spec.members
+    if members is None:
+        return spec
+    ports, head = spec.cluster_ports, addresses.get(members.head, "")
+    if spec.copied_over_hosts:
+        found: dict[str, Any] = {
+            "data_parallel_size_local": spec.copies,
+            "data_parallel_address": head,
+            "data_parallel_rpc_port": ports.copies,
+        }
+        found |= {"data_parallel_start_rank": members.rank * spec.copies} if members.rank else {}
+    elif executor_of(spec) == RAY:
+        return spec.but(**{EXECUTOR: RAY})
+    else:
+        found = {
+            "nnodes": len(members.names),
+            "node_rank": members.rank,
+            "master_addr": head,
+            "master_port": ports.rendezvous,
+        }
+    return spec.but(**found, **({} if spec.answers else {"headless": True}))
+
+
+def executors(engine: Engine, platform: Platform, release: str) -> tuple[str, ...]:
+    """Return how an engine can spread a model over hosts, its own default first."""
+    options = platform.options(release)
+    return tuple(one for one in engine.executors if one != MP or "nnodes" in options)
+
+
+def executor_of(spec: Spec) -> str:
+    """Return how a model is spread over its hosts."""
+    said = spec.get(EXECUTOR)
+    return str(said) if said else next(iter(engine_of(spec).executors), MP)
+
+
+def with_executor(spec: Spec, platform: Platform, release: str) -> Spec:
+    """Return a model over several hosts with the executor that its engine and its release have."""
+    found = executors(engine_of(spec), platform, release)
+    if spec.members is None or spec.copied_over_hosts or spec.get(EXECUTOR) or not found or found[0] == MP:
+        return spec
+    return spec.but(**{EXECUTOR: found[0]})
+
+
+def distributed_problems(spec: Spec, host: Host, release: str, addresses: Mapping[str, str]) -> list[Problem]:
+    """Return what keeps a model from being spread over its hosts, seen from one of them."""
+    members = spec.members
+    if members is None:
+        return []
+    engine, platform = engine_of(spec), platform_of(host.accelerator)
+    problems = _unread(members.names, addresses) + _of_address(members.here, host, addresses)
+    problems += _of_engine(spec, engine, executors(engine, platform, release)) + _of_sizes(spec, len(members.names))
+    problems += [(key, spec[key], "is set by the plan; leave it out") for key in COUNTED if spec.get(key) is not None]
+    for key in ("module_ids", SHARED):
+        if spec.get(key):
+            problems.append((key, spec[key], "is not for a model over several hosts: the plan chooses on each host"))
+    return problems + _of_ports(spec, host)
+
+
+def _unread(names: Sequence[str], addresses: Mapping[str, str]) -> list[Problem]:
+    missing = [name for name in names if name not in addresses]
+    if not missing:
+        return []
+    allowed = (
+        f"has {', '.join(missing)}, which this run has not read; all hosts of a model are planned together: "
+        f"--limit {','.join(names)}"
+    )
+    return [(HOSTS, list(names), allowed)]
+
+
+def _of_address(name: str, host: Host, addresses: Mapping[str, str]) -> list[Problem]:
+    """Return what is wrong with the address at which the other hosts reach this one."""
+    mine = addresses.get(name, "")
+    others = sorted(other for other, address in addresses.items() if address == mine and other != name)
+    own = [one.address for one in host.networks]
+    choice = f"set {ADDRESS} for this host to one of {', '.join(own)}" if own else f"set {ADDRESS} for this host"
+    if not mine:
+        return []
+    try:
+        loopback = ip_address(mine).is_loopback
+    except ValueError:
+        return [(ADDRESS, mine, f"must be an address, not a name; {choice}")]
+    if loopback:
+        return [(ADDRESS, mine, f"is reached by no other host; {choice}")]
+    if own and mine not in own:
+        return [(ADDRESS, mine, f"is no address of this host; {choice}")]
+    return [(ADDRESS, mine, f"is the address of {others[0]} too; {choice}")] if others else []
+
+
+def _of_engine(spec: Spec, engine: Engine, offered: tuple[str, ...]) -> list[Problem]:
+    said = spec.get(EXECUTOR)
+    if not offered:
+        able = ", ".join(name for name, one in ENGINES.items() if one.executors)
+        allowed = f"is not for profile {engine.name}, which serves a model on one host; over several hosts do {able}"
+        return [(HOSTS, list(spec.members.names) if spec.members else None, allowed)]
+    if engine.over_hosts and not spec.get("distributed_experimental"):
+        allowed = f"must be true for a model over several hosts in profile {engine.name}: {engine.over_hosts}"
+        return [("distributed_experimental", bool(spec.get("distributed_experimental")), allowed)]
+    if spec.copied_over_hosts and MP not in offered:
+        allowed = f"is not for profile {engine.name} of this release; tensor_parallel_size over the hosts is"
+        return [("data_parallel_size", spec["data_parallel_size"], allowed)]
+    if said and said not in offered and not spec.copied_over_hosts:
+        allowed = f"must be {' or '.join(offered)} for a model over several hosts in profile {engine.name}"
+        return [(EXECUTOR, said, allowed)]
+    return []
+
+
+def _of_sizes(spec: Spec, hosts: int) -> list[Problem]:
+    """Return what does not divide among the hosts."""
+    if spec.copied_over_hosts:
+        copies = int(spec["data_parallel_size"])
+        allowed = f"must be a multiple of {hosts}, the number of its hosts"
+        return [("data_parallel_size", copies, allowed)] if copies % hosts else []
+    if spec.tensors * spec.stages % hosts == 0:
+        return []
+    stages = f", times pipeline_parallel_size {spec.stages}," if spec.stages > 1 else ""
+    allowed = f"must{stages} be a multiple of {hosts}, the number of its hosts"
+    return [("tensor_parallel_size", spec.tensors, allowed)]
+
+
+def _of_ports(spec: Spec, host: Host) -> list[Problem]:
+    """Return which port between the hosts another program has."""
+    live = host.services.get(spec.name)
+    if live and live.runs:
+        return []
+    ports = spec.cluster_ports
+    taken = [port for port in range(ports.first, ports.client + 1) if port in host.ports]
+    if not taken:
+        return []
+    allowed = f"needs ports {ports.first} to {ports.last}, and {taken[0]} is taken by {host.ports[taken[0]]}"
+    return [(PORT, ports.first, f"{allowed}; end it or choose another {PORT}")]
+
+
+def same_ports(specs: Sequence[Spec]) -> list[tuple[Spec, Problem]]:
+    """Return the models of a host whose ports between hosts are another's as well."""
+    found = []
+    for place, spec in enumerate(specs):
+        if spec.members is None:
+            continue
+        ports = spec.cluster_ports
+        for other in specs[:place]:
+            if other.members and abs(other.cluster_ports.first - ports.first) < PORTS:
+                free = max(one.cluster_ports.last for one in specs if one.members) + 1
+                allowed = f"shares its {PORTS} ports with those of model {other.name}; {free} is free"
+                found.append((spec, (PORT, ports.first, allowed)))
+                break
+        within = [one for one in specs if one.answers and ports.first <= one.port <= ports.last]
+        if within:
+            allowed = f"needs ports {ports.first} to {ports.last}, and {within[0].port} is the port of {within[0].name}"
+            found.append((spec, (PORT, ports.first, allowed)))
+    return found
+
+
+def variables_between(spec: Spec, addresses: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables by which the processes of a part find those of the other hosts.
+
+    The names of interfaces are not among them: the supervisor finds them by the address at each start, since a name may
+    change with a boot.
+    """
+    members = spec.members
+    if members is None:
+        return {}
+    # The limit of a start is the supervisor's.
+    env = {"VLLM_HOST_IP": addresses.get(members.here, ""), "VLLM_ENGINE_READY_TIMEOUT_S": "86400"}
+    if spec.copied_over_hosts:
+        env["VLLM_DP_MASTER_PORT"] = str(spec.cluster_ports.copies_torch)
+    elif executor_of(spec) == RAY:
+        env |= {
+            "RAY_ADDRESS": f"{addresses.get(members.head, '')}:{spec.cluster_ports.rendezvous}",
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN_PATH": token_path(spec.name),
+            "RAY_USAGE_STATS_ENABLED": "0",
+        }
+    return env
+
+
+def token_path(name: str) -> str:
+    """Return the file with the secret that the hosts of a model share."""
+    return f"{CONFIG}/{name}.token"
+
+
+def mounts_between(spec: Spec) -> list[dict[str, Any]]:
+    """Return what a container of Ray reads besides."""
+    if spec.members is None or spec.copied_over_hosts or executor_of(spec) != RAY:
+        return []
+    token = token_path(spec.name)
+    program = {"source": f"{CONFIG}/{spec.name}.ray", "target": RAY_MEMBER, "read_only": True}
+    return [program, {"source": token, "target": token, "read_only": True}]
+
+
+def notes_between(spec: Spec, host: Host, addresses: Mapping[str, str]) -> list[str]:
+    """Return what is worth knowing of a model over several hosts, seen from one of them."""
+    members = spec.members
+    if members is None:
+        return []
+    ports, platform = spec.cluster_ports, platform_of(host.accelerator)
+    notes = [
+        f"its hosts talk on ports {ports.first} to {ports.last} and on ports that the kernel chooses, without "
+        "encryption; docs/multi-host.md has the rule for a firewall"
+    ]
+    if not spec.copied_over_hosts and spec.tensors > spec.cards and not platform.scales_out(host):
+        notes.append(
+            f"tensor_parallel_size {spec.tensors} crosses hosts: every layer waits for the network between them; "
+            "without RDMA, pipeline_parallel_size is faster"
+        )
+    if members.rank:
+        return notes[1:]
+    return notes
+
+
+def joined(
+    parts: Mapping[str, Part], spec: Spec, addresses: Mapping[str, str]
+) -> tuple[PlannedModel | None, list[Problem]]:
+    """Return a part that knows the others, and what is wrong between them.
+
+    Args:
+        parts: by host, of those that could be planned; the part of the planned host has a model.
+        spec: the part of the planned host.
+        addresses: of all hosts of the model.
+    """
+    members = spec.members
+    if members is None:
+        raise ValueError(f"{spec.name} runs on one host")
+    lacking = [name for name in members.names if name not in parts or parts[name].model is None]
+    if lacking:
+        allowed = f"has {lacking[0]}, where its part cannot be planned; the errors of {lacking[0]} say why"
+        return None, [(HOSTS, list(members.names), allowed)]
+    ordered = [parts[name] for name in members.names]
+    models = [one.model for one in ordered if one.model]
+    group = _group(spec, parts[members.here].machine, addresses)
+    live = [one.machine.services.get(spec.name, LiveModel()).token for one in ordered]
+    group["tokens"] = {"head": live[0], "here": live[members.rank]}
+    told = [one.container.of_digest(one.spec, one.here) for one in models]
+    same = {key: group[key] for key in ("port", "hosts", "timeout_s")}
+    text = json.dumps([told, [addresses[name] for name in members.names], same], sort_keys=True)
+    group["id"] = hashlib.sha256(text.encode()).hexdigest()[:16]
+    places = [Placement(name, one.here.module_ids) for name, one in zip(members.names, models, strict=True)]
+    mine = models[members.rank]
+    found = replace(
+        mine,
+        placements=tuple(replace(one, rank=rank) for rank, one in enumerate(places)),
+        rank=members.rank,
+        group=group,
+        warnings=(*mine.warnings, *_networks(parts, addresses, members.names)),
+    )
+    return found, _different(spec, parts, members.names)
+
+
+def _group(spec: Spec, here: Host, addresses: Mapping[str, str]) -> dict[str, Any]:
+    """Return what a supervisor knows of its group."""
+    members, ports, platform = spec.members, spec.cluster_ports, platform_of(here.accelerator)
+    assert members is not None  # noqa: S101  # for mypy: asked of models with hosts alone
+    group: dict[str, Any] = {
+        "rank": members.rank,
+        "hosts": list(members.names),
+        "addresses": [addresses[name] for name in members.names],
+        "port": ports.supervisors,
+        "token": token_path(spec.name),
+        "interface_variables": list(platform.socket_variables),
+        "interface": next((one.interface for one in here.networks if one.address == addresses[members.here]), ""),
+        "timeout_s": int(spec.get("member_timeout_s") or MEMBER_TIMEOUT_S),
+        "answers": spec.answers,
+    }
+    if spec.copied_over_hosts:
+        group["ports"] = [] if members.rank else [ports.copies, ports.copies_torch]
+    elif executor_of(spec) == RAY:
+        group["ports"] = list(ports.ray) if members.rank else [ports.rendezvous, *ports.ray, ports.client]
+        group["ray"] = {
+            "role": "worker" if members.rank else "head",
+            "address": addresses[members.here],
+            "head": f"{addresses[members.head]}:{ports.rendezvous}",
+            "hosts": len(members.names),
+            "resource": platform.ray_resource,
+            "devices": spec.cards,
+            "ports": list(ports.ray),
+            "client": ports.client,
+            "workers": list(ports.workers),
+        }
+    else:
+        group["ports"] = [] if members.rank else [ports.rendezvous]
+    return group
+
+
+def _different(spec: Spec, parts: Mapping[str, Part], names: Sequence[str]) -> list[Problem]:
+    """Return what must be the same on all hosts of a model and is not, against the first of them."""
+    first = names[0]
+    problems: list[Problem] = []
+    mine = parts[first]
+    for name in names[1:]:
+        other = parts[name]
+        for what, key in (("accelerator", "kind"), ("device_name", "device")):
+            ours, theirs = getattr(mine.machine, what), getattr(other.machine, what)
+            if ours != theirs:
+                allowed = f"has {first} with {ours} and {name} with {theirs}; all must have one {key}"
+                problems.append((HOSTS, list(names), allowed))
+                break
+        if mine.release != other.release:
+            allowed = f"has {first} of release {mine.release} and {name} of {other.release}; all must be of one release"
+            problems.append((HOSTS, list(names), allowed))
+        if mine.image and other.image and mine.image != other.image:
+            allowed = f"is another image on {name} than on {first}; bring the same to both, as vllm_images does"
+            problems.append(("image", spec.get("image"), allowed))
+        problems += _other_weights(spec, mine.machine, other.machine, (first, name))
+    return problems
+
+
+def _other_weights(spec: Spec, mine: Host, other: Host, names: tuple[str, str]) -> list[Problem]:
+    ours, theirs = mine.weights.get(spec.weights), other.weights.get(spec.weights)
+    if not ours or not theirs or (ours.config == theirs.config and ours.bytes == theirs.bytes):
+        return []
+    what = "another config.json" if ours.config != theirs.config else f"{theirs.bytes} bytes, not {ours.bytes}"
+    allowed = f"differs between the hosts of the model: {names[1]} has {what}; copy the folder of {names[0]} there"
+    return [("weights", spec.weights, allowed)]
+
+
+def _networks(parts: Mapping[str, Part], addresses: Mapping[str, str], names: Sequence[str]) -> list[str]:
+    """Return what of the networks of a model's hosts may keep them apart, against the first of them."""
+    notes: list[str] = []
+    known = {name: _network(parts[name].machine, addresses[name]) for name in names}
+    first, mine = names[0], known[names[0]]
+    for name in names[1:]:
+        other = known[name]
+        if mine is None or other is None:
+            continue
+        nets = [ip_interface(f"{one.address}/{one.prefix}").network for one in (mine, other)]
+        if nets[0] != nets[1]:
+            notes.append(f"{first} is in {nets[0]} and {name} in {nets[1]}: each must route to the other")
+        if mine.mtu != other.mtu:
+            notes.append(
+                f"the MTU of {first} is {mine.mtu} on {mine.interface}, that of {name} is {other.mtu} on "
+                f"{other.interface}: large messages may be lost between them"
+            )
+    versions = {name: version for name in names if (version := parts[name].machine.driver_version)}
+    if len(set(versions.values())) > 1:
+        notes.append("the driver differs: " + ", ".join(f"{name} has {one}" for name, one in versions.items()))
+    return notes
+
+
+def _network(host: Host, address: str) -> Network | None:
+    return next((one for one in host.networks if one.address == address), None)

@@ -1,0 +1,81 @@
+#!/usr/bin/python
+"""Ansible module: a secret that several hosts share, made on one of them."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: gaudi_token
+short_description: Reads a secret, and makes it where there is none
+description:
+  - Two runs at the same time get the same secret. Use no_log with it.
+options:
+  path:
+    description: The file, which only root may read; its folder is made where it is missing.
+    type: path
+    required: true
+author:
+  - The gaudi-serve developers (@gaudi-serve)
+"""
+
+EXAMPLES = r"""
+- name: Read or make a secret
+  gaudi_token:
+    path: /etc/gaudi-serve/deepseek-r1.token
+  no_log: true
+"""
+
+RETURN = r"""
+token:
+  description: The secret, 64 hexadecimal digits; empty in check mode where there is none.
+  returned: always
+  type: str
+"""
+
+import fcntl
+import os
+import secrets
+from pathlib import Path
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gaudi_serve.core.atomic_write import write_whole
+
+
+def text_of(path: Path) -> str:
+    """Return the secret; empty where there is none."""
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        return ""
+
+
+def make(path: Path) -> None:
+    """Make a secret, unless another run has been faster."""
+    path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        # An empty one is what a full disk leaves.
+        if not text_of(path):
+            write_whole(path, f"{secrets.token_hex(32)}\n", 0o600)
+    finally:
+        os.close(folder)
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(argument_spec={"path": {"type": "path", "required": True}}, supports_check_mode=True)
+    path = Path(module.params["path"])
+    try:
+        token = text_of(path)
+        missing = not token
+        if missing and not module.check_mode:
+            make(path)
+            token = text_of(path)
+    except OSError as problem:
+        module.fail_json(msg=f"{path}: {problem.strerror}")
+    module.exit_json(changed=missing, token=token)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,451 @@
+"""Models over several hosts: their parts, what keeps them from being served, and what other playbooks make of them."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from gaudi_serve.gateway.fleet import fleet_entries
+from gaudi_serve.model.distributed import host_models
+from gaudi_serve.plan.fleet import vllm_fleet_lines, vllm_fleet_plan
+from gaudi_serve.rollout.waves import hosts_down_at_once, restarted_at_once, rollout_plan, unverified_hosts
+from gaudi_serve.show.report import endpoint_table
+from gaudi_serve.stages.service import vllm_container, vllm_service_changes, vllm_service_files
+from helpers.plans import QWQ, SYSTEM, gaudi_host, host_of, live_of
+
+HOSTS = ["gaudi01", "gaudi02"]
+TINY = {**QWQ, "num_hidden_layers": 2, "hidden_size": 1024, "intermediate_size": 2048}
+ENTRY = {"name": "big", "weights": "/m", "hosts": HOSTS, "max_model_len": 4096}
+
+
+def hostvars(*entries: dict[str, Any], platform: str = "cpu", **more: Any) -> dict[str, Any]:
+    """Return the variables of two hosts that serve models together; ``more`` by host changes their facts."""
+    found = {}
+    for place, name in enumerate(HOSTS, 1):
+        address = f"10.0.0.{place}"
+        facts = {
+            "ip": address,
+            "weights": {"/m": {"config": TINY, "bytes": 6_000_000}},
+            "networks": [{"interface": f"eth{place}", "address": address, "prefix": 24, "mtu": 1500}],
+            **more.get(name, {}),
+        }
+        found[name] = {
+            "vllm_distributed_models": list(entries),
+            "accelerator": platform,
+            "vllm_model_defaults": {"image": "v:1"},
+            "gaudi_host": gaudi_host(**facts) if platform == "gaudi" else host_of(platform, **facts),
+            "gaudi_system": SYSTEM,
+            "gaudi_services": {"images": {"v:1": "x"}},
+        }
+    return found
+
+
+def planned(*entries: dict[str, Any], platform: str = "cpu", **more: Any) -> dict[str, Any]:
+    """Plan two hosts."""
+    return vllm_fleet_plan(hostvars(*entries, platform=platform, **more), HOSTS, [])
+
+
+def parts(plan: dict[str, Any], name: str = "big") -> list[dict[str, Any]]:
+    """Return a model's parts, the first host's first."""
+    assert plan["errors"] == []
+    return [next(one for one in plan["hosts"][host]["models"] if one["name"] == name) for host in HOSTS]
+
+
+def options(model: dict[str, Any]) -> dict[str, str]:
+    """Return the options of a launch by their names."""
+    args = model["args"]
+    return {one: args[place + 1] if place + 1 < len(args) else "" for place, one in enumerate(args) if one[:2] == "--"}
+
+
+def errors(plan: dict[str, Any]) -> list[str]:
+    """Return the errors of a plan, without the quotes around what was written."""
+    return [one["message"].replace("'", "").replace('"', "") for one in plan["errors"]]
+
+
+def test_processes_share_a_model_by_nodes_and_ranks() -> None:
+    head, worker = parts(planned({**ENTRY, "tensor_parallel_size": 2}))
+    common = {"--nnodes": "2", "--master-addr": "10.0.0.1", "--master-port": "29501", "--tensor-parallel-size": "2"}
+    assert options(head).items() >= {**common, "--node-rank": "0"}.items()
+    assert options(worker).items() >= {**common, "--node-rank": "1"}.items()
+    assert "--headless" in worker["args"] and "--headless" not in head["args"]
+    assert [one["env"]["VLLM_HOST_IP"] for one in (head, worker)] == ["10.0.0.1", "10.0.0.2"]
+    assert "GLOO_SOCKET_IFNAME" not in head["env"]
+    assert [one["group"]["interface"] for one in (head, worker)] == ["eth1", "eth2"]
+    assert [one["placements"] for one in (head, worker)] == [
+        [{"host": host, "module_ids": [], "rank": rank} for rank, host in enumerate(HOSTS)]
+    ] * 2
+    assert (head["smoke"], worker["smoke"]) == (["text"], [])
+
+
+def test_layers_are_spread_over_hosts_and_cards_stay_together() -> None:
+    head, worker = parts(planned({**ENTRY, "tensor_parallel_size": 2, "pipeline_parallel_size": 2}, platform="cuda"))
+    assert head["module_ids"] == worker["module_ids"] == [0, 1]
+    assert head["group"]["interface_variables"] == ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"]
+
+
+def test_copies_find_the_head() -> None:
+    head, worker = parts(planned({**ENTRY, "data_parallel_size": 4}))
+    common = {"--data-parallel-size": "4", "--data-parallel-size-local": "2", "--data-parallel-address": "10.0.0.1"}
+    assert options(head).items() >= {**common, "--data-parallel-rpc-port": "29502"}.items()
+    assert options(worker).items() >= {**common, "--data-parallel-start-rank": "2"}.items()
+    assert "--headless" in worker["args"] and "--data-parallel-start-rank" not in head["args"]
+    assert head["env"]["VLLM_DP_MASTER_PORT"] == worker["env"]["VLLM_DP_MASTER_PORT"] == "29503"
+
+
+def test_copies_that_share_no_endpoint_are_asked_on_every_host() -> None:
+    entry = {**ENTRY, "data_parallel_size": 2, "data_parallel_hybrid_lb": True, "host": "0.0.0.0"}
+    plan = planned(entry)
+    head, worker = parts(plan)
+    assert "--headless" not in worker["args"] and "--data-parallel-hybrid-lb" in worker["args"]
+    assert worker["smoke"] == head["smoke"] == ["text"] and worker["group"]["answers"]
+    entries = fleet_entries(serving(plan), HOSTS, "gateway", [])
+    assert [(one["host"], one["port"]) for one in entries] == [("gaudi01", 8000), ("gaudi02", 8000)]
+
+
+def test_ray_runs_in_the_container_of_each_host_with_a_secret() -> None:
+    entry = {**ENTRY, "tensor_parallel_size": 4, "distributed_executor_backend": "ray", "cluster_port": 30000}
+    head, worker = (vllm_container(one) for one in parts(planned(entry, platform="cuda")))
+    for launch, role in ((head, "head"), (worker, "worker")):
+        assert launch["command"][:2] == ["python3", "/usr/local/lib/gaudi-serve/ray-member"]
+        assert f'"role": "{role}"' in launch["command"][2] and '"head": "10.0.0.1:30001"' in launch["command"][2]
+        assert '"resource": "GPU"' in launch["command"][2] and '"devices": 2' in launch["command"][2]
+        targets = [mount["target"] for mount in launch["mounts"]]
+        assert "/usr/local/lib/gaudi-serve/ray-member" in targets and "/etc/gaudi-serve/big.token" in targets
+    assert head["command"][3:6] == ["vllm", "serve", "/m"] and len(worker["command"]) == 3
+    env = parts(planned(entry, platform="cuda"))[1]["env"]
+    assert (env["RAY_AUTH_MODE"], env["RAY_AUTH_TOKEN_PATH"]) == ("token", "/etc/gaudi-serve/big.token")
+    assert env["RAY_ADDRESS"] == "10.0.0.1:30001"
+
+
+def test_deepseek_r1_on_two_hosts_is_the_launch_of_the_vendors_scripts() -> None:
+    entry = {
+        **{"name": "big", "hosts": HOSTS, "weights": "/m", "launch_profile": "deepseek_r1", "max_num_seqs": 16},
+        **{"tensor_parallel_size": 16, "max_model_len": 4096, "port": 8688, "recipe_cache_path": "/cache"},
+    }
+    variables = hostvars(entry, platform="gaudi")
+    config = {**TINY, "num_attention_heads": 128, "num_key_value_heads": 128}
+    for one in variables.values():
+        one["accelerator_release"] = "1.21.3"
+        one["gaudi_host"]["weights"] = {"/m": {"config": config, "bytes": 6_000_000}}
+    head, worker = parts(vllm_fleet_plan(variables, HOSTS, []))
+    expected = {
+        **{"PT_HPU_ENABLE_LAZY_COLLECTIVES": "true", "PT_HPUGRAPH_DISABLE_TENSOR_CACHE": "1"},
+        **{"VLLM_DELAYED_SAMPLING": "true", "VLLM_MLA_PERFORM_MATRIX_ABSORPTION": "0", "PT_HPU_LAZY_MODE": "1"},
+        **{"VLLM_MLA_DISABLE_REQUANTIZATION": "0", "VLLM_RAY_DISABLE_LOG_TO_DRIVER": "1", "PT_HPU_WEIGHT_SHARING": "0"},
+        **{"RAY_IGNORE_UNHANDLED_ERRORS": "1", "HABANA_VISIBLE_MODULES": "0,1,2,3,4,5,6,7", "VLLM_EP_SIZE": "16"},
+        **{"VLLM_GPU_MEMORY_UTILIZATION": "0.9", "VLLM_GRAPH_RESERVED_MEM": "0.2", "VLLM_GRAPH_PROMPT_RATIO": "0"},
+    }
+    for one, address in ((head, "10.0.0.1"), (worker, "10.0.0.2")):
+        assert one["env"].items() >= {**expected, "VLLM_HOST_IP": address}.items()
+        assert one["env"]["PT_HPU_RECIPE_CACHE_CONFIG"].endswith(",false,32768")
+        assert one["module_ids"] == list(range(8))
+        assert one["group"]["interface_variables"] == ["GLOO_SOCKET_IFNAME", "HCCL_SOCKET_IFNAME"]
+        assert one["group"]["ray"]["resource"] == "HPU" and one["group"]["ray"]["devices"] == 8
+    same = {name: value for name, value in head["env"].items() if name != "VLLM_HOST_IP"}
+    assert same == {name: value for name, value in worker["env"].items() if name != "VLLM_HOST_IP"}
+    text = " ".join(head["args"])
+    assert text.count("ray") == 1
+    for option in (
+        *("--tensor-parallel-size 16", "--distributed-executor-backend ray", "--block-size 128", "--dtype bfloat16"),
+        *("--kv-cache-dtype auto", "--num-scheduler-steps 1", "--use-v2-block-manager", "--gpu-memory-utilization 0.9"),
+        *("--trust-remote-code", "--enable-reasoning --reasoning-parser deepseek_r1", "--max-num-batched-tokens 4096"),
+    ):
+        assert option in text
+
+
+@pytest.mark.parametrize(
+    ("platform", "changed", "text"),
+    [
+        ("cpu", {"tensor_parallel_size": 2, "node_rank": 1}, "node_rank 1: is set by the plan; leave it out"),
+        (
+            "cpu",
+            {"tensor_parallel_size": 3},
+            "tensor_parallel_size 3: must be a multiple of 2, the number of its hosts",
+        ),
+        ("cpu", {"data_parallel_size": 3}, "data_parallel_size 3: must be a multiple of 2, the number of its hosts"),
+        (
+            *("cuda", {"tensor_parallel_size": 1, "pipeline_parallel_size": 3}),
+            "tensor_parallel_size 1: must, times pipeline_parallel_size 3, be a multiple of 2, the number of its hosts",
+        ),
+        (
+            *("cpu", {"tensor_parallel_size": 2, "distributed_executor_backend": "ray"}),
+            "distributed_executor_backend ray: is refused by vLLM on processors",
+        ),
+        (
+            "cpu",
+            {"tensor_parallel_size": 2, "module_ids": [0]},
+            "module_ids [0]: is not for a model over several hosts",
+        ),
+        (
+            *("cpu", {"tensor_parallel_size": 2, "port": 29510}),
+            "cluster_port 29500: needs ports 29500 to 29599, and 29510 is the port of big",
+        ),
+        (
+            *("cuda", {"tensor_parallel_size": 2, "distributed_executor_backend": "uni"}),
+            "distributed_executor_backend uni: must be mp or ray for a model over several hosts in profile vllm",
+        ),
+        (
+            "cpu",
+            {"tensor_parallel_size": 2, "member_timeout_s": 1},
+            "member_timeout_s 1: must be a whole number from 5",
+        ),
+    ],
+)
+def test_what_cannot_be_spread_is_refused_on_every_host(platform: str, changed: dict[str, Any], text: str) -> None:
+    found = errors(planned({**ENTRY, **changed}, platform=platform))
+    assert any(one.startswith(f"gaudi01: model big: {text}") for one in found), found
+    assert any(one.startswith(f"gaudi02: model big: {text}") for one in found if "port of" not in text) or (
+        "port of" in text
+    ), found
+
+
+def test_an_entry_that_fits_on_no_host_may_fit_on_two() -> None:
+    large = {**QWQ, "hidden_size": 8192, "num_attention_heads": 64, "intermediate_size": 28672}
+    entry = {"weights": "/large", "config": large, "weight_bytes": 60 * 10**9, "max_model_len": 2048, "image": "v:1"}
+    variables = hostvars(platform="cuda")
+    for known in variables.values():
+        known |= {"plan_try": "large", "preflight_catalog": {"large": entry}}
+    warnings = vllm_fleet_plan(variables, HOSTS, [])["warnings"]
+    assert any("model large-tried:" in one for one in warnings)
+    answer = (
+        "large fits on 2 hosts together, such as gaudi01, gaudi02: tensor_parallel_size 2, pipeline_parallel_size 2"
+    )
+    assert any(answer in one for one in warnings), warnings
+    entry["weight_bytes"] = 600 * 10**9
+    assert not any("together" in one for one in vllm_fleet_plan(variables, HOSTS, [])["warnings"])
+
+
+def test_the_plugin_needs_a_word_and_profiles_of_one_host_say_so() -> None:
+    entry = {**ENTRY, "tensor_parallel_size": 16}
+    variables = hostvars(entry, platform="gaudi")
+    (first, *_) = [one for one in errors(vllm_fleet_plan(variables, HOSTS, [])) if "experimental" in one]
+    allowed = "must be true for a model over several hosts in profile plugin"
+    assert first.startswith(f"gaudi01: model big: distributed_experimental false: {allowed}")
+
+
+def test_ports_between_hosts_belong_to_one_model() -> None:
+    two = [{**ENTRY, "tensor_parallel_size": 2}, {**ENTRY, "name": "other", "tensor_parallel_size": 2, "port": 8001}]
+    assert (
+        "gaudi01: model other: cluster_port 29500: shares its 100 ports with those of model big; 29600 is free"
+        in errors(planned(*two))
+    )
+    busy = {"gaudi02": {"ports": {"29503": "nginx (pid 3)"}}}
+    taken = "needs ports 29500 to 29599, and 29503 is taken by nginx (pid 3); end it or choose another cluster_port"
+    found = errors(planned({**ENTRY, "tensor_parallel_size": 2}, **busy))
+    assert f"gaudi02: model big: cluster_port 29500: {taken}" in found
+
+
+@pytest.mark.parametrize(
+    ("facts", "text"),
+    [
+        ({"ip": "127.0.0.1"}, "vllm_cluster_address 127.0.0.1: is reached by no other host; set vllm_cluster_address"),
+        ({"ip": "10.0.0.1"}, "vllm_cluster_address 10.0.0.1: is no address of this host; set vllm_cluster_address"),
+        (
+            {"ip": "10.0.0.1", "networks": []},
+            "vllm_cluster_address 10.0.0.1: is the address of gaudi01 too; set vllm_cluster_address for this host",
+        ),
+        ({"weights": {"/m": {"config": TINY, "bytes": 7}}}, "weights /m: differs between the hosts of the model"),
+        (
+            {"weights": {"/m": {"config": {**TINY, "a": 1}, "bytes": 6_000_000}}},
+            "weights /m: differs between the hosts",
+        ),
+    ],
+)
+def test_hosts_that_cannot_serve_together_are_named(facts: dict[str, Any], text: str) -> None:
+    found = errors(planned({**ENTRY, "tensor_parallel_size": 2}, gaudi02=facts))
+    assert any(f"gaudi02: model big: {text}" in one for one in found), found
+
+
+def test_images_and_releases_are_the_same_on_all_hosts() -> None:
+    variables = hostvars({**ENTRY, "tensor_parallel_size": 2})
+    variables["gaudi02"]["gaudi_services"] = {"images": {"v:1": "y"}}
+    found = errors(vllm_fleet_plan(variables, HOSTS, []))
+    assert (
+        "gaudi01: model big: image v:1: is another image on gaudi02 than on gaudi01; bring the same to both, as "
+        in (" ".join(found))
+    )
+    for one in variables.values():
+        one["vllm_images"] = [{"name": "v:1"}]
+    assert errors(vllm_fleet_plan(variables, HOSTS, [])) == []
+    variables["gaudi02"]["accelerator_release"] = "1.21.3"
+    found = errors(vllm_fleet_plan(variables, HOSTS, []))
+    assert any(
+        "has gaudi01 of release 1.24.1 and gaudi02 of 1.21.3; all must be of one release" in one for one in found
+    )
+
+
+def test_an_error_of_one_host_is_one_of_all() -> None:
+    found = errors(planned({**ENTRY, "tensor_parallel_size": 2}, gaudi02={"weights": {"/m": None}}))
+    assert any(one.startswith("gaudi02: model big: weights /m") for one in found)
+    assert (
+        "gaudi01: model big: hosts [gaudi01, gaudi02]: has gaudi02, where its part cannot be planned; the errors of "
+        in (" ".join(one.replace("'", "").replace('"', "") for one in found))
+    )
+
+
+def test_a_host_that_was_not_read_is_named_with_the_limit_to_give() -> None:
+    variables = hostvars({**ENTRY, "tensor_parallel_size": 2})
+    del variables["gaudi02"]["gaudi_host"]
+    found = errors(vllm_fleet_plan(variables, ["gaudi01"], []))
+    assert len(found) == 1 and "has gaudi02, which this run has not read" in found[0]
+    assert found[0].endswith("--limit gaudi01,gaudi02")
+
+
+def test_an_entry_of_one_host_has_no_hosts_and_bad_ones_are_refused() -> None:
+    variables = hostvars()
+    variables["gaudi01"]["vllm_models"] = [{**ENTRY, "image": "v:1"}]
+    (found,) = [one for one in errors(vllm_fleet_plan(variables, ["gaudi01"], [])) if "hosts" in one]
+    assert "is for entries of vllm_distributed_models alone" in found
+    for hosts in (["gaudi01"], "gaudi01", ["gaudi01", "gaudi01"], None, 3):
+        (first, *_) = errors(planned({**ENTRY, "hosts": hosts}))
+        assert "vllm_distributed_models" in first and "must be a list of models, each with hosts" in first
+
+
+def test_slow_networks_and_different_ones_are_warned_of() -> None:
+    other = [{"interface": "eth0", "address": "10.0.9.2", "prefix": 24, "mtu": 9000}]
+    plan = planned({**ENTRY, "tensor_parallel_size": 2}, gaudi02={"ip": "10.0.9.2", "networks": other})
+    text = "\n".join(plan["warnings"])
+    assert "gaudi01 is in 10.0.0.0/24 and gaudi02 in 10.0.9.0/24: each must route to the other" in text
+    assert "the MTU of gaudi01 is 1500 on eth1, that of gaudi02 is 9000 on eth0" in text
+    assert "tensor_parallel_size 2 crosses hosts" in text
+    assert "talk on ports 29500 to 29599" in text
+
+
+def test_every_change_of_one_part_restarts_all() -> None:
+    """Whatever a part depends on is seen by the digests of all parts."""
+    entry = {**ENTRY, "tensor_parallel_size": 2}
+    before = [one["digest"] for one in parts(planned(entry))]
+    assert len(set(before)) == 2
+    assert [one["digest"] for one in parts(planned(entry))] == before
+    for changed, facts in (
+        ({"max_num_seqs": 5}, {}),
+        ({"env": {"A": "1"}}, {}),
+        ({"cluster_port": 29700}, {}),
+        ({"member_timeout_s": 40}, {}),
+        ({"hosts": HOSTS[::-1]}, {}),
+        ({}, {"gaudi02": {"ip": "10.0.0.3", "networks": []}}),
+    ):
+        after = [one["digest"] for one in parts(planned({**entry, **changed}, **facts))]
+        assert not set(before) & set(after), changed
+    # What says nothing of the launch restarts nothing.
+    facts = {"gaudi02": {"networks": [{"interface": "eth9", "address": "10.0.0.2", "prefix": 24, "mtu": 1500}]}}
+    assert [one["digest"] for one in parts(planned(entry, **facts))] == before
+    assert [one["digest"] for one in parts(planned({**entry, "start_timeout_s": 99}))] == before
+
+
+@pytest.mark.parametrize(
+    ("head", "worker", "due"),
+    [
+        (None, None, [True, True]),
+        ("a", None, [False, True]),
+        # The head has lost its own and makes another.
+        (None, "a", [True, True]),
+        ("a", "b", [False, True]),
+        ("a", "a", [False, False]),
+    ],
+)
+def test_the_secret_is_due_until_all_hosts_have_the_heads(head: Any, worker: Any, due: list[bool]) -> None:
+    tokens = dict(zip(HOSTS, (head, worker), strict=True))
+    facts = {host: {"services": {"big": {"token_sha256": token}}} for host, token in tokens.items()}
+    plan = parts(planned({**ENTRY, "tensor_parallel_size": 2}, **facts))
+    assert [bool(secrets_due(one, token)) for one, token in zip(plan, tokens.values(), strict=True)] == due
+    wanted = {"model": "big", "head": "gaudi01", "path": "/etc/gaudi-serve/big.token"}
+    assert all(one in ([], [wanted]) for one in (secrets_due(part, None) for part in plan))
+    # The same plan, after the run has written them.
+    assert [secrets_due(one, "a" if head else "new") for one in plan] == [[], []]
+    assert "tokens" not in vllm_container(plan[0])["group"]
+
+
+def secrets_due(model: dict[str, Any], now: str | None) -> Any:
+    """Return what a host would do about the secret of a part, with the one that it has now."""
+    live = {"units": {"big": {"token_sha256": now}}, "supervisor_sha256": None}
+    return vllm_service_changes([model], live, vllm_service_files([model], ""), "program")["tokens"]
+
+
+def test_a_host_without_a_part_keeps_its_models_as_they_are() -> None:
+    assert host_models(None, [ENTRY], "other") is None
+    assert host_models([{"name": "a"}], [ENTRY], "other") == [{"name": "a"}]
+    assert host_models("nonsense", [ENTRY], "gaudi01") == "nonsense"
+    (part,) = host_models(None, [ENTRY], "gaudi02")
+    assert part["hosts"] == {"names": HOSTS, "rank": 1}
+
+
+def test_people_read_one_model_with_its_hosts() -> None:
+    plan = planned({**ENTRY, "tensor_parallel_size": 2})
+    text = "\n".join(vllm_fleet_lines(plan))
+    assert "+ big: start on the CPU, with parts on gaudi02, port 8000" in text
+    assert "+ big: start a part of it on the CPU; gaudi01 answers" in text
+    variables = serving(plan)
+    rows = endpoint_table(variables, HOSTS)
+    assert [row for row in rows if "big" in row] == [
+        "gaudi01, gaudi02  big    cpu    active  http://127.0.0.1:8000/v1  -"
+    ], rows
+
+
+def test_a_change_on_another_host_says_so() -> None:
+    entry = {**ENTRY, "tensor_parallel_size": 2}
+    live = {host: {"services": live_of(planned(entry)["hosts"][host])} for host in HOSTS}
+    assert [planned(entry, **live)["hosts"][host]["changes"] for host in HOSTS] == [[], []]
+    cache = {**live["gaudi02"], "device_name": None, "ip": "10.0.0.3", "networks": []}
+    changes = planned(entry, gaudi01=live["gaudi01"], gaudi02=cache)["hosts"]
+    assert changes["gaudi01"]["changes"] == [
+        "~ big: restart",
+        "    all its parts restart, since one of them changes on another host",
+    ]
+    assert any("VLLM_HOST_IP: 10.0.0.2 -> 10.0.0.3" in one for one in changes["gaudi02"]["changes"])
+
+
+def serving(plan: dict[str, Any], due: Any = ()) -> dict[str, Any]:
+    """Return the variables of hosts on which a plan has been carried out, and of which some have something due."""
+    found: dict[str, Any] = {}
+    for host in HOSTS:
+        models = plan["hosts"][host]["models"]
+        live = {"models": models}
+        services = live_of(live)
+        units = {name: {"active": True, "state": "active", "launch": one["launch"]} for name, one in services.items()}
+        found[host] = {
+            "gaudi_host": host_of("cpu", services=services),
+            "gaudi_services": {"units": units},
+            "preflight_plan": {**live, "errors": []},
+            "preflight_gateways": [],
+            **(
+                {"vllm_service_due": ["restart big"], "vllm_service_stops": {"restart": ["big"]}} if host in due else {}
+            ),
+        }
+    return found
+
+
+def test_a_gateway_asks_the_head_alone() -> None:
+    variables = serving(planned({**ENTRY, "tensor_parallel_size": 2, "host": "0.0.0.0"}))
+    entries = fleet_entries(variables, HOSTS, "gateway", [])
+    assert [(one["host"], one["port"]) for one in entries] == [("gaudi01", 8000)]
+
+
+def test_hosts_of_one_model_change_as_one() -> None:
+    variables = serving(planned({**ENTRY, "tensor_parallel_size": 2}), due=HOSTS)
+    assert hosts_down_at_once(variables, HOSTS) == []
+    assert restarted_at_once(variables, HOSTS, "big") == []
+    refused = rollout_plan(variables, HOSTS, {"preflight_gateways": []})["refusal"]
+    assert len(refused) == 1 and "has one server on the hosts of this run" in refused[0]
+    allowed = {"preflight_gateways": [], "rollout_downtime_allowed": True}
+    assert rollout_plan(variables, HOSTS, allowed)["waves"] == [HOSTS]
+    # A host on which nothing is due goes with the one that takes its model away.
+    one = serving(planned({**ENTRY, "tensor_parallel_size": 2}), due=HOSTS[1:])
+    assert rollout_plan(one, HOSTS, allowed)["waves"] == [HOSTS]
+    alone = copy.deepcopy(variables)
+    for known in alone.values():
+        known["preflight_plan"]["models"][0].pop("group")
+        known["gaudi_host"]["services"]["big"]["launch"].pop("group")
+        known["gaudi_services"]["units"]["big"]["launch"].pop("group", None)
+    assert hosts_down_at_once(alone, HOSTS) == HOSTS
+    assert restarted_at_once(alone, HOSTS, "big") == HOSTS
+
+
+def test_all_hosts_of_a_model_are_accepted_or_none() -> None:
+    variables = serving(planned({**ENTRY, "tensor_parallel_size": 2}))
+    for host in HOSTS:
+        variables[host]["rollout_host"] = {"state": "verified"}
+    assert unverified_hosts(variables, "gaudi01") == []
+    variables["gaudi02"]["rollout_host"] = {"state": "changing"}
+    assert unverified_hosts(variables, "gaudi01") == ["gaudi02"]
