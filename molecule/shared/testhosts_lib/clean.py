@@ -13,6 +13,7 @@ OWN = (
     "wheels",
     "site-*",
     "tiny-model-*",
+    "ray-site*",
     "vm-*",
     "testhosts.json*",
     "kernel.json*",

@@ -1,0 +1,204 @@
+"""Real vLLM over two hosts: tensor parallel by processes and by Ray, and two copies behind one endpoint."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+from clients import inside
+from runs import Run, eventually, reboot
+
+A, B = "mol-dist-a", "mol-dist-b"
+# What each model's hosts are, the head first, and its port.
+HOSTS = {"split": (A, B), "copies": (A, B), "rayed": (B, A)}
+PORTS = {"split": 30001, "copies": 30002, "rayed": 30003}
+# What the docs promise, and what a start takes on a busy machine.
+SEEN_S, START_S = 30, 240
+SHUT = "iptables -I INPUT ! -i lo -j DROP; iptables -I OUTPUT ! -o lo -j DROP"
+OPEN = "iptables -D INPUT ! -i lo -j DROP; iptables -D OUTPUT ! -o lo -j DROP"
+
+
+class Answer(NamedTuple):
+    """What a request gave, and after how many seconds; 000 where its connection ended without an answer."""
+
+    status: str
+    seconds: float
+
+
+def asked(model: str, limit: int = 20, tokens: int = 2) -> Answer:
+    """Ask the head of a model."""
+    body = f'{{"model": "{model}", "prompt": "a", "max_tokens": {tokens}, "ignore_eos": true}}'
+    url = f"http://127.0.0.1:{PORTS[model]}/v1/completions"
+    begun = time.monotonic()
+    status = inside(
+        HOSTS[model][0],
+        f"curl -s -o /dev/null -w '%{{http_code}}' --max-time {limit} -H 'Content-Type: application/json' "
+        f"-d '{body}' {url}",
+    )
+    return Answer(status, time.monotonic() - begun)
+
+
+def shown(name: str, model: str, *properties: str) -> list[str]:
+    """Return properties of a model's unit on a host."""
+    given = " ".join(f"--property={one}" for one in properties)
+    return inside(name, f"systemctl show vllm-{model} --value {given}").splitlines()
+
+
+def starts(model: str) -> list[str]:
+    """Return the start that each host of a model has a part of."""
+    label = '{{index .Config.Labels "gaudi-serve.incarnation"}}'
+    return [inside(name, f"docker inspect --format '{label}' vllm-{model}") for name in HOSTS[model]]
+
+
+def serves(model: str) -> bool:
+    """Tell whether a model answers, with all its parts in one start."""
+    active = all(shown(name, model, "ActiveState") == ["active"] for name in HOSTS[model])
+    return active and len(set(starts(model))) == 1 and asked(model).status == "200"
+
+
+def said(name: str, model: str, text: str) -> bool:
+    """Tell whether the supervisor of a part has said something since its start or a restart."""
+    return text in inside(name, f"journalctl --unit=vllm-{model} --output=cat --no-pager --lines=4000")
+
+
+@pytest.fixture
+def load() -> Iterator[list[Answer]]:
+    """Ask every model all the time, one request at a time; return the answers, which grow."""
+    answers: list[Answer] = []
+    end = threading.Event()
+
+    def client(model: str) -> None:
+        while not end.is_set():
+            answers.append(asked(model, limit=60, tokens=16))
+            end.wait(0.5)
+
+    clients = [threading.Thread(target=client, args=(model,)) for model in PORTS]
+    for one in clients:
+        one.start()
+    yield answers
+    end.set()
+    for one in clients:
+        one.join()
+
+
+@pytest.mark.on(A)
+def test_every_model_answers_at_its_head_and_nowhere_else(playbook: Any) -> None:
+    for model, port in PORTS.items():
+        assert serves(model), model
+        listening = [bool(inside(name, f"ss -Hltn sport = {port}")) for name in HOSTS[model]]
+        assert listening == [True, False], model
+    run: Run = playbook("molecule/shared/converge.yml")
+    assert run.changed_nothing, run.text
+    report = playbook("playbooks/report.yml")
+    for row in (f"{A}, {B} split cpu active http://127.0.0.1:30001/v1", f"{B}, {A} rayed cpu active"):
+        assert row in report.flat, report.text
+    assert report.text.count("split ") == 1
+
+
+@pytest.mark.on(A)
+def test_nothing_but_the_secret_opens_the_hosts_to_each_other(host: Any) -> None:
+    for model in PORTS:
+        tokens = [inside(name, f"cat /etc/gaudi-serve/{model}.token") for name in HOSTS[model]]
+        modes = [inside(name, f"stat -c '%a %U' /etc/gaudi-serve/{model}.token") for name in HOSTS[model]]
+        assert len(set(tokens)) == 1 and len(tokens[0]) == 64
+        assert modes == ["600 root", "600 root"]
+        for name in HOSTS[model]:
+            assert inside(name, f"journalctl --no-pager | grep -c {tokens[0]}") == "0"
+            assert inside(name, f"cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ | grep -ac {tokens[0]}") == "0"
+    # Ray refuses who has not the secret.
+    asked_ray = "docker exec --env RAY_AUTH_TOKEN_PATH={} vllm-rayed python3 -m ray.scripts.scripts status 2>&1"
+    assert "/2.0 HPU" in inside(A, asked_ray.format("/etc/gaudi-serve/rayed.token"))
+    assert "HPU" not in inside(A, asked_ray.format("/dev/null"))
+
+
+@pytest.mark.on(A)
+def test_supervisors_that_are_killed_and_an_engine_that_restarts_cost_no_request(host: Any, load: list[Answer]) -> None:
+    before = {model: starts(model) for model in PORTS}
+    for name in (A, B):
+        inside(name, "systemctl kill --signal=KILL --kill-whom=main 'vllm-*.service'")
+        assert eventually(lambda: all(serves(model) for model in PORTS), 60)
+    inside(B, "systemctl restart docker")
+    assert eventually(lambda: all(serves(model) for model in PORTS), 60)
+    assert {model: starts(model) for model in PORTS} == before
+    assert load and {one.status for one in load} == {"200"}
+
+
+@pytest.mark.on(A)
+def test_a_part_that_dies_takes_all_parts_with_it_and_no_other_model(host: Any) -> None:
+    before = {model: starts(model) for model in PORTS}
+    # One by its worker, one by its head.
+    inside(B, "docker kill vllm-split")
+    inside(B, "docker kill vllm-rayed")
+    assert eventually(lambda: asked("split", 5).status != "200", SEEN_S)
+    assert eventually(lambda: all(starts(model)[0] != before[model][0] for model in ("split", "rayed")), 60)
+    assert eventually(lambda: serves("split") and serves("rayed"), START_S)
+    assert starts("copies") == before["copies"]
+    assert said(A, "split", f"gaudi-serve: {B}: the server ended with status 137")
+    assert said(A, "rayed", f"gaudi-serve: {B} ends this start: the server ended with status 137")
+
+
+@pytest.mark.on(A)
+def test_a_cut_network_is_seen_within_the_time_and_heals_by_itself(host: Any, load: list[Answer]) -> None:
+    before = {model: starts(model) for model in PORTS}
+    begun = time.monotonic()
+    inside(B, SHUT)
+    try:
+        # No socket is closed, and /health of a head says 200 all the time.
+        for name in (A, B):
+            assert eventually(lambda name=name: said(name, "split", "nothing was heard of"), 2 * SEEN_S)
+        assert time.monotonic() - begun < SEEN_S + 10
+    finally:
+        inside(B, OPEN)
+    assert eventually(lambda: all(serves(model) for model in PORTS), START_S)
+    assert all(starts(model)[0] not in before[model] for model in PORTS)
+    # Requests under way failed, and none hung until its own limit.
+    assert max(one.seconds for one in load) < 55, load
+
+
+@pytest.mark.on(A)
+def test_a_rollout_changes_all_hosts_of_a_model_at_once(playbook: Any) -> None:
+    before = {model: starts(model) for model in PORTS}
+    refused = playbook("playbooks/rollout.yml", mol_seqs=4)
+    assert refused.status != 0 and "model split: has one server" in refused.flat
+    run = playbook("playbooks/rollout.yml", mol_seqs=4, rollout_downtime_allowed=True, rollout_approved=True)
+    assert run.status == 0, run.text
+    assert f"1 canary {A}" in run.flat and f"1 canary {B}" in run.flat, run.text
+    for name in (A, B):
+        assert "--max-num-seqs 4" in inside(name, "docker inspect --format '{{join .Config.Cmd \" \"}}' vllm-split")
+    assert serves("split")
+    assert {model: starts(model) for model in ("copies", "rayed")} == {m: before[m] for m in ("copies", "rayed")}
+
+
+@pytest.mark.on(A)
+def test_one_host_of_a_model_alone_is_refused(playbook: Any) -> None:
+    run = playbook("molecule/shared/converge.yml", "--limit", B, mol_seqs=4)
+    assert run.status != 0
+    assert f"model split: hosts {[A, B]}".replace("'", "") in run.flat.replace('"', "").replace("'", ""), run.text
+    assert f"--limit {A},{B}" in run.flat
+    stopped = playbook("playbooks/stop.yml", "--limit", B, model="split")
+    assert stopped.status != 0 and f"write --limit {A},{B}" in stopped.flat, stopped.text
+    assert serves("split")
+
+
+@pytest.mark.on(A)
+@pytest.mark.long
+def test_a_host_that_reboots_comes_back_with_its_models(host: Any) -> None:
+    reboot(host)
+    assert eventually(lambda: all(serves(model) for model in PORTS), START_S)
+
+
+@pytest.mark.on(A)
+@pytest.mark.long
+def test_worker_first_head_first_and_a_while_apart(host: Any) -> None:
+    for first, last in ((B, A), (A, B)):
+        for name in (A, B):
+            subprocess.run(["docker", "exec", name, "systemctl", "stop", "vllm-split"], check=True)
+        subprocess.run(["docker", "exec", first, "systemctl", "start", "--no-block", "vllm-split"], check=True)
+        time.sleep(10)
+        assert shown(first, "split", "StatusText")[0].startswith("waiting for")
+        subprocess.run(["docker", "exec", last, "systemctl", "start", "--no-block", "vllm-split"], check=True)
+        assert eventually(lambda: serves("split"), START_S)
