@@ -192,7 +192,8 @@ def _pending(given: Given) -> Pending:
     drain, lines = drained(host) if replaces else [], drift_lines(changes, ["foreign", "version"])
     due = changes["due"] and manage
     own = {"found": changes, "needed": True, "replaces": replaces, "drain": drain, "due": due}
-    own |= {"holds": list(dict.fromkeys([*changes["hold"], *installs])), "start": [], "stop": [], "again": []}
+    own |= {"holds": list(dict.fromkeys([*changes["hold"], *installs])), "unhold": []}
+    own |= {key: [] for key in ("start", "stop", "again")}
     own |= {"modules": _modules(known, platform.driver), "unload": _modules(known, platform.driver)[::-1]}
     return Pending(
         changes={**changes, **own},
