@@ -28,7 +28,7 @@ from ..inventory.variables import (
 from ..model.host import Host, LiveModel, live_models
 from ..platforms import platform_of
 from ..stages.changes import StageChanges
-from ..stages.registry import LEFT_ALONE, REPORTED, STAGES, still_serves, task_hosts
+from ..stages.registry import LEFT_ALONE, REPORTED, STAGES, awaits_driver, expected_host, still_serves, task_hosts
 from ..stages.service import runs_as_planned
 from .assembly import assemble
 from .changes import vllm_plan_changes
@@ -132,7 +132,7 @@ def _host_plan(
         return None, errors
     if idle:
         return _without_models(name, given, told, gateways, saved), errors + _refused_by_roles(name, told, errors)
-    host, more = _planned(name, known, facts, values, catalog, gateways)
+    host, more = _planned(name, {**known, **told}, facts, values, catalog, gateways)
     if not saved:
         host |= _told(host, facts, told, known.get("gaudi_runtime"))
         more += _refused_by_roles(name, told, errors + more)
@@ -185,12 +185,18 @@ def _planned(
         gateway=known.get("fleet_gateway"),
     )
     runtime = known.get("gaudi_runtime")
+    # Of a live host gaudi_plan has said it, which knows the roles' defaults and the driver.
+    expected = known.get("preflight_expected")
+    if expected is None:
+        expected = expected_host(name, {**known, **facts}, (), plans_again=True)
+    facts = {**facts, "gaudi_host": {**host, **expected}}
     found = assemble(name, wanted, facts, runtime if isinstance(runtime, Mapping) else None, gateways)
     errors, answer = parted([*found.findings, *([strange] if strange else [])], tried)
     named = {str(one.model) for one in errors}
     plan = found.models
-    # Of a host whose models nobody has named, nothing is said to become of those that it serves.
-    changes = None if values["vllm_models"] is None else vllm_plan_changes(plan["models"], host["services"], named)
+    # Of a host whose models nobody has named, or plans yet, nothing is said to become of those that it serves.
+    unknown = values["vllm_models"] is None or awaits_driver(known)
+    changes = None if unknown else vllm_plan_changes(plan["models"], host["services"], named)
     about = {"facts": _about(host, facts), "models": plan["models"], "changes": changes, "plan": plan}
     return {**about, "warnings": [*found.warnings, *answer]}, errors
 

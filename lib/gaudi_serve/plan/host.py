@@ -26,6 +26,8 @@ from .sharing import smoke_of
 from .version import version_notes
 from .wanted import Wanted
 
+AWAITS_DRIVER = "its devices do not answer before the run has installed their driver: its models are planned then"
+
 
 @dataclass(frozen=True)
 class HostPlan:
@@ -101,6 +103,8 @@ def plan_models(
     site = Site(machine, host_name, release, wanted.catalog, wanted.defaults or {}, images)
     requests, findings = resolve(wanted.models, site)
     findings += _checked(requests, site, wanted.weights_come)
+    if machine.awaits_driver:
+        return HostPlan(host_name, (), tuple(findings), (AWAITS_DRIVER,))
     planned, more = _placed(requests, _names(wanted.models), machine, host_name, release, wanted.move_allowed)
     notes = (*machine.unused_cards, *sick_cards(host), *machine.notes)
     return HostPlan(host_name, tuple(planned), (*findings, *more), notes)

@@ -241,6 +241,21 @@ def _by_version(given: Given, driver: Driver) -> Pending:
     )
 
 
+def _expected(given: Given) -> dict[str, Any]:
+    """Return the version of the driver that a run leaves on a host, or that its devices wait for it."""
+    if "gaudi_driver" not in given.known:
+        return {}
+    found = _pending(given)
+    changes = found.changes
+    if not changes["due"] or found.refusal:
+        return {}
+    loaded = given.known["gaudi_driver"]["driver_version"]
+    if loaded is None:
+        answers = not given.known["gaudi_host"].get("problem")
+        return {} if answers or not (changes["load"] or changes.get("fetch")) else {"awaits_driver": True}
+    return {"driver_version": upstream(changes["version"])} if changes["replaces"] else {}
+
+
 def _users(facts: Mapping[str, Any]) -> list[str]:
     """Return a sentence for each module that would keep the driver's loaded."""
     return [f"module {name} uses the driver's; unload it first" for name in facts.get("used_by") or ()]
@@ -318,8 +333,10 @@ STAGE = Stage(
     tag="driver",
     reads=("system", "host", "services", "driver"),
     down=(5, "the driver is replaced"),
+    reports=("brought",),
     noted=("report", "status"),
     taken=("reset_packages",),
     pending=_pending,
+    expected=_expected,
     reset=_reset,
 )
