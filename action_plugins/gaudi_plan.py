@@ -14,15 +14,16 @@ if LIB not in sys.path:
     sys.path.insert(0, LIB)
 
 from gaudi_serve.core.aliases import as_written, finding_as_written  # noqa: E402
+from gaudi_serve.core.checks import is_true  # noqa: E402
 from gaudi_serve.core.errors import Finding, InputError  # noqa: E402
 from gaudi_serve.inventory.facts import FACTS, checked_facts  # noqa: E402
-from gaudi_serve.inventory.rendered import Undefined, Variables  # noqa: E402
+from gaudi_serve.inventory.rendered import UNRENDERED, Undefined, Variables  # noqa: E402
 from gaudi_serve.plan.assembly import assemble  # noqa: E402
 from gaudi_serve.plan.fleet import peers_of  # noqa: E402
 from gaudi_serve.plan.judged import judged, reasons  # noqa: E402
 from gaudi_serve.plan.wanted import Wanted  # noqa: E402
 from gaudi_serve.stages.base import Given, Pending, Stage  # noqa: E402
-from gaudi_serve.stages.registry import OBJECTS, plans_models  # noqa: E402
+from gaudi_serve.stages.registry import OBJECTS, awaits_driver, expected_host, plans_models  # noqa: E402
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no type information
@@ -57,14 +58,15 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
             # Without it nothing of the host is known, which the error says.
             read = {"gaudi_host": known["gaudi_host"], **{name: known[name] for name in FACTS if name in known}}
             complete, wrong = checked_facts(read)
-            given = read if wrong else complete
+            expected = {} if wrong else self._expected(host, known, stages)
+            given = read if wrong else {**complete, "gaudi_host": {**complete["gaudi_host"], **expected}}
             gateways = list(known.get("preflight_gateways") or [])
             # Without models over several hosts, no variable of another host is read.
             others = peers_of(host, variables["hostvars"], gateways) if known.get("vllm_distributed_models") else {}
             found = assemble(host, Wanted.of_role(known), given, known.get("gaudi_runtime"), gateways, others)
             findings = [finding_as_written(one, known) for one in found.findings]
             warnings = [as_written(text, known) for text in found.warnings]
-            facts["preflight_plan"] = found.models
+            facts |= {"preflight_plan": found.models, "preflight_expected": expected}
             # By it gaudi_lock tells whether another run has changed the host since the look that the plan was made of.
             facts["preflight_observed"] = {"at": known["gaudi_observed_at"], "boot": known.get("gaudi_boot_id", "")}
             known = known.but(**facts)
@@ -78,15 +80,25 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
             facts |= {"preflight_status": reasons(known, stages, findings, host)} if plans_models(stages) else {}
         return facts
 
-    def _stages(self, stages: list[str]) -> list[Stage]:
+    def _expected(self, host: str, known: Variables, stages: list[str]) -> dict[str, Any]:
+        """Return what the stages of the run change of the facts that models are planned by."""
+        try:
+            again = is_true(known["preflight_plans_again"]) and not self._task.args.get("status")
+            return expected_host(host, known, stages, plans_again=again)
+        except (InputError, Undefined, *UNRENDERED):
+            # The stage itself says what is wrong, when it is asked.
+            return {}
+
+    def _stages(self, stages: list[str], waits: bool) -> list[Stage]:
         """Return the stages that are asked."""
         fleet = self._task.args.get("fleet")
-        return [one for one in OBJECTS if one.role in stages and (fleet or not one.of_fleet)]
+        asked = [one for one in OBJECTS if one.role in stages and (fleet or not one.of_fleet)]
+        return [one for one in asked if not (waits and one.planned)]
 
     def _differing(self, host: str, known: Variables, stages: list[str], variables: dict[str, Any]) -> dict[str, Any]:
         """Return how every stage differs from what is planned, as facts."""
         facts: dict[str, Any] = {}
-        for stage in self._stages(stages or [one.role for one in OBJECTS]):
+        for stage in self._stages(stages or [one.role for one in OBJECTS], awaits_driver(known)):
             found = self._found(stage, host, known, variables)
             facts[f"{stage.role}_status"] = list(found.drift)
             facts |= {} if found.notes is None else {f"{stage.role}_notes": list(found.notes)}
@@ -101,7 +113,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
     def _asked(self, host: str, known: Variables, stages: list[str], variables: dict[str, Any]) -> dict[str, Any]:
         """Return the facts of every stage, those before the first that cannot tell, and why that one cannot."""
         facts: dict[str, Any] = {}
-        for stage in self._stages(stages):
+        for stage in self._stages(stages, awaits_driver(known)):
             try:
                 facts |= stage.facts(self._found(stage, host, known, variables))
             except AnsibleConnectionFailure:

@@ -137,7 +137,7 @@ def host_facts(
     return {
         "accelerator": platform.name,
         "platforms": given["platforms"],
-        "cdi": given["cdi"],
+        **{key: given[key] for key in ("cdi", "engine_cdi")},
         **devices,
         **observe_host.network(),
         "addresses": observe_host.addresses(),
@@ -187,7 +187,8 @@ def observe(given: dict[str, Any], aside: ThreadPoolExecutor) -> dict[str, Any]:
         facts["gaudi_runtime"] = runtime.result()
     if devices:
         known = {**given, "platforms": facts["gaudi_system"]["accelerators"]}
-        known["cdi"] = platform.cdi and (facts["gaudi_runtime"] if runtime else observe_runtime.observe())["cdi"]
+        engine = facts["gaudi_runtime"] if runtime else observe_runtime.observe()
+        known |= {key: platform.cdi and engine[key] for key in ("cdi", "engine_cdi")}
         facts["gaudi_host"] = host_facts(platform, devices.result(), facts["gaudi_services"], known)
     if driver:
         facts["gaudi_driver"] = driver.result()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ GIB = 1 << 30
 MI300X = ("74a1", "0x120000", 90402, "gfx942", 196592, "AMD Instinct MI300X OAM")
 RADEON = ("744c", "0x030000", 110000, "gfx1100", 24560, "Radeon RX 7900 XTX")
 H100 = ("NVIDIA H100 80GB HBM3", 81559, "9.0")
+NVIDIA_DRIVER = "580.95.05"
+# What nvidia-smi ends with, and says, where no driver is loaded.
+SILENT = [9, "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."]
 
 
 @dataclass
@@ -123,11 +127,16 @@ def fill_intel(
 def add_nvidia(root: Path, card: dict[str, Any], minor: int, node: int) -> None:
     """Show a card of the stand-in's state on the bus and in the driver's files."""
     pci_device(root, card["bus_id"], "0x10de", "2330", "0x030200", node)
+    driver_file(root, card, minor)
+
+
+def driver_file(root: Path, card: dict[str, Any], minor: int) -> None:
+    """Show a card in the driver's files."""
     text = f"Model: {card['name']}\nGPU UUID: {card['uuid']}\nDevice Minor: {minor}\n"
     put(root, f"proc/driver/nvidia/gpus/{card['bus_id']}/information", text)
 
 
-def fill_nvidia(host: Machine, count: int, switches: int = 0) -> None:
+def fill_nvidia(host: Machine, count: int, switches: int = 0, driver: str = NVIDIA_DRIVER) -> None:
     """Give a machine NVIDIA's cards, whose nodes are not in their order, and NVSwitches that link them."""
     name, memory, capability = H100
     for number in range(count):
@@ -135,12 +144,30 @@ def fill_nvidia(host: Machine, count: int, switches: int = 0) -> None:
         known = {"uuid": f"GPU-{number:08x}-0000-0000-0000-000000000001", "bus_id": f"0000:{0x17 + number:02x}:00.0"}
         card = {**known, "name": name, "memory_mib": memory, "compute_cap": capability, "minor": minor}
         host.state["cards"].append({**card, "mig": "Disabled"})
-        add_nvidia(host.root, card, minor, number * 2 // count)
-        put(host.root, f"dev/nvidia{minor}")
+        pci_device(host.root, card["bus_id"], "0x10de", "2330", "0x030200", number * 2 // count)
     for place in range(switches):
         pci_device(host.root, f"0000:{0xA0 + place:02x}:00.0", "0x10de", "22a3", "0x068000")
-    put(host.root, "dev/nvidiactl")
-    put(host.root, "dev/nvidia-uvm")
     pairs = [f"{one}-{other}" for one in range(count) for other in range(one + 1, count)]
     linked = {"links": dict.fromkeys(pairs, "NV18"), "fabric": ["Completed", "Success"]} if switches else {}
-    host.save(driver_version="580.95.05", **linked)
+    host.state |= linked
+    change_nvidia(host, driver)
+
+
+def change_nvidia(host: Machine, version: str, modules: tuple[str, ...] = ("nvidia", "nvidia_uvm")) -> None:
+    """Load NVIDIA's driver, or unload it where the version is empty: the bus shows the cards without it, too."""
+    for path in ("proc/driver/nvidia", "sys/module/nvidia", "sys/module/nvidia_uvm"):
+        shutil.rmtree(host.root / path, ignore_errors=True)
+    for node in (host.root / "dev").glob("nvidia*"):
+        node.unlink()
+    host.state.pop("answer", None)
+    if not version:
+        host.save(answer=SILENT)
+        return
+    for card in host.state["cards"]:
+        driver_file(host.root, card, card["minor"])
+        put(host.root, f"dev/nvidia{card['minor']}")
+    for module in modules:
+        put(host.root, f"sys/module/{module}/version", f"{version}\n")
+    put(host.root, "dev/nvidiactl")
+    put(host.root, "dev/nvidia-uvm")
+    host.save(driver_version=version)

@@ -40,9 +40,9 @@ TOOLKIT = {
 }
 
 
-def play(folder: Path, environment: dict[str, str], playbook: str, status: int = 0, **given: Any) -> str:
+def play(folder: Path, environment: dict[str, str], playbook: str, *options: str, status: int = 0, **given: Any) -> str:
     """Run a playbook on the hosts of a folder, and return its output."""
-    argv = ["ansible-playbook", "-i", str(folder / "hosts.json"), playbook, "-e", json.dumps(given)]
+    argv = ["ansible-playbook", "-i", str(folder / "hosts.json"), playbook, *options, "-e", json.dumps(given)]
     ended, text = forked.playbook(argv, ROOT, environment, 300)
     assert ended == status, text
     return text
@@ -117,3 +117,20 @@ def test_what_a_host_cannot_do_is_refused_before_anything_is_changed(tmp_path: P
     assert "is made with CUDA 13, which needs driver 580 or newer, and this host has 570.86.15" in flat, text
     assert "h02: its TPUs are not served here" in flat, text
     assert state_of(tmp_path, "h01")["files"] == {}
+
+
+def test_models_of_a_host_without_a_driver_wait_for_it(tmp_path: Path) -> None:
+    environment = fleet(tmp_path, 2)
+    bare = {"accelerator": "cuda", "device_name": None, "driver_version": None, "modules": []}
+    change(tmp_path, "h02", devices={**bare, "problem": ["nvidia-smi: not found"]}, **TOOLKIT)
+    waits = "h02: its devices do not answer before the run has installed their driver: its models are planned then"
+    plan = " ".join(play(tmp_path, environment, "playbooks/plan.yml").split())
+    assert waits in plan and "2 hosts, 1 model, 2 hosts would change, 0 errors" in plan, plan
+    assert "driver: nvidia-open=580.95.05-1 is not installed" in plan
+    check = play(tmp_path, environment, "site.yml", "--check")
+    assert waits in check and "would change: install nvidia-open=580.95.05-1" in check, check
+    assert "h02: would change: host, driver (" in check, check
+    # A rollout plans no host anew, and a run without the stage installs nothing.
+    for playbook in ("playbooks/rollout.yml", "playbooks/models.yml"):
+        refused = " ".join(play(tmp_path, environment, playbook, status=3).split())
+        assert "h02: the cards do not answer: nvidia-smi: not found" in refused and waits not in refused, refused

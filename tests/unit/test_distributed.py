@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from gaudi_serve.gateway.fleet import fleet_entries
-from gaudi_serve.model.distributed import host_models
+from gaudi_serve.model.distributed import answers, host_models
 from gaudi_serve.plan.fleet import vllm_fleet_lines, vllm_fleet_plan
 from gaudi_serve.rollout.waves import hosts_down_at_once, restarted_at_once, rollout_plan, unverified_hosts
 from gaudi_serve.show.report import endpoint_table
@@ -449,3 +449,10 @@ def test_all_hosts_of_a_model_are_accepted_or_none() -> None:
     assert unverified_hosts(variables, "gaudi01") == []
     variables["gaudi02"]["rollout_host"] = {"state": "changing"}
     assert unverified_hosts(variables, "gaudi01") == ["gaudi02"]
+
+
+def test_who_has_no_endpoint_is_asked_by_nobody() -> None:
+    head, worker = parts(planned({**ENTRY, "tensor_parallel_size": 2}))
+    for one, wanted in ((head, True), (worker, False), (vllm_container(worker), False), ({"answers": False}, False)):
+        assert answers(one) is wanted
+    assert answers({"name": "of one host"})

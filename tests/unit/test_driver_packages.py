@@ -92,6 +92,25 @@ def test_another_version_replaces_what_is_there() -> None:
     assert "the loaded driver is not the planned one" in found.lines
 
 
+def test_packages_that_need_each_other_are_replaced_together() -> None:
+    """apt takes the newest of a part that another one needs in a certain version, and leaves what is held."""
+    names = dict.fromkeys(("nvidia-open", "nvidia-driver-cuda", "nvidia-persistenced"), "580.95.05-1")
+    offered = {name: ["590.44.01-1", "580.95.05-1", "570.195.03-1"] for name in names}
+    offered["nvidia-persistenced"] = ["580.95.05-1", "570.195.03-1ubuntu1"]
+    found = changes("570", names=names, offered=offered)
+    assert found.install == (
+        *("nvidia-open=570.195.03-1", "nvidia-driver-cuda=570.195.03-1"),
+        "nvidia-persistenced=570.195.03-1ubuntu1",
+    )
+    assert found.unhold == tuple(names) and found.hold == tuple(one.partition("=")[0] for one in found.install)
+    # What a repository does not have in that version follows the others, or goes.
+    assert changes("590", names=names, offered=offered).install == (
+        "nvidia-open=590.44.01-1",
+        "nvidia-driver-cuda=590.44.01-1",
+    )
+    assert changes("580", names=names, offered=offered).unhold == ()
+
+
 def test_a_driver_that_no_package_brought_is_left_alone() -> None:
     found = changes(names={})
     assert found.foreign and not found.due

@@ -24,6 +24,7 @@ GIVEN = {
         "preflight_device_family",
         "preflight_move_allowed",
         "preflight_for",
+        "preflight_plans_again",
         "vllm_image_images",
         "vllm_image_release",
         "model_weights_models",

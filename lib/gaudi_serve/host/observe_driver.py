@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -32,19 +32,20 @@ def observe(driver: Driver, root: str = "/") -> dict[str, Any]:
     """
     modules = Path(root, "sys/module")
     together = bool(driver.packages)
+    here = {
+        package.name: {
+            "version": package.version,
+            "held": package.want == "hold",
+            "whole": package.state == "installed",
+        }
+        for package in packages(*driver.listed)
+        # Of a package that was removed, dpkg knows a version while its settings are left.
+        if package.version and package.state != "config-files" and driver.is_own(package.name)
+    }
     return {
-        "packages": {
-            package.name: {
-                "version": package.version,
-                "held": package.want == "hold",
-                "whole": package.state == "installed",
-            }
-            for package in packages(*driver.listed)
-            # Of a package that was removed, dpkg knows a version while its settings are left.
-            if package.version and package.state != "config-files" and driver.is_own(package.name)
-        },
+        "packages": here,
         "available": versions(PACKAGE) if together else [],
-        "offered": {} if together else _offered(driver),
+        "offered": {} if together else _offered(driver, here),
         "source": _addresses(read_text(Path(root, SOURCE)) or ""),
         "broken": interrupted_dpkg(),
         "modules": sorted(
@@ -59,12 +60,12 @@ def observe(driver: Driver, root: str = "/") -> dict[str, Any]:
     }
 
 
-def _offered(driver: Driver) -> dict[str, list[str]]:
-    """Return the versions that apt can get of the packages that bring the driver, and of its companion."""
+def _offered(driver: Driver, here: Iterable[str]) -> dict[str, list[str]]:
+    """Return the versions that apt can get of what brings the driver, of its companion, and of what is there of it."""
     wanted = (*driver.sources, *(driver.companion.names if driver.companion else ()))
     begin = sorted({name.partition("{branch}")[0] for name in wanted})
     names = {name for text in begin for name in run(["apt-cache", "pkgnames", text]).out.split()}
-    return offered(sorted(one for one in names if driver.rank(one) is not None or driver.is_companion(one)))
+    return offered(sorted({*here, *(one for one in names if driver.rank(one) is not None or driver.is_companion(one))}))
 
 
 def _addresses(text: str) -> list[str]:

@@ -47,13 +47,14 @@ VARIABLE = re.compile(r"\$(\w+)|\$\{(\w+)\}")
 def observe() -> dict[str, Any]:
     """Return everything that role container_runtime compares."""
     info, reason = daemon_info()
-    known = engine_packages()
+    known, takes = engine_packages(), takes_cdi(str((info or {}).get("server_version") or ""))
     daemon = Path(DAEMON_JSON)
     units = unit_states()
     unit = units.get(UNITS[0], {})
     return {
         **known,
-        "cdi": takes_cdi(str((info or {}).get("server_version") or "")) and keeps_cdi_files(known["packages"]),
+        "cdi": takes and keeps_cdi_files(known["packages"]),
+        "engine_cdi": takes,
         "daemon_json": redacted(read_text(daemon)),
         "daemon_json_mode": f"{daemon.stat().st_mode & 0o7777:04o}" if daemon.exists() else None,
         "info": info,
@@ -89,16 +90,7 @@ def keeps_cdi_files(installed: Mapping[str, str]) -> bool:
     Args:
         installed: versions by package.
     """
-    return all(
-        _release(installed[one.package]) >= one.cdi_since
-        for one in runtimes()
-        if one.cdi_since and one.package in installed
-    )
-
-
-def _release(version: str) -> tuple[int, int]:
-    found = re.search(r"(\d+)\.(\d+)", version)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+    return all(one.keeps_cdi_file(installed[one.package]) for one in runtimes() if one.package in installed)
 
 
 def device_runtime(runtime: Runtime, daemon: str | None = None, root: str = "/") -> dict[str, Any]:

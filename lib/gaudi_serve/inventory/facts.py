@@ -96,6 +96,7 @@ HOST = {
         {},
     ),
     "cdi": Rule(is_flag, "must be true or false, without quotes", False),
+    "engine_cdi": Rule(is_flag, "must be true or false, without quotes", None),
     "platforms": Rule(list_of(is_line), "must be a list of texts", []),
     "notes": Rule(list_of(is_line), "must be a list of texts", []),
     "cpu": Rule(_processor, "must be a mapping of architecture, features, numa_nodes and threads_per_core", {}),

@@ -130,8 +130,11 @@ def members_of(value: Any) -> Members | None:
 
 
 def answers(model: Mapping[str, Any]) -> bool:
-    """Tell whether a planned model, or one of a launch file, has an endpoint on its host: a worker has none."""
-    return bool((model.get("group") or {"answers": True})["answers"])
+    """Tell whether a model has an endpoint on its host: a worker has none.
+
+    model: of a plan, of a launch file, or of what a rollout has saved.
+    """
+    return bool((model.get("group") or {"answers": model.get("answers", True)})["answers"])
 
 
 def head_of(model: Mapping[str, Any]) -> str:

@@ -204,7 +204,8 @@ class Host:
     without a readable config.json. weights_unread: of such a one, its file and what is wrong with it. problem: why
     its devices do not answer. nics: it has network cards for traffic between devices. unusable: devices of no known
     module_id that cannot be used, by what is known of them: why. device_family: as what devices are served whose
-    name is not known. cdi: its container engine takes CDI names of devices. platforms: all of which the host has
+    name is not known. cdi: its container engine takes CDI names of devices. awaits_driver: its devices answer only when
+    this run has installed their driver. platforms: all of which the host has
     devices; empty in facts that do not say it. notes: sentences on its devices that are worth a warning. cpu: its
     processors, where it is served by them; None where facts do not say it.
     """
@@ -227,6 +228,7 @@ class Host:
     unusable: Sequence[tuple[str, str]] = ()
     device_family: str | None = None
     cdi: bool = False
+    awaits_driver: bool = False
     platforms: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     cpu: Processor | None = None
@@ -258,6 +260,7 @@ class Host:
             tuple((_name(card), str(card["problem"])) for card in facts.get("unusable_cards") or ()),
             facts.get("device_family"),
             bool(facts.get("cdi")),
+            bool(facts.get("awaits_driver")),
             tuple(facts.get("platforms") or ()),
             tuple(facts.get("notes") or ()),
             Processor.of(facts.get("cpu") or {}),

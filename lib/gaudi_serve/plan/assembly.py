@@ -52,11 +52,12 @@ def assemble(
         facts: ``gaudi_host``, and where they are known ``gaudi_system`` and ``gaudi_services``.
         runtime: ``gaudi_runtime``; None where it is not known.
         gateways: hosts of the inventory that are gateways.
-        peers: the other hosts of its models over several hosts, but for those that could not be read.
+        peers: the hosts of its models over several hosts, itself among them, as each of them sees it; those that could
+            not be read are missing.
     """
     host, models = facts["gaudi_host"], wanted.models
     images, findings = _images(name, wanted)
-    planned = _planned({name: Peer(wanted, facts), **(peers or {})}, name)
+    planned = _planned(name, Peer(wanted, facts), peers or {})
     plan = planned.as_dict()
     services = facts.get("gaudi_services")
     findings += _of_host(name, wanted, facts, runtime, plan, images)
@@ -75,22 +76,18 @@ def assemble(
     return Assembled(plan, findings, warnings)
 
 
-def _planned(hosts: Mapping[str, Peer], name: str) -> HostPlan:
-    """Return the plan of one of these hosts, whose models know their parts on the others."""
+def _planned(name: str, own: Peer, peers: Mapping[str, Peer]) -> HostPlan:
+    """Return the plan of a host, whose models know their parts on the others."""
     addresses = {
-        host: one.wanted.cluster_address or str(one.facts["gaudi_host"].get("ip") or "") for host, one in hosts.items()
+        host: one.wanted.cluster_address or str(one.facts["gaudi_host"].get("ip") or "") for host, one in peers.items()
     }
-    plans = {
-        host: plan_models(
-            host,
-            replace(one.wanted, models=one.wanted.models or []),
-            one.facts["gaudi_host"],
-            _images(host, one.wanted)[0] or [],
-            addresses,
-        )
-        for host, one in hosts.items()
-    }
-    return with_peers(plans[name], plans, addresses, {host: _kept_images(one) for host, one in hosts.items()})
+
+    def plan(host: str, one: Peer) -> HostPlan:
+        wanted = replace(one.wanted, models=one.wanted.models or [])
+        return plan_models(host, wanted, one.facts["gaudi_host"], _images(host, one.wanted)[0] or [], addresses)
+
+    plans = {host: plan(host, one) for host, one in peers.items()}
+    return with_peers(plan(name, own), plans, addresses, {host: _kept_images(one) for host, one in peers.items()})
 
 
 def _kept_images(peer: Peer) -> dict[str, str]:

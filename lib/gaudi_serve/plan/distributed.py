@@ -261,22 +261,22 @@ def notes_between(spec: Spec, host: Host, addresses: Mapping[str, str]) -> list[
 
 
 def joined(
-    parts: Mapping[str, Part], spec: Spec, addresses: Mapping[str, str]
+    mine: PlannedModel, parts: Mapping[str, Part], addresses: Mapping[str, str]
 ) -> tuple[PlannedModel | None, list[Problem]]:
     """Return a part that knows the others, and what is wrong between them.
 
     Args:
-        parts: by host, of those that could be planned; the part of the planned host has a model.
-        spec: the part of the planned host.
+        mine: the part of the planned host.
+        parts: by host, those that could be planned, its own among them. All hosts make them in the same way, so that
+            they come to the same id of their group.
         addresses: of all hosts of the model.
     """
+    spec = mine.spec
     members = spec.members
     if members is None:
         raise ValueError(f"{spec.name} runs on one host")
-    lacking = [name for name in members.names if name not in parts or parts[name].model is None]
-    if lacking:
-        allowed = f"has {lacking[0]}, where its part cannot be planned; the errors of {lacking[0]} say why"
-        return None, [(HOSTS, list(members.names), allowed)]
+    if lacking := _lacking(parts, members.names):
+        return None, lacking
     ordered = [parts[name] for name in members.names]
     models = [one.model for one in ordered if one.model]
     group = _group(spec, parts[members.here].machine, addresses)
@@ -287,7 +287,6 @@ def joined(
     text = json.dumps([told, [addresses[name] for name in members.names], same], sort_keys=True)
     group["id"] = hashlib.sha256(text.encode()).hexdigest()[:16]
     places = [Placement(name, one.here.module_ids) for name, one in zip(members.names, models, strict=True)]
-    mine = models[members.rank]
     found = replace(
         mine,
         placements=tuple(replace(one, rank=rank) for rank, one in enumerate(places)),
@@ -296,6 +295,18 @@ def joined(
         warnings=(*mine.warnings, *_networks(parts, addresses, members.names)),
     )
     return found, _different(spec, parts, members.names)
+
+
+def _lacking(parts: Mapping[str, Part], names: Sequence[str]) -> list[Problem]:
+    """Return on which host a model has no part."""
+    name = next((one for one in names if one not in parts or parts[one].model is None), None)
+    if name is None:
+        return []
+    machine = parts[name].machine if name in parts else Host()
+    why = f"the errors of {name} say why"
+    if machine.accelerator and platform_of(machine.accelerator).devices and not machine.cards:
+        why = f"{name} shows no cards: bring its driver first (playbooks/driver.yml)"
+    return [(HOSTS, list(names), f"has {name}, where its part cannot be planned; {why}")]
 
 
 def _group(spec: Spec, here: Host, addresses: Mapping[str, str]) -> dict[str, Any]:

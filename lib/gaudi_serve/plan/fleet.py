@@ -29,7 +29,7 @@ from ..model.distributed import answers, entries_of, head_of, host_models
 from ..model.host import Host, LiveModel, live_models
 from ..platforms import platform_of
 from ..stages.changes import StageChanges
-from ..stages.registry import LEFT_ALONE, REPORTED, STAGES, still_serves, task_hosts
+from ..stages.registry import LEFT_ALONE, REPORTED, STAGES, awaits_driver, expected_host, still_serves, task_hosts
 from ..stages.service import runs_as_planned
 from .assembly import Peer, assemble
 from .changes import vllm_plan_changes
@@ -156,7 +156,7 @@ def _host_plan(
     if idle:
         return _without_models(name, given, told, gateways, saved), errors + _refused_by_roles(name, told, errors)
     peers = peers_of(name, hostvars, gateways, facts_dir, catalogs)
-    host, more = _planned(name, known, facts, values, catalog, gateways, peers)
+    host, more = _planned(name, {**known, **told}, facts, values, catalog, gateways, peers)
     if not saved:
         host |= _told(host, facts, told, known.get("gaudi_runtime"))
         more += _refused_by_roles(name, told, errors + more)
@@ -190,13 +190,15 @@ def peers_of(
     facts_dir: str = "",
     catalogs: Catalogs | None = None,
 ) -> dict[str, Peer]:
-    """Return the other hosts of the models of a host that run on several; those that cannot be read are missing.
+    """Return the hosts of a host's models that run on several, itself among them; those that are not read are missing.
+
+    All hosts of a model see them alike, whatever the stages of a run know of their own host besides.
 
     The arguments are those of vllm_fleet_plan; ``catalogs`` reads the catalog of a host by its own folders.
     """
     own, _ = rendered_of(hostvars[name], ("vllm_distributed_models",))
     mine = [one["hosts"] for one in entries_of(own.get("vllm_distributed_models")) if name in one["hosts"]]
-    names = dict.fromkeys(other for hosts in mine for other in hosts if other != name and other in hostvars)
+    names = dict.fromkeys(other for hosts in mine for other in hosts if other in hostvars)
     found = {other: _peer(other, hostvars, gateways, facts_dir, catalogs) for other in names}
     return {other: one for other, one in found.items() if one}
 
@@ -256,12 +258,18 @@ def _planned(
         given = {**values, "vllm_models": wanted.models, "vllm_model_defaults": wanted.defaults}
         wanted = dataclasses.replace(wanted, models=with_tried(given, tried, host))
     runtime = known.get("gaudi_runtime")
+    # Of a live host gaudi_plan has said it, which knows the roles' defaults and the driver.
+    expected = known.get("preflight_expected")
+    if expected is None:
+        expected = expected_host(name, {**known, **facts}, (), plans_again=True)
+    facts = {**facts, "gaudi_host": {**host, **expected}}
     found = assemble(name, wanted, facts, runtime if isinstance(runtime, Mapping) else None, gateways, peers)
     errors, answer = parted([*found.findings, *([strange] if strange else [])], tried)
     named = {str(one.model) for one in errors}
     plan = found.models
-    # Of a host whose models nobody has named, nothing is said to become of those that it serves.
-    changes = None if wanted.models is None else vllm_plan_changes(plan["models"], host["services"], named)
+    # Of a host whose models nobody has named, or plans yet, nothing is said to become of those that it serves.
+    unknown = wanted.models is None or awaits_driver(known)
+    changes = None if unknown else vllm_plan_changes(plan["models"], host["services"], named)
     about = {"facts": _about(host, facts), "models": plan["models"], "changes": changes, "plan": plan}
     return {**about, "warnings": [*found.warnings, *answer]}, errors
 

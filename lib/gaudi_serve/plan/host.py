@@ -27,6 +27,8 @@ from .sharing import named, smoke_of
 from .version import served_by
 from .wanted import Wanted
 
+AWAITS_DRIVER = "its devices do not answer before the run has installed their driver: its models are planned then"
+
 
 @dataclass(frozen=True)
 class HostPlan:
@@ -113,8 +115,12 @@ def plan_models(
     site = Site(machine, release, wanted.catalog, wanted.defaults or {}, images, addresses or {})
     requests, mistakes = resolve(wanted.models, site)
     mistakes += _checked(requests, site, wanted.weights_come)
-    planned, more = _placed(requests, _names(wanted.models), site, host_name, wanted.move_allowed)
+    planned: list[PlannedModel] = []
+    more: list[Mistake] = []
+    if not machine.awaits_driver:
+        planned, more = _placed(requests, _names(wanted.models), site, host_name, wanted.move_allowed)
     notes = (*machine.unused_cards, *sick_cards(host), *machine.notes)
+    notes = (AWAITS_DRIVER,) if machine.awaits_driver else notes
     findings = tuple(Finding.of_model(host_name, spec, *problem) for spec, problem in (*mistakes, *more))
     return HostPlan(host_name, tuple(planned), findings, notes, machine, release)
 
@@ -126,7 +132,7 @@ def with_peers(
 
     Args:
         plan: what plan_models returned.
-        plans: those of all hosts of its models, as plan_models returned them.
+        plans: those of all hosts of its models, its own among them, as every one of the hosts makes them.
         addresses: as plan_models has them.
         images: by host, the ids by name of the images that the run leaves as they are.
     """
@@ -147,7 +153,7 @@ def with_peers(
             for name in spec.members.names
             if name in plans
         }
-        model, problems = joined(parts, spec, addresses)
+        model, problems = joined(planned, parts, addresses)
         findings += [Finding.of_model(plan.host, spec, *problem) for problem in problems]
         models += [model] if model and not problems else []
     return replace(plan, models=tuple(models), findings=tuple(findings))

@@ -8,7 +8,7 @@ from typing import Any
 from ..core.aliases import as_written
 from ..core.errors import Finding
 from ..stages.changes import StageChanges
-from ..stages.registry import BEHIND, STAGES, plans_models
+from ..stages.registry import BEHIND, PLANNED, STAGES, awaits_driver, plans_models
 from .downtime import pending_lines
 
 Known = Mapping[str, Any]
@@ -42,10 +42,11 @@ def judged(
     """
     # Of models behind a gateway that the run is about, mistakes are worth a warning.
     beside = [] if _counts(stages) else [one.message for one in findings]
+    now = [role for role in stages if role not in PLANNED] if awaits_driver(known) else stages
     return {
         "preflight_refusal": reasons(known, stages, findings, host_name),
-        "preflight_stages": StageChanges.of(known, stages).roles(stages),
-        "preflight_lines": pending_lines(known, stages),
+        "preflight_stages": StageChanges.of(known, now).roles(now),
+        "preflight_lines": pending_lines(known, now),
         "preflight_warnings": [*warnings, *beside],
         # Later playbooks of this run take the facts as they are; a host that is refused sees none of them.
         "preflight_passed": True,

@@ -102,7 +102,8 @@ def _accelerator_reasons(
         reasons.append(("accelerator", text))
     if text := _unclear(known, platform, wanted):
         reasons.append(("accelerator", f"{host_name}: {text}"))
-    told = platform.reasons(known, host_name, cards, release or DEFAULT)
+    # What nobody can read yet is judged when the driver is installed.
+    told = [] if known.awaits_driver else platform.reasons(known, host_name, cards, release or DEFAULT)
     # Of a driver of another release than one that nobody has said, the plan tells what to write.
     return reasons + [one for one in told if release or one[0] != "driver_version"]
 

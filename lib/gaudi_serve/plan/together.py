@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..core.words import counted
 from ..model.distributed import HOSTS, PORT, host_models
 from ..platforms import platform_of
 from .assembly import Peer, assemble
@@ -29,8 +30,8 @@ def tried_together(hosts: Mapping[str, Peer], entry: str) -> str:
                 if _fits({name: hosts[name] for name in names}, entry, sizes):
                     said = ", ".join(f"{key} {value}" for key, value in sizes.items())
                     return (
-                        f"{entry} fits on {count} hosts together, such as {', '.join(names)}: {said}, as an entry of "
-                        "vllm_distributed_models (docs/multi-host.md)"
+                        f"{entry} fits on {counted(count, 'host')} together, such as {', '.join(names)}: {said}, as an "
+                        "entry of vllm_distributed_models (docs/multi-host.md)"
                     )
     return ""
 
@@ -65,8 +66,7 @@ def _fits(hosts: Mapping[str, Peer], entry: str, sizes: Mapping[str, int]) -> bo
         models = host_models(wanted.models, [model], name)
         tried[name] = Peer(replace(wanted, models=models, gateway=None), one.facts)
     for name, one in tried.items():
-        others = {other: peer for other, peer in tried.items() if other != name}
-        found = assemble(name, one.wanted, one.facts, None, [], others)
+        found = assemble(name, one.wanted, one.facts, None, [], tried)
         planned = [model for model in found.models["models"] if model["name"] == tried_name(entry)]
         if not planned or any(problem.model == tried_name(entry) for problem in found.findings):
             return False

@@ -124,6 +124,11 @@ class Runtime:
         """Return by which of its ``needs`` a platform asks for it."""
         return f"{self.name}_runtime"
 
+    def keeps_cdi_file(self, version: str) -> bool:
+        """Tell whether its package keeps the CDI file of its devices up to date in a version; one without any does."""
+        found = re.search(r"(\d+)\.(\d+)", version)
+        return self.cdi_since is None or (found is not None and (int(found[1]), int(found[2])) >= self.cdi_since)
+
     @property
     def entry(self) -> dict[str, Any]:
         """Return what daemon.json has of it."""

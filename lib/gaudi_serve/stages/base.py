@@ -78,6 +78,10 @@ def _no_look(_: Given) -> None:
     return None
 
 
+def _all_stays(_: Given) -> dict[str, Any]:
+    return {}
+
+
 @dataclass(frozen=True)
 class Stage:
     """One stage of a run.
@@ -94,7 +98,8 @@ class Stage:
     in it, by the variables of one.
 
     look: a module and its arguments, where what is to be read depends on what is wanted; None where nothing is.
-    pending: what it would do. reset: what a reset takes back.
+    pending: what it would do. expected: the values of ``gaudi_host`` that are others when it has run, by which models
+    are planned. reset: what a reset takes back.
     """
 
     role: str
@@ -112,6 +117,7 @@ class Stage:
     waits: Callable[[Known], bool] = lambda known: False
     look: Callable[[Given], tuple[str, dict[str, Any]] | None] = _no_look
     pending: Callable[[Given], Pending] = _nothing
+    expected: Callable[[Given], dict[str, Any]] = _all_stays
     reset: Callable[[Given], dict[str, Any]] = _no_reset
 
     def names(self, *kinds: str) -> tuple[str, ...]:

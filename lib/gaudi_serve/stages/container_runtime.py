@@ -402,10 +402,8 @@ def _wanted(given: Given) -> dict[str, Any]:
     """Return what the engine is to be, as container_runtime_changes takes it."""
     known, own = given.known, "container_runtime_"
     live, accelerator = known["gaudi_runtime"], known["gaudi_system"]["accelerator"]
-    needs = accelerator_needs(accelerator)
-    cdi = platform_of(accelerator).cdi and bool(live.get("cdi"))
-    asked = {one: known.get(own + one.name, "auto") for one in runtimes()}
-    devices = [one for one, said in asked.items() if said == "always" or (said == "auto" and one.need in needs)]
+    cdi = platform_of(accelerator).cdi and cdi_expected(live, known, accelerator)
+    devices = [one for one in runtimes() if _is_asked(one, known, accelerator)]
     proxies = {key: known[own + key] or "" for key in PROXIES}
     marker = sha256_text(json.dumps([known[own + key] for key in PROXIES])) if any(proxies.values()) else ""
     restores, root = is_true(known[f"{own}live_restore"]), known[f"{own}data_root"] or ""
@@ -428,6 +426,46 @@ def _wanted(given: Given) -> dict[str, Any]:
         **proxies,
         **{"proxies_marker": marker, "proxies": text, "proxies_dropin": DROPIN if marker else ""},
     }
+
+
+def _is_asked(runtime: Runtime, known: Mapping[str, Any], accelerator: str) -> bool:
+    """Tell whether the engine of a host should have a runtime for devices."""
+    said = known.get(f"container_runtime_{runtime.name}", "auto")
+    return bool(said == "always" or (said == "auto" and runtime.need in accelerator_needs(accelerator)))
+
+
+def cdi_expected(live: Mapping[str, Any], known: Mapping[str, Any], accelerator: str) -> bool:
+    """Tell whether models get their devices by CDI when the stage has run: by the version that is there then.
+
+    Args:
+        live: ``gaudi_runtime``, or ``gaudi_host``: ``cdi`` says it of what is there, ``engine_cdi`` of the engine only.
+        known: the variables of the host.
+        accelerator: its platform.
+    """
+    runtime = platform_of(accelerator).runtime
+    if runtime is None or not _is_asked(runtime, known, accelerator):
+        return bool(live.get("cdi"))
+    planned = str(known.get(f"container_runtime_{runtime.name}_version") or "")
+    version = planned or live.get("packages", {}).get(runtime.package, "")
+    takes = live.get("cdi") if live.get("engine_cdi") is None else live["engine_cdi"]
+    if known.get("container_runtime_engine") == "vendor" and _lacks_engine(live):
+        takes = True  # the vendor's is a newer one than that of the system
+    elif not planned:
+        return bool(live.get("cdi"))
+    return bool(takes) and (not version or runtime.keeps_cdi_file(version))
+
+
+def _lacks_engine(live: Mapping[str, Any]) -> bool:
+    """Tell whether a host is known to have no engine."""
+    return "info" in live and not live["info"] and not ENGINES & set(live["packages"])
+
+
+def _expected(given: Given) -> dict[str, Any]:
+    host = given.known["gaudi_host"]
+    if not platform_of(host.get("accelerator")).cdi:
+        return {}
+    live = given.known.get("gaudi_runtime")
+    return {"cdi": cdi_expected(live if isinstance(live, Mapping) else host, given.known, host["accelerator"])}
 
 
 def _own_keys(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, bool]:
@@ -498,5 +536,6 @@ STAGE = Stage(
     noted=("report",),
     taken=("reset_packages",),
     pending=_pending,
+    expected=_expected,
     reset=_reset,
 )

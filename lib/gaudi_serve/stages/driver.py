@@ -192,7 +192,8 @@ def _pending(given: Given) -> Pending:
     drain, lines = drained(host) if replaces else [], drift_lines(changes, ["foreign", "version"])
     due = changes["due"] and manage
     own = {"found": changes, "needed": True, "replaces": replaces, "drain": drain, "due": due}
-    own |= {"holds": list(dict.fromkeys([*changes["hold"], *installs])), "start": [], "stop": [], "again": []}
+    own |= {"holds": list(dict.fromkeys([*changes["hold"], *installs])), "unhold": []}
+    own |= {key: [] for key in ("start", "stop", "again")}
     own |= {"modules": _modules(known, platform.driver), "unload": _modules(known, platform.driver)[::-1]}
     return Pending(
         changes={**changes, **own},
@@ -238,6 +239,21 @@ def _by_version(given: Given, driver: Driver) -> Pending:
         stops=stopped if manage and not refusal else [],
         notes=package_notes(found, facts["driver_version"]),
     )
+
+
+def _expected(given: Given) -> dict[str, Any]:
+    """Return the version of the driver that a run leaves on a host, or that its devices wait for it."""
+    if "gaudi_driver" not in given.known:
+        return {}
+    found = _pending(given)
+    changes = found.changes
+    if not changes["due"] or found.refusal:
+        return {}
+    loaded = given.known["gaudi_driver"]["driver_version"]
+    if loaded is None:
+        answers = not given.known["gaudi_host"].get("problem")
+        return {} if answers or not (changes["load"] or changes.get("fetch")) else {"awaits_driver": True}
+    return {"driver_version": upstream(changes["version"])} if changes["replaces"] else {}
 
 
 def _users(facts: Mapping[str, Any]) -> list[str]:
@@ -317,8 +333,10 @@ STAGE = Stage(
     tag="driver",
     reads=("system", "host", "services", "driver"),
     down=(5, "the driver is replaced"),
+    reports=("brought",),
     noted=("report", "status"),
     taken=("reset_packages",),
     pending=_pending,
+    expected=_expected,
     reset=_reset,
 )

@@ -90,6 +90,22 @@ class Present:
         ]
         return min(found, key=lambda one: one[0])[1] if found else None
 
+    def others(self, target: Source) -> list[str]:
+        """Return the other packages of the driver that are there, each at the target's version where apt can get it.
+
+        Of packages that need each other in one version apt takes the newest, and refuses all of them then; it leaves
+        those that are held as they are, unless they are named.
+        """
+        return [
+            f"{name}={versions[0]}"
+            for name, one in self.packages.items()
+            if name != target.package
+            and (
+                versions := [text for text in self.offered.get(name, ()) if upstream(text) == upstream(target.version)]
+            )
+            and one["version"] not in versions
+        ]
+
     def best_companion(self, driver: Driver, version: str) -> Source | None:
         """Return the companion of one version of the driver that apt can get."""
         return next(
@@ -108,14 +124,15 @@ class Present:
 class Changes:
     """What is to be done to a driver, and why it cannot be.
 
-    install: packages at a version. hold: names. load: modules. start: units. reload: another version is loaded than the
-    package's. replaces: what is there changes, which ends every server. foreign: no package brought it. missing: why
-    apt cannot bring what is wanted; fetch: its package source must be added before anybody knows. version: of the
-    driver after this.
+    install: packages at a version. unhold, hold: names, before and after that. load: modules. start: units. reload:
+    another version is loaded than the package's. replaces: what is there changes, which ends every server. foreign: no
+    package brought it. missing: why apt cannot bring what is wanted; fetch: its package source must be added before
+    anybody knows. version: of the driver after this.
     """
 
     repair: bool = False
     install: tuple[str, ...] = ()
+    unhold: tuple[str, ...] = ()
     hold: tuple[str, ...] = ()
     load: tuple[str, ...] = ()
     start: tuple[str, ...] = ()
@@ -180,15 +197,18 @@ def _compared(driver: Driver, here: Present, version: str, further: Sequence[str
     target, brings, missing = _brought(driver, here, source, "" if foreign else version)
     after = upstream(target.version) if target else here.loaded or ""
     more, lacks = _companion(driver, here, after)
-    install = [*brings, *more, *(name for name in further if name.partition("=")[0] not in here.packages)]
-    new = [one.partition("=")[0] for one in install]
     replaced = bool(source and target and target.version != source.version)
+    others = here.others(target) if target and replaced else []
+    further = [name for name in further if name.partition("=")[0] not in here.packages]
+    install = list(dict.fromkeys([*brings, *others, *more, *further]))
+    new = [one.partition("=")[0] for one in install]
     # AMD's module has a shorter version than its package: 6.16.13 of 1:6.16.13.30300400-2341068.24.04.
     reload = bool(source and here.loaded and not begins(source.version, here.loaded) and not replaced)
     kept = [name for name, one in here.packages.items() if not one["held"]]
     return Changes(
         repair=bool(here.broken),
         install=tuple(install),
+        unhold=tuple(name for name, one in here.packages.items() if one["held"]) if replaced else (),
         hold=() if foreign else tuple(dict.fromkeys([*kept, *new])),
         load=tuple(name for name in driver.modules if name not in here.modules) if source or install else (),
         start=tuple(_starts(driver, here, new)),

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..core.errors import near, readable
 from . import container_runtime, driver, gateway, host_tuning, image, links, service, weights
-from .base import Stage
+from .base import Given, Stage
 
 Known = Mapping[str, Any]
 
@@ -47,7 +47,7 @@ EVERYTHING = ("system", "tuning", "runtime", "services", "hccl", "host", "driver
 REPORTED = (
     *(name for one in OBJECTS for name in one.names("due", "refusal", "stops", *one.reports)),
     *(name for one in OBJECTS if one.ends_all for name in one.names(one.ends_all)),
-    "preflight_unclear",
+    *("preflight_unclear", "preflight_expected"),
 )
 # Tags that Ansible itself gives a meaning.
 TAGS = ("all", "always", "never", "tagged", "untagged")
@@ -138,6 +138,26 @@ def facts_wanted(stages: Sequence[str], gateway: bool = False) -> list[str]:
     if set(stages) & set(PLANNED) or not stages:
         return [*EVERYTHING, *own]
     return [subset for subset in EVERYTHING if any(subset in SUBSETS[stage] for stage in stages)] + own
+
+
+def expected_host(host_name: str, known: Known, stages: Sequence[str], *, plans_again: bool) -> dict[str, Any]:
+    """Return the values of ``gaudi_host`` that are others when the stages before the models have run.
+
+    Args:
+        host_name: how messages call the host.
+        known: its variables.
+        stages: roles of the stages of the run; all where it is empty.
+        plans_again: the run plans models again when it has installed a driver; others need one that is there.
+    """
+    given = Given(host_name, known)
+    found = [one.expected(given) for one in OBJECTS if one.role in stages or not stages]
+    changed = {key: value for values in found for key, value in values.items()}
+    return changed if plans_again else {key: value for key, value in changed.items() if key != "awaits_driver"}
+
+
+def awaits_driver(known: Known) -> bool:
+    """Tell whether the stages that need a plan of the models have to wait for the driver."""
+    return bool((known.get("preflight_expected") or {}).get("awaits_driver"))
 
 
 def plans_models(stages: Sequence[str]) -> bool:

@@ -11,8 +11,9 @@ import pytest
 MODELS = ("first", "second")
 STATE = "/etc/gaudi-sim/nvidia.json"
 WIDE = [{"name": "wide", "port": 30003, "tensor_parallel_size": 4}]
-TOOLKIT = ("nvidia-container-toolkit", "nvidia-container-toolkit-base", "libnvidia-container-tools")
-TOOLKIT += ("libnvidia-container1",)
+# As the run that made the host.
+SITE = ("site.yml", "--skip-tags", "host,validate")
+DRIVER = ("nvidia-driver-cuda", "nvidia-kernel-open-dkms", "nvidia-open", "nvidia-persistenced")
 
 
 def inspected(host: Any, model: str) -> dict[str, Any]:
@@ -72,6 +73,14 @@ def has_cards(host: Any, model: str) -> list[str]:
     return ids
 
 
+def test_a_host_without_a_driver_gets_one_in_the_run_that_serves_its_models(host: Any) -> None:
+    assert host.check_output("apt-mark showhold").split() == list(DRIVER)
+    assert {host.package(name).version for name in DRIVER} == {"580.95.05-1"}
+    daemon = host.service("nvidia-persistenced")
+    assert daemon.is_running and daemon.is_enabled
+    assert host.file("/sys/module/nvidia_uvm").is_directory and host.file("/sys/module/nvidia").is_directory
+
+
 def test_each_model_has_its_card_by_cdi(host: Any, playbook: Any) -> None:
     for model in MODELS:
         ids = has_cards(host, model)
@@ -80,7 +89,7 @@ def test_each_model_has_its_card_by_cdi(host: Any, playbook: Any) -> None:
         assert found["Runtime"] == "runc"
         assert [one["DeviceIDs"] for one in found["DeviceRequests"]] == [[f"nvidia.com/gpu={ids[0]}"]]
     assert host.check_output("dpkg-query --show --showformat '${Version}' nvidia-container-toolkit") == "1.20.0-1"
-    again = playbook("molecule/shared/converge.yml")
+    again = playbook(*SITE)
     assert again.changed_nothing, again.text
     as_planned(playbook)
 
@@ -97,45 +106,52 @@ def test_a_lost_card_is_told_and_the_others_serve_on(host: Any, playbook: Any) -
     assert inspected(host, "first")["Id"] == before
 
 
-def test_what_a_driver_cannot_do_is_refused_before_anything_is_changed(host: Any, playbook: Any) -> None:
+def test_what_a_driver_cannot_do_is_refused_unless_the_run_replaces_it(host: Any, playbook: Any) -> None:
+    older, newer = ({"driver_version": version, "driver_upgrade_allowed": True} for version in ("570", "580"))
+    run = playbook(*SITE, **older)
+    assert run.status == 0, run.text
+    assert host.file("/sys/module/nvidia/version").content_string == "570.195.03\n"
+    assert host.service("nvidia-persistenced").is_running
     before = {model: inspected(host, model)["Id"] for model in MODELS}
-    change(host, driver_version="570.86.15")
     image = {"image": "vllm/vllm-openai:v0.33.0", "weights": "/data/hf_models/Qwen2.5-7B-Instruct"}
-    run = playbook("playbooks/models.yml", vllm_model_defaults=image)
+    run = playbook("playbooks/models.yml", vllm_model_defaults=image, **newer)
     assert run.status == 3, run.text
-    assert "is made with CUDA 13, which needs driver 580 or newer, and this host has 570.86.15" in run.flat, run.text
+    assert "is made with CUDA 13, which needs driver 580 or newer, and this host has 570.195.03" in run.flat, run.text
     assert {model: inspected(host, model)["Id"] for model in MODELS} == before
+    plan = playbook("playbooks/plan.yml", vllm_model_defaults=image, **newer)
+    assert plan.status == 0 and "nvidia-open=580.95.05-1 is not installed" in plan.flat, plan.text
+    assert "CUDA 13" not in plan.text
+    run = playbook(*SITE, **newer)
+    assert run.status == 0, run.text
+    assert host.check_output("apt-mark showhold").split() == list(DRIVER)
 
 
 def test_an_older_toolkit_gives_cards_by_its_runtime(host: Any, playbook: Any) -> None:
-    def install(version: str) -> None:
-        names = " ".join(f"{name}={version}" for name in TOOLKIT)
-        host.check_output(f"apt-get install --quiet --quiet --yes --allow-downgrades {names}")
-
-    install("1.17.8-1")
-    try:
-        assert "~ first" in playbook("playbooks/plan.yml").text
-        run = playbook("playbooks/models.yml", gaudi_all_at_once=True)
-        assert run.status == 0, run.text
-        for model in MODELS:
-            ids = has_cards(host, model)
-            found = inspected(host, model)
-            assert found["HostConfig"]["Runtime"] == "nvidia"
-            assert f"NVIDIA_VISIBLE_DEVICES={ids[0]}" in found["Config"]["Env"]
-        image = found["Config"]["Image"]
-        unknown = host.run(f"docker run --rm --runtime=nvidia -e NVIDIA_VISIBLE_DEVICES=0,7 {image} true")
-        assert unknown.rc != 0 and "failed to get device handle from index" in unknown.stderr
-        again = playbook("playbooks/models.yml")
-        assert again.changed_nothing, again.text
-        # What the inventory says of the toolkit is another matter.
-        assert "nvidia-container-toolkit: 1.17.8-1, planned 1.20.0-1" in playbook("playbooks/status.yml").flat
-    finally:
-        install("1.20.0-1")
+    older = {"container_runtime_nvidia_version": "1.17.8-1"}
+    run = playbook(*SITE, gaudi_all_at_once=True, **older)
+    assert run.status == 0, run.text
+    for model in MODELS:
+        ids = has_cards(host, model)
+        found = inspected(host, model)
+        assert found["HostConfig"]["Runtime"] == "nvidia"
+        assert f"NVIDIA_VISIBLE_DEVICES={ids[0]}" in found["Config"]["Env"]
+    image = found["Config"]["Image"]
+    unknown = host.run(f"docker run --rm --runtime=nvidia -e NVIDIA_VISIBLE_DEVICES=0,7 {image} true")
+    assert unknown.rc != 0 and "failed to get device handle from index" in unknown.stderr
+    again = playbook(*SITE, **older)
+    assert again.changed_nothing, again.text
+    assert "nvidia-container-toolkit: 1.17.8-1, planned 1.20.0-1" in playbook("playbooks/status.yml").flat
+    run = playbook(*SITE, gaudi_all_at_once=True)
+    assert run.status == 0, run.text
+    assert {inspected(host, model)["HostConfig"]["Runtime"] for model in MODELS} == {"runc"}
+    again = playbook(*SITE)
+    assert again.changed_nothing, again.text
 
 
 @pytest.mark.anyhow
 def test_eight_cards_of_nvswitch(host: Any, playbook: Any) -> None:
-    host.check_output("testhost-gpus cuda 8 4")
+    # As a boot does, which numbers cards anew.
+    host.check_output("systemctl stop vllm-first vllm-second; testhost-gpus cuda 8 4")
     change(host, fabric=["In Progress", "N/A"])
     run = playbook("playbooks/models.yml", wide_model=WIDE)
     assert run.status == 3 and "nvidia-fabricmanager of exactly version 580.95.05 must run" in run.flat, run.text
@@ -176,9 +192,11 @@ def test_render_nodes_of_exactly_the_planned_gpus(host: Any, playbook: Any, kind
 
 @pytest.mark.anyhow
 def test_a_reset_leaves_nothing(host: Any, playbook: Any) -> None:
+    host.check_output("testhost-gpus cuda 2")
     run = playbook("playbooks/reset.yml", reset_confirm="reset", reset_packages=True)
     assert run.status == 0, run.text
     listed = "dpkg-query --show --showformat '${Package} ${db:Status-Status}\n'"
     assert host.run(f"{listed} | grep -E 'nvidia-.* installed|docker.* installed'").stdout == ""
     assert host.run("ls -d /etc/gaudi-serve /var/lib/gaudi-serve /etc/docker 2>/dev/null").stdout == ""
+    assert host.run("ls -d /sys/module/nvidia* /usr/bin/nvidia-smi /usr/local/sbin/modprobe 2>/dev/null").stdout == ""
     assert host.check_output("ls /etc/systemd/system/ | grep vllm || true") == ""

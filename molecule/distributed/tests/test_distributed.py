@@ -107,8 +107,10 @@ def test_nothing_but_the_secret_opens_the_hosts_to_each_other(host: Any) -> None
         assert len(set(tokens)) == 1 and len(tokens[0]) == 64
         assert modes == ["600 root", "600 root"]
         for name in HOSTS[model]:
-            assert inside(name, f"journalctl --no-pager | grep -c {tokens[0]}") == "0"
-            assert inside(name, f"cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ | grep -ac {tokens[0]}") == "0"
+            # A pattern that the process that looks for it does not have itself.
+            pattern = f"'[{tokens[0][0]}]{tokens[0][1:]}'"
+            assert inside(name, f"journalctl --no-pager | grep -c {pattern}") == "0"
+            assert inside(name, f"cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ | grep -ac {pattern}") == "0"
     # Ray refuses who has not the secret.
     asked_ray = "docker exec --env RAY_AUTH_TOKEN_PATH={} vllm-rayed python3 -m ray.scripts.scripts status 2>&1"
     assert "/2.0 HPU" in inside(A, asked_ray.format("/etc/gaudi-serve/rayed.token"))
@@ -163,8 +165,10 @@ def test_a_cut_network_is_seen_within_the_time_and_heals_by_itself(host: Any, lo
 def test_a_rollout_changes_all_hosts_of_a_model_at_once(playbook: Any) -> None:
     before = {model: starts(model) for model in PORTS}
     refused = playbook("playbooks/rollout.yml", mol_seqs=4)
-    assert refused.status != 0 and "model split: has one server" in refused.flat
-    run = playbook("playbooks/rollout.yml", mol_seqs=4, rollout_downtime_allowed=True, rollout_approved=True)
+    assert refused.status != 0 and "has one server on the hosts of this run" in refused.flat
+    # Other tests may have the processors meanwhile: how fast the models are is no matter here.
+    allowed = {"rollout_downtime_allowed": True, "rollout_approved": True, "rollout_tolerance": 0}
+    run = playbook("playbooks/rollout.yml", mol_seqs=4, **allowed)
     assert run.status == 0, run.text
     assert f"1 canary {A}" in run.flat and f"1 canary {B}" in run.flat, run.text
     for name in (A, B):
