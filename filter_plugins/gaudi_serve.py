@@ -192,6 +192,9 @@ class Hosts(Mapping[str, Any]):
         variables = {**self._hostvars.raw_get(name), "hostvars": self._hostvars}
         return HostVarsVars(variables, loader=getattr(self._hostvars, "_loader", None), host=name)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._hostvars
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._hostvars)
 

@@ -288,8 +288,8 @@ def test_a_host_that_was_not_read_is_named_with_the_limit_to_give() -> None:
     variables = hostvars({**ENTRY, "tensor_parallel_size": 2})
     del variables["gaudi02"]["gaudi_host"]
     found = errors(vllm_fleet_plan(variables, ["gaudi01"], []))
-    assert len(found) == 1 and "has gaudi02, which this run has not read" in found[0]
-    assert found[0].endswith("--limit gaudi01,gaudi02")
+    assert len(found) == 1 and "has gaudi02, of which this run has read nothing" in found[0]
+    assert "add it to --limit (gaudi01,gaudi02)" in found[0]
 
 
 def test_an_entry_of_one_host_has_no_hosts_and_bad_ones_are_refused() -> None:
@@ -299,7 +299,79 @@ def test_an_entry_of_one_host_has_no_hosts_and_bad_ones_are_refused() -> None:
     assert "is for entries of vllm_distributed_models alone" in found
     for hosts in (["gaudi01"], "gaudi01", ["gaudi01", "gaudi01"], None, 3):
         (first, *_) = errors(planned({**ENTRY, "hosts": hosts}))
-        assert "vllm_distributed_models" in first and "must be a list of models, each with hosts" in first
+        assert "vllm_distributed_models[0] (big): hosts" in first
+        assert "must be a list of 2 to 16 different hosts" in first
+
+
+def test_hosts_that_the_inventory_lacks_are_named() -> None:
+    found = errors(planned({**ENTRY, "hosts": ["gaudi01", "gaudi3"]}))
+    text = "vllm_distributed_models[0] (big): hosts: gaudi3 is no host of the inventory"
+    assert any(one.startswith(f"gaudi01: {text}") for one in found), found
+    assert not any(one.startswith("gaudi02") for one in found)
+    # An entry of nobody is everybody's.
+    found = errors(planned({**ENTRY, "hosts": ["x", "y"]}))
+    assert len([one for one in found if "is no host of the inventory" in one]) == 4
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"max_model_len": 1024},
+        {"tensor_parallel_size": 4},
+        {"member_timeout_s": 60},
+        {"cluster_port": 29700},
+        {"state": "stopped"},
+        {"image": "v:2"},
+        {"weights": "/other"},
+        {"hosts": HOSTS[::-1]},
+        {"port": 8001},
+    ],
+)
+def test_an_entry_that_two_hosts_see_differently_is_refused(changed: dict[str, Any]) -> None:
+    entry = {**ENTRY, "tensor_parallel_size": 2}
+    weights = {"/m": {"config": TINY, "bytes": 6_000_000}, "/other": {"config": TINY, "bytes": 6_000_000}}
+    variables = hostvars(entry, **{host: {"weights": weights} for host in HOSTS})
+    variables["gaudi02"]["vllm_distributed_models"] = [{**entry, **changed}]
+    for known in variables.values():
+        known["gaudi_services"]["images"]["v:2"] = "z"
+    found = errors(vllm_fleet_plan(variables, HOSTS, []))
+    (key,) = changed
+    for host in HOSTS:
+        assert any(f"{host}: model big: {key}" in one and "differs between the hosts" in one for one in found), found
+
+
+def test_a_host_that_does_not_see_the_entry_is_named() -> None:
+    variables = hostvars({**ENTRY, "tensor_parallel_size": 2})
+    variables["gaudi02"]["vllm_distributed_models"] = []
+    (found,) = errors(vllm_fleet_plan(variables, HOSTS, []))
+    assert "gaudi02 does not see this entry; write it where all its hosts do" in found
+
+
+@pytest.mark.parametrize("name", ["VLLM_HOST_IP", "RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"])
+def test_nobody_changes_where_processes_meet_or_their_secret(name: str) -> None:
+    entry = {**ENTRY, "tensor_parallel_size": 2, "distributed_executor_backend": "ray", "env": {name: "x"}}
+    refused = errors(planned(entry, platform="cuda"))
+    assert any(f"model big: env: {name}" in one or f"{name} belongs in vllm_secrets" in one for one in refused), refused
+
+
+@pytest.mark.parametrize(
+    ("profile", "release"), [("aice_1_21", "1.21.3"), ("aice_1_22", "1.22.0"), ("plugin", "1.24.1")]
+)
+def test_every_profile_of_the_page_is_planned_on_two_hosts(profile: str, release: str) -> None:
+    config = {**TINY, "num_attention_heads": 128, "num_key_value_heads": 16}
+    entry = {
+        **{"name": "big", "hosts": HOSTS, "weights": "/m", "launch_profile": profile, "tensor_parallel_size": 16},
+        **{"max_model_len": 4096, "input_range": [128, 1024], "output_range": [128, 1024], "port": 30001},
+        "distributed_experimental": True,
+    }
+    variables = hostvars(entry, platform="gaudi")
+    for one in variables.values():
+        one["accelerator_release"] = release
+        one["gaudi_host"]["weights"] = {"/m": {"config": config, "bytes": 6_000_000}}
+    for part in parts(vllm_fleet_plan(variables, HOSTS, [])):
+        assert part["module_ids"] == list(range(8))
+        assert part["group"]["ray"]["devices"] == 8
+        assert " ".join(part["args"]).count(" ray") == 1
 
 
 def test_slow_networks_and_different_ones_are_warned_of() -> None:
@@ -391,7 +463,7 @@ def test_a_change_on_another_host_says_so() -> None:
     changes = planned(entry, gaudi01=live["gaudi01"], gaudi02=cache)["hosts"]
     assert changes["gaudi01"]["changes"] == [
         "~ big: restart",
-        "    all its parts restart, since one of them changes on another host",
+        "    all its parts restart: another one of them changes, or what its hosts share",
     ]
     assert any("VLLM_HOST_IP: 10.0.0.2 -> 10.0.0.3" in one for one in changes["gaudi02"]["changes"])
 

@@ -191,12 +191,35 @@ def test_without_the_secret_nobody_is_heard(hosts: Hosts, text: str) -> None:
     head, worker = hosts.head(), hosts.worker()
     soon(lambda: worker.why not in ("no connection yet", ""))
     assert head.missing() == ["gaudi02"]
-    with socket.create_connection(("127.0.0.1", hosts.port)) as stranger:
+    with socket.create_connection(("127.0.0.1", hosts.port), source_address=("127.0.0.2", 0)) as stranger:
         stranger.sendall(b"0" * 32 + b'\n00 {"kind": "hello", "host": "gaudi02", "id": "plan-1"}\n')
         stranger.settimeout(SOON_S)
-        while stranger.recv(4096):
-            pass
+        with contextlib.suppress(ConnectionResetError):
+            while stranger.recv(4096):
+                pass
     assert head.missing() == ["gaudi02"]
+
+
+@pytest.mark.parametrize("sent", [b"0" * 32 + b"\n" + "ä {}\n".encode(), b"\xff\n", b"", b"x" * 9000])
+def test_whatever_is_sent_the_head_hears_its_hosts(hosts: Hosts, sent: bytes) -> None:
+    head = hosts.head()
+    for source in ("127.0.0.2", "127.0.0.3"):
+        stranger = socket.create_connection(("127.0.0.1", hosts.port), source_address=(source, 0))
+        with stranger, contextlib.suppress(OSError):
+            stranger.sendall(sent)
+    hosts.worker()
+    soon(lambda: not head.missing())
+
+
+def test_a_worker_survives_a_wrong_head(hosts: Hosts) -> None:
+    with socket.create_server(("127.0.0.1", hosts.port)) as wrong:
+        hosts.worker()
+        connection, _ = wrong.accept()
+        with connection:
+            connection.sendall(b"0" * 32 + b"\n" + "ä {}\n".encode())
+            connection.recv(4096)
+    head = hosts.head()
+    soon(lambda: not head.missing())
 
 
 def test_a_message_cannot_be_repeated(supervisor: ModuleType) -> None:

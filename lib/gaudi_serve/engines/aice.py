@@ -22,7 +22,7 @@ def cards_of(spec: Spec, host: Host) -> tuple[list[str] | None, dict[str, str]]:
     wanted = list(spec.module_ids)
     if not wanted:
         return None, {"HABANA_VISIBLE_MODULES": ",".join(map(str, free))}
-    if len(wanted) != spec.tensors:
+    if len(wanted) != spec.cards:
         allowed = f"give {counted(len(wanted), 'card')}, tensor_parallel_size is {spec.tensors}"
         raise refusal(label(spec), "module_ids", wanted, allowed)
     taken = [number for number in wanted if number not in free]

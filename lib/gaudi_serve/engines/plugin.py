@@ -263,7 +263,7 @@ def _of_fork(spec: Spec) -> list[Problem]:
 
 def _problems(spec: Spec) -> list[Problem]:
     problems: list[Problem] = _of_fork(spec) + start_problems(spec.get("env") or {}, version_of(spec))
-    if spec.get("distributed_executor_backend") == "ray":
+    if spec.get("distributed_executor_backend") == "ray" and not spec.members:
         allowed = "is not validated with the plugin: leave it out, which is mp where there are several cards"
         problems.append(("distributed_executor_backend", "ray", allowed))
     if spec["dtype"] not in ("auto", "bfloat16"):

@@ -15,7 +15,6 @@ from ..core.checks import Rule, filled, filled_each, is_flag, is_line, list_of, 
 from ..core.errors import Problem, one_line, shown
 from ..core.options import OPTIONS, rule_of
 from ..model.config_json import sound
-from ..model.distributed import entries_of
 from ..platforms import PLATFORMS, USUAL, platform_of, served_names
 from ..show.notes import STANDING
 from .rendered import UNRENDERED
@@ -57,10 +56,6 @@ def _device(value: Any) -> bool:
 
 def _number(value: Any) -> bool:
     return re.fullmatch(r"\d{1,2}", str(value)) is not None
-
-
-def _distributed(value: Any) -> bool:
-    return isinstance(value, list) and len(entries_of(value)) == len(value)
 
 
 def _processor(value: Any) -> bool:
@@ -187,11 +182,7 @@ IMAGES = {
 }
 VARIABLES = {
     "vllm_models": Rule(_list, "must be a list of models", None),
-    "vllm_distributed_models": Rule(
-        _distributed,
-        "must be a list of models, each with hosts: a list of 2 to 16 different hosts of the inventory, the head first",
-        [],
-    ),
+    "vllm_distributed_models": Rule(_list, "must be a list of models, each with its hosts (docs/multi-host.md)", []),
     "vllm_images": Rule(_list, "must be a list of images", []),
     "vllm_model_defaults": rule_of(
         OPTIONS["preflight_model_defaults"], Rule(_mapping, "must be a mapping of keys that every model takes")

@@ -30,7 +30,7 @@ from ..core.options import FOLDER, OPTIONS, Range, rule_of
 from ..core.redact import has_login
 from ..gateway.fleet import adapter_names
 from ..gateway.inputs import ClientNames, not_read
-from ..model.distributed import host_models
+from ..model.distributed import entry_problems, host_models
 from ..platforms import runtimes
 from ..stages.apt_access import access
 from ..stages.gateway import gateway_problems
@@ -329,9 +329,16 @@ def inventory_refusal(variables: Known, host_name: str) -> list[str]:
         gateways = list(variables.get("preflight_gateways") or [])
         reasons += of_gateways(values, gateways, host_name, variables.get("hostvars") or {host_name: values})
     more = octal_problems(values, host_name) + strange_secrets(values, host_name, variables.get("hostvars") or {})
-    more += differing_names(variables, host_name)
+    more += _of_entries(values, host_name, variables) + differing_names(variables, host_name)
     reasons += [one_line(text) for text in unknown_variables(variables, host_name) + more]
     return [as_written(text, variables) for text in reasons]
+
+
+def _of_entries(values: Known, host_name: str, variables: Known) -> list[str]:
+    """Return what is wrong with the hosts of models over several hosts; a role alone knows no other hosts."""
+    hosts = list(variables.get("hostvars") or {})
+    found = entry_problems(values.get("vllm_distributed_models"), host_name, hosts) if hosts else []
+    return [f"{host_name}: {text}" for text in found]
 
 
 def unknown_variables(variables: Iterable[Any], host_name: str) -> list[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from ..core.errors import near, readable, shown
 
 HOSTS, PORT = "hosts", "cluster_port"
 # vLLM's own default for its rendezvous is the second port of this block.
@@ -92,6 +94,32 @@ def entries_of(distributed: Any) -> list[Mapping[str, Any]]:
     """Return the sound entries of ``vllm_distributed_models``: those that name their hosts."""
     listed = distributed if isinstance(distributed, list) else []
     return [one for one in listed if isinstance(one, Mapping) and not hosts_problem(one.get(HOSTS))]
+
+
+def entry_problems(distributed: Any, host: str, inventory: Collection[str]) -> list[str]:
+    """Return what is wrong with the hosts of the models that a host sees, and that are about it or about nobody.
+
+    Args:
+        distributed: ``vllm_distributed_models``, as the host sees it.
+        host: its name in the inventory.
+        inventory: the names of all hosts.
+    """
+    found = []
+    for place, one in enumerate(distributed if isinstance(distributed, list) else []):
+        name = one.get("name") if isinstance(one, Mapping) else None
+        where = f"vllm_distributed_models[{place}]{f' ({readable(str(name))})' if name else ''}"
+        hosts: Any = one.get(HOSTS) if isinstance(one, Mapping) else None
+        if not isinstance(one, Mapping):
+            found.append(f"{where}: {shown(one)}: must be a mapping with name, hosts and the other keys of a model")
+        elif allowed := hosts_problem(hosts):
+            found.append(f"{where}: hosts {shown(hosts)}: {allowed}")
+        elif host in hosts or not {*hosts} & {*inventory}:
+            found += [
+                f"{where}: hosts: {shown(other)} is no host of the inventory{near(other, inventory, 1)}"
+                for other in hosts
+                if other not in inventory
+            ]
+    return found
 
 
 def hosts_problem(value: Any) -> str | None:

@@ -72,6 +72,7 @@ def assemble(
         *unreached(plan["models"], gateways, name),
         *plan["warnings"],
         *gateway_left(services, gateways, name),
+        *_left_hosts(name, host, plan["models"]),
     ]
     return Assembled(plan, findings, warnings)
 
@@ -97,6 +98,21 @@ def _kept_images(peer: Peer) -> dict[str, str]:
         return {}
     come = {one["name"] for one in _images("", peer.wanted)[0] or []} if peer.wanted.images_come else set()
     return {str(name): str(known) for name, known in images.items() if name not in come}
+
+
+def _left_hosts(name: str, host: Known, models: Sequence[Known]) -> list[str]:
+    """Return the hosts that a model leaves, on which its parts wait until a run removes them."""
+    planned = {str(one["name"]): (one.get("group") or {"hosts": [name]})["hosts"] for one in models}
+    warnings = []
+    for model, live in host["services"].items():
+        before = ((live.get("launch") or {}).get("group") or {"hosts": []})["hosts"]
+        left = [other for other in before if other not in (name, *planned.get(model, []))]
+        if left:
+            warnings.append(
+                f"{name}: model {model} served on {', '.join(left)} too, where its part waits until a run with these "
+                "hosts removes it"
+            )
+    return warnings
 
 
 def _of_host(

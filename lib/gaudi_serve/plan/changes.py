@@ -79,7 +79,7 @@ def _elsewhere(live: LiveModel, model: Mapping[str, Any]) -> str:
     if not now or not then or now.get("hosts") != then.get("hosts"):
         before, after = (some_names(one.get("hosts") or ["this host"]) for one in (now, then))
         return f"~ hosts: {before} -> {after}"
-    return "all its parts restart, since one of them changes on another host"
+    return "all its parts restart: another one of them changes, or what its hosts share"
 
 
 def _beside(live: LiveModel, supervisor: str | None) -> list[str]:

@@ -326,7 +326,7 @@ def _unknown(one: Weighed, host: Host, cost: Cost) -> list[str]:
     elif lacks:
         what = " and ".join(lacks)
         warnings.append(f"memory is not checked, since the model is not known; give {what}, or bring its weights")
-    elif spec.cards > MOST_CARDS:
+    elif spec.cards > MOST_CARDS or (not cost.memory and spec.tensors > MOST_CARDS):
         warnings.append(f"memory is not checked: the rules for it are known for up to {MOST_CARDS} cards")
     elif cost.device_gib is None:
         warnings.append(f"memory is not checked: that of {host.device_name} is not known")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_address, ip_interface
 from typing import Any
 
-from ..core.errors import Problem
+from ..core.errors import Problem, shown
 from ..core.paths import CONFIG, RAY_MEMBER
 from ..engines import ENGINES, Engine, engine_of
 from ..model.distributed import HOSTS, PORT, PORTS
@@ -25,8 +25,12 @@ COUNTED = (
     *("data_parallel_rpc_port", "data_parallel_start_rank", "data_parallel_rank", "data_parallel_backend"),
     *("data_parallel_external_lb", "data_parallel_multi_port_external_lb"),
 )
+# What the hosts of a model may have for themselves.
+OF_PART = (HOSTS, "node_rank", "data_parallel_start_rank", "headless", "host", "env", "recipe_cache_path", "mounts")
 EXECUTOR, ADDRESS = "distributed_executor_backend", "vllm_cluster_address"
 RAY, MP = "ray", "mp"
+# What would give Ray another secret than that of the hosts, or none.
+RAY_SECRETS = {"RAY_AUTH_TOKEN", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"}
 # Where the supervisors lose sight of each other for so long, the model is started anew.
 MEMBER_TIMEOUT_S = 20
 
@@ -36,12 +40,14 @@ class Part:
     """What a host of a model gives to a plan: its facts, and its part as it is planned there.
 
     release: of its software. image: the id of the model's image there; None where it lacks it, or the run brings it.
+    known: the host has an entry of the model, whatever is wrong with it.
     """
 
     machine: Host
     model: PlannedModel | None
     release: str = ""
     image: str | None = None
+    known: bool = False
 
 
 def spread(spec: Spec, addresses: Mapping[str, str]) -> Spec:
@@ -101,8 +107,11 @@ def distributed_problems(spec: Spec, host: Host, release: str, addresses: Mappin
         return []
     engine, platform = engine_of(spec), platform_of(host.accelerator)
     problems = _unread(members.names, addresses) + _of_address(members.here, host, addresses)
-    problems += _of_engine(spec, engine, executors(engine, platform, release)) + _of_sizes(spec, len(members.names))
+    problems += _of_engine(spec, engine, executors(engine, platform, release)) + _of_copies(spec)
+    problems += _of_sizes(spec, len(members.names))
     problems += [(key, spec[key], "is set by the plan; leave it out") for key in COUNTED if spec.get(key) is not None]
+    own = sorted({*variables_between(spec, addresses), *RAY_SECRETS} & {*(spec.get("env") or {})})
+    problems += [(f"env: {name}", spec["env"][name], "is set by the plan on each host; leave it out") for name in own]
     for key in ("module_ids", SHARED):
         if spec.get(key):
             problems.append((key, spec[key], "is not for a model over several hosts: the plan chooses on each host"))
@@ -114,8 +123,8 @@ def _unread(names: Sequence[str], addresses: Mapping[str, str]) -> list[Problem]
     if not missing:
         return []
     allowed = (
-        f"has {', '.join(missing)}, which this run has not read; all hosts of a model are planned together: "
-        f"--limit {','.join(names)}"
+        f"has {', '.join(missing)}, of which this run has read nothing: add it to --limit ({','.join(names)}), or mend "
+        "what keeps it from being reached; all hosts of a model are planned together"
     )
     return [(HOSTS, list(names), allowed)]
 
@@ -132,7 +141,7 @@ def _of_address(name: str, host: Host, addresses: Mapping[str, str]) -> list[Pro
         loopback = ip_address(mine).is_loopback
     except ValueError:
         return [(ADDRESS, mine, f"must be an address, not a name; {choice}")]
-    if loopback:
+    if loopback or ip_address(mine).is_unspecified or ip_address(mine).is_link_local:
         return [(ADDRESS, mine, f"is reached by no other host; {choice}")]
     if own and mine not in own:
         return [(ADDRESS, mine, f"is no address of this host; {choice}")]
@@ -154,6 +163,16 @@ def _of_engine(spec: Spec, engine: Engine, offered: tuple[str, ...]) -> list[Pro
     if said and said not in offered and not spec.copied_over_hosts:
         allowed = f"must be {' or '.join(offered)} for a model over several hosts in profile {engine.name}"
         return [(EXECUTOR, said, allowed)]
+    return []
+
+
+def _of_copies(spec: Spec) -> list[Problem]:
+    """Return what is not for copies on several hosts, or for them alone."""
+    if spec.copied_over_hosts and spec.get(EXECUTOR) == RAY:
+        return [(EXECUTOR, RAY, "is not for copies on several hosts, which find each other without it; leave it out")]
+    if spec.get("data_parallel_hybrid_lb") and not spec.copied_over_hosts:
+        allowed = "is for copies on several hosts; say data_parallel_size, or leave it out"
+        return [("data_parallel_hybrid_lb", spec["data_parallel_hybrid_lb"], allowed)]
     return []
 
 
@@ -275,8 +294,9 @@ def joined(
     members = spec.members
     if members is None:
         raise ValueError(f"{spec.name} runs on one host")
-    if lacking := _lacking(parts, members.names):
-        return None, lacking
+    kinds = _other_kinds(parts, members.names)
+    if kinds or (lacking := _lacking(parts, members.names)):
+        return None, kinds or lacking
     ordered = [parts[name] for name in members.names]
     models = [one.model for one in ordered if one.model]
     group = _group(spec, parts[members.here].machine, addresses)
@@ -302,10 +322,12 @@ def _lacking(parts: Mapping[str, Part], names: Sequence[str]) -> list[Problem]:
     name = next((one for one in names if one not in parts or parts[one].model is None), None)
     if name is None:
         return []
-    machine = parts[name].machine if name in parts else Host()
+    part = parts.get(name, Part(Host(), None))
     why = f"the errors of {name} say why"
-    if machine.accelerator and platform_of(machine.accelerator).devices and not machine.cards:
+    if part.machine.accelerator and platform_of(part.machine.accelerator).devices and not part.machine.cards:
         why = f"{name} shows no cards: bring its driver first (playbooks/driver.yml)"
+    elif not part.known:
+        why = f"{name} does not see this entry; write it where all its hosts do, as in group_vars/all.yml"
     return [(HOSTS, list(names), f"has {name}, where its part cannot be planned; {why}")]
 
 
@@ -344,6 +366,20 @@ def _group(spec: Spec, here: Host, addresses: Mapping[str, str]) -> dict[str, An
     return group
 
 
+def _other_kinds(parts: Mapping[str, Part], names: Sequence[str]) -> list[Problem]:
+    """Return where the hosts of a model have devices of different kinds, against the first of them."""
+    problems: list[Problem] = []
+    first, known = names[0], [name for name in names if name in parts]
+    for name in known[1:] if known[:1] == [first] else ():
+        for what, key in (("accelerator", "kind"), ("device_name", "device")):
+            ours, theirs = getattr(parts[first].machine, what), getattr(parts[name].machine, what)
+            if ours != theirs:
+                allowed = f"has {first} with {ours} and {name} with {theirs}; all must have one {key}"
+                problems.append((HOSTS, list(names), allowed))
+                break
+    return problems
+
+
 def _different(spec: Spec, parts: Mapping[str, Part], names: Sequence[str]) -> list[Problem]:
     """Return what must be the same on all hosts of a model and is not, against the first of them."""
     first = names[0]
@@ -351,12 +387,8 @@ def _different(spec: Spec, parts: Mapping[str, Part], names: Sequence[str]) -> l
     mine = parts[first]
     for name in names[1:]:
         other = parts[name]
-        for what, key in (("accelerator", "kind"), ("device_name", "device")):
-            ours, theirs = getattr(mine.machine, what), getattr(other.machine, what)
-            if ours != theirs:
-                allowed = f"has {first} with {ours} and {name} with {theirs}; all must have one {key}"
-                problems.append((HOSTS, list(names), allowed))
-                break
+        if mine.model and other.model:
+            problems += _other_keys(mine.model.spec, other.model.spec, (first, name))
         if mine.release != other.release:
             allowed = f"has {first} of release {mine.release} and {name} of {other.release}; all must be of one release"
             problems.append((HOSTS, list(names), allowed))
@@ -365,6 +397,22 @@ def _different(spec: Spec, parts: Mapping[str, Part], names: Sequence[str]) -> l
             problems.append(("image", spec.get("image"), allowed))
         problems += _other_weights(spec, mine.machine, other.machine, (first, name))
     return problems
+
+
+def _other_keys(mine: Spec, other: Spec, names: tuple[str, str]) -> list[Problem]:
+    """Return which keys of a model two of its hosts have different values for."""
+    ours, theirs = ({key: value for key, value in one.items() if key not in OF_PART} for one in (mine, other))
+    if mine.members and other.members and mine.members.names != other.members.names:
+        ours, theirs = {HOSTS: list(mine.members.names)}, {HOSTS: list(other.members.names)}
+    keys = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
+    return [
+        (
+            *(key, ours.get(key)),
+            f"differs between the hosts of the model: {names[1]} has {shown(theirs.get(key))}; write the entry once, "
+            "where all its hosts see it, as in group_vars/all.yml",
+        )
+        for key in keys
+    ]
 
 
 def _other_weights(spec: Spec, mine: Host, other: Host, names: tuple[str, str]) -> list[Problem]:

@@ -25,7 +25,7 @@ from ..inventory.variables import (
     strange_secrets,
     unknown_variables,
 )
-from ..model.distributed import answers, entries_of, head_of, host_models
+from ..model.distributed import answers, entries_of, entry_problems, head_of, host_models
 from ..model.host import Host, LiveModel, live_models
 from ..platforms import platform_of
 from ..stages.changes import StageChanges
@@ -178,6 +178,7 @@ def _of_inventory(name: str, hostvars: Mapping[str, Known], known: Known, gatewa
             ("vllm_models", octal_problems(known, name)),
             ("vllm_secrets", strange_secrets(known, name, hostvars)),
             ("fleet_gateway", of_gateways(known, gateways, name, hostvars)),
+            ("hosts", entry_problems(known.get("vllm_distributed_models"), name, list(hostvars))),
         )
         for text in found
     ]

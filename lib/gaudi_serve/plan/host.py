@@ -40,6 +40,7 @@ class HostPlan:
     notes: tuple[str, ...] = ()
     machine: Host = field(default_factory=Host)
     release: str = ""
+    named: frozenset[str] = frozenset()
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as ``vllm_plan`` does."""
@@ -122,7 +123,7 @@ def plan_models(
     notes = (*machine.unused_cards, *sick_cards(host), *machine.notes)
     notes = (AWAITS_DRIVER,) if machine.awaits_driver else notes
     findings = tuple(Finding.of_model(host_name, spec, *problem) for spec, problem in (*mistakes, *more))
-    return HostPlan(host_name, tuple(planned), findings, notes, machine, release)
+    return HostPlan(host_name, tuple(planned), findings, notes, machine, release, frozenset(_names(wanted.models)))
 
 
 def with_peers(
@@ -149,6 +150,7 @@ def with_peers(
                 next((one for one in plans[name].models if one.spec.name == spec.name), None),
                 plans[name].release,
                 images.get(name, {}).get(str(spec.get("image"))),
+                spec.name in plans[name].named,
             )
             for name in spec.members.names
             if name in plans

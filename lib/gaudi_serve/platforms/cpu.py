@@ -106,7 +106,8 @@ def _problems(spec: Spec) -> list[Problem]:
         problems += unknown_executor(spec, ONE_HOST, allowed)
     if spec.get("pipeline_parallel_size") not in (None, 1) and spec.get("nnodes") not in (None, 1):
         allowed = "must be 1: on processors, the layers of a model are spread over the processes of one host alone"
-        problems.append(("nnodes", spec["nnodes"], allowed))
+        key = "pipeline_parallel_size" if spec.members else "nnodes"
+        problems.append((key, spec[key], allowed))
     return problems
 
 

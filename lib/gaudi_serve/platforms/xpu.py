@@ -171,7 +171,9 @@ def _cannot(spec: Spec, model: Architecture, host: Host, cards: Sequence[Card]) 
 def _problems(spec: Spec) -> list[Problem]:
     allowed = "must be mp: on XPU, tensors and layers are spread over the cards of one host"
     problems = unknown_executor(spec, ONE_HOST, allowed)
-    if spec.get("nnodes") not in (None, 1):
+    if spec.members:
+        problems.append(("hosts", list(spec.members.names), "must be one host: on XPU, its cards alone serve"))
+    elif spec.get("nnodes") not in (None, 1):
         problems.append(("nnodes", spec["nnodes"], "must be 1: on XPU, a model is served by the cards of one host"))
     return problems
 

@@ -636,6 +636,9 @@ def _pending(given: Given) -> Pending:
         models, template_of("vllm_service", "vllm.service.j2"), file_of("vllm_service", "ray-member")
     )
     changes = vllm_service_changes(models, services, files, supervisor)
+    # A mistake in a model's entry does not take it away, nor does a host of its that cannot be read.
+    wrong = {error["model"] for error in known["vllm_service_plan"].get("errors") or []}
+    changes["remove"] = [name for name in changes["remove"] if name not in wrong]
     withdrawn = vllm_withdrawn_secrets(services, secrets)
     differ = bool(withdrawn) or any(unit.get("secret_differs") for unit in services["units"].values())
     summary = vllm_service_summary(changes)
