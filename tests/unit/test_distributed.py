@@ -11,7 +11,8 @@ from gaudi_serve.model.distributed import answers, host_models
 from gaudi_serve.plan.fleet import vllm_fleet_lines, vllm_fleet_plan
 from gaudi_serve.rollout.waves import hosts_down_at_once, restarted_at_once, rollout_plan, unverified_hosts
 from gaudi_serve.show.report import endpoint_table
-from gaudi_serve.stages.service import vllm_container, vllm_service_changes, vllm_service_files
+from gaudi_serve.stages.base import Given
+from gaudi_serve.stages.service import STAGE, vllm_container, vllm_service_changes, vllm_service_files
 from helpers.plans import QWQ, SYSTEM, gaudi_host, host_of, live_of
 
 HOSTS = ["gaudi01", "gaudi02"]
@@ -528,3 +529,23 @@ def test_who_has_no_endpoint_is_asked_by_nobody() -> None:
     for one, wanted in ((head, True), (worker, False), (vllm_container(worker), False), ({"answers": False}, False)):
         assert answers(one) is wanted
     assert answers({"name": "of one host"})
+
+
+def test_a_model_whose_plan_is_wrong_is_not_taken_for_one_that_nobody_wants() -> None:
+    unit = {"state": "active", "active": True}
+    services = {"units": {"big": unit, "old": unit}, "supervisor_sha256": None, "images": {}}
+    plan = {"models": [], "errors": [{"model": "big"}], "warnings": []}
+    known = {"gaudi_services": services, "vllm_service_secrets": {}, "vllm_service_plan": plan}
+    found = STAGE.pending(Given("gaudi01", known))
+    assert found.changes["remove"] == ["old"]
+    assert not any("model big: is there, but not planned" in one for one in found.drift)
+    assert any("model old: is there, but not planned" in one for one in found.drift)
+
+
+def test_hosts_that_a_model_leaves_are_named() -> None:
+    entry = {**ENTRY, "tensor_parallel_size": 2}
+    live = {"services": live_of({"models": planned(entry)["hosts"]["gaudi01"]["models"]})}
+    variables = hostvars(gaudi01=live)
+    variables["gaudi01"]["vllm_models"] = []
+    warnings = vllm_fleet_plan(variables, ["gaudi01"], [])["warnings"]
+    assert any("model big served on gaudi02 too, where its part waits until a run" in one for one in warnings)
