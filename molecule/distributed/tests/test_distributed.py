@@ -17,7 +17,7 @@ A, B = "mol-dist-a", "mol-dist-b"
 HOSTS = {"split": (A, B), "copies": (A, B), "rayed": (B, A)}
 PORTS = {"split": 30001, "copies": 30002, "rayed": 30003}
 # What the docs promise, and what a start takes on a busy machine.
-SEEN_S, START_S = 30, 240
+SEEN_S, START_S = 30, 480
 SHUT = "iptables -I INPUT ! -i lo -j DROP; iptables -I OUTPUT ! -o lo -j DROP"
 OPEN = "iptables -D INPUT ! -i lo -j DROP; iptables -D OUTPUT ! -o lo -j DROP"
 
@@ -73,7 +73,7 @@ def load() -> Iterator[list[Answer]]:
 
     def client(model: str) -> None:
         while not end.is_set():
-            answers.append(asked(model, limit=60, tokens=16))
+            answers.append(asked(model, limit=120, tokens=16))
             end.wait(0.5)
 
     clients = [threading.Thread(target=client, args=(model,)) for model in PORTS]
@@ -152,13 +152,13 @@ def test_a_cut_network_is_seen_within_the_time_and_heals_by_itself(host: Any, lo
         # No socket is closed, and /health of a head says 200 all the time.
         for name in (A, B):
             assert eventually(lambda name=name: said(name, "split", "nothing was heard of"), 2 * SEEN_S)
-        assert time.monotonic() - begun < SEEN_S + 10
+        assert time.monotonic() - begun < 2 * SEEN_S
     finally:
         inside(B, OPEN)
     assert eventually(lambda: all(serves(model) for model in PORTS), START_S)
     assert all(starts(model)[0] not in before[model] for model in PORTS)
     # Requests under way failed, and none hung until its own limit.
-    assert max(one.seconds for one in load) < 55, load
+    assert max(one.seconds for one in load) < 100, load
 
 
 @pytest.mark.on(A)
