@@ -53,7 +53,7 @@ class Hosts:
         return self.begun[-1]
 
     def vanish(self, side: Any) -> None:
-        """End a side without a word, as a supervisor that is killed."""
+        """End a side silently, as a supervisor that is killed."""
         side.ending.set()
         if hasattr(side, "server"):
             with contextlib.suppress(OSError):
@@ -191,11 +191,11 @@ def test_without_the_secret_nobody_is_heard(hosts: Hosts, text: str) -> None:
     head, worker = hosts.head(), hosts.worker()
     soon(lambda: worker.why not in ("no connection yet", ""))
     assert head.missing() == ["gaudi02"]
-    with socket.create_connection(("127.0.0.1", hosts.port), source_address=("127.0.0.2", 0)) as stranger:
-        stranger.sendall(b"0" * 32 + b'\n00 {"kind": "hello", "host": "gaudi02", "id": "plan-1"}\n')
-        stranger.settimeout(SOON_S)
+    with socket.create_connection(("127.0.0.1", hosts.port), source_address=("127.0.0.2", 0)) as intruder:
+        intruder.sendall(b"0" * 32 + b'\n00 {"kind": "hello", "host": "gaudi02", "id": "plan-1"}\n')
+        intruder.settimeout(SOON_S)
         with contextlib.suppress(ConnectionResetError):
-            while stranger.recv(4096):
+            while intruder.recv(4096):
                 pass
     assert head.missing() == ["gaudi02"]
 
@@ -204,9 +204,9 @@ def test_without_the_secret_nobody_is_heard(hosts: Hosts, text: str) -> None:
 def test_whatever_is_sent_the_head_hears_its_hosts(hosts: Hosts, sent: bytes) -> None:
     head = hosts.head()
     for source in ("127.0.0.2", "127.0.0.3"):
-        stranger = socket.create_connection(("127.0.0.1", hosts.port), source_address=(source, 0))
-        with stranger, contextlib.suppress(OSError):
-            stranger.sendall(sent)
+        intruder = socket.create_connection(("127.0.0.1", hosts.port), source_address=(source, 0))
+        with intruder, contextlib.suppress(OSError):
+            intruder.sendall(sent)
     hosts.worker()
     soon(lambda: not head.missing())
 

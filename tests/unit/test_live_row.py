@@ -45,12 +45,13 @@ class Terminal:
         self.drawn()
 
     def drawn(self) -> None:
-        """Let the screen draw what was written."""
-        os.set_blocking(self.ours, False)
-        try:
-            self.screen.feed(os.read(self.ours, 65536).decode())
-        except BlockingIOError:
-            return
+        """Let the screen draw all that was written, however busy the kernel is: the NUL comes behind it."""
+        self.stream.write("\0")
+        self.stream.flush()
+        read = b""
+        while not read.endswith(b"\0"):
+            read += os.read(self.ours, 65536)
+        self.screen.feed(read[:-1].decode())
 
 
 @pytest.fixture

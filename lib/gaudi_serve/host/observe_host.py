@@ -57,28 +57,26 @@ def addresses() -> list[str] | None:
     """Return the host's own addresses; None where they are not known, or where others may be listened on too."""
     if (read_text("/proc/sys/net/ipv4/ip_nonlocal_bind") or "").strip() == "1":
         return None
-    try:
-        links = json.loads(run(["ip", "-j", "address"]).out)
-        return sorted({entry["local"] for link in links for entry in link.get("addr_info", []) if "local" in entry})
-    except (ValueError, TypeError, AttributeError):
-        return None
+    found = _of_links()
+    return None if found is None else sorted({one["local"] for _, one in found})
 
 
 def networks() -> list[dict[str, Any]]:
     """Return every IPv4 or IPv6 address of the host with its interface, the length of its prefix, and its MTU."""
+    return [
+        {"interface": link["ifname"], "address": one["local"], "prefix": one["prefixlen"], "mtu": link["mtu"]}
+        for link, one in _of_links() or ()
+        if one.get("scope") == "global" and {"ifname", "mtu"} <= link.keys() and "prefixlen" in one
+    ]
+
+
+def _of_links() -> list[tuple[dict[str, Any], dict[str, Any]]] | None:
+    """Return each link of the host with each of its addresses, as ``ip`` has them; None where it does not say them."""
     try:
         links = json.loads(run(["ip", "-j", "address"]).out)
-        return [
-            {
-                **{"interface": link["ifname"], "address": one["local"]},
-                **{"prefix": one["prefixlen"], "mtu": link["mtu"]},
-            }
-            for link in links
-            for one in link.get("addr_info", [])
-            if one.get("scope") == "global"
-        ]
-    except (ValueError, TypeError, AttributeError, KeyError):
-        return []
+        return [(link, one) for link in links for one in link.get("addr_info", []) if "local" in one]
+    except (ValueError, TypeError, AttributeError):
+        return None
 
 
 def resolved(names: list[str]) -> dict[str, list[str]]:

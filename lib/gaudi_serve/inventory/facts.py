@@ -123,8 +123,8 @@ MODULE = {
 NETWORK = {
     "interface": Rule(matching(r"[\w.:@-]+"), "must be the name of an interface, such as eth0"),
     "address": Rule(matching(r"[\w.:%-]+"), "must be an address such as 10.0.0.1"),
-    "prefix": Rule(whole(0, 128), "must be a whole number from 0 to 128"),
-    "mtu": Rule(whole(0, 65536), "must be a whole number of bytes"),
+    "prefix": Rule(whole(0, 128), "must be an integer from 0 to 128"),
+    "mtu": Rule(whole(0, 65536), "must be an integer of bytes"),
 }
 UNUSABLE = {
     "problem": Rule(is_line, "must be a text of one line"),

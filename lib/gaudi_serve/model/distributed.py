@@ -31,11 +31,6 @@ class Members:
         """Return the host whose server answers."""
         return self.names[0]
 
-    @property
-    def others(self) -> tuple[str, ...]:
-        """Return the other hosts."""
-        return tuple(name for name in self.names if name != self.here)
-
 
 @dataclass(frozen=True)
 class Ports:
@@ -82,7 +77,7 @@ class Ports:
     @property
     def workers(self) -> tuple[int, int]:
         """Return the first and the last port of Ray's processes."""
-        return self.first + 20, self.first + PORTS - 1
+        return self.first + 20, self.last
 
     @property
     def last(self) -> int:
@@ -165,10 +160,12 @@ def answers(model: Mapping[str, Any]) -> bool:
     return bool((model.get("group") or {"answers": model.get("answers", True)})["answers"])
 
 
-def head_of(model: Mapping[str, Any]) -> str:
-    """Return the host whose server answers for a planned model; empty for one that runs on one host."""
-    group = model.get("group") or {}
-    return str(group["hosts"][0]) if group else ""
+def hosts_of(model: Mapping[str, Any] | None) -> list[str]:
+    """Return the hosts of a model over several, the head first; empty for one that runs on one host.
+
+    model: of a plan or of a launch file; None where there is none.
+    """
+    return list(((model or {}).get("group") or {"hosts": []})["hosts"])
 
 
 def part_problem(value: Any) -> str | None:

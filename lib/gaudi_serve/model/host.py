@@ -204,10 +204,10 @@ class Host:
     without a readable config.json. weights_unread: of such a one, its file and what is wrong with it. problem: why
     its devices do not answer. nics: it has network cards for traffic between devices. unusable: devices of no known
     module_id that cannot be used, by what is known of them: why. device_family: as what devices are served whose
-    name is not known. cdi: its container engine takes CDI names of devices. awaits_driver: its devices answer only when
-    this run has installed their driver. platforms: all of which the host has
-    devices; empty in facts that do not say it. notes: sentences on its devices that are worth a warning. cpu: its
-    processors, where it is served by them; None where facts do not say it.
+    name is not known. cdi: its container engine takes CDI names of devices. awaits_driver: its devices answer only
+    when this run has installed their driver. platforms: all of which the host has devices; empty in facts that do
+    not say it. notes: sentences on its devices that are worth a warning. cpu: its processors, where it is served by
+    them; None where facts do not say it.
     """
 
     accelerator: str | None = None

@@ -9,6 +9,7 @@ from typing import Any
 from ..core.errors import Finding, InputError, near, shown
 from ..gateway.fleet import gateway_left, unreached
 from ..host.secret import given_secrets
+from ..model.distributed import hosts_of
 from ..stages.container_runtime import engine_stopped
 from ..stages.gateway import gateway_ports
 from ..stages.image import vllm_images, with_official_images
@@ -102,11 +103,10 @@ def _kept_images(peer: Peer) -> dict[str, str]:
 
 def _left_hosts(name: str, host: Known, models: Sequence[Known]) -> list[str]:
     """Return the hosts that a model leaves, on which its parts wait until a run removes them."""
-    planned = {str(one["name"]): (one.get("group") or {"hosts": [name]})["hosts"] for one in models}
+    planned = {str(one["name"]): hosts_of(one) for one in models}
     warnings = []
     for model, live in host["services"].items():
-        before = ((live.get("launch") or {}).get("group") or {"hosts": []})["hosts"]
-        left = [other for other in before if other not in (name, *planned.get(model, []))]
+        left = [other for other in hosts_of(live.get("launch")) if other not in (name, *planned.get(model, []))]
         if left:
             warnings.append(
                 f"{name}: model {model} served on {', '.join(left)} too, where its part waits until a run with these "

@@ -10,7 +10,7 @@ from typing import Any
 from ..core.run import sha256_file
 from ..core.served import served_names
 from ..core.words import some_names
-from ..model.distributed import answers, head_of
+from ..model.distributed import answers, hosts_of
 from ..model.host import LiveModel
 from ..stages.launch_view import View, cards_text, differences, launch_view
 from ..stages.service import MISSING, runs_as_planned, vllm_container
@@ -76,9 +76,9 @@ def _elsewhere(live: LiveModel, model: Mapping[str, Any]) -> str:
     now, then = live.launch.get("group") or {}, model.get("group") or {}
     if now.get("id") == then.get("id"):
         return "its files are newer than its server: an earlier run was cut off"
-    if not now or not then or now.get("hosts") != then.get("hosts"):
-        before, after = (some_names(one.get("hosts") or ["this host"]) for one in (now, then))
-        return f"~ hosts: {before} -> {after}"
+    before, after = hosts_of(live.launch), hosts_of(model)
+    if before != after:
+        return f"~ hosts: {some_names(before) or 'this host'} -> {some_names(after) or 'this host'}"
     return "all its parts restart: another one of them changes, or what its hosts share"
 
 
@@ -105,8 +105,8 @@ def _changed(live: LiveModel, model: Mapping[str, Any]) -> list[str]:
 def _start(model: Mapping[str, Any]) -> str:
     """Return where a model starts, and where it answers."""
     if not answers(model):
-        return f"a part of it on {_place(model)}; {head_of(model)} answers"
-    others = (model.get("group") or {"hosts": []})["hosts"][1:]
+        return f"a part of it on {_place(model)}; {hosts_of(model)[0]} answers"
+    others = hosts_of(model)[1:]
     return f"on {_place(model)}{f', with parts on {some_names(others)}' if others else ''}, port {model['port']}"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from ..core.errors import Problem, shown
 from ..core.paths import CONFIG, RAY_MEMBER
 from ..engines import ENGINES, Engine, engine_of
-from ..model.distributed import HOSTS, PORT, PORTS
+from ..model.distributed import HOSTS, PORT, PORTS, Members
 from ..model.host import Host, LiveModel, Network
 from ..model.shared import SHARED
 from ..model.spec import Spec
@@ -68,7 +68,7 @@ def spread(spec: Spec, addresses: Mapping[str, str]) -> Spec:
             "data_parallel_rpc_port": ports.copies,
         }
         found |= {"data_parallel_start_rank": members.rank * spec.copies} if members.rank else {}
-    elif executor_of(spec) == RAY:
+    elif by_ray(spec):
         return spec.but(**{EXECUTOR: RAY})
     else:
         found = {
@@ -90,6 +90,11 @@ def executor_of(spec: Spec) -> str:
     """Return how a model is spread over its hosts."""
     said = spec.get(EXECUTOR)
     return str(said) if said else next(iter(engine_of(spec).executors), MP)
+
+
+def by_ray(spec: Spec) -> bool:
+    """Tell whether a model over several hosts is a Ray cluster."""
+    return spec.members is not None and not spec.copied_over_hosts and executor_of(spec) == RAY
 
 
 def with_executor(spec: Spec, platform: Platform, release: str) -> Spec:
@@ -123,8 +128,8 @@ def _unread(names: Sequence[str], addresses: Mapping[str, str]) -> list[Problem]
     if not missing:
         return []
     allowed = (
-        f"has {', '.join(missing)}, of which this run has read nothing: add it to --limit ({','.join(names)}), or mend "
-        "what keeps it from being reached; all hosts of a model are planned together"
+        f"has {', '.join(missing)}, of which this run has read nothing: add it to --limit ({','.join(names)}), or fix "
+        "what makes it unreachable; all hosts of a model are planned together"
     )
     return [(HOSTS, list(names), allowed)]
 
@@ -138,10 +143,10 @@ def _of_address(name: str, host: Host, addresses: Mapping[str, str]) -> list[Pro
     if not mine:
         return []
     try:
-        loopback = ip_address(mine).is_loopback
+        address = ip_address(mine)
     except ValueError:
         return [(ADDRESS, mine, f"must be an address, not a name; {choice}")]
-    if loopback or ip_address(mine).is_unspecified or ip_address(mine).is_link_local:
+    if address.is_loopback or address.is_unspecified or address.is_link_local:
         return [(ADDRESS, mine, f"is reached by no other host; {choice}")]
     if own and mine not in own:
         return [(ADDRESS, mine, f"is no address of this host; {choice}")]
@@ -235,7 +240,7 @@ def variables_between(spec: Spec, addresses: Mapping[str, str]) -> dict[str, str
     env = {"VLLM_HOST_IP": addresses.get(members.here, ""), "VLLM_ENGINE_READY_TIMEOUT_S": "86400"}
     if spec.copied_over_hosts:
         env["VLLM_DP_MASTER_PORT"] = str(spec.cluster_ports.copies_torch)
-    elif executor_of(spec) == RAY:
+    elif by_ray(spec):
         env |= {
             "RAY_ADDRESS": f"{addresses.get(members.head, '')}:{spec.cluster_ports.rendezvous}",
             "RAY_AUTH_MODE": "token",
@@ -252,7 +257,7 @@ def token_path(name: str) -> str:
 
 def mounts_between(spec: Spec) -> list[dict[str, Any]]:
     """Return what a container of Ray reads besides."""
-    if spec.members is None or spec.copied_over_hosts or executor_of(spec) != RAY:
+    if not by_ray(spec):
         return []
     token = token_path(spec.name)
     program = {"source": f"{CONFIG}/{spec.name}.ray", "target": RAY_MEMBER, "read_only": True}
@@ -299,17 +304,17 @@ def joined(
         return None, kinds or lacking
     ordered = [parts[name] for name in members.names]
     models = [one.model for one in ordered if one.model]
-    group = _group(spec, parts[members.here].machine, addresses)
+    group = _group(spec, members, parts[members.here].machine, addresses)
     live = [one.machine.services.get(spec.name, LiveModel()).token for one in ordered]
     group["tokens"] = {"head": live[0], "here": live[members.rank]}
     told = [one.container.of_digest(one.spec, one.here) for one in models]
     same = {key: group[key] for key in ("port", "hosts", "timeout_s")}
     text = json.dumps([told, [addresses[name] for name in members.names], same], sort_keys=True)
     group["id"] = hashlib.sha256(text.encode()).hexdigest()[:16]
-    places = [Placement(name, one.here.module_ids) for name, one in zip(members.names, models, strict=True)]
+    named = enumerate(zip(members.names, models, strict=True))
     found = replace(
         mine,
-        placements=tuple(replace(one, rank=rank) for rank, one in enumerate(places)),
+        placements=tuple(Placement(name, one.here.module_ids, rank) for rank, (name, one) in named),
         rank=members.rank,
         group=group,
         warnings=(*mine.warnings, *_networks(parts, addresses, members.names)),
@@ -331,10 +336,9 @@ def _lacking(parts: Mapping[str, Part], names: Sequence[str]) -> list[Problem]:
     return [(HOSTS, list(names), f"has {name}, where its part cannot be planned; {why}")]
 
 
-def _group(spec: Spec, here: Host, addresses: Mapping[str, str]) -> dict[str, Any]:
+def _group(spec: Spec, members: Members, here: Host, addresses: Mapping[str, str]) -> dict[str, Any]:
     """Return what a supervisor knows of its group."""
-    members, ports, platform = spec.members, spec.cluster_ports, platform_of(here.accelerator)
-    assert members is not None  # noqa: S101  # for mypy: asked of models with hosts alone
+    ports, platform = spec.cluster_ports, platform_of(here.accelerator)
     group: dict[str, Any] = {
         "rank": members.rank,
         "hosts": list(members.names),
@@ -348,7 +352,7 @@ def _group(spec: Spec, here: Host, addresses: Mapping[str, str]) -> dict[str, An
     }
     if spec.copied_over_hosts:
         group["ports"] = [] if members.rank else [ports.copies, ports.copies_torch]
-    elif executor_of(spec) == RAY:
+    elif by_ray(spec):
         group["ports"] = list(ports.ray) if members.rank else [ports.rendezvous, *ports.ray, ports.client]
         group["ray"] = {
             "role": "worker" if members.rank else "head",

@@ -25,7 +25,7 @@ from ..inventory.variables import (
     strange_secrets,
     unknown_variables,
 )
-from ..model.distributed import answers, entries_of, entry_problems, head_of, host_models
+from ..model.distributed import answers, entries_of, entry_problems, host_models, hosts_of
 from ..model.host import Host, LiveModel, live_models
 from ..platforms import platform_of
 from ..stages.changes import StageChanges
@@ -475,7 +475,7 @@ def _row(model: Mapping[str, Any]) -> list[str]:
         model_cell(model) + (" (stopped)" if model["state"] == "stopped" else ""),
         _runs([str(number) for number in model["module_ids"]]) or "cpu",
         _runs(model["cpus"] or []) or "-",
-        str(model["port"]) if answers(model) else head_of(model),
+        str(model["port"]) if answers(model) else hosts_of(model)[0],
         str(model["dtype"] or "auto"),
         str(model["max_model_len"] or "auto"),
         ("~" if model["buckets"]["approximate"] else "") + ("?" if model["graphs"] is None else str(model["graphs"])),

@@ -16,7 +16,7 @@ from ..core.errors import InputError, is_number, near, readable, refusal, shown,
 from ..core.served import served_names
 from ..core.table import table
 from ..core.words import counted
-from ..model.distributed import answers
+from ..model.distributed import answers, hosts_of
 from ..plan.downtime import Down, downtimes
 from ..stages.changes import StageChanges
 from ..stages.registry import STAGES
@@ -154,27 +154,19 @@ def members(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> list[Member]
         hostvars: variables by host; read are the facts that preflight keeps.
         hosts: those of the run.
     """
-    drained = _drained(hostvars, hosts)
-    found = []
-    tied = _tied(hostvars, hosts, drained)
-    for name in hosts:
-        known = hostvars[name]
-        due = {stage: lines for stage, lines in StageChanges.of(known).pending.items() if stage != "gateway"}
-        if name in tied:
-            found.append(Member(name, due, tuple(downtimes(known)), serving(known)))
-    return found
-
-
-def _tied(hostvars: Mapping[str, Known], hosts: Sequence[str], drained: set[str]) -> set[str]:
-    """Return the hosts that a rollout changes, and those that a model ties to them."""
-    changed = {
-        name
-        for name in hosts
-        if name in drained
-        or (hostvars[name].get("gaudi_services") or {}).get("kept")
-        or any(stage != "gateway" for stage in StageChanges.of(hostvars[name]).pending)
+    pending = {name: StageChanges.of(hostvars[name]).pending for name in hosts}
+    due = {
+        name: {stage: lines for stage, lines in found.items() if stage != "gateway"} for name, found in pending.items()
     }
-    return {name for part in _units(hostvars, hosts) if changed & {*part} for name in part}
+    kept = {name for name in hosts if (hostvars[name].get("gaudi_services") or {}).get("kept")}
+    changed = {*_drained(hostvars, hosts), *kept, *(name for name in hosts if due[name])}
+    # With a host come those that serve a model together with it.
+    tied = {name for part in _units(hostvars, hosts) if changed & {*part} for name in part}
+    return [
+        Member(name, due[name], tuple(downtimes(hostvars[name])), serving(hostvars[name]))
+        for name in hosts
+        if name in tied
+    ]
 
 
 def _drained(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> set[str]:
@@ -376,11 +368,9 @@ def hosts_down_at_once(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> l
 def groups_of(known: Known) -> dict[str, list[str]]:
     """Return the models of a host that run on several, each with all its hosts: those planned, and those that serve."""
     services = (known.get("gaudi_host") or {}).get("services") or {}
-    live = {name: (one.get("launch") or {}).get("group") for name, one in services.items()}
-    planned = {
-        str(one["name"]): one.get("group") for one in (known.get("preflight_plan") or {"models": []}).get("models", [])
-    }
-    return {name: list(group["hosts"]) for name, group in {**live, **planned}.items() if group}
+    live = {name: hosts_of(one.get("launch")) for name, one in services.items()}
+    planned = {str(one["name"]): hosts_of(one) for one in (known.get("preflight_plan") or {}).get("models", [])}
+    return {name: hosts for name, hosts in {**live, **planned}.items() if hosts}
 
 
 def _units(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> list[list[str]]:
@@ -405,7 +395,5 @@ def restarted_at_once(hostvars: Mapping[str, Known], hosts: Sequence[str], model
     """
     units = {name: (hostvars[name].get("gaudi_services") or {}).get("units") or {} for name in hosts}
     found = [name for name in hosts if (units[name].get(model) or {}).get("active")]
-    tied = {
-        tuple(((units[name][model].get("launch") or {}).get("group") or {"hosts": [name]})["hosts"]) for name in found
-    }
+    tied = {tuple(hosts_of(units[name][model].get("launch")) or [name]) for name in found}
     return found if len(tied) > 1 else []

@@ -9,7 +9,7 @@ from ..core.aliases import value_of
 from ..core.table import model_cell, table
 from ..gateway.objects import Gateway
 from ..host.smoke import EVERYWHERE
-from ..model.distributed import answers, head_of
+from ..model.distributed import answers, hosts_of
 from ..stages.registry import LEFT_ALONE, OBJECTS
 from .notes import open_notes, shared_lines
 
@@ -36,19 +36,14 @@ def endpoint_table(
         rows += [[host, "(gateway)", "-", gateway["state"], gateway["url"], "-"]] if gateway else []
         address = str(known["gaudi_host"]["ip"]) if "gaudi_host" in known else "127.0.0.1"
         rows += [
-            [_hosts(host, model), model_cell(model), *_cells(model, units.get(model["name"], {}), address)]
-            for model in models
-            if answers(model) or head_of(model) not in hosts
+            [", ".join(hosts_of(one) or [host]), model_cell(one), *_cells(one, units.get(one["name"], {}), address)]
+            for one in models
+            if answers(one) or hosts_of(one)[0] not in hosts
         ]
         notes[host] = open_notes(_notes(known), value_of(known, "fleet_acknowledged"))
     dropped = "dropped out of this run, since it failed or could not be reached; the reason is above"
     before = ["check mode: nothing was changed; this is what is live now, before a real run"] if check else []
     return [*table(rows), *shared_lines(notes), *[f"{host}: {dropped}" for host in lost], *before]
-
-
-def _hosts(host: str, model: Mapping[str, Any]) -> str:
-    """Return the hosts of a model, the one that answers first."""
-    return ", ".join((model.get("group") or {"hosts": [host]})["hosts"])
 
 
 def _notes(known: Mapping[str, Any]) -> list[str]:
@@ -65,7 +60,7 @@ def _notes(known: Mapping[str, Any]) -> list[str]:
 def endpoint(model: Mapping[str, Any], address: str) -> str:
     """Return the URL of a model; a server on all addresses is reached at the host's, and a worker has none."""
     if not answers(model):
-        return f"at {head_of(model)}"
+        return f"at {hosts_of(model)[0]}"
     where = address if model["host"] in EVERYWHERE else model["host"]
     return f"http://[{where}]:{model['port']}/v1" if ":" in where else f"http://{where}:{model['port']}/v1"
 

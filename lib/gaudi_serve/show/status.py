@@ -10,7 +10,7 @@ from ..core.aliases import value_of
 from ..core.table import model_cell, table
 from ..core.words import counted
 from ..gateway.fleet import gateway_left
-from ..model.distributed import answers
+from ..model.distributed import answers, hosts_of
 from ..model.host import Host
 from ..platforms import sick_cards
 from ..stages.registry import LEFT_ALONE, OBJECTS
@@ -79,8 +79,9 @@ def _model(model: Known, known: Known) -> dict[str, Any]:
         "state": unit.get("state", "not there"),
         "status": unit.get("status", ""),
         "restarts": unit.get("restarts", 0),
-        "answers": problem == "" or not answers(model),
-        **({"hosts": model["group"]["hosts"]} if model.get("group") else {}),
+        # None where nobody is asked: a worker has no endpoint.
+        "answers": problem == "" if answers(model) else None,
+        **({"hosts": hosts} if (hosts := hosts_of(model)) else {}),
         "problem": problem or "",
         "module_ids": model["module_ids"],
         "url": endpoint(model, str(known["gaudi_host"]["ip"])),
@@ -109,7 +110,7 @@ def fleet_status_lines(status: Known) -> list[str]:
 
 
 def _cells(model: Known) -> list[str]:
-    silent = model["wanted"] == "stopped" or model["url"].startswith("at ")
+    silent = model["wanted"] == "stopped" or model["answers"] is None
     well = "-" if silent else "yes" if model["answers"] else "no"
     state = model["state"] + (" (wanted: stopped)" if model["wanted"] == "stopped" else "")
     return [model_cell(model), ",".join(map(str, model["module_ids"])) or "cpu", state, well, model["url"]]

@@ -18,6 +18,7 @@ from ..core.images import image_name
 from ..core.paths import vllm_unit_paths
 from ..core.table import table
 from ..host.baseline import RECORDS, text_of
+from ..model.distributed import hosts_of
 
 Known = Mapping[str, Any]
 STATE = "/var/lib/gaudi-serve"
@@ -160,8 +161,8 @@ def vllm_service_reset(services: Known, left: Known, caches: bool = False) -> di
 
 def _elsewhere(services: Known, name: str) -> str:
     """Return what a model's end on this host means on the other hosts that serve it."""
-    group = (services["units"][name].get("launch") or {}).get("group") or {"hosts": []}
-    return f"; it serves on {', '.join(group['hosts'])} together, and ends on all" if group["hosts"] else ""
+    hosts = hosts_of(services["units"][name].get("launch"))
+    return f"; it serves on {', '.join(hosts)} together, and ends on all" if hosts else ""
 
 
 def model_weights_reset(left: Known, packages: Sequence[str] = (), weights: bool = False) -> dict[str, Any]:

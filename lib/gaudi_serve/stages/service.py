@@ -22,7 +22,7 @@ from ..core.served import served_models, served_names
 from ..core.templates import file_of, rendered_text, template_of
 from ..engines import engine_of
 from ..host.secret import given_secrets, secret_changed, secret_text
-from ..model.distributed import answers
+from ..model.distributed import answers, hosts_of
 from ..model.host import LiveModel
 from ..model.shared import members
 from .base import Given, Pending, Stage
@@ -226,11 +226,11 @@ def _reload(units: Mapping[str, Any], write: Sequence[Mapping[str, Any]]) -> boo
 
 def _tokens(models: Sequence[Mapping[str, Any]], units: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return the models whose secret is missing here or another one, with the host that makes it, and the file."""
-    groups = [(str(model["name"]), model["group"]) for model in models if model.get("group")]
     return [
-        {"model": name, "head": str(group["hosts"][0]), "path": str(group["token"])}
-        for name, group in groups
-        if _token_due(group["tokens"], units.get(name, {}).get("token_sha256"))
+        {"model": str(model["name"]), "head": hosts_of(model)[0], "path": str(model["group"]["token"])}
+        for model in models
+        if model.get("group")
+        and _token_due(model["group"]["tokens"], units.get(str(model["name"]), {}).get("token_sha256"))
     ]
 
 

@@ -1,4 +1,4 @@
-"""How this life's hosts are brought back between tests."""
+"""Restore the hosts of this scenario between tests."""
 
 from __future__ import annotations
 

@@ -60,8 +60,8 @@ def serves(model: str) -> bool:
     return active and len(set(starts(model))) == 1 and asked(model).status == "200"
 
 
-def said(name: str, model: str, text: str) -> bool:
-    """Tell whether the supervisor of a part has said something since its start or a restart."""
+def logged(name: str, model: str, text: str) -> bool:
+    """Return whether the journal of a part has a text."""
     return text in inside(name, f"journalctl --unit=vllm-{model} --output=cat --no-pager --lines=4000")
 
 
@@ -139,8 +139,8 @@ def test_a_part_that_dies_takes_all_parts_with_it_and_no_other_model(host: Any) 
     assert eventually(lambda: all(starts(model)[0] != before[model][0] for model in ("split", "rayed")), 60)
     assert eventually(lambda: serves("split") and serves("rayed"), START_S)
     assert starts("copies") == before["copies"]
-    assert said(A, "split", f"; {B}: the server ended with status 137")
-    assert said(A, "rayed", f"gaudi-serve: {B} ends this start: the server ended with status 137")
+    assert logged(A, "split", f"; {B}: the server ended with status 137")
+    assert logged(A, "rayed", f"gaudi-serve: {B} ends this start: the server ended with status 137")
 
 
 @pytest.mark.on(A)
@@ -151,7 +151,7 @@ def test_a_cut_network_is_seen_within_the_time_and_heals_by_itself(host: Any, lo
     try:
         # No socket is closed, and /health of a head says 200 all the time.
         for name in (A, B):
-            assert eventually(lambda name=name: said(name, "split", "nothing was heard of"), 2 * SEEN_S)
+            assert eventually(lambda name=name: logged(name, "split", "nothing was heard of"), 2 * SEEN_S)
         assert time.monotonic() - begun < 2 * SEEN_S
     finally:
         inside(B, OPEN)
