@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 import pytest
 from gaudi_serve.show.progress import Reports, report
 
 
+@pytest.fixture(autouse=True)
+def no_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begin without a pipe, whatever tests before have opened in this process."""
+    monkeypatch.setattr(Reports, "of_run", None)
+
+
 @pytest.fixture
-def reports() -> Iterator[Reports]:
+def reports(no_pipe: None) -> Reports:
     """Return the pipe of a run."""
-    yield Reports.opened()
-    Reports.of_run = None
+    return Reports.opened()
 
 
 def test_nobody_shows_reports_before_a_pipe_is_open() -> None:
