@@ -13,7 +13,9 @@ from gaudi_serve.rollout.waves import hosts_down_at_once, restarted_at_once, rol
 from gaudi_serve.show.report import endpoint_table
 from gaudi_serve.show.status import fleet_status, fleet_status_lines
 from gaudi_serve.stages.base import Given
+from gaudi_serve.stages.reset import vllm_service_reset
 from gaudi_serve.stages.service import STAGE, vllm_container, vllm_service_changes, vllm_service_files
+from helpers.leftovers import left
 from helpers.plans import QWQ, SYSTEM, gaudi_host, host_of, live_of
 
 HOSTS = ["gaudi01", "gaudi02"]
@@ -565,6 +567,15 @@ def test_a_model_whose_plan_is_wrong_is_not_taken_for_one_that_nobody_wants() ->
     assert found.changes["remove"] == ["old"]
     assert not any("model big: is there, but not planned" in one for one in found.drift)
     assert any("model old: is there, but not planned" in one for one in found.drift)
+
+
+def test_a_reset_of_one_host_says_that_the_model_ends_on_all() -> None:
+    head, _ = parts(planned({**ENTRY, "tensor_parallel_size": 2}))
+    launch = live_of({"models": [head]})["big"]["launch"]
+    units = {"big": {"container": None, "launch": launch}, "own": {"container": None, "launch": {}}}
+    did = vllm_service_reset({"units": units, "orphans": []}, left())["did"]
+    assert "it serves on gaudi01, gaudi02 together, and ends on all" in next(one for one in did if "model big" in one)
+    assert "together" not in next(one for one in did if "model own" in one)
 
 
 def test_hosts_that_a_model_leaves_are_named() -> None:

@@ -163,7 +163,7 @@ def test_a_host_that_comes_back_without_its_part_ends_the_start(hosts: Hosts) ->
     soon(lambda: head.members["gaudi02"].channel is None)
     hosts.worker(None)
     soon(lambda: head.members["gaudi02"].ended)
-    with pytest.raises(hosts.program.SupervisorError, match="gaudi02: it has lost its part of this start"):
+    with pytest.raises(hosts.program.SupervisorError, match="gaudi02: it no longer has its part of this start"):
         head.judge()
 
 
