@@ -280,6 +280,11 @@ def test_what_the_runtime_tells_a_container_is_told(
             nodes = [Path("/dev/accel/accel99"), Path("/dev/accel/accel_controlD99")]
             monkeypatch.setattr(Path, "glob", lambda *_: nodes)
             one.check_cards([99])
+            # Its server has crashed while it was looked at: what it wrote is the reason, not the empty folder of /proc.
+            states = iter([{"State": {"Pid": process.pid}}, {"State": {"Pid": 0}}])
+            monkeypatch.setattr(one, "inspect", lambda: next(states))
+            monkeypatch.setattr(Path, "glob", lambda *_: [])
+            one.check_cards([99])
         finally:
             process.kill()
     assert "tells the container HABANA_RUNTIME_ERROR: netConfig: deviceType: no such file" in capsys.readouterr().out

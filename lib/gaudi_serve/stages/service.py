@@ -59,7 +59,8 @@ class Changes:
 
     write: files, with path, model, content and mode. absent: files that no model needs any more. orphans: containers
     without a unit. secret: those of restart whose secret has changed. adopt: go on under a new supervisor. wait: are
-    waited for. smoke: not asked since their start. tokens: whose hosts do not share a secret yet.
+    waited for. smoke: not asked since their start. tokens: whose hosts do not share a secret yet. anew: those of start
+    that a boot may have begun since they were looked at, with what is changed now: they must begin once more.
     """
 
     supervisor: bool
@@ -69,6 +70,7 @@ class Changes:
     orphans: list[str]
     stop: list[str]
     start: list[str]
+    anew: list[str]
     restart: list[str]
     adopt: list[str]
     secret: list[str]
@@ -211,11 +213,22 @@ def vllm_service_changes(
         remove=removed,
         orphans=[box for box in live.get("orphans", []) if box.removeprefix("vllm-") not in lost],
         **by_kind,
+        anew=_anew(by_kind["start"], units, write),
         adopt=adopted,
         reload=bool(removed) or _reload(units, write),
         tokens=_tokens(models, units),
         wait=sorted({*by_kind["start"], *by_kind["restart"], *adopted, *waiting} - {*stopped}),
     ).as_dict()
+
+
+def _anew(
+    started: Sequence[str], units: Mapping[str, Any], write: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    """Return the models to start whose files or secrets change, so that a start that began meanwhile is an old one."""
+    changed = {str(file["model"]) for file in write}
+    changed |= {name for name, unit in units.items() if unit.get("secret_differs")}
+    runs = {name for name, unit in units.items() if unit.get("state") in ("active", "activating")}
+    return [name for name in started if name in changed - runs]
 
 
 def _reload(units: Mapping[str, Any], write: Sequence[Mapping[str, Any]]) -> bool:
