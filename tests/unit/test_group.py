@@ -137,8 +137,11 @@ def test_the_head_ends_all(hosts: Hosts) -> None:
     head, worker = started(hosts)
     head.end("the server ended with status 0")
     soon(lambda: worker.told_to_stop)
-    with pytest.raises(hosts.program.SupervisorError, match="gaudi01 ends this start: the server ended with status 0"):
+    with pytest.raises(
+        hosts.program.SupervisorError, match="gaudi01 ends this start: the server ended with status 0"
+    ) as end:
         worker.judge()
+    assert end.value.reason == "other_host"
 
 
 def test_a_supervisor_that_comes_back_goes_on_with_the_same_start(hosts: Hosts) -> None:
@@ -173,10 +176,16 @@ def test_silence_ends_both_sides_within_the_time(hosts: Hosts) -> None:
     for one in (head, worker):
         one.ending.set()
     time.sleep(1.3)
-    with pytest.raises(hosts.program.SupervisorError, match=r"gaudi02: nothing was heard of its supervisor for 1 s"):
+    with pytest.raises(
+        hosts.program.SupervisorError, match=r"gaudi02: nothing was heard of its supervisor for 1 s"
+    ) as end:
         head.judge()
-    with pytest.raises(hosts.program.SupervisorError, match=r"nothing was heard of the supervisor of gaudi01 for 1 s"):
+    assert end.value.reason == "other_host"
+    with pytest.raises(
+        hosts.program.SupervisorError, match=r"nothing was heard of the supervisor of gaudi01 for 1 s"
+    ) as end:
         worker.judge()
+    assert end.value.reason == "other_host"
 
 
 def test_hosts_with_two_plans_do_not_start(hosts: Hosts) -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
+import time
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from gaudi_serve.monitoring.metrics import REASONS
 from gaudi_serve.stages.service import vllm_container
 from helpers.plans import model, planned
 from helpers.programs import load_program
@@ -195,8 +198,11 @@ def test_server_that_is_silent_for_too_long_is_given_up_and_one_that_comes_back_
     for clock.now in (2000.0, 2599.0):
         one.judge_silence()
     clock.now = 2600.0
-    with pytest.raises(supervisor.SupervisorError, match=r"not answered /health for 600 s \(hang_timeout_s 600\)"):
+    with pytest.raises(
+        supervisor.SupervisorError, match=r"not answered /health for 600 s \(hang_timeout_s 600\)"
+    ) as end:
         one.judge_silence()
+    assert end.value.reason == "frozen"
 
 
 def test_silence_without_a_limit_is_only_told(
@@ -318,6 +324,71 @@ def test_version_that_runs_is_written_down(
     one.record()
     record = json.loads((one.state / "supervisor.json").read_text(encoding="utf-8"))
     assert record == {"pid": os.getpid(), "sha256": sha256(PROGRAM.read_bytes()).hexdigest()}
+
+
+@pytest.fixture
+def adopted(one: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a supervisor that has adopted its container, and counts its ends."""
+    one.state = one.path.parent / "state"
+    one.state.mkdir()
+    monkeypatch.setattr(one, "adopted", lambda: True)
+    monkeypatch.setattr(one, "follow", lambda: None)
+    monkeypatch.setattr(one, "remove", lambda **_: None)
+    before = signal.getsignal(signal.SIGTERM)
+    yield one
+    signal.signal(signal.SIGTERM, before)
+
+
+def ends(one: Any) -> Any:
+    """Return the ends that a supervisor has counted; None where there is no record."""
+    path = one.state / "ends.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+@pytest.mark.parametrize(
+    ("ready", "state", "reason"),
+    [
+        (True, {"ExitCode": 1}, "crash"),
+        (False, {"ExitCode": 1}, "start_failed"),
+        (True, {"ExitCode": 137, "OOMKilled": True}, "out_of_memory"),
+        (False, {"ExitCode": 137, "OOMKilled": True}, "out_of_memory"),
+    ],
+)
+def test_an_end_is_counted_by_its_reason(
+    ready: bool, state: dict[str, Any], reason: str, adopted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adopted.ready = ready
+    monkeypatch.setattr(adopted, "inspect", lambda: {"State": {"Running": False, **state}})
+    for count in (1, 2):
+        assert adopted.run() == 1
+        found = ends(adopted)
+        assert found["counts"] == {reason: count}
+        last = found["last"]
+        assert (last["reason"], last["text"].startswith("the server ended with status")) == (reason, True)
+        assert abs(time.time() - last["at"]) < 60
+    # A record that a full disk has emptied begins anew.
+    (adopted.state / "ends.json").write_text("", encoding="ascii")
+    assert adopted.run() == 1
+    assert ends(adopted)["counts"] == {reason: 1}
+
+
+def test_a_server_that_was_stopped_has_not_ended_by_itself(adopted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    adopted.stopping.set()
+    assert adopted.run() == 0
+    monkeypatch.setattr(adopted, "adopted", lambda: adopted.pause(5))
+    assert adopted.run() == 0
+    assert ends(adopted) is None
+
+
+def test_a_folder_that_is_full_keeps_no_server_from_its_next_start(supervisor: ModuleType, tmp_path: Path) -> None:
+    supervisor.count_end(tmp_path / "not there", "crash", "x")
+
+
+def test_reasons_are_those_that_metrics_know(supervisor: ModuleType) -> None:
+    text = PROGRAM.read_text(encoding="utf-8")
+    for reason in REASONS[:-1]:
+        assert f'"{reason}"' in text
+    assert {supervisor.OTHER_HOST, supervisor.FROZEN} <= set(REASONS)
 
 
 @pytest.mark.parametrize(("key", "value"), [("port", 30009), ("host", "127.0.0.9")])
@@ -461,8 +532,9 @@ def test_a_frozen_server_ends_and_says_why(supervisor: ModuleType, one: Any, mon
         "answers /health, and does no work for 300 s",
         "serving",
     ]
-    with pytest.raises(supervisor.SupervisorError, match=r"no token for 600 s, .* \(hang_timeout_s 600\)"):
+    with pytest.raises(supervisor.SupervisorError, match=r"no token for 600 s, .* \(hang_timeout_s 600\)") as end:
         one.judge_work()
+    assert end.value.reason == "frozen"
     one.path.write_text(json.dumps({**one.launch, "hang_timeout_s": 0}), encoding="utf-8")
     one.judge_work()
 

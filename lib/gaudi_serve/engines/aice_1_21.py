@@ -15,7 +15,7 @@ from ..model.vllm_options import BLOCK
 from .aice import cards_of, flag_text, model_name, node_warnings
 from .base import Engine, Host, Launch, Spec
 from .inc import refuse_generation
-from .linear import OF_AICE_1_22, PROGRESS, refuse_buckets
+from .linear import JOURNAL, OF_AICE_1_22, PROGRESS, refuse_buckets
 from .quantisations import OF_FORK
 
 CHECKOUT = "/opt/vllm-fork"
@@ -237,4 +237,5 @@ ENGINE = Engine(
     late_problems=_late_problems,
     ignored=("bucketing", *OF_AICE_1_22),
     progress=PROGRESS,
+    journal=JOURNAL,
 )

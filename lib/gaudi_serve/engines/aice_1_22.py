@@ -18,7 +18,7 @@ from ..model.vllm_options import BLOCK, OPTION_NAMES
 from .aice import cards_of, model_name, node_warnings
 from .base import Engine, Host, Launch, Spec
 from .inc import refuse_generation
-from .linear import OF_BUCKETS, PROGRESS, refuse_buckets
+from .linear import JOURNAL, OF_BUCKETS, PROGRESS, refuse_buckets
 from .quantisations import OF_FORK
 
 CHECKOUT = "/opt/vllm-fork"
@@ -205,4 +205,5 @@ ENGINE = Engine(
     consumed=frozenset({"block_size", "gpu_memory_utilization", "max_num_prefill_seqs", "max_seq_len_to_capture"}),
     ignored=("max_num_batched_tokens", "bucketing", *OF_BUCKETS),
     progress=PROGRESS,
+    journal=JOURNAL,
 )

@@ -27,7 +27,7 @@ from ..core.errors import Problem
 from ..model.shared import SHARED, key_of
 from .aice import cards_of, model_name, node_warnings
 from .base import Engine, Host, Launch, Spec
-from .linear import OF_AICE_1_22, OF_BUCKETS, PROGRESS, refuse_buckets
+from .linear import JOURNAL, OF_AICE_1_22, OF_BUCKETS, PROGRESS, refuse_buckets
 from .quantisations import OF_FORK
 
 FOLDER = "/models"
@@ -223,6 +223,7 @@ ENGINE = Engine(
     ignored=("bucketing", *OF_AICE_1_22, *OF_BUCKETS),
     expert_parallel=False,
     progress=PROGRESS,
+    journal=JOURNAL,
     share=share,
     folder=FOLDER,
 )

@@ -20,11 +20,50 @@ from ..model.vllm_options import OPTION_NAMES
 from ..platforms import Platform
 from .quantisations import Loads
 
-__all__ = ["LOADING", "Dequantised", "Engine", "Host", "Launch", "Spec", "option_arguments", "pass_through"]
+__all__ = [
+    "FINISHED",
+    "LOADING",
+    "UNWARMED",
+    "UPSTREAM",
+    "Dequantised",
+    "Engine",
+    "Host",
+    "Launch",
+    "LogPatterns",
+    "Spec",
+    "option_arguments",
+    "pass_through",
+]
 
 
 # Every vLLM's log.
 LOADING = (r"(?i)Loading (?:safetensors|model weights|model)", "loading weights")
+
+
+@dataclass(frozen=True)
+class LogPatterns:
+    """What the collector on a host reads of a server's log: regular expressions with groups by name.
+
+    graph: ``done`` of ``total`` graphs of a ``phase`` of the warm-up are compiled. phases: all phases in order, in
+    lowercase. finished: the warm-up took so many ``seconds``. cache: the KV cache has so many ``blocks`` or ``tokens``.
+    unwarmed: a ``shape`` of a ``phase`` is compiled while serving; each worker prints it.
+    """
+
+    graph: tuple[str, ...] = ()
+    phases: tuple[str, ...] = ()
+    finished: tuple[str, ...] = ()
+    cache: tuple[str, ...] = ()
+    unwarmed: tuple[str, ...] = ()
+
+
+# Upstream's V1 engine; newer versions name the device in place of GPU.
+UPSTREAM = LogPatterns(
+    finished=(r"init engine \(profile, create kv cache, warmup model\) took (?P<seconds>[\d.]+) s",),
+    cache=(r"\w+ KV cache size: (?P<tokens>[\d,]+) tokens",),
+)
+# Of every vLLM on Gaudi, some of which name the worker's rank.
+UNWARMED = r"Configuration: (?:rank \(\d+, |\()(?P<shape>['\"]?(?P<phase>[a-z_]+)['\"]?(?:, \d+)+)\) was not warmed-up!"
+FINISHED = r"Warmup finished in (?P<seconds>[\d.]+) secs"
 
 
 @dataclass(frozen=True)
@@ -90,7 +129,8 @@ class Engine:
     capped: it leaves out buckets of more blocks than the cards hold. expert_parallel: it always asks for it.
     copies_heads: more cards than there are key-value heads get a copy of one each.
     progress: patterns of its log, each with what the unit's status says then, to be filled from the pattern's groups;
-    they go into the launch file, since the supervisor on the host knows no engine. warmup: the seconds that graphs
+    they go into the launch file, since the supervisor on the host knows no engine. journal: what the collector there
+    reads of the same log. warmup: the seconds that graphs
     take, with the arguments of warmup_seconds. loads: by platform, the quantised weights that it loads; of another
     platform nothing is known.
 
@@ -123,6 +163,7 @@ class Engine:
     expert_parallel: bool = True
     copies_heads: bool = False
     progress: tuple[tuple[str, str], ...] = (LOADING,)
+    journal: LogPatterns = UPSTREAM
     warmup: Callable[..., tuple[int, int]] = warmup_seconds
     loads: Mapping[str, Loads] = field(default_factory=dict)
     executors: tuple[str, ...] = ()

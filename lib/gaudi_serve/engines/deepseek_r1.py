@@ -13,7 +13,7 @@ from ..model.vllm_options import BLOCK
 from ..platforms.gaudi import VISIBLE
 from ..platforms.hl_smi import device_family, family_of
 from .base import Engine, Host, Launch, Spec
-from .linear import OF_AICE_1_22, OF_BUCKETS, PROGRESS, refuse_buckets
+from .linear import JOURNAL, OF_AICE_1_22, OF_BUCKETS, PROGRESS, refuse_buckets
 from .quantisations import OF_FORK
 
 CHECKOUT = "/opt/vllm-fork"
@@ -164,4 +164,5 @@ ENGINE = Engine(
     # The measured hour of its warm-up, and the quarter that is left of it, are of buckets without a cap.
     capped=False,
     progress=PROGRESS,
+    journal=JOURNAL,
 )

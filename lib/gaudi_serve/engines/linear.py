@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ..buckets.linear import DIMENSIONS, BucketRanges, bucket_rows, refuse_wide
 from ..core.errors import InputError, label, refusal
-from .base import LOADING, Spec
+from .base import FINISHED, LOADING, UNWARMED, LogPatterns, Spec
 
 # Keys of a model that ranges of buckets are made from, of which other engines take no notice.
 OF_BUCKETS = ("input_range", "output_range", "reduce_warmup", "zero_padding", "fused_sdpa", "num_scheduler_steps")
@@ -15,6 +15,13 @@ OF_BUCKETS = ("input_range", "output_range", "reduce_warmup", "zero_padding", "f
 OF_AICE_1_22 = ("max_padding_ratio", "quant_config", "extra_args", "profile")
 # What the fork's log says of its warm-up, in its two passes.
 PROGRESS = ((r"\[Warmup\]\[(?:Graph/)?(Prompt|Decode)\]\[(\d+)/(\d+)\]", r"warming up: \1 graph \2 of \3"), LOADING)
+JOURNAL = LogPatterns(
+    graph=(r"\[Warmup\]\[(?P<phase>(?:Graph/)?(?:Prompt|Decode))\]\[(?P<done>\d+)/(?P<total>\d+)\]",),
+    phases=("prompt", "decode", "graph/prompt", "graph/decode"),
+    finished=(FINISHED,),
+    cache=(r"# \w+ blocks: (?P<blocks>\d+), # CPU blocks",),
+    unwarmed=(UNWARMED,),
+)
 
 
 def refuse_buckets(

@@ -23,7 +23,7 @@ from ..model.vllm_options import BLOCK, FORK_ONLY
 from ..model.weights import architecture_of
 from ..platforms import platform_of
 from ..platforms.releases import RELEASES, vllm_of
-from .base import LOADING, Dequantised, Engine, Host, Launch, Spec, option_arguments
+from .base import FINISHED, LOADING, UNWARMED, Dequantised, Engine, Host, Launch, LogPatterns, Spec, option_arguments
 from .inc import refuse_generation
 from .linear import OF_AICE_1_22, OF_BUCKETS
 from .plugin_env import start_problems
@@ -58,6 +58,17 @@ PROGRESS = (
     (r"\[Warmup\]\[(?:\w+/)?(Prompt|Decode)\]\[(\d+)/(\d+)\]", r"warming up: \1 graph \2 of \3"),
     (r"(Prompt|Decode) warmup processing:.*\| (\d+)/(\d+) \[", r"warming up: \1 graph \2 of \3"),
     LOADING,
+)
+JOURNAL = LogPatterns(
+    graph=(
+        r"(?i)\[Warmup\]\[(?:\w+/)?(?P<phase>Prompt|Decode)\]\[(?P<done>\d+)/(?P<total>\d+)\]",
+        r"(?P<phase>Prompt|Decode) warmup processing:.*\| (?P<done>\d+)/(?P<total>\d+) \[",
+    ),
+    phases=("prompt", "decode"),
+    finished=(FINISHED,),
+    # What its requests can use: upstream's line counts what was planned before.
+    cache=(r"Usable num_blocks: (?P<blocks>\d+)",),
+    unwarmed=(UNWARMED,),
 )
 # Ways of guessing tokens at which its server stops (Medusa, and all that are neither n-grams nor of Eagle's kind).
 NOT_GUESSED_BY = ("draft_model", "medusa", "mlp_speculator", "suffix")
@@ -320,4 +331,5 @@ ENGINE = Engine(
     copies_heads=True,
     warmup=plugin_warmup_seconds,
     progress=PROGRESS,
+    journal=JOURNAL,
 )

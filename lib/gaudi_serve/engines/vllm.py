@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..core.errors import Problem
 from ..model.vllm_options import OPTION_NAMES
 from ..platforms import platform_of
-from .base import Engine, Host, Launch, Spec, pass_through
-from .linear import OF_AICE_1_22, OF_BUCKETS, PROGRESS
+from .base import UPSTREAM, Engine, Host, Launch, Spec, pass_through
+from .linear import JOURNAL, OF_AICE_1_22, OF_BUCKETS, PROGRESS
 from .quantisations import OF_CPU, OF_FORK
 
 DEFAULTS = {"host": "127.0.0.1", "port": 8000, "tensor_parallel_size": 1}
@@ -44,4 +46,5 @@ ENGINE = Engine(
     expert_parallel=False,
     # On a Gaudi host it may be the fork that it starts.
     progress=PROGRESS,
+    journal=replace(JOURNAL, finished=(*JOURNAL.finished, *UPSTREAM.finished), cache=(*JOURNAL.cache, *UPSTREAM.cache)),
 )

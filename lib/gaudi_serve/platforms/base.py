@@ -14,6 +14,7 @@ from ..core.errors import Problem
 from ..model.architecture import Architecture
 from ..model.host import Card, Host
 from ..model.spec import Spec
+from .card_metrics import CardMetrics
 from .device_access import DeviceAccess
 from .driver import Driver
 from .links import Links
@@ -185,6 +186,8 @@ class Platform:
     the processors and the memory of its devices' NUMA node; otherwise its engine does that, or nothing. even_heads:
     every device must have a key-value head of its own. iommu: devices are driven through it.
 
+    metrics: how the collector on its hosts reads its devices; None where there is nothing to read.
+
     socket_variables: those that name the interface to the other hosts of a model. ray_resource: what Ray calls its
     devices. scales_out: whether devices of several hosts are linked by ports of their own.
     """
@@ -233,6 +236,7 @@ class Platform:
     binds: bool = False
     even_heads: bool = False
     iommu: bool = False
+    metrics: CardMetrics | None = None
     socket_variables: tuple[str, ...] = ("GLOO_SOCKET_IFNAME",)
     ray_resource: str = ""
     scales_out: Callable[[Host], bool] = _slow_between

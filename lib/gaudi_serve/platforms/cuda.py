@@ -24,6 +24,7 @@ from .driver import Companion, Driver
 from .kernel_log import kernel_log
 from .links import Links, Threshold
 from .nvidia_log import PATTERN, CardErrors, card_errors, judge
+from .nvidia_smi_metrics import METRICS
 from .pci import DISPLAY, SCREEN, PciDevice, bus_text, pci_devices
 from .releases import official_image, vllm_of
 
@@ -485,6 +486,7 @@ PLATFORM = Platform(
     prefixes=("NVIDIA",),
     names=r"(NVIDIA|Tesla|Quadro|GeForce|GRID) [\w .()/+-]{1,80}",
     near=(("NV",), ("PIX", "PXB")),
+    metrics=METRICS,
     links=LINKS,
     memory="vllm",
     capability_problems=_capability_problems,

@@ -21,6 +21,7 @@ from .device_holders import device_holders
 from .driver import Driver
 from .habana_config import PATH, SETTINGS
 from .hl_smi import GAUDI1, GENERATION, PREFIXES, BadRow, family_of, hl_smi_cards, hl_smi_places, hl_smi_processes
+from .hl_smi_metrics import METRICS
 from .links import Links, Threshold
 from .pci import ACCELERATOR, pci_devices
 from .releases import RELEASES, UPSTREAM_TORCH, release_of, together
@@ -384,6 +385,7 @@ PLATFORM = Platform(
     prefixes=PREFIXES,
     names=r"HL-[\w-]*",
     group=_group,
+    metrics=METRICS,
     links=LINKS,
     generation=_generation,
     problems=_problems,

@@ -15,6 +15,7 @@ from ..model.spec import Spec
 from ..model.vllm_options import vllm_options
 from .abilities import MX, cache_problems, is_fp8, method_of, method_problems
 from .amd_smi import AmdCard, AmdSmi, ask_amd_smi
+from .amd_smi_metrics import METRICS
 from .amdgpu_log import PATTERN, gpu_errors
 from .base import Platform
 from .cards import LEAST_KIB, WATCHERS, about, filled, lost, mixed, node_notes, node_problem, plain_name, reasons
@@ -396,6 +397,7 @@ PLATFORM = Platform(
     prefixes=("AMD",),
     names=r"AMD [\w .,()/+&\[\]-]*",
     near=(("PACKAGE",), ("XGMI",)),
+    metrics=METRICS,
     links=LINKS,
     memory="vllm",
     binds=True,

@@ -21,6 +21,7 @@ from .links import Links
 from .pci import DEVICES, DISPLAY, RENDER_NODE, RENDER_NODES, SCREEN, PciDevice, bus_text, number_of, pci_devices
 from .releases import official_image
 from .xpu_smi import XpuCard, XpuSmi, ask_xpu_smi
+from .xpu_smi_metrics import METRICS
 
 VENDOR = "0x8086"
 DRIVERS = ("xe", "i915")
@@ -214,6 +215,7 @@ PLATFORM = Platform(
     names=r"Intel\(R\) (?!Xeon|Core|Atom|Pentium|Celeron)[\w .,()/+&\[\]-]*",
     near=(("MDF", "XL"), ("PIX", "PXB")),
     # No figures of whole machines are published: a first one passes. Servers use this transport too.
+    metrics=METRICS,
     links=Links(library="oneCCL", backend="xccl", devices="xpu", env={"CCL_ATL_TRANSPORT": "ofi"}, host_by_host=True),
     no_memory="memory is not checked: that of XPU is not counted with",
     binds=True,

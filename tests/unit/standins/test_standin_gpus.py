@@ -10,6 +10,8 @@ import pytest
 from helpers.gpu_hosts import GpuHost, amd_host, intel_host
 from helpers.standin_host import STANDINS
 
+THROTTLE = ("metric", "--throttle", "--json")
+
 
 def run(host: GpuHost, *words: str, timeout: float = 20) -> subprocess.CompletedProcess[str]:
     """Run the stand-in of a host."""
@@ -64,6 +66,41 @@ def test_amd_smi_without_a_driver_or_a_gpu(amd: GpuHost) -> None:
     result = run(amd, "list", "--json")
     assert (result.returncode, result.stdout) == (255, "")
     assert "Unable to detect any GPU devices" in result.stderr
+
+
+def test_amd_smi_measures(amd: GpuHost) -> None:
+    amd.state["cards"][0] |= {"temperature": 70, "throttled": ["ppt"], "slowdown": 100, "unread": ["gfx_activity"]}
+    amd.save()
+    first, second = json.loads(run(amd, "metric", "--usage", "--temperature", "--mem-usage", "--json").stdout)
+    assert first["temperature"]["hotspot"] == {"value": 70, "unit": "C"}
+    assert (first["usage"]["gfx_activity"], second["usage"]["gfx_activity"]) == ("N/A", {"value": 0, "unit": "%"})
+    assert second["mem_usage"]["total_vram"] == {"value": 196592, "unit": "MB"}
+    assert "power" not in first
+    throttle = [row["throttle"]["ppt_violation_status"] for row in json.loads(run(amd, *THROTTLE).stdout)]
+    assert throttle == ["ACTIVE", "NOT ACTIVE"]
+    limits = [row["limit"] for row in json.loads(run(amd, "static", "--limit", "--json").stdout)]
+    assert limits[0]["slowdown_hotspot_temperature"] == {"value": 100, "unit": "C"}
+    amd.save(release="24.6.1")
+    assert json.loads(run(amd, *THROTTLE).stdout)["code"] == -2
+
+
+@pytest.mark.parametrize("release", ["2.1", "1.3"])
+def test_xpu_smi_dumps_rows(intel: GpuHost, release: str) -> None:
+    intel.state["cards"][1]["dumped"] = {"1": "99.50", "30": "N/A"}
+    intel.save(release=release)
+    head, *rows = run(intel, "dump", "-d", "-1", "-m", "1,3,30", "-i", "1", "-n", "2").stdout.splitlines()
+    degrees = "Celsius Degree" if release == "1.3" else "C"
+    assert head == (
+        f"Timestamp, DeviceId, GPU Power (W), GPU Core Temperature ({degrees}), GPU Memory Errors Uncorrectable"
+    )
+    assert [row.partition(",")[2].split(", ") for row in rows] == [
+        ["    0", " N/A", "41.00", "0"],
+        ["    1", " N/A", "41.00", "N/A"],
+        ["    0", "14.61", "41.00", "0"],
+        ["    1", "99.50", "41.00", "N/A"],
+    ]
+    assert run(intel, "dump", "-d", "-1", "-m", "1,99", "-i", "1", "-n", "1").returncode
+    assert run(intel, "dump", "-m", "1").returncode
 
 
 @pytest.mark.parametrize("release", ["2.1", "1.3"])

@@ -30,6 +30,28 @@ def test_topology_and_links(host: Any) -> None:
     assert out.count("DOWN") == 1
 
 
+def test_ports_lead_to_other_cards_or_out_of_the_box(host: Any) -> None:
+    bus_id = host.state["cards"][0]["bus_id"]
+    lines = host.run("hl-smi", "-n", "ports", "-i", bus_id).stdout.splitlines()
+    assert lines[7:9] == ["port 7: internal", "port 8: external"]
+    assert len(lines) == len(host.run("hl-smi", "-n", "link", "-i", bus_id).stdout.splitlines()) == 24
+
+
+def test_errors_and_what_slows_a_card_down(host: Any) -> None:
+    host.state["cards"][0] |= {"ecc": 1, "corrected": 2, "thermal_violation": 3, "odd": {"power.draw": "N/A"}}
+    host.save()
+    kinds = [f"ecc.errors.{kind}.volatile.total" for kind in ("uncorrected", "corrected", "dram", "dram-corrected")]
+    fields = ",".join([*kinds, "stats.violation.thermal", "stats.violation.power", "power.draw"])
+    rows = host.run("hl-smi", "-Q", fields, "-f", "csv,noheader,nounits").stdout.splitlines()
+    assert rows[:2] == ["1, 2, 0, 0, 3, 0, N/A", "0, 0, 0, 0, 0, 0, 80"]
+    # One field that a release lacks, and the call gives nothing.
+    host.state["unknown"] = [kinds[-1]]
+    host.save()
+    result = host.run("hl-smi", "-Q", fields, "-f", "csv,noheader,nounits")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert f'Field "{kinds[-1]}" is not a valid field' in result.stderr
+
+
 def test_table_shows_who_holds_a_card(host: Any) -> None:
     with socket.socket(socket.AF_UNIX) as holder:
         holder.bind(f"\0gaudi-sim{host.root}-card-3")

@@ -134,3 +134,18 @@ def test_nvidia_smi_shows_the_cards_whose_nodes_are_here(machine: Machine) -> No
     (machine.root / "dev/nvidia1").unlink()
     (line,) = run(machine, STANDINS / "nvidia-smi", "-L").stdout.splitlines()
     assert line == f"GPU 0: NVIDIA H100 80GB HBM3 (UUID: {UUIDS[1]})"
+
+
+def test_nvidia_smi_measures_and_refuses_what_a_driver_does_not_know(machine: Machine) -> None:
+    card = machine.state["cards"][0]
+    card |= {"slowed": ["sw_power_cap"], "slowed_us": {"sw_power_cap": 12}, "slowdown": 90, "temperature": 61}
+    machine.save()
+    fields = "temperature.gpu,power.draw,clocks_event_reasons.sw_power_cap,clocks_event_reasons_counters.sw_power_cap"
+    query = [STANDINS / "nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
+    assert run(machine, *query).stdout.splitlines() == ["61, 71.50, Active, 12", "34, 71.50, Not Active, 0"]
+    shown = [run(machine, STANDINS / "nvidia-smi", "-q", "-d", "TEMPERATURE", "-i", uuid).stdout for uuid in UUIDS]
+    slowdown = [line.partition(":")[2] for text in shown for line in text.splitlines() if "GPU Slowdown Temp" in line]
+    assert slowdown == [" 90 C", " N/A"]
+    machine.save(unknown=["clocks_event_reasons.sw_power_cap"])
+    result = run(machine, *query)
+    assert (result.returncode, "is not a valid field to query" in result.stdout) == (2, True)
