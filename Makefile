@@ -50,6 +50,6 @@ bench: ## Figures, as ratios in one run; fails on nothing
 
 clean: ## Remove hosts, images, archives and the environment, and give the kernel its old values back
 	@$(TESTHOSTS) clean
-	@rm -rf "$(CACHE)"/venv-* "$(CACHE)"/*.lock "$(CACHE)"/engine.log
+	@rm -rf "$(CACHE)"/venv-* "$(CACHE)"/monitoring-tools-* "$(CACHE)"/*.lock "$(CACHE)"/engine.log
 	@[ ! -d "$(CACHE)" ] || rmdir --ignore-fail-on-non-empty "$(CACHE)"
 	@rm -rf .ansible .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .molecule

@@ -12,12 +12,13 @@ from typing import Any
 from ..buckets.plugin_input import DIMENSIONS, PARTS
 from ..buckets.plugin_input import STRATEGIES as PLUGIN_STRATEGIES
 from ..core.checks import Wrong, is_flag, matching, must, one_of, whole, within
-from ..core.errors import Problem, is_number, near, shown
+from ..core.errors import InputError, Problem, is_number, near, shown
 from ..core.images import IS_NAME, NAMED
 from ..core.redact import has_login
 from ..engines import ENGINES
 from ..model.config_json import sound
 from ..model.distributed import PORT, PORTS, part_problem
+from ..model.objectives import read_objectives
 from ..model.shared import OWN, SHARED, TAKEN, key_of, of_server, shared_problem
 from ..model.vllm_options import OPTION_NAMES
 from ..platforms import card_variables
@@ -38,7 +39,7 @@ NO_ENDPOINT = {
     "ssl_keyfile": "makes the server speak TLS, and it is asked in plain HTTP; leave it out: a gateway brings TLS",
 }
 # Names of files and folders that the toolkit has beside those of the models.
-RESERVED = ("docker-proxy", "found", "gateway", "images", "images-build", "rollout", "weights")
+RESERVED = ("docker-proxy", "found", "gateway", "images", "images-build", "metrics", "rollout", "weights")
 BUCKET = re.compile(f"VLLM_({'|'.join(DIMENSIONS)})_BUCKET_({'|'.join(PARTS)})")
 SHARES = ("VLLM_GPU_MEMORY_UTILIZATION", "VLLM_GRAPH_RESERVED_MEM", "VLLM_GRAPH_PROMPT_RATIO")
 # The plugin's buckets: docs/buckets.md.
@@ -226,6 +227,14 @@ def _mounts(value: Any) -> str | None:
 VLLM_VERSION, IS_VERSION = r"\d{1,4}\.\d{1,4}\.\d{1,4}", "must be a quoted version of vLLM, such as '0.26.0'"
 
 
+def _objectives(value: Any) -> str | None:
+    try:
+        read_objectives("", value)
+    except InputError as problem:
+        return str(problem)
+    return None
+
+
 def _engine(value: Any) -> str | None:
     return _choice(*ENGINES)(value)
 
@@ -265,6 +274,7 @@ CHECKS: dict[str, Wrong] = {
     "start_timeout_s": _whole(1, 604800, "seconds"),
     "hang_timeout_s": _whole(0, 604800, "seconds"),
     "warmup_budget_minutes": _whole(1, 100_000, "minutes"),
+    "slo": _objectives,
     "min_available": _whole(0, 10_000, "servers"),
     "config": _config,
     "hosts": part_problem,

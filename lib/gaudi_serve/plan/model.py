@@ -150,6 +150,7 @@ class PlannedModel:
             **{"image": spec.get("image"), "weights": spec.weights, **given},
             "dtype": self.precision,
             "min_available": spec.get("min_available"),
+            "slo": spec.get("slo"),
             "smoke": list(dict.fromkeys(kind for one in self.served for kind in one.smoke)) if spec.answers else [],
             "served": [asdict(one) for one in self.served],
             "module_ids": list(self.here.module_ids),

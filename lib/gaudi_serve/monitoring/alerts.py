@@ -1,0 +1,640 @@
+"""The alerts that need no objective, and what Prometheus records for them.
+
+An expression names a threshold, or a condition of ``QUIET``, in angle brackets: ``> <ttft_p95_s> <quiet>``. It sums
+over the labels of a server (``engine``, ``model_name``), which differ by release, and keeps host and model. A
+comparison with what is absent, and one with 0/0, gives nothing: no alert.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Recording:
+    """An expression that Prometheus evaluates for others, with labels that it adds."""
+
+    name: str
+    expr: str
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Alert:
+    """An alert.
+
+    expr: what is wrong, one series each case. lasts: how long before it fires. severity: critical (somebody gets up),
+    warning (today), info (when it suits). summary, description: with Prometheus' templates. labels: that it adds.
+    """
+
+    name: str
+    expr: str
+    lasts: str
+    severity: str
+    summary: str
+    description: str
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+# What keeps an alert silent: the model is starting, in time, or planned stopped, or its host is in a rollout. A rollout
+# that was left half-way, a start that takes too long and a server that keeps ending keep nothing silent.
+QUIET = {
+    "quiet": "unless on (host, model) host_model:gaudi_serve_quiet:count",
+    "quiet_host": "unless on (host) host:gaudi_serve_rollout:last",
+    "quiet_proxy": "unless on (host, proxy) host_proxy:gaudi_serve_quiet:count",
+}
+ON = "{{ $labels.model }} on {{ $labels.host }}"
+CARD = "card {{ $labels.card }} of {{ $labels.host }}"
+DISKS = 'job="node",fstype!~"tmpfs|devtmpfs|ramfs|overlay|squashfs|iso9660|nsfs|fuse.*"'
+# Of a vendor's exporter: everything but what it says of its own process.
+NO_CARD = "up|scrape_.+|go_.+|process_.+|promhttp_.+|python_.+"
+# HAProxy's tables of the gateway are backends without servers.
+BACKENDS = 'job="haproxy",proxy!~"own:.*"'
+
+
+def by_id(expr: str) -> str:
+    """Return an expression on Gaudi's exporter with the label card, for which it has id."""
+    return f'max by (host, card) (label_replace({expr}, "card", "$1", "id", "(.+)"))'
+
+
+RECORDINGS = (
+    # A host that was in a rollout all the time, and was so already at the window's begin.
+    Recording(
+        "host:gaudi_serve_rollout:overdue",
+        """
+        min by (host) (min_over_time(gaudi_serve_host_in_rollout{job="node"}[<drained_s>s])) == 1
+        and on (host) max by (host) (gaudi_serve_host_in_rollout{job="node"} offset <drained_s>s) == 1
+        """,
+    ),
+    # A host that reboots has no samples; what it said last counts.
+    Recording(
+        "host:gaudi_serve_rollout:last",
+        """
+        max by (host) (last_over_time(gaudi_serve_host_in_rollout{job="node"}[<drained_s>s])) == 1
+        unless on (host) host:gaudi_serve_rollout:overdue
+        """,
+    ),
+    Recording(
+        "host_model:gaudi_serve_start:overdue",
+        """
+        max by (host, model) (
+          time() - gaudi_serve_model_start_timestamp_seconds{job="node"}
+          > <start_extra_s> + <start_factor> * (
+            gaudi_serve_model_planned_warmup_seconds{job="node"}
+            or 0 * gaudi_serve_model_start_timestamp_seconds{job="node"}
+          )
+        )
+        and on (host, model) (gaudi_serve_model_state{job="node",state="starting"} == 1)
+        """,
+    ),
+    Recording(
+        "host_model:gaudi_serve_quiet:count",
+        """
+        count by (host, model) (
+          (
+            gaudi_serve_model_state{job="node",state="starting"} == 1
+            unless on (host, model) host_model:gaudi_serve_start:overdue
+            unless on (host, model) (
+              round(sum by (host, model) (increase(gaudi_serve_model_restarts_total{job="node"}[6h]))) > <restarts>
+            )
+          )
+          or gaudi_serve_model_expected{job="node"} == 0
+          or (
+            last_over_time(gaudi_serve_model_expected{job="node"}[<drained_s>s])
+            and on (host) host:gaudi_serve_rollout:last
+          )
+        )
+        """,
+    ),
+    # A backend of which every server is down or drained because its model is silent as above.
+    Recording(
+        "host_proxy:gaudi_serve_quiet:count",
+        """
+        count by (host, proxy) (
+          haproxy_server_status{job="haproxy",state="UP"} == 0
+          and on (server) label_join(host_model:gaudi_serve_quiet:count, "server", ".", "host", "model")
+        )
+        == count by (host, proxy) (haproxy_server_status{job="haproxy",state="UP"})
+        """,
+    ),
+    Recording(
+        "host_model:vllm_requests:rate5m",
+        'sum by (host, model) (rate(vllm:time_to_first_token_seconds_count{job="vllm"}[5m]))',
+    ),
+    Recording(
+        "host_model:vllm_time_to_first_token_seconds:p95",
+        """
+        histogram_quantile(0.95, sum by (host, model, le) (
+          rate(vllm:time_to_first_token_seconds_bucket{job="vllm"}[5m])
+        ))
+        """,
+    ),
+    Recording(
+        "host_model:vllm_inter_token_latency_seconds:p95",
+        """
+        histogram_quantile(0.95, sum by (host, model, le) (
+          rate(vllm:inter_token_latency_seconds_bucket{job="vllm"}[5m])
+          or rate(vllm:time_per_output_token_seconds_bucket{job="vllm"}[5m])
+        ))
+        """,
+    ),
+    Recording(
+        "host_model:vllm_request_queue_time_seconds:p95",
+        """
+        histogram_quantile(0.95, sum by (host, model, le) (
+          rate(vllm:request_queue_time_seconds_bucket{job="vllm"}[5m])
+        ))
+        """,
+    ),
+)
+ENOUGH = "and on (host, model) host_model:vllm_requests:rate5m > <requests_per_s>"
+# The p95 of a model that has an objective of its own is no alert: the two rows are made for the others.
+QUANTILES = {
+    "ttft_s": Alert(
+        "TimeToFirstTokenHigh",
+        f"host_model:vllm_time_to_first_token_seconds:p95<others> > <ttft_p95_s> {ENOUGH} <quiet>",
+        "10m",
+        "warning",
+        f"{ON} answers late",
+        "One request in twenty waits longer than {{ $value | humanizeDuration }} for its first token.",
+    ),
+    "itl_s": Alert(
+        "InterTokenLatencyHigh",
+        f"host_model:vllm_inter_token_latency_seconds:p95<others> > <itl_p95_s> {ENOUGH} <quiet>",
+        "10m",
+        "warning",
+        f"{ON} writes slowly",
+        "One token in twenty takes longer than {{ $value | humanizeDuration }}.",
+    ),
+}
+MODELS = (
+    Alert(
+        "EndpointDown",
+        'max by (host, model) (up{job="vllm"}) == 0 <quiet>',
+        "3m",
+        "critical",
+        f"{ON} does not answer",
+        "Prometheus cannot read /metrics of the server, which is neither starting nor planned to be stopped.",
+    ),
+    Alert(
+        "ModelNotScraped",
+        """
+        max by (host, model) (gaudi_serve_model_expected{job="node"}) == 1
+        unless on (host, model) (gaudi_serve_model_endpoint{job="node"} == 0)
+        unless on (host, model) up{job="vllm"}
+        <quiet>
+        """,
+        "10m",
+        "warning",
+        f"{ON} is not monitored",
+        "The plan has this model started there, and Prometheus has no target for it.",
+    ),
+    Alert(
+        "EngineSilent",
+        'max by (host, model) (gaudi_serve_model_state{job="node",state="silent"}) == 1 <quiet>',
+        "3m",
+        "critical",
+        f"The engine of {ON} is frozen",
+        "The server runs and does not answer. Its supervisor restarts it after hang_timeout_s, unless that is 0.",
+    ),
+    Alert(
+        "EngineStalled",
+        """
+        sum by (host, model) (vllm:num_requests_running{job="vllm"})
+        + sum by (host, model) (vllm:num_requests_waiting{job="vllm"}) > 0
+        and on (host, model)
+        sum by (host, model) (rate(vllm:generation_tokens_total{job="vllm"}[5m]))
+        + sum by (host, model) (rate(vllm:prompt_tokens_total{job="vllm"}[5m])) == 0
+        <quiet>
+        """,
+        "5m",
+        "critical",
+        f"{ON} has requests and makes no token",
+        "{{ $value }} requests are under way, and the counters of tokens have stood still for ten minutes.",
+    ),
+    Alert(
+        "QueueStuck",
+        """
+        sum by (host, model) (vllm:num_requests_waiting{job="vllm"}) > 0
+        and on (host, model) sum by (host, model) (vllm:num_requests_running{job="vllm"}) == 0
+        <quiet>
+        """,
+        "3m",
+        "critical",
+        f"The queue of {ON} is stuck",
+        "{{ $value }} requests wait, and the server works on none.",
+    ),
+    Alert(
+        "ModelRestarts",
+        """
+        round(sum by (host, model) (increase(gaudi_serve_model_restarts_total{job="node"}[30m]))) > <restarts> <quiet>
+        """,
+        "",
+        "warning",
+        f"{ON} keeps ending",
+        "Its server ended {{ $value }} times in half an hour and was started again.",
+    ),
+    Alert(
+        "ModelStartsTooLong",
+        "host_model:gaudi_serve_start:overdue <quiet_host>",
+        "5m",
+        "critical",
+        f"{ON} does not finish its start",
+        "It has been starting for {{ $value | humanizeDuration }}, far longer than the plan foresees.",
+    ),
+    Alert(
+        "QueueTimeHigh",
+        f"host_model:vllm_request_queue_time_seconds:p95 > <queue_p95_s> {ENOUGH} <quiet>",
+        "10m",
+        "warning",
+        f"Requests wait long at {ON}",
+        "One request in twenty waits longer than {{ $value | humanizeDuration }} before the server begins with it.",
+    ),
+    Alert(
+        "QueueGrows",
+        """
+        sum by (host, model) (vllm:num_requests_waiting{job="vllm"}) > <waiting>
+        and on (host, model) sum by (host, model) (deriv(vllm:num_requests_waiting{job="vllm"}[10m])) > 0
+        <quiet>
+        """,
+        "10m",
+        "warning",
+        f"The queue of {ON} grows",
+        "{{ $value }} requests wait, and their number rises.",
+    ),
+    Alert(
+        "KvCacheFull",
+        """
+        avg by (host, model) (
+          avg_over_time(vllm:kv_cache_usage_perc{job="vllm"}[10m])
+          or avg_over_time(vllm:gpu_cache_usage_perc{job="vllm"}[10m])
+        ) > <kv_cache_ratio>
+        and on (host, model) sum by (host, model) (vllm:num_requests_waiting{job="vllm"}) > 0
+        <quiet>
+        """,
+        "5m",
+        "warning",
+        f"The KV cache of {ON} is full",
+        "{{ $value | humanizePercentage }} of it is used, and requests wait.",
+    ),
+    Alert(
+        "PreemptionsHigh",
+        """
+        sum by (host, model) (rate(vllm:num_preemptions_total{job="vllm"}[10m])) > <preemptions_per_s> <quiet>
+        """,
+        "10m",
+        "warning",
+        f"{ON} throws work away",
+        "The server interrupts {{ $value | humanize }} requests a second, since its KV cache has no room for them.",
+    ),
+    Alert(
+        "RequestsFail",
+        """
+        sum by (host, model) (rate(vllm:request_success_total{job="vllm",finished_reason="error"}[10m])) > 0 <quiet>
+        """,
+        "10m",
+        "warning",
+        f"Requests at {ON} end in errors",
+        "The engine ends {{ $value | humanize }} requests a second with an error.",
+    ),
+    Alert(
+        "RequestsAborted",
+        """
+        sum by (host, model) (rate(vllm:request_success_total{job="vllm",finished_reason="abort"}[30m]))
+        / sum by (host, model) (rate(vllm:request_success_total{job="vllm"}[30m])) > <aborted_ratio>
+        and on (host, model)
+        sum by (host, model) (rate(vllm:request_success_total{job="vllm"}[30m])) > <requests_per_s>
+        <quiet>
+        """,
+        "30m",
+        "warning",
+        f"Clients of {ON} give up",
+        "{{ $value | humanizePercentage }} of the requests were left by their clients before they had an answer.",
+    ),
+    Alert(
+        "CompilesWhileServing",
+        """
+        round(sum by (host, model) (
+          increase(gaudi_serve_model_unwarmed_shapes_total{job="node"}[15m])
+        )) > <unwarmed_shapes>
+        <quiet>
+        """,
+        "",
+        "warning",
+        f"{ON} compiles while it serves",
+        "{{ $value }} shapes that the warm-up did not have were compiled in 15 minutes; each delays requests.",
+    ),
+    Alert(
+        "LaunchDiffers",
+        'max by (host, model) (gaudi_serve_model_launch_differs{job="node"}) == 1 <quiet>',
+        "1d",
+        "info",
+        f"{ON} runs with an old launch",
+        "Its container runs with another launch than the last run of the toolkit planned.",
+    ),
+)
+CARDS = (
+    Alert(
+        "CardMissing",
+        """
+        max by (host) (gaudi_serve_cards_present{job="node"}) < max by (host) (gaudi_serve_cards_expected{job="node"})
+        <quiet_host>
+        """,
+        "5m",
+        "critical",
+        "{{ $labels.host }} lacks a card",
+        "The platform's tool shows only {{ $value }} cards; the host had more when it was last planned.",
+    ),
+    Alert(
+        "CardExporterSilent",
+        f'max by (host) (up{{job="cards"}}) == 1 unless on (host) {{job="cards",__name__!~"{NO_CARD}"}} <quiet_host>',
+        "5m",
+        "critical",
+        "The card exporter of {{ $labels.host }} shows no card",
+        "It answers, without a single value of a card.",
+    ),
+    Alert(
+        "CardEccUncorrected",
+        """
+        sum by (host, card) (
+          increase(gaudi_serve_card_ecc_errors_total{job="node",kind=~".*uncorrected.*"}[1h])
+        ) > 0
+        """,
+        "",
+        "critical",
+        f"Memory error at {CARD}",
+        "The card reported memory errors that it could not correct, within the last hour.",
+    ),
+    Alert(
+        "CardRowReplacementPending",
+        f"""
+        max by (host, card) (gaudi_serve_card_rows_pending{{job="node"}}) == 1
+        or on (host) {by_id('habanalabs_pending_rows_state{job="cards"}')} == 1
+        """,
+        "5m",
+        "warning",
+        f"A row replacement waits at {CARD}",
+        "Rows of its memory are to be replaced, which happens at the next reset of the card.",
+    ),
+    Alert(
+        "CardHot",
+        f"""
+        max by (host, card) (gaudi_serve_card_temperature_celsius{{job="node"}})
+        > max by (host, card) (gaudi_serve_card_temperature_slowdown_celsius{{job="node"}} > 0) - <card_margin_celsius>
+        or on (host)
+        {by_id('habanalabs_temperature_onchip{job="cards"}')}
+        > {by_id('habanalabs_temperature_threshold_slowdown{job="cards"} > 0')} - <card_margin_celsius>
+        """,
+        "5m",
+        "warning",
+        f"High temperature of {CARD}",
+        "It has {{ $value }} degrees Celsius, close to where it slows down.",
+    ),
+    Alert(
+        "CardThrottled",
+        """
+        sum by (host, card) (
+          increase(gaudi_serve_card_throttled_seconds_total{job="node",reason="thermal"}[10m])
+        ) > <card_throttled_s>
+        or on (host, card)
+        600 * max by (host, card) (
+          avg_over_time(gaudi_serve_card_throttled{job="node",reason="thermal"}[10m])
+        ) > <card_throttled_s>
+        """,
+        "",
+        "warning",
+        f"Heat slows down {CARD}",
+        "It ran slower for {{ $value | humanizeDuration }} of the last ten minutes.",
+    ),
+    Alert(
+        "CardPortDown",
+        f"""
+        (
+          max by (host, card) (gaudi_serve_card_port_up{{job="node"}} == bool 0) == 1
+          or on (host)
+          {by_id('habanalabs_nic_port_status{job="cards",port_type="internal"} == bool 0')} == 1
+        )
+        <quiet_host>
+        """,
+        "5m",
+        "critical",
+        f"A port is down at {CARD}",
+        "A link to the other cards of the host is down; models on several cards hang or fail.",
+    ),
+    Alert(
+        "CardPcieDegraded",
+        """
+        max by (host, card) (gaudi_serve_card_pcie_width{job="node"})
+        < max by (host, card) (gaudi_serve_card_pcie_width_max{job="node"})
+        """,
+        "5m",
+        "warning",
+        f"Fewer PCI Express lanes at {CARD}",
+        "It uses only {{ $value }} lanes of PCI Express, fewer than it has.",
+    ),
+)
+HOSTS = (
+    Alert(
+        "HostDown",
+        'max by (host) (up{job="node"}) == 0 <quiet_host>',
+        # Before the alerts on its models and its gateway, which Alertmanager keeps back then.
+        "2m",
+        "critical",
+        "{{ $labels.host }} is down",
+        "Its node exporter does not answer: the host, its network or that service is gone.",
+    ),
+    Alert(
+        "CollectorStale",
+        """
+        (
+          max by (host) (
+            time() - gaudi_serve_collector_last_run_timestamp_seconds{job="node"}
+          ) > <collector_age_s>
+          or (
+            max by (host) (up{job="node"}) == 1
+            unless on (host) gaudi_serve_collector_last_run_timestamp_seconds{job="node"}
+          )
+        )
+        <quiet_host>
+        """,
+        "5m",
+        "warning",
+        "The values of {{ $labels.host }} are old",
+        "The toolkit's collector has not written its metrics there; its values of models and cards are old or missing.",
+    ),
+    Alert(
+        "CollectorPartFails",
+        'min by (host, part) (gaudi_serve_collector_success{job="node"}) == 0 <quiet_host>',
+        "10m",
+        "warning",
+        "The collector of {{ $labels.host }} cannot read {{ $labels.part }}",
+        "Metrics of this part are missing, so their alerts cannot fire.",
+    ),
+    Alert(
+        "TextfileBroken",
+        'max by (host) (node_textfile_scrape_error{job="node"}) == 1',
+        "5m",
+        "warning",
+        "Node exporter of {{ $labels.host }} cannot read a file",
+        "A file of metrics is not well formed, and node exporter skips all of it.",
+    ),
+    Alert(
+        "DiskFull",
+        f"""
+        min by (host, mountpoint) (node_filesystem_avail_bytes{{{DISKS}}} / node_filesystem_size_bytes{{{DISKS}}})
+        < <disk_free_ratio>
+        """,
+        "5m",
+        "critical",
+        "{{ $labels.mountpoint }} of {{ $labels.host }} is full",
+        "Only {{ $value | humanizePercentage }} of it is free.",
+    ),
+    Alert(
+        "DiskFullSoon",
+        f"""
+        min by (host, mountpoint) (
+          predict_linear(node_filesystem_avail_bytes{{{DISKS}}}[6h], <disk_full_s>) < 0
+          and node_filesystem_avail_bytes{{{DISKS}}} / node_filesystem_size_bytes{{{DISKS}}} < <disk_soon_ratio>
+        )
+        """,
+        "1h",
+        "warning",
+        "{{ $labels.mountpoint }} of {{ $labels.host }} fills up",
+        "At the rate of the last six hours it will be full within a day.",
+    ),
+    Alert(
+        "HugePagesMissing",
+        """
+        max by (host) (node_memory_HugePages_Total{job="node"})
+        < max by (host) (gaudi_serve_host_hugepages_expected{job="node"})
+        <quiet_host>
+        """,
+        "10m",
+        "warning",
+        "{{ $labels.host }} lacks huge pages",
+        "The kernel has {{ $value }} huge pages, fewer than the host was tuned to have.",
+    ),
+    Alert(
+        "RebootDue",
+        'max by (host) (gaudi_serve_host_reboot_due{job="node"}) == 1 <quiet_host>',
+        "1d",
+        "info",
+        "{{ $labels.host }} needs a reboot",
+        "Its kernel arguments or packages take effect only after a reboot.",
+    ),
+    Alert(
+        "ChangesPending",
+        'sum by (host, stage) (gaudi_serve_fleet_pending_changes{job="node"}) > 0 <quiet_host>',
+        "1d",
+        "info",
+        "{{ $labels.host }} differs from the inventory at stage {{ $labels.stage }}",
+        "The last status found {{ $value }} changes that nobody has carried out.",
+    ),
+    Alert(
+        "LinkValidationFailed",
+        'max by (host) (gaudi_serve_host_validation_passed{job="node"}) == 0 <quiet_host>',
+        "10m",
+        "warning",
+        "The links between the cards of {{ $labels.host }} are too slow",
+        "The last measurement did not reach its threshold.",
+    ),
+    Alert(
+        "LinkValidationOld",
+        """
+        max by (host) (
+          time() - gaudi_serve_host_validation_timestamp_seconds{job="node"}
+        ) > <validation_days> * 86400
+        """,
+        "1h",
+        "info",
+        "Nobody has measured the links of {{ $labels.host }} for long",
+        "The last measurement is {{ $value | humanizeDuration }} old.",
+    ),
+    Alert(
+        "RolloutLeftHalfway",
+        "host:gaudi_serve_rollout:overdue",
+        "",
+        "warning",
+        "A rollout left {{ $labels.host }} half-way",
+        "A rollout has had this host under way for hours. Its change is neither accepted nor rolled back.",
+    ),
+    Alert(
+        "CertificateExpires",
+        """
+        min by (host, certificate) (
+          gaudi_serve_certificate_expiry_timestamp_seconds{job="node"} - time()
+        ) < <certificate_days> * 86400
+        """,
+        "1h",
+        "warning",
+        "A certificate of {{ $labels.host }} expires",
+        "The certificate of {{ $labels.certificate }} is valid for {{ $value | humanizeDuration }} more.",
+    ),
+)
+GATEWAY = (
+    Alert(
+        "GatewayDown",
+        'max by (host) (up{job="haproxy"}) == 0 <quiet_host>',
+        "3m",
+        "critical",
+        "The gateway on {{ $labels.host }} is down",
+        "Its HAProxy does not answer at /metrics, so it probably serves no client.",
+    ),
+    Alert(
+        "NoServerLeft",
+        f"max by (host, proxy) (haproxy_backend_active_servers{{{BACKENDS}}}) == 0 <quiet_proxy>",
+        "1m",
+        "critical",
+        "{{ $labels.proxy }} has no server",
+        "The gateway on {{ $labels.host }} answers every request for this model with 503.",
+    ),
+    Alert(
+        "GatewayErrors",
+        f"""
+        sum by (host, proxy) (rate(haproxy_backend_http_responses_total{{{BACKENDS},code="5xx"}}[5m]))
+        / sum by (host, proxy) (rate(haproxy_backend_http_responses_total{{{BACKENDS}}}[5m])) > <gateway_errors_ratio>
+        and on (host, proxy)
+        sum by (host, proxy) (rate(haproxy_backend_http_responses_total{{{BACKENDS}}}[5m])) > <gateway_requests_per_s>
+        <quiet_proxy>
+        """,
+        "5m",
+        "critical",
+        "Requests for {{ $labels.proxy }} fail",
+        "The gateway on {{ $labels.host }} answers {{ $value | humanizePercentage }} of them with an error 5xx.",
+    ),
+    Alert(
+        "ServerDrained",
+        'max by (host, proxy, server) (haproxy_server_status{job="haproxy",state=~"DRAIN|MAINT"}) == 1',
+        "<drained_s>s",
+        "warning",
+        "{{ $labels.server }} has been drained for long",
+        "The gateway on {{ $labels.host }} gives it no requests: somebody drained it, or a rollout stopped half-way.",
+    ),
+)
+PROMETHEUS = (
+    Alert(
+        "AlertmanagerUnreachable",
+        """
+        max by (instance) (prometheus_notifications_alertmanagers_discovered{job="prometheus"}) < 1
+        or sum by (instance) (rate(prometheus_notifications_errors_total{job="prometheus"}[5m])) > 0
+        or max by (instance) (up{job="alertmanager"}) == 0
+        """,
+        "5m",
+        "critical",
+        "Alerts reach nobody",
+        "Prometheus cannot send alerts to Alertmanager; look here at {{ $labels.instance }}.",
+    ),
+    Alert(
+        "RuleEvaluationFails",
+        """
+        sum by (instance, rule_group) (
+          increase(prometheus_rule_evaluation_failures_total{job="prometheus"}[10m])
+        ) > 0
+        """,
+        "5m",
+        "warning",
+        "Prometheus cannot evaluate a rule",
+        "Rules of {{ $labels.rule_group }} fail, so their alerts cannot fire.",
+    ),
+)
+ALERTS = {"models": MODELS, "cards": CARDS, "hosts": HOSTS, "gateway": GATEWAY, "monitoring": PROMETHEUS}

@@ -1,0 +1,225 @@
+"""The files of monitoring, by their paths: of a host that is watched, and of the host that watches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from ..core.templates import file_of, rendered
+from ..core.yaml_text import dump
+from .fleet import LOOPBACK, Watched
+from .settings import Monitoring, read_monitoring
+
+ROLE = "monitoring"
+FOLDER = "/etc/gaudi-monitoring"
+CLIENT = f"{FOLDER}/client.pem"
+COLLECTOR = "/usr/local/lib/gaudi-serve/gaudi-metrics"
+COLLECTED = "/var/lib/prometheus/node-exporter"
+UNIT_FOLDER = "/etc/systemd/system"
+OF_WATCHER = ("prometheus", "alertmanager")
+JOBS = ("vllm", "node", "haproxy", "cards", *OF_WATCHER)
+# What Alertmanager does where nobody has said anything: it shows alerts, and sends none.
+SHOWN_ALONE = {
+    "route": {"receiver": "none", "group_by": ["alertname", "host"]},
+    "receivers": [{"name": "none"}],
+}
+# A host that is gone explains what it serves: one message, not one a model.
+INHIBITED = [
+    {
+        "source_matchers": ['alertname="HostDown"'],
+        "target_matchers": ['alertname!="HostDown"'],
+        "equal": ["host"],
+    }
+]
+
+
+@dataclass(frozen=True)
+class File:
+    """One file: its text, its mode, whether a group reads it that is not root's, and whether it holds a secret."""
+
+    text: str
+    mode: str = "0644"
+    group: str = "root"
+    secret: bool = False
+
+
+def host_files(
+    this: Watched, settings: Mapping[str, int], clients: Sequence[str], collector: Mapping[str, Any]
+) -> dict[str, File]:
+    """Return the files of a host that is watched.
+
+    Args:
+        this: the host.
+        settings: what fleet_watched returns of the ports.
+        clients: certificates of those on other hosts that ask it; without any, nothing listens beyond loopback.
+        collector: what collector_settings returned.
+    """
+    node = f"{LOOPBACK}:{settings['node_exporter_port']}"
+    arguments = [f"--web.listen-address={node}", f"--collector.textfile.directory={COLLECTED}"]
+    files = {
+        COLLECTOR: File(file_of(ROLE, "gaudi-metrics"), "0755"),
+        "/etc/gaudi-serve/metrics.json": replace(_json(collector), mode="0640"),
+        **{
+            f"{UNIT_FOLDER}/gaudi-metrics.{kind}": File(file_of(ROLE, f"gaudi-metrics.{kind}"))
+            for kind in ("service", "timer")
+        },
+        **_unit("gaudi-node-exporter", "node exporter", "prometheus-node-exporter", arguments),
+    }
+    if clients:
+        address = f"[{this.address}]" if ":" in this.address else this.address
+        values: dict[str, Any] = {"address": address, "port": settings["exporters_port"], "folder": FOLDER}
+        text = rendered(ROLE, "exporters.cfg.j2", **values, backends=_pages(this, settings))
+        files |= {
+            f"{FOLDER}/exporters.cfg": File(text),
+            f"{FOLDER}/clients.pem": File("".join(clients)),
+            **_unit("gaudi-exporters", "figures for the Prometheus of the fleet", "haproxy"),
+        }
+    return files
+
+
+def _pages(host: Watched, settings: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Return the pages of figures of a host: a path, and where the host reaches it."""
+    return [
+        ("node", f"{LOOPBACK}:{settings['node_exporter_port']}"),
+        *([("gateway", f"{LOOPBACK}:{host.gateway}")] if host.gateway else []),
+        *([("cards", f"{LOOPBACK}:{settings['cards_port']}")] if settings["cards_port"] and host.cards else []),
+        *((f"model/{one.model}", _joined(one.address, one.port)) for one in host.models),
+    ]
+
+
+def _joined(address: str, port: int) -> str:
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def _unit(name: str, description: str, program: str, arguments: Sequence[str] = (), state: str = "") -> dict[str, File]:
+    values: dict[str, Any] = {"description": description, "program": program, "arguments": arguments, "state": state}
+    text = rendered(ROLE, "unit.service.j2", unit=name, folder=FOLDER, **values)
+    return {f"{UNIT_FOLDER}/{name}.service": File(text)}
+
+
+def watcher_files(
+    name: str, settings: Monitoring, watched: Sequence[Watched], rules: Mapping[str, str], boards: Mapping[str, str]
+) -> dict[str, File]:
+    """Return the files of the host that watches.
+
+    Args:
+        name: the host.
+        settings: of its Prometheus.
+        watched: the hosts.
+        rules, boards: texts of rules and dashboards, by the names of their files.
+    """
+    folder = settings.files_only or FOLDER
+    # Of a host that has no certificate yet nothing can be asked.
+    known = [one.certificate for one in watched if one.host != name and one.certificate]
+    files = {
+        f"{folder}/prometheus.yml": File(_prometheus(settings, folder, bool(known))),
+        f"{FOLDER}/watched.json": replace(_json([asdict(one) for one in watched]), mode="0600"),
+        **{f"{folder}/rules/{file}": File(text) for file, text in rules.items()},
+        **{f"{folder}/targets/{job}.json": _json(found) for job, found in targets(name, settings, watched).items()},
+        **{f"{folder}/dashboards/{file}": File(text) for file, text in boards.items()},
+        **({f"{folder}/hosts.pem": File("".join(known))} if known else {}),
+        **(_grafana(settings, folder) if settings.grafana else {}),
+    }
+    places = sorted(path for path in files if not path.startswith(f"{FOLDER}/"))
+    files |= {f"{FOLDER}/places.json": _json(places)} if places else {}
+    return files if settings.files_only else {**files, **_programs(settings)}
+
+
+def _json(value: Any) -> File:
+    return File(json.dumps(value, indent=1, sort_keys=True) + "\n")
+
+
+def _jobs(settings: Monitoring) -> list[str]:
+    """Return what Prometheus asks; one of the site asks itself under a name of its own."""
+    wanted = {"cards": settings.cards_port, **dict.fromkeys(OF_WATCHER, not settings.files_only)}
+    return [job for job in JOBS if wanted.get(job, True)]
+
+
+def _prometheus(settings: Monitoring, folder: str, remote: bool) -> str:
+    jobs = _jobs(settings)
+    values: dict[str, Any] = {"settings": settings, "folder": folder, "client": CLIENT, "remote": remote, "jobs": jobs}
+    return rendered(ROLE, "prometheus.yml.j2", **values, alertmanager=not settings.files_only)
+
+
+def alertmanager_text(settings: Monitoring) -> str:
+    """Return what Alertmanager does with alerts; it may have passwords."""
+    alerts = {**SHOWN_ALONE, **settings.alertmanager}
+    return dump({**alerts, "inhibit_rules": [*INHIBITED, *(alerts.get("inhibit_rules") or [])]})
+
+
+def alertmanager_config(settings: Any) -> str:
+    """Return the file of Alertmanager by ``fleet_monitoring``, for the one task that writes it.
+
+    Raises:
+        InputError: where something is wrong with it.
+    """
+    return alertmanager_text(read_monitoring(settings))
+
+
+def _programs(settings: Monitoring) -> dict[str, File]:
+    """Return the units of Prometheus and Alertmanager, and what Alertmanager does with alerts."""
+    prometheus = [
+        f"--config.file={FOLDER}/prometheus.yml",
+        "--storage.tsdb.path=/var/lib/gaudi-prometheus",
+        f"--storage.tsdb.retention.time={settings.retention_days}d",
+        f"--storage.tsdb.retention.size={settings.retention_gib}GB",
+        f"--web.listen-address={LOOPBACK}:{settings.port}",
+    ]
+    alertmanager = [
+        f"--config.file={FOLDER}/alertmanager.yml",
+        "--storage.path=/var/lib/gaudi-alertmanager",
+        f"--web.listen-address={LOOPBACK}:{settings.alertmanager_port}",
+        # Its own default is all addresses.
+        "--cluster.listen-address=",
+    ]
+    return {
+        f"{FOLDER}/alertmanager.yml": File(alertmanager_text(settings), "0640", "prometheus", secret=True),
+        **_unit("gaudi-prometheus", "Prometheus", "prometheus", prometheus, "gaudi-prometheus"),
+        **_unit("gaudi-alertmanager", "Alertmanager", "prometheus-alertmanager", alertmanager, "gaudi-alertmanager"),
+    }
+
+
+def targets(name: str, settings: Monitoring, watched: Sequence[Watched]) -> dict[str, list[dict[str, Any]]]:
+    """Return what Prometheus asks, by job, as its file_sd reads it; on its own host on loopback.
+
+    Args:
+        name: the host of Prometheus.
+        settings: its settings.
+        watched: the hosts.
+    """
+    found: dict[str, list[dict[str, Any]]] = {job: [] for job in _jobs(settings)}
+    if not settings.files_only:
+        for job, port in (("prometheus", settings.port), ("alertmanager", settings.alertmanager_port)):
+            found[job].append({"targets": [f"{LOOPBACK}:{port}"], "labels": {"host": name}})
+    ports = asdict(settings)
+    for host in watched:
+        for path, server in _pages(host, ports):
+            model = path.removeprefix("model/") if path.startswith("model/") else ""
+            job = {"node": "node", "gateway": "haproxy", "cards": "cards"}.get(path, "vllm")
+            labels = {"host": host.host, **({"model": model} if model else {})}
+            if host.host == name:
+                found[job].append({"targets": [server], "labels": labels})
+                continue
+            away = {"__scheme__": "https", "__metrics_path__": f"/{path}/metrics"}
+            found[job].append(
+                {"targets": [_joined(host.address, settings.exporters_port)], "labels": {**labels, **away}}
+            )
+    return found
+
+
+def _grafana(settings: Monitoring, folder: str) -> dict[str, File]:
+    """Return what a Grafana on the host reads: where Prometheus is, and where the dashboards are."""
+    source = {
+        **{"name": "gaudi-serve", "uid": "gaudi-serve", "type": "prometheus", "access": "proxy", "editable": False},
+        "url": f"http://{LOOPBACK}:{settings.port}",
+    }
+    provider = {
+        **{"name": "gaudi-serve", "folder": "gaudi-serve", "type": "file", "disableDeletion": True},
+        "options": {"path": f"{folder}/dashboards"},
+    }
+    return {
+        f"{settings.grafana}/datasources/gaudi-serve.yaml": File(dump({"apiVersion": 1, "datasources": [source]})),
+        f"{settings.grafana}/dashboards/gaudi-serve.yaml": File(dump({"apiVersion": 1, "providers": [provider]})),
+    }

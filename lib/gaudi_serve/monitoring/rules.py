@@ -1,0 +1,108 @@
+"""The files of rules for Prometheus 2.42 and newer: recordings and alerts as YAML."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, replace
+from textwrap import dedent, indent
+from typing import Any
+
+from ..model.objectives import Objectives, read_all
+from .alerts import ALERTS, QUANTILES, QUIET, RECORDINGS, Alert, Recording
+from .burn import burn_alerts, burn_recordings
+from .settings import Monitoring
+from .thresholds import Thresholds, figure
+
+RUNBOOK = "docs/alerts.md"
+PLACE = re.compile(r"<([a-z]\w*)>")
+# Neither a quote nor a sign of a regular expression may stand in PromQL as it is.
+SIGN = re.compile(r"[^A-Za-z0-9_-]")
+Rule = Alert | Recording
+
+
+def rules_text(
+    objectives: Mapping[str, Any], settings: Monitoring | None = None, served: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Return the files of rules by their names. One with objectives is there only where a model has some.
+
+    Args:
+        objectives: ``slo`` of each model by the model's name, as a user wrote it; None for a model without.
+        settings: of monitoring, of which thresholds and runbooks count.
+        served: the names of models for clients, where they are others.
+
+    Raises:
+        InputError: for a threshold or an objective that cannot be.
+    """
+    settings = settings or Monitoring()
+    files = all_rules(read_all(objectives), Thresholds.read(settings.thresholds), served or {})
+    head = "# Written by gaudi-serve; changes here are lost.\ngroups:\n"
+    return {
+        name: head + "".join(_group(*one, settings.runbooks or RUNBOOK) for one in groups.items())
+        for name, groups in files.items()
+    }
+
+
+def all_rules(
+    objectives: Mapping[str, Objectives], thresholds: Thresholds, served: Mapping[str, str]
+) -> dict[str, dict[str, list[Rule]]]:
+    """Return the rules by file and group, with all figures in their expressions."""
+    values = {**{name: figure(value) for name, value in asdict(thresholds).items()}, **QUIET}
+    groups: dict[str, list[Rule]] = {"recordings": [*RECORDINGS]}
+    groups |= {name: [*alerts] for name, alerts in ALERTS.items()}
+    groups["models"] += _quantiles(objectives)
+    files = {"gaudi-serve-rules.yml": groups}
+    if objectives:
+        burns = {name: value for name, value in asdict(thresholds).items() if name.endswith("_burn")}
+        rules: list[Rule] = [*burn_recordings(objectives, served), *burn_alerts(objectives, burns)]
+        files["gaudi-serve-objectives.yml"] = {"objectives": rules}
+    return {
+        file: {group: [_filled(rule, values) for rule in rules] for group, rules in of_file.items()}
+        for file, of_file in files.items()
+    }
+
+
+def _quantiles(objectives: Mapping[str, Objectives]) -> Iterator[Alert]:
+    """Give the alerts on quantiles, of the models that have no such objective."""
+    for key, alert in QUANTILES.items():
+        own = [SIGN.sub(lambda one: f"[{one[0]}]", model) for model, one in objectives.items() if getattr(one, key)]
+        others = f'{{model!~"{"|".join(own)}"}}' if own else ""
+        yield replace(alert, expr=alert.expr.replace("<others>", others))
+
+
+def _filled(rule: Rule, values: Mapping[str, str]) -> Rule:
+    """Return a rule with the figures in place of their names."""
+
+    def filled(text: str) -> str:
+        return PLACE.sub(lambda one: values[one[1]], dedent(text).strip())
+
+    if isinstance(rule, Recording):
+        return replace(rule, expr=filled(rule.expr))
+    return replace(rule, expr=filled(rule.expr), lasts=filled(rule.lasts))
+
+
+def _group(name: str, rules: Iterable[Rule], runbook: str) -> str:
+    """Return a group as YAML."""
+    return f"  - name: gaudi-serve-{name}\n    rules:\n" + "".join(_rule(rule, runbook) for rule in rules)
+
+
+def _rule(rule: Rule, runbook: str) -> str:
+    """Return a rule as YAML; a text in JSON is one in YAML."""
+    kind, labels = ("record", dict(rule.labels)) if isinstance(rule, Recording) else ("alert", _labels(rule))
+    lines = [f"      - {kind}: {rule.name}", "        expr: |-", indent(rule.expr, " " * 10)]
+    if isinstance(rule, Alert) and rule.lasts:
+        lines.append(f"        for: {rule.lasts}")
+    parts = {"labels": labels}
+    if isinstance(rule, Alert):
+        link = f"{runbook}#{rule.name.lower()}"
+        parts["annotations"] = {"summary": rule.summary, "description": rule.description, "runbook_url": link}
+    for part, texts in parts.items():
+        lines += [f"        {part}:"] if texts else []
+        lines += [f"          {key}: {json.dumps(text)}" for key, text in texts.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _labels(alert: Alert) -> dict[str, str]:
+    """Return what an alert adds to the labels of its expression."""
+    return {"severity": alert.severity, **dict(alert.labels)}

@@ -1,0 +1,71 @@
+"""The figures from which alerts fire, each of which a site may set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from ..core.errors import is_number, is_whole, mapping, refusal
+
+KEY = "fleet_monitoring.thresholds"
+MOST = 1e12
+MOST_S = 31_536_000  # a year; Prometheus takes whole seconds for a duration
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """One figure an attribute; the attribute's name ends in its unit, or in ratio where it is a part of 1."""
+
+    restarts: float = 2  # of a model in 30 minutes
+    start_factor: float = 3  # times the planned warm-up
+    start_extra_s: float = 1800
+    ttft_p95_s: float = 5
+    itl_p95_s: float = 0.2
+    queue_p95_s: float = 5
+    requests_per_s: float = 0.05  # fewer requests than this have no quantile and no ratio worth an alert
+    waiting: float = 20  # requests
+    kv_cache_ratio: float = 0.95
+    preemptions_per_s: float = 0.1
+    aborted_ratio: float = 0.3
+    unwarmed_shapes: float = 3  # in 15 minutes
+    fast_burn: float = 14.4  # times the rate that uses up the budget in 30 days
+    slow_burn: float = 6
+    gateway_errors_ratio: float = 0.05
+    gateway_requests_per_s: float = 0.1
+    drained_s: float = 7200
+    card_margin_celsius: float = 5
+    card_throttled_s: float = 5  # in 10 minutes
+    collector_age_s: float = 300
+    disk_free_ratio: float = 0.05
+    disk_full_s: float = 86400
+    disk_soon_ratio: float = 0.25  # a disk with more free than this is never about to be full
+    validation_days: float = 90
+    certificate_days: float = 14
+
+    @classmethod
+    def read(cls, given: Any) -> Thresholds:
+        """Return the defaults with what a user has set.
+
+        Raises:
+            InputError: for what is no mapping, an unknown key, and a value that is no number above 0, or for a ratio
+                one above 1.
+        """
+        known = [one.name for one in fields(cls)]
+        found: dict[str, float] = {}
+        wanted: Mapping[Any, Any] = mapping("", KEY, given or {}, "a mapping of thresholds to numbers")
+        for name, value in wanted.items():
+            if name not in known:
+                raise refusal("", KEY, name, f"is no threshold; known are {', '.join(known)}")
+            most = 1 if name.endswith("_ratio") else MOST
+            if not is_number(value, 0, most) or not value:
+                raise refusal("", f"{KEY}.{name}", value, f"is not a number above 0, and {most:g} at most")
+            if name == "drained_s" and not is_whole(value, 1, MOST_S):
+                raise refusal("", f"{KEY}.{name}", value, f"is not a whole number of seconds from 1 to {MOST_S}")
+            found[name] = float(value)
+        return cls(**found)
+
+
+def figure(value: float) -> str:
+    """Return a number as PromQL takes it, whole ones without a point."""
+    return repr(int(value)) if float(value).is_integer() else repr(float(value))

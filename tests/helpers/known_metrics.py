@@ -1,0 +1,41 @@
+"""For tests: which metrics exist, with which labels, and which of an expression do not."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from gaudi_serve.monitoring.engine_metrics import OTHERS, RELEASES, engine_metrics
+from gaudi_serve.monitoring.metrics import METRICS
+from helpers import promql
+
+OWN = {metric.name: metric.labels for metric in METRICS}
+# Names of one thing in several releases, of which an expression has all.
+SAME = (
+    {"vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"},
+    *(
+        {f"vllm:inter_token_latency_seconds_{ending}", f"vllm:time_per_output_token_seconds_{ending}"}
+        for ending in ("bucket", "count")
+    ),
+)
+
+
+def unknown_metrics(expr: str, release: tuple[int, ...] | None, recorded: Collection[str] = ()) -> list[str]:
+    """Return the metrics of an expression that neither a server of a release has, nor anything else that is scraped.
+
+    Args:
+        expr: the expression.
+        release: of vLLM; None for the fork.
+        recorded: what Prometheus records.
+    """
+    known = {*engine_metrics(release), *OTHERS, *OWN, *recorded}
+    named = promql.names(expr).metrics
+    for same in SAME:
+        if same <= named and same & known:
+            named -= same
+    return sorted(named - known)
+
+
+def known_labels() -> dict[str, tuple[str, ...]]:
+    """Return the labels of every metric that is scraped, of any release."""
+    engines = {name: labels for release in (None, *RELEASES) for name, labels in engine_metrics(release).items()}
+    return {**engines, **OTHERS, **OWN}

@@ -1,0 +1,555 @@
+"""For tests: when each alert fires and when it is silent, as samples that promtool plays through the real rules.
+
+A line of samples is ``JOB METRIC{LABEL=VALUE,...} = VALUES``: the job gives the labels of its targets, and VALUES is
+promtool's notation, one value a minute; in a case of days one value in five minutes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+JOBS = {
+    "vllm": {"job": "vllm", "instance": "g1:30001", "host": "g1", "model": "qwq"},
+    "node": {"job": "node", "instance": "g1:9100", "host": "g1"},
+    "haproxy": {"job": "haproxy", "instance": "gw:8405", "host": "gw"},
+    "cards": {"job": "cards", "instance": "g1:41611", "host": "g1"},
+    "prometheus": {"job": "prometheus", "instance": "p1:9090"},
+    "alertmanager": {"job": "alertmanager", "instance": "p1:9093"},
+}
+LINE = re.compile(r"(\w+) ([\w:]+)(?:\{(.*)\})? = (.+)")
+# What the fork's V0 engine calls otherwise; it has no label engine.
+ON_THE_FORK = {
+    "vllm:kv_cache_usage_perc": "vllm:gpu_cache_usage_perc",
+    "vllm:inter_token_latency_seconds": "vllm:time_per_output_token_seconds",
+}
+OBJECTIVES = {"promised": {"ttft_s": 2.5, "itl_s": 0.1, "errors": 0.001}, "qwq": None}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One case. minutes: when it is looked at. labels: of the alert that fires beside its severity; None if silent."""
+
+    alert: str
+    what: str
+    minutes: int
+    samples: tuple[str, ...]
+    labels: dict[str, str] | None = None
+    engine: str = ""
+
+    @property
+    def step(self) -> int:
+        """Return how many minutes there are between two values."""
+        return 5 if self.minutes >= 120 else 1
+
+    @property
+    def name(self) -> str:
+        """Return the name of the case."""
+        return "-".join(one for one in (self.alert, self.what.replace(" ", "_"), self.engine) if one)
+
+    def series(self) -> Iterator[tuple[str, str]]:
+        """Give each series with its values."""
+        for line in self.samples:
+            match = LINE.fullmatch(line)
+            assert match, line
+            job, metric, more, values = match.groups()
+            labels = {**JOBS[job], **dict(one.split("=", 1) for one in (more or "").split(",") if one)}
+            if metric.startswith("vllm:"):
+                labels = {**labels, "model_name": "Qwen/QwQ"}
+                if self.engine == "fork":
+                    for new, old in ON_THE_FORK.items():
+                        metric = metric.replace(new, old)
+                else:
+                    labels["engine"] = "0"
+            yield metric + "{" + ",".join(f'{key}="{value}"' for key, value in labels.items()) + "}", values
+
+
+MODEL = {"host": "g1", "model": "qwq"}
+STARTING = "node gaudi_serve_model_state{model=qwq,state=starting} = 1x400"
+EXPECTED = "node gaudi_serve_model_expected{model=qwq} = 1x400"
+CARD = {"host": "g1", "card": "3"}
+# Requests enough for a quantile.
+BUSY = "vllm vllm:time_to_first_token_seconds_count = 0+60x400"
+ROOT = "{device=/dev/sda1,fstype=ext4,mountpoint=/}"
+SERVER = "{proxy=qwq,server=g1.qwq,state=%s}"
+
+
+def histogram(metric: str, model: str = "qwq", **limits: str) -> tuple[str, ...]:
+    """Return the lines of a histogram: values by limit, ``le_2_5`` for 2.5, ``le_Inf`` for the count too."""
+    lines = []
+    for limit, values in limits.items():
+        text = limit.removeprefix("le_").replace("_", ".").replace("Inf", "+Inf")
+        lines.append(f"vllm vllm:{metric}_bucket{{model={model},le={text}}} = {values}")
+    return (*lines, f"vllm vllm:{metric}_count{{model={model}}} = {limits['le_Inf']}")
+
+
+def fires(alert: str, what: str, minutes: int, labels: dict[str, str], *samples: str) -> Case:
+    """Return a case in which the alert fires with these labels."""
+    return Case(alert, what, minutes, samples, labels)
+
+
+def silent(alert: str, what: str, minutes: int, *samples: str) -> Case:
+    """Return a case in which it is silent."""
+    return Case(alert, what, minutes, samples)
+
+
+SLOW_FIRST = histogram(
+    "time_to_first_token_seconds", le_2_5="0+10x400", le_5_0="0+10x400", le_10_0="0+60x400", le_Inf="0+60x400"
+)
+SLOW_TOKENS = histogram("inter_token_latency_seconds", le_0_1="0+1x400", le_0_5="0+60x400", le_Inf="0+60x400")
+RUNNING, WAITING = "vllm vllm:num_requests_running = {}", "vllm vllm:num_requests_waiting = {}"
+TOKENS = ("vllm vllm:generation_tokens_total = {}", "vllm vllm:prompt_tokens_total = 900x400")
+RESTARTS = "node gaudi_serve_model_restarts_total{model=qwq,reason=crash} = "
+UNWARMED = "node gaudi_serve_model_unwarmed_shapes_total{model=qwq,phase=decode} = "
+SUCCESS = "vllm vllm:request_success_total{finished_reason=%s} = "
+MODELS = (
+    fires("EndpointDown", "down", 10, MODEL, "vllm up = 1x2 0x20"),
+    silent("EndpointDown", "up", 10, "vllm up = 1x20"),
+    silent("EndpointDown", "for a scrape", 10, "vllm up = 1x7 0x1 1x20"),
+    silent(
+        "EndpointDown", "planned stopped", 10, "vllm up = 0x20", "node gaudi_serve_model_expected{model=qwq} = 0x20"
+    ),
+    fires("EndpointDown", "keeps ending", 15, MODEL, "vllm up = 0x20", STARTING, RESTARTS + "0 1 2 3x20"),
+    fires(
+        *("EndpointDown", "starts too long", 80, MODEL, "vllm up = 0x90", STARTING),
+        "node gaudi_serve_model_start_timestamp_seconds{model=qwq} = 0x90",
+        "node gaudi_serve_model_planned_warmup_seconds{model=qwq} = 600x90",
+    ),
+    fires(
+        *("EndpointDown", "rollout left half-way", 180, MODEL, "vllm up = 0x60", EXPECTED),
+        "node gaudi_serve_host_in_rollout = 1x60",
+    ),
+    # Its host reboots in the rollout: nothing of it has a sample.
+    silent(
+        *("EndpointDown", "reboot in a rollout", 20, "vllm up = 1x2 0x20"),
+        *("node gaudi_serve_host_in_rollout = 1x2 stale", "node gaudi_serve_model_expected{model=qwq} = 1x2 stale"),
+    ),
+    fires("ModelNotScraped", "no target", 15, MODEL, EXPECTED),
+    silent("ModelNotScraped", "has a target", 15, EXPECTED, "vllm up = 0x20"),
+    silent(
+        "ModelNotScraped", "another host answers", 15, EXPECTED, "node gaudi_serve_model_endpoint{model=qwq} = 0x20"
+    ),
+    fires("EngineSilent", "frozen", 10, MODEL, "node gaudi_serve_model_state{model=qwq,state=silent} = 1x20"),
+    silent("EngineSilent", "serves", 10, "node gaudi_serve_model_state{model=qwq,state=silent} = 0x20"),
+    fires(
+        "EngineStalled",
+        "no token",
+        20,
+        MODEL,
+        RUNNING.format("3x30"),
+        WAITING.format("0x30"),
+        TOKENS[0].format("7x30"),
+        TOKENS[1],
+    ),
+    silent(
+        "EngineStalled",
+        "tokens",
+        20,
+        RUNNING.format("3x30"),
+        WAITING.format("0x30"),
+        TOKENS[0].format("0+9x30"),
+        TOKENS[1],
+    ),
+    silent(
+        "EngineStalled", "idle", 20, RUNNING.format("0x30"), WAITING.format("0x30"), TOKENS[0].format("7x30"), TOKENS[1]
+    ),
+    silent(
+        "EngineStalled",
+        "restarted",
+        20,
+        RUNNING.format("_x17 3x9"),
+        WAITING.format("_x17 0x9"),
+        TOKENS[0].format("7x14 _x3 0x9"),
+    ),
+    fires("QueueStuck", "nothing runs", 10, MODEL, RUNNING.format("0x20"), WAITING.format("2x20")),
+    silent("QueueStuck", "runs", 10, RUNNING.format("1x20"), WAITING.format("2x20")),
+    fires("ModelRestarts", "three times", 20, MODEL, RESTARTS + "0 0 1 1 2 3x30"),
+    silent("ModelRestarts", "twice", 20, RESTARTS + "0 0 1 1 2x30"),
+    silent("ModelRestarts", "the counter begins anew", 20, RESTARTS + "7 7 7 0x30"),
+    fires(
+        *("ModelStartsTooLong", "an hour too long", 80, MODEL, STARTING),
+        "node gaudi_serve_model_start_timestamp_seconds{model=qwq} = 0x90",
+        "node gaudi_serve_model_planned_warmup_seconds{model=qwq} = 600x90",
+    ),
+    fires(
+        *("ModelStartsTooLong", "no warm-up planned", 40, MODEL, STARTING),
+        "node gaudi_serve_model_start_timestamp_seconds{model=qwq} = 0x90",
+    ),
+    silent(
+        *("ModelStartsTooLong", "in time", 50, STARTING),
+        "node gaudi_serve_model_start_timestamp_seconds{model=qwq} = 0x90",
+        "node gaudi_serve_model_planned_warmup_seconds{model=qwq} = 600x90",
+    ),
+    silent(
+        *("ModelStartsTooLong", "serves", 80, "node gaudi_serve_model_state{model=qwq,state=starting} = 1x30 0x90"),
+        "node gaudi_serve_model_start_timestamp_seconds{model=qwq} = 0x90",
+    ),
+    fires("TimeToFirstTokenHigh", "late", 30, MODEL, *SLOW_FIRST),
+    silent(
+        *("TimeToFirstTokenHigh", "in time", 30),
+        *histogram("time_to_first_token_seconds", le_2_5="0+60x40", le_10_0="0+60x40", le_Inf="0+60x40"),
+    ),
+    silent(
+        *("TimeToFirstTokenHigh", "three requests", 30),
+        *histogram("time_to_first_token_seconds", le_2_5="0x40", le_10_0="0x20 3x20", le_Inf="0x20 3x20"),
+    ),
+    silent(
+        "TimeToFirstTokenHigh", "an objective of its own", 30, *(one.replace("qwq", "promised") for one in SLOW_FIRST)
+    ),
+    fires("InterTokenLatencyHigh", "slow", 30, MODEL, BUSY, *SLOW_TOKENS),
+    silent(
+        *("InterTokenLatencyHigh", "in time", 30, BUSY),
+        *histogram("inter_token_latency_seconds", le_0_1="0+60x400", le_0_5="0+60x400", le_Inf="0+60x400"),
+    ),
+    fires(
+        *("QueueTimeHigh", "waits", 30, MODEL, BUSY),
+        *histogram("request_queue_time_seconds", le_5_0="0+30x40", le_10_0="0+60x40", le_Inf="0+60x40"),
+    ),
+    silent(
+        *("QueueTimeHigh", "does not wait", 30, BUSY),
+        *histogram("request_queue_time_seconds", le_5_0="0+60x40", le_10_0="0+60x40", le_Inf="0+60x40"),
+    ),
+    fires("QueueGrows", "grows", 30, MODEL, WAITING.format("21+1x40")),
+    silent("QueueGrows", "shrinks", 30, WAITING.format("90-1x40")),
+    fires("KvCacheFull", "with a queue", 30, MODEL, "vllm vllm:kv_cache_usage_perc = 0.97x40", WAITING.format("1x40")),
+    silent("KvCacheFull", "without one", 30, "vllm vllm:kv_cache_usage_perc = 0.97x40", WAITING.format("0x40")),
+    fires("PreemptionsHigh", "many", 30, MODEL, "vllm vllm:num_preemptions_total = 0+10x40"),
+    silent("PreemptionsHigh", "few", 30, "vllm vllm:num_preemptions_total = 0+1x40"),
+    fires("RequestsFail", "errors", 30, MODEL, SUCCESS % "error" + "0+1x40"),
+    silent("RequestsFail", "none", 30, SUCCESS % "error" + "5x40", SUCCESS % "stop" + "0+9x40"),
+    fires("RequestsAborted", "many", 70, MODEL, SUCCESS % "abort" + "0+5x90", SUCCESS % "stop" + "0+5x90"),
+    silent("RequestsAborted", "few", 70, SUCCESS % "abort" + "0+1x90", SUCCESS % "stop" + "0+9x90"),
+    silent("RequestsAborted", "the only one", 70, SUCCESS % "abort" + "0x30 1x60", SUCCESS % "stop" + "0x90"),
+    fires("CompilesWhileServing", "four shapes", 20, MODEL, UNWARMED + "0x8 2 4x20"),
+    silent("CompilesWhileServing", "three shapes", 20, UNWARMED + "0x8 2 3x20"),
+    silent("CompilesWhileServing", "a new start", 20, UNWARMED + "90x8 0x20"),
+    fires("LaunchDiffers", "a day", 1500, MODEL, "node gaudi_serve_model_launch_differs{model=qwq} = 1x300"),
+    silent("LaunchDiffers", "an hour", 1500, "node gaudi_serve_model_launch_differs{model=qwq} = 0x288 1x12"),
+)
+HABANA = "{UUID=u1,id=3,Serial=s1}"
+OWN = "{card=3}"
+ECC = "node gaudi_serve_card_ecc_errors_total{card=3,kind=%s} = "
+PORT = "{card=3,port=1}"
+CARDS = (
+    fires(
+        "CardMissing",
+        "seven of eight",
+        10,
+        {"host": "g1"},
+        "node gaudi_serve_cards_present = 7x20",
+        "node gaudi_serve_cards_expected = 8x20",
+    ),
+    silent("CardMissing", "all", 10, "node gaudi_serve_cards_present = 8x20", "node gaudi_serve_cards_expected = 8x20"),
+    fires("CardExporterSilent", "no card", 10, {"host": "g1"}, "cards up = 1x20", "cards go_goroutines = 9x20"),
+    silent("CardExporterSilent", "cards", 10, "cards up = 1x20", f"cards habanalabs_device_config{HABANA} = 1x20"),
+    fires("CardEccUncorrected", "one", 20, CARD, ECC % "uncorrected" + "0x9 1x30"),
+    silent("CardEccUncorrected", "of before", 20, ECC % "uncorrected" + "4x30"),
+    silent("CardEccUncorrected", "corrected", 20, ECC % "corrected" + "0+1x30"),
+    fires("CardRowReplacementPending", "own", 10, CARD, f"node gaudi_serve_card_rows_pending{OWN} = 1x20"),
+    fires("CardRowReplacementPending", "exporter", 10, CARD, f"cards habanalabs_pending_rows_state{HABANA} = 1x20"),
+    silent(
+        "CardRowReplacementPending",
+        "none",
+        10,
+        f"node gaudi_serve_card_rows_pending{OWN} = 0x20",
+        f"cards habanalabs_pending_rows_state{HABANA} = 0x20",
+    ),
+    fires(
+        "CardHot",
+        "own",
+        10,
+        CARD,
+        f"node gaudi_serve_card_temperature_celsius{OWN} = 96x20",
+        f"node gaudi_serve_card_temperature_slowdown_celsius{OWN} = 100x20",
+    ),
+    fires(
+        "CardHot",
+        "exporter",
+        10,
+        CARD,
+        f"cards habanalabs_temperature_onchip{HABANA} = 96x20",
+        f"cards habanalabs_temperature_threshold_slowdown{HABANA} = 100x20",
+    ),
+    silent(
+        "CardHot",
+        "cool",
+        10,
+        f"node gaudi_serve_card_temperature_celsius{OWN} = 60x20",
+        f"node gaudi_serve_card_temperature_slowdown_celsius{OWN} = 100x20",
+    ),
+    # The exporter writes 0 for what it cannot read.
+    silent(
+        "CardHot",
+        "threshold unread",
+        10,
+        f"cards habanalabs_temperature_onchip{HABANA} = 40x20",
+        f"cards habanalabs_temperature_threshold_slowdown{HABANA} = 0x20",
+    ),
+    fires(
+        "CardThrottled",
+        "counted",
+        20,
+        CARD,
+        "node gaudi_serve_card_throttled_seconds_total{card=3,reason=thermal} = 0+6x30",
+    ),
+    fires("CardThrottled", "seen", 20, CARD, "node gaudi_serve_card_throttled{card=3,reason=thermal} = 1x30"),
+    silent(
+        "CardThrottled",
+        "by its power limit",
+        20,
+        "node gaudi_serve_card_throttled_seconds_total{card=3,reason=power} = 0+6x30",
+    ),
+    fires("CardPortDown", "own", 10, CARD, f"node gaudi_serve_card_port_up{PORT} = 0x20"),
+    fires(
+        "CardPortDown", "exporter", 10, CARD, "cards habanalabs_nic_port_status{id=3,port=1,port_type=internal} = 0x20"
+    ),
+    silent(
+        "CardPortDown",
+        "external",
+        10,
+        "cards habanalabs_nic_port_status{id=3,port=1,port_type=external} = 0x20",
+        f"node gaudi_serve_card_port_up{PORT} = 1x20",
+    ),
+    fires(
+        "CardPcieDegraded",
+        "half",
+        10,
+        CARD,
+        f"node gaudi_serve_card_pcie_width{OWN} = 8x20",
+        f"node gaudi_serve_card_pcie_width_max{OWN} = 16x20",
+    ),
+    silent(
+        "CardPcieDegraded",
+        "whole",
+        10,
+        f"node gaudi_serve_card_pcie_width{OWN} = 16x20",
+        f"node gaudi_serve_card_pcie_width_max{OWN} = 16x20",
+    ),
+)
+HOST = {"host": "g1"}
+DISK = {"host": "g1", "mountpoint": "/"}
+RAN = "node gaudi_serve_collector_last_run_timestamp_seconds = "
+HOSTS = (
+    fires("HostDown", "gone", 10, HOST, "node up = 0x20"),
+    silent("HostDown", "there", 10, "node up = 1x20"),
+    silent("HostDown", "reboot in a rollout", 20, "node up = 1x2 0x20", "node gaudi_serve_host_in_rollout = 1x2 stale"),
+    fires("CollectorStale", "old", 20, HOST, "node up = 1x30", RAN + "60x30"),
+    fires("CollectorStale", "no metrics", 20, HOST, "node up = 1x30"),
+    silent("CollectorStale", "runs", 20, "node up = 1x30", RAN + "0+60x30"),
+    fires(
+        "CollectorPartFails",
+        "cards",
+        20,
+        {**HOST, "part": "cards"},
+        "node gaudi_serve_collector_success{part=cards} = 0x30",
+    ),
+    silent("CollectorPartFails", "all read", 20, "node gaudi_serve_collector_success{part=cards} = 1x30"),
+    fires("TextfileBroken", "broken", 10, HOST, "node node_textfile_scrape_error = 1x20"),
+    silent("TextfileBroken", "fine", 10, "node node_textfile_scrape_error = 0x20"),
+    fires(
+        "DiskFull",
+        "full",
+        10,
+        DISK,
+        f"node node_filesystem_avail_bytes{ROOT} = 3x20",
+        f"node node_filesystem_size_bytes{ROOT} = 100x20",
+    ),
+    silent(
+        "DiskFull",
+        "half",
+        10,
+        f"node node_filesystem_avail_bytes{ROOT} = 50x20",
+        f"node node_filesystem_size_bytes{ROOT} = 100x20",
+    ),
+    silent(
+        "DiskFull",
+        "in memory",
+        10,
+        "node node_filesystem_avail_bytes{fstype=tmpfs,mountpoint=/run} = 0x20",
+        "node node_filesystem_size_bytes{fstype=tmpfs,mountpoint=/run} = 9x20",
+    ),
+    fires(
+        "DiskFullSoon",
+        "fills",
+        480,
+        DISK,
+        f"node node_filesystem_avail_bytes{ROOT} = 300-1x100",
+        f"node node_filesystem_size_bytes{ROOT} = 1000x100",
+    ),
+    silent(
+        "DiskFullSoon",
+        "much is free",
+        480,
+        f"node node_filesystem_avail_bytes{ROOT} = 900-4x100",
+        f"node node_filesystem_size_bytes{ROOT} = 1000x100",
+    ),
+    fires(
+        "HugePagesMissing",
+        "fewer",
+        20,
+        HOST,
+        "node node_memory_HugePages_Total = 9000x30",
+        "node gaudi_serve_host_hugepages_expected = 15000x30",
+    ),
+    silent(
+        "HugePagesMissing",
+        "all",
+        20,
+        "node node_memory_HugePages_Total = 15000x30",
+        "node gaudi_serve_host_hugepages_expected = 15000x30",
+    ),
+    fires("RebootDue", "a day", 1500, HOST, "node gaudi_serve_host_reboot_due = 1x300"),
+    silent("RebootDue", "an hour", 1500, "node gaudi_serve_host_reboot_due = 0x288 1x12"),
+    fires(
+        "ChangesPending",
+        "a day",
+        1500,
+        {**HOST, "stage": "driver"},
+        "node gaudi_serve_fleet_pending_changes{stage=driver} = 2x300",
+    ),
+    silent("ChangesPending", "none", 1500, "node gaudi_serve_fleet_pending_changes{stage=driver} = 0x300"),
+    fires("LinkValidationFailed", "failed", 20, HOST, "node gaudi_serve_host_validation_passed = 0x30"),
+    silent("LinkValidationFailed", "passed", 20, "node gaudi_serve_host_validation_passed = 1x30"),
+    fires(
+        "LinkValidationOld",
+        "91 days",
+        90,
+        HOST,
+        f"node gaudi_serve_host_validation_timestamp_seconds = {-91 * 86400}x90",
+    ),
+    silent("LinkValidationOld", "a day", 90, "node gaudi_serve_host_validation_timestamp_seconds = -86400x90"),
+    fires("RolloutLeftHalfway", "three hours", 180, HOST, "node gaudi_serve_host_in_rollout = 1x60"),
+    silent("RolloutLeftHalfway", "an hour", 180, "node gaudi_serve_host_in_rollout = 0x24 1x40"),
+    silent("RolloutLeftHalfway", "a second one", 180, "node gaudi_serve_host_in_rollout = 1x20 0x2 1x40"),
+    fires(
+        "CertificateExpires",
+        "in a week",
+        90,
+        {**HOST, "certificate": "gateway"},
+        f"node gaudi_serve_certificate_expiry_timestamp_seconds{{certificate=gateway}} = {7 * 86400}x90",
+    ),
+    silent(
+        "CertificateExpires",
+        "in a month",
+        90,
+        f"node gaudi_serve_certificate_expiry_timestamp_seconds{{certificate=gateway}} = {30 * 86400}x90",
+    ),
+)
+GW, PROXY = {"host": "gw"}, {"host": "gw", "proxy": "qwq"}
+RESPONSES = "haproxy haproxy_backend_http_responses_total{proxy=%s,code=%s} = "
+GATEWAY = (
+    fires("GatewayDown", "gone", 10, GW, "haproxy up = 0x20"),
+    silent("GatewayDown", "there", 10, "haproxy up = 1x20"),
+    fires(
+        *("NoServerLeft", "all down", 10, PROXY, "haproxy haproxy_backend_active_servers{proxy=qwq} = 0x20"),
+        f"haproxy haproxy_server_status{SERVER % 'UP'} = 0x20",
+    ),
+    fires(
+        *("NoServerLeft", "one drained and one down", 10, PROXY, EXPECTED),
+        *("haproxy haproxy_backend_active_servers{proxy=qwq} = 0x20", "node gaudi_serve_host_in_rollout = 1x20"),
+        f"haproxy haproxy_server_status{SERVER % 'UP'} = 0x20",
+        "haproxy haproxy_server_status{proxy=qwq,server=g2.qwq,state=UP} = 0x20",
+    ),
+    silent("NoServerLeft", "one up", 10, "haproxy haproxy_backend_active_servers{proxy=qwq} = 1x20"),
+    silent("NoServerLeft", "a table", 10, "haproxy haproxy_backend_active_servers{proxy=own:minutes} = 0x20"),
+    fires(
+        *("GatewayErrors", "one in seven", 20, PROXY, RESPONSES % ("qwq", "5xx") + "0+10x30"),
+        *(RESPONSES % ("qwq", "2xx") + "0+60x30", f"haproxy haproxy_server_status{SERVER % 'UP'} = 0x30"),
+    ),
+    silent("GatewayErrors", "few", 20, RESPONSES % ("qwq", "5xx") + "0+1x30", RESPONSES % ("qwq", "2xx") + "0+60x30"),
+    silent("GatewayErrors", "the only request", 20, RESPONSES % ("qwq", "5xx") + "0x15 1x30"),
+    fires(
+        *("ServerDrained", "three hours", 240, {**PROXY, "server": "g1.qwq"}),
+        f"haproxy haproxy_server_status{SERVER % 'DRAIN'} = 1x60",
+    ),
+    silent("ServerDrained", "an hour", 240, f"haproxy haproxy_server_status{SERVER % 'DRAIN'} = 0x36 1x60"),
+)
+P1 = {"instance": "p1:9090"}
+FOUND = "prometheus prometheus_notifications_alertmanagers_discovered = "
+MONITORING = (
+    fires("AlertmanagerUnreachable", "none known", 10, P1, FOUND + "0x20"),
+    fires(
+        "AlertmanagerUnreachable",
+        "errors",
+        20,
+        P1,
+        FOUND + "1x30",
+        "prometheus prometheus_notifications_errors_total{alertmanager=a} = 0+1x30",
+    ),
+    fires("AlertmanagerUnreachable", "down", 10, {"instance": "p1:9093"}, FOUND + "1x20", "alertmanager up = 0x20"),
+    silent("AlertmanagerUnreachable", "there", 10, FOUND + "1x20", "alertmanager up = 1x20"),
+    fires(
+        "RuleEvaluationFails",
+        "fails",
+        20,
+        {**P1, "rule_group": "r"},
+        "prometheus prometheus_rule_evaluation_failures_total{rule_group=r} = 0+1x30",
+    ),
+    silent(
+        "RuleEvaluationFails", "none", 20, "prometheus prometheus_rule_evaluation_failures_total{rule_group=r} = 3x30"
+    ),
+)
+PROMISED = {"model": "promised"}
+
+
+def burning(title: str, bad: str, good: str, slowly: str) -> Iterator[Case]:
+    """Give the cases of one objective: names of lines by how much is bad."""
+    lines = {"ttft": "time_to_first_token_seconds", "itl": "inter_token_latency_seconds"}
+    kind, limit = ("ttft", "le_2_5") if title == "TimeToFirstToken" else ("itl", "le_0_1")
+    for pace, minutes, values in (("Fast", 90, bad), ("Slowly", 420, slowly)):
+        steps = {limit: values, "le_Inf": "0+100x100"}
+        yield fires(f"{title}BudgetBurns{pace}", "bad", minutes, PROMISED, *histogram(lines[kind], "promised", **steps))
+        steps = {limit: good, "le_Inf": "0+100x100"}
+        yield silent(f"{title}BudgetBurns{pace}", "good", minutes, *histogram(lines[kind], "promised", **steps))
+        steps = {limit: "0x100", "le_Inf": "0x100"}
+        yield silent(f"{title}BudgetBurns{pace}", "no request", minutes, *histogram(lines[kind], "promised", **steps))
+
+
+def failing() -> Iterator[Case]:
+    """Give the cases of the objective on errors: at a gateway, and at servers without one."""
+    vllm = "vllm http_requests_total{model=promised,handler=/v1/chat/completions,method=POST,status=%s} = "
+    for pace, minutes, bad in (("Fast", 90, "0+2x100"), ("Slowly", 420, "0+1x100")):
+        alert = f"ErrorBudgetBurns{pace}"
+        well = RESPONSES % ("promised", "2xx") + "0+98x100"
+        yield fires(alert, "gateway", minutes, PROMISED, RESPONSES % ("promised", "5xx") + bad, well)
+        yield fires(alert, "servers", minutes, PROMISED, vllm % "5xx" + bad, vllm % "2xx" + "0+98x100")
+        yield silent(alert, "gateway well", minutes, RESPONSES % ("promised", "5xx") + "0x100", well)
+        yield silent(alert, "servers well", minutes, vllm % "2xx" + "0+98x100")
+
+
+BURNS = (
+    *burning("TimeToFirstToken", "0+80x100", "0+100x100", "0+92x100"),
+    *burning("InterTokenLatency", "0+80x100", "0+100x100", "0+92x100"),
+    *failing(),
+    # The hour before was bad; now it is good.
+    silent(
+        *("TimeToFirstTokenBudgetBurnsFast", "over", 90),
+        *histogram("time_to_first_token_seconds", "promised", le_2_5="0+50x75 3850+100x30", le_Inf="0+100x110"),
+    ),
+)
+
+
+def engines(cases: Iterator[Case] | tuple[Case, ...]) -> Iterator[Case]:
+    """Give each case that reads metrics of vLLM for the plugin's V1 engine, and for the fork's V0."""
+    for case in cases:
+        reads = any(" vllm:" in line for line in case.samples)
+        yield from (replace(case, engine=engine) for engine in (("v1", "fork") if reads else ("",)))
+
+
+TABLE = tuple(engines((*MODELS, *CARDS, *HOSTS, *GATEWAY, *MONITORING, *BURNS)))
+
+
+def kept_silent(case: Case, starting: bool) -> Case:
+    """Return a case that fires, while its host is in a rollout, or its model starts: it must be silent."""
+    steps = case.minutes // case.step
+    last = min(steps, 60 // case.step)
+    values = f"0x{steps - last} 1x{last}" if steps > last else f"1x{steps}"
+    what, more = "starting", [f"node gaudi_serve_model_state{{model=qwq,state=starting}} = {values}"]
+    if not starting:
+        what, more = (
+            "in a rollout",
+            [f"node gaudi_serve_host_in_rollout{{host={host}}} = {values}" for host in ("g1", "gw")],
+        )
+        more += [EXPECTED] if EXPECTED not in case.samples else []
+    return replace(case, what=f"{case.what} while {what}", samples=(*case.samples, *more), labels=None)
