@@ -1,0 +1,1 @@
+"""The dashboards for Grafana: what they show, and how that becomes JSON."""

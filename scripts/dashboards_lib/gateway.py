@@ -1,0 +1,133 @@
+"""The dashboard of gateways."""
+
+from __future__ import annotations
+
+from .build import Board, Panel, Row
+from .queries import RATE
+
+ANSWERS, FAILED = "http_responses_total", ',code="5xx"'
+FRONT = 'job="haproxy",host=~"$gateway",proxy="gateway"'
+GW = 'job="haproxy",host=~"$gateway",proxy=~"$proxy",proxy!~"own:.*"'
+
+
+def backend(name: str, by: str = "proxy", more: str = "") -> str:
+    """Return a counter of backends, for each second."""
+    return f"sum by ({by}) (rate(haproxy_backend_{name}{{{GW}{more}}}[{RATE}]))"
+
+
+def server(name: str, function: str = "sum") -> str:
+    """Return a gauge of servers."""
+    return f"{function} by (proxy, server) (haproxy_server_{name}{{{GW}}})"
+
+
+GATEWAY = Board(
+    "gaudi-serve-gateway",
+    "gaudi-serve: gateway",
+    "What clients get, by model and server.",
+    (
+        ("gateway", 'label_values(up{job="haproxy"}, host)'),
+        ("proxy", 'label_values(haproxy_backend_active_servers{proxy!~"own:.*"}, proxy)'),
+    ),
+    (
+        Row(
+            "Models",
+            (
+                Panel("Requests", ((backend("http_requests_total"), "{{proxy}}"),), "reqps", stacked=True),
+                Panel(
+                    "Answers, by code",
+                    ((backend("http_responses_total", "proxy, code"), "{{proxy}} {{code}}"),),
+                    "reqps",
+                ),
+                Panel(
+                    "Share of errors 5xx",
+                    (
+                        (
+                            f"{backend(ANSWERS, more=FAILED)} / {backend(ANSWERS)}",
+                            "{{proxy}}",
+                        ),
+                    ),
+                    "percentunit",
+                ),
+                Panel(
+                    "Requests that wait for a server",
+                    ((f"sum by (proxy) (haproxy_backend_current_queue{{{GW}}})", "{{proxy}}"),),
+                    "none",
+                ),
+                Panel(
+                    "Mean time in the queue",
+                    ((f"avg by (proxy) (haproxy_backend_queue_time_average_seconds{{{GW}}})", "{{proxy}}"),),
+                    "s",
+                    text="Of the last 1024 requests.",
+                ),
+                Panel(
+                    "Mean time of a request",
+                    ((f"avg by (proxy) (haproxy_backend_total_time_average_seconds{{{GW}}})", "{{proxy}}"),),
+                    "s",
+                    text="Of the last 1024 requests.",
+                ),
+                Panel(
+                    "Servers that are up",
+                    ((f"min by (proxy) (haproxy_backend_active_servers{{{GW}}})", "{{proxy}}"),),
+                    "none",
+                ),
+                Panel("Errors of connections to servers", ((backend("connection_errors_total"), "{{proxy}}"),), "ops"),
+                Panel(
+                    "Requests given to another server",
+                    (
+                        (backend("retry_warnings_total"), "tried again: {{proxy}}"),
+                        (backend("redispatch_warnings_total"), "moved: {{proxy}}"),
+                    ),
+                    "ops",
+                ),
+            ),
+        ),
+        Row(
+            "Servers",
+            (
+                Panel(
+                    "State",
+                    ((f"max by (proxy, server, state) (haproxy_server_status{{{GW}}}) == 1", "state"),),
+                    "none",
+                    "table",
+                    8,
+                    9,
+                ),
+                Panel("Requests under way", ((server("current_sessions"), "{{server}}"),), "none", height=9),
+                Panel(
+                    "Requests that wait for this server", ((server("current_queue"), "{{server}}"),), "none", height=9
+                ),
+                Panel(
+                    "Answers 5xx",
+                    (
+                        (
+                            f"sum by (proxy, server) (rate(haproxy_server_{ANSWERS}{{{GW}{FAILED}}}[{RATE}]))",
+                            "{{server}}",
+                        ),
+                    ),
+                    "reqps",
+                ),
+                Panel(
+                    "Failed checks",
+                    (
+                        (
+                            f"sum by (proxy, server) (rate(haproxy_server_check_failures_total{{{GW}}}[{RATE}]))",
+                            "{{server}}",
+                        ),
+                    ),
+                    "ops",
+                ),
+                Panel(
+                    "Requests of clients",
+                    (
+                        (
+                            f"sum by (host, code) (rate(haproxy_frontend_{ANSWERS}{{{FRONT}}}[{RATE}]))",
+                            "{{code}} at {{host}}",
+                        ),
+                    ),
+                    "reqps",
+                    text="With those that the gateway itself refuses: no key, no such model, above a rate.",
+                ),
+            ),
+        ),
+    ),
+)
