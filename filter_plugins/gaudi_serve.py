@@ -32,6 +32,8 @@ from gaudi_serve.host.secret import vllm_secret_marks
 from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.memory.autocalc import hpu_memory
 from gaudi_serve.model.distributed import host_models
+from gaudi_serve.monitoring.files import alertmanager_config
+from gaudi_serve.monitoring.fleet import fleet_monitors, fleet_watched
 from gaudi_serve.plan.fleet import (
     gaudi_facts_saved,
     vllm_fleet_lines,
@@ -48,7 +50,7 @@ from gaudi_serve.rollout.state import rollout_stopped
 from gaudi_serve.rollout.waves import hosts_down_at_once, restarted_at_once, unverified_hosts
 from gaudi_serve.show.log import log_view
 from gaudi_serve.show.report import endpoint_table
-from gaudi_serve.show.status import fleet_status, fleet_status_lines
+from gaudi_serve.show.status import fleet_status, fleet_status_lines, status_metrics
 from gaudi_serve.stages.apt_access import apt_access
 from gaudi_serve.stages.gateway import gateway_config
 from gaudi_serve.stages.image import missing_images, registry_login, vllm_images, with_official_images
@@ -74,6 +76,7 @@ from gaudi_serve.tune.report import tune_refusal, tune_report
 
 FILTERS: tuple[Callable[..., Any], ...] = (
     accelerator_needs,
+    alertmanager_config,
     apt_access,
     awx_default,
     awx_models,
@@ -88,8 +91,10 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     fleet_entries,
     fleet_gateways,
     fleet_keys,
+    fleet_monitors,
     fleet_status,
     fleet_status_lines,
+    fleet_watched,
     gateway_config,
     gaudi_facts_saved,
     hccl_benchmark,
@@ -126,6 +131,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     host_models,
     served_names,
     server_secrets,
+    status_metrics,
     task_hosts,
     tune_refusal,
     tune_report,
@@ -147,7 +153,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
 # Those whose first argument are the variables of the task that they are in: unlike a host's hostvars, these may refer
 # to hostvars themselves.
 OF_TASK = (inventory_refusal,)
-OF_HOSTS = (fleet_entries, fleet_gateways, fleet_keys, vllm_fleet_plan)
+OF_HOSTS = (fleet_entries, fleet_gateways, fleet_keys, fleet_monitors, fleet_watched, vllm_fleet_plan)
 
 
 class OfTask(Mapping[str, Any]):

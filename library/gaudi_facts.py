@@ -16,10 +16,10 @@ options:
     description:
       - Subsets to read. C(host) needs the cards, the services and the weights together; C(driver) is left out
         where C(system) is read too and shows no Gaudi cards; C(apt) makes C(left) ask apt too; C(haproxy) is that of a
-        gateway.
+        gateway; C(metrics) what monitoring has.
     type: list
     elements: str
-    choices: [system, tuning, runtime, services, hccl, host, driver, weights_store, haproxy, left, apt]
+    choices: [system, tuning, runtime, services, hccl, host, driver, weights_store, haproxy, metrics, left, apt]
     default: [system, tuning, runtime, services, hccl, host, driver]
   weights:
     description: Folders of models whose config.json and size (bytes of safetensors files), or record, are wanted.
@@ -97,6 +97,9 @@ ansible_facts:
     gaudi_haproxy:
       description: The gateway of this host, its files, its servers and whether they are asked; on request only.
       type: dict
+    gaudi_metrics:
+      description: Units, files, certificates and packages of monitoring; on request only.
+      type: dict
     gaudi_host:
       description: What planning needs - device, driver, modules, services, ports, weights.
       type: dict
@@ -112,6 +115,7 @@ from ansible.module_utils.gaudi_serve.host import (
     observe_driver,
     observe_host,
     observe_left,
+    observe_metrics,
     observe_runtime,
     observe_services,
     observe_tuning,
@@ -121,7 +125,8 @@ from ansible.module_utils.gaudi_serve.host.secret import secret_changed
 from ansible.module_utils.gaudi_serve.platforms import Platform, platform_of
 
 SUBSETS = ("system", "tuning", "runtime", "services", "hccl", "host", "driver")
-OTHERS = ("weights_store", "haproxy", "left", "apt")  # folders of one role, what a reset looks at: read where asked for
+# Of one role, and what a reset looks at: read where asked for.
+OTHERS = ("weights_store", "haproxy", "metrics", "left", "apt")
 
 
 def host_facts(
@@ -181,6 +186,9 @@ def observe(given: dict[str, Any], aside: ThreadPoolExecutor) -> dict[str, Any]:
         facts["gaudi_services"] = observe_services.observe(given["secrets"])
     if "haproxy" in gather:
         facts["gaudi_haproxy"] = haproxy.observe()
+    # What is left of it goes, where nobody wants it any more.
+    if "metrics" in gather or ("services" in gather and observe_metrics.is_here()):
+        facts["gaudi_metrics"] = observe_metrics.observe()
     if "weights_store" in gather:
         facts["gaudi_weights"] = observe_weights.observe(given["weights"], given["weights_venv"])
     if runtime:

@@ -38,7 +38,7 @@ def live(models: list[dict[str, Any]], **changed: Any) -> dict[str, Any]:
     return {"units": units, "supervisor_sha256": digest(SUPERVISOR)}
 
 
-def changes(models: list[dict[str, Any]], state: dict[str, Any], secrets: tuple[str, ...] = ()) -> dict[str, Any]:
+def changes(models: list[dict[str, Any]], state: dict[str, Any]) -> dict[str, Any]:
     """Return what is left to do."""
     files = service.vllm_service_files(models, TEMPLATE)
-    return service.vllm_service_changes(models, state, files, SUPERVISOR, secrets)
+    return service.vllm_service_changes(models, state, files, SUPERVISOR)

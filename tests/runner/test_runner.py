@@ -42,6 +42,7 @@ RUNS: dict[str, tuple[dict[str, Any], int, str]] = {
     "playbooks/images.yml": ({}, 0, ""),
     "playbooks/logs.yml": (ONE, 0, "out of cards"),
     "playbooks/models.yml": ({}, 0, ""),
+    "playbooks/monitoring.yml": ({}, 0, ""),
     "playbooks/plan.yml": ({}, 0, "h01"),
     "playbooks/preflight.yml": ({}, 0, ""),
     "playbooks/report.yml": ({}, 0, ""),

@@ -38,6 +38,7 @@ GIVEN = {
         "gateway_keys",
         "gateway_rank",
     ),
+    *("monitoring_settings", "monitoring_fleet"),
 }
 
 

@@ -92,8 +92,8 @@ def test_removed_and_stopped_models(models: list[dict[str, Any]]) -> None:
 
 def test_a_secret_that_is_newer_than_its_container_restarts_it(models: list[dict[str, Any]]) -> None:
     same = {"running": True, "digest": models[0]["digest"], "secret_mtime": "5.0"}
-    assert changes(models, live(models, secret_mtime=5.0, container=same), ("qwq",))["restart"] == []
-    assert changes(models, live(models, secret_mtime=6.0, container=same), ("qwq",))["restart"] == ["qwq"]
+    assert changes(models, live(models, secret_mtime=5.0, container=same))["restart"] == []
+    assert changes(models, live(models, secret_mtime=6.0, container=same))["restart"] == ["qwq"]
 
 
 def test_launch_file_and_unit(models: list[dict[str, Any]]) -> None:
@@ -172,7 +172,7 @@ def test_image_names_are_compared_as_the_engine_lists_them(name: str, expected: 
 def test_small_helpers(models: list[dict[str, Any]]) -> None:
     assert service.vllm_api_keys({"a": {"VLLM_API_KEY": "k"}, "b": {"HF_TOKEN": "t"}}) == {"a": "k"}
     assert list(service.vllm_start_limits(models, ["two"])) == ["two"]
-    assert "/etc/gaudi-serve/a.secret" in vllm_unit_paths(["a"])
+    assert {"/etc/gaudi-serve/a.secret", "/var/lib/gaudi-serve/a/ends.json"} <= set(vllm_unit_paths(["a"]))
     summary = service.vllm_service_summary(changes(models, {"units": {}, "supervisor_sha256": None}))
     assert "start qwq" in summary
     assert "write the supervisor" in summary
@@ -462,6 +462,24 @@ def test_a_changed_model_whose_unit_does_not_start_at_boot_is_restarted(models: 
     old = {"running": True, "digest": "old", "secret_mtime": ""}
     found = changes(models, live(models, enabled=False, container=old))
     assert (found["restart"], found["start"]) == (["qwq"], [])
+
+
+@pytest.mark.parametrize(
+    "differs", [{"launch_sha256": "old"}, {"env_sha256": "old"}, {"unit_sha256": None}, {"secret_differs": True}]
+)
+def test_a_start_that_a_boot_may_have_begun_with_old_files_begins_once_more(
+    models: list[dict[str, Any]], differs: dict[str, Any]
+) -> None:
+    found = changes(models, live(models, state="inactive", container=None, **differs))
+    assert (found["start"], found["anew"]) == (["qwq"], ["qwq"])
+    # With the right files it may go on.
+    assert changes(models, live(models, state="inactive", container=None))["anew"] == []
+    # What runs already, and is only to start at boot too, is left alone.
+    digest_now = models[0]["digest"]
+    runs = {"running": True, "digest": digest_now, "secret_mtime": ""}
+    if "secret_differs" not in differs:
+        found = changes(models, live(models, enabled=False, container=runs, **differs))
+        assert (found["start"], found["anew"]) == (["qwq"], [])
 
 
 def test_a_bucket_file_that_is_gone_is_known_by_the_launch_that_names_it(

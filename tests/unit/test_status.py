@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gaudi_serve.plan.host import vllm_plan
-from gaudi_serve.show.status import fleet_status, fleet_status_lines
+from gaudi_serve.show.status import fleet_status, fleet_status_lines, status_metrics
 from gaudi_serve.stages.base import drift_lines
 from helpers.plans import gaudi_host, model, planned
 
@@ -105,3 +105,30 @@ def test_a_sick_card_is_a_note_of_status_and_plan() -> None:
     assert text in status["hosts"]["a"]["notes"] and status["drifted"] == []
     assert [one for one in status["hosts"]["a"]["notes"] if "sick" in one] == [text]
     assert f"a: {text}" in vllm_plan([], host, host_name="a")["warnings"]
+
+
+def test_a_status_is_kept_for_prometheus() -> None:
+    hosts = {"a": known(vllm_image_status=["one", "two"]), "c": {}}
+    status = fleet_status(hosts, list(hosts))
+    text = status_metrics(status, "a", 1795773536.5)
+    assert 'gaudi_serve_fleet_pending_changes{stage="images"} 2\n' in text
+    assert 'gaudi_serve_fleet_pending_changes{stage="host"} 0\n' in text
+    assert "gaudi_serve_fleet_status_timestamp_seconds 1795773536.5\n" in text
+    assert status_metrics(status, "c", 1.0) == ""
+
+
+def test_a_host_that_watches_has_a_line() -> None:
+    units = {f"gaudi-{name}.service": {"active": True} for name in ("prometheus", "alertmanager")}
+    watches = {"monitoring_status": [], "fleet_monitoring": {"port": 9191}, "gaudi_metrics": {"units": units}}
+    status = fleet_status({"p": watches}, ["p"])
+    assert (status["unread"], status["drifted"]) == ([], [])
+    assert "p (prometheus) - active - http://127.0.0.1:9191" in [
+        " ".join(line.split()) for line in fleet_status_lines(status)
+    ]
+    units["gaudi-alertmanager.service"]["active"] = False
+    watches["monitoring_status"] = ["start gaudi-alertmanager.service"]
+    status = fleet_status({"p": watches}, ["p"])
+    assert status["drifted"] == ["p"] and status["hosts"]["p"]["monitoring"]["state"] == "not there"
+    # The toolkit runs none where the site has its own.
+    watches["fleet_monitoring"] = {"files_only": "/etc/prometheus/gaudi-serve"}
+    assert fleet_status({"p": watches}, ["p"])["hosts"]["p"]["monitoring"] is None

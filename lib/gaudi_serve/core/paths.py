@@ -17,7 +17,7 @@ def vllm_unit_paths(names: Sequence[str]) -> list[str]:
         for name in names
         for path in (
             *[f"{CONFIG}/{name}.{kind}" for kind in ("env", "json", "buckets", "ray", "token", "secret")],
-            *[f"/var/lib/gaudi-serve/{name}/{record}.json" for record in ("smoke", "supervisor", "stopped")],
+            *[f"/var/lib/gaudi-serve/{name}/{record}.json" for record in ("smoke", "supervisor", "stopped", "ends")],
             # Last: by it a run that was cut off here is finished by the next.
             f"{UNITS}/vllm-{name}.service",
         )

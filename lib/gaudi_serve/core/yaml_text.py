@@ -25,6 +25,16 @@ def load(text: str, quick: bool = False) -> Any:
     return yaml.load(text, _refusing(parser))  # noqa: S506 - a SafeLoader
 
 
+def dump(value: Any) -> str:
+    """Return a value of mappings, lists, texts and numbers as a text of YAML; only the controller writes it."""
+    import json
+
+    import yaml
+
+    # Ansible's own kinds of texts are none of YAML's.
+    return str(yaml.safe_dump(json.loads(json.dumps(value)), sort_keys=False, allow_unicode=True, width=120))
+
+
 def _refusing(parser: Any) -> Any:
     """Return a loader that refuses a key that stands twice."""
     import yaml

@@ -32,6 +32,7 @@ TRACES = {
     "/usr/local/lib/gaudi-serve/vllm-supervisor": "vllm_service",
     "/usr/local/lib/gaudi-serve/weights": "model_weights",
     "/etc/systemd/system/gaudi-gateway.service": "gateway",
+    "/etc/systemd/system/gaudi-metrics.timer": "monitoring",
 }
 
 

@@ -64,6 +64,7 @@ def observe(secrets: Mapping[str, str] | None = None) -> dict[str, Any]:
         "kept": (STATE / "rollout/record.json").exists(),
         # Runs, or would from the next boot on.
         "gateway": GATEWAY_RUNS.exists() or (UNITS / "multi-user.target.wants/gaudi-gateway.service").is_symlink(),
+        "monitoring": (UNITS / "gaudi-metrics.timer").exists() or Path("/etc/gaudi-monitoring").is_dir(),
         "free": {str(path): _free(path) for path in (CONFIG, STATE)},
     }
 

@@ -215,12 +215,15 @@ VARIABLES = {
     "gaudi_host_nics": rule_of(OPTIONS["preflight_host_nics"]),
 }
 # Looked at for their form alone.
-OTHERS = ("vllm_secrets", "vllm_cluster_address", "gaudi_runtime", "fleet_gateway", "fleet_gateway_secret", "plan_try")
+OTHERS = (
+    *("vllm_secrets", "vllm_cluster_address", "gaudi_runtime", "fleet_gateway", "fleet_gateway_secret"),
+    *("fleet_monitoring", "plan_try"),
+)
 # Of these no message says the value: it may hold a password or a token.
 HIDDEN = frozenset(
     (
         *("fleet_gateway", OLD["fleet_gateway"], "fleet_gateway_secret", OLD["fleet_gateway_secret"]),
-        "vllm_secrets",
+        *("vllm_secrets", "fleet_monitoring"),
         *(key for key, one in OPTIONS.items() if one.get("no_log")),
     )
 )

@@ -36,6 +36,7 @@ from ..stages.apt_access import access
 from ..stages.gateway import gateway_problems
 from ..stages.host_tuning import kernel_arguments_wanted
 from ..stages.image import LOGINS, are_logins, vllm_images
+from ..stages.monitoring import monitoring_problems
 from ..stages.registry import BY_ROLE, EVERYTHING, OBJECTS, REPORTED, tags_refusal
 from ..stages.service import named, nobodys_secrets, secrets_refusal
 from .facts import HIDDEN, OTHERS, VARIABLES, checked_variables, rendered, rendered_of
@@ -259,6 +260,7 @@ SAID = frozenset(
     gaudi_observed_at gaudi_left gaudi_weights gaudi_haproxy gaudi_boot_id
     preflight_packages_reset preflight_passed preflight_plan preflight_rest_reset preflight_status preflight_inventory
     preflight_observed preflight_stages preflight_refusal preflight_lines preflight_warnings preflight_gateways
+    preflight_monitors gaudi_metrics
     preflight_sources preflight_left_alone preflight_unread
     gaudi_stage gaudi_stages gaudi_images_to_convert gaudi_plan gaudi_status gaudi_tune
     gaudi_rollout gaudi_benchmark fleet_awx gaudi_approval
@@ -325,13 +327,22 @@ def inventory_refusal(variables: Known, host_name: str) -> list[str]:
         reasons += [f"{host_name}: {text}" for text in tags_refusal(list(variables["ansible_run_tags"]))]
     if "vllm_secrets" in values and values["vllm_secrets"] is not None:
         reasons += [one_line(text) for text in secrets_refusal(values["vllm_secrets"], host_name)]
-    if "fleet_gateway" not in unread and "fleet_gateway_secret" not in unread:
-        gateways = list(variables.get("preflight_gateways") or [])
-        reasons += of_gateways(values, gateways, host_name, variables.get("hostvars") or {host_name: values})
+    reasons += _of_fleet(values, unread, host_name, variables)
     more = octal_problems(values, host_name) + strange_secrets(values, host_name, variables.get("hostvars") or {})
     more += _of_entries(values, host_name, variables) + differing_names(variables, host_name)
     reasons += [one_line(text) for text in unknown_variables(variables, host_name) + more]
     return [as_written(text, variables) for text in reasons]
+
+
+def _of_fleet(values: Known, unread: Known, host_name: str, variables: Known) -> list[str]:
+    """Return what is wrong with a host's part in a fleet that has gateways, or is watched."""
+    reasons: list[str] = []
+    if "fleet_gateway" not in unread and "fleet_gateway_secret" not in unread:
+        gateways = list(variables.get("preflight_gateways") or [])
+        reasons += of_gateways(values, gateways, host_name, variables.get("hostvars") or {host_name: values})
+    if "fleet_monitoring" not in unread:
+        reasons += monitoring_problems(values.get("fleet_monitoring"), variables.get("hostvars"), host_name)
+    return reasons
 
 
 def _of_entries(values: Known, host_name: str, variables: Known) -> list[str]:

@@ -27,8 +27,10 @@ from ..inventory.variables import (
 )
 from ..model.distributed import answers, entries_of, entry_problems, host_models, hosts_of
 from ..model.host import Host, LiveModel, live_models
+from ..monitoring.fleet import is_monitor
 from ..platforms import platform_of
 from ..stages.changes import StageChanges
+from ..stages.monitoring import monitoring_problems
 from ..stages.registry import LEFT_ALONE, REPORTED, STAGES, awaits_driver, expected_host, still_serves, task_hosts
 from ..stages.service import runs_as_planned
 from .assembly import Peer, assemble
@@ -154,7 +156,8 @@ def _host_plan(
     if wrong or not unsound <= set(INSTEAD):
         return None, errors
     if idle:
-        return _without_models(name, given, told, gateways, saved), errors + _refused_by_roles(name, told, errors)
+        kind = "a gateway" if name in gateways else "watches the fleet" if is_monitor(variables) else LEFT_ALONE
+        return _without_models(name, given, told, kind, saved), errors + _refused_by_roles(name, told, errors)
     peers = peers_of(name, hostvars, gateways, facts_dir, catalogs)
     host, more = _planned(name, {**known, **told}, facts, values, catalog, gateways, peers)
     if not saved:
@@ -178,6 +181,7 @@ def _of_inventory(name: str, hostvars: Mapping[str, Known], known: Known, gatewa
             ("vllm_models", octal_problems(known, name)),
             ("vllm_secrets", strange_secrets(known, name, hostvars)),
             ("fleet_gateway", of_gateways(known, gateways, name, hostvars)),
+            ("fleet_monitoring", monitoring_problems(known.get("fleet_monitoring"), hostvars, name)),
             ("hosts", entry_problems(known.get("vllm_distributed_models"), name, list(hostvars))),
         )
         for text in found
@@ -275,11 +279,12 @@ def _planned(
     return {**about, "warnings": [*found.warnings, *answer]}, errors
 
 
-def _without_models(name: str, facts: Known, told: Known, gateways: Sequence[str], saved: bool) -> dict[str, Any]:
-    """Return the plan of a host that has no models and serves none: a gateway, or one that is left alone."""
-    about = {"facts": "a gateway" if name in gateways else LEFT_ALONE, "models": [], "changes": []}
-    live = {} if saved and name in gateways else {"due": StageChanges.of(told).pending, "reboot": [], "down": []}
-    return {**about, **live, "warnings": gateway_left(facts.get("gaudi_services"), gateways, name)}
+def _without_models(name: str, facts: Known, told: Known, kind: str, saved: bool) -> dict[str, Any]:
+    """Return the plan of a host that has no models and serves none: its kind says what it is there for."""
+    live = {} if saved and kind != LEFT_ALONE else {"due": StageChanges.of(told).pending, "reboot": [], "down": []}
+    gateways = [name] if kind == "a gateway" else []
+    warnings = gateway_left(facts.get("gaudi_services"), gateways, name)
+    return {"facts": kind, "models": [], "changes": [], **live, "warnings": warnings}
 
 
 def _serves_nothing(variables: Known, unsaved: bool) -> bool:

@@ -19,7 +19,7 @@ Known = Mapping[str, Any]
 # Downtimes are estimates, which differ from run to run.
 ESTIMATE = "! "
 # Stages whose lines name what changes, and not how, with the variable that says how.
-NAMED = {"vllm_image": "vllm_images", "gateway": "fleet_gateway"}
+NAMED = {"vllm_image": "vllm_images", "gateway": "fleet_gateway", "monitoring": "fleet_monitoring"}
 
 
 def rollout_due(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> dict[str, list[str]]:

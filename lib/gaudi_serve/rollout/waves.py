@@ -19,7 +19,7 @@ from ..core.words import counted
 from ..model.distributed import answers, hosts_of
 from ..plan.downtime import Down, downtimes
 from ..stages.changes import StageChanges
-from ..stages.registry import STAGES
+from ..stages.registry import OF_FLEET, STAGES
 from .state import REGISTERED, State
 
 Known = Mapping[str, Any]
@@ -156,7 +156,8 @@ def members(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> list[Member]
     """
     pending = {name: StageChanges.of(hostvars[name]).pending for name in hosts}
     due = {
-        name: {stage: lines for stage, lines in found.items() if stage != "gateway"} for name, found in pending.items()
+        name: {stage: lines for stage, lines in found.items() if stage not in OF_FLEET}
+        for name, found in pending.items()
     }
     kept = {name for name in hosts if (hostvars[name].get("gaudi_services") or {}).get("kept")}
     changed = {*_drained(hostvars, hosts), *kept, *(name for name in hosts if due[name])}
@@ -240,7 +241,7 @@ def rollout_plan(hostvars: Mapping[str, Known], hosts: Sequence[str], variables:
     waves = [] if reasons else _waves(units, servers, needed, settings)
     return {
         "waves": [[one.name for one in wave] for wave in waves],
-        "lines": [*_lines(waves, servers, needed, settings), *_gateways(hostvars, hosts)],
+        "lines": [*_lines(waves, servers, needed, settings), *_afterwards(hostvars, hosts)],
         "steps": [_sentence(*row) for row in _rows(waves, servers, settings)],
         "refusal": reasons,
         "settings": asdict(settings),
@@ -309,10 +310,15 @@ def _lines(
     return [*table(rows), *tail]
 
 
-def _gateways(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> list[str]:
-    """Return what is due on gateways themselves, which takes no model away and comes when the waves are done."""
-    due = {name: StageChanges.of(hostvars[name], ["gateway"]).pending.get("gateway", []) for name in hosts}
-    return [f"gateway {name}, when the waves are done: {'; '.join(lines)}" for name, lines in due.items() if lines]
+def _afterwards(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> list[str]:
+    """Return what is due on gateways and in monitoring, which takes no model away and comes when the waves are done."""
+    due = {name: StageChanges.of(hostvars[name], OF_FLEET).pending for name in hosts}
+    return [
+        f"{stage} {name}, when the waves are done: {'; '.join(due[name][stage])}"
+        for stage in OF_FLEET
+        for name in hosts
+        if due[name].get(stage)
+    ]
 
 
 def _rows(waves: Sequence[Sequence[Member]], servers: Mapping[str, int], settings: Settings) -> list[list[str]]:

@@ -10,6 +10,7 @@ from ..core.table import model_cell, table
 from ..gateway.objects import Gateway
 from ..host.smoke import EVERYWHERE
 from ..model.distributed import answers, hosts_of
+from ..monitoring.settings import NAME, Monitoring
 from ..stages.registry import LEFT_ALONE, OBJECTS
 from .notes import open_notes, shared_lines
 
@@ -34,6 +35,8 @@ def endpoint_table(
         models = known["preflight_plan"]["models"] if "preflight_plan" in known else []
         gateway = gateway_of(host, known)
         rows += [[host, "(gateway)", "-", gateway["state"], gateway["url"], "-"]] if gateway else []
+        monitor = monitor_of(known)
+        rows += [[host, "(prometheus)", "-", monitor["state"], monitor["url"], "-"]] if monitor else []
         address = str(known["gaudi_host"]["ip"]) if "gaudi_host" in known else "127.0.0.1"
         rows += [
             [", ".join(hosts_of(one) or [host]), model_cell(one), *_cells(one, units.get(one["name"], {}), address)]
@@ -81,6 +84,16 @@ def gateway_of(host: str, known: Mapping[str, Any]) -> dict[str, Any] | None:
         "servers": len(live["states"]),
         "up": sum(one["up"] for one in live["states"]),
     }
+
+
+def monitor_of(known: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return ``{state, url}`` of a host's Prometheus; None where the toolkit has brought none there."""
+    settings, live = value_of(known, NAME), known.get("gaudi_metrics")
+    if not live or not isinstance(settings, Mapping) or settings.get("files_only") or settings.get("state") == "absent":
+        return None
+    runs = all(live["units"][f"gaudi-{name}.service"]["active"] for name in ("prometheus", "alertmanager"))
+    url = f"http://127.0.0.1:{settings.get('port') or Monitoring.port}"
+    return {"state": "active" if runs else "not there", "url": url}
 
 
 def _cells(model: Mapping[str, Any], unit: Mapping[str, Any], address: str) -> list[str]:

@@ -12,10 +12,11 @@ from ..core.words import counted
 from ..gateway.fleet import gateway_left
 from ..model.distributed import answers, hosts_of
 from ..model.host import Host
+from ..monitoring.metrics import BY_NAME
 from ..platforms import sick_cards
 from ..stages.registry import LEFT_ALONE, OBJECTS
 from .notes import open_notes, shared_lines
-from .report import endpoint, gateway_of
+from .report import endpoint, gateway_of, monitor_of
 
 Known = Mapping[str, Any]
 # By part of a host, the fact that tells what differs.
@@ -34,10 +35,17 @@ def fleet_status(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> dict[st
         hosts: the hosts to show.
 
     Returns:
-        ``hosts``: by name ``{read, problem, drift: {part: [line]}, models: [...], notes: [...], gateway}``;
+        ``hosts``: by name ``{read, problem, drift: {part: [line]}, models: [...], notes: [...], gateway,
+        monitoring}``;
         ``drifted`` and ``unread``: names of the hosts that are not as planned, and that could not be read.
     """
-    found = {name: {**_host(hostvars[name], name), "gateway": gateway_of(name, hostvars[name])} for name in hosts}
+    found = {
+        name: {
+            **_host(hostvars[name], name),
+            **{"gateway": gateway_of(name, hostvars[name]), "monitoring": monitor_of(hostvars[name])},
+        }
+        for name in hosts
+    }
     return {
         "hosts": found,
         "drifted": [name for name, host in found.items() if host["read"] and host["drift"]],
@@ -50,8 +58,10 @@ def _host(known: Known, name: str) -> dict[str, Any]:
     if known.get("preflight_left_alone") and not problem:
         return {"read": True, "problem": "", "drift": {}, "models": [], "notes": [LEFT_ALONE]}
     serves = "vllm_service_status" in known
-    if not serves and (problem or "gateway_status" not in known):
-        unreached = not {"gaudi_host", "gaudi_haproxy"} & known.keys() and (not problem or bool(UNREAD.search(problem)))
+    if not serves and (problem or not {"gateway_status", "monitoring_status"} & known.keys()):
+        unreached = not {"gaudi_host", "gaudi_haproxy", "gaudi_metrics"} & known.keys() and (
+            not problem or bool(UNREAD.search(problem))
+        )
         text = "cannot be reached" if unreached else " ".join(problem.split())
         return {"read": False, "problem": text, "drift": {}, "models": [], "notes": []}
     drift = {part: list(known[fact]) for part, fact in PARTS.items() if known.get(fact)}
@@ -97,6 +107,8 @@ def fleet_status_lines(status: Known) -> list[str]:
         if gateway := host["gateway"]:
             rows.append([name, "(gateway)", "-", gateway["state"], f"{gateway['up']} of {gateway['servers']} up"])
             rows[-1].append(gateway["url"])
+        if monitor := host["monitoring"]:
+            rows.append([name, "(prometheus)", "-", monitor["state"], "-", monitor["url"]])
         if not host["read"]:
             lines.append(f"{name}: {host['problem'].removeprefix(f'{name}: ')}")
         for part, drift in host["drift"].items():
@@ -107,6 +119,31 @@ def fleet_status_lines(status: Known) -> list[str]:
     counts = f"{counted(len(status['hosts']), 'host')}: {good} as planned, {len(status['drifted'])} drifted"
     tail = f"{counts}, {len(status['unread'])} could not be read"
     return [*(table(rows) if len(rows) > 1 else []), *lines, tail]
+
+
+def status_metrics(status: Known, host: str, now: float) -> str:
+    """Return what a status has found on a host, as node exporter reads it: how many changes are pending at each stage.
+
+    Args:
+        status: what fleet_status returned.
+        host: of it; one that could not be read has nothing to say.
+        now: Unix time of the status.
+    """
+    found = status["hosts"][host]
+    if not found["read"]:
+        return ""
+    values = {
+        "gaudi_serve_fleet_pending_changes": [
+            (f'{{stage="{part}"}}', float(len(found["drift"].get(part) or []))) for part in (*PARTS, "answers")
+        ],
+        "gaudi_serve_fleet_status_timestamp_seconds": [("", now)],
+    }
+    lines = []
+    for name, samples in values.items():
+        metric = BY_NAME[name]
+        lines += [f"# HELP {name} {metric.help}", f"# TYPE {name} {metric.kind}"]
+        lines += [f"{name}{labels} {value:.15g}" for labels, value in samples]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _cells(model: Known) -> list[str]:

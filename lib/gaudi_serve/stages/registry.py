@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.errors import near, readable
-from . import container_runtime, driver, gateway, host_tuning, image, links, service, weights
+from . import container_runtime, driver, gateway, host_tuning, image, links, monitoring, service, weights
 from .base import Given, Stage
 
 Known = Mapping[str, Any]
@@ -21,6 +21,7 @@ OBJECTS: tuple[Stage, ...] = (
     weights.STAGE,
     service.STAGE,
     gateway.STAGE,
+    monitoring.STAGE,
 )
 BY_ROLE = {one.role: one for one in OBJECTS}
 # Role of every stage with the name of its playbook, which is its tag too.
@@ -34,6 +35,8 @@ BEHIND = "behind_gateway"
 LEFT_ALONE = "left alone: the inventory gives it no models, no gateway and no other task"
 # Stages that need a plan of the models without errors; the others may repair a host whose models have some.
 PLANNED = tuple(one.role for one in OBJECTS if one.planned)
+# Stages that decide by the plans of all hosts, and come when all models are there.
+OF_FLEET = tuple(one.role for one in OBJECTS if one.of_fleet)
 # What gaudi_facts has to read for each that does not need all.
 SUBSETS = {
     **{one.role: one.reads for one in OBJECTS if not one.planned},
@@ -65,37 +68,37 @@ def run_stages(
     services: Known | None = None,
     source: bool = False,
     gateways: bool = False,
+    monitor: bool = False,
+    monitors: bool = False,
 ) -> list[str]:
     """Return the stages that a run is about on a host, by their roles, in their order.
 
     Args:
         asked: roles of the stages of the playbook; None for all.
-        tags: ``ansible_run_tags``: names of stages (host, driver, ...), or ``all``.
-        skipped: ``ansible_skip_tags``.
-        gateway, gateways: the host is a gateway; the inventory has gateways.
+        tags, skipped: ``ansible_run_tags``: names of stages (host, driver, ...), or ``all``; ``ansible_skip_tags``.
+        gateway, gateways, monitor, monitors: the host is a gateway, or watches others; the inventory has such hosts.
         models: ``vllm_models`` of the host; None where it is not set.
         services: ``gaudi_services`` of the host; None before it was read.
         source: other hosts get images or weights from it, or measure links with it (task_hosts).
 
     Returns:
-        Roles; ``[]`` where the playbook has no stages, ``["none"]`` where the host has no part in any, and
-        ``["left_alone"]`` where no stage has a part in the host. An empty list of models is such a host's too, but for
-        a run that names its stages: it prepares the host. ``"behind_gateway"`` is among them where a run of the
-        gateway alone only looks at the host's models.
+        Roles; ``[]`` where the playbook has no stages, ``["none"]`` where the host has no part in any of them, and
+        ``["left_alone"]`` where it has none in any stage; one with an empty list of models is prepared by its name.
+        ``"behind_gateway"`` is among them where a run only looks at the host's models.
     """
-    wanted = set(tags) - {"always"} or {"all"}
+    wanted = {*tags} - {"always"} or {"all"}
     every = bool(wanted & {"all", "tagged"})
     named = models is not None and (bool(asked) or not every)
     serves = bool(models) or named or source or still_serves(services or {})
-    part = [role for role in STAGES if (role != "gateway" and serves) or (role == "gateway" and gateway)]
+    watched = monitors and (serves or gateway or monitor)
+    has = {"gateway": gateway, "monitoring": watched or bool((services or {}).get("monitoring"))}
+    part = [role for role in STAGES if has.get(role, serves)]
     left = {role: tag for role, tag in STAGES.items() if not {tag, "all", "tagged"} & set(skipped)}
     found = [role for role, tag in left.items() if (asked is None or role in asked) and (every or tag in wanted)]
-    if not part:
-        return [ALONE]
     mine = [role for role in found if role in part]
-    behind = gateways and models and "gateway" in found and not set(found) & set(PLANNED)
-    mine += [BEHIND] if behind else []
-    return mine or ([NONE] if found or not serves else [])
+    looks = {role for role, there in (("gateway", gateways), ("monitoring", monitors)) if there} & set(found)
+    mine += [BEHIND] if models and looks and not set(found) & set(PLANNED) else []
+    return mine or ([NONE] if found or not serves else []) if part else [ALONE]
 
 
 def still_serves(services: Known) -> bool:
@@ -127,14 +130,15 @@ def tags_refusal(tags: Sequence[str]) -> list[str]:
     return [f"--tags {readable(tag)}: must be one of {', '.join(known)}{near(tag, known, 1)}" for tag in wrong]
 
 
-def facts_wanted(stages: Sequence[str], gateway: bool = False) -> list[str]:
+def facts_wanted(stages: Sequence[str], gateway: bool = False, monitored: bool = False) -> list[str]:
     """Return the subsets of gaudi_facts that stages need; all of them where models are planned.
 
     Args:
         stages: what run_stages returned.
         gateway: the host is a gateway.
+        monitored: the inventory has a host that watches others.
     """
-    own = ["haproxy"] if gateway else []
+    own = [*(["haproxy"] if gateway else []), *(["metrics"] if monitored else [])]
     if set(stages) & set(PLANNED) or not stages:
         return [*EVERYTHING, *own]
     return [subset for subset in EVERYTHING if any(subset in SUBSETS[stage] for stage in stages)] + own

@@ -22,9 +22,9 @@ from ..model.distributed import hosts_of
 
 Known = Mapping[str, Any]
 STATE = "/var/lib/gaudi-serve"
-ON_REQUEST = ("weights", "images", "packages", "caches")
+ON_REQUEST = ("weights", "images", "packages", "caches", "metrics")
 ROLES = (
-    *("gateway", "vllm_service", "model_weights", "link_validation", "vllm_image"),
+    *("monitoring", "gateway", "vllm_service", "model_weights", "link_validation", "vllm_image"),
     *("container_runtime", "driver", "host_tuning", "preflight_packages", "preflight_rest"),
 )
 ENGINES = ("docker.io", "docker-ce", "docker-ce-cli", "containerd.io", "containerd", "runc")

@@ -183,7 +183,6 @@ def vllm_service_changes(
     live: Mapping[str, Any],
     files: Mapping[str, Mapping[str, Any]],
     supervisor: str,
-    secrets: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Compare planned models with the live units.
 
@@ -192,7 +191,6 @@ def vllm_service_changes(
         live: ``gaudi_services`` of the host.
         files: what vllm_service_files returned.
         supervisor: text of the supervisor program.
-        secrets: names of the models that have secrets; not needed any more, since the host itself compares them.
 
     Returns:
         Changes as a mapping, with ``due``.
@@ -221,9 +219,7 @@ def vllm_service_changes(
     ).as_dict()
 
 
-def _anew(
-    started: Sequence[str], units: Mapping[str, Any], write: Sequence[Mapping[str, Any]]
-) -> list[str]:
+def _anew(started: Sequence[str], units: Mapping[str, Any], write: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the models to start whose files or secrets change, so that a start that began meanwhile is an old one."""
     changed = {str(file["model"]) for file in write}
     changed |= {name for name, unit in units.items() if unit.get("secret_differs")}

@@ -1,0 +1,162 @@
+"""What monitoring has on a host: packages, units, files, certificates, and what the running programs have read."""
+
+from __future__ import annotations
+
+import grp
+import http.client
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+from ..core.run import read_text, run, sha256_file
+from . import certificate
+from .dpkg import packages
+from .observe_host import network, ports
+
+PACKAGES = ("prometheus", "prometheus-alertmanager", "prometheus-node-exporter", "haproxy", "openssl")
+FOLDER = Path("/etc/gaudi-monitoring")
+CERTIFICATES = {"host": FOLDER / "host.pem", "client": FOLDER / "client.pem"}
+UNITS = (
+    *("gaudi-metrics.timer", "gaudi-node-exporter.service", "gaudi-exporters.service"),
+    *("gaudi-prometheus.service", "gaudi-alertmanager.service"),
+)
+UNIT_FOLDER = Path("/etc/systemd/system")
+# Files elsewhere, beside those in FOLDER and the units.
+FILES = (
+    Path("/etc/gaudi-serve/metrics.json"),
+    Path("/usr/local/lib/gaudi-serve/gaudi-metrics"),
+    UNIT_FOLDER / "gaudi-metrics.service",
+)
+# The files by which the programs go that read them again while they run.
+READ = {
+    "prometheus": ("prometheus.yml", "rules/*", "hosts.pem", "client.pem"),
+    "alertmanager": ("alertmanager.yml",),
+}
+DATA = (Path("/var/lib/gaudi-prometheus"), Path("/var/lib/gaudi-alertmanager"))
+# What the collector has counted.
+STATE = Path("/var/lib/gaudi-serve/metrics")
+# The packaged folder of node exporter's textfile collector.
+COLLECTED = Path("/var/lib/prometheus/node-exporter")
+WATCHED = FOLDER / "watched.json"
+# What the toolkit has written elsewhere for a Prometheus or a Grafana of the site.
+PLACES = FOLDER / "places.json"
+KEYS = "Id,LoadState,ActiveState,UnitFileState,NeedDaemonReload,MainPID,ActiveEnterTimestampMonotonic"
+MOST = 500  # files of a folder that are read
+RELOADED = re.compile(
+    r"^(prometheus|alertmanager)_config_last_reload_(success_timestamp_seconds|successful) (\S+)$", re.M
+)
+
+
+def observe() -> dict[str, Any]:
+    """Return what role monitoring compares. No key of a certificate, and no text of a file with secrets, is in it."""
+    units = _units()
+    found = sorted(path for path in FOLDER.rglob("*") if path.is_file())[:MOST] if FOLDER.is_dir() else []
+    found += [path for path in map(Path, _list(PLACES)) if path.is_file()]
+    found += [path for path in (*FILES, *(UNIT_FOLDER / name for name in UNITS)) if path.is_file()]
+    return {
+        "installed": sorted(one.name for one in packages(*PACKAGES) if one.state == "installed"),
+        "address": network()["ip"],
+        "units": units,
+        "files": {str(path): _file(path) for path in found},
+        "certificates": {kind: certificate.read(path) for kind, path in CERTIFICATES.items()},
+        "clients": certificate.BLOCK.findall(read_text(FOLDER / "clients.pem") or ""),
+        "watched": _list(WATCHED),
+        "read": {name: _read(units[f"gaudi-{name}.service"]["argv"]) for name in READ},
+        "ports": ports(),
+        # For a reset.
+        "folder": FOLDER.is_dir(),
+        "masked": [str(path) for path in _of_distribution() if str(path.resolve()) == "/dev/null"],
+        "data": [str(path) for path in DATA if path.is_dir()],
+        "collected": [*map(str, sorted(COLLECTED.glob("gaudi-*.prom"))), *([str(STATE)] if STATE.is_dir() else [])],
+    }
+
+
+def _file(path: Path) -> dict[str, Any]:
+    found = path.stat()
+    try:
+        group = grp.getgrgid(found.st_gid).gr_name
+    except KeyError:
+        group = str(found.st_gid)
+    mode = f"0{found.st_mode & 0o777:o}"
+    return {"sha256": sha256_file(path), "mode": mode, "group": group, "changed": found.st_mtime}
+
+
+def is_here() -> bool:
+    """Tell whether the toolkit has brought monitoring to this host."""
+    return (UNIT_FOLDER / "gaudi-metrics.timer").exists() or FOLDER.is_dir()
+
+
+def _of_distribution() -> list[Path]:
+    """Return where the services of the packages are masked."""
+    return [UNIT_FOLDER / f"{name}.service" for name in PACKAGES if name != "openssl"]
+
+
+def _list(path: Path) -> list[Any]:
+    try:
+        found = json.loads(read_text(path) or "[]")
+    except ValueError:
+        return []
+    return found if isinstance(found, list) else []
+
+
+def _units() -> dict[str, dict[str, Any]]:
+    shown: dict[str, dict[str, str]] = {}
+    for block in run(["systemctl", "show", f"--property={KEYS}", *UNITS]).out.split("\n\n"):
+        values = dict(line.partition("=")[::2] for line in block.splitlines())
+        shown[values.get("Id", "")] = values
+    # systemd counts from the boot, as the kernel does.
+    boot = time.time() - time.clock_gettime(time.CLOCK_MONOTONIC)
+    return {name: _unit(shown.get(name, {}), boot) for name in UNITS}
+
+
+def _unit(shown: dict[str, str], boot: float) -> dict[str, Any]:
+    active = shown.get("ActiveState") == "active"
+    begun = int(shown.get("ActiveEnterTimestampMonotonic") or 0)
+    return {
+        "there": shown.get("LoadState") == "loaded",
+        "active": active,
+        "enabled": shown.get("UnitFileState") == "enabled",
+        "need_reload": shown.get("NeedDaemonReload") == "yes",
+        # Unix time; what has changed since then it has not read.
+        "since": boot + begun / 10**6 if active and begun else None,
+        "pid": (pid := int(shown.get("MainPID") or 0)),
+        "argv": _argv(pid),
+    }
+
+
+def _argv(pid: int) -> list[str]:
+    """Return the arguments of a program that runs."""
+    return (read_text(f"/proc/{pid}/cmdline") or "").split("\0")[:-1] if pid else []
+
+
+def changed_at(name: str) -> list[float]:
+    """Return when the files changed that a program reads again while it runs."""
+    return [path.stat().st_mtime for pattern in READ[name] for path in FOLDER.glob(pattern)]
+
+
+def _read(argv: list[str]) -> dict[str, Any]:
+    told = next((word.partition("=")[2] for word in argv if word.startswith("--web.listen-address=")), "")
+    return reloaded(told) if told else {}
+
+
+def _get(listens: str, page: str = "/metrics") -> str:
+    connection = http.client.HTTPConnection(listens, timeout=5)
+    try:
+        connection.request("GET", page)
+        answer = connection.getresponse()
+        return answer.read().decode(errors="replace") if answer.status == 200 else ""
+    except (OSError, http.client.HTTPException):
+        return ""
+    finally:
+        connection.close()
+
+
+def reloaded(listens: str) -> dict[str, Any]:
+    """Return what a running program says of its last reload: ``ok`` and ``at``; empty where none answers."""
+    # Prometheus takes its configuration before it has read its history, and its rules after it.
+    if not _get(listens, "/-/ready"):
+        return {}
+    found = {key: float(value) for _, key, value in RELOADED.findall(_get(listens))}
+    return {"ok": found["successful"] == 1, "at": found["success_timestamp_seconds"]} if len(found) == 2 else {}

@@ -1,0 +1,396 @@
+"""Stage monitoring: what a host shows of itself, what the host that watches has, and what a reset takes back."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from ..core.aliases import value_of
+from ..core.errors import InputError, one_line
+from ..core.templates import ROLES
+from ..gateway.inputs import read_gateway
+from ..host import certificate
+from ..host.observe_metrics import READ
+from ..monitoring.collector import collector_settings
+from ..monitoring.files import COLLECTOR, FOLDER, ROLE, UNIT_FOLDER, File, host_files, watcher_files
+from ..monitoring.fleet import Watched
+from ..monitoring.rules import rules_text
+from ..monitoring.settings import NAME, Monitoring, read_monitoring
+from .base import Given, Pending, Stage
+from .reset import new_packages
+
+Known = Mapping[str, Any]
+HOST, CLIENT = f"{FOLDER}/host.pem", f"{FOLDER}/client.pem"
+# By unit: its program, and the files that it reads at its start, beside its unit.
+PROGRAMS = {
+    "gaudi-metrics.timer": ("", (f"{UNIT_FOLDER}/gaudi-metrics.service",)),
+    "gaudi-node-exporter.service": ("prometheus-node-exporter", ()),
+    "gaudi-exporters.service": ("haproxy", (f"{FOLDER}/exporters.cfg", f"{FOLDER}/clients.pem", HOST)),
+    "gaudi-prometheus.service": ("prometheus", ()),
+    "gaudi-alertmanager.service": ("prometheus-alertmanager", ()),
+}
+PACKAGES = ("prometheus", "prometheus-alertmanager", "prometheus-node-exporter", "haproxy", "openssl")
+OWN_FILES = (COLLECTOR, "/etc/gaudi-serve/metrics.json", f"{UNIT_FOLDER}/gaudi-metrics.service")
+DATA = ("/var/lib/gaudi-prometheus", "/var/lib/gaudi-alertmanager")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a host is to have: files, units with where they listen, packages, and certificates with their names.
+
+    settings: of the Prometheus on it; None where there is none.
+    """
+
+    files: Mapping[str, File]
+    units: Mapping[str, int]
+    certificates: Mapping[str, str]
+    settings: Monitoring | None
+
+    @property
+    def packages(self) -> list[str]:
+        """Return what must be installed."""
+        programs = {PROGRAMS[name][0] for name in self.units}
+        # Its tool checks rules also for a Prometheus of the site.
+        return [name for name in PACKAGES if name in programs or (name == "openssl" and self.certificates)]
+
+
+def wanted(host: str, fleet: Known, settings: Any, collector: Known, known: Sequence[str] = ()) -> Wanted:
+    """Return what a host is to have.
+
+    Args:
+        host: its name.
+        fleet: what fleet_watched returned.
+        settings: ``fleet_monitoring`` of the host; None where it does not watch.
+        collector: what collector_settings returned.
+        known: certificates of those that may ask this host now.
+
+    Raises:
+        InputError: where its settings are wrong.
+    """
+    this, ports = Watched.of(fleet["this"]), fleet["settings"]
+    mine = read_monitoring(settings) if isinstance(settings, Mapping) else None
+    watched = [Watched.of(one) for one in fleet["watched"]]
+    away = [one for one in fleet["monitors"] if one["host"] != host]
+    clients = [str(one["certificate"]) for one in away if one["certificate"]]
+    # Of one that this run has not read, what is here stays.
+    clients += [text for text in known if text not in clients and any(one["certificate"] is None for one in away)]
+    files: dict[str, File] = {}
+    units: dict[str, int] = {}
+    certificates: dict[str, str] = {}
+    if fleet["monitors"]:
+        files |= host_files(this, ports, clients, collector)
+        units |= {"gaudi-metrics.timer": 0, "gaudi-node-exporter.service": ports["node_exporter_port"]}
+        units |= {"gaudi-exporters.service": ports["exporters_port"]} if clients else {}
+        certificates |= {HOST: this.address} if away else {}
+    if mine and mine.state == "present":
+        files |= watcher_files(host, mine, watched, _rules(watched, mine), _boards())
+        programs = {"gaudi-prometheus.service": mine.port, "gaudi-alertmanager.service": mine.alertmanager_port}
+        units |= {} if mine.files_only else programs
+        certificates |= {CLIENT: "prometheus"} if any(one.host != host for one in watched) else {}
+    return Wanted(files, units, certificates, mine)
+
+
+def _rules(watched: Iterable[Watched], settings: Monitoring) -> dict[str, str]:
+    """Return the rules; objectives of a model that several hosts serve are those of the first one that has some."""
+    models = [one for host in watched for one in host.models]
+    objectives = {one.model: one.slo for one in reversed(models) if one.slo}
+    return rules_text(objectives, settings, {one.model: one.served for one in reversed(models)})
+
+
+def _boards() -> dict[str, str]:
+    """Return the dashboards, by the names of their files."""
+    folder = ROLES / ROLE / "files/dashboards"
+    return {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.json"))}
+
+
+def monitoring_problems(settings: Any, hosts: Iterable[str] | None, host_name: str) -> list[str]:
+    """Return what is wrong with ``fleet_monitoring`` of a host; nothing where it has none.
+
+    Args:
+        settings: as the inventory has it.
+        hosts: names of all hosts; None where they are not known.
+        host_name: how messages call the host.
+    """
+    if settings is None:
+        return []
+    try:
+        read_monitoring(settings, None if hosts is None else list(hosts))
+    except InputError as problem:
+        return [f"{host_name}: {one_line(str(problem))}"]
+    return []
+
+
+def monitoring_changes(live: Known, want: Wanted, certificates: Known) -> dict[str, Any]:
+    """Return what is left to do.
+
+    Args:
+        live: ``gaudi_metrics`` of the host.
+        want: what it is to have.
+        certificates: why certificates must be made anew, by their paths.
+
+    Returns:
+        ``install``, ``certificates`` ([{path, name, group, why}]), ``write`` ([{path, text, mode, group, secret}]),
+        ``absent``, ``stop``, ``start``, ``restart``, ``read`` (programs that must read their files again), ``reload``
+        (systemd its units), ``due``.
+    """
+    here = live["files"]
+    write = _written(here, want)
+    absent = [path for path in here if path not in want.files and path not in want.certificates]
+    # Of a collector that runs no more, nothing is to be shown.
+    absent += [path for path in live["collected"] if path.endswith(".prom") and "gaudi-metrics.timer" not in want.units]
+    paths = {str(file["path"]) for file in write} | set(certificates)
+    units = live["units"]
+    restart = [name for name in want.units if units[name]["active"] and _restarts(name, units[name], here, paths)]
+    start = [name for name in want.units if not (units[name]["active"] and units[name]["enabled"])]
+    stop = [name for name, unit in units.items() if unit["there"] and name not in want.units]
+    found = {
+        "install": [name for name in want.packages if name not in live["installed"]],
+        "certificates": [
+            {"path": path, "name": name, "group": "prometheus" if path == CLIENT else "root", "why": certificates[path]}
+            for path, name in want.certificates.items()
+            if path in certificates
+        ],
+        "write": write,
+        "absent": absent,
+        "stop": stop,
+        "start": start,
+        "restart": [name for name in restart if name not in start],
+        "read": _to_read(live, want, {*paths, *absent}),
+        "reload": any("/systemd/" in path for path in (*paths, *absent))
+        or any(unit["need_reload"] for unit in units.values()),
+    }
+    return {**found, "due": any(found.values())}
+
+
+def _written(here: Known, want: Wanted) -> list[dict[str, Any]]:
+    """Return the files that differ; without the text of a secret, since others read the output of a job."""
+    files = {path: one for path, one in want.files.items() if _differs(here.get(path), one)}
+    return [{"path": path, **asdict(one), **({"text": ""} if one.secret else {})} for path, one in files.items()]
+
+
+def _differs(live: Known | None, file: File) -> bool:
+    digest = hashlib.sha256(file.text.encode()).hexdigest()
+    return live is None or (live["sha256"], live["mode"], live["group"]) != (digest, file.mode, file.group)
+
+
+def _restarts(name: str, unit: Known, here: Known, written: Iterable[str]) -> bool:
+    """Tell whether a unit that runs was started before what it reads at its start has changed, or is about to."""
+    read = (f"{UNIT_FOLDER}/{name}", *PROGRAMS[name][1])
+    since = unit["since"] or 0.0
+    return bool(set(read) & set(written)) or any(here[path]["changed"] > since for path in read if path in here)
+
+
+def _to_read(live: Known, want: Wanted, changed: Iterable[str]) -> list[str]:
+    """Return the programs that must read their files again."""
+    return [name for name in READ if f"gaudi-{name}.service" in want.units and _unread(name, live, set(changed))]
+
+
+def _unread(name: str, live: Known, written: Iterable[str]) -> bool:
+    """Tell whether a program that runs goes by other files than it has, or will have."""
+    patterns = [f"{FOLDER}/{pattern}" for pattern in READ[name]]
+    said = live["read"][name]
+    if not said:
+        return False
+    files = [path for path in live["files"] if any(PurePosixPath(path).match(one) for one in patterns)]
+    newer = any(live["files"][path]["changed"] > said["at"] for path in files)
+    return newer or not said["ok"] or any(PurePosixPath(path).match(one) for path in written for one in patterns)
+
+
+def monitoring_summary(changes: Known) -> list[str]:
+    """Return what is to be done, one sentence a kind."""
+    lines = [f"install {name}" for name in changes["install"]]
+    lines += [f"make {one['path']}: {one['why']}" for one in changes["certificates"]]
+    for verb, paths in (("write", [one["path"] for one in changes["write"]]), ("remove", changes["absent"])):
+        lines += [f"{verb} {path}" for path in paths[:5]]
+        lines += [f"{verb} {len(paths) - 5} more files"] if len(paths) > 5 else []
+    lines += [f"{verb} {name}" for verb in ("stop", "start", "restart") for name in changes[verb]]
+    return lines + [f"let {name} read its files again" for name in changes["read"]]
+
+
+def monitoring_refusal(live: Known, want: Wanted, fleet: Known, ports: Mapping[int, str], host: str) -> list[str]:
+    """Return why a host cannot have what it is to have: another program or a model is at a port.
+
+    Args:
+        live: ``gaudi_metrics`` of the host.
+        want: what it is to have.
+        fleet: what fleet_watched returned.
+        ports: of planned models and of a gateway of the host, with what they are of.
+        host: how messages call the host.
+    """
+    keys = {
+        "gaudi-node-exporter.service": "node_exporter_port",
+        "gaudi-exporters.service": "exporters_port",
+        "gaudi-prometheus.service": "port",
+        "gaudi-alertmanager.service": "alertmanager_port",
+    }
+    reasons = []
+    for name, key in keys.items():
+        port = want.units.get(name)
+        if not port:
+            continue
+        by = ports.get(port) or _stranger(live, name, port)
+        if by:
+            reasons.append(f"{host}: {NAME}.{key}: {port}: {by} listens there; say another port")
+    if "gaudi-exporters.service" in want.units and not Watched.of(fleet["this"]).address:
+        reasons.append(f"{host}: fleet_address: is required: at which {fleet['monitors'][0]['host']} reaches this host")
+    return reasons
+
+
+def _stranger(live: Known, unit: str, port: int) -> str:
+    """Return which program that is not the unit's listens on a port; empty where none does."""
+    program = str(live["ports"].get(str(port)) or "")
+    if not program:
+        return ""
+    own = live["units"][unit]
+    # The workers of HAProxy are other processes than its master.
+    ours = own["active"] and (
+        f"(pid {own['pid']})" in program or (PROGRAMS[unit][0] == "haproxy" == program.split(maxsplit=1)[0])
+    )
+    return "" if ours else program
+
+
+def monitoring_notes(live: Known, fleet: Known, host: str) -> list[str]:
+    """Return what is worth knowing of a host that is watched."""
+    unknown = [one["host"] for one in fleet["monitors"] if one["host"] != host and one["certificate"] is None]
+    return (
+        [f"monitoring: {', '.join(unknown)} was not read in this run, and asks this host as before"] if unknown else []
+    )
+
+
+def monitoring_reset(live: Known, left: Known, data: bool) -> dict[str, Any]:
+    """Return how monitoring is taken back.
+
+    Args:
+        live: ``gaudi_metrics`` of the host.
+        left: ``gaudi_left`` of the host.
+        data: remove what Prometheus and Alertmanager have kept.
+    """
+    units = [name for name, unit in live["units"].items() if unit["there"]]
+    files = [path for path in live["files"] if not path.startswith(f"{FOLDER}/")]
+    folders = [FOLDER] if live["folder"] else []
+    kept = [path for path in DATA if path in live["data"]]
+    here = bool(units or files or folders or live["collected"] or live["masked"])
+    return {
+        "units": units,
+        "paths": [*files, *folders, *live["collected"], *live["masked"], *(kept if data else [])],
+        "due": here or bool(data and kept),
+        "did": [
+            *(["monitoring: units, configuration, certificates"] if here else []),
+            *(f"{path}: what was measured" for path in kept if data),
+        ],
+        "left": [] if data else [f"{path}: what was measured (reset_metrics)" for path in kept],
+        "packages": new_packages(left, ROLE, PACKAGES),
+    }
+
+
+def _asked(given: Given) -> tuple[Wanted, Known]:
+    known = given.known
+    fleet = known["monitoring_fleet"]
+    plan = known.get("preflight_plan") or {"models": []}
+    collector = collector_settings(plan, known.get("gaudi_host") or {})
+    clients = known["gaudi_metrics"]["clients"]
+    return wanted(given.host, fleet, known["monitoring_settings"], collector, clients), fleet
+
+
+def certificates_due(live: Known, want: Wanted) -> dict[str, str]:
+    """Return why certificates must be made anew, or their files mended, by their paths."""
+    found = {HOST: live["certificates"].get("host") or {}, CLIENT: live["certificates"].get("client") or {}}
+    why = {}
+    for path, name in want.certificates.items():
+        text = certificate.problem(found[path], name)
+        # Without a Prometheus of the toolkit's, its group may not be there.
+        group = "gaudi-prometheus.service" in want.units
+        modes = [("0640", "prometheus")] if path == CLIENT else [("0600", "root")]
+        modes += [("0600", "root")] if path == CLIENT and not group else []
+        file = live["files"].get(path) or {}
+        if not text and (file.get("mode"), file.get("group")) not in modes:
+            text = f"its mode is {file.get('mode')}, its group {file.get('group')}"
+        if text:
+            why[path] = text
+    return why
+
+
+def planned_ports(known: Known) -> dict[int, str]:
+    """Return the ports of planned models and of a gateway of a host, with what they are of."""
+    plan = known.get("preflight_plan") or {"models": []}
+    found = {int(one["port"]): f"model {one['name']}" for one in plan["models"] if one["state"] != "stopped"}
+    try:
+        gateway = read_gateway(value_of(known, "fleet_gateway"))
+    except InputError:
+        # There is none, or one that is refused for itself.
+        return found
+    return {**found, gateway.port: "the gateway", gateway.metrics_port: "the gateway's own page"}
+
+
+def _pending(given: Given) -> Pending:
+    live = given.known["gaudi_metrics"]
+    try:
+        want, fleet = _asked(given)
+    except InputError as problem:
+        return Pending(refusal=[f"{given.host}: {one_line(str(problem))}"], drift=[one_line(str(problem))])
+    changes = monitoring_changes(live, want, certificates_due(live, want))
+    summary = monitoring_summary(changes)
+    refusal = monitoring_refusal(live, want, fleet, planned_ports(given.known), given.host)
+    awaited = _awaited(fleet, given.host)
+    listens = {
+        name: f"127.0.0.1:{want.units[f'gaudi-{name}.service']}"
+        for name in READ
+        if f"gaudi-{name}.service" in want.units
+    }
+    return Pending(
+        changes={
+            **changes,
+            **{"listens": listens, "summary": [*summary, *awaited], "due": changes["due"] or bool(awaited)},
+            "files": [_plain_file(one) for one in changes["write"] if not one["secret"]],
+        },
+        due=[*summary, *awaited],
+        left=given.left(summary),
+        refusal=refusal,
+        drift=[*refusal, *summary],
+        notes=monitoring_notes(live, fleet, given.host),
+    )
+
+
+def _plain_file(file: Known) -> dict[str, Any]:
+    """Return a file for module gaudi_files, with the program that checks it."""
+    path, checks = str(file["path"]), []
+    if path.endswith("/prometheus.yml"):
+        checks = ["promtool", "check", "config", "--syntax-only", "%s"]
+    elif "/rules/" in path:
+        checks = ["promtool", "check", "rules", "%s"]
+    # Long, or made by no hand.
+    hide = not path.endswith((".yml", ".cfg", ".service", ".timer"))
+    return {"path": path, "content": file["text"], "mode": file["mode"], "hide": hide, "validate": checks}
+
+
+def _awaited(fleet: Known, host: str) -> list[str]:
+    """Return what comes to a host when others have made their certificates."""
+    watchers = [one["host"] for one in fleet["monitors"] if one["host"] != host and one["certificate"] == ""]
+    hosts = [one["host"] for one in fleet["watched"] if one["host"] != host and not one["certificate"]]
+    return [
+        *(f"let {name} ask this host, when it has a certificate" for name in watchers),
+        *(f"ask {name}, when it has a certificate" for name in hosts),
+    ]
+
+
+def _reset(given: Given) -> dict[str, Any]:
+    from ..core.checks import is_true
+
+    data = is_true(given.known["monitoring_reset_data"])
+    return monitoring_reset(given.known["gaudi_metrics"], given.known["gaudi_left"], data)
+
+
+STAGE = Stage(
+    role=ROLE,
+    tag="monitoring",
+    reads=("system",),
+    of_fleet=True,
+    noted=("status",),
+    given=("settings", "fleet"),
+    taken=("reset_data",),
+    pending=_pending,
+    reset=_reset,
+)

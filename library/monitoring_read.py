@@ -1,0 +1,95 @@
+#!/usr/bin/python
+"""Ansible module: lets Prometheus or Alertmanager read its files anew, and waits until it has."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: monitoring_read
+short_description: Waits until a program of monitoring goes by the files that it has
+description:
+  - Reloads it where it was started before its files changed, and reads from the program itself when it last took its
+    configuration. Where it refuses that, it goes on with the one before, and the module says why.
+options:
+  name:
+    description: The program, C(prometheus) or C(alertmanager).
+    type: str
+    choices: [prometheus, alertmanager]
+    required: true
+  listens:
+    description: Where it answers, such as C(127.0.0.1:9090).
+    type: str
+    required: true
+  again:
+    description: It has to read its files again in any case, as after one has gone.
+    type: bool
+    default: false
+  timeout:
+    description: Seconds that it has for that; one that reads a long history first takes its time.
+    type: int
+    default: 300
+author:
+  - The gaudi-serve developers (@gaudi-serve)
+"""
+
+EXAMPLES = r"""
+- name: Let Prometheus go by its new rules
+  monitoring_read:
+    name: prometheus
+    listens: 127.0.0.1:9090
+"""
+
+RETURN = r"""
+reloaded:
+  description: Whether it had to be told.
+  returned: always
+  type: bool
+"""
+
+import time
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gaudi_serve.core.redact import redacted
+from ansible.module_utils.gaudi_serve.core.run import run
+from ansible.module_utils.gaudi_serve.host import observe_metrics
+
+REFUSED_S = 5  # after which a reload that has not succeeded is one that was refused
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "name": {"type": "str", "choices": list(observe_metrics.READ), "required": True},
+            "listens": {"type": "str", "required": True},
+            "again": {"type": "bool", "default": False},
+            "timeout": {"type": "int", "default": 300},
+        },
+        supports_check_mode=True,
+    )
+    name, given = module.params["name"], module.params
+    unit = f"gaudi-{name}.service"
+    changed = time.time() if given["again"] else max(observe_metrics.changed_at(name), default=0.0)
+    end, told = time.monotonic() + given["timeout"], 0.0
+    reload = False
+    while True:
+        found = observe_metrics.reloaded(given["listens"])
+        if found and found["ok"] and found["at"] >= changed:
+            module.exit_json(changed=reload, reloaded=reload)
+        if module.check_mode:
+            module.exit_json(changed=True, reloaded=True)
+        if found and not reload:
+            reload, told = True, time.monotonic()
+            run(["systemctl", "reload", unit])
+        refused = found and not found["ok"] and reload and time.monotonic() - told > REFUSED_S
+        if refused or time.monotonic() > end:
+            said = run(["journalctl", "-u", unit, "-n", "15", "-o", "cat", "--no-pager"]).out.strip()[-1500:]
+            what = (
+                "does not take its new configuration, and goes on with the one before" if found else "does not answer"
+            )
+            module.fail_json(msg=f"{name} {what}: {redacted(said)}")
+        time.sleep(0.2)
+
+
+if __name__ == "__main__":
+    main()
