@@ -36,9 +36,10 @@ def refused():
     sys.exit(2)
 """
 SYSTEMCTL = """
-if words[:2] != ["show", "--property=Id,ActiveState,SubState,StatusText,NeedDaemonReload"]:
+if words[:2] != ["show", "--property=Id,ActiveState,SubState,StatusText,NeedDaemonReload,UnitFileState"]:
     refused()
 usual = {"ActiveState": "inactive", "SubState": "dead", "StatusText": "", "NeedDaemonReload": "no"}
+usual["UnitFileState"] = "enabled"
 blocks = [{"Id": word, **usual, **state["units"].get(unit(word), {})} for word in words[2:]]
 print("\\n\\n".join("\\n".join(f"{key}={value}" for key, value in block.items()) for block in blocks))
 """

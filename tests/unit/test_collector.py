@@ -484,6 +484,17 @@ def test_what_a_supervisor_says_is_what_the_collector_knows(
     assert program.ANSWERS.match(said[-2])
 
 
+def test_a_model_that_a_run_stops_or_removes_is_expected_no_more(host: CollectorHost, program: ModuleType) -> None:
+    assert of(host.collect(program), "model_expected", model="qwq") == 1
+    host.state["units"]["qwq"] |= {"ActiveState": "inactive", "UnitFileState": "disabled"}
+    assert of(host.collect(program), "model_expected", model="qwq") == 0
+    # Stopped for a while, or failed: it is missed.
+    host.state["units"]["qwq"]["UnitFileState"] = "enabled"
+    assert of(host.collect(program), "model_expected", model="qwq") == 1
+    (host.root / "etc/gaudi-serve/qwq.json").unlink()
+    assert of(host.collect(program), "model_expected", model="qwq") == 0
+
+
 def test_plan_of_a_model_and_what_is_kept_of_it(host: CollectorHost, program: ModuleType) -> None:
     stopped = planned(model(), model(name="other", state="stopped", port=30002))
     host.settings |= {"models": collector_settings(stopped, {"accelerator": "cpu"})["models"]}
