@@ -14,7 +14,7 @@ WATCHES, SERVES = "mol-mon-p", "mol-mon-a"
 P = pytest.mark.on(WATCHES)
 CONVERGE = "molecule/monitoring/converge.yml"
 PROMETHEUS, ALERTMANAGER = "http://127.0.0.1:9090/api/v1", "http://127.0.0.1:9093/api/v2"
-TEXTFILES = "/var/lib/prometheus/node-exporter"
+TARGETS = 7
 
 
 def got(url: str) -> Any:
@@ -62,12 +62,13 @@ def listening(name: str) -> set[str]:
 
 @P
 def test_every_target_is_up_and_every_rule_is_in_force(host: Any) -> None:
-    assert eventually(lambda: all(up for _, up in value("up")) and len(value("up")) == 5, 60), value("up")
+    assert eventually(lambda: all(up for _, up in value("up")) and len(value("up")) == TARGETS, 60), value("up")
     asked = {(one.get("job"), one.get("host"), one.get("model", "")) for one, _ in value("up")}
     assert asked == {
         *(("vllm", SERVES, model) for model in ("large", "small")),
         *(("node", name, "") for name in (SERVES, WATCHES)),
         ("haproxy", SERVES, ""),
+        *((job, WATCHES, "") for job in ("prometheus", "alertmanager")),
     }
     groups = got(f"{PROMETHEUS}/rules")["data"]["groups"]
     rules = [rule for group in groups for rule in group["rules"]]
@@ -163,7 +164,7 @@ def test_what_somebody_changed_by_hand_is_seen_and_mended(playbook: Any, host: A
         assert text in check.flat
     run = playbook("playbooks/monitoring.yml")
     assert run.status == 0, run.text
-    assert eventually(lambda: len(value("up == 1")) == 5, 60), value("up")
+    assert eventually(lambda: len(value("up == 1")) == TARGETS, 60), value("up")
     assert playbook("playbooks/monitoring.yml").changed_nothing
 
 
@@ -239,4 +240,4 @@ def test_a_reset_takes_it_back_and_a_run_brings_it_again(playbook: Any, host: An
     assert inside(WATCHES, "ss -Hltn 'sport = :9090 or sport = :9093 or sport = :9100'") == ""
     again = playbook("playbooks/monitoring.yml")
     assert again.status == 0, again.text
-    assert eventually(lambda: len(value("up == 1")) == 5, 60), value("up")
+    assert eventually(lambda: len(value("up == 1")) == TARGETS, 60), value("up")
