@@ -63,7 +63,7 @@ CHANGED: dict[str, Any] = {
 }
 # What decides how a server is planned, watched and asked, and is no part of its launch.
 BESIDE = {
-    *("name", "model", "launch_profile", "state", "smoke", "min_available", "start_timeout_s", "hang_timeout_s"),
+    *("name", "model", "launch_profile", "state", "smoke", "min_available", "slo", "start_timeout_s", "hang_timeout_s"),
     *("warmup_budget_minutes", "config", "weight_bytes", "source", "least_vllm", "recipe_cache_exact"),
 }
 LAUNCH = ("args", "env", "numactl", "mounts", "image", "cap_add", "ulimits", "read_only", "module_ids")
@@ -126,3 +126,9 @@ def test_the_same_launch_in_another_order_restarts_nothing(engine: str) -> None:
     (after,) = planned(engine, backwards, services=live_of(first))["models"]
     assert after["args"] == first["models"][0]["args"]
     assert vllm_plan_changes([after], live_of(first)) == []
+
+
+def test_an_objective_restarts_nothing() -> None:
+    before, after = (planned("vllm", {**SERVING["vllm"][2], **slo}) for slo in ({}, {"slo": {"ttft_s": 2.5}}))
+    assert after["models"][0]["slo"] == {"ttft_s": 2.5} and before["models"][0]["slo"] is None
+    assert after["models"][0]["digest"] == before["models"][0]["digest"]
