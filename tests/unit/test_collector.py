@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ from gaudi_serve.platforms import PLATFORMS
 from gaudi_serve.stages import monitoring
 from gpu_trees import Machine, fill_amd, fill_intel, fill_nvidia
 from helpers.collector_host import FOLDER, CollectorHost, Written, container, of
+from helpers.monitoring_tools import tool
 from helpers.plans import gaudi_host, model, planned
 from helpers.programs import load_program
 from helpers.standin_host import STANDINS, Host
@@ -1015,9 +1015,7 @@ def test_program_and_table_name_the_same_metrics(everything: list[CollectorHost]
 
 
 def test_promtool_has_nothing_to_say(everything: list[CollectorHost]) -> None:
-    promtool = shutil.which("promtool", path=os.environ["PATH"])
-    if not promtool:
-        pytest.skip("promtool is part of package prometheus, which is not installed here")
+    promtool = tool("promtool")
     for host in everything:
         texts = host.texts()
         assert texts.keys() == {
