@@ -20,7 +20,6 @@ from gaudi_serve.host.observe_services import SUPERVISOR
 from gaudi_serve.monitoring.collector import CERTIFICATES, collector_settings
 from gaudi_serve.monitoring.metrics import BY_NAME, METRICS, REASONS, STATES
 from gaudi_serve.platforms import PLATFORMS
-from gaudi_serve.stages import monitoring
 from gpu_trees import Machine, fill_amd, fill_intel, fill_nvidia
 from helpers.collector_host import FOLDER, CollectorHost, Written, container, of
 from helpers.monitoring_tools import tool
@@ -830,7 +829,8 @@ def test_host(host: CollectorHost, program: ModuleType) -> None:
         assert of(found, f"host_{name}") == 0
     for name in ("hugepages_expected", "validation_timestamp_seconds", "validation_passed"):
         assert of(found, f"host_{name}") is None
-    host.settings["host"] |= {"hugepages": 15000, "kernel_arguments": ["iommu=pt"]}
+    host.put("etc/sysctl.d/zz-gaudi-serve.conf", "vm.nr_hugepages = 15000\n")
+    host.put("etc/default/grub.d/zz-gaudi-serve.cfg", 'gaudi_serve_args="iommu=pt"\n')
     host.put("var/lib/gaudi-serve/rollout/record.json", "{}")
     host.put("var/lib/gaudi-serve/hccl.json", json.dumps({"time": BEGIN, "passed": False, "runs": []}))
     found = host.collect(program)
@@ -844,7 +844,6 @@ def test_host(host: CollectorHost, program: ModuleType) -> None:
 
 
 def test_what_a_host_was_tuned_to_have_stands_in_its_files(host: CollectorHost, program: ModuleType) -> None:
-    host.settings["host"] |= {"hugepages": 1, "kernel_arguments": ["of=another"]}
     host.put(
         "etc/sysctl.d/zz-gaudi-serve.conf", "# By gaudi-serve\nkernel.numa_balancing = 0\nvm.nr_hugepages = 15000\n"
     )
@@ -857,13 +856,14 @@ def test_what_a_host_was_tuned_to_have_stands_in_its_files(host: CollectorHost, 
     host.put("etc/sysctl.d/zz-gaudi-serve.conf", "kernel.numa_balancing = 0\n")
     host.put("etc/default/grub.d/zz-gaudi-serve.cfg", 'gaudi_serve_args="iommu=pt intel_idle.max_cstate=0"\n')
     found = host.collect(program)
-    assert (of(found, "host_hugepages_expected"), of(found, "host_reboot_due")) == (1, 1)
+    assert (of(found, "host_hugepages_expected"), of(found, "host_reboot_due")) == (None, 1)
 
 
 def test_a_reboot_is_due_for_packages_or_kernel_arguments(host: CollectorHost, program: ModuleType) -> None:
-    host.settings["host"]["kernel_arguments"] = ["iommu=pt", "intel_idle.max_cstate=0"]
+    grub = "etc/default/grub.d/zz-gaudi-serve.cfg"
+    host.put(grub, 'gaudi_serve_args="iommu=pt intel_idle.max_cstate=0"\n')
     assert of(host.collect(program), "host_reboot_due") == 1
-    host.settings["host"]["kernel_arguments"] = []
+    (host.root / grub).unlink()
     assert of(host.collect(program), "host_reboot_due") == 0
     host.put("run/reboot-required", "*** System restart required ***\n")
     assert of(host.collect(program), "host_reboot_due") == 1
@@ -901,7 +901,6 @@ def test_a_gateway_names_its_certificate_where_it_is_looked_for() -> None:
     template = (ROOT / "roles/gateway/templates/haproxy.cfg.j2").read_text(encoding="utf-8")
     assert '    bind {{ gateway.address }}:{{ gateway.port }}{{ " ssl crt %s alpn h2' in template
     assert CERTIFICATES["gateway"][0] == f"{haproxy.FOLDER}/{haproxy.LINK}/haproxy.cfg"
-    assert {CERTIFICATES["monitoring"][0], CERTIFICATES["monitoring client"][0]} == {monitoring.HOST, monitoring.CLIENT}
 
 
 def test_a_lock_counts_while_it_is_renewed(host: CollectorHost, program: ModuleType) -> None:
@@ -995,7 +994,7 @@ def everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list
             machine.state["cards"][0] |= {"slowdown": 90, "uncorrected": 0, "corrected": 0, "pending": "No"}
             machine.save()
         host.settings |= {"models": collector_settings(plan, gaudi_host())["models"]}
-        host.settings["host"]["hugepages"] = 15000
+        host.put("etc/sysctl.d/zz-gaudi-serve.conf", "vm.nr_hugepages = 15000\n")
         certificate(host, "etc/gaudi-monitoring/host.pem", 30)
         for name, lines in (("qwq", FORK), ("plugin", PLUGIN)):
             host.put(f"etc/gaudi-serve/{name}.json", '{"digest": "d"}')
@@ -1033,19 +1032,13 @@ def test_promtool_has_nothing_to_say(everything: list[CollectorHost]) -> None:
 
 def test_settings_of_a_host() -> None:
     plan = planned(model())
-    settings = collector_settings(plan, gaudi_host(), 15000, ("iommu=pt",))
+    settings = collector_settings(plan, gaudi_host())
     assert json.loads(json.dumps(settings)) == json.loads(json.dumps(settings, sort_keys=True))
     assert settings["cards"]["expected"] == 8
     assert settings["host"] == {
-        **{"hugepages": 15000, "kernel_arguments": ["iommu=pt"]},
-        **{"sysctl": "/etc/sysctl.d/zz-gaudi-serve.conf", "grub": "/etc/default/grub.d/zz-gaudi-serve.cfg"},
+        "sysctl": "/etc/sysctl.d/zz-gaudi-serve.conf",
+        "grub": "/etc/default/grub.d/zz-gaudi-serve.cfg",
     }
-    assert [collector_settings(EMPTY, {}, text)["host"]["hugepages"] for text in ("", None, "8", 0)] == [
-        None,
-        None,
-        8,
-        0,
-    ]
     assert settings["folder"] == f"/{FOLDER}"
     (one,) = settings["models"].values()
     assert (one["expected"], one["endpoint"], one["block"]) == (True, True, 128)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,17 @@ from typing import Any
 import pytest
 import yaml
 from gaudi_serve.core.errors import InputError
+from gaudi_serve.gateway.config import File
 from gaudi_serve.host import certificate, observe_metrics
+from gaudi_serve.host.observe_metrics import FOLDER
 from gaudi_serve.inventory.variables import inventory_refusal
-from gaudi_serve.monitoring.files import FOLDER, File, alertmanager_config, watcher_files
+from gaudi_serve.monitoring.files import alertmanager_config, watcher_files
 from gaudi_serve.monitoring.fleet import fleet_monitors, fleet_watched
-from gaudi_serve.monitoring.settings import Monitoring, read_monitoring
+from gaudi_serve.monitoring.settings import KEYS, Monitoring, read_monitoring
 from gaudi_serve.stages import monitoring
 from gaudi_serve.stages.base import Given
 from gaudi_serve.stages.registry import run_stages
+from jinja2.nativetypes import NativeEnvironment
 
 HOSTS = ["a", "b", "p"]
 PORTS = {"exporters_port": 9445, "node_exporter_port": 9100, "cards_port": 0}
@@ -30,8 +34,8 @@ MODEL |= {"launch_profile": "vllm"}
     [
         ([], "fleet_monitoring: (hidden): must be a mapping; an empty one, {}, takes all defaults"),
         ({"retention": 3}, "retention: is not a known name; did you mean retention_gib or retention_days?"),
-        ({"port": 0}, "fleet_monitoring.port: 0 is not a whole number from 1 to 65535"),
-        ({"interval_s": 1}, "fleet_monitoring.interval_s: 1 is not a whole number of seconds from 5 to 60"),
+        ({"port": 0}, "fleet_monitoring.port: 0 is not an integer from 1 to 65535"),
+        ({"interval_s": 1}, "fleet_monitoring.interval_s: 1 is not an integer of seconds from 5 to 60"),
         ({"port": 9093}, "fleet_monitoring.alertmanager_port: 9093 is port too; say another"),
         ({"hosts": []}, "fleet_monitoring.hosts: [] is not a list of hosts; leave it out for all"),
         ({"hosts": ["aa"]}, "fleet_monitoring.hosts: 'aa' is no host of the inventory"),
@@ -46,7 +50,7 @@ MODEL |= {"launch_profile": "vllm"}
             {"alertmanager": {"receivers": [{"name": "ops"}], "route": {"receiver": "opps"}}},
             "fleet_monitoring.alertmanager.route.receiver: 'opps' is none of ops",
         ),
-        ({"thresholds": {"drained_s": 7200.5}}, "drained_s: 7200.5 is not a whole number of seconds"),
+        ({"thresholds": {"drained_s": 7200.5}}, "drained_s: 7200.5 is not an integer number of seconds"),
         ({"alertmanager": {"receiver": []}}, "receiver: is not a known name; did you mean receivers?"),
         ({"runbooks": "wiki"}, "fleet_monitoring.runbooks: 'wiki' is no address of a page"),
     ],
@@ -189,14 +193,10 @@ def test_what_prometheus_asks() -> None:
     assert told["haproxy.json"][0]["labels"]["__metrics_path__"] == "/gateway/metrics"
     assert [one["labels"]["host"] for one in told["cards.json"]] == ["a"]
     config = yaml.safe_load(files[f"{FOLDER}/prometheus.yml"].text)
-    assert [job["job_name"] for job in config["scrape_configs"]] == [
-        "vllm",
-        "node",
-        "haproxy",
-        "cards",
-        "prometheus",
-        "alertmanager",
-    ]
+    jobs = [job["job_name"] for job in config["scrape_configs"]]
+    assert jobs == ["vllm", "node", "haproxy", "cards", "prometheus", "alertmanager"]
+    # A rule about a job that nobody asks would never fire.
+    assert {job for one in files.values() for job in re.findall(r'job="(\w+)"', one.text)} - {*jobs} == set()
     assert config["scrape_configs"][3]["scrape_interval"] == "15s"
     assert config["scrape_configs"][0]["tls_config"]["ca_file"] == f"{FOLDER}/hosts.pem"
     assert files[f"{FOLDER}/hosts.pem"].text == "AB"
@@ -307,7 +307,7 @@ def test_what_has_changed_since_a_program_read_it_is_read_again(live: dict[str, 
 def test_what_is_not_wanted_goes(live: dict[str, Any]) -> None:
     live["files"][f"{FOLDER}/rules/old.yml"] = {"sha256": "", "mode": "0644", "group": "root", "changed": 1.0}
     assert changes(live)["absent"] == [f"{FOLDER}/rules/old.yml"]
-    found = monitoring.monitoring_changes(live, monitoring.Wanted({}, {}, {}, None), {})
+    found = monitoring.monitoring_changes(live, monitoring.Wanted({}, {}, {}), {})
     assert set(found["absent"]) == {*live["files"], "/var/lib/prometheus/node-exporter/gaudi-host.prom"}
     assert set(found["stop"]) == {name for name, unit in live["units"].items() if unit["there"]}
     live["installed"] = []
@@ -361,9 +361,19 @@ def test_a_certificate_is_made_once_and_anew_for_another_name(tmp_path: Path, na
     assert certificate.read(path) == {}
 
 
-def test_the_settings_have_the_defaults_of_the_page() -> None:
-    assert read_monitoring({}) == Monitoring()
+def test_the_page_has_every_key_and_its_default() -> None:
     assert read_monitoring({"hosts": ["a"], "port": None}) == Monitoring(hosts=("a",))
+    page = Path("docs/monitoring.md").read_text(encoding="utf-8").partition("| key of `fleet_monitoring`")[2]
+    rows = [line.split("|")[1:-1] for line in page.partition("\n\n")[0].splitlines()[2:]]
+    told: dict[str, str] = {}
+    for names, _, default in rows:
+        keys = re.findall(r"`(\w+)`", names)
+        values = default.split(",") if len(keys) > 1 else [default]
+        told |= dict(zip(keys, (value.strip(" `") for value in values), strict=True))
+    assert set(told) == set(KEYS)
+    for key, default in told.items():
+        value = getattr(Monitoring(), key)
+        assert str(value) == default or not value, key
     files = watcher_files("p", read_monitoring({"retention_days": 7, "retention_gib": 3}), [], {}, {})
     text = files["/etc/systemd/system/gaudi-prometheus.service"].text
     assert "retention.time=7d" in text and "retention.size=3GB" in text
@@ -387,8 +397,9 @@ def test_an_empty_mapping_watches_with_all_defaults() -> None:
     assert "gaudi-prometheus.service" in wanted("p", fleet()).units
     defaults = yaml.safe_load(Path("roles/monitoring/defaults/main.yml").read_text(encoding="utf-8"))
     assert defaults["monitoring_settings"] is None
-    told = Path("playbooks/vars/stages.yml").read_text(encoding="utf-8")
-    assert 'monitoring_settings: "{{ fleet_monitoring | default(none) }}"' in told
+    handed = yaml.safe_load(Path("playbooks/vars/stages.yml").read_text(encoding="utf-8"))["monitoring_settings"]
+    template = NativeEnvironment().from_string(handed)
+    assert (template.render(fleet_monitoring={}), template.render()) == ({}, None)
 
 
 def test_no_secret_is_in_a_result(live: dict[str, Any]) -> None:
@@ -409,7 +420,7 @@ def test_rules_that_go_are_forgotten(live: dict[str, Any]) -> None:
 def test_who_may_read_a_key_is_mended(live: dict[str, Any], path: str, mode: str) -> None:
     good = {"names": ["10.0.0.1", "prometheus"], "until": 2**40, "text": "x"}
     live["certificates"] = {"host": good, "client": good}
-    both = monitoring.Wanted({}, {"gaudi-prometheus.service": 9090}, {f"{FOLDER}/{path}.pem": "prometheus"}, None)
+    both = monitoring.Wanted({}, {"gaudi-prometheus.service": 9090}, {f"{FOLDER}/{path}.pem": "prometheus"})
     right = {"host": ("0600", "root"), "client": ("0640", "prometheus")}[path]
     file = {"sha256": "", "mode": right[0], "group": right[1], "changed": 1.0}
     live["files"][f"{FOLDER}/{path}.pem"] = file
@@ -438,3 +449,16 @@ def test_what_is_left_where_nobody_watches_any_more_goes() -> None:
 def test_paths_have_one_text() -> None:
     found = read_monitoring({"files_only": "/etc/prometheus/gaudi-serve/", "grafana": "/etc/grafana/"})
     assert (found.files_only, found.grafana) == ("/etc/prometheus/gaudi-serve", "/etc/grafana")
+
+
+def test_a_reset_unmasks_what_the_toolkit_masked_alone(live: dict[str, Any]) -> None:
+    live |= {
+        "folder": True,
+        "data": [],
+        "masked": [f"/etc/systemd/system/{name}.service" for name in ("haproxy", "prometheus")],
+    }
+    left = {"records": {"monitoring": {"installed": ["haproxy"]}}, "installed": ["haproxy", "prometheus"]}
+    found = monitoring.monitoring_reset(live, left, data=False)
+    assert "/etc/systemd/system/prometheus.service" in found["paths"]
+    assert "/etc/systemd/system/haproxy.service" not in found["paths"]
+    assert found["packages"] == ["prometheus"]

@@ -35,11 +35,12 @@ with urllib.request.build_opener(*handlers).open(sys.argv[1], timeout=2) as answ
 
 @dataclass(frozen=True)
 class File:
-    """One file: its text, its mode, and whether it holds a secret, which no diff may show."""
+    """One file: its text, its mode, whether it holds a secret, which no diff may show, and the group that owns it."""
 
     text: str
     mode: str = "0644"
     secret: bool = False
+    group: str = "root"
 
 
 def gateway_files(gateway: Gateway) -> dict[str, File]:

@@ -17,18 +17,16 @@ from .observe_host import network, ports
 
 PACKAGES = ("prometheus", "prometheus-alertmanager", "prometheus-node-exporter", "haproxy", "openssl")
 FOLDER = Path("/etc/gaudi-monitoring")
-CERTIFICATES = {"host": FOLDER / "host.pem", "client": FOLDER / "client.pem"}
+HOST, CLIENT = FOLDER / "host.pem", FOLDER / "client.pem"
+CERTIFICATES = {"host": HOST, "client": CLIENT}
+COLLECTOR, SETTINGS = Path("/usr/local/lib/gaudi-serve/gaudi-metrics"), Path("/etc/gaudi-serve/metrics.json")
 UNITS = (
     *("gaudi-metrics.timer", "gaudi-node-exporter.service", "gaudi-exporters.service"),
     *("gaudi-prometheus.service", "gaudi-alertmanager.service"),
 )
 UNIT_FOLDER = Path("/etc/systemd/system")
 # Files elsewhere, beside those in FOLDER and the units.
-FILES = (
-    Path("/etc/gaudi-serve/metrics.json"),
-    Path("/usr/local/lib/gaudi-serve/gaudi-metrics"),
-    UNIT_FOLDER / "gaudi-metrics.service",
-)
+FILES = (SETTINGS, COLLECTOR, UNIT_FOLDER / "gaudi-metrics.service")
 # The files by which the programs go that read them again while they run.
 READ = {
     "prometheus": ("prometheus.yml", "rules/*", "hosts.pem", "client.pem"),

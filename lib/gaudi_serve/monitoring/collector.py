@@ -2,40 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from ..engines import engine_of
 from ..host.baseline import DROPIN, SYSCTL
+from ..host.observe_metrics import CLIENT, COLLECTED, HOST
 from ..model.distributed import answers
 from ..platforms import platform_of
 from .metrics import METRICS, REASONS, STATES
 
-# Where node exporter of Debian and Ubuntu reads files.
-TEXTFILES = "/var/lib/prometheus/node-exporter"
 # Certificates of a host, each with a pattern where its file names it. That of a gateway is the user's.
 CERTIFICATES = {
     "gateway": ("/etc/gaudi-serve/gateway/current/haproxy.cfg", r"(?m)^ +bind .* ssl crt (\S+) "),
-    "monitoring": ("/etc/gaudi-monitoring/host.pem", ""),
-    "monitoring client": ("/etc/gaudi-monitoring/client.pem", ""),
+    "monitoring": (str(HOST), ""),
+    "monitoring client": (str(CLIENT), ""),
 }
 
 
 def collector_settings(
-    plan: Mapping[str, Any],
-    host: Mapping[str, Any],
-    hugepages: Any = None,
-    kernel_arguments: Sequence[str] = (),
-    folder: str = TEXTFILES,
+    plan: Mapping[str, Any], host: Mapping[str, Any], folder: str = str(COLLECTED)
 ) -> dict[str, Any]:
     """Return the settings of ``gaudi-metrics``, whose docstring says what each is, as a mapping for JSON.
 
     Args:
         plan: of the host, as filter vllm_plan returns it.
         host: ``gaudi_host`` of the host.
-        hugepages, kernel_arguments: what its user wants a host to have that the toolkit has not tuned; of others, what
-            they were tuned to have stands in files on them.
         folder: where node exporter reads files.
     """
     metrics = {one.name: {"type": one.kind, "help": one.help, "labels": list(one.labels)} for one in METRICS}
@@ -47,10 +40,7 @@ def collector_settings(
         "cards": _cards(host),
         "models": {str(model["name"]): _model(model) for model in plan["models"]},
         "certificates": {name: list(found) for name, found in CERTIFICATES.items()},
-        "host": {
-            **{"sysctl": SYSCTL, "grub": DROPIN, "kernel_arguments": list(kernel_arguments)},
-            "hugepages": int(hugepages) if str(hugepages).isdecimal() else None,
-        },
+        "host": {"sysctl": SYSCTL, "grub": DROPIN},
     }
 
 

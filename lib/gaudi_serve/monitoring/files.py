@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from ..core.templates import file_of, rendered
 from ..core.yaml_text import dump
+from ..gateway.config import File
+from ..host.observe_metrics import CLIENT, COLLECTED, COLLECTOR, DATA, FOLDER, PLACES, SETTINGS, UNIT_FOLDER, WATCHED
 from .fleet import LOOPBACK, Watched
 from .settings import Monitoring, read_monitoring
 
 ROLE = "monitoring"
-FOLDER = "/etc/gaudi-monitoring"
-CLIENT = f"{FOLDER}/client.pem"
-COLLECTOR = "/usr/local/lib/gaudi-serve/gaudi-metrics"
-COLLECTED = "/var/lib/prometheus/node-exporter"
-UNIT_FOLDER = "/etc/systemd/system"
 OF_WATCHER = ("prometheus", "alertmanager")
 JOBS = ("vllm", "node", "haproxy", "cards", *OF_WATCHER)
 # What Alertmanager does where nobody has said anything: it shows alerts, and sends none.
@@ -35,16 +32,6 @@ INHIBITED = [
 ]
 
 
-@dataclass(frozen=True)
-class File:
-    """One file: its text, its mode, whether a group reads it that is not root's, and whether it holds a secret."""
-
-    text: str
-    mode: str = "0644"
-    group: str = "root"
-    secret: bool = False
-
-
 def host_files(
     this: Watched, settings: Mapping[str, int], clients: Sequence[str], collector: Mapping[str, Any]
 ) -> dict[str, File]:
@@ -59,8 +46,8 @@ def host_files(
     node = f"{LOOPBACK}:{settings['node_exporter_port']}"
     arguments = [f"--web.listen-address={node}", f"--collector.textfile.directory={COLLECTED}"]
     files = {
-        COLLECTOR: File(file_of(ROLE, "gaudi-metrics"), "0755"),
-        "/etc/gaudi-serve/metrics.json": replace(_json(collector), mode="0640"),
+        str(COLLECTOR): File(file_of(ROLE, "gaudi-metrics"), "0755"),
+        str(SETTINGS): replace(_json(collector), mode="0640"),
         **{
             f"{UNIT_FOLDER}/gaudi-metrics.{kind}": File(file_of(ROLE, f"gaudi-metrics.{kind}"))
             for kind in ("service", "timer")
@@ -110,12 +97,12 @@ def watcher_files(
         watched: the hosts.
         rules, boards: texts of rules and dashboards, by the names of their files.
     """
-    folder = settings.files_only or FOLDER
+    folder = settings.files_only or str(FOLDER)
     # Of a host that has no certificate yet nothing can be asked.
     known = [one.certificate for one in watched if one.host != name and one.certificate]
     files = {
         f"{folder}/prometheus.yml": File(_prometheus(settings, folder, bool(known))),
-        f"{FOLDER}/watched.json": replace(_json([asdict(one) for one in watched]), mode="0600"),
+        str(WATCHED): replace(_json([asdict(one) for one in watched]), mode="0600"),
         **{f"{folder}/rules/{file}": File(text) for file, text in rules.items()},
         **{f"{folder}/targets/{job}.json": _json(found) for job, found in targets(name, settings, watched).items()},
         **{f"{folder}/dashboards/{file}": File(text) for file, text in boards.items()},
@@ -123,7 +110,7 @@ def watcher_files(
         **(_grafana(settings, folder) if settings.grafana else {}),
     }
     places = sorted(path for path in files if not path.startswith(f"{FOLDER}/"))
-    files |= {f"{FOLDER}/places.json": _json(places)} if places else {}
+    files |= {str(PLACES): _json(places)} if places else {}
     return files if settings.files_only else {**files, **_programs(settings)}
 
 
@@ -162,20 +149,20 @@ def _programs(settings: Monitoring) -> dict[str, File]:
     """Return the units of Prometheus and Alertmanager, and what Alertmanager does with alerts."""
     prometheus = [
         f"--config.file={FOLDER}/prometheus.yml",
-        "--storage.tsdb.path=/var/lib/gaudi-prometheus",
+        f"--storage.tsdb.path={DATA[0]}",
         f"--storage.tsdb.retention.time={settings.retention_days}d",
         f"--storage.tsdb.retention.size={settings.retention_gib}GB",
         f"--web.listen-address={LOOPBACK}:{settings.port}",
     ]
     alertmanager = [
         f"--config.file={FOLDER}/alertmanager.yml",
-        "--storage.path=/var/lib/gaudi-alertmanager",
+        f"--storage.path={DATA[1]}",
         f"--web.listen-address={LOOPBACK}:{settings.alertmanager_port}",
         # Its own default is all addresses.
         "--cluster.listen-address=",
     ]
     return {
-        f"{FOLDER}/alertmanager.yml": File(alertmanager_text(settings), "0640", "prometheus", secret=True),
+        f"{FOLDER}/alertmanager.yml": File(alertmanager_text(settings), "0640", secret=True, group="prometheus"),
         **_unit("gaudi-prometheus", "Prometheus", "prometheus", prometheus, "gaudi-prometheus"),
         **_unit("gaudi-alertmanager", "Alertmanager", "prometheus-alertmanager", alertmanager, "gaudi-alertmanager"),
     }

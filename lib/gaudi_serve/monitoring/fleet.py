@@ -191,15 +191,10 @@ def endpoints(known: Known) -> list[Endpoint]:
         Endpoint(
             str(model["name"]),
             str(model["served_model_name"]),
-            LOOPBACK if str(model["host"]) in EVERYWHERE else str(model["host"]),
+            EVERYWHERE.get(str(model["host"]), str(model["host"])),
             int(model["port"]),
             dict(model.get("slo") or {}),
         )
         for model in plan["models"]
         if model["state"] != "stopped" and answers(model)
     ]
-
-
-def is_remote(monitors: Iterable[Known], host_name: str) -> bool:
-    """Tell whether a Prometheus on another host asks this one."""
-    return any(one["host"] != host_name for one in monitors)

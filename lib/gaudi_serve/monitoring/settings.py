@@ -50,7 +50,7 @@ class Monitoring:
 
 
 def _whole(low: int, high: int, what: str = "") -> Rule:
-    return Rule(whole(low, high), f"is not a whole number {f'of {what} ' if what else ''}from {low} to {high}")
+    return Rule(whole(low, high), f"is not an integer {f'of {what} ' if what else ''}from {low} to {high}")
 
 
 _PATH = Rule(FOLDER.good, "is not the absolute path of a file or folder on that host")

@@ -61,7 +61,7 @@ class Thresholds:
             if not is_number(value, 0, most) or not value:
                 raise refusal("", f"{KEY}.{name}", value, f"is not a number above 0, and {most:g} at most")
             if name == "drained_s" and not is_whole(value, 1, MOST_S):
-                raise refusal("", f"{KEY}.{name}", value, f"is not a whole number of seconds from 1 to {MOST_S}")
+                raise refusal("", f"{KEY}.{name}", value, f"is not an integer number of seconds from 1 to {MOST_S}")
             found[name] = float(value)
         return cls(**found)
 

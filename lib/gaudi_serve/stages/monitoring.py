@@ -11,49 +11,42 @@ from typing import Any
 from ..core.aliases import value_of
 from ..core.errors import InputError, one_line
 from ..core.templates import ROLES
+from ..gateway.config import File
 from ..gateway.inputs import read_gateway
 from ..host import certificate
-from ..host.observe_metrics import READ
+from ..host.observe_metrics import CLIENT, DATA, FOLDER, HOST, PACKAGES, READ, UNIT_FOLDER
 from ..monitoring.collector import collector_settings
-from ..monitoring.files import COLLECTOR, FOLDER, ROLE, UNIT_FOLDER, File, host_files, watcher_files
+from ..monitoring.files import ROLE, host_files, watcher_files
 from ..monitoring.fleet import Watched
 from ..monitoring.rules import rules_text
 from ..monitoring.settings import NAME, Monitoring, read_monitoring
 from .base import Given, Pending, Stage
-from .reset import new_packages
+from .reset import new_packages, record_of
 
 Known = Mapping[str, Any]
-HOST, CLIENT = f"{FOLDER}/host.pem", f"{FOLDER}/client.pem"
 # By unit: its program, and the files that it reads at its start, beside its unit.
 PROGRAMS = {
     "gaudi-metrics.timer": ("", (f"{UNIT_FOLDER}/gaudi-metrics.service",)),
     "gaudi-node-exporter.service": ("prometheus-node-exporter", ()),
-    "gaudi-exporters.service": ("haproxy", (f"{FOLDER}/exporters.cfg", f"{FOLDER}/clients.pem", HOST)),
+    "gaudi-exporters.service": ("haproxy", (f"{FOLDER}/exporters.cfg", f"{FOLDER}/clients.pem", str(HOST))),
     "gaudi-prometheus.service": ("prometheus", ()),
     "gaudi-alertmanager.service": ("prometheus-alertmanager", ()),
 }
-PACKAGES = ("prometheus", "prometheus-alertmanager", "prometheus-node-exporter", "haproxy", "openssl")
-OWN_FILES = (COLLECTOR, "/etc/gaudi-serve/metrics.json", f"{UNIT_FOLDER}/gaudi-metrics.service")
-DATA = ("/var/lib/gaudi-prometheus", "/var/lib/gaudi-alertmanager")
+GROUPS = {str(HOST): "root", str(CLIENT): "prometheus"}
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a host is to have: files, units with where they listen, packages, and certificates with their names.
-
-    settings: of the Prometheus on it; None where there is none.
-    """
+    """What a host is to have: files, units with where they listen, packages, and certificates with their names."""
 
     files: Mapping[str, File]
     units: Mapping[str, int]
     certificates: Mapping[str, str]
-    settings: Monitoring | None
 
     @property
     def packages(self) -> list[str]:
         """Return what must be installed."""
         programs = {PROGRAMS[name][0] for name in self.units}
-        # Its tool checks rules also for a Prometheus of the site.
         return [name for name in PACKAGES if name in programs or (name == "openssl" and self.certificates)]
 
 
@@ -84,13 +77,13 @@ def wanted(host: str, fleet: Known, settings: Any, collector: Known, known: Sequ
         files |= host_files(this, ports, clients, collector)
         units |= {"gaudi-metrics.timer": 0, "gaudi-node-exporter.service": ports["node_exporter_port"]}
         units |= {"gaudi-exporters.service": ports["exporters_port"]} if clients else {}
-        certificates |= {HOST: this.address} if away else {}
+        certificates |= {str(HOST): this.address} if away else {}
     if mine and mine.state == "present":
         files |= watcher_files(host, mine, watched, _rules(watched, mine), _boards())
         programs = {"gaudi-prometheus.service": mine.port, "gaudi-alertmanager.service": mine.alertmanager_port}
         units |= {} if mine.files_only else programs
-        certificates |= {CLIENT: "prometheus"} if any(one.host != host for one in watched) else {}
-    return Wanted(files, units, certificates, mine)
+        certificates |= {str(CLIENT): "prometheus"} if any(one.host != host for one in watched) else {}
+    return Wanted(files, units, certificates)
 
 
 def _rules(watched: Iterable[Watched], settings: Monitoring) -> dict[str, str]:
@@ -149,7 +142,7 @@ def monitoring_changes(live: Known, want: Wanted, certificates: Known) -> dict[s
     found = {
         "install": [name for name in want.packages if name not in live["installed"]],
         "certificates": [
-            {"path": path, "name": name, "group": "prometheus" if path == CLIENT else "root", "why": certificates[path]}
+            {"path": path, "name": name, "group": GROUPS[path], "why": certificates[path]}
             for path, name in want.certificates.items()
             if path in certificates
         ],
@@ -231,7 +224,7 @@ def monitoring_refusal(live: Known, want: Wanted, fleet: Known, ports: Mapping[i
         port = want.units.get(name)
         if not port:
             continue
-        by = ports.get(port) or _stranger(live, name, port)
+        by = ports.get(port) or _other_program(live, name, port)
         if by:
             reasons.append(f"{host}: {NAME}.{key}: {port}: {by} listens there; say another port")
     if "gaudi-exporters.service" in want.units and not Watched.of(fleet["this"]).address:
@@ -239,7 +232,7 @@ def monitoring_refusal(live: Known, want: Wanted, fleet: Known, ports: Mapping[i
     return reasons
 
 
-def _stranger(live: Known, unit: str, port: int) -> str:
+def _other_program(live: Known, unit: str, port: int) -> str:
     """Return which program that is not the unit's listens on a port; empty where none does."""
     program = str(live["ports"].get(str(port)) or "")
     if not program:
@@ -270,12 +263,15 @@ def monitoring_reset(live: Known, left: Known, data: bool) -> dict[str, Any]:
     """
     units = [name for name, unit in live["units"].items() if unit["there"]]
     files = [path for path in live["files"] if not path.startswith(f"{FOLDER}/")]
-    folders = [FOLDER] if live["folder"] else []
-    kept = [path for path in DATA if path in live["data"]]
-    here = bool(units or files or folders or live["collected"] or live["masked"])
+    folders = [str(FOLDER)] if live["folder"] else []
+    kept = [str(path) for path in DATA if str(path) in live["data"]]
+    # Those of packages that were there before are masked by somebody else.
+    before = record_of(left, ROLE).get("installed")
+    masked = [path for path in live["masked"] if before is not None and PurePosixPath(path).stem not in before]
+    here = bool(units or files or folders or live["collected"] or masked)
     return {
         "units": units,
-        "paths": [*files, *folders, *live["collected"], *live["masked"], *(kept if data else [])],
+        "paths": [*files, *folders, *live["collected"], *masked, *(kept if data else [])],
         "due": here or bool(data and kept),
         "did": [
             *(["monitoring: units, configuration, certificates"] if here else []),
@@ -296,20 +292,18 @@ def _asked(given: Given) -> tuple[Wanted, Known]:
 
 
 def certificates_due(live: Known, want: Wanted) -> dict[str, str]:
-    """Return why certificates must be made anew, or their files mended, by their paths."""
-    found = {HOST: live["certificates"].get("host") or {}, CLIENT: live["certificates"].get("client") or {}}
+    """Return why a certificate must be replaced, or who may read its file be corrected, by its path."""
+    # The group is there where the toolkit has installed Prometheus; elsewhere root may be all that there is.
+    readers = [("0640", "prometheus"), *([] if "gaudi-prometheus.service" in want.units else [("0600", "root")])]
+    kinds = {str(HOST): ("host", [("0600", "root")]), str(CLIENT): ("client", readers)}
     why = {}
     for path, name in want.certificates.items():
-        text = certificate.problem(found[path], name)
-        # Without a Prometheus of the toolkit's, its group may not be there.
-        group = "gaudi-prometheus.service" in want.units
-        modes = [("0640", "prometheus")] if path == CLIENT else [("0600", "root")]
-        modes += [("0600", "root")] if path == CLIENT and not group else []
+        kind, modes = kinds[path]
         file = live["files"].get(path) or {}
-        if not text and (file.get("mode"), file.get("group")) not in modes:
-            text = f"its mode is {file.get('mode')}, its group {file.get('group')}"
-        if text:
+        if text := certificate.problem(live["certificates"].get(kind) or {}, name):
             why[path] = text
+        elif (file.get("mode"), file.get("group")) not in modes:
+            why[path] = f"its mode is {file.get('mode')}, its group {file.get('group')}"
     return why
 
 

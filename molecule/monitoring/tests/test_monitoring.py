@@ -118,10 +118,10 @@ def test_nothing_listens_beyond_loopback_but_the_port_for_who_watches(host: Any)
     assert inside(WATCHES, f"{proven} https://{address}:9445/model/large/v1/models") == "404"
     assert inside(WATCHES, f"{proven} https://{address}:9445/model/large/metrics/../v1/models") == "404"
     assert inside(WATCHES, f"{proven} -X POST https://{address}:9445/node/metrics") == "405"
-    for stranger in ("", "--cert /tmp/own.pem --key /tmp/own.pem"):
+    for unknown in ("", "--cert /tmp/own.pem --key /tmp/own.pem"):
         inside(WATCHES, "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=x "
                "-keyout - -out - >/tmp/own.pem 2>/dev/null")  # fmt: skip
-        assert inside(WATCHES, f"{ask} {stranger} https://{address}:9445/node/metrics") == "000"
+        assert inside(WATCHES, f"{ask} {unknown} https://{address}:9445/node/metrics") == "000"
     secret = host.file("/etc/gaudi-monitoring/client.pem")
     assert (secret.mode, secret.user, secret.group) == (0o640, "root", "prometheus")
 
@@ -192,6 +192,10 @@ def test_shapes_that_compile_while_a_model_serves_are_counted(host: Any) -> None
     inside(SERVES, f"docker exec -i vllm-small sh -c 'cat >/proc/1/fd/1' <<'END'\n{said}\nEND")
     assert eventually(lambda: shapes() == before + 6, 90), shapes()
     assert eventually(lambda: alerts("CompilesWhileServing") != [], 60)
+    # It fires at once, and Alertmanager has it.
+    assert eventually(
+        lambda: "CompilesWhileServing" in {one["labels"]["alertname"] for one in got(f"{ALERTMANAGER}/alerts")}, 60
+    )
 
 
 @P
