@@ -11,6 +11,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "molecule/shared"))
 from testhosts_lib import newest_image  # noqa: E402
 
+sys.path.insert(0, str(ROOT / "tests"))
+from helpers.monitoring_tools import folder  # noqa: E402
+
 NAME = "gaudi-serve-newest"
 # These compute alone, for a minute: no release of Python or Ansible gives other numbers.
 LEFT_OUT = ("test_bucket_plan.py", "test_tune.py")
@@ -24,6 +27,9 @@ def main() -> None:
     files = [*(str(path.relative_to(ROOT)) for path in unit), *MORE]
     options = ["--init", "--rm", "--name", NAME, "--network", "none", "--tmpfs", "/tmp:exec"]
     options += ["--volume", f"{ROOT}:{ROOT}:ro", "--workdir", str(ROOT), "--env", "PYTHONPYCACHEPREFIX=/tmp/pycache"]
+    # Prometheus' programs, which the container cannot fetch.
+    if tools := folder():
+        options += ["--volume", f"{tools}:{tools}:ro", "--env", f"GAUDI_SERVE_MONITORING_TOOLS={tools}"]
     argv = ["docker", "run", *options, newest_image.ensure(), "python3", "tests/alone.py", "1", *files]
     os.execvp(argv[0], argv)  # noqa: S606 - no shell
 
