@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from gaudi_serve.core.errors import InputError
+from gaudi_serve.gateway.clients import ClientNames
 from gaudi_serve.gateway.config import ANSWERS, gateway_files
-from gaudi_serve.gateway.inputs import ClientNames, read_gateway
+from gaudi_serve.gateway.inputs import read_gateway
 from gaudi_serve.gateway.objects import Backend, Server
 from helpers.bad_values import GARBAGE
 from hypothesis import given, settings

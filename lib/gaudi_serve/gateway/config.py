@@ -11,12 +11,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from ..core.templates import rendered
+from ..core.templates import ROLES, rendered
 from .answers import ANSWERS
-from .objects import Client, Gateway
+from .objects import Chat, Client, Gateway
 
 # What HAProxy's own language cannot do; each thread has its own state, since HAProxy 2.6 crashes with a shared one.
 LUA, USAGE = (Path(__file__).with_name(f"{name}.lua") for name in ("gateway", "usage"))
+# The page for chats: its files with their kinds, and what it reads first.
+CHAT = ROLES / "gateway/files/chat"
+CHAT_FILES = {
+    "index.html": "text/html",
+    "chat.css": "text/css",
+    **dict.fromkeys(("chat.js", "marked.js", "purify.js"), "text/javascript"),
+}
+CHAT_SETTINGS = "settings.json"
 # A client of a gateway that asks for no key.
 EVERYBODY = "-"
 # Between a client's name and a model's in a map, as haproxy.cfg.j2 has it; neither name has one.
@@ -45,9 +53,9 @@ class File:
 
 def gateway_files(gateway: Gateway) -> dict[str, File]:
     """Return the files by their paths."""
-    clients: list[Client | None] = list(gateway.clients) or [None]
+    clients: list[Client | None] = [*(gateway.clients or [None]), *(gateway.chat.clients if gateway.chat else ())]
     keys = [f"{client.sha256.upper()} {client.name}" for client in gateway.clients]
-    rates = [f"{client.name} {client.requests_per_minute}" for client in gateway.clients if client.requests_per_minute]
+    rates = [f"{client.name} {client.requests_per_minute}" for client in gateway.everyone if client.requests_per_minute]
     allowed = [
         f"{_name(client)}{BETWEEN}{name} {_allowed(gateway, client, name)}"
         for client in clients
@@ -57,7 +65,11 @@ def gateway_files(gateway: Gateway) -> dict[str, File]:
     programs = [LUA, USAGE] if gateway.usage else [LUA]
     texts = {
         "haproxy.cfg": rendered(
-            "gateway", "haproxy.cfg.j2", gateway=gateway, programs=[one.name for one in programs], everybody=EVERYBODY
+            *("gateway", "haproxy.cfg.j2"),
+            gateway=gateway,
+            programs=[one.name for one in programs],
+            everybody=EVERYBODY,
+            page={**CHAT_FILES, CHAT_SETTINGS: "application/json"},
         ),
         "models.map": _lines(f"{name} {one.name}" for one in gateway.backends for name in one.names),
         "clients.map": _lines(keys),
@@ -70,10 +82,27 @@ def gateway_files(gateway: Gateway) -> dict[str, File]:
         **{one.name: one.read_text(encoding="utf-8") for one in programs},
         **({"usage.map": ""} if gateway.usage else {}),
         **(_address(gateway) if gateway.virtual_address else {}),
+        **(_chat(gateway) if gateway.chat else {}),
     }
     files = {f"{gateway.folder}/{name}": File(text) for name, text in texts.items()}
-    secrets = _lines(f"{one.name} {one.key}" for one in gateway.backends if one.key)
-    return {**files, f"{gateway.folder}/servers.map": File(secrets, "0600", secret=True)}
+    secrets = {"servers.map": _lines(f"{one.name} {one.key}" for one in gateway.backends if one.key)}
+    if gateway.chat and gateway.chat.users:
+        # Digests of passwords, which people choose.
+        secrets["users.map"] = _lines(f"{one.sha256.upper()} {one.name}" for one in gateway.chat.users)
+    return {**files, **{f"{gateway.folder}/{name}": File(text, "0600", secret=True) for name, text in secrets.items()}}
+
+
+def _chat(gateway: Gateway) -> dict[str, str]:
+    """Return the files of the page for chats, and what it reads first."""
+    chat = gateway.chat or Chat()
+    named = [(name, backend.kinds) for backend in gateway.backends for name in backend.names]
+    settings = {
+        **{"title": chat.title, "system_prompt": chat.system_prompt},
+        "pictures": [name for name, kinds in named if "image" in kinds],
+        "others": [name for name, kinds in named if not kinds],
+    }
+    texts = {name: (CHAT / name).read_text(encoding="utf-8") for name in CHAT_FILES}
+    return {f"chat-{name}": text for name, text in {**texts, CHAT_SETTINGS: json.dumps(settings) + "\n"}.items()}
 
 
 def _address(gateway: Gateway) -> dict[str, str]:

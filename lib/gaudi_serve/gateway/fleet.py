@@ -28,6 +28,10 @@ Known = Mapping[str, Any]
 LEAST_SECRET = 32  # characters
 # Requests at a time of a server whose model does not say max_num_seqs: vLLM's own default.
 TAKES = 256
+# What most models take.
+TALKS = ("text",)
+# By what a start asks a model of which it talks.
+TALKING = {"text", "any", "image", "audio", "video", "tools"}
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class Entry:
     """One server of a fleet.
 
     host, unit: where it runs; model: its name for clients; address, port: where a gateway reaches it; takes: requests
-    at a time; adapters: the names of its LoRA adapters.
+    at a time; adapters: the names of its LoRA adapters; kinds: what it takes in a conversation, ``text`` and ``image``.
     """
 
     host: str
@@ -45,11 +49,16 @@ class Entry:
     port: int
     takes: int
     adapters: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = TALKS
 
     @property
     def name(self) -> str:
         """Return its name in HAProxy."""
         return PLAIN.sub("_", f"{self.host}.{self.unit}")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as a mapping. What most models take is not in it, so that files of before stay as they are."""
+        return {key: value for key, value in asdict(self).items() if key != "kinds" or value != TALKS}
 
 
 def fleet_gateways(hostvars: Mapping[str, Known], hosts: Iterable[str]) -> list[str]:
@@ -163,7 +172,7 @@ def fleet_entries(
             found += [entry_of(one) for one in live if one["host"] == name and one["unit"] in changed]
         else:
             found += [entry_of(one) for one in live if one["host"] == name]
-    return [asdict(one) for one in sorted(found, key=lambda one: (one.model, one.host, one.unit))]
+    return [one.as_dict() for one in sorted(found, key=lambda one: (one.model, one.host, one.unit))]
 
 
 def _not_as_planned(known: Known) -> set[str]:
@@ -194,7 +203,8 @@ def entry_of(given: Known) -> Entry:
         InputError: for one that is none, as of a file that somebody has changed.
     """
     try:
-        return Entry(**{**given, "adapters": tuple(given.get("adapters", ()))})
+        lists = {"adapters": tuple(given.get("adapters", ())), "kinds": tuple(given.get("kinds", TALKS))}
+        return Entry(**{**given, **lists})
     except TypeError as problem:
         raise InputError(f"a server of the gateway: {problem}") from problem
 
@@ -209,9 +219,18 @@ def _entries(host: str, model: Known, address: str, own: bool) -> list[Entry]:
     elif _is_loopback(where) and not own:
         return []
     takes = model["max_num_seqs"] if is_whole(model["max_num_seqs"], 1, 10**6) else TAKES
-    names = [str(one["served_model_name"]) for one in model.get("served") or [model]]
     adapters = _adapters(model.get("args") or [])
-    return [Entry(host, str(model["name"]), name, where, int(model["port"]), takes, adapters) for name in names]
+    place = (where, int(model["port"]), takes, adapters)
+    served = model.get("served") or [model]
+    return [Entry(host, str(model["name"]), str(one["served_model_name"]), *place, _kinds(one)) for one in served]
+
+
+def _kinds(served: Known) -> tuple[str, ...]:
+    """Return what a model takes in a conversation; nothing where it makes no text."""
+    probes = set(served.get("smoke") or TALKS)
+    if not probes & TALKING:
+        return ()
+    return (*TALKS, "image") if served.get("sees") or "image" in probes else TALKS
 
 
 def _adapters(args: Sequence[str]) -> tuple[str, ...]:
@@ -342,4 +361,5 @@ def _backend(model: str, entries: Sequence[Entry], key: str) -> Backend:
     # An adapter that only some of the servers have would be asked of the others too.
     everywhere = tuple(name for name in found if all(name in one.adapters for one in entries))
     partly = tuple(name for name in found if name not in everywhere)
-    return Backend(model, servers, key, everywhere, partly)
+    kinds = tuple(kind for kind in entries[0].kinds if all(kind in one.kinds for one in entries))
+    return Backend(model, servers, key, everywhere, partly, kinds=kinds)

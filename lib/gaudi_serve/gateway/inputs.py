@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface
 from typing import Any
 
-from ..core.checks import Rule, is_flag, matching, whole
-from ..core.errors import InputError, known, mapping, near, refusal, shown
-from ..core.options import rule_of
-from .objects import Backend, Client, Gateway
+from ..core.checks import Rule, is_flag, matching
+from ..core.errors import known, mapping, refusal, shown
+from .chat import read_chat, refuse_chat
+from .clients import ADDRESS, ALLOWING, ClientNames, integer, known_model, read_clients
+from .objects import Backend, Gateway
 
-NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 # Of a map of HAProxy, and of its configuration: no blank, no quote.
 MODEL = re.compile(r"[\w./:@+=-]{1,255}", re.ASCII)
-DIGEST = re.compile(r"[0-9a-fA-F]{64}")
-LEAST_KEY = 16  # characters
-MOST_UNREAD = 3  # reasons that a sentence names
 # least, most
 NUMBERS = {
     "port": (1, 65535),
@@ -33,7 +29,6 @@ NUMBERS = {
     "hard_stop_s": (60, 86_400),
     "virtual_router_id": (1, 255),
 }
-ALLOWING = ("plain_allowed", "open")
 BALANCES = ("least", "session", "prefix")
 PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[\w.~-]+)+", re.ASCII)
 # What the gateway answers itself, and what begins so.
@@ -46,22 +41,6 @@ OPERATOR_PATHS = (
 )
 NO_ORIGIN = "is no origin such as https://a.example"
 ORIGIN = re.compile(r"https?://[a-z0-9.-]+(?::[0-9]{1,5})?", re.ASCII)
-CLIENT = ("key", "sha256", "models", "requests_per_minute")
-
-
-@dataclass(frozen=True)
-class ClientNames:
-    """The names by which clients call the models and adapters of a fleet, and why those of some hosts are not known."""
-
-    models: frozenset[str]
-    adapters: frozenset[str] = frozenset()
-    unread: tuple[str, ...] = ()
-
-
-def not_read(reasons: Sequence[str]) -> str:
-    """Return the end of a sentence on what no host has: which hosts could not be read, and why; empty without any."""
-    more = [f"and {len(reasons) - MOST_UNREAD} more"] if len(reasons) > MOST_UNREAD else []
-    return f"; these could not be read: {'; '.join([*reasons[:MOST_UNREAD], *more])}" if reasons else ""
 
 
 def read_gateway(
@@ -82,22 +61,24 @@ def read_gateway(
             or for everybody without having been told to. No key is ever in it.
     """
     names = mapping("", "fleet_gateway", given, "a mapping with address, port, clients and so on")
-    known("fleet_gateway", names, (*RULES, "clients", "balance", "paths", "cors_origins"))
+    known("fleet_gateway", names, (*RULES, "clients", "balance", "paths", "cors_origins", "chat"))
     _refuse_names(backends)
     given = {key: names[key] for key in RULES if names.get(key) is not None}
     for key, value in given.items():
         if not RULES[key].good(value):
             raise refusal("", f"fleet_gateway.{key}", value, RULES[key].allowed)
-    clients = _clients(names.get("clients"), fleet)
+    clients = read_clients(names.get("clients"), fleet)
     gateway = Gateway(
         **{key: _read(key, value) for key, value in given.items() if key not in ALLOWING},
         clients=clients,
         backends=_balanced(names.get("balance"), backends, fleet),
         paths=_paths(names.get("paths")),
         cors_origins=_texts("cors_origins", names.get("cors_origins"), ORIGIN, NO_ORIGIN),
+        chat=read_chat(names.get("chat"), fleet),
     )
     _refuse_exposed(gateway, given)
     _refuse_numbers(gateway)
+    refuse_chat(gateway, names.get("chat") or {})
     return gateway
 
 
@@ -171,23 +152,8 @@ def _balanced(given: Any, backends: tuple[Backend, ...], fleet: ClientNames | No
         if model in others:
             allowed = "is an adapter, which goes where its base model goes; say it of that one"
             raise refusal("", "fleet_gateway.balance", model, allowed)
-        _known_model("fleet_gateway.balance", model, fleet, models)
+        known_model("fleet_gateway.balance", model, fleet, models)
     return tuple(replace(one, balance=str(given.get(one.model, one.balance))) for one in backends)
-
-
-def _known_model(key: str, model: Any, fleet: ClientNames | None, names: Collection[str]) -> None:
-    if fleet is not None and model not in names:
-        hint = near(model, names) or f"; there are {', '.join(sorted(names)) or 'none'}"
-        raise refusal("", key, model, f"is a model of no host of this inventory{hint}{not_read(fleet.unread)}")
-
-
-def _is_address(value: Any) -> bool:
-    try:
-        ip_address(str(value))
-    except ValueError:
-        return False
-    # A zone may be any text, and neither HAProxy nor keepalived takes one.
-    return "%" not in str(value)
 
 
 def _is_virtual(value: Any) -> bool:
@@ -206,14 +172,9 @@ def _of_network(address: IPv4Interface | IPv6Interface) -> bool:
     return network.num_addresses > 2 and address.ip in (network.network_address, last)
 
 
-def _whole(low: int, high: int) -> Rule:
-    return rule_of({"type": "int"}, Rule(whole(low, high), f"is not a whole number from {low} to {high}"))
-
-
-RATE = _whole(1, 1_000_000)
 # What the keys may have that stand by themselves.
 RULES = {
-    "address": Rule(_is_address, "is no address of the gateway's host, such as 127.0.0.1, or 0.0.0.0 for all"),
+    "address": ADDRESS,
     "certificate": Rule(
         lambda value: isinstance(value, str) and re.fullmatch(r"/[\w./+@-]+", value) is not None,
         "is no path on the gateway's host, such as /etc/ssl/private/gateway.pem",
@@ -222,7 +183,7 @@ RULES = {
         _is_virtual, "is no address of a host with the length of its network, such as 10.0.0.100/24"
     ),
     "virtual_interface": Rule(matching(r"[\w.:@-]{1,15}"), "is no name of an interface, such as eth0"),
-    **{key: _whole(*limits) for key, limits in NUMBERS.items()},
+    **{key: integer(*limits) for key, limits in NUMBERS.items()},
     **dict.fromkeys((*ALLOWING, "usage"), Rule(is_flag, "is not true or false")),
 }
 
@@ -241,52 +202,3 @@ def _refuse_exposed(gateway: Gateway, allowed_by: Mapping[str, Any]) -> None:
     if not gateway.clients and not allowed_by.get("open"):
         allowed = "is beyond loopback, and everybody who reaches it could ask; give clients, or say open: true"
         raise refusal("", "fleet_gateway.address", gateway.address, allowed)
-
-
-def _clients(given: Any, fleet: ClientNames | None) -> tuple[Client, ...]:
-    if given is None:
-        return ()
-    if not isinstance(given, Mapping):
-        raise InputError("fleet_gateway.clients: (hidden) is not a mapping of clients by their names")
-    found: dict[str, Client] = {}
-    for name, said in given.items():
-        label = f"fleet_gateway.clients.{shown(name) if not isinstance(name, str) else name}"
-        if not isinstance(name, str) or not NAME.fullmatch(name):
-            allowed = "is no name of small letters, digits, dots, dashes and underscores"
-            raise refusal("", "fleet_gateway.clients", name, allowed)
-        client = _client(label, name, said, fleet)
-        if client.sha256 in found:
-            raise InputError(f"{label}: has the key of {found[client.sha256].name}; every client needs one of its own")
-        found[client.sha256] = client
-    return tuple(found.values())
-
-
-def _client(label: str, name: str, given: Any, fleet: ClientNames | None) -> Client:
-    if not isinstance(given, Mapping):
-        # It may be the key itself.
-        raise InputError(f"{label}: (hidden) is not a mapping with key or sha256, models, requests_per_minute")
-    known(label, given, CLIENT)
-    if (given.get("key") is None) == (given.get("sha256") is None):
-        raise InputError(f"{label}: needs key, or sha256 of it in hexadecimal, and not both")
-    digest = _hashed(label, given["key"]) if given.get("key") is not None else given["sha256"]
-    if not isinstance(digest, str) or not DIGEST.fullmatch(digest):
-        raise InputError(f"{label}.sha256: (hidden) is not the SHA-256 of a key: 64 hexadecimal digits")
-    allowed = given.get("models")
-    # An empty list would be all of them, where somebody has taken the last one away.
-    if allowed is not None and not (
-        isinstance(allowed, list) and allowed and all(isinstance(one, str) for one in allowed)
-    ):
-        raise refusal("", f"{label}.models", allowed, "is not a list of served models; leave it out for all")
-    for one in allowed or []:
-        _known_model(f"{label}.models", one, fleet, fleet.models | fleet.adapters if fleet else ())
-    rate = given.get("requests_per_minute")
-    if rate is not None and not RATE.good(rate):
-        raise refusal("", f"{label}.requests_per_minute", rate, RATE.allowed)
-    return Client(name, digest.lower(), tuple(allowed or []), int(rate or 0))
-
-
-def _hashed(label: str, key: Any) -> str:
-    if not isinstance(key, str) or len(key) < LEAST_KEY or not key.isascii() or not key.isprintable() or " " in key:
-        allowed = f"a text of at least {LEAST_KEY} letters, digits and signs without blanks"
-        raise InputError(f"{label}.key: (hidden) is not {allowed}")
-    return hashlib.sha256(key.encode()).hexdigest()

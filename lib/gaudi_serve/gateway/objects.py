@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 # Names of proxies and servers in HAProxy.
 PLAIN = re.compile(r"[^A-Za-z0-9_.-]")
@@ -32,6 +33,7 @@ class Backend:
     adapters: further names that the same servers answer to, such as those of LoRA adapters. partly: names that only
     some of them answer to, as while an adapter comes; nobody may ask for them yet. balance: which server gets a
     request: the one with the ``least`` requests, or the one that had the same ``session`` or the same ``prefix``.
+    kinds: what all of its servers take in a conversation, ``text`` and ``image``; empty for models that do not talk.
     """
 
     model: str
@@ -40,6 +42,7 @@ class Backend:
     adapters: tuple[str, ...] = ()
     partly: tuple[str, ...] = ()
     balance: str = "least"
+    kinds: tuple[str, ...] = ("text",)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -78,6 +81,32 @@ class Client:
 
 
 @dataclass(frozen=True)
+class Chat:
+    """A page on which people talk to the models.
+
+    address, port: where it is; with the gateway's certificate, where that has one. title: its heading. system_prompt:
+    what a conversation begins with. users: who may log in, as clients with the digest of ``NAME:PASSWORD``; without any
+    everybody may use it who reaches it.
+    """
+
+    address: str = "127.0.0.1"
+    port: int = 8090
+    title: str = "Chat"
+    system_prompt: str = ""
+    users: tuple[Client, ...] = ()
+
+    @property
+    def clients(self) -> tuple[Client, ...]:
+        """Return as whom its users ask the gateway."""
+        return self.users or (Client("chat", ""),)
+
+    @property
+    def is_local(self) -> bool:
+        """Return whether only users of its host reach it."""
+        return ip_address(self.address).is_loopback
+
+
+@dataclass(frozen=True)
 class Gateway:
     """A gateway.
 
@@ -88,7 +117,7 @@ class Gateway:
     address, 0 for a quarter. client_s: how long a client may be silent while the gateway expects something of it.
     hard_stop_s: how long an old worker may finish its requests after a reload. paths: that pass beside those of the
     model's API. cors_origins: sites whose pages may ask from a browser. usage:
-    count tokens by client and model. metrics_port: of Prometheus' page, on loopback.
+    count tokens by client and model. metrics_port: of Prometheus' page, on loopback. chat: the page for people.
     virtual_address: that several gateways share, with the length of its network; virtual_router_id: which tells them
     from others in their network; virtual_interface: where it is; rank: of this gateway among them, 0 for the first.
     folder, run: of its files, and of its sockets; state: the file of what a reload and a restart must not forget. user:
@@ -120,6 +149,18 @@ class Gateway:
     run: str = "/run/gaudi-gateway"
     state: str = "/var/lib/gaudi-serve/gateway/state"
     user: str = "haproxy"
+    chat: Chat | None = None
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """Return the ports at which it listens, by the keys that name them."""
+        found = {"port": self.port, "metrics_port": self.metrics_port}
+        return {**found, "chat.port": self.chat.port} if self.chat else found
+
+    @property
+    def everyone(self) -> tuple[Client, ...]:
+        """Return the clients, and as whom the users of the page ask."""
+        return (*self.clients, *(self.chat.clients if self.chat else ()))
 
     @property
     def most_per_address(self) -> int:
@@ -150,7 +191,7 @@ class Gateway:
 
     def of_backend(self, backend: Backend) -> list[Client]:
         """Return the clients that may use a model."""
-        return [one for one in self.clients if not one.models or set(one.models) & set(backend.names)]
+        return [one for one in self.everyone if not one.models or set(one.models) & set(backend.names)]
 
     def beside(self, name: str) -> set[str]:
         """Return all names that the servers of a name answer to."""

@@ -15,6 +15,8 @@ TIMEOUT_S = 10
 # Bits of the administrative state, as HAProxy's management guide has them.
 MAINTENANCE, DRAIN = 0x01 | 0x04, 0x08 | 0x10
 UP = "2"
+# How the names of the gateway's own tables and parts begin.
+OWN = "own:"
 # What a state file begins with; without any state of servers it says nothing.
 VERSION = "1\n"
 
@@ -61,7 +63,7 @@ class Runtime:
         return {name: value for name, mark, value in lines if mark}
 
     def servers(self) -> list[State]:
-        """Return the state of every server.
+        """Return the state of every server of a model.
 
         Raises:
             InputError: for an answer of another version of HAProxy's.
@@ -81,6 +83,7 @@ class Runtime:
                 int(row["srv_uweight"]),
             )
             for row in rows
+            if not row["be_name"].startswith(OWN)
         ]
 
     def requests(self, names: Collection[str], worker: str = "") -> dict[str, int]:
@@ -135,7 +138,9 @@ class Runtime:
         names = lines[0].lstrip("# ").split() if lines else []
         for number, line in enumerate(lines[1:], 1):
             row = dict(zip(names, line.split(), strict=False))
-            if place := places.get(row.get("srv_name", "")):
+            if row.get("be_name", "").startswith(OWN):
+                lines[number] = ""
+            elif place := places.get(row.get("srv_name", "")):
                 row |= {"srv_addr": place[0], "srv_port": str(place[1])}
                 lines[number] = " ".join(row.values())
-        write_whole(path, "\n".join([version, *lines]) + "\n", 0o600)
+        write_whole(path, "\n".join([version, *filter(None, lines)]) + "\n", 0o600)

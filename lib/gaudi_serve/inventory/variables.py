@@ -28,8 +28,8 @@ from ..core.checks import (
 from ..core.errors import InputError, Problem, is_whole, near, one_line, readable, shown
 from ..core.options import FOLDER, OPTIONS, Range, rule_of
 from ..core.redact import has_login
+from ..gateway.clients import ClientNames, not_read
 from ..gateway.fleet import adapter_names
-from ..gateway.inputs import ClientNames, not_read
 from ..model.distributed import entry_problems, host_models
 from ..platforms import runtimes
 from ..stages.apt_access import access

@@ -250,7 +250,8 @@ def _planned(
     nodes = {card.numa_node for card in cards}
     node = nodes.pop() if len(nodes) == 1 else None
     served = tuple(
-        ServedModel(one["served_model_name"], one.weights, smoke_of(one, weights)) for one, weights in models
+        ServedModel(one["served_model_name"], one.weights, smoke_of(one, weights), weights.architecture.sees)
+        for one, weights in models
     )
     planned = PlannedModel(spec, (placement,), container, costed.cost, costed.precision, node, warnings, served)
     unable = [

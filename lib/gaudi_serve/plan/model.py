@@ -99,11 +99,15 @@ class Cost:
 
 @dataclass(frozen=True)
 class ServedModel:
-    """One of the models that a server answers for: its name for clients, its folder, and what a start asks it."""
+    """One of the models that a server answers for: its name for clients, its folder, and what a start asks it.
+
+    sees: it takes pictures.
+    """
 
     served_model_name: str
     weights: str
     smoke: list[str]
+    sees: bool = False
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..core.aliases import value_of
 from ..core.table import model_cell, table
-from ..gateway.objects import Gateway
+from ..gateway.objects import Chat, Gateway
 from ..host.smoke import EVERYWHERE
 from ..model.distributed import answers, hosts_of
 from ..monitoring.settings import NAME, Monitoring
@@ -35,6 +35,7 @@ def endpoint_table(
         models = known["preflight_plan"]["models"] if "preflight_plan" in known else []
         gateway = gateway_of(host, known)
         rows += [[host, "(gateway)", "-", gateway["state"], gateway["url"], "-"]] if gateway else []
+        rows += [[host, "(chat)", "-", gateway["state"], gateway["chat"], "-"]] if gateway and gateway["chat"] else []
         monitor = monitor_of(known)
         rows += [[host, "(prometheus)", "-", monitor["state"], monitor["url"], "-"]] if monitor else []
         address = str(known["gaudi_host"]["ip"]) if "gaudi_host" in known else "127.0.0.1"
@@ -69,21 +70,30 @@ def endpoint(model: Mapping[str, Any], address: str) -> str:
 
 
 def gateway_of(host: str, known: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return ``{state, url, servers, up}`` of a host's gateway, the last two being counts; None where it is none."""
+    """Return what a host's gateway is; None where it is none.
+
+    Returns:
+        ``state``; ``url``; ``chat``, the URL of its page for chats, empty without one; ``servers`` and ``up``, counts.
+    """
     settings, live = value_of(known, "fleet_gateway"), known.get("gaudi_haproxy")
     if not live or not isinstance(settings, Mapping):
         return None
-    address, scheme = (
-        str(settings.get("address") or Gateway.address),
-        "https" if settings.get("certificate") else "http",
-    )
-    where = host if address in EVERYWHERE else f"[{address}]" if ":" in address else address
+    scheme, chat = "https" if settings.get("certificate") else "http", settings.get("chat")
+    url = f"{scheme}://{_place(host, settings, Gateway.address, Gateway.port)}"
     return {
         "state": "active" if live["unit"]["active"] else "not there",
-        "url": f"{scheme}://{where}:{settings.get('port') or Gateway.port}/v1",
+        "url": f"{url}/v1",
+        "chat": f"{scheme}://{_place(host, chat, Chat.address, Chat.port)}/" if isinstance(chat, Mapping) else "",
         "servers": len(live["states"]),
         "up": sum(one["up"] for one in live["states"]),
     }
+
+
+def _place(host: str, settings: Mapping[str, Any], address: str, port: int) -> str:
+    """Return the part of a URL that says where something listens, by its settings and by what they leave out."""
+    where = str(settings.get("address") or address)
+    where = host if where in EVERYWHERE else f"[{where}]" if ":" in where else where
+    return f"{where}:{settings.get('port') or port}"
 
 
 def monitor_of(known: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -107,6 +107,7 @@ def fleet_status_lines(status: Known) -> list[str]:
         if gateway := host["gateway"]:
             rows.append([name, "(gateway)", "-", gateway["state"], f"{gateway['up']} of {gateway['servers']} up"])
             rows[-1].append(gateway["url"])
+            rows += [[name, "(chat)", "-", gateway["state"], "-", gateway["chat"]]] if gateway["chat"] else []
         if monitor := host["monitoring"]:
             rows.append([name, "(prometheus)", "-", monitor["state"], "-", monitor["url"]])
         if not host["read"]:

@@ -12,10 +12,11 @@ from typing import Any
 from ..core.aliases import value_of
 from ..core.errors import InputError, one_line
 from ..core.templates import file_of
+from ..gateway.clients import ClientNames
 from ..gateway.config import gateway_files
 from ..gateway.fleet import Entry, backends_of, entry_of, secret_problem
 from ..gateway.haproxy import ADDRESS_PATH, PLACE, SERVERS, UNIT_PATH
-from ..gateway.inputs import ClientNames, read_gateway
+from ..gateway.inputs import read_gateway
 from ..gateway.objects import Gateway
 from ..model.distributed import answers
 from .base import Given, Pending, Stage
@@ -143,7 +144,7 @@ def _of_models(ports: Mapping[int, str]) -> dict[int, str]:
 def _ports_taken(gateway: Gateway, taken: Mapping[int, str], host_name: str) -> list[str]:
     return [
         f"{host_name}: fleet_gateway.{key}: {port}: {taken[port]} listens there; say another port"
-        for key, port in (("port", gateway.port), ("metrics_port", gateway.metrics_port))
+        for key, port in gateway.ports.items()
         if port in taken
     ]
 

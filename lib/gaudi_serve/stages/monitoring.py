@@ -32,6 +32,9 @@ PROGRAMS = {
     "gaudi-prometheus.service": ("prometheus", ()),
     "gaudi-alertmanager.service": ("prometheus-alertmanager", ()),
 }
+PORTS_OF_GATEWAY = {
+    **{"port": "the gateway", "metrics_port": "the gateway's own page", "chat.port": "the gateway's page for chats"}
+}
 GROUPS = {str(HOST): "root", str(CLIENT): "prometheus"}
 
 
@@ -316,7 +319,7 @@ def planned_ports(known: Known) -> dict[int, str]:
     except InputError:
         # There is none, or one that is refused for itself.
         return found
-    return {**found, gateway.port: "the gateway", gateway.metrics_port: "the gateway's own page"}
+    return found | {port: PORTS_OF_GATEWAY[key] for key, port in gateway.ports.items()}
 
 
 def _pending(given: Given) -> Pending:

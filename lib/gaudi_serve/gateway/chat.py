@@ -1,0 +1,111 @@
+"""The page on which people talk to the models: from what a user writes of it to its settings."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from ipaddress import ip_address
+from typing import Any
+
+from ..core.checks import Rule, is_flag
+from ..core.errors import InputError, known, refusal
+from .clients import ADDRESS, ALLOWING, CLIENT, NAME, ClientNames, integer, read_client
+from .objects import Chat, Client, Gateway
+
+KEY = "fleet_gateway.chat"
+LEAST_PASSWORD = 8  # signs
+# HAProxy holds each file of the page in a buffer; the largest has 52 KiB.
+BUFFER_KIB = 64
+RULES = {
+    "address": ADDRESS,
+    "port": integer(1, 65535),
+    **dict.fromkeys(ALLOWING, Rule(is_flag, "is not true or false")),
+    "title": Rule(
+        lambda value: isinstance(value, str) and value.isprintable() and 1 <= len(value) <= 80,
+        "is no text of one line and at most 80 signs",
+    ),
+    "system_prompt": Rule(
+        lambda value: isinstance(value, str) and len(value) <= 10_000, "is no text of at most 10,000 signs"
+    ),
+}
+KEYS = (*RULES, "users")
+
+
+def read_chat(given: Any, fleet: ClientNames | None) -> Chat | None:
+    """Return the page of a mapping; None where there is none.
+
+    Args:
+        given: ``fleet_gateway.chat``, with the keys of docs/chat.md.
+        fleet: the models and adapters that users may use; None where they are not known.
+
+    Raises:
+        InputError: for a key or value that is none. No password is ever in it.
+    """
+    if given is None:
+        return None
+    if not isinstance(given, Mapping):
+        # It may be a password.
+        raise InputError(f"{KEY}: (hidden) is not a mapping with {', '.join(KEYS)}; {{}} takes all defaults")
+    known(KEY, given, KEYS)
+    said = {key: given[key] for key in RULES if given.get(key) is not None}
+    for key, value in said.items():
+        if not RULES[key].good(value):
+            raise refusal("", f"{KEY}.{key}", value, RULES[key].allowed)
+    said |= {"address": str(ip_address(str(said["address"])))} if "address" in said else {}
+    said |= {"port": int(said["port"])} if "port" in said else {}
+    return Chat(
+        **{key: value for key, value in said.items() if key not in ALLOWING}, users=_users(given.get("users"), fleet)
+    )
+
+
+def _users(given: Any, fleet: ClientNames | None) -> tuple[Client, ...]:
+    if given is None:
+        return ()
+    if not isinstance(given, Mapping) or not given:
+        raise InputError(f"{KEY}.users: (hidden) is not a mapping of users by their names; leave it out for none")
+    return tuple(_user(name, said, fleet) for name, said in given.items())
+
+
+def _user(name: Any, given: Any, fleet: ClientNames | None) -> Client:
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise refusal("", f"{KEY}.users", name, "is no name of small letters, digits, dots, dashes and underscores")
+    label = f"{KEY}.users.{name}"
+    if not isinstance(given, Mapping):
+        raise InputError(f"{label}: (hidden) is not a mapping with password or sha256, models, requests_per_minute")
+    known(label, given, ("password", *CLIENT[1:]))
+    password = given.get("password")
+    if password is not None and (
+        not isinstance(password, str) or len(password) < LEAST_PASSWORD or not password.isprintable()
+    ):
+        raise InputError(f"{label}.password: (hidden) is not a text of at least {LEAST_PASSWORD} signs")
+    if (password is None) == (given.get("sha256") is None):
+        raise InputError(f"{label}: needs password, or sha256 of {name}:PASSWORD in hexadecimal, and not both")
+    digest = {} if password is None else {"sha256": hashlib.sha256(f"{name}:{password}".encode()).hexdigest()}
+    asked = {key: value for key, value in given.items() if key != "password"}
+    return read_client(label, f"chat.{name}", {**asked, **digest}, fleet)
+
+
+def refuse_chat(gateway: Gateway, given: Mapping[str, Any]) -> None:
+    """Refuse a page that anybody could use, that meets the gateway's own ports and clients, or that it cannot hold."""
+    chat = gateway.chat
+    if not chat:
+        return
+    for key, port in (("port", gateway.port), ("metrics_port", gateway.metrics_port)):
+        if chat.port == port:
+            raise refusal("", f"{KEY}.port", chat.port, f"is the gateway's own {key}; say another")
+    if gateway.buffer_kib < BUFFER_KIB:
+        allowed = f"must be at least {BUFFER_KIB} for a gateway with a page for chats, which it keeps there"
+        raise refusal("", "fleet_gateway.buffer_kib", gateway.buffer_kib, allowed)
+    for name in {one.name for one in gateway.clients} & {one.name for one in chat.clients}:
+        raise refusal("", "fleet_gateway.clients", name, "is what users of the page for chats are called; say another")
+    if chat.is_local:
+        return
+    if not gateway.certificate and not given.get("plain_allowed"):
+        allowed = (
+            "is beyond loopback, and passwords and texts would go in plain; give fleet_gateway.certificate, or say "
+            "plain_allowed: true"
+        )
+        raise refusal("", f"{KEY}.address", chat.address, allowed)
+    if not chat.users and not given.get("open"):
+        allowed = "is beyond loopback, and everybody who reaches it could ask; give users, or say open: true"
+        raise refusal("", f"{KEY}.address", chat.address, allowed)

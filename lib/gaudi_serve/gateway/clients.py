@@ -1,0 +1,127 @@
+"""Who may ask a gateway: its clients by their keys, and what of them is refused before anything is changed."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any
+
+from ..core.checks import Rule, whole
+from ..core.errors import InputError, known, near, refusal, shown
+from ..core.options import rule_of
+from .objects import Client
+
+NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+DIGEST = re.compile(r"[0-9a-fA-F]{64}")
+# Keys by which a user says that more people may ask than is wise.
+ALLOWING = ("plain_allowed", "open")
+LEAST_KEY = 16  # characters
+MOST_UNREAD = 3  # reasons that a sentence names
+CLIENT = ("key", "sha256", "models", "requests_per_minute")
+
+
+@dataclass(frozen=True)
+class ClientNames:
+    """The names by which clients call the models and adapters of a fleet, and why those of some hosts are not known."""
+
+    models: frozenset[str]
+    adapters: frozenset[str] = frozenset()
+    unread: tuple[str, ...] = ()
+
+
+def not_read(reasons: Sequence[str]) -> str:
+    """Return the end of a sentence on what no host has: which hosts could not be read, and why; empty without any."""
+    more = [f"and {len(reasons) - MOST_UNREAD} more"] if len(reasons) > MOST_UNREAD else []
+    return f"; these could not be read: {'; '.join([*reasons[:MOST_UNREAD], *more])}" if reasons else ""
+
+
+def is_address(value: Any) -> bool:
+    """Tell whether a value is an address of a host, without a zone."""
+    try:
+        ip_address(str(value))
+    except ValueError:
+        return False
+    # A zone may be any text, and neither HAProxy nor keepalived takes one.
+    return "%" not in str(value)
+
+
+def integer(low: int, high: int) -> Rule:
+    """Return the rule for integers within limits, which Ansible may give as text."""
+    return rule_of({"type": "int"}, Rule(whole(low, high), f"is not a whole number from {low} to {high}"))
+
+
+ADDRESS = Rule(is_address, "is no address of the gateway's host, such as 127.0.0.1, or 0.0.0.0 for all")
+RATE = integer(1, 1_000_000)
+
+
+def known_model(key: str, model: Any, fleet: ClientNames | None, names: Collection[str]) -> None:
+    """Refuse a model that no host of the inventory has, where these are known.
+
+    Raises:
+        InputError: with the key, and the names that are near.
+    """
+    if fleet is not None and model not in names:
+        hint = near(model, names) or f"; there are {', '.join(sorted(names)) or 'none'}"
+        raise refusal("", key, model, f"is a model of no host of this inventory{hint}{not_read(fleet.unread)}")
+
+
+def read_clients(given: Any, fleet: ClientNames | None) -> tuple[Client, ...]:
+    """Return the clients of a mapping ``{name: {key or sha256, models, requests_per_minute}}``; none for null.
+
+    Raises:
+        InputError: for a key or value that is none. No key of a client is ever in it.
+    """
+    if given is None:
+        return ()
+    if not isinstance(given, Mapping):
+        raise InputError("fleet_gateway.clients: (hidden) is not a mapping of clients by their names")
+    found: dict[str, Client] = {}
+    for name, said in given.items():
+        label = f"fleet_gateway.clients.{shown(name) if not isinstance(name, str) else name}"
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            allowed = "is no name of small letters, digits, dots, dashes and underscores"
+            raise refusal("", "fleet_gateway.clients", name, allowed)
+        client = read_client(label, name, said, fleet)
+        if client.sha256 in found:
+            raise InputError(f"{label}: has the key of {found[client.sha256].name}; every client needs one of its own")
+        found[client.sha256] = client
+    return tuple(found.values())
+
+
+def read_client(label: str, name: str, given: Any, fleet: ClientNames | None) -> Client:
+    """Return one client; ``label`` is how messages call it.
+
+    Raises:
+        InputError: as of read_clients.
+    """
+    if not isinstance(given, Mapping):
+        # It may be the key itself.
+        raise InputError(f"{label}: (hidden) is not a mapping with key or sha256, models, requests_per_minute")
+    known(label, given, CLIENT)
+    if (given.get("key") is None) == (given.get("sha256") is None):
+        raise InputError(f"{label}: needs key, or sha256 of it in hexadecimal, and not both")
+    digest = _hashed(label, given["key"]) if given.get("key") is not None else given["sha256"]
+    if not isinstance(digest, str) or not DIGEST.fullmatch(digest):
+        raise InputError(f"{label}.sha256: (hidden) is not the SHA-256 of a key: 64 hexadecimal digits")
+    allowed = given.get("models")
+    # An empty list would be all of them, where somebody has taken the last one away.
+    if allowed is not None and not (
+        isinstance(allowed, list) and allowed and all(isinstance(one, str) for one in allowed)
+    ):
+        raise refusal("", f"{label}.models", allowed, "is not a list of served models; leave it out for all")
+    for one in allowed or []:
+        known_model(f"{label}.models", one, fleet, fleet.models | fleet.adapters if fleet else ())
+    rate = given.get("requests_per_minute")
+    if rate is not None and not RATE.good(rate):
+        raise refusal("", f"{label}.requests_per_minute", rate, RATE.allowed)
+    return Client(name, digest.lower(), tuple(allowed or []), int(rate or 0))
+
+
+def _hashed(label: str, key: Any) -> str:
+    if not isinstance(key, str) or len(key) < LEAST_KEY or not key.isascii() or not key.isprintable() or " " in key:
+        allowed = f"a text of at least {LEAST_KEY} letters, digits and signs without blanks"
+        raise InputError(f"{label}.key: (hidden) is not {allowed}")
+    return hashlib.sha256(key.encode()).hexdigest()
