@@ -103,8 +103,10 @@ function element(name, attributes = {}, ...children) {
   return made;
 }
 
-// A model's text as Markdown. It may hold anything, since others' texts may be in its prompt: no picture is fetched, no
-// form and no style is shown.
+// A model's text as Markdown. It may hold anything, since others' texts may be in its prompt: HTML stays text, and no
+// picture is fetched.
+const escaped = (text) => text.replace(/[&<>"]/g, (sign) => `&#${sign.charCodeAt(0)};`);
+marked.use({ renderer: { html: ({ text }) => escaped(text), image: ({ text, href }) => escaped(`${text} (${href})`) } });
 function markdown(text) {
   const allowed = { FORBID_TAGS: ["img", "style", "form", "input", "button", "audio", "video", "svg", "math"], FORBID_ATTR: ["style", "id", "name", "class"] };
   const found = DOMPurify.sanitize(marked.parse(text), { ...allowed, RETURN_DOM_FRAGMENT: true });
