@@ -90,14 +90,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _alive(self) -> None:
         """Raise OSError where the client has closed the connection."""
-        self.connection.setblocking(False)  # noqa: FBT003
+        self.connection.setblocking(False)
         try:
             if self.connection.recv(1) == b"":
                 raise ConnectionResetError
         except BlockingIOError:
             pass
         finally:
-            self.connection.setblocking(True)  # noqa: FBT003
+            self.connection.setblocking(True)
 
     def _event(self, event: dict[str, Any]) -> None:
         self._chunk(f"data: {json.dumps(event)}\n\n".encode())

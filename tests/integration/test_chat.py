@@ -24,8 +24,8 @@ pytestmark = pytest.mark.skipif(not shutil.which("haproxy"), reason="HAProxy is 
 PICTURE = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAIAAABLbSncAAAAEklEQVR4nGP4z8CAFWEXHbQSACj/P8Fu7N9hAAAAAElFTkSuQmCC"
 )
-SECRET = "server-key-canary-51c2"
-PASSWORD = "correct horse 7"
+SECRET = "server-key-canary-51c2"  # noqa: S105 - of no real server
+PASSWORD = "correct horse 7"  # noqa: S105 - of nobody
 ALICE = Client("chat.alice", hashlib.sha256(f"alice:{PASSWORD}".encode()).hexdigest(), ("small",), 600)
 
 
@@ -98,7 +98,7 @@ def test_a_conversation(browser: Chromium, site: Front, models: list[Talker], tm
         assert page.inner_text("details.thought summary") == "Thoughts"
         assert "4 tokens" in page.inner_text(".notes")
         sent = models[0].asked[-1]
-        assert list(sent)[0] == "model" and sent["stream"] is True
+        assert next(iter(sent)) == "model" and sent["stream"] is True
         assert sent["messages"] == [
             {"role": "system", "content": "Be brief."},
             {"role": "user", "content": "What is the capital of France?"},
@@ -253,7 +253,7 @@ def test_nobody_else_can_ask_with_the_login_of_the_page(site: Front, models: lis
     for path in ("/metrics", "/v1/embeddings", "/v1/completions", "/health", "/../etc/passwd", "/users.map"):
         assert answer_of(site, path, x_chat_page="1")[0] == 404, path
     assert answer_of(site, "/v1/models", x_chat_page="1", method="DELETE")[0] == 404
-    status, text, headers = answer_of(site, "/")
+    status, _, headers = answer_of(site, "/")
     assert status == 200 and "frame-ancestors 'none'" in headers["content-security-policy"]
     assert "unsafe" not in headers["content-security-policy"] and headers["cache-control"] == "no-store"
     # A client of the gateway cannot be a user of the page by a header.

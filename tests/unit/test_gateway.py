@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from gaudi_serve.core.errors import InputError
+from gaudi_serve.gateway.chat import BUFFER_KIB
 from gaudi_serve.gateway.clients import ClientNames
 from gaudi_serve.gateway.config import ANSWERS, gateway_files
 from gaudi_serve.gateway.inputs import read_gateway
@@ -179,6 +180,106 @@ def test_bad_input_gets_one_sentence(wish: Any, message: str) -> None:
     assert KEY not in str(raised.value)
 
 
+CAROL = {"carol": {"password": "canary-password"}}
+
+
+@pytest.mark.parametrize(
+    ("chat", "message"),
+    [
+        (True, "fleet_gateway.chat: (hidden) is not a mapping with address, port, plain_allowed, open, title, system_"),
+        ({"adress": "::"}, "fleet_gateway.chat: adress: is not a known name; did you mean address?"),
+        ({"address": "chat.example"}, "fleet_gateway.chat.address: 'chat.example' is no address of the gateway's host"),
+        ({"port": 8080}, "fleet_gateway.chat.port: 8080 is the gateway's own port; say another"),
+        ({"port": 8405}, "fleet_gateway.chat.port: 8405 is the gateway's own metrics_port; say another"),
+        ({"port": 0}, "fleet_gateway.chat.port: 0 is not a whole number from 1 to 65535"),
+        ({"title": "a\nb"}, "fleet_gateway.chat.title: 'a\\nb' is no text of one line and at most 80 signs"),
+        ({"system_prompt": 5}, "fleet_gateway.chat.system_prompt: 5 is no text of at most 10,000 signs"),
+        ({"open": "no"}, "fleet_gateway.chat.open: 'no' is not true or false"),
+        (
+            {"address": "0.0.0.0", "users": CAROL},
+            "fleet_gateway.chat.address: '0.0.0.0' is beyond loopback, and passwo",
+        ),
+        (
+            {"address": "::", "plain_allowed": True},
+            "fleet_gateway.chat.address: '::' is beyond loopback, and everybody",
+        ),
+        ({"users": [KEY]}, "fleet_gateway.chat.users: (hidden) is not a mapping of users by their names"),
+        ({"users": {}}, "fleet_gateway.chat.users: (hidden) is not a mapping of users by their names"),
+        ({"users": {"Carol": {}}}, "fleet_gateway.chat.users: 'Carol' is no name of small letters, digits"),
+        (
+            {"users": {"carol": KEY}},
+            "fleet_gateway.chat.users.carol: (hidden) is not a mapping with password or sha256",
+        ),
+        (
+            {"users": {"carol": {}}},
+            "fleet_gateway.chat.users.carol: needs password, or sha256 of carol:PASSWORD in hex",
+        ),
+        (
+            {"users": {"carol": {"password": KEY, "sha256": "ab" * 32}}},
+            "fleet_gateway.chat.users.carol: needs password, or sha256 of carol:PASSWORD in hexadecimal, and not both",
+        ),
+        (
+            {"users": {"carol": {"password": "short"}}},
+            "fleet_gateway.chat.users.carol.password: (hidden) is not a text",
+        ),
+        ({"users": {"carol": {"sha256": KEY}}}, "fleet_gateway.chat.users.carol.sha256: (hidden) is not the SHA-256"),
+        ({"users": {"carol": {"key": KEY}}}, "fleet_gateway.chat.users.carol: key: is not a known name"),
+        (
+            {"users": {"carol": {"password": KEY, "models": ["smal"]}}},
+            "fleet_gateway.chat.users.carol.models: 'smal' is a model of no host of this inventory; did you mean",
+        ),
+    ],
+)
+def test_a_bad_page_gets_one_sentence(chat: Any, message: str) -> None:
+    with pytest.raises(InputError) as raised:
+        read_gateway({"clients": ALICE, "chat": chat}, BACKENDS, ClientNames(frozenset(one.model for one in BACKENDS)))
+    assert str(raised.value).startswith(message)
+    assert KEY not in str(raised.value) and "short" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"buffer_kib": 32, "chat": {}}, "fleet_gateway.buffer_kib: 32 must be at least 64 for a gateway with a page"),
+        (
+            {"clients": {"chat.carol": {"key": KEY}}, "chat": {"users": CAROL}},
+            "fleet_gateway.clients: 'chat.carol' is what users of the page for chats are called; say another",
+        ),
+        ({"clients": {"chat": {"key": KEY}}, "chat": {}}, "fleet_gateway.clients: 'chat' is what users of the page"),
+    ],
+)
+def test_a_page_that_the_gateway_cannot_have_is_refused(more: Any, message: str) -> None:
+    with pytest.raises(InputError) as raised:
+        read_gateway(more, BACKENDS)
+    assert str(raised.value).startswith(message)
+
+
+def test_the_page_has_what_its_settings_say_and_no_password() -> None:
+    backends = (*BACKENDS, Backend("sees", (), kinds=("text", "image")), Backend("embeds", (), kinds=()))
+    more = {"models": ["small"], "requests_per_minute": 6}
+    said = {"title": "Talk", "system_prompt": 'Be "brief".\n', "users": {"carol": {**CAROL["carol"], **more}}}
+    found = gateway_files(read_gateway({"clients": ALICE, "chat": said}, backends))
+    texts = {path.rpartition("/")[2]: file.text for path, file in found.items()}
+    assert json.loads(texts["chat-settings.json"]) == {
+        **{"title": "Talk", "system_prompt": 'Be "brief".\n', "pictures": ["sees"], "others": ["embeds"]}
+    }
+    digest = hashlib.sha256(b"carol:canary-password").hexdigest().upper()
+    assert texts["users.map"] == f"{digest} chat.carol\n"
+    assert [path for path, file in found.items() if digest in file.text and not file.secret] == []
+    assert [name for name, text in texts.items() if "canary-password" in text] == []
+    assert "chat.carol|small all\n" in texts["allowed.map"] and "chat.carol|sees" not in texts["allowed.map"]
+    assert texts["rates.map"] == "chat.carol 6\n" and "carol" not in texts["clients.map"]
+    # Without a page nothing of it is there.
+    assert [name for name in files() if "chat" in name or "users" in name] == []
+    assert "own:chat" not in files()["haproxy.cfg"] and "chat.sock" not in files()["haproxy.cfg"]
+
+
+def test_every_file_of_the_page_fits_the_smallest_buffer() -> None:
+    found = gateway_files(read_gateway({"chat": {}, "buffer_kib": BUFFER_KIB}, BACKENDS))
+    # HAProxy adds headers, and keeps a kilobyte for itself.
+    assert max(len(file.text.encode()) for path, file in found.items() if "/chat-" in path) < BUFFER_KIB * 1024 - 4096
+
+
 def test_a_name_that_no_map_holds_is_refused() -> None:
     with pytest.raises(InputError, match="served_model_name: 'my model' is not made of letters"):
         read_gateway({}, (Backend("my model", ()),))
@@ -201,7 +302,9 @@ def test_adapters_are_names_of_their_own() -> None:
 
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(
-    st.sampled_from(["address", "port", "certificate", "clients", "open", "waiting", "balance", "paths", "nonsense"]),
+    st.sampled_from(
+        ["address", "port", "certificate", "clients", "open", "waiting", "balance", "paths", "chat", "nonsense"]
+    ),
     GARBAGE,
 )
 def test_a_gateway_of_anything(key: str, value: Any) -> None:

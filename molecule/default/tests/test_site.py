@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from gaudi_serve.gateway.objects import Backend, Chat, Server
 from gaudi_serve.host import all_reduce
 from gaudi_serve.host.links import all_reduce_figures
 from gaudi_serve.host.smoke import right_capitals
-from runs import beyond_loopback, host_name
+from gaudi_serve.monitoring.engine_metrics import VLLM
+from helpers.browser import chromium
+from helpers.haproxies import Front
+from helpers.machine import free_port
+from runs import beyond_loopback, eventually, host_name
+
+# How the names of samples end, and the labels that all of them have.
+ENDING, EVERY = {"gauge": "", "counter": "_total", "histogram": "_bucket"}, {"model_name", "engine", "le"}
 
 
 @pytest.fixture
@@ -32,7 +41,16 @@ def test_every_model_answers(name: str, ask: Any, unit: Any) -> None:
 @pytest.mark.on("mol-cpu")
 def test_real_vllm_and_its_metrics(host: Any) -> None:
     assert '"0.32.0' in host.check_output("curl -sS http://127.0.0.1:8000/version")
-    assert "vllm:num_requests_running" in host.check_output("curl -sS http://127.0.0.1:8000/metrics")
+    page = host.check_output("curl -sS http://127.0.0.1:8000/metrics")
+    kinds = {name.removesuffix("_total"): kind for name, kind in re.findall(r"(?m)^# TYPE (\S+) (\w+)$", page)}
+    # The table by which rules and dashboards are checked says what the page has.
+    table = {one.name: one for one in VLLM if one.is_of((0, 32, 0))}
+    assert {name: kinds.get(name) for name in table} == {name: one.kind for name, one in table.items()}
+    shown = {
+        name: set(re.findall(r'(\w+)="', labels)) for name, labels in re.findall(r"(?m)^(vllm:\w+)\{(.*)\} ", page)
+    }
+    labels = {name: shown.get(f"{name}{ENDING[one.kind]}", set()) - EVERY for name, one in table.items()}
+    assert labels == {name: set(one.labels) for name, one in table.items()}
     # Its endpoint alone: the dozen sockets at which its processes meet, which ask for no key, are on loopback.
     assert beyond_loopback(host, "tiny") == ["0.0.0.0:8000"]
 
@@ -48,6 +66,44 @@ def test_real_vllm_knows_three_capitals(host: Any, ask: Any) -> None:
     assert smoke["kinds"] == ["text"] and len(right_capitals(smoke["text"])) == 3, smoke
     told = ask(8000, "tiny", prompt="What is gaudi-serve?", max_tokens=64)["choices"][0]
     assert "vLLM endpoints that answer" in told["message"]["content"] and told["finish_reason"] == "stop", told
+
+
+@pytest.mark.on("mol-cpu")
+def test_people_talk_to_real_vllm_and_stop_it(host: Any, tmp_path: Path) -> None:
+    place = host.check_output("ip -o route get 1.1.1.1").split()
+    tiny = Backend("tiny", (Server("h.tiny", place[place.index("src") + 1], 8000, 4),))
+
+    def figure(name: str) -> float:
+        page = host.check_output("curl -sS http://127.0.0.1:8000/metrics")
+        return sum(float(line.split()[-1]) for line in page.splitlines() if line.startswith(f"vllm:{name}"))
+
+    port = free_port()
+    with (
+        Front(tmp_path, (tiny,), chat=Chat(port=port)),
+        chromium() as browser,
+        browser.open(f"http://127.0.0.1:{port}/") as view,
+    ):
+        view.page.wait_for_selector("#model:enabled")
+        view.page.fill("#temperature", "0")
+        view.page.fill("#text", "List 3 countries and their capitals.")
+        view.page.press("#text", "Enter")
+        view.page.wait_for_selector(".notes:has-text('tokens a second')")
+        lines = view.page.inner_text("#messages .answer .text").splitlines()
+        assert sum(len(right_capitals(line)) == 1 for line in lines) == 3, lines
+        # The tiny model ends its answers soon; this one would take the whole of its length.
+        view.page.route("**/v1/chat/completions", lambda route: route.continue_(post_data=lengthened(route)))
+        view.page.fill("#text", "List 3 countries and their capitals.")
+        view.page.press("#text", "Enter")
+        view.page.wait_for_function("() => document.querySelectorAll('.answer .text')[1]?.innerText.length > 20")
+        assert figure("num_requests_running") == 1
+        view.page.click("#stop")
+        eventually(lambda: figure("num_requests_running") == 0, 5)
+        assert figure('request_success_total{engine="0",finished_reason="abort"') == 1
+
+
+def lengthened(route: Any) -> str:
+    """Return a request of the page that ends with its longest length alone."""
+    return json.dumps({**route.request.post_data_json, "ignore_eos": True, "max_tokens": 350})
 
 
 @pytest.mark.on("mol-cpu")

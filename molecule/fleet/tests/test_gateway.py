@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import http.client
 import json
 import os
 import re
@@ -10,12 +13,13 @@ import time
 from typing import Any
 
 import pytest
-from clients import CHAT, KEY, MODELS, Load, ask, chat, inside
+from clients import CHAT, CONTEXT, KEY, MODELS, Load, ask, chat, inside
 from runs import eventually
 
 GATEWAY = pytest.mark.on("mol-fleet-gw")
 SERVER = pytest.mark.on("mol-fleet-a")
-SECRETS = (KEY, "canary-key-of-bob-77c1", "canary-of-the-whole-fleet")
+PASSWORD = "canary-password-of-carol"  # noqa: S105 - of a host that lives for minutes
+SECRETS = (KEY, "canary-key-of-bob-77c1", "canary-of-the-whole-fleet", PASSWORD)
 RUN = "molecule/fleet/converge.yml"
 
 
@@ -36,6 +40,7 @@ def test_a_second_run_changes_nothing_and_status_tells_of_all(playbook: Any) -> 
     status = playbook("playbooks/status.yml", "--limit", "mol-fleet-gw")
     assert status.status == 0, status.text
     assert "(gateway)" in status.flat and "6 of 6 up" in status.flat
+    assert "(chat) - active - https://mol-fleet-gw:8090/" in status.flat
 
 
 @GATEWAY
@@ -50,6 +55,24 @@ def test_every_model_answers_at_the_one_address(address: str) -> None:
     # Five a minute; six may fall into two of them.
     asked = [ask(address, CHAT, chat("small"), key=SECRETS[1]) for _ in range(11)]
     assert "rate_limit_exceeded" in [one.code for one in asked if one.status == 429]
+
+
+@GATEWAY
+def test_people_talk_at_the_page_with_their_password(address: str) -> None:
+    login = {"Authorization": f"Basic {base64.b64encode(f'carol:{PASSWORD}'.encode()).decode()}", "X-Chat-Page": "1"}
+
+    def get(path: str, body: Any = None, **headers: str) -> tuple[int, str]:
+        connection = http.client.HTTPSConnection(address, 8090, timeout=60, context=CONTEXT)
+        with contextlib.closing(connection):
+            connection.request("POST" if body else "GET", path, body and json.dumps(body), headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+
+    assert get("/")[0] == get("/v1/models")[0] == 401
+    assert "<title>" in get("/", **login)[1] and json.loads(get("/settings.json", **login)[1])["title"] == "Talk"
+    assert [one["id"] for one in json.loads(get("/v1/models", **login)[1])["data"]] == ["small"]
+    assert "Paris" in get(CHAT, chat("small"), **login)[1]
+    assert get(CHAT, chat(MODELS[0]), **login)[0] == 404
 
 
 @SERVER
