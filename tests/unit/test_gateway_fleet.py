@@ -15,6 +15,7 @@ from gaudi_serve.gateway import haproxy
 from gaudi_serve.gateway.fleet import (
     backends_of,
     behind_gateway,
+    entry_of,
     fleet_entries,
     fleet_gateways,
     fleet_keys,
@@ -200,6 +201,25 @@ def test_the_adapters_of_a_server_are_names_that_clients_may_use() -> None:
     assert "base|a strict" in gateway_config({"clients": clients}, entries, {})["files"]["allowed.map"]
 
 
+@pytest.mark.parametrize(
+    ("served", "kinds"),
+    [
+        ({"smoke": ["text"]}, ("text",)),
+        ({"smoke": ["text"], "sees": True}, ("text", "image")),
+        ({"smoke": ["image"]}, ("text", "image")),
+        ({"smoke": ["embedding"], "sees": True}, ()),
+        ({"smoke": ["rerank"]}, ()),
+        ({}, ("text",)),
+    ],
+)
+def test_what_a_model_takes_in_a_conversation(served: dict[str, Any], kinds: tuple[str, ...]) -> None:
+    hosts = {"g1": planned(model("m", served=[{"served_model_name": "m", **served}]))}
+    (entry,) = fleet_entries(hosts, hosts, "gw")
+    assert entry_of(entry).kinds == kinds and backends_of([entry], {})[0].kinds == kinds
+    # A file of before, which has none, is as it was.
+    assert ("kinds" in entry) == (kinds != ("text",))
+
+
 def test_the_servers_of_a_model_have_one_key() -> None:
     hosts: dict[str, Any] = {
         "g1": planned(model("a")),
@@ -356,11 +376,12 @@ def test_a_client_may_use_what_some_host_is_to_have_whether_it_serves_now_or_not
     assert inventory_refusal({**gateway, "hostvars": hosts}, "gw") == [sentence + unread]
 
 
-@pytest.mark.parametrize("key", ["port", "metrics_port"])
+@pytest.mark.parametrize("key", ["port", "metrics_port", "chat.port"])
 def test_the_plan_knows_that_a_model_has_the_gateways_port(key: str) -> None:
     entry = {**plans.model(), "name": "a", "port": 30001}
+    settings = {"chat": {"port": 30001}} if key == "chat.port" else {key: 30001}
     for state, expected in (("started", 1), ("stopped", 0)):
-        hosts = {"g1": plans.known(vllm_models=[{**entry, "state": state}], fleet_gateway={key: 30001})}
+        hosts = {"g1": plans.known(vllm_models=[{**entry, "state": state}], fleet_gateway=settings)}
         fleet = vllm_fleet_plan(hosts, ["g1"], [])
         sentence = f"g1: fleet_gateway.{key}: 30001: model a of this host listens there; say another port"
         assert [one["message"] for one in fleet["errors"]] == [sentence] * expected
