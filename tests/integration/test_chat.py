@@ -74,7 +74,7 @@ def answered(view: View, words: str) -> None:
     )
 
 
-def test_a_conversation(browser: Chromium, site: Front, models: list[Talker], tmp_path: Path) -> None:
+def test_a_conversation(browser: Chromium, site: Front, models: list[Talker]) -> None:
     models[0].words = [
         "**Paris**",
         " is the capital.\n\n",
@@ -103,6 +103,17 @@ def test_a_conversation(browser: Chromium, site: Front, models: list[Talker], tm
             {"role": "system", "content": "Be brief."},
             {"role": "user", "content": "What is the capital of France?"},
         ]
+        assert [one for one in view.requests if not one.startswith((url(site), "data:", "blob:"))] == []
+        assert view.errors == []
+
+
+def test_what_was_said_goes_along_and_is_kept(browser: Chromium, site: Front, models: list[Talker]) -> None:
+    with browser.open(url(site), accept_downloads=True) as view:
+        page = view.page
+        page.wait_for_selector("#model:enabled")
+        ask(view, "What is the capital of France?")
+        answered(view, "is the capital.")
+        page.wait_for_selector("#send:visible")
         models[0].words = ["Berlin"]
         ask(view, "And of Germany?")
         answered(view, "Berlin")
@@ -116,8 +127,6 @@ def test_a_conversation(browser: Chromium, site: Front, models: list[Talker], tm
         answered(view, "Berlin")
         page.click("#new")
         assert page.locator("#messages li").count() == 0
-        assert [one for one in view.requests if not one.startswith((url(site), "data:", "blob:"))] == []
-        assert view.errors == []
 
 
 @pytest.mark.parametrize(("scheme", "size"), [("light", (1280, 900)), ("dark", (400, 700))])
