@@ -58,7 +58,7 @@ def test_every_model_answers_at_the_one_address(address: str) -> None:
 
 
 @GATEWAY
-def test_people_talk_at_the_page_with_their_password(address: str) -> None:
+def test_people_talk_at_the_page_with_their_password(host: Any, address: str) -> None:
     login = {"Authorization": f"Basic {base64.b64encode(f'carol:{PASSWORD}'.encode()).decode()}", "X-Chat-Page": "1"}
 
     def get(path: str, body: Any = None, **headers: str) -> tuple[int, str]:
@@ -73,6 +73,8 @@ def test_people_talk_at_the_page_with_their_password(address: str) -> None:
     assert [one["id"] for one in json.loads(get("/v1/models", **login)[1])["data"]] == ["small"]
     assert "Paris" in get(CHAT, chat("small"), **login)[1]
     assert get(CHAT, chat(MODELS[0]), **login)[0] == 404
+    # The socket by which the page says who asks is HAProxy's alone.
+    assert host.check_output("stat -c '%a %U' /run/gaudi-gateway/chat.sock") == "700 haproxy"
 
 
 @SERVER
