@@ -13,6 +13,7 @@ from jinja2 import pass_context
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 
 from gaudi_serve.awx.settings import awx_default, awx_models, awx_nothing_left, awx_refusal, awx_report, awx_settings
+from gaudi_serve.bench.report import benchmark_ask, benchmark_plan, benchmark_report
 from gaudi_serve.buckets.bucket_plan import hpu_bucket_plan
 from gaudi_serve.buckets.linear import hpu_buckets, hpu_padded_shape
 from gaudi_serve.buckets.plugin import hpu_plugin_buckets
@@ -85,7 +86,10 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     awx_report,
     awx_settings,
     behind_gateway,
+    benchmark_ask,
     benchmark_lines,
+    benchmark_plan,
+    benchmark_report,
     endpoint_table,
     facts_wanted,
     fleet_entries,
@@ -153,7 +157,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
 # Those whose first argument are the variables of the task that they are in: unlike a host's hostvars, these may refer
 # to hostvars themselves.
 OF_TASK = (inventory_refusal,)
-OF_HOSTS = (fleet_entries, fleet_gateways, fleet_keys, fleet_monitors, fleet_watched, vllm_fleet_plan)
+OF_HOSTS = (benchmark_plan, fleet_entries, fleet_gateways, fleet_keys, fleet_monitors, fleet_watched, vllm_fleet_plan)
 
 
 class OfTask(Mapping[str, Any]):

@@ -38,6 +38,10 @@ measured:
   description: C(first_token_s) in seconds and C(tokens_s) a second, by the models' names for clients.
   returned: always
   type: dict
+about:
+  description: What of each measured model a kept result has, by the same names.
+  returned: always
+  type: dict
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -45,7 +49,8 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gaudi_serve.core.served import served_models
-from ansible.module_utils.gaudi_serve.host.observe_services import CONFIG
+from ansible.module_utils.gaudi_serve.host.bench import about
+from ansible.module_utils.gaudi_serve.host.observe_services import CONFIG, observe
 from ansible.module_utils.gaudi_serve.host.rollout import benchmark, live_models
 from ansible.module_utils.gaudi_serve.host.secret import own_api_key
 from ansible.module_utils.gaudi_serve.host.smoke import Unhealthy
@@ -61,7 +66,8 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    models = [] if module.check_mode else [one for one in live_models() if one["active"] and one["answers"]]
+    services = {"units": {}} if module.check_mode else observe()
+    models = [one for one in live_models(services) if one["active"] and one["answers"]]
     chosen = [one for one in models if module.params["only"] in ("", one["name"])]
     # Of models that share a card, each is asked in its own way; they share the time of their one process.
     models = [one for model in chosen for one in served_models(model)]
@@ -80,9 +86,11 @@ def main() -> None:
         results = list(pool.map(measure, models))
     measured = {name: found for name, found, _ in results if found}
     problems = [problem for _, _, problem in results if problem]
+    units = [{**one, "unit": services["units"][one["name"]]} for one in models]
+    kept = {str(one["served_model_name"]): about(one, one) for one in units if one["served_model_name"] in measured}
     if problems and module.params["strict"]:
-        module.fail_json(msg="; ".join(problems), measured=measured)
-    module.exit_json(changed=False, measured=measured)
+        module.fail_json(msg="; ".join(problems), measured=measured, about=kept)
+    module.exit_json(changed=False, measured=measured, about=kept)
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ def observe(name: str, host: str, port: int, timeout: float = 10.0, journal_time
         raise Unread("/metrics does not say since when it counts (process_start_time_seconds)")
     compiled, problem = journal_count(name, min(started), journal_timeout)
     return {
-        **_of_clients(found),
+        **of_clients(found),
         "uptime_s": round(max(1.0, time.time() - min(started)), 1),
         "running": _sum(found, "vllm:num_requests_running"),
         "waiting": _sum(found, "vllm:num_requests_waiting"),
@@ -140,7 +140,7 @@ def histogram(found: Samples, name: str) -> dict[str, Any]:
     return {"buckets": rows, "sum": _sum(found, f"{name}_sum")}
 
 
-def _of_clients(found: Samples) -> dict[str, Any]:
+def of_clients(found: Samples) -> dict[str, Any]:
     """Return the requests that clients sent: lengths of their prompts and answers, and how many ended."""
     prompt = histogram(found, "vllm:request_prompt_tokens")
     probes = next((count for edge, count in prompt["buckets"] if float(edge) == 1), 0.0)

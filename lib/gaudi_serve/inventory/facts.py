@@ -223,7 +223,7 @@ OTHERS = (
 HIDDEN = frozenset(
     (
         *("fleet_gateway", OLD["fleet_gateway"], "fleet_gateway_secret", OLD["fleet_gateway_secret"]),
-        *("vllm_secrets", "fleet_monitoring"),
+        *("vllm_secrets", "fleet_monitoring", "benchmark_api_key"),
         *(key for key, one in OPTIONS.items() if one.get("no_log")),
     )
 )

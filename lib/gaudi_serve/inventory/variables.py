@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ..bench.loads import site_profiles
 from ..catalog.files import catalog_folder, model_catalog, sound_entries
 from ..catalog.keys import VARIABLE
 from ..catalog.merge import client_names, merged_all
@@ -213,6 +214,13 @@ OF_PLAYBOOKS = {
     ),
     **dict.fromkeys(("fleet_stop_on_errors", "fleet_lock_break", "fleet_all_at_once"), rule_of({"type": "bool"})),
     "fleet_lock_lease_s": rule_of({"type": "int"}, SECONDS),
+    "benchmark_dir": Rule(empty_or(is_line), "must be a path on the controller, or ''"),
+    "benchmark_on_serving": rule_of({"type": "bool"}),
+    "benchmark_timeout": rule_of({"type": "int"}, Range(10, 86_400, "seconds")),
+    "benchmark_profiles": Rule(
+        lambda value: not site_profiles(value)[1], "must be a mapping of names to loads, as docs/benchmark.md has them"
+    ),
+    "benchmark_api_key": Rule(empty_or(is_line), "must be a quoted text of one line; '' for none"),
     "vllm_cluster_address": Rule(
         empty_or(matching(r"[0-9a-fA-F.:]+")),
         "must be the address at which the other hosts of a model reach this host, or ''",
@@ -227,6 +235,7 @@ OF_PLAYBOOKS = {
 PREFIXES = (
     *(
         "accelerator_",
+        "benchmark_",
         "fleet_",
         "gaudi_",
         "vllm_",

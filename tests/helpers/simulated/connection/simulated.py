@@ -13,6 +13,7 @@ import json
 import os
 import re
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ options:
 """
 
 CONFIG, UNITS = "/etc/gaudi-serve", "/etc/systemd/system"
+CHECKED = ("gaudi_files", "gaudi_lock", "vllm_bench")  # modules that do something under check mode
 SUPERVISOR = "/usr/local/lib/gaudi-serve/vllm-supervisor"
 DROPIN, SYSCTL = "/etc/default/grub.d/zz-gaudi-serve.cfg", "/etc/sysctl.d/zz-gaudi-serve.conf"
 RELEASE = "1.21.3"
@@ -158,9 +160,9 @@ class Host:
             return failure(f"a simulated host knows no module {module}")
         check = bool(given.get("_ansible_check_mode"))
         given = {key: value for key, value in given.items() if not key.startswith("_ansible_")}
-        if check and module not in ("gaudi_files", "gaudi_facts", "gaudi_lock", "haproxy_config"):
+        if check and module not in ("gaudi_files", "gaudi_facts", "gaudi_lock", "haproxy_config", "vllm_bench"):
             return {"changed": False, "skipped": True}
-        answer: dict[str, Any] = known(given, check) if module in ("gaudi_files", "gaudi_lock") else known(given)
+        answer: dict[str, Any] = known(given, check) if module in CHECKED else known(given)
         return {"changed": False, **answer}
 
     # ---- what is there
@@ -477,7 +479,61 @@ class Host:
     def do_vllm_benchmark(self, given: dict[str, Any]) -> dict[str, Any]:
         """Be as fast as ever, or too slow since a change."""
         speed = 5.0 if self.state["fault"] == "slow" and self.state.get("kept") else 50.0
-        return {"measured": {name: {"first_token_s": 0.05, "tokens_s": speed} for name in self.state["units"]}}
+        found = {name: {"first_token_s": 0.05, "tokens_s": speed} for name in self.state["units"]}
+        return {"measured": found, "about": {name: self.about(name) for name in found}}
+
+    def about(self, name: str) -> dict[str, Any]:
+        """Return what of a model belongs into a kept result."""
+        launch = json.loads(self.state["units"][name]["launch"])
+        given = {"model": name, "served": name, "launch": launch["digest"], "image": launch["image"], "image_id": IMAGE}
+        return {**given, "module_ids": launch["module_ids"], "command": launch["command"], "env": []}
+
+    def do_vllm_bench(self, given: dict[str, Any], check: bool) -> dict[str, Any]:
+        """Have a server of 32 requests at a time, and answer each load at a speed that the file of the host says."""
+        if given.get("state", "probed") == "probed":
+            model = {**self.about(given["name"]), "max_model_len": 4096, "tokenizer": "/data/model", "kinds": ["text"]}
+            names = (
+                "base-url",
+                "endpoint",
+                "model",
+                "tokenizer",
+                "dataset-name",
+                "random-input-len",
+                "seed",
+                "backend",
+            )
+            names += ("random-output-len", "num-prompts", "max-concurrency", "request-rate", "percentile-metrics")
+            names += (
+                "metric-percentiles",
+                "save-result",
+                "result-dir",
+                "result-filename",
+                "disable-tqdm",
+                "ignore-eos",
+            )
+            tool = {
+                "version": "0.26.0",
+                "command": ["vllm", "bench", "serve"],
+                "options": [f"--{one}" for one in names],
+            }
+            busy = {"running": self.state.get("running", 0.0), "waiting": 0.0, "mean_token_s": 0.02, "unread": ""}
+            more = {"tokenizer_mode": "", "trust_remote_code": False, "max_num_seqs": 32, "others": {}, "host": {}}
+            return {"probed": {"models": [model], "tool": tool, "url": "http://127.0.0.1:30001", **busy, **more}}
+        return {"measured": None if check else self.measured(given["argv"])}
+
+    def measured(self, argv: list[str]) -> dict[str, Any]:
+        """Return what the tool would have measured: more at a time wait longer."""
+        given = dict(pairwise(argv))
+        slots, count = int(given.get("--max-concurrency", 1)), int(given["--num-prompts"])
+        speed = float(self.state.get("tokens_s", 100.0)) * (1 + int(given["--seed"]) % 3 / 1000)
+        times = {"ttft": 10.0 * slots, "tpot": 10.0, "itl": 10.0, "e2el": 1000.0 * slots / 20}
+        raw: dict[str, Any] = {"num_prompts": count, "completed": count, "failed": 0, "duration": count / 20}
+        raw |= {"output_throughput": speed, "total_token_throughput": 2 * speed, "request_throughput": 20.0}
+        for name, value in times.items():
+            raw |= {f"{which}_{name}_ms": value for which in ("mean", "median", "p50", "p90", "p99")}
+        state = {"running": 0.0, "waiting": 0.0, "requests": 0.0, "host": {"kernel": "6.1"}}
+        more = {"begin": time.time(), "seconds": 1.0, "compiled": 0, "journal_problem": "", "strangers": 0, "error": ""}
+        return {"result": json.dumps(raw), **more, "before": state, "after": state}
 
     def do_vllm_snapshot(self, given: dict[str, Any]) -> dict[str, Any]:
         """Keep what serves, go back to it, or forget it."""

@@ -1,0 +1,145 @@
+"""Kept results as they are made: of a load, and of the short measurement that rollouts take too."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from ..core.errors import InputError
+from .loads import SHORT, SHORT_CASE, Load, digest
+from .plan import Target
+from .results import failed, figures
+
+Known = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What all results of a run share: its name, the host, and who began it (benchmark or rollout)."""
+
+    name: str
+    host: str
+    facts: Known
+    release: str = ""
+    toolkit: str = ""
+    by: str = "benchmark"
+
+    @classmethod
+    def of(cls, known: Known, begin: float, toolkit: str, by: str = "benchmark") -> Run:
+        """Return it of a host's variables.
+
+        Args:
+            known: read are ``inventory_hostname``, ``gaudi_host`` and ``accelerator_release``.
+            begin: seconds since the epoch.
+            toolkit: its version.
+            by: who began it.
+        """
+        stamp = datetime.fromtimestamp(begin, timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ")
+        release = str(known.get("accelerator_release") or "")
+        return cls(stamp, str(known["inventory_hostname"]), known.get("gaudi_host") or {}, release, toolkit, by)
+
+    def base(self, about: Known, now: float) -> dict[str, Any]:
+        """Return what every line has of the model, the host and the time."""
+        ids = list(about.get("module_ids") or [])
+        kind = str(self.facts.get("device_name") or self.facts.get("accelerator") or "")
+        named = ("model", "served", "launch", "launch_profile", "image", "image_id", "command")
+        return {
+            "run": self.name,
+            "by": self.by,
+            "date": datetime.fromtimestamp(now, timezone.utc).astimezone().isoformat(timespec="seconds"),
+            "host": self.host,
+            **{name: about.get(name) or ([] if name == "command" else "") for name in named},
+            "env": list(about.get("env") or []),
+            "cards": {"kind": kind, "number": len(ids), "module_ids": ids},
+            "driver": str(self.facts.get("driver_version") or ""),
+            "release": self.release,
+            "toolkit": self.toolkit,
+        }
+
+
+def of_load(run: Run, target: Target, load: Load, step: Known, measured: Known) -> tuple[dict[str, Any], str]:
+    """Return the line of one repetition, and the raw text beside it.
+
+    Args:
+        run: that it is of.
+        target: what was measured.
+        load: what was sent.
+        step: ``repetition``, ``seed``, ``argv``.
+        measured: what module vllm_bench returned.
+
+    Raises:
+        InputError: where not one request was answered.
+    """
+    raw = json.loads(measured["result"])
+    lost = failed(raw, load.requests)
+    if lost >= load.requests:
+        why = f": {measured['error']}" if measured.get("error") else ""
+        raise InputError(
+            f"{run.host}: model {target.about['served']}: none of {load.requests} requests was answered{why}"
+        )
+    case = target.case(load)
+    reasons = not_comparable(measured, lost)
+    return {
+        **run.base(target.about, float(measured["begin"])),
+        **{"profile": load.profile, "load": case, "case": digest(case), "through": target.through},
+        **{"concurrency": load.concurrency, "request_rate": load.request_rate, "requests": load.requests},
+        **{"repetition": step["repetition"], "seed": step["seed"], "sweep": target.ask.sweep},
+        "sweep_most": target.limit if target.ask.sweep else None,
+        "tool": {"name": " ".join(target.tool.command[:3]), "version": target.tool.version, "argv": step["argv"]},
+        **{"failed": lost, "duration_s": raw.get("duration"), "seconds": measured["seconds"]},
+        "figures": figures(raw),
+        **{"new_shapes": measured["compiled"], "strangers": measured["strangers"]},
+        "host_state": {when: measured[when]["host"] for when in ("before", "after")},
+        "not_comparable": reasons,
+    }, str(measured["result"])
+
+
+def not_comparable(measured: Known, lost: int) -> list[str]:
+    """Return why a repetition says nothing beside others."""
+    found = []
+    if measured["compiled"]:
+        found.append(f"{measured['compiled']} shapes were compiled while it was measured")
+    if measured["strangers"]:
+        found.append(f"{measured['strangers']} requests of others were served meanwhile")
+    busy = measured["before"].get("running") or 0
+    found += ["the server had requests of others when it began"] if busy else []
+    return [*found, f"{lost} requests failed"] if lost else found
+
+
+def of_short(run: Run, about: Known, measured: Known, now: float, phase: str = "") -> dict[str, Any]:
+    """Return the line of a short measurement.
+
+    Args:
+        run: that it is of.
+        about: of the model, as module vllm_benchmark gives it.
+        measured: ``first_token_s``, ``tokens_s``.
+        now: seconds since the epoch.
+        phase: of a rollout, before or after; empty elsewhere.
+    """
+    times: dict[str, Any] = {
+        name: {"median": None, "p99": None} for name in ("ttft_ms", "tpot_ms", "itl_ms", "e2el_ms")
+    }
+    times["ttft_ms"] = {"median": round(1000 * measured["first_token_s"], 3), "p99": None}
+    rates = {"output_tokens_s": measured["tokens_s"], "total_tokens_s": None, "requests_s": None}
+    return {
+        **run.base(about, now),
+        **{"profile": SHORT, "load": SHORT_CASE, "case": digest(SHORT_CASE), "through": SHORT_CASE["through"]},
+        **{"concurrency": SHORT_CASE["concurrency"], "request_rate": None, "requests": SHORT_CASE["requests"]},
+        **{"repetition": 1, "failed": 0, "figures": {**rates, **times}, "phase": phase, "not_comparable": []},
+    }
+
+
+def short_lines(run: Run, measured: Known, about: Known, now: float, phase: str = "") -> list[dict[str, Any]]:
+    """Return the lines of all models of a host that were measured, by their names for clients."""
+    return [
+        of_short(run, about[name], figures_of, now, phase) for name, figures_of in measured.items() if name in about
+    ]
+
+
+def seeds(begin: float, count: int) -> Sequence[int]:
+    """Return seeds that no earlier run had: with the same one a run would meet its own prompts in the prefix cache."""
+    first = int(begin * 1000) % (2**31 - 100_000)
+    return range(first, first + count)

@@ -1,0 +1,219 @@
+"""Kept results: one line of JSON a repetition, in a file that is only ever appended to, and the raw files beside it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import InputError, is_number, one_line, shown
+
+FILE, RAW = "results.jsonl", "raw"
+SCHEMA = 1
+TIMES = ("ttft_ms", "tpot_ms", "itl_ms", "e2el_ms")
+RATES = ("output_tokens_s", "total_tokens_s", "requests_s")
+TEXTS = ("date", "host", "model", "profile", "case")
+# vLLM's own names of the rates.
+OWN = dict(zip(RATES, ("output_throughput", "total_token_throughput", "request_throughput"), strict=True))
+LARGEST = 256 * 2**20  # bytes of a file of results
+# Lines of the text that older tools print, for results that no JSON has.
+LINES = {
+    "completed": r"Successful requests:\s+(\d+)",
+    "failed": r"Failed requests:\s+(\d+)",
+    "duration": r"Benchmark duration \(s\):\s+([\d.]+)",
+    "request_throughput": r"Request throughput \(req/s\):\s+([\d.]+)",
+    "output_throughput": r"Output token throughput \(tok/s\):\s+([\d.]+)",
+    "total_token_throughput": r"Total token throughput \(tok/s\):\s+([\d.]+)",
+    **{
+        f"{ours}_{name}_ms": rf"{theirs} {name.upper()} \(ms\):\s+([\d.]+)"
+        for name in ("ttft", "tpot", "itl", "e2el")
+        for ours, theirs in (("mean", "Mean"), ("median", "Median"), ("p99", "P99"))
+    },
+}
+
+Known = Mapping[str, Any]
+
+
+def printed(text: str) -> dict[str, float]:
+    """Return the figures of a tool's printed result, by the names that its JSON has for them."""
+    found = {name: re.search(pattern, text, re.IGNORECASE) for name, pattern in LINES.items()}
+    return {name: float(match[1]) for name, match in found.items() if match}
+
+
+def figures(raw: Known) -> dict[str, Any]:
+    """Return the figures of a tool's result as a kept line has them; one that it lacks is null."""
+    rates = {ours: _number(raw, theirs) for ours, theirs in OWN.items()}
+    return {**rates, **{name: _times(raw, name.removesuffix("_ms")) for name in TIMES}}
+
+
+def _times(raw: Known, name: str) -> dict[str, float | None]:
+    every = {f"p{match[1]}": key for key in raw if (match := re.fullmatch(rf"p([\d.]+)_{name}_ms", key))}
+    return {
+        **{which: _number(raw, f"{which}_{name}_ms") for which in ("mean", "median")},
+        **{"p99": None, **{which: _number(raw, key) for which, key in every.items()}},
+    }
+
+
+def _number(raw: Known, key: str) -> float | None:
+    value = raw.get(key)
+    return round(float(value), 4) if is_number(value, 0, 1e15) else None
+
+
+def failed(raw: Known, requests: int) -> int:
+    """Return how many requests failed; until about vLLM 0.11 a result does not say it."""
+    said = raw.get("failed")
+    return int(said) if is_number(said, 0, 1e9) else max(0, requests - int(raw.get("completed") or 0))
+
+
+def mean_concurrency(record: Known) -> float | None:
+    """Return how many requests were under way at a time, by Little's law; None where figures are missing."""
+    rate, mean = record["figures"].get("requests_s"), (record["figures"].get("e2el_ms") or {}).get("mean")
+    return rate * mean / 1000 if rate and mean else None
+
+
+def client_limit(record: Known) -> str:
+    """Return that the client, not the server, was the limit of a closed loop; empty where it was not.
+
+    Where requests are fewer than ten times the concurrency, filling and draining explain the difference.
+    """
+    slots, mean = record.get("concurrency"), mean_concurrency(record)
+    if not slots or not mean or record.get("failed") or record["requests"] < 10 * slots or mean >= 0.9 * slots:
+        return ""
+    return (
+        f"only {mean:.1f} of {slots} requests were under way at a time: the client may have been the limit; look at "
+        "its processor, or send the load from another machine"
+    )
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a file of results has: its lines, and what is wrong with others."""
+
+    records: list[dict[str, Any]]
+    problems: list[str]
+
+
+def read_results(path: str | Path) -> Kept:
+    """Return the kept lines of a file; none of one that is not there.
+
+    Raises:
+        InputError: where it cannot be read.
+    """
+    file = Path(path)
+    try:
+        if not file.exists():
+            return Kept([], [])
+        if file.stat().st_size > LARGEST:
+            raise InputError(f"{one_line(str(file))}: is larger than {LARGEST // 2**20} MiB; move a part of it away")
+        text = file.read_text(encoding="utf-8", errors="replace")
+    except OSError as problem:
+        raise InputError(f"{one_line(str(file))}: cannot be read: {problem.strerror}") from None
+    records, problems = [], []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        wrong, record = _read_line(line)
+        if wrong:
+            problems.append(f"{one_line(str(file))}: line {number}: {wrong}; it is left out")
+        else:
+            records.append(record)
+    return Kept(records, problems)
+
+
+def _read_line(line: str) -> tuple[str, dict[str, Any]]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return "is no JSON", {}
+    return (problem, {}) if (problem := record_problem(found)) else ("", found)
+
+
+def record_problem(found: Any) -> str:
+    """Return what is wrong with a kept line; empty where nothing is."""
+    if not isinstance(found, dict):
+        return "is no mapping"
+    for name in TEXTS:
+        if not isinstance(found.get(name), str) or not found[name]:
+            return f"{name} {shown(found.get(name))} is no text"
+    for name in ("repetition", "requests", "failed"):
+        if not isinstance(found.get(name), int) or isinstance(found[name], bool) or found[name] < 0:
+            return f"{name} {shown(found.get(name))} is no whole number"
+    given = found.get("figures")
+    if not isinstance(given, dict):
+        return f"figures {shown(given)} is no mapping"
+    wrong = [name for name in RATES if not _is_figure(given.get(name))]
+    wrong += [name for name in TIMES if not isinstance(given.get(name) or {}, dict)]
+    wrong += [
+        f"{name}.{which}"
+        for name in TIMES
+        if isinstance(given.get(name), dict)
+        for which, value in given[name].items()
+        if not _is_figure(value)
+    ]
+    return f"figures.{wrong[0]} is no number" if wrong else ""
+
+
+def _is_figure(value: Any) -> bool:
+    return value is None or is_number(value, 0, 1e15)
+
+
+def append(folder: str | Path, record: Known, raw: str = "") -> dict[str, Any]:
+    """Append a line to the kept results, and keep the raw file beside it; return the line as it is kept.
+
+    The line is written at once, after those of other runs on this machine, and no line before it is touched: one that
+    a machine has lost half of is ended first.
+
+    Raises:
+        InputError: where it cannot be written, or is none.
+    """
+    place = Path(folder)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        kept = {"schema": SCHEMA, **record, "raw": _keep_raw(place, record, raw) if raw else ""}
+        if problem := record_problem(kept):
+            raise InputError(f"a result cannot be kept: {problem}")
+        line = json.dumps(kept, sort_keys=True, separators=(",", ":"), allow_nan=False) + "\n"
+        handle = os.open(place / FILE, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            size = os.fstat(handle).st_size
+            broken = size and os.pread(handle, 1, size - 1) != b"\n"
+            os.write(handle, (("\n" if broken else "") + line).encode())
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    except OSError as problem:
+        raise InputError(
+            f"benchmark_dir: {one_line(str(place))}: cannot be written: {problem.strerror}; set benchmark_dir to a "
+            "folder that can"
+        ) from None
+    return kept
+
+
+def _keep_raw(place: Path, record: Known, raw: str) -> str:
+    """Write a raw result under a name that no other has, and return it."""
+    (place / RAW).mkdir(exist_ok=True)
+    stem = re.sub(r"[^\w.-]+", "_", f"{record['run']}-{record['host']}-{record['model']}-{record['repetition']}")
+    for number in range(1000):
+        name = f"{stem}{f'-{number}' if number else ''}.json"
+        try:
+            with (place / RAW / name).open("x", encoding="utf-8") as file:
+                file.write(raw)
+        except FileExistsError:
+            continue
+        return f"{RAW}/{name}"
+    raise InputError(f"benchmark_dir: {one_line(str(place))}: has a thousand raw files of {stem} already")
+
+
+def last_run(records: Sequence[Known]) -> list[Known]:
+    """Return the lines of the newest run among some."""
+    newest = max(records, key=lambda one: str(one["date"]), default=None)
+    return [one for one in records if one.get("run") == newest.get("run")] if newest else []
+
+
+__all__ = ["Kept", "append", "client_limit", "failed", "figures", "last_run", "printed", "read_results"]

@@ -1,0 +1,100 @@
+#!/usr/bin/python
+"""Ansible module: sends a load to a model's server by the benchmark tool of its image."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: vllm_bench
+short_description: Sends a load to a model's server by the benchmark tool of its image
+description:
+  - Tells what can be measured of a model, or sends one load from a container of the model's own image that has no card.
+  - Restarts nothing, and changes nothing on the host; under check mode it sends nothing.
+options:
+  state:
+    description: C(probed) reads what the model, its server and its image have; C(measured) sends a load.
+    type: str
+    choices: [probed, measured]
+    default: probed
+  name:
+    description: The model; its unit is C(vllm-<name>.service).
+    type: str
+    required: true
+  argv:
+    description: Command line of the tool, as the image has it.
+    type: list
+    elements: str
+    default: []
+  files:
+    description: Texts by file name, which the tool finds in C(/out).
+    type: dict
+    default: {}
+  key:
+    description: What the endpoint asks for; empty takes the model's own key.
+    type: str
+    default: ''
+  timeout:
+    description: Seconds that the tool may take.
+    type: int
+    default: 3600
+author:
+  - The gaudi-serve developers (@gaudi-serve)
+"""
+
+EXAMPLES = r"""
+- name: Look what can be measured
+  vllm_bench:
+    name: qwq-32b
+  register: probed
+"""
+
+RETURN = r"""
+probed:
+  description: >-
+    C(models) that its server serves, C(tool) of its image, C(url), C(max_num_seqs), C(running), C(waiting),
+    C(mean_token_s), C(others) and C(host).
+  returned: with state probed
+  type: dict
+measured:
+  description: >-
+    C(result) of the tool, C(seconds), C(compiled) shapes and requests of C(strangers) meanwhile, and how the host was
+    C(before) and C(after).
+  returned: with state measured
+  type: dict
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gaudi_serve.core.errors import InputError
+from ansible.module_utils.gaudi_serve.host.bench import measure, probe
+from ansible.module_utils.gaudi_serve.host.observe_services import CONFIG
+from ansible.module_utils.gaudi_serve.host.secret import own_api_key
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "state": {"type": "str", "choices": ["probed", "measured"], "default": "probed"},
+            "name": {"type": "str", "required": True},
+            "argv": {"type": "list", "elements": "str", "default": []},
+            "files": {"type": "dict", "default": {}},
+            "key": {"type": "str", "default": "", "no_log": True},
+            "timeout": {"type": "int", "default": 3600},
+        },
+        supports_check_mode=True,
+    )
+    given = module.params
+    key = given["key"] or own_api_key(CONFIG / f"{given['name']}.secret")
+    module.no_log_values.update({key} if key else ())
+    try:
+        if given["state"] == "probed":
+            module.exit_json(changed=False, probed=probe(given["name"], 30.0))
+        if module.check_mode:
+            module.exit_json(changed=False, measured=None)
+        module.exit_json(changed=False, measured=measure(given, key))
+    except InputError as problem:
+        module.fail_json(msg=str(problem))
+
+
+if __name__ == "__main__":
+    main()
