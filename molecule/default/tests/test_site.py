@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,77 @@ def test_two_ranks_measure_with_the_torch_of_the_image(host: Any) -> None:
     command = "docker run --rm --net host --ipc host --entrypoint python3 %s -c %s %s"
     printed = host.check_output(command, image, inspect.getsource(all_reduce), json.dumps(given))
     assert all_reduce_figures(printed)["nw_gb_s"] > 0
+
+
+# Stands before the server, and lets each request wait for so many seconds: most of the time of a request, so that what else
+# this machine does hardly counts.
+PROXY = """
+import pathlib, socket, threading, time
+def pump(source, target, waits):
+    while data := source.recv(65536):
+        if waits:
+            time.sleep(float(pathlib.Path('/run/proxy-delay').read_text()))
+            source.setblocking(False)
+            try:
+                data += source.recv(65536)
+            except BlockingIOError:
+                pass
+            source.setblocking(True)
+        target.sendall(data)
+    target.shutdown(socket.SHUT_WR)
+listening = socket.create_server(('127.0.0.1', 8999))
+while True:
+    client, _ = listening.accept()
+    server = socket.create_connection(('127.0.0.1', 8000))
+    for one in ((client, server, True), (server, client, False)):
+        threading.Thread(target=pump, args=one, daemon=True).start()
+"""
+
+
+@pytest.fixture
+def slowed(host: Any) -> Iterator[Any]:
+    """Return what sets by how many seconds each request is delayed."""
+    host.check_output("printf %s > /run/proxy.py && printf 1 > /run/proxy-delay", PROXY)
+    host.check_output("systemd-run --quiet --unit test-proxy python3 /run/proxy.py")
+    yield lambda seconds: host.check_output("printf %s > /run/proxy-delay", str(seconds))
+    host.check_output("systemctl stop test-proxy")
+
+
+def benchmarked(playbook: Any, folder: Path, **more: Any) -> Any:
+    """Benchmark the tiny model behind the proxy."""
+    loads = {"tiny": {"input_tokens": 16, "output_tokens": 4, "concurrency": 4, "requests": 8}}
+    given = {"model": "tiny", "profile": "tiny", "repetitions": 3, "warmup": False, "benchmark_profiles": loads}
+    given |= {"through": "http://127.0.0.1:8999", "benchmark_dir": str(folder)}
+    return playbook("playbooks/benchmark.yml", "--limit", "mol-cpu", **given, **more)
+
+
+@pytest.mark.on("mol-cpu")
+def test_real_vllm_is_benchmarked_and_a_fifth_less_is_found(
+    host: Any, playbook: Any, slowed: Any, tmp_path: Path
+) -> None:
+    first = benchmarked(playbook, tmp_path)
+    assert first.status == 0 and "vllm bench serve of its image (vLLM 0.32.0+cpu)" in first.flat, first.text
+    lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert [(one["failed"], one["new_shapes"], one["not_comparable"]) for one in lines] == [(0, 0, [])] * 3, lines
+    assert all(one["figures"]["output_tokens_s"] > 0 and one["launch"] and one["image_id"] for one in lines)
+    # A quarter more time is a fifth fewer tokens.
+    slowed(1.25)
+    worse = benchmarked(playbook, tmp_path, compare="last", compare_fails=True)
+    assert worse.status == 2 and "worse than before (compare_fails)" in worse.flat, worse.text
+    row = next(line for line in worse.text.splitlines() if "output tokens/s" in line)
+    assert row.rstrip("' ").endswith("worse"), worse.text
+    # The tool's container is gone, and the model was not restarted.
+    assert "benchmark" not in host.check_output("docker ps --all --format '{{.Names}}'")
+
+
+@pytest.mark.on("mol-cpu")
+@pytest.mark.long
+def test_two_in_a_hundred_less_are_not_called(playbook: Any, slowed: Any, tmp_path: Path) -> None:
+    assert benchmarked(playbook, tmp_path).status == 0
+    slowed(1.02)
+    same = benchmarked(playbook, tmp_path, compare="last")
+    row = next(line for line in same.text.splitlines() if "output tokens/s" in line)
+    assert same.status == 0 and row.rstrip("' ").endswith("same"), same.text
 
 
 def test_kernel_settings_are_live(host: Any) -> None:
