@@ -13,6 +13,7 @@ from jinja2 import pass_context
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 
 from gaudi_serve.awx.settings import awx_default, awx_models, awx_nothing_left, awx_refusal, awx_report, awx_settings
+from gaudi_serve.bench.loads import benchmark_names
 from gaudi_serve.bench.report import benchmark_ask, benchmark_plan, benchmark_report
 from gaudi_serve.buckets.bucket_plan import hpu_bucket_plan
 from gaudi_serve.buckets.linear import hpu_buckets, hpu_padded_shape
@@ -88,6 +89,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     behind_gateway,
     benchmark_ask,
     benchmark_lines,
+    benchmark_names,
     benchmark_plan,
     benchmark_report,
     endpoint_table,

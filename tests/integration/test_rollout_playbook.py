@@ -8,6 +8,7 @@ from typing import Any
 
 import forked
 import pytest
+from gaudi_serve.bench.results import read_results
 from helpers.simulated.fleet import ROOT, change, fleet, state_of
 
 NAMES = ["h01", "h02", "h03", "h04"]
@@ -107,6 +108,11 @@ def test_a_host_that_is_lost_is_taken_back_when_it_is_there_again(
         # Without that, all is as it was before the first run.
         status, text = hosts.roll()
         assert (status, hosts.changed) == (0, NAMES), text
+        # What was measured is kept beside the inventory.
+        kept = read_results(hosts.folder / "benchmarks/results.jsonl").records
+        assert {(one["host"], one["phase"]) for one in kept if one["by"] == "rollout"} == {
+            (name, phase) for name in NAMES for phase in ("before", "after")
+        }
 
 
 @pytest.mark.long

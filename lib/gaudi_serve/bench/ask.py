@@ -91,7 +91,7 @@ def _short_alone(asked: Mapping[str, Any]) -> list[str]:
     """Return what the short measurement has no use for."""
     if asked.get("profile") not in (None, "", SHORT):
         return []
-    given = [name for name in ("concurrency", "sweep", "through", "repetitions", "warmup") if asked.get(name)]
+    given = [name for name in ("concurrency", "sweep", "through", "compare") if asked.get(name)]
     given = [name for name in given if (name, asked[name]) != ("through", DIRECT)]
     names = ", ".join(PROFILES)
     return (

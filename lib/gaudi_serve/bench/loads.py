@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -160,6 +160,16 @@ def _load(name: str, complete: Mapping[str, Any]) -> Load:
     count = complete["requests"] or (PER_SLOT * slots if slots else max(20, round(rate * RATE_S)))
     lengths = int(complete["input_tokens"]), int(complete["output_tokens"])
     return Load(name, *lengths, requests=count, concurrency=slots, request_rate=rate, spread=complete["spread"])
+
+
+def benchmark_names(of_hosts: Iterable[Any]) -> list[str]:
+    """Return the names of all profiles, the short one first.
+
+    Args:
+        of_hosts: ``benchmark_profiles`` of hosts; what is wrong with them is said elsewhere.
+    """
+    own = {name for one in of_hosts for name in site_profiles(one)[0]}
+    return [SHORT, *PROFILES, *sorted(own)]
 
 
 def load_named(name: str, site: Mapping[str, Load]) -> tuple[Load | None, list[str]]:
