@@ -86,7 +86,7 @@ def benchmark_report(asked: Known, folder: str, records: Sequence[Known]) -> dic
     lines, worse = [*_figures(records), *kept.problems], []
     data: dict[str, Any] = {}
     for (host, served), own in _by_model(records).items():
-        where, found = f"{host}: model {served}", dict[str, Any]()
+        where, found = f"{host}: model {served}", dict[str, Any](results=[dict(one) for one in own])
         lines += [f"{where}: {text}" for one in own[:1] if (text := client_limit(one))]
         if ask.sweep:
             found["sweep"] = _sweep(own)

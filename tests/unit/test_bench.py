@@ -1,0 +1,352 @@
+"""Benchmarks: loads, the tool's command lines by release, kept results, statistics, comparisons, sweeps, refusals."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gaudi_serve.bench import published
+from gaudi_serve.bench.ask import read_ask
+from gaudi_serve.bench.compare import compare
+from gaudi_serve.bench.loads import PROFILES, benchmark_names, digest, load_of_trace, site_profiles, trace_text
+from gaudi_serve.bench.plan import targets_of
+from gaudi_serve.bench.results import append, client_limit, failed, figures, printed, read_results
+from gaudi_serve.bench.statistics import FIGURES, noise_floors, ratio_interval
+from gaudi_serve.bench.sweep import Point, answer, broken, next_value, read_limits
+from gaudi_serve.bench.tool import NEEDED, Endpoint, Tool
+from gaudi_serve.buckets.traffic import Request
+from gaudi_serve.core.errors import InputError
+from gaudi_serve.host import bench
+from gaudi_serve.inventory.variables import inventory_refusal
+
+ENDPOINT = Endpoint("http://127.0.0.1:8000", "m", "/data/m")
+BENCH, SCRIPT = ["vllm", "bench", "serve"], ["python3", "/opt/vllm-fork/benchmarks/benchmark_serving.py"]
+# What each release's tool has beside what all have.
+RELEASES: dict[str, dict[str, Any]] = {
+    "0.9.2": {"command": BENCH, "options": ["--endpoint-type", "--temperature"], "range_default": "0.0"},
+    "0.11.0": {"command": BENCH, "options": ["--endpoint-type", "--temperature"], "range_default": "0.0"},
+    "0.13.0": {"command": BENCH, "options": ["--backend", "--num-warmups"], "range_default": "0.0"},
+    "0.33.0": {
+        **{"command": BENCH, "options": ["--backend", "--num-warmups", "--ready-check-timeout-sec", "--temperature"]},
+        **{"datasets": ["random", "timed_trace"], "range_default": "0.0"},
+    },
+    "deepseek": {"command": SCRIPT, "options": ["--backend", "--random-range-ratio"], "range_default": "1.0"},
+}
+
+
+def tool(release: str) -> Tool:
+    """Return the tool of a release."""
+    given = RELEASES[release]
+    return Tool.of({"version": release, **given, "options": [*NEEDED, *given["options"]]})
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_each_release_gets_the_options_that_it_has(release: str) -> None:
+    found = tool(release)
+    argv = found.argv(PROFILES["deepseek-32"], ENDPOINT, 7, [95])
+    assert argv[: len(found.command)] == RELEASES[release]["command"]
+    words = {word for word in argv[3 if found.command[0] == "vllm" else 2 :] if word.startswith("--")}
+    assert words <= found.options
+    given = dict(zip(argv, argv[1:], strict=False))
+    assert given.get("--backend", given.get("--endpoint-type")) == "openai"
+    assert (given["--num-prompts"], given["--max-concurrency"], given["--seed"]) == ("96", "32", "7")
+    assert given["--metric-percentiles"] == "50,90,95,99"
+    # Lengths are fixed by default, in releases where that is 0 and in those where it is 1.
+    assert "--random-range-ratio" not in argv
+
+
+def test_lengths_that_differ_are_refused_where_the_option_means_something_else() -> None:
+    load = PROFILES["deepseek-1"].but(spread=0.2)
+    assert tool("0.33.0").refusal(load) == "" and "--random-range-ratio" in tool("0.33.0").argv(load, ENDPOINT, 1)
+    assert "spread 0.2: vLLM deepseek in its image draws lengths below the given one" in tool("deepseek").refusal(load)
+
+
+@pytest.mark.parametrize(
+    ("probed", "sentence"),
+    [
+        ({"problem": "exec: python3: not found"}, "its image cannot be asked for its benchmark tool: exec: python3"),
+        (
+            {"version": "0.8.5"},
+            "its image (vLLM 0.8.5) has neither vllm bench serve nor benchmarks/benchmark_serving.py",
+        ),
+        ({"command": BENCH, "lacks": ["aiohttp"]}, "its image lacks aiohttp, which its benchmark tool imports"),
+        ({"command": BENCH, "options": sorted(NEEDED - {"--seed"})}, "the benchmark tool of its image has no --seed;"),
+    ],
+)
+def test_an_image_without_a_tool_is_refused_in_a_sentence(probed: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Tool.of(probed)
+    assert str(caught.value).startswith(sentence) and "profile short" in str(caught.value) or "problem" in probed
+
+
+def test_a_trace_is_replayed_at_its_times_and_no_two_prompts_begin_alike() -> None:
+    load = load_of_trace("trace:t", [Request(0.0, 600, 0), Request(1.5, 10, 7)])
+    assert "--request-rate" not in tool("0.33.0").argv(load, ENDPOINT, 1)
+    assert tool("0.33.0").refusal(load) == ""
+    assert "cannot replay a trace" in tool("0.13.0").refusal(load)
+    rows = [json.loads(line) for line in trace_text(load.trace).splitlines()]
+    assert [one["hash_ids"] for one in rows] == [[0, 1], [2]]
+    assert [(one["timestamp"], one["input_length"], one["output_length"]) for one in rows] == [
+        (0.0, 600, 1),
+        (1.5, 10, 7),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ("fast", "benchmark_profiles: 'fast' must be a mapping of names"),
+        (
+            {"x": {"input_tokens": 0, "output_tokens": 1, "concurrency": 1}},
+            "benchmark_profiles.x.input_tokens: 0 must be",
+        ),
+        ({"x": {"input_tokens": 1, "output_tokens": 1}}, "must have either concurrency or request_rate"),
+        ({"x": {"input_tokens": 1, "output_tokens": 1, "concurency": 1}}, "did you mean concurrency"),
+        ({"short": {"input_tokens": 1, "output_tokens": 1, "concurrency": 1}}, "that no profile of the toolkit has"),
+    ],
+)
+def test_a_sites_profiles_are_checked(given: Any, sentence: str) -> None:
+    assert site_profiles(given)[1]
+    _, wrong = read_ask({"model": "m", "benchmark_profiles": given})
+    assert any(sentence in one for one in wrong), wrong
+    assert any("benchmark_profiles" in line for line in inventory_refusal({"benchmark_profiles": given}, "h"))
+
+
+def test_a_sites_profile_has_ten_requests_for_each_at_a_time() -> None:
+    own = {"input_tokens": 10, "output_tokens": 20}
+    site, _ = site_profiles({"a": {**own, "concurrency": 8}, "b": {**own, "request_rate": 0.5}})
+    assert (site["a"].requests, site["b"].requests) == (80, 60)
+    assert benchmark_names([{}, {"a": {**own, "concurrency": 8}}])[0::8] == ["short", "a"]
+    assert site["a"].with_concurrency(2).requests == 20
+    assert digest(site["a"].case("direct")) != digest(site["a"].case("gateway"))
+    assert digest(site["a"].but(profile="c").case("direct")) == digest(site["a"].case("direct"))
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"profile": "deepseek-1"}, "-e model=NAME is missing: profile deepseek-1 is of one model"),
+        ({"model": "m", "profile": "deepsek-1"}, "profile: 'deepsek-1' is no profile; did you mean deepseek-1"),
+        (
+            {"model": "m", "profile": "deepseek-1", "repetitions": "0"},
+            "repetitions: '0': must be a whole number from 1",
+        ),
+        ({"model": "m", "profile": "deepseek-1", "warmup": "no way"}, "warmup: 'no way': must be true or false"),
+        ({"model": "m", "profile": "deepseek-1", "through": "http://u:p@x"}, "through: 'http://***@x': must be direct"),
+        ({"model": "m", "profile": "deepseek-1", "compare": "gone"}, "compare: 'gone': must be last, a file"),
+        ({"model": "m", "profile": "deepseek-1", "sweep": "x"}, "sweep: 'x': must be concurrency or rate"),
+        ({"model": "m", "profile": "deepseek-1", "objectives": {"ttft": 1}}, "objectives: 'ttft' is no objective"),
+        (
+            {"model": "m", "profile": "deepseek-1", "trace": "/x"},
+            "profile 'deepseek-1' and trace '/x': give one of them",
+        ),
+        ({"model": "m", "sweep": "rate"}, "sweep: the short profile takes none of these"),
+        ({"model": "m", "unknown": ["benchmark_dirr"]}, "benchmark_dirr is no variable of a benchmark; did you mean"),
+    ],
+)
+def test_what_is_asked_wrongly_is_said(given: dict[str, Any], sentence: str) -> None:
+    ask, wrong = read_ask(given)
+    assert ask is None and any(one.startswith(sentence) for one in wrong), wrong
+
+
+RAW = {"output_throughput": 100.0, "total_token_throughput": 200.0, "request_throughput": 2.0, "median_ttft_ms": 30.0}
+RAW |= {"p99_ttft_ms": 50.0, "p99.9_ttft_ms": 60.0, "mean_e2el_ms": 2000.0, "num_prompts": 40, "completed": 38}
+
+
+def test_results_of_old_and_new_tools_are_read() -> None:
+    found = figures(RAW)
+    assert (found["output_tokens_s"], found["ttft_ms"]["p99"], found["ttft_ms"]["p99.9"]) == (100.0, 50.0, 60.0)
+    assert found["itl_ms"]["median"] is None
+    assert (failed(RAW, 40), failed({**RAW, "failed": 1}, 40)) == (2, 1)
+    text = "Successful requests:   20\nTotal Token throughput (tok/s):   4067.55\nMean TTFT (ms):  11.81\nP99 ITL (ms): 4.62"
+    known = {"completed": 20.0, "total_token_throughput": 4067.55, "mean_ttft_ms": 11.81, "p99_itl_ms": 4.62}
+    assert printed(text) == known
+
+
+def record(speed: float = 100.0, run: str = "1", **more: Any) -> dict[str, Any]:
+    """Return a kept line."""
+    times = {name: {"mean": 10.0, "median": 10.0, "p99": 20.0} for name in ("ttft_ms", "tpot_ms", "itl_ms", "e2el_ms")}
+    rates = {"output_tokens_s": speed, "total_tokens_s": 2 * speed, "requests_s": speed / 50}
+    return {
+        **{"run": run, "date": f"2026-11-0{run}T10:00:00+00:00", "host": "h", "model": "m", "profile": "p"},
+        **{"case": "c", "load": {"requests": 40}, "launch": "abcdef12", "repetition": 1, "requests": 40, "failed": 0},
+        **{"concurrency": 4, "request_rate": None, "figures": {**rates, **times}, "not_comparable": []},
+        **more,
+    }
+
+
+def test_lines_are_only_added_and_a_broken_one_is_named(tmp_path: Path) -> None:
+    first = append(tmp_path, record(), "{}")
+    with (tmp_path / "results.jsonl").open("a") as file:
+        # A machine was switched off while it wrote.
+        file.write('{"run": "2", "da')
+    before = (tmp_path / "results.jsonl").read_bytes()
+    second = append(tmp_path, record(), "{}")
+    after = (tmp_path / "results.jsonl").read_bytes()
+    assert after.startswith(before) and first["raw"] != second["raw"]
+    found = read_results(tmp_path / "results.jsonl")
+    assert found.records == [first, second]
+    assert found.problems == [f"{tmp_path}/results.jsonl: line 2: is no JSON; it is left out"]
+    with pytest.raises(InputError, match=r"^a result cannot be kept: failed 'x' is no whole number$"):
+        append(tmp_path, record(failed="x"))
+    with pytest.raises(InputError, match=r"^benchmark_dir: /proc/none: cannot be written"):
+        append("/proc/none", record())
+
+
+def test_the_clients_limit_is_seen_by_littles_law() -> None:
+    line = record()
+    line["figures"] |= {"requests_s": 2.0, "e2el_ms": {"mean": 1000.0}}
+    assert client_limit(line).startswith("only 2.0 of 4 requests were under way at a time: the client may")
+    line["figures"]["e2el_ms"]["mean"] = 1990.0
+    assert client_limit(line) == ""
+
+
+def runs(ratio: float, noise: float, seed: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return two runs of five repetitions, of which the second has this part of the first one's speed."""
+    draw = random.Random(seed)  # noqa: S311 - reproducible, not secret
+    each = [
+        [record(100 * part * draw.gauss(1, noise), run) for _ in range(5)] for run, part in (("1", 1.0), ("2", ratio))
+    ]
+    return each[0], each[1]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("ratio", "expected"), [(0.8, "worse"), (0.98, "same"), (1.0, "same"), (1.2, "better")])
+def test_a_fifth_is_found_and_two_in_a_hundred_are_not_called(ratio: float, expected: str, seed: int) -> None:
+    old, new = runs(ratio, 0.005, seed)
+    found = compare(new, [*old, *new], "last")
+    assert {one.figure.text: one.verdict for one in found.figures}["output tokens/s"] == expected
+    assert found.verdict == expected and found.as_dict() == compare(new, [*old, *new], "last").as_dict()
+
+
+def test_the_interval_is_deterministic_and_a_noisy_machine_raises_its_floor() -> None:
+    assert ratio_interval([1, 2, 3], [2, 4, 6]) == ratio_interval([1, 2, 3], [2, 4, 6])
+    assert ratio_interval([1, 2, 3], [2, 4, 6], 1000)[0] == 2.0
+    old, _ = runs(1.0, 0.2, 1)
+    assert noise_floors(old)[FIGURES[0]] > 0.1 and noise_floors([])[FIGURES[0]] == 0.03
+
+
+def test_only_like_cases_are_compared(tmp_path: Path) -> None:
+    old, new = runs(0.8, 0.01, 1)
+    other = [{**one, "case": "d", "load": {"requests": 80}} for one in old]
+    found = compare(new, [*other, *new], "last")
+    assert found.verdict == "not known" and "is another case: requests 80 then and 40 now" in found.lines[-1]
+    assert "nothing is kept of model m there yet" in compare(new, new, "last").lines[0]
+    assert compare(new, [*old, *new], "abcdef").verdict == "worse"
+    assert "nothing is kept" in compare(new, [*old, *new], "123456").lines[0]
+    for one in old:
+        append(tmp_path, one)
+    assert compare(new, new, str(tmp_path / "results.jsonl")).verdict == "worse"
+    cold = [{**one, "not_comparable": ["3 shapes were compiled while it was measured"]} for one in new]
+    found = compare(cold, [*old, *cold], "last")
+    assert found.verdict == "not known" and "such as: 3 shapes were compiled" in " ".join(found.lines)
+    assert "three repetitions of each are needed" in compare(new[:2], [*old, *new], "last").lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "most", "holds", "expected", "sentence"),
+    [
+        ("concurrency", 32, 13, [1, 2, 4, 8, 16, 12, 14], "hold up to 12 requests at a time"),
+        ("concurrency", 24, 99, [1, 2, 4, 8, 16, 24], "the most that was tried (max_num_seqs)"),
+        ("concurrency", None, 0, [1], "do not hold even at 1 requests at a time"),
+        ("request_rate", 1, 0.6, [0.25, 0.5, 1, 0.75, 0.625], "hold up to 0.5 requests a second"),
+    ],
+)
+def test_a_sweep_doubles_until_the_objectives_break(
+    kind: str, most: float | None, holds: float, expected: list[float], sentence: str
+) -> None:
+    points: list[Point] = []
+    while (value := next_value(kind, points, most)) is not None:
+        points.append(Point(value, value <= holds))
+    assert [one.value for one in points] == expected and sentence in answer(kind, points, most)
+
+
+def test_objectives_break_by_their_share_of_requests() -> None:
+    line = record()
+    line["figures"]["ttft_ms"]["p95"] = 90.0
+    assert broken(line, read_limits({"ttft_s": 0.1, "share": 0.95})) == []
+    assert broken(line, read_limits({"ttft_s": 0.05, "share": 0.95})) == ["p95 TTFT is 90 ms, above 50 ms"]
+    assert broken({**line, "failed": 4}, read_limits({"itl_s": 1})) == ["10.0% of the requests failed"]
+
+
+def test_published_figures_are_shown_of_like_cases_alone() -> None:
+    line = record(served="Llama-3.1-8B-Instruct", cards={"kind": "HL-325L", "number": 1})
+    line["load"] = {"input_tokens": 2048, "output_tokens": 2048, "concurrency": 64}
+    found = published.published_lines(line, 3000.0)
+    assert (
+        "3,644.6 output tokens/s" in found[0] and "82% of it" in found[0] and found[-1].startswith("why it may differ")
+    )
+    assert published.published_lines({**line, "cards": {"kind": "HL-225H", "number": 2}}, 1.0) == []
+
+
+PROBED: dict[str, Any] = {
+    "models": [{"model": "m", "served": "m", "max_model_len": 4096, "tokenizer": "/data/m", "kinds": ["text"]}],
+    "tool": {"version": "0.33.0", **RELEASES["0.33.0"], "options": [*NEEDED, "--backend"]},
+    **{"url": "http://127.0.0.1:8000", "max_num_seqs": 32, "tokenizer_mode": "", "trust_remote_code": False},
+    **{"running": 0.0, "waiting": 0.0, "mean_token_s": 0.02, "unread": "", "others": {"n": "2"}},
+}
+
+
+def planned(asked: dict[str, Any], **more: Any) -> tuple[list[Any], list[str]]:
+    """Return what is planned for a host, and what is refused."""
+    ask, wrong = read_ask({"model": "m", "profile": "deepseek-32", **asked})
+    assert ask, wrong
+    clients = {"app": {"key": "a-key-of-a-client"}}
+    gateway = {"address": "10.0.0.9", "clients": clients, "plain_allowed": True, "port": 8080}
+    return targets_of("h", ask, {**PROBED, **more}, {"h": {}, "g": {"fleet_gateway": gateway}})
+
+
+@pytest.mark.parametrize(
+    ("asked", "more", "sentence"),
+    [
+        ({"profile": "vendor-128-128"}, {}, "the server works on max_num_seqs 32: give -e concurrency=32, or fewer"),
+        ({"profile": "vendor-4096-128"}, {}, "the server takes max_model_len 4096 together"),
+        ({}, {"running": 3.0}, "it has 3 requests of others (3 run, 0 wait); -e benchmark_on_serving=true measures it"),
+        ({}, {"running": None, "unread": "no answer"}, "nobody knows whether it serves others (no answer)"),
+        ({"sweep": "concurrency"}, {}, "has no objectives (slo) that a sweep could break"),
+        ({"sweep": "rate", "objectives": {"itl_s": 1}}, {"waiting": 1.0}, "and a sweep loads it to its limit"),
+        ({}, {"models": [{**PROBED["models"][0], "kinds": ["embedding"]}]}, "generates no text"),
+        ({}, {"tool": {"version": "0.8.5"}}, "has neither vllm bench serve"),
+    ],
+)
+def test_what_a_server_cannot_take_is_refused(asked: dict[str, Any], more: dict[str, Any], sentence: str) -> None:
+    _, wrong = planned(asked, **more)
+    assert len(wrong) == 1 and wrong[0].startswith("h: model m: ") and sentence in wrong[0], wrong
+
+
+def test_a_target_says_what_it_does_and_its_key_is_in_no_line() -> None:
+    (target,), wrong = planned({"through": "gateway", "repetitions": "2"})
+    assert not wrong and (target.endpoint.url, target.key) == ("http://10.0.0.9:8080", "a-key-of-a-client")
+    text = " ".join([*target.lines([]), *target.argv(target.load, 1)])
+    assert "96 requests, 1024 tokens in and 1024 out, 32 at a time; 2 times after a warm-up" in text
+    assert "other models of the host have requests (n has 2)" in text and "a-key" not in text
+    (beside,), _ = planned({"benchmark_on_serving": "true"}, running=2.0)
+    assert (beside.load.concurrency, beside.load.requests) == (8, 24)
+    assert "the result is not comparable" in " ".join(beside.lines([]))
+
+
+def test_the_probe_reads_a_tool_without_importing_it(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    folder = tmp_path / "vllm/benchmarks"
+    folder.mkdir(parents=True)
+    (tmp_path / "vllm/__init__.py").write_text("raise RuntimeError('imported')\n")
+    text = (
+        'p.add_argument("--seed")\np.add_argument("--random-range-ratio", type=float, default=1.0)\nx = "timed_trace"\n'
+    )
+    (folder / "serve.py").write_text(text)
+    done = subprocess.run([sys.executable, "-c", bench.PROBE], cwd=tmp_path, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert (found["command"], found["range_default"], found["datasets"]) == (BENCH, "1.0", ["timed_trace"])
+    assert "--seed" in found["options"]
+
+
+def test_a_key_is_in_the_environment_file_and_in_no_command(tmp_path: Path) -> None:
+    model = {"mounts": [{"source": "/w", "target": "/data/m"}]}
+    argv = bench._docker("vllm-benchmark-m", model, tmp_path, "sha256:1", 60)
+    assert bench._environment(["x"], "k")[-1] == "OPENAI_API_KEY=k" and "OPENAI_API_KEY" not in " ".join(argv)
+    assert "type=bind,source=/w,target=/data/m,readonly" in argv and argv[-4:] == ["sha256:1", "-k", "10", "60"]
