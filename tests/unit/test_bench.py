@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def test_each_release_gets_the_options_that_it_has(release: str) -> None:
     assert argv[: len(found.command)] == RELEASES[release]["command"]
     words = {word for word in argv[3 if found.command[0] == "vllm" else 2 :] if word.startswith("--")}
     assert words <= found.options
-    given = dict(zip(argv, argv[1:], strict=False))
+    given = dict(pairwise(argv))
     assert given.get("--backend", given.get("--endpoint-type")) == "openai"
     assert (given["--num-prompts"], given["--max-concurrency"], given["--seed"]) == ("96", "32", "7")
     assert given["--metric-percentiles"] == "50,90,95,99"
@@ -79,7 +80,8 @@ def test_lengths_that_differ_are_refused_where_the_option_means_something_else()
 def test_an_image_without_a_tool_is_refused_in_a_sentence(probed: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError) as caught:
         Tool.of(probed)
-    assert str(caught.value).startswith(sentence) and "profile short" in str(caught.value) or "problem" in probed
+    assert str(caught.value).startswith(sentence)
+    assert "problem" in probed or "profile short" in str(caught.value)
 
 
 def test_a_trace_is_replayed_at_its_times_and_no_two_prompts_begin_alike() -> None:
@@ -161,7 +163,8 @@ def test_results_of_old_and_new_tools_are_read() -> None:
     assert (found["output_tokens_s"], found["ttft_ms"]["p99"], found["ttft_ms"]["p99.9"]) == (100.0, 50.0, 60.0)
     assert found["itl_ms"]["median"] is None
     assert (failed(RAW, 40), failed({**RAW, "failed": 1}, 40)) == (2, 1)
-    text = "Successful requests:   20\nTotal Token throughput (tok/s):   4067.55\nMean TTFT (ms):  11.81\nP99 ITL (ms): 4.62"
+    text = "Successful requests:   20\n"
+    text += "Total Token throughput (tok/s):   4067.55\nMean TTFT (ms):  11.81\nP99 ITL (ms): 4.62"
     known = {"completed": 20.0, "total_token_throughput": 4067.55, "mean_ttft_ms": 11.81, "p99_itl_ms": 4.62}
     assert printed(text) == known
 

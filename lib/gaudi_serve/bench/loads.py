@@ -12,6 +12,7 @@ from typing import Any
 from ..buckets.traffic import Request
 from ..core.checks import Rule, filled, matching, whole, within
 from ..core.errors import Problem, near, readable, shown
+from ..core.words import counted
 
 VARIABLE = "benchmark_profiles"
 SHORT = "short"
@@ -77,10 +78,11 @@ class Load:
     def text(self) -> str:
         """Return it for a reader."""
         if self.trace:
-            return f"{len(self.trace)} requests as they arrived"
+            return f"{counted(len(self.trace), 'request')} at the times of the trace"
         how = f"{self.concurrency} at a time" if self.concurrency else f"{self.request_rate:g} a second"
         spread = f" ± {self.spread:.0%}" if self.spread else ""
-        return f"{self.requests} requests, {self.input_tokens} tokens in and {self.output_tokens} out{spread}, {how}"
+        sent = counted(self.requests, "request")
+        return f"{sent}, {self.input_tokens} tokens in and {self.output_tokens} out{spread}, {how}"
 
 
 def digest(case: Mapping[str, Any]) -> str:

@@ -130,19 +130,22 @@ def targets_of(host: str, ask: Ask, probed: Known, hostvars: Mapping[str, Known]
         return [], [*wrong, f"{where}: generates no text, and such loads are of text; measure it with profile short"]
     found = []
     for one in asked:
+        wrong += [f"{host}: model {one['served']}: {text}" for text in _unfit(ask, load, one, probed)]
         try:
             entry = _entry(host, ask, str(one["served"]), str(probed["url"]), hostvars)
         except InputError as problem:
             wrong.append(f"{where}: {problem}")
             continue
-        wrong += [f"{host}: model {one['served']}: {text}" for text in _unfit(ask, load, one, probed)]
-        mode, trusts = str(probed["tokenizer_mode"]), bool(probed["trust_remote_code"])
-        endpoint = Endpoint(entry.url, str(one["served"]), str(one["tokenizer"]), mode, trusts)
-        target = Target(host, one, ask, load, tool, endpoint, _named(ask.through), entry.key)
-        token_s = float(probed["mean_token_s"] or TOKEN_S)
-        seqs, said = probed["max_num_seqs"], tuple(notes)
-        found.append(replace(target, seqs=seqs, objectives=objectives, token_s=token_s, notes=said))
+        target = _target(host, ask, load, tool, one, entry, probed)
+        found.append(replace(target, objectives=objectives, notes=tuple(notes)))
     return found, wrong
+
+
+def _target(host: str, ask: Ask, load: Load, tool: Tool, one: Known, entry: Entry, probed: Known) -> Target:
+    mode, trusts = str(probed["tokenizer_mode"]), bool(probed["trust_remote_code"])
+    endpoint = Endpoint(entry.url, str(one["served"]), str(one["tokenizer"]), mode, trusts)
+    target = Target(host, one, ask, load, tool, endpoint, _named(ask.through), entry.key)
+    return replace(target, seqs=probed["max_num_seqs"], token_s=float(probed["mean_token_s"] or TOKEN_S))
 
 
 def _named(through: str) -> str:

@@ -130,23 +130,11 @@ def probe(name: str, timeout: float) -> dict[str, Any]:
     model = model_of(name, services)
     here = live_models(services)
     address = EVERYWHERE.get(model["host"], model["host"])
-    lengths = _lengths(model, timeout)
-    served = served_models(model)
-    command = [str(word) for word in (model["unit"].get("container") or {}).get("command") or ()]
-    paths = [str(one["target"]) for one in model["mounts"]]
-    models = [
-        {
-            **about(model, one),
-            "max_model_len": lengths.get(str(one["served_model_name"])),
-            "tokenizer": option(command, "--tokenizer") or (paths[number] if number < len(paths) else ""),
-            "kinds": list(one["smoke"]),
-        }
-        for number, one in enumerate(served)
-    ]
+    command = _command(model)
     host = f"[{address}]" if ":" in address else address
     seqs = option(command, "--max-num-seqs") or ""
     return {
-        "models": models,
+        "models": _models(model, command, timeout),
         "tool": tool(str(model["image_id"] or model["image"])),
         "url": f"http://{host}:{model['port']}",
         "max_num_seqs": int(seqs) if seqs.isdigit() else None,
@@ -156,6 +144,24 @@ def probe(name: str, timeout: float) -> dict[str, Any]:
         "others": busy([one for one in here if one["active"] and one["name"] != name]),
         "host": host_state(),
     }
+
+
+def _command(model: Mapping[str, Any]) -> list[str]:
+    return [str(word) for word in (model["unit"].get("container") or {}).get("command") or ()]
+
+
+def _models(model: Mapping[str, Any], command: Sequence[str], timeout: float) -> list[dict[str, Any]]:
+    """Return what a server serves, each with what a load must know of it."""
+    lengths, paths = _lengths(model, timeout), [str(one["target"]) for one in model["mounts"]]
+    return [
+        {
+            **about(model, one),
+            "max_model_len": lengths.get(str(one["served_model_name"])),
+            "tokenizer": option(command, "--tokenizer") or (paths[number] if number < len(paths) else ""),
+            "kinds": list(one["smoke"]),
+        }
+        for number, one in enumerate(served_models(model))
+    ]
 
 
 def option(command: Sequence[str], name: str) -> str | None:

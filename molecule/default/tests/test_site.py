@@ -124,8 +124,7 @@ def test_two_ranks_measure_with_the_torch_of_the_image(host: Any) -> None:
     assert all_reduce_figures(printed)["nw_gb_s"] > 0
 
 
-# Stands before the server, and lets each request wait for so many seconds: most of its time, so that what else this machine
-# does hardly counts.
+# Stands before the server, and delays each request by so many seconds: most of its time, so that noise hardly counts.
 PROXY = """
 import pathlib, socket, threading, time
 def pump(source, target, waits):
