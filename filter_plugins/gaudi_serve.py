@@ -51,6 +51,8 @@ from gaudi_serve.rollout.figures import benchmark_lines
 from gaudi_serve.rollout.state import rollout_stopped
 from gaudi_serve.rollout.waves import hosts_down_at_once, restarted_at_once, unverified_hosts
 from gaudi_serve.show.log import log_view
+from gaudi_serve.show.page.html import fleet_page_html
+from gaudi_serve.show.page.view import fleet_page
 from gaudi_serve.show.report import endpoint_table
 from gaudi_serve.show.status import fleet_status, fleet_status_lines, status_metrics
 from gaudi_serve.stages.apt_access import apt_access
@@ -98,6 +100,8 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     fleet_gateways,
     fleet_keys,
     fleet_monitors,
+    fleet_page,
+    fleet_page_html,
     fleet_status,
     fleet_status_lines,
     fleet_watched,

@@ -76,8 +76,8 @@ def test_saved_facts_plan_like_live_ones(tmp_path: Path) -> None:
     desk = vllm_fleet_plan(dict.fromkeys("ab", said), ["a", "b"], [], str(tmp_path))
     live = vllm_fleet_plan({"a": one, "b": one}, ["a", "b"], [])
     assert desk["errors"] == live["errors"] == []
-    # What a run would do below the models, only the live host tells.
-    assert {**desk["hosts"]["a"], "due": {}, "down": [], "reboot": []} == live["hosts"]["a"]
+    # What a run would do below the models, and what was measured, only the live host tells.
+    assert {**desk["hosts"]["a"], "due": {}, "down": [], "reboot": [], "links": None} == live["hosts"]["a"]
     assert desk["hosts"]["b"]["models"] == live["hosts"]["b"]["models"]
 
 

@@ -29,6 +29,7 @@ from ..model.distributed import answers, entries_of, entry_problems, host_models
 from ..model.host import Host, LiveModel, live_models
 from ..monitoring.fleet import is_monitor
 from ..platforms import platform_of
+from ..show.page.machine import card_rows, link_rows
 from ..stages.changes import StageChanges
 from ..stages.monitoring import monitoring_problems
 from ..stages.registry import LEFT_ALONE, REPORTED, STAGES, awaits_driver, expected_host, still_serves, task_hosts
@@ -64,10 +65,10 @@ def vllm_fleet_plan(
             only a ``gaudi_host``; empty takes the facts in ``hostvars``.
 
     Returns:
-        ``hosts``: by name ``{facts, models, changes}``, ``facts`` being a line about the host; of a live
-        host also ``due`` (by stage what differs, as lines), ``reboot`` (why one is due that nobody has
-        allowed) and ``down`` (``{model, stage, reason,
-        minutes}`` of every serving model that a run takes down; minutes null where it does not come back);
+        ``hosts``: by name ``{facts, cards, models, changes}``, ``facts`` being a line about the host, ``cards`` as
+        card_rows returns them; of a live host also ``links`` (link_rows), ``due`` (by stage what differs, as lines),
+        ``reboot`` (why one is due that nobody has allowed) and ``down`` (``{model, stage, reason, minutes}`` of every
+        serving model that a run takes down; minutes null where it does not come back);
         ``errors`` and ``warnings`` of all hosts. A user's mistake never raises; a host whose facts, or
         variables that a plan is made from, are wrong or cannot be read has errors only.
     """
@@ -161,7 +162,7 @@ def _host_plan(
     peers = peers_of(name, hostvars, gateways, facts_dir, catalogs)
     host, more = _planned(name, {**known, **told}, facts, values, catalog, gateways, peers)
     if not saved:
-        host |= _told(host, facts, told, known.get("gaudi_runtime"))
+        host |= _told(host, facts, told, known.get("gaudi_runtime")) | {"links": link_rows(variables.get("gaudi_hccl"))}
         more += _refused_by_roles(name, told, errors + more)
     host.pop("plan")
     host["changes"] = host["changes"] or []
@@ -275,16 +276,17 @@ def _planned(
     # Of a host whose models nobody has named, or plans yet, nothing is said to become of those that it serves.
     unknown = wanted.models is None or awaits_driver(known)
     changes = None if unknown else vllm_plan_changes(plan["models"], host["services"], named)
-    about = {"facts": _about(host, facts), "models": plan["models"], "changes": changes, "plan": plan}
-    return {**about, "warnings": [*found.warnings, *answer]}, errors
+    about = {"facts": _about(host, facts), "cards": card_rows(host), "models": plan["models"], "changes": changes}
+    return {**about, "plan": plan, "warnings": [*found.warnings, *answer]}, errors
 
 
 def _without_models(name: str, facts: Known, told: Known, kind: str, saved: bool) -> dict[str, Any]:
     """Return the plan of a host that has no models and serves none: its kind says what it is there for."""
-    live = {} if saved and kind != LEFT_ALONE else {"due": StageChanges.of(told).pending, "reboot": [], "down": []}
+    known: dict[str, Any] = {"due": StageChanges.of(told).pending, "reboot": [], "down": [], "links": None}
+    live = {} if saved and kind != LEFT_ALONE else known
     gateways = [name] if kind == "a gateway" else []
     warnings = gateway_left(facts.get("gaudi_services"), gateways, name)
-    return {"facts": kind, "models": [], "changes": [], **live, "warnings": warnings}
+    return {"facts": kind, "cards": [], "models": [], "changes": [], **live, "warnings": warnings}
 
 
 def _serves_nothing(variables: Known, unsaved: bool) -> bool:

@@ -16,6 +16,7 @@ from ..monitoring.metrics import BY_NAME
 from ..platforms import sick_cards
 from ..stages.registry import LEFT_ALONE, OBJECTS
 from .notes import open_notes, shared_lines
+from .page.machine import card_rows, link_rows
 from .report import endpoint, gateway_of, monitor_of
 
 Known = Mapping[str, Any]
@@ -36,13 +37,15 @@ def fleet_status(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> dict[st
 
     Returns:
         ``hosts``: by name ``{read, problem, drift: {part: [line]}, models: [...], notes: [...], gateway,
-        monitoring}``;
+        monitoring, cards, links}``, the last two as card_rows and link_rows return them;
         ``drifted`` and ``unread``: names of the hosts that are not as planned, and that could not be read.
     """
     found = {
         name: {
             **_host(hostvars[name], name),
             **{"gateway": gateway_of(name, hostvars[name]), "monitoring": monitor_of(hostvars[name])},
+            "cards": card_rows(hostvars[name].get("gaudi_host") or {}),
+            "links": link_rows(hostvars[name].get("gaudi_hccl")),
         }
         for name in hosts
     }

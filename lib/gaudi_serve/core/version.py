@@ -1,0 +1,28 @@
+"""Which version of the toolkit this is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+SHOWN = 7  # letters of a commit
+
+
+def toolkit_version(root: Path = ROOT) -> str:
+    """Return the commit of a checkout, cut to seven letters; ``unknown`` where it is no checkout of git."""
+    try:
+        folder = root / ".git"
+        if folder.is_file():  # of a worktree
+            folder = Path(folder.read_text(encoding="utf-8").removeprefix("gitdir: ").strip())
+        head = (folder / "HEAD").read_text(encoding="utf-8").strip()
+        if not head.startswith("ref: "):
+            return head[:SHOWN]
+        common = folder / "commondir"
+        shared = folder / common.read_text(encoding="utf-8").strip() if common.is_file() else folder
+        name = head.removeprefix("ref: ")
+        if (shared / name).is_file():
+            return (shared / name).read_text(encoding="utf-8").strip()[:SHOWN]
+        packed = (shared / "packed-refs").read_text(encoding="utf-8").splitlines()
+        return next((line[:SHOWN] for line in packed if line.endswith(f" {name}")), "unknown")
+    except OSError:
+        return "unknown"

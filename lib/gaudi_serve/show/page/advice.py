@@ -1,0 +1,92 @@
+"""What somebody has to know or do: refusals, unreachable hosts, drift, reboots and warnings, each with a remedy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+Known = Mapping[str, Any]
+# The most urgent kind first, with what heads its sentences.
+KINDS = {
+    "refusal": "Refused",
+    "unreachable": "Not read",
+    "drift": "Differs from the plan",
+    "reboot": "Reboot due",
+    "warning": "Warning",
+    "note": "Note",
+}
+DRIFT = "Run site.yml on one host, or rollout.yml on several: both bring the host back to its plan."
+# What to do about a sentence that does not say it, by words of it.
+REMEDIES = (
+    (r"compile while serving|beyond input_range", "Set input_range to what comes, or plan the buckets with tune.yml."),
+    (r"listen on interface", "Add the firewall rule of docs/security.md."),
+    (r"reboot", "Set host_tuning_reboot_allowed: true for the run that may reboot the host."),
+    (r"does not answer", "Read its log with logs.yml -e model=NAME; restart.yml starts it again."),
+    (r"cannot be reached|could not be read|Unreachable|No route", "Check ssh and the machine, then run this again."),
+    (r"is held by", "End that program, or leave the card out of the plan."),
+    (r"Links? .*measur|measuring is due|not measured", "Run validate.yml while the cards are idle."),
+    (r"unused|is not used", "docs/operations.md says what keeps a card from being used."),
+)
+DEFAULT = {
+    "refusal": "Change the value in the inventory to one that is allowed, and plan again.",
+    "unreachable": "Check ssh and the machine, then run this again.",
+    "drift": DRIFT,
+    "reboot": "Set host_tuning_reboot_allowed: true for the run that may reboot the host.",
+}
+
+
+def attention(plan: Known, status: Known, rollout: Known) -> list[dict[str, Any]]:
+    """Return what needs attention, the most urgent first: ``kind``, ``title``, ``hosts``, ``text`` and ``remedy``.
+
+    Sentences that are the same for several hosts come once.
+    """
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    # Of a host that cannot be reached, plan and status say the same.
+    lost = {str(error["host"]) for error in plan.get("errors") or () if error["key"] == "facts"}
+    found_live = [one for one in _of_status(status) if not (one[0] == "unreachable" and one[1] in lost)]
+    for kind, host, sentence, remedy in [*_of_plan(plan), *found_live, *_of_rollout(rollout)]:
+        text = " ".join(sentence.removeprefix(f"{host}: ").split())
+        hosts = groups.setdefault((kind, text, remedy or _remedy(kind, text)), [])
+        if host and host not in hosts:
+            hosts.append(host)
+    order = list(KINDS)
+    found = [
+        {"kind": kind, "title": KINDS[kind], "hosts": hosts, "text": text, "remedy": remedy}
+        for (kind, text, remedy), hosts in groups.items()
+    ]
+    return sorted(found, key=lambda one: order.index(str(one["kind"])))
+
+
+def _of_plan(plan: Known) -> Iterator[tuple[str, str, str, str]]:
+    for error in plan.get("errors") or ():
+        kind = "unreachable" if error["key"] == "facts" else "refusal"
+        yield kind, str(error["host"]), str(error["message"]), ""
+    for name, host in (plan.get("hosts") or {}).items():
+        yield from (("reboot", name, str(text), "") for text in host.get("reboot") or ())
+    for text in plan.get("warnings") or ():
+        host, colon, rest = str(text).partition(": ")
+        yield ("warning", host, rest, "") if colon and host in (plan.get("hosts") or {}) else ("warning", "", text, "")
+
+
+def _of_status(status: Known) -> Iterator[tuple[str, str, str, str]]:
+    for name, host in (status.get("hosts") or {}).items():
+        if not host["read"]:
+            yield "unreachable", name, str(host["problem"]), ""
+        for part, lines in host["drift"].items():
+            yield from (("drift", name, f"{part}: {str(line).removeprefix(f'{name}: ')}", "") for line in lines)
+        yield from (("note", name, str(text), "") for text in host["notes"])
+
+
+def _of_rollout(rollout: Known) -> Iterator[tuple[str, str, str, str]]:
+    yield from (("refusal", "", str(text), "") for text in rollout.get("refusal") or ())
+    for name, host in (rollout.get("hosts") or {}).items():
+        if host.get("why"):
+            remedy = "Fix the cause, and run rollout.yml again: it goes on where it stopped."
+            yield "refusal", name, str(host["text"]).partition("\n")[0], remedy
+
+
+def _remedy(kind: str, text: str) -> str:
+    found: Sequence[str] = [remedy for words, remedy in REMEDIES if re.search(words, text)]
+    # What a refusal allows stands in its sentence.
+    return DEFAULT.get(kind, "") if kind in ("refusal", "drift", "reboot") or not found else found[0]

@@ -1,0 +1,176 @@
+"""The hosts of a page: their cards with who uses them, their models with memory, and what becomes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ...core.table import model_cell
+
+Known = Mapping[str, Any]
+TONES = 8  # colours of models; those beyond begin anew, and every card has its model's name too
+MEMORY = {
+    "weights_gib": "weights",
+    "kv_cache_gib": "KV cache",
+    "graphs_gib": "graphs",
+    "reserved_gib": "reserved",
+    "left_gib": "free",
+}
+# The worst first.
+STATES = {
+    "refused": "refused",
+    "unread": "not read",
+    "drift": "differs from the plan",
+    "changes": "would change",
+    "good": "as planned",
+    "idle": "no models",
+}
+
+
+def host_rows(plan: Known, status: Known, rollout: Known) -> list[dict[str, Any]]:
+    """Return all hosts of a plan, a status or both, in their order."""
+    planned, live = plan.get("hosts") or {}, status.get("hosts") or {}
+    wrong: dict[str, list[Known]] = {}
+    for error in plan.get("errors") or ():
+        wrong.setdefault(str(error["host"]), []).append(error)
+    names = dict.fromkeys([*live, *planned, *wrong])
+    waves = {name: number for number, wave in enumerate(rollout.get("waves") or [], 1) for name in wave}
+    tones = _tones(planned, live)
+    return [
+        _host(name, planned.get(name) or {}, live.get(name) or {}, wrong.get(name, []), tones)
+        | {"wave": waves.get(name, 0), "outcome": ((rollout.get("hosts") or {}).get(name) or {}).get("outcome", "")}
+        for name in names
+    ]
+
+
+def _tones(*fleets: Known) -> dict[str, int]:
+    """Return a colour's number for each model of a fleet."""
+    models = [model["name"] for hosts in fleets for host in hosts.values() for model in host.get("models") or ()]
+    return {name: number % TONES for number, name in enumerate(dict.fromkeys(models))}
+
+
+def _host(name: str, plan: Known, live: Known, wrong: Sequence[Known], tones: Mapping[str, int]) -> dict[str, Any]:
+    by_name = {model["name"]: model for model in live.get("models") or ()}
+    planned = plan.get("models") or ()
+    models = [_model(model, by_name.get(model["name"]), tones) for model in planned] or [
+        _model(model, model, tones) for model in by_name.values()
+    ]
+    down = {one["model"]: one["minutes"] for one in plan.get("down") or ()}
+    return {
+        "name": name,
+        "state": (state := _state(plan, live, wrong)),
+        "title": STATES[state],
+        "facts": plan.get("facts") or "",
+        "problem": live.get("problem") or " ".join(str(one["message"]) for one in wrong if one["key"] == "facts"),
+        "cards": _cards(plan.get("cards") or live.get("cards") or (), models),
+        "models": [model | {"down": down.get(model["name"], 0)} for model in models],
+        "changes": changes(plan),
+        "down": max((minutes or 0 for minutes in down.values()), default=0),
+        "gateway": live.get("gateway"),
+        "monitoring": live.get("monitoring"),
+        "links": plan.get("links") or live.get("links"),
+    }
+
+
+def changes(host: Known) -> list[str]:
+    """Return what a run would do on a host, as lines."""
+    due = [f"{stage}: {text}" for stage, texts in (host.get("due") or {}).items() for text in texts]
+    return [*due, *map(str, host.get("changes") or ())]
+
+
+def _state(plan: Known, live: Known, wrong: Sequence[Known]) -> str:
+    if any(one["key"] != "facts" for one in wrong):
+        return "refused"
+    if wrong or (live and not live["read"]):
+        return "unread"
+    if changes(plan) or plan.get("down") or plan.get("reboot"):
+        return "changes"
+    if live.get("drift"):
+        return "drift"
+    return "good" if plan.get("models") or live.get("models") or live.get("gateway") else "idle"
+
+
+def _cards(cards: Sequence[Known], models: Sequence[Known]) -> list[dict[str, Any]]:
+    """Return the cards by NUMA node: ``node`` (None: not known) and ``cards``, each with what it is used for."""
+    users = {number: model for model in models for number in model["module_ids"]}
+    nodes: dict[Any, list[dict[str, Any]]] = {}
+    for card in cards:
+        nodes.setdefault(card["numa_node"], []).append(_card(card, users.get(card["card"])))
+    # Of a status that has no cards, those of its models.
+    if not cards and users:
+        nodes[None] = [_card({"card": number}, users[number]) for number in sorted(users)]
+    return [{"node": node, "cards": found} for node, found in nodes.items()]
+
+
+def _card(card: Known, model: Known | None) -> dict[str, Any]:
+    kind, text, tone = "free", "free", 0
+    if model:
+        kind, text, tone = ("stopped" if model["state"] == "stopped" else "model"), model["name"], model["tone"]
+    elif card.get("held_by"):
+        kind, text = "foreign", str(card["held_by"])
+    elif card.get("model"):
+        kind, text = "foreign", f"{card['model']} until the run"
+    if card.get("problem"):
+        kind, text = "problem", f"{text}: {card['problem']}" if model else str(card["problem"])
+    number = card["card"]
+    return {"number": "?" if number is None else str(number), "kind": kind, "text": text, "tone": tone}
+
+
+def _model(model: Known, live: Known | None, tones: Mapping[str, int]) -> dict[str, Any]:
+    buckets = model.get("buckets") or {}
+    graphs = model.get("graphs")
+    return {
+        "name": model["name"],
+        "title": model_cell(model),
+        "tone": tones[model["name"]],
+        "state": model.get("state") if "wanted" not in model else model["wanted"],
+        "module_ids": list(model["module_ids"]),
+        "cards": ", ".join(map(str, model["module_ids"])) or "processor",
+        "port": model.get("port"),
+        "dtype": model.get("dtype"),
+        "context": model.get("max_model_len"),
+        "sequences": model.get("max_num_seqs"),
+        "image": model.get("image"),
+        "digest": model.get("digest"),
+        "graphs": graphs,
+        "graphs_text": "-" if graphs is None else f"{'about ' if buckets.get('approximate') else ''}{graphs}",
+        "warmup_s": model.get("warmup_s"),
+        "warmup_cached_s": model.get("warmup_cached_s"),
+        "memory": _memory(model.get("memory")),
+        "live": _live(live) if live else None,
+    }
+
+
+def _live(model: Known) -> dict[str, Any]:
+    keys = ("state", "status", "restarts", "answers", "problem", "url")
+    return {key: model.get(key) for key in keys}
+
+
+def _memory(memory: Known | None) -> dict[str, Any] | None:
+    """Return the parts of a card's memory, with their places on a bar of 100; None where it is not judged."""
+    if not memory:
+        return None
+    parts = list(_parts(memory))
+    text = ", ".join(f"{part['gib']:g} {part['label']}" for part in parts)
+    return {
+        "device_gib": memory["device_gib"],
+        "fits": memory["fits"],
+        "short_by_gib": memory.get("short_by_gib") or 0,
+        "sequences": memory.get("sequences"),
+        "parts": parts,
+        "text": f"{text} of {memory['device_gib']:g} GiB",
+    }
+
+
+def _parts(memory: Known) -> Iterator[dict[str, Any]]:
+    sizes = {key: max(0.0, float(memory.get(key) or 0)) for key in MEMORY}
+    # What does not fit would leave the bar.
+    whole, start = max(float(memory["device_gib"]), sum(sizes.values())) or 1, 0.0
+    for key, label in MEMORY.items():
+        width = 100 * sizes[key] / whole
+        if width:
+            yield {"key": key.removesuffix("_gib"), "label": label, "gib": round(sizes[key], 1)} | {
+                "x": round(start, 2),
+                "width": round(width, 2),
+            }
+        start += width

@@ -1,0 +1,86 @@
+"""The page of a fleet: one HTML file that asks for nothing, with its styles, its scripts and its data inside."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ...core.errors import InputError
+from .hosts import STATES
+
+PLAYBOOKS = Path(__file__).resolve().parents[4] / "playbooks"
+TEMPLATES = PLAYBOOKS / "templates/page"
+SCRIPTS = (PLAYBOOKS / "files/uplot/uPlot.iife.min.js", TEMPLATES / "page.js")
+STYLES = (PLAYBOOKS / "files/uplot/uPlot.min.css", TEMPLATES / "page.css")
+
+
+def fleet_page_html(document: Mapping[str, Any]) -> str:
+    """Return the page of a document that fleet_page has made.
+
+    Every value is escaped, and the page's policy allows its own scripts and styles alone, by their hashes.
+
+    Raises:
+        InputError: where the template cannot be rendered.
+    """
+    # Only the controller renders; modules that share the library have no jinja2.
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"day": day, "duration": duration, "json_text": json_text}
+    scripts, styles = _texts(SCRIPTS), _texts(STYLES)
+    try:
+        return environment.get_template("page.html.j2").render(
+            page=document,
+            states=[one for one in STATES.items() if one[0] in {host["state"] for host in document["hosts"]}],
+            scripts=scripts,
+            styles=styles,
+            policy=policy(scripts, styles),
+        )
+    except jinja2.TemplateError as problem:
+        raise InputError(f"playbooks/templates/page: {problem}") from problem
+
+
+def policy(scripts: list[str], styles: list[str]) -> str:
+    """Return the page's Content-Security-Policy."""
+    allowed = {"script-src": scripts, "style-src": styles}
+    parts = [f"{name} {' '.join(map(_source, texts))}" for name, texts in allowed.items()]
+    return "; ".join(["default-src 'none'", *parts, "img-src data:", "base-uri 'none'", "form-action 'none'"])
+
+
+def json_text(value: Any) -> str:
+    """Return JSON that may stand in a script element: nothing in it ends the element, or begins a comment."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c")
+
+
+def day(seconds: float | None) -> str:
+    """Return a time as a person reads it, in UTC."""
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M UTC") if seconds else "-"
+
+
+def duration(seconds: float | None) -> str:
+    """Return a time that something takes; a dash where it is not known."""
+    if seconds is None:
+        return "-"
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+@cache
+def _texts(paths: tuple[Path, ...]) -> list[str]:
+    return [path.read_text(encoding="utf-8").rstrip("\n") for path in paths]
+
+
+def _source(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,0 +1,83 @@
+"""What a page says first: one sentence, and the figures that stand for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...core.words import counted, some_names
+
+Known = Mapping[str, Any]
+
+
+def verdict(parts: Mapping[str, Known], hosts: Sequence[Known], times: Known) -> dict[str, Any]:
+    """Return ``kind`` (refused, attention, changes or good), ``sentence`` and ``figures``.
+
+    Args:
+        parts: of the page: ``plan``, ``status``, ``rollout``, ``tune``, ``benchmark``, empty where it has none.
+        hosts: as host_rows returns them.
+        times: as timeline returns them.
+    """
+    plan, status, rollout = parts["plan"], parts["status"], parts["rollout"]
+    refusals = [error for error in plan.get("errors") or () if error["key"] != "facts"]
+    count = len(refusals) + len(rollout.get("refusal") or ())
+    kind, sentence = _sentence(parts, hosts, times, count)
+    figures = [_figure("Hosts", len(hosts)), _figure("Models", sum(len(host["models"]) for host in hosts))]
+    if plan:
+        changing = sum(bool(host["changes"]) for host in hosts)
+        reboots = sum(bool(host.get("reboot")) for host in plan["hosts"].values())
+        down = f"{times['longest']} min" if times["longest"] else "none"
+        every = f"{times['total']} min over {counted(len(times['rows']), 'model')}" if times["rows"] else ""
+        figures += [_figure("Hosts that change", changing), _figure("Refusals", count, bad=count)]
+        figures += [_figure("Longest downtime", down, every), _figure("Reboots due", reboots, bad=reboots)]
+    if status:
+        figures.append(_figure("Differ from the plan", len(status["drifted"]), bad=len(status["drifted"])))
+    unread = sum(host["state"] == "unread" for host in hosts)
+    if status or unread:
+        figures.append(_figure("Not read", unread, bad=unread))
+    if rollout.get("waves"):
+        figures.append(_figure("Waves", len(rollout["waves"])))
+    return {"kind": kind, "sentence": sentence, "figures": figures}
+
+
+def _figure(label: str, value: Any, note: str = "", bad: int = 0) -> dict[str, Any]:
+    return {"label": label, "value": str(value), "note": note, "bad": bool(bad)}
+
+
+def _sentence(parts: Mapping[str, Known], hosts: Sequence[Known], times: Known, refusals: int) -> tuple[str, str]:
+    status, rollout = parts["status"], parts["rollout"]
+    stopped = [name for name, one in (rollout.get("hosts") or {}).items() if one.get("why")]
+    if stopped:
+        return "refused", f"The rollout stopped at {some_names(stopped)}."
+    if refusals:
+        return "refused", f"{counted(refusals, 'refusal')}: fix {'it' if refusals == 1 else 'them'} before a run."
+    unread = [host["name"] for host in hosts if host["state"] == "unread"]
+    if unread:
+        return "attention", f"{some_names(unread)} could not be read."
+    if rollout.get("hosts"):
+        return "good", f"{counted(len(rollout['hosts']), 'host')} changed and verified."
+    if status.get("drifted"):
+        drifted = status["drifted"]
+        return (
+            "attention",
+            f"{len(drifted)} of {counted(len(hosts), 'host')} differ{'s' * (len(drifted) == 1)} from the plan.",
+        )
+    return _calm(parts, hosts, times)
+
+
+def _calm(parts: Mapping[str, Known], hosts: Sequence[Known], times: Known) -> tuple[str, str]:
+    """Return the verdict where nothing is wrong."""
+    if parts["tune"]:
+        plan = parts["tune"]["plan"]
+        return "good", f"{plan['model']}: {counted(int(plan['graphs']), 'graph')} cover its traffic."
+    changing = sum(bool(host["changes"]) for host in hosts)
+    if parts["plan"] and changing:
+        down = f" and take {counted(len(times['rows']), 'model')} down" if times["rows"] else ", with no model down"
+        return "changes", f"A run would change {changing} of {counted(len(hosts), 'host')}{down}."
+    if parts["plan"] or parts["status"]:
+        reboots = sum(bool(host.get("reboot")) for host in (parts["plan"].get("hosts") or {}).values())
+        if reboots:
+            return "attention", f"{counted(reboots, 'host')} must reboot."
+        return "good", f"All {counted(len(hosts), 'host')} are as planned." if len(hosts) > 1 else "All is as planned."
+    measured = sum(len(models) for models in parts["benchmark"].values())
+    return "good", f"{counted(measured, 'model')} measured on {counted(len(parts['benchmark']), 'host')}."

@@ -1,0 +1,183 @@
+"""What the page of a fleet says, and what it never has."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gaudi_serve.core.version import toolkit_version
+from gaudi_serve.show.page.html import fleet_page_html, json_text
+from gaudi_serve.show.page.machine import card_rows, link_rows
+from gaudi_serve.show.page.view import fleet_page
+from helpers.pages import fleet_parts, keep_results, plan_of, result, status_of
+from helpers.plans import gaudi_host
+
+MADE = ("plan", "2026-11-27 09:30 UTC", ["/home/somebody/ansible/inventory/mine"])
+NAMES = ["g1", "g2"]
+ERROR = {"host": "g1", "key": "port", "message": "g1: model m: port: 0 is not a port", "model": "m"}
+ERROR |= {"value": 0, "allowed": "is not a port"}
+
+
+def page(parts: dict[str, Any], folder: str = "") -> dict[str, Any]:
+    return fleet_page(parts, *MADE, folder)
+
+
+def lost(plan: dict[str, Any]) -> dict[str, Any]:
+    """Return a plan that could not read its first host."""
+    error = {**ERROR, "key": "facts", "message": "g1: cannot be reached"}
+    return {**plan, "hosts": {name: one for name, one in plan["hosts"].items() if name != "g1"}, "errors": [error]}
+
+
+@pytest.mark.parametrize(
+    ("parts", "kind", "sentence"),
+    [
+        ({"plan": plan_of(NAMES)}, "good", "All 2 hosts are as planned."),
+        ({"plan": plan_of(["g1"])}, "good", "All is as planned."),
+        (
+            {"plan": plan_of(NAMES, restarts=["g2"])},
+            "changes",
+            "A run would change 1 of 2 hosts and take 4 models down.",
+        ),
+        ({"plan": {**plan_of(NAMES), "errors": [ERROR]}}, "refused", "1 refusal: fix it before a run."),
+        ({"plan": {**plan_of(NAMES), "errors": [ERROR, ERROR]}}, "refused", "2 refusals: fix them before a run."),
+        ({"plan": lost(plan_of(NAMES))}, "attention", "g1 could not be read."),
+        (
+            {"status": {**status_of(plan_of(NAMES)), "drifted": ["g1"]}},
+            "attention",
+            "1 of 2 hosts differs from the plan.",
+        ),
+        ({"benchmark": {"g1": {"m": {"first_token_s": 0.1, "tokens_s": 50.0}}}}, "good", "1 model measured on 1 host."),
+        (
+            {"plan": plan_of(NAMES), "rollout": {"hosts": {"g1": {"why": "slow", "text": "g1: m is slower"}}}},
+            "refused",
+            "The rollout stopped at g1.",
+        ),
+        ({}, "good", "0 models measured on 0 hosts."),
+    ],
+)
+def test_the_verdict_comes_first(parts: dict[str, Any], kind: str, sentence: str) -> None:
+    document = page(parts)
+    assert (document["verdict"]["kind"], document["verdict"]["sentence"]) == (kind, sentence)
+    assert f"<h1>{sentence}</h1>" in fleet_page_html(document)
+
+
+def test_what_needs_attention_is_said_once_with_a_remedy() -> None:
+    found = page(fleet_parts())["attention"]
+    assert [one["kind"] for one in found[:3]] == ["unreachable", "drift", "reboot"]
+    assert [one["hosts"] for one in found[:3]] == [["gaudi06"], ["gaudi05"], ["gaudi05"]]
+    assert all(one["remedy"] for one in found[:3])
+    several = next(one for one in found if one["kind"] == "warning")
+    assert several["hosts"] == [f"gaudi0{number}" for number in range(1, 6)]
+
+
+def test_cards_show_who_uses_them() -> None:
+    host = next(one for one in page(fleet_parts())["hosts"] if one["name"] == "gaudi05")
+    cards = [card for group in host["cards"] for card in group["cards"]]
+    assert [(card["number"], card["kind"], card["text"]) for card in cards][3:7] == [
+        ("3", "model", "llama-70b"),
+        ("4", "model", "qwq-32b"),
+        ("5", "model", "qwq-32b"),
+        ("6", "model", "qwen3-8b"),
+    ]
+    facts = gaudi_host(driver_version="1.21.3-57")
+    facts["modules"][0] |= {"in_use": True, "held_by": "python3 (4711)"}
+    assert card_rows(facts)[0]["held_by"] == "python3 (4711)"
+    assert [card["card"] for card in card_rows(facts)] == list(range(8))
+
+
+def test_downtimes_follow_the_waves() -> None:
+    parts = fleet_parts()
+    times = page(parts)["timeline"]
+    begins = {row["host"]: row["start"] for row in times["rows"]}
+    assert begins == {"gaudi01": 0, "gaudi02": 21, "gaudi03": 21, "gaudi04": 42}
+    assert (times["longest"], times["minutes"], times["total"]) == (21, 63, 4 * (12 + 21 + 4 + 3))
+    # A model that does not come back has no minutes, and is told.
+    parts["plan"]["hosts"]["gaudi01"]["down"][0]["minutes"] = None
+    assert "for good" in fleet_page_html(page(parts))
+
+
+def test_kept_benchmarks_are_read_and_a_broken_line_is_told(tmp_path: Path) -> None:
+    folder = keep_results(tmp_path / "kept")
+    path = folder / "results.jsonl"
+    count = len(path.read_text().splitlines())
+    path.write_text(path.read_text() + "{broken\n" + json.dumps({"date": "x"}) + "\n")
+    document = page({}, str(folder))
+    assert document["missing"] == [f"2 of {count + 2} lines of {path} are no benchmark, and are left out."]
+    titles = [one["title"] for one in document["charts"]]
+    assert titles == ["qwq-32b: Output", "qwq-32b: Time to first token, median", "qwq-32b: output over load"]
+    newest = next(one for one in document["benchmarks"] if one["host"] == "gaudi02")
+    assert newest["runs"] == 15 and newest["change"] is not None
+    assert page({}, str(tmp_path / "none"))["missing"][0].startswith("No benchmark is kept yet")
+
+
+def test_nothing_secret_is_in_it(tmp_path: Path) -> None:
+    parts = fleet_parts()
+    canaries = ["canary-7f31", "canary-88aa", "canary-0c5d"]
+    host = parts["plan"]["hosts"]["gaudi01"]
+    host["models"][0]["env"]["HF_TOKEN"] = canaries[0]
+    host["models"][0]["args"] += ["--api-key", canaries[1]]
+    host["models"][0]["image"] = f"https://user:{canaries[2]}@registry.example.net/vllm:1"
+    parts["plan"]["warnings"].append(f"gaudi01: git clone https://git:{canaries[2]}@git.example.net/x fails")
+    for text in (fleet_page_html(page(parts)), json.dumps(page(parts))):
+        assert [one for one in canaries if one in text] == []
+    # Nor where somebody's files are.
+    assert "/home/somebody" not in fleet_page_html(page(parts))
+
+
+def test_a_text_cannot_become_a_part_of_the_page() -> None:
+    evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)> {{ 7 * 7 }}"
+    parts = fleet_parts()
+    parts["plan"]["warnings"].append(f"gaudi01: {evil}")
+    parts["status"]["hosts"]["gaudi06"]["problem"] = evil
+    text = fleet_page_html(page(parts))
+    assert "<script>alert" not in text and "<img src=x" not in text
+    assert text.count("</script>") == text.count("<script")
+    assert json.loads(json_text({"a": "</script><!--"})) == {"a": "</script><!--"}
+    assert "<" not in json_text("</script><!--")
+
+
+def test_the_policy_allows_the_own_scripts_alone() -> None:
+    text = fleet_page_html(page({}))
+    policy = re.findall(r'Content-Security-Policy" content="([^"]+)"', text)[0]
+    assert "unsafe" not in policy and policy.startswith("default-src &#39;none&#39;")
+    assert policy.count("sha256-") == text.count("<style>") + text.count("<script>")
+    # No address of anything elsewhere, but for what libraries say of themselves.
+    assert re.findall(r'(?:src|href)="(?!#|data:)[^"]*"', text) == []
+
+
+def test_buckets_come_with_their_picture() -> None:
+    plan = {"model": "qwq", "hosts": ["g1"], "graphs": 40, "padding": {}, "compiled_while_serving": 0, "speeds": []}
+    files = [{"path": "qwq.svg", "content": "<svg/>"}, {"path": "qwq.buckets", "content": "x"}]
+    document = page({"tune": {"plan": plan, "lines": ["a", "b"], "files": files}})
+    assert document["tune"]["picture"].startswith("data:image/svg+xml;base64,")
+    assert document["verdict"]["sentence"] == "qwq: 40 graphs cover its traffic."
+    assert "Buckets over traffic: qwq" in fleet_page_html(document)
+
+
+def test_links_are_kept_where_they_were_measured() -> None:
+    run = {"name": "all", "cards": 8, "nw_gb_s": 258.0, "threshold": 240.0, "passed": True}
+    found = link_rows({"time": 1.0, "passed": True, "runs": [run]})
+    assert found and found["runs"][0]["nw_gb_s"] == 258.0 and link_rows({}) is None
+
+
+def test_a_version_is_that_of_the_checkout(tmp_path: Path) -> None:
+    assert re.fullmatch(r"[0-9a-f]{7}|unknown", toolkit_version())
+    assert toolkit_version(tmp_path) == "unknown"
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git/HEAD").write_text("ref: refs/heads/main\n")
+    assert toolkit_version(tmp_path) == "unknown"
+    (tmp_path / ".git/packed-refs").write_text(f"# pack-refs\n{'ab' * 20} refs/heads/main\n")
+    assert toolkit_version(tmp_path) == "abababa"
+    (tmp_path / ".git/HEAD").write_text("cd" * 20)
+    assert toolkit_version(tmp_path) == "cdcdcdc"
+
+
+def test_the_same_parts_give_the_same_document() -> None:
+    parts = fleet_parts()
+    before = copy.deepcopy(parts)
+    assert page(parts) == page(parts) and parts == before
+    assert result("2026-11-27T00:00:00+00:00")["profile"] == "short"
