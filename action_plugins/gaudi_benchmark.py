@@ -23,11 +23,10 @@ from gaudi_serve.bench.results import append  # noqa: E402
 from gaudi_serve.bench.sweep import MOST_POINTS, Point, broken, next_value  # noqa: E402
 from gaudi_serve.bench.tool import TRACE  # noqa: E402
 from gaudi_serve.core.errors import InputError  # noqa: E402
-from gaudi_serve.core.run import run as run_program  # noqa: E402
+from gaudi_serve.core.version import toolkit_version  # noqa: E402
 from gaudi_serve.show.progress import report  # noqa: E402
 
 display = Display()
-ROOT = Path(__file__).resolve().parents[1]
 OPTIONS: dict[str, dict[str, Any]] = {
     # Of a load: what the user has given, and what module vllm_bench has read.
     "asked": {"type": "dict"},
@@ -138,12 +137,6 @@ def steps(target: Target, points: list[Point]) -> Iterator[tuple[int, Load, bool
             yield 0, load, True
         number += 1
         yield number, load, False
-
-
-def toolkit_version() -> str:
-    """Return the commit of the toolkit; empty where it is no checkout."""
-    found = run_program(["git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD"], timeout=5)
-    return found.out.strip() if found.status == 0 else ""
 
 
 def _progress(text: str) -> None:

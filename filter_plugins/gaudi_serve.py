@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 from gaudi_serve.awx.settings import awx_default, awx_models, awx_nothing_left, awx_refusal, awx_report, awx_settings
 from gaudi_serve.bench.loads import benchmark_names
 from gaudi_serve.bench.report import benchmark_ask, benchmark_plan, benchmark_report
+from gaudi_serve.bench.results import benchmark_kept
 from gaudi_serve.buckets.bucket_plan import hpu_bucket_plan
 from gaudi_serve.buckets.linear import hpu_buckets, hpu_padded_shape
 from gaudi_serve.buckets.plugin import hpu_plugin_buckets
@@ -90,6 +91,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     awx_settings,
     behind_gateway,
     benchmark_ask,
+    benchmark_kept,
     benchmark_lines,
     benchmark_names,
     benchmark_plan,

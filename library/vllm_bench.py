@@ -57,7 +57,7 @@ probed:
   type: dict
 measured:
   description: >-
-    C(result) of the tool, C(seconds), C(compiled) shapes and requests of C(strangers) meanwhile, and how the host was
+    C(result) of the tool, C(seconds), C(compiled) shapes and requests of C(of_others) meanwhile, and how the host was
     C(before) and C(after).
   returned: with state measured
   type: dict

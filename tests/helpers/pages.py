@@ -92,8 +92,24 @@ def result(date: str, **more: Any) -> dict[str, Any]:
         "ttft_ms": {"median": 90.0, "p99": 210.0},
         "tpot_ms": {"median": 21.5, "p99": 30},
     }
-    base = {"date": date, "host": "gaudi01", "model": "qwq-32b", "profile": "short", "launch": "13dbdae16e0d64f0"}
-    return {**base, "failed": 0, "concurrency": 16, "request_rate": None, "repetition": 1, "figures": figures, **more}
+    base: dict[str, Any] = {
+        "date": date,
+        "host": "gaudi01",
+        "model": "qwq-32b",
+        "profile": "short",
+        "launch": "13dbdae16e0d64f0",
+    }
+    return {
+        **base,
+        "case": "short",
+        "requests": 12,
+        "failed": 0,
+        "concurrency": 16,
+        "request_rate": None,
+        "repetition": 1,
+        "figures": figures,
+        **more,
+    }
 
 
 def keep_results(folder: Path) -> Path:

@@ -9,6 +9,7 @@ from typing import Any
 
 import forked
 import pytest
+from gaudi_serve.bench.results import benchmark_kept
 from gaudi_serve.show.page.html import fleet_page_html
 from gaudi_serve.show.page.view import fleet_page
 from helpers.browser import Chromium, chromium
@@ -29,7 +30,7 @@ def browser() -> Iterator[Chromium]:
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page")
-    document = fleet_page(fleet_parts(), *MADE, str(keep_results(folder / "benchmarks")))
+    document = fleet_page(fleet_parts(), *MADE, benchmark_kept(keep_results(folder / "benchmarks")))
     path = folder / "fleet.html"
     path.write_text(fleet_page_html(document), encoding="utf-8")
     return path

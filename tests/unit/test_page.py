@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gaudi_serve.bench.results import benchmark_kept
 from gaudi_serve.core.version import toolkit_version
 from gaudi_serve.show.page.html import fleet_page_html, json_text
 from gaudi_serve.show.page.machine import card_rows, link_rows
@@ -23,7 +24,7 @@ ERROR |= {"value": 0, "allowed": "is not a port"}
 
 
 def page(parts: dict[str, Any], folder: str = "") -> dict[str, Any]:
-    return fleet_page(parts, *MADE, folder)
+    return fleet_page(parts, *MADE, benchmark_kept(folder) if folder else None)
 
 
 def lost(plan: dict[str, Any]) -> dict[str, Any]:
@@ -106,12 +107,15 @@ def test_kept_benchmarks_are_read_and_a_broken_line_is_told(tmp_path: Path) -> N
     count = len(path.read_text().splitlines())
     path.write_text(path.read_text() + "{broken\n" + json.dumps({"date": "x"}) + "\n")
     document = page({}, str(folder))
-    assert document["missing"] == [f"2 of {count + 2} lines of {path} are no benchmark, and are left out."]
+    assert document["missing"] == [
+        f"{path}: line {count + 1}: is no JSON; it is left out",
+        f"{path}: line {count + 2}: host null is no text; it is left out",
+    ]
     titles = [one["title"] for one in document["charts"]]
     assert titles == ["qwq-32b: Output", "qwq-32b: Time to first token, median", "qwq-32b: output over load"]
     newest = next(one for one in document["benchmarks"] if one["host"] == "gaudi02")
     assert newest["runs"] == 15 and newest["change"] is not None
-    assert page({}, str(tmp_path / "none"))["missing"][0].startswith("No benchmark is kept yet")
+    assert page({}, str(tmp_path / "none"))["missing"] == ["No benchmark is kept yet; benchmark.yml keeps them."]
 
 
 def test_nothing_secret_is_in_it(tmp_path: Path) -> None:

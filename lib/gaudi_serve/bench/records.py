@@ -91,7 +91,7 @@ def of_load(run: Run, target: Target, load: Load, step: Known, measured: Known) 
         "tool": {"name": " ".join(target.tool.command[:3]), "version": target.tool.version, "argv": step["argv"]},
         **{"failed": lost, "duration_s": raw.get("duration"), "seconds": measured["seconds"]},
         "figures": figures(raw),
-        **{"new_shapes": measured["compiled"], "strangers": measured["strangers"]},
+        **{"new_shapes": measured["compiled"], "of_others": measured["of_others"]},
         "host_state": {when: measured[when]["host"] for when in ("before", "after")},
         "not_comparable": reasons,
     }, str(measured["result"])
@@ -102,7 +102,7 @@ def not_comparable(measured: Known, lost: int) -> list[str]:
     found = []
     if measured["compiled"]:
         found.append(f"{measured['compiled']} shapes were compiled while it was measured")
-    if measured["strangers"]:
+    if measured["of_others"]:
         found.append(f"{measured['strangers']} requests of others were served meanwhile")
     busy = measured["before"].get("running") or 0
     found += ["the server had requests of others when it began"] if busy else []

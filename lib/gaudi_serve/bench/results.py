@@ -125,6 +125,18 @@ def read_results(path: str | Path) -> Kept:
     return Kept(records, problems)
 
 
+def benchmark_kept(folder: str | Path) -> dict[str, Any]:
+    """Return the kept results of a folder: ``records``, and ``problems``, sentences on lines that are none.
+
+    A file that cannot be read is such a sentence too, since a page is of use without it.
+    """
+    try:
+        kept = read_results(Path(folder) / FILE)
+    except InputError as problem:
+        return {"records": [], "problems": [str(problem)]}
+    return {"records": kept.records, "problems": kept.problems}
+
+
 def _read_line(line: str) -> tuple[str, dict[str, Any]]:
     try:
         found = json.loads(line)

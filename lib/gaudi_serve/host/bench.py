@@ -236,7 +236,7 @@ def measure(given: Mapping[str, Any], key: str | None) -> dict[str, Any]:
 
     Returns:
         ``result``: the tool's own text, unchanged. ``error``: the last one that it has printed. ``begin``, ``seconds``.
-        ``compiled``: shapes that its server has compiled meanwhile, None where its log cannot be read. ``strangers``:
+        ``compiled``: shapes that its server has compiled meanwhile, None where its log cannot be read. ``of_others``:
         requests of others that it has served, None where nobody tells. ``before``, ``after``: the requests that it has,
         and the host's state.
 
@@ -259,7 +259,7 @@ def measure(given: Mapping[str, Any], key: str | None) -> dict[str, Any]:
         "compiled": compiled,
         "journal_problem": unread,
         # Old releases ask one question before they begin.
-        "strangers": max(0, int(after["requests"] - before["requests"]) - own - 1) if known else None,
+        "of_others": max(0, int(after["requests"] - before["requests"]) - own - 1) if known else None,
         "before": {**before, "host": state},
         "after": {**after, "host": host_state()},
     }

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 Known = Mapping[str, Any]
-RESULTS = "results.jsonl"
 MOST_SERIES = 6  # lines of a chart that can be told apart
 MOST_POINTS = 2000
 FIGURES = (
@@ -19,36 +16,17 @@ FIGURES = (
 LEAST_LOADS = 3  # of one run, to draw it as a curve
 
 
-def read_results(folder: str) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the kept benchmarks of a folder, the oldest first, and sentences about what could not be read."""
-    path = Path(folder) / RESULTS
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return [], [f"No benchmark is kept yet: there is no {path}. benchmark.yml keeps them."]
-    except (OSError, ValueError) as problem:
-        return [], [f"The kept benchmarks could not be read: {path}: {problem}."]
-    found, bad = [], 0
-    for line in filter(str.strip, lines):
-        record = _record(line)
-        if record:
-            found.append(record)
-        else:
-            bad += 1
-    notes = [f"{bad} of {len(lines)} lines of {path} are no benchmark, and are left out."] if bad else []
-    return sorted(found, key=lambda one: float(one["time"])), notes
+def dated(records: Iterable[Known]) -> list[dict[str, Any]]:
+    """Return kept benchmarks as the page has them, the oldest first; without those whose date is none."""
+    return sorted((one for one in map(_record, records) if one), key=lambda one: float(one["time"]))
 
 
-def _record(line: str) -> dict[str, Any] | None:
-    """Return a line of kept results with its time; None where it is none."""
+def _record(one: Known) -> dict[str, Any] | None:
     try:
-        one = json.loads(line)
         time = datetime.fromisoformat(one["date"]).timestamp()
-        figures = {name: _figure(one["figures"], name, part) for name, part, _, _ in FIGURES}
-        if not isinstance(one["host"], str) or not isinstance(one["model"], str):
-            return None
-    except (ValueError, TypeError, KeyError):
+    except ValueError:
         return None
+    figures = {name: _figure(one["figures"], name, part) for name, part, _, _ in FIGURES}
     keys = (
         "date",
         "host",

@@ -21,7 +21,7 @@ MODEL = ("name", "dtype", "context", "sequences", "graphs_text", "warmup_s", "wa
 
 
 def fleet_page(
-    parts: Mapping[str, Any], playbook: str, date: str, inventory: Any, benchmark_dir: str = ""
+    parts: Mapping[str, Any], playbook: str, date: str, inventory: Any, kept: Known | None = None
 ) -> dict[str, Any]:
     """Return the document of a page. What is secret is not in it: it takes known keys alone, and hides logins.
 
@@ -29,12 +29,14 @@ def fleet_page(
         parts: what the playbooks leave: ``plan`` (vllm_fleet_plan), ``status`` (fleet_status), ``rollout`` (artifact
             gaudi_rollout), ``tune`` (tune_report), ``benchmark`` (figures by host and model). Any may be missing.
         playbook, date, inventory: what has made it, when, and of which inventory (a path, or several).
-        benchmark_dir: folder of kept benchmarks; empty where there is none.
+        kept: benchmarks as filter benchmark_kept returns them; None where nobody has looked.
     """
     given: dict[str, Known] = {name: parts.get(name) or {} for name in PARTS}
     plan, status, rollout = given["plan"], given["status"], given["rollout"]
     hosts, times = host_rows(plan, status, rollout), timeline(plan, rollout)
-    records, notes = measured.read_results(benchmark_dir) if benchmark_dir else ([], [])
+    records, notes = measured.dated((kept or {}).get("records") or ()), list((kept or {}).get("problems") or ())
+    if kept and not records:
+        notes.append("No benchmark is kept yet; benchmark.yml keeps them.")
     document = {
         "format": FORMAT,
         "about": {

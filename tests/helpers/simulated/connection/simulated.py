@@ -532,7 +532,7 @@ class Host:
         for name, value in times.items():
             raw |= {f"{which}_{name}_ms": value for which in ("mean", "median", "p50", "p90", "p99")}
         state = {"running": 0.0, "waiting": 0.0, "requests": 0.0, "host": {"kernel": "6.1"}}
-        more = {"begin": time.time(), "seconds": 1.0, "compiled": 0, "journal_problem": "", "strangers": 0, "error": ""}
+        more = {"begin": time.time(), "seconds": 1.0, "compiled": 0, "journal_problem": "", "of_others": 0, "error": ""}
         return {"result": json.dumps(raw), **more, "before": state, "after": state}
 
     def do_vllm_snapshot(self, given: dict[str, Any]) -> dict[str, Any]:
