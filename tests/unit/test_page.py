@@ -118,6 +118,18 @@ def test_kept_benchmarks_are_read_and_a_broken_line_is_told(tmp_path: Path) -> N
     assert page({}, str(tmp_path / "none"))["missing"] == ["No benchmark is kept yet; benchmark.yml keeps them."]
 
 
+def test_runs_of_different_kinds_are_no_line() -> None:
+    dates = [f"2026-11-{day:02}T03:00:00+00:00" for day in range(1, 7)]
+    ways = ["direct", "direct", "gateway", "gateway", "direct", "direct"]
+    records = [result(date, through=way) for date, way in zip(dates, ways, strict=True)]
+    records[-1]["not_comparable"] = ["2 shapes were compiled while it was measured"]
+    document = page({}) | fleet_page({}, *MADE, {"records": records, "problems": []})
+    first, _, second, _ = document["charts"]
+    assert [len(one["x"]) for one in (first, second)] == [3, 2]
+    assert "through gateway" in second["caption"] and "through" not in first["caption"]
+    assert document["missing"] == ["1 kept repetition cannot be compared with others, and benchmark.yml says why."]
+
+
 def test_nothing_secret_is_in_it(tmp_path: Path) -> None:
     parts = fleet_parts()
     canaries = ["canary-7f31", "canary-88aa", "canary-0c5d"]

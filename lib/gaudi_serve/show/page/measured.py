@@ -17,8 +17,12 @@ LEAST_LOADS = 3  # of one run, to draw it as a curve
 
 
 def dated(records: Iterable[Known]) -> list[dict[str, Any]]:
-    """Return kept benchmarks as the page has them, the oldest first; without those whose date is none."""
-    return sorted((one for one in map(_record, records) if one), key=lambda one: float(one["time"]))
+    """Return kept benchmarks as the page has them, the oldest first.
+
+    Those are left out that say nothing beside others (``not_comparable``), and those whose date is none.
+    """
+    good = (one for one in records if not one.get("not_comparable"))
+    return sorted((one for one in map(_record, good) if one), key=lambda one: float(one["time"]))
 
 
 def _record(one: Known) -> dict[str, Any] | None:
@@ -37,6 +41,7 @@ def _record(one: Known) -> dict[str, Any] | None:
         "concurrency",
         "request_rate",
         "repetition",
+        "through",
         "launch",
     )
     tail = {
@@ -59,15 +64,21 @@ def charts(records: Sequence[Known]) -> list[dict[str, Any]]:
     ``{label, values}``, None where a series has no value at that place.
     """
     found: list[dict[str, Any]] = []
-    for (model, profile), group in _grouped(records, ("model", "profile")).items():
+    for (model, profile, through), group in _grouped(records, ("model", "profile", "through")).items():
         for name, _, title, unit in FIGURES:
             what = {"title": f"{model}: {title}", "unit": unit, "time": True}
-            note = f"{title} in {unit}, by day of the measurement; profile {profile or 'not named'}."
+            note = f"{title} in {unit}, by day of the measurement; profile {profile or 'not named'}{_by(through)}."
             found += _chart(what, note, _grouped(group, ("host", "concurrency")), "time", name)
         loads = {key: one for key, one in _grouped(group, ("host", "launch")).items() if _loads(one) >= LEAST_LOADS}
         what = {"title": f"{model}: output over load", "unit": "tokens/s", "time": False}
-        found += _chart(what, "Output in tokens/s, by requests at once.", loads, "concurrency", "output_tokens_s")
+        found += _chart(
+            what, f"Output in tokens/s, by requests at once{_by(through)}.", loads, "concurrency", "output_tokens_s"
+        )
     return found
+
+
+def _by(through: Any) -> str:
+    return f", through {through}" if through not in (None, "", "direct") else ""
 
 
 def _loads(group: Sequence[Known]) -> int:
@@ -110,7 +121,7 @@ def _label(key: tuple[Any, Any], x: str) -> str:
 def newest(records: Sequence[Known]) -> list[dict[str, Any]]:
     """Return the newest benchmark of each host, model, profile and load, with that of the run before it."""
     found = []
-    for group in _grouped(records, ("host", "model", "profile", "concurrency", "request_rate")).values():
+    for group in _grouped(records, ("host", "model", "profile", "through", "concurrency", "request_rate")).values():
         last, before = group[-1], group[-2] if len(group) > 1 else {}
         old, new = before.get("output_tokens_s"), last["output_tokens_s"]
         found.append({**last, "runs": len(group), "change": round(100 * (new / old - 1), 1) if old and new else None})

@@ -8,6 +8,7 @@ from typing import Any
 
 from ...core.redact import without_credentials
 from ...core.version import toolkit_version
+from ...core.words import counted
 from . import measured
 from .advice import attention
 from .hosts import changes, host_rows
@@ -35,7 +36,9 @@ def fleet_page(
     plan, status, rollout = given["plan"], given["status"], given["rollout"]
     hosts, times = host_rows(plan, status, rollout), timeline(plan, rollout)
     records, notes = measured.dated((kept or {}).get("records") or ()), list((kept or {}).get("problems") or ())
-    if kept and not records:
+    if left := sum(bool(one.get("not_comparable")) for one in (kept or {}).get("records") or ()):
+        notes.append(f"{counted(left, 'kept repetition')} cannot be compared with others, and benchmark.yml says why.")
+    if kept is not None and not kept["records"]:
         notes.append("No benchmark is kept yet; benchmark.yml keeps them.")
     document = {
         "format": FORMAT,
