@@ -429,6 +429,26 @@ def test_who_may_read_a_key_is_mended(live: dict[str, Any], path: str, mode: str
     assert list(monitoring.certificates_due(live, both)) == [f"{FOLDER}/{path}.pem"]
 
 
+@pytest.mark.parametrize(
+    ("thresholds", "slo", "refused"),
+    [
+        ({"fast_burn": 10}, None, ["fast_burn: 10"]),
+        ({"fast_burn": 10, "slow_burn": 3}, None, ["fast_burn: 10", "slow_burn: 3"]),
+        ({"fast_burn": 10}, {"ttft_s": 2.5}, []),
+        ({"waiting": 5}, None, []),
+        (None, None, []),
+    ],
+)
+def test_an_alert_on_objectives_needs_a_model_with_one(thresholds: Any, slo: Any, refused: list[str]) -> None:
+    model = {"model": "m", "served": "m", "address": "127.0.0.1", "port": 1, "slo": slo or {}}
+    fleet = {"watched": [{"host": "a", "address": "10.0.0.1", "models": [model]}]}
+    found = monitoring.objective_refusal({"thresholds": thresholds}, fleet, "p")
+    assert [text.partition(": no model")[0] for text in found] == [
+        f"p: fleet_monitoring.thresholds.{one}" for one in refused
+    ]
+    assert monitoring.objective_refusal(None, fleet, "a") == []
+
+
 def test_ports_of_a_gateway_and_a_port_that_nobody_has_yet(live: dict[str, Any]) -> None:
     known = {"fleet_gateway": {"port": 9090, "metrics_port": 9093}, "preflight_plan": {"models": [MODEL], "errors": []}}
     ports = monitoring.planned_ports(known)

@@ -32,6 +32,8 @@ PROGRAMS = {
     "gaudi-prometheus.service": ("prometheus", ()),
     "gaudi-alertmanager.service": ("prometheus-alertmanager", ()),
 }
+# Thresholds that count for models with objectives alone.
+OF_OBJECTIVES = ("fast_burn", "slow_burn")
 PORTS_OF_GATEWAY = {
     **{"port": "the gateway", "metrics_port": "the gateway's own page", "chat.port": "the gateway's page for chats"}
 }
@@ -235,6 +237,25 @@ def monitoring_refusal(live: Known, want: Wanted, fleet: Known, ports: Mapping[i
     return reasons
 
 
+def objective_refusal(settings: Any, fleet: Known, host: str) -> list[str]:
+    """Return why a host cannot alert on objectives: thresholds of their alerts are set, and no model has one.
+
+    Args:
+        settings: ``fleet_monitoring`` of the host, without mistakes; None where it does not watch.
+        fleet: what fleet_watched returned.
+        host: how messages call the host.
+    """
+    said = (settings.get("thresholds") or {}) if isinstance(settings, Mapping) else {}
+    if any(model.slo for one in fleet["watched"] for model in Watched.of(one).models):
+        return []
+    return [
+        f"{host}: {NAME}.thresholds.{key}: {said[key]}: no model that is watched has an objective, by which this alert "
+        "fires; give one slo, or leave the threshold out"
+        for key in OF_OBJECTIVES
+        if key in said
+    ]
+
+
 def _other_program(live: Known, unit: str, port: int) -> str:
     """Return which program that is not the unit's listens on a port; empty where none does."""
     program = str(live["ports"].get(str(port)) or "")
@@ -331,6 +352,7 @@ def _pending(given: Given) -> Pending:
     changes = monitoring_changes(live, want, certificates_due(live, want))
     summary = monitoring_summary(changes)
     refusal = monitoring_refusal(live, want, fleet, planned_ports(given.known), given.host)
+    refusal += objective_refusal(given.known["monitoring_settings"], fleet, given.host)
     awaited = _awaited(fleet, given.host)
     listens = {
         name: f"127.0.0.1:{want.units[f'gaudi-{name}.service']}"
