@@ -43,6 +43,7 @@ RUNS: dict[str, tuple[dict[str, Any], int, str]] = {
     "playbooks/logs.yml": (ONE, 0, "out of cards"),
     "playbooks/models.yml": ({}, 0, ""),
     "playbooks/monitoring.yml": ({}, 0, ""),
+    "playbooks/page.yml": ({"page": "/tmp/fleet.html"}, 0, "the page is /tmp/fleet.html"),
     "playbooks/plan.yml": ({}, 0, "h01"),
     "playbooks/preflight.yml": ({}, 0, ""),
     "playbooks/report.yml": ({}, 0, ""),

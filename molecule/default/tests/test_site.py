@@ -263,8 +263,9 @@ def test_a_plan_from_saved_facts_is_the_plan_of_the_live_hosts(playbook: Any, tm
     desk = playbook("playbooks/plan.yml", plan_facts_dir=str(facts), plan_file=str(tmp_path / "b"))
     assert desk.status == 0, desk.text
     seen, planned = (json.loads((tmp_path / name).read_text()) for name in "ab")
-    # What a run would do below the models, only the live host tells.
+    # What a run would do below the models, and what was measured, only the live host tells.
     assert all((one.pop("due"), one.pop("down"), one.pop("reboot")) == ({}, [], []) for one in seen["hosts"].values())
+    assert [bool(one.pop("links")) for one in seen["hosts"].values()] == [False, True]
     assert seen == planned
     # A change is seen before it is made, and nothing is made of it.
     models = [{"name": "qwq-32b", "model": "qwq-32b", "max_num_seqs": 16}]

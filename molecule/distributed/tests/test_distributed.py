@@ -6,6 +6,8 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
+from itertools import product
 from typing import Any, NamedTuple
 
 import pytest
@@ -151,8 +153,9 @@ def test_a_cut_network_is_seen_within_the_time_and_heals_by_itself(host: Any, lo
     inside(B, SHUT)
     try:
         # No socket is closed, and /health of a head says 200 all the time.
-        for name in (A, B):
-            assert eventually(lambda name=name: logged(name, "split", "nothing was heard of"), 2 * SEEN_S)
+        for name, model in product((A, B), PORTS):
+            seen = partial(logged, name, model, "nothing was heard of")
+            assert eventually(seen, 2 * SEEN_S), (name, model)
         assert time.monotonic() - begun < 2 * SEEN_S
     finally:
         inside(B, OPEN)
