@@ -111,7 +111,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         """Return what one run of the tool has measured."""
         files = {TRACE: trace_text(load.trace)} if load.trace else {}
         given = {"state": "measured", "name": target.about["model"], "argv": argv, "files": files}
-        more = {"key": target.key, "timeout": target.ask.timeout_s}
+        # Nobody but the server itself gets its key.
+        more = {"key": target.key, "own_key": target.through == "direct", "timeout": target.ask.timeout_s}
         answer = self._execute_module("vllm_bench", {**given, **more}, task_vars=variables)
         if answer.get("failed") or "measured" not in answer:
             raise InputError(f"{target.host}: {answer.get('msg') or 'the benchmark was cut off'}")

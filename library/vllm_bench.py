@@ -30,9 +30,13 @@ options:
     type: dict
     default: {}
   key:
-    description: What the endpoint asks for; empty takes the model's own key.
+    description: What the endpoint asks for.
     type: str
     default: ''
+  own_key:
+    description: Without C(key), take the one that the model's server asks for; only where that server is asked itself.
+    type: bool
+    default: false
   timeout:
     description: Seconds that the tool may take.
     type: int
@@ -79,12 +83,13 @@ def main() -> None:
             "argv": {"type": "list", "elements": "str", "default": []},
             "files": {"type": "dict", "default": {}},
             "key": {"type": "str", "default": "", "no_log": True},
+            "own_key": {"type": "bool", "default": False},
             "timeout": {"type": "int", "default": 3600},
         },
         supports_check_mode=True,
     )
     given = module.params
-    key = given["key"] or own_api_key(CONFIG / f"{given['name']}.secret")
+    key = given["key"] or (own_api_key(CONFIG / f"{given['name']}.secret") if given["own_key"] else "")
     module.no_log_values.update({key} if key else ())
     try:
         if given["state"] == "probed":

@@ -14,6 +14,7 @@ from gaudi_serve.bench.ask import read_ask
 from gaudi_serve.bench.compare import compare
 from gaudi_serve.bench.loads import PROFILES, benchmark_names, digest, load_of_trace, site_profiles, trace_text
 from gaudi_serve.bench.plan import targets_of
+from gaudi_serve.bench.records import not_comparable
 from gaudi_serve.bench.results import append, client_limit, failed, figures, printed, read_results
 from gaudi_serve.bench.statistics import FIGURES, noise_floors, ratio_interval
 from gaudi_serve.bench.sweep import Point, answer, broken, next_value, read_limits
@@ -230,6 +231,16 @@ def test_the_interval_is_deterministic_and_a_noisy_machine_raises_its_floor() ->
     assert ratio_interval([1, 2, 3], [2, 4, 6], 1000)[0] == 2.0
     old, _ = runs(1.0, 0.2, 1)
     assert noise_floors(old)[FIGURES[0]] > 0.1 and noise_floors([])[FIGURES[0]] == 0.03
+
+
+def test_what_others_had_of_a_server_is_told() -> None:
+    measured = {"compiled": 2, "of_others": 3, "before": {"running": 1}}
+    assert not_comparable(measured, 4) == [
+        "2 shapes were compiled while it was measured",
+        "3 requests of others were served meanwhile",
+        "the server had requests of others when it began",
+        "4 requests failed",
+    ]
 
 
 def test_only_like_cases_are_compared(tmp_path: Path) -> None:

@@ -63,7 +63,10 @@ def compare(new: Sequence[Known], kept: Sequence[Known], with_what: str) -> Comp
             lines.append(f"{counted(len(side) - len(left), 'repetition')} of the {what} run left out, such as: {why}")
     if not all(sound):
         return Comparison(UNKNOWN, [*lines, "nothing is left to compare"])
-    floors = noise_floors([one for one in kept if one["case"] == first["case"] and one["host"] == first["host"]])
+    like = (one for one in kept if one["case"] == first["case"] and one["host"] == first["host"])
+    # What was disturbed, and the run in question, say nothing of the noise.
+    quiet = [one for one in like if not one.get("not_comparable") and one.get("run") != first.get("run")]
+    floors = noise_floors(quiet)
     found = compared(sound[0], sound[1], floors)
     said = verdict(found)
     return Comparison(said, [*lines, *_rows(found), _summary(said, sound)], found)
@@ -73,7 +76,9 @@ def _earlier(first: Known, kept: Sequence[Known], with_what: str) -> tuple[list[
     """Return the lines that a run may be compared with, and what is wrong with a file of them."""
     if Path(with_what).is_file():
         found = read_results(with_what)
-        return [one for one in found.records if one["model"] == first["model"]], found.problems
+        # The file may be the one that this run has just been added to.
+        own = (first["model"], first.get("run"))
+        return [one for one in found.records if one["model"] == own[0] and one.get("run") != own[1]], found.problems
     others = [
         one
         for one in kept

@@ -103,7 +103,7 @@ def not_comparable(measured: Known, lost: int) -> list[str]:
     if measured["compiled"]:
         found.append(f"{measured['compiled']} shapes were compiled while it was measured")
     if measured["of_others"]:
-        found.append(f"{measured['strangers']} requests of others were served meanwhile")
+        found.append(f"{measured['of_others']} requests of others were served meanwhile")
     busy = measured["before"].get("running") or 0
     found += ["the server had requests of others when it began"] if busy else []
     return [*found, f"{lost} requests failed"] if lost else found
