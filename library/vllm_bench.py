@@ -56,9 +56,17 @@ RETURN = r"""
 probed:
   description: >-
     C(models) that its server serves, C(tool) of its image, C(url), C(max_num_seqs), C(running), C(waiting),
-    C(mean_token_s), C(others) and C(host).
+    C(mean_token_s), C(others) and C(host); null where it is not measured here.
   returned: with state probed
   type: dict
+absent:
+  description: Why there is nothing to measure on this host, which is no mistake; empty where there is.
+  returned: with state probed
+  type: str
+refusal:
+  description: Why the model cannot be measured; empty where it can.
+  returned: with state probed
+  type: str
 measured:
   description: >-
     C(result) of the tool, C(seconds), C(compiled) shapes and requests of C(of_others) meanwhile, and how the host was
@@ -67,11 +75,23 @@ measured:
   type: dict
 """
 
+from typing import Any
+
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gaudi_serve.core.errors import InputError
-from ansible.module_utils.gaudi_serve.host.bench import measure, probe
+from ansible.module_utils.gaudi_serve.host.bench import NotHere, measure, probe
 from ansible.module_utils.gaudi_serve.host.observe_services import CONFIG
 from ansible.module_utils.gaudi_serve.host.secret import own_api_key
+
+
+def probed(name: str) -> dict[str, Any]:
+    """Return what can be measured of a model, or why nothing can, which is for all hosts together to judge."""
+    try:
+        return {"probed": probe(name, 30.0), "absent": "", "refusal": ""}
+    except NotHere as reason:
+        return {"probed": None, "absent": str(reason), "refusal": ""}
+    except InputError as problem:
+        return {"probed": None, "absent": "", "refusal": str(problem)}
 
 
 def main() -> None:
@@ -93,7 +113,7 @@ def main() -> None:
     module.no_log_values.update({key} if key else ())
     try:
         if given["state"] == "probed":
-            module.exit_json(changed=False, probed=probe(given["name"], 30.0))
+            module.exit_json(changed=False, **probed(given["name"]))
         if module.check_mode:
             module.exit_json(changed=False, measured=None)
         module.exit_json(changed=False, measured=measure(given, key))

@@ -9,7 +9,7 @@ from typing import Any
 import forked
 import pytest
 from gaudi_serve.bench.results import read_results
-from helpers.simulated.fleet import ROOT, change, fleet, state_of
+from helpers.simulated.fleet import ROOT, change, fleet, serving_state, state_of
 
 LOADS = {"near": {"input_tokens": 100, "output_tokens": 50, "concurrency": 4}}
 
@@ -37,11 +37,7 @@ class Hosts:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Return what a host has on which site.yml has run."""
-    folder = tmp_path_factory.mktemp("served")
-    argv = ["ansible-playbook", "-i", str(folder / "hosts.json"), "site.yml"]
-    status, text = forked.playbook(argv, ROOT, fleet(folder, 1), 300)
-    assert status == 0, text
-    return state_of(folder, "h01")
+    return serving_state(tmp_path_factory.mktemp("served"))
 
 
 @pytest.fixture
@@ -83,7 +79,7 @@ def test_a_sweep_finds_the_highest_load_that_keeps_the_objectives(hosts: Hosts) 
     assert "h01: model m: the objectives hold up to 12 requests at a time" in text
     assert [one["concurrency"] for one in hosts.kept if one["host"] == "h01"] == [1, 2, 4, 8, 16, 12, 14]
     status, text = hosts.play("--limit", "h02", **asked, objectives={"ttft_s": 9})
-    assert "the objectives hold up to 32 requests at a time, the most that was tried (max_num_seqs)" in text
+    assert "the objectives hold up to 32 requests at a time, the most that was tried, where the sweep ends" in text
 
 
 @pytest.mark.parametrize(
@@ -111,6 +107,16 @@ def test_a_model_that_serves_others_is_left_alone_or_measured_within_bounds(host
     status, text = hosts.play(**asked, benchmark_on_serving=True)
     assert status == 0, text
     assert {one["host"]: one["concurrency"] for one in hosts.kept} == {"h01": 16, "h02": 8}
+    assert state_of(hosts.folder, "h02")["sent"] == {"key": "", "own_key": True}
+
+
+def test_a_servers_own_key_goes_to_no_other_address(hosts: Hosts) -> None:
+    asked = {"model": "m", "profile": "near", "repetitions": 1, "warmup": False, "through": "http://models.example"}
+    for more, key in (({}, ""), ({"benchmark_api_key": "key-of-a-vault"}, "key-of-a-vault")):
+        status, text = hosts.play(**asked, **more)
+        assert status == 0, text
+        assert state_of(hosts.folder, "h01")["sent"] == {"key": key, "own_key": False}
+        assert "key-of-a-vault" not in text + (hosts.folder / "benchmarks/results.jsonl").read_text()
 
 
 def test_the_short_measurement_is_kept_and_shown_as_before(hosts: Hosts) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import http.client
 import json
@@ -63,6 +64,14 @@ def url(site: Front) -> str:
     return f"http://localhost:{site.gateway.chat.port}/"
 
 
+@contextlib.contextmanager
+def opened(browser: Chromium, site: Front, **options: Any) -> Iterator[View]:
+    """Open the page, and wait until it knows its models."""
+    with browser.open(url(site), **options) as view:
+        view.page.wait_for_selector("#model:enabled")
+        yield view
+
+
 def ask(view: View, text: str) -> None:
     view.page.fill("#text", text)
     view.page.press("#text", "Enter")
@@ -82,9 +91,8 @@ def test_a_conversation(browser: Chromium, site: Front, models: list[Talker]) ->
         "<img src=http://192.0.2.1/x onerror=a()>",
     ]
     models[0].thought = "I know that."
-    with browser.open(url(site), accept_downloads=True) as view:
+    with opened(browser, site, accept_downloads=True) as view:
         page = view.page
-        page.wait_for_selector("#model:enabled")
         # What makes no text is not offered.
         assert page.locator("#model option").all_inner_texts() == ["small", "vision"]
         assert page.inner_text("h1") == "Models of the site"
@@ -108,9 +116,8 @@ def test_a_conversation(browser: Chromium, site: Front, models: list[Talker]) ->
 
 
 def test_what_was_said_goes_along_and_is_kept(browser: Chromium, site: Front, models: list[Talker]) -> None:
-    with browser.open(url(site), accept_downloads=True) as view:
+    with opened(browser, site, accept_downloads=True) as view:
         page = view.page
-        page.wait_for_selector("#model:enabled")
         ask(view, "What is the capital of France?")
         answered(view, "is the capital.")
         page.wait_for_selector("#send:visible")
@@ -133,8 +140,7 @@ def test_what_was_said_goes_along_and_is_kept(browser: Chromium, site: Front, mo
 def test_everybody_can_use_it(
     browser: Chromium, site: Front, scheme: Any, size: tuple[int, int], tmp_path: Path
 ) -> None:
-    with browser.open(url(site), scheme=scheme, size=size) as view:
-        view.page.wait_for_selector("#model:enabled")
+    with opened(browser, site, scheme=scheme, size=size) as view:
         assert view.violations() == []
         ask(view, "Which capital?")
         answered(view, "capital.")
@@ -150,9 +156,8 @@ def test_a_picture_goes_to_a_model_that_sees(
 ) -> None:
     (tmp_path / "one.png").write_bytes(PICTURE)
     (tmp_path / "two.png").write_bytes(b"no picture")
-    with browser.open(url(site)) as view:
+    with opened(browser, site) as view:
         page = view.page
-        page.wait_for_selector("#model:enabled")
         page.select_option("#model", "vision")
         page.wait_for_selector("#attach:visible")
         page.set_input_files("#file", [tmp_path / "one.png", tmp_path / "two.png"])
@@ -168,8 +173,7 @@ def test_a_picture_goes_to_a_model_that_sees(
 
 def test_stop_ends_the_request_at_the_server(browser: Chromium, site: Front, models: list[Talker]) -> None:
     models[0].words, models[0].pause_s = ["word "] * 1000, 0.05
-    with browser.open(url(site)) as view:
-        view.page.wait_for_selector("#model:enabled")
+    with opened(browser, site) as view:
         ask(view, "Talk for long.")
         answered(view, "word word")
         assert models[0].working == 1
@@ -200,8 +204,7 @@ def test_a_page_is_of_use_after_every_failure(
 ) -> None:
     for key, value in how.items():
         setattr(models[0], key, value)
-    with browser.open(url(site)) as view:
-        view.page.wait_for_selector("#model:enabled")
+    with opened(browser, site) as view:
         ask(view, "A question.")
         view.page.wait_for_selector("#messages .error")
         assert re.search(message, view.page.inner_text("#messages .error"))
@@ -213,9 +216,8 @@ def test_a_page_is_of_use_after_every_failure(
 
 def test_a_silent_server_does_not_hang_the_page(browser: Chromium, site: Front, models: list[Talker]) -> None:
     models[0].silent_s = 600
-    with browser.open(url(site)) as view:
+    with opened(browser, site) as view:
         page = view.page
-        page.wait_for_selector("#model:enabled")
         page.evaluate("Date.now = ((now) => () => now() + (window.later || 0))(Date.now)")
         ask(view, "A question.")
         site.wait(lambda: models[0].working == 1)
@@ -232,8 +234,7 @@ def test_a_silent_server_does_not_hang_the_page(browser: Chromium, site: Front, 
 
 
 def test_a_gateway_that_comes_back_is_found(browser: Chromium, models: list[Talker], tmp_path: Path) -> None:
-    with front(models, tmp_path) as site, browser.open(url(site)) as view:
-        view.page.wait_for_selector("#model:enabled")
+    with front(models, tmp_path) as site, opened(browser, site) as view:
         site.process.terminate()
         site.process.wait(20)
         ask(view, "A question.")
@@ -277,8 +278,7 @@ def test_users_log_in(browser: Chromium, models: list[Talker], tmp_path: Path) -
         login = base64.b64encode(f"alice:{PASSWORD}".encode()).decode()
         assert answer_of(site, "/")[0] == 401
         assert answer_of(site, "/", authorization=f"Basic {login}")[0] == 200
-        with browser.open(url(site), http_credentials={"username": "alice", "password": PASSWORD}) as view:
-            view.page.wait_for_selector("#model:enabled")
+        with opened(browser, site, http_credentials={"username": "alice", "password": PASSWORD}) as view:
             # What she may use.
             assert view.page.locator("#model option").all_inner_texts() == ["small"]
             ask(view, "A question.")
@@ -293,8 +293,7 @@ def test_users_log_in(browser: Chromium, models: list[Talker], tmp_path: Path) -
 
 def test_a_reload_keeps_what_is_said(browser: Chromium, site: Front, models: list[Talker]) -> None:
     models[0].words, models[0].pause_s = ["word "] * 40, 0.05
-    with browser.open(url(site)) as view:
-        view.page.wait_for_selector("#model:enabled")
+    with opened(browser, site) as view:
         ask(view, "Talk.")
         answered(view, "word word")
         site.reload()

@@ -118,3 +118,15 @@ def test_the_playbooks_write_it(browser: Chromium, tmp_path: Path) -> None:
         with browser.open(path) as view:
             assert view.page.inner_text("h1") == data["verdict"]["sentence"]
             assert (view.violations(), view.errors) == ([], [])
+
+
+def test_a_page_is_not_written_into_the_inventory(tmp_path: Path) -> None:
+    inventory = tmp_path / "inventory"
+    inventory.mkdir()
+    environment = fleet(inventory, 1)
+    (inventory / "h01.json").rename(tmp_path / "h01.json")
+    environment["GAUDI_SERVE_SIMULATED"] = str(tmp_path)
+    argv = ["ansible-playbook", "-i", str(inventory), "playbooks/plan.yml", "-e", f"page={inventory}/plan.html"]
+    status, text = forked.playbook(argv, ROOT, environment, 300)
+    assert status == 2 and f"page: {inventory}/plan.html: is in the inventory, of" in " ".join(text.split())
+    assert [path.name for path in inventory.iterdir()] == ["hosts.json"]

@@ -12,7 +12,7 @@ import forked
 import pytest
 import yaml
 from gaudi_serve.plan.fleet import vllm_fleet_summary
-from helpers.simulated.fleet import ROOT, change, fleet, state_of
+from helpers.simulated.fleet import ROOT, change, fleet, serving_state, state_of
 
 ALONE = "left alone: the inventory gives it no models, no gateway and no other task"
 
@@ -20,10 +20,7 @@ ALONE = "left alone: the inventory gives it no models, no gateway and no other t
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Return what a host has on which site.yml has run."""
-    folder = tmp_path_factory.mktemp("served")
-    status, text = play(folder, fleet(folder, 1), "site.yml")
-    assert status == 0, text
-    return state_of(folder, "h01")
+    return serving_state(tmp_path_factory.mktemp("served"))
 
 
 def play(folder: Path, environment: dict[str, str], playbook: str, *words: str, **given: Any) -> tuple[int, str]:

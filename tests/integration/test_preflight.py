@@ -75,7 +75,7 @@ def test_preflight_refuses_a_governor_that_the_kernel_lacks_and_cores_that_contr
     done = subprocess.run(argv, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
     text = " ".join((done.stdout + done.stderr).split())
     assert done.returncode != 0
-    assert "Nothing has been changed. What is in the way:" in text, text
+    assert "Nothing has been changed. What must be fixed first:" in text, text
     for sentence in ("g: host_tuning_governor: 'ondemand': the host has performance, powersave", f"g: {SENTENCE}"):
         assert sentence.replace("'", "") in text.replace("'", ""), text
     assert "Show what would change" not in text

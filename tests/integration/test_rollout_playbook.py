@@ -9,7 +9,7 @@ from typing import Any
 import forked
 import pytest
 from gaudi_serve.bench.results import read_results
-from helpers.simulated.fleet import ROOT, change, fleet, state_of
+from helpers.simulated.fleet import ROOT, change, fleet, serving_state, state_of
 
 NAMES = ["h01", "h02", "h03", "h04"]
 ROLLOUT = "playbooks/rollout.yml"
@@ -65,11 +65,7 @@ class Hosts:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Return what a host has on which site.yml has run."""
-    folder = tmp_path_factory.mktemp("served")
-    argv = ["ansible-playbook", "-i", str(folder / "hosts.json"), "site.yml"]
-    status, text = forked.playbook(argv, ROOT, fleet(folder, 1), 300)
-    assert status == 0, text
-    return state_of(folder, "h01")
+    return serving_state(tmp_path_factory.mktemp("served"))
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ from gaudi_serve.bench.compare import compare
 from gaudi_serve.bench.loads import PROFILES, benchmark_names, digest, load_of_trace, site_profiles, trace_text
 from gaudi_serve.bench.plan import targets_of
 from gaudi_serve.bench.records import not_comparable
-from gaudi_serve.bench.results import append, client_limit, failed, figures, printed, read_results
+from gaudi_serve.bench.report import benchmark_plan
+from gaudi_serve.bench.results import append, client_limit, failed, figures, last_run, printed, read_results
 from gaudi_serve.bench.statistics import FIGURES, noise_floors, ratio_interval
 from gaudi_serve.bench.sweep import Point, answer, broken, next_value, read_limits
 from gaudi_serve.bench.tool import NEEDED, Endpoint, Tool
@@ -135,7 +136,7 @@ def test_a_sites_profile_has_ten_requests_for_each_at_a_time() -> None:
         ({"model": "m", "profile": "deepsek-1"}, "profile: 'deepsek-1' is no profile; did you mean deepseek-1"),
         (
             {"model": "m", "profile": "deepseek-1", "repetitions": "0"},
-            "repetitions: '0': must be a whole number from 1",
+            "repetitions: '0': must be an integer from 1",
         ),
         ({"model": "m", "profile": "deepseek-1", "warmup": "no way"}, "warmup: 'no way': must be true or false"),
         ({"model": "m", "profile": "deepseek-1", "through": "http://u:p@x"}, "through: 'http://***@x': must be direct"),
@@ -147,12 +148,33 @@ def test_a_sites_profile_has_ten_requests_for_each_at_a_time() -> None:
             "profile 'deepseek-1' and trace '/x': give one of them",
         ),
         ({"model": "m", "sweep": "rate"}, "sweep: the short profile takes none of these"),
+        ({"compare_fails": True}, "compare_fails: the short profile takes none of these"),
+        ({"repetitions": 3, "warmup": False}, "repetitions, warmup: the short profile takes none of these"),
+        (
+            {"model": "m", "profile": "deepseek-1", "compare_fails": True},
+            "compare_fails: has no effect without compare",
+        ),
+        ({"model": "m", "profile": "deepseek-1", "sweep_most": 4}, "sweep_most: has no effect without sweep"),
+        (
+            {"model": "m", "profile": "deepseek-1", "sweep": "rate", "compare": "last"},
+            "compare: has no effect beside sweep",
+        ),
+        (
+            {"model": "m", "profile": "deepseek-1", "sweep": "concurrency", "sweep_most": 0.5},
+            "sweep_most: 0.5: must be an integer of at least 1",
+        ),
         ({"model": "m", "unknown": ["benchmark_dirr"]}, "benchmark_dirr is no variable of a benchmark; did you mean"),
     ],
 )
 def test_what_is_asked_wrongly_is_said(given: dict[str, Any], sentence: str) -> None:
     ask, wrong = read_ask(given)
     assert ask is None and any(one.startswith(sentence) for one in wrong), wrong
+
+
+def test_what_is_as_it_is_by_itself_is_no_mistake() -> None:
+    given = {"compare_fails": "false", "warmup": True, "through": "direct", "repetitions": "5", "sweep": ""}
+    ask, wrong = read_ask({**given, "benchmark_on_serving": False})
+    assert wrong == [] and ask and ask.load is None
 
 
 RAW = {"output_throughput": 100.0, "total_token_throughput": 200.0, "request_throughput": 2.0, "median_ttft_ms": 30.0}
@@ -194,7 +216,7 @@ def test_lines_are_only_added_and_a_broken_one_is_named(tmp_path: Path) -> None:
     found = read_results(tmp_path / "results.jsonl")
     assert found.records == [first, second]
     assert found.problems == [f"{tmp_path}/results.jsonl: line 2: is no JSON; it is left out"]
-    with pytest.raises(InputError, match=r"^a result cannot be kept: failed 'x' is no whole number$"):
+    with pytest.raises(InputError, match=r"^a result cannot be kept: failed 'x' is no integer$"):
         append(tmp_path, record(failed="x"))
     with pytest.raises(InputError, match=r"^benchmark_dir: /proc/none: cannot be written"):
         append("/proc/none", record())
@@ -264,7 +286,8 @@ def test_only_like_cases_are_compared(tmp_path: Path) -> None:
     ("kind", "most", "holds", "expected", "sentence"),
     [
         ("concurrency", 32, 13, [1, 2, 4, 8, 16, 12, 14], "hold up to 12 requests at a time"),
-        ("concurrency", 24, 99, [1, 2, 4, 8, 16, 24], "the most that was tried (max_num_seqs)"),
+        ("concurrency", 24, 99, [1, 2, 4, 8, 16, 24], "the most that was tried, where the sweep ends"),
+        ("concurrency", 2.5, 99, [1, 2], "hold up to 2 requests at a time, the most that was tried, where the sweep"),
         ("concurrency", None, 0, [1], "do not hold even at 1 requests at a time"),
         ("request_rate", 1, 0.6, [0.25, 0.5, 1, 0.75, 0.625], "hold up to 0.5 requests a second"),
     ],
@@ -364,3 +387,86 @@ def test_a_key_is_in_the_environment_file_and_in_no_command(tmp_path: Path) -> N
     argv = bench._docker("vllm-benchmark-m", model, tmp_path, "sha256:1", 60)
     assert bench._environment(["x"], "k")[-1] == "OPENAI_API_KEY=k" and "OPENAI_API_KEY" not in " ".join(argv)
     assert "type=bind,source=/w,target=/data/m,readonly" in argv and argv[-4:] == ["sha256:1", "-k", "10", "60"]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"concurrency": "32"}, "concurrency '32' is no number"),
+        ({"concurrency": [1]}, "concurrency [1] is no number"),
+        ({"launch": {"a": 1}}, 'launch {"a": 1} is no text'),
+        ({"date": "yesterday"}, "date 'yesterday' is no date of ISO 8601"),
+        ({"requests": True}, "requests true is no integer"),
+        ({"figures": {"ttft_ms": {"median": "9"}}}, "figures.ttft_ms.median is no number"),
+        ({}, ""),
+    ],
+)
+def test_an_odd_line_is_named_and_the_others_count(change: dict[str, Any], problem: str, tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    path.write_text("".join(f"{json.dumps(one)}\n" for one in ({**record(), **change}, record())))
+    found = read_results(path)
+    assert found.problems == ([f"{path}: line 1: {problem}; it is left out"] if problem else [])
+    assert len(found.records) == 2 - bool(problem)
+
+
+def test_no_browser_gets_a_number_that_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    path.write_text(json.dumps({**record(), "concurrency": float("nan")}) + "\n")
+    assert read_results(path).problems == [f"{path}: line 1: is no JSON; it is left out"]
+
+
+def of_run(name: str, speed: float, **more: Any) -> list[dict[str, Any]]:
+    """Return five repetitions of a run."""
+    found = []
+    for number in range(5):
+        line = record(**{"run": name, "repetition": number + 1, "date": "2026-11-01T00:00:00+00:00", **more})
+        line["figures"]["output_tokens_s"] = speed * (1 + number / 1000)
+        found.append(line)
+    return found
+
+
+def test_a_run_is_compared_with_no_line_of_its_own(tmp_path: Path) -> None:
+    old, new = of_run("a", 100, date="2026-11-01T00:00:00+00:00"), of_run("b", 70, date="2026-11-02T00:00:00+00:00")
+    path = tmp_path / "results.jsonl"
+    path.write_text("".join(f"{json.dumps(one)}\n" for one in old + new))
+    assert compare(new, old + new, str(path)).verdict == compare(new, old + new, "last").verdict == "worse"
+
+
+def test_models_that_share_a_server_are_compared_each_with_itself() -> None:
+    old = of_run("a", 100, served="x") + of_run("a", 300, served="y")
+    new = of_run("b", 80, served="x", date="2026-12-02T00:00:00+00:00")
+    found = compare(new, [*old, *new], "last")
+    assert found.verdict == "worse" and found.figures[0].old == pytest.approx(100.2)
+
+
+def test_disturbed_repetitions_are_no_noise() -> None:
+    wild = [line for speed in (50, 100, 150) for line in of_run("w", speed, not_comparable=["others were served"])]
+    old, new = of_run("a", 100, date="2026-12-01T00:00:00+00:00"), of_run("b", 80, date="2026-12-02T00:00:00+00:00")
+    found = compare(new, [*wild, *old, *new], "last")
+    assert found.verdict == "worse" and found.figures[0].floor == pytest.approx(0.03)
+
+
+def test_the_newest_run_is_so_by_time_whatever_its_zone() -> None:
+    early = of_run("early", 1, date="2026-10-25T02:15:00+02:00")
+    late = of_run("late", 1, date="2026-10-25T01:05:00+00:00")
+    assert {one["run"] for one in last_run([*early, *late])} == {"late"}
+
+
+def test_a_host_with_nothing_to_measure_stops_no_other_one() -> None:
+    asked = {"model": "m", "profile": "deepseek-1"}
+    absent = {"probed": None, "absent": "model m: does not serve here; start it first", "refusal": ""}
+    good = {"probed": PROBED, "absent": "", "refusal": ""}
+    found = benchmark_plan({"h1": {}, "h2": {}}, asked, {"h1": good, "h2": absent, "h3": {}})
+    assert (found["hosts"], found["errors"]) == (["h1"], [])
+    assert "skipped: h2: model m: does not serve here; start it first" in found["lines"]
+    assert benchmark_plan({}, asked, {"h2": absent})["errors"] == ["h2: model m: does not serve here; start it first"]
+    assert benchmark_plan({}, asked, {})["errors"] == ["model m: serves on no host of this run"]
+    refused = {"probed": None, "absent": "", "refusal": "model m: does not answer: no"}
+    assert benchmark_plan({"h1": {}}, asked, {"h1": good, "h2": refused})["hosts"] == []
+
+
+def test_through_what_stands_before_them_no_server_may_have_requests_of_others() -> None:
+    asked = {"model": "m", "profile": "deepseek-1", "through": "https://models.example"}
+    busy = {**PROBED, "running": 20.0, "waiting": 0.0}
+    found = benchmark_plan({"h1": {}, "h2": {}}, asked, {"h1": {"probed": PROBED}, "h2": {"probed": busy}})
+    assert found["hosts"] == [] and found["errors"][0].startswith("h2: model m: it has 20 requests of others")

@@ -79,7 +79,7 @@ def test_answers_are_errors_as_openai_writes_them(name: str) -> None:
         (None, "fleet_gateway: is required: a mapping with address, port, clients and so on"),
         ({"adress": "0.0.0.0"}, "fleet_gateway: adress: is not a known name; did you mean address"),
         ({"address": "gw.example.net"}, "fleet_gateway.address: 'gw.example.net' is no address of the gateway's host"),
-        ({"port": 0}, "fleet_gateway.port: 0 is not a whole number from 1 to 65535"),
+        ({"port": 0}, "fleet_gateway.port: 0 is not an integer from 1 to 65535"),
         ({"port": 8405}, "fleet_gateway.metrics_port: 8405 is the gateway's own port; say another"),
         ({"certificate": "site.pem"}, "fleet_gateway.certificate: 'site.pem' is no path on the gateway's host"),
         (
@@ -112,7 +112,7 @@ def test_answers_are_errors_as_openai_writes_them(name: str) -> None:
             )
         ),
         ({"virtual_interface": "a b"}, "fleet_gateway.virtual_interface: 'a b' is no name of an interface"),
-        ({"virtual_router_id": 256}, "fleet_gateway.virtual_router_id: 256 is not a whole number from 1 to 255"),
+        ({"virtual_router_id": 256}, "fleet_gateway.virtual_router_id: 256 is not an integer from 1 to 255"),
         ({"paths": "/pooling"}, "fleet_gateway.paths: '/pooling' is not a list"),
         ({"paths": ["pooling"]}, "fleet_gateway.paths: 'pooling' is no path such as /pooling"),
         ({"paths": ["/a b"]}, "fleet_gateway.paths: '/a b' is no path such as /pooling"),
@@ -137,7 +137,7 @@ def test_answers_are_errors_as_openai_writes_them(name: str) -> None:
             "fleet_gateway.balance: 'smal' is a model of no host of this inventory; did you mean small?",
         ),
         ({"usage": 1}, "fleet_gateway.usage: 1 is not true or false"),
-        ({"hard_stop_s": 5}, "fleet_gateway.hard_stop_s: 5 is not a whole number from 60 to 86400"),
+        ({"hard_stop_s": 5}, "fleet_gateway.hard_stop_s: 5 is not an integer from 60 to 86400"),
         (
             {"connections": 100, "connections_per_address": 200},
             "fleet_gateway.connections_per_address: 200 is more than connections (100)",
@@ -191,7 +191,7 @@ CAROL = {"carol": {"password": "canary-password"}}
         ({"address": "chat.example"}, "fleet_gateway.chat.address: 'chat.example' is no address of the gateway's host"),
         ({"port": 8080}, "fleet_gateway.chat.port: 8080 is the gateway's own port; say another"),
         ({"port": 8405}, "fleet_gateway.chat.port: 8405 is the gateway's own metrics_port; say another"),
-        ({"port": 0}, "fleet_gateway.chat.port: 0 is not a whole number from 1 to 65535"),
+        ({"port": 0}, "fleet_gateway.chat.port: 0 is not an integer from 1 to 65535"),
         ({"title": "a\nb"}, "fleet_gateway.chat.title: 'a\\nb' is no text of one line and at most 80 signs"),
         ({"system_prompt": 5}, "fleet_gateway.chat.system_prompt: 5 is no text of at most 10,000 signs"),
         ({"open": "no"}, "fleet_gateway.chat.open: 'no' is not true or false"),
@@ -223,6 +223,10 @@ CAROL = {"carol": {"password": "canary-password"}}
             "fleet_gateway.chat.users.carol.password: (hidden) is not a text",
         ),
         ({"users": {"carol": {"sha256": KEY}}}, "fleet_gateway.chat.users.carol.sha256: (hidden) is not the SHA-256"),
+        (
+            {"users": {"carol": {"sha256": "ab" * 32}, "dave": {"sha256": "ab" * 32}}},
+            "fleet_gateway.chat.users.dave: has the digest of carol",
+        ),
         ({"users": {"carol": {"key": KEY}}}, "fleet_gateway.chat.users.carol: key: is not a known name"),
         (
             {"users": {"carol": {"password": KEY, "models": ["smal"]}}},
@@ -260,9 +264,11 @@ def test_the_page_has_what_its_settings_say_and_no_password() -> None:
     said = {"title": "Talk", "system_prompt": 'Be "brief".\n', "users": {"carol": {**CAROL["carol"], **more}}}
     found = gateway_files(read_gateway({"clients": ALICE, "chat": said}, backends))
     texts = {path.rpartition("/")[2]: file.text for path, file in found.items()}
-    assert json.loads(texts["chat-settings.json"]) == {
-        **{"title": "Talk", "system_prompt": 'Be "brief".\n', "pictures": ["sees"], "others": ["embeds"]}
-    }
+    assert json.loads(texts["chat-settings.json"]) == {**{"title": "Talk", "system_prompt": 'Be "brief".\n'}}
+    lists = dict(line.split(" ", 1) for line in texts["lists.map"].splitlines())
+    # What a user may not use is named nowhere; other clients get what vLLM would answer.
+    assert [(one["id"], one["kinds"]) for one in json.loads(lists["chat.carol"])["data"]] == [("small", ["text"])]
+    assert all("kinds" not in one for one in json.loads(lists["alice"])["data"])
     digest = hashlib.sha256(b"carol:canary-password").hexdigest().upper()
     assert texts["users.map"] == f"{digest} chat.carol\n"
     assert [path for path, file in found.items() if digest in file.text and not file.secret] == []

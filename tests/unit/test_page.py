@@ -57,7 +57,7 @@ def lost(plan: dict[str, Any]) -> dict[str, Any]:
             "refused",
             "The rollout stopped at g1.",
         ),
-        ({}, "good", "0 models measured on 0 hosts."),
+        ({}, "good", "Nothing was measured."),
     ],
 )
 def test_the_verdict_comes_first(parts: dict[str, Any], kind: str, sentence: str) -> None:
@@ -128,6 +128,31 @@ def test_runs_of_different_kinds_are_no_line() -> None:
     assert [len(one["x"]) for one in (first, second)] == [3, 2]
     assert "through gateway" in second["caption"] and "through" not in first["caption"]
     assert document["missing"] == ["1 kept repetition cannot be compared with others, and benchmark.yml says why."]
+
+
+def test_a_run_is_compared_with_the_run_before_and_not_with_its_own_repetitions() -> None:
+    def of_run(day: int, speed: float) -> list[dict[str, Any]]:
+        figures = {"output_tokens_s": speed, "ttft_ms": {"median": 90.0, "p99": None}}
+        return [result(f"2026-11-0{day}T03:0{number}:00+00:00", run=str(day), figures=figures) for number in range(5)]
+
+    document = fleet_page({}, *MADE, {"records": of_run(1, 100) + of_run(2, 50), "problems": []})
+    (row,) = document["benchmarks"]
+    assert (row["runs"], row["change"], row["output_tokens_s"]) == (2, -50.0, 50)
+    assert [len(one["x"]) for one in document["charts"]] == [2, 2]
+
+
+def test_the_page_of_a_benchmark_says_what_it_has_found() -> None:
+    figures = {"output_tokens_s": 80.0, "ttft_ms": {"median": 120.0}}
+    data = {"g1": {"m": {"figures": figures, "comparison": {"verdict": "worse"}}}, "g2": {}}
+    document = page({"benchmark": data})
+    assert document["verdict"]["sentence"] == "Slower than before: m on g1."
+    assert document["measured"] == [
+        {"host": "g1", "model": "m", "first_token_s": 0.12, "tokens_s": 80.0, "verdict": "worse", "answer": ""}
+    ]
+    swept = {"g1": {"m": {"sweep": {"answer": "the objectives hold up to 12 requests at a time"}}}}
+    sentence = "m: the objectives hold up to 12 requests at a time."
+    assert page({"benchmark": swept})["verdict"]["sentence"] == sentence
+    assert sentence in fleet_page_html(page({"benchmark": swept}))
 
 
 def test_nothing_secret_is_in_it(tmp_path: Path) -> None:

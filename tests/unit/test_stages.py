@@ -250,7 +250,7 @@ def failures(columns: int = 0) -> str:
     text = "demo-cpu: the engine did not take daemon.json; the previous one is back. See journalctl -u docker."
     screen.fail("demo-cpu", "container_runtime : Engine | Say what happened", {"msg": text}, "fail", rescuing=True)
     screen.fail("demo-gaudi", "container_runtime : Ignored", inner, ignored=True)
-    refusal = ["Nothing has been changed. What is in the way:", "demo-gaudi: port: 99999: 1 to 65535\nand more"]
+    refusal = ["Nothing has been changed. What must be fixed first:", "demo-gaudi: port: 99999: 1 to 65535\nand more"]
     screen.fail("demo-gaudi", "container_runtime : Refuse", {"msg": refusal}, "fail")
     screen.play("A play of somebody", "other")
     screen.fail("other", "Try it", inner, ignored=True)
@@ -352,7 +352,9 @@ def test_of_many_hosts_those_that_failed_stand_at_the_end_with_their_reasons() -
     lost = Outcome("g2", Task("Pull", "command"), {"msg": "Task failed: No route to host"})
     screen.show(screen.output.unreachable(lost, 1.0))
     screen.count("g2", "unreachable")
-    screen.fail("g3", "Refuse", {"msg": ["Nothing has been changed. What is in the way:", "g3: port: 99999: no", "b"]})
+    screen.fail(
+        "g3", "Refuse", {"msg": ["Nothing has been changed. What must be fixed first:", "g3: port: 99999: no", "b"]}
+    )
     screen.fail("g4", "Wait", {"msg": "g4: model m does not serve: failed\nthe last lines of its journal:"})
     screen.fail("g5", "A secret", {"censored": "hidden", "msg": ""})
     screen.run("Write", "copy", "g6", "g7", seconds=0, args={"dest": "/a"})

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core.checks import is_address, is_flag_text, is_true
+from ..core.checks import is_address, is_flag_text, is_true, same
 from ..core.errors import DIGITS, InputError, near, one_line, refusal, shown
 from ..core.redact import has_login
 from ..model.objectives import Objectives
@@ -28,6 +28,15 @@ REPETITIONS = 5
 TIMEOUT_S = 3600
 MOST_TRACE = 20_000  # requests: they travel to the host with each repetition
 DIRECT, GATEWAY = "direct", "gateway"
+# What the short measurement takes none of.
+OF_LOADS = (
+    *("concurrency", "sweep", "sweep_most", "objectives", "through", "compare", "compare_fails"),
+    *("repetitions", "warmup", "benchmark_on_serving"),
+)
+DEFAULTS: dict[str, tuple[Any, ...]] = {
+    **{"through": (DIRECT,), "warmup": (True,), "compare_fails": (False,), "benchmark_on_serving": (False,)},
+    "repetitions": (REPETITIONS,),
+}
 COMPARES = re.compile(r"[0-9a-f]{6,64}")
 
 
@@ -82,17 +91,35 @@ def read_ask(asked: Mapping[str, Any]) -> tuple[Ask | None, list[str]]:
         wrong.append(f"-e model=NAME is missing: profile {load.profile} is of one model")
     if not load:
         wrong += _short_alone(asked)
+    wrong += _without_effect(asked)
     if wrong:
         return None, wrong
     return Ask(model, load, **numbers, **flags, **texts, **swept), []
+
+
+def _says(asked: Mapping[str, Any], name: str) -> bool:
+    """Tell whether a variable is given, with another value than the one that it has by itself."""
+    value = asked.get(name)
+    return value not in (None, "") and not any(same(value, default) for default in DEFAULTS.get(name, ()))
+
+
+def _without_effect(asked: Mapping[str, Any]) -> list[str]:
+    """Return which variables say something that nothing else in the same call makes use of."""
+    needs = {"compare_fails": "compare", "sweep_most": "sweep", "objectives": "sweep"}
+    wrong = [
+        f"{name}: has no effect without {other}"
+        for name, other in needs.items()
+        if _says(asked, name) and not asked.get(other) and asked.get("profile") not in (None, "", SHORT)
+    ]
+    beside = [name for name in ("compare", "repetitions") if _says(asked, name) and asked.get("sweep")]
+    return [*wrong, *(f"{name}: has no effect beside sweep, which sends each load once" for name in beside)]
 
 
 def _short_alone(asked: Mapping[str, Any]) -> list[str]:
     """Return what the short measurement has no use for."""
     if asked.get("profile") not in (None, "", SHORT):
         return []
-    given = [name for name in ("concurrency", "sweep", "through", "compare") if asked.get(name)]
-    given = [name for name in given if (name, asked[name]) != ("through", DIRECT)]
+    given = [name for name in OF_LOADS if _says(asked, name)]
     names = ", ".join(PROFILES)
     return (
         [f"{', '.join(given)}: the short profile takes none of these; give a profile, such as {names}"] if given else []
@@ -138,7 +165,7 @@ def _whole(asked: Mapping[str, Any], name: str, default: int, low: int, high: in
     number = int(value) if isinstance(value, str) and DIGITS.fullmatch(value) else value
     if isinstance(number, int) and not isinstance(number, bool) and low <= number <= high:
         return number
-    wrong.append(f"{name}: {shown(value)}: must be a whole number from {low} to {high}")
+    wrong.append(f"{name}: {shown(value)}: must be an integer from {low} to {high}")
     return default
 
 
@@ -197,6 +224,8 @@ def _sweep(asked: Mapping[str, Any], load: Load | None, wrong: list[str]) -> dic
             found["most"] = math.nan
         if not 0 < found["most"] <= 10_000:
             wrong.append(f"sweep_most: {shown(most)}: must be a number from 0 to 10000, at which the sweep ends")
+        elif kind == "concurrency" and found["most"] < 1:
+            wrong.append(f"sweep_most: {shown(most)}: must be an integer of at least 1 for a sweep of concurrency")
     return found
 
 

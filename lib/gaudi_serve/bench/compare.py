@@ -9,7 +9,7 @@ from typing import Any
 
 from ..core.table import table
 from ..core.words import counted
-from .results import last_run, read_results
+from .results import last_run, moment, read_results
 from .statistics import UNKNOWN, Compared, compared, noise_floors, verdict
 
 Known = Mapping[str, Any]
@@ -63,10 +63,9 @@ def compare(new: Sequence[Known], kept: Sequence[Known], with_what: str) -> Comp
             lines.append(f"{counted(len(side) - len(left), 'repetition')} of the {what} run left out, such as: {why}")
     if not all(sound):
         return Comparison(UNKNOWN, [*lines, "nothing is left to compare"])
-    like = (one for one in kept if one["case"] == first["case"] and one["host"] == first["host"])
+    like = (one for one in _like(kept, first) if one["case"] == first["case"] and one["host"] == first["host"])
     # What was disturbed, and the run in question, say nothing of the noise.
-    quiet = [one for one in like if not one.get("not_comparable") and one.get("run") != first.get("run")]
-    floors = noise_floors(quiet)
+    floors = noise_floors(one for one in like if not one.get("not_comparable"))
     found = compared(sound[0], sound[1], floors)
     said = verdict(found)
     return Comparison(said, [*lines, *_rows(found), _summary(said, sound)], found)
@@ -76,24 +75,30 @@ def _earlier(first: Known, kept: Sequence[Known], with_what: str) -> tuple[list[
     """Return the lines that a run may be compared with, and what is wrong with a file of them."""
     if Path(with_what).is_file():
         found = read_results(with_what)
-        # The file may be the one that this run has just been added to.
-        own = (first["model"], first.get("run"))
-        return [one for one in found.records if one["model"] == own[0] and one.get("run") != own[1]], found.problems
-    others = [
-        one
-        for one in kept
-        if one.get("run") != first.get("run") and (one["host"], one["model"]) == (first["host"], first["model"])
-    ]
+        # The file may be the one that this run has just been added to, and may have other hosts alone.
+        others = _like(found.records, first)
+        return [one for one in others if one["host"] == first["host"]] or others, found.problems
+    others = [one for one in _like(kept, first) if one["host"] == first["host"]]
     if with_what == "last":
         return others, []
     return [one for one in others if str(one.get("launch")).startswith(with_what)], []
+
+
+def _like(records: Sequence[Known], first: Known) -> list[Known]:
+    """Return the lines of other runs of the same model; of servers that have several, of that one."""
+    served = _served(first)
+    return [one for one in records if one.get("run") != first.get("run") and _served(one) == served]
+
+
+def _served(record: Known) -> tuple[str, str]:
+    return str(record["model"]), str(record.get("served") or record["model"])
 
 
 def _nothing(first: Known, old: Sequence[Known], with_what: str) -> list[str]:
     """Return why nothing is compared: what differs, by the newest line that is nearest."""
     if not old:
         return [f"compare {with_what}: nothing is kept of model {first['model']} there yet"]
-    newest = max(old, key=lambda one: str(one["date"]))
+    newest = max(old, key=moment)
     mine, other = first.get("load") or {}, newest.get("load") or {}
     keys = sorted(key for key in {*mine, *other} if mine.get(key) != other.get(key))
     said = ", ".join(f"{key} {other.get(key)} then and {mine.get(key)} now" for key in keys)

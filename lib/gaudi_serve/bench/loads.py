@@ -119,13 +119,13 @@ PROFILES = {
 SHORT_CASE: dict[str, Any] = {"short": True, "requests": 12, "concurrency": 4, "output_tokens": 48, "through": "direct"}
 
 NAME = matching(r"[a-z0-9][a-z0-9._-]{0,62}")
-TOKENS = "must be a whole number of tokens from 1 to 1000000"
+TOKENS = "must be an integer from 1 to 1000000, in tokens"
 RULES = {
     "input_tokens": Rule(whole(1, 10**6), TOKENS),
     "output_tokens": Rule(whole(1, 10**6), TOKENS),
-    "concurrency": Rule(whole(1, 10_000), "must be a whole number of requests at a time from 1 to 10000", None),
+    "concurrency": Rule(whole(1, 10_000), "must be an integer from 1 to 10000, of requests at a time", None),
     "request_rate": Rule(within(0.001, 10_000), "must be a number of requests a second from 0.001 to 10000", None),
-    "requests": Rule(whole(1, 200_000), "must be a whole number of requests from 1 to 200000", None),
+    "requests": Rule(whole(1, 200_000), "must be an integer from 1 to 200000, of requests", None),
     "spread": Rule(within(0, 0.99), "must be a number from 0 to 0.99, the part by which lengths differ", 0.0),
 }
 

@@ -33,8 +33,8 @@ Known = Mapping[str, Any]
 class Target:
     """One model on one host that is measured, complete.
 
-    about: what of it a kept result has. key: what a gateway asks for; empty takes the server's own. seqs: requests that
-    the server works on at a time. objectives: of a sweep. notes: what a reader must know.
+    about: what of it a kept result has. key: what a gateway asks for; a server that is asked itself has its own. seqs:
+    requests that the server works on at a time. objectives: of a sweep. notes: what a reader must know.
     """
 
     host: str
@@ -198,6 +198,12 @@ def _beside_others(ask: Ask, load: Load, probed: Known) -> tuple[Load, list[str]
     )
 
 
+def busy_refusal(host: str, ask: Ask, probed: Known) -> list[str]:
+    """Return why a host whose server is measured with others must not be, a sentence each; empty where it may."""
+    load = ask.load
+    return [f"{host}: model {ask.model}: {text}" for text in (_beside_others(ask, load, probed)[1] if load else [])]
+
+
 def _objectives(host: str, ask: Ask, hostvars: Mapping[str, Known]) -> tuple[Objectives | None, str]:
     """Return the objectives of a sweep, and why there are none."""
     if not ask.sweep or ask.objectives:
@@ -264,4 +270,4 @@ def _address(name: str, host: str, address: str, hostvars: Mapping[str, Known]) 
     return address
 
 
-__all__ = ["Target", "targets_of"]
+__all__ = ["Target", "busy_refusal", "targets_of"]

@@ -12,7 +12,7 @@ from ..core.words import counted
 from .ask import Ask, read_ask
 from .compare import compare
 from .loads import SHORT
-from .plan import Target, targets_of
+from .plan import Target, busy_refusal, targets_of
 from .published import published_lines
 from .results import FILE, Kept, client_limit, read_results
 from .statistics import WORSE
@@ -39,7 +39,7 @@ def benchmark_plan(
     Args:
         hostvars: variables by host.
         asked: as ``benchmark_ask`` takes it.
-        probes: by host, what module vllm_bench returned; a host without ``probed`` is not measured.
+        probes: by host, what module vllm_bench returned: ``probed``, or ``absent`` or ``refusal``, which say why not.
         folder: of the kept results, by which the time is estimated.
         commands: show the tool's command lines too.
 
@@ -49,13 +49,18 @@ def benchmark_plan(
     ask, wrong = read_ask(asked)
     if ask is None:
         return {"hosts": [], "errors": wrong, "lines": []}
-    failed = {host: str(one["msg"]) for host, one in probes.items() if one.get("failed") and one.get("msg")}
+    failed, absent = ({host: one[key] for host, one in probes.items() if one.get(key)} for key in ("refusal", "absent"))
     here = {host: one["probed"] for host, one in probes.items() if one.get("probed")}
     # Through a gateway all servers of a model are measured together, from one of their hosts.
     some = dict(list(here.items())[:1]) if ask.through != "direct" else here
     kept = read_results(Path(folder) / FILE) if folder else Kept([], [])
     errors = [f"{host}: {text}" for host, text in failed.items()]
-    lines = list(kept.problems)
+    # Who stands before all servers reaches those of every host.
+    errors += [
+        text for host in list(here)[1:] if ask.through != "direct" for text in busy_refusal(host, ask, here[host])
+    ]
+    skipped = [f"{host}: {text}" for host, text in absent.items()]
+    lines = [*kept.problems, *(f"skipped: {text}" for text in skipped)]
     for host, probed in some.items():
         targets, refused = targets_of(host, ask, probed, hostvars)
         errors += refused
@@ -63,7 +68,7 @@ def benchmark_plan(
             lines += target.lines([one for one in kept.records if one["host"] == host and one["model"] == ask.model])
             lines += [f"  {' '.join(target.argv(target.load, 0))}"] if commands else []
     if not here and not errors:
-        errors.append(f"model {ask.model}: serves on no host of this run")
+        errors += skipped or [f"model {ask.model}: serves on no host of this run"]
     return {"hosts": [] if errors else list(some), "errors": errors, "lines": lines}
 
 
@@ -137,7 +142,8 @@ def _figures(records: Sequence[Known]) -> list[str]:
     rows = []
     for one in records:
         given = one["figures"]
-        load = f"{one['concurrency']} at a time" if one["concurrency"] else f"{one['request_rate'] or 'trace'} a second"
+        at = f"{one['request_rate']:g} a second" if one["request_rate"] else "at the trace's times"
+        load = f"{one['concurrency']} at a time" if one["concurrency"] else at
         note = "; ".join([*(one.get("breaks") or []), *(one.get("not_comparable") or [])])
         rows.append(
             [

@@ -6,18 +6,20 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import InputError, is_number, one_line, shown
+from ..core.errors import InputError, is_number, is_whole, one_line, shown
 
 FILE, RAW = "results.jsonl", "raw"
 SCHEMA = 1
 TIMES = ("ttft_ms", "tpot_ms", "itl_ms", "e2el_ms")
 RATES = ("output_tokens_s", "total_tokens_s", "requests_s")
 TEXTS = ("date", "host", "model", "profile", "case")
+OPTIONAL = ("run", "served", "launch", "through", "image", "driver", "release", "toolkit")
 # vLLM's own names of the rates.
 OWN = dict(zip(RATES, ("output_throughput", "total_token_throughput", "request_throughput"), strict=True))
 LARGEST = 256 * 2**20  # bytes of a file of results
@@ -139,35 +141,55 @@ def benchmark_kept(folder: str | Path) -> dict[str, Any]:
 
 def _read_line(line: str) -> tuple[str, dict[str, Any]]:
     try:
-        found = json.loads(line)
+        found = json.loads(line, parse_constant=_no_constant)
     except (ValueError, RecursionError):
         return "is no JSON", {}
     return (problem, {}) if (problem := record_problem(found)) else ("", found)
+
+
+def _no_constant(name: str) -> float:
+    """Refuse NaN and Infinity, which are no JSON, and which no browser reads."""
+    raise ValueError(name)
 
 
 def record_problem(found: Any) -> str:
     """Return what is wrong with a kept line; empty where nothing is."""
     if not isinstance(found, dict):
         return "is no mapping"
+    return next(_problems(found), "")
+
+
+def _problems(record: Known) -> Iterator[str]:
     for name in TEXTS:
-        if not isinstance(found.get(name), str) or not found[name]:
-            return f"{name} {shown(found.get(name))} is no text"
+        if not isinstance(record.get(name), str) or not record[name]:
+            yield f"{name} {shown(record.get(name))} is no text"
+    try:
+        moment(record)
+    except (ValueError, KeyError):
+        yield f"date {shown(record.get('date'))} is no date of ISO 8601"
+    for name in OPTIONAL:
+        if not isinstance(record.get(name) or "", str):
+            yield f"{name} {shown(record[name])} is no text"
+    for name in ("concurrency", "request_rate"):
+        if record.get(name) is not None and not is_number(record[name], 0, 1e6):
+            yield f"{name} {shown(record[name])} is no number"
     for name in ("repetition", "requests", "failed"):
-        if not isinstance(found.get(name), int) or isinstance(found[name], bool) or found[name] < 0:
-            return f"{name} {shown(found.get(name))} is no whole number"
-    given = found.get("figures")
-    if not isinstance(given, dict):
-        return f"figures {shown(given)} is no mapping"
-    wrong = [name for name in RATES if not _is_figure(given.get(name))]
-    wrong += [name for name in TIMES if not isinstance(given.get(name) or {}, dict)]
-    wrong += [
-        f"{name}.{which}"
-        for name in TIMES
-        if isinstance(given.get(name), dict)
-        for which, value in given[name].items()
-        if not _is_figure(value)
-    ]
-    return f"figures.{wrong[0]} is no number" if wrong else ""
+        if not is_whole(record.get(name), 0, 10**9):
+            yield f"{name} {shown(record.get(name))} is no integer"
+    yield from _figure_problems(record.get("figures"))
+
+
+def _figure_problems(figures: Any) -> Iterator[str]:
+    if not isinstance(figures, dict):
+        yield f"figures {shown(figures)} is no mapping"
+        return
+    yield from (f"figures.{name} is no number" for name in RATES if not _is_figure(figures.get(name)))
+    for name in TIMES:
+        times = figures.get(name) or {}
+        if not isinstance(times, dict):
+            yield f"figures.{name} is no mapping"
+            continue
+        yield from (f"figures.{name}.{which} is no number" for which, value in times.items() if not _is_figure(value))
 
 
 def _is_figure(value: Any) -> bool:
@@ -222,10 +244,15 @@ def _keep_raw(place: Path, record: Known, raw: str) -> str:
     raise InputError(f"benchmark_dir: {one_line(str(place))}: has a thousand raw files of {stem} already")
 
 
+def moment(record: Known) -> float:
+    """Return when a kept line was measured, in seconds since 1970, whatever the zone of its date."""
+    return datetime.fromisoformat(str(record["date"])).timestamp()
+
+
 def last_run(records: Sequence[Known]) -> list[Known]:
     """Return the lines of the newest run among some."""
-    newest = max(records, key=lambda one: str(one["date"]), default=None)
+    newest = max(records, key=moment, default=None)
     return [one for one in records if one.get("run") == newest.get("run")] if newest else []
 
 
-__all__ = ["Kept", "append", "client_limit", "failed", "figures", "last_run", "printed", "read_results"]
+__all__ = ["Kept", "append", "client_limit", "failed", "figures", "last_run", "moment", "printed", "read_results"]

@@ -94,7 +94,7 @@ def noise_floors(records: Iterable[Mapping[str, Any]]) -> dict[Figure, float]:
     """
     runs: dict[Any, list[Mapping[str, Any]]] = defaultdict(list)
     for one in records:
-        runs[(one.get("run"), one["host"], one["model"], one["case"])].append(one)
+        runs[(one.get("run"), one["host"], one["model"], one.get("served"), one["case"])].append(one)
     return {figure: max(figure.noise, _floor(figure, runs.values())) for figure in FIGURES}
 
 

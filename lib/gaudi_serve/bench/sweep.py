@@ -80,7 +80,7 @@ def next_value(kind: str, points: Sequence[Point], most: float | None) -> float 
     good = max((one.value for one in points if one.holds), default=0.0)
     bad = min((one.value for one in points if not one.holds and one.value > good), default=None)
     whole = kind == "concurrency"
-    limit = most if most is not None else MOST_RATE
+    limit = (float(int(most)) if whole else most) if most is not None else MOST_RATE
     if not points:
         return 1.0 if whole else min(LEAST_RATE, limit)
     if bad is None:
@@ -102,7 +102,7 @@ def answer(kind: str, points: Sequence[Point], most: float | None) -> str:
         lowest = min((one.value for one in points), default=0.0)
         return f"the objectives do not hold even at {lowest:g} {unit}"
     if all(one.holds for one in points):
-        end = " (max_num_seqs)" if most is not None and good >= most else ""
+        end = ", where the sweep ends" if most is not None and good >= int(most) else ""
         return f"the objectives hold up to {good:g} {unit}, the most that was tried{end}"
     return f"the objectives hold up to {good:g} {unit}"
 

@@ -63,7 +63,13 @@ def _users(given: Any, fleet: ClientNames | None) -> tuple[Client, ...]:
         return ()
     if not isinstance(given, Mapping) or not given:
         raise InputError(f"{KEY}.users: (hidden) is not a mapping of users by their names; leave it out for none")
-    return tuple(_user(name, said, fleet) for name, said in given.items())
+    users: dict[str, Client] = {}
+    for name, said in given.items():
+        user = _user(name, said, fleet)
+        if user.sha256 in users:
+            raise InputError(f"{KEY}.users.{name}: has the digest of {users[user.sha256].name.removeprefix('chat.')}")
+        users[user.sha256] = user
+    return tuple(users.values())
 
 
 def _user(name: Any, given: Any, fleet: ClientNames | None) -> Client:

@@ -50,7 +50,7 @@ def is_address(value: Any) -> bool:
 
 def integer(low: int, high: int) -> Rule:
     """Return the rule for integers within limits, which Ansible may give as text."""
-    return rule_of({"type": "int"}, Rule(whole(low, high), f"is not a whole number from {low} to {high}"))
+    return rule_of({"type": "int"}, Rule(whole(low, high), f"is not an integer from {low} to {high}"))
 
 
 ADDRESS = Rule(is_address, "is no address of the gateway's host, such as 127.0.0.1, or 0.0.0.0 for all")

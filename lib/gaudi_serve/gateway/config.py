@@ -61,7 +61,7 @@ def gateway_files(gateway: Gateway) -> dict[str, File]:
         for client in clients
         for name in gateway.of_client(client)
     ]
-    lists = [f"{_name(client)} {_models(gateway.of_client(client))}" for client in clients]
+    lists = [f"{_name(client)} {_models(gateway, client)}" for client in clients]
     programs = [LUA, USAGE] if gateway.usage else [LUA]
     texts = {
         "haproxy.cfg": rendered(
@@ -95,12 +95,7 @@ def gateway_files(gateway: Gateway) -> dict[str, File]:
 def _chat(gateway: Gateway) -> dict[str, str]:
     """Return the files of the page for chats, and what it reads first."""
     chat = gateway.chat or Chat()
-    named = [(name, backend.kinds) for backend in gateway.backends for name in backend.names]
-    settings = {
-        **{"title": chat.title, "system_prompt": chat.system_prompt},
-        "pictures": [name for name, kinds in named if "image" in kinds],
-        "others": [name for name, kinds in named if not kinds],
-    }
+    settings = {"title": chat.title, "system_prompt": chat.system_prompt}
     texts = {name: (CHAT / name).read_text(encoding="utf-8") for name in CHAT_FILES}
     return {f"chat-{name}": text for name, text in {**texts, CHAT_SETTINGS: json.dumps(settings) + "\n"}.items()}
 
@@ -132,7 +127,13 @@ def _lines(lines: Iterable[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _models(names: list[str]) -> str:
-    """Return what /v1/models answers, on one line."""
-    data = [{"id": name, "object": "model", "created": 0, "owned_by": "gaudi-serve"} for name in names]
+def _models(gateway: Gateway, client: Client | None) -> str:
+    """Return what /v1/models answers a client, on one line; users of the page for chats learn what a model takes."""
+    kinds = {name: list(one.kinds) for one in gateway.backends for name in one.names}
+    of_chat = gateway.chat is not None and client in gateway.chat.clients
+    data = [
+        {"id": name, "object": "model", "created": 0, "owned_by": "gaudi-serve"}
+        | ({"kinds": kinds[name]} if of_chat else {})
+        for name in gateway.of_client(client)
+    ]
     return json.dumps({"object": "list", "data": data}, separators=(",", ":"))

@@ -66,18 +66,22 @@ print(json.dumps(found))
 """
 
 
+class NotHere(InputError):
+    """A host on which there is nothing to measure; others may have the model."""
+
+
 def model_of(name: str, services: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return one model that serves here, as ``live_models`` has it, with its launch.
 
     Raises:
-        InputError: where it does not serve.
+        NotHere: where it does not serve, or is one of the workers.
     """
     services = services if services is not None else observe_services.observe()
     found = next((one for one in live_models(services) if one["name"] == name), None)
     if found is None or not found["active"]:
-        raise InputError(f"model {name}: does not serve here; start it first")
+        raise NotHere(f"model {name}: does not serve here; start it first")
     if not found["answers"]:
-        raise InputError(f"model {name}: has no endpoint on this host, which is one of its workers")
+        raise NotHere(f"model {name}: has no endpoint on this host, which is one of its workers")
     unit = services["units"][name]
     return {**found, "unit": unit, "mounts": _mounts(name)}
 
@@ -124,7 +128,8 @@ def probe(name: str, timeout: float) -> dict[str, Any]:
         may matter.
 
     Raises:
-        InputError: where the model does not serve, or does not answer.
+        NotHere: where the model does not serve, or is one of the workers.
+        InputError: where it does not answer.
     """
     services = observe_services.observe()
     model = model_of(name, services)

@@ -11,7 +11,7 @@ from ..core.errors import InputError
 
 Known = Mapping[str, Any]
 # A heading of every refusal that comes before the first change; a run that ends with it has a status of its own.
-REFUSED = "Nothing has been changed. What is in the way:"
+REFUSED = "Nothing has been changed. What must be fixed first:"
 SUPPORTED = {("debian", "12"), ("debian", "13"), ("ubuntu", "22.04"), ("ubuntu", "24.04")}
 # How one name under the key of a difference becomes a sentence.
 WORDS = {

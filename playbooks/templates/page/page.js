@@ -59,7 +59,7 @@
         points: { show: chart.x.length < 60, size: 6 },
         value: (_, value) => (value === null || value === undefined ? "-" : `${+value.toPrecision(4)} ${chart.unit}`),
       }));
-      const first = chart.time ? {} : { label: "at once" };
+      const first = chart.time ? {} : { label: chart.axis };
       const options = {
         width: Math.max(260, place.clientWidth),
         height: 220,

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import forked
+
 ROOT = Path(__file__).parents[3]
 
 
@@ -41,6 +43,14 @@ def fleet(folder: Path, hosts: int, state: Mapping[str, Any] | None = None, **va
         "ANSIBLE_CONNECTION_PLUGINS": str(Path(__file__).with_name("connection")),
         "GAUDI_SERVE_SIMULATED": str(folder),
     }
+
+
+def serving_state(folder: Path) -> dict[str, Any]:
+    """Return what a host has on which site.yml has run; the run is made in an empty folder."""
+    argv = ["ansible-playbook", "-i", str(folder / "hosts.json"), "site.yml"]
+    status, text = forked.playbook(argv, ROOT, fleet(folder, 1), 300)
+    assert status == 0, text
+    return state_of(folder, "h01")
 
 
 def state_of(folder: Path, name: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -13,42 +14,42 @@ FIGURES = (
     ("output_tokens_s", "", "Output", "tokens/s"),
     ("ttft_ms", "median", "Time to first token, median", "ms"),
 )
+MORE = {"ttft_p99_ms": ("ttft_ms", "p99"), "tpot_ms": ("tpot_ms", "median")}
+VALUES = (*(name for name, *_ in FIGURES), *MORE)
+AXES = {"concurrency": "requests at once", "request_rate": "requests a second"}
 LEAST_LOADS = 3  # of one run, to draw it as a curve
 
 
-def dated(records: Iterable[Known]) -> list[dict[str, Any]]:
-    """Return kept benchmarks as the page has them, the oldest first.
+# What all repetitions of one load of a run share.
+LOAD = ("run", "host", "model", "profile", "through", "concurrency", "request_rate")
 
-    Those are left out that say nothing beside others (``not_comparable``), and those whose date is none.
+
+def runs(records: Iterable[Known]) -> list[dict[str, Any]]:
+    """Return kept benchmarks as the page has them, the oldest first: one for each load of a run.
+
+    Figures are the medians of its repetitions, without those that say nothing beside others (``not_comparable``).
     """
-    good = (one for one in records if not one.get("not_comparable"))
-    return sorted((one for one in map(_record, good) if one), key=lambda one: float(one["time"]))
+    rows = [_row(one) for one in records if not one.get("not_comparable")]
+    groups = _grouped(rows, LOAD).values()
+    found = [{**group[-1], **{name: _median(group, name) for name in VALUES}} for group in groups]
+    return sorted(found, key=lambda one: float(one["time"]))
 
 
-def _record(one: Known) -> dict[str, Any] | None:
-    try:
-        time = datetime.fromisoformat(one["date"]).timestamp()
-    except ValueError:
-        return None
-    figures = {name: _figure(one["figures"], name, part) for name, part, _, _ in FIGURES}
-    keys = (
-        "date",
-        "host",
-        "model",
-        "profile",
-        "image",
-        "failed",
-        "concurrency",
-        "request_rate",
-        "repetition",
-        "through",
-        "launch",
-    )
-    tail = {
-        "ttft_p99_ms": _figure(one["figures"], "ttft_ms", "p99"),
-        "tpot_ms": _figure(one["figures"], "tpot_ms", "median"),
+def _row(record: Known) -> dict[str, Any]:
+    parts = {**{name: (name, part) for name, part, _, _ in FIGURES}, **MORE}
+    return {
+        **{key: record.get(key) for key in (*LOAD, "date", "image", "failed", "launch")},
+        # Models that share a server have a name each.
+        "model": record.get("served") or record["model"],
+        "run": record.get("run") or record["date"],
+        "time": datetime.fromisoformat(record["date"]).timestamp(),
+        **{name: _figure(record["figures"], *place) for name, place in parts.items()},
     }
-    return {**{key: one.get(key) for key in keys}, "time": time, **figures, **tail}
+
+
+def _median(group: Sequence[Known], name: str) -> float | None:
+    values = [one[name] for one in group if one[name] is not None]
+    return statistics.median(values) if values else None
 
 
 def _figure(figures: Known, name: str, part: str) -> float | None:
@@ -57,32 +58,38 @@ def _figure(figures: Known, name: str, part: str) -> float | None:
     return round(float(value), 3) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
-def charts(records: Sequence[Known]) -> list[dict[str, Any]]:
+def charts(rows: Sequence[Known]) -> list[dict[str, Any]]:
     """Return what is drawn: a chart over time for each model, profile and figure, and one over the load of a sweep.
 
-    Each has ``title``, ``caption``, ``unit``, ``time`` (whether ``x`` are seconds since 1970), ``x``, and ``series``:
-    ``{label, values}``, None where a series has no value at that place.
+    Each has ``title``, ``caption``, ``unit``, ``time`` (whether ``x`` are seconds since 1970), ``axis`` (what ``x`` is
+    else), ``x``, and ``series``: ``{label, values}``, None where a series has no value at that place.
     """
     found: list[dict[str, Any]] = []
-    for (model, profile, through), group in _grouped(records, ("model", "profile", "through")).items():
+    for (model, profile, through), group in _grouped(rows, ("model", "profile", "through")).items():
+        by = f", through {through}" if through not in (None, "", "direct") else ""
         for name, _, title, unit in FIGURES:
-            what = {"title": f"{model}: {title}", "unit": unit, "time": True}
-            note = f"{title} in {unit}, by day of the measurement; profile {profile or 'not named'}{_by(through)}."
-            found += _chart(what, note, _grouped(group, ("host", "concurrency")), "time", name)
-        loads = {key: one for key, one in _grouped(group, ("host", "launch")).items() if _loads(one) >= LEAST_LOADS}
-        what = {"title": f"{model}: output over load", "unit": "tokens/s", "time": False}
-        found += _chart(
-            what, f"Output in tokens/s, by requests at once{_by(through)}.", loads, "concurrency", "output_tokens_s"
-        )
+            what = {"title": f"{model}: {title}", "unit": unit, "time": True, "axis": ""}
+            note = f"{title} in {unit}, by day of the measurement; profile {profile or 'not named'}{by}."
+            series = _grouped(group, ("host", "concurrency", "request_rate"))
+            found += _chart(what, note, {_at(*key): one for key, one in series.items()}, "time", name)
+        for axis, title in AXES.items():
+            series = _grouped(group, ("host", "launch"))
+            curves = {_of(*key): one for key, one in series.items() if _loads(one, axis) >= LEAST_LOADS}
+            what = {"title": f"{model}: output over load", "unit": "tokens/s", "time": False, "axis": title}
+            found += _chart(what, f"Output in tokens/s, by {title}{by}.", curves, axis, "output_tokens_s")
     return found
 
 
-def _by(through: Any) -> str:
-    return f", through {through}" if through not in (None, "", "direct") else ""
+def _at(host: str, concurrency: int | None, rate: float | None) -> str:
+    return f"{host}, {concurrency} at once" if concurrency else f"{host}, {rate:g} a second" if rate else host
 
 
-def _loads(group: Sequence[Known]) -> int:
-    return len({one["concurrency"] for one in group if one["concurrency"] is not None})
+def _of(host: str, launch: str | None) -> str:
+    return f"{host}, launch {launch[:8]}" if launch else host
+
+
+def _loads(group: Sequence[Known], axis: str) -> int:
+    return len({one[axis] for one in group if one[axis] is not None})
 
 
 def _grouped(records: Iterable[Known], keys: Sequence[str]) -> dict[tuple[Any, ...], list[Known]]:
@@ -105,27 +112,43 @@ def _chart(what: Known, note: str, groups: Mapping[Any, Sequence[Known]], x: str
     if len(places) < 2:
         return
     rest = f" {len(lines) - len(shown)} more series are in the table." if len(lines) > len(shown) else ""
-    series = [
-        {"label": _label(key, x), "values": [points.get(place) for place in places]} for key, points in shown.items()
-    ]
+    series = [{"label": label, "values": [points.get(place) for place in places]} for label, points in shown.items()]
     yield {**what, "caption": note + rest, "x": places, "series": series}
 
 
-def _label(key: tuple[Any, Any], x: str) -> str:
-    host, other = key
-    if x == "time":
-        return f"{host}, {other} at once" if other is not None else str(host)
-    return f"{host}, launch {str(other)[:8]}" if other else str(host)
-
-
-def newest(records: Sequence[Known]) -> list[dict[str, Any]]:
-    """Return the newest benchmark of each host, model, profile and load, with that of the run before it."""
+def newest(rows: Sequence[Known]) -> list[dict[str, Any]]:
+    """Return the newest run of each host, model, profile and load, with its change since the run before it."""
     found = []
-    for group in _grouped(records, ("host", "model", "profile", "through", "concurrency", "request_rate")).values():
+    for group in _grouped(rows, LOAD[1:]).values():
         last, before = group[-1], group[-2] if len(group) > 1 else {}
         old, new = before.get("output_tokens_s"), last["output_tokens_s"]
         found.append({**last, "runs": len(group), "change": round(100 * (new / old - 1), 1) if old and new else None})
-    return sorted(found, key=lambda one: (one["model"], one["host"], one["profile"] or "", one["concurrency"] or 0))
+    keys = ("concurrency", "request_rate")
+    return sorted(found, key=lambda one: (one["model"], one["host"], one["profile"], *(one[key] or 0 for key in keys)))
+
+
+def measured(benchmark: Known) -> list[dict[str, Any]]:
+    """Return what a run has measured, a row for each model: ``first_token_s``, ``tokens_s``, ``verdict``, ``answer``.
+
+    Args:
+        benchmark: by host and model ``first_token_s`` and ``tokens_s`` of a short measurement, or what benchmark_report
+            has as data.
+    """
+    rows = ((host, model, one) for host, models in benchmark.items() for model, one in sorted(models.items()))
+    return [{"host": host, "model": model, **_measured(one)} for host, model, one in rows]
+
+
+def _measured(one: Known) -> dict[str, Any]:
+    if "first_token_s" in one:
+        return {"first_token_s": one["first_token_s"], "tokens_s": one["tokens_s"], "verdict": "", "answer": ""}
+    figures = one.get("figures") or {}
+    first = (figures.get("ttft_ms") or {}).get("median")
+    return {
+        "first_token_s": None if first is None else first / 1000,
+        "tokens_s": figures.get("output_tokens_s"),
+        "verdict": (one.get("comparison") or {}).get("verdict", ""),
+        "answer": (one.get("sweep") or {}).get("answer", ""),
+    }
 
 
 def links(hosts: Iterable[Known]) -> list[dict[str, Any]]:

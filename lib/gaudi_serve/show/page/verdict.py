@@ -10,19 +10,24 @@ from ...core.words import counted, some_names
 Known = Mapping[str, Any]
 
 
-def verdict(parts: Mapping[str, Known], hosts: Sequence[Known], times: Known) -> dict[str, Any]:
+def verdict(
+    parts: Mapping[str, Known], hosts: Sequence[Known], times: Known, measured: Sequence[Known]
+) -> dict[str, Any]:
     """Return ``kind`` (refused, attention, changes or good), ``sentence`` and ``figures``.
 
     Args:
         parts: of the page: ``plan``, ``status``, ``rollout``, ``tune``, ``benchmark``, empty where it has none.
         hosts: as host_rows returns them.
         times: as timeline returns them.
+        measured: what the run itself has measured.
     """
     plan, status, rollout = parts["plan"], parts["status"], parts["rollout"]
     refusals = [error for error in plan.get("errors") or () if error["key"] != "facts"]
     count = len(refusals) + len(rollout.get("refusal") or ())
-    kind, sentence = _sentence(parts, hosts, times, count)
+    kind, sentence = _sentence(parts, hosts, times, count) if hosts or not measured else _of_measured(measured)
     figures = [_figure("Hosts", len(hosts)), _figure("Models", sum(len(host["models"]) for host in hosts))]
+    if measured:
+        figures = [_figure("Hosts", len({one["host"] for one in measured})), _figure("Models", len(measured))]
     if plan:
         changing = sum(bool(host["changes"]) for host in hosts)
         reboots = sum(bool(host.get("reboot")) for host in plan["hosts"].values())
@@ -79,5 +84,15 @@ def _calm(parts: Mapping[str, Known], hosts: Sequence[Known], times: Known) -> t
         if reboots:
             return "attention", f"{counted(reboots, 'host')} must reboot."
         return "good", f"All {counted(len(hosts), 'host')} are as planned." if len(hosts) > 1 else "All is as planned."
-    measured = sum(len(models) for models in parts["benchmark"].values())
-    return "good", f"{counted(measured, 'model')} measured on {counted(len(parts['benchmark']), 'host')}."
+    return "good", "Nothing was measured."
+
+
+def _of_measured(measured: Sequence[Known]) -> tuple[str, str]:
+    """Return the verdict of a benchmark."""
+    worse = [f"{one['model']} on {one['host']}" for one in measured if one["verdict"] == "worse"]
+    if worse:
+        return "attention", f"Slower than before: {some_names(worse)}."
+    if len(measured) == 1 and measured[0]["answer"]:
+        return "good", f"{measured[0]['model']}: {measured[0]['answer']}."
+    hosts = len({one["host"] for one in measured})
+    return "good", f"{counted(len(measured), 'model')} measured on {counted(hosts, 'host')}."

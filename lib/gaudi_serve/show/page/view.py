@@ -35,18 +35,14 @@ def fleet_page(
     given: dict[str, Known] = {name: parts.get(name) or {} for name in PARTS}
     plan, status, rollout = given["plan"], given["status"], given["rollout"]
     hosts, times = host_rows(plan, status, rollout), timeline(plan, rollout)
-    records, notes = measured.dated((kept or {}).get("records") or ()), list((kept or {}).get("problems") or ())
-    if left := sum(bool(one.get("not_comparable")) for one in (kept or {}).get("records") or ()):
-        notes.append(f"{counted(left, 'kept repetition')} cannot be compared with others, and benchmark.yml says why.")
-    if kept is not None and not kept["records"]:
-        notes.append("No benchmark is kept yet; benchmark.yml keeps them.")
+    rows, figures = measured.runs((kept or {}).get("records") or ()), measured.measured(given["benchmark"])
     document = {
         "format": FORMAT,
         "about": {
             **{"playbook": playbook, "date": date, "toolkit": toolkit_version()},
             "inventory": ", ".join(_short(one) for one in ([inventory] if isinstance(inventory, str) else inventory)),
         },
-        "verdict": verdict(given, hosts, times),
+        "verdict": verdict(given, hosts, times, figures),
         "attention": attention(plan, status, rollout),
         "changes": _changes(plan),
         "timeline": times,
@@ -54,13 +50,21 @@ def fleet_page(
         "hosts": hosts,
         "models": _models(hosts),
         "links": measured.links(hosts),
-        "benchmarks": measured.newest(records),
-        "charts": measured.charts(records),
-        "measured": _measured(given["benchmark"]),
+        "benchmarks": measured.newest(rows),
+        "charts": measured.charts(rows),
+        "measured": figures,
         "tune": _tune(given["tune"]),
-        "missing": [*_missing(plan, hosts), *notes],
+        "missing": [*_missing(plan, hosts), *(_notes(kept) if kept is not None else ())],
     }
     return without_credentials(document)  # type: ignore[no-any-return]  # a mapping stays one
+
+
+def _notes(kept: Known) -> list[str]:
+    """Return what of the kept benchmarks is not on the page."""
+    notes = list(kept["problems"])
+    if left := sum(bool(one.get("not_comparable")) for one in kept["records"]):
+        notes.append(f"{counted(left, 'kept repetition')} cannot be compared with others, and benchmark.yml says why.")
+    return notes if kept["records"] else [*notes, "No benchmark is kept yet; benchmark.yml keeps them."]
 
 
 def _short(inventory: Any) -> str:
@@ -87,14 +91,6 @@ def _models(hosts: Sequence[Known]) -> list[dict[str, Any]]:
             one = groups.setdefault(key, shown | {"hosts": [], "cards": len(model["module_ids"])})
             one["hosts"].append(host["name"])
     return sorted(groups.values(), key=lambda one: str(one["name"]))
-
-
-def _measured(benchmark: Known) -> list[dict[str, Any]]:
-    return [
-        {"host": host, "model": model, "first_token_s": one["first_token_s"], "tokens_s": one["tokens_s"]}
-        for host, models in benchmark.items()
-        for model, one in sorted(models.items())
-    ]
 
 
 def _tune(tune: Known) -> dict[str, Any] | None:

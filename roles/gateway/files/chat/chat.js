@@ -6,7 +6,7 @@ const SLOW_S = 15;           // a server that is silent for so long is told of
 const LARGEST_SIDE = 1536;   // pixels of a picture that is sent
 const KEPT = "conversation";
 const $ = (id) => document.getElementById(id);
-const state = { messages: [], pictures: [], settings: {}, request: null, since: 0, heard: 0, follows: true };
+const state = { messages: [], pictures: [], seeing: [], request: null, since: 0, heard: 0, follows: true };
 
 // ---- The server
 
@@ -182,7 +182,7 @@ function drawPictures() {
 
 function say(text) { $("status").textContent = text; }
 
-function sees() { return (state.settings.pictures || []).includes($("model").value); }
+function sees() { return state.seeing.includes($("model").value); }
 
 function ready() {
   $("send").disabled = $("model").disabled || !($("text").value.trim() || state.pictures.length);
@@ -285,7 +285,8 @@ function kept() {
 
 async function models(wanted) {
   const { data } = await (await ask("v1/models")).json();
-  const names = data.map((one) => one.id).filter((name) => !(state.settings.others || []).includes(name));
+  const names = data.filter((one) => one.kinds.includes("text")).map((one) => one.id);
+  state.seeing = data.filter((one) => one.kinds.includes("image")).map((one) => one.id);
   if (!names.length) throw new Error("The gateway has no model that talks.");
   $("model").replaceChildren(...names.map((name) => element("option", { value: name }, name)));
   if (names.includes(wanted)) $("model").value = wanted;
@@ -295,9 +296,9 @@ async function models(wanted) {
 async function begin() {
   const before = kept();
   try {
-    state.settings = await (await ask("settings.json")).json();
-    document.title = $("title").textContent = state.settings.title;
-    $("system").value = before.said?.system ?? state.settings.system_prompt;
+    const settings = await (await ask("settings.json")).json();
+    document.title = $("title").textContent = settings.title;
+    $("system").value = before.said?.system ?? settings.system_prompt;
     for (const id of ["temperature", "tokens"]) $(id).value = before.said?.[id] ?? "";
     state.messages = before.messages || [];
     await models(before.said?.model);

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import sys
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +20,9 @@ from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.connection import ConnectionBase
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[4] / "lib"))
+from gaudi_serve.bench.tool import NEEDED
 
 DOCUMENTATION = """
 name: simulated
@@ -492,33 +496,16 @@ class Host:
         """Have a server of 32 requests at a time, and answer each load at a speed that the file of the host says."""
         if given.get("state", "probed") == "probed":
             model = {**self.about(given["name"]), "max_model_len": 4096, "tokenizer": "/data/model", "kinds": ["text"]}
-            names = (
-                "base-url",
-                "endpoint",
-                "model",
-                "tokenizer",
-                "dataset-name",
-                "random-input-len",
-                "seed",
-                "backend",
-            )
-            names += ("random-output-len", "num-prompts", "max-concurrency", "request-rate", "percentile-metrics")
-            names += (
-                "metric-percentiles",
-                "save-result",
-                "result-dir",
-                "result-filename",
-                "disable-tqdm",
-                "ignore-eos",
-            )
             tool = {
                 "version": "0.26.0",
                 "command": ["vllm", "bench", "serve"],
-                "options": [f"--{one}" for one in names],
+                "options": ["--backend", *sorted(NEEDED)],
             }
             busy = {"running": self.state.get("running", 0.0), "waiting": 0.0, "mean_token_s": 0.02, "unread": ""}
             more = {"tokenizer_mode": "", "trust_remote_code": False, "max_num_seqs": 32, "others": {}, "host": {}}
             return {"probed": {"models": [model], "tool": tool, "url": "http://127.0.0.1:30001", **busy, **more}}
+        # What reached the host, for who looks whether a key went elsewhere.
+        self.state["sent"] = {name: given.get(name) for name in ("key", "own_key")}
         return {"measured": None if check else self.measured(given["argv"])}
 
     def measured(self, argv: list[str]) -> dict[str, Any]:
