@@ -254,7 +254,7 @@ def test_two_names_with_one_value_are_fine(given: dict[str, Any]) -> None:
     [
         ({"gaudi_cards": -1}, "g: gaudi_cards -1: must be the number of cards that the host must have"),
         ({"gaudi_accelerator": "gpu"}, "g: gaudi_accelerator 'gpu': must be auto, gaudi"),
-        ({"gaudi_gateway": {"port": 0}}, "g: gaudi_gateway.port: 0 is not a whole number from 1 to 65535"),
+        ({"gaudi_gateway": {"port": 0}}, "g: gaudi_gateway.port: 0 is not an integer from 1 to 65535"),
         ({"gaudi_gateway": "k3y"}, "g: gaudi_gateway: (hidden): must be a mapping"),
         ({"gaudi_lock_lease_s": "x"}, "g: gaudi_lock_lease_s 'x': must be"),
     ],
