@@ -49,7 +49,7 @@ from gaudi_serve.plan.refusal import refused_hosts
 from gaudi_serve.platforms import accelerator_needs
 from gaudi_serve.platforms.hl_smi import hl_smi_links, hl_smi_modules, hl_smi_topology
 from gaudi_serve.rollout.figures import benchmark_lines
-from gaudi_serve.rollout.state import rollout_stopped
+from gaudi_serve.rollout.state import rollout_reports, rollout_stopped
 from gaudi_serve.rollout.waves import hosts_down_at_once, restarted_at_once, unverified_hosts
 from gaudi_serve.show.log import log_view
 from gaudi_serve.show.page.html import fleet_page_html
@@ -138,6 +138,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     restart_refusal,
     restarted_at_once,
     unverified_hosts,
+    rollout_reports,
     rollout_stopped,
     run_stages,
     host_models,

@@ -289,6 +289,9 @@ def test_the_approver_reads_the_waves_then_the_figures() -> None:
     proven = {**rollout, "hosts": {"h1": {"text": "h1 has proven itself:\nm: fast"}}}
     assert awx_report(plan, proven) == "h1 has proven itself: m: fast.\nThe waves:\nWave 1, the canary: h1."
     assert awx_report("", "") == ""
+    for one in (rollout, proven):
+        linked = awx_report(plan, {**one, "page": "https://files.example/7.html"})
+        assert linked == awx_report(plan, one) + "\nThe page: https://files.example/7.html"
 
 
 def test_nobody_approves_where_no_host_is_left() -> None:

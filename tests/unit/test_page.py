@@ -53,9 +53,20 @@ def lost(plan: dict[str, Any]) -> dict[str, Any]:
         ),
         ({"benchmark": {"g1": {"m": {"first_token_s": 0.1, "tokens_s": 50.0}}}}, "good", "1 model measured on 1 host."),
         (
-            {"plan": plan_of(NAMES), "rollout": {"hosts": {"g1": {"why": "slow", "text": "g1: m is slower"}}}},
+            {
+                "plan": plan_of(NAMES),
+                "rollout": {"hosts": {"g1": {"outcome": "went back", "why": "slow", "text": "g1: m is slower"}}},
+            },
             "refused",
             "The rollout stopped at g1.",
+        ),
+        (
+            {
+                "plan": plan_of(NAMES, restarts=NAMES),
+                "rollout": {"waves": [["g1"], ["g2"]], "hosts": {"g1": {"outcome": "proven", "text": "g1 serves"}}},
+            },
+            "changes",
+            "1 host changed and verified; 1 host left.",
         ),
         ({}, "good", "Nothing was measured."),
     ],
@@ -99,6 +110,34 @@ def test_downtimes_follow_the_waves() -> None:
     # A model that does not come back has no minutes, and is told.
     parts["plan"]["hosts"]["gaudi01"]["down"][0]["minutes"] = None
     assert "for good" in fleet_page_html(page(parts))
+
+
+def test_a_rollout_leaves_what_is_left_of_its_plan() -> None:
+    figures = {
+        "before": {"m": {"first_token_s": 0.2, "tokens_s": 40.0}},
+        "after": {"m": {"first_token_s": 0.1, "tokens_s": 50}},
+    }
+    proven = {"outcome": "proven", "text": "g serves with the change", **figures}
+    parts = {"plan": plan_of([*NAMES, "gateway"], restarts=[*NAMES, "gateway"])}
+    waves = [["g1"], ["g2"]]
+    half = page(parts | {"rollout": {"waves": waves, "hosts": {"g1": proven}}})
+    assert [host["state"] for host in half["hosts"]] == ["good", "changes", "changes"]
+    assert {row["host"] for row in half["timeline"]["rows"]} == {"g2", "gateway"}
+    back = {"outcome": "went back", "why": "m is slower", "text": "g2 has not proven itself"}
+    failed = page(parts | {"rollout": {"waves": waves, "hosts": {"g1": proven, "g2": back}}})
+    assert failed["verdict"]["sentence"] == "The rollout stopped at g2."
+    assert [host["state"] for host in failed["hosts"]] == ["good", "changes", "changes"]
+    # What comes after the waves, as a gateway does, is done as well.
+    whole = page(parts | {"rollout": {"waves": waves, "hosts": {"g1": proven, "g2": proven}}})
+    assert [host["state"] for host in whole["hosts"]] == ["good", "good", "good"]
+    assert whole["timeline"]["rows"] == [] and whole["verdict"]["sentence"] == "2 hosts changed and verified."
+    assert [
+        (one["host"], one["before"]["tokens_s"], one["after"]["tokens_s"]) for one in whole["rollout"]["compared"]
+    ] == [
+        ("g1", 40.0, 50),
+        ("g2", 40.0, 50),
+    ]
+    assert "Before and after the change" in fleet_page_html(whole)
 
 
 def test_kept_benchmarks_are_read_and_a_broken_line_is_told(tmp_path: Path) -> None:

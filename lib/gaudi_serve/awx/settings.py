@@ -293,13 +293,14 @@ def awx_report(plan: Any, rollout: Any) -> str:
     waves, due = (one if isinstance(one, Mapping) else {} for one in (rollout, plan))
     hosts = [str(one.get("text", "")).replace("\n", " ") for one in (waves.get("hosts") or {}).values()]
     steps = [str(step) for step in waves.get("steps") or []]
+    page = [f"The page: {waves['page']}"] if waves.get("page") else []
     if hosts:
-        return "\n".join([*(f"{text.rstrip('.')}." for text in hosts), "The waves:", *steps])
+        return "\n".join([*(f"{text.rstrip('.')}." for text in hosts), "The waves:", *steps, *page])
     changes = [
         f"{host}: {', '.join(' '.join(str(line).split()) for line in lines)}."
         for host, lines in (due.get("changes") or {}).items()
     ]
-    return "\n".join([*steps, *(["What is due:", *changes] if changes else [])])
+    return "\n".join([*steps, *(["What is due:", *changes] if changes else []), *page])
 
 
 def awx_nothing_left(rollout: Any, node: str) -> str:

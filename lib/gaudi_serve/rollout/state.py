@@ -287,6 +287,12 @@ def rollout_stopped(hostvars: Mapping[str, Known], hosts: Iterable[str], lost: b
     return [name for name, registered in found.items() if any(registered.get(key) for key in keys)]
 
 
+def rollout_reports(hostvars: Mapping[str, Known], hosts: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return what became of hosts of a rollout so far, as ``RolloutState.report`` has it; not of those without one."""
+    found = {name: (hostvars[name].get(REGISTERED) or {}).get("report") for name in hosts if name in hostvars}
+    return {name: report for name, report in found.items() if report}
+
+
 def _end(now: RolloutState, failure: Failure) -> dict[str, str]:
     """Return what became of a host at which the rollout stops: ``outcome``, ``why``, and ``text`` of both."""
     later = "the other hosts of later waves are as they were"

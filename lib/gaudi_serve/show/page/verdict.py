@@ -60,7 +60,9 @@ def _sentence(parts: Mapping[str, Known], hosts: Sequence[Known], times: Known, 
     if unread:
         return "attention", f"{some_names(unread)} could not be read."
     if rollout.get("hosts"):
-        return "good", f"{counted(len(rollout['hosts']), 'host')} changed and verified."
+        left = sum(name not in rollout["hosts"] for wave in rollout.get("waves") or () for name in wave)
+        kind, more = ("changes", f"; {counted(left, 'host')} left") if left else ("good", "")
+        return kind, f"{counted(len(rollout['hosts']), 'host')} changed and verified{more}."
     if status.get("drifted"):
         drifted = status["drifted"]
         return (

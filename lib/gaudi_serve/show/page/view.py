@@ -33,7 +33,8 @@ def fleet_page(
         kept: benchmarks as filter benchmark_kept returns them; None where nobody has looked.
     """
     given: dict[str, Known] = {name: parts.get(name) or {} for name in PARTS}
-    plan, status, rollout = given["plan"], given["status"], given["rollout"]
+    plan, status, rollout = carried_out(given["plan"], given["rollout"]), given["status"], given["rollout"]
+    given["plan"] = plan
     hosts, times = host_rows(plan, status, rollout), timeline(plan, rollout)
     rows, figures = measured.runs((kept or {}).get("records") or ()), measured.measured(given["benchmark"])
     document = {
@@ -57,6 +58,21 @@ def fleet_page(
         "missing": [*_missing(plan, hosts), *(_notes(kept) if kept is not None else ())],
     }
     return without_credentials(document)  # type: ignore[no-any-return]  # a mapping stays one
+
+
+def carried_out(plan: Known, rollout: Known) -> Known:
+    """Return what is left of a plan in a rollout: nothing of hosts that serve with the change; at its end, of none."""
+    found: Known = rollout.get("hosts") or {}
+    done = {name for name, host in found.items() if host["outcome"] == "proven"}
+    if not done:
+        return plan
+    nothing_left = all(name in done for wave in rollout.get("waves") or () for name in wave)
+    after = {"due": {}, "changes": [], "down": [], "reboot": []}
+    hosts = {
+        name: {**host, **after} if nothing_left or name in done else host
+        for name, host in plan.get("hosts", {}).items()
+    }
+    return {**plan, "hosts": hosts}
 
 
 def _notes(kept: Known) -> list[str]:
