@@ -194,6 +194,18 @@ def test_two_in_a_hundred_less_are_not_called(playbook: Any, slowed: Any, tmp_pa
     assert same.status == 0 and row.rstrip("' ").endswith("same"), same.text
 
 
+@pytest.mark.on("mol-cpu")
+@pytest.mark.long
+def test_a_sweep_of_real_vllm_says_the_highest_load(playbook: Any, tmp_path: Path) -> None:
+    given = {"sweep": "concurrency", "sweep_most": 4, "through": "direct", "repetitions": 1}
+    swept = benchmarked(playbook, tmp_path, **given, objectives={"ttft_s": 30, "itl_s": 30})
+    assert swept.status == 0 and "the objectives hold up to 4 requests at a time" in swept.flat, swept.text
+    lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert [(one["concurrency"], one["breaks"]) for one in lines] == [(1, []), (2, []), (4, [])], lines
+    broken = benchmarked(playbook, tmp_path, **given, objectives={"ttft_s": 0.0001})
+    assert broken.status == 0 and "the objectives do not hold even at 1 requests at a time" in broken.flat, broken.text
+
+
 def test_kernel_settings_are_live(host: Any) -> None:
     assert host.file("/proc/sys/kernel/numa_balancing").content_string.strip() == "0"
     assert host.file("/proc/sys/vm/nr_hugepages").content_string.strip() == "64"

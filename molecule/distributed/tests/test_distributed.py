@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -190,6 +192,20 @@ def test_one_host_of_a_model_alone_is_refused(playbook: Any) -> None:
     stopped = playbook("playbooks/stop.yml", "--limit", B, model="split")
     assert stopped.status != 0 and f"write --limit {A},{B}" in stopped.flat, stopped.text
     assert serves("split")
+
+
+@pytest.mark.on(A)
+@pytest.mark.long
+def test_models_over_hosts_are_benchmarked_at_their_heads(playbook: Any, tmp_path: Path) -> None:
+    before = {model: starts(model) for model in PORTS}
+    loads = {"few": {"input_tokens": 16, "output_tokens": 4, "concurrency": 2, "requests": 4}}
+    for model, (head, _) in HOSTS.items():
+        given = {"model": model, "profile": "few", "benchmark_profiles": loads, "benchmark_dir": str(tmp_path)}
+        run = playbook("playbooks/benchmark.yml", repetitions=1, warmup=False, **given)
+        assert run.status == 0, run.text
+        line = json.loads((tmp_path / "results.jsonl").read_text().splitlines()[-1])
+        assert (line["model"], line["host"], line["failed"]) == (model, head, 0), line
+    assert {model: starts(model) for model in PORTS} == before
 
 
 @pytest.mark.on(A)
