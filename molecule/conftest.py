@@ -115,7 +115,7 @@ class Playbook:
             with self.stopped(argv, until) as halted:
                 forked.kill(halted.pid)
             return halted.run
-        return Run(*forked.playbook(argv, PROJECT, self.environment, 600))
+        return Run(*forked.playbook(argv, PROJECT, self.environment, 1200))
 
     @contextlib.contextmanager
     def stopped(self, argv: list[str], until: Callable[[], bool]) -> Iterator[Halted]:

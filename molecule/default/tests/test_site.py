@@ -161,8 +161,8 @@ def benchmarked(playbook: Any, folder: Path, **more: Any) -> Any:
     """Benchmark the tiny model behind the proxy."""
     loads = {"tiny": {"input_tokens": 16, "output_tokens": 4, "concurrency": 4, "requests": 8}}
     given = {"model": "tiny", "profile": "tiny", "repetitions": 3, "warmup": False, "benchmark_profiles": loads}
-    given |= {"through": "http://127.0.0.1:8999", "benchmark_dir": str(folder)}
-    return playbook("playbooks/benchmark.yml", "--limit", "mol-cpu", **given, **more)
+    given |= {"through": "http://127.0.0.1:8999", "benchmark_dir": str(folder), **more}
+    return playbook("playbooks/benchmark.yml", "--limit", "mol-cpu", **given)
 
 
 @pytest.mark.on("mol-cpu")
