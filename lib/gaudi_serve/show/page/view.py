@@ -67,7 +67,7 @@ def carried_out(plan: Known, rollout: Known) -> Known:
     if not done:
         return plan
     nothing_left = all(name in done for wave in rollout.get("waves") or () for name in wave)
-    after = {"due": {}, "changes": [], "down": [], "reboot": []}
+    after: dict[str, Any] = {"due": {}, "changes": [], "down": [], "reboot": []}
     hosts = {
         name: {**host, **after} if nothing_left or name in done else host
         for name, host in plan.get("hosts", {}).items()
