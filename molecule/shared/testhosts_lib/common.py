@@ -131,7 +131,12 @@ def digest(*inputs: Path | str) -> str:
 def remove_superseded(pattern: str, keep: Path) -> None:
     """Remove files of the same kind that were made from older inputs."""
     for path in cache().glob(pattern):
-        if path != keep:
+        if path == keep:
+            continue
+        # Docker makes a folder of a mount's source that was removed just before.
+        if path.is_dir():
+            path.rmdir()
+        else:
             path.unlink()
 
 

@@ -45,7 +45,7 @@ def archive() -> Path:
 
 def made() -> bool:
     """Return whether image and archive are there."""
-    return archive().exists() and succeeds("docker", "image", "inspect", tag())
+    return archive().is_file() and succeeds("docker", "image", "inspect", tag())
 
 
 def ensure() -> None:
@@ -87,4 +87,6 @@ def keep() -> None:
     run("docker", "exec", HOST, "sh", "-euc", f"rm -rf {' '.join(OWN)}; touch /etc/machine-id")
     run("docker", "stop", "--time", "30", HOST)
     run("docker", "commit", "--change", f"LABEL {KEY_LABEL}={key()}", HOST, tag())
+    if archive().is_dir():
+        archive().rmdir()
     beside.replace(archive())
