@@ -151,7 +151,7 @@ while True:
 @pytest.fixture
 def slowed(host: Any) -> Iterator[Any]:
     """Return what sets by how many seconds each request is delayed."""
-    host.check_output("printf %s > /run/proxy.py && printf 1 > /run/proxy-delay", PROXY)
+    host.check_output("printf %s > /run/proxy.py && printf 3 > /run/proxy-delay", PROXY)
     host.check_output("systemd-run --quiet --unit test-proxy python3 /run/proxy.py")
     yield lambda seconds: host.check_output("printf %s > /run/proxy-delay", str(seconds))
     host.check_output("systemctl stop test-proxy")
@@ -159,7 +159,7 @@ def slowed(host: Any) -> Iterator[Any]:
 
 def benchmarked(playbook: Any, folder: Path, **more: Any) -> Any:
     """Benchmark the tiny model behind the proxy."""
-    loads = {"tiny": {"input_tokens": 16, "output_tokens": 4, "concurrency": 4, "requests": 8}}
+    loads = {"tiny": {"input_tokens": 16, "output_tokens": 4, "concurrency": 4, "requests": 4}}
     given = {"model": "tiny", "profile": "tiny", "repetitions": 3, "warmup": False, "benchmark_profiles": loads}
     given |= {"through": "http://127.0.0.1:8999", "benchmark_dir": str(folder), **more}
     return playbook("playbooks/benchmark.yml", "--limit", "mol-cpu", **given)
@@ -174,8 +174,8 @@ def test_real_vllm_is_benchmarked_and_a_fifth_less_is_found(
     lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     assert [(one["failed"], one["new_shapes"], one["not_comparable"]) for one in lines] == [(0, 0, [])] * 3, lines
     assert all(one["figures"]["output_tokens_s"] > 0 and one["launch"] and one["image_id"] for one in lines)
-    # A quarter more time is a fifth fewer tokens.
-    slowed(1.25)
+    # A third more time is a quarter fewer tokens, a fifth with what vLLM itself takes on a busy machine.
+    slowed(4)
     worse = benchmarked(playbook, tmp_path, compare="last", compare_fails=True)
     assert worse.status == 2 and "worse than before (compare_fails)" in worse.flat, worse.text
     row = next(line for line in worse.text.splitlines() if "output tokens/s" in line)
@@ -188,7 +188,7 @@ def test_real_vllm_is_benchmarked_and_a_fifth_less_is_found(
 @pytest.mark.long
 def test_two_in_a_hundred_less_are_not_called(playbook: Any, slowed: Any, tmp_path: Path) -> None:
     assert benchmarked(playbook, tmp_path).status == 0
-    slowed(1.02)
+    slowed(3.06)
     same = benchmarked(playbook, tmp_path, compare="last")
     row = next(line for line in same.text.splitlines() if "output tokens/s" in line)
     assert same.status == 0 and row.rstrip("' ").endswith("same"), same.text
