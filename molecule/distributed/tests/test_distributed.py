@@ -144,7 +144,8 @@ def test_a_part_that_dies_takes_all_parts_with_it_and_no_other_model(host: Any) 
     assert eventually(lambda: all(starts(model)[0] != before[model][0] for model in ("split", "rayed")), 60)
     assert eventually(lambda: serves("split") and serves("rayed"), START_S)
     assert starts("copies") == before["copies"]
-    assert logged(A, "split", f"; {B}: the server ended with status 137")
+    # With the head's own end before it, where the head's server noticed it first.
+    assert logged(A, "split", f"{B}: the server ended with status 137")
     assert logged(A, "rayed", f"gaudi-serve: {B} ends this start: the server ended with status 1")
 
 
