@@ -19,8 +19,9 @@ options:
         gateway; C(metrics) what monitoring has.
     type: list
     elements: str
-    choices: [system, tuning, runtime, services, hccl, host, driver, weights_store, haproxy, metrics, left, apt]
-    default: [system, tuning, runtime, services, hccl, host, driver]
+    choices:
+      [system, tuning, runtime, services, hccl, host, driver, network, weights_store, haproxy, metrics, left, apt]
+    default: [system, tuning, runtime, services, hccl, host, driver, network]
   weights:
     description: Folders of models whose config.json and size (bytes of safetensors files), or record, are wanted.
     type: list
@@ -85,6 +86,9 @@ ansible_facts:
     gaudi_driver:
       description: Packages and modules of the vendor's driver, and ports of the cards that are down.
       type: dict
+    gaudi_network:
+      description: Ports of Gaudi cards that lead to other hosts, network cards with RDMA, and files of the role.
+      type: dict
     gaudi_left:
       description: What a reset would take back, with the records of what was found before; on request only.
       type: dict
@@ -116,6 +120,7 @@ from ansible.module_utils.gaudi_serve.host import (
     observe_host,
     observe_left,
     observe_metrics,
+    observe_network,
     observe_runtime,
     observe_services,
     observe_tuning,
@@ -124,9 +129,17 @@ from ansible.module_utils.gaudi_serve.host import (
 from ansible.module_utils.gaudi_serve.host.secret import secret_changed
 from ansible.module_utils.gaudi_serve.platforms import Platform, platform_of
 
-SUBSETS = ("system", "tuning", "runtime", "services", "hccl", "host", "driver")
+SUBSETS = ("system", "tuning", "runtime", "services", "hccl", "host", "driver", "network")
 # Of one role, and what a reset looks at: read where asked for.
 OTHERS = ("weights_store", "haproxy", "metrics", "left", "apt")
+
+# Each of these is read by itself.
+ALONE = {
+    "tuning": observe_tuning.observe,
+    "hccl": observe_services.hccl_state,
+    "network": observe_network.observe,
+    "haproxy": haproxy.observe,
+}
 
 
 def host_facts(
@@ -147,6 +160,7 @@ def host_facts(
         **observe_host.network(),
         "addresses": observe_host.addresses(),
         "networks": observe_host.networks(),
+        "verbs": observe_network.verbs_names(),
         "names": observe_host.resolved(given["names"]),
         "services": {
             name: {
@@ -176,16 +190,11 @@ def observe(given: dict[str, Any], aside: ThreadPoolExecutor) -> dict[str, Any]:
     # Most of the time goes into waiting for programs of others.
     devices = aside.submit(platform.observe) if "host" in gather else None
     runtime = aside.submit(observe_runtime.observe) if "runtime" in gather else None
-    if "tuning" in gather:
-        facts["gaudi_tuning"] = observe_tuning.observe()
+    facts |= {f"gaudi_{subset}": look() for subset, look in ALONE.items() if subset in gather}
     if "left" in gather:
         facts["gaudi_left"] = observe_left.observe(given["packages"] if "apt" in gather else None)
-    if "hccl" in gather:
-        facts["gaudi_hccl"] = observe_services.hccl_state()
     if "services" in gather or "host" in gather:
         facts["gaudi_services"] = observe_services.observe(given["secrets"])
-    if "haproxy" in gather:
-        facts["gaudi_haproxy"] = haproxy.observe()
     # What is left of it goes, where nobody wants it any more.
     if "metrics" in gather or ("services" in gather and observe_metrics.is_here()):
         facts["gaudi_metrics"] = observe_metrics.observe()

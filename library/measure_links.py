@@ -34,6 +34,11 @@ options:
     description: Variables of the library that sends between the devices.
     type: dict
     default: {}
+  nics:
+    description: RDMA devices of network cards that hosts measure over together.
+    type: list
+    elements: str
+    default: []
   options:
     description: Of hccl_demo - C(size) or C(size_range), C(loop), C(test), C(measure).
     type: dict
@@ -116,6 +121,7 @@ def main() -> None:
             "runs": {"type": "list", "elements": "dict", "required": True},
             "fingerprint": {"type": "dict", "required": True},
             "env": {"type": "dict", "default": {}},
+            "nics": {"type": "list", "elements": "str", "default": []},
             "options": {"type": "dict", "default": {}},
             "aside": {"type": "str", "default": ""},
             "nodes": {"type": "int", "default": 1},

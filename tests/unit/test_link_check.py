@@ -81,7 +81,7 @@ def test_thresholds_follow_the_machine(device: str, cards: int, thresholds: Any,
 
 @pytest.mark.parametrize(
     ("device", "nodes", "expected"),
-    [("HL-225", 2, 103.0), ("HL-325L", 2, 206.0), ("HL-225", 3, None), ("HL-288", 2, None)],
+    [("HL-225", 2, 103.0), ("HL-325L", 2, 206.0), ("HL-225", 3, 103.0), ("HL-288", 2, None)],
 )
 def test_hosts_together_have_thresholds_of_their_own(device: str, nodes: int, expected: float | None) -> None:
     (run,) = link_runs(gaudi_host(device_name=device), {}, nodes=nodes)

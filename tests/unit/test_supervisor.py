@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import time
+from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 from gaudi_serve.monitoring.metrics import REASONS
+from gaudi_serve.platforms.between import verbs_nodes
 from gaudi_serve.stages.service import vllm_container
 from helpers.plans import model, planned
 from helpers.programs import load_program
@@ -75,6 +77,27 @@ def test_container_gets_the_manuals_options_its_cards_and_nothing_more(one: Any)
     assert "/data/cache/qwq/1.21.3-bfloat16-HL-225:rw" in text
     assert "--privileged" not in options
     assert "--rm" not in options
+
+
+def test_a_network_card_without_its_node_starts_no_server(
+    supervisor: ModuleType, one: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "ROOT", tmp_path)
+    nodes = [asdict(node) for node in verbs_nodes(["mlx5_0"])]
+    one.launch["device_access"] = {**one.launch["device_access"], "beside": nodes, "groups": []}
+    verbs, devices = tmp_path / "sys/class/infiniband/mlx5_0/device/infiniband_verbs", tmp_path / "dev/infiniband"
+    devices.mkdir(parents=True)
+    (devices / "rdma_cm").touch()
+    with pytest.raises(supervisor.SupervisorError, match=r"mlx5_0/device/infiniband_verbs/\* is not there"):
+        one.options([6, 7])
+    # The kernel numbers it otherwise after a boot.
+    for number in (3, 0):
+        (verbs / f"uverbs{number}").mkdir(parents=True)
+        with pytest.raises(supervisor.SupervisorError, match=f"/dev/infiniband/uverbs{number} is not there"):
+            one.options([6, 7])
+        (devices / f"uverbs{number}").touch()
+        text = " ".join(one.options([6, 7]))
+        assert f"--device /dev/infiniband/uverbs{number} --device /dev/infiniband/rdma_cm" in text
 
 
 def test_secret_file_is_named_only_where_there_is_one(one: Any) -> None:

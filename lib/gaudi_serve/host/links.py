@@ -12,6 +12,7 @@ from typing import Any
 from ..core.errors import InputError, shown
 from ..model.host import Card, Host
 from ..platforms import platform_of
+from ..platforms.between import CAPABILITY, ULIMIT, verbs_nodes
 from ..platforms.device_access import DeviceAccess
 from . import all_reduce
 from .hccl import hccl_arguments, hccl_benchmark
@@ -45,12 +46,19 @@ def missing_nodes(host: Host, run: Mapping[str, Any], root: str = "/") -> str:
     return f"the driver does not show {', '.join(missing)}; {access.without}" if missing else ""
 
 
+def _beside(given: Mapping[str, Any]) -> DeviceAccess:
+    """Return the nodes of the network cards that a measurement sends over; it has none on one host."""
+    devices = given.get("nics") or ()
+    return DeviceAccess(beside=verbs_nodes(list(devices))) if devices else DeviceAccess()
+
+
 def docker_command(given: Mapping[str, Any], host: Host, run: Mapping[str, Any], root: str = "/") -> list[str]:
     """Return the command of one measurement, which gives the container exactly its devices, as a model's gets them.
 
     Args:
         given: ``image``, ``env``, ``nodes`` and ``node`` (which of them this is), ``address`` and ``port`` where the
-            ranks meet, ``timeout`` in seconds; for hccl_demo ``options``, ``checkout``, ``repository`` and ``commit``.
+            ranks meet, ``timeout`` in seconds, ``nics`` (RDMA devices that it sends over); for hccl_demo ``options``,
+            ``checkout``, ``repository`` and ``commit``.
         host: whose devices are measured.
         run: one of link_runs.
         root: below which the nodes of devices are.
@@ -59,10 +67,14 @@ def docker_command(given: Mapping[str, Any], host: Host, run: Mapping[str, Any],
     links = platform.links
     command = ["docker", "run", "--rm", "--name", CONTAINER, "--label", "gaudi-serve.hccl=1"]
     command += _access(host).docker_options(_indices(cards), _ids(cards), root)
+    beside = _beside(given)
+    command += [word for node in beside.nodes_beside(root)[0] for word in ("--device", node)]
+    command += ["--ulimit", ULIMIT, "--cap-add", CAPABILITY] if beside.beside and not platform.ulimits else []
     command += ["--net", "host", "--ipc", "host"]
     if links is None or not links.backend:
         command += _env({"HCCL_COMM_ID": f"{given['address']}:{given['port']}"})
-        command += [*_env({"OMPI_MCA_btl_vader_single_copy_mechanism": "none"}), "--cap-add", "SYS_NICE"]
+        always = {"OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
+        command += [*_env({**always, **(given["env"] if given.get("nics") else {})}), "--cap-add", "SYS_NICE"]
         options = {**given["options"], "nodes": given["nodes"], "node_id": given["node"], "cards": len(cards)}
         command += ["--entrypoint", "bash", given["image"], "-c", HCCL_DEMO, "hccl"]
         return [*command, given["checkout"], given["repository"], given["commit"], *hccl_arguments(run, options)]
@@ -99,6 +111,8 @@ def measured(given: Mapping[str, Any], host: Host, run: Mapping[str, Any], root:
     """Run one measurement within its limit and judge it; the arguments are those of docker_command."""
     if missing := missing_nodes(host, run, root):
         return failed(run, missing)
+    if lacking := _beside(given).nodes_beside(root)[1]:
+        return failed(run, f"the network card's {', '.join(lacking)} is not there; is its driver loaded?")
     links = platform_of(host.accelerator).links
     hccl = links is None or not links.backend
     # One that was cut off may have left its container.

@@ -95,6 +95,7 @@ HOST = {
     "platforms": Rule(list_of(is_line), "must be a list of texts", []),
     "notes": Rule(list_of(is_line), "must be a list of texts", []),
     "cpu": Rule(_processor, "must be a mapping of architecture, features, numa_nodes and threads_per_core", {}),
+    "verbs": Rule(list_of(is_line), "must be a list of RDMA devices, such as mlx5_0", []),
     "host_nics": Rule(is_flag, "must be true or false, without quotes", False),
     "services": Rule(_mapping, "must be a mapping of models that are served", {}),
     "ports": Rule(_ports, "must be a mapping of port numbers to programs", {}),

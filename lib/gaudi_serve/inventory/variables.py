@@ -33,6 +33,8 @@ from ..gateway.clients import ClientNames, not_read
 from ..gateway.fleet import adapter_names
 from ..model.distributed import entry_problems, host_models
 from ..platforms import runtimes
+from ..stages.accelerator_network import FORMS as NETWORK_FORMS
+from ..stages.accelerator_network import network_problems
 from ..stages.apt_access import access
 from ..stages.gateway import gateway_problems
 from ..stages.host_tuning import kernel_arguments_wanted
@@ -148,6 +150,11 @@ FORMS: dict[str, Rule | Range] = {
     "host_tuning_governor": Rule(empty_or(matching(r"[a-z][a-z_]{0,31}")), "must be a governor such as performance"),
     "host_tuning_hugepages": Range(0, MOST, "pages"),
     "host_tuning_hugepages_max_fraction": Range(0, 1),
+    **NETWORK_FORMS,
+    "accelerator_network_mtu": Rule(
+        lambda value: is_whole(value, 0, 0) or is_whole(value, 1280, 9600),
+        "must be an integer of bytes from 1280 to 9600; 0 leaves the ports' own",
+    ),
     "driver_release": RELEASE,
     "driver_version": VERSION,
     "driver_packages": NAMES,
@@ -337,6 +344,7 @@ def inventory_refusal(variables: Known, host_name: str) -> list[str]:
     if "vllm_secrets" in values and values["vllm_secrets"] is not None:
         reasons += [one_line(text) for text in secrets_refusal(values["vllm_secrets"], host_name)]
     reasons += _of_fleet(values, unread, host_name, variables)
+    reasons += network_problems(values, host_name, variables.get("hostvars"))
     more = octal_problems(values, host_name) + strange_secrets(values, host_name, variables.get("hostvars") or {})
     more += _of_entries(values, host_name, variables) + differing_names(variables, host_name)
     reasons += [one_line(text) for text in unknown_variables(variables, host_name) + more]

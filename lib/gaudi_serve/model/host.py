@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from .between import NEITHER, Between
+
 
 @dataclass(frozen=True)
 class Card:
@@ -207,7 +209,8 @@ class Host:
     name is not known. cdi: its container engine takes CDI names of devices. awaits_driver: its devices answer only
     when this run has installed their driver. platforms: all of which the host has devices; empty in facts that do
     not say it. notes: sentences on its devices that are worth a warning. cpu: its processors, where it is served by
-    them; None where facts do not say it.
+    them; None where facts do not say it. verbs: RDMA devices of its network cards. between: what the inventory says
+    of the network that devices of several hosts use.
     """
 
     accelerator: str | None = None
@@ -232,9 +235,11 @@ class Host:
     platforms: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     cpu: Processor | None = None
+    verbs: tuple[str, ...] = ()
+    between: Between = NEITHER
 
     @classmethod
-    def of(cls, facts: Mapping[str, Any]) -> Host:
+    def of(cls, facts: Mapping[str, Any], between: Between | None = None) -> Host:
         """Read a ``gaudi_host``; what is wrong in it was said by inventory/facts.py before."""
         driver = str(facts["driver_version"] or "unknown") if "driver_version" in facts else None
         weights = (facts.get("weights") or {}).items()
@@ -264,6 +269,8 @@ class Host:
             tuple(facts.get("platforms") or ()),
             tuple(facts.get("notes") or ()),
             Processor.of(facts.get("cpu") or {}),
+            tuple(map(str, facts.get("verbs") or ())),
+            between or NEITHER,
         )
 
     @property

@@ -12,6 +12,7 @@ from typing import Any
 from ..core.errors import Problem, shown
 from ..core.paths import CONFIG, RAY_MEMBER
 from ..engines import ENGINES, Engine, engine_of
+from ..model.between import NICS
 from ..model.distributed import HOSTS, PORT, PORTS, Members
 from ..model.host import Host, LiveModel, Network
 from ..model.shared import SHARED
@@ -274,7 +275,8 @@ def notes_between(spec: Spec, host: Host, addresses: Mapping[str, str]) -> list[
         f"its hosts talk on ports {ports.first} to {ports.last} and on ports that the kernel chooses, without "
         "encryption; docs/multi-host.md has the rule for a firewall"
     ]
-    if not spec.copied_over_hosts and spec.tensors > spec.cards and not platform.scales_out(host):
+    slow = not platform.scales_out(host) and host.between.kind != NICS
+    if not spec.copied_over_hosts and spec.tensors > spec.cards and slow:
         notes.append(
             f"tensor_parallel_size {spec.tensors} crosses hosts: every layer waits for the network between them; "
             "without RDMA, pipeline_parallel_size is faster"

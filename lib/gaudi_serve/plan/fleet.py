@@ -25,11 +25,13 @@ from ..inventory.variables import (
     strange_secrets,
     unknown_variables,
 )
+from ..model.between import Between
 from ..model.distributed import answers, entries_of, entry_problems, host_models, hosts_of
 from ..model.host import Host, LiveModel, live_models
 from ..monitoring.fleet import is_monitor
 from ..platforms import platform_of
 from ..show.page.machine import card_rows, link_rows
+from ..stages.accelerator_network import network_problems
 from ..stages.changes import StageChanges
 from ..stages.monitoring import monitoring_problems
 from ..stages.registry import LEFT_ALONE, REPORTED, STAGES, awaits_driver, expected_host, still_serves, task_hosts
@@ -182,6 +184,7 @@ def _of_inventory(name: str, hostvars: Mapping[str, Known], known: Known, gatewa
             ("vllm_models", octal_problems(known, name)),
             ("vllm_secrets", strange_secrets(known, name, hostvars)),
             ("fleet_gateway", of_gateways(known, gateways, name, hostvars)),
+            ("accelerator_network_ports", network_problems(known, name, hostvars)),
             ("fleet_monitoring", monitoring_problems(known.get("fleet_monitoring"), hostvars, name)),
             ("hosts", entry_problems(known.get("vllm_distributed_models"), name, list(hostvars))),
         )
@@ -244,6 +247,7 @@ def _wanted(
         move_allowed=is_true(values["fleet_move_allowed"]),
         gateway=known.get("fleet_gateway"),
         cluster_address=str(known.get("vllm_cluster_address") or ""),
+        between=Between.of(known),
     )
 
 

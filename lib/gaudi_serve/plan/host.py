@@ -105,8 +105,8 @@ def plan_models(
     Returns:
         The plan. A user's mistake never raises, and is one of its findings.
     """
-    nics = wanted.host_nics or host.get("host_nics")
-    machine = Host.of({**host, "host_nics": nics, "device_family": wanted.device_family})
+    nics = wanted.nics or host.get("host_nics")
+    machine = Host.of({**host, "host_nics": nics, "device_family": wanted.device_family}, wanted.between)
     if not isinstance(wanted.models, list):
         wrong = Finding.of_model(host_name, {}, "vllm_models", wanted.models, "must be a list of models")
         return HostPlan(host_name, (), (wrong,))

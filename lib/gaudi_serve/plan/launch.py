@@ -18,6 +18,7 @@ from ..model.spec import Spec
 from ..model.vllm_options import OPTION_NAMES
 from ..platforms import PLATFORMS, DeviceAccess, Platform, platform_of
 from ..platforms.hl_smi import LARGEST_NUMBER, is_cpu_range
+from .between import crosses_nics, with_nics
 from .distributed import mounts_between, variables_between
 from .model import Container, Placement
 
@@ -132,7 +133,10 @@ def container_of(
     launch = engine.amended(launched(placed, host.without_own_use()), placed, host)
     numactl = _numactl(launch, host, placement)
     access = platform.access(_of_placement(host, placement))
-    env = _whole_environment(spec, launch, access, placement, platform, cache, variables_between(spec, addresses or {}))
+    over_nics = crosses_nics(spec, host, len(placement.module_ids))
+    between = variables_between(spec, addresses or {})
+    between |= platform.over_nics(host.between, host.verbs) if over_nics else {}
+    env = _whole_environment(spec, launch, access, placement, platform, cache, between)
     container = Container(
         env=env,
         args=launch.args,
@@ -147,6 +151,7 @@ def container_of(
         tokens=launch.tokens,
         notes=(*launch.warnings, *_core_warnings(launch, numactl, placement), *_listener_warnings(spec, env)),
     )
+    container = with_nics(container, host) if over_nics else container
     live = host.services.get(spec.name, LiveModel())
     args = _arguments(container, spec, placed, placement, live)
     twice = _passed_twice(launch.args, args[len(launch.args) :], engine.name) if engine.own_options else []

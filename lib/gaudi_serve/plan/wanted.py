@@ -8,6 +8,7 @@ from typing import Any
 
 from ..core.aliases import value_of
 from ..core.checks import is_true
+from ..model.between import NEITHER, NICS, Between
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Wanted:
 
     weights_come: a later stage installs the weights that have a ``source``; images_come: the same of images. gateway:
     settings of a gateway on the host. cluster_address: where the other hosts of its models reach it; empty for the
-    address of its default route.
+    address of its default route. between: the network that devices of several hosts use.
     """
 
     models: Any
@@ -43,6 +44,12 @@ class Wanted:
     images_come: bool = True
     gateway: Any = None
     cluster_address: str = ""
+    between: Between = NEITHER
+
+    @property
+    def nics(self) -> bool:
+        """Return whether network cards connect groups of cards."""
+        return self.host_nics or self.between.kind == NICS
 
     @classmethod
     def of_role(cls, known: Mapping[str, Any]) -> Wanted:
@@ -64,4 +71,5 @@ class Wanted:
             images_come=not stages or "vllm_image" in stages,
             gateway=value_of(known, "fleet_gateway"),
             cluster_address=str(known.get("vllm_cluster_address") or ""),
+            between=Between.of(known),
         )

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..core.errors import Problem
 from ..model.architecture import Architecture
+from ..model.between import Between
 from ..model.host import Card, Host
 from ..model.spec import Spec
 from .card_metrics import CardMetrics
@@ -67,6 +68,10 @@ def _no_image(_host: Host, _release: str, _live: str) -> str | None:
 
 def _slow_between(_: Host) -> bool:
     return False
+
+
+def _no_nics(_between: Between, _verbs: Sequence[str]) -> dict[str, str]:
+    return {}
 
 
 def _no_access(_: Host) -> DeviceAccess | None:
@@ -189,7 +194,9 @@ class Platform:
     metrics: how the collector on its hosts reads its devices; None where there is nothing to read.
 
     socket_variables: those that name the interface to the other hosts of a model. ray_resource: what Ray calls its
-    devices. scales_out: whether devices of several hosts are linked by ports of their own.
+    devices. scales_out: whether devices of several hosts are linked by ports of their own. over_nics: the variables by
+    which the library of the devices sends over network cards with RDMA, from what the inventory says and the RDMA
+    devices of the host; nothing where it cannot.
     """
 
     name: str
@@ -240,6 +247,7 @@ class Platform:
     socket_variables: tuple[str, ...] = ("GLOO_SOCKET_IFNAME",)
     ray_resource: str = ""
     scales_out: Callable[[Host], bool] = _slow_between
+    over_nics: Callable[[Between, Sequence[str]], dict[str, str]] = _no_nics
     observe: Callable[[], dict[str, Any]] = _no_devices
     reasons: Callable[[Host, str, int, str], list[tuple[str, str]]] = _no_reasons
 

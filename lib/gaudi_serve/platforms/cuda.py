@@ -17,6 +17,7 @@ from ..model.vllm_options import vllm_options
 from . import nvidia_smi as smi
 from .abilities import cache_problems, is_bfloat16, method_of
 from .base import Platform, Runtime
+from .between import over_nccl
 from .cards import about, filled, lost, mixed, reasons
 from .device_access import DeviceAccess, Node
 from .device_holders import device_holders
@@ -467,6 +468,7 @@ PLATFORM = Platform(
     engine="vllm",
     socket_variables=("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"),
     ray_resource="GPU",
+    over_nics=over_nccl,
     options=vllm_options,
     image=lambda host, release, live: official_image("cuda", release, live),
     software=lambda release: "vLLM for CUDA",

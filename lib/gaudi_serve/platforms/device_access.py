@@ -43,6 +43,7 @@ class DeviceAccess:
     ``id`` and ``index``, searched in a file's path, a line feed and its text. Without both, an id is its own index.
 
     nodes: what must be there before a start. without: what else happens, for the end of the message that names them.
+    beside: nodes of network cards that the container gets too; each must be there before a start.
 
     inside: a pattern, relative to the container's root, of every node that could have arrived. expected: which of them
     each device has; a server with others, or fewer, is ended. shows: a program that is run in the container for the
@@ -64,6 +65,7 @@ class DeviceAccess:
     device: str = ""
     nodes: tuple[Node, ...] = ()
     without: str = ""
+    beside: tuple[Node, ...] = ()
     inside: str = ""
     expected: tuple[str, ...] = ()
     shows: tuple[str, ...] = ()
@@ -105,6 +107,20 @@ class DeviceAccess:
                 path = _filled(node.path, known)
                 missing += [] if _below(root, path) else [path]
         return list(dict.fromkeys(missing))
+
+    def nodes_beside(self, root: str = "/") -> tuple[list[str], list[str]]:
+        """Return the nodes of network cards that the container gets, and what is missing of them."""
+        found, missing = [], []
+        for node in self.beside:
+            by = _below(root, node.named_by) if node.named_by else []
+            path = _filled(node.path, {"name": by[0].name if by else ""})
+            if node.named_by and not by:
+                missing.append(node.named_by)
+            elif _below(root, path):
+                found.append(path)
+            else:
+                missing.append(path)
+        return found, missing
 
     def _each(self, pattern: str, indices: Sequence[int], ids: Sequence[str]) -> list[str]:
         return [

@@ -15,6 +15,7 @@ from ..model.host import Host
 from ..model.spec import Spec
 from ..model.vllm_options import BLOCK, FORK_1_21, OPTION_NAMES
 from .base import Platform, Runtime
+from .between import over_hccl
 from .cards import about
 from .device_access import DeviceAccess, Node
 from .device_holders import device_holders
@@ -370,6 +371,7 @@ PLATFORM = Platform(
     socket_variables=("GLOO_SOCKET_IFNAME", "HCCL_SOCKET_IFNAME"),
     ray_resource="HPU",
     scales_out=_scales_out,
+    over_nics=over_hccl,
     release=release_of,
     options=_options,
     image=_image,

@@ -16,7 +16,8 @@ class Threshold:
     """What a measurement must reach at least.
 
     device: how the names of all devices begin. gb_s: network or bus bandwidth. cards: how many devices take part on
-    each host. link: how the kind of the slowest link between two of them begins; empty for any. hosts: how many hosts.
+    each host. link: how the kind of the slowest link between two of them begins; empty for any. hosts: 1, or 2 for two
+    or more.
     """
 
     device: str
@@ -56,7 +57,7 @@ class Links:
                 row.gb_s
                 for row in self.thresholds
                 if all(name.startswith(row.device) for name in names)
-                and (row.cards, row.hosts) == (len(cards), hosts)
+                and (row.cards, row.hosts) == (len(cards), min(hosts, 2))
                 and link.startswith(row.link)
             ),
             None,

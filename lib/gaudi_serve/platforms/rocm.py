@@ -18,6 +18,7 @@ from .amd_smi import AmdCard, AmdSmi, ask_amd_smi
 from .amd_smi_metrics import METRICS
 from .amdgpu_log import PATTERN, gpu_errors
 from .base import Platform
+from .between import over_nccl
 from .cards import LEAST_KIB, WATCHERS, about, filled, lost, mixed, node_notes, node_problem, plain_name, reasons
 from .device_access import DeviceAccess, Node
 from .device_holders import device_holders
@@ -374,6 +375,7 @@ PLATFORM = Platform(
     engine="vllm",
     socket_variables=("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"),
     ray_resource="GPU",
+    over_nics=over_nccl,
     options=vllm_options,
     image=lambda host, release, live: official_image("rocm", release, live),
     software=lambda release: "vLLM for ROCm",

@@ -11,8 +11,10 @@ from ..core.errors import shown
 from ..core.images import vllm_image_id
 from ..core.words import counted
 from ..host.links import last_good
+from ..model.between import NICS, Between
 from ..model.host import Card, Host
 from ..platforms import platform_of
+from ..platforms.between import NICS_PART, PORTS_PART, line_rate
 from ..platforms.links import islands
 from .base import Given, Pending, Stage
 from .reset import link_validation_reset
@@ -201,6 +203,26 @@ def _figure(run: Mapping[str, Any], state: Mapping[str, Any]) -> str:
     return text if run.get("passed") else f"{text} (last good {good:.1f})" if good else f"{text} (never good)"
 
 
+def between_hosts(network: Mapping[str, Any], between: Between) -> float | None:
+    """Return the GB/s that devices of several hosts must reach, as a part of the line rate; None where it is not known.
+
+    Args:
+        network: ``gaudi_network`` of the host.
+        between: what the inventory says of the network.
+    """
+    if between.kind == NICS:
+        nics = [one for one in network.get("nics") or () if not between.devices or one["device"] in between.devices]
+        rate = line_rate([float(one["gbit_s"]) for one in nics]) * NICS_PART
+    else:
+        rate = line_rate([port["speed"] / 1000 for port in network.get("ports") or () if port["carrier"]]) * PORTS_PART
+    return round(rate, 1) or None
+
+
+def by_line_rate(runs: Sequence[Run], figure: float | None) -> list[Run]:
+    """Return measurements of hosts together, of which those that nobody has published a figure of must reach this."""
+    return [{**run, "threshold": figure if run["threshold"] is None else run["threshold"]} for run in runs]
+
+
 def link_refusal(plan: Mapping[str, Any], host_name: str, *, drain: bool) -> list[str]:
     """Return why a measurement must not begin now: cards that others hold, or models that are not to be stopped."""
     reasons = [f"{host_name}: {text}" for text in plan["busy"]]
@@ -212,11 +234,24 @@ def link_refusal(plan: Mapping[str, Any], host_name: str, *, drain: bool) -> lis
     return reasons
 
 
+def _over(known: Mapping[str, Any], between: Between, together: bool) -> tuple[dict[str, str], list[str]]:
+    """Return the variables of what sends between devices, and the RDMA devices that it sends over."""
+    host = known["gaudi_host"]
+    env = {str(name): str(value) for name, value in (known["link_validation_env"] or {}).items()}
+    if together and host.get("interface"):
+        env = {"NCCL_SOCKET_IFNAME": host["interface"], **env}
+    if not (together and between.kind == NICS):
+        return env, []
+    verbs = tuple(host.get("verbs") or ())
+    return {**platform_of(host["accelerator"]).over_nics(between, verbs), **env}, list(between.used(verbs))
+
+
 def _pending(given: Given) -> Pending:
     known = given.known
     host, state, image = known["gaudi_host"], known["gaudi_hccl"], known["link_validation_image"]
     nodes = list(known["link_validation_nodes"] or [])
     links = platform_of(host["accelerator"]).links
+    between = Between.of(known)
     together, drain = len(nodes) > 1, is_true(known["link_validation_drain"])
     options = {} if links and links.backend else known["link_validation_hccl_options"]
     plan = link_validation_plan(
@@ -230,6 +265,8 @@ def _pending(given: Given) -> Pending:
         options=options,
         nodes=len(nodes) or 1,
     )
+    if together and not options:
+        plan["runs"] = by_line_rate(plan["runs"], between_hosts(known.get("gaudi_network") or {}, between))
     refusal = link_refusal(plan, given.host, drain=drain)
     if links and links.host_by_host and together:
         refusal.append(f"{given.host}: link_validation_nodes {shown(nodes)}: {links.library} is measured host by host")
@@ -237,11 +274,9 @@ def _pending(given: Given) -> Pending:
     asked = is_true(known["link_validation_asked"])
     # Measured without being asked for, it waits where cards are in use.
     now = possible and (not together or given.host in nodes) and (asked or bool(plan["due"] and not refusal))
-    env = {str(name): str(value) for name, value in (known["link_validation_env"] or {}).items()}
-    if together and host.get("interface"):
-        env = {"NCCL_SOCKET_IFNAME": host["interface"], **env}
+    env, nics = _over(known, between, together)
     more = {"refusal": refusal, "now": now, "together": together, "first": (nodes or [given.host])[0]}
-    more |= {"env": env, "options": options, "nothing": ""}
+    more |= {"env": env, "options": options, "nothing": "", "nics": nics}
     if asked and image and not plan["runs"]:
         more["nothing"] = nothing_to_measure(Host.of(host))
     more |= {"host": {key: host.get(key) for key in ("accelerator", "device_name", "cdi", "modules")}}

@@ -23,6 +23,7 @@ from ansible.plugins.connection import ConnectionBase
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[4] / "lib"))
 from gaudi_serve.bench.tool import NEEDED
+from gaudi_serve.host import observe_network
 
 DOCUMENTATION = """
 name: simulated
@@ -84,7 +85,7 @@ VIRGIN: dict[str, Any] = {
 }
 FAULTS = ("host", "images", "models")
 # What module gaudi_facts reads where it is not told.
-SUBSETS = ("system", "tuning", "runtime", "services", "hccl", "host", "driver")
+SUBSETS = ("system", "tuning", "runtime", "services", "hccl", "host", "driver", "network")
 
 
 class Connection(ConnectionBase):  # type: ignore[misc]  # ansible-core has no type information
@@ -277,6 +278,23 @@ class Host:
         certificate = "is no file on this host" if given.get("certificate") else ""
         return {"differs": sorted(given["files"]), "certificate": certificate}
 
+    def see_network(self) -> dict[str, Any]:
+        """Return a host without ports or network cards to others, but for what its state has."""
+        texts = {path: self.state["files"].get(path) for path in observe_network.FILES}
+        nothing: dict[str, Any] = {"ports": [], "nics": [], "redirects": [], "packages": [], "enabled": False}
+        files = {path: digest(text) for path, text in texts.items()}
+        own = {"gaudinet": texts[observe_network.GAUDINET], "files": files}
+        return {**nothing, **own, **self.state.get("network", {})}
+
+    def brought_up(self, settings: dict[str, Any], down: bool = False) -> None:
+        """Bring the ports up as program gaudi-ports does, or take their addresses away."""
+        for one in self.state["network"]["ports"]:
+            address = settings["addresses"].get(f"{one['module_id']}/{one['port']}")
+            kept = [*one["addresses"], *([address] if address and address not in one["addresses"] else [])]
+            one["addresses"] = [text for text in kept if not down or text != address]
+            if not down:
+                one.update(up=True, mtu=settings["mtu"] or one["mtu"])
+
     def see_hccl(self) -> dict[str, Any]:
         """Return what was measured last."""
         return dict(self.state["hccl"])
@@ -416,6 +434,10 @@ class Host:
             self.state["governor"] = argv[-1]
         elif program == "docker image":
             out = self.state["images"].get(argv[-1], "")
+        elif argv[-1] == "down" and argv[1] == observe_network.PROGRAM:
+            self.brought_up(json.loads(self.state["files"][observe_network.SETTINGS]), down=True)
+        elif program == "udevadm control":
+            pass
         elif argv[0] == "journalctl":
             out = "RuntimeError: out of cards\nvllm.service: Failed with result 'exit-code'."
         else:
@@ -433,6 +455,11 @@ class Host:
         """Start a unit, or read the units again."""
         if given.get("daemon_reload"):
             return {}
+        if given["name"] == observe_network.UNIT:
+            self.state["network"]["enabled"] = given.get("enabled", self.state["network"].get("enabled", False))
+            if given.get("state") == "restarted":
+                self.brought_up(json.loads(self.state["files"][observe_network.SETTINGS]))
+            return {"changed": True}
         name = str(given["name"]).removeprefix("vllm-").removesuffix(".service")
         if f"{UNITS}/{given['name']}" not in self.state["files"] or given["state"] == "stopped":
             return failure(f"{given['name']}: not known to a simulated host, or cannot be stopped")

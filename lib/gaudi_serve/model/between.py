@@ -1,0 +1,82 @@
+"""The network that devices of several hosts use: how an inventory describes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+PORTS, NICS = "ports", "nics"
+
+
+@dataclass(frozen=True)
+class DesiredPort:
+    """A port of a card that leads to other hosts.
+
+    module_id, port: which card, and which of its ports. address: IPv4 with its prefix, such as 10.200.10.1/30; empty
+    where the ports share one switch without addresses. gateway_mac: that of the switch's port. neighbor, neighbor_port:
+    the switch and its port as LLDP names them; empty where nobody has said them.
+    """
+
+    module_id: int
+    port: int
+    address: str = ""
+    gateway_mac: str = ""
+    neighbor: str = ""
+    neighbor_port: str = ""
+
+    @classmethod
+    def of(cls, entry: Mapping[str, Any]) -> DesiredPort:
+        """Read an entry of ``accelerator_network_ports`` whose form was checked."""
+        texts = {key: str(entry.get(key) or "") for key in ("address", "gateway_mac", "neighbor", "neighbor_port")}
+        return cls(
+            int(entry["module_id"]), int(entry["port"]), **{**texts, "gateway_mac": texts["gateway_mac"].lower()}
+        )
+
+    @property
+    def name(self) -> str:
+        """Return how messages call it."""
+        return f"card {self.module_id} port {self.port}"
+
+
+@dataclass(frozen=True)
+class Between:
+    """The network between the devices of several hosts.
+
+    kind: ``ports`` (the cards' own), ``nics`` (network cards of the host with RDMA), or empty where nobody has said it.
+    mtu: of the ports, in bytes; 0 leaves it as it is. ports: those that the inventory describes. devices: the RDMA
+    devices of the network cards, such as mlx5_0; empty for all. direct: network cards read the memory of the devices
+    (Gaudi Direct).
+    """
+
+    kind: str = ""
+    mtu: int = 0
+    ports: tuple[DesiredPort, ...] = ()
+    devices: tuple[str, ...] = ()
+    direct: bool = False
+
+    @classmethod
+    def of(cls, known: Mapping[str, Any]) -> Between:
+        """Read the variables ``accelerator_network_*``; what is wrong with them is reported elsewhere."""
+        ports = known.get("accelerator_network_ports") or []
+        devices = known.get("accelerator_network_devices") or []
+        sound = isinstance(ports, list) and all(isinstance(one, Mapping) and _numbered(one) for one in ports)
+        mtu = str(known.get("accelerator_network_mtu") or 0)
+        return cls(
+            str(known.get("accelerator_network_between") or ""),
+            int(mtu) if mtu.isdecimal() else 0,
+            tuple(DesiredPort.of(one) for one in ports) if sound else (),
+            tuple(map(str, devices)) if isinstance(devices, list) else (),
+            str(known.get("accelerator_network_direct") or False).lower() in ("true", "yes", "on", "1"),
+        )
+
+    def used(self, verbs: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the RDMA devices that carry the traffic, of those that the host has."""
+        return self.devices or verbs
+
+
+def _numbered(entry: Mapping[str, Any]) -> bool:
+    return all(str(entry.get(key, "")).isdecimal() for key in ("module_id", "port"))
+
+
+NEITHER = Between()

@@ -1,0 +1,479 @@
+"""The network that devices of several hosts use: the cards' own ports, or network cards with RDMA."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from inspect import getsource
+from ipaddress import IPv4Interface
+from typing import Any
+
+from ..core.checks import Rule, list_of, matching, one_of
+from ..core.errors import is_whole, near, one_line, readable, shown, unknown
+from ..core.paths import UNITS
+from ..core.run import sha256_text
+from ..core.versions import comparable
+from ..core.words import counted
+from ..host import ports as program
+from ..host.observe_network import GAUDINET, PROGRAM, RULE, UNIT
+from ..host.ports import SETTINGS
+from ..model.between import NICS, PORTS, Between, DesiredPort
+from ..model.distributed import hosts_of
+from ..model.host import live_models
+from ..platforms import platform_of
+from ..platforms.between import DIRECT_KERNEL
+from .base import Given, Pending, Stage
+from .reset import found_of, new_packages, record_of
+
+Known = Mapping[str, Any]
+ROLE = "accelerator_network"
+UNIT_PATH = f"{UNITS}/{UNIT}"
+MOST = 63  # of module_ids and ports
+MAC = re.compile(r"([0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}")
+NO_PORTS = f"{ROLE}_between: 'ports': the driver shows no ports that lead to other hosts"
+PORT_KEYS = ("module_id", "port", "address", "gateway_mac", "neighbor", "neighbor_port")
+UNIT_TEXT = """# Written by gaudi-serve; the next run overwrites changes made here.
+[Unit]
+Description=gaudi-serve: ports of Gaudi cards that lead to other hosts
+StartLimitIntervalSec=0
+X-Gaudi-Serve=accelerator_network
+
+[Service]
+Type=oneshot
+ExecStart=/usr/bin/python3 {program} up
+TimeoutStartSec=300
+CapabilityBoundingSet=CAP_NET_ADMIN
+NoNewPrivileges=yes
+ProtectSystem=strict
+ProtectHome=yes
+PrivateTmp=yes
+
+[Install]
+WantedBy=multi-user.target
+"""
+# A driver that is loaded again shows its ports anew, and they are down.
+RULE_TEXT = (
+    "# Written by gaudi-serve; the next run overwrites changes made here.\n"
+    'ACTION=="add", SUBSYSTEM=="net", DRIVERS=="habanalabs*", TAG+="systemd", ENV{{SYSTEMD_WANTS}}+="{unit}"\n'
+)
+
+
+def _address(value: Any) -> bool:
+    try:
+        found = IPv4Interface(value)
+    except ValueError:
+        return False
+    fits = found.network.prefixlen < 31 and found.ip not in (found.network[0], found.network[-1])
+    return "/" in str(value) and (fits or found.network.prefixlen == 31)
+
+
+def _port_problem(entry: Any) -> str:
+    """Return what is wrong with an entry of ``accelerator_network_ports``; empty where nothing is."""
+    if not isinstance(entry, Mapping):
+        return "must be a mapping of module_id, port and, with addresses, address and gateway_mac"
+    if strange := [key for key in entry if key not in PORT_KEYS]:
+        return f"{readable(strange[0])}: {unknown(strange[0], PORT_KEYS)}"
+    for key in ("module_id", "port"):
+        if not is_whole(entry.get(key), 0, MOST):
+            return f"{key}: {shown(entry.get(key))}: must be an integer from 0 to {MOST}"
+    return _address_problem(entry)
+
+
+def _address_problem(entry: Known) -> str:
+    address, mac = entry.get("address"), entry.get("gateway_mac")
+    if address and not _address(address):
+        return f"address: {shown(address)}: must be an IPv4 address of a host with its prefix, such as 10.200.10.1/30"
+    if mac and not (isinstance(mac, str) and MAC.fullmatch(mac)):
+        return f"gateway_mac: {shown(mac)}: must be the quoted MAC of the switch's port, such as '0c:42:a1:00:00:01'"
+    if bool(address) != bool(mac):
+        missing = "gateway_mac" if address else "address"
+        return f"{missing} is missing: HCCL needs both, or neither where all ports share one switch"
+    return ""
+
+
+FORMS = {
+    f"{ROLE}_between": Rule(
+        one_of("", PORTS, NICS), "must be ports (the cards' own), nics (network cards with RDMA), or '' for neither"
+    ),
+    f"{ROLE}_devices": Rule(
+        list_of(matching(r"[A-Za-z][\w.-]{0,62}")), "must be a list of RDMA devices, such as [mlx5_0, mlx5_1]"
+    ),
+    # Each entry's own sentence comes from network_problems.
+    f"{ROLE}_ports": Rule(lambda value: isinstance(value, list), "must be a list of ports (docs/networks.md)"),
+}
+
+
+def network_problems(values: Known, host_name: str, hostvars: Known | None = None) -> list[str]:
+    """Return what is wrong with the variables of a host's network between hosts, beyond the form of each.
+
+    Args:
+        values: its variables, rendered.
+        host_name: how messages call it.
+        hostvars: variables of all hosts, as they are written: an address must be on one host alone.
+    """
+    listed = values.get(f"{ROLE}_ports") or []
+    if not isinstance(listed, list):
+        return []
+    wrong = [f"{ROLE}_ports[{place}]: {text}" for place, one in enumerate(listed) if (text := _port_problem(one))]
+    found = wrong or [*_misplaced(Between.of(values), values), *_twice(Between.of(values).ports)]
+    return [
+        one_line(f"{host_name}: {text}")
+        for text in [*found, *([] if wrong else _elsewhere(listed, host_name, hostvars))]
+    ]
+
+
+def _misplaced(between: Between, values: Known) -> list[str]:
+    """Return which variables would do nothing beside the kind of network."""
+    mine = {PORTS: ("ports", "mtu"), NICS: ("devices", "direct")}.get(between.kind, ())
+    kinds = {"ports": PORTS, "mtu": PORTS, "devices": NICS, "direct": NICS}
+    said = {key: getattr(between, key) for key in kinds if f"{ROLE}_{key}" in values}
+    return [
+        f"{ROLE}_{key} {shown(values[f'{ROLE}_{key}'])}: is read with {ROLE}_between: {kinds[key]} alone, "
+        f"and that is {shown(between.kind)}; leave it out"
+        for key, value in said.items()
+        if value and key not in mine
+    ]
+
+
+def _twice(ports: Sequence[DesiredPort]) -> list[str]:
+    found: list[str] = []
+    names: set[str] = set()
+    addresses: dict[str, str] = {}
+    for one in ports:
+        if one.name in names:
+            found.append(f"{ROLE}_ports: {one.name} comes twice")
+        names.add(one.name)
+        ip = one.address.partition("/")[0]
+        if ip and ip in addresses:
+            found.append(f"{ROLE}_ports: {one.name}: address {ip} is that of {addresses[ip]} too")
+        addresses[ip] = one.name
+    with_address = [one.name for one in ports if one.address]
+    if with_address and len(with_address) < len(ports):
+        lacking = next(one.name for one in ports if not one.address)
+        found.append(
+            f"{ROLE}_ports: {lacking} has no address, and {with_address[0]} has one; give all of them, or none"
+        )
+    return found
+
+
+def _elsewhere(listed: Sequence[Any], host_name: str, hostvars: Known | None) -> list[str]:
+    """Return which addresses another host has too."""
+    mine = {str(one.get("address")).partition("/")[0] for one in listed if one.get("address")}
+    found = []
+    for other in hostvars or () if mine else ():
+        theirs = (hostvars or {})[other].get(f"{ROLE}_ports") if other != host_name else None
+        for one in theirs if isinstance(theirs, list) else ():
+            ip = str(one.get("address") or "").partition("/")[0] if isinstance(one, Mapping) else ""
+            if ip in mine:
+                found.append(f"{ROLE}_ports: address {ip} is on {other} too; each address is on one host alone")
+    return found
+
+
+@dataclass(frozen=True)
+class Live:
+    """A port as it is: see host/observe_network.py."""
+
+    module_id: int
+    port: int
+    interface: str
+    mac: str
+    up: bool
+    carrier: bool
+    mtu: int
+    addresses: tuple[str, ...]
+    neighbor: str
+    neighbor_port: str
+    speed: int = 0
+
+    @property
+    def name(self) -> str:
+        """Return how messages call it."""
+        return f"card {self.module_id} port {self.port} ({self.interface})"
+
+
+def live_ports(network: Known) -> dict[tuple[int, int], Live]:
+    """Return the ports of ``gaudi_network`` by card and port."""
+    found = [Live(**{**one, "addresses": tuple(one["addresses"])}) for one in network["ports"]]
+    return {(one.module_id, one.port): one for one in found}
+
+
+def link_lines(between: Between, live: Mapping[tuple[int, int], Live]) -> list[str]:
+    """Return how the ports of a host differ from what they are to be, a line each."""
+    wanted = {(one.module_id, one.port): one for one in between.ports}
+    lines = []
+    for key, one in sorted(live.items()):
+        if not one.up:
+            lines.append(f"{one.name} is down")
+        if between.mtu and one.mtu != between.mtu:
+            lines.append(f"{one.name}: MTU {one.mtu} -> {between.mtu}")
+        address = wanted[key].address if key in wanted else ""
+        if address and address not in one.addresses:
+            lines.append(f"{one.name}: address {address} is missing")
+    return lines
+
+
+def cabling(between: Between, live: Mapping[tuple[int, int], Live]) -> list[str]:
+    """Return which ports lead elsewhere than the inventory says, a line each."""
+    lines = []
+    for one in between.ports:
+        here = live.get((one.module_id, one.port))
+        for what, wanted in (("neighbor", one.neighbor), ("neighbor_port", one.neighbor_port)):
+            seen = getattr(here, what) if here else ""
+            if wanted and here and seen != wanted:
+                found = f"LLDP shows {seen}" if seen else "LLDP shows nothing"
+                lines.append(f"{here.name}: {what} {wanted} is wanted, {found}")
+    return lines
+
+
+def gaudinet(between: Between, live: Mapping[tuple[int, int], Live]) -> str:
+    """Return the text of gaudinet.json, by which HCCL knows addresses; empty where ports have none."""
+    entries = []
+    for one in sorted(between.ports, key=lambda port: (port.module_id, port.port)):
+        here = live.get((one.module_id, one.port))
+        if one.address and here:
+            address = IPv4Interface(one.address)
+            entries.append(
+                {
+                    **{"NIC_MAC": here.mac, "NIC_IP": str(address.ip), "SUBNET_MASK": str(address.netmask)},
+                    "GATEWAY_MAC": one.gateway_mac,
+                }
+            )
+    return json.dumps({"NIC_NET_CONFIG": entries}, indent=2) + "\n" if entries else ""
+
+
+def desired_files(between: Between, live: Mapping[tuple[int, int], Live]) -> dict[str, str]:
+    """Return the text of each file that a host with ports between hosts has, by its path."""
+    if between.kind != PORTS:
+        return {}
+    addresses = {f"{one.module_id}/{one.port}": one.address for one in between.ports if one.address}
+    settings = {"mtu": between.mtu, "addresses": addresses}
+    found = {
+        SETTINGS: json.dumps(settings, indent=2, sort_keys=True) + "\n",
+        PROGRAM: getsource(program),
+        UNIT_PATH: UNIT_TEXT.format(program=PROGRAM),
+        RULE: RULE_TEXT.format(unit=UNIT),
+    }
+    text = gaudinet(between, live)
+    return {**found, GAUDINET: text} if text else found
+
+
+def network_refusal(known: Known, between: Between) -> list[str]:
+    """Return why a host cannot have the network that its inventory describes; empty where it can."""
+    platform = platform_of(known["gaudi_system"]["accelerator"])
+    if between.kind == PORTS:
+        if platform.name != "gaudi":
+            return [f"{ROLE}_between: 'ports': {platform.title} hosts have no ports of their own; nics is for them"]
+        return _unknown_ports(between, live_ports(known["gaudi_network"]))
+    if between.kind == NICS:
+        if not platform.over_nics(between, ["x"]):
+            return [f"{ROLE}_between: 'nics': {platform.title} hosts have no devices that send over network cards"]
+        return _of_nics(known["gaudi_network"], between, known["gaudi_system"])
+    return []
+
+
+def _unknown_ports(between: Between, live: Mapping[tuple[int, int], Live]) -> list[str]:
+    """Return which ports of the inventory the host does not have, and which of its own lack an address."""
+    if not live:
+        return []
+    names = ", ".join(f"{card}/{port}" for card, port in sorted(live))
+    found = [
+        f"{ROLE}_ports: {one.name}: the host has no such port; it has (module_id/port) {names}"
+        for one in between.ports
+        if (one.module_id, one.port) not in live
+    ]
+    routed = [(one.module_id, one.port) for one in between.ports if one.address]
+    lacking = [one.name for key, one in sorted(live.items()) if routed and key not in routed]
+    if lacking and not found:
+        found.append(
+            f"{ROLE}_ports: {lacking[0]} has no address ({counted(len(lacking), 'port')} of {len(live)} lack one): "
+            "with addresses, HCCL needs one for each port that leads to other hosts"
+        )
+    return found
+
+
+def _of_nics(network: Known, between: Between, system: Known) -> list[str]:
+    nics = {str(one["device"]): one for one in network["nics"]}
+    if not nics and not between.devices:
+        installed = "rdma-core" in network["packages"]
+        why = "its kernel shows no RDMA device" if installed else "rdma-core is not installed yet"
+        return [f"{ROLE}_between: 'nics': the host has no network card with RDMA: {why}"] if installed else []
+    found = [
+        f"{ROLE}_devices: {shown(name)}: the host has no such RDMA device; it has "
+        f"{', '.join(nics) or 'none'}{near(name, nics, 1)}"
+        for name in between.devices
+        if name not in nics and nics
+    ]
+    used = [one for name, one in nics.items() if not between.devices or name in between.devices]
+    if nics and used and not any(one["active"] for one in used):
+        found.append(f"{ROLE}_between: 'nics': no port of {', '.join(str(one['device']) for one in used)} is active")
+    found += [
+        f"{ROLE}_devices: {one['device']} ({', '.join(one['interfaces']) or 'no interface'}): its port is not active"
+        for one in used
+        if between.devices and not one["active"] and any(other["active"] for other in used)
+    ]
+    return found + (_of_direct(network, system) if between.direct else [])
+
+
+def _of_direct(network: Known, system: Known) -> list[str]:
+    """Return why network cards cannot read the memory of the devices."""
+    found, kernel = [], re.match(r"\d+\.\d+", str(system["kernel"]))
+    if kernel and comparable(kernel[0]) < comparable(DIRECT_KERNEL):
+        found.append(f"{ROLE}_direct: true: needs kernel {DIRECT_KERNEL} or newer, and this is {system['kernel']}")
+    if network["redirects"]:
+        some = ", ".join(network["redirects"][:3])
+        found.append(
+            f"{ROLE}_direct: true: access control (ACS) of {counted(len(network['redirects']), 'PCI bridge')} "
+            f"({some}) sends traffic between devices through the processor; turn ACS off in the BIOS, or leave it out"
+        )
+    return found
+
+
+def _served_over(host: Known) -> list[str]:
+    """Return the models over several hosts that run on a host, with their hosts."""
+    return [
+        f"{name} ({', '.join(hosts_of(live.launch))})"
+        for name, live in live_models(host).items()
+        if live.runs and hosts_of(live.launch)
+    ]
+
+
+def _packages(between: Between) -> list[str]:
+    looks = any(one.neighbor or one.neighbor_port for one in between.ports)
+    return {PORTS: ["lldpd"] if looks else [], NICS: ["rdma-core"]}.get(between.kind, [])
+
+
+def _file_lines(network: Known, files: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """Return the files that are to be written, and those that are to go."""
+    live = network["files"]
+    write = [path for path, text in files.items() if live.get(path) != sha256_text(text)]
+    # A file of somebody's own, which was there before, is no business of a host without ports of ours.
+    ours = live.get(SETTINGS) is not None
+    absent = [path for path, digest in live.items() if digest is not None and path not in files and ours]
+    return write, absent
+
+
+@dataclass(frozen=True)
+class Differences:
+    """How a host differs from the network that its inventory describes.
+
+    install: packages. write, absent: paths of files. links: lines about ports. enable: no boot brings the ports up yet.
+    waits: its ports are known only when their driver is there, which a run may install.
+    """
+
+    install: Sequence[str]
+    write: Sequence[str]
+    absent: Sequence[str]
+    links: Sequence[str]
+    enable: bool
+    waits: bool
+
+    @classmethod
+    def of(cls, network: Known, between: Between, files: Mapping[str, str]) -> Differences:
+        """Compare a host's ``gaudi_network``, given the text of each file that it is to have."""
+        ports, live = between.kind == PORTS, live_ports(network)
+        return cls(
+            [name for name in _packages(between) if name not in network["packages"]],
+            *_file_lines(network, files),
+            link_lines(between, live) if ports else [],
+            ports and not network["enabled"],
+            ports and not live,
+        )
+
+    @property
+    def lines(self) -> list[str]:
+        """Return them for a reader."""
+        lines = [*(f"install {name}" for name in self.install), *(f"write {path}" for path in self.write)]
+        lines += [*(f"remove {path}" for path in self.absent), *self.links]
+        return [*lines, *([f"enable {UNIT}"] if self.enable else [])]
+
+    def changes(self, files: Mapping[str, str], network: Known) -> dict[str, Any]:
+        """Return what the tasks of the role read."""
+        touched, ports = {*self.write, *self.absent}, bool(files)
+        return {
+            **{"needed": True, "due": bool(self.lines) or self.waits, "lines": self.lines},
+            **{"install": list(self.install), "enable": self.enable, "absent": list(self.absent)},
+            "files": [_file(path, files[path]) for path in self.write],
+            "start": ports and not self.waits and bool(self.links or self.write or self.enable),
+            **{"down": SETTINGS in self.absent, "reload": UNIT_PATH in touched, "rules": RULE in touched},
+            "gaudinet": network["gaudinet"],
+        }
+
+
+def _pending(given: Given) -> Pending:
+    known, network = given.known, given.known["gaudi_network"]
+    between, live = Between.of(known), live_ports(network)
+    files = desired_files(between, live)
+    found = Differences.of(network, between, files)
+    if not between.kind and not found.absent:
+        return Pending(changes={"due": False, "needed": False}, facts={"needed": False})
+    wrong = [f"{given.host}: {text}" for text in [*network_refusal(known, between), *_serving(known, found, live)]]
+    left = [*([NO_PORTS] if found.waits else []), *found.lines, *cabling(between, live)]
+    soon = ["bring the ports up when their driver is there"] if found.waits else []
+    return Pending(
+        changes=found.changes(files, network),
+        due=[] if wrong else found.lines or soon,
+        left=given.left(left),
+        refusal=wrong,
+        drift=wrong or left,
+        notes=_notes(between, live, network),
+        facts={"needed": True},
+    )
+
+
+def _serving(known: Known, found: Differences, live: Mapping[tuple[int, int], Live]) -> list[str]:
+    """Return which models must stop first: servers read addresses at their start, and a new MTU interrupts a port."""
+    used = bool(found.links) and any(one.up for one in live.values())
+    if not (used or GAUDINET in (*found.write, *found.absent) or SETTINGS in found.absent):
+        return []
+    return [
+        f"model {name} serves over these ports; stop it first (playbooks/stop.yml -e model=...), "
+        f"for: {'; '.join(found.lines)[:200]}"
+        for name in _served_over(known.get("gaudi_host") or {})
+    ]
+
+
+def _file(path: str, text: str) -> dict[str, str]:
+    return {"path": path, "content": text, "mode": "0755" if path == PROGRAM else "0644"}
+
+
+def _notes(between: Between, live: Mapping[tuple[int, int], Live], network: Known) -> list[str]:
+    if between.kind == NICS:
+        used = [one for one in network["nics"] if not between.devices or one["device"] in between.devices]
+        shown_nics = ", ".join(f"{one['device']} {one['gbit_s']:g} Gbit/s" for one in used)
+        return [f"network cards between hosts: {shown_nics or 'none'}"]
+    dark = [one.name for one in live.values() if one.up and not one.carrier]
+    lit = sum(one.carrier for one in live.values())
+    without = f"; without a carrier: {', '.join(dark)}" if dark else ""
+    return [f"ports between hosts: {lit} of {len(live)} have a carrier{without}"] if live else []
+
+
+def _reset(given: Given) -> dict[str, Any]:
+    known = given.known
+    network, left = known["gaudi_network"], known["gaudi_left"]
+    before = found_of(left, ROLE).get("gaudinet")
+    ours = record_of(left, ROLE) != {} and network["files"][SETTINGS] is not None
+    paths = [path for path, digest in network["files"].items() if digest is not None and ours]
+    restore = [_file(GAUDINET, str(before))] if ours and before else []
+    return {
+        "paths": [path for path in paths if not (before and path == GAUDINET)],
+        "files": restore,
+        "enabled": ours and network["enabled"],
+        "addresses": ours,
+        "due": ours,
+        "did": [f"ports between hosts: unit, addresses, {counted(len(paths), 'file')}"] if ours else [],
+        "left": ["ports between hosts: they stay up until a reboot"] if ours and network["ports"] else [],
+        "packages": new_packages(left, ROLE, ["lldpd", "rdma-core"]),
+    }
+
+
+STAGE = Stage(
+    role=ROLE,
+    tag="network",
+    reads=("system", "services", "host", "network"),
+    reports=("needed",),
+    noted=("report", "status"),
+    pending=_pending,
+    reset=_reset,
+)
