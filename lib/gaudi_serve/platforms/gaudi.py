@@ -21,6 +21,7 @@ from .device_holders import device_holders
 from .driver import Driver
 from .habana_config import PATH, SETTINGS
 from .hl_smi import GAUDI1, GENERATION, PREFIXES, BadRow, family_of, hl_smi_cards, hl_smi_places, hl_smi_processes
+from .hl_smi_health import CardHealth, cards_health
 from .hl_smi_metrics import METRICS
 from .links import Links, Threshold
 from .pci import ACCELERATOR, pci_devices
@@ -140,12 +141,14 @@ def _observe(root: str = "/") -> dict[str, Any]:
     holders = hl_smi_processes(run(["hl-smi"]).out)
     # Every program's files are looked through, which no card needs that hl-smi shows a process of.
     opened = {} if {card["index"] for card in listed} <= holders.keys() else device_holders(NODE, WATCHERS, root)
+    health, notes = cards_health(run, listed)
     modules = []
     for card in listed:
         number, index = card["module_id"], card["index"]
         held = holders.get(index) or opened.get(index) or _filled(card)
         place = places.get(number, {"cpus": [], "numa_node": -1})
-        modules.append({**_module(card, held), "problem": bad_places.get(number), **place})
+        about = health.get(_bus_id(card), CardHealth()).facts
+        modules.append({**_module(card, held), **about, "problem": bad_places.get(number), **place})
     sick, unknown = _sick(_slots(root), on_bus, listed, bad)
     return {
         "device_name": listed[0].get("name"),
@@ -154,6 +157,7 @@ def _observe(root: str = "/") -> dict[str, Any]:
         "modules": sorted([*modules, *sick], key=lambda module: int(module["module_id"])),
         "unusable_cards": unknown,
         "pci_cards": len(on_bus),
+        "notes": notes,
     }
 
 
