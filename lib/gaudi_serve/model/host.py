@@ -17,10 +17,12 @@ class Card:
     card counts as in use. device_id: by which its driver knows it for good, where that is not its module_id.
 
     name, memory_mib, capability: its own, where a platform says them of each device; capability is what software is
-    built for, such as 8.9 or gfx942. serial: its serial number; empty where it is not known. sick: why no new model
-    should run on it; empty where nothing is. excluded: its inventory lets no model run on it. links: by the module_id of another card, the kind of the link to it as the tool of
+    built for, such as 8.9 or gfx942. links: by the module_id of another card, the kind of the link to it as the tool of
     its vendor names it. no_peer: the module_ids of the cards whose memory it cannot read. alone: it works with no other
     card, as a part of a divided one.
+
+    serial: its serial number; empty where it is not known. sick: why no new model should run on it; empty where nothing
+    is. excluded: its inventory lets no model run on it.
     """
 
     module_id: int

@@ -117,21 +117,18 @@ def plan_models(
     site = Site(machine, release, wanted.catalog, wanted.defaults or {}, images, addresses or {})
     requests, mistakes = resolve(wanted.models, site)
     mistakes += _checked(requests, site, wanted.weights_come)
-    planned: list[PlannedModel] = []
-    more: list[Mistake] = []
-    if not machine.awaits_driver:
-        planned, more = _placed(requests, _names(wanted.models), site, host_name, wanted.move_allowed)
-    notes = (*machine.unused_cards, *sick_cards(host), *card_warnings(host), *machine.notes, *_unknown(host, wanted))
-    notes = (AWAITS_DRIVER,) if machine.awaits_driver else notes
+    planned, more = _placed(requests, _names(wanted.models), site, host_name, wanted.move_allowed)
+    notes = (AWAITS_DRIVER,) if machine.awaits_driver else _notes(machine, host, wanted)
     findings = tuple(Finding.of_model(host_name, spec, *problem) for spec, problem in (*mistakes, *more))
     findings += _in_both(host_name, wanted)
     return HostPlan(host_name, tuple(planned), findings, notes, machine, release, frozenset(_names(wanted.models)))
 
 
-def _unknown(host: Mapping[str, Any], wanted: Wanted) -> list[str]:
-    """Return a sentence for each serial number of a variable that no card has."""
+def _notes(machine: Host, host: Mapping[str, Any], wanted: Wanted) -> tuple[str, ...]:
+    """Return what is worth knowing of a host, serial numbers in variables that no card has among it."""
     named = {"accelerator_cards_excluded": wanted.cards_excluded, "accelerator_cards_accepted": wanted.cards_accepted}
-    return [text for key, serials in named.items() for text in serial_notes(host, key, serials)]
+    unknown = [text for key, serials in named.items() for text in serial_notes(host, key, serials)]
+    return (*machine.unused_cards, *sick_cards(host), *card_warnings(host), *machine.notes, *unknown)
 
 
 def _in_both(host_name: str, wanted: Wanted) -> tuple[Finding, ...]:
@@ -199,6 +196,8 @@ def _placed(
     The running ones of the others (``named``) keep their cards: a mistake must not give them away.
     """
     host = site.host
+    if host.awaits_driver:
+        return [], []
     sized = [
         request
         for request in requests

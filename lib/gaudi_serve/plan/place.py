@@ -1,10 +1,9 @@
 """Which model gets which cards and cores: one ledger per host.
 
-Hard rules: a card belongs to one model; cards that others hold are not touched; no model comes on a card that is sick or
-excluded; cards of a model are of one kind;
-on Gaudi2E (HL-288) a model stays within one group of four unless host NICs are declared. Then, in this order: a running
-model keeps its cards and moves only where a user allows it, its cards are linked directly, it lies on one NUMA node,
-large gaps stay whole for large models.
+Hard rules: a card belongs to one model; cards that others hold are not touched; no model is placed on a card that is
+sick or excluded; cards of a model are of one kind; on Gaudi2E (HL-288) a model stays within one group of four unless
+host NICs are declared. Then, in this order: a running model keeps its cards and moves only where a user allows it, its
+cards are linked directly, it lies on one NUMA node, large gaps stay whole for large models.
 """
 
 from __future__ import annotations

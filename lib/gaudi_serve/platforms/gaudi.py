@@ -20,8 +20,9 @@ from .device_access import DeviceAccess, Node
 from .device_holders import device_holders
 from .driver import Driver
 from .habana_config import PATH, SETTINGS
+from .hl_qual import ACCEPTANCE
 from .hl_smi import GAUDI1, GENERATION, PREFIXES, BadRow, family_of, hl_smi_cards, hl_smi_places, hl_smi_processes
-from .hl_smi_health import CardHealth, cards_health
+from .hl_smi_health import cards_health
 from .hl_smi_metrics import METRICS
 from .links import Links, Threshold
 from .pci import ACCELERATOR, pci_devices
@@ -141,14 +142,12 @@ def _observe(root: str = "/") -> dict[str, Any]:
     holders = hl_smi_processes(run(["hl-smi"]).out)
     # Every program's files are looked through, which no card needs that hl-smi shows a process of.
     opened = {} if {card["index"] for card in listed} <= holders.keys() else device_holders(NODE, WATCHERS, root)
-    health, notes = cards_health(run, listed)
-    modules = []
+    modules, (health, notes) = [], cards_health(run, listed)
     for card in listed:
         number, index = card["module_id"], card["index"]
-        held = holders.get(index) or opened.get(index) or _filled(card)
+        own = _module(card, holders.get(index) or opened.get(index) or _filled(card))
         place = places.get(number, {"cpus": [], "numa_node": -1})
-        about = health.get(_bus_id(card), CardHealth()).facts
-        modules.append({**_module(card, held), **about, "problem": bad_places.get(number), **place})
+        modules.append({**own, **health[_bus_id(card)].facts, "problem": bad_places.get(number), **place})
     sick, unknown = _sick(_slots(root), on_bus, listed, bad)
     return {
         "device_name": listed[0].get("name"),
@@ -390,6 +389,7 @@ PLATFORM = Platform(
     names=r"HL-[\w-]*",
     group=_group,
     metrics=METRICS,
+    acceptance=ACCEPTANCE,
     links=LINKS,
     generation=_generation,
     problems=_problems,

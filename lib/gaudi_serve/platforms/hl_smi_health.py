@@ -178,7 +178,7 @@ def _number(text: str) -> int | None:
 
 
 def _compared(found: Mapping[str, CardHealth], cards: Iterable[Mapping[str, Any]]) -> dict[str, CardHealth]:
-    """Return the health with a warning for firmware that differs from the other cards', or from the driver's release."""
+    """Return the health, with a warning for firmware that is not the other cards', or not of the driver's release."""
     usual = Counter(one.firmware for one in found.values() if one.firmware).most_common(1)
     drivers = {str(card.get("bus_id")).lower(): str(card.get("driver_version") or "") for card in cards}
     compared = {}

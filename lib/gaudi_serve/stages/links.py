@@ -68,7 +68,7 @@ def link_validation_plan(
 
 
 def _without_excluded(host: Mapping[str, Any], excluded: Sequence[str]) -> dict[str, Any]:
-    """Return a ``gaudi_host`` without the cards that no model gets: nobody needs their links, and they may be broken."""
+    """Return a ``gaudi_host`` without the cards that no model gets: nobody needs their links."""
     return {**host, "modules": [one for one in host["modules"] if (one.get("serial") or "") not in excluded]}
 
 

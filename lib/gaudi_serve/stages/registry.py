@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.errors import near, readable
-from . import container_runtime, driver, gateway, host_tuning, image, links, monitoring, service, weights
+from . import container_runtime, driver, gateway, host_tuning, image, links, monitoring, qualification, service, weights
 from .base import Given, Stage
 
 Known = Mapping[str, Any]
@@ -15,6 +15,7 @@ Known = Mapping[str, Any]
 OBJECTS: tuple[Stage, ...] = (
     host_tuning.STAGE,
     driver.STAGE,
+    qualification.STAGE,
     container_runtime.STAGE,
     image.STAGE,
     links.STAGE,
@@ -45,7 +46,7 @@ SUBSETS = {
     # What it serves, if anything: an inventory that was not read must not hide that.
     ALONE: ("system", "services"),
 }
-EVERYTHING = ("system", "tuning", "runtime", "services", "hccl", "host", "driver")
+EVERYTHING = ("system", "tuning", "runtime", "services", "hccl", "host", "driver", "qualification")
 # The facts in which the stages keep what they would do.
 REPORTED = (
     *(name for one in OBJECTS for name in one.names("due", "refusal", "stops", *one.reports)),
