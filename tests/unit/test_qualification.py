@@ -359,7 +359,10 @@ def test_nothing_is_due_where_nobody_asks() -> None:
 
 def test_what_is_asked_for_is_due_with_its_minutes() -> None:
     found = pending(**ASKED)
-    assert found.due == [f"run acceptance suite quick on 8 cards, about 12 minutes: {', '.join(QUICK_TESTS)}"]
+    assert found.due == [
+        "run acceptance suite quick on 8 cards, about 12 minutes: functional 2 min, memory-bandwidth 3 min, "
+        "pcie-bandwidth 4 min, serdes-pairs 3 min"
+    ]
     assert found.changes["every"] and found.changes["tests"] == QUICK_TESTS
     assert found.changes["table"][2].split()[:3] == ["functional", "about", "2"]
     found = pending(**ASKED, accelerator_cards_excluded=["S3"])

@@ -116,7 +116,7 @@ def _lines(suite: str, tests: Sequence[AcceptanceTest], cards: Sequence[Known], 
         minutes = sum(test.minutes for test in tests)
         lines.append(
             f"run acceptance suite {suite} on {counted(len(cards), 'card')}, about {counted(minutes, 'minute')}: "
-            f"{', '.join(test.name for test in tests)}"
+            f"{', '.join(f'{test.name} {test.minutes} min' for test in tests)}"
         )
     return lines
 

@@ -287,6 +287,10 @@ class Host:
         nothing = {"cards": {}, "last": {}, "unlocked": False, "programs": [program]}
         return {**nothing, **self.state["qualification"]}
 
+    def do_qualify_cards(self, _given: dict[str, Any]) -> dict[str, Any]:
+        """Return that all cards have passed."""
+        return {"changed": True, "verdict": "passed", "lines": ["hl_qual: passed"]}
+
     def see_services(self) -> dict[str, Any]:
         """Return units, images and the supervisor."""
         free = {CONFIG: 2**40, "/var/lib/gaudi-serve": self.state["free"]}
