@@ -167,6 +167,16 @@ def host_facts(
     }
 
 
+def kept_results(platform: Platform, gather: list[str]) -> dict[str, Any]:
+    """Return what the last measurements and tests of the cards have left."""
+    facts = {}
+    if "hccl" in gather:
+        facts["gaudi_hccl"] = observe_services.hccl_state()
+    if "qualification" in gather:
+        facts["gaudi_qualification"] = qualification.observe(platform.acceptance)
+    return facts
+
+
 def observe(given: dict[str, Any], aside: ThreadPoolExecutor) -> dict[str, Any]:
     """Return one fact a subset."""
     gather = given["gather"]
@@ -185,10 +195,7 @@ def observe(given: dict[str, Any], aside: ThreadPoolExecutor) -> dict[str, Any]:
         facts["gaudi_tuning"] = observe_tuning.observe()
     if "left" in gather:
         facts["gaudi_left"] = observe_left.observe(given["packages"] if "apt" in gather else None)
-    if "hccl" in gather:
-        facts["gaudi_hccl"] = observe_services.hccl_state()
-    if "qualification" in gather:
-        facts["gaudi_qualification"] = qualification.observe(platform.acceptance)
+    facts |= kept_results(platform, gather)
     if "services" in gather or "host" in gather:
         facts["gaudi_services"] = observe_services.observe(given["secrets"])
     if "haproxy" in gather:

@@ -50,7 +50,7 @@ def report(verdict: str, *cards: str, header: str = "=== gaudi2 hl qual report =
         ),
         (1, report("FAILED"), Report(FAILED, "its report says FAILED")),
         (3, report("PASSED", "PASSED", "PASSED"), "its report says PASSED, and its exit status is 3"),
-        (0, report("PASSED", "PASSED"), "its report has 1 cards, and 2 were tested"),
+        (0, report("PASSED", "PASSED"), "its report has 1 card, and 2 were tested"),
         (0, report("PASSED", "PASSED", "FAILED"), "its report says PASSED, and 1 of its cards did not pass"),
         (0, report("ABORTED", "PASSED", "PASSED"), "no verdict below the header of its report; exit status 0"),
         (0, report("PASSED", "PASSED", "PASSED", header="--"), "no hl qual report; exit status 0"),
@@ -384,6 +384,11 @@ def test_what_is_asked_for_is_due_with_its_minutes() -> None:
             {**machine_facts(), "problem": ["hl-smi failed"], "modules": []},
             {},
             "its cards do not answer: hl-smi failed",
+        ),
+        (
+            {**machine_facts(), "accelerator": "cuda", "modules": [{"module_id": 0, "alone": True}]},
+            {},
+            "a: no acceptance test: dcgmi diag does not test cards that are divided into parts",
         ),
         ({**machine_facts(), "accelerator": "rocm"}, {}, "a: no acceptance test for this platform: "),
         (

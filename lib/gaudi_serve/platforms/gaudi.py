@@ -135,7 +135,7 @@ def _observe(root: str = "/") -> dict[str, Any]:
         places, bad_places = hl_smi_places(topology_text.out)
     except InputError as problem:
         return {**nothing, "problem": [str(problem)], "pci_cards": len(on_bus)}
-    bad += [BadRow(text, card["module_id"], card["index"], _bus_id(card)) for card in listed if (text := _unread(card))]
+    bad += _unread_rows(listed)
     listed = [card for card in listed if not _unread(card)]
     if not listed:
         return {**nothing, "problem": [row.problem for row in bad], "pci_cards": len(on_bus)}
@@ -158,6 +158,10 @@ def _observe(root: str = "/") -> dict[str, Any]:
         "pci_cards": len(on_bus),
         "notes": notes,
     }
+
+
+def _unread_rows(listed: Sequence[Mapping[str, Any]]) -> list[BadRow]:
+    return [BadRow(text, card["module_id"], card["index"], _bus_id(card)) for card in listed if (text := _unread(card))]
 
 
 def _module(card: Mapping[str, Any], held_by: str | None) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..core.words import counted
 from .acceptance import (
     FAILED,
     LONG,
@@ -100,7 +101,7 @@ def _program(device: str) -> str:
 
 def _command(test: AcceptanceTest, device: str, cards: Sequence[Card] | None) -> list[str]:
     """Return the command of a test, without the text screen that a script has no terminal for."""
-    chosen = "all" if cards is None else ",".join(str(card["bus_id"]) for card in cards)
+    chosen = "all" if cards is None else ",".join(str(card["bus_id"]) for card in cards if card["bus_id"])
     generation, folder = _generation(device).lower(), FOLDERS[_generation(device)]
     return ["bash", "-c", SHELL, "hl_qual", folder, f"-{generation}", "-c", chosen, *test.arguments, "-dis_mon"]
 
@@ -126,7 +127,7 @@ def read_report(status: int, output: str, cards: Sequence[Card]) -> Report:
     failed = _failed(rows, cards)
     if verdict == FAILED:
         count = sum(word == FAILED for _, word in rows)
-        unnamed = f"{count} of {len(rows)} cards failed, and its report does not say which"
+        unnamed = f"{count} of {counted(len(rows), 'card')} failed, and its report does not say which"
         return Report(FAILED, unnamed if count and not failed else "its report says FAILED", failed)
     if verdict is None:
         what = f"no {HEADER.strip()}" if not places else "no verdict below the header of its report"
@@ -134,7 +135,7 @@ def read_report(status: int, output: str, cards: Sequence[Card]) -> Report:
     if status:
         return Report(NO_RESULT, f"its report says PASSED, and its exit status is {status}")
     if len(rows) != len(cards):
-        return Report(NO_RESULT, f"its report has {len(rows)} cards, and {len(cards)} were tested")
+        return Report(NO_RESULT, f"its report has {counted(len(rows), 'card')}, and {len(cards)} were tested")
     bad = sum(word != PASSED for _, word in rows)
     return Report(NO_RESULT, f"its report says PASSED, and {bad} of its cards did not pass") if bad else Report(PASSED)
 

@@ -78,6 +78,8 @@ def _refusal(host_name: str, host: Known, state: Known, suite: str, installed: S
     if problem or not host["modules"]:
         # A driver that this run installs lets them answer.
         return [f"{host_name}: no acceptance test: its cards do not answer: {' '.join(problem or [])}"]
+    if any(card.get("alone") for card in host["modules"]):
+        return [f"{host_name}: no acceptance test: {acceptance.tool} does not test cards that are divided into parts"]
     program, packages = acceptance.program(str(host.get("device_name") or "")), acceptance.packages
     if not program:
         return [f"{host_name}: no acceptance test for {host.get('device_name')}: {acceptance.tool} does not know it"]

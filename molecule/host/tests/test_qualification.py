@@ -1,4 +1,4 @@
-"""Acceptance tests of the cards: their table, what is kept, what they refuse, and a driver that a killed run has left."""
+"""Acceptance tests of the cards: their table, what is kept, what they refuse, and a driver that a killed run left."""
 
 from __future__ import annotations
 
