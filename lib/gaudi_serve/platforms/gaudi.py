@@ -135,8 +135,7 @@ def _observe(root: str = "/") -> dict[str, Any]:
         places, bad_places = hl_smi_places(topology_text.out)
     except InputError as problem:
         return {**nothing, "problem": [str(problem)], "pci_cards": len(on_bus)}
-    bad += _unread_rows(listed)
-    listed = [card for card in listed if not _unread(card)]
+    bad, listed = [*bad, *_unread_rows(listed)], [card for card in listed if not _unread(card)]
     if not listed:
         return {**nothing, "problem": [row.problem for row in bad], "pci_cards": len(on_bus)}
     holders = hl_smi_processes(run(["hl-smi"]).out)
