@@ -294,7 +294,7 @@ def test_a_driver_that_cannot_be_loaded_stays_marked(machine: Machine) -> None:
 
 
 def test_a_test_that_does_not_end_is_ended_and_has_no_result(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gaudi_serve.platforms.acceptance.AcceptanceTest.limit_s", 1)
+    monkeypatch.setattr(type(hl_qual.MEMORY), "limit_s", 1)
     machine.set(qual={"-f2": {"sleep": 60}})
     found = machine.run(tests=["functional"])
     assert (found["verdict"], found["tests"][0]["why"]) == (NO_RESULT, "no end after 1 second; it was ended")
