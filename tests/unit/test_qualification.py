@@ -196,6 +196,16 @@ def test_a_suite_passes_and_is_kept_by_serial_number_and_firmware(machine: Machi
     assert " hl qual report " in log.read_text() and oct(log.stat().st_mode & 0o777) == "0o640"
 
 
+def test_ports_that_are_down_are_brought_up_before(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    (machine.root / "run/gaudi-sim/ports").write_text("down\n")
+    assert machine.run(tests=["serdes-pairs"])["verdict"] == PASSED
+    # One without a cable stays down; what it means for a test, the test says.
+    monkeypatch.setattr(qualification, "PORTS_S", 0)
+    (machine.root / "run/gaudi-sim/ports").write_text("down\n")
+    found = machine.run(tests=["memory-bandwidth"])
+    assert "ports are down 0 s after they were brought up" in found["lines"][-2] and found["verdict"] == PASSED
+
+
 def test_a_failure_names_the_card_and_is_compared_with_the_run_before(machine: Machine) -> None:
     assert machine.run()["tests"][0]["before"] == "-"
     machine.set(qual={"-f2": {"fail": [1]}, "-nic_base": {"answer": [0, "done"]}})

@@ -12,6 +12,7 @@ STATE = "/etc/gaudi-sim/state.json"
 FOLDER = "/var/lib/gaudi-serve/qualification"
 LOCKED = "/sys/module/habanalabs/parameters/timeout_locked"
 PLAYBOOK = "playbooks/qualify.yml"
+# Index 3 is module 1 of these hosts.
 GRAB = "import socket, time; s = socket.socket(socket.AF_UNIX); s.bind(chr(0) + 'gaudi-sim-card-3'); time.sleep(300)"
 
 
@@ -55,7 +56,7 @@ def test_a_card_that_a_program_holds_is_named_and_a_left_driver_is_repaired(
         held = playbook(PLAYBOOK)
     finally:
         host.run("systemctl stop stranger")
-    assert held.status != 0 and "mol-host: card 3 is held by python3" in held.flat
+    assert held.status != 0 and "mol-host: card 1 is held by python3" in held.flat
     # As a run leaves it that is killed while it tests the memory.
     modules = "habanalabs habanalabs_ib habanalabs_en habanalabs_cn"
     host.check_output(f"for name in {modules}; do modprobe -r $name; done")
