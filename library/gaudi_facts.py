@@ -19,9 +19,9 @@ options:
         gateway; C(metrics) what monitoring has.
     type: list
     elements: str
-    choices:
-      [system, tuning, runtime, services, hccl, host, driver, network, weights_store, haproxy, metrics, left, apt]
-    default: [system, tuning, runtime, services, hccl, host, driver, network]
+    choices: [system, tuning, runtime, services, hccl, host, driver, network, qualification, weights_store, haproxy,
+        metrics, left, apt]
+    default: [system, tuning, runtime, services, hccl, host, driver, network, qualification]
   weights:
     description: Folders of models whose config.json and size (bytes of safetensors files), or record, are wanted.
     type: list
@@ -95,6 +95,9 @@ ansible_facts:
     gaudi_hccl:
       description: The last measurement of the links between the cards; empty where there is none.
       type: dict
+    gaudi_qualification:
+      description: What the acceptance tests of the cards have found, and which tools for them are there.
+      type: dict
     gaudi_weights:
       description: Folders of weights with their records and free bytes, and the tools that fetching needs.
       type: dict
@@ -125,11 +128,12 @@ from ansible.module_utils.gaudi_serve.host import (
     observe_services,
     observe_tuning,
     observe_weights,
+    qualification,
 )
 from ansible.module_utils.gaudi_serve.host.secret import secret_changed
 from ansible.module_utils.gaudi_serve.platforms import Platform, platform_of
 
-SUBSETS = ("system", "tuning", "runtime", "services", "hccl", "host", "driver", "network")
+SUBSETS = ("system", "tuning", "runtime", "services", "hccl", "host", "driver", "network", "qualification")
 # Of one role, and what a reset looks at: read where asked for.
 OTHERS = ("weights_store", "haproxy", "metrics", "left", "apt")
 
@@ -193,6 +197,8 @@ def observe(given: dict[str, Any], aside: ThreadPoolExecutor) -> dict[str, Any]:
     facts |= {f"gaudi_{subset}": look() for subset, look in ALONE.items() if subset in gather}
     if "left" in gather:
         facts["gaudi_left"] = observe_left.observe(given["packages"] if "apt" in gather else None)
+    if "qualification" in gather:
+        facts["gaudi_qualification"] = qualification.observe(platform.acceptance)
     if "services" in gather or "host" in gather:
         facts["gaudi_services"] = observe_services.observe(given["secrets"])
     # What is left of it goes, where nobody wants it any more.

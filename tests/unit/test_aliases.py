@@ -32,6 +32,7 @@ SECRET, GATEWAY = "0123456789abcdef0123456789abcdef", {"clients": {"a": {"key": 
 VALUES: dict[str, tuple[Any, Any]] = {
     "accelerator": ("gaudi", "cpu"),
     "accelerator_cards": (8, 7),
+    "accelerator_cards_excluded": (["AM1"], ["AM2"]),
     "accelerator_release": ("1.21.3", "1.22.0"),
     "fleet_acknowledged": ([*STANDING], ["none"]),
     "fleet_address": ("10.9.9.9", "10.8.8.8"),
@@ -47,6 +48,7 @@ VALUES: dict[str, tuple[Any, Any]] = {
 READ = {
     "accelerator": ("preflight_accelerator",),
     "accelerator_cards": ("preflight_cards",),
+    "accelerator_cards_excluded": ("preflight_cards_excluded",),
     "accelerator_release": ("preflight_release", "__playbook_release", "driver_release"),
     "fleet_address": ("__playbook_defaults",),
     "fleet_gateway": ("gateway_settings",),

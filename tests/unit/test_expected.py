@@ -171,7 +171,8 @@ def test_stages_that_need_a_plan_wait_for_the_driver() -> None:
     stages = list(STAGES)
     facts = {"driver_due": ["install"], "gaudi_host": {"services": {"m": {}}}, "preflight_plan": {"models": []}}
     found = judged("g", {**facts, "preflight_expected": {"awaits_driver": True}}, stages, [], [])
-    assert found["preflight_stages"] == ["driver", "accelerator_network", "container_runtime", "gateway", "monitoring"]
+    before = ["driver", "qualification", "accelerator_network"]
+    assert found["preflight_stages"] == [*before, "container_runtime", "gateway", "monitoring"]
     # Of models that serve, nothing is said to become before they are planned.
     assert found["preflight_lines"] == ["driver: install"]
 

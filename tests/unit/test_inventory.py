@@ -19,6 +19,7 @@ from jinja2 import UndefinedError
 GIVEN = {
     *("preflight_models", "preflight_images", "preflight_secrets", "preflight_catalog_dirs", "preflight_catalog"),
     *("preflight_model_defaults", "preflight_accelerator", "preflight_cards", "preflight_release"),
+    *("preflight_cards_excluded", "preflight_cards_accepted"),
     *(
         "preflight_host_nics",
         "preflight_device_family",

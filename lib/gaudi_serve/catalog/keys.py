@@ -39,7 +39,10 @@ NO_ENDPOINT = {
     "ssl_keyfile": "makes the server speak TLS, and it is asked in plain HTTP; leave it out: a gateway brings TLS",
 }
 # Names of files and folders that the toolkit has beside those of the models.
-RESERVED = ("docker-proxy", "found", "gateway", "images", "images-build", "metrics", "rollout", "weights")
+RESERVED = (
+    *("docker-proxy", "found", "gateway", "images", "images-build", "metrics", "qualification", "rollout"),
+    "weights",
+)
 BUCKET = re.compile(f"VLLM_({'|'.join(DIMENSIONS)})_BUCKET_({'|'.join(PARTS)})")
 SHARES = ("VLLM_GPU_MEMORY_UTILIZATION", "VLLM_GRAPH_RESERVED_MEM", "VLLM_GRAPH_PROMPT_RATIO")
 # The plugin's buckets: docs/buckets.md.

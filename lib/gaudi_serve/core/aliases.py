@@ -14,6 +14,7 @@ Known = Mapping[str, Any]
 ALIASES: Mapping[str, str] = {
     "gaudi_accelerator": "accelerator",
     "gaudi_cards": "accelerator_cards",
+    "gaudi_cards_excluded": "accelerator_cards_excluded",
     "gaudi_release": "accelerator_release",
     "gaudi_acknowledged": "fleet_acknowledged",
     "gaudi_fleet_address": "fleet_address",

@@ -120,6 +120,7 @@ MODULE = {
     ),
     "no_peer": Rule(list_of(whole(0, 63)), "must be a list of module_ids", []),
     "alone": Rule(is_flag, "must be true or false, without quotes", False),
+    "serial": Rule(is_line, "must be a text of one line", None),
 }
 NETWORK = {
     "interface": Rule(matching(r"[\w.:@-]+"), "must be the name of an interface, such as eth0"),
@@ -168,7 +169,12 @@ WEIGHTS = {
 UNDEFINED = re.compile(r"'\w+' is undefined")
 # What gaudi_facts reads besides; planning does not.
 HOST_BESIDE = ("memory_mib", "pci_cards")
-MODULE_BESIDE = (*("ecc_uncorrectable", "bad_pages", "sick"), "bus_id", "memory_used_mib", "device_id")
+MODULE_BESIDE = (
+    *("ecc_uncorrectable", "bad_pages", "sick", "warned", "firmware"),
+    "bus_id",
+    "memory_used_mib",
+    "device_id",
+)
 WEIGHTS_BESIDE = ("recorded",)
 SYSTEM = {
     "id": Rule(is_line, "must be a text such as ubuntu"),
@@ -181,6 +187,7 @@ IMAGES = {
         "must be the names of the images on the host, as a list",
     )
 }
+SERIALS = Rule(list_of(matching(r"[\w.-]{1,64}")), "must be a list of quoted serial numbers, such as ['AM50016138']")
 VARIABLES = {
     "vllm_models": Rule(_list, "must be a list of models", None),
     "vllm_distributed_models": Rule(_list, "must be a list of models, each with its hosts (docs/multi-host.md)", []),
@@ -212,6 +219,8 @@ VARIABLES = {
         Rule(one_of("", *FAMILIES), f"must be one of {', '.join(FAMILIES)}, for a device that is not known"),
     ),
     "fleet_move_allowed": rule_of(OPTIONS["preflight_move_allowed"]),
+    "accelerator_cards_excluded": rule_of(OPTIONS["preflight_cards_excluded"], SERIALS),
+    "accelerator_cards_accepted": rule_of(OPTIONS["preflight_cards_accepted"], SERIALS),
     "fleet_acknowledged": Rule(list_of(one_of(*STANDING)), f"must be a list of {', '.join(STANDING)}", []),
     "gaudi_host_nics": rule_of(OPTIONS["preflight_host_nics"]),
 }
@@ -237,6 +246,8 @@ INSTEAD = {
         "vllm_distributed_models": [],
         "gaudi_device_family": "",
         "fleet_acknowledged": [],
+        "accelerator_cards_excluded": [],
+        "accelerator_cards_accepted": [],
     },
 }
 

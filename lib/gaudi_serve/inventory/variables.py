@@ -135,7 +135,7 @@ TIMES = (
     *("vllm_image_build_timeout", "vllm_image_build_poll", "vllm_image_serve_timeout"),
     *("model_weights_progress", "model_weights_timeout", "model_weights_poll"),
     *("vllm_service_smoke_timeout", "vllm_service_wait_interval", "vllm_service_report_every"),
-    "link_validation_timeout",
+    *("link_validation_timeout", "qualification_poll"),
 )
 GIT = matching(r"([a-z]+://[^\s'\"\\`$<>|;]+|/[\w./@+-]+|[\w.-]+@[\w.-]+:[\w./~-]+)")
 KINDS = ("hub", "modelscope", "git")
@@ -251,7 +251,7 @@ PREFIXES = (
         "container_runtime_",
         "model_weights_",
     ),
-    *("link_validation_", "hccl_validation_"),
+    *("link_validation_", "hccl_validation_", "qualification_"),
 )
 # What the playbooks hand to roles, which may be used alone too, under names of the roles' own.
 HANDED = frozenset(

@@ -22,6 +22,9 @@ class Card:
     built for, such as 8.9 or gfx942. links: by the module_id of another card, the kind of the link to it as the tool of
     its vendor names it. no_peer: the module_ids of the cards whose memory it cannot read. alone: it works with no other
     card, as a part of a divided one.
+
+    serial: its serial number; empty where it is not known. sick: why no new model should run on it; empty where nothing
+    is. excluded: its inventory lets no model run on it.
     """
 
     module_id: int
@@ -38,6 +41,9 @@ class Card:
     links: Mapping[int, str] = field(default_factory=dict)
     no_peer: tuple[int, ...] = ()
     alone: bool = False
+    serial: str = ""
+    sick: str = ""
+    excluded: bool = False
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Card:
@@ -58,7 +64,20 @@ class Card:
             {int(number): str(kind) for number, kind in (facts.get("links") or {}).items()},
             tuple(int(number) for number in facts.get("no_peer") or ()),
             bool(facts.get("alone")),
+            str(facts.get("serial") or ""),
+            str(facts.get("sick") or ""),
+            bool(facts.get("excluded")),
         )
+
+    @property
+    def title(self) -> str:
+        """Return how messages call a card that somebody may have to exchange."""
+        return f"card {self.module_id}" + (f" (serial number {self.serial})" if self.serial else "")
+
+    @property
+    def avoided(self) -> str:
+        """Return in a word why no new model is placed on it; empty where one may be."""
+        return "excluded" if self.excluded else "sick" if self.sick else ""
 
     @property
     def end_first(self) -> str:
@@ -290,6 +309,12 @@ class Host:
             f"card {card.module_id} is not used: it is held by {card.held_by or 'another program'}"
             for card in self.cards
             if card.in_use and not card.problem and card.module_id not in self.held
+        ]
+        held += [
+            f"{card.title} is excluded (accelerator_cards_excluded)"
+            + (f"; model {self.held[card.module_id]} runs on it" if card.module_id in self.held else "")
+            for card in self.cards
+            if card.excluded and not card.problem
         ]
         return held + [
             f"{name}: {problem}; model {self.held[number]} runs on it"

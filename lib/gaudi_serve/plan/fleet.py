@@ -245,6 +245,8 @@ def _wanted(
         host_nics=is_true(values["gaudi_host_nics"]),
         device_family=values["gaudi_device_family"],
         move_allowed=is_true(values["fleet_move_allowed"]),
+        cards_excluded=values["accelerator_cards_excluded"] or [],
+        cards_accepted=values["accelerator_cards_accepted"] or [],
         gateway=known.get("fleet_gateway"),
         cluster_address=str(known.get("vllm_cluster_address") or ""),
         between=Between.of(known),

@@ -13,7 +13,7 @@ from typing import Any
 from ..core.errors import Finding, InputError, Problem
 from ..model.host import Card, Host
 from ..model.shared import key_of
-from ..platforms import platform_of, sick_cards
+from ..platforms import card_warnings, platform_of, serial_notes, sick_cards, with_health
 from ..platforms.releases import DEFAULT
 from .check import host_problems, release_unset
 from .cost import cost_of
@@ -106,7 +106,8 @@ def plan_models(
         The plan. A user's mistake never raises, and is one of its findings.
     """
     nics = wanted.nics or host.get("host_nics")
-    machine = Host.of({**host, "host_nics": nics, "device_family": wanted.device_family}, wanted.between)
+    judged = with_health(host, wanted.cards_excluded, wanted.cards_accepted)
+    machine = Host.of({**judged, "host_nics": nics, "device_family": wanted.device_family}, wanted.between)
     if not isinstance(wanted.models, list):
         wrong = Finding.of_model(host_name, {}, "vllm_models", wanted.models, "must be a list of models")
         return HostPlan(host_name, (), (wrong,))
@@ -116,14 +117,26 @@ def plan_models(
     site = Site(machine, release, wanted.catalog, wanted.defaults or {}, images, addresses or {})
     requests, mistakes = resolve(wanted.models, site)
     mistakes += _checked(requests, site, wanted.weights_come)
-    planned: list[PlannedModel] = []
-    more: list[Mistake] = []
-    if not machine.awaits_driver:
-        planned, more = _placed(requests, _names(wanted.models), site, host_name, wanted.move_allowed)
-    notes = (*machine.unused_cards, *sick_cards(host), *machine.notes)
-    notes = (AWAITS_DRIVER,) if machine.awaits_driver else notes
+    planned, more = _placed(requests, _names(wanted.models), site, host_name, wanted.move_allowed)
+    notes = (AWAITS_DRIVER,) if machine.awaits_driver else _notes(machine, host, wanted)
     findings = tuple(Finding.of_model(host_name, spec, *problem) for spec, problem in (*mistakes, *more))
+    findings += _in_both(host_name, wanted)
     return HostPlan(host_name, tuple(planned), findings, notes, machine, release, frozenset(_names(wanted.models)))
+
+
+def _notes(machine: Host, host: Mapping[str, Any], wanted: Wanted) -> tuple[str, ...]:
+    """Return what is worth knowing of a host, serial numbers in variables that no card has among it."""
+    named = {"accelerator_cards_excluded": wanted.cards_excluded, "accelerator_cards_accepted": wanted.cards_accepted}
+    unknown = [text for key, serials in named.items() for text in serial_notes(host, key, serials)]
+    return (*machine.unused_cards, *sick_cards(host), *card_warnings(host), *machine.notes, *unknown)
+
+
+def _in_both(host_name: str, wanted: Wanted) -> tuple[Finding, ...]:
+    """Return what is wrong with serial numbers that are excluded and accepted."""
+    key = "accelerator_cards_accepted"
+    both = sorted({*wanted.cards_excluded} & {*wanted.cards_accepted})
+    text = f"{host_name}: {key} {', '.join(both)}: accelerator_cards_excluded has the same; leave one of them out"
+    return (Finding(host_name, key, text),) if both else ()
 
 
 def with_peers(
@@ -183,6 +196,8 @@ def _placed(
     The running ones of the others (``named``) keep their cards: a mistake must not give them away.
     """
     host = site.host
+    if host.awaits_driver:
+        return [], []
     sized = [
         request
         for request in requests
@@ -193,7 +208,7 @@ def _placed(
         reserved = named - {request.spec.name for request in sized}
         found = place([request.spec for request in sized], host, reserved, move_allowed)
     given = {number for mine in found.cards.values() for number in mine}
-    left = [card for card in host.cards if not card.in_use and card.module_id not in given]
+    left = [card for card in host.cards if not card.in_use and not card.avoided and card.module_id not in given]
     mistakes: list[Mistake] = []
     planned = []
     for request in sized:

@@ -1,9 +1,9 @@
 """Which model gets which cards and cores: one ledger per host.
 
-Hard rules: a card belongs to one model; cards that others hold are not touched; cards of a model are of one kind;
-on Gaudi2E (HL-288) a model stays within one group of four unless host NICs are declared. Then, in this order: a running
-model keeps its cards and moves only where a user allows it, its cards are linked directly, it lies on one NUMA node,
-large gaps stay whole for large models.
+Hard rules: a card belongs to one model; cards that others hold are not touched; no model is placed on a card that is
+sick or excluded; cards of a model are of one kind; on Gaudi2E (HL-288) a model stays within one group of four unless
+host NICs are declared. Then, in this order: a running model keeps its cards and moves only where a user allows it, its
+cards are linked directly, it lies on one NUMA node, large gaps stay whole for large models.
 """
 
 from __future__ import annotations
@@ -68,6 +68,8 @@ class Ledger:
             if card.in_use and number not in host.held
         }
         self.foreign = frozenset(self.holders)
+        self.held = host.held
+        self.avoided = {number: card.avoided for number, card in self.cards.items() if card.avoided}
         self.unusable = host.unusable
         platform = platform_of(host.accelerator)
         self.group = platform.group(host)
@@ -90,7 +92,7 @@ class Ledger:
         """Return the free cards by region; ``but`` counts as free."""
         found: dict[Region, list[int]] = {}
         for number in sorted(self.cards):
-            if number not in self.holders or number in but:
+            if (number not in self.holders or number in but) and number not in self.avoided:
                 found.setdefault(self.region(number), []).append(number)
         return dict(sorted(found.items()))
 
@@ -111,8 +113,31 @@ class Ledger:
             if number in self.holders:
                 why = f"card {number} belongs to model {self.holders[number]} already; {ALONE}"
                 return "module_ids", requested, why
+            if why := self._why_avoided(spec, number):
+                return "module_ids", requested, f"{why}; take another card"
         apart = self._apart(requested)
         return ("module_ids", requested, apart) if apart else None
+
+    def _why_avoided(self, spec: Spec, number: int) -> str:
+        """Return why a model must not be on a card; empty where it may, as one that runs on a sick card may stay."""
+        card = self.cards[number]
+        if spec.stopped or not card.avoided:
+            return ""
+        if card.excluded:
+            return f"{card.title} is excluded (accelerator_cards_excluded)"
+        accept = f"; accelerator_cards_accepted: ['{card.serial}'] lets models on it" if card.serial else ""
+        return "" if self.held.get(number) == spec.name else f"{card.title} is sick: {card.sick}{accept}"
+
+    def excluded_under(self, spec: Spec, cards: Sequence[int]) -> Problem | None:
+        """Return why a model that runs on these cards cannot stay there; None where it can."""
+        wrong = [self.cards[number] for number in cards if number in self.cards and self.cards[number].excluded]
+        if spec.stopped or not wrong:
+            return None
+        text = (
+            f"the model runs on {' and '.join(card.title for card in wrong)}: stop it (playbooks/stop.yml -e "
+            f"model={spec.name}), and it gets other cards; {MOVE}, which restarts them"
+        )
+        return "accelerator_cards_excluded", [card.serial for card in wrong], text
 
     def _apart(self, requested: Sequence[int]) -> str:
         """Return why cards cannot work together; empty where they can."""
@@ -138,8 +163,10 @@ def place(specs: Sequence[Spec], host: Host, reserved: Collection[str] = (), mov
     """
     ledger = Ledger(host)
     present = _present(host)
-    for name in sorted(set(reserved) & set(present)):
+    stuck = {} if move_allowed else _stuck(specs, present, ledger)
+    for name in sorted({*reserved, *stuck} & set(present)):
         ledger.give(name, [number for number in present[name] if number in ledger.cards])
+    specs = [spec for spec in specs if spec.name not in stuck]
     floating = [spec for spec in specs if not spec.module_ids]
     standing = {} if move_allowed else _standing(floating, present, ledger)
     placed, refused = _named(specs, ledger, standing)
@@ -154,7 +181,13 @@ def place(specs: Sequence[Spec], host: Host, reserved: Collection[str] = (), mov
         key, value, text = _no_room(spec, ledger, now)
         refused[spec.name] = (key, value, f"{text}; {MOVE}" if moving else text)
     found = {**placed, **kept, **arranged}
-    return Placed(found, refused, _moved(floating, found, present))
+    return Placed(found, {**refused, **stuck}, _moved(floating, found, present))
+
+
+def _stuck(specs: Sequence[Spec], present: Cards, ledger: Ledger) -> dict[str, Problem]:
+    """Return the models that run on excluded cards: nobody has said that they may be moved."""
+    running = [(spec, present[spec.name]) for spec in specs if spec.name in present and not spec.module_ids]
+    return {spec.name: problem for spec, cards in running if (problem := ledger.excluded_under(spec, cards))}
 
 
 def _standing(floating: Sequence[Spec], present: Cards, ledger: Ledger) -> Cards:
@@ -292,12 +325,15 @@ def _shares(count: int, most: Counts) -> tuple[Counts, ...]:
 
 
 def _no_room(spec: Spec, ledger: Ledger, placed: Cards) -> Problem:
-    holders = {**ledger.holders, **{number: name for name, cards in placed.items() for number in cards}}
+    holders = {**ledger.avoided, **ledger.holders}
+    holders |= {number: name for name, cards in placed.items() for number in cards}
     held = ", ".join(f"{number}: {name}" for number, name in sorted(holders.items()))
     free = sorted(set(ledger.cards) - set(holders))
     text = f"this host has {counted(len(ledger.cards), 'card')}, {len(free)} of them free" + (
         f" (held: {held})" if held else ""
     )
+    if sick := [ledger.cards[number] for number, word in ledger.avoided.items() if word == "sick"]:
+        text += f"; {', '.join(card.title for card in sick)}: sick; accelerator_cards_accepted lets models on them"
     text += "".join(f"; {name} is left out: {problem}" for name, problem in ledger.unusable)
     if ledger.group and (spec.cards > ledger.group or len(free) >= spec.cards):
         text += f"; no group of four has so many, and only host NICs connect the groups; {NICS}"

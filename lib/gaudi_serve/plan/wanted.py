@@ -22,7 +22,8 @@ class Wanted:
     accelerator, cards: what the host must have. release: of driver and serving image, such as 1.21.3; empty where
     nobody has set one. host_nics: the machine has NICs for traffic between cards (matters on Gaudi2E only).
     device_family: as what cards are served whose name is not known, such as HL-325. move_allowed: running models may
-    get other cards where others need theirs, which restarts them.
+    get other cards where others need theirs, which restarts them. cards_excluded: serial numbers of cards that get no
+    model; cards_accepted: those of sick cards that get models all the same.
 
     weights_come: a later stage installs the weights that have a ``source``; images_come: the same of images. gateway:
     settings of a gateway on the host. cluster_address: where the other hosts of its models reach it; empty for the
@@ -40,6 +41,8 @@ class Wanted:
     host_nics: bool = False
     device_family: str = ""
     move_allowed: bool = False
+    cards_excluded: Sequence[str] = ()
+    cards_accepted: Sequence[str] = ()
     weights_come: bool = True
     images_come: bool = True
     gateway: Any = None
@@ -67,6 +70,8 @@ class Wanted:
             host_nics=is_true(known["preflight_host_nics"]),
             device_family=known["preflight_device_family"],
             move_allowed=is_true(known["preflight_move_allowed"]),
+            cards_excluded=list(known["preflight_cards_excluded"] or []),
+            cards_accepted=list(known["preflight_cards_accepted"] or []),
             weights_come=is_true(known["preflight_weights_come"]),
             images_come=not stages or "vllm_image" in stages,
             gateway=value_of(known, "fleet_gateway"),

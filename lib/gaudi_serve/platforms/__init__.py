@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from ..core.errors import refusal
+from ..core.errors import near, refusal, shown
+from ..model.host import live_models
 from . import cpu, cuda, elsewhere, gaudi, rocm, xpu
 from .base import Platform, Runtime
 from .device_access import DeviceAccess
@@ -28,14 +29,17 @@ __all__ = [
     "Runtime",
     "accelerator_needs",
     "card_variables",
+    "card_warnings",
     "platform_among",
     "platform_here",
     "platform_of",
     "platforms_here",
     "runtime_of",
     "runtimes",
+    "serial_notes",
     "served_names",
     "sick_cards",
+    "with_health",
 ]
 
 
@@ -48,7 +52,55 @@ def sick_cards(host: Mapping[str, Any]) -> list[str]:
     """Return a sentence for each device of ``gaudi_host`` that serves and is sick; of bad ones the problem is said."""
     health = platform_of(host.get("accelerator")).health
     cards = [module for module in host.get("modules") or () if not module.get("problem")]
-    return [f"card {module['module_id']} is sick: {text}" for module in cards if (text := health(module))]
+    runs = {number: name for name, one in live_models(host).items() if one.runs for number in one.module_ids}
+    return [
+        f"card {module['module_id']} is sick: {text}"
+        + (f"; model {runs[module['module_id']]} runs on it" if module["module_id"] in runs else "")
+        for module in cards
+        if (text := health(module))
+    ]
+
+
+def with_health(
+    host: Mapping[str, Any], excluded: Collection[str] = (), accepted: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return a ``gaudi_host`` whose cards say what is sick of them, and which of them get no model.
+
+    Args:
+        host: facts.
+        excluded: serial numbers of cards that get no model.
+        accepted: those of sick cards that get models all the same.
+    """
+    health = platform_of(host.get("accelerator")).health
+    modules = []
+    for module in host.get("modules") or ():
+        serial = module.get("serial") or None
+        sick = "" if serial in accepted else health(module) or ""
+        modules.append({**module, "sick": sick, "excluded": serial in excluded})
+    return {**host, "modules": modules}
+
+
+def serial_notes(host: Mapping[str, Any], key: str, serials: Sequence[str]) -> list[str]:
+    """Return a sentence for each serial number in a variable that no card of a host has.
+
+    Args:
+        host: ``gaudi_host``.
+        key: the variable's name.
+        serials: what it holds.
+    """
+    known = [str(one["serial"]) for one in host.get("modules") or () if one.get("serial")]
+    has = f"it has {', '.join(known)}" if known else "the serial numbers of its cards are not known"
+    return [
+        f"{key}: {shown(serial)} is no card of this host{near(serial, known, 2)}; {has}"
+        for serial in serials
+        if serial not in known
+    ]
+
+
+def card_warnings(host: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each device of ``gaudi_host`` of which something is worth a warning."""
+    cards = [module for module in host.get("modules") or () if module.get("warned")]
+    return [f"card {module['module_id']}: {module['warned']}" for module in cards]
 
 
 def accelerator_needs(accelerator: str) -> list[str]:

@@ -26,6 +26,7 @@ class AmdCard:
 
     gpu: the number by which the tool's users name it. kfd_id: the driver's own. uncorrectable: memory errors that were
     not corrected since the driver was loaded. pending: pages of its memory that wait for a reset to be taken out.
+    serial: its serial number.
     """
 
     gpu: int
@@ -35,6 +36,7 @@ class AmdCard:
     memory_mib: int = 0
     uncorrectable: int | None = None
     pending: int | None = None
+    serial: str = ""
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,7 @@ def amd_cards(listed: str, static: str = "", errors: str = "", pages: str = "") 
                 _mib(_part(of_static, "vram").get("size")),
                 _number(ecc.get("total_uncorrectable_count")),
                 _pages(of_pages.get("pending")),
+                _text(asic.get("asic_serial")),
             )
         )
     return tuple(found)

@@ -15,6 +15,7 @@ from ..model.architecture import Architecture
 from ..model.between import Between
 from ..model.host import Card, Host
 from ..model.spec import Spec
+from .acceptance import Acceptance
 from .card_metrics import CardMetrics
 from .device_access import DeviceAccess
 from .driver import Driver
@@ -191,6 +192,8 @@ class Platform:
     the processors and the memory of its devices' NUMA node; otherwise its engine does that, or nothing. even_heads:
     every device must have a key-value head of its own. iommu: devices are driven through it.
 
+    acceptance: the vendor's acceptance tests; None where there are none that are known.
+
     metrics: how the collector on its hosts reads its devices; None where there is nothing to read.
 
     socket_variables: those that name the interface to the other hosts of a model. ray_resource: what Ray calls its
@@ -243,6 +246,7 @@ class Platform:
     binds: bool = False
     even_heads: bool = False
     iommu: bool = False
+    acceptance: Acceptance | None = None
     metrics: CardMetrics | None = None
     socket_variables: tuple[str, ...] = ("GLOO_SOCKET_IFNAME",)
     ray_resource: str = ""

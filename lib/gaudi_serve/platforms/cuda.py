@@ -19,6 +19,7 @@ from .abilities import cache_problems, is_bfloat16, method_of
 from .base import Platform, Runtime
 from .between import over_nccl
 from .cards import about, filled, lost, mixed, reasons
+from .dcgm import ACCEPTANCE
 from .device_access import DeviceAccess, Node
 from .device_holders import device_holders
 from .driver import Companion, Driver
@@ -86,11 +87,12 @@ def observe(root: str = "/") -> dict[str, Any]:
     divided = any(row.divided for row in rows)
     links, peers = _topology(rows)
     holders = _holders(rows, minors, root)
+    serials = smi.serials()
     modules = []
     for row in rows:
         module = _module(row, on_bus.get(row.bus_id), minors.get(row.uuid), holders.get(row.uuid), root)
         module["problem"] = module["problem"] or wrong.get(row.index)
-        module["sick"] = warned.get(row.index, "")
+        module |= {"sick": warned.get(row.index, ""), **serials.get(row.uuid, {})}
         module["links"] = {str(other): kind for (one, other), kind in links.items() if one == row.index}
         module["no_peer"] = sorted(other for (one, other), word in peers.items() if one == row.index and word != "OK")
         modules.append(module)
@@ -489,6 +491,7 @@ PLATFORM = Platform(
     names=r"(NVIDIA|Tesla|Quadro|GeForce|GRID) [\w .()/+-]{1,80}",
     near=(("NV",), ("PIX", "PXB")),
     metrics=METRICS,
+    acceptance=ACCEPTANCE,
     links=LINKS,
     memory="vllm",
     capability_problems=_capability_problems,

@@ -21,7 +21,9 @@ from .device_access import DeviceAccess, Node
 from .device_holders import device_holders
 from .driver import Driver
 from .habana_config import PATH, SETTINGS
+from .hl_qual import ACCEPTANCE
 from .hl_smi import GAUDI1, GENERATION, PREFIXES, BadRow, family_of, hl_smi_cards, hl_smi_places, hl_smi_processes
+from .hl_smi_health import cards_health
 from .hl_smi_metrics import METRICS
 from .links import Links, Threshold
 from .pci import ACCELERATOR, pci_devices
@@ -134,19 +136,18 @@ def _observe(root: str = "/") -> dict[str, Any]:
         places, bad_places = hl_smi_places(topology_text.out)
     except InputError as problem:
         return {**nothing, "problem": [str(problem)], "pci_cards": len(on_bus)}
-    bad += [BadRow(text, card["module_id"], card["index"], _bus_id(card)) for card in listed if (text := _unread(card))]
-    listed = [card for card in listed if not _unread(card)]
+    bad, listed = [*bad, *_unread_rows(listed)], [card for card in listed if not _unread(card)]
     if not listed:
         return {**nothing, "problem": [row.problem for row in bad], "pci_cards": len(on_bus)}
     holders = hl_smi_processes(run(["hl-smi"]).out)
     # Every program's files are looked through, which no card needs that hl-smi shows a process of.
     opened = {} if {card["index"] for card in listed} <= holders.keys() else device_holders(NODE, WATCHERS, root)
-    modules = []
+    modules, (health, notes) = [], cards_health(run, listed)
     for card in listed:
         number, index = card["module_id"], card["index"]
-        held = holders.get(index) or opened.get(index) or _filled(card)
+        own = _module(card, holders.get(index) or opened.get(index) or _filled(card))
         place = places.get(number, {"cpus": [], "numa_node": -1})
-        modules.append({**_module(card, held), "problem": bad_places.get(number), **place})
+        modules.append({**own, **health[_bus_id(card)].facts, "problem": bad_places.get(number), **place})
     sick, unknown = _sick(_slots(root), on_bus, listed, bad)
     return {
         "device_name": listed[0].get("name"),
@@ -155,7 +156,12 @@ def _observe(root: str = "/") -> dict[str, Any]:
         "modules": sorted([*modules, *sick], key=lambda module: int(module["module_id"])),
         "unusable_cards": unknown,
         "pci_cards": len(on_bus),
+        "notes": notes,
     }
+
+
+def _unread_rows(listed: Sequence[Mapping[str, Any]]) -> list[BadRow]:
+    return [BadRow(text, card["module_id"], card["index"], _bus_id(card)) for card in listed if (text := _unread(card))]
 
 
 def _module(card: Mapping[str, Any], held_by: str | None) -> dict[str, Any]:
@@ -388,6 +394,7 @@ PLATFORM = Platform(
     names=r"HL-[\w-]*",
     group=_group,
     metrics=METRICS,
+    acceptance=ACCEPTANCE,
     links=LINKS,
     generation=_generation,
     problems=_problems,

@@ -15,10 +15,12 @@ FIELDS = (
 # Of errors that stay; older drivers know not all of them, and refuse the whole query then.
 ERRORS = ("index", "ecc.errors.uncorrected.volatile.total", "remapped_rows.pending", "remapped_rows.failure")
 ACTION = "gpu_recovery_action"
+SERIALS = ("uuid", "serial", "vbios_version")
 NO_ACTION = "None"  # what it is called that a driver asks for no recovery
 CSV = "--format=csv,noheader,nounits"
 QUERY = ["nvidia-smi", f"--query-gpu={','.join(FIELDS)}", CSV]
 SICK = ["nvidia-smi", f"--query-gpu={','.join((*ERRORS, ACTION))}", CSV]
+NUMBERS = ["nvidia-smi", f"--query-gpu={','.join(SERIALS)}", CSV]
 SICK_BEFORE = ["nvidia-smi", f"--query-gpu={','.join(ERRORS)}", CSV]  # for drivers that ask for no recovery
 PROGRAMS = ["nvidia-smi", "--query-compute-apps=gpu_uuid,pid,process_name", CSV]
 LIST, LINKS, PEERS = ["nvidia-smi", "-L"], ["nvidia-smi", "topo", "-m"], ["nvidia-smi", "topo", "-p2p", "r"]
@@ -105,6 +107,18 @@ def asked(argv: list[str], timeout: float = 20.0) -> tuple[Result, str]:
     last = (told.err.strip() or told.out.strip() or "no answer").splitlines()[-1]
     known = STATUSES.get(told.status)
     return told, f"nvidia-smi: {last}" + (f" (status {told.status}: {known})" if known else "")
+
+
+def serials() -> dict[str, dict[str, str | None]]:
+    """Return by UUID the serial number of each card and the version of its firmware; cards for consumers have none."""
+    told, problem = asked(NUMBERS)
+    found: dict[str, dict[str, str | None]] = {}
+    for line in [] if problem else told.out.splitlines():
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) == len(SERIALS) and cells[0].startswith("GPU-"):
+            serial, firmware = (cell if re.fullmatch(r"[\w.-]+", cell) else None for cell in cells[1:])
+            found[cells[0]] = {"serial": serial, "firmware": firmware}
+    return found
 
 
 def bus_id(text: str) -> str:

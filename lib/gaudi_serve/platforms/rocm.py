@@ -182,6 +182,7 @@ def _modules(
                 "no_peer": _no_peer(gpu, gpus, numbers),
                 "ecc_uncorrectable": card.uncorrectable if card else None,
                 "bad_pages": card.pending if card else None,
+                "serial": card.serial or None if card else None,
             }
         )
     return modules

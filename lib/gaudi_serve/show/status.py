@@ -13,7 +13,7 @@ from ..gateway.fleet import gateway_left
 from ..model.distributed import answers, hosts_of
 from ..model.host import Host
 from ..monitoring.metrics import BY_NAME
-from ..platforms import sick_cards
+from ..platforms import card_warnings, serial_notes, sick_cards, with_health
 from ..stages.registry import LEFT_ALONE, OBJECTS
 from .notes import open_notes, shared_lines
 from .page.machine import card_rows, link_rows
@@ -74,10 +74,17 @@ def _host(known: Known, name: str) -> dict[str, Any]:
     silent = [f"{model['name']} does not answer: {model['problem']}" for model in models if model["problem"]]
     if silent:
         drift["answers"] = silent
-    cards = [*Host.of(known["gaudi_host"]).unused_cards, *sick_cards(known["gaudi_host"])] if serves else []
+    cards = _cards(known) if serves else []
     told = [*cards, *(note for fact in NOTES for note in known.get(fact) or [])]
     notes = open_notes(told, value_of(known, "fleet_acknowledged"))
     return {"read": True, "problem": "", "drift": drift, "models": models, "notes": notes}
+
+
+def _cards(known: Known) -> list[str]:
+    """Return what is worth knowing of the cards of a host."""
+    host, excluded = known["gaudi_host"], list(value_of(known, "accelerator_cards_excluded") or [])
+    unknown = serial_notes(host, "accelerator_cards_excluded", excluded)
+    return [*Host.of(with_health(host, excluded)).unused_cards, *sick_cards(host), *card_warnings(host), *unknown]
 
 
 def _model(model: Known, known: Known) -> dict[str, Any]:

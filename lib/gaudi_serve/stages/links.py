@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..core.aliases import value_of
 from ..core.checks import is_true
 from ..core.errors import shown
 from ..core.images import vllm_image_id
@@ -66,6 +67,11 @@ def link_validation_plan(
         "aside": _aside(options or {}, nodes),
         "fingerprint": fingerprint,
     }
+
+
+def _without_excluded(host: Mapping[str, Any], excluded: Sequence[str]) -> dict[str, Any]:
+    """Return a ``gaudi_host`` without the cards that no model gets: nobody needs their links."""
+    return {**host, "modules": [one for one in host["modules"] if (one.get("serial") or "") not in excluded]}
 
 
 def _together(host: Host) -> list[Card]:
@@ -162,11 +168,12 @@ def _groups(host: Host, cards: Sequence[Card]) -> list[Group]:
     """Return the groups of cards that are linked among themselves only."""
     platform = platform_of(host.accelerator)
     if size := platform.group(host):
-        places = [list(range(first, min(len(cards), first + size))) for first in range(0, len(cards), size)]
+        quads = sorted({card.module_id // size for card in cards})
+        places = {quad: [rank for rank, card in enumerate(cards) if card.module_id // size == quad] for quad in quads}
         found: list[Group] = [
-            (f"quad-{place}", [cards[one] for one in ranks], ranks) for place, ranks in enumerate(places)
+            (f"quad-{quad}", [cards[one] for one in ranks], ranks) for quad, ranks in places.items() if len(ranks) > 1
         ]
-        return found if len(found) > 1 else []
+        return found if len(quads) > 1 else []
     near = islands(cards, platform.near)
     members = [[card for card in cards if near.get(card.module_id) == island] for island in sorted(set(near.values()))]
     several = [group for group in members if 1 < len(group) < len(cards)]
@@ -248,7 +255,8 @@ def _over(known: Mapping[str, Any], between: Between, together: bool) -> tuple[d
 
 def _pending(given: Given) -> Pending:
     known = given.known
-    host, state, image = known["gaudi_host"], known["gaudi_hccl"], known["link_validation_image"]
+    state, image = known["gaudi_hccl"], known["link_validation_image"]
+    host = _without_excluded(known["gaudi_host"], value_of(known, "accelerator_cards_excluded") or ())
     nodes = list(known["link_validation_nodes"] or [])
     links = platform_of(host["accelerator"]).links
     between = Between.of(known)

@@ -15,6 +15,7 @@ from . import (
     image,
     links,
     monitoring,
+    qualification,
     service,
     weights,
 )
@@ -26,6 +27,7 @@ Known = Mapping[str, Any]
 OBJECTS: tuple[Stage, ...] = (
     host_tuning.STAGE,
     driver.STAGE,
+    qualification.STAGE,
     accelerator_network.STAGE,
     container_runtime.STAGE,
     image.STAGE,
@@ -57,7 +59,7 @@ SUBSETS = {
     # What it serves, if anything: an inventory that was not read must not hide that.
     ALONE: ("system", "services"),
 }
-EVERYTHING = ("system", "tuning", "runtime", "services", "hccl", "host", "driver", "network")
+EVERYTHING = ("system", "tuning", "runtime", "services", "hccl", "host", "driver", "network", "qualification")
 # The facts in which the stages keep what they would do.
 REPORTED = (
     *(name for one in OBJECTS for name in one.names("due", "refusal", "stops", *one.reports)),

@@ -25,7 +25,8 @@ STATE = "/var/lib/gaudi-serve"
 ON_REQUEST = ("weights", "images", "packages", "caches", "metrics")
 ROLES = (
     *("monitoring", "gateway", "vllm_service", "model_weights", "link_validation", "vllm_image"),
-    *("container_runtime", "accelerator_network", "driver", "host_tuning", "preflight_packages", "preflight_rest"),
+    *("container_runtime", "accelerator_network", "qualification", "driver", "host_tuning"),
+    *("preflight_packages", "preflight_rest"),
 )
 ENGINES = ("docker.io", "docker-ce", "docker-ce-cli", "containerd.io", "containerd", "runc")
 
@@ -211,6 +212,18 @@ def link_validation_reset(left: Known) -> dict[str, Any]:
         "paths": results,
         "due": bool(results or boxes),
         "did": did,
+        "left": [],
+        "packages": [],
+    }
+
+
+def qualification_reset(left: Known) -> dict[str, Any]:
+    """Return how the results of acceptance tests are taken back; ``left`` is ``gaudi_left`` of the host."""
+    here = "qualification" in (left["own"][STATE] or [])
+    return {
+        "paths": [f"{STATE}/qualification"] if here else [],
+        "due": here,
+        "did": ["results and logs of acceptance tests"] if here else [],
         "left": [],
         "packages": [],
     }

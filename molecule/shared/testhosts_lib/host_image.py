@@ -13,8 +13,9 @@ from .common import KEY_LABEL, SHARED, digest, run, step, succeeds
 REPOSITORY = "gaudi-serve/testhost"
 FILES = SHARED / "hostimage"
 RUNTIME = [f"habana-container-{part}" for part in ("runtime", "hook", "cli")]
+QUAL = ("hl_qual", "manage_network_ifs.sh")
 GPUS = ("nvidia-smi", "amd-smi", "xpu-smi", "nvidia-container-runtime")
-STANDINS = [*(SHARED / "standins" / name for name in ("hl-smi", *RUNTIME, *GPUS)), SHARED / "gpu_trees.py"]
+STANDINS = [*(SHARED / "standins" / name for name in ("hl-smi", *QUAL, *RUNTIME, *GPUS)), SHARED / "gpu_trees.py"]
 # Of each release of Debian the packages of its engine.
 ENGINES = {DEBIAN_12: "docker.io", DEBIAN_13: "docker.io docker-cli"}
 

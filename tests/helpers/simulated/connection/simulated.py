@@ -68,7 +68,7 @@ VIRGIN: dict[str, Any] = {
     "entries": [["root=/dev/sda1"]],
     "cmdline": ["root=/dev/sda1", "cpufreq.default_governor=performance", "intel_idle.max_cstate=0"],
     "held": {},
-    "hccl": {},
+    **{"hccl": {}, "qualification": {}},
     # Seconds from a unit's start until it serves.
     "warm_up_s": 0.0,
     # What is broken: a stage of FAULTS, or models that are "slow", "garbled" or "crash" since a change, or nothing.
@@ -85,7 +85,7 @@ VIRGIN: dict[str, Any] = {
 }
 FAULTS = ("host", "images", "models")
 # What module gaudi_facts reads where it is not told.
-SUBSETS = ("system", "tuning", "runtime", "services", "hccl", "host", "driver", "network")
+SUBSETS = ("system", "tuning", "runtime", "services", "hccl", "host", "driver", "network", "qualification")
 
 
 class Connection(ConnectionBase):  # type: ignore[misc]  # ansible-core has no type information
@@ -298,6 +298,16 @@ class Host:
     def see_hccl(self) -> dict[str, Any]:
         """Return what was measured last."""
         return dict(self.state["hccl"])
+
+    def see_qualification(self) -> dict[str, Any]:
+        """Return that the tool for acceptance tests is there, and has found what the state says."""
+        program = "/opt/habanalabs/qual/gaudi2/bin/hl_qual"
+        nothing = {"cards": {}, "last": {}, "unlocked": False, "programs": [program]}
+        return {**nothing, **self.state["qualification"]}
+
+    def do_qualify_cards(self, _given: dict[str, Any]) -> dict[str, Any]:
+        """Return that all cards have passed."""
+        return {"changed": True, "verdict": "passed", "lines": ["hl_qual: passed"]}
 
     def see_services(self) -> dict[str, Any]:
         """Return units, images and the supervisor."""

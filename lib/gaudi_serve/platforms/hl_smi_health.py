@@ -1,0 +1,193 @@
+"""The health of Gaudi cards: what ``hl-smi -q`` and its counters of memory errors say, and what of it counts as sick.
+
+A sick card still serves; no new model is placed on it. What is worth a warning alone does not keep models away.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..core.run import Result
+from .hl_smi import LONGEST_LINE, text_lines
+
+QUERY = ["hl-smi", "-q"]
+UNCORRECTED = "ecc.errors.uncorrected.volatile.total"
+ERRORS = ["hl-smi", "-Q", f"index,module_id,bus_id,{UNCORRECTED}", "-f", "csv,nounits"]
+CARD = re.compile(r"\[\s*\d+\] AIP \(accel\d+\) ([0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-9a-fA-F])\s*")
+LINE = re.compile(r"(\s+)(.*?)\s*(?::\s(.*))?")
+FIRMWARE = re.compile(r"hl-gaudi\d+-(\d+\.\d+\.\d+[\w.-]*)")
+# As many rows of one cause are replaced at most, by the interface of the vendor's library (hlml.h).
+MOST_ROWS = 32
+CAUSES = {"Single Bit ECC": "single bit errors", "Double Bit ECC": "double bit errors"}
+# The vendor's health screen (IGHS 2.2.2) calls a Gaudi2 critical from here on; for Gaudi3 it has no figure that fits.
+CRITICAL_C = {"HL-2": 83}
+# Temperatures of the chip itself, and the limits that some releases show beside them.
+ON_CHIP = re.compile(r"On Chip", re.IGNORECASE)
+LIMIT = re.compile(r"slowdown|shutdown|threshold", re.IGNORECASE)
+OPERATIONAL = "Operational"
+Section = Mapping[tuple[str, ...], str]
+
+
+@dataclass(frozen=True)
+class CardHealth:
+    """The health of a card.
+
+    serial: its serial number; empty where it cannot be read. firmware: the version in its flash (SPI). sick: why no new
+    model should run on it. warned: what is worth knowing of it.
+    """
+
+    serial: str = ""
+    firmware: str = ""
+    sick: tuple[str, ...] = ()
+    warned: tuple[str, ...] = ()
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Return it as facts of a card have it."""
+        texts = {"sick": "; ".join(self.sick), "warned": "; ".join(self.warned)}
+        return {"serial": self.serial or None, "firmware": self.firmware or None, **texts}
+
+
+def cards_health(
+    run: Callable[[list[str]], Result], cards: Sequence[Mapping[str, Any]]
+) -> tuple[dict[str, CardHealth], list[str]]:
+    """Return the health of cards by their bus_id, and a sentence where nobody can know it.
+
+    Args:
+        run: runs a program.
+        cards: the cards that hl-smi shows: ``bus_id``, ``module_id``, ``name``, ``driver_version``.
+    """
+    with ThreadPoolExecutor(2) as pool:
+        query, errors = pool.map(run, (QUERY, ERRORS))
+    sections = card_sections(query.out) if query.status == 0 else {}
+    uncorrected = error_counts(errors.out) if errors.status == 0 else {}
+    found = {}
+    for card in cards:
+        place = str(card.get("bus_id")).lower()
+        found[place] = judged(sections.get(place, {}), str(card.get("name") or ""), uncorrected.get(place, 0))
+    unread = sorted(int(card["module_id"]) for card in cards if str(card.get("bus_id")).lower() not in sections)
+    notes = [f"the health of cards {unread} is not known: hl-smi -q shows nothing of them"] if unread else []
+    return _compared(found, cards), notes
+
+
+def card_sections(text: str) -> dict[str, dict[tuple[str, ...], str]]:
+    """Parse ``hl-smi -q``: by bus_id, the values of a card by their headings and their own name.
+
+    A heading is a line without a value; what is indented deeper belongs to it. The value of some names stands in the
+    line below. Lines of another form are left out: one that the next release adds must not hide the others.
+    """
+    found: dict[str, dict[tuple[str, ...], str]] = {}
+    section: dict[tuple[str, ...], str] = {}
+    path: list[tuple[int, str]] = []
+    for _, line in text_lines("hl-smi -q", text):
+        begins = CARD.fullmatch(line)
+        match = LINE.fullmatch(line) if len(line) <= LONGEST_LINE else None
+        if begins:
+            section, path = found.setdefault(begins[1].lower(), {}), []
+        elif match:
+            depth, name, value = len(match[1].expandtabs(8)), match[2], match[3]
+            path = [one for one in path if one[0] < depth]
+            names = tuple(one for _, one in path)
+            if value is None:
+                path.append((depth, name.rstrip(": ")))
+            else:
+                section[(*names, name) if name else names] = value.strip()
+    return {place: values for place, values in found.items() if values}
+
+
+def error_counts(text: str) -> dict[str, int]:
+    """Return by bus_id the memory errors that nothing corrected, since the driver was loaded."""
+    rows = [[cell.strip() for cell in line.split(",")] for _, line in text_lines("hl-smi", text)]
+    return {row[2].lower(): int(row[3]) for row in rows if len(row) == 4 and re.fullmatch(r"\d{1,9}", row[3])}
+
+
+def judged(section: Section, name: str, uncorrected: int = 0) -> CardHealth:
+    """Return the health of a card.
+
+    Args:
+        section: its part of card_sections; empty where it cannot be read.
+        name: of the card, such as HL-225.
+        uncorrected: memory errors that nothing corrected, since the driver was loaded.
+    """
+    firmware = FIRMWARE.search(section.get(("Firmware [SPI] Version",), ""))
+    serial = section.get(("Serial Number",), "")
+    sick, warned = [], []
+    status = section.get(("Module status",), OPERATIONAL)
+    if status != OPERATIONAL:
+        sick.append(f"its module status is {status}")
+    if uncorrected:
+        sick.append(f"{uncorrected} memory errors that nothing corrected, since its driver was loaded")
+    rows_sick, rows_warned = _rows(section)
+    sick += [*rows_sick, *_heat(section, name)]
+    warned += [*rows_warned, *_link(section)]
+    return CardHealth(
+        serial if re.fullmatch(r"[\w.-]*\d[\w.-]*", serial) else "",
+        firmware[1] if firmware else "",
+        tuple(sick),
+        tuple(warned),
+    )
+
+
+def _rows(section: Section) -> tuple[list[str], list[str]]:
+    """Return what is sick of the rows of its memory, and what is worth a warning."""
+    sick, warned = [], []
+    if section.get(("Replaced Rows", "Pending"), "No").lower() in ("yes", "true", "1"):
+        sick.append("a replacement of rows in its memory waits for a reset: hl-smi -r -i <bus_id> while it is idle")
+    for key, cause in CAUSES.items():
+        count = _number(section.get(("Replaced Rows", key), ""))
+        if count and count >= MOST_ROWS:
+            sick.append(f"{count} rows of its memory are replaced for {cause}, and it has {MOST_ROWS}: return it")
+        elif count:
+            warned.append(f"{count} of {MOST_ROWS} rows of its memory are replaced for {cause}")
+    return sick, warned
+
+
+def _heat(section: Section, name: str) -> list[str]:
+    """Return whether a card is too hot: by its own sign, the limits that it shows, or the vendor's figure."""
+    reasons = [key for key, value in section.items() if key[:1] == ("Clocks Throttle Reasons",) and value == "Active"]
+    sick = ["it has slowed down for its temperature"] if any("Thermal Slowdown" in key for key in reasons) else []
+    values = {key[-1]: _number(value) for key, value in section.items() if key[:1] == ("Temperature",)}
+    hottest = max((value for key, value in values.items() if value and ON_CHIP.search(key)), default=0)
+    shown = [value for key, value in values.items() if value and LIMIT.search(key)]
+    published = [limit for begin, limit in CRITICAL_C.items() if name.startswith(begin)]
+    limit = min(shown or published, default=0)
+    return [*sick, f"its chip has {hottest} °C, and {limit} °C is its limit"] if limit and hottest >= limit else sick
+
+
+def _link(section: Section) -> list[str]:
+    """Return whether the PCIe link is narrower or slower than the card can be."""
+    lines = []
+    for kind, text in (("Link Width", "lanes"), ("Link Speed", "GT/s")):
+        now, most = (
+            _number(section.get(("PCI", "AIP Link Info", kind, key), "").lstrip("x")) for key in ("Current", "Max")
+        )
+        if now and most and now < most:
+            lines.append(f"its PCIe link has {now} of {most} {text}")
+    return lines
+
+
+def _number(text: str) -> int | None:
+    """Return the whole number that a text begins with, such as 83 of ``83 C``."""
+    match = re.match(r"\s*(\d{1,9})", text)
+    return int(match[1]) if match else None
+
+
+def _compared(found: Mapping[str, CardHealth], cards: Iterable[Mapping[str, Any]]) -> dict[str, CardHealth]:
+    """Return the health, with a warning for firmware that is not the other cards', or not of the driver's release."""
+    usual = Counter(one.firmware for one in found.values() if one.firmware).most_common(1)
+    drivers = {str(card.get("bus_id")).lower(): str(card.get("driver_version") or "") for card in cards}
+    compared = {}
+    for place, one in found.items():
+        warned = list(one.warned)
+        if one.firmware and one.firmware != usual[0][0]:
+            warned.append(f"its firmware is {one.firmware}, and that of most cards {usual[0][0]}")
+        release = re.match(r"\d+\.\d+\.\d+", drivers.get(place, ""))
+        if one.firmware and release and not one.firmware.startswith(f"{release[0]}-"):
+            warned.append(f"its firmware {one.firmware} is not of the driver's release {release[0]}")
+        compared[place] = replace(one, warned=tuple(warned))
+    return compared

@@ -1,0 +1,227 @@
+"""Sick and excluded cards: what counts as sick, and that no model is placed on them unless somebody says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gaudi_serve.core.run import Result
+from gaudi_serve.inventory.variables import inventory_refusal
+from gaudi_serve.plan.fleet import vllm_fleet_plan
+from gaudi_serve.platforms.hl_smi_health import CardHealth, card_sections, cards_health, judged
+from gaudi_serve.show.status import fleet_status
+from gaudi_serve.stages.base import Given
+from gaudi_serve.stages.registry import BY_ROLE
+from helpers.plans import gaudi_host, known, model
+
+REPORT = (Path(__file__).parent / "data/hl_smi_q.txt").read_text(encoding="utf-8")
+BUS = "0000:43:00.0"
+SICK = "a replacement of rows waits"
+
+
+def changed(*pairs: tuple[str, str]) -> CardHealth:
+    """Judge the card of the report with other texts in it."""
+    text = REPORT
+    for old, new in pairs:
+        assert old in text
+        text = text.replace(old, new)
+    return judged(card_sections(text)[BUS], "HL-225")
+
+
+def test_a_healthy_card_has_its_numbers_and_nothing_to_say() -> None:
+    assert changed() == CardHealth("AM50016138", "1.12.1-fw-46.0.5-sec-6")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sick"),
+    [
+        ("Pending                 : No", "Pending                 : Yes", "a replacement of rows in its memory waits"),
+        (
+            "Double Bit ECC          : 0",
+            "Double Bit ECC          : 32",
+            "32 rows of its memory are replaced for double",
+        ),
+        ("On Chip 1          :  29 C", "On Chip 1          :  83 C", "its chip has 83 °C, and 83 °C is its limit"),
+        ("Temperature\n", "Temperature\n                Slowdown          : 29 C\n", "29 °C is its limit"),
+        ("Operational", "In reset", "its module status is In reset"),
+        (
+            "Slowdown\n                                        : Not Active",
+            "Slowdown\n                                        : Active",
+            "slow",
+        ),
+    ],
+)
+def test_what_is_sick(old: str, new: str, sick: str) -> None:
+    found = changed((old, new))
+    assert len(found.sick) == 1 and sick in found.sick[0]
+
+
+def test_what_is_worth_a_warning_alone() -> None:
+    rows = changed(("Single Bit ECC          : 0", "Single Bit ECC          : 31"))
+    assert (rows.sick, rows.warned) == ((), ("31 of 32 rows of its memory are replaced for single bit errors",))
+    link = changed(("Current : x16", "Current : x8"), ("Current : 16GT/s", "Current : 8GT/s"))
+    assert link.warned == ("its PCIe link has 8 of 16 lanes", "its PCIe link has 8 of 16 GT/s")
+    # Outside, a Gaudi3 may be as hot: the vendor has no figure for it.
+    hot = REPORT.replace("On Chip 1          :  29 C", "On Chip 1          :  90 C")
+    assert judged(card_sections(hot)[BUS], "HL-325").sick == ()
+
+
+def observed(report: str, errors: str = "", status: int = 0) -> tuple[dict[str, CardHealth], list[str]]:
+    cards = [{"bus_id": BUS.upper(), "module_id": 0, "name": "HL-225", "driver_version": "1.12.1-10"}]
+    return cards_health(lambda argv: Result(status, report if "-q" in argv else errors, ""), cards)
+
+
+def test_errors_that_nothing_corrected_make_a_card_sick() -> None:
+    header = "index, module_id, bus_id, ecc.errors.uncorrected.volatile.total\n"
+    assert observed(REPORT, f"{header}0, 0, {BUS}, 0")[0][BUS].sick == ()
+    found = observed(REPORT, f"{header}0, 0, {BUS}, 3")[0][BUS]
+    assert found.sick == ("3 memory errors that nothing corrected, since its driver was loaded",)
+
+
+def test_firmware_is_compared_with_the_other_cards_and_with_the_driver() -> None:
+    cards = [
+        {"bus_id": f"0000:4{place}:00.0", "module_id": place, "name": "HL-225", "driver_version": "1.12.1"}
+        for place in range(3)
+    ]
+    text = "".join(REPORT.replace(BUS, str(card["bus_id"])) for card in cards[:2])
+    text += REPORT.replace(BUS, "0000:42:00.0").replace("1.12.1-fw-46.0.5-sec-6", "1.11.0-fw-45.1.0-sec-6")
+    found, notes = cards_health(lambda argv: Result(0, text if "-q" in argv else "", ""), cards)
+    assert [found[f"0000:4{place}:00.0"].warned for place in range(2)] == [(), ()]
+    assert found["0000:42:00.0"].warned == (
+        "its firmware is 1.11.0-fw-45.1.0-sec-6, and that of most cards 1.12.1-fw-46.0.5-sec-6",
+        "its firmware 1.11.0-fw-45.1.0-sec-6 is not of the driver's release 1.12.1",
+    )
+    assert notes == []
+
+
+def test_what_cannot_be_read_is_said() -> None:
+    note = ["the health of cards [0] is not known: hl-smi -q shows nothing of them"]
+    for given in (("", "", 1), ("x\x1b[0m\n" * 9, "", 0), (":::\n : \n\t[0] AIP\n", "1,2\n", 0)):
+        assert observed(*given) == ({BUS: CardHealth()}, note)
+
+
+# ---- placement
+
+
+def host(sick: dict[int, str] | None = None, **more: Any) -> dict[str, Any]:
+    """Return a Gaudi host whose cards have serial numbers S0 to S7."""
+    found = gaudi_host(**more)
+    for card in found["modules"]:
+        card |= {"serial": f"S{card['module_id']}", "sick": (sick or {}).get(card["module_id"], "")}
+    return found
+
+
+def plan(facts: dict[str, Any], *models: dict[str, Any], **variables: Any) -> dict[str, Any]:
+    given = known(vllm_models=list(models), gaudi_host=facts, **variables)
+    return vllm_fleet_plan({"a": given}, ["a"], [])
+
+
+def cards_of(found: dict[str, Any]) -> list[int]:
+    assert not found["errors"], found["errors"]
+    return list(found["hosts"]["a"]["models"][0]["module_ids"])
+
+
+def one(**more: Any) -> dict[str, Any]:
+    return model(name="m", tensor_parallel_size=1, **more)
+
+
+def running(*cards: int) -> dict[str, Any]:
+    return {"m": {"module_ids": list(cards), "port": 30001, "active": True}}
+
+
+def text_of(found: dict[str, Any]) -> str:
+    return " | ".join([*(error["message"] for error in found["errors"]), *found["warnings"]])
+
+
+def test_new_models_avoid_sick_and_excluded_cards() -> None:
+    assert cards_of(plan(host(), one())) == [0]
+    assert cards_of(plan(host({0: SICK}), one(), accelerator_cards_excluded=["S1"])) == [2]
+    assert cards_of(plan(host({0: SICK}), one(), accelerator_cards_accepted=["S0"])) == [0]
+    assert cards_of(plan(host({0: SICK}), one(), gaudi_cards_excluded=["S1"])) == [2]
+
+
+def test_a_model_that_names_such_a_card_is_refused() -> None:
+    found = plan(host({3: SICK}), one(module_ids=[3]))
+    accept = "accelerator_cards_accepted: ['S3'] lets models on it; take another card"
+    assert f"card 3 (serial number S3) is sick: {SICK}; {accept}" in text_of(found)
+    found = plan(host(), one(module_ids=[3]), accelerator_cards_excluded=["S3"])
+    assert "card 3 (serial number S3) is excluded (accelerator_cards_excluded); take another card" in text_of(found)
+
+
+def test_without_room_the_plan_says_which_cards_are_sick() -> None:
+    found = plan(host({3: SICK, 4: SICK}), model(name="m", tensor_parallel_size=8, module_ids=None))
+    assert "6 of them free (held: 3: sick, 4: sick); card 3 (serial number S3), card 4 (serial" in text_of(found)
+    assert "accelerator_cards_accepted lets models on them" in text_of(found)
+
+
+def test_a_model_on_a_sick_card_stays_and_is_announced() -> None:
+    found = plan(host({5: SICK}, services=running(5)), one())
+    assert cards_of(found) == [5]
+    assert f"card 5 is sick: {SICK}; model m runs on it" in text_of(found)
+    # One that does not run now starts on a healthy card.
+    stopped = {"m": {"module_ids": [5], "port": 30001, "active": False}}
+    assert cards_of(plan(host({5: SICK}, services=stopped), one())) == [4]
+    # A move that somebody allows for others is no reason to move it.
+    assert cards_of(plan(host({5: SICK}, services=running(5)), one(), fleet_move_allowed=True)) == [5]
+
+
+def test_a_model_on_an_excluded_card_is_refused_until_it_may_move() -> None:
+    facts = host(services=running(5))
+    found = plan(facts, one(), accelerator_cards_excluded=["S5"])
+    assert len(found["errors"]) == 1
+    assert (
+        'a: model m: accelerator_cards_excluded ["S5"]: the model runs on card 5 (serial number S5): stop it '
+        "(playbooks/stop.yml -e model=m), and it gets other cards; -e fleet_move_allowed=true lets running models move"
+    ) in text_of(found)
+    moved = plan(facts, one(), accelerator_cards_excluded=["S5"], fleet_move_allowed=True)
+    assert cards_of(moved) == [4]
+    assert "moves from cards [5] to [4], and restarts" in text_of(moved)
+    assert cards_of(plan(facts, one(state="stopped"), accelerator_cards_excluded=["S5"])) == [5]
+    # Its cards are not given away meanwhile.
+    other = model(name="other", tensor_parallel_size=1, port=30002, module_ids=[5])
+    both = plan(facts, one(), other, accelerator_cards_excluded=["S5"])
+    assert len(both["errors"]) == 2
+
+
+def test_slips_in_serial_numbers_are_said() -> None:
+    found = plan(host(), one(), accelerator_cards_excluded=["S55"])
+    assert "accelerator_cards_excluded: 'S55' is no card of this host" in text_of(found)
+    assert "it has S0, S1, S2, S3, S4, S5, S6, S7" in text_of(found)
+    bare = plan(gaudi_host(), one(), accelerator_cards_excluded=["S5"])
+    assert "the serial numbers of its cards are not known" in text_of(bare)
+    both = plan(host(), one(), accelerator_cards_excluded=["S5"], accelerator_cards_accepted=["S5"])
+    assert "accelerator_cards_accepted S5: accelerator_cards_excluded has the same" in text_of(both)
+    wrong = inventory_refusal({"accelerator_cards_excluded": [5]}, "a")
+    assert wrong == [
+        "a: accelerator_cards_excluded [5]: must be a list of quoted serial numbers, such as ['AM50016138']"
+    ]
+
+
+def test_status_shows_sick_and_excluded_cards() -> None:
+    facts = host({5: SICK}, services=running(5))
+    facts["modules"][2]["warned"] = "its PCIe link has 8 of 16 lanes"
+    values = known(gaudi_host=facts, accelerator_cards_excluded=["S4"])
+    values |= {"vllm_service_status": [], "preflight_plan": {"models": []}, "vllm_service_health": {}}
+    notes = fleet_status({"a": values}, ["a"])["hosts"]["a"]["notes"]
+    assert "card 4 (serial number S4) is excluded (accelerator_cards_excluded)" in notes
+    assert f"card 5 is sick: {SICK}; model m runs on it" in notes
+    assert "card 2: its PCIe link has 8 of 16 lanes" in notes
+
+
+def test_links_of_excluded_cards_are_not_measured() -> None:
+    variables = {
+        **{"gaudi_host": host(), "gaudi_hccl": {}, "gaudi_services": {"images": {}}, "link_validation_image": "i"},
+        **{"link_validation_nodes": [], "link_validation_drain": False, "link_validation_hccl_options": {}},
+        **{"link_validation_max_age_days": 90, "link_validation_thresholds": {}, "link_validation_asked": True},
+        **{"link_validation_env": {}, "accelerator_cards_excluded": ["S1"]},
+    }
+    changes = BY_ROLE["link_validation"].pending(Given("a", variables)).changes
+    assert [run["module_ids"] for run in changes["runs"]] == [[0, 2, 3, 4, 5, 6, 7]]
+    variables["gaudi_host"] = {**host(), "device_name": "HL-288"}
+    runs = BY_ROLE["link_validation"].pending(Given("a", variables)).changes["runs"]
+    assert [(run["name"], run["custom_comm"]) for run in runs] == [
+        ("quad-0", [0, 1, 2]),
+        ("quad-1", [3, 4, 5, 6]),
+        ("all", None),
+    ]

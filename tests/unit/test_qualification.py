@@ -1,0 +1,488 @@
+"""Acceptance tests of cards: their reports, their runs on a simulated host, what is kept, and what a stage refuses."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gaudi_serve.core.errors import InputError
+from gaudi_serve.host import qualification
+from gaudi_serve.platforms import PLATFORMS, dcgm, hl_qual
+from gaudi_serve.platforms.acceptance import FAILED, LONG, NO_RESULT, PASSED, QUICK, SUITES, Report
+from gaudi_serve.stages.base import Given, Pending
+from gaudi_serve.stages.qualification import REPAIR, STAGE
+from helpers.plans import gaudi_host
+
+ROOT = Path(__file__).parents[2]
+STANDINS = ROOT / "molecule/shared/standins"
+CARDS = [
+    {"module_id": number, "index": number, "bus_id": f"0000:{0x19 + number:02x}:00.0", "serial": f"S{number}"}
+    | {"firmware": "1.21.3-fw-59"}
+    for number in range(2)
+]
+QUICK_TESTS = ["functional", "memory-bandwidth", "pcie-bandwidth", "serdes-pairs"]
+
+
+def report(verdict: str, *cards: str, header: str = "=== gaudi2 hl qual report ===") -> str:
+    rows = [f"Device {place}: {CARDS[place]['bus_id']}: {word}" for place, word in enumerate(cards)]
+    return "\n".join(["noise: FAILED: PASSED", header, verdict, "Test result summary", *rows, "the end"])
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "expected"),
+    [
+        (0, report("PASSED", "PASSED", "PASSED"), Report(PASSED)),
+        (1, report("FAILED", "PASSED", "FAILED"), Report(FAILED, "its report says FAILED", (1,))),
+        # Nothing says which: no card is called good or bad.
+        (
+            1,
+            report("FAILED", "PASSED", "FAILED").replace("0000:1a", "card 1a"),
+            Report(FAILED, "1 of 2 cards failed, and its report does not say which"),
+        ),
+        (1, report("FAILED"), Report(FAILED, "its report says FAILED")),
+        (3, report("PASSED", "PASSED", "PASSED"), "its report says PASSED, and its exit status is 3"),
+        (0, report("PASSED", "PASSED"), "its report has 1 card, and 2 were tested"),
+        (0, report("PASSED", "PASSED", "FAILED"), "its report says PASSED, and 1 of its cards did not pass"),
+        (0, report("ABORTED", "PASSED", "PASSED"), "no verdict below the header of its report; exit status 0"),
+        (0, report("PASSED", "PASSED", "PASSED", header="--"), "no hl qual report; exit status 0"),
+        (139, "Segmentation fault", "no hl qual report; exit status 139"),
+        (0, "", "no hl qual report; exit status 0"),
+        (0, report("PASSED", "PASSED", "PASSED") + "\n" + report("FAILED"), "its report has several verdicts"),
+    ],
+)
+def test_a_report_of_hl_qual_is_a_pass_only_where_everything_says_so(status: int, text: str, expected: Any) -> None:
+    found = hl_qual.read_report(status, text, CARDS)
+    assert found == (expected if isinstance(expected, Report) else Report(NO_RESULT, expected))
+
+
+def diag(*results: dict[str, Any], name: str = "memory") -> str:
+    tests = [{"name": name, "results": list(results)}]
+    return "warning\n" + json.dumps({"DCGM Diagnostic": {"test_categories": [{"category": "x", "tests": tests}]}})
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "expected"),
+    [
+        (0, diag({"gpu_ids": "0,1", "status": "PASS"}), Report(PASSED)),
+        (
+            0,
+            diag(*({"entity_group": "GPU", "entity_id": one, "status": "Pass"} for one in range(2))),
+            Report(PASSED),
+        ),
+        (
+            226,
+            diag({"gpu_id": "1", "status": "Fail", "info": "page fault"}),
+            Report(FAILED, "memory: page fault", (1,)),
+        ),
+        (0, diag({"gpu_ids": "0", "status": "PASS"}), Report(NO_RESULT, "its report says nothing of cards [1]")),
+        (0, diag({"gpu_ids": "0,1", "status": "WARN"}), Report(NO_RESULT, "memory says warn; exit status 0")),
+        (0, diag({"gpu_ids": "0,1", "status": "Skip"}), Report(NO_RESULT, "nothing was tested")),
+        (
+            255,
+            "Error: unable to establish a connection",
+            Report(NO_RESULT, "no results in its report; exit status 255: Error: unable to establish a connection"),
+        ),
+    ],
+)
+def test_reports_of_dcgm(status: int, text: str, expected: Report) -> None:
+    assert dcgm.read_report(status, text, CARDS) == expected
+
+
+@pytest.mark.parametrize("name", [name for name, one in PLATFORMS.items() if one.acceptance])
+def test_every_platform_with_acceptance_tests_has_both_suites(name: str) -> None:
+    acceptance = PLATFORMS[name].acceptance
+    assert acceptance
+    for device in ("HL-225", "HL-288E", "HL-325L", "HL-338"):
+        names = {suite: [test.name for test in acceptance.tests(suite, device)] for suite in SUITES}
+        assert names[QUICK] and len(set(names[LONG])) == len(names[LONG])
+        minutes = {suite: sum(test.minutes for test in acceptance.tests(suite, device)) for suite in SUITES}
+        assert minutes[QUICK] <= 15 < minutes[LONG]
+        assert acceptance.program(device).startswith("/")
+        for test in acceptance.tests(LONG, device):
+            some = acceptance.command(test, device, CARDS)
+            assert acceptance.command(test, device, None) != some
+        # A run without any output is never a pass.
+        assert acceptance.read(0, "", CARDS).verdict == NO_RESULT
+
+
+def test_known_failures_are_of_gaudi3_alone_and_have_a_source() -> None:
+    known = hl_qual.ACCEPTANCE.known_failure
+    assert known("power", "HL-325L", "1.24.1") and "Intel's cloud" in str(known("edp", "HL-325L", "1.24.1"))
+    assert known("power", "HL-225", "1.21.3") is None and known("functional", "HL-325L", "1.24.1") is None
+
+
+# ---- a run on a simulated host
+
+
+class Machine:
+    """A folder that is a host with two Gaudi2 cards for the stand-ins."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.state = root, root / "state"
+        self.set(driver_loaded=True, device_name="HL-225", cards=CARDS)
+        for path in ("dev/accel", "run/gaudi-sim", "sys/module/habanalabs", "sys/module/habanalabs_cn", "logs", "bin"):
+            (root / path).mkdir(parents=True)
+        self.folder = root / "opt/gaudi2"
+        self.folder.mkdir(parents=True)
+        for name in ("hl_qual", "manage_network_ifs.sh"):
+            shutil.copy(STANDINS / name, self.folder)
+        # Modules of the folder, as the kernel would have them.
+        modprobe = root / "bin/modprobe"
+        modprobe.write_text(
+            f'#!/bin/sh\ncd {root}/sys/module; echo "$*" >>{root}/modprobe.log\n'
+            'if [ "$1" = -r ]; then rm -r "$2"; exit; fi\nmkdir -p "$1/parameters"\n'
+            f'[ "$1" != habanalabs ] || {{ echo "${{2#*=}}" >$1/parameters/timeout_locked; '
+            f"echo down >{root}/run/gaudi-sim/ports; }}\n"
+        )
+        modprobe.chmod(0o755)
+
+    def set(self, **state: Any) -> None:
+        """Change the state."""
+        path = self.root / "etc/gaudi-sim/state.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        before = json.loads(path.read_text()) if path.exists() else {}
+        path.write_text(json.dumps({**before, **state}))
+
+    @property
+    def modprobes(self) -> list[str]:
+        path = self.root / "modprobe.log"
+        return path.read_text().splitlines() if path.exists() else []
+
+    @property
+    def unlocked(self) -> bool:
+        path = self.root / "sys/module/habanalabs/parameters/timeout_locked"
+        return path.exists() and path.read_text().strip() == "0"
+
+    def run(self, suite: str = QUICK, tests: list[str] | None = None, **more: Any) -> dict[str, Any]:
+        """Run tests as the module does."""
+        acceptance = replace(
+            hl_qual.ACCEPTANCE, env={**hl_qual.ENV, "HABANA_LOGS": str(self.root / "logs")}, folders=()
+        )
+        names = QUICK_TESTS if tests is None else tests
+        given = {"suite": suite, "tests": names, "device": "HL-225", "release": "1.21.3", "cards": CARDS, "all": True}
+        return qualification.qualify(acceptance, {**given, **more}, self.state, str(self.root))
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    found = Machine(tmp_path)
+    monkeypatch.setitem(hl_qual.FOLDERS, "GAUDI2", str(found.folder))
+    monkeypatch.setenv("GAUDI_SIM_ROOT", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    return found
+
+
+def test_a_suite_passes_and_is_kept_by_serial_number_and_firmware(machine: Machine) -> None:
+    found = machine.run()
+    assert found["verdict"] == PASSED
+    assert [line.split()[:3] for line in found["lines"][2:6]] == [[name, "passed", "all"] for name in QUICK_TESTS]
+    assert found["lines"][-1] == "hl_qual, suite quick: passed (2 cards)"
+    kept = qualification.observe(hl_qual.ACCEPTANCE, machine.state, "/")
+    assert set(kept["cards"]) == {"S0", "S1"} and kept["programs"] == [str(machine.folder / "hl_qual")]
+    assert qualification.not_passed(kept["cards"], CARDS, QUICK, QUICK_TESTS) == []
+    exchanged = [{**CARDS[0], "serial": "S9"}, {**CARDS[1], "firmware": "1.22.0-fw-61"}]
+    assert qualification.not_passed(kept["cards"], exchanged, QUICK, QUICK_TESTS) == exchanged
+    assert qualification.not_passed(kept["cards"], CARDS, QUICK, [*QUICK_TESTS, "new"]) == CARDS
+    log = next(machine.state.glob("logs/*-quick/functional.log"))
+    assert " hl qual report " in log.read_text() and oct(log.stat().st_mode & 0o777) == "0o640"
+
+
+def test_ports_that_are_down_are_brought_up_before(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    (machine.root / "run/gaudi-sim/ports").write_text("down\n")
+    assert machine.run(tests=["serdes-pairs"])["verdict"] == PASSED
+    # One without a cable stays down; what it means for a test, the test says.
+    monkeypatch.setattr(qualification, "PORTS_S", 0)
+    (machine.root / "run/gaudi-sim/ports").write_text("down\n")
+    found = machine.run(tests=["memory-bandwidth"])
+    assert "ports are down 0 s after they were brought up" in found["lines"][-2] and found["verdict"] == PASSED
+
+
+def test_a_failure_names_the_card_and_is_compared_with_the_run_before(machine: Machine) -> None:
+    assert machine.run()["tests"][0]["before"] == "-"
+    machine.set(qual={"-f2": {"fail": [1]}, "-nic_base": {"answer": [0, "done"]}})
+    found = machine.run()
+    assert found["verdict"] == FAILED
+    test = found["tests"][0]
+    assert (test["verdict"], test["failed"], test["cards"]) == (FAILED, ["S1"], {"S0": PASSED, "S1": FAILED})
+    assert test["before"].startswith("passed 20")
+    text = "\n".join(found["lines"])
+    assert "functional: failed: its report says FAILED; log " in text and "1 (S1)" in text
+    assert "serdes-pairs: no result: no hl qual report; exit status 0; log " in text
+    last = qualification.results(machine.state)["last"]
+    assert (last["verdict"], last["failed"]) == (FAILED, {"S1": ["functional"]})
+    again = machine.run(cards=[{**CARDS[0], "firmware": "new"}, CARDS[1]], tests=["functional"])
+    assert again["tests"][0]["before"].startswith("failed 20") and "other firmware" in again["tests"][0]["before"]
+
+
+def test_known_failures_do_not_fail_a_suite_and_are_marked(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(hl_qual.FOLDERS, "GAUDI3", str(machine.folder))
+    machine.set(device_name="HL-325L", qual={"-s": {"fail": [0]}})
+    found = machine.run(LONG, ["power"], device="HL-325L", release="1.24.1")
+    assert (found["verdict"], found["tests"][0]["verdict"]) == (PASSED, "known failure")
+    assert "healthy cards fail it: lists of Intel's cloud" in "\n".join(found["lines"])
+    # A card that gives no result has no excuse.
+    machine.set(qual={"-s": {"answer": [1, "crash"]}})
+    assert machine.run(LONG, ["power"], device="HL-325L", release="1.24.1")["verdict"] == NO_RESULT
+
+
+def test_the_driver_is_loaded_for_tests_of_memory_and_again_as_it_was(machine: Machine) -> None:
+    found = machine.run(LONG, ["hbm-dma", "functional"])
+    assert [test["name"] for test in found["tests"]] == ["functional", "hbm-dma"]
+    assert found["verdict"] == PASSED, found["lines"]
+    unload = ["-r habanalabs", "-r habanalabs_cn"]
+    assert machine.modprobes == [
+        *unload,
+        "habanalabs_cn",
+        "habanalabs timeout_locked=0",
+        *unload,
+        *machine.modprobes[-2:],
+    ]
+    assert machine.modprobes[-2:] == ["habanalabs_cn", "habanalabs"]
+    assert not machine.unlocked and (machine.root / "run/gaudi-sim/ports").read_text() == "up\n"
+    assert not (machine.state / qualification.MARK).exists()
+
+
+def test_a_run_that_is_killed_is_repaired_by_the_next(machine: Machine) -> None:
+    machine.set(qual={"-hbm_dma_stress": {"sleep": 60}})
+    code = (
+        "import sys; sys.path[:0] = [sys.argv[1], sys.argv[2]]\nfrom pathlib import Path\n"
+        "from gaudi_serve.platforms import hl_qual\nfrom test_qualification import Machine\n"
+        "one = Machine.__new__(Machine); one.root = Path(sys.argv[3]); one.state = one.root / 'state'\n"
+        "hl_qual.FOLDERS['GAUDI2'] = str(one.root / 'opt/gaudi2')\none.run('long', ['hbm-dma'])\n"
+    )
+    argv = [sys.executable, "-c", code, str(ROOT / "lib"), str(Path(__file__).parent), str(machine.root)]
+    path = os.pathsep.join(one for one in sys.path if one)
+    process = subprocess.Popen(argv, env={**os.environ, "PYTHONPATH": path})
+    log = lambda: list(machine.state.glob("logs/*/hbm-dma.log"))  # noqa: E731
+    wait_for(lambda: bool(log()) and "Start running" in log()[0].read_text())
+    process.kill()
+    process.wait()
+    # The tool has ended with it: it would go on holding the cards.
+    wait_for(lambda: not running(machine.folder / "hl_qual", "-hbm_dma_stress"))
+    assert machine.unlocked
+    assert qualification.observe(hl_qual.ACCEPTANCE, machine.state)["unlocked"]
+    machine.set(qual={})
+    qualification.lock_again(hl_qual.ACCEPTANCE, "HL-225", machine.state, str(machine.root))
+    assert not machine.unlocked and not qualification.observe(hl_qual.ACCEPTANCE, machine.state)["unlocked"]
+
+
+def wait_for(condition: Any) -> None:
+    import time
+
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def running(program: Path, option: str) -> bool:
+    """Tell whether the stand-in of this machine runs a test."""
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            words, folder = (path / "cmdline").read_bytes().decode(errors="replace"), (path / "cwd").resolve()
+        except OSError:
+            continue
+        if option in words and folder == program.parent.resolve():
+            return True
+    return False
+
+
+def test_a_driver_that_cannot_be_loaded_stays_marked(machine: Machine) -> None:
+    (machine.root / "bin/modprobe").write_text("#!/bin/sh\necho 'FATAL: Module habanalabs is in use.' >&2; exit 1\n")
+    with pytest.raises(InputError, match="modprobe -r habanalabs: FATAL: Module habanalabs is in use"):
+        machine.run(LONG, ["hbm-dma"])
+    assert (machine.state / qualification.MARK).exists()
+
+
+def test_a_test_that_does_not_end_is_ended_and_has_no_result(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(hl_qual.MEMORY), "limit_s", 1)
+    machine.set(qual={"-f2": {"sleep": 60}})
+    found = machine.run(tests=["functional"])
+    assert (found["verdict"], found["tests"][0]["why"]) == (NO_RESULT, "no end after 1 second; it was ended")
+    assert not running(machine.folder / "hl_qual", "-f2")
+
+
+# ---- the stand-in is as strict as the real tool
+
+
+def standin(machine: Machine, *words: str, folder: Path | None = None, **env: str) -> tuple[int, str]:
+    argv = [str(machine.folder / "hl_qual"), "-gaudi2", "-c", "all", "-rmod", "parallel", *words]
+    given = {**hl_qual.ENV, "HABANA_LOGS": str(machine.root / "logs"), "GAUDI_SIM_ROOT": str(machine.root), **env}
+    done = subprocess.run(argv, cwd=folder or machine.folder, env=given, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_the_stand_in_refuses_what_the_real_tool_refuses(machine: Machine) -> None:
+    assert standin(machine, "-ser", "-dis_mon")[0] == 0
+    for words, said in (
+        (("-ser",), "Error opening terminal"),
+        (("-ser", "-sramOnly", "-dis_mon"), "unknown option -sramOnly"),
+        (("-ser", "-f2", "-dis_mon"), "usage"),
+        (("-hbm_dma_stress", "-i", "1", "-dis_mon"), "timeout_locked=0"),
+    ):
+        status, text = standin(machine, *words)
+        assert status == 2 and said in text
+    assert "current folder" in standin(machine, "-ser", "-dis_mon", folder=machine.root)[1]
+    assert "RDMA_CORE_LIB is not set" in standin(machine, "-ser", "-dis_mon", RDMA_CORE_LIB="")[1]
+    (machine.root / "run/gaudi-sim/ports").write_text("down\n")
+    assert "ports are down" in standin(machine, "-nic_base", "-test_type", "pairs", "-dis_mon")[1]
+    with socket.socket(socket.AF_UNIX) as held:
+        held.bind(f"\0gaudi-sim{machine.root}-card-1")
+        assert "accel1 is in use" in standin(machine, "-ser", "-dis_mon")[1]
+
+
+# ---- the stage
+
+
+def pending(host: dict[str, Any] | None = None, state: dict[str, Any] | None = None, **variables: Any) -> Pending:
+    facts = host or machine_facts()
+    nothing = {"cards": {}, "last": {}, "unlocked": False, "programs": ["/opt/habanalabs/qual/gaudi2/bin/hl_qual"]}
+    usual = {"qualification_asked": False, "qualification_suite": QUICK, "qualification_required": ""}
+    known = {**usual, "gaudi_host": facts, "gaudi_qualification": {**nothing, **(state or {})}, **variables}
+    return STAGE.pending(Given("a", known))
+
+
+def machine_facts(**more: Any) -> dict[str, Any]:
+    found = gaudi_host(**more)
+    for card in found["modules"]:
+        card |= {"serial": f"S{card['module_id']}", "firmware": "1", "bus_id": f"0000:1{card['module_id']}:00.0"}
+    return found
+
+
+ASKED: dict[str, Any] = {"qualification_asked": True}
+SERVING = {"m": {"module_ids": [0, 1], "port": 1, "active": True}}
+
+
+def test_nothing_is_due_where_nobody_asks() -> None:
+    found = pending()
+    assert (found.due, found.refusal, found.notes, found.changes["now"]) == ([], [], [], False)
+
+
+def test_what_is_asked_for_is_due_with_its_minutes() -> None:
+    found = pending(**ASKED)
+    assert found.due == [
+        "run acceptance suite quick on 8 cards, about 12 minutes: functional 2 min, memory-bandwidth 3 min, "
+        "pcie-bandwidth 4 min, serdes-pairs 3 min"
+    ]
+    assert found.changes["every"] and found.changes["tests"] == QUICK_TESTS
+    assert found.changes["table"][2].split()[:3] == ["functional", "about", "2"]
+    found = pending(**ASKED, accelerator_cards_excluded=["S3"])
+    assert [card["module_id"] for card in found.changes["cards"]] == [0, 1, 2, 4, 5, 6, 7]
+    assert not found.changes["every"]
+
+
+@pytest.mark.parametrize(
+    ("host", "state", "text"),
+    [
+        (
+            machine_facts(services=SERVING),
+            {},
+            "a: model m has cards [0, 1]: acceptance tests never run on cards that serve; stop it first: "
+            "playbooks/stop.yml -e model=m",
+        ),
+        (None, {"programs": []}, "a: /opt/habanalabs/qual/gaudi2/bin/hl_qual is missing; driver_optional_packages: ["),
+        (
+            {**machine_facts(), "problem": ["hl-smi failed"], "modules": []},
+            {},
+            "its cards do not answer: hl-smi failed",
+        ),
+        (
+            {**machine_facts(), "accelerator": "cuda", "modules": [{"module_id": 0, "alone": True}]},
+            {},
+            "a: no acceptance test: dcgmi diag does not test cards that are divided into parts",
+        ),
+        ({**machine_facts(), "accelerator": "rocm"}, {}, "a: no acceptance test for this platform: "),
+        (
+            {**machine_facts(), "device_name": "HL-999"},
+            {},
+            "a: no acceptance test for HL-999: hl_qual does not know it",
+        ),
+    ],
+)
+def test_what_is_asked_for_is_refused_with_the_reason(host: Any, state: Any, text: str) -> None:
+    found = pending(host, state, **ASKED)
+    assert found.refusal and text in found.refusal[0]
+    assert found.due == [] and not found.changes["now"]
+
+
+def test_a_program_on_a_card_is_named() -> None:
+    host = machine_facts()
+    host["modules"][4] |= {"in_use": True, "held_by": "python3 (pid 7)"}
+    assert pending(host, **ASKED).refusal == ["a: card 4 is held by python3 (pid 7); end it first"]
+
+
+def test_what_is_required_runs_once_and_waits_while_cards_serve() -> None:
+    required = {"qualification_required": QUICK}
+    assert "run acceptance suite quick on 8 cards" in pending(**required).due[0]
+    passed = {"1": {QUICK: {"time": 1, "tests": dict.fromkeys(QUICK_TESTS, PASSED)}}}
+    state = {"cards": {f"S{number}": passed for number in range(8)}}
+    assert pending(None, state, **required).due == []
+    state["cards"].pop("S5")
+    assert pending(None, state, **required).due
+    waits = pending(machine_facts(services=SERVING), state, **required)
+    assert (waits.due, waits.refusal) == ([], [])
+    assert waits.notes == ["acceptance suite quick has not passed on 1 card: playbooks/qualify.yml"]
+    # Cards without a driver wait for it.
+    bare = pending({**machine_facts(), "problem": ["no driver"], "modules": []}, **required)
+    assert (bare.due, bare.refusal) == ([], [])
+    # A tool that stage driver brings is not missed before.
+    brings = {"driver_optional_packages": ["habanalabs-qual"], "preflight_for": ["driver", "qualification"]}
+    assert pending(None, {"programs": []}, **required, **brings).due
+
+
+def test_a_driver_that_was_left_for_tests_is_repaired_by_any_run() -> None:
+    found = pending(None, {"unlocked": True})
+    assert (found.due, found.changes["tests"], found.changes["now"]) == ([REPAIR], [], True)
+
+
+def test_the_status_line_has_suite_day_verdict_and_cards() -> None:
+    last = {"suite": QUICK, "time": 0, "verdict": FAILED, "cards": 8, "failed": {"S3": ["functional"]}}
+    assert pending(None, {"last": last}).notes == [
+        "hl_qual: suite quick failed on 1970-01-01 (8 cards); card 3 (serial number S3) failed functional; "
+        "accelerator_cards_excluded keeps models from it"
+    ]
+
+
+# ---- the module, by its file
+
+
+def module_result(machine: Machine, **given: Any) -> dict[str, Any]:
+    """Return what the module says, run in a process of its own as on a host."""
+    arguments = {"accelerator": "gaudi", "device": "HL-225", "folder": str(machine.state), **given}
+    start = "from helpers.plugins import load; load('library/qualify_cards.py').main()"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PATH": f"{STANDINS}:{os.environ['PATH']}"}
+    text = json.dumps({"ANSIBLE_MODULE_ARGS": arguments})
+    done = subprocess.run(
+        [sys.executable, "-c", start], input=text, env=env, capture_output=True, text=True, check=False
+    )
+    return dict(json.loads(done.stdout))
+
+
+def test_the_module_tests_nothing_in_check_mode_and_beside_a_program(machine: Machine) -> None:
+    for card in CARDS:
+        (machine.root / f"dev/accel/accel{card['index']}").touch()
+    full = [{**card, "memory_mib": 98304, "uuid": "u", "numa_node": 0, "cpus": ["0-3"], "links": []} for card in CARDS]
+    machine.set(cards=full, driver_version="1.21.3-57")
+    found = module_result(machine, tests=["functional"], cards=CARDS, _ansible_check_mode=True)
+    assert (found["changed"], found["lines"]) == (True, []) and not machine.state.exists()
+    with socket.socket(socket.AF_UNIX) as held:
+        held.bind(f"\0gaudi-sim{machine.root}-card-1")
+        found = module_result(machine, tests=["functional"], cards=CARDS)
+    assert found["failed"] and found["msg"].startswith("card 1 is held by ")
+    assert not (machine.state / "logs").exists()
+    assert module_result(machine)["verdict"] == PASSED
+    with (machine.state / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        found = module_result(machine)
+    assert found["msg"] == "another run tests the cards of this host; wait for its end"
+    found = module_result(machine, accelerator="rocm")
+    assert found["failed"] and found["msg"].startswith("no acceptance test for this platform")
