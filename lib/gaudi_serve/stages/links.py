@@ -253,28 +253,35 @@ def _over(known: Mapping[str, Any], between: Between, together: bool) -> tuple[d
     return {**platform_of(host["accelerator"]).over_nics(between, verbs), **env}, list(between.used(verbs))
 
 
-def _pending(given: Given) -> Pending:
-    known = given.known
-    state, image = known["gaudi_hccl"], known["link_validation_image"]
-    host = _without_excluded(known["gaudi_host"], value_of(known, "accelerator_cards_excluded") or ())
-    nodes = list(known["link_validation_nodes"] or [])
-    links = platform_of(host["accelerator"]).links
-    between = Between.of(known)
-    together, drain = len(nodes) > 1, is_true(known["link_validation_drain"])
-    options = {} if links and links.backend else known["link_validation_hccl_options"]
+def _plan(known: Mapping[str, Any], host: Mapping[str, Any], options: Mapping[str, Any], nodes: int) -> dict[str, Any]:
+    """Return link_validation_plan of a host's variables."""
+    image = known["link_validation_image"]
     plan = link_validation_plan(
         host,
-        state,
+        known["gaudi_hccl"],
         image=image,
         image_id=vllm_image_id(known["gaudi_services"]["images"], image),
         max_age_days=known["link_validation_max_age_days"],
         now=int(time.time()),
         thresholds=known["link_validation_thresholds"],
         options=options,
-        nodes=len(nodes) or 1,
+        nodes=nodes,
     )
-    if together and not options:
-        plan["runs"] = by_line_rate(plan["runs"], between_hosts(known.get("gaudi_network") or {}, between))
+    if nodes > 1 and not options:
+        figure = between_hosts(known.get("gaudi_network") or {}, Between.of(known))
+        plan["runs"] = by_line_rate(plan["runs"], figure)
+    return plan
+
+
+def _pending(given: Given) -> Pending:
+    known = given.known
+    state, image = known["gaudi_hccl"], known["link_validation_image"]
+    host = _without_excluded(known["gaudi_host"], value_of(known, "accelerator_cards_excluded") or ())
+    nodes = list(known["link_validation_nodes"] or [])
+    links = platform_of(host["accelerator"]).links
+    together, drain = len(nodes) > 1, is_true(known["link_validation_drain"])
+    options = {} if links and links.backend else known["link_validation_hccl_options"]
+    plan = _plan(known, host, options, len(nodes) or 1)
     refusal = link_refusal(plan, given.host, drain=drain)
     if links and links.host_by_host and together:
         refusal.append(f"{given.host}: link_validation_nodes {shown(nodes)}: {links.library} is measured host by host")
@@ -282,7 +289,7 @@ def _pending(given: Given) -> Pending:
     asked = is_true(known["link_validation_asked"])
     # Measured without being asked for, it waits where cards are in use.
     now = possible and (not together or given.host in nodes) and (asked or bool(plan["due"] and not refusal))
-    env, nics = _over(known, between, together)
+    env, nics = _over(known, Between.of(known), together)
     more = {"refusal": refusal, "now": now, "together": together, "first": (nodes or [given.host])[0]}
     more |= {"env": env, "options": options, "nothing": "", "nics": nics}
     if asked and image and not plan["runs"]:
