@@ -19,8 +19,8 @@ options:
         gateway; C(metrics) what monitoring has.
     type: list
     elements: str
-    choices: [system, tuning, runtime, services, hccl, host, driver, weights_store, haproxy, metrics, left, apt]
-    default: [system, tuning, runtime, services, hccl, host, driver]
+    choices: [system, tuning, runtime, services, hccl, host, driver, bios, weights_store, haproxy, metrics, left, apt]
+    default: [system, tuning, runtime, services, hccl, host, driver, bios]
   weights:
     description: Folders of models whose config.json and size (bytes of safetensors files), or record, are wanted.
     type: list
@@ -91,6 +91,9 @@ ansible_facts:
     gaudi_hccl:
       description: The last measurement of the links between the cards; empty where there is none.
       type: dict
+    gaudi_bios:
+      description: BIOS settings that did not stick in an earlier run.
+      type: dict
     gaudi_weights:
       description: Folders of weights with their records and free bytes, and the tools that fetching needs.
       type: dict
@@ -112,6 +115,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gaudi_serve.core.run import boot_id, since_boot
 from ansible.module_utils.gaudi_serve.gateway import haproxy
 from ansible.module_utils.gaudi_serve.host import (
+    observe_bios,
     observe_driver,
     observe_host,
     observe_left,
@@ -124,7 +128,7 @@ from ansible.module_utils.gaudi_serve.host import (
 from ansible.module_utils.gaudi_serve.host.secret import secret_changed
 from ansible.module_utils.gaudi_serve.platforms import Platform, platform_of
 
-SUBSETS = ("system", "tuning", "runtime", "services", "hccl", "host", "driver")
+SUBSETS = ("system", "tuning", "runtime", "services", "hccl", "host", "driver", "bios")
 # Of one role, and what a reset looks at: read where asked for.
 OTHERS = ("weights_store", "haproxy", "metrics", "left", "apt")
 
@@ -182,6 +186,8 @@ def observe(given: dict[str, Any], aside: ThreadPoolExecutor) -> dict[str, Any]:
         facts["gaudi_left"] = observe_left.observe(given["packages"] if "apt" in gather else None)
     if "hccl" in gather:
         facts["gaudi_hccl"] = observe_services.hccl_state()
+    if "bios" in gather:
+        facts["gaudi_bios"] = observe_bios.observe()
     if "services" in gather or "host" in gather:
         facts["gaudi_services"] = observe_services.observe(given["secrets"])
     if "haproxy" in gather:

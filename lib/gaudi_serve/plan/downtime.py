@@ -75,7 +75,8 @@ def downtimes(known: Known, stages: Sequence[str] = tuple(STAGES)) -> list[Down]
     serving = _serving(services, known.get("gaudi_runtime"))
     found: dict[str, Down] = {}
     for stage in OBJECTS:
-        minutes, reason = stage.down or (0, "")
+        usual, reason = stage.down or (0, "")
+        minutes = int(known.get(f"{stage.role}_down_minutes") or usual)
         for name in changes.taken_down(stage.role, serving):
             if name in serving and name not in found:
                 back = minutes + _start(planned[name], host, cached=True) if name in planned else None

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.errors import near, readable
-from . import container_runtime, driver, gateway, host_tuning, image, links, monitoring, service, weights
+from . import bios, container_runtime, driver, gateway, host_tuning, image, links, monitoring, service, weights
 from .base import Given, Stage
 
 Known = Mapping[str, Any]
 
 # Every stage in the order of a run; a new one is a file beside this one and a line here.
 OBJECTS: tuple[Stage, ...] = (
+    bios.STAGE,
     host_tuning.STAGE,
     driver.STAGE,
     container_runtime.STAGE,
@@ -45,7 +46,7 @@ SUBSETS = {
     # What it serves, if anything: an inventory that was not read must not hide that.
     ALONE: ("system", "services"),
 }
-EVERYTHING = ("system", "tuning", "runtime", "services", "hccl", "host", "driver")
+EVERYTHING = ("system", "tuning", "runtime", "services", "hccl", "host", "driver", "bios")
 # The facts in which the stages keep what they would do.
 REPORTED = (
     *(name for one in OBJECTS for name in one.names("due", "refusal", "stops", *one.reports)),

@@ -43,6 +43,7 @@ options:
 CONFIG, UNITS = "/etc/gaudi-serve", "/etc/systemd/system"
 CHECKED = ("gaudi_files", "gaudi_lock", "vllm_bench")  # modules that do something under check mode
 SUPERVISOR = "/usr/local/lib/gaudi-serve/vllm-supervisor"
+BIOS = "/var/lib/gaudi-serve/bios.json"
 DROPIN, SYSCTL = "/etc/default/grub.d/zz-gaudi-serve.cfg", "/etc/sysctl.d/zz-gaudi-serve.conf"
 RELEASE = "1.21.3"
 DRIVER = [f"habanalabs-{name}" for name in ("dkms", "firmware", "firmware-tools", "graph", "thunk", "rdma-core")]
@@ -84,7 +85,7 @@ VIRGIN: dict[str, Any] = {
 }
 FAULTS = ("host", "images", "models")
 # What module gaudi_facts reads where it is not told.
-SUBSETS = ("system", "tuning", "runtime", "services", "hccl", "host", "driver")
+SUBSETS = ("system", "tuning", "runtime", "services", "hccl", "host", "driver", "bios")
 
 
 class Connection(ConnectionBase):  # type: ignore[misc]  # ansible-core has no type information
@@ -254,6 +255,10 @@ class Host:
             "modules": ["habanalabs", "habanalabs_cn", "habanalabs_en", "habanalabs_ib"],
             "ports": {str(card["module_id"]): [] for card in CARDS},
         }
+
+    def see_bios(self) -> dict[str, Any]:
+        """Return which BIOS settings did not stick before."""
+        return {"failed": json.loads(self.state["files"].get(BIOS) or "{}")}
 
     def see_haproxy(self) -> dict[str, Any]:
         """Return that there is no gateway yet."""
