@@ -226,6 +226,8 @@ class Handler(BaseHTTPRequestHandler):
     """Answers for the box of its server."""
 
     protocol_version = "HTTP/1.1"
+    # One packet an answer: else each waits for the kernel's acknowledgement.
+    wbufsize, disable_nagle_algorithm = -1, True
     box: Box
 
     def log_message(self, *_: Any) -> None:
@@ -421,10 +423,19 @@ def certificate(folder: Path) -> tuple[Path, Path]:
     return key, path
 
 
+class Server(ThreadingHTTPServer):
+    """A server to which clients may come that do not trust it."""
+
+    daemon_threads = True
+
+    def handle_error(self, *_: Any) -> None:
+        """Say nothing of a client that has ended the connection."""
+
+
 @contextlib.contextmanager
 def served(box: Box, key: Path, path: Path) -> Iterator[Served]:
     """Serve a BMC over TLS, and where tests reset its system, until the end."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Of", (Handler,), {"box": box}))
+    server = Server(("127.0.0.1", 0), type("Of", (Handler,), {"box": box}))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(path, key)
     server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
@@ -439,10 +450,9 @@ def served(box: Box, key: Path, path: Path) -> Iterator[Served]:
             self.send_response(204)
             self.end_headers()
 
-    control = ThreadingHTTPServer(("127.0.0.1", 0), Control)
+    control = Server(("127.0.0.1", 0), Control)
     servers = (server, control)
     for one in servers:
-        one.daemon_threads = True
         threading.Thread(target=one.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
     text = path.read_text(encoding="ascii")
     fingerprint = hashlib.sha256(ssl.PEM_cert_to_DER_cert(text)).hexdigest()

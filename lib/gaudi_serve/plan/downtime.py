@@ -81,6 +81,9 @@ def downtimes(known: Known, stages: Sequence[str] = tuple(STAGES)) -> list[Down]
             if name in serving and name not in found:
                 back = minutes + _start(planned[name], host, cached=True) if name in planned else None
                 found[name] = Down(name, stage.tag, reason, back)
+                # A run of this stage alone plans no models; each starts again, in a time that is not known.
+                if "preflight_plan" not in known:
+                    found[name] = Down(name, stage.tag, f"{reason}, and then it starts", minutes)
     for key, reason in (("remove", "it is not planned any more"), ("stop", "it is planned stopped")):
         for name in changes.served.get(key, []):
             if name in serving:
