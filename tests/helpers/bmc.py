@@ -78,7 +78,10 @@ DELL: dict[str, Any] = {
     "registry": "BiosAttributeRegistry.v1_0_3",
 }
 SMC_NAMES = {
-    **{"PowerTechnology#2800": ("Energy Efficient", "Custom", "Disable"), "CPUC6Report#0840": ("Disable", "Enable", "Auto")},
+    **{
+        "PowerTechnology#2800": ("Energy Efficient", "Custom", "Disable"),
+        "CPUC6Report#0840": ("Disable", "Enable", "Auto"),
+    },
     **{"EnhancedHaltState(C1E)#0841": ("Disable", "Enable"), "PackageCState#0843": ("C0/C1 state", "C2 state", "Auto")},
     **{"SR-IOVSupport#0048": ON_OFF, "IntelVTforDirectedI/O(VT-d)#1E12": ("Enable", "Disable")},
 }
@@ -102,7 +105,11 @@ HPE: dict[str, Any] = {
     "maker": "HPE",
     "model": "ProLiant DL380a Gen11",
     "paths": {
-        **{"systems": "/redfish/v1/systems/", "system": "/redfish/v1/systems/1/", "bios": "/redfish/v1/systems/1/bios/"},
+        **{
+            "systems": "/redfish/v1/systems/",
+            "system": "/redfish/v1/systems/1/",
+            "bios": "/redfish/v1/systems/1/bios/",
+        },
         **{"settings": "settings/", "manager": "/redfish/v1/managers/1/"},
     },
     "attributes": [
@@ -278,7 +285,9 @@ class Handler(BaseHTTPRequestHandler):
             elif (given.get("UserName"), given.get("Password")) != (USER, PASSWORD):
                 self.answer(401, error("The credentials are invalid."))
             elif len(self.box.sessions) >= self.box.most:
-                text = "The session establishment failed due to the number of simultaneous sessions exceeding the limit."
+                text = (
+                    "The session establishment failed due to the number of simultaneous sessions exceeding the limit."
+                )
                 self.answer(503, error(text, "Base.1.8.SessionLimitExceeded"))
             else:
                 self.box.opened += 1
@@ -343,7 +352,9 @@ class Handler(BaseHTTPRequestHandler):
         apply = (given.get("@Redfish.SettingsApplyTime") or {}).get("ApplyTime")
         if box.dell and apply == "OnReset":
             job = f"JID_{len(box.jobs) + 1:012}"
-            box.jobs.append({"Id": job, "JobType": "BIOSConfiguration", "JobState": "Scheduled", "Message": "Scheduled."})
+            box.jobs.append(
+                {"Id": job, "JobType": "BIOSConfiguration", "JobState": "Scheduled", "Message": "Scheduled."}
+            )
             self.answer(202, None, Location=f"/redfish/v1/TaskService/Tasks/{job}")
         else:
             self.answer(200, error("Success", "Base.1.8.Success") if not box.dell else None)

@@ -87,7 +87,10 @@ def test_a_bmc_is_trusted_by_its_fingerprint_or_its_authority_and_by_nothing_els
         assert seen(place, **trusted)["system"]["model"] == "PowerEdge XE9680"
     place.box.asked.clear()
     for wrong, text in (
-        ({"fingerprint": "0" * 64}, f"has the SHA-256 fingerprint {place.fingerprint}, which bios_bmc_fingerprint is not"),
+        (
+            {"fingerprint": "0" * 64},
+            f"has the SHA-256 fingerprint {place.fingerprint}, which bios_bmc_fingerprint is not",
+        ),
         ({"fingerprint": ""}, "its certificate is not accepted: self-signed certificate; set bios_bmc_ca or"),
     ):
         with pytest.raises(BmcError, match=text):
@@ -171,9 +174,7 @@ def test_names_that_mean_none_or_several_attributes_are_refused() -> None:
     assert registry.name("CPUC6Report")[1] == (
         "is the name of several attributes: CPUC6Report#0840, CPUC6Report#0A01; write one of them"
     )
-    assert registry.name("PackageCStates")[1] == (
-        "this BIOS has no such attribute; did you mean PackageCState#0843?"
-    )
+    assert registry.name("PackageCStates")[1] == ("this BIOS has no such attribute; did you mean PackageCState#0843?")
 
 
 @pytest.mark.parametrize(
@@ -224,7 +225,9 @@ def test_settings_without_a_bmc_are_refused_by_their_names() -> None:
 
 def test_three_columns_show_desired_pending_and_current_values(bmcs: Bmcs) -> None:
     place = bmcs.serve(SUPERMICRO, pending={C6: "Enable", "PackageCState#0843": "C0/C1 state"})
-    found = asked(place, bios_settings={"CPUC6Report": "Disable", "PackageCState": "C0/C1 state", "SR-IOVSupport": "Enable"})
+    found = asked(
+        place, bios_settings={"CPUC6Report": "Disable", "PackageCState": "C0/C1 state", "SR-IOVSupport": "Enable"}
+    )
     assert found.changes["lines"] == [
         "ATTRIBUTE           DESIRED      PENDING      CURRENT",
         "------------------  -----------  -----------  --------",
@@ -340,9 +343,15 @@ def test_hpe_drops_what_its_workload_profile_closes_until_a_second_boot(bmcs: Bm
     place.box.reset()
     place.box.starting = 0
     second = asked(place, **given)
-    assert set(second.changes["patch"]) == {"PowerRegulator", "EnergyPerfBias", "MinProcIdlePower", "MinProcIdlePkgState"}
-    assert "h1: BIOS: PowerRegulator: StaticHighPerf did not stick, it is DynamicPowerSavings after the reboot" in " ".join(
-        second.left
+    assert set(second.changes["patch"]) == {
+        "PowerRegulator",
+        "EnergyPerfBias",
+        "MinProcIdlePower",
+        "MinProcIdlePkgState",
+    }
+    assert (
+        "h1: BIOS: PowerRegulator: StaticHighPerf did not stick, it is DynamicPowerSavings after the reboot"
+        in " ".join(second.left)
     )
     send(place, second)
     place.box.reset()
@@ -357,15 +366,14 @@ def test_a_value_that_never_sticks_is_not_tried_again_until_it_or_the_firmware_c
     send(place, found)
     place.box.reset()
     after = asked(place, **given)
-    assert after.left == [
-        "h1: BIOS: CPUC6Report#0840: Disable did not stick, it is Auto after the reboot (BIOS 1.4b)"
-    ]
+    assert after.left == ["h1: BIOS: CPUC6Report#0840: Disable did not stick, it is Auto after the reboot (BIOS 1.4b)"]
     record = json.loads(after.changes["record"]["content"])
     assert record == {"bios": "1.4b", "settings": {C6: "Disable"}}
     kept = {"gaudi_bios": {"failed": record}}
     refused = asked(place, **given, **kept)
-    assert "CPUC6Report#0840: Disable did not stick before, it is Auto; it is not tried again with BIOS 1.4b" in (
-        refused.refusal[0]
+    assert (
+        "CPUC6Report#0840: Disable did not stick before, it is Auto; it is not tried again with BIOS 1.4b"
+        in (refused.refusal[0])
     )
     assert (refused.due, refused.changes["reboots"]) == ([], False)
     for other in ({"bios_settings": {"CPUC6Report": "Enable"}}, {"bios_retry": True}):
@@ -429,7 +437,9 @@ def test_of_the_entries_of_a_profile_the_most_particular_counts() -> None:
     assert profile_settings("performance", {}, system)[0]["SysProfile"] == "Custom"
     assert profile_settings("", own, system) == ({}, "")
     text = profile_settings("performance", {}, {"maker": "Quanta", "model": "D54", "bios": "3A"})[1]
-    assert text.startswith("bios_profile performance: has no entry for Quanta D54 with BIOS 3A, only for maker Dell; maker HPE")
+    assert text.startswith(
+        "bios_profile performance: has no entry for Quanta D54 with BIOS 3A, only for maker Dell; maker HPE"
+    )
 
 
 def test_what_the_project_has_as_profiles_is_sound() -> None:
@@ -464,7 +474,9 @@ def test_the_module_reads_a_bmc_from_a_host_and_keeps_the_password_to_itself(bmc
     assert found["bios"]["system"]["model"] == "ProLiant DL380a Gen11"
     assert PASSWORD not in json.dumps(found)
     assert place.box.sessions == {}
-    answer = run_module("bios_settings", bmc=given, state="staged", settings={"Sriov": "Disabled"}, _ansible_check_mode=False)
+    answer = run_module(
+        "bios_settings", bmc=given, state="staged", settings={"Sriov": "Disabled"}, _ansible_check_mode=False
+    )
     assert (answer["changed"], place.box.pending) == (True, {"Sriov": "Disabled"})
 
 

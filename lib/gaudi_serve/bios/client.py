@@ -166,9 +166,7 @@ class Redfish:
             raise BmcError(f"{self._name}: no session: status {answer.status}: {answer.reason or 'no reason'}")
         self._token, self._session = token, _path(answer.headers.get("location", ""))
 
-    def _patient(
-        self, method: str, path: str, body: Mapping[str, Any] | None, headers: Mapping[str, str]
-    ) -> Answer:
+    def _patient(self, method: str, path: str, body: Mapping[str, Any] | None, headers: Mapping[str, str]) -> Answer:
         """Return an answer; a BMC that starts, or has no session to spare, is waited for."""
         deadline = time.monotonic() + self.bmc.wait_s
         while True:
@@ -188,9 +186,7 @@ class Redfish:
                 raise BmcError(f"{self._name}: no answer within {self.bmc.wait_s:g} s: {problem}")
             self._sleep(self.bmc.pause_s)
 
-    def _sent(
-        self, method: str, path: str, body: Mapping[str, Any] | None, headers: Mapping[str, str]
-    ) -> Answer:
+    def _sent(self, method: str, path: str, body: Mapping[str, Any] | None, headers: Mapping[str, str]) -> Answer:
         connection = self._connection = self._connection or self._connected()
         given = {"Accept": "application/json", "OData-Version": "4.0", **headers}
         given |= {"X-Auth-Token": self._token} if self._token else {}

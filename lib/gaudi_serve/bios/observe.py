@@ -66,7 +66,9 @@ def _system(client: Redfish) -> tuple[dict[str, Any], dict[str, Any]]:
         )
     bios = client.get(_link(found[0], "Bios")).body
     if not isinstance(bios.get("Attributes"), Mapping) or not bios["Attributes"]:
-        raise BmcError(f"BMC {client.bmc.address}: {_link(found[0], 'Bios')} shows no attributes; is a licence missing?")
+        raise BmcError(
+            f"BMC {client.bmc.address}: {_link(found[0], 'Bios')} shows no attributes; is a licence missing?"
+        )
     return found[0], {"@odata.id": _link(found[0], "Bios"), **bios}
 
 
@@ -150,7 +152,9 @@ def stage(client: Redfish, settings: Known, job: str = "") -> dict[str, Any]:
             raise BmcError(f"BMC {client.bmc.address}: it changes its ETag all the time (status 412): {answer.reason}")
     after = observed(client)
     effective = {**after["current"], **(after["pending"] or {})}
-    dropped = [name for name, value in settings.items() if after["pending"] is not None and effective.get(name) != value]
+    dropped = [
+        name for name, value in settings.items() if after["pending"] is not None and effective.get(name) != value
+    ]
     if dropped:
         text = ", ".join(f"{name} = {settings[name]}" for name in dropped)
         raise BmcError(f"BMC {client.bmc.address}: it accepted the request, but did not keep {text}")

@@ -72,12 +72,18 @@ class Attribute:
             return self._integer(desired)
         if self.kind == "String":
             fits = isinstance(desired, str) and (self.low or 0) <= len(desired) <= (self.high or 10**6)
-            return desired, "" if fits else f"must be a text of {self.low or 0} to {self.high or 'any number of'} characters"
+            return (
+                desired,
+                "" if fits else f"must be a text of {self.low or 0} to {self.high or 'any number of'} characters",
+            )
         return desired, f"is of type {self.kind or 'unknown'}, which is not set here"
 
     def _spelled(self, desired: str) -> str | None:
         """Return the registry's own spelling: by name, by what people see, then by letters alone."""
-        for found in ([name for name, _ in self.values if name == desired], [n for n, d in self.values if d == desired]):
+        for found in (
+            [name for name, _ in self.values if name == desired],
+            [n for n, d in self.values if d == desired],
+        ):
             if len(found) == 1:
                 return found[0]
         wanted = _letters(desired)
@@ -159,7 +165,7 @@ def _holds(terms: Sequence[Known], values: Known) -> str:
     """Return the terms of a rule as text where they hold; empty where they do not, or cannot be read."""
     holds, texts = False, []
     for number, term in enumerate(terms):
-        attribute, value = term.get("MapFromAttribute"), term.get("MapFromValue")
+        attribute, value = str(term.get("MapFromAttribute")), term.get("MapFromValue")
         known = CONDITIONS.get(str(term.get("MapFromCondition")))
         if known is None or term.get("MapFromProperty") != "CurrentValue" or attribute not in values:
             return ""

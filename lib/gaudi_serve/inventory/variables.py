@@ -151,7 +151,9 @@ FORMS: dict[str, Rule | Range] = {
     "host_tuning_hugepages": Range(0, MOST, "pages"),
     "host_tuning_hugepages_max_fraction": Range(0, 1),
     "bios_bmc_address": Rule(
-        empty_or(matching(r"(?!-)([\w.-]{1,253}|\[[0-9a-fA-F:.]+\]|[0-9a-fA-F]*:[0-9a-fA-F:.]*:[0-9a-fA-F:.]*)(:\d{1,5})?")),
+        empty_or(
+            matching(r"(?!-)([\w.-]{1,253}|\[[0-9a-fA-F:.]+\]|[0-9a-fA-F]*:[0-9a-fA-F:.]*:[0-9a-fA-F:.]*)(:\d{1,5})?")
+        ),
         "must be the address of the host's BMC, as host or host:port, without https://; '' for none",
     ),
     "bios_bmc_ca": Rule(

@@ -61,14 +61,14 @@ def _problems(given: Given, seen: Known) -> list[str]:
     if serial and serial not in (system["serial"], system["sku"]):
         told = " or ".join(dict.fromkeys(filter(None, (system["serial"], system["sku"])))) or "none"
         address = given.known["bios_bmc_address"]
-        return [f"bios_bmc_serial {serial}: BMC {address} is that of a system with serial number {told}: another host's?"]
+        return [
+            f"bios_bmc_serial {serial}: BMC {address} is that of a system with serial number {told}: another host's?"
+        ]
     return []
 
 
 def _desired(known: Known, system: Known) -> tuple[dict[str, Any], str]:
-    settings, wrong = profile_settings(
-        str(known.get("bios_profile") or ""), known.get("bios_profiles") or {}, system
-    )
+    settings, wrong = profile_settings(str(known.get("bios_profile") or ""), known.get("bios_profiles") or {}, system)
     return {**settings, **(known.get("bios_settings") or {})}, wrong
 
 
@@ -158,7 +158,9 @@ def _reset(given: Given) -> dict[str, Any]:
     """Return that a BIOS stays as it is: what it had before may be what a host was bought with, or a mistake."""
     folder = PurePosixPath(RECORD)
     record = folder.name in (given.known["gaudi_left"]["own"].get(str(folder.parent)) or [])
-    kept = ["BIOS settings stay as they are; change them by bios_settings, or in the BMC"] if _asked(given.known) else []
+    kept = (
+        ["BIOS settings stay as they are; change them by bios_settings, or in the BMC"] if _asked(given.known) else []
+    )
     return {
         **{"due": record, "left": kept, "packages": []},
         "did": ["forget which BIOS settings did not stick"] if record else [],

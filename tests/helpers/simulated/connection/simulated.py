@@ -157,7 +157,10 @@ def rebooted(cmd: str, path: Path) -> str | None:
         return "root"
     if "/sbin/shutdown -r" not in cmd:
         return None
-    keep(path, {**state, "boots": state["boots"] + 1, "cmdline": state["entries"][0], "governor": "powersave", "held": {}})
+    keep(
+        path,
+        {**state, "boots": state["boots"] + 1, "cmdline": state["entries"][0], "governor": "powersave", "held": {}},
+    )
     if state["bmc"]:
         urllib.request.urlopen(urllib.request.Request(state["bmc"], method="POST"), timeout=10).close()  # noqa: S310 - http
     return ""
