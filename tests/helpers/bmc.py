@@ -1,7 +1,7 @@
 """A strict BMC with BIOS settings through Redfish, for three makers. It is this project's own: no public mock has them.
 
-As real ones it is unkind: it holds few sessions, wants ETags, stages values until a reset, refuses what its registry does
-not have, answers 503 while it starts, and keeps some values from sticking.
+As real ones it is unkind: it holds few sessions, wants ETags, stages values until a reset, refuses what its registry
+does not have, answers 503 while it starts, and keeps some values from sticking.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-USER, PASSWORD = "operator", "correct-horse-canary"  # noqa: S105 - of the test
+USER, PASSWORD = "operator", "correct-horse-canary"
 
 
 def enumeration(name: str, *values: str, **more: Any) -> dict[str, Any]:

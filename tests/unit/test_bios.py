@@ -102,9 +102,9 @@ def test_a_bmc_is_trusted_by_its_fingerprint_or_its_authority_and_by_nothing_els
 def test_a_refused_password_is_tried_once_and_is_in_no_text(bmcs: Bmcs) -> None:
     place = bmcs.serve(DELL)
     with pytest.raises(BmcError, match="it refuses user operator or the password; nothing is tried again") as found:
-        seen(place, password="hunter2")  # noqa: S106 - of the test
+        seen(place, password="hunter2")
     assert len(place.box.asked) == 1
-    assert "hunter2" not in str(found.value) + repr(bmc(place, password="hunter2"))  # noqa: S106 - of the test
+    assert "hunter2" not in str(found.value) + repr(bmc(place, password="hunter2"))
 
 
 def test_a_bmc_that_starts_or_has_no_session_to_spare_is_waited_for_with_a_bound(bmcs: Bmcs) -> None:
@@ -219,7 +219,8 @@ def test_settings_without_a_bmc_are_refused_by_their_names() -> None:
     assert STAGE.look(given) is None
     assert STAGE.pending(given).refusal == [
         "h1: bios_profile 'perf': must be one of performance",
-        "h1: bios_profile is set, and bios_bmc_user, bios_bmc_password must be set too: settings are sent to the host's BMC",
+        "h1: bios_profile is set, and bios_bmc_user, bios_bmc_password must be set too: settings are sent to the "
+        "host's BMC",
     ]
 
 
@@ -308,8 +309,8 @@ def test_a_setting_that_stays_closed_is_refused_with_what_closes_it(bmcs: Bmcs) 
     found = asked(place, bios_settings={"ProcCStates": "Disabled", "SystemMemoryModel": "Disabled"})
     assert found.refusal == [
         "h1: BIOS: SystemMemoryModel: is read-only, and Enabled in place of Disabled",
-        "h1: BIOS: ProcCStates: Disabled cannot be set: it is read-only while SysProfile is 'PerfPerWattOptimizedDapc'; set "
-        "that too",
+        "h1: BIOS: ProcCStates: Disabled cannot be set: it is read-only while SysProfile is 'PerfPerWattOptimizedDapc'; "
+        "set that too",
     ]
     assert (found.due, place.box.sent) == ([], [])
 
@@ -407,7 +408,8 @@ def test_the_bmc_of_another_system_is_refused_by_its_serial_number(bmcs: Bmcs) -
     for good in ("S123", "TAG1", ""):
         assert not asked(place, **given, bios_bmc_serial=good).refusal
     assert asked(place, **given, bios_bmc_serial="S124").refusal == [
-        f"h1: bios_bmc_serial S124: BMC {place.address} is that of a system with serial number S123 or TAG1: another host's?"
+        f"h1: bios_bmc_serial S124: BMC {place.address} is that of a system with serial number S123 or TAG1: "
+        "another host's?"
     ]
 
 

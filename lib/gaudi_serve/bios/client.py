@@ -215,7 +215,8 @@ class Redfish:
             if not hmac.compare_digest(seen, plain_fingerprint(self.bmc.fingerprint)):
                 connection.close()
                 raise BmcError(
-                    f"{self._name}: its certificate has the SHA-256 fingerprint {seen}, which bios_bmc_fingerprint is not"
+                    f"{self._name}: its certificate has the SHA-256 fingerprint {seen}, "
+                    "which bios_bmc_fingerprint is not"
                 )
         return connection
 

@@ -65,8 +65,10 @@ class Comparison:
     def lines(self) -> list[str]:
         """Return the three columns of the rows that differ."""
         rows = [
-            [one.name, shown_value(one.desired), "-" if one.pending is None else shown_value(one.pending)]
-            + [shown_value(one.current)]
+            [
+                one.name,
+                *("-" if value is None else shown_value(value) for value in (one.desired, one.pending, one.current)),
+            ]
             for one in self.differing
         ]
         return table([HEAD, *rows]) if rows else []

@@ -1,4 +1,4 @@
-"""What a BMC knows of a system's BIOS, and the changes that are sent to it. Standard library only: it travels to hosts."""
+"""What a BMC knows of a system's BIOS, and the changes sent to it. Standard library only: it travels to hosts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def observed(client: Redfish, *, registry: bool = False) -> dict[str, Any]:
     Returns:
         ``system`` (maker, model, serial, sku, bios), ``current`` (values by attribute), ``pending`` (values by
         attribute that the next reset brings; None where this BMC does not show them), ``registry``
-        (``RegistryEntries`` of the attribute registry), ``jobs`` (of the BIOS, that have not ended: id, state, message),
+        (``RegistryEntries`` of the attribute registry), ``jobs`` (of the BIOS, not ended: id, state, message),
         and ``paths`` and ``etag`` of what is changed.
 
     Raises:

@@ -108,8 +108,8 @@ def _refused(known: Known, seen: Known, found: Comparison) -> list[str]:
     if failed.get("bios") == system["bios"] and not is_true(known.get("bios_retry")):
         tried = failed.get("settings") or {}
         reasons += [
-            f"BIOS: {row.name}: {shown_value(row.desired)} did not stick before, it is {shown_value(row.current)}; it is "
-            f"not tried again with BIOS {system['bios']}: set another value, update the BIOS, or try again with "
+            f"BIOS: {row.name}: {shown_value(row.desired)} did not stick before, it is {shown_value(row.current)}; "
+            f"it is not tried again with BIOS {system['bios']}: set another value, update the BIOS, or try again with "
             "-e bios_retry=true"
             for row in found.rows
             if row.current != row.desired and tried.get(row.name) == row.desired
@@ -122,8 +122,8 @@ def _left(host: str, seen: Known, rows: Any, patch: Known, waiting: list[Row]) -
     unsent = [row for row in rows if row.name in patch and row not in waiting]
     version = seen["system"]["bios"]
     return [f"{host}: BIOS: not sent to the BMC: {row.line}" for row in unsent] + [
-        f"{host}: BIOS: {row.name}: {shown_value(row.desired)} did not stick, it is {shown_value(row.current)} after the "
-        f"reboot (BIOS {version})"
+        f"{host}: BIOS: {row.name}: {shown_value(row.desired)} did not stick, it is {shown_value(row.current)} after "
+        f"the reboot (BIOS {version})"
         for row in waiting
     ]
 

@@ -147,8 +147,8 @@ def keep(path: Path, state: dict[str, Any]) -> None:
 def rebooted(cmd: str, path: Path) -> str | None:
     """Return what a command prints by which Ansible reboots a host; None for another one.
 
-    A reboot brings the kernel arguments of the menu, and takes settings that nobody has kept. The host's BMC, where it has
-    one ("bmc", its control address), resets the system.
+    A reboot brings the kernel arguments of the menu, and takes settings that nobody has kept. The host's BMC, where it
+    has one ("bmc", its control address), resets the system.
     """
     state = {**VIRGIN, **json.loads(path.read_text(encoding="utf-8"))}
     if "/proc/sys/kernel/random/boot_id" in cmd:
