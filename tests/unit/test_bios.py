@@ -309,8 +309,8 @@ def test_a_setting_that_stays_closed_is_refused_with_what_closes_it(bmcs: Bmcs) 
     found = asked(place, bios_settings={"ProcCStates": "Disabled", "SystemMemoryModel": "Disabled"})
     assert found.refusal == [
         "h1: BIOS: SystemMemoryModel: is read-only, and Enabled in place of Disabled",
-        "h1: BIOS: ProcCStates: Disabled cannot be set: it is read-only while SysProfile is 'PerfPerWattOptimizedDapc'; "
-        "set that too",
+        "h1: BIOS: ProcCStates: Disabled cannot be set: it is read-only while SysProfile is "
+        "'PerfPerWattOptimizedDapc'; set that too",
     ]
     assert (found.due, place.box.sent) == ([], [])
 
