@@ -6,6 +6,7 @@ does not have, answers 503 while it starts, and keeps some values from sticking.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import gzip
 import hashlib
@@ -20,6 +21,9 @@ from pathlib import Path
 from typing import Any
 
 USER, PASSWORD = "operator", "correct-horse-canary"
+
+# Redfish has sessions, and this; the toolkit's client uses sessions alone.
+BASIC = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
 
 
 def enumeration(name: str, *values: str, **more: Any) -> dict[str, Any]:
@@ -268,7 +272,8 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(503, error("The service is temporarily unavailable. Retry in 60 seconds."), Retry_After="60")
             return False
         open_ = self.path.rstrip("/") == "/redfish/v1" or self.command == "POST"
-        if not open_ and self.headers.get("X-Auth-Token") not in self.box.sessions.values():
+        basic = self.headers.get("Authorization") == f"Basic {BASIC}"
+        if not (open_ or basic or self.headers.get("X-Auth-Token") in self.box.sessions.values()):
             self.body()
             self.answer(401, error("There is no valid session established with the implementation."))
             return False
@@ -376,8 +381,10 @@ def resources(box: Box) -> dict[str, Any]:
         "/redfish/v1": {
             **{"Systems": {"@odata.id": paths["systems"]}, "Registries": {"@odata.id": registries}},
             "Managers": {"@odata.id": "/redfish/v1/Managers"},
+            "SessionService": {"@odata.id": "/redfish/v1/SessionService"},
             "Links": {"Sessions": {"@odata.id": "/redfish/v1/SessionService/Sessions"}},
         },
+        "/redfish/v1/SessionService": {"Sessions": {"@odata.id": "/redfish/v1/SessionService/Sessions"}},
         paths["systems"]: {"Members": [{"@odata.id": paths["system"]}]},
         paths["system"]: system,
         "/redfish/v1/Managers": {"Members": [{"@odata.id": paths["manager"]}]},
