@@ -129,6 +129,8 @@ from ansible.module_utils.gaudi_serve.host.secret import secret_changed
 from ansible.module_utils.gaudi_serve.platforms import Platform, platform_of
 
 SUBSETS = ("system", "tuning", "runtime", "services", "hccl", "host", "driver", "bios")
+# What is read by itself.
+PLAIN = {"tuning": observe_tuning.observe, "bios": observe_bios.observe}
 # Of one role, and what a reset looks at: read where asked for.
 OTHERS = ("weights_store", "haproxy", "metrics", "left", "apt")
 
@@ -180,14 +182,11 @@ def observe(given: dict[str, Any], aside: ThreadPoolExecutor) -> dict[str, Any]:
     # Most of the time goes into waiting for programs of others.
     devices = aside.submit(platform.observe) if "host" in gather else None
     runtime = aside.submit(observe_runtime.observe) if "runtime" in gather else None
-    if "tuning" in gather:
-        facts["gaudi_tuning"] = observe_tuning.observe()
+    facts |= {f"gaudi_{name}": look() for name, look in PLAIN.items() if name in gather}
     if "left" in gather:
         facts["gaudi_left"] = observe_left.observe(given["packages"] if "apt" in gather else None)
     if "hccl" in gather:
         facts["gaudi_hccl"] = observe_services.hccl_state()
-    if "bios" in gather:
-        facts["gaudi_bios"] = observe_bios.observe()
     if "services" in gather or "host" in gather:
         facts["gaudi_services"] = observe_services.observe(given["secrets"])
     if "haproxy" in gather:
