@@ -16,6 +16,7 @@ if LIB not in sys.path:
 from gaudi_serve.core.aliases import as_written, finding_as_written  # noqa: E402
 from gaudi_serve.core.checks import is_true  # noqa: E402
 from gaudi_serve.core.errors import Finding, InputError  # noqa: E402
+from gaudi_serve.inventory.as_task import run_as_task  # noqa: E402
 from gaudi_serve.inventory.facts import FACTS, checked_facts  # noqa: E402
 from gaudi_serve.inventory.rendered import UNRENDERED, Undefined, Variables  # noqa: E402
 from gaudi_serve.plan.assembly import assemble  # noqa: E402
@@ -106,7 +107,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
 
     def _found(self, stage: Stage, host: str, known: Variables, variables: dict[str, Any]) -> Pending:
         def run(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-            return dict(self._execute_module(name, arguments, task_vars=variables))
+            return run_as_task(self, name, arguments, variables)
 
         return stage.asked(Given(host, known), run)
 

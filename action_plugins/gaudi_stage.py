@@ -15,6 +15,7 @@ if LIB not in sys.path:
 
 from gaudi_serve.core.aliases import as_written  # noqa: E402
 from gaudi_serve.core.errors import InputError  # noqa: E402
+from gaudi_serve.inventory.as_task import run_as_task  # noqa: E402
 from gaudi_serve.inventory.rendered import Undefined, Variables  # noqa: E402
 from gaudi_serve.stages.base import REFUSED, Given, Stage  # noqa: E402
 from gaudi_serve.stages.registry import BY_ROLE  # noqa: E402
@@ -57,7 +58,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         read: dict[str, Any] = {}
 
         def look(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-            seen = self._as_task(name, arguments, variables)
+            seen = run_as_task(self, name, arguments, variables)
             read.update(seen.get("ansible_facts", {}))
             return seen
 
@@ -69,23 +70,6 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         if step == "verify" and found.left and not self._task.check_mode:
             told |= {"failed": True, "msg": found.left[0] if len(found.left) == 1 else list(found.left)}
         return told
-
-    def _as_task(self, name: str, arguments: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
-        """Run a module as a task of its own does: through its action plugin, where it has one."""
-        task = self._task.copy()
-        task.action, task.args = name, arguments
-        action = self._shared_loader_obj.action_loader.get(
-            name,
-            task=task,
-            connection=self._connection,
-            play_context=self._play_context,
-            loader=self._loader,
-            templar=self._templar,
-            shared_loader_obj=self._shared_loader_obj,
-        )
-        if action is None:
-            return dict(self._execute_module(name, arguments, task_vars=variables))
-        return dict(action.run(task_vars=variables))
 
     def _reset(self, stage: Stage, step: str, given: Given) -> dict[str, Any]:
         found = stage.reset(given)

@@ -19,9 +19,9 @@ options:
         gateway; C(metrics) what monitoring has.
     type: list
     elements: str
-    choices: [system, tuning, runtime, services, hccl, host, driver, network, qualification, weights_store, haproxy,
-        metrics, left, apt]
-    default: [system, tuning, runtime, services, hccl, host, driver, network, qualification]
+    choices: [system, tuning, runtime, services, hccl, host, driver, network, qualification, bios, weights_store,
+        haproxy, metrics, left, apt]
+    default: [system, tuning, runtime, services, hccl, host, driver, network, qualification, bios]
   weights:
     description: Folders of models whose config.json and size (bytes of safetensors files), or record, are wanted.
     type: list
@@ -98,6 +98,9 @@ ansible_facts:
     gaudi_qualification:
       description: What the acceptance tests of the cards have found, and which tools for them are there.
       type: dict
+    gaudi_bios:
+      description: BIOS settings that did not stick in an earlier run.
+      type: dict
     gaudi_weights:
       description: Folders of weights with their records and free bytes, and the tools that fetching needs.
       type: dict
@@ -119,6 +122,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gaudi_serve.core.run import boot_id, since_boot
 from ansible.module_utils.gaudi_serve.gateway import haproxy
 from ansible.module_utils.gaudi_serve.host import (
+    observe_bios,
     observe_driver,
     observe_host,
     observe_left,
@@ -133,13 +137,14 @@ from ansible.module_utils.gaudi_serve.host import (
 from ansible.module_utils.gaudi_serve.host.secret import secret_changed
 from ansible.module_utils.gaudi_serve.platforms import Platform, platform_of
 
-SUBSETS = ("system", "tuning", "runtime", "services", "hccl", "host", "driver", "network", "qualification")
+SUBSETS = ("system", "tuning", "runtime", "services", "hccl", "host", "driver", "network", "qualification", "bios")
 # Of one role, and what a reset looks at: read where asked for.
 OTHERS = ("weights_store", "haproxy", "metrics", "left", "apt")
 
 # Each of these is read by itself.
 ALONE = {
     "tuning": observe_tuning.observe,
+    "bios": observe_bios.observe,
     "hccl": observe_services.hccl_state,
     "network": observe_network.observe,
     "haproxy": haproxy.observe,

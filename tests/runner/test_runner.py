@@ -36,6 +36,7 @@ RUNS: dict[str, tuple[dict[str, Any], int, str]] = {
     "site.yml": ({}, 0, ""),
     "playbooks/awx_approval.yml": ({"gaudi_rollout": {"steps": ["the waves"]}}, 0, "the waves"),
     "playbooks/benchmark.yml": ({}, 0, "h02 m"),
+    "playbooks/bios.yml": ({}, 0, ""),
     "playbooks/driver.yml": ({}, 0, ""),
     "playbooks/gateway.yml": ({}, 0, ""),
     "playbooks/host.yml": ({}, 0, ""),

@@ -12,8 +12,8 @@ import pytest
 
 LIBRARY = Path(__file__).resolve().parents[2] / "lib/gaudi_serve"
 LAYERS = (
-    *("core", "model", "platforms", "buckets", "engines", "memory", "host", "catalog", "gateway"),
-    *("monitoring", "stages", "show", "tune", "awx", "bench", "inventory", "plan", "rollout"),
+    *("core", "model", "platforms", "buckets", "engines", "memory", "host", "bios", "catalog"),
+    *("gateway", "monitoring", "stages", "show", "tune", "awx", "bench", "inventory", "plan", "rollout"),
 )
 
 

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..bench.loads import site_profiles
+from ..bios.client import FINGERPRINT
+from ..bios.profiles import ALLOWED, is_profiles, is_settings
 from ..catalog.files import catalog_folder, model_catalog, sound_entries
 from ..catalog.keys import VARIABLE
 from ..catalog.merge import client_names, merged_all
@@ -155,6 +157,27 @@ FORMS: dict[str, Rule | Range] = {
         lambda value: is_whole(value, 0, 0) or is_whole(value, 1280, 9600),
         "must be an integer of bytes from 1280 to 9600; 0 leaves the ports' own",
     ),
+    "bios_bmc_address": Rule(
+        empty_or(
+            matching(r"(?!-)([\w.-]{1,253}|\[[0-9a-fA-F:.]+\]|[0-9a-fA-F]*:[0-9a-fA-F:.]*:[0-9a-fA-F:.]*)(:\d{1,5})?")
+        ),
+        "must be the address of the host's BMC, as host or host:port, without https://; '' for none",
+    ),
+    "bios_bmc_ca": Rule(
+        empty_or(lambda value: is_line(value) or (isinstance(value, str) and value.lstrip().startswith("-----BEGIN"))),
+        "must be a file on the control node, or certificates as PEM text",
+    ),
+    "bios_bmc_fingerprint": Rule(
+        empty_or(matching(FINGERPRINT.pattern)),
+        "must be a SHA-256 fingerprint: 64 hexadecimal digits, with or without colons",
+    ),
+    "bios_bmc_timeout": SECONDS,
+    "bios_settle_timeout": Range(0, 7200, "seconds"),
+    "bios_boot_minutes": Range(1, 600, "minutes"),
+    "bios_profiles": Rule(is_profiles, ALLOWED),
+    "bios_settings": Rule(
+        is_settings, "must be a mapping of attributes to values, which are quoted texts, integers, true or false"
+    ),
     "driver_release": RELEASE,
     "driver_version": VERSION,
     "driver_packages": NAMES,
@@ -243,6 +266,7 @@ PREFIXES = (
     *(
         "accelerator_",
         "benchmark_",
+        "bios_",
         "fleet_",
         "gaudi_",
         "vllm_",

@@ -75,11 +75,15 @@ def downtimes(known: Known, stages: Sequence[str] = tuple(STAGES)) -> list[Down]
     serving = _serving(services, known.get("gaudi_runtime"))
     found: dict[str, Down] = {}
     for stage in OBJECTS:
-        minutes, reason = stage.down or (0, "")
+        usual, reason = stage.down or (0, "")
+        minutes = int(known.get(f"{stage.role}_down_minutes") or usual)
         for name in changes.taken_down(stage.role, serving):
             if name in serving and name not in found:
                 back = minutes + _start(planned[name], host, cached=True) if name in planned else None
                 found[name] = Down(name, stage.tag, reason, back)
+                # A run of this stage alone plans no models; each starts again, in a time that is not known.
+                if "preflight_plan" not in known:
+                    found[name] = Down(name, stage.tag, f"{reason}, and then it starts", minutes)
     for key, reason in (("remove", "it is not planned any more"), ("stop", "it is planned stopped")):
         for name in changes.served.get(key, []):
             if name in serving:

@@ -320,11 +320,15 @@ def _told(host: Known, facts: Known, told: Known, runtime: Any) -> dict[str, Any
     shown = [stage for stage in STAGES if stage != "vllm_service" or host["changes"] == []]
     return {
         "due": StageChanges.of(told, shown).pending,
-        "reboot": [] if told.get("host_tuning_reboots") else list(told.get("host_tuning_reboot_reasons") or []),
+        "reboot": [] if told.get("host_tuning_reboots") or told.get("bios_reboots") else _reboot_reasons(told),
         "down": [
             dataclasses.asdict(one) for one in downtimes({**told, **_going_down(host, facts), "gaudi_runtime": runtime})
         ],
     }
+
+
+def _reboot_reasons(told: Known) -> list[str]:
+    return [text for role in ("bios", "host_tuning") for text in told.get(f"{role}_reboot_reasons") or []]
 
 
 def _going_down(host: Known, facts: Known) -> dict[str, Any]:

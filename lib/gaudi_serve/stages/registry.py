@@ -8,6 +8,7 @@ from typing import Any
 from ..core.errors import near, readable
 from . import (
     accelerator_network,
+    bios,
     container_runtime,
     driver,
     gateway,
@@ -25,6 +26,7 @@ Known = Mapping[str, Any]
 
 # Every stage in the order of a run; a new one is a file beside this one and a line here.
 OBJECTS: tuple[Stage, ...] = (
+    bios.STAGE,
     host_tuning.STAGE,
     driver.STAGE,
     qualification.STAGE,
@@ -59,7 +61,7 @@ SUBSETS = {
     # What it serves, if anything: an inventory that was not read must not hide that.
     ALONE: ("system", "services"),
 }
-EVERYTHING = ("system", "tuning", "runtime", "services", "hccl", "host", "driver", "network", "qualification")
+EVERYTHING = ("system", "tuning", "runtime", "services", "hccl", "host", "driver", "network", "qualification", "bios")
 # The facts in which the stages keep what they would do.
 REPORTED = (
     *(name for one in OBJECTS for name in one.names("due", "refusal", "stops", *one.reports)),

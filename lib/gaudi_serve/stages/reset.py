@@ -25,7 +25,7 @@ STATE = "/var/lib/gaudi-serve"
 ON_REQUEST = ("weights", "images", "packages", "caches", "metrics")
 ROLES = (
     *("monitoring", "gateway", "vllm_service", "model_weights", "link_validation", "vllm_image"),
-    *("container_runtime", "accelerator_network", "qualification", "driver", "host_tuning"),
+    *("container_runtime", "accelerator_network", "qualification", "driver", "host_tuning", "bios"),
     *("preflight_packages", "preflight_rest"),
 )
 ENGINES = ("docker.io", "docker-ce", "docker-ce-cli", "containerd.io", "containerd", "runc")
@@ -383,7 +383,7 @@ def rest_reset(left: Known, images: Known, packages: Sequence[str] = ()) -> dict
         elif smaller != record:
             files.append({"path": path, "content": text_of(smaller), "mode": "0600", "hide": True})
     for name in left["own"][STATE] or []:
-        if name not in (*RESERVED, "hccl.json"):
+        if name not in (*RESERVED, "hccl.json", "bios.json"):
             foreign.append(f"{STATE}/{name}")
     foreign += [f"{folder}/{name}" for folder, names in left["own"].items() if folder != STATE for name in names or []]
     here = [folder for folder, names in left["own"].items() if names is not None]

@@ -14,6 +14,7 @@ import os
 import re
 import sys
 import time
+import urllib.request
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ options:
 CONFIG, UNITS = "/etc/gaudi-serve", "/etc/systemd/system"
 CHECKED = ("gaudi_files", "gaudi_lock", "vllm_bench")  # modules that do something under check mode
 SUPERVISOR = "/usr/local/lib/gaudi-serve/vllm-supervisor"
+BIOS = "/var/lib/gaudi-serve/bios.json"
 DROPIN, SYSCTL = "/etc/default/grub.d/zz-gaudi-serve.cfg", "/etc/sysctl.d/zz-gaudi-serve.conf"
 RELEASE = "1.21.3"
 DRIVER = [f"habanalabs-{name}" for name in ("dkms", "firmware", "firmware-tools", "graph", "thunk", "rdma-core")]
@@ -80,12 +82,14 @@ VIRGIN: dict[str, Any] = {
     # Devices in place of eight Gaudi cards: accelerator, device_name, driver_version and modules of gaudi_host; and
     # the runtimes that its engine has, with the packages that bring them.
     **{"devices": {}, "runtimes": {}, "packages": {}},
+    # How often it was rebooted, and where the tests' BMC hears of it.
+    **{"boots": 0, "bmc": ""},
     # Its connection is lost for so many "seconds" when this module is sent ("at", perhaps with its state).
     "away": {},
 }
 FAULTS = ("host", "images", "models")
 # What module gaudi_facts reads where it is not told.
-SUBSETS = ("system", "tuning", "runtime", "services", "hccl", "host", "driver", "network", "qualification")
+SUBSETS = ("system", "tuning", "runtime", "services", "hccl", "host", "driver", "network", "qualification", "bios")
 
 
 class Connection(ConnectionBase):  # type: ignore[misc]  # ansible-core has no type information
@@ -101,10 +105,12 @@ class Connection(ConnectionBase):  # type: ignore[misc]  # ansible-core has no t
         """Answer a module that is sent through the pipe; nothing else is."""
         super().exec_command(cmd, in_data=in_data, sudoable=sudoable)
         name = str(self.get_option("remote_addr"))
+        path = Path(os.environ["GAUDI_SERVE_SIMULATED"], f"{name}.json")
+        if not in_data and (answer := rebooted(cmd, path)) is not None:
+            return 0, answer.encode(), b""
         if not in_data:
             return 127, b"", f"{name} is simulated and runs modules only, not: {cmd}".encode()
         module, given = sent(in_data.decode())
-        path = Path(os.environ["GAUDI_SERVE_SIMULATED"], f"{name}.json")
         host = Host({**VIRGIN, **json.loads(path.read_text(encoding="utf-8"))})
         away = host.state["away"]
         if away.get("at") in (module, f"{module} {given.get('state')}") or "until" in away:
@@ -137,6 +143,28 @@ def keep(path: Path, state: dict[str, Any]) -> None:
     beside = path.with_suffix(f".{os.getpid()}")
     beside.write_text(json.dumps(state), encoding="utf-8")
     beside.replace(path)
+
+
+def rebooted(cmd: str, path: Path) -> str | None:
+    """Return what a command prints by which Ansible reboots a host; None for another one.
+
+    A reboot brings the kernel arguments of the menu, and takes settings that nobody has kept. The host's BMC, where it
+    has one ("bmc", its control address), resets the system.
+    """
+    state = {**VIRGIN, **json.loads(path.read_text(encoding="utf-8"))}
+    if "/proc/sys/kernel/random/boot_id" in cmd:
+        return f"boot-{state['boots']}"
+    if "whoami" in cmd:
+        return "root"
+    if "/sbin/shutdown -r" not in cmd:
+        return None
+    keep(
+        path,
+        {**state, "boots": state["boots"] + 1, "cmdline": state["entries"][0], "governor": "powersave", "held": {}},
+    )
+    if state["bmc"]:
+        urllib.request.urlopen(urllib.request.Request(state["bmc"], method="POST"), timeout=10).close()  # noqa: S310 - http
+    return ""
 
 
 def sent(text: str) -> tuple[str, dict[str, Any]]:
@@ -255,6 +283,10 @@ class Host:
             "modules": ["habanalabs", "habanalabs_cn", "habanalabs_en", "habanalabs_ib"],
             "ports": {str(card["module_id"]): [] for card in CARDS},
         }
+
+    def see_bios(self) -> dict[str, Any]:
+        """Return which BIOS settings did not stick before."""
+        return {"failed": json.loads(self.state["files"].get(BIOS) or "{}")}
 
     def see_haproxy(self) -> dict[str, Any]:
         """Return that there is no gateway yet."""
@@ -384,6 +416,15 @@ class Host:
         )
 
     # ---- what is done
+
+    def do_setup(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Say which system it has, for a reboot."""
+        about = {"distribution": "Debian", "distribution_version": "12.5", "os_family": "Debian"}
+        return {"ansible_facts": {f"ansible_{key}": value for key, value in about.items()}}
+
+    def do_find(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Have the program that reboots."""
+        return {"files": [{"path": "/sbin/shutdown"}] if given["patterns"] == ["shutdown"] else []}
 
     def do_gaudi_dpkg(self, given: dict[str, Any]) -> dict[str, Any]:
         """Find nothing that dpkg was cut off in."""

@@ -1,0 +1,208 @@
+"""What a BMC knows of a system's BIOS, and the changes sent to it. Standard library only: it travels to hosts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from .client import ROOT, BmcError, Redfish
+
+Known = Mapping[str, Any]
+ENDED = ("Completed", "CompletedWithErrors", "Failed", "RebootCompleted", "RebootFailed", "PendingActivation")
+BIOS_JOB = "BIOSConfiguration"
+POLL_S = 5.0
+
+
+def observed(client: Redfish, *, registry: bool = False) -> dict[str, Any]:
+    """Return what the BMC knows of its system's BIOS.
+
+    Args:
+        client: of an open session.
+        registry: read the attribute registry too, which is large.
+
+    Returns:
+        ``system`` (maker, model, serial, sku, bios), ``current`` (values by attribute), ``pending`` (values by
+        attribute that the next reset brings; None where this BMC does not show them), ``registry``
+        (``RegistryEntries`` of the attribute registry), ``jobs`` (of the BIOS, not ended: id, state, message),
+        and ``paths`` and ``etag`` of what is changed.
+
+    Raises:
+        BmcError: where the BMC has no BIOS settings, or does not answer.
+    """
+    system, bios = _system(client)
+    path = str(bios["@odata.id"])
+    settings = str((((bios.get("@Redfish.Settings") or {}).get("SettingsObject")) or {}).get("@odata.id") or "")
+    staged = client.get(settings or path)
+    current = dict(bios.get("Attributes") or {})
+    own = bool(settings) and settings.rstrip("/") != path.rstrip("/")
+    changed = {key: value for key, value in (staged.body.get("Attributes") or {}).items() if current.get(key) != value}
+    maker = str(system.get("Manufacturer") or "")
+    return {
+        "system": {
+            **{"maker": maker, "model": str(system.get("Model") or "").strip()},
+            **{"serial": str(system.get("SerialNumber") or "").strip(), "sku": str(system.get("SKU") or "").strip()},
+            "bios": str(system.get("BiosVersion") or ""),
+        },
+        "current": current,
+        "pending": changed if own else None,
+        "registry": _registry(client, str(bios.get("AttributeRegistry") or "")) if registry else {},
+        "jobs": _jobs(client, system),
+        **{"settings": settings or path, "etag": staged.etag},
+    }
+
+
+def _system(client: Redfish) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the one system of the BMC that has a BIOS, and that."""
+    root = client.get(ROOT).body
+    members = client.get(_link(root, "Systems")).body.get("Members") or []
+    systems = [client.get(str(one["@odata.id"])).body for one in members]
+    found = [one for one in systems if one.get("Bios")]
+    if len(found) != 1:
+        names = ", ".join(str(one.get("@odata.id")) for one in found or systems) or "none"
+        raise BmcError(
+            f"BMC {client.bmc.address}: one system with BIOS settings is needed, it has {len(found)} of {len(systems)} "
+            f"systems ({names}); some makers want a licence for it"
+        )
+    bios = client.get(_link(found[0], "Bios")).body
+    if not isinstance(bios.get("Attributes"), Mapping) or not bios["Attributes"]:
+        raise BmcError(
+            f"BMC {client.bmc.address}: {_link(found[0], 'Bios')} shows no attributes; is a licence missing?"
+        )
+    return found[0], {"@odata.id": _link(found[0], "Bios"), **bios}
+
+
+def _link(resource: Known, key: str) -> str:
+    try:
+        return str(resource[key]["@odata.id"])
+    except (KeyError, TypeError):
+        raise BmcError(f"Redfish: {resource.get('@odata.id', ROOT)} has no {key}") from None
+
+
+def _registry(client: Redfish, name: str) -> dict[str, Any]:
+    """Return the entries of the BIOS' attribute registry; empty where the BMC does not have it."""
+    root = client.get(ROOT).body
+    if not name or not root.get("Registries"):
+        return {}
+    members = [str(one["@odata.id"]) for one in client.get(_link(root, "Registries")).body.get("Members") or []]
+    # Some BMCs leave the version out of the path.
+    plain = name.partition(".v")[0].lower()
+    near = sorted(members, key=lambda path: plain not in path.lower())
+    for path in near:
+        about = client.get(path).body
+        names = [str(about.get(key) or "") for key in ("Registry", "Id")]
+        if name not in names and plain not in [one.partition(".v")[0].lower() for one in names]:
+            continue
+        places = about.get("Location") or []
+        english = [one for one in places if str(one.get("Language") or "").lower().startswith("en")]
+        for place in [*english, *places]:
+            if place.get("Uri"):
+                return dict(client.get(str(place["Uri"])).body.get("RegistryEntries") or {})
+    return {}
+
+
+def _jobs(client: Redfish, system: Known) -> list[dict[str, str]]:
+    """Return the jobs of the BIOS that have not ended; Dell's BMCs alone have a queue of them."""
+    if not str(system.get("Manufacturer") or "").lower().startswith("dell"):
+        return []
+    managers = (system.get("Links") or {}).get("ManagedBy") or []
+    found = []
+    for manager in managers:
+        jobs = client.get(f"{manager['@odata.id']}/Jobs?$expand=*($levels=1)").body.get("Members") or []
+        found += [_job(one) for one in jobs if one.get("JobType") == BIOS_JOB and one.get("JobState") not in ENDED]
+    return found
+
+
+def _job(job: Known) -> dict[str, str]:
+    return {
+        "id": str(job.get("Id") or ""),
+        "state": str(job.get("JobState") or ""),
+        "message": str(job.get("Message") or ""),
+    }
+
+
+def stage(client: Redfish, settings: Known, job: str = "") -> dict[str, Any]:
+    """Send settings to the BMC, in one request, to be taken over at the next reset.
+
+    Args:
+        client: of an open session.
+        settings: registry values by attribute.
+        job: identifier of an earlier job of the same change, which is not a job of others.
+
+    Returns:
+        ``job``: the identifier of the BMC's job; empty where it has none.
+
+    Raises:
+        BmcError: where another job changes the BIOS, or the BMC refuses or drops a value.
+    """
+    seen = observed(client)
+    if others := [one for one in seen["jobs"] if one["id"] != job]:
+        raise BmcError(busy(client.bmc.address, others))
+    body: dict[str, Any] = {"Attributes": dict(settings)}
+    if seen["system"]["maker"].lower().startswith("dell"):
+        # Without it the values are stored, and no reset takes them over.
+        body["@Redfish.SettingsApplyTime"] = {"ApplyTime": "OnReset"}
+    answer = client.patch(seen["settings"], body, seen["etag"])
+    if answer.status == 412:
+        again = observed(client)
+        if again["pending"] != seen["pending"] or again["current"] != seen["current"]:
+            raise BmcError(f"BMC {client.bmc.address}: somebody else changes its BIOS settings now; run again later")
+        answer = client.patch(again["settings"], body, again["etag"])
+        if answer.status == 412:
+            raise BmcError(f"BMC {client.bmc.address}: it changes its ETag all the time (status 412): {answer.reason}")
+    after = observed(client)
+    effective = {**after["current"], **(after["pending"] or {})}
+    dropped = [
+        name for name, value in settings.items() if after["pending"] is not None and effective.get(name) != value
+    ]
+    if dropped:
+        text = ", ".join(f"{name} = {settings[name]}" for name in dropped)
+        raise BmcError(f"BMC {client.bmc.address}: it accepted the request, but did not keep {text}")
+    location = answer.headers.get("location", "").rstrip("/").rpartition("/")[2]
+    return {"job": location or next((one["id"] for one in after["jobs"]), "")}
+
+
+def busy(address: str, jobs: list[dict[str, str]]) -> str:
+    """Return the sentence for jobs of the BIOS that are not this run's."""
+    text = ", ".join(f"{one['id']} ({one['state']})" for one in jobs)
+    return (
+        f"BMC {address}: a job of others changes the BIOS: {text}; wait for its end, or delete it there, and run again"
+    )
+
+
+def settle(client: Redfish, settings: Known, job: str, wait_s: float, settle_s: float) -> dict[str, Any]:
+    """Wait after a reset until the BIOS has taken settings over.
+
+    Args:
+        client: of an open session.
+        settings: registry values by attribute that are to be current.
+        job: identifier of the job; empty where there is none.
+        wait_s: seconds within which the jobs of the BIOS must end.
+        settle_s: seconds within which values must be current, from there on; then it is up to who asks.
+
+    Returns:
+        ``job``: identifier, state and message of how the job ended; empty without one.
+    """
+    begin = time.monotonic()
+    pause = min(POLL_S, client.bmc.pause_s)
+    while observed(client)["jobs"] and time.monotonic() - begin < wait_s:
+        time.sleep(pause)
+    begin = time.monotonic()
+    while time.monotonic() - begin < settle_s:
+        current = observed(client)["current"]
+        if all(current.get(name) == value for name, value in settings.items()):
+            break
+        time.sleep(pause)
+    return {"job": _ended(client, job)}
+
+
+def _ended(client: Redfish, job: str) -> dict[str, str]:
+    if not job:
+        return {}
+    root = client.get(ROOT).body
+    for one in client.get(_link(root, "Managers")).body.get("Members") or []:
+        try:
+            return _job(client.get(f"{one['@odata.id']}/Jobs/{job}").body)
+        except BmcError:
+            continue
+    return {}

@@ -1,0 +1,142 @@
+"""Profiles: settings for a purpose, as data by maker, model and version of the BIOS."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from ..core.errors import near, readable, shown
+from ..core.templates import ROLES
+from ..core.yaml_text import load
+
+Known = Mapping[str, Any]
+FOLDER = ROLES / "bios/files/profiles"
+KEYS = ("maker", "model", "bios", "settings")
+ALLOWED = (
+    "must be a mapping of names of profiles to lists of entries, each with maker, model, bios (patterns such as "
+    "'SYS-822GA*', or lists of them) and settings (a mapping of attributes to values)"
+)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """The settings of a profile for some systems: patterns of each, of which an empty list takes every system."""
+
+    maker: tuple[str, ...]
+    model: tuple[str, ...]
+    bios: tuple[str, ...]
+    settings: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, entry: Known) -> Variant:
+        """Read it from an entry that has no mistake."""
+        maker, model, bios = (_patterns(entry.get(key)) for key in KEYS[:3])
+        return cls(maker, model, bios, dict(entry.get("settings") or {}))
+
+    @property
+    def patterns(self) -> dict[str, tuple[str, ...]]:
+        """Return the patterns by what they are compared with."""
+        return {"maker": self.maker, "model": self.model, "bios": self.bios}
+
+    def fits(self, system: Known) -> bool:
+        """Tell whether a system is one of those; a maker is the beginning of what the BMC says of it."""
+        patterns = {**self.patterns, "maker": [f"{one}*" for one in self.maker]}
+        return all(
+            not wanted or any(fnmatchcase(str(system[key]).lower(), one.lower()) for one in wanted)
+            for key, wanted in patterns.items()
+        )
+
+    @property
+    def about(self) -> str:
+        """Return for which systems it is, for a message."""
+        return " ".join(f"{key} {' or '.join(one)}" for key, one in self.patterns.items() if one) or "every system"
+
+
+def _patterns(value: Any) -> tuple[str, ...]:
+    if value is None or value == "":
+        return ()
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+@functools.cache
+def builtin() -> Mapping[str, Sequence[Variant]]:
+    """Return the project's own profiles: ``roles/bios/files/profiles/<name>.yml``."""
+    return {
+        path.stem: [Variant.of(one) for one in load(path.read_text(encoding="utf-8"))]
+        for path in sorted(FOLDER.glob("*.yml"))
+    }
+
+
+def is_setting(value: Any) -> bool:
+    """Tell whether a value is one that an attribute may have."""
+    return isinstance(value, (str, int)) and (not isinstance(value, str) or value.isprintable())
+
+
+def is_settings(value: Any) -> bool:
+    """Tell whether a value is a mapping of attributes to values."""
+    return isinstance(value, Mapping) and all(
+        isinstance(key, str) and key.strip() and key.isprintable() and is_setting(one) for key, one in value.items()
+    )
+
+
+def is_profiles(value: Any) -> bool:
+    """Tell whether a value is what a site may add as profiles."""
+    if not isinstance(value, Mapping):
+        return False
+    return all(
+        isinstance(name, str) and isinstance(entries, list) and all(_is_entry(one) for one in entries)
+        for name, entries in value.items()
+    )
+
+
+def _is_entry(entry: Any) -> bool:
+    if not isinstance(entry, Mapping) or set(entry) - set(KEYS) or not is_settings(entry.get("settings")):
+        return False
+    return all(_is_pattern(entry.get(key)) for key in KEYS[:3])
+
+
+def _is_pattern(value: Any) -> bool:
+    if value is None or isinstance(value, str):
+        return True
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def known_names(own: Known) -> list[str]:
+    """Return the names of all profiles."""
+    return sorted({*builtin(), *own})
+
+
+def unknown_profile(name: str, own: Known) -> str:
+    """Return the sentence for a profile that nobody has written; empty where there is one."""
+    names = known_names(own)
+    if not name or name in names:
+        return ""
+    return f"bios_profile {shown(name)}: must be one of {', '.join(names)}{near(name, names, 1)}"
+
+
+def profile_settings(name: str, own: Known, system: Known) -> tuple[Known, str]:
+    """Return the settings of a profile for a system, and why there are none; that is empty where there are.
+
+    Of the entries that fit, the one with the most conditions counts; of two with as many, the site's own.
+
+    Args:
+        name: of the profile; empty for none.
+        own: the site's profiles (``bios_profiles``).
+        system: of the BMC: maker, model, bios.
+    """
+    if not name:
+        return {}, ""
+    if wrong := unknown_profile(name, own):
+        return {}, wrong
+    variants = [*(Variant.of(one) for one in own.get(name) or []), *builtin().get(name, [])]
+    fitting = [one for one in variants if one.fits(system)]
+    if fitting:
+        return max(fitting, key=lambda one: sum(map(bool, one.patterns.values()))).settings, ""
+    text = f"{readable(system['maker'])} {readable(system['model'])} with BIOS {readable(system['bios'])}"
+    return {}, (
+        f"bios_profile {name}: has no entry for {text}, only for {'; '.join(one.about for one in variants)}; "
+        "add one in bios_profiles"
+    )

@@ -1,0 +1,53 @@
+"""What module bios_settings does, on a host or within its action plugin. Standard library only: it travels to hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .client import Bmc, BmcError, Redfish
+from .observe import observed, settle, stage
+
+READ_S = 60.0  # in which a BMC that starts must answer, while a run is planned
+
+
+def carried_out(given: Mapping[str, Any], *, check: bool) -> dict[str, Any]:
+    """Return the result of the module for its arguments; a failure is ``failed`` with ``msg``.
+
+    A BMC that cannot be read is no failure but ``problem``: a status shows it beside the rest of the host.
+    """
+    bmc, state = Bmc.of(given["bmc"]), given["state"]
+    if state == "read":
+        return _read(Bmc.of({**given["bmc"], "wait_s": min(bmc.wait_s, READ_S)}))
+    changed = state == "staged" and bool(given["settings"])
+    diff = {"diff": difference(given["before"], given["settings"])} if changed else {}
+    if check:
+        return {"changed": changed, "job": "" if state == "staged" else {}, **diff}
+    try:
+        with Redfish(bmc) as client:
+            if state == "staged":
+                return {"changed": changed, **stage(client, given["settings"], given["job"]), **diff}
+            found = settle(client, given["settings"], given["job"], bmc.wait_s, float(given["settle_s"]))
+    except BmcError as problem:
+        return {"failed": True, "msg": str(problem)}
+    return {"changed": False, **found, **_warned(bmc, found["job"])}
+
+
+def _read(bmc: Bmc) -> dict[str, Any]:
+    try:
+        with Redfish(bmc) as client:
+            return {"changed": False, "bios": observed(client, registry=True)}
+    except BmcError as problem:
+        return {"changed": False, "problem": str(problem)}
+
+
+def _warned(bmc: Bmc, job: Mapping[str, str]) -> dict[str, Any]:
+    if not job or job["state"] == "Completed":
+        return {}
+    return {"warnings": [f"BMC {bmc.address}: job {job['id']} of the BIOS is {job['state']}: {job['message']}"]}
+
+
+def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, str]:
+    """Return what is sent against what is current, as Ansible shows differences."""
+    texts = ("".join(f"{name}: {values.get(name)}\n" for name in after) for values in (before, after))
+    return {**dict(zip(("before", "after"), texts, strict=True)), "before_header": "BIOS", "after_header": "BIOS"}

@@ -1,0 +1,182 @@
+"""What is desired of a host's BIOS, what its BMC must be sent for it, and whether the host must reboot."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from ..bios.compare import Comparison, Row, compared, shown_value
+from ..bios.observe import busy
+from ..bios.profiles import profile_settings, unknown_profile
+from ..core.checks import is_true
+from ..core.words import counted
+from ..host.observe_bios import RECORD
+from .base import Given, Pending, Stage
+
+Known = Mapping[str, Any]
+MINUTES = 15  # of a boot with other BIOS settings: 5 to 15 are usual for servers of this size
+NEEDED = ("bios_bmc_address", "bios_bmc_user", "bios_bmc_password")
+ALLOW = "host_tuning_reboot_allowed: true"
+
+
+def _asked(known: Known) -> bool:
+    """Tell whether anything is desired of the BIOS."""
+    return bool(known.get("bios_profile") or known.get("bios_settings"))
+
+
+def _incomplete(given: Given) -> list[str]:
+    """Return why the BMC cannot be asked, by the variables alone."""
+    known = given.known
+    missing = [name for name in NEEDED if not known.get(name)]
+    reasons = [unknown_profile(str(known.get("bios_profile") or ""), known.get("bios_profiles") or {})]
+    if missing:
+        what = "bios_profile" if known.get("bios_profile") else "bios_settings"
+        reasons.append(f"{what} is set, and {', '.join(missing)} must be set too: settings are sent to the host's BMC")
+    return [f"{given.host}: {text}" for text in reasons if text]
+
+
+def _look(given: Given) -> tuple[str, dict[str, Any]] | None:
+    return ("bios_settings", {"state": "read"}) if _asked(given.known) and not _incomplete(given) else None
+
+
+def _pending(given: Given) -> Pending:
+    if not _asked(given.known):
+        return Pending(changes=_changes(Comparison(), {}))
+    seen = given.seen.get("bios") or {}
+    refusal = _incomplete(given) or [f"{given.host}: {text}" for text in _problems(given, seen)]
+    if refusal:
+        return Pending(changes=_changes(Comparison(), seen), left=refusal, refusal=refusal, drift=refusal)
+    settings, wrong = _desired(given.known, seen["system"])
+    found = Comparison(refusals=[wrong]) if wrong else compared(settings, seen)
+    return _compared(given, seen, found)
+
+
+def _problems(given: Given, seen: Known) -> list[str]:
+    """Return why what was read of a BMC is not compared."""
+    if problem := given.seen.get("problem"):
+        return [str(problem)]
+    system, serial = seen["system"], str(given.known.get("bios_bmc_serial") or "")
+    if serial and serial not in (system["serial"], system["sku"]):
+        told = " or ".join(dict.fromkeys(filter(None, (system["serial"], system["sku"])))) or "none"
+        address = given.known["bios_bmc_address"]
+        return [
+            f"bios_bmc_serial {serial}: BMC {address} is that of a system with serial number {told}: another host's?"
+        ]
+    return []
+
+
+def _desired(known: Known, system: Known) -> tuple[dict[str, Any], str]:
+    settings, wrong = profile_settings(str(known.get("bios_profile") or ""), known.get("bios_profiles") or {}, system)
+    return {**settings, **(known.get("bios_settings") or {})}, wrong
+
+
+def _compared(given: Given, seen: Known, found: Comparison) -> Pending:
+    known, host = given.known, given.host
+    refusals = [f"{host}: BIOS: {text}" for text in found.refusals]
+    refusals += [] if refusals else [f"{host}: {text}" for text in _refused(known, seen, found)]
+    waiting = [row for row in found.rows if row.current != row.desired]
+    allowed = is_true(known.get("host_tuning_reboot_allowed"))
+    reboots = allowed and bool(waiting) and not refusals
+    lines = [f"{row.line}{' (after the first of two resets)' * (row.name in found.later)}" for row in found.differing]
+    sent = [row.line for row in found.rows if row.name in found.patch]
+    due = [*(lines if reboots else sent), *([f"reboot for {counted(len(waiting), 'BIOS setting')}"] if reboots else [])]
+    changes = _changes(found, seen) | {"reboots": reboots and not refusals}
+    boots = 2 if found.later else 1
+    minutes = int(known.get("bios_boot_minutes") or MINUTES) * boots
+    return Pending(
+        changes=changes,
+        due=[] if refusals else due,
+        left=_left(host, seen, found.rows, found.patch, waiting if allowed else []),
+        refusal=refusals,
+        drift=refusals or lines,
+        notes=_notes(found, waiting, allowed),
+        facts={
+            **{"reboots": reboots, "reboot_required": bool(waiting), "down_minutes": minutes},
+            "reboot_reasons": [f"BIOS: {row.line}" for row in waiting],
+        },
+    )
+
+
+def _refused(known: Known, seen: Known, found: Comparison) -> list[str]:
+    """Return why settings that are right must not be sent now."""
+    system, failed = seen["system"], (known.get("gaudi_bios") or {}).get("failed") or {}
+    reasons = []
+    if found.patch and seen["jobs"]:
+        reasons.append(busy(str(known["bios_bmc_address"]), seen["jobs"]))
+    if failed.get("bios") == system["bios"] and not is_true(known.get("bios_retry")):
+        tried = failed.get("settings") or {}
+        reasons += [
+            f"BIOS: {row.name}: {shown_value(row.desired)} did not stick before, it is {shown_value(row.current)}; "
+            f"it is not tried again with BIOS {system['bios']}: set another value, update the BIOS, or try again with "
+            "-e bios_retry=true"
+            for row in found.rows
+            if row.current != row.desired and tried.get(row.name) == row.desired
+        ]
+    return reasons
+
+
+def _left(host: str, seen: Known, rows: Any, patch: Known, waiting: list[Row]) -> list[str]:
+    """Return what a run has not reached, by name."""
+    unsent = [row for row in rows if row.name in patch and row not in waiting]
+    version = seen["system"]["bios"]
+    return [f"{host}: BIOS: not sent to the BMC: {row.line}" for row in unsent] + [
+        f"{host}: BIOS: {row.name}: {shown_value(row.desired)} did not stick, it is {shown_value(row.current)} after "
+        f"the reboot (BIOS {version})"
+        for row in waiting
+    ]
+
+
+def _notes(found: Comparison, waiting: list[Row], allowed: bool) -> list[str]:
+    staged = [row.name for row in waiting if row.is_staged]
+    notes = []
+    if staged and not allowed:
+        names = ", ".join(staged)
+        notes.append(f"BIOS: {names} {'is' if len(staged) == 1 else 'are'} pending until a reboot ({ALLOW})")
+    if found.others:
+        told = ", ".join(f"{name} = {shown_value(value)}" for name, value in found.others.items())
+        notes.append(f"BIOS: the next reboot also brings what others have set: {told}")
+    return notes
+
+
+def _changes(found: Comparison, seen: Known) -> dict[str, Any]:
+    """Return what the tasks carry out. ``record``: the file of settings that have not stuck, if it is written now."""
+    waiting = {row.name: row.desired for row in found.rows if row.current != row.desired}
+    record = {"bios": (seen.get("system") or {}).get("bios", ""), "settings": waiting}
+    return {
+        **{"lines": found.lines, "patch": dict(found.patch), "reboots": False, "desired": waiting},
+        "before": {row.name: row.current for row in found.rows if row.name in found.patch},
+        "job": next((one["id"] for one in seen.get("jobs") or []), ""),
+        # Words of this toolkit alone: they go through a shell.
+        "reboot": counted(len(waiting), "BIOS setting"),
+        "record": {"path": RECORD, "content": json.dumps(record, sort_keys=True) + "\n" if waiting else ""},
+    }
+
+
+def _reset(given: Given) -> dict[str, Any]:
+    """Return that a BIOS stays as it is: what it had before may be what a host was bought with, or a mistake."""
+    folder = PurePosixPath(RECORD)
+    record = folder.name in (given.known["gaudi_left"]["own"].get(str(folder.parent)) or [])
+    kept = (
+        ["BIOS settings stay as they are; change them by bios_settings, or in the BMC"] if _asked(given.known) else []
+    )
+    return {
+        **{"due": record, "left": kept, "packages": []},
+        "did": ["forget which BIOS settings did not stick"] if record else [],
+        "absent": [RECORD] if record else [],
+    }
+
+
+STAGE = Stage(
+    role="bios",
+    tag="bios",
+    reads=("system", "runtime", "services", "host", "bios"),
+    down=(MINUTES, "the host reboots for its BIOS settings"),
+    ends_all="reboots",
+    reports=("reboot_reasons", "reboot_required", "down_minutes"),
+    noted=("report", "status"),
+    look=_look,
+    pending=_pending,
+    reset=_reset,
+)

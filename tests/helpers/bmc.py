@@ -1,0 +1,483 @@
+"""A strict BMC with BIOS settings through Redfish, for three makers. It is this project's own: no public mock has them.
+
+As real ones it is unkind: it holds few sessions, wants ETags, stages values until a reset, refuses what its registry
+does not have, answers 503 while it starts, and keeps some values from sticking.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import gzip
+import hashlib
+import json
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+USER, PASSWORD = "operator", "correct-horse-canary"
+
+# Redfish has sessions, and this; the toolkit's client uses sessions alone.
+BASIC = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+
+
+def enumeration(name: str, *values: str, **more: Any) -> dict[str, Any]:
+    """Return an attribute with values of their own names."""
+    return {
+        **{"AttributeName": name, "Type": "Enumeration", "ReadOnly": False},
+        "Value": [{"ValueName": value, "ValueDisplayName": value} for value in values],
+        **more,
+    }
+
+
+def closes(opener: str, value: str, *closed: str) -> list[dict[str, Any]]:
+    """Return dependencies: the attributes are read-only unless the opener has this value."""
+    term = {"MapFromAttribute": opener, "MapFromProperty": "CurrentValue", "MapFromCondition": "NEQ"}
+    return [
+        {
+            **{"Type": "Map", "DependencyFor": name},
+            "Dependency": {
+                "MapFrom": [{**term, "MapFromValue": value}],
+                **{"MapToAttribute": name, "MapToProperty": "ReadOnly", "MapToValue": True},
+            },
+        }
+        for name in closed
+    ]
+
+
+ON_OFF = ("Enabled", "Disabled")
+DELL_BELOW = ("ProcPwrPerf", "ProcCStates", "ProcC1E", "ProcTurboMode")
+DELL: dict[str, Any] = {
+    "maker": "Dell Inc.",
+    "model": "PowerEdge XE9680",
+    "paths": {
+        **{"systems": "/redfish/v1/Systems", "system": "/redfish/v1/Systems/System.Embedded.1"},
+        **{"bios": "/redfish/v1/Systems/System.Embedded.1/Bios", "settings": "/Settings"},
+        "manager": "/redfish/v1/Managers/iDRAC.Embedded.1",
+    },
+    "attributes": [
+        enumeration("SysProfile", "PerfOptimized", "PerfPerWattOptimizedDapc", "Custom"),
+        enumeration("ProcPwrPerf", "MaxPerf", "OsDbpm"),
+        *(enumeration(name, *ON_OFF) for name in (*DELL_BELOW[1:], "SubNumaCluster", "NodeInterleave")),
+        *(enumeration(name, *ON_OFF) for name in ("ProcVirtualization", "SriovGlobalEnable", "MmioAbove4Gb")),
+        enumeration("ProcX2Apic", *ON_OFF),
+        enumeration("SystemMemoryModel", *ON_OFF, ReadOnly=True),
+        {"AttributeName": "AcPwrRcvryUserDelay", "Type": "Integer", "LowerBound": 60, "UpperBound": 600},
+        {"AttributeName": "AssetTag", "Type": "String", "MinLength": 0, "MaxLength": 10},
+        {"AttributeName": "SetupPassword", "Type": "Password"},
+    ],
+    "dependencies": closes("SysProfile", "Custom", *DELL_BELOW),
+    "current": {
+        **{"SysProfile": "PerfPerWattOptimizedDapc", "ProcPwrPerf": "MaxPerf", "ProcCStates": "Enabled"},
+        **{"ProcC1E": "Enabled", "ProcTurboMode": "Enabled", "SubNumaCluster": "Disabled"},
+        **{"NodeInterleave": "Disabled", "ProcVirtualization": "Enabled", "SriovGlobalEnable": "Disabled"},
+        **{"MmioAbove4Gb": "Enabled", "ProcX2Apic": "Enabled", "SystemMemoryModel": "Enabled"},
+        **{"AcPwrRcvryUserDelay": 60, "AssetTag": "", "SetupPassword": ""},
+    },
+    "registry": "BiosAttributeRegistry.v1_0_3",
+}
+SMC_NAMES = {
+    **{
+        "PowerTechnology#2800": ("Energy Efficient", "Custom", "Disable"),
+        "CPUC6Report#0840": ("Disable", "Enable", "Auto"),
+    },
+    **{"EnhancedHaltState(C1E)#0841": ("Disable", "Enable"), "PackageCState#0843": ("C0/C1 state", "C2 state", "Auto")},
+    **{"SR-IOVSupport#0048": ON_OFF, "IntelVTforDirectedI/O(VT-d)#1E12": ("Enable", "Disable")},
+}
+SUPERMICRO: dict[str, Any] = {
+    "maker": "Supermicro",
+    "model": "SYS-820GH-TNR2",
+    "paths": {
+        **{"systems": "/redfish/v1/Systems", "system": "/redfish/v1/Systems/1", "bios": "/redfish/v1/Systems/1/Bios"},
+        **{"settings": "/SD", "manager": "/redfish/v1/Managers/1"},
+    },
+    "attributes": [enumeration(name, *values) for name, values in SMC_NAMES.items()],
+    "dependencies": [],
+    "current": {
+        **{name: values[-1] for name, values in SMC_NAMES.items()},
+        **{"PowerTechnology#2800": "Energy Efficient", "SR-IOVSupport#0048": "Disabled"},
+    },
+    "registry": "BiosAttributeRegistry.1.4b",
+}
+HPE_BELOW = ("PowerRegulator", "EnergyPerfBias", "MinProcIdlePower", "MinProcIdlePkgState", "ProcTurbo")
+HPE: dict[str, Any] = {
+    "maker": "HPE",
+    "model": "ProLiant DL380a Gen11",
+    "paths": {
+        **{
+            "systems": "/redfish/v1/systems/",
+            "system": "/redfish/v1/systems/1/",
+            "bios": "/redfish/v1/systems/1/bios/",
+        },
+        **{"settings": "settings/", "manager": "/redfish/v1/managers/1/"},
+    },
+    "attributes": [
+        enumeration("WorkloadProfile", "GeneralPowerEfficientCompute", "HighPerformanceCompute(HPC)", "Custom"),
+        enumeration("PowerRegulator", "DynamicPowerSavings", "StaticHighPerf", "OsControl"),
+        enumeration("EnergyPerfBias", "BalancedPerf", "MaxPerf"),
+        enumeration("MinProcIdlePower", "C6", "NoCStates"),
+        enumeration("MinProcIdlePkgState", "C6Retention", "NoState"),
+        enumeration("NumaGroupSizeOpt", "Flat", "Clustered"),
+        *(enumeration(name, *ON_OFF) for name in ("ProcTurbo", "SubNumaClustering", "IntelProcVtd")),
+        *(enumeration(name, *ON_OFF) for name in ("ProcVirtualization", "Sriov", "ProcX2Apic")),
+    ],
+    "dependencies": [],
+    "current": {
+        **{"WorkloadProfile": "GeneralPowerEfficientCompute", "PowerRegulator": "DynamicPowerSavings"},
+        **{"EnergyPerfBias": "BalancedPerf", "MinProcIdlePower": "C6", "MinProcIdlePkgState": "C6Retention"},
+        **{"NumaGroupSizeOpt": "Flat", "ProcTurbo": "Enabled", "SubNumaClustering": "Disabled"},
+        **{"IntelProcVtd": "Enabled", "ProcVirtualization": "Enabled", "Sriov": "Enabled", "ProcX2Apic": "Enabled"},
+    },
+    "registry": "BiosAttributeRegistryU54.v1_2_10",
+}
+
+
+@dataclass
+class Box:
+    """One system and its BMC.
+
+    stubborn: attributes that a reset gives back what they had. starting: requests that are answered with 503 from now
+    on. most: sessions. shows_pending: it has a settings object. asked: what was requested, as (method, path).
+    """
+
+    about: Mapping[str, Any]
+    serial: str = "S123"
+    bios: str = "1.4b"
+    current: dict[str, Any] = field(default_factory=dict)
+    pending: dict[str, Any] = field(default_factory=dict)
+    jobs: list[dict[str, str]] = field(default_factory=list)
+    stubborn: set[str] = field(default_factory=set)
+    sessions: dict[str, str] = field(default_factory=dict)
+    asked: list[tuple[str, str]] = field(default_factory=list)
+    sent: list[dict[str, Any]] = field(default_factory=list)
+    most: int = 2
+    opened: int = 0
+    starting: int = 0
+    resets: int = 0
+    version: int = 1
+    stale: int = 0
+    shows_pending: bool = True
+    job_polls: int = 2
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def __post_init__(self) -> None:
+        """Begin with the values of the factory."""
+        self.current = dict(self.about["current"]) | self.current
+        self.attributes = {one["AttributeName"]: one for one in self.about["attributes"]}
+
+    @property
+    def dell(self) -> bool:
+        """Tell whether it has a queue of jobs."""
+        return bool(self.about["maker"].startswith("Dell"))
+
+    @property
+    def settings(self) -> str:
+        """Return the path of what is changed."""
+        paths = self.about["paths"]
+        return str(paths["bios"] + paths["settings"] if self.shows_pending else paths["bios"])
+
+    def rename(self, old: str, new: str) -> None:
+        """Give an attribute another name, as an update of the firmware does; the version is another one too."""
+        self.attributes[new] = {**self.attributes.pop(old), "AttributeName": new}
+        self.current[new] = self.current.pop(old)
+        self.bios = "1.5"
+
+    def reset(self) -> None:
+        """Start the system again: what is pending becomes current, where nothing keeps it from that."""
+        with self.lock:
+            self.resets += 1
+            scheduled = [one for one in self.jobs if one["JobState"] == "Scheduled"]
+            if not self.dell or scheduled:
+                opener, below = ("WorkloadProfile", HPE_BELOW) if "WorkloadProfile" in self.current else ("", ())
+                closed = below if opener and self.current[opener] != "Custom" else ()
+                for name, value in self.pending.items():
+                    if name not in self.stubborn and name not in closed:
+                        self.current[name] = value
+                self.pending = {}
+            for one in scheduled:
+                one |= {"JobState": "Running", "Message": "Task in progress."}
+            self.version += 1
+            self.starting = 3
+
+    def closed(self, name: str) -> bool:
+        """Tell whether the value of another attribute makes this one read-only now."""
+        for one in self.about["dependencies"]:
+            rule = one["Dependency"]
+            term = rule["MapFrom"][0]
+            if rule["MapToAttribute"] == name and self.current[term["MapFromAttribute"]] != term["MapFromValue"]:
+                return True
+        return False
+
+    def wrong(self, name: str, value: Any) -> str:
+        """Return why a value is refused."""
+        entry = self.attributes.get(name)
+        if entry is None:
+            return f"The property {name} is not in the list of valid properties for the resource."
+        if entry.get("ReadOnly") or self.closed(name):
+            return f"The property {name} is a read-only property and cannot be assigned a value."
+        names = [one["ValueName"] for one in entry.get("Value", [])]
+        if entry["Type"] == "Enumeration" and value not in names:
+            return f"The value {value} for the property {name} is not in the list of acceptable values."
+        if entry["Type"] == "Integer" and not (isinstance(value, int) and entry["LowerBound"] <= value):
+            return f"The value {value} for the property {name} is out of range."
+        return ""
+
+
+def error(message: str, identifier: str = "Base.1.8.GeneralError") -> dict[str, Any]:
+    """Return an error as Redfish has it."""
+    return {"error": {"code": identifier, "@Message.ExtendedInfo": [{"MessageId": identifier, "Message": message}]}}
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers for the box of its server."""
+
+    protocol_version = "HTTP/1.1"
+    # One packet an answer: else each waits for the kernel's acknowledgement.
+    wbufsize, disable_nagle_algorithm = -1, True
+    box: Box
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+    def answer(self, status: int, body: Any = None, **headers: str) -> None:
+        """Send an answer."""
+        text = b"" if body is None else json.dumps(body).encode()
+        self.send_response(status)
+        if body is not None and "registries/" in self.path.lower() and "file" in self.path and len(text) > 200:
+            # HPE's BMCs send their registries compressed, whether asked for or not.
+            text = gzip.compress(text)
+            self.send_header("Content-Encoding", "gzip")
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def body(self) -> dict[str, Any]:
+        """Return what was sent."""
+        found: dict[str, Any] = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
+        return found
+
+    def begins(self) -> bool:
+        """Note a request; tell whether it is answered: it is not while the BMC starts, and not without a session."""
+        self.box.asked.append((self.command, self.path))
+        if self.box.starting > 0:
+            self.box.starting -= 1
+            self.body()
+            self.answer(503, error("The service is temporarily unavailable. Retry in 60 seconds."), Retry_After="60")
+            return False
+        open_ = self.path.rstrip("/") == "/redfish/v1" or self.command == "POST"
+        basic = self.headers.get("Authorization") == f"Basic {BASIC}"
+        if not (open_ or basic or self.headers.get("X-Auth-Token") in self.box.sessions.values()):
+            self.body()
+            self.answer(401, error("There is no valid session established with the implementation."))
+            return False
+        return True
+
+    def do_POST(self) -> None:
+        """Open a session."""
+        with self.box.lock:
+            if not self.begins():
+                return
+            given = self.body()
+            if self.path != "/redfish/v1/SessionService/Sessions":
+                self.answer(404, error("no such action"))
+            elif (given.get("UserName"), given.get("Password")) != (USER, PASSWORD):
+                self.answer(401, error("The credentials are invalid."))
+            elif len(self.box.sessions) >= self.box.most:
+                text = (
+                    "The session establishment failed due to the number of simultaneous sessions exceeding the limit."
+                )
+                self.answer(503, error(text, "Base.1.8.SessionLimitExceeded"))
+            else:
+                self.box.opened += 1
+                path = f"/redfish/v1/SessionService/Sessions/{self.box.opened}"
+                self.box.sessions[path] = token = f"token-{self.box.opened}"
+                self.answer(201, {"@odata.id": path, "Id": str(self.box.opened)}, X_Auth_Token=token, Location=path)
+
+    def do_DELETE(self) -> None:
+        """Close a session."""
+        with self.box.lock:
+            if self.begins():
+                self.answer(204 if self.box.sessions.pop(self.path, None) else 404)
+
+    def do_GET(self) -> None:
+        """Show a resource."""
+        with self.box.lock:
+            if not self.begins():
+                return
+            found = resources(self.box).get(self.path.partition("?")[0].rstrip("/").lower())
+            if found is None:
+                self.answer(404, error(f"The resource at the URI {self.path} was not found."))
+            elif self.path.rstrip("/") == self.box.settings.rstrip("/"):
+                self.answer(200, {**found, "@odata.etag": self.etag}, ETag=self.etag)
+            else:
+                self.answer(200, found)
+
+    @property
+    def etag(self) -> str:
+        """Return the ETag of the settings."""
+        return f'W/"{self.box.version}"'
+
+    def do_PATCH(self) -> None:
+        """Stage values: all of them, or none."""
+        with self.box.lock:
+            if not self.begins():
+                return
+            given, box = self.body(), self.box
+            if self.path.rstrip("/") != box.settings.rstrip("/"):
+                self.answer(405, error("The operation is not allowed here."))
+                return
+            if box.stale > 0:
+                box.stale, box.version = box.stale - 1, box.version + 1
+            if self.headers.get("If-Match") != self.etag:
+                status = 412 if self.headers.get("If-Match") else 428
+                self.answer(status, error("The ETag supplied did not match the ETag required to change this resource."))
+                return
+            if [one for one in box.jobs if one["JobState"] in ("Scheduled", "Running")]:
+                self.answer(400, error("Pending configuration values are committed.", "IDRAC.2.8.SYS011"))
+                return
+            texts = [text for name, value in given["Attributes"].items() if (text := box.wrong(name, value))]
+            if texts:
+                self.answer(400, error(" ".join(texts), "Base.1.8.PropertyValueNotInList"))
+                return
+            self.staged(given)
+
+    def staged(self, given: Mapping[str, Any]) -> None:
+        """Keep what was sent, and answer."""
+        box = self.box
+        box.sent.append(dict(given["Attributes"]))
+        box.pending |= given["Attributes"]
+        box.version += 1
+        apply = (given.get("@Redfish.SettingsApplyTime") or {}).get("ApplyTime")
+        if box.dell and apply == "OnReset":
+            job = f"JID_{len(box.jobs) + 1:012}"
+            box.jobs.append(
+                {"Id": job, "JobType": "BIOSConfiguration", "JobState": "Scheduled", "Message": "Scheduled."}
+            )
+            self.answer(202, None, Location=f"/redfish/v1/TaskService/Tasks/{job}")
+        else:
+            self.answer(200, error("Success", "Base.1.8.Success") if not box.dell else None)
+
+
+def resources(box: Box) -> dict[str, Any]:
+    """Return all resources by their paths in lowercase, without a slash at the end."""
+    paths, name = box.about["paths"], box.about["registry"]
+    registries, file = "/redfish/v1/Registries", f"/redfish/v1/Registries/{name}/file"
+    system = {
+        **{"Manufacturer": box.about["maker"], "Model": box.about["model"], "SerialNumber": box.serial, "SKU": "TAG1"},
+        **{"BiosVersion": box.bios, "Bios": {"@odata.id": paths["bios"]}, "Id": "1", "PowerState": "On"},
+        "Links": {"ManagedBy": [{"@odata.id": paths["manager"]}]},
+    }
+    bios = {"Id": "Bios", "AttributeRegistry": name, "Attributes": dict(box.current)}
+    # Dell shows what is pending alone, others all values as they will be.
+    staged = dict(box.pending) if box.dell else {**box.current, **box.pending}
+    found: dict[str, Any] = {
+        "/redfish/v1": {
+            **{"Systems": {"@odata.id": paths["systems"]}, "Registries": {"@odata.id": registries}},
+            "Managers": {"@odata.id": "/redfish/v1/Managers"},
+            "SessionService": {"@odata.id": "/redfish/v1/SessionService"},
+            "Links": {"Sessions": {"@odata.id": "/redfish/v1/SessionService/Sessions"}},
+        },
+        "/redfish/v1/SessionService": {"Sessions": {"@odata.id": "/redfish/v1/SessionService/Sessions"}},
+        paths["systems"]: {"Members": [{"@odata.id": paths["system"]}]},
+        paths["system"]: system,
+        "/redfish/v1/Managers": {"Members": [{"@odata.id": paths["manager"]}]},
+        paths["manager"]: {"Id": "BMC"},
+        registries: {"Members": [{"@odata.id": f"{registries}/Base.1.8"}, {"@odata.id": f"{registries}/{name}"}]},
+        f"{registries}/Base.1.8": {"Id": "Base.1.8", "Registry": "Base.1.8.1", "Location": []},
+        f"{registries}/{name}": {"Id": name, "Registry": name, "Location": [{"Language": "en", "Uri": file}]},
+        file: {
+            "RegistryEntries": {"Attributes": [*box.attributes.values()], "Dependencies": box.about["dependencies"]}
+        },
+    }
+    if box.shows_pending:
+        bios["@Redfish.Settings"] = {"SettingsObject": {"@odata.id": box.settings}}
+        found[box.settings] = {"Id": "Settings", "Attributes": staged}
+    found[paths["bios"]] = bios
+    if box.dell:
+        found |= queue(box, f"{paths['manager']}/Jobs")
+    return {path.rstrip("/").lower(): {"@odata.id": path, **body} for path, body in found.items()}
+
+
+def queue(box: Box, path: str) -> dict[str, Any]:
+    """Return the queue of jobs; one that runs ends after it was looked at some times."""
+    for one in box.jobs:
+        if one["JobState"] == "Running":
+            box.job_polls -= 1
+            if box.job_polls <= 0:
+                one |= {"JobState": "Completed", "Message": "Job completed successfully."}
+                box.job_polls = 2
+    return {path: {"Members": [dict(one) for one in box.jobs]}} | {f"{path}/{one['Id']}": dict(one) for one in box.jobs}
+
+
+@dataclass(frozen=True)
+class Served:
+    """A BMC that answers: its box, where it is, and how it is trusted. control: a plain path that resets its system."""
+
+    box: Box
+    address: str
+    ca: str
+    fingerprint: str
+    control: str
+
+    def variables(self, **more: Any) -> dict[str, Any]:
+        """Return the variables of role bios for it."""
+        given = {"address": self.address, "user": USER, "password": PASSWORD, "fingerprint": self.fingerprint}
+        return {**{f"bios_bmc_{name}": value for name, value in given.items()}, **more}
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """Return a key and a certificate that it has signed itself, as those of BMCs, for 127.0.0.1."""
+    key, path = folder / "bmc.key", folder / "bmc.pem"
+    argv = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    argv += ["-days", "30", "-subj", "/CN=bmc", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*argv, "-keyout", str(key), "-out", str(path)], check=True, capture_output=True)
+    return key, path
+
+
+class Server(ThreadingHTTPServer):
+    """A server to which clients may come that do not trust it."""
+
+    daemon_threads = True
+
+    def handle_error(self, *_: Any) -> None:
+        """Say nothing of a client that has ended the connection."""
+
+
+@contextlib.contextmanager
+def served(box: Box, key: Path, path: Path) -> Iterator[Served]:
+    """Serve a BMC over TLS, and where tests reset its system, until the end."""
+    server = Server(("127.0.0.1", 0), type("Of", (Handler,), {"box": box}))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(path, key)
+    server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+
+    class Control(BaseHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+        def do_POST(self) -> None:
+            """Start the system again."""
+            box.reset()
+            self.send_response(204)
+            self.end_headers()
+
+    control = Server(("127.0.0.1", 0), Control)
+    servers = (server, control)
+    for one in servers:
+        threading.Thread(target=one.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    text = path.read_text(encoding="ascii")
+    fingerprint = hashlib.sha256(ssl.PEM_cert_to_DER_cert(text)).hexdigest()
+    places = [f"127.0.0.1:{one.server_address[1]}" for one in servers]
+    try:
+        yield Served(box, places[0], text, fingerprint, f"http://{places[1]}/")
+    finally:
+        for one in servers:
+            one.shutdown()
+            one.server_close()

@@ -1,0 +1,157 @@
+"""BIOS settings in whole runs: hosts that are a file each, their BMCs strict ones of three makers over TLS."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import forked
+import pytest
+from helpers.bmc import DELL, HPE, PASSWORD, SUPERMICRO, Box, Served, certificate, served
+from helpers.simulated.fleet import ROOT, change, fleet, serving_state, state_of
+
+BIOS, ALLOWED = "playbooks/bios.yml", "host_tuning_reboot_allowed=true"
+RECORD = "/var/lib/gaudi-serve/bios.json"
+C6 = "CPUC6Report#0840"
+
+
+class Hosts:
+    """Hosts with a BMC each."""
+
+    def __init__(self, folder: Path, state: dict[str, Any], places: list[Served], **variables: Any) -> None:
+        self.folder, self.places = folder, places
+        self.environment = fleet(
+            folder,
+            len(places),
+            state,
+            bios_bmc_timeout=5,
+            bios_settle_timeout=1,
+            **{"fleet_all_at_once": True, **variables},
+        )
+        self.environment["ANSIBLE_STDOUT_CALLBACK"] = "default"
+        path = folder / "hosts.json"
+        inventory = json.loads(path.read_text(encoding="utf-8"))
+        for number, place in enumerate(places, 1):
+            inventory["all"]["hosts"][f"h{number:02}"] = place.variables()
+            change(folder, f"h{number:02}", bmc=place.control)
+        path.write_text(json.dumps(inventory), encoding="utf-8")
+
+    def run(self, *arguments: str) -> tuple[int, str]:
+        """Run Ansible, and return its status and all that it printed on one line. No BMC has a session left."""
+        argv = ["ansible-playbook", "-i", str(self.folder / "hosts.json"), *arguments]
+        status, text = forked.playbook(argv, ROOT, self.environment, 300)
+        assert [place.box.sessions for place in self.places] == [{}] * len(self.places)
+        assert PASSWORD not in text
+        return status, " ".join(text.split())
+
+    def state(self, name: str = "h01") -> dict[str, Any]:
+        """Return what a host has."""
+        return state_of(self.folder, name)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return a key and a certificate."""
+    return certificate(tmp_path_factory.mktemp("bmc"))
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return what a host has that serves."""
+    return serving_state(tmp_path_factory.mktemp("served"))
+
+
+@pytest.fixture
+def start(tmp_path: Path, files: tuple[Path, Path], state: dict[str, Any]) -> Iterator[Any]:
+    """Return what starts hosts with their BMCs."""
+    with ExitStack() as stack:
+
+        def begin(*boxes: Box, **variables: Any) -> Hosts:
+            places = [stack.enter_context(served(box, *files)) for box in boxes]
+            return Hosts(tmp_path, state, places, **variables)
+
+        yield begin
+
+
+def test_what_cannot_be_set_is_refused_on_all_hosts_at_once_and_check_mode_sends_nothing(start: Any) -> None:
+    boxes = Box(DELL), Box(SUPERMICRO), Box(HPE)
+    hosts = start(*boxes, bios_settings={"ProcTurbo": "Sometimes"})
+    status, text = hosts.run(BIOS)
+    assert status != 0
+    for name in (
+        "h01: BIOS: ProcTurbo: this BIOS has no such attribute; did you mean ProcTurboMode?",
+        "h02: BIOS: ProcTurbo",
+    ):
+        assert name in text
+    assert "h03: BIOS: ProcTurbo: 'Sometimes' must be Enabled, Disabled" in text
+    profile = json.dumps({"bios_settings": {}, "bios_profile": "performance", "host_tuning_reboot_allowed": True})
+    status, text = hosts.run(BIOS, "--check", "--diff", "-vvv", "-e", profile)
+    assert status == 0, text
+    assert "ATTRIBUTE DESIRED PENDING CURRENT" in text.replace('", "', " ")
+    assert "+SriovGlobalEnable: Enabled" in text and "-SriovGlobalEnable: Disabled" in text
+    assert "m is down from stage bios on for about 30 min: the host reboots for its BIOS settings" in text
+    assert [(one.sent, one.resets) for one in boxes] == [([], 0)] * 3
+
+
+def test_settings_and_kernel_arguments_take_one_reboot_and_the_next_run_changes_nothing(start: Any) -> None:
+    box = Box(SUPERMICRO)
+    hosts = start(box, bios_profile="performance", host_tuning_kernel_args=["iommu=pt"])
+    # Without permission the settings are staged, and it is said so.
+    status, text = hosts.run("site.yml")
+    assert (status, box.resets, len(box.sent)) == (0, 0, 1), text
+    assert "are pending until a reboot (host_tuning_reboot_allowed: true)" in text
+    status, text = hosts.run("playbooks/status.yml")
+    assert status != 0
+    assert "h01: bios: CPUC6Report#0840: Auto -> Disable (pending until a reset)" in text
+    status, text = hosts.run("site.yml", "-vvv", "-e", ALLOWED)
+    assert (status, box.resets, len(box.sent)) == (0, 1, 1), text
+    assert (hosts.state()["boots"], hosts.state()["cmdline"][-1]) == (1, "iommu=pt")
+    assert box.current[C6] == "Disable"
+    assert (hosts.state()["held"], hosts.state()["files"].get(RECORD)) == ({}, None)
+    status, text = hosts.run("site.yml", "-e", ALLOWED)
+    assert (status, box.resets) == (0, 1), text
+    assert "changed=0" in text
+
+
+def test_makers_that_need_two_boots_get_two_and_no_more(start: Any) -> None:
+    boxes = Box(DELL), Box(HPE)
+    hosts = start(*boxes, bios_profile="performance")
+    status, text = hosts.run(BIOS, "-e", ALLOWED)
+    assert status == 0, text
+    assert [(one.resets, len(one.sent)) for one in boxes] == [(2, 2)] * 2
+    assert [boxes[0].current["ProcCStates"], boxes[1].current["MinProcIdlePower"]] == ["Disabled", "NoCStates"]
+    assert {one["JobState"] for one in boxes[0].jobs} == {"Completed"}
+
+
+def test_a_setting_that_never_sticks_fails_by_its_name_and_is_not_tried_by_the_next_run(start: Any) -> None:
+    box = Box(SUPERMICRO, stubborn={C6})
+    hosts = start(box, bios_settings={"CPUC6Report": "Disable"})
+    status, text = hosts.run(BIOS, "-e", ALLOWED)
+    assert status != 0
+    assert "h01: BIOS: CPUC6Report#0840: Disable did not stick, it is Auto after the reboot" in text
+    assert box.resets == 2
+    assert json.loads(hosts.state()["files"][RECORD]) == {"bios": "1.4b", "settings": {C6: "Disable"}}
+    assert hosts.state()["held"] == {}
+    status, text = hosts.run(BIOS, "-e", ALLOWED)
+    assert status != 0
+    assert "did not stick before, it is Auto; it is not tried again with BIOS 1.4b" in text
+    assert box.resets == 2
+    # With other firmware it may; and the record goes.
+    box.bios, box.stubborn = "1.5", set()
+    status, text = hosts.run(BIOS, "-e", ALLOWED)
+    assert (status, box.resets, hosts.state()["files"].get(RECORD)) == (0, 3, None), text
+
+
+def test_a_rollout_takes_a_bios_change_as_a_reason_to_reboot_and_a_plan_announces_it(start: Any) -> None:
+    boxes = [Box(SUPERMICRO) for _ in range(2)]
+    hosts = start(*boxes, bios_settings={"CPUC6Report": "Disable"}, rollout_serial=1)
+    status, text = hosts.run("playbooks/plan.yml", "-e", ALLOWED)
+    assert status == 0
+    assert "bios: CPUC6Report#0840: Auto -> Disable" in text and "bios: reboot for 1 BIOS setting" in text
+    assert "m is down from stage bios on for about" in text
+    status, text = hosts.run("playbooks/rollout.yml", "-e", ALLOWED, "-e", "rollout_approved=true")
+    assert status == 0, text
+    assert [(one.resets, one.current[C6]) for one in boxes] == [(1, "Disable")] * 2
