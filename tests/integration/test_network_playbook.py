@@ -8,7 +8,7 @@ from typing import Any
 
 import forked
 import pytest
-from gaudi_serve.host.observe_network import FILES, GAUDINET
+from gaudi_serve.host.observe_network import BEFORE, FILES, GAUDINET
 from helpers.simulated.fleet import ROOT, change, fleet, state_of
 
 NETWORK = "playbooks/network.yml"
@@ -48,15 +48,17 @@ def play(folder: Path, environment: dict[str, str], *options: str, status: int =
 
 
 def test_ports_are_brought_up_once_and_watched(tmp_path: Path, environment: dict[str, str]) -> None:
+    change(tmp_path, "h01", files={GAUDINET: "mine"})
     before = [state_of(tmp_path, name) for name in ("h01", "h02")]
     checked = play(tmp_path, environment, NETWORK, "--check", "--diff", accelerator_network_mtu=9000)
     assert "card 0 port 8 (ens8) is down" in checked and "MTU 1500 -> 9000" in checked
     assert [state_of(tmp_path, name)["network"] for name in ("h01", "h02")] == [one["network"] for one in before]
-    assert not {*FILES} & {*state_of(tmp_path, "h01")["files"]}
+    assert {*FILES} & {*state_of(tmp_path, "h01")["files"]} == {GAUDINET}
     play(tmp_path, environment, accelerator_network_mtu=9000)
     for place in (1, 2):
         state = state_of(tmp_path, f"h0{place}")
-        assert {*FILES} <= {*state["files"]} and state["network"]["enabled"]
+        missing = {*FILES} - {*state["files"]}
+        assert missing == ({BEFORE} if place == 2 else set()) and state["network"]["enabled"]
         entries = json.loads(state["files"][GAUDINET])["NIC_NET_CONFIG"]
         assert [one["NIC_IP"] for one in entries] == [f"10.200.{place}.33", f"10.200.{place}.89"]
         assert all(one["up"] and one["mtu"] == 9000 and one["addresses"] for one in state["network"]["ports"])
@@ -68,11 +70,15 @@ def test_ports_are_brought_up_once_and_watched(tmp_path: Path, environment: dict
     change(tmp_path, "h02", network=network)
     status = play(tmp_path, environment, "playbooks/status.yml", status=2, accelerator_network_mtu=9000)
     assert "network: card 0 port 8 (ens8) is down" in status, status
+    # Other addresses replace the earlier ones.
+    play(tmp_path, environment, "--limit", "h01", NETWORK, accelerator_network_ports=[routed(7, 8), routed(7, 22)])
+    addresses = [one["addresses"] for one in state_of(tmp_path, "h01")["network"]["ports"]]
+    assert addresses == [["10.200.7.33/30"], ["10.200.7.89/30"]]
     # Without the variable, a run takes back what it has set.
     play(tmp_path, environment, accelerator_network_between="", accelerator_network_ports=[])
     state = state_of(tmp_path, "h01")
-    assert not {*FILES} & {*state["files"]} and not state["network"]["enabled"]
-    assert [one["addresses"] for one in state["network"]["ports"]] == [[], []]
+    assert {path: state["files"].get(path) for path in FILES if path in state["files"]} == {GAUDINET: "mine"}
+    assert [one["addresses"] for one in state["network"]["ports"]] == [[], []] and not state["network"]["enabled"]
 
 
 def test_mistakes_of_all_hosts_are_named_before_anything_is_changed(

@@ -16,7 +16,7 @@ from gaudi_serve.model.between import Between
 from gaudi_serve.model.host import Host
 from gaudi_serve.plan.host import plan_models
 from gaudi_serve.plan.wanted import Wanted
-from gaudi_serve.stages.accelerator_network import STAGE, desired_files, live_ports, network_problems
+from gaudi_serve.stages.accelerator_network import STAGE, desired_files, network_problems
 from gaudi_serve.stages.base import Given, Pending
 from gaudi_serve.stages.links import between_hosts, by_line_rate, link_runs
 from helpers.network import loopback_alone
@@ -49,6 +49,7 @@ def nic(name: str, **more: Any) -> dict[str, Any]:
 def network(**more: Any) -> dict[str, Any]:
     """Return ``gaudi_network`` of a host on which the role never ran."""
     nothing: dict[str, Any] = {"ports": [], "nics": [], "redirects": [], "packages": [], "gaudinet": None}
+    nothing |= {"before": None, "settings": None}
     return {**nothing, "enabled": False, "files": dict.fromkeys(observe_network.FILES), **more}
 
 
@@ -63,9 +64,10 @@ def pending(seen: dict[str, Any], **variables: Any) -> Pending:
 def done(seen: dict[str, Any], **variables: Any) -> dict[str, Any]:
     """Return the host when the role has written its files and enabled its unit."""
     between = Between.of({f"{ROLE}_{key}": value for key, value in variables.items()})
-    files = desired_files(between, live_ports(seen))
+    files = desired_files(seen, between)
     live = {path: sha256_text(files[path]) if path in files else None for path in observe_network.FILES}
-    return {**seen, "files": live, "enabled": True}
+    texts = {"gaudinet": files.get(observe_network.GAUDINET), "before": files.get(observe_network.BEFORE)}
+    return {**seen, **texts, "files": live, "enabled": True, "settings": json.loads(files[ports.SETTINGS])}
 
 
 def test_nothing_is_said_and_nothing_is_done() -> None:
@@ -96,14 +98,13 @@ def test_every_changed_setting_is_seen(change: dict[str, Any]) -> None:
     # What somebody has changed on the host too.
     for live in ({"mtu": 1500}, {"up": False}, {"addresses": []}):
         assert pending({**seen, "ports": [{**seen["ports"][0], **live}]}, **usual).due != []
-    for path in observe_network.FILES:
+    for path in {*observe_network.FILES} - {observe_network.BEFORE}:
         assert pending({**seen, "files": {**seen["files"], path: "0"}}, **usual).due == [f"write {path}"]
 
 
 def test_hccl_finds_addresses_in_its_file() -> None:
-    files = desired_files(
-        Between.of({f"{ROLE}_between": "ports", f"{ROLE}_ports": [ROUTED]}), live_ports(network(ports=[port()]))
-    )
+    between = Between.of({f"{ROLE}_between": "ports", f"{ROLE}_ports": [ROUTED]})
+    files = desired_files(network(ports=[port()]), between)
     assert json.loads(files[observe_network.GAUDINET]) == {
         "NIC_NET_CONFIG": [
             {
@@ -165,6 +166,11 @@ def test_what_the_host_cannot_is_refused(variables: dict[str, Any], message: str
         ({"ports": [{**ROUTED, "module_id": "a"}]}, "ports[0]: module_id: 'a': must be an integer from 0 to 63"),
         ({"ports": [{**ROUTED, "address": "10.200.10.0/30"}]}, "must be an IPv4 address of a host with its prefix"),
         ({"ports": [{**ROUTED, "address": "10.200.10.1"}]}, "must be an IPv4 address of a host with its prefix"),
+        (
+            {"ports": [{**ROUTED, "address": "10.200.10.1/255.255.255.252"}]},
+            "must be an IPv4 address of a host with its",
+        ),
+        ({"ports": [{**ROUTED, "neighbor": ["leaf1"]}]}, 'neighbor: ["leaf1"]: must be a quoted text'),
         ({"ports": [{**ROUTED, "gateway_mac": "0c:42"}]}, "must be the quoted MAC of the switch's port"),
         ({"ports": [{**ROUTED, "gateway_mac": ""}]}, "gateway_mac is missing: HCCL needs both"),
         ({"ports": [ROUTED, ROUTED]}, "card 0 port 8 comes twice"),
@@ -188,9 +194,10 @@ def test_a_model_over_the_ports_is_stopped_first() -> None:
     usual: dict[str, Any] = {"between": "ports", "mtu": 9000}
     seen = network(ports=[port()])
     found = pending(done(seen, **usual), **usual, gaudi_host=host)
-    assert ["model split (h, g) serves over these ports; stop it first" in text for text in found.refusal] == [True]
-    # Ports that are all down serve nothing, and nothing interrupts those that are as they should be.
-    assert not pending(network(ports=[port(up=False)]), **usual, gaudi_host=host).refusal
+    message = "h: model split (h, g) serves over these ports; stop it first (playbooks/stop.yml -e model=split), for: "
+    assert [text.startswith(message) for text in found.refusal] == [True]
+    # Ports that are down serve nothing, and nothing interrupts those that are as they should be.
+    assert not pending(network(ports=[port(up=False), port(22, mtu=9000)]), **usual, gaudi_host=host).refusal
     assert not pending(done(network(ports=[port(mtu=9000)]), **usual), **usual, gaudi_host=host).refusal
 
 
@@ -219,23 +226,43 @@ def test_what_lldpctl_prints_is_read() -> None:
         assert observe_network.lldp(nothing) == {}
 
 
-def test_a_reset_gives_back_the_file_that_was_there() -> None:
+@pytest.mark.parametrize("before", [None, "mine\n"])
+def test_the_file_that_was_there_comes_back(before: str | None) -> None:
     usual: dict[str, Any] = {"between": "ports", "ports": [ROUTED]}
-    seen = done(network(ports=[port(addresses=["10.200.10.1/30"])]), **usual)
-    left = {"records": {ROLE: {"found": {"gaudinet": "old\n"}, "installed": []}}, "installed": {}, "traces": []}
-    found = STAGE.reset(Given("h", {"gaudi_network": seen, "gaudi_left": left}))
-    assert found["files"] == [{"path": observe_network.GAUDINET, "content": "old\n", "mode": "0644"}]
-    assert sorted(found["paths"]) == sorted({*observe_network.FILES} - {observe_network.GAUDINET})
-    assert found["due"] and found["left"] == ["ports between hosts: they stay up until a reboot"]
-    # A host that was never touched.
-    untouched = {
-        "gaudi_network": network(gaudinet="mine"),
-        "gaudi_left": {"records": {}, "installed": [], "traces": []},
-    }
-    assert not STAGE.reset(Given("h", untouched))["due"]
-    # Without the variable, a run takes back what it has set.
-    back = pending(seen)
-    assert back.changes["down"] and {f"remove {path}" for path in observe_network.FILES} == {*back.due}
+    files = {**dict.fromkeys(observe_network.FILES), observe_network.GAUDINET: before and sha256_text(before)}
+    bare = network(ports=[port()], gaudinet=before, files=files)
+    # Ports without addresses, a reset and a host without the variable leave it alone.
+    for variables in ({"between": "ports"}, {}):
+        assert observe_network.GAUDINET not in " ".join(pending(bare, **variables).due)
+    left = {"records": {ROLE: {"found": {}, "installed": []}}, "installed": {}, "traces": []}
+    assert not STAGE.reset(Given("h", {"gaudi_network": bare, "gaudi_left": left}))["due"]
+    seen = done({**bare, "ports": [port(addresses=["10.200.10.1/30"])]}, **usual)
+    assert pending(seen, **usual).due == [] and seen["before"] == before
+    # A changed address keeps what was there first, not what the role has written.
+    other = done(seen, between="ports", ports=[{**ROUTED, "address": "10.200.10.2/30"}])
+    assert other["before"] == before
+    back = pending(seen).changes
+    restored = [] if before is None else [{"path": observe_network.GAUDINET, "content": before, "mode": "0644"}]
+    gone = {*observe_network.FILES} - ({observe_network.GAUDINET} if before else {observe_network.BEFORE})
+    assert (back["files"], {*back["absent"]}, back["absent"][-1]) == (restored, gone, ports.SETTINGS) and back["down"]
+    reset = STAGE.reset(Given("h", {"gaudi_network": seen, "gaudi_left": left}))
+    assert (reset["files"], {*reset["paths"]}, reset["addresses"]) == (restored, gone, True)
+    assert reset["left"] == ["ports between hosts: they stay up until a reboot"]
+
+
+def test_an_address_that_is_no_longer_wanted_goes() -> None:
+    usual: dict[str, Any] = {"between": "ports", "ports": [ROUTED]}
+    seen = done(network(ports=[port(addresses=["10.200.10.1/30", "192.0.2.7/24"])]), **usual)
+    changed = {"between": "ports", "ports": [{**ROUTED, "address": "10.200.20.1/30"}]}
+    assert pending(seen, **changed).due[-2:] == [
+        "card 0 port 8 (ens8): address 10.200.20.1/30 is missing",
+        "card 0 port 8 (ens8): address 10.200.10.1/30 is no longer wanted",
+    ]
+    # Somebody's own address stays; also without any address in the inventory the earlier one goes.
+    assert pending(seen, between="ports").due[-1] == "card 0 port 8 (ens8): address 10.200.10.1/30 is no longer wanted"
+    now = {**done(seen, **changed), "ports": [port(addresses=["10.200.20.1/30", "192.0.2.7/24"])]}
+    assert pending(now, **changed).due == [] and now["settings"]["former"] == {"0/8": ["10.200.10.1/30"]}
+    assert done(now, **usual)["settings"]["former"] == {"0/8": ["10.200.20.1/30"]}
 
 
 def cards(root: Path, *interfaces: tuple[str, int]) -> None:
@@ -267,15 +294,16 @@ def test_the_program_brings_real_interfaces_up_and_takes_its_addresses_away(tmp_
     cards(tmp_path, ("up8", 8))
     before = observe_network.observe(str(tmp_path))["ports"]
     assert [(one["module_id"], one["port"], one["up"], one["speed"]) for one in before] == [(3, 8, False, 100_000)]
-    settings = {"mtu": 9000, "addresses": {"3/8": "10.200.10.1/30"}}
+    settings = {"mtu": 9000, "addresses": {"3/8": "10.200.10.1/30"}, "former": {"3/8": ["192.0.2.9/24"]}}
+    subprocess.run(["ip", "address", "add", "192.0.2.9/24", "dev", "up8"], check=True)
     here = ports.settled(settings, str(tmp_path), 0.1)
     for _ in range(2):
         for command in ports.commands(settings, here):
-            subprocess.run(command, check=True)
+            subprocess.run(command, check="delete" not in command)
     (now,) = observe_network.observe(str(tmp_path))["ports"]
     assert (now["up"], now["carrier"], now["mtu"], now["addresses"]) == (True, True, 9000, ["10.200.10.1/30"])
     for command in ports.removals(settings, here):
-        subprocess.run(command, check=True)
+        subprocess.run(command, check=False)
     (after,) = observe_network.observe(str(tmp_path))["ports"]
     assert (after["up"], after["addresses"]) == (True, [])
 
@@ -287,7 +315,7 @@ def test_the_program_waits_for_the_ports_of_its_settings_and_no_longer(tmp_path:
 
 
 def test_the_file_of_the_program_stands_alone(tmp_path: Path) -> None:
-    text = desired_files(Between(kind="ports"), {})[observe_network.PROGRAM]
+    text = desired_files(network(), Between(kind="ports"))[observe_network.PROGRAM]
     path = tmp_path / "gaudi-ports"
     path.write_text(text.replace("/etc/gaudi-serve/ports.json", str(tmp_path / "none")), encoding="utf-8")
     run = subprocess.run(["python3", "-I", path, "up"], capture_output=True, text=True, check=False)

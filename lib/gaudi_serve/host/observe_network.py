@@ -19,7 +19,9 @@ OWN = ("hbl_", "hlib_")
 PROGRAM, UNIT = "/usr/local/lib/gaudi-serve/gaudi-ports", "gaudi-ports.service"
 RULE = "/etc/udev/rules.d/90-gaudi-serve-ports.rules"
 GAUDINET = "/etc/habanalabs/gaudinet.json"
-FILES = (SETTINGS, PROGRAM, f"{UNITS}/{UNIT}", RULE, GAUDINET)
+# What a host had in its place before.
+BEFORE = f"{GAUDINET}.before-gaudi-serve"
+FILES = (SETTINGS, PROGRAM, f"{UNITS}/{UNIT}", RULE, GAUDINET, BEFORE)
 PACKAGES = ("rdma-core", "lldpd")
 BRIDGE = "0x0604"
 # PCI Express: the extended capability of access control, its control register, and the bits by which a bridge sends
@@ -34,8 +36,9 @@ def observe(root: str = "/") -> dict[str, Any]:
     mtu (bytes), speed (Mbit/s; 0 where nobody knows it), addresses (with prefix), and what LLDP says of the other end:
     neighbor, neighbor_port. ``nics``: each RDMA device of a network card, with device, interfaces, active, gbit_s, and
     link_layer. ``redirects``: PCI bridges that send traffic between devices through the processor, where there are
-    network cards. ``files``: SHA-256 of the role's files, None where one is missing. ``gaudinet``: the text of that
-    one.
+    network cards. ``files``: SHA-256 of the role's files, None where one is missing. ``gaudinet``: the text of
+    HCCL's file, ``before``: of the one in its place before. ``settings``: what the ports were last set to; None where
+    the role has set none.
     ``enabled``: a boot brings the ports up. ``packages``: those that are installed of the ones that the role needs.
     """
     files = {path: read_text(Path(root, path.lstrip("/"))) for path in FILES}
@@ -50,10 +53,19 @@ def observe(root: str = "/") -> dict[str, Any]:
         "nics": nics,
         "redirects": redirects(root) if nics else [],
         "files": {path: None if text is None else sha256_text(text) for path, text in files.items()},
-        "gaudinet": files[GAUDINET],
+        **{"gaudinet": files[GAUDINET], "before": files[BEFORE], "settings": _settings(files[SETTINGS])},
         "enabled": enabled,
         "packages": sorted(one.name for one in packages(*PACKAGES) if one.state == "installed") if involved else [],
     }
+
+
+def _settings(text: str | None) -> dict[str, Any] | None:
+    """Return what the ports were last set to; empty where nobody can read it."""
+    try:
+        found = None if text is None else json.loads(text)
+    except ValueError:
+        return {}
+    return found if found is None or isinstance(found, dict) else {}
 
 
 def verbs_names(root: str = "/") -> list[str]:

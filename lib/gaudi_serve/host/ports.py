@@ -47,10 +47,11 @@ def commands(settings: Mapping[str, Any], here: Mapping[tuple[int, int], str]) -
     """Return the commands that bring ports up.
 
     Args:
-        settings: ``mtu`` in bytes (0 leaves it), ``addresses``: ``{"<module_id>/<port>": "<address>/<prefix>"}``.
+        settings: ``mtu`` in bytes (0 leaves it), ``addresses``: ``{"<module_id>/<port>": "<address>/<prefix>"}``, and
+            ``former``: by port, addresses of earlier settings, which go.
         here: as interfaces returns them.
     """
-    found = []
+    found = _deletions(settings.get("former", {}), here)
     for (module_id, port), interface in sorted(here.items()):
         mtu = ["mtu", str(settings["mtu"])] if settings.get("mtu") else []
         found.append(["ip", "link", "set", "dev", interface, *mtu, "up"])
@@ -61,11 +62,15 @@ def commands(settings: Mapping[str, Any], here: Mapping[tuple[int, int], str]) -
 
 def removals(settings: Mapping[str, Any], here: Mapping[tuple[int, int], str]) -> list[list[str]]:
     """Return the commands that take the addresses of settings away again; the ports stay up."""
-    known = settings.get("addresses", {})
+    known = {name: [address] for name, address in settings.get("addresses", {}).items()}
+    return _deletions(known, here) + _deletions(settings.get("former", {}), here)
+
+
+def _deletions(addresses: Mapping[str, list[str]], here: Mapping[tuple[int, int], str]) -> list[list[str]]:
     return [
         ["ip", "address", "delete", address, "dev", interface]
         for (module_id, port), interface in sorted(here.items())
-        if (address := known.get(f"{module_id}/{port}"))
+        for address in addresses.get(f"{module_id}/{port}", [])
     ]
 
 
@@ -92,7 +97,8 @@ def main(argv: list[str]) -> int:
     failed = 0
     for command in removals(settings, here) if down else commands(settings, here):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode and not down:
+        # An address that is to go may be gone.
+        if done.returncode and "delete" not in command:
             print(f"{' '.join(command)}: {done.stderr.strip()}", file=sys.stderr)
             failed = 1
     print(f"{len(here)} ports {'without addresses' if down else 'up'}")

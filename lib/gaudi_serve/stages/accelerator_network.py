@@ -10,22 +10,22 @@ from inspect import getsource
 from ipaddress import IPv4Interface
 from typing import Any
 
-from ..core.checks import Rule, list_of, matching, one_of
+from ..core.checks import Rule, is_line, list_of, matching, one_of
 from ..core.errors import is_whole, near, one_line, readable, shown, unknown
 from ..core.paths import UNITS
 from ..core.run import sha256_text
 from ..core.versions import comparable
 from ..core.words import counted
 from ..host import ports as program
-from ..host.observe_network import GAUDINET, PROGRAM, RULE, UNIT
+from ..host.observe_network import BEFORE, GAUDINET, PROGRAM, RULE, UNIT
 from ..host.ports import SETTINGS
-from ..model.between import NICS, PORTS, Between, DesiredPort
+from ..model.between import NEITHER, NICS, PORTS, Between, DesiredPort
 from ..model.distributed import hosts_of
 from ..model.host import live_models
 from ..platforms import platform_of
 from ..platforms.between import DIRECT_KERNEL
 from .base import Given, Pending, Stage
-from .reset import found_of, new_packages, record_of
+from .reset import new_packages
 
 Known = Mapping[str, Any]
 ROLE = "accelerator_network"
@@ -33,6 +33,7 @@ UNIT_PATH = f"{UNITS}/{UNIT}"
 MOST = 63  # of module_ids and ports
 MAC = re.compile(r"([0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}")
 NO_PORTS = f"{ROLE}_between: 'ports': the driver shows no ports that lead to other hosts"
+PREFIX = re.compile(r"/\d{1,2}$")
 PORT_KEYS = ("module_id", "port", "address", "gateway_mac", "neighbor", "neighbor_port")
 UNIT_TEXT = """# Written by gaudi-serve; the next run overwrites changes made here.
 [Unit]
@@ -66,7 +67,7 @@ def _address(value: Any) -> bool:
     except ValueError:
         return False
     fits = found.network.prefixlen < 31 and found.ip not in (found.network[0], found.network[-1])
-    return "/" in str(value) and (fits or found.network.prefixlen == 31)
+    return bool(PREFIX.search(str(value))) and (fits or found.network.prefixlen == 31)
 
 
 def _port_problem(entry: Any) -> str:
@@ -78,6 +79,9 @@ def _port_problem(entry: Any) -> str:
     for key in ("module_id", "port"):
         if not is_whole(entry.get(key), 0, MOST):
             return f"{key}: {shown(entry.get(key))}: must be an integer from 0 to {MOST}"
+    for key in ("neighbor", "neighbor_port"):
+        if not (entry.get(key) is None or is_line(entry[key])):
+            return f"{key}: {shown(entry[key])}: must be a quoted text, as LLDP shows it"
     return _address_problem(entry)
 
 
@@ -199,19 +203,41 @@ def live_ports(network: Known) -> dict[tuple[int, int], Live]:
     return {(one.module_id, one.port): one for one in found}
 
 
-def link_lines(between: Between, live: Mapping[tuple[int, int], Live]) -> list[str]:
-    """Return how the ports of a host differ from what they are to be, a line each."""
-    wanted = {(one.module_id, one.port): one for one in between.ports}
-    lines = []
+def link_lines(
+    between: Between, live: Mapping[tuple[int, int], Live], former: Mapping[str, Sequence[str]]
+) -> tuple[list[str], list[str]]:
+    """Return how the ports of a host differ from what they are to be, a line each.
+
+    Args:
+        between: what the inventory says.
+        live: the ports.
+        former: by port, addresses of earlier settings, which are no longer wanted.
+
+    Returns:
+        The lines of ports that are down, and those that change a port that may carry traffic.
+    """
+    wanted = {(one.module_id, one.port): one.address for one in between.ports}
+    down: list[str] = []
+    lines: list[str] = []
     for key, one in sorted(live.items()):
-        if not one.up:
-            lines.append(f"{one.name} is down")
-        if between.mtu and one.mtu != between.mtu:
-            lines.append(f"{one.name}: MTU {one.mtu} -> {between.mtu}")
-        address = wanted[key].address if key in wanted else ""
-        if address and address not in one.addresses:
-            lines.append(f"{one.name}: address {address} is missing")
-    return lines
+        down += [] if one.up else [f"{one.name} is down"]
+        found = [f"MTU {one.mtu} -> {between.mtu}"] if between.mtu and one.mtu != between.mtu else []
+        address = wanted.get(key, "")
+        found += [f"address {address} is missing"] if address and address not in one.addresses else []
+        gone = [text for text in former.get(f"{key[0]}/{key[1]}", ()) if text in one.addresses]
+        found += [f"address {text} is no longer wanted" for text in gone]
+        (lines if one.up else down).extend(f"{one.name}: {text}" for text in found)
+    return down, lines
+
+
+def former_addresses(between: Between, settings: Known | None) -> dict[str, list[str]]:
+    """Return by port the addresses that earlier settings had, and the inventory no longer has."""
+    before, now = settings or {}, {f"{one.module_id}/{one.port}": one.address for one in between.ports}
+    known: dict[str, set[str]] = {name: {*texts} for name, texts in (before.get("former") or {}).items()}
+    for name, address in (before.get("addresses") or {}).items():
+        known.setdefault(name, set()).add(address)
+    left = {name: sorted(texts - {now.get(name, "")}) for name, texts in known.items()}
+    return {name: texts for name, texts in sorted(left.items()) if texts}
 
 
 def cabling(between: Between, live: Mapping[tuple[int, int], Live]) -> list[str]:
@@ -243,20 +269,34 @@ def gaudinet(between: Between, live: Mapping[tuple[int, int], Live]) -> str:
     return json.dumps({"NIC_NET_CONFIG": entries}, indent=2) + "\n" if entries else ""
 
 
-def desired_files(between: Between, live: Mapping[tuple[int, int], Live]) -> dict[str, str]:
-    """Return the text of each file that a host with ports between hosts has, by its path."""
+def desired_files(network: Known, between: Between) -> dict[str, str]:
+    """Return the text of each file that a host is to have, by its path, in the order in which they are written.
+
+    A gaudinet.json that was there before is kept beside it, and comes back when nothing needs another. The settings,
+    which say that the file is the toolkit's, come last: a run that is cut off before loses nothing.
+    """
+    text = gaudinet(between, live_ports(network)) if between.kind == PORTS else ""
+    ours, before = bool((network["settings"] or {}).get("gaudinet")), network["before"]
+    found: dict[str, str] = {}
+    if text:
+        foreign = network["gaudinet"] if not ours and network["gaudinet"] != text else None
+        kept = foreign if before is None else before
+        found |= {} if kept is None else {BEFORE: kept}
+        found[GAUDINET] = text
+    elif ours and before is not None:
+        found[GAUDINET] = before
     if between.kind != PORTS:
-        return {}
+        return found
     addresses = {f"{one.module_id}/{one.port}": one.address for one in between.ports if one.address}
-    settings = {"mtu": between.mtu, "addresses": addresses}
-    found = {
-        SETTINGS: json.dumps(settings, indent=2, sort_keys=True) + "\n",
+    settings = {"mtu": between.mtu, "addresses": addresses, "gaudinet": bool(text)}
+    settings["former"] = former_addresses(between, network["settings"])
+    return {
+        **found,
         PROGRAM: getsource(program),
         UNIT_PATH: UNIT_TEXT.format(program=PROGRAM),
         RULE: RULE_TEXT.format(unit=UNIT),
+        SETTINGS: json.dumps(settings, indent=2, sort_keys=True) + "\n",
     }
-    text = gaudinet(between, live)
-    return {**found, GAUDINET: text} if text else found
 
 
 def network_refusal(known: Known, between: Between) -> list[str]:
@@ -330,12 +370,10 @@ def _of_direct(network: Known, system: Known) -> list[str]:
     return found
 
 
-def _served_over(host: Known) -> list[str]:
+def _served_over(host: Known) -> list[tuple[str, list[str]]]:
     """Return the models over several hosts that run on a host, with their hosts."""
     return [
-        f"{name} ({', '.join(hosts_of(live.launch))})"
-        for name, live in live_models(host).items()
-        if live.runs and hosts_of(live.launch)
+        (name, hosts_of(live.launch)) for name, live in live_models(host).items() if live.runs and hosts_of(live.launch)
     ]
 
 
@@ -346,25 +384,28 @@ def _packages(between: Between) -> list[str]:
 
 def _file_lines(network: Known, files: Mapping[str, str]) -> tuple[list[str], list[str]]:
     """Return the files that are to be written, and those that are to go."""
-    live = network["files"]
+    live, ours = network["files"], bool((network["settings"] or {}).get("gaudinet"))
     write = [path for path, text in files.items() if live.get(path) != sha256_text(text)]
-    # A file of somebody's own, which was there before, is no business of a host without ports of ours.
-    ours = live.get(SETTINGS) is not None
-    absent = [path for path, digest in live.items() if digest is not None and path not in files and ours]
-    return write, absent
+    # One of HCCL's that a host had before is no business of ours.
+    absent = [path for path, digest in live.items() if digest is not None and path not in files]
+    # By the settings a run that was cut off is completed.
+    absent.sort(key=lambda path: path == SETTINGS)
+    return write, [path for path in absent if path != GAUDINET or ours]
 
 
 @dataclass(frozen=True)
 class Differences:
     """How a host differs from the network that its inventory describes.
 
-    install: packages. write, absent: paths of files. links: lines about ports. enable: no boot brings the ports up yet.
-    waits: its ports are known only when their driver is there, which a run may install.
+    install: packages. write, absent: paths of files. down: lines about ports that are down; links: about ports that may
+    carry traffic. enable: no boot brings the ports up yet. waits: its ports are known only when their driver is there,
+    which a run may install.
     """
 
     install: Sequence[str]
     write: Sequence[str]
     absent: Sequence[str]
+    down: Sequence[str]
     links: Sequence[str]
     enable: bool
     waits: bool
@@ -373,10 +414,11 @@ class Differences:
     def of(cls, network: Known, between: Between, files: Mapping[str, str]) -> Differences:
         """Compare a host's ``gaudi_network``, given the text of each file that it is to have."""
         ports, live = between.kind == PORTS, live_ports(network)
+        former = former_addresses(between, network["settings"])
         return cls(
             [name for name in _packages(between) if name not in network["packages"]],
             *_file_lines(network, files),
-            link_lines(between, live) if ports else [],
+            *(link_lines(between, live, former) if ports else ([], [])),
             ports and not network["enabled"],
             ports and not live,
         )
@@ -385,34 +427,33 @@ class Differences:
     def lines(self) -> list[str]:
         """Return them for a reader."""
         lines = [*(f"install {name}" for name in self.install), *(f"write {path}" for path in self.write)]
-        lines += [*(f"remove {path}" for path in self.absent), *self.links]
+        lines += [*(f"remove {path}" for path in self.absent), *self.down, *self.links]
         return [*lines, *([f"enable {UNIT}"] if self.enable else [])]
 
-    def changes(self, files: Mapping[str, str], network: Known) -> dict[str, Any]:
+    def changes(self, files: Mapping[str, str]) -> dict[str, Any]:
         """Return what the tasks of the role read."""
-        touched, ports = {*self.write, *self.absent}, bool(files)
+        touched, ports = {*self.write, *self.absent}, SETTINGS in files
         return {
             **{"needed": True, "due": bool(self.lines) or self.waits, "lines": self.lines},
             **{"install": list(self.install), "enable": self.enable, "absent": list(self.absent)},
             "files": [_file(path, files[path]) for path in self.write],
-            "start": ports and not self.waits and bool(self.links or self.write or self.enable),
+            "start": ports and not self.waits and bool(self.down or self.links or self.write or self.enable),
             **{"down": SETTINGS in self.absent, "reload": UNIT_PATH in touched, "rules": RULE in touched},
-            "gaudinet": network["gaudinet"],
         }
 
 
 def _pending(given: Given) -> Pending:
     known, network = given.known, given.known["gaudi_network"]
     between, live = Between.of(known), live_ports(network)
-    files = desired_files(between, live)
+    files = desired_files(network, between)
     found = Differences.of(network, between, files)
-    if not between.kind and not found.absent:
+    if not between.kind and not found.absent and not found.write:
         return Pending(changes={"due": False, "needed": False}, facts={"needed": False})
-    wrong = [f"{given.host}: {text}" for text in [*network_refusal(known, between), *_serving(known, found, live)]]
+    wrong = [f"{given.host}: {text}" for text in [*network_refusal(known, between), *_serving(known, found)]]
     left = [*([NO_PORTS] if found.waits else []), *found.lines, *cabling(between, live)]
     soon = ["bring the ports up when their driver is there"] if found.waits else []
     return Pending(
-        changes=found.changes(files, network),
+        changes=found.changes(files),
         due=[] if wrong else found.lines or soon,
         left=given.left(left),
         refusal=wrong,
@@ -422,15 +463,14 @@ def _pending(given: Given) -> Pending:
     )
 
 
-def _serving(known: Known, found: Differences, live: Mapping[tuple[int, int], Live]) -> list[str]:
+def _serving(known: Known, found: Differences) -> list[str]:
     """Return which models must stop first: servers read addresses at their start, and a new MTU interrupts a port."""
-    used = bool(found.links) and any(one.up for one in live.values())
-    if not (used or GAUDINET in (*found.write, *found.absent) or SETTINGS in found.absent):
+    if not (found.links or GAUDINET in (*found.write, *found.absent) or SETTINGS in found.absent):
         return []
     return [
-        f"model {name} serves over these ports; stop it first (playbooks/stop.yml -e model=...), "
-        f"for: {'; '.join(found.lines)[:200]}"
-        for name in _served_over(known.get("gaudi_host") or {})
+        f"model {name} ({', '.join(hosts)}) serves over these ports; stop it first "
+        f"(playbooks/stop.yml -e model={name}), for: {'; '.join(found.lines)[:200]}"
+        for name, hosts in _served_over(known.get("gaudi_host") or {})
     ]
 
 
@@ -450,20 +490,16 @@ def _notes(between: Between, live: Mapping[tuple[int, int], Live], network: Know
 
 
 def _reset(given: Given) -> dict[str, Any]:
-    known = given.known
-    network, left = known["gaudi_network"], known["gaudi_left"]
-    before = found_of(left, ROLE).get("gaudinet")
-    ours = record_of(left, ROLE) != {} and network["files"][SETTINGS] is not None
-    paths = [path for path, digest in network["files"].items() if digest is not None and ours]
-    restore = [_file(GAUDINET, str(before))] if ours and before else []
+    network, left = given.known["gaudi_network"], given.known["gaudi_left"]
+    files = desired_files(network, NEITHER)
+    _, paths = _file_lines(network, files)
+    done = network["settings"] is not None
     return {
-        "paths": [path for path in paths if not (before and path == GAUDINET)],
-        "files": restore,
-        "enabled": ours and network["enabled"],
-        "addresses": ours,
-        "due": ours,
-        "did": [f"ports between hosts: unit, addresses, {counted(len(paths), 'file')}"] if ours else [],
-        "left": ["ports between hosts: they stay up until a reboot"] if ours and network["ports"] else [],
+        "paths": paths,
+        "files": [_file(path, text) for path, text in files.items()],
+        **{"enabled": network["enabled"], "addresses": done, "due": bool(paths or files)},
+        "did": [f"ports between hosts: unit, addresses, {counted(len(paths), 'file')}"] if paths or files else [],
+        "left": ["ports between hosts: they stay up until a reboot"] if done and network["ports"] else [],
         "packages": new_packages(left, ROLE, ["lldpd", "rdma-core"]),
     }
 

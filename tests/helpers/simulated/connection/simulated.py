@@ -315,7 +315,9 @@ class Host:
         texts = {path: self.state["files"].get(path) for path in observe_network.FILES}
         nothing: dict[str, Any] = {"ports": [], "nics": [], "redirects": [], "packages": [], "enabled": False}
         files = {path: digest(text) for path, text in texts.items()}
-        own = {"gaudinet": texts[observe_network.GAUDINET], "files": files}
+        own: dict[str, Any] = {"gaudinet": texts[observe_network.GAUDINET], "before": texts[observe_network.BEFORE]}
+        settings = texts[observe_network.SETTINGS]
+        own |= {"files": files, "settings": None if settings is None else json.loads(settings)}
         return {**nothing, **own, **self.state.get("network", {})}
 
     def brought_up(self, settings: dict[str, Any], down: bool = False) -> None:
@@ -323,7 +325,8 @@ class Host:
         for one in self.state["network"]["ports"]:
             address = settings["addresses"].get(f"{one['module_id']}/{one['port']}")
             kept = [*one["addresses"], *([address] if address and address not in one["addresses"] else [])]
-            one["addresses"] = [text for text in kept if not down or text != address]
+            gone = settings["former"].get(f"{one['module_id']}/{one['port']}", [])
+            one["addresses"] = [text for text in kept if text not in gone and not (down and text == address)]
             if not down:
                 one.update(up=True, mtu=settings["mtu"] or one["mtu"])
 
