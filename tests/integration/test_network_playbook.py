@@ -71,7 +71,11 @@ def test_ports_are_brought_up_once_and_watched(tmp_path: Path, environment: dict
     status = play(tmp_path, environment, "playbooks/status.yml", status=2, accelerator_network_mtu=9000)
     assert "network: card 0 port 8 (ens8) is down" in status, status
     # Other addresses replace the earlier ones.
-    play(tmp_path, environment, "--limit", "h01", NETWORK, accelerator_network_ports=[routed(7, 8), routed(7, 22)])
+    inventory = tmp_path / "hosts.json"
+    hosts = json.loads(inventory.read_text(encoding="utf-8"))
+    hosts["all"]["hosts"]["h01"]["accelerator_network_ports"] = [routed(7, 8), routed(7, 22)]
+    inventory.write_text(json.dumps(hosts), encoding="utf-8")
+    play(tmp_path, environment, "--limit", "h01", NETWORK)
     addresses = [one["addresses"] for one in state_of(tmp_path, "h01")["network"]["ports"]]
     assert addresses == [["10.200.7.33/30"], ["10.200.7.89/30"]]
     # Without the variable, a run takes back what it has set.
