@@ -19,7 +19,7 @@ from gaudi_serve.host import qualification
 from gaudi_serve.platforms import PLATFORMS, dcgm, hl_qual
 from gaudi_serve.platforms.acceptance import FAILED, LONG, NO_RESULT, PASSED, QUICK, SUITES, Report
 from gaudi_serve.stages.base import Given, Pending
-from gaudi_serve.stages.qualification import REPAIR, STAGE
+from gaudi_serve.stages.qualification import ALL_EXCLUDED, REPAIR, STAGE, UNLOCKED
 from helpers.plans import gaudi_host
 
 ROOT = Path(__file__).parents[2]
@@ -442,6 +442,18 @@ def test_what_is_required_runs_once_and_waits_while_cards_serve() -> None:
 def test_a_driver_that_was_left_for_tests_is_repaired_by_any_run() -> None:
     found = pending(None, {"unlocked": True})
     assert (found.due, found.changes["tests"], found.changes["now"]) == ([REPAIR], [], True)
+    assert (found.drift, found.notes) == ([UNLOCKED], [])
+    # A model that serves on it is not interrupted, and a run and a status say what helps.
+    serving = pending(machine_facts(services=SERVING), {"unlocked": True})
+    assert (serving.due, serving.changes["now"], serving.drift, serving.notes) == ([], False, [UNLOCKED], [UNLOCKED])
+
+
+def test_without_a_card_to_test_nothing_runs() -> None:
+    excluded = {"accelerator_cards_excluded": [f"S{number}" for number in range(8)]}
+    refused = pending(None, **ASKED, **excluded)
+    assert (refused.refusal, refused.changes["now"]) == ([f"a: {ALL_EXCLUDED}"], False)
+    found = pending(None, qualification_required=QUICK, **excluded)
+    assert (found.due, found.refusal, found.changes["now"]) == ([], [], False)
 
 
 def test_the_status_line_has_suite_day_verdict_and_cards() -> None:

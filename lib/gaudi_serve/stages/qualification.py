@@ -18,6 +18,11 @@ from .reset import qualification_reset
 
 Known = Mapping[str, Any]
 REPAIR = "load the driver again as it was before a run of acceptance tests that was cut off"
+UNLOCKED = (
+    "the driver is still loaded for acceptance tests (timeout_locked=0), as a run that was cut off has left it; stop "
+    "the host's models, and playbooks/qualify.yml loads it as it was"
+)
+ALL_EXCLUDED = "no acceptance test: all cards of this host are excluded (accelerator_cards_excluded)"
 
 
 def _pending(given: Given) -> Pending:
@@ -31,8 +36,9 @@ def _pending(given: Given) -> Pending:
     cards = _cards(host, value_of(known, "accelerator_cards_excluded") or ())
     tests = acceptance.tests(suite, str(host.get("device_name") or "")) if acceptance and suite else ()
     open_cards = not_passed(state["cards"], cards, suite, [test.name for test in tests]) if suite else []
-    due = bool(suite) and (asked or bool(open_cards) or not cards)
+    due = bool(suite) and (asked or bool(open_cards) or not _all(host))
     refusal = _refusal(given.host, host, state, suite, _installed(known)) if due or state["unlocked"] else []
+    refusal += [f"{given.host}: {ALL_EXCLUDED}"] if due and _all(host) and not cards and not refusal else []
     # Without being asked for, tests wait until the cards answer and nothing holds one.
     silent = acceptance is None or bool(host.get("problem")) or not host["modules"]
     waits = not asked and (silent or bool(_held(given.host, host)))
@@ -43,7 +49,12 @@ def _pending(given: Given) -> Pending:
         changes={"now": now, "refusal": refusal, "suite": suite, **_run(host, cards, tests)},
         due=_lines(suite, tests, cards, state) if now else [],
         refusal=[] if waits else refusal,
-        notes=[*_last(acceptance, state["last"], host), *_waiting(suite, late)],
+        drift=[UNLOCKED] if state["unlocked"] else [],
+        notes=[
+            *([UNLOCKED] if state["unlocked"] and not now else []),
+            *_last(acceptance, state["last"], host),
+            *_waiting(suite, late),
+        ],
     )
 
 
