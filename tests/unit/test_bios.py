@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gaudi_serve.bios.client import Bmc, BmcError, Redfish, plain_fingerprint
+from gaudi_serve.bios.client import Answer, Bmc, BmcError, Redfish, plain_fingerprint
 from gaudi_serve.bios.compare import compared
-from gaudi_serve.bios.observe import observed, settle, stage
+from gaudi_serve.bios.observe import _jobs, observed, settle, stage
 from gaudi_serve.bios.profiles import builtin, is_profiles, is_settings, profile_settings
 from gaudi_serve.bios.registry import Registry, base_name
 from gaudi_serve.bios.work import carried_out
@@ -455,6 +455,75 @@ def test_what_the_project_has_as_profiles_is_sound() -> None:
         assert (wrong, compared(settings, read).refusals) == ("", [])
     for wrong_ in ({"p": {}}, {"p": [{"settings": {"A": 1.5}}]}, {"p": [{"sttings": {}}]}, {"p": [{"model": 5}]}):
         assert not is_profiles(wrong_)
+
+
+# ---- BMCs and inventories that are odd
+
+
+def test_two_hosts_with_one_bmc_are_refused(bmcs: Bmcs) -> None:
+    place = bmcs.serve(SUPERMICRO)
+    hosts = {name: {"bios_bmc_address": place.address} for name in ("h1", "h2")} | {"h3": {}}
+    found = asked(place, bios_settings={C6: "Disable"}, hostvars=hosts)
+    text = f"h1: bios_bmc_address {place.address}: is that of h2 too; each host has a BMC of its own"
+    assert (found.refusal, list(found.due), place.box.asked) == ([text], [], [])
+    del hosts["h2"]
+    assert not asked(place, bios_settings={C6: "Disable"}, hostvars=hosts).refusal
+
+
+@pytest.mark.parametrize("name", [C6, "CPUC6Report"])
+def test_a_setting_is_above_that_of_the_profile_under_any_of_its_names(bmcs: Bmcs, name: str) -> None:
+    place = bmcs.serve(SUPERMICRO)
+    found = asked(place, bios_profile="performance", bios_settings={name: "Enable"})
+    assert not found.refusal and found.changes["patch"][C6] == "Enable"
+    both = asked(place, bios_settings={C6: "Enable", "CPUC6Report": "Disable"})
+    assert "mean this attribute, and give it different values" in both.refusal[0]
+
+
+def test_authorities_without_a_certificate_are_named_at_once(bmcs: Bmcs) -> None:
+    place = bmcs.serve(SUPERMICRO)
+    for text in ("hello", "-----BEGIN CERTIFICATE-----\nhello\n-----END CERTIFICATE-----\n"):
+        with pytest.raises(BmcError, match="bios_bmc_ca holds no certificate that can be read"):
+            seen(place, fingerprint="", ca=text, wait_s=600)
+    assert place.box.asked == []
+
+
+class Pages:
+    """A client whose BMC answers with given resources."""
+
+    def __init__(self, resources: dict[str, Any]) -> None:
+        self.resources = resources
+
+    def get(self, path: str) -> Any:
+        """Return one of them."""
+        return Answer(200, self.resources[path], {})
+
+
+def test_paged_queues_and_members_that_are_links_are_followed() -> None:
+    job = {"Id": "JID_2", "JobType": "BIOSConfiguration", "JobState": "Scheduled", "Message": "m"}
+    found = Pages(
+        {
+            "/m/Jobs?$expand=*($levels=1)": {"Members": [{**job, "Id": "JID_1"}], "Members@odata.nextLink": "/two"},
+            "/two": {"Members": [{"@odata.id": "/j2"}]},
+            "/j2": job,
+        }
+    )
+    system = {"Manufacturer": "Dell Inc.", "Links": {"ManagedBy": [{"@odata.id": "/m"}]}}
+    assert [one["id"] for one in _jobs(found, system)] == ["JID_1", "JID_2"]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("members", [["/redfish/v1/Systems/1"], [{}], 7])
+def test_an_answer_of_another_form_is_one_sentence(bmcs: Bmcs, monkeypatch: pytest.MonkeyPatch, members: Any) -> None:
+    place = bmcs.serve(SUPERMICRO)
+    real = Redfish.get
+
+    def odd(client: Redfish, path: str) -> Answer:
+        found = real(client, path)
+        return Answer(200, {**found.body, "Members": members}, {}) if path.endswith("Systems") else found
+
+    monkeypatch.setattr(Redfish, "get", odd)
+    read = carried_out({"bmc": vars(bmc(place)), "state": "read"}, check=False)
+    assert "answers in a form that is not Redfish's" in read["problem"] and place.address in read["problem"]
+    assert place.box.sessions == {}
 
 
 # ---- module, plan and record

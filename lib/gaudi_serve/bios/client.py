@@ -100,9 +100,13 @@ class Redfish:
         self.bmc, self._sleep = bmc, sleep
         self._connection: http.client.HTTPSConnection | None = None
         self._token = self._session = ""
+        self._context: ssl.SSLContext | None = None
+        # The last one that was asked.
+        self.path = ""
 
     def __enter__(self) -> Redfish:
         """Open the session."""
+        self._context = self._trusted()
         try:
             self._login()
         except BaseException:
@@ -144,6 +148,7 @@ class Redfish:
         headers: Mapping[str, str],
         accepts: tuple[int, ...] = (),
     ) -> Answer:
+        self.path = path
         answer = self._patient(method, path, body, headers)
         if answer.status == 401:
             # A BMC that has started again knows no session of before.
@@ -201,14 +206,25 @@ class Redfish:
             text = gzip.decompress(text)
         return Answer(response.status, _object(text), found)
 
-    def _connected(self) -> http.client.HTTPSConnection:
-        """Return a connection to the BMC whose certificate is the expected one; nothing has been sent through it."""
-        host, port = self.bmc.place
-        context = ssl.create_default_context(cadata=self.bmc.ca or None)
+    def _trusted(self) -> ssl.SSLContext:
+        """Return which certificates are accepted.
+
+        Raises:
+            BmcError: where those of the authorities cannot be read.
+        """
+        try:
+            context = ssl.create_default_context(cadata=self.bmc.ca or None)
+        except (ssl.SSLError, ValueError):
+            raise BmcError(f"{self._name}: bios_bmc_ca holds no certificate that can be read") from None
         if self.bmc.fingerprint:
             # The certificate itself is compared, which is more than who has signed it.
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        connection = http.client.HTTPSConnection(host, port, timeout=self.bmc.timeout_s, context=context)
+        return context
+
+    def _connected(self) -> http.client.HTTPSConnection:
+        """Return a connection to the BMC whose certificate is the expected one; nothing has been sent through it."""
+        host, port = self.bmc.place
+        connection = http.client.HTTPSConnection(host, port, timeout=self.bmc.timeout_s, context=self._context)
         connection.connect()
         if self.bmc.fingerprint:
             seen = hashlib.sha256(connection.sock.getpeercert(binary_form=True) or b"").hexdigest()

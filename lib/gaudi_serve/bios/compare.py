@@ -79,14 +79,18 @@ def shown_value(value: Any) -> str:
     return readable(value) if isinstance(value, str) and value else shown(value)
 
 
-def compared(desired: Known, seen: Known) -> Comparison:
+def compared(desired: Known, seen: Known, profile: Known | None = None) -> Comparison:
     """Compare settings with what a BMC knows of its BIOS.
 
     Args:
         desired: values by name, as a user writes both.
         seen: what ``observed`` returned, with the registry.
+        profile: settings below these: one that means the same attribute as one of these gives way.
     """
     registry = Registry.of(seen["registry"])
+    own = {name for key in desired if (name := registry.name(key)[0])}
+    below = {key: value for key, value in (profile or {}).items() if registry.name(key)[0] not in own}
+    desired = {**below, **desired}
     current, pending = seen["current"], seen["pending"] or {}
     if not registry.attributes:
         return Comparison(refusals=["the BMC shows no attribute registry, by which settings are checked"])

@@ -12,6 +12,7 @@ Known = Mapping[str, Any]
 ENDED = ("Completed", "CompletedWithErrors", "Failed", "RebootCompleted", "RebootFailed", "PendingActivation")
 BIOS_JOB = "BIOSConfiguration"
 POLL_S = 5.0
+MOST_PAGES = 100  # of a collection
 
 
 def observed(client: Redfish, *, registry: bool = False) -> dict[str, Any]:
@@ -55,8 +56,7 @@ def observed(client: Redfish, *, registry: bool = False) -> dict[str, Any]:
 def _system(client: Redfish) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the one system of the BMC that has a BIOS, and that."""
     root = client.get(ROOT).body
-    members = client.get(_link(root, "Systems")).body.get("Members") or []
-    systems = [client.get(str(one["@odata.id"])).body for one in members]
+    systems = [client.get(str(one["@odata.id"])).body for one in members_of(client, _link(root, "Systems"))]
     found = [one for one in systems if one.get("Bios")]
     if len(found) != 1:
         names = ", ".join(str(one.get("@odata.id")) for one in found or systems) or "none"
@@ -72,6 +72,18 @@ def _system(client: Redfish) -> tuple[dict[str, Any], dict[str, Any]]:
     return found[0], {"@odata.id": _link(found[0], "Bios"), **bios}
 
 
+def members_of(client: Redfish, path: str) -> list[Known]:
+    """Return the members of a collection, of all its pages."""
+    found: list[Known] = []
+    for _ in range(MOST_PAGES):
+        page = client.get(path).body
+        found += page.get("Members") or []
+        path = str(page.get("Members@odata.nextLink") or "")
+        if not path:
+            break
+    return found
+
+
 def _link(resource: Known, key: str) -> str:
     try:
         return str(resource[key]["@odata.id"])
@@ -84,7 +96,7 @@ def _registry(client: Redfish, name: str) -> dict[str, Any]:
     root = client.get(ROOT).body
     if not name or not root.get("Registries"):
         return {}
-    members = [str(one["@odata.id"]) for one in client.get(_link(root, "Registries")).body.get("Members") or []]
+    members = [str(one["@odata.id"]) for one in members_of(client, _link(root, "Registries"))]
     # Some BMCs leave the version out of the path.
     plain = name.partition(".v")[0].lower()
     near = sorted(members, key=lambda path: plain not in path.lower())
@@ -108,7 +120,9 @@ def _jobs(client: Redfish, system: Known) -> list[dict[str, str]]:
     managers = (system.get("Links") or {}).get("ManagedBy") or []
     found = []
     for manager in managers:
-        jobs = client.get(f"{manager['@odata.id']}/Jobs?$expand=*($levels=1)").body.get("Members") or []
+        listed = members_of(client, f"{manager['@odata.id']}/Jobs?$expand=*($levels=1)")
+        # Not every BMC expands them.
+        jobs = [one if "JobState" in one else client.get(str(one["@odata.id"])).body for one in listed]
         found += [_job(one) for one in jobs if one.get("JobType") == BIOS_JOB and one.get("JobState") not in ENDED]
     return found
 
@@ -200,7 +214,7 @@ def _ended(client: Redfish, job: str) -> dict[str, str]:
     if not job:
         return {}
     root = client.get(ROOT).body
-    for one in client.get(_link(root, "Managers")).body.get("Members") or []:
+    for one in members_of(client, _link(root, "Managers")):
         try:
             return _job(client.get(f"{one['@odata.id']}/Jobs/{job}").body)
         except BmcError:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .client import Bmc, BmcError, Redfish
@@ -24,7 +25,7 @@ def carried_out(given: Mapping[str, Any], *, check: bool) -> dict[str, Any]:
     if check:
         return {"changed": changed, "job": "" if state == "staged" else {}, **diff}
     try:
-        with Redfish(bmc) as client:
+        with _session(bmc) as client:
             if state == "staged":
                 return {"changed": changed, **stage(client, given["settings"], given["job"]), **diff}
             found = settle(client, given["settings"], given["job"], bmc.wait_s, float(given["settle_s"]))
@@ -33,9 +34,26 @@ def carried_out(given: Mapping[str, Any], *, check: bool) -> dict[str, Any]:
     return {"changed": False, **found, **_warned(bmc, found["job"])}
 
 
+@contextlib.contextmanager
+def _session(bmc: Bmc) -> Iterator[Redfish]:
+    """Return a session with a BMC, whose answers may be of any form.
+
+    Raises:
+        BmcError: where one is not Redfish's.
+    """
+    with Redfish(bmc) as client:
+        try:
+            yield client
+        except (AttributeError, KeyError, IndexError, TypeError, ValueError) as problem:
+            text = f"{type(problem).__name__}: {problem}"
+            raise BmcError(
+                f"BMC {bmc.address}: {client.path} answers in a form that is not Redfish's ({text[:200]})"
+            ) from problem
+
+
 def _read(bmc: Bmc) -> dict[str, Any]:
     try:
-        with Redfish(bmc) as client:
+        with _session(bmc) as client:
             return {"changed": False, "bios": observed(client, registry=True)}
     except BmcError as problem:
         return {"changed": False, "problem": str(problem)}

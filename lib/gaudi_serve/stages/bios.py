@@ -11,7 +11,7 @@ from ..bios.compare import Comparison, Row, compared, shown_value
 from ..bios.observe import busy
 from ..bios.profiles import profile_settings, unknown_profile
 from ..core.checks import is_true
-from ..core.words import counted
+from ..core.words import counted, some_names
 from ..host.observe_bios import RECORD
 from .base import Given, Pending, Stage
 
@@ -34,7 +34,25 @@ def _incomplete(given: Given) -> list[str]:
     if missing:
         what = "bios_profile" if known.get("bios_profile") else "bios_settings"
         reasons.append(f"{what} is set, and {', '.join(missing)} must be set too: settings are sent to the host's BMC")
-    return [f"{given.host}: {text}" for text in reasons if text]
+    return [f"{given.host}: {text}" for text in [*reasons, _shared(given)] if text]
+
+
+def _shared(given: Given) -> str:
+    """Return that another host has the same BMC: one of both would be sent the settings of the other."""
+    address, hosts = str(given.known.get("bios_bmc_address") or ""), given.known.get("hostvars") or {}
+    others = [name for name in hosts if name != given.host and _bmc_of(hosts[name]) == address]
+    if not address or not others:
+        return ""
+    return f"bios_bmc_address {address}: is that of {some_names(others)} too; each host has a BMC of its own"
+
+
+def _bmc_of(variables: Known) -> str:
+    """Return the address of another host's BMC; empty where it cannot be rendered, which that host refuses itself."""
+    try:
+        return str(variables.get("bios_bmc_address") or "")
+    # Of Ansible's and of Jinja's many errors.
+    except Exception:
+        return ""
 
 
 def _look(given: Given) -> tuple[str, dict[str, Any]] | None:
@@ -48,8 +66,10 @@ def _pending(given: Given) -> Pending:
     refusal = _incomplete(given) or [f"{given.host}: {text}" for text in _problems(given, seen)]
     if refusal:
         return Pending(changes=_changes(Comparison(), seen), left=refusal, refusal=refusal, drift=refusal)
-    settings, wrong = _desired(given.known, seen["system"])
-    found = Comparison(refusals=[wrong]) if wrong else compared(settings, seen)
+    name, own = str(given.known.get("bios_profile") or ""), given.known.get("bios_profiles") or {}
+    profile, wrong = profile_settings(name, own, seen["system"])
+    settings = given.known.get("bios_settings") or {}
+    found = Comparison(refusals=[wrong]) if wrong else compared(settings, seen, profile)
     return _compared(given, seen, found)
 
 
@@ -65,11 +85,6 @@ def _problems(given: Given, seen: Known) -> list[str]:
             f"bios_bmc_serial {serial}: BMC {address} is that of a system with serial number {told}: another host's?"
         ]
     return []
-
-
-def _desired(known: Known, system: Known) -> tuple[dict[str, Any], str]:
-    settings, wrong = profile_settings(str(known.get("bios_profile") or ""), known.get("bios_profiles") or {}, system)
-    return {**settings, **(known.get("bios_settings") or {})}, wrong
 
 
 def _compared(given: Given, seen: Known, found: Comparison) -> Pending:
