@@ -301,9 +301,17 @@ class Handler(BaseHTTPRequestHandler):
                 self.answer(201, {"@odata.id": path, "Id": str(self.box.opened)}, X_Auth_Token=token, Location=path)
 
     def do_DELETE(self) -> None:
-        """Close a session."""
+        """Close a session, or remove a job that has not begun."""
         with self.box.lock:
-            if self.begins():
+            name = self.path.rpartition("/")[2]
+            if not self.begins():
+                return
+            if "/Jobs/" in self.path:
+                left = [one for one in self.box.jobs if (one["Id"], one["JobState"]) != (name, "Scheduled")]
+                status = 204 if len(left) < len(self.box.jobs) else 400
+                self.box.jobs = left
+                self.answer(status, None if status == 204 else error("The job cannot be deleted."))
+            else:
                 self.answer(204 if self.box.sessions.pop(self.path, None) else 404)
 
     def do_GET(self) -> None:

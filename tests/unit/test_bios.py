@@ -369,8 +369,8 @@ def test_a_value_that_never_sticks_is_not_tried_again_until_it_or_the_firmware_c
     after = asked(place, **given)
     assert after.left == ["h1: BIOS: CPUC6Report#0840: Disable did not stick, it is Auto after the reboot (BIOS 1.4b)"]
     record = json.loads(after.changes["record"]["content"])
-    assert record == {"bios": "1.4b", "settings": {C6: "Disable"}}
-    kept = {"gaudi_bios": {"failed": record}}
+    assert record == {"failed": {"bios": "1.4b", "settings": {C6: "Disable"}}}
+    kept = {"gaudi_bios": record}
     refused = asked(place, **given, **kept)
     assert (
         "CPUC6Report#0840: Disable did not stick before, it is Auto; it is not tried again with BIOS 1.4b"
@@ -455,6 +455,69 @@ def test_what_the_project_has_as_profiles_is_sound() -> None:
         assert (wrong, compared(settings, read).refusals) == ("", [])
     for wrong_ in ({"p": {}}, {"p": [{"settings": {"A": 1.5}}]}, {"p": [{"sttings": {}}]}, {"p": [{"model": 5}]}):
         assert not is_profiles(wrong_)
+
+
+# ---- what an earlier run has sent
+
+
+def kept(found: Pending, job: str = "") -> dict[str, Any]:
+    """Return the facts of a host on which the role has sent what was pending."""
+    record = found.changes["sent"]
+    return {"gaudi_boot_id": "b1", "gaudi_bios": {**record, "sent": {**record["sent"], "boot": "b1", "job": job}}}
+
+
+def test_a_staged_job_of_an_earlier_run_is_replaced_and_one_of_others_is_not(bmcs: Bmcs) -> None:
+    place = bmcs.serve(DELL)
+    given: dict[str, Any] = {"bios_settings": {"ProcVirtualization": "Disabled"}, "gaudi_boot_id": "b1"}
+    first = asked(place, **given)
+    job = send(place, first)["job"]
+    facts = kept(first, job)
+    assert list(asked(place, **{**given, **facts}).due) == []
+    # One more setting: the same job must bring both.
+    more = {**given, "bios_settings": {"ProcVirtualization": "Disabled", "SriovGlobalEnable": "Enabled"}, **facts}
+    second = asked(place, **more)
+    assert (second.refusal, second.changes["job"]) == ([], job)
+    assert second.changes["patch"] == {"ProcVirtualization": "Disabled", "SriovGlobalEnable": "Enabled"}
+    assert "a job of others" in asked(place, **{**more, "gaudi_bios": {}}).refusal[0]
+    assert "a job of others" in asked(place, **{**more, "gaudi_boot_id": "b2"}).refusal[0]
+    with Redfish(bmc(place)) as client:
+        stage(client, second.changes["patch"], second.changes["job"])
+    assert [one["JobState"] for one in place.box.jobs] == ["Scheduled"]
+    place.box.reset()
+    assert second.changes["patch"].items() <= place.box.current.items()
+
+
+def test_a_staged_setting_is_taken_back_by_its_own_run(bmcs: Bmcs) -> None:
+    place = bmcs.serve(DELL)
+    first = asked(place, bios_settings={"ProcVirtualization": "Disabled"}, gaudi_boot_id="b1")
+    # The run was cut off before it knew the name of its job.
+    send(place, first)
+    back = asked(place, bios_settings={"ProcVirtualization": "Enabled"}, **kept(first))
+    assert (back.refusal, back.changes["patch"]) == ([], {"ProcVirtualization": "Enabled"})
+
+
+def test_a_board_that_shows_nothing_pending_is_sent_settings_once(bmcs: Bmcs) -> None:
+    place = bmcs.serve(SUPERMICRO, shows_pending=False)
+    given: dict[str, Any] = {"bios_settings": {C6: "Disable"}, "gaudi_boot_id": "b1"}
+    first = asked(place, **given)
+    assert first.changes["patch"] == {C6: "Disable"}
+    send(place, first)
+    again = asked(place, **{**given, **kept(first)})
+    assert (again.changes["patch"], list(again.due), list(again.left)) == ({}, [], [])
+    assert again.drift == [f"{C6}: Auto -> Disable (pending until a reset)"]
+    assert asked(place, **{**given, **kept(first)}, host_tuning_reboot_allowed=True).changes["reboots"]
+    # After a boot without it, and for another value, it is sent again.
+    assert asked(place, **{**given, **kept(first), "gaudi_boot_id": "b2"}).changes["patch"] == {C6: "Disable"}
+    other = asked(place, **{**given, **kept(first), "bios_settings": {C6: "Enable"}})
+    assert other.changes["patch"] == {C6: "Enable"}
+
+
+def test_what_was_sent_and_is_no_longer_wanted_is_said(bmcs: Bmcs) -> None:
+    place = bmcs.serve(SUPERMICRO)
+    first = asked(place, bios_settings={C6: "Disable"}, gaudi_boot_id="b1")
+    note = f"BIOS: the next reboot brings what an earlier run has sent: {C6} = Disable"
+    assert asked(place, **kept(first)).notes[0].startswith(note)  # type: ignore[index]
+    assert asked(place, **{**kept(first), "gaudi_boot_id": "b2"}).notes is None
 
 
 # ---- BMCs and inventories that are odd
@@ -562,11 +625,11 @@ def test_a_reboot_for_settings_takes_serving_models_down_for_its_minutes() -> No
 
 def test_a_record_that_is_no_json_counts_as_none(tmp_path: Path) -> None:
     path = tmp_path / "bios.json"
-    assert observe(str(path)) == {"failed": {}}
-    path.write_text('{"bios": "1"}', encoding="utf-8")
-    assert observe(str(path)) == {"failed": {"bios": "1"}}
+    assert observe(str(path)) == {"failed": {}, "sent": {}}
+    path.write_text('{"failed": {"bios": "1"}, "sent": 7}', encoding="utf-8")
+    assert observe(str(path)) == {"failed": {"bios": "1"}, "sent": {}}
     path.write_text("[half", encoding="utf-8")
-    assert observe(str(path)) == {"failed": {}}
+    assert observe(str(path)) == {"failed": {}, "sent": {}}
 
 
 def test_a_reset_leaves_the_bios_and_forgets_the_record() -> None:

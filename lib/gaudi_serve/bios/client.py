@@ -140,6 +140,14 @@ class Redfish:
         """
         return self._asked("PATCH", path, body, {"If-Match": etag} if etag else {}, accepts=(412,))
 
+    def delete(self, path: str) -> None:
+        """Remove a resource.
+
+        Raises:
+            BmcError: where the BMC refuses.
+        """
+        self._asked("DELETE", path, None, {}, accepts=(404,))
+
     def _asked(
         self,
         method: str,

@@ -123,13 +123,14 @@ def _jobs(client: Redfish, system: Known) -> list[dict[str, str]]:
         listed = members_of(client, f"{manager['@odata.id']}/Jobs?$expand=*($levels=1)")
         # Not every BMC expands them.
         jobs = [one if "JobState" in one else client.get(str(one["@odata.id"])).body for one in listed]
+        jobs = [{"@odata.id": f"{manager['@odata.id']}/Jobs/{one.get('Id')}", **one} for one in jobs]
         found += [_job(one) for one in jobs if one.get("JobType") == BIOS_JOB and one.get("JobState") not in ENDED]
     return found
 
 
 def _job(job: Known) -> dict[str, str]:
     return {
-        "id": str(job.get("Id") or ""),
+        **{"id": str(job.get("Id") or ""), "path": str(job.get("@odata.id") or "")},
         "state": str(job.get("JobState") or ""),
         "message": str(job.get("Message") or ""),
     }
@@ -141,7 +142,7 @@ def stage(client: Redfish, settings: Known, job: str = "") -> dict[str, Any]:
     Args:
         client: of an open session.
         settings: registry values by attribute.
-        job: identifier of an earlier job of the same change, which is not a job of others.
+        job: identifier of a job of this toolkit, which the settings replace.
 
     Returns:
         ``job``: the identifier of the BMC's job; empty where it has none.
@@ -152,6 +153,10 @@ def stage(client: Redfish, settings: Known, job: str = "") -> dict[str, Any]:
     seen = observed(client)
     if others := [one for one in seen["jobs"] if one["id"] != job]:
         raise BmcError(busy(client.bmc.address, others))
+    for own in seen["jobs"]:
+        if own["state"] != "Scheduled":
+            raise BmcError(f"BMC {client.bmc.address}: job {own['id']} is {own['state']}; run again after its end")
+        client.delete(own["path"])
     body: dict[str, Any] = {"Attributes": dict(settings)}
     if seen["system"]["maker"].lower().startswith("dell"):
         # Without it the values are stored, and no reset takes them over.

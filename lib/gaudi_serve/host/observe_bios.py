@@ -1,4 +1,4 @@
-"""BIOS settings that did not stick, as an earlier run has kept them on the host."""
+"""What earlier runs have kept on a host of its BIOS: what they sent, and what did not stick."""
 
 from __future__ import annotations
 
@@ -11,9 +11,20 @@ RECORD = "/var/lib/gaudi-serve/bios.json"
 
 
 def observe(path: str = RECORD) -> dict[str, Any]:
-    """Return ``failed``: the version of the BIOS (``bios``) and values by attribute (``settings``); empty without."""
+    """Return what is kept; each of both is empty where nothing is.
+
+    ``failed``: settings that did not stick, with the version of the BIOS (``bios``, ``settings``). ``sent``: those that
+    the next reset takes over, with the boot in which they were sent, and the BMC's job (``bios``, ``settings``,
+    ``boot``, ``job``).
+    """
+    return read_record(read_text(path) or "{}")
+
+
+def read_record(text: str) -> dict[str, Any]:
+    """Return the text of a record as observe does."""
     try:
-        found = json.loads(read_text(path) or "{}")
+        found = json.loads(text)
     except ValueError:
         found = {}
-    return {"failed": found if isinstance(found, dict) else {}}
+    parts = found if isinstance(found, dict) else {}
+    return {key: parts[key] if isinstance(parts.get(key), dict) else {} for key in ("failed", "sent")}

@@ -61,14 +61,18 @@ def _look(given: Given) -> tuple[str, dict[str, Any]] | None:
 
 def _pending(given: Given) -> Pending:
     if not _asked(given.known):
-        return Pending(changes=_changes(Comparison(), {}))
+        # None says nothing new, as for a host whose BIOS nobody ever asked for.
+        return Pending(changes=_changes(Comparison(), {}), notes=_sent_notes(_sent(given.known)) or None)
     seen = given.seen.get("bios") or {}
     refusal = _incomplete(given) or [f"{given.host}: {text}" for text in _problems(given, seen)]
     if refusal:
         return Pending(changes=_changes(Comparison(), seen), left=refusal, refusal=refusal, drift=refusal)
     name, own = str(given.known.get("bios_profile") or ""), given.known.get("bios_profiles") or {}
     profile, wrong = profile_settings(name, own, seen["system"])
-    settings = given.known.get("bios_settings") or {}
+    settings, sent = given.known.get("bios_settings") or {}, _sent(given.known, str(seen["system"]["bios"]))
+    if seen["pending"] is None and sent:
+        # A BMC without a settings object does not show what it was sent.
+        seen = {**seen, "pending": dict(sent["settings"])}
     found = Comparison(refusals=[wrong]) if wrong else compared(settings, seen, profile)
     return _compared(given, seen, found)
 
@@ -97,7 +101,8 @@ def _compared(given: Given, seen: Known, found: Comparison) -> Pending:
     lines = [f"{row.line}{' (after the first of two resets)' * (row.name in found.later)}" for row in found.differing]
     sent = [row.line for row in found.rows if row.name in found.patch]
     due = [*(lines if reboots else sent), *([f"reboot for {counted(len(waiting), 'BIOS setting')}"] if reboots else [])]
-    changes = _changes(found, seen) | {"reboots": reboots and not refusals}
+    before = _sent(known, str(seen["system"]["bios"]))
+    changes = _changes(found, seen, before, known) | {"reboots": reboots and not refusals}
     boots = 2 if found.later else 1
     minutes = int(known.get("bios_boot_minutes") or MINUTES) * boots
     return Pending(
@@ -118,8 +123,9 @@ def _refused(known: Known, seen: Known, found: Comparison) -> list[str]:
     """Return why settings that are right must not be sent now."""
     system, failed = seen["system"], (known.get("gaudi_bios") or {}).get("failed") or {}
     reasons = []
-    if found.patch and seen["jobs"]:
-        reasons.append(busy(str(known["bios_bmc_address"]), seen["jobs"]))
+    others = [one for one in seen["jobs"] if not _is_own(one, _sent(known, str(system["bios"])))]
+    if found.patch and others:
+        reasons.append(busy(str(known["bios_bmc_address"]), others))
     if failed.get("bios") == system["bios"] and not is_true(known.get("bios_retry")):
         tried = failed.get("settings") or {}
         reasons += [
@@ -155,18 +161,51 @@ def _notes(found: Comparison, waiting: list[Row], allowed: bool) -> list[str]:
     return notes
 
 
-def _changes(found: Comparison, seen: Known) -> dict[str, Any]:
-    """Return what the tasks carry out. ``record``: the file of settings that have not stuck, if it is written now."""
+def _changes(found: Comparison, seen: Known, sent: Known | None = None, known: Known | None = None) -> dict[str, Any]:
+    """Return what the tasks carry out.
+
+    ``record``: the file of settings that have not stuck, if it is written now. ``sent``: the record that is kept before
+    settings are sent. ``job``: that of this toolkit, which is replaced, or one that is waited for.
+    """
     waiting = {row.name: row.desired for row in found.rows if row.current != row.desired}
-    record = {"bios": (seen.get("system") or {}).get("bios", ""), "settings": waiting}
+    bios = (seen.get("system") or {}).get("bios", "")
+    own = next((one["id"] for one in seen.get("jobs") or [] if _is_own(one, sent or {})), "")
+    # A job that is replaced takes with it what it would have set.
+    patch = {**{name: value for name, value in waiting.items() if own and found.patch and name not in found.later}}
+    patch |= found.patch
+    settings = {**((sent or {}).get("settings") or {}), **patch}
+    now = {"bios": bios, "settings": settings, "boot": (known or {}).get("gaudi_boot_id"), "job": ""}
+    failed = ((known or {}).get("gaudi_bios") or {}).get("failed") or {}
+    record = json.dumps({"failed": {"bios": bios, "settings": waiting}}, sort_keys=True) + "\n" if waiting else ""
     return {
-        **{"lines": found.lines, "patch": dict(found.patch), "reboots": False, "desired": waiting},
-        "before": {row.name: row.current for row in found.rows if row.name in found.patch},
-        "job": next((one["id"] for one in seen.get("jobs") or []), ""),
+        **{"lines": found.lines, "patch": patch, "reboots": False, "desired": waiting},
+        "before": {row.name: row.current for row in found.rows if row.name in patch},
+        "job": own or next((one["id"] for one in seen.get("jobs") or [] if not patch), ""),
         # Words of this toolkit alone: they go through a shell.
         "reboot": counted(len(waiting), "BIOS setting"),
-        "record": {"path": RECORD, "content": json.dumps(record, sort_keys=True) + "\n" if waiting else ""},
+        "record": {"path": RECORD, "content": record},
+        "sent": {"failed": failed, "sent": now},
     }
+
+
+def _sent(known: Known, bios: str = "") -> dict[str, Any]:
+    """Return what an earlier run has sent in this boot of the host, to this BIOS; empty where it has sent nothing."""
+    sent = dict((known.get("gaudi_bios") or {}).get("sent") or {})
+    same = sent.get("boot") == known.get("gaudi_boot_id") and (not bios or sent.get("bios") == bios)
+    return sent if sent and same else {}
+
+
+def _is_own(job: Known, sent: Known) -> bool:
+    """Tell whether a job is that of an earlier run; one that was cut off while it sent does not know its name."""
+    return bool(sent) and sent.get("job") in ("", job["id"])
+
+
+def _sent_notes(sent: Known) -> list[str]:
+    """Return what an earlier run has sent, and nobody desires any more."""
+    if not sent:
+        return []
+    told = ", ".join(f"{name} = {shown_value(value)}" for name, value in sent["settings"].items())
+    return [f"BIOS: the next reboot brings what an earlier run has sent: {told}; set others, or change them in the BMC"]
 
 
 def _reset(given: Given) -> dict[str, Any]:

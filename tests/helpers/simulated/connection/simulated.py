@@ -24,7 +24,7 @@ from ansible.plugins.connection import ConnectionBase
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[4] / "lib"))
 from gaudi_serve.bench.tool import NEEDED
-from gaudi_serve.host import observe_network
+from gaudi_serve.host import observe_bios, observe_network
 
 DOCUMENTATION = """
 name: simulated
@@ -285,8 +285,8 @@ class Host:
         }
 
     def see_bios(self) -> dict[str, Any]:
-        """Return which BIOS settings did not stick before."""
-        return {"failed": json.loads(self.state["files"].get(BIOS) or "{}")}
+        """Return what earlier runs have kept of the BIOS."""
+        return observe_bios.read_record(self.state["files"].get(BIOS) or "{}")
 
     def see_haproxy(self) -> dict[str, Any]:
         """Return that there is no gateway yet."""
