@@ -151,12 +151,7 @@ def stage(client: Redfish, settings: Known, job: str = "") -> dict[str, Any]:
         BmcError: where another job changes the BIOS, or the BMC refuses or drops a value.
     """
     seen = observed(client)
-    if others := [one for one in seen["jobs"] if one["id"] != job]:
-        raise BmcError(busy(client.bmc.address, others))
-    for own in seen["jobs"]:
-        if own["state"] != "Scheduled":
-            raise BmcError(f"BMC {client.bmc.address}: job {own['id']} is {own['state']}; run again after its end")
-        client.delete(own["path"])
+    _free(client, seen["jobs"], job)
     body: dict[str, Any] = {"Attributes": dict(settings)}
     if seen["system"]["maker"].lower().startswith("dell"):
         # Without it the values are stored, and no reset takes them over.
@@ -179,6 +174,20 @@ def stage(client: Redfish, settings: Known, job: str = "") -> dict[str, Any]:
         raise BmcError(f"BMC {client.bmc.address}: it accepted the request, but did not keep {text}")
     location = answer.headers.get("location", "").rstrip("/").rpartition("/")[2]
     return {"job": location or next((one["id"] for one in after["jobs"]), "")}
+
+
+def _free(client: Redfish, jobs: list[dict[str, str]], job: str) -> None:
+    """Remove a job of this toolkit that waits for the next reset.
+
+    Raises:
+        BmcError: where it has begun, or there is one of others.
+    """
+    if others := [one for one in jobs if one["id"] != job]:
+        raise BmcError(busy(client.bmc.address, others))
+    for own in jobs:
+        if own["state"] != "Scheduled":
+            raise BmcError(f"BMC {client.bmc.address}: job {own['id']} is {own['state']}; run again after its end")
+        client.delete(own["path"])
 
 
 def busy(address: str, jobs: list[dict[str, str]]) -> str:
