@@ -126,6 +126,35 @@ def test_makers_that_need_two_boots_get_two_and_no_more(start: Any) -> None:
     assert {one["JobState"] for one in boxes[0].jobs} == {"Completed"}
 
 
+def test_what_earlier_runs_have_sent_is_kept_until_the_next_boot(start: Any) -> None:
+    boxes = Box(SUPERMICRO, shows_pending=False), Box(DELL)
+    hosts = start(*boxes)
+    wanted = {"h01": {"CPUC6Report": "Disable"}, "h02": {"ProcVirtualization": "Disabled"}}
+    more = {**wanted, "h02": {**wanted["h02"], "SriovGlobalEnable": "Enabled"}}
+
+    def run(settings: Any, *arguments: str) -> str:
+        given = json.dumps({"wanted": settings, "bios_settings": "{{ wanted[inventory_hostname] }}"})
+        status, text = hosts.run(BIOS, "-e", given, *arguments)
+        assert status == 0, text
+        return text
+
+    run(wanted)
+    assert "changed=0" in run(wanted)
+    assert [one.sent for one in boxes] == [[{C6: "Disable"}], [wanted["h02"]]]
+    # Its own job is replaced by one that brings both; nothing goes to the other BMC.
+    run(more)
+    assert [len(one.sent) for one in boxes] == [1, 2]
+    assert [one["JobState"] for one in boxes[1].jobs] == ["Scheduled"]
+    # Nobody desires anything any more, and it is said what waits.
+    status, text = hosts.run(BIOS)
+    assert status == 0, text
+    assert f"the next reboot brings what an earlier run has sent: {C6} = Disable" in text
+    run(more, "-e", ALLOWED)
+    assert [(one.resets, len(one.sent)) for one in boxes] == [(1, 1), (1, 2)]
+    assert more["h02"].items() <= boxes[1].current.items() and boxes[0].current[C6] == "Disable"
+    assert [hosts.state(name)["files"].get(RECORD) for name in wanted] == [None, None]
+
+
 def test_a_setting_that_never_sticks_fails_by_its_name_and_is_not_tried_by_the_next_run(start: Any) -> None:
     box = Box(SUPERMICRO, stubborn={C6})
     hosts = start(box, bios_settings={"CPUC6Report": "Disable"})

@@ -460,10 +460,11 @@ def test_what_the_project_has_as_profiles_is_sound() -> None:
 # ---- what an earlier run has sent
 
 
-def kept(found: Pending, job: str = "") -> dict[str, Any]:
+def kept(found: Pending, job: str = "", *, accepted: bool = True) -> dict[str, Any]:
     """Return the facts of a host on which the role has sent what was pending."""
     record = found.changes["sent"]
-    return {"gaudi_boot_id": "b1", "gaudi_bios": {**record, "sent": {**record["sent"], "boot": "b1", "job": job}}}
+    sent = {**record["sent"], "boot": "b1", "job": job, "accepted": accepted}
+    return {"gaudi_boot_id": "b1", "gaudi_bios": {**record, "sent": sent}}
 
 
 def test_a_staged_job_of_an_earlier_run_is_replaced_and_one_of_others_is_not(bmcs: Bmcs) -> None:
@@ -510,6 +511,17 @@ def test_a_board_that_shows_nothing_pending_is_sent_settings_once(bmcs: Bmcs) ->
     assert asked(place, **{**given, **kept(first), "gaudi_boot_id": "b2"}).changes["patch"] == {C6: "Disable"}
     other = asked(place, **{**given, **kept(first), "bios_settings": {C6: "Enable"}})
     assert other.changes["patch"] == {C6: "Enable"}
+
+
+def test_what_a_bmc_has_not_accepted_is_sent_again(bmcs: Bmcs) -> None:
+    place = bmcs.serve(SUPERMICRO, shows_pending=False)
+    given: dict[str, Any] = {"bios_settings": {C6: "Disable"}, "gaudi_boot_id": "b1"}
+    # The record is kept before settings are sent; then the BMC gave no answer.
+    facts = kept(asked(place, **given), accepted=False)
+    again = asked(place, **{**given, **facts})
+    assert (again.changes["patch"], again.facts["reboot_required"]) == ({C6: "Disable"}, True)
+    assert again.drift == [f"{C6}: Auto -> Disable"]
+    assert asked(place, **facts).notes[0].startswith("BIOS: the next reboot may bring what")  # type: ignore[index]
 
 
 def test_what_was_sent_and_is_no_longer_wanted_is_said(bmcs: Bmcs) -> None:

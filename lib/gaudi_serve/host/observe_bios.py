@@ -14,8 +14,8 @@ def observe(path: str = RECORD) -> dict[str, Any]:
     """Return what is kept; each of both is empty where nothing is.
 
     ``failed``: settings that did not stick, with the version of the BIOS (``bios``, ``settings``). ``sent``: those that
-    the next reset takes over, with the boot in which they were sent, and the BMC's job (``bios``, ``settings``,
-    ``boot``, ``job``).
+    the next reset takes over, with the boot in which they were sent, whether the BMC has accepted them, and its job
+    (``bios``, ``settings``, ``boot``, ``accepted``, ``job``).
     """
     return read_record(read_text(path) or "{}")
 

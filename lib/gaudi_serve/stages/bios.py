@@ -70,7 +70,7 @@ def _pending(given: Given) -> Pending:
     name, own = str(given.known.get("bios_profile") or ""), given.known.get("bios_profiles") or {}
     profile, wrong = profile_settings(name, own, seen["system"])
     settings, sent = given.known.get("bios_settings") or {}, _sent(given.known, str(seen["system"]["bios"]))
-    if seen["pending"] is None and sent:
+    if seen["pending"] is None and sent.get("accepted"):
         # A BMC without a settings object does not show what it was sent.
         seen = {**seen, "pending": dict(sent["settings"])}
     found = Comparison(refusals=[wrong]) if wrong else compared(settings, seen, profile)
@@ -174,7 +174,8 @@ def _changes(found: Comparison, seen: Known, sent: Known | None = None, known: K
     patch = {**{name: value for name, value in waiting.items() if own and found.patch and name not in found.later}}
     patch |= found.patch
     settings = {**((sent or {}).get("settings") or {}), **patch}
-    now = {"bios": bios, "settings": settings, "boot": (known or {}).get("gaudi_boot_id"), "job": ""}
+    now = {"bios": bios, "settings": settings, "boot": (known or {}).get("gaudi_boot_id")}
+    now |= {"job": "", "accepted": False}
     failed = ((known or {}).get("gaudi_bios") or {}).get("failed") or {}
     record = json.dumps({"failed": {"bios": bios, "settings": waiting}}, sort_keys=True) + "\n" if waiting else ""
     return {
@@ -205,7 +206,9 @@ def _sent_notes(sent: Known) -> list[str]:
     if not sent:
         return []
     told = ", ".join(f"{name} = {shown_value(value)}" for name, value in sent["settings"].items())
-    return [f"BIOS: the next reboot brings what an earlier run has sent: {told}; set others, or change them in the BMC"]
+    # A run that was cut off, or a BMC that did not answer: the settings may have come to it or not.
+    brings = "brings" if sent.get("accepted") else "may bring"
+    return [f"BIOS: the next reboot {brings} what an earlier run has sent: {told}; set others, or change them in the BMC"]
 
 
 def _reset(given: Given) -> dict[str, Any]:

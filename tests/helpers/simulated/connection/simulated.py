@@ -202,7 +202,7 @@ class Host:
 
     def do_gaudi_facts(self, given: dict[str, Any]) -> dict[str, Any]:
         """Return the subsets that are asked for."""
-        facts: dict[str, Any] = {"gaudi_observed_at": time.monotonic(), "gaudi_boot_id": "simulated"}
+        facts: dict[str, Any] = {"gaudi_observed_at": time.monotonic(), "gaudi_boot_id": f"boot-{self.state['boots']}"}
         gather = given.get("gather") or SUBSETS
         for name in [*gather, *(["system"] if "host" in gather else [])]:
             key = {"weights_store": "weights"}.get(name, name)
