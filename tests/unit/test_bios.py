@@ -524,6 +524,26 @@ def test_what_a_bmc_has_not_accepted_is_sent_again(bmcs: Bmcs) -> None:
     assert asked(place, **facts).notes[0].startswith("BIOS: the next reboot may bring what")  # type: ignore[index]
 
 
+def test_a_job_of_others_is_not_taken_for_that_of_a_run_that_was_cut_off(bmcs: Bmcs) -> None:
+    place = bmcs.serve(DELL)
+    given: dict[str, Any] = {"bios_settings": {"ProcVirtualization": "Disabled"}}
+    # It was cut off before it sent anything; then somebody else sent something else.
+    facts = kept(asked(place, **given, gaudi_boot_id="b1"), accepted=False)
+    with Redfish(bmc(place)) as client:
+        stage(client, {"SriovGlobalEnable": "Enabled"})
+    assert "a job of others" in asked(place, **given, **facts).refusal[0]
+
+
+def test_what_is_pending_on_dell_without_a_job_is_sent_since_no_reset_takes_it_over(bmcs: Bmcs) -> None:
+    place = bmcs.serve(DELL, pending={"ProcVirtualization": "Disabled"})
+    given: dict[str, Any] = {"bios_settings": {"ProcVirtualization": "Disabled"}, "host_tuning_reboot_allowed": True}
+    found = asked(place, **given)
+    assert found.changes["patch"] == {"ProcVirtualization": "Disabled"}
+    send(place, found)
+    place.box.reset()
+    assert not asked(place, **given).drift
+
+
 def test_what_was_sent_and_is_no_longer_wanted_is_said(bmcs: Bmcs) -> None:
     place = bmcs.serve(SUPERMICRO)
     first = asked(place, bios_settings={C6: "Disable"}, gaudi_boot_id="b1")

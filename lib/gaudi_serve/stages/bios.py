@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -93,6 +94,8 @@ def _problems(given: Given, seen: Known) -> list[str]:
 
 def _compared(given: Given, seen: Known, found: Comparison) -> Pending:
     known, host = given.known, given.host
+    before = _sent(known, str(seen["system"]["bios"]))
+    found = replace(found, patch=_complete(found, seen, before))
     refusals = [f"{host}: BIOS: {text}" for text in found.refusals]
     refusals += [] if refusals else [f"{host}: {text}" for text in _refused(known, seen, found)]
     waiting = [row for row in found.rows if row.current != row.desired]
@@ -101,7 +104,6 @@ def _compared(given: Given, seen: Known, found: Comparison) -> Pending:
     lines = [f"{row.line}{' (after the first of two resets)' * (row.name in found.later)}" for row in found.differing]
     sent = [row.line for row in found.rows if row.name in found.patch]
     due = [*(lines if reboots else sent), *([f"reboot for {counted(len(waiting), 'BIOS setting')}"] if reboots else [])]
-    before = _sent(known, str(seen["system"]["bios"]))
     changes = _changes(found, seen, before, known) | {"reboots": reboots and not refusals}
     boots = 2 if found.later else 1
     minutes = int(known.get("bios_boot_minutes") or MINUTES) * boots
@@ -123,7 +125,8 @@ def _refused(known: Known, seen: Known, found: Comparison) -> list[str]:
     """Return why settings that are right must not be sent now."""
     system, failed = seen["system"], (known.get("gaudi_bios") or {}).get("failed") or {}
     reasons = []
-    others = [one for one in seen["jobs"] if not _is_own(one, _sent(known, str(system["bios"])))]
+    sent = _sent(known, str(system["bios"]))
+    others = [one for one in seen["jobs"] if not _is_own(one, seen, sent)]
     if found.patch and others:
         reasons.append(busy(str(known["bios_bmc_address"]), others))
     if failed.get("bios") == system["bios"] and not is_true(known.get("bios_retry")):
@@ -169,10 +172,8 @@ def _changes(found: Comparison, seen: Known, sent: Known | None = None, known: K
     """
     waiting = {row.name: row.desired for row in found.rows if row.current != row.desired}
     bios = (seen.get("system") or {}).get("bios", "")
-    own = next((one["id"] for one in seen.get("jobs") or [] if _is_own(one, sent or {})), "")
-    # A job that is replaced takes with it what it would have set.
-    patch = {**{name: value for name, value in waiting.items() if own and found.patch and name not in found.later}}
-    patch |= found.patch
+    own = next((one["id"] for one in seen.get("jobs") or [] if _is_own(one, seen, sent or {})), "")
+    patch = dict(found.patch)
     settings = {**((sent or {}).get("settings") or {}), **patch}
     now = {"bios": bios, "settings": settings, "boot": (known or {}).get("gaudi_boot_id")}
     now |= {"job": "", "accepted": False}
@@ -196,9 +197,27 @@ def _sent(known: Known, bios: str = "") -> dict[str, Any]:
     return sent if sent and same else {}
 
 
-def _is_own(job: Known, sent: Known) -> bool:
-    """Tell whether a job is that of an earlier run; one that was cut off while it sent does not know its name."""
-    return bool(sent) and sent.get("job") in ("", job["id"])
+def _is_own(job: Known, seen: Known, sent: Known) -> bool:
+    """Tell whether a job is that of an earlier run.
+
+    One that was cut off while it sent does not know its name: then by what is pending, which it alone has sent.
+    """
+    if name := sent.get("job"):
+        return bool(name == job["id"])
+    pending = seen["pending"] or {}
+    return bool(pending) and pending.items() <= (sent.get("settings") or {}).items()
+
+
+def _complete(found: Comparison, seen: Known, sent: Known) -> dict[str, Any]:
+    """Return all that must be sent: a job that is replaced takes with it what it would have set.
+
+    What is pending on a BMC of Dell's without a job is sent too: no reset takes it over.
+    """
+    jobs = seen["jobs"]
+    replaces = bool(found.patch) and any(_is_own(one, seen, sent) for one in jobs)
+    lost = not jobs and seen["system"]["maker"].lower().startswith("dell")
+    waiting = {row.name: row.desired for row in found.rows if row.current != row.desired and row.name not in found.later}
+    return {**(waiting if replaces or lost else {}), **found.patch}
 
 
 def _sent_notes(sent: Known) -> list[str]:
