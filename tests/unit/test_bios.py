@@ -552,6 +552,18 @@ def test_what_was_sent_and_is_no_longer_wanted_is_said(bmcs: Bmcs) -> None:
     assert asked(place, **{**kept(first), "gaudi_boot_id": "b2"}).notes is None
 
 
+@pytest.mark.parametrize("shows_pending", [True, False])
+def test_a_sent_setting_that_is_taken_out_is_not_that_of_others(bmcs: Bmcs, shows_pending: bool) -> None:
+    place = bmcs.serve(SUPERMICRO, shows_pending=shows_pending)
+    first = asked(place, bios_settings={C6: "Disable", "SR-IOVSupport": "Enabled"}, gaudi_boot_id="b1")
+    send(place, first)
+    place.box.pending["PackageCState#0843"] = "C2 state"
+    notes = asked(place, bios_settings={"SR-IOVSupport": "Enabled"}, **kept(first)).notes or []
+    own = f"BIOS: {C6} = Disable was sent by an earlier run, and takes effect at the next reboot"
+    others = "BIOS: the next reboot also brings what others have set: PackageCState#0843 = C2 state"
+    assert notes[1:] == ([own, others] if shows_pending else [own])
+
+
 # ---- BMCs and inventories that are odd
 
 

@@ -113,7 +113,7 @@ def _compared(given: Given, seen: Known, found: Comparison) -> Pending:
         left=_left(host, seen, found.rows, found.patch, waiting if allowed else []),
         refusal=refusals,
         drift=refusals or lines,
-        notes=_notes(found, waiting, allowed),
+        notes=_notes(found, waiting, allowed, before.get("settings") or {}),
         facts={
             **{"reboots": reboots, "reboot_required": bool(waiting), "down_minutes": minutes},
             "reboot_reasons": [f"BIOS: {row.line}" for row in waiting],
@@ -152,16 +152,24 @@ def _left(host: str, seen: Known, rows: Any, patch: Known, waiting: list[Row]) -
     ]
 
 
-def _notes(found: Comparison, waiting: list[Row], allowed: bool) -> list[str]:
+def _notes(found: Comparison, waiting: list[Row], allowed: bool, sent: Known) -> list[str]:
     staged = [row.name for row in waiting if row.is_staged]
     notes = []
     if staged and not allowed:
         names = ", ".join(staged)
         notes.append(f"BIOS: {names} {'is' if len(staged) == 1 else 'are'} pending until a reboot ({ALLOW})")
-    if found.others:
-        told = ", ".join(f"{name} = {shown_value(value)}" for name, value in found.others.items())
-        notes.append(f"BIOS: the next reboot also brings what others have set: {told}")
+    own = {name: value for name, value in found.others.items() if name in sent and sent[name] == value}
+    if own:
+        were = "was" if len(own) == 1 else "were"
+        takes = "takes" if len(own) == 1 else "take"
+        notes.append(f"BIOS: {_listed(own)} {were} sent by an earlier run, and {takes} effect at the next reboot")
+    if others := {name: value for name, value in found.others.items() if name not in own}:
+        notes.append(f"BIOS: the next reboot also brings what others have set: {_listed(others)}")
     return notes
+
+
+def _listed(settings: Known) -> str:
+    return ", ".join(f"{name} = {shown_value(value)}" for name, value in settings.items())
 
 
 def _changes(found: Comparison, seen: Known, sent: Known | None = None, known: Known | None = None) -> dict[str, Any]:
@@ -216,18 +224,18 @@ def _complete(found: Comparison, seen: Known, sent: Known) -> dict[str, Any]:
     jobs = seen["jobs"]
     replaces = bool(found.patch) and any(_is_own(one, seen, sent) for one in jobs)
     lost = not jobs and seen["system"]["maker"].lower().startswith("dell")
-    waiting = {row.name: row.desired for row in found.rows if row.current != row.desired and row.name not in found.later}
-    return {**(waiting if replaces or lost else {}), **found.patch}
+    waiting = [row for row in found.rows if row.current != row.desired and row.name not in found.later]
+    return {**({row.name: row.desired for row in waiting} if replaces or lost else {}), **found.patch}
 
 
 def _sent_notes(sent: Known) -> list[str]:
     """Return what an earlier run has sent, and nobody desires any more."""
     if not sent:
         return []
-    told = ", ".join(f"{name} = {shown_value(value)}" for name, value in sent["settings"].items())
     # A run that was cut off, or a BMC that did not answer: the settings may have come to it or not.
     brings = "brings" if sent.get("accepted") else "may bring"
-    return [f"BIOS: the next reboot {brings} what an earlier run has sent: {told}; set others, or change them in the BMC"]
+    told = f"{brings} what an earlier run has sent: {_listed(sent.get('settings') or {})}"
+    return [f"BIOS: the next reboot {told}; set others, or change them in the BMC"]
 
 
 def _reset(given: Given) -> dict[str, Any]:
