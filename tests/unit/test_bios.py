@@ -573,6 +573,11 @@ def test_two_hosts_with_one_bmc_are_refused(bmcs: Bmcs) -> None:
     found = asked(place, bios_settings={C6: "Disable"}, hostvars=hosts)
     text = f"h1: bios_bmc_address {place.address}: is that of h2 too; each host has a BMC of its own"
     assert (found.refusal, list(found.due), place.box.asked) == ([text], [], [])
+    # The same BMC, written in another way.
+    for one, other in (("BMC1", "bmc1:443"), ("fe80::1", "[fe80::1]:443")):
+        hosts["h2"] = {"bios_bmc_address": other}
+        found = asked(place, **{"bios_settings": {C6: "Disable"}, "hostvars": hosts, "bios_bmc_address": one})
+        assert "is that of h2 too" in found.refusal[0]
     del hosts["h2"]
     assert not asked(place, bios_settings={C6: "Disable"}, hostvars=hosts).refusal
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
+from ..bios.client import Bmc
 from ..bios.compare import Comparison, Row, compared, shown_value
 from ..bios.observe import busy
 from ..bios.profiles import profile_settings, unknown_profile
@@ -41,10 +42,16 @@ def _incomplete(given: Given) -> list[str]:
 def _shared(given: Given) -> str:
     """Return that another host has the same BMC: one of both would be sent the settings of the other."""
     address, hosts = str(given.known.get("bios_bmc_address") or ""), given.known.get("hostvars") or {}
-    others = [name for name in hosts if name != given.host and _bmc_of(hosts[name]) == address]
+    others = [name for name in hosts if name != given.host and _place(_bmc_of(hosts[name])) == _place(address)]
     if not address or not others:
         return ""
     return f"bios_bmc_address {address}: is that of {some_names(others)} too; each host has a BMC of its own"
+
+
+def _place(address: str) -> tuple[str, int]:
+    """Return host and port of a BMC, by which the same address is known in its several spellings."""
+    host, port = Bmc(address, "", "").place
+    return host.lower(), port
 
 
 def _bmc_of(variables: Known) -> str:
