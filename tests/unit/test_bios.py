@@ -24,6 +24,7 @@ from helpers.bmc import DELL, HPE, PASSWORD, SUPERMICRO, USER, Box, Served, cert
 from helpers.plugins import run_module
 
 C6 = "CPUC6Report#0840"
+NO_VALUES = "must be one of no values: the registry has none"
 
 
 @pytest.fixture(scope="module")
@@ -597,6 +598,26 @@ def test_authorities_without_a_certificate_are_named_at_once(bmcs: Bmcs) -> None
         with pytest.raises(BmcError, match="bios_bmc_ca holds no certificate that can be read"):
             seen(place, fingerprint="", ca=text, wait_s=600)
     assert place.box.asked == []
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        {"Attributes": ["A"]},
+        {"Attributes": 7},
+        {"Attributes": [{"AttributeName": "A", "Type": "Enumeration", "Value": 7}], "Dependencies": 7},
+        {
+            "Attributes": [{"AttributeName": "A", "Type": "Enumeration", "Value": ["x"]}],
+            "Dependencies": [{"Dependency": {"MapToAttribute": "A", "MapToProperty": "ReadOnly", "MapFrom": ["x"]}}],
+        },
+    ],
+)
+def test_a_registry_of_another_form_is_refused_and_no_error_of_this_program(entries: Any) -> None:
+    seen_ = {"registry": entries, "current": {"A": "x"}, "pending": {}}
+    (text,) = compared({"A": "y"}, seen_).refusals
+    assert text in ("the BMC shows no attribute registry, by which settings are checked", f"A: 'y' {NO_VALUES}")
+    rules = Registry.of(entries)
+    assert rules.closed("A", {"A": "x"}) == ""
 
 
 class Pages:

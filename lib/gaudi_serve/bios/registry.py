@@ -50,7 +50,7 @@ class Attribute:
         """Read it from an entry of a registry."""
         text = entry.get("Type") == "String"
         low, high = ("MinLength", "MaxLength") if text else ("LowerBound", "UpperBound")
-        values = [one for one in entry.get("Value") or [] if isinstance(one, Mapping) and "ValueName" in one]
+        values = [one for one in _objects(entry.get("Value")) if "ValueName" in one]
         return cls(
             name=str(entry["AttributeName"]),
             kind=str(entry.get("Type") or ""),
@@ -112,6 +112,11 @@ def _letters(text: str) -> str:
     return SAME.get(plain, plain)
 
 
+def _objects(found: Any) -> list[Known]:
+    """Return the objects of a list; a BMC's registry may hold what is none."""
+    return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
+
+
 def _flag(value: Any) -> bool:
     # AMI's registries have texts.
     return value is True or (isinstance(value, str) and value.lower() == "true")
@@ -131,8 +136,8 @@ class Registry:
     @classmethod
     def of(cls, entries: Known) -> Registry:
         """Read it from ``RegistryEntries``."""
-        found = [Attribute.of(one) for one in entries.get("Attributes") or [] if one.get("AttributeName")]
-        rules = [one.get("Dependency") or {} for one in entries.get("Dependencies") or [] if isinstance(one, Mapping)]
+        found = [Attribute.of(one) for one in _objects(entries.get("Attributes")) if one.get("AttributeName")]
+        rules = [one.get("Dependency") for one in _objects(entries.get("Dependencies"))]
         return cls({one.name: one for one in found}, [one for one in rules if isinstance(one, Mapping)])
 
     def name(self, desired: str) -> tuple[str, str]:
@@ -156,7 +161,7 @@ class Registry:
             property_ = rule.get("MapToProperty")
             if rule.get("MapToAttribute") != name or property_ not in ("ReadOnly", "GrayOut"):
                 continue
-            if _flag(rule.get("MapToValue")) and (reason := _holds(rule.get("MapFrom") or [], values)):
+            if _flag(rule.get("MapToValue")) and (reason := _holds(_objects(rule.get("MapFrom")), values)):
                 return reason
         return ""
 
