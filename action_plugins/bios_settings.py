@@ -37,7 +37,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         given = {**DEFAULTS, **self._task.args}
         try:
             given["bmc"] = bmc_of(known)
-        except (OSError, UnicodeDecodeError) as problem:
+        except (OSError, ValueError) as problem:
             path = known.get("bios_bmc_ca")
             return {**result, "failed": True, "msg": f"bios_bmc_ca: {path}: {getattr(problem, 'strerror', problem)}"}
         if given["state"] == "settled":
@@ -55,10 +55,13 @@ def bmc_of(known: Variables) -> dict[str, Any]:
 
     Raises:
         OSError: where their file cannot be read on the control node.
+        ValueError: where it is no text, or holds no certificate: an empty one must not mean the control node's own.
     """
     authorities = str(known.get("bios_bmc_ca") or "")
     if authorities and CERTIFICATE not in authorities:
         authorities = Path(authorities).expanduser().read_text(encoding="ascii")
+        if CERTIFICATE not in authorities:
+            raise ValueError("holds no certificate")
     return {
         **{name: str(known[f"bios_bmc_{name}"]) for name in ("address", "user", "password")},
         **{"ca": authorities, "fingerprint": str(known.get("bios_bmc_fingerprint") or "")},

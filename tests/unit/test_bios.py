@@ -21,7 +21,7 @@ from gaudi_serve.plan.downtime import downtimes
 from gaudi_serve.stages.base import Given, Pending
 from gaudi_serve.stages.bios import STAGE
 from helpers.bmc import DELL, HPE, PASSWORD, SUPERMICRO, USER, Box, Served, certificate, served
-from helpers.plugins import run_module
+from helpers.plugins import load, run_module
 
 C6 = "CPUC6Report#0840"
 NO_VALUES = "must be one of no values: the registry has none"
@@ -592,8 +592,15 @@ def test_a_setting_is_above_that_of_the_profile_under_any_of_its_names(bmcs: Bmc
     assert "mean this attribute, and give it different values" in both.refusal[0]
 
 
-def test_authorities_without_a_certificate_are_named_at_once(bmcs: Bmcs) -> None:
+def test_authorities_without_a_certificate_are_named_at_once(bmcs: Bmcs, tmp_path: Path) -> None:
+    # An empty file must not count as the control node's own authorities.
+    empty = tmp_path / "ca.pem"
+    empty.write_text("\n", encoding="utf-8")
     place = bmcs.serve(SUPERMICRO)
+    with pytest.raises(ValueError, match="holds no certificate"):
+        load("action_plugins/bios_settings.py").bmc_of(
+            {**place.variables(), "bios_bmc_ca": str(empty), "bios_bmc_timeout": 5}
+        )
     for text in ("hello", "-----BEGIN CERTIFICATE-----\nhello\n-----END CERTIFICATE-----\n"):
         with pytest.raises(BmcError, match="bios_bmc_ca holds no certificate that can be read"):
             seen(place, fingerprint="", ca=text, wait_s=600)
