@@ -87,6 +87,10 @@ def test_what_cannot_be_set_is_refused_on_all_hosts_at_once_and_check_mode_sends
     ):
         assert name in text
     assert "h03: BIOS: ProcTurbo: 'Sometimes' must be Enabled, Disabled" in text
+    status, text = hosts.run(BIOS, "-e", f"bios_bmc_address={hosts.places[0].address}", "--limit", "h01,h02")
+    assert status != 0
+    for name, others in (("h01", "h02, h03"), ("h02", "h01, h03")):
+        assert f"{name}: bios_bmc_address {hosts.places[0].address}: is that of {others} too" in text, text
     profile = json.dumps({"bios_settings": {}, "bios_profile": "performance", "host_tuning_reboot_allowed": True})
     status, text = hosts.run(BIOS, "--check", "--diff", "-vvv", "-e", profile)
     assert status == 0, text
