@@ -15,7 +15,7 @@ if LIB not in sys.path:
 
 from gaudi_serve.bundle.host import BundleHost  # noqa: E402
 from gaudi_serve.bundle.items import joined  # noqa: E402
-from gaudi_serve.bundle.listing import host_items  # noqa: E402
+from gaudi_serve.bundle.listing import host_items, unplanned_models  # noqa: E402
 from gaudi_serve.core.errors import InputError  # noqa: E402
 from gaudi_serve.inventory.facts import checked_facts, rendered_of, saved_facts  # noqa: E402
 from gaudi_serve.inventory.rendered import UNRENDERED, Undefined, Variables  # noqa: E402
@@ -53,9 +53,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         roles = ["preflight", *[stage.role for stage in OBJECTS]]
         known = Variables(variables, self._loader, roles).but(**self._facts(host, str(args.get("facts_dir") or "")))
         plan = args["fleet"]["hosts"].get(host) or {"models": []}
-        known = known.but(preflight_plan={"models": plan["models"]})
+        # Whose driver a run installs first, is planned then.
+        models = plan["models"] or (unplanned_models(known) if "gaudi_host" in known else [])
+        known = known.but(preflight_plan={"models": models})
         gives = any(_giver(one) == host for one in variables["hostvars"].values())
-        found = host_items(BundleHost(host, known, plan["models"], gives), list(known["preflight_for"]))
+        found = host_items(BundleHost(host, known, models, gives), list(known["preflight_for"]))
         return [one.as_dict() for one in joined(found)]
 
     @staticmethod

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core.redact import without_credentials
 from ..stages.apt_access import apt_access
-from .items import Item
+from .items import Item, Need
 
 Known = Mapping[str, Any]
 # What Debian calls the machines of the kernel.
@@ -57,7 +57,13 @@ class BundleHost:
         """Return where packages of its system come from."""
         return f"{self.system['id']} {self.system.get('codename') or self.system['version_id']}"
 
-    def packages(self, names: Sequence[str], role: str, origin: str = "", problem: str = "") -> list[Item]:
+    def need(self, role: str, *models: str) -> Need:
+        """Return that this host needs something, for a role, and for models."""
+        return Need((self.name,), models, (role,))
+
+    def packages(
+        self, names: Sequence[str], role: str, origin: str = "", problem: str = "", unknown: str = ""
+    ) -> list[Item]:
         """Return packages of this host.
 
         Args:
@@ -65,6 +71,7 @@ class BundleHost:
             role: what installs them.
             origin: where they come from; empty for the distribution.
             problem: what is wrong with those that have no version.
+            unknown: what is wrong with all of them.
         """
         found = []
         for text in dict.fromkeys(names):
@@ -72,10 +79,9 @@ class BundleHost:
             found.append(
                 Item(
                     *("package", name, version, origin or self.distribution, self.release),
-                    hosts=(self.name,),
-                    why=(role,),
+                    need=self.need(role),
                     pinned=bool(version),
-                    problem="" if version else problem,
+                    problem="; ".join(filter(None, ("" if version else problem, unknown))),
                 )
             )
         return found
@@ -86,11 +92,10 @@ class BundleHost:
             return [], OF_HOST
         uris = [str(without_credentials(one)) for one in apt_access(given["uris"])["uris"]]
         parts = " ".join(_words(given.get("suites")) + _words(given.get("components")))
-        known = {"hosts": (self.name,), "why": (role,)}
-        found = [Item("repository", one, parts, one, self.release, **known, pinned=False) for one in uris]
+        found = [Item("repository", one, parts, one, self.release, self.need(role)) for one in uris]
         signed = str(given.get("signed_by") or "")
         if signed.startswith(("/", "http://", "https://")):
-            found += [Item("key", signed, origin=signed, **known)]
+            found += [Item("key", signed, origin=signed, need=self.need(role))]
         return found, " ".join(uris)
 
 

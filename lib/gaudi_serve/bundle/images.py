@@ -11,7 +11,7 @@ from ..core.templates import file_of
 from ..platforms import platform_of
 from ..stages.image import recipe_parts, vllm_images
 from .host import BundleHost
-from .items import Item
+from .items import Item, Need
 from .roles import pins
 
 NO_DIGEST = "no digest: a tag may be moved; name it as NAME@sha256:..."
@@ -57,8 +57,8 @@ def _image(host: BundleHost, name: str, models: Sequence[str], archive: str = ""
     named = "/" in bare and (set(first) & set(".:[") or first == "localhost")
     version = digest if at else tag or "latest"
     problem = "" if at or archive else MOVES if version == "latest" else NO_DIGEST
-    known = {"hosts": (host.name,), "models": tuple(models), "why": ("vllm_image",)}
-    return Item("image", bare, version, archive or (first if named else HUB), **known, pinned=bool(at), problem=problem)
+    origin = archive or (first if named else HUB)
+    return Item("image", bare, version, origin, "", host.need("vllm_image", *models), bool(at), problem)
 
 
 def _recipe(host: BundleHost, entry: Mapping[str, Any], models: Sequence[str]) -> list[Item]:
@@ -67,20 +67,20 @@ def _recipe(host: BundleHost, entry: Mapping[str, Any], models: Sequence[str]) -
     # The name of a built image begins with the release that it is built for.
     release = str(recipe.get("release") or host.known["vllm_image_release"])
     parts = recipe_parts(alias, recipe, release)
-    known = {"hosts": (host.name,), "models": tuple(models), "why": ("vllm_image",)}
+    need = host.need("vllm_image", *models)
     found = [_image(host, parts["base"], models)]
     for one in parts["sources"].values():
         name = one["repository"].rstrip("/").rpartition("/")[2].removesuffix(".git")
-        found.append(Item("source", name, one["commit"], one["repository"], **known, pinned=True))
+        found.append(Item("source", name, one["commit"], one["repository"], need=need, pinned=True))
         if name not in ("hccl_ofi_wrapper", "hccl_demo"):
             name = f"requirements of {name}"
-            found.append(Item("python", name, one["commit"], _index(host), **known, problem=INSIDE))
+            found.append(Item("python", name, one["commit"], _index(host), need=need, problem=INSIDE))
     further = [("audio", "vllm[audio]"), ("multimodal", "pillow-simd")]
-    found += [Item("python", name, "", _index(host), **known, problem=INSIDE) for key, name in further if parts[key]]
+    found += [Item("python", name, "", _index(host), need=need, problem=INSIDE) for key, name in further if parts[key]]
     if parts["libfabric"]:
         fetched = parts["libfabric"]
         name = fetched["url"].rpartition("/")[2]
-        found.append(Item("download", name, f"sha256:{fetched['sha256']}", fetched["url"], **known, pinned=True))
+        found.append(Item("download", name, f"sha256:{fetched['sha256']}", fetched["url"], need=need, pinned=True))
     return found
 
 
@@ -94,11 +94,11 @@ def _cpu(host: BundleHost, models: Sequence[str]) -> list[Item]:
     base, names, apt = (pattern.search(text) for pattern in (CPU_BASE, CPU_NAMES, CPU_APT))
     found = [_image(host, base[1], models)] if base else []
     own = apt[1].replace("{PACKAGES}", names[1]).split() if apt and names else []
-    known = {"why": ("vllm_image",)}
+    need = Need(why=("vllm_image",))  # on the control node
     system = base[1].replace(":", " ") if base else ""
-    found += [Item("package", name, "", system, system, **known) for name in own]
+    found += [Item("package", name, "", system, system, need) for name in own]
     wheels = pins("roles/vllm_image/files/cpu-requirements.txt")
-    return found + [Item("python", *pin, "package index of pip", **known, pinned=bool(pin[1])) for pin in wheels]
+    return found + [Item("python", *pin, "package index of pip", need=need, pinned=bool(pin[1])) for pin in wheels]
 
 
 def link_measurement(host: BundleHost) -> list[Item]:
@@ -113,5 +113,4 @@ def link_measurement(host: BundleHost) -> list[Item]:
     place, commit = str(host.known[f"{key}repository"]), str(host.known[f"{key}commit"] or "")
     name = place.rstrip("/").rpartition("/")[2].removesuffix(".git")
     problem = "" if commit else f"no commit: the newest of that day; set {key}commit, or use an image that has it"
-    known = {"hosts": (host.name,), "why": ("link_validation",), "pinned": bool(commit)}
-    return [Item("source", name, commit, place, **known, problem=problem)]
+    return [Item("source", name, commit, place, "", host.need("link_validation"), bool(commit), problem)]

@@ -31,14 +31,33 @@ QUERY = re.compile(r"(\w+://[^\s?#]*)[?#]\S*")
 
 
 @dataclass(frozen=True)
+class Need:
+    """Who needs a thing.
+
+    hosts: none means the control node. models: those that it is for. why: the roles that fetch it.
+    """
+
+    hosts: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    why: tuple[str, ...] = ()
+
+    def joined(self, other: Need) -> Need:
+        """Return it for the users of both."""
+        return Need(
+            tuple(sorted({*self.hosts, *other.hosts})),
+            tuple(sorted({*self.models, *other.models})),
+            tuple(sorted({*self.why, *other.why})),
+        )
+
+
+@dataclass(frozen=True)
 class Item:
     """One thing that a run fetches from outside.
 
     kind: a key of KINDS. version: version, tag, digest, commit or revision; empty where nobody has named one. origin:
-    where a run fetches it. system: release and architecture that a package is for. hosts, models: who needs it; no
-    hosts means the control node. why: roles that fetch it. pinned: the same name gives the same content tomorrow.
-    problem: why it is not, where that matters, and what to do. licence: empty where nobody knows it. bytes: its size,
-    None where nobody knows it.
+    where a run fetches it. system: release and architecture that a package is for. need: who needs it. pinned: the
+    same name gives the same content tomorrow. problem: why it is not, or cannot be fetched as it is listed, and what to
+    do. licence: empty where nobody knows it. bytes: its size, None where nobody knows it.
     """
 
     kind: str
@@ -46,9 +65,7 @@ class Item:
     version: str = ""
     origin: str = ""
     system: str = ""
-    hosts: tuple[str, ...] = ()
-    models: tuple[str, ...] = ()
-    why: tuple[str, ...] = ()
+    need: Need = Need()
     pinned: bool = False
     problem: str = ""
     licence: str = ""
@@ -69,26 +86,25 @@ class Item:
     @property
     def users(self) -> list[str]:
         """Return who needs it."""
-        return [*(self.hosts or ["control node"])]
+        return [*(self.need.hosts or ["control node"])]
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as a manifest has it."""
-        values = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
-        needed = {"hosts": values.pop("hosts"), "models": values.pop("models")}
-        return {**values, "needed_by": needed}
+        values = asdict(self)
+        need = {key: list(value) for key, value in values.pop("need").items()}
+        return {**values, "why": need.pop("why"), "needed_by": need}
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> Item:
         """Read what as_dict has returned; values of other types raise a TypeError, KeyError or ValueError."""
         if value["kind"] not in KINDS or not all(isinstance(value[key], str) for key in TEXTS):
             raise ValueError(value["kind"])
-        needed = {key: tuple(map(str, value["needed_by"][key])) for key in ("hosts", "models")}
+        hosts, models = (tuple(map(str, value["needed_by"][key])) for key in ("hosts", "models"))
         texts = {key: value[key] for key in TEXTS}
         size = value["bytes"]
         return cls(
             **texts,
-            **needed,
-            why=tuple(map(str, value["why"])),
+            need=Need(hosts, models, tuple(map(str, value["why"]))),
             pinned=bool(value["pinned"]),
             bytes=None if size is None else int(size),
         )
@@ -96,15 +112,14 @@ class Item:
     def redacted(self) -> Item:
         """Return it without user, password and query of any address."""
         texts = {key: QUERY.sub(r"\1", str(without_credentials(getattr(self, key)))) for key in TEXTS}
-        return replace(self, **texts)
+        return Item(**texts, need=self.need, pinned=self.pinned, bytes=self.bytes)
 
     def joined(self, other: Item) -> Item:
         """Return the same thing for the users of both."""
         sizes = [one.bytes for one in (self, other) if one.bytes is not None]
-        both = {key: tuple(sorted({*getattr(self, key), *getattr(other, key)})) for key in ("hosts", "models", "why")}
         return replace(
             self,
-            **both,
+            need=self.need.joined(other.need),
             pinned=self.pinned and other.pinned,
             problem=self.problem or other.problem,
             licence=self.licence or other.licence,

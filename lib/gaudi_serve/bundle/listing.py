@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+from ..catalog.merge import merged
 from ..core.errors import InputError
+from ..model.host import Host
+from ..platforms import platform_of
 from . import images, packages, weights
-from .host import BundleHost
+from .host import BundleHost, Known
 from .items import Item
 
 Part = Callable[[BundleHost], list[Item]]
@@ -44,6 +48,22 @@ def host_items(host: BundleHost, stages: Sequence[str]) -> list[Item]:
             "again with playbooks/plan.yml -e plan_save_facts_dir=FOLDER, or add it by hand"
         )
     return [item for part in parts for item in part(host)]
+
+
+def unplanned_models(known: Known) -> list[dict[str, Any]]:
+    """Return name and image of the models of a host that are planned when a run has installed its driver.
+
+    Args:
+        known: the variables of the host.
+    """
+    host, release = Host.of(known.get("gaudi_host") or {}), str(known["vllm_image_release"])
+    found = []
+    for given in known["preflight_models"] or ():
+        full = merged(given, known["preflight_catalog"], known["preflight_model_defaults"] or {}, host, release)
+        image = full.get("image") or platform_of(host.accelerator).image(host, release, "")
+        if image:
+            found.append({"name": str(full.get("name")), "image": image, "state": full.get("state", "started")})
+    return [{**one, "env": {}} for one in found]
 
 
 def no_facts(name: str) -> str:

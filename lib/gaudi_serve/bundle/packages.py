@@ -15,7 +15,7 @@ from ..stages.driver_packages import Present
 from ..stages.gateway import gateway_packages
 from ..stages.image import REGISTRY_PACKAGES
 from ..stages.monitoring import wanted
-from .host import BundleHost
+from .host import OF_HOST, BundleHost
 from .items import Item
 from .roles import apt_names
 
@@ -38,14 +38,24 @@ def driver(host: BundleHost) -> list[Item]:
     further = [one for one in host.known["driver_optional_packages"] or () if one not in names]
     if not names and not further:
         return []
-    values = {"gaudi_system": host.system, "driver_kernel_headers": host.known["driver_kernel_headers"]}
-    changes = {"changes": {"install": []}}
-    headers = apt_names("driver", "apply.yml", "Apply | Install the packages together", __driver=changes, **values)
+    values: dict[str, object] = {
+        "gaudi_system": host.system,
+        "driver_kernel_headers": host.known["driver_kernel_headers"],
+    }
+    # The task's own expression, of which the rest is known already.
+    values["__driver"] = {"changes": {"install": []}}
+    headers = apt_names("driver", "apply.yml", "Apply | Install the packages together", **values)
     repository = host.known["driver_repository"] or {}
     found, origin = host.repository(repository, "driver")
     found += host.packages(_tools("driver", "source.yml") if repository else [], "driver")
-    problem = "no version: the newest of that day; set driver_version"
-    return [*found, *host.packages(headers, "driver"), *host.packages([*names, *further], "driver", origin, problem)]
+    problems = ("no version: the newest of that day; set driver_version", _no_address(origin, "driver_repository"))
+    own = host.packages([*names, *further], "driver", origin, *problems)
+    return [*found, *host.packages(headers, "driver"), *own]
+
+
+def _no_address(origin: str, variable: str) -> str:
+    """Return what is wrong with packages that come from a source that only the host knows."""
+    return f"no address is known, since the host's own sources have it: set {variable}" if origin == OF_HOST else ""
 
 
 def _tools(role: str, file: str) -> list[str]:
@@ -114,8 +124,7 @@ def _engine_source(host: BundleHost) -> tuple[list[Item], str]:
     found, origin = host.repository({"uris": [place], "suites": suites, "components": ["stable"]}, "container_runtime")
     key = apt_access(host.known[f"{own}key_url"] or f"{place}/gpg")["uris"][0]
     checksum = str(host.known[f"{own}key_checksum"] or "")
-    known = {"hosts": (host.name,), "why": ("container_runtime",)}
-    found.append(Item("key", key, checksum, key, **known, pinned=bool(checksum)))
+    found.append(Item("key", key, checksum, key, need=host.need("container_runtime"), pinned=bool(checksum)))
     return [*found, *host.packages(_tools("container_runtime", "repositories.yml"), "container_runtime")], origin
 
 
@@ -128,7 +137,8 @@ def _runtime(host: BundleHost, runtime: Runtime) -> list[Item]:
     found, origin = host.repository(repository, "container_runtime")
     found += host.packages(_tools("container_runtime", "runtime.yml") if repository else [], "container_runtime")
     problem = f"no version: the newest of that day; set {own}_version"
-    return [*found, *host.packages(names, "container_runtime", origin, problem)]
+    lacks = _no_address(origin, f"{own}_repository")
+    return [*found, *host.packages(names, "container_runtime", origin, problem, lacks)]
 
 
 def accelerator_network(host: BundleHost) -> list[Item]:

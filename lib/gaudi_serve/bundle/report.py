@@ -58,7 +58,11 @@ def manifest_lines(manifest: Manifest) -> list[str]:
     lines: list[str] = []
     problems = [one for one in manifest.items if one.problem]
     if problems:
-        lines += [f"PROBLEMS ({len(problems)}): a bundle made tomorrow could differ", *map(_problem, problems), ""]
+        lines += [
+            f"PROBLEMS ({len(problems)}): what cannot be fetched as it is listed, or could be something else tomorrow",
+            *_grouped(problems),
+            "",
+        ]
     kinds = {kind: [one for one in manifest.items if one.kind == kind] for kind in KINDS}
     for kind, items in kinds.items():
         if items:
@@ -74,8 +78,16 @@ def manifest_lines(manifest: Manifest) -> list[str]:
     ]
 
 
+def _grouped(items: Sequence[Item]) -> list[str]:
+    """Return a line for each problem, with all that share it."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for one in items:
+        found.setdefault((one.kind, one.problem, some_names(one.users)), []).append(one.label.removeprefix(one.kind))
+    return [f"  {kind}{some_names(labels)}: {text} ({users})" for (kind, text, users), labels in found.items()]
+
+
 def _problem(item: Item) -> str:
-    return f"  {item.label}: {item.problem} ({some_names(item.users)})"
+    return f"{item.label}: {item.problem} ({some_names(item.users)})"
 
 
 def _table(items: Sequence[Item]) -> list[str]:
@@ -86,11 +98,11 @@ def _table(items: Sequence[Item]) -> list[str]:
 
 
 def _row(item: Item) -> list[str]:
-    users = some_names(item.users) + (f" ({some_names(item.models)})" if item.models else "")
+    users = some_names(item.users) + (f" ({some_names(item.need.models)})" if item.need.models else "")
     version = item.version if len(item.version) <= LONGEST else f"{item.version[: LONGEST - 3]}..."
     size = size_text(item.bytes) if item.bytes is not None else ""
     pinned = "yes" if item.pinned else "no"
-    return [item.name, version, item.origin, item.system, users, ", ".join(item.why), pinned, size]
+    return [item.name, version, item.origin, item.system, users, ", ".join(item.need.why), pinned, size]
 
 
 def size_text(size: int) -> str:

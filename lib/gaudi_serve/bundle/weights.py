@@ -35,8 +35,8 @@ def weights(host: BundleHost) -> list[Item]:
             size = sizes.get(target["target"]) or sizes.get(str(target.get("for")))
             found.append(_item(host, target, size if target["step"] == "fetch" else None))
         elif target["step"] == "calibrate":
-            known = {"hosts": (host.name,), "models": (target["name"],), "why": ("model_weights",)}
-            found.append(Item("weights", f"texts for calibrating {target['name']}", **known, problem=TEXTS))
+            need = host.need("model_weights", target["name"])
+            found.append(Item("weights", f"texts for calibrating {target['name']}", need=need, problem=TEXTS))
     return [*found, *_programs(host, kinds)]
 
 
@@ -47,9 +47,7 @@ def _item(host: BundleHost, target: Mapping[str, Any], size: int | None) -> Item
     fixed = COMMIT.fullmatch(revision) is not None
     return Item(
         *("weights", str(source.get("repo") or source["url"]), revision, place),
-        hosts=(host.name,),
-        models=(target["name"],),
-        why=("model_weights",),
+        need=host.need("model_weights", target["name"]),
         pinned=fixed,
         problem="" if fixed else MOVES.format(revision) if revision else NO_REVISION,
         bytes=size,
@@ -78,6 +76,6 @@ def _programs(host: BundleHost, kinds: set[str]) -> list[Item]:
     needed = {"git": "git" in kinds, "git-lfs": "git" in kinds, "python3-venv": clients}
     found = host.packages([name for name in PACKAGES if needed[name]], "model_weights")
     origin = str(host.known["model_weights_index_url"] or "") or "package index of pip"
-    known = {"hosts": (host.name,), "why": ("model_weights",)}
+    need = host.need("model_weights")
     wheels = pins(CLIENTS) if clients else []
-    return found + [Item("python", *pin, origin, **known, pinned=bool(pin[1])) for pin in wheels]
+    return found + [Item("python", *pin, origin, need=need, pinned=bool(pin[1])) for pin in wheels]
