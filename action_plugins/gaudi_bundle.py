@@ -40,8 +40,10 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         result: dict[str, Any] = super().run(tmp, task_vars)
         items, problems = [], []
         host = str((task_vars or {})["inventory_hostname"])
+        # Of a host that cannot be planned, the plan has said why.
+        refused = any(one["host"] == host for one in self._task.args["fleet"]["errors"])
         try:
-            items = self._items(host, task_vars or {})
+            items = [] if refused else self._items(host, task_vars or {})
         except InputError as problem:
             problems = [str(problem)]
         except (Undefined, *UNRENDERED) as problem:

@@ -15,7 +15,7 @@ from .items import Item
 from .roles import pins
 
 # Where the clients fetch from when nothing else is said.
-HOMES = {"hub": "Hugging Face hub", "modelscope": "ModelScope"}
+HOMES = {"hub": "https://huggingface.co", "modelscope": "ModelScope"}
 COMMIT = re.compile(r"[0-9a-f]{40}")
 NO_REVISION = "no revision: the newest of that day; set source.revision to a commit"
 MOVES = "revision {} may move: set source.revision to a commit of 40 digits"
