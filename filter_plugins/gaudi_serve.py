@@ -20,6 +20,7 @@ from gaudi_serve.buckets.bucket_plan import hpu_bucket_plan
 from gaudi_serve.buckets.linear import hpu_buckets, hpu_padded_shape
 from gaudi_serve.buckets.plugin import hpu_plugin_buckets
 from gaudi_serve.buckets.plugin_server import hpu_plugin_padded_shape
+from gaudi_serve.bundle.report import bundle_manifest
 from gaudi_serve.catalog.files import model_catalog
 from gaudi_serve.catalog.merge import model_hosts, model_weights, served_names
 from gaudi_serve.core.errors import as_filter
@@ -96,6 +97,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     benchmark_names,
     benchmark_plan,
     benchmark_report,
+    bundle_manifest,
     endpoint_table,
     facts_wanted,
     fleet_entries,

@@ -603,8 +603,8 @@ def test_all_packages_of_a_runtime_are_installed_in_its_version() -> None:
 def test_an_engines_client_is_installed_where_it_is_a_package_of_its_own(
     system: dict[str, str], packages: list[str]
 ) -> None:
-    assert runtime._with_client(["docker.io"], system) == packages
-    assert runtime._with_client(["docker-ce"], system) == ["docker-ce"]
+    assert runtime.with_client(["docker.io"], system) == packages
+    assert runtime.with_client(["docker-ce"], system) == ["docker-ce"]
 
 
 def test_an_engine_without_its_client_is_not_whole() -> None:

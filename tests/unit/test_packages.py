@@ -13,7 +13,7 @@ import pytest
 LIBRARY = Path(__file__).resolve().parents[2] / "lib/gaudi_serve"
 LAYERS = (
     *("core", "model", "platforms", "buckets", "engines", "memory", "host", "bios", "catalog"),
-    *("gateway", "monitoring", "stages", "show", "tune", "awx", "bench", "inventory", "plan", "rollout"),
+    *("gateway", "monitoring", "stages", "show", "tune", "awx", "bench", "inventory", "plan", "bundle", "rollout"),
 )
 
 
@@ -64,7 +64,10 @@ def test_an_import_from_below_is_seen_wherever_it_stands(tmp_path: Path, line: s
 
 
 # Of these the controller alone makes use; they may import what only it has.
-CONTROLLER = ("buckets", "engines", "catalog", "stages", "show", "tune", "awx", "bench", "inventory", "plan", "rollout")
+CONTROLLER = (
+    *("buckets", "engines", "catalog", "stages", "show", "tune"),
+    *("awx", "bench", "inventory", "plan", "bundle", "rollout"),
+)
 ON_A_HOST = """
 import runpy, sys, types
 basic = types.ModuleType("ansible.module_utils.basic")

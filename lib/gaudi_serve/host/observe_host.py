@@ -35,6 +35,7 @@ def system(root: str = "/", wanted: str = "auto") -> dict[str, Any]:
         "codename": release.get("VERSION_CODENAME", ""),
         "pretty_name": release.get("PRETTY_NAME", "unknown"),
         "kernel": os.uname().release,
+        "architecture": os.uname().machine,
         "mem_total_kib": int(memory[1]) if memory else 0,
         "cpus": os.cpu_count() or 1,
         "accelerator": platform_among(here, wanted).name,

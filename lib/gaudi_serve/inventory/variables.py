@@ -303,7 +303,7 @@ SAID = frozenset(
     preflight_monitors gaudi_metrics
     preflight_sources preflight_left_alone preflight_unread
     gaudi_stage gaudi_stages gaudi_images_to_convert gaudi_plan gaudi_status gaudi_tune
-    gaudi_rollout gaudi_benchmark fleet_awx gaudi_approval
+    gaudi_rollout gaudi_benchmark gaudi_bundle fleet_awx gaudi_approval
     """.split()
 ) | {
     *REPORTED,

@@ -377,7 +377,8 @@ def _served_over(host: Known) -> list[tuple[str, list[str]]]:
     ]
 
 
-def _packages(between: Between) -> list[str]:
+def network_packages(between: Between) -> list[str]:
+    """Return the packages that a network between hosts needs."""
     looks = any(one.neighbor or one.neighbor_port for one in between.ports)
     return {PORTS: ["lldpd"] if looks else [], NICS: ["rdma-core"]}.get(between.kind, [])
 
@@ -416,7 +417,7 @@ class Differences:
         ports, live = between.kind == PORTS, live_ports(network)
         former = former_addresses(between, network["settings"])
         return cls(
-            [name for name in _packages(between) if name not in network["packages"]],
+            [name for name in network_packages(between) if name not in network["packages"]],
             *_file_lines(network, files),
             *(link_lines(between, live, former) if ports else ([], [])),
             ports and not network["enabled"],

@@ -403,7 +403,7 @@ def _wanted(given: Given) -> dict[str, Any]:
     known, own = given.known, "container_runtime_"
     live, accelerator = known["gaudi_runtime"], known["gaudi_system"]["accelerator"]
     cdi = platform_of(accelerator).cdi and cdi_expected(live, known, accelerator)
-    devices = [one for one in runtimes() if _is_asked(one, known, accelerator)]
+    devices = [one for one in runtimes() if is_asked(one, known, accelerator)]
     proxies = {key: known[own + key] or "" for key in PROXIES}
     marker = sha256_text(json.dumps([known[own + key] for key in PROXIES])) if any(proxies.values()) else ""
     restores, root = is_true(known[f"{own}live_restore"]), known[f"{own}data_root"] or ""
@@ -417,7 +417,7 @@ def _wanted(given: Given) -> dict[str, Any]:
     text = rendered("container_runtime", "docker-proxy.env.j2", marker=marker, proxies=of_proxies) if marker else ""
     packages = "vendor_packages" if known[f"{own}engine"] == "vendor" else "distribution_packages"
     return {
-        "packages": _with_client(known[own + packages], known["gaudi_system"]),
+        "packages": with_client(known[own + packages], known["gaudi_system"]),
         **{"live_restore": restores, "data_root": root, "daemon_json": daemon, "cdi": cdi},
         **{one.name: one in devices for one in runtimes()},
         **{key: known.get(own + key) or "" for key in _keys("_version")},
@@ -428,7 +428,7 @@ def _wanted(given: Given) -> dict[str, Any]:
     }
 
 
-def _is_asked(runtime: Runtime, known: Mapping[str, Any], accelerator: str) -> bool:
+def is_asked(runtime: Runtime, known: Mapping[str, Any], accelerator: str) -> bool:
     """Tell whether the engine of a host should have a runtime for devices."""
     said = known.get(f"container_runtime_{runtime.name}", "auto")
     return bool(said == "always" or (said == "auto" and runtime.need in accelerator_needs(accelerator)))
@@ -443,7 +443,7 @@ def cdi_expected(live: Mapping[str, Any], known: Mapping[str, Any], accelerator:
         accelerator: its platform.
     """
     runtime = platform_of(accelerator).runtime
-    if runtime is None or not _is_asked(runtime, known, accelerator):
+    if runtime is None or not is_asked(runtime, known, accelerator):
         return bool(live.get("cdi"))
     planned = str(known.get(f"container_runtime_{runtime.name}_version") or "")
     version = planned or live.get("packages", {}).get(runtime.package, "")
@@ -479,7 +479,7 @@ def _cdi(daemon: Mapping[str, Any]) -> bool:
     return daemon.get("features", {}).get("cdi") is True
 
 
-def _with_client(packages: Sequence[str], system: Mapping[str, Any]) -> list[str]:
+def with_client(packages: Sequence[str], system: Mapping[str, Any]) -> list[str]:
     """Return the packages of an engine with that of its client, where the system has it apart."""
     apart = system["id"] == "debian" and int(system["version_id"].partition(".")[0] or 0) >= CLIENT_SINCE
     return [*packages, *([CLIENT] if apart and "docker.io" in packages and CLIENT not in packages else [])]

@@ -161,8 +161,7 @@ def gateway_due(
         servers: what the gateway is to serve.
         address: text of keepalived's configuration; empty without a virtual address.
     """
-    wanted_packages = ["haproxy", *(["keepalived"] if address else [])]
-    lines = [f"install {name}" for name in wanted_packages if name not in live["installed"]]
+    lines = [f"install {name}" for name in gateway_packages(shared=bool(address)) if name not in live["installed"]]
     if live["unit_sha256"] != _sha256(units["gateway"]) or live["unit"]["need_reload"]:
         lines.append(f"write {UNIT_PATH.name}")
     lines += _servers_due([entry_of(one) for one in live["servers"]], [entry_of(one) for one in servers])
@@ -253,6 +252,11 @@ UNIT_FILES = {"gateway": "gaudi-gateway.service", "address": "gaudi-gateway-addr
 PACKAGES = ("haproxy", "keepalived")
 
 
+def gateway_packages(*, shared: bool) -> tuple[str, ...]:
+    """Return the packages of a gateway; one that shares its address with others needs the second too."""
+    return PACKAGES if shared else PACKAGES[:1]
+
+
 def _config(given: Given) -> dict[str, dict[str, str]]:
     known = given.known
     settings, servers, keys = (known[f"gateway_{name}"] for name in ("settings", "servers", "keys"))
@@ -281,11 +285,10 @@ def _pending(given: Given) -> Pending:
     address = _config(given)["files"].get("keepalived.conf", "")
     units = {name: file_of("gateway", file) for name, file in UNIT_FILES.items()}
     due = gateway_due(live, given.seen["differs"], units, given.known["gateway_servers"], address)
-    wanted = PACKAGES if address else PACKAGES[:1]
     return Pending(
         changes={
             **{"due": bool(due), "address": bool(address)},
-            "install": [name for name in wanted if name not in live["installed"]],
+            "install": [name for name in gateway_packages(shared=bool(address)) if name not in live["installed"]],
             "units": [
                 {"path": f"/etc/systemd/system/{UNIT_FILES[name]}", "content": text, "mode": "0644"}
                 for name, text in units.items()

@@ -208,6 +208,19 @@ def dockerfile(alias: str, recipe: Mapping[str, Any], release: str) -> str:
     Raises:
         InputError: for a release without a known base image, or a part that is not pinned.
     """
+    return rendered("vllm_image", "Dockerfile.j2", **recipe_parts(alias, recipe, release))
+
+
+def recipe_parts(alias: str, recipe: Mapping[str, Any], release: str) -> dict[str, Any]:
+    """Return everything that a recipe is built from, with what it leaves out filled in.
+
+    Returns:
+        ``base`` (the image that it begins with), ``libfabric`` (``url`` and ``sha256``, or None), ``sources`` (of each
+        part ``repository``, ``branch``, ``commit``, ``folder``), ``upstream``, ``audio``, ``multimodal``.
+
+    Raises:
+        InputError: as of dockerfile.
+    """
     wanted = "libfabric" in recipe or "hccl_ofi_wrapper" in recipe
     upstream = recipe.get("plugin") is not None
     usual = {**SOURCES, **({"vllm": UPSTREAM} if upstream else {})}
@@ -216,16 +229,14 @@ def dockerfile(alias: str, recipe: Mapping[str, Any], release: str) -> str:
     for key in ("audio", "multimodal"):
         if not isinstance(recipe.get(key, False), bool):
             raise _refusal(alias, f"recipe.{key}", recipe[key], "true or false")
-    return rendered(
-        "vllm_image",
-        "Dockerfile.j2",
-        base=_base(alias, recipe, release),
-        libfabric=_download(alias, recipe.get("libfabric") or {}) if wanted else None,
-        sources={part: _source(alias, part, one, usual[part]) for part, one in given.items() if one is not None},
-        upstream=upstream,
-        audio=recipe.get("audio", False),
-        multimodal=recipe.get("multimodal", False),
-    )
+    return {
+        "base": _base(alias, recipe, release),
+        "libfabric": _download(alias, recipe.get("libfabric") or {}) if wanted else None,
+        "sources": {part: _source(alias, part, one, usual[part]) for part, one in given.items() if one is not None},
+        "upstream": upstream,
+        "audio": recipe.get("audio", False),
+        "multimodal": recipe.get("multimodal", False),
+    }
 
 
 def _base(alias: str, recipe: Mapping[str, Any], release: str) -> str:

@@ -213,6 +213,7 @@ class Host:
         """Return system, kernel and kind."""
         debian = {"id": "debian", "version_id": "12", "pretty_name": "Debian GNU/Linux 12 (bookworm)"}
         kind = self.state["devices"].get("accelerator", "gaudi")
+        debian |= {"codename": "bookworm", "architecture": "x86_64"}
         return {**debian, "kernel": "6.1.0-1-amd64", "accelerator": kind, "accelerators": [kind]}
 
     def see_tuning(self) -> dict[str, Any]:

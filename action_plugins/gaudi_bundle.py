@@ -1,0 +1,77 @@
+"""Lists everything that a run fetches from outside for a host, on the control node; changes nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+
+LIB = str(Path(__file__).resolve().parents[1] / "lib")
+if LIB not in sys.path:
+    sys.path.insert(0, LIB)
+
+from gaudi_serve.bundle.host import BundleHost  # noqa: E402
+from gaudi_serve.bundle.items import joined  # noqa: E402
+from gaudi_serve.bundle.listing import host_items, unplanned_models  # noqa: E402
+from gaudi_serve.core.errors import InputError  # noqa: E402
+from gaudi_serve.inventory.facts import checked_facts, rendered_of, saved_facts  # noqa: E402
+from gaudi_serve.inventory.rendered import UNRENDERED, Undefined, Variables  # noqa: E402
+from gaudi_serve.stages.registry import OBJECTS  # noqa: E402
+
+GIVER = "vllm_image_from_host"
+
+
+class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no type information
+    """``gaudi_bundle: {fleet: "{{ fleet }}", facts_dir: ""}``."""
+
+    _VALID_ARGS = frozenset(("fleet", "facts_dir"))
+    _supports_check_mode = True
+    _requires_connection = False
+
+    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return the items of the host as fact ``bundle_items``, and as ``bundle_problems`` why there are none.
+
+        ``fleet`` is what filter vllm_fleet_plan has returned; ``facts_dir`` the folder of saved facts, empty where
+        the hosts were read.
+        """
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        items, problems = [], []
+        host = str((task_vars or {})["inventory_hostname"])
+        # Of a host that cannot be planned, the plan has said why.
+        refused = any(one["host"] == host for one in self._task.args["fleet"]["errors"])
+        try:
+            items = [] if refused else self._items(host, task_vars or {})
+        except InputError as problem:
+            problems = [str(problem)]
+        except (Undefined, *UNRENDERED) as problem:
+            problems = [f"{host}: {problem}"]
+        return {**result, "changed": False, "ansible_facts": {"bundle_items": items, "bundle_problems": problems}}
+
+    def _items(self, host: str, variables: dict[str, Any]) -> list[dict[str, Any]]:
+        args = self._task.args
+        roles = ["preflight", *[stage.role for stage in OBJECTS]]
+        known = Variables(variables, self._loader, roles).but(**self._facts(host, str(args.get("facts_dir") or "")))
+        plan = args["fleet"]["hosts"].get(host) or {"models": []}
+        # Whose driver a run installs first, is planned then.
+        models = plan["models"] or (unplanned_models(known) if "gaudi_host" in known else [])
+        known = known.but(preflight_plan={"models": models})
+        gives = any(_giver(one) == host for one in variables["hostvars"].values())
+        found = host_items(BundleHost(host, known, models, gives), list(known["preflight_for"]))
+        return [one.as_dict() for one in joined(found)]
+
+    @staticmethod
+    def _facts(host: str, folder: str) -> dict[str, Any]:
+        """Return the facts of a host that somebody has saved; nothing of one that has none, or was read itself."""
+        found, problem = saved_facts(folder, host) if folder else ({}, None)
+        if problem or not found:
+            return {}
+        complete, wrong = checked_facts(found)
+        return {**found, **({} if wrong else {"gaudi_host": complete["gaudi_host"]})}
+
+
+def _giver(variables: Mapping[str, Any]) -> str:
+    found, _ = rendered_of(variables, (GIVER,))
+    return str(found.get(GIVER) or "")

@@ -1,0 +1,1 @@
+"""What a site without internet must bring in: the list of everything that a run fetches from outside."""

@@ -1,0 +1,44 @@
+"""What the control node itself is made of: Python packages, collections, and the execution environment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..core.yaml_text import load
+from .images import NO_DIGEST
+from .items import Item, Need
+from .roles import ROOT, pins
+
+INDEX, GALAXY = "package index of pip", "Ansible Galaxy"
+NEED = Need(why=("control node",))
+
+
+def control_node() -> list[Item]:
+    """Return everything that the control node needs, whatever the inventory has."""
+    python = [Item("python", *pin, INDEX, need=NEED, pinned=bool(pin[1])) for pin in pins("requirements.txt")]
+    return [*python, *_collections(), *_environment()]
+
+
+def _collections() -> list[Item]:
+    found = _read("collections/requirements.yml")["collections"]
+    return [
+        Item("collection", one["name"], str(one.get("version") or ""), GALAXY, need=NEED, pinned="version" in one)
+        for one in found
+    ]
+
+
+def _environment() -> list[Item]:
+    """Return the image that the execution environment is built on, and the packages that are put into it."""
+    known = _read("execution-environment.yml")
+    name, _, tag = known["images"]["base_image"]["name"].rpartition(":")
+    need = Need(why=("execution environment",))
+    system = f"{name.rpartition('/')[2]} {tag}"
+    found = [Item("image", name, tag, name.partition("/")[0], need=need, problem=NO_DIGEST)]
+    lines = [line.partition("[")[0].strip() for line in known["dependencies"]["system"]]
+    steps = known["additional_build_steps"]["prepend_base"]
+    words = [word for step in steps for word in step.partition("install ")[2].split() if not word.startswith("-")]
+    return found + [Item("package", name, "", system, system, need) for name in [*lines, *words]]
+
+
+def _read(path: str) -> Any:
+    return load((ROOT / path).read_text(encoding="utf-8"), quick=True)

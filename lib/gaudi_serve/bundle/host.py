@@ -1,0 +1,103 @@
+"""A host as the list of a bundle sees it, and what all parts of the list make items with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.redact import without_credentials
+from ..stages.apt_access import apt_access
+from .items import Item, Need
+
+Known = Mapping[str, Any]
+# What Debian calls the machines of the kernel.
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+OF_HOST = "package sources of the host"
+
+
+@dataclass(frozen=True)
+class BundleHost:
+    """A host whose list is made.
+
+    known: its variables, with its facts. models: those of its plan. gives_images: others take images from it.
+    """
+
+    name: str
+    known: Known
+    models: Sequence[Known] = ()
+    gives_images: bool = False
+
+    @property
+    def system(self) -> Known:
+        """Return ``gaudi_system``."""
+        found: Known = self.known["gaudi_system"]
+        return found
+
+    @property
+    def machine(self) -> Known:
+        """Return ``gaudi_host``; empty on a host without models, of which none is read."""
+        found: Known = self.known.get("gaudi_host") or {}
+        return found
+
+    @property
+    def architecture(self) -> str:
+        """Return the architecture of its packages; empty where the facts do not say it."""
+        said = str(self.system.get("architecture") or (self.machine.get("cpu") or {}).get("architecture") or "")
+        last = str(self.system.get("kernel") or "").rpartition("-")[2]
+        return ARCHITECTURES.get(said, said) or (last if last in ARCHITECTURES.values() else "")
+
+    @property
+    def release(self) -> str:
+        """Return the system that its packages are for."""
+        return " ".join(filter(None, (self.system["id"], self.system["version_id"], self.architecture)))
+
+    @property
+    def distribution(self) -> str:
+        """Return where packages of its system come from."""
+        return f"{self.system['id']} {self.system.get('codename') or self.system['version_id']}"
+
+    def need(self, role: str, *models: str) -> Need:
+        """Return that this host needs something, for a role, and for models."""
+        return Need((self.name,), models, (role,))
+
+    def packages(
+        self, names: Sequence[str], role: str, origin: str = "", problem: str = "", unknown: str = ""
+    ) -> list[Item]:
+        """Return packages of this host.
+
+        Args:
+            names: each with ``=version`` where a version is wanted.
+            role: what installs them.
+            origin: where they come from; empty for the distribution.
+            problem: what is wrong with those that have no version.
+            unknown: what is wrong with all of them.
+        """
+        found = []
+        for text in dict.fromkeys(names):
+            name, _, version = text.partition("=")
+            found.append(
+                Item(
+                    *("package", name, version, origin or self.distribution, self.release),
+                    need=self.need(role),
+                    pinned=bool(version),
+                    problem="; ".join(filter(None, ("" if version else problem, unknown))),
+                )
+            )
+        return found
+
+    def repository(self, given: Known, role: str) -> tuple[list[Item], str]:
+        """Return the items of a repository that a variable names, and what its packages have as their origin."""
+        if not given:
+            return [], OF_HOST
+        uris = [str(without_credentials(one)) for one in apt_access(given["uris"])["uris"]]
+        parts = " ".join(_words(given.get("suites")) + _words(given.get("components")))
+        found = [Item("repository", one, parts, one, self.release, self.need(role)) for one in uris]
+        signed = str(given.get("signed_by") or "")
+        if signed.startswith(("/", "http://", "https://")):
+            found += [Item("key", signed, origin=signed, need=self.need(role))]
+        return found, " ".join(uris)
+
+
+def _words(value: Any) -> list[str]:
+    return [str(one) for one in ([value] if isinstance(value, str) else value or [])]

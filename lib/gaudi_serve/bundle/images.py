@@ -1,0 +1,116 @@
+"""Container images, and what images that are built here are made from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..core.images import HUB
+from ..core.templates import file_of
+from ..platforms import platform_of
+from ..stages.image import recipe_parts, vllm_images
+from .host import BundleHost
+from .items import Item, Need
+from .roles import pins
+
+NO_DIGEST = "no digest: a tag may be moved; name it as NAME@sha256:..."
+MOVES = "tag latest moves: name a digest, as NAME@sha256:..."
+INSIDE = "pip installs it while the image is built, at no fixed version: build outside and carry the image"
+# What the program that makes the image for processors says of itself.
+CPU_BASE = re.compile(r'"--base", default="([^"]+)"')
+CPU_NAMES = re.compile(r'^PACKAGES = "([^"]+)"', re.MULTILINE)
+CPU_APT = re.compile(r"apt-get install --yes --no-install-recommends ([^\\\n]+)")
+
+
+def images(host: BundleHost) -> list[Item]:
+    """Return the images of a host, those that others are built on, and what is built into those."""
+    found: list[Item] = []
+    release = str(host.known["vllm_image_release"])
+    for entry in vllm_images(host.known["vllm_image_images"] or [], release):
+        users = _users(host, entry)
+        if entry.get("build") == "gaudi":
+            found += _recipe(host, entry, users)
+        elif entry.get("build") == "cpu":
+            found += _cpu(host, users)
+        elif entry.get("archive"):
+            place = "the host" if entry.get("archive_on_host") else "the control node"
+            found += [_image(host, str(entry["name"]), users, f"archive {entry['archive']} on {place}")]
+        else:
+            found += [_image(host, str(entry["name"]), users)]
+    return found
+
+
+def _users(host: BundleHost, entry: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the models that an image is for."""
+    names = {str(entry["name"]), str(entry.get("alias"))}
+    return tuple(str(one["name"]) for one in host.models if str(one.get("image")) in names)
+
+
+def _image(host: BundleHost, name: str, models: Sequence[str], archive: str = "") -> Item:
+    """Return an image by its name, with its registry."""
+    place, at, digest = name.partition("@")
+    last = place.rpartition("/")[2]
+    tag = last.partition(":")[2] if ":" in last else ""
+    bare = place.removesuffix(f":{tag}") if tag else place
+    first = bare.partition("/")[0]
+    named = "/" in bare and (set(first) & set(".:[") or first == "localhost")
+    version = digest if at else tag or "latest"
+    problem = "" if at or archive else MOVES if version == "latest" else NO_DIGEST
+    origin = archive or (first if named else HUB)
+    return Item("image", bare, version, origin, "", host.need("vllm_image", *models), bool(at), problem)
+
+
+def _recipe(host: BundleHost, entry: Mapping[str, Any], models: Sequence[str]) -> list[Item]:
+    recipe = entry.get("recipe") or {}
+    alias = str(entry["alias"])
+    # The name of a built image begins with the release that it is built for.
+    release = str(recipe.get("release") or host.known["vllm_image_release"])
+    parts = recipe_parts(alias, recipe, release)
+    need = host.need("vllm_image", *models)
+    found = [_image(host, parts["base"], models)]
+    for one in parts["sources"].values():
+        name = one["repository"].rstrip("/").rpartition("/")[2].removesuffix(".git")
+        found.append(Item("source", name, one["commit"], one["repository"], need=need, pinned=True))
+        if name not in ("hccl_ofi_wrapper", "hccl_demo"):
+            name = f"requirements of {name}"
+            found.append(Item("python", name, one["commit"], _index(host), need=need, problem=INSIDE))
+    further = [("audio", "vllm[audio]"), ("multimodal", "pillow-simd")]
+    found += [Item("python", name, "", _index(host), need=need, problem=INSIDE) for key, name in further if parts[key]]
+    if parts["libfabric"]:
+        fetched = parts["libfabric"]
+        name = fetched["url"].rpartition("/")[2]
+        found.append(Item("download", name, f"sha256:{fetched['sha256']}", fetched["url"], need=need, pinned=True))
+    return found
+
+
+def _index(host: BundleHost) -> str:
+    return str(host.known["vllm_image_pip_index_url"] or "") or "package index of pip"
+
+
+def _cpu(host: BundleHost, models: Sequence[str]) -> list[Item]:
+    """Return what the control node makes the image for processors from."""
+    text = file_of("vllm_image", "build_cpu_image")
+    base, names, apt = (pattern.search(text) for pattern in (CPU_BASE, CPU_NAMES, CPU_APT))
+    found = [_image(host, base[1], models)] if base else []
+    own = apt[1].replace("{PACKAGES}", names[1]).split() if apt and names else []
+    need = Need(why=("vllm_image",))  # on the control node
+    system = base[1].replace(":", " ") if base else ""
+    found += [Item("package", name, "", system, system, need) for name in own]
+    wheels = pins("roles/vllm_image/files/cpu-requirements.txt")
+    return found + [Item("python", *pin, "package index of pip", need=need, pinned=bool(pin[1])) for pin in wheels]
+
+
+def link_measurement(host: BundleHost) -> list[Item]:
+    """Return the program that measures the links of a host, which is cloned where the image lacks it."""
+    links, key = platform_of(host.machine.get("accelerator")).links, "link_validation_hccl_"
+    several = len(host.machine.get("modules") or ()) > 1
+    if links is None or links.backend or not several or not host.known["link_validation_image"]:
+        return []
+    built = [one.get("recipe") or {} for one in host.known["vllm_image_images"] or () if one.get("build") == "gaudi"]
+    if built and all("hccl_demo" in one for one in built):
+        return []
+    place, commit = str(host.known[f"{key}repository"]), str(host.known[f"{key}commit"] or "")
+    name = place.rstrip("/").rpartition("/")[2].removesuffix(".git")
+    problem = "" if commit else f"no commit: the newest of that day; set {key}commit, or use an image that has it"
+    return [Item("source", name, commit, place, "", host.need("link_validation"), bool(commit), problem)]

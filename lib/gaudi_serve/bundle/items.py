@@ -1,0 +1,218 @@
+"""One thing that a run fetches from outside, the manifest of all of them, and how two manifests differ."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import InputError, shown
+from ..core.redact import without_credentials
+
+SCHEMA = 1
+NAME = "manifest.json"
+# Kinds in the order of the report, with the heading of each.
+KINDS = {
+    "image": "container images",
+    "repository": "package repositories",
+    "key": "signing keys",
+    "package": "packages",
+    "source": "git sources",
+    "download": "downloads",
+    "weights": "weights",
+    "python": "Python packages",
+    "collection": "Ansible collections",
+}
+QUERY = re.compile(r"(\w+://[^\s?#]*)[?#]\S*")
+
+
+@dataclass(frozen=True)
+class Need:
+    """Who needs a thing.
+
+    hosts: none means the control node. models: those that it is for. why: the roles that fetch it.
+    """
+
+    hosts: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    why: tuple[str, ...] = ()
+
+    def joined(self, other: Need) -> Need:
+        """Return it for the users of both."""
+        return Need(
+            tuple(sorted({*self.hosts, *other.hosts})),
+            tuple(sorted({*self.models, *other.models})),
+            tuple(sorted({*self.why, *other.why})),
+        )
+
+
+@dataclass(frozen=True)
+class Item:
+    """One thing that a run fetches from outside.
+
+    kind: a key of KINDS. version: version, tag, digest, commit or revision; empty where nobody has named one. origin:
+    where a run fetches it. system: release and architecture that a package is for. need: who needs it. pinned: the
+    same name gives the same content tomorrow. problem: why it is not, or cannot be fetched as it is listed, and what to
+    do. licence: empty where nobody knows it. bytes: its size, None where nobody knows it.
+    """
+
+    kind: str
+    name: str
+    version: str = ""
+    origin: str = ""
+    system: str = ""
+    need: Need = Need()
+    pinned: bool = False
+    problem: str = ""
+    licence: str = ""
+    bytes: int | None = None
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """Return by what two items are the same thing."""
+        return (self.kind, self.name, self.version, self.origin, self.system)
+
+    @property
+    def label(self) -> str:
+        """Return how messages call it."""
+        joint = {"image": "@" if self.version.startswith("sha256:") else ":"}.get(self.kind, " ")
+        text = f"{self.name}{joint}{self.version}" if self.version else self.name
+        return f"{self.kind} {text}{f' ({self.system})' if self.system else ''}"
+
+    @property
+    def users(self) -> list[str]:
+        """Return who needs it."""
+        return [*(self.need.hosts or ["control node"])]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as a manifest has it."""
+        values = asdict(self)
+        need = {key: list(value) for key, value in values.pop("need").items()}
+        return {**values, "why": need.pop("why"), "needed_by": need}
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> Item:
+        """Read what as_dict has returned; values of other types raise a TypeError, KeyError or ValueError."""
+        if value["kind"] not in KINDS or not all(isinstance(value[key], str) for key in TEXTS):
+            raise ValueError(value["kind"])
+        hosts, models = (tuple(map(str, value["needed_by"][key])) for key in ("hosts", "models"))
+        texts = {key: value[key] for key in TEXTS}
+        size = value["bytes"]
+        return cls(
+            **texts,
+            need=Need(hosts, models, tuple(map(str, value["why"]))),
+            pinned=bool(value["pinned"]),
+            bytes=None if size is None else int(size),
+        )
+
+    def redacted(self) -> Item:
+        """Return it without user, password and query of any address."""
+        texts = {key: QUERY.sub(r"\1", str(without_credentials(getattr(self, key)))) for key in TEXTS}
+        return Item(**texts, need=self.need, pinned=self.pinned, bytes=self.bytes)
+
+    def joined(self, other: Item) -> Item:
+        """Return the same thing for the users of both."""
+        sizes = [one.bytes for one in (self, other) if one.bytes is not None]
+        return replace(
+            self,
+            need=self.need.joined(other.need),
+            pinned=self.pinned and other.pinned,
+            problem=self.problem or other.problem,
+            licence=self.licence or other.licence,
+            bytes=max(sizes, default=None),
+        )
+
+
+TEXTS = ("kind", "name", "version", "origin", "system", "problem", "licence")
+
+
+def joined(items: Iterable[Item]) -> tuple[Item, ...]:
+    """Return every thing once, without credentials, in a stable order."""
+    found: dict[tuple[str, ...], list[Item]] = {}
+    for item in map(Item.redacted, items):
+        found.setdefault(item.identity, []).append(item)
+    order = list(KINDS)
+    return tuple(
+        reduce(Item.joined, found[key][1:], found[key][0].joined(found[key][0]))
+        for key in sorted(found, key=lambda key: (order.index(key[0]), *key[1:]))
+    )
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The list of a bundle; ``made`` is when it last changed, in UTC."""
+
+    items: tuple[Item, ...]
+    made: str = ""
+
+    @property
+    def text(self) -> str:
+        """Return the text of its file."""
+        known = {"schema": SCHEMA, "made": self.made, "items": [one.as_dict() for one in self.items]}
+        return json.dumps(known, indent=1, ensure_ascii=False) + "\n"
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of all items whose size is known."""
+        return sum(one.bytes or 0 for one in self.items)
+
+    def after(self, old: Manifest | None) -> Manifest:
+        """Return it with the time of the old one where nothing else differs."""
+        return replace(self, made=old.made) if old and old.items == self.items else self
+
+    def differences(self, old: Manifest) -> dict[str, list[str]]:
+        """Return the labels of what was added, removed and changed since an older manifest."""
+        now, then = ({one.identity: one for one in each.items} for each in (self, old))
+        return {
+            "added": [one.label for key, one in now.items() if key not in then],
+            "removed": [one.label for key, one in then.items() if key not in now],
+            "changed": [one.label for key, one in now.items() if key in then and then[key] != one],
+        }
+
+
+def read_manifest(folder: str, inventory: Sequence[str] = ()) -> Manifest | None:
+    """Return the manifest of a folder; None where there is none yet.
+
+    Args:
+        folder: of the bundle, on the control node.
+        inventory: sources of the inventory: of a folder among them Ansible would read the manifest as hosts.
+
+    Raises:
+        InputError: where the folder cannot be one of a bundle, or holds something else.
+    """
+    place = Path(folder)
+    said = f"bundle {shown(folder)}"
+    if not place.is_absolute():
+        raise InputError(f"{said}: must be a folder on the control node")
+    if place.exists() and not place.is_dir():
+        raise InputError(f"{said}: is a file, where a folder belongs; name another folder")
+    for source in map(Path, inventory):
+        if source.is_dir() and (source.resolve() == place.resolve() or source.resolve() in place.resolve().parents):
+            raise InputError(
+                f"{said}: is in the inventory {source}; the next run would read it as hosts; choose another"
+            )
+    path = place / NAME
+    if not path.exists():
+        return None
+    return _manifest(path)
+
+
+def _manifest(path: Path) -> Manifest:
+    help_text = "move it away, or name another folder"
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise InputError(f"{path}: cannot be read: {problem.strerror}") from None
+    except (ValueError, RecursionError):
+        raise InputError(f"{path}: is no JSON; {help_text}") from None
+    schema = value.get("schema") if isinstance(value, dict) else None
+    if schema != SCHEMA:
+        raise InputError(f"{path}: schema {shown(schema)}: must be {SCHEMA}, that of this version; {help_text}")
+    try:
+        return Manifest(tuple(map(Item.of, value["items"])), str(value["made"]))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise InputError(f"{path}: is no manifest of a bundle; {help_text}") from None

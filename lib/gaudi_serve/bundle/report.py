@@ -1,0 +1,119 @@
+"""The list of a bundle as people read it, and as its file has it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..core.errors import InputError
+from ..core.table import table
+from ..core.words import counted, some_names
+from .control import control_node
+from .items import KINDS, NAME, Item, Manifest, joined, read_manifest
+
+HEAD = ["NAME", "VERSION", "FROM", "FOR", "NEEDED BY", "WHY", "PINNED", "SIZE"]
+LONGEST = 24  # characters of a version that a table shows: digests and commits are longer
+
+
+def bundle_manifest(
+    found: Sequence[Mapping[str, Any]],
+    problems: Sequence[str] = (),
+    folder: str = "",
+    inventory: Sequence[str] = (),
+    now: float | None = None,
+) -> dict[str, Any]:
+    """Return the manifest of everything that a site must bring in, and a report of it.
+
+    Args:
+        found: what action gaudi_bundle has returned of every host, one item each.
+        problems: why the list cannot be made; everything that is wrong.
+        folder: of the bundle on the control node; empty where nothing is written.
+        inventory: sources of the inventory, in which no bundle may lie.
+        now: seconds since 1970.
+
+    Returns:
+        ``errors``; where there is none, ``lines`` (the report), ``text`` and ``path`` of the file, ``problems``.
+    """
+    errors = list(dict.fromkeys(problems))
+    try:
+        old = read_manifest(folder, inventory) if folder else None
+    except InputError as problem:
+        errors.append(str(problem))
+    if errors:
+        return {"errors": errors, "lines": [], "text": "", "path": "", "problems": []}
+    made = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
+    manifest = Manifest(joined([*map(Item.of, found), *control_node()]), made).after(old)
+    return {
+        "errors": [],
+        "lines": [*manifest_lines(manifest), *(_difference(manifest, old) if folder else [])],
+        "text": manifest.text,
+        "path": f"{folder.rstrip('/')}/{NAME}" if folder else "",
+        "problems": [_problem(one) for one in manifest.items if one.problem],
+    }
+
+
+def manifest_lines(manifest: Manifest) -> list[str]:
+    """Return the report: problems, then a table for each kind, then totals."""
+    lines: list[str] = []
+    problems = [one for one in manifest.items if one.problem]
+    if problems:
+        lines += [
+            f"PROBLEMS ({len(problems)}): what cannot be fetched as it is listed, or could be something else tomorrow",
+            *_grouped(problems),
+            "",
+        ]
+    kinds = {kind: [one for one in manifest.items if one.kind == kind] for kind in KINDS}
+    for kind, items in kinds.items():
+        if items:
+            lines += [f"{KINDS[kind].upper()} ({len(items)})", *_table(items), ""]
+    counts = ", ".join(f"{len(items)} {KINDS[kind]}" for kind, items in kinds.items() if items)
+    unknown = sum(one.bytes is None for one in kinds["weights"])
+    sizes = f"{size_text(manifest.size)} of weights" if kinds["weights"] else "no weights"
+    lacks = f" and {counted(unknown, 'folder')} of unknown size" if unknown else ""
+    return [
+        *lines,
+        f"{counted(len(manifest.items), 'item')}: {counts}",
+        f"size: {sizes}{lacks}; that of the rest is not known",
+    ]
+
+
+def _grouped(items: Sequence[Item]) -> list[str]:
+    """Return a line for each problem, with all that share it."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for one in items:
+        found.setdefault((one.kind, one.problem, some_names(one.users)), []).append(one.label.removeprefix(f"{one.kind} "))
+    return [f"  {kind} {some_names(labels)}: {text} ({users})" for (kind, text, users), labels in found.items()]
+
+
+def _problem(item: Item) -> str:
+    return f"{item.label}: {item.problem} ({some_names(item.users)})"
+
+
+def _table(items: Sequence[Item]) -> list[str]:
+    rows = [HEAD, *map(_row, items)]
+    # A column that says nothing of any of them is left out.
+    used = [place for place, _ in enumerate(HEAD) if place == 0 or any(row[place] for row in rows[1:])]
+    return [f"  {line}" for line in table([[row[place] for place in used] for row in rows])]
+
+
+def _row(item: Item) -> list[str]:
+    users = some_names(item.users) + (f" ({some_names(item.need.models)})" if item.need.models else "")
+    version = item.version if len(item.version) <= LONGEST else f"{item.version[: LONGEST - 3]}..."
+    size = size_text(item.bytes) if item.bytes is not None else ""
+    pinned = "yes" if item.pinned else "no"
+    return [item.name, version, item.origin, item.system, users, ", ".join(item.need.why), pinned, size]
+
+
+def size_text(size: int) -> str:
+    """Return bytes as GB or MB, in powers of ten as shops sell disks."""
+    return f"{size / 1e9:,.1f} GB" if size >= 10**9 else f"{size / 1e6:,.1f} MB"
+
+
+def _difference(manifest: Manifest, old: Manifest | None) -> list[str]:
+    if old is None:
+        return ["", "since the last manifest: there is none yet"]
+    found = manifest.differences(old)
+    lines = [f"  {word} {label}" for word, labels in found.items() for label in labels]
+    said = ", ".join(f"{len(labels)} {word}" for word, labels in found.items())
+    return ["", f"since the manifest of {old.made}: {said if lines else 'nothing changed'}", *lines]
