@@ -69,6 +69,8 @@ def test_a_host_that_was_never_read_is_named_and_nothing_is_written(tmp_path: Pa
     refused = " ".join(play(tmp_path, away, *given, status=3).split())
     assert f"h02: no saved facts {facts}/h02.json; save them with playbooks/plan.yml" in refused
     assert refused.count("no saved facts") == 1 and "no facts of" not in refused
+    limited = play(tmp_path, away, *given, "--limit", "h01", status=3)
+    assert "bundle: --limit leaves out h02: the manifest is of all hosts" in " ".join(limited.split())
     assert not (tmp_path / "out").exists()
     (facts / "h02.json").write_text(json.dumps({"gaudi_host": host, "gaudi_system": system}), encoding="utf-8")
     play(tmp_path, away, *given)

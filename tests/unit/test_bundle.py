@@ -45,7 +45,7 @@ def variables(**more: Any) -> dict[str, Any]:
         **{"driver_packages": [], "driver_optional_packages": [], "driver_manage": True, "driver_repository": {}},
         **{"driver_kernel_headers": True, "preflight_catalog": {}, "preflight_models": []},
         **{"preflight_model_defaults": {}, "link_validation_image": "vllm:1"},
-        "monitoring_fleet": MONITORED,
+        **{"monitoring_fleet": MONITORED, "groups": {"all": ["gaudi01"]}},
         "link_validation_hccl_repository": "https://git.example/hccl_demo.git",
         "link_validation_hccl_commit": "",
     }
@@ -152,6 +152,13 @@ def test_monitoring_needs_what_the_host_is_to_run() -> None:
     fleet = {**MONITORED, "monitors": monitors, "settings": {"node_exporter_port": 9100}}
     watching = packages.monitoring(host(monitoring_fleet=fleet, monitoring_settings=settings))
     assert texts(watching) == ["prometheus", "prometheus-alertmanager", "prometheus-node-exporter"]
+    # With other hosts come certificates, and what shows figures to the one that watches.
+    two = {"groups": {"all": ["gaudi01", "gaudi02"]}, "monitoring_settings": settings}
+    assert "openssl" in texts(packages.monitoring(host(monitoring_fleet=fleet, **two)))
+    away = {**fleet, "monitors": [{"host": "gaudi02", "certificate": None}]}
+    away["settings"] = {"node_exporter_port": 9100, "exporters_port": 9101, "cards_port": 0}
+    watched = packages.monitoring(host(monitoring_fleet=away, **{**two, "monitoring_settings": None}))
+    assert texts(watched) == ["prometheus-node-exporter", "haproxy", "openssl"]
 
 
 # ---- images

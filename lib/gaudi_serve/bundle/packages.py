@@ -155,6 +155,11 @@ def gateway(host: BundleHost) -> list[Item]:
 def monitoring(host: BundleHost) -> list[Item]:
     """Return the packages of a host that is watched, or watches."""
     fleet, settings = host.known["monitoring_fleet"], host.known["monitoring_settings"]
+    # Certificates are made in the run itself, and whom a host watches is known there: of both, the list has them all.
+    monitors = [{**one, "certificate": one["certificate"] or "made in the run"} for one in fleet["monitors"]]
+    others = [name for name in host.known["groups"]["all"] if name != host.name]
+    watched = fleet["watched"] or [{"host": name, "address": name} for name in others[:1] if settings]
+    fleet = {**fleet, "monitors": monitors, "watched": watched}
     return host.packages(wanted(host.name, fleet, settings, {}).packages, "monitoring")
 
 

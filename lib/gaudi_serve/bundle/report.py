@@ -82,7 +82,9 @@ def _grouped(items: Sequence[Item]) -> list[str]:
     """Return a line for each problem, with all that share it."""
     found: dict[tuple[str, ...], list[str]] = {}
     for one in items:
-        found.setdefault((one.kind, one.problem, some_names(one.users)), []).append(one.label.removeprefix(f"{one.kind} "))
+        found.setdefault((one.kind, one.problem, some_names(one.users)), []).append(
+            one.label.removeprefix(f"{one.kind} ")
+        )
     return [f"  {kind} {some_names(labels)}: {text} ({users})" for (kind, text, users), labels in found.items()]
 
 
