@@ -21,7 +21,7 @@ from gaudi_serve.inventory.facts import checked_facts, rendered_of, saved_facts 
 from gaudi_serve.inventory.rendered import UNRENDERED, Undefined, Variables  # noqa: E402
 from gaudi_serve.stages.registry import OBJECTS  # noqa: E402
 
-GIVER = "vllm_image_from_host"
+SOURCE_HOST = "vllm_image_from_host"
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no type information
@@ -73,5 +73,5 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
 
 
 def _giver(variables: Mapping[str, Any]) -> str:
-    found, _ = rendered_of(variables, (GIVER,))
-    return str(found.get(GIVER) or "")
+    found, _ = rendered_of(variables, (SOURCE_HOST,))
+    return str(found.get(SOURCE_HOST) or "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from gaudi_serve.model.between import Between
 from gaudi_serve.model.host import Host
 from gaudi_serve.plan.host import plan_models
 from gaudi_serve.plan.wanted import Wanted
-from gaudi_serve.stages.accelerator_network import STAGE, desired_files, network_problems
+from gaudi_serve.stages.accelerator_network import STAGE, between_of, desired_files, network_problems
 from gaudi_serve.stages.base import Given, Pending
 from gaudi_serve.stages.links import between_hosts, by_line_rate, link_runs
 from helpers.network import loopback_alone
@@ -63,7 +64,7 @@ def pending(seen: dict[str, Any], **variables: Any) -> Pending:
 
 def done(seen: dict[str, Any], **variables: Any) -> dict[str, Any]:
     """Return the host when the role has written its files and enabled its unit."""
-    between = Between.of({f"{ROLE}_{key}": value for key, value in variables.items()})
+    between = between_of({f"{ROLE}_{key}": value for key, value in variables.items()})
     files = desired_files(seen, between)
     live = {path: sha256_text(files[path]) if path in files else None for path in observe_network.FILES}
     texts = {"gaudinet": files.get(observe_network.GAUDINET), "before": files.get(observe_network.BEFORE)}
@@ -103,7 +104,7 @@ def test_every_changed_setting_is_seen(change: dict[str, Any]) -> None:
 
 
 def test_hccl_finds_addresses_in_its_file() -> None:
-    between = Between.of({f"{ROLE}_between": "ports", f"{ROLE}_ports": [ROUTED]})
+    between = between_of({f"{ROLE}_between": "ports", f"{ROLE}_ports": [ROUTED]})
     files = desired_files(network(ports=[port()]), between)
     assert json.loads(files[observe_network.GAUDINET]) == {
         "NIC_NET_CONFIG": [
@@ -310,7 +311,13 @@ def test_the_program_brings_real_interfaces_up_and_takes_its_addresses_away(tmp_
 
 def test_the_program_waits_for_the_ports_of_its_settings_and_no_longer(tmp_path: Path) -> None:
     cards(tmp_path, ("up8", 8))
-    assert ports.settled({"addresses": {"3/8": "x", "3/22": "y"}}, str(tmp_path), 0.2) == {(3, 8): "up8"}
+    wanted = {"addresses": {"3/8": "x", "3/22": "y"}}
+    assert ports.settled(wanted, str(tmp_path), 0.2) == {(3, 8): "up8"}
+    # The driver shows the second one later.
+    late = threading.Timer(0.3, cards, (tmp_path / "late", ("up8", 8), ("up22", 22)))
+    (tmp_path / "late").mkdir()
+    late.start()
+    assert ports.settled(wanted, str(tmp_path / "late"), 1.5) == {(3, 8): "up8", (3, 22): "up22"}
     assert ports.settled({}, str(tmp_path / "none"), 0.1) == {}
 
 

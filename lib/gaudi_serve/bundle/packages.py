@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from ..core.checks import is_true
-from ..model.between import Between
 from ..platforms import platform_of, runtimes
 from ..platforms.base import Runtime
 from ..platforms.driver import Driver, begins, upstream
-from ..stages.accelerator_network import network_packages
+from ..stages.accelerator_network import between_of, network_packages
 from ..stages.apt_access import apt_access
 from ..stages.container_runtime import is_asked, with_client
 from ..stages.driver import driver_changes
@@ -143,7 +142,7 @@ def _runtime(host: BundleHost, runtime: Runtime) -> list[Item]:
 
 def accelerator_network(host: BundleHost) -> list[Item]:
     """Return what the network between hosts needs."""
-    return host.packages(network_packages(Between.of(host.known)), "accelerator_network")
+    return host.packages(network_packages(between_of(host.known)), "accelerator_network")
 
 
 def gateway(host: BundleHost) -> list[Item]:

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""The ports of Gaudi cards that lead to other hosts: which there are, and how they are brought up.
+"""The ports of Gaudi cards that lead to other hosts: finds them, and sets them up.
 
 The driver leaves the ports down after a boot. Unit gaudi-ports runs this very file on the host, so it stands alone.
 """

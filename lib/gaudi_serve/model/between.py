@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 PORTS, NICS = "ports", "nics"
 
@@ -24,14 +22,6 @@ class DesiredPort:
     gateway_mac: str = ""
     neighbor: str = ""
     neighbor_port: str = ""
-
-    @classmethod
-    def of(cls, entry: Mapping[str, Any]) -> DesiredPort:
-        """Read an entry of ``accelerator_network_ports`` whose form was checked."""
-        texts = {key: str(entry.get(key) or "") for key in ("address", "gateway_mac", "neighbor", "neighbor_port")}
-        return cls(
-            int(entry["module_id"]), int(entry["port"]), **{**texts, "gateway_mac": texts["gateway_mac"].lower()}
-        )
 
     @property
     def name(self) -> str:
@@ -55,28 +45,9 @@ class Between:
     devices: tuple[str, ...] = ()
     direct: bool = False
 
-    @classmethod
-    def of(cls, known: Mapping[str, Any]) -> Between:
-        """Read the variables ``accelerator_network_*``; what is wrong with them is reported elsewhere."""
-        ports = known.get("accelerator_network_ports") or []
-        devices = known.get("accelerator_network_devices") or []
-        sound = isinstance(ports, list) and all(isinstance(one, Mapping) and _numbered(one) for one in ports)
-        mtu = str(known.get("accelerator_network_mtu") or 0)
-        return cls(
-            str(known.get("accelerator_network_between") or ""),
-            int(mtu) if mtu.isdecimal() else 0,
-            tuple(DesiredPort.of(one) for one in ports) if sound else (),
-            tuple(map(str, devices)) if isinstance(devices, list) else (),
-            str(known.get("accelerator_network_direct") or False).lower() in ("true", "yes", "on", "1"),
-        )
-
     def used(self, verbs: tuple[str, ...]) -> tuple[str, ...]:
         """Return the RDMA devices that carry the traffic, of those that the host has."""
         return self.devices or verbs
-
-
-def _numbered(entry: Mapping[str, Any]) -> bool:
-    return all(str(entry.get(key, "")).isdecimal() for key in ("module_id", "port"))
 
 
 NEITHER = Between()

@@ -25,13 +25,12 @@ from ..inventory.variables import (
     strange_secrets,
     unknown_variables,
 )
-from ..model.between import Between
 from ..model.distributed import answers, entries_of, entry_problems, host_models, hosts_of
 from ..model.host import Host, LiveModel, live_models
 from ..monitoring.fleet import is_monitor
 from ..platforms import platform_of
 from ..show.page.machine import card_rows, link_rows
-from ..stages.accelerator_network import network_problems
+from ..stages.accelerator_network import between_of, network_problems
 from ..stages.changes import StageChanges
 from ..stages.monitoring import monitoring_problems
 from ..stages.registry import LEFT_ALONE, REPORTED, STAGES, awaits_driver, expected_host, still_serves, task_hosts
@@ -249,7 +248,7 @@ def _wanted(
         cards_accepted=values["accelerator_cards_accepted"] or [],
         gateway=known.get("fleet_gateway"),
         cluster_address=str(known.get("vllm_cluster_address") or ""),
-        between=Between.of(known),
+        between=between_of(known),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from ..core.aliases import value_of
 from ..core.checks import is_true
 from ..model.between import NEITHER, NICS, Between
+from ..stages.accelerator_network import between_of
 
 
 @dataclass(frozen=True)
@@ -76,5 +77,5 @@ class Wanted:
             images_come=not stages or "vllm_image" in stages,
             gateway=value_of(known, "fleet_gateway"),
             cluster_address=str(known.get("vllm_cluster_address") or ""),
-            between=Between.of(known),
+            between=between_of(known),
         )

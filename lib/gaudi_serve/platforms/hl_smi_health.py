@@ -172,7 +172,7 @@ def _link(section: Section) -> list[str]:
 
 
 def _number(text: str) -> int | None:
-    """Return the whole number that a text begins with, such as 83 of ``83 C``."""
+    """Return the integer that a text begins with, such as 83 of ``83 C``."""
     match = re.match(r"\s*(\d{1,9})", text)
     return int(match[1]) if match else None
 

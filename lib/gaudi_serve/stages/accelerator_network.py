@@ -10,7 +10,7 @@ from inspect import getsource
 from ipaddress import IPv4Interface
 from typing import Any
 
-from ..core.checks import Rule, is_line, list_of, matching, one_of
+from ..core.checks import Rule, is_flag_text, is_line, is_true, list_of, matching, one_of
 from ..core.errors import is_whole, near, one_line, readable, shown, unknown
 from ..core.paths import UNITS
 from ..core.run import sha256_text
@@ -109,6 +109,29 @@ FORMS = {
 }
 
 
+def between_of(known: Known) -> Between:
+    """Read the variables ``accelerator_network_*``, rendered; network_problems says what is wrong with them.
+
+    Of ports that are no list of mappings with numbers none is read.
+    """
+    own = {key: known.get(f"{ROLE}_{key}") for key in ("between", "mtu", "ports", "devices", "direct")}
+    ports, devices, mtu = own["ports"] or [], own["devices"] or [], str(own["mtu"] or 0)
+    sound = isinstance(ports, list) and not any(map(_port_problem, ports))
+    return Between(
+        str(own["between"] or ""),
+        int(mtu) if mtu.isdecimal() else 0,
+        tuple(_desired(one) for one in ports) if sound else (),
+        tuple(map(str, devices)) if isinstance(devices, list) else (),
+        is_flag_text(own["direct"]) and is_true(own["direct"]),
+    )
+
+
+def _desired(entry: Known) -> DesiredPort:
+    texts = {key: str(entry.get(key) or "") for key in ("address", "neighbor", "neighbor_port")}
+    mac = str(entry.get("gateway_mac") or "").lower()
+    return DesiredPort(int(entry["module_id"]), int(entry["port"]), gateway_mac=mac, **texts)
+
+
 def network_problems(values: Known, host_name: str, hostvars: Known | None = None) -> list[str]:
     """Return what is wrong with the variables of a host's network between hosts, beyond the form of each.
 
@@ -121,7 +144,7 @@ def network_problems(values: Known, host_name: str, hostvars: Known | None = Non
     if not isinstance(listed, list):
         return []
     wrong = [f"{ROLE}_ports[{place}]: {text}" for place, one in enumerate(listed) if (text := _port_problem(one))]
-    found = wrong or [*_misplaced(Between.of(values), values), *_twice(Between.of(values).ports)]
+    found = wrong or [*_misplaced(between_of(values), values), *_twice(between_of(values).ports)]
     return [
         one_line(f"{host_name}: {text}")
         for text in [*found, *([] if wrong else _elsewhere(listed, host_name, hostvars))]
@@ -445,7 +468,7 @@ class Differences:
 
 def _pending(given: Given) -> Pending:
     known, network = given.known, given.known["gaudi_network"]
-    between, live = Between.of(known), live_ports(network)
+    between, live = between_of(known), live_ports(network)
     files = desired_files(network, between)
     found = Differences.of(network, between, files)
     if not between.kind and not found.absent and not found.write:

@@ -17,6 +17,7 @@ from ..model.host import Card, Host
 from ..platforms import platform_of
 from ..platforms.between import NICS_PART, PORTS_PART, line_rate
 from ..platforms.links import islands
+from .accelerator_network import between_of
 from .base import Given, Pending, Stage
 from .reset import link_validation_reset
 
@@ -268,7 +269,7 @@ def _plan(known: Mapping[str, Any], host: Mapping[str, Any], options: Mapping[st
         nodes=nodes,
     )
     if nodes > 1 and not options:
-        figure = between_hosts(known.get("gaudi_network") or {}, Between.of(known))
+        figure = between_hosts(known.get("gaudi_network") or {}, between_of(known))
         plan["runs"] = by_line_rate(plan["runs"], figure)
     return plan
 
@@ -289,7 +290,7 @@ def _pending(given: Given) -> Pending:
     asked = is_true(known["link_validation_asked"])
     # Measured without being asked for, it waits where cards are in use.
     now = possible and (not together or given.host in nodes) and (asked or bool(plan["due"] and not refusal))
-    env, nics = _over(known, Between.of(known), together)
+    env, nics = _over(known, between_of(known), together)
     more = {"refusal": refusal, "now": now, "together": together, "first": (nodes or [given.host])[0]}
     more |= {"env": env, "options": options, "nothing": "", "nics": nics}
     if asked and image and not plan["runs"]:

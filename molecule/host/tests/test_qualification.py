@@ -51,11 +51,11 @@ def test_a_suite_runs_is_kept_and_is_compared_with_the_run_before(host: Any, pla
 def test_a_card_that_a_program_holds_is_named_and_a_left_driver_is_repaired(
     host: Any, playbook: Any, tool: None
 ) -> None:
-    host.check_output("systemd-run --quiet --unit=stranger python3 -c %s", GRAB)
+    host.check_output("systemd-run --quiet --unit=foreign python3 -c %s", GRAB)
     try:
         held = playbook(PLAYBOOK)
     finally:
-        host.run("systemctl stop stranger")
+        host.run("systemctl stop foreign")
     assert held.status != 0 and "mol-host: card 1 is held by python3" in held.flat
     # As a run leaves it that is killed while it tests the memory.
     modules = "habanalabs habanalabs_ib habanalabs_en habanalabs_cn"
