@@ -309,15 +309,18 @@ def test_the_program_brings_real_interfaces_up_and_takes_its_addresses_away(tmp_
     assert (after["up"], after["addresses"]) == (True, [])
 
 
-def test_the_program_waits_for_the_ports_of_its_settings_and_no_longer(tmp_path: Path) -> None:
+def test_the_program_waits_for_the_ports_of_its_settings_and_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ports, "STEADY_S", 0.05)
     cards(tmp_path, ("up8", 8))
     wanted = {"addresses": {"3/8": "x", "3/22": "y"}}
     assert ports.settled(wanted, str(tmp_path), 0.2) == {(3, 8): "up8"}
     # The driver shows the second one later.
-    late = threading.Timer(0.3, cards, (tmp_path / "late", ("up8", 8), ("up22", 22)))
+    late = threading.Timer(0.7, cards, (tmp_path / "late", ("up8", 8), ("up22", 22)))
     (tmp_path / "late").mkdir()
     late.start()
-    assert ports.settled(wanted, str(tmp_path / "late"), 1.5) == {(3, 8): "up8", (3, 22): "up22"}
+    assert ports.settled(wanted, str(tmp_path / "late"), 5) == {(3, 8): "up8", (3, 22): "up22"}
     assert ports.settled({}, str(tmp_path / "none"), 0.1) == {}
 
 
