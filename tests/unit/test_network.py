@@ -273,10 +273,15 @@ def cards(root: Path, *interfaces: tuple[str, int]) -> None:
     (device / "pci_addr").write_text("0000:33:00.0\n", encoding="utf-8")
     (device / "module_id").write_text("3\n", encoding="utf-8")
     for name, number in interfaces:
-        folder = root / f"sys/bus/pci/drivers/habanalabs_en/0000:33:00.0/net/{name}"
-        folder.mkdir(parents=True)
-        (folder / "dev_port").write_text(f"{number}\n", encoding="utf-8")
-        (folder / "speed").write_text("100000\n", encoding="utf-8")
+        interface(root, name, number)
+
+
+def interface(root: Path, name: str, number: int) -> None:
+    """Write what the kernel shows of an interface of card 3."""
+    folder = root / f"sys/bus/pci/drivers/habanalabs_en/0000:33:00.0/net/{name}"
+    folder.mkdir(parents=True)
+    (folder / "dev_port").write_text(f"{number}\n", encoding="utf-8")
+    (folder / "speed").write_text("100000\n", encoding="utf-8")
 
 
 @pytest.fixture
@@ -317,10 +322,8 @@ def test_the_program_waits_for_the_ports_of_its_settings_and_no_longer(
     wanted = {"addresses": {"3/8": "x", "3/22": "y"}}
     assert ports.settled(wanted, str(tmp_path), 0.2) == {(3, 8): "up8"}
     # The driver shows the second one later.
-    late = threading.Timer(0.7, cards, (tmp_path / "late", ("up8", 8), ("up22", 22)))
-    (tmp_path / "late").mkdir()
-    late.start()
-    assert ports.settled(wanted, str(tmp_path / "late"), 5) == {(3, 8): "up8", (3, 22): "up22"}
+    threading.Timer(0.7, interface, (tmp_path, "up22", 22)).start()
+    assert ports.settled(wanted, str(tmp_path), 5) == {(3, 8): "up8", (3, 22): "up22"}
     assert ports.settled({}, str(tmp_path / "none"), 0.1) == {}
 
 
