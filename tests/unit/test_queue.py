@@ -66,6 +66,7 @@ def test_a_failure_is_shown_at_once_and_the_others_go_on(queue: Any, capsys: Any
     failing = "import sys; print('FAILED tests/test_x.py::test_it'); print('1 failed, 3 passed in 0.1s'); sys.exit(1)"
     later = "import time; time.sleep(0.5); print('7 passed in 0.5s')"
     ended = queue.Queue({"bad": part(queue, failing, 2), "good": part(queue, later, 1)}).run()
+    assert [one.reasons for one in ended] == [("FAILED tests/test_x.py::test_it",), ()]
     assert [(one.name, one.passed, one.counts) for one in ended] == [
         ("bad", False, "1 failed, 3 passed"),
         ("good", True, "7 passed"),
@@ -73,6 +74,23 @@ def test_a_failure_is_shown_at_once_and_the_others_go_on(queue: Any, capsys: Any
     said = capsys.readouterr().out
     assert said.index("FAILED tests/test_x.py::test_it") < said.index("good")
     assert "the whole log: " in said
+
+
+def test_the_reasons_of_a_failed_life_are_found_in_its_frame(queue: Any) -> None:
+    framed = [
+        "  \x1b[2m│\x1b[0m ok: [mol-a]",
+        "  \x1b[2m│\x1b[0m ________ test_it_serves ________",
+        '  \x1b[2m│\x1b[0m fatal: [mol-a]: FAILED! => {"msg": "too slow"}',
+        "  \x1b[2m│\x1b[0m assert 2 == 0",
+        "  \x1b[2m│\x1b[0m FAILED molecule/fleet/tests/test_x.py::test_it_serves",
+        "  \x1b[2m│\x1b[0m PLAY RECAP",
+    ]
+    assert queue.reasons("\n".join(framed)) == (
+        "________ test_it_serves ________",
+        'fatal: [mol-a]: FAILED! => {"msg": "too slow"}',
+        "assert 2 == 0",
+        "FAILED molecule/fleet/tests/test_x.py::test_it_serves",
+    )
 
 
 def test_a_part_that_is_killed_or_takes_too_long_has_failed(queue: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,9 +126,9 @@ def test_supervisors_that_are_killed_and_an_engine_that_restarts_cost_no_request
     before = {model: starts(model) for model in PORTS}
     for name in (A, B):
         inside(name, "systemctl kill --signal=KILL --kill-whom=main 'vllm-*.service'")
-        assert eventually(lambda: all(serves(model) for model in PORTS), 60)
+        assert eventually(lambda: all(serves(model) for model in PORTS), START_S)
     inside(B, "systemctl restart docker")
-    assert eventually(lambda: all(serves(model) for model in PORTS), 60)
+    assert eventually(lambda: all(serves(model) for model in PORTS), START_S)
     assert {model: starts(model) for model in PORTS} == before
     assert load and {one.status for one in load} == {"200"}
 
@@ -141,7 +141,7 @@ def test_a_part_that_dies_takes_all_parts_with_it_and_no_other_model(host: Any) 
     # Ray itself, on the head: its global control store.
     assert inside(B, "pkill --signal KILL gcs_server && echo killed") == "killed"
     assert eventually(lambda: asked("split", 5).status != "200", SEEN_S)
-    assert eventually(lambda: all(starts(model)[0] != before[model][0] for model in ("split", "rayed")), 60)
+    assert eventually(lambda: all(starts(model)[0] != before[model][0] for model in ("split", "rayed")), START_S)
     assert eventually(lambda: serves("split") and serves("rayed"), START_S)
     assert starts("copies") == before["copies"]
     # With the head's own end before it, where the head's server noticed it first.

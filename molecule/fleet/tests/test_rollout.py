@@ -85,7 +85,8 @@ def goes_back(playbook: Any, address: str, requested: dict[str, Any], said: str)
     environment = inside("mol-fleet-a", "cat /etc/gaudi-serve/*.env")
     assert environment
     with Load(address, 16) as load:
-        run = playbook(ROLLOUT, "--limit", "mol-fleet-*", vllm_service_max_restarts=1, mol_env=requested, **APPROVED)
+        limits = {"vllm_service_max_restarts": 1, "mol_tolerance": 0.6}
+        run = playbook(ROLLOUT, "--limit", "mol-fleet-*", mol_env=requested, **limits, **APPROVED)
         time.sleep(2)
     assert run.status != 0
     assert said in run.flat, run.text

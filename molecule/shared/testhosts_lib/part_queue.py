@@ -21,6 +21,9 @@ from .common import REPOSITORY, SHARED, cache
 LANES = max(2, int(os.environ.get("GAUDI_SERVE_LANES") or 3))
 # Of one part; on a machine that others use it takes three times as long as on a quiet one.
 LIMIT_S = 4 * 3600 if os.environ.get("GAUDI_SERVE_LONG") else 4500
+# What a failed part is told by at the very end: names of tests, their asserts, and the tasks that failed.
+REASON = re.compile(r"^(_{3,} \S.* _{3,}$|(FAILED|ERROR) \S*/|E  +\S|\S+\.py:\d+: |fatal: \[|\+?(assert |AssertionError))")
+REASONS = 25
 
 
 class Part(NamedTuple):
@@ -42,13 +45,14 @@ class Part(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a part gave."""
+    """What a part gave; of a failed one the lines that say why."""
 
     name: str
     passed: bool
     seconds: float
     used: float
     counts: str
+    reasons: tuple[str, ...] = ()
 
     @property
     def line(self) -> str:
@@ -111,7 +115,8 @@ class Queue:
     def end(self, name: str, one: Running) -> None:
         """Keep what a part gave, and show at once what went wrong."""
         text = one.log.read_text(encoding="utf-8", errors="replace")
-        outcome = Outcome(name, one.status == 0, one.taken, one.used, counts(text))
+        passed = one.status == 0
+        outcome = Outcome(name, passed, one.taken, one.used, counts(text), () if passed else reasons(text))
         self.ended.append(outcome)
         self.gone.append(one.gone)
         if outcome.passed:
@@ -120,7 +125,7 @@ class Queue:
         else:
             print("\n".join(text.splitlines()[-200:]))
             # Again below it: what a test has to show can be longer than that.
-            print("\n".join(line[:300] for line in text.splitlines() if re.search(r"\b(FAILED|ERROR) tests/", line)))
+            print("\n".join(outcome.reasons))
             print(f"status {one.status}; the whole log: {one.log}")
         print(outcome.line, flush=True)
 
@@ -186,3 +191,9 @@ def counts(text: str) -> str:
     """Return pytest's last line of counts, or nothing."""
     found = re.findall(r"((?:\d+ (?:passed|failed|deselected|skipped|errors?)(?:, )?)+) in [\d.]+s", text)
     return found[-1] if found else ""
+
+
+def reasons(text: str) -> tuple[str, ...]:
+    """Return the lines of a log that say why it failed, without the colours and the frame that molecule gives them."""
+    plain = (re.sub(r"\x1b\[[0-9;]*m", "", line).strip("│ \t") for line in text.splitlines())
+    return tuple(line[:300] for line in plain if REASON.match(line))[-REASONS:]
