@@ -39,6 +39,16 @@ class Hosts:
             change(folder, f"h{number:02}", bmc=place.control)
         path.write_text(json.dumps(inventory), encoding="utf-8")
 
+    def behind_a_gateway(self) -> None:
+        """Let a gateway send requests to the hosts."""
+        path = self.folder / "hosts.json"
+        inventory = json.loads(path.read_text(encoding="utf-8"))
+        gateway = {"fleet_gateway": {"clients": {"c": {"key": "k" * 32}}}, "vllm_models": None, "bios_settings": {}}
+        inventory["all"]["hosts"]["gw"] = gateway
+        inventory["all"]["vars"]["fleet_gateway_secret"] = "0123456789abcdef0123456789abcdef"
+        path.write_text(json.dumps(inventory), encoding="utf-8")
+        change(self.folder, "gw")
+
     def run(self, *arguments: str) -> tuple[int, str]:
         """Run Ansible, and return its status and all that it printed on one line. No BMC has a session left."""
         argv = ["ansible-playbook", "-i", str(self.folder / "hosts.json"), *arguments]
@@ -46,6 +56,11 @@ class Hosts:
         assert [place.box.sessions for place in self.places] == [{}] * len(self.places)
         assert PASSWORD not in text
         return status, " ".join(text.split())
+
+    @property
+    def told(self) -> list[tuple[str, int]]:
+        """Return what the gateway was told of h01, each with the number of its reboots before, and repetitions left out."""
+        return list(dict.fromkeys((state, boots) for _, state, boots in self.state("gw").get("told", [])))
 
     def state(self, name: str = "h01") -> dict[str, Any]:
         """Return what a host has."""
@@ -162,12 +177,15 @@ def test_what_earlier_runs_have_sent_is_kept_until_the_next_boot(start: Any) -> 
 def test_a_setting_that_never_sticks_fails_by_its_name_and_is_not_tried_by_the_next_run(start: Any) -> None:
     box = Box(SUPERMICRO, stubborn={C6})
     hosts = start(box, bios_settings={"CPUC6Report": "Disable"})
+    hosts.behind_a_gateway()
     status, text = hosts.run(BIOS, "-e", ALLOWED)
     assert status != 0
     assert "h01: BIOS: CPUC6Report#0840: Disable did not stick, it is Auto after the reboot" in text
     assert box.resets == 2
     assert json.loads(hosts.state()["files"][RECORD])["failed"] == {"bios": "1.4b", "settings": {C6: "Disable"}}
     assert hosts.state()["held"] == {}
+    # The gateway sends nothing to the host from before the first reboot until after the last one, also where a run fails.
+    assert (hosts.told, hosts.state("gw")["drained"]) == ([("drain", 0), ("ready", 2)], {})
     status, text = hosts.run(BIOS, "-e", ALLOWED)
     assert status != 0
     assert "did not stick before, it is Auto; it is not tried again with BIOS 1.4b" in text
@@ -176,6 +194,12 @@ def test_a_setting_that_never_sticks_fails_by_its_name_and_is_not_tried_by_the_n
     box.bios, box.stubborn = "1.5", set()
     status, text = hosts.run(BIOS, "-e", ALLOWED)
     assert (status, box.resets, hosts.state()["files"].get(RECORD)) == (0, 3, None), text
+    # A reboot for kernel arguments alone does the same, and leaves what somebody else has drained.
+    change(hosts.folder, "gw", told=[], drained={"h01": False})
+    arguments = json.dumps({"host_tuning_kernel_args": ["iommu=pt"], "bios_settings": {}})
+    status, text = hosts.run("playbooks/host.yml", "-e", ALLOWED, "-e", arguments, "--limit", "h01")
+    assert (status, hosts.state()["boots"], hosts.told) == (0, 4, [("drain", 3), ("ready", 4)]), text
+    assert hosts.state("gw")["drained"] == {"h01": False}
 
 
 def test_a_rollout_takes_a_bios_change_as_a_reason_to_reboot_and_a_plan_announces_it(start: Any) -> None:
