@@ -30,14 +30,15 @@ options:
     default: 0
   strict:
     description:
-      - Whether a host is refused of which the gateway serves nothing, and a host that has no gateway yet. A rollout brings
+      - Whether a host is refused of which the gateway serves nothing, and where no gateway runs yet. A rollout brings
         such hosts too.
     type: bool
     default: true
   reboot:
     description:
-      - With C(drain), drains for a reboot of the host, and records that, so that a later run gives the host back where this
-        one is cut off. With C(ready), gives back what was drained for a reboot, and nothing that somebody else has drained.
+      - With C(drain), drains for a reboot of the host, and records that, so that a later run gives the host back where
+        this one is cut off.
+      - With C(ready), gives back what was drained for a reboot, and nothing that somebody else has drained.
     type: bool
     default: false
 author:

@@ -45,7 +45,7 @@ class Hosts:
         inventory = json.loads(path.read_text(encoding="utf-8"))
         gateway = {"fleet_gateway": {"clients": {"c": {"key": "k" * 32}}}, "vllm_models": None, "bios_settings": {}}
         inventory["all"]["hosts"]["gw"] = gateway
-        inventory["all"]["vars"]["fleet_gateway_secret"] = "0123456789abcdef0123456789abcdef"
+        inventory["all"]["vars"] |= {"fleet_gateway_secret": "0123456789abcdef" * 2}
         path.write_text(json.dumps(inventory), encoding="utf-8")
         change(self.folder, "gw")
 
@@ -59,7 +59,7 @@ class Hosts:
 
     @property
     def told(self) -> list[tuple[str, int]]:
-        """Return what the gateway was told of h01, each with the number of its reboots before, and repetitions left out."""
+        """Return what the gateway was told of h01, with the number of its reboots before, and without repetitions."""
         return list(dict.fromkeys((state, boots) for _, state, boots in self.state("gw").get("told", [])))
 
     def state(self, name: str = "h01") -> dict[str, Any]:
@@ -184,7 +184,7 @@ def test_a_setting_that_never_sticks_fails_by_its_name_and_is_not_tried_by_the_n
     assert box.resets == 2
     assert json.loads(hosts.state()["files"][RECORD])["failed"] == {"bios": "1.4b", "settings": {C6: "Disable"}}
     assert hosts.state()["held"] == {}
-    # The gateway sends nothing to the host from before the first reboot until after the last one, also where a run fails.
+    # The gateway sends nothing to the host from before the first reboot until after the last one; the run has failed.
     assert (hosts.told, hosts.state("gw")["drained"]) == ([("drain", 0), ("ready", 2)], {})
     status, text = hosts.run(BIOS, "-e", ALLOWED)
     assert status != 0

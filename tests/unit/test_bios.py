@@ -341,10 +341,17 @@ def test_hpe_drops_what_its_workload_profile_closes_until_a_second_boot(bmcs: Bm
     place = bmcs.serve(HPE)
     given = {"bios_profile": "performance", "host_tuning_reboot_allowed": True}
     found = asked(place, **given)
+    text = (
+        "two boots may be needed: PowerRegulator, EnergyPerfBias, MinProcIdlePower, MinProcIdlePkgState, "
+        "NumaGroupSizeOpt may stick only after WorkloadProfile"
+    )
+    # In the plan, in the run and its check, and in the minutes.
+    assert (found.due[-1], found.changes["lines"][-1], found.facts["down_minutes"]) == (text, text, 30)
     send(place, found)
     place.box.reset()
     place.box.starting = 0
     second = asked(place, **given)
+    assert (second.facts["down_minutes"], "two boots" in " ".join(second.changes["lines"])) == (15, False)
     assert set(second.changes["patch"]) == {
         "PowerRegulator",
         "EnergyPerfBias",
@@ -454,8 +461,15 @@ def test_what_the_project_has_as_profiles_is_sound() -> None:
         entries = {"Attributes": about["attributes"], "Dependencies": about["dependencies"]}
         read = {"registry": entries, "current": about["current"], "pending": {}}
         assert (wrong, compared(settings, read).refusals) == ("", [])
-    for wrong_ in ({"p": {}}, {"p": [{"settings": {"A": 1.5}}]}, {"p": [{"sttings": {}}]}, {"p": [{"model": 5}]}):
+    for wrong_ in (
+        {"p": {}},
+        {"p": [{"settings": {"A": 1.5}}]},
+        {"p": [{"sttings": {}}]},
+        {"p": [{"model": 5}]},
+    ):
         assert not is_profiles(wrong_)
+    entry = {"settings": {"A": "1"}, "first": ["A"]}
+    assert is_profiles({"p": [entry]}) and not is_profiles({"p": [{**entry, "first": {"A": 5}}]})
 
 
 # ---- what an earlier run has sent

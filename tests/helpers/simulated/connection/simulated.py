@@ -84,8 +84,8 @@ VIRGIN: dict[str, Any] = {
     **{"devices": {}, "runtimes": {}, "packages": {}},
     # How often it was rebooted, and where the tests' BMC hears of it.
     **{"boots": 0, "bmc": ""},
-    # As a gateway: the hosts that it does not ask, each with whether for a reboot; and what it was told, with how often the
-    # host had been rebooted then.
+    # As a gateway: the hosts that it does not ask, each with whether for a reboot; and what it was told, with how often
+    # the host had been rebooted then.
     **{"drained": {}, "told": []},
     # Its connection is lost for so many "seconds" when this module is sent ("at", perhaps with its state).
     "away": {},
