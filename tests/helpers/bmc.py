@@ -423,7 +423,7 @@ def resources(box: Box) -> dict[str, Any]:
     found: dict[str, Any] = {
         "/redfish/v1": {
             **{"Systems": {"@odata.id": paths["systems"]}, "Registries": {"@odata.id": registries}},
-            "Managers": {"@odata.id": "/redfish/v1/Managers"},
+            **{"Managers": {"@odata.id": "/redfish/v1/Managers"}, "Vendor": box.about["maker"].partition(" ")[0]},
             "SessionService": {"@odata.id": "/redfish/v1/SessionService"},
             "Links": {"Sessions": {"@odata.id": "/redfish/v1/SessionService/Sessions"}},
         },

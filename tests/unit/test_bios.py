@@ -21,7 +21,7 @@ from gaudi_serve.plan.downtime import downtimes
 from gaudi_serve.stages.base import Given, Pending
 from gaudi_serve.stages.bios import STAGE
 from helpers.bmc import DELL, HPE, MAKERS, PASSWORD, SUPERMICRO, USER, Box, Served, certificate, served
-from helpers.plugins import load, run_module
+from helpers.plugins import load, run_collection_module, run_module
 
 C6 = "CPUC6Report#0840"
 NO_VALUES = "must be one of no values: the registry has none"
@@ -294,6 +294,36 @@ def test_every_makers_profile_is_current_after_two_boots_at_most(bmcs: Bmcs, mak
             place.box.reset()
     # Both boots were announced where there were two.
     assert (list(asked(place, **given).drift), first.facts["down_minutes"]) == ([], 15 * place.box.resets)
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_modules_of_others_find_a_redfish_service_in_the_bmc_of_these_tests(
+    bmcs: Bmcs, maker: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("ansible_collections.community.general", reason="only package ansible brings it")
+    place, (_, name, before, after, _) = bmcs.serve(MAKERS[maker], current=FREE.get(maker, {})), C6_OF[maker]
+    (tmp_path / "bmc.pem").write_text(place.ca, encoding="ascii")
+    given = {"baseuri": place.address, "validate_certs": True, "ca_path": str(tmp_path / "bmc.pem")}
+    user = {**given, "username": USER, "password": PASSWORD}
+
+    def run(module: str, category: str, command: str, **more: Any) -> dict[str, Any]:
+        return run_collection_module("community.general", module, category=category, command=[command], **more)
+
+    ((_, found),) = run("redfish_info", "Systems", "GetBiosAttributes", **user)["redfish_facts"]["bios_attribute"][
+        "entries"
+    ]
+    assert found == place.box.current and found[name] == before
+    assert run("redfish_config", "Systems", "SetBiosAttributes", bios_attributes={name: after}, **user)["changed"]
+    assert (place.box.pending, place.box.current[name]) == ({name: after}, before)
+    # For this toolkit it is pending, and on Dell's BMCs the job of somebody else.
+    now = asked(place, bios_settings={name: after})
+    assert (now.changes["patch"], now.refusal, len(place.box.jobs)) == ({}, [], int(maker == "Dell"))
+    if maker == "HPE":
+        session = run("redfish_command", "Sessions", "CreateSession", **user)["session"]
+        assert session["token"] in place.box.sessions.values()
+        gone = {"session_uri": session["uri"], "auth_token": session["token"]}
+        assert run("redfish_command", "Sessions", "DeleteSession", **given, **gone)["changed"]
+        assert place.box.sessions == {}
 
 
 def test_without_permission_to_reboot_settings_stay_pending(bmcs: Bmcs) -> None:
