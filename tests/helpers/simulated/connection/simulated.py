@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import subprocess
 import sys
 import time
 import urllib.request
@@ -84,6 +85,8 @@ VIRGIN: dict[str, Any] = {
     **{"devices": {}, "runtimes": {}, "packages": {}},
     # How often it was rebooted, and where the tests' BMC hears of it.
     **{"boots": 0, "bmc": ""},
+    # How often it has asked its BMC itself.
+    "asked": 0,
     # As a gateway: the hosts that it does not ask, each with whether for a reboot; and what it was told, with how often
     # the host had been rebooted then.
     **{"drained": {}, "told": []},
@@ -122,6 +125,11 @@ class Connection(ConnectionBase):  # type: ignore[misc]  # ansible-core has no t
                 keep(path, host.state)
                 raise AnsibleConnectionFailure("No route to host")
             host.state["away"] = {}
+        if module == "bios_settings":
+            # The module itself, as it was packed: its BMC is as real for this host as for the controller.
+            keep(path, {**host.state, "asked": host.state["asked"] + 1})
+            done = subprocess.run([sys.executable, "-"], input=in_data, capture_output=True, timeout=60, check=False)
+            return done.returncode, done.stdout, done.stderr
         answer = host.answer(module, given)
         keep(path, host.state)
         return int(bool(answer.get("failed"))), json.dumps(answer).encode(), b""
@@ -541,7 +549,7 @@ class Host:
     def do_measure_links(self, given: dict[str, Any]) -> dict[str, Any]:
         """Measure good links."""
         runs = [{**run, "passed": True, "nw_gb_s": 258.0} for run in given["runs"]]
-        by = {"image": given["image"], "accelerator": given["host"]["accelerator"]}
+        by = {"image": given["image"], "accelerator": given["host"]["accelerator"], "program": given["nccl_tests"]}
         self.state["hccl"] = {
             "runs": runs,
             "passed": True,
