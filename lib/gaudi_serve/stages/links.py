@@ -52,13 +52,12 @@ def link_validation_plan(
         now: seconds since 1970.
         thresholds: GB/s by run (``all``, ``quad-0``, ``group-0``, ``all-2-hosts``) that override the built-in ones.
         options: what hccl_demo measures instead of the default, such as ``{measure: latency}``.
-        nodes: hosts that measure together.
-        program: what measures in place of the platform's usual way.
+        nodes: hosts that measure together. program: what measures in place of the platform's usual way.
 
     Returns:
         ``due`` (reasons, empty when the last measurement holds), ``busy`` (sentences on cards that others hold or that
-        are bad), ``drain`` (the toolkit's own models on them), ``runs``, ``fingerprint``,
-        and ``aside``: the name by which a measurement that is none of the host by itself is kept.
+        are bad), ``drain`` (the toolkit's own models on them), ``runs``, ``fingerprint``, and ``aside``: the name by
+        which a measurement that is none of the host by itself is kept.
     """
     fingerprint = _fingerprint(host, image_id or image) | ({"program": program} if program else {})
     known, cards = Host.of(host), _together(Host.of(host))
