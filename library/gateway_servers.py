@@ -36,9 +36,9 @@ options:
     default: true
   reboot:
     description:
-      - With C(drain), drains for a reboot of the host, and records that, so that a later run gives the host back where
-        this one is cut off.
-      - With C(ready), gives back what was drained for a reboot, and nothing that somebody else has drained.
+      - With C(drain), drains for a reboot of the host, and records that, so that a later run returns the host to
+        service where this one is cut off.
+      - With C(ready), returns to service what was drained for a reboot, and nothing that somebody else has drained.
     type: bool
     default: false
 author:

@@ -262,7 +262,7 @@ def set_state(host: str, state: str, check: bool = False, reboot: bool = False) 
         if reboot and state == "ready":
             changing = [server for server in changing if server.name in before]
         elif reboot and not check:
-            # Before they are drained: a run that is cut off in between leaves nothing that nobody gives back.
+            # Before they are drained: a run that is cut off in between leaves nothing drained that no run returns.
             _record_reboot(host, [*before, *(server.name for server in changing)])
         for server in [] if check else changing:
             runtime().set_state(server.backend, server.name, state)
