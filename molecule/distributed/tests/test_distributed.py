@@ -185,6 +185,7 @@ def test_a_rollout_changes_all_hosts_of_a_model_at_once(playbook: Any) -> None:
 
 
 @pytest.mark.on(A)
+@pytest.mark.anyhow
 def test_one_host_of_a_model_alone_is_refused(playbook: Any) -> None:
     run = playbook("molecule/shared/converge.yml", "--limit", B, mol_seqs=4)
     assert run.status != 0
