@@ -59,7 +59,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         models = plan["models"] or (unplanned_models(known) if "gaudi_host" in known else [])
         known = known.but(preflight_plan={"models": models})
         gives = any(_giver(one) == host for one in variables["hostvars"].values())
-        found = host_items(BundleHost(host, known, models, gives), list(known["preflight_for"]))
+        serves = ["site_mirror"] if host in (variables["groups"].get("mirror") or ()) else []
+        found = host_items(BundleHost(host, known, models, gives), [*known["preflight_for"], *serves])
         return [one.as_dict() for one in joined(found)]
 
     @staticmethod

@@ -13,6 +13,8 @@ LIB = str(Path(__file__).resolve().parents[1] / "lib")
 if LIB not in sys.path:
     sys.path.insert(0, LIB)
 
+from gaudi_serve.bundle.host import BundleHost  # noqa: E402
+from gaudi_serve.bundle.offline import missing_lines  # noqa: E402
 from gaudi_serve.core.aliases import as_written, finding_as_written  # noqa: E402
 from gaudi_serve.core.checks import is_true  # noqa: E402
 from gaudi_serve.core.errors import Finding, InputError  # noqa: E402
@@ -24,6 +26,7 @@ from gaudi_serve.plan.fleet import peers_of  # noqa: E402
 from gaudi_serve.plan.judged import judged, reasons  # noqa: E402
 from gaudi_serve.plan.wanted import Wanted  # noqa: E402
 from gaudi_serve.stages.base import Given, Pending, Stage  # noqa: E402
+from gaudi_serve.stages.changes import StageChanges  # noqa: E402
 from gaudi_serve.stages.registry import OBJECTS, awaits_driver, expected_host, plans_models  # noqa: E402
 
 
@@ -73,6 +76,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
             known = known.but(**facts)
         if self._task.args.get("due"):
             facts |= self._asked(host, known, stages, variables)
+            facts |= self._not_mirrored(host, known.but(**facts), stages, facts)
         known = known.but(**facts)
         if self._task.args.get("judge"):
             facts |= judged(host, known, stages, findings, warnings)
@@ -80,6 +84,20 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
             facts |= self._differing(host, known, stages, variables)
             facts |= {"preflight_status": reasons(known, stages, findings, host)} if plans_models(stages) else {}
         return facts
+
+    def _not_mirrored(self, host: str, known: Variables, stages: list[str], facts: dict[str, Any]) -> dict[str, Any]:
+        """Return what a run would fetch and the site's mirror lacks, as a refusal of stage offline."""
+        if "offline_has" not in facts or facts["offline_refusal"]:
+            return {}
+        due = list(StageChanges.of(known, stages).pending)
+        models = list((facts.get("preflight_plan") or {}).get("models") or ())
+        try:
+            lacks = missing_lines(
+                BundleHost(host, known, models), str(known["offline_mirror_url"]), facts["offline_has"], due
+            )
+        except (Undefined, *UNRENDERED) as problem:
+            lacks = [f"{host}: {problem}"]
+        return {"offline_refusal": lacks}
 
     def _expected(self, host: str, known: Variables, stages: list[str]) -> dict[str, Any]:
         """Return what the stages of the run change of the facts that models are planned by."""

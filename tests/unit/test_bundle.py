@@ -365,7 +365,7 @@ def test_each_stage_of_a_run_lists_its_own_things() -> None:
         *("host_tuning", "driver", "container_runtime", "link_validation", "gateway")
     }
     assert {one.need.why for one in host_items(host(), ["host_tuning"])} == {("host_tuning",)}
-    assert set(PARTS) <= set(STAGES)
+    assert set(PARTS) <= {*STAGES, "site_mirror"}
 
 
 # ---- no task that fetches is left out
@@ -418,6 +418,8 @@ FETCHES: dict[tuple[str, str, str], Callable[[BundleHost], list[Item]] | str] = 
     ("model_weights", "clients.yml", "Clients | Install them"): weights.weights,
     ("model_weights", "step.yml", "Step | Run it"): weights.weights,
     ("monitoring", "prepare.yml", "Install | Install the programs"): packages.monitoring,
+    ("offline", "apply.yml", "Packages | Read what the mirror has"): "from the site's mirror",
+    ("site_mirror", "install.yml", "Install | Install the packages"): packages.site_mirror,
     ("vllm_image", "bring.yml", "Load | Pull the image"): images.images,
     ("vllm_image", "bring.yml", "Load | Take the image from another host"): "from a host of the inventory",
     ("vllm_image", "bring.yml", "Load | Make the archive on the controller"): images.images,

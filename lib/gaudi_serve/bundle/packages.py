@@ -107,7 +107,8 @@ def container_runtime(host: BundleHost) -> list[Item]:
     vendor = host.known["container_runtime_engine"] == "vendor"
     kind = "vendor_packages" if vendor else "distribution_packages"
     names = with_client(host.known[f"container_runtime_{kind}"], host.system)
-    found, origin = _engine_source(host) if vendor else ([], "")
+    source = vendor and is_true(host.known["container_runtime_vendor_source"])
+    found, origin = _engine_source(host) if source else ([], "")
     found += host.packages(names, "container_runtime", origin)
     for one in runtimes():
         if is_asked(one, host.known, host.system["accelerator"]):
@@ -165,3 +166,8 @@ def monitoring(host: BundleHost) -> list[Item]:
 def images(host: BundleHost) -> list[Item]:
     """Return what a host needs from which others take images."""
     return host.packages(REGISTRY_PACKAGES if host.gives_images else (), "vllm_image")
+
+
+def site_mirror(host: BundleHost) -> list[Item]:
+    """Return the packages of a host that serves the bundle."""
+    return host.packages(apt_names("site_mirror", "install.yml", "Install | Install the packages"), "site_mirror")

@@ -29,6 +29,7 @@ from ..core.checks import (
     same,
 )
 from ..core.errors import InputError, Problem, is_whole, near, one_line, readable, shown
+from ..core.images import IS_REGISTRY
 from ..core.options import FOLDER, OPTIONS, Range, rule_of
 from ..core.redact import has_login
 from ..gateway.clients import ClientNames, not_read
@@ -42,6 +43,7 @@ from ..stages.gateway import gateway_problems
 from ..stages.host_tuning import kernel_arguments_wanted
 from ..stages.image import LOGINS, are_logins, vllm_images
 from ..stages.monitoring import monitoring_problems
+from ..stages.offline import FORMS as OFFLINE_FORMS
 from ..stages.registry import BY_ROLE, EVERYTHING, OBJECTS, REPORTED, tags_refusal
 from ..stages.service import named, nobodys_secrets, secrets_refusal
 from .facts import HIDDEN, OTHERS, VARIABLES, checked_variables, rendered, rendered_of
@@ -201,6 +203,19 @@ FORMS: dict[str, Rule | Range] = {
         lambda value: is_line(value) and bool(value.strip()), "must be a path on the controller"
     ),
     "vllm_image_pip_index_url": BUILD_WEB,
+    "vllm_image_mirror": Rule(
+        empty_or(IS_REGISTRY), "must be the name of a registry without https://, such as mirror.site:8443; '' for none"
+    ),
+    "site_mirror_address": Rule(
+        empty_or(matching(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}")),
+        "must be the name or IPv4 address of the mirror",
+    ),
+    "site_mirror_fingerprint": Rule(
+        empty_or(matching(r"[0-9A-Fa-f]{40}")), "must be 40 hexadecimal digits, as playbooks/bundle.yml prints them"
+    ),
+    "site_mirror_listen": Rule(empty_or(matching(r"[0-9.]+")), "must be an IPv4 address of the mirror's host, or ''"),
+    **dict.fromkeys(("site_mirror_port", "site_mirror_registry_port"), PORT),
+    "offline_mirror_url": OFFLINE_FORMS["gaudi_mirror_url"],
     "vllm_image_proxies": ENVIRONMENT,
     "vllm_image_registries": Rule(are_logins, LOGINS),
     "vllm_image_serve_address": Rule(
@@ -238,6 +253,9 @@ FORMS: dict[str, Rule | Range] = {
     "vllm_service_max_restarts": Range(1, 10_000, "restarts"),
 }
 OF_PLAYBOOKS = {
+    "gaudi_offline": rule_of({"type": "bool"}),
+    **OFFLINE_FORMS,
+    "gaudi_mirror_trust": Rule(is_line, "must be a folder on the control node"),
     "vllm_weights_endpoints": Rule(
         mapping_of(one_of("hub", "modelscope"), lambda one: one is None or NO_WEB.good(one)),
         "must be a mapping of hub and modelscope to addresses",
@@ -289,7 +307,7 @@ INPUTS: dict[str, Rule] = {
     **OF_PLAYBOOKS,
     **{
         name: rule_of(OPTIONS[name], FORMS.get(name))
-        for role in (*BY_ROLE, "preflight")
+        for role in (*BY_ROLE, "preflight", "site_mirror")
         for name in OPTIONS
         if name.startswith(f"{role}_") and name not in (*HANDED, *VARIABLES)
     },

@@ -16,6 +16,7 @@ from . import (
     image,
     links,
     monitoring,
+    offline,
     qualification,
     service,
     weights,
@@ -26,6 +27,7 @@ Known = Mapping[str, Any]
 
 # Every stage in the order of a run; a new one is a file beside this one and a line here.
 OBJECTS: tuple[Stage, ...] = (
+    offline.STAGE,
     bios.STAGE,
     host_tuning.STAGE,
     driver.STAGE,
@@ -61,7 +63,10 @@ SUBSETS = {
     # What it serves, if anything: an inventory that was not read must not hide that.
     ALONE: ("system", "services"),
 }
-EVERYTHING = ("system", "tuning", "runtime", "services", "hccl", "host", "driver", "network", "qualification", "bios")
+EVERYTHING = (
+    *("system", "tuning", "runtime", "services", "hccl", "host", "driver"),
+    *("network", "qualification", "bios", "mirror"),
+)
 # The facts in which the stages keep what they would do.
 REPORTED = (
     *(name for one in OBJECTS for name in one.names("due", "refusal", "stops", *one.reports)),
