@@ -25,9 +25,15 @@ from gaudi_serve.plan.assembly import assemble  # noqa: E402
 from gaudi_serve.plan.fleet import peers_of  # noqa: E402
 from gaudi_serve.plan.judged import judged, reasons  # noqa: E402
 from gaudi_serve.plan.wanted import Wanted  # noqa: E402
+from gaudi_serve.stages import offline  # noqa: E402
 from gaudi_serve.stages.base import Given, Pending, Stage  # noqa: E402
 from gaudi_serve.stages.changes import StageChanges  # noqa: E402
 from gaudi_serve.stages.registry import OBJECTS, awaits_driver, expected_host, plans_models  # noqa: E402
+
+FIRST = (
+    "{host}: not all is as gaudi_offline needs it ({due}), and this run has no stage for it; run "
+    "playbooks/offline.yml first"
+)
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no type information
@@ -76,7 +82,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
             known = known.but(**facts)
         if self._task.args.get("due"):
             facts |= self._asked(host, known, stages, variables)
-            facts |= self._not_mirrored(host, known.but(**facts), stages, facts)
+        if self._task.args.get("due") and stages and is_true(known.get("offline_enabled") or False):
+            try:
+                facts |= self._mirrored(host, known.but(**facts), stages, variables)
+            except (Undefined, *UNRENDERED, InputError) as problem:
+                facts.setdefault("preflight_unclear", str(problem))
         known = known.but(**facts)
         if self._task.args.get("judge"):
             facts |= judged(host, known, stages, findings, warnings)
@@ -85,19 +95,23 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
             facts |= {"preflight_status": reasons(known, stages, findings, host)} if plans_models(stages) else {}
         return facts
 
-    def _not_mirrored(self, host: str, known: Variables, stages: list[str], facts: dict[str, Any]) -> dict[str, Any]:
-        """Return what a run would fetch and the site's mirror lacks, as a refusal of stage offline."""
-        if "offline_has" not in facts or facts["offline_refusal"]:
-            return {}
+    def _mirrored(self, host: str, known: Variables, stages: list[str], variables: dict[str, Any]) -> dict[str, Any]:
+        """Return as a refusal of stage offline what a run would fetch and the site's mirror lacks."""
+        facts = {}
+        if offline.ROLE not in stages:
+            found = self._found(offline.STAGE, host, known, variables)
+            facts = offline.STAGE.facts(found)
+            if found.due and not found.refusal:
+                return {**facts, "offline_refusal": [FIRST.format(host=host, due=found.due[0])]}
+            known = known.but(**facts)
+        if known["offline_refusal"]:
+            return facts
+        models = list(known.get("preflight_plan", {}).get("models") or ())
         due = list(StageChanges.of(known, stages).pending)
-        models = list((facts.get("preflight_plan") or {}).get("models") or ())
-        try:
-            lacks = missing_lines(
-                BundleHost(host, known, models), str(known["offline_mirror_url"]), facts["offline_has"], due
-            )
-        except (Undefined, *UNRENDERED) as problem:
-            lacks = [f"{host}: {problem}"]
-        return {"offline_refusal": lacks}
+        lacks = missing_lines(
+            BundleHost(host, known, models), str(known["offline_mirror_url"]), known["offline_has"], due
+        )
+        return {**facts, "offline_refusal": lacks}
 
     def _expected(self, host: str, known: Variables, stages: list[str]) -> dict[str, Any]:
         """Return what the stages of the run change of the facts that models are planned by."""

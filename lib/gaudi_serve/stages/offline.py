@@ -86,12 +86,11 @@ def registry_of(url: str) -> str:
     return urlsplit(url).netloc
 
 
-def mirror_of(known: Known, host_name: str) -> Mirror | None:
+def mirror_of(known: Known) -> Mirror | None:
     """Return the mirror that a host uses; None where it fetches from outside.
 
     Args:
         known: its variables: ``offline_enabled``, ``offline_mirror_url``, ``offline_trust``, ``gaudi_system``.
-        host_name: how messages call it.
 
     Raises:
         InputError: where a variable is missing or a file of the trust cannot be read.
@@ -100,33 +99,33 @@ def mirror_of(known: Known, host_name: str) -> Mirror | None:
         return None
     url, folder = str(known.get("offline_mirror_url") or ""), str(known.get("offline_trust") or "")
     if not URL.fullmatch(url):
-        raise InputError(f"{host_name}: gaudi_mirror_url {shown(url)}: {FORMS['gaudi_mirror_url'].allowed}")
+        raise InputError(f"gaudi_mirror_url {shown(url)}: {FORMS['gaudi_mirror_url'].allowed}")
     system = known["gaudi_system"]
     name = f"{system['id']}-{system['version_id']}-{package_architecture(system)}"
-    texts = (_trusted(host_name, folder, *one) for one in (("ca.crt", PEM), ("key.asc", ARMOUR)))
+    texts = (_trusted(folder, *one) for one in (("ca.crt", PEM), ("key.asc", ARMOUR)))
     return Mirror(url, name, *texts)
 
 
-def _trusted(host_name: str, folder: str, file: str, head: str) -> str:
+def _trusted(folder: str, file: str, head: str) -> str:
     """Return the text of a file that playbooks/mirror.yml has left on the control node."""
     text = read_text(Path(folder).expanduser() / file)
     if text is None or head not in text:
         raise InputError(
-            f"{host_name}: gaudi_mirror_trust {shown(folder)}: has no {file} that can be read; "
+            f"gaudi_mirror_trust {shown(folder)}: has no {file} that can be read; "
             "playbooks/mirror.yml writes it on its control node: carry the folder here, or name it"
         )
     return text
 
 
 def _look(given: Given) -> tuple[str, dict[str, Any]] | None:
-    mirror = mirror_of(given.known, given.host)
+    mirror = mirror_of(given.known)
     if mirror is None:
         return None
     return "mirror_read", {"url": mirror.url, "authority": mirror.authority, "system": mirror.system}
 
 
 def _pending(given: Given) -> Pending:
-    here, mirror = given.known["gaudi_mirror"], mirror_of(given.known, given.host)
+    here, mirror = given.known["gaudi_mirror"], mirror_of(given.known)
     there = {**here["files"], **_of_registries(here["registries"], mirror)}
     files = mirror.files if mirror else {}
     write = [path for path, text in files.items() if there.get(path) != sha256_text(text)]

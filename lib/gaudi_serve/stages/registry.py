@@ -151,18 +151,23 @@ def tags_refusal(tags: Sequence[str]) -> list[str]:
     return [f"--tags {readable(tag)}: must be one of {', '.join(known)}{near(tag, known, 1)}" for tag in wrong]
 
 
-def facts_wanted(stages: Sequence[str], gateway: bool = False, monitored: bool = False) -> list[str]:
+def facts_wanted(
+    stages: Sequence[str], gateway: bool = False, monitored: bool = False, offline: bool = False
+) -> list[str]:
     """Return the subsets of gaudi_facts that stages need; all of them where models are planned.
 
     Args:
         stages: what run_stages returned.
         gateway: the host is a gateway.
         monitored: the inventory has a host that watches others.
+        offline: everything comes from the site's mirror, which each run asks what it has.
     """
+    looks = {"system", "mirror"} if offline else set()
     own = [*(["haproxy"] if gateway else []), *(["metrics"] if monitored else [])]
     if set(stages) & set(PLANNED) or not stages:
         return [*EVERYTHING, *own]
-    return [subset for subset in EVERYTHING if any(subset in SUBSETS[stage] for stage in stages)] + own
+    wanted = looks.union(*(SUBSETS[stage] for stage in stages))
+    return [subset for subset in EVERYTHING if subset in wanted] + own
 
 
 def expected_host(host_name: str, known: Known, stages: Sequence[str], *, plans_again: bool) -> dict[str, Any]:
