@@ -15,6 +15,7 @@ from gaudi_serve.bundle.control import control_node
 from gaudi_serve.bundle.host import BundleHost
 from gaudi_serve.bundle.items import Item, Manifest, Need, joined, read_manifest
 from gaudi_serve.bundle.listing import PARTS, host_items, unplanned_models
+from gaudi_serve.bundle.offline import KINDS, missing_lines
 from gaudi_serve.bundle.report import bundle_manifest
 from gaudi_serve.bundle.roles import ROOT, apt_names, pins
 from gaudi_serve.core.errors import InputError
@@ -366,6 +367,33 @@ def test_each_stage_of_a_run_lists_its_own_things() -> None:
     }
     assert {one.need.why for one in host_items(host(), ["host_tuning"])} == {("host_tuning",)}
     assert set(PARTS) <= {*STAGES, "site_mirror"}
+
+
+# ---- what a mirror lacks
+
+
+def test_what_a_run_needs_and_the_mirror_lacks_is_named_by_kind() -> None:
+    own = host(vllm_image_images=[{"name": "vllm:1"}], gaudi_services={"images": {}})
+    due = ["container_runtime", "vllm_image", "vllm_service"]
+    has = [[one.kind, one.name, one.version, one.system] for one in host_items(own, due)]
+    assert missing_lines(own, "https://m", has, due) == []
+    others = [one for one in has if one[0] != "image"]
+    (said,) = missing_lines(own, "https://m", others, due)
+    assert said.startswith("gaudi01: the mirror https://m lacks image vllm:1; make the bundle again")
+    # What the host has, nobody fetches; stages without work fetch nothing.
+    there = host(vllm_image_images=[{"name": "vllm:1"}], gaudi_services={"images": {"vllm:1": "sha256:1"}})
+    assert missing_lines(there, "https://m", others, due) == []
+    assert missing_lines(own, "https://m", others, ["container_runtime"]) == []
+    for one in others:
+        lacking = [each for each in has if each != one]
+        assert one[0] not in KINDS or one[1] in missing_lines(own, "https://m", lacking, due)[0], one
+
+
+def test_any_version_does_where_none_is_asked_for_but_of_the_same_system() -> None:
+    own = host(gateway_settings={"port": 8080})
+    (item,) = host_items(own, ["gateway"])
+    assert missing_lines(own, "u", [["package", item.name, "2.6", item.system]], ["gateway"]) == []
+    assert missing_lines(own, "u", [["package", item.name, "2.6", "ubuntu 24.04 amd64"]], ["gateway"]) != []
 
 
 # ---- no task that fetches is left out

@@ -13,13 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from urllib.parse import urlencode
 
 from ..core.errors import InputError, one_line
-from ..core.run import run
 
 ENGINE, HUB = "/var/run/docker.sock", "docker.io"
 # Without a word from the engine for so long, it does not come any more: while layers come and unfold it tells of each.
 QUIET_S = 600.0
 MOST = 500  # signs of what it said
-TAG_S = 60
 NO_DIGESTS = (
     "cannot come from a mirror by its digest, since an engine gives such a name only to what it pulls from its own "
     "registry; name it by its tag, which the bundle pins to a digest"
@@ -89,11 +87,26 @@ def pull_mirrored(name: str, mirror: str, path: str = ENGINE) -> None:
     place = f"{mirror}/{full_name(name)}"
     called = place if ":" in place.rpartition("/")[2] else f"{place}:latest"
     pull(called, {}, path)
-    done = run(["docker", "--host", f"unix://{path}", "image", "tag", called, name], TAG_S)
-    if done.status != 0:
-        raise InputError(f"image {name}: the engine does not give it its name: {one_line(done.err)[:MOST]}")
-    # The name is what counts now; a name of the mirror would keep the image when nobody needs it.
-    run(["docker", "--host", f"unix://{path}", "image", "rm", called], TAG_S)
+    repository, tag = split_name(name)
+    text = _told(path, "POST", f"/images/{called}/tag?{urlencode({'repo': repository, 'tag': tag})}")
+    if text:
+        raise InputError(f"image {name}: the engine does not give it its name: {one_line(text)[:MOST]}")
+    # A name of the mirror would keep the image when nobody needs it.
+    _told(path, "DELETE", f"/images/{called}")
+
+
+def _told(path: str, method: str, address: str) -> str:
+    """Ask the engine for something small; return why it does not do it, empty where it does."""
+    engine = _Engine(path)
+    try:
+        engine.request(method, address)
+        answer = engine.getresponse()
+        body = answer.read()
+        return "" if answer.status < http.HTTPStatus.BAD_REQUEST else _message(body)
+    except (OSError, http.client.HTTPException) as problem:
+        return f"the engine does not answer at {path}: {problem}"
+    finally:
+        engine.close()
 
 
 def split_name(name: str) -> tuple[str, str]:
