@@ -15,7 +15,7 @@ if LIB not in sys.path:
     sys.path.insert(0, LIB)
 
 from gaudi_serve.bundle.access import Access  # noqa: E402
-from gaudi_serve.bundle.fetch.run import Report, fetch_bundle, verified  # noqa: E402
+from gaudi_serve.bundle.fetch.run import REFUSED, Report, fetch_bundle, verified  # noqa: E402
 from gaudi_serve.bundle.fetch.settings import Settings  # noqa: E402
 from gaudi_serve.bundle.items import Item, Manifest  # noqa: E402
 from gaudi_serve.core.errors import InputError  # noqa: E402
@@ -38,7 +38,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         try:
             done = self._done()
         except InputError as problem:
-            return {**result, "failed": True, "msg": str(problem), "changed": False}
+            done = Report(errors=[REFUSED, *str(problem).splitlines()])
         found = {"changed": done.changed, "lines": done.lines, "errors": done.errors, "fingerprint": done.fingerprint}
         return {**result, **found}
 

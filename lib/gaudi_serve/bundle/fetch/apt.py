@@ -246,20 +246,22 @@ class _Fetch:
         lines.append(f"Architectures: {self.system.architecture}")
         signed = str(given.get("signed_by") or "")
         if signed.startswith(("http://", "https://")):
-            signed = str(self.key(number, signed))
+            signed = str(self.key(signed))
         if signed:
             block = [f" {line.strip() or '.'}" for line in signed.strip().splitlines()]
             lines.append("Signed-By:" + ("\n" + "\n".join(block) if len(block) > 1 else block[0]))
         return "\n".join(lines) + "\n"
 
-    def key(self, number: int, address: str) -> Path:
+    def key(self, address: str) -> Path:
         """Fetch the key of a source, in whatever form it is."""
         try:
             with urllib.request.urlopen(address, timeout=60) as answer:  # noqa: S310 - http or https, as checked
                 content = answer.read()
         except OSError as problem:
             raise FetchError(f"key {address}: {problem}") from None
-        path = self.root / f"keys/{number}{'.asc' if content.lstrip().startswith(b'-----') else '.gpg'}"
+        # Apt takes one repository with one key alone, so two that name the same have the same file.
+        name = hashlib.sha256(address.encode()).hexdigest()[:16]
+        path = self.root / f"keys/{name}{'.asc' if content.lstrip().startswith(b'-----') else '.gpg'}"
         path.write_bytes(content)
         return path
 

@@ -120,7 +120,7 @@ class Bundle:
             FetchError: with the last lines of a program that failed.
         """
         words = [str(word) for word in argv]
-        environment = {**os.environ, "LC_ALL": "C", **(env or {})}
+        environment = {**os.environ, "LC_ALL": "C.UTF-8", **(env or {})}
         done = subprocess.run(
             words, capture_output=True, text=True, errors="replace", env=environment, cwd=cwd, check=False,
             stdin=subprocess.DEVNULL,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.atomic_write import sync_folder, write_whole
+from ...core.words import some_names
 from ..items import FETCHED, NAME, Item, Manifest, read_manifest
 from ..verify import KEY, SIGNATURE, SUMS, checksums, files_of, signature_problem
 from .base import Bundle, Outcome, stat_of, told_size
@@ -41,7 +42,7 @@ def finish(bundle: Bundle, listed: Manifest, items: Sequence[Item], outcome: Out
     """
     before = {**bundle.sums, **dict.fromkeys(bundle.broken, "")}
     sizes = {path: one[1] for path, one in bundle.stats.items()}
-    problems = [f"{one.label}: {outcome.failed[one.identity]}" for one in items if one.identity in outcome.failed]
+    problems = failures([one for one in items if one.identity in outcome.failed], outcome)
     # What is left of an older list goes only when everything of this one is there.
     kept = {NAME, KEY, *outcome.keeps, *(before if problems else ())}
     strange = _clear(bundle, kept, before)
@@ -60,6 +61,15 @@ def finish(bundle: Bundle, listed: Manifest, items: Sequence[Item], outcome: Out
         problems,
         any(before.get(path) != total for path, total in sums.items()) or len(before) != len(sums),
     )
+
+
+def failures(items: Sequence[Item], outcome: Outcome) -> list[str]:
+    """Return a line for each reason, with all items that share it."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for one in items:
+        names = found.setdefault((one.kind, outcome.failed[one.identity]), [])
+        names.append(one.label.removeprefix(f"{one.kind} "))
+    return [f"{kind} {some_names(names)}: {reason}" for (kind, reason), names in found.items()]
 
 
 def _clear(bundle: Bundle, kept: Iterable[str], before: Mapping[str, str]) -> list[str]:

@@ -88,9 +88,8 @@ def fetch(bundle: Bundle, items: Sequence[Item]) -> Outcome:
             continue
         names |= set(found)
         bundle.tell(f"Python packages of {job.file}: {len(found)} wheels")
-        outcome.got |= {one.identity: got for one in own if (got := _got(bundle, one, found))}
-        lost = [one for one in own if one.identity not in outcome.got]
-        outcome.failed |= {one.identity: "pip needs no such package there" for one in lost}
+        # What this Python needs no more, as its marker says, is nothing to bring in.
+        outcome.got |= {one.identity: _got(bundle, one, found) or Got(INDEX, 0) for one in own}
     if outcome.failed:
         outcome.keeps.add(FOLDER)
         names = {one.name for one in (bundle.folder / FOLDER).glob("*.whl")}

@@ -22,6 +22,8 @@ from .signing import Signer
 
 WHOLE = ("image", "source")  # kinds whose folders are of no use without one of their files
 
+REFUSED = "Nothing has been changed, and nothing was fetched. What must be fixed first:"
+
 
 @dataclass(frozen=True)
 class Report:
@@ -56,7 +58,7 @@ def fetch_bundle(
     bundle = Bundle(folder, settings, access, tell=tell)
     errors = settings.unused(listed.items) + refusal(bundle, items, signer)
     if errors:
-        return Report(errors=["Nothing has been fetched. What must be fixed first:", *errors])
+        return Report(errors=[REFUSED, *errors])
     if check:
         return Report(would_fetch(folder, items), changed=bool(_due(folder, items)))
     folder.mkdir(parents=True, exist_ok=True)
@@ -169,7 +171,7 @@ def _report(bundle: Bundle, done: Finished, lines: Sequence[str], signer: Signer
     fingerprint = signer.fingerprint
     told = [*lines, *done.lines, *_sizes(done.manifest)]
     told.append(f"signed by {fingerprint}: a site needs this fingerprint to verify it (bundle_fingerprint)")
-    errors = [f"{len(done.problems)} of {len(done.manifest.items)} things are not there; the next run goes on:"]
+    errors = ["The bundle is not complete; the next run goes on:"]
     return Report(told, [*errors, *done.problems] if done.problems else [], done.changed, fingerprint)
 
 
