@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ..core.errors import InputError
 from ..core.table import table
 from ..core.words import counted, some_names
+from ..host.bundle_verify import SUMS
 from .control import control_node
 from .items import KINDS, NAME, Item, Manifest, joined, read_manifest
 
@@ -41,14 +43,18 @@ def bundle_manifest(
     except InputError as problem:
         errors.append(str(problem))
     if errors:
-        return {"errors": errors, "lines": [], "text": "", "path": "", "problems": []}
+        return {"errors": errors, "lines": [], "text": "", "path": "", "signed": False, "problems": []}
     made = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
-    manifest = Manifest(joined([*map(Item.of, found), *control_node()]), made).after(old)
+    listed = Manifest(joined([*map(Item.of, found), *control_node()]), made)
+    manifest = listed.with_fetched(old).after(old)
+    signed = bool(folder) and (Path(folder) / SUMS).exists()
     return {
         "errors": [],
         "lines": [*manifest_lines(manifest), *(_difference(manifest, old) if folder else [])],
         "text": manifest.text,
         "path": f"{folder.rstrip('/')}/{NAME}" if folder else "",
+        # Its checksum is signed: only fetching writes it again.
+        "signed": signed,
         "problems": [_problem(one) for one in manifest.items if one.problem],
     }
 
