@@ -73,11 +73,15 @@ def registry(tmp_path: Path) -> Iterator[str]:
 def test_images_keep_their_digest_and_come_once(registry: str, tmp_path: Path) -> None:
     bundle = tmp_path / "bundle"
     bundle.mkdir()
-    items = [image(bundle, "docker.io/library/debian", "12", "a"), image(bundle, "vault.example/x/y", "1", "b")]
+    items = [image(bundle, "docker.io/library/debian", "12", "a"), image(bundle, "vault.example:5000/x/y", "1", "b")]
     by_digest = image(bundle, "vault.example/z", "sha256:0", "c")
     items.append({**by_digest, "version": by_digest["digest"]})
     (bundle / "manifest.json").write_text(json.dumps({"items": [*items, {"kind": "package", "name": "jq"}]}))
-    names = ["docker.io/library/debian:12", "vault.example/x/y:1", f"vault.example/z:sha256-{by_digest['digest'][7:]}"]
+    names = [
+        "docker.io/library/debian:12",
+        "vault.example__5000/x/y:1",
+        f"vault.example/z:sha256-{by_digest['digest'][7:]}",
+    ]
     assert filled(str(bundle), registry, check=True) == names
     assert filled(str(bundle), registry) == names
     assert [digest_of(registry, one) for one in images_of(str(bundle))] == [one["digest"] for one in items]

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlparse
 
 import pytest
 from gaudi_serve.core.errors import InputError
-from gaudi_serve.host.pull import full_name, pull, pull_mirrored, split_name
+from gaudi_serve.host.pull import full_name, mirrored_name, pull, pull_mirrored, split_name
 from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.stages.image import registry_login
 
@@ -188,6 +188,11 @@ MIRROR = "mirror.site:8443"
 )
 def test_a_mirror_has_an_image_under_its_whole_name(name: str, whole: str) -> None:
     assert full_name(name) == whole
+
+
+def test_a_port_and_capitals_are_no_part_of_a_repository() -> None:
+    assert mirrored_name("Registry.example:5000/site/vllm:1") == "registry.example__5000/site/vllm:1"
+    assert mirrored_name("docker.io/library/debian") == "docker.io/library/debian"
 
 
 def test_an_image_of_a_mirror_gets_its_own_name_alone(engine: Any) -> None:

@@ -52,6 +52,6 @@ def _is_there(item: Item, kept: set[tuple[str, ...]], host: BundleHost) -> bool:
         joint = "@" if item.version.startswith("sha256:") else ":"
         images = (host.known.get("gaudi_services") or {}).get("images") or {}
         here = vllm_image_id(images, f"{item.name}{joint}{item.version}")
-        return here is not None or item.origin.startswith("archive ")
+        return here is not None or item.origin.endswith(" on the host")
     # Without a version any will do.
     return not item.version and any(one[:2] == (item.kind, item.name) and one[3] == item.system for one in kept)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..core.errors import InputError, one_line
 from ..core.run import run
+from .pull import mirrored_name
 
 # What a registry is asked for: an image of one platform, or of several, in both forms.
 ACCEPT = ", ".join(
@@ -47,7 +48,7 @@ def images_of(bundle: str) -> list[BundledImage]:
             BundledImage(
                 str(one["path"]),
                 # images/REGISTRY/REPOSITORY/DIGEST: registries have no other name for an image than that.
-                str(one["path"]).removeprefix("images/").rpartition("/")[0],
+                mirrored_name(str(one["path"]).removeprefix("images/").rpartition("/")[0]),
                 str(one["digest"]).replace(":", "-") if str(one["version"]).startswith("sha256:") else one["version"],
                 str(one["digest"]),
             )

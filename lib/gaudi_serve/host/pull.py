@@ -84,7 +84,7 @@ def pull_mirrored(name: str, mirror: str, path: str = ENGINE) -> None:
     """
     if "@" in name:
         raise InputError(f"image {name}: {NO_DIGESTS}")
-    place = f"{mirror}/{full_name(name)}"
+    place = f"{mirror}/{mirrored_name(full_name(name))}"
     called = place if ":" in place.rpartition("/")[2] else f"{place}:latest"
     pull(called, {}, path)
     repository, tag = split_name(name)
@@ -159,3 +159,14 @@ def full_name(name: str) -> str:
     if slash and (set(first) & set(".:[") or first == "localhost"):
         return name if first != HUB or "/" in rest else f"{HUB}/library/{rest}"
     return f"{HUB}/{name}" if slash else f"{HUB}/library/{name}"
+
+
+def mirrored_name(name: str) -> str:
+    """Return how a mirror's registry calls an image: there a registry's name is a folder, which has neither a port's
+    colon nor capital letters.
+
+    Args:
+        name: with its registry, such as ``registry.example:5000/vllm:1``; of that ``registry.example__5000/vllm:1``.
+    """
+    registry, _, rest = name.partition("/")
+    return f"{registry.lower().replace(':', '__')}/{rest}"
