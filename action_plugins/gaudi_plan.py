@@ -82,7 +82,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
             known = known.but(**facts)
         if self._task.args.get("due"):
             facts |= self._asked(host, known, stages, variables)
-        if self._task.args.get("due") and stages and is_true(known.get("offline_enabled") or False):
+        fetches = self._task.args.get("due") and any(one.role in stages for one in OBJECTS)
+        if fetches and is_true(known.get("offline_enabled") or False):
             try:
                 facts |= self._mirrored(host, known.but(**facts), stages, variables)
             except (Undefined, *UNRENDERED, InputError) as problem:

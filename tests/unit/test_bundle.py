@@ -212,7 +212,10 @@ def test_hccl_demo_is_fetched_where_no_image_has_it() -> None:
     assert images.link_measurement(host(link_validation_hccl_commit=COMMIT))[0].problem == ""
     recipe = {"vllm": {"commit": COMMIT}, "hccl_demo": {"commit": COMMIT}}
     assert images.link_measurement(host(vllm_image_images=[{"name": "a", "build": "gaudi", "recipe": recipe}])) == []
-    assert images.link_measurement(host(gaudi_host={**gaudi_host(), "modules": []})) == []
+    without = {**gaudi_host(), "modules": [], "driver_version": "1.24.1"}
+    assert images.link_measurement(host(gaudi_host=without)) == []
+    bare = {**gaudi_host(), "modules": [], "driver_version": ""}
+    assert images.link_measurement(host(gaudi_host=bare)), "its cards are not seen yet"
 
 
 def test_a_host_that_awaits_its_driver_needs_the_image_of_its_release() -> None:

@@ -104,7 +104,8 @@ def _cpu(host: BundleHost, models: Sequence[str]) -> list[Item]:
 def link_measurement(host: BundleHost) -> list[Item]:
     """Return the program that measures the links of a host, which is cloned where the image lacks it."""
     links, key = platform_of(host.machine.get("accelerator")).links, "link_validation_hccl_"
-    several = len(host.machine.get("modules") or ()) > 1
+    # A host without a driver shows no card yet.
+    several = len(host.machine.get("modules") or ()) > 1 or not host.machine.get("driver_version")
     if links is None or links.backend or not several or not host.known["link_validation_image"]:
         return []
     built = [one.get("recipe") or {} for one in host.known["vllm_image_images"] or () if one.get("build") == "gaudi"]
