@@ -18,6 +18,8 @@ from .host import OF_HOST, BundleHost
 from .items import Item
 from .roles import apt_names
 
+NO_ADDRESS = "no address is known, since the host's own sources have it"
+
 
 def host_tuning(host: BundleHost) -> list[Item]:
     """Return what sets the governor, of the kernel that the host runs."""
@@ -54,7 +56,7 @@ def driver(host: BundleHost) -> list[Item]:
 
 def _no_address(origin: str, variable: str) -> str:
     """Return what is wrong with packages that come from a source that only the host knows."""
-    return f"no address is known, since the host's own sources have it: set {variable}" if origin == OF_HOST else ""
+    return f"{NO_ADDRESS}: set {variable}" if origin == OF_HOST else ""
 
 
 def _tools(role: str, file: str) -> list[str]:

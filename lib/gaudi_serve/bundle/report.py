@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ..core.errors import InputError
@@ -11,6 +12,7 @@ from ..core.table import table
 from ..core.words import counted, some_names
 from .control import control_node
 from .items import KINDS, NAME, Item, Manifest, joined, read_manifest
+from .verify import SUMS
 
 HEAD = ["NAME", "VERSION", "FROM", "FOR", "NEEDED BY", "WHY", "PINNED", "SIZE"]
 LONGEST = 24  # characters of a version that a table shows: digests and commits are longer
@@ -41,14 +43,18 @@ def bundle_manifest(
     except InputError as problem:
         errors.append(str(problem))
     if errors:
-        return {"errors": errors, "lines": [], "text": "", "path": "", "problems": []}
+        return {"errors": errors, "lines": [], "text": "", "path": "", "signed": False, "problems": []}
     made = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
-    manifest = Manifest(joined([*map(Item.of, found), *control_node()]), made).after(old)
+    listed = Manifest(joined([*map(Item.of, found), *control_node()]), made)
+    manifest = listed.with_fetched(old).after(old)
+    signed = bool(folder) and (Path(folder) / SUMS).exists()
     return {
         "errors": [],
         "lines": [*manifest_lines(manifest), *(_difference(manifest, old) if folder else [])],
         "text": manifest.text,
         "path": f"{folder.rstrip('/')}/{NAME}" if folder else "",
+        # Its checksum is signed: only fetching writes it again.
+        "signed": signed,
         "problems": [_problem(one) for one in manifest.items if one.problem],
     }
 
@@ -68,13 +74,13 @@ def manifest_lines(manifest: Manifest) -> list[str]:
         if items:
             lines += [f"{KINDS[kind].upper()} ({len(items)})", *_table(items), ""]
     counts = ", ".join(f"{len(items)} {KINDS[kind]}" for kind, items in kinds.items() if items)
-    unknown = sum(one.bytes is None for one in kinds["weights"])
-    sizes = f"{size_text(manifest.size)} of weights" if kinds["weights"] else "no weights"
-    lacks = f" and {counted(unknown, 'folder')} of unknown size" if unknown else ""
+    unknown = sum(one.bytes is None for one in manifest.items)
     return [
         *lines,
         f"{counted(len(manifest.items), 'item')}: {counts}",
-        f"size: {sizes}{lacks}; that of the rest is not known",
+        f"size: {size_text(manifest.size)}; that of {unknown} is not known"
+        if unknown
+        else f"size: {size_text(manifest.size)}",
     ]
 
 
