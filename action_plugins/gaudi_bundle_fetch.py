@@ -15,10 +15,9 @@ if LIB not in sys.path:
     sys.path.insert(0, LIB)
 
 from gaudi_serve.bundle.access import Access  # noqa: E402
-from gaudi_serve.bundle.fetch.run import REFUSED, Report, fetch_bundle, verified  # noqa: E402
+from gaudi_serve.bundle.fetch.run import Report, fetch_bundle, verified  # noqa: E402
 from gaudi_serve.bundle.fetch.settings import Settings  # noqa: E402
 from gaudi_serve.bundle.items import Item, Manifest  # noqa: E402
-from gaudi_serve.core.errors import InputError  # noqa: E402
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no type information
@@ -35,10 +34,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         hosts; ``settings`` the user's variables without their prefix.
         """
         result: dict[str, Any] = super().run(tmp, task_vars)
-        try:
-            done = self._done()
-        except InputError as problem:
-            done = Report(errors=[REFUSED, *str(problem).splitlines()])
+        done = self._done()
         found = {"changed": done.changed, "lines": done.lines, "errors": done.errors, "fingerprint": done.fingerprint}
         return {**result, **found}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import hashlib
 import io
@@ -15,7 +14,6 @@ import subprocess
 import tarfile
 import threading
 import time
-import warnings
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -25,7 +23,10 @@ from typing import Any
 from helpers.weights_programs import COMMIT, MIB, model, server_module
 
 MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
 LAYER = "application/vnd.docker.image.rootfs.diff.tar"
+# What a file of htpasswd has of the passwords that tests use.
+PASSWORDS = {"canary-of-a-password": "$2b$04$Dec1fvRi.dxIiT3lqkZlpuAqEv99RPlGdwXH2MJJsACjO7F9jf.sy"}
 CONFIG = "application/vnd.docker.container.image.v1+json"
 
 
@@ -227,6 +228,23 @@ def image(folder: Path, layers: Sequence[bytes], labels: Mapping[str, str]) -> s
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
+def image_list(folder: Path, images: Mapping[str, Path]) -> str:
+    """Write images of several architectures as one, and return the digest of their list."""
+    folder.mkdir()
+    told = []
+    for architecture, one in images.items():
+        for path in one.iterdir():
+            shutil.copy(path, folder / path.name)
+        content = (folder / "manifest.json").read_bytes()
+        name = hashlib.sha256(content).hexdigest()
+        (folder / "manifest.json").rename(folder / f"{name}.manifest.json")
+        platform = {"architecture": architecture, "os": "linux"}
+        told.append({"mediaType": MANIFEST, "size": len(content), "digest": f"sha256:{name}", "platform": platform})
+    text = json.dumps({"schemaVersion": 2, "mediaType": LIST, "manifests": told})
+    (folder / "manifest.json").write_text(text)
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
 def layer(seed: int, size: int = MIB) -> bytes:
     """Return a layer of one file."""
     made = io.BytesIO()
@@ -250,11 +268,7 @@ class Registry:
         config = {"version": 0.1, "log": {"level": "error"}, "http": {"addr": self.name}}
         config["storage"] = {"filesystem": {"rootdirectory": str(folder / "data")}}
         if user:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                import crypt
-            secret = crypt.crypt(password, crypt.mksalt(crypt.METHOD_BLOWFISH, rounds=16))
-            (folder / "htpasswd").write_text(f"{user}:{secret}\n")
+            (folder / "htpasswd").write_text(f"{user}:{PASSWORDS[password]}\n")
             config["auth"] = {"htpasswd": {"realm": "test", "path": str(folder / "htpasswd")}}
         (folder / "config.yml").write_text(json.dumps(config))
         self.process = subprocess.Popen(
@@ -274,18 +288,21 @@ class Registry:
 
     def push(self, folder: Path, name: str) -> None:
         """Put an image into it."""
-        words = ["--insecure-policy", "copy", "--quiet", "--preserve-digests", "--dest-tls-verify=false", *self.auth]
+        words = [
+            "--insecure-policy",
+            "copy",
+            "--all",
+            "--quiet",
+            "--preserve-digests",
+            "--dest-tls-verify=false",
+            *self.auth,
+        ]
         run("skopeo", *words, f"dir:{folder}", f"docker://{self.name}/{name}")
 
     def stop(self) -> None:
         """End it."""
         self.process.terminate()
         self.process.wait(20)
-
-
-def basic(user: str, password: str) -> str:
-    """Return the header of a login."""
-    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from gaudi_serve.bundle import images, packages, weights
+from gaudi_serve.bundle.access import host_access
 from gaudi_serve.bundle.control import control_node
 from gaudi_serve.bundle.host import BundleHost
 from gaudi_serve.bundle.items import Item, Manifest, Need, joined, read_manifest
@@ -61,6 +62,39 @@ def host(*, models: Any = (), gives_images: bool = False, **more: Any) -> Bundle
 def texts(items: list[Item]) -> list[str]:
     """Return name and version of items."""
     return [f"{one.name}={one.version}" if one.version else one.name for one in items]
+
+
+# ---- what fetching needs besides
+
+
+def test_what_fetching_needs_has_the_logins_that_the_list_hides() -> None:
+    place = "https://bot:secret@mirror.example/debian"
+    source = {"kind": "hub", "repo": "owner/model", "revision": COMMIT}
+    one = host(
+        driver_repository={"uris": [place], "suites": ["jammy"], "components": ["main"]},
+        container_runtime_engine="vendor",
+        container_runtime_vendor_uri="https://engine.example",
+        container_runtime_habana_repository={"uris": ["https://other.example"], "suites": ["x"]},
+        model_weights_models=[{"name": "m", "weights": "/data/m", "source": source}],
+        model_weights_index_url="https://bot:secret@index.example/simple",
+        model_weights_tokens={"hub": "token", "git": None},
+        vllm_image_registries="{registry.example: {username: u, password: p}}",
+    )
+    items = [*packages.driver(one), *packages.container_runtime(one), *weights.weights(one)]
+    found = host_access(one, items)
+    assert found["origins"] == {"https://***@index.example/simple": "https://bot:secret@index.example/simple"}
+    engine = {"uris": ["https://engine.example/ubuntu"], "suites": ["jammy"], "components": ["stable"]}
+    assert found["repositories"]["ubuntu 22.04 amd64"] == [
+        one.known["driver_repository"],
+        one.known["container_runtime_habana_repository"],
+        {**engine, "signed_by": "https://engine.example/ubuntu/gpg"},
+    ]
+    assert found["logins"] == {"registry.example": {"username": "u", "password": "p"}}
+    assert found["tokens"] == {"hub": "token"} and found["systems"] == {"gaudi01": "ubuntu 22.04 amd64"}
+    (told,) = found["weights"]
+    assert (told["name"], told["version"], told["source"]) == ("owner/model", COMMIT, source)
+    # Of a host that fetches nothing, nothing is wanted.
+    assert host_access(one, [])["repositories"] == {"ubuntu 22.04 amd64": []}
 
 
 # ---- packages
@@ -297,7 +331,7 @@ def test_a_second_list_changes_nothing_and_a_third_says_what_is_new(tmp_path: Pa
     first = manifest(items(), tmp_path / "bundle")
     assert first["lines"][0].startswith("PROBLEMS (2)")
     assert f"  image vllm:1: {images.NO_DIGEST} (a, b)" in first["lines"]
-    assert "size: 3.0 GB of weights; that of the rest is not known" in first["lines"]
+    assert any(line.startswith("size: 3.0 GB; that of ") for line in first["lines"])
     second = manifest(items(), tmp_path / "bundle", 10**9)
     assert second["text"] == first["text"]
     assert second["lines"][-1] == "since the manifest of 1970-01-01T00:00:00Z: nothing changed"

@@ -74,13 +74,13 @@ def manifest_lines(manifest: Manifest) -> list[str]:
         if items:
             lines += [f"{KINDS[kind].upper()} ({len(items)})", *_table(items), ""]
     counts = ", ".join(f"{len(items)} {KINDS[kind]}" for kind, items in kinds.items() if items)
-    unknown = sum(one.bytes is None for one in kinds["weights"])
-    sizes = f"{size_text(manifest.size)} of weights" if kinds["weights"] else "no weights"
-    lacks = f" and {counted(unknown, 'folder')} of unknown size" if unknown else ""
+    unknown = sum(one.bytes is None for one in manifest.items)
     return [
         *lines,
         f"{counted(len(manifest.items), 'item')}: {counts}",
-        f"size: {sizes}{lacks}; that of the rest is not known",
+        f"size: {size_text(manifest.size)}; that of {unknown} is not known"
+        if unknown
+        else f"size: {size_text(manifest.size)}",
     ]
 
 

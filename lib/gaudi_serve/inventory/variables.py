@@ -83,6 +83,11 @@ def _repository(value: Any) -> bool:
     )
 
 
+def _source(value: Any) -> bool:
+    keys = {"uris", "suites", "components", "signed_by"}
+    return isinstance(value, Mapping) and {"uris", "suites"} <= set(value) <= keys and _repository(value)
+
+
 def _readable(address: str) -> bool:
     """Tell whether apt can read an address, and the credentials that may be in it."""
     try:
@@ -260,6 +265,24 @@ OF_PLAYBOOKS = {
         mapping_of(one_of("hub", "modelscope"), lambda one: one is None or NO_WEB.good(one)),
         "must be a mapping of hub and modelscope to addresses",
     ),
+    **dict.fromkeys(("bundle_fetch", "bundle_verify", "bundle_allow_unpinned"), rule_of({"type": "bool"})),
+    "bundle_apt_sources": Rule(
+        lambda value: (
+            isinstance(value, Mapping)
+            and all(isinstance(name, str) and list_of(_source)(entries) for name, entries in value.items())
+        ),
+        "must be a mapping of systems, such as debian 12, each to a list of package sources with uris, suites, "
+        "components and signed_by",
+    ),
+    "bundle_signing_key": Rule(empty_or(is_line), "must be the id of a secret key of this user's keyring, or ''"),
+    "bundle_key_dir": Rule(empty_or(is_line), "must be a folder of the control node, or ''"),
+    "bundle_leave_out": Rule(
+        list_of(lambda one: is_line(one) and bool(one)), "must be a list of patterns, such as [package habanalabs-*]"
+    ),
+    "bundle_fingerprint": Rule(
+        empty_or(lambda value: isinstance(value, str) and matching("[0-9A-Fa-f]{40}")(re.sub(r"[\s:]", "", value))),
+        "must be the fingerprint of a key: 40 hexadecimal digits",
+    ),
     **dict.fromkeys(("fleet_stop_on_errors", "fleet_lock_break", "fleet_all_at_once"), rule_of({"type": "bool"})),
     "fleet_lock_lease_s": rule_of({"type": "int"}, SECONDS),
     "benchmark_dir": Rule(empty_or(is_line), "must be a path on the controller, or ''"),
@@ -285,6 +308,7 @@ PREFIXES = (
         "accelerator_",
         "benchmark_",
         "bios_",
+        "bundle_",
         "fleet_",
         "gaudi_",
         "vllm_",
@@ -321,7 +345,7 @@ SAID = frozenset(
     preflight_monitors gaudi_metrics
     preflight_sources preflight_left_alone preflight_unread
     gaudi_stage gaudi_stages gaudi_images_to_convert gaudi_plan gaudi_status gaudi_tune
-    gaudi_rollout gaudi_benchmark gaudi_bundle fleet_awx gaudi_approval
+    gaudi_rollout gaudi_benchmark gaudi_bundle fleet_awx gaudi_approval bundle_items bundle_problems
     """.split()
 ) | {
     *REPORTED,

@@ -38,6 +38,7 @@ Dir::Cache::pkgcache "";
 Dir::Cache::srcpkgcache "";
 Acquire::https::CAInfo "{authority}";
 Acquire::https::Proxy "DIRECT";
+Acquire::EnableSrvRecords "false";
 Acquire::AllowReleaseInfoChange "true";
 """
 PEM, ARMOUR = "-----BEGIN CERTIFICATE-----", "-----BEGIN PGP PUBLIC KEY BLOCK-----"

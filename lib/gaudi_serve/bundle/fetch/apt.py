@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 import urllib.parse
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -144,25 +145,30 @@ class _Fetch:
         self.bundle, self.system, self.items, self.signer = bundle, system, items, signer
         self.root = bundle.work / system.folder
         self.failed: dict[tuple[str, ...], str] = {}
-        self.env = {"APT_CONFIG": str(self.root / "apt.conf"), "DEBIAN_FRONTEND": "noninteractive"}
+        self.env = {"DEBIAN_FRONTEND": "noninteractive"}
 
     def run(self) -> Outcome:
         """Find, download, and write the repository; what fails as a whole keeps what is there."""
         packages = of_kind(self.items, "package")
         try:
-            self.prepare()
-            self.bundle.tell(f"packages of {self.system.label} {self.system.architecture}: reading the sources")
-            self.bundle.run(["apt-get", "-q", "update", "--error-on=any"], self.env)
-            debs = self.closure(packages)
-            self.download(debs)
-            keeps = Repository(self.bundle, self.system.folder, self.system.architecture, self.signer).write(
-                [one.file for one in debs]
-            )
+            with tempfile.TemporaryDirectory() as logins:
+                return self.fetched(packages, Path(logins))
         except (FetchError, OSError) as problem:
             reason = self.bundle.access.cleaned(str(problem), [self.bundle.settings.apt_sources])
             self.bundle.tell(f"packages of {self.system.label}: failed: {reason}")
             failed = dict.fromkeys((one.identity for one in self.items), reason)
             return Outcome(failed=failed, keeps={self.system.folder})
+
+    def fetched(self, packages: Sequence[Item], logins: Path) -> Outcome:
+        """Fetch the packages; files with logins, which never lie in a bundle, are in a folder that goes afterwards."""
+        self.prepare(logins)
+        self.bundle.tell(f"packages of {self.system.label} {self.system.architecture}: reading the sources")
+        self.bundle.run(["apt-get", "-q", "update", "--error-on=any"], self.env)
+        debs = self.closure(packages)
+        self.download(debs)
+        keeps = Repository(self.bundle, self.system.folder, self.system.architecture, self.signer).write(
+            [one.file for one in debs]
+        )
         self.bundle.tell(
             f"packages of {self.system.label} {self.system.architecture}: {len(debs)} with their dependencies, "
             f"{told_size(sum(one.size for one in debs))}"
@@ -181,26 +187,26 @@ class _Fetch:
         path = f"{self.system.folder}/pool/{same[-1].file}"
         return Got(path, same[-1].size, self.bundle.sum(path), fetched="" if item.version else same[-1].version)
 
-    def prepare(self) -> None:
+    def prepare(self, logins: Path) -> None:
         """Make a root for apt of its own, in which nothing is installed."""
-        for name in ("etc/parts", "etc/sources", "etc/auth", "etc/preferences", "keys"):
+        for name in ("etc/parts", "etc/sources", "etc/preferences", "keys"):
             shutil.rmtree(self.root / name, ignore_errors=True)
             (self.root / name).mkdir(parents=True)
         for name in ("lists/partial", "cache/archives/partial"):
             (self.root / name).mkdir(parents=True, exist_ok=True)
         own = self.bundle.settings.apt_sources.get(self.system.label)
         if own is None:
-            self.own_sources()
+            self.own_sources(logins)
         repositories = self.bundle.access.repositories
         given = [
             *(own or ()),
             *(one for key, ones in repositories.items() if System.of(key) == self.system for one in ones),
         ]
-        texts = [self.source(number, one) for number, one in enumerate(given)]
+        texts = [self.source(number, one, logins) for number, one in enumerate(given)]
         (self.root / "etc/sources/bundle.sources").write_text("\n".join(texts), encoding="utf-8")
-        self.write_configuration()
+        self.write_configuration(logins)
 
-    def write_configuration(self) -> None:
+    def write_configuration(self, logins: Path) -> None:
         """Write apt's settings: those of this machine for proxies and certificates, and paths in this root."""
         told = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=False).stdout
         lines = [line for line in told.splitlines() if line.startswith("Acquire::") and '"' in line]
@@ -209,35 +215,38 @@ class _Fetch:
             **{"Dir::State::lists": self.root / "lists", "Dir::State::status": "/dev/null"},
             **{"Dir::State": self.root, "Dir::Cache": self.root / "cache", "Dir::Etc::main": "/dev/null"},
             **{"Dir::Etc::parts": self.root / "etc/parts", "Dir::Etc::sourcelist": "/dev/null"},
-            **{"Dir::Etc::sourceparts": self.root / "etc/sources", "Dir::Etc::netrcparts": self.root / "etc/auth"},
+            **{"Dir::Etc::sourceparts": self.root / "etc/sources", "Dir::Etc::netrcparts": logins},
             **{"Dir::Etc::preferences": "/dev/null", "Dir::Etc::preferencesparts": self.root / "etc/preferences"},
             **{"Acquire::Languages": "none", "Acquire::IndexTargets::deb::Contents-deb::DefaultEnabled": "false"},
             # Without it, --print-uris tells a weaker checksum of the distribution's packages.
             **{"APT::Install-Recommends": "false", "Acquire::ForceHash": "SHA256"},
         }
         lines += [f'{key} "{value}";' for key, value in values.items()]
+        # Here, since the address of a proxy may have a password.
+        path = logins / "settings"
+        self.env["APT_CONFIG"] = str(path)
         lines.append(f'APT::Architectures {{ "{self.system.architecture}"; }};')
-        (self.root / "apt.conf").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
-    def own_sources(self) -> None:
+    def own_sources(self, logins: Path) -> None:
         """Take the sources of this machine, which runs the same release."""
-        for name, folder, endings in (
-            ("sources", "sources.list.d", (".list", ".sources")),
-            ("auth", "auth.conf.d", (".conf", "")),
+        for place, folder, endings in (
+            (self.root / "etc/sources", "sources.list.d", (".list", ".sources")),
+            (logins, "auth.conf.d", (".conf", "")),
         ):
             found = [
                 one for one in sorted((ETC / folder).glob("*")) if one.suffix in endings and os.access(one, os.R_OK)
             ]
-            if name == "sources" and (ETC / "sources.list").is_file():
+            if place != logins and (ETC / "sources.list").is_file():
                 found.append(ETC / "sources.list")
             for one in found:
-                (self.root / "etc" / name / one.name).symlink_to(one)
+                (place / one.name).symlink_to(one)
 
-    def source(self, number: int, given: Mapping[str, Any]) -> str:
+    def source(self, number: int, given: Mapping[str, Any], logins: Path) -> str:
         """Return a source as apt reads it; its login goes into a file that only this user reads."""
         known = apt_access(given["uris"])
         if known["auth"]:
-            path = self.root / f"etc/auth/bundle{number}.conf"
+            path = logins / f"bundle{number}.conf"
             path.touch(0o600)
             path.write_text(known["auth"], encoding="utf-8")
         lines = ["Types: deb", f"URIs: {' '.join(known['uris'])}", f"Suites: {' '.join(_words(given['suites']))}"]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .base import Bundle
-from .signing import Signer, is_of
+from .signing import Signer, fingerprint_of
 
 INDEXES = ("Packages", "Packages.xz", "Release", "InRelease")
 
@@ -40,10 +40,10 @@ class Repository:
         listed = [line.removeprefix("Filename: ") for line in text.splitlines() if line.startswith("Filename: ")]
         known = {line.removeprefix("SHA256: ") for line in text.splitlines() if line.startswith("SHA256: ")}
         same = {sums[f"{self.path}/pool/{name}"] for name in names} == known
-        return same and sorted(listed) == sorted(f"pool/{one}" for one in names) and self._signed()
+        return same and sorted(listed) == sorted(f"pool/{one}" for one in names) and self._is_signed()
 
-    def _signed(self) -> bool:
-        return is_of(self.bundle.folder, self.signer.fingerprint)
+    def _is_signed(self) -> bool:
+        return fingerprint_of(self.bundle.folder) == self.signer.fingerprint
 
     def _index(self, names: Sequence[str]) -> None:
         stage = self.bundle.work / f"{self.path}/index"

@@ -52,7 +52,7 @@ def refusal(bundle: Bundle, items: Sequence[Item], signer: Signer) -> list[str]:
         found.append(
             f"bundle_key_dir {bundle.settings.key_dir}: is in the bundle, which would carry its secret key along"
         )
-    found += apt.problems(bundle, items)
+    found += [*apt.problems(bundle, items), *python.problems(bundle, items)]
     found += [f"{_named(one)}: {one.problem}; or leave it out with bundle_leave_out" for one in items if is_never(one)]
     moving = [] if bundle.settings.allow_unpinned else [one for one in items if one.problem and not is_never(one)]
     found += [f"{_named(one)}: {one.problem}" for one in moving]

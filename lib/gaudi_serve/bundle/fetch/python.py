@@ -18,6 +18,7 @@ from typing import Any
 from ..items import Item
 from ..roles import ROOT
 from ..weights import CLIENTS
+from .apt import own_architecture
 from .base import Bundle, FetchError, Got, Outcome, told_size
 
 CONTROL, PROCESSORS = "requirements.txt", "roles/vllm_image/files/cpu-requirements.txt"
@@ -28,6 +29,7 @@ PYTHONS = {
 }
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 OLDEST, NEWEST = 17, 35  # of glibc 2, whose wheels these releases can use
+TORCH = "GAUDI_SERVE_TORCH_INDEX"  # as for build_cpu_image
 FOLDER, INDEX = "python", "python/simple"
 
 
@@ -59,7 +61,8 @@ def _jobs(bundle: Bundle, item: Item) -> Iterator[Job]:
     if "control node" in item.need.why:
         yield Job(CONTROL, index=index)
     if "vllm_image" in item.need.why:
-        yield Job(PROCESSORS, _target("3.11", "amd64"), index)
+        # As build_cpu_image takes them: the list is complete, and torch for GPUs would bring gigabytes along.
+        yield Job(PROCESSORS, ("--no-deps", *_target("3.11", own_architecture())), index)
     if "model_weights" in item.need.why:
         for system in sorted({bundle.access.systems.get(one, "") for one in item.need.hosts}):
             release, _, architecture = system.rpartition(" ")
@@ -72,6 +75,17 @@ def _target(python: str, architecture: str) -> tuple[str, ...]:
     kinds += [f"{one}_{machine}" for one in ("manylinux2014", "manylinux2010", "manylinux1", "linux")]
     platforms = [word for one in kinds for word in ("--platform", one)]
     return ("--python-version", python, "--implementation", "cp", *platforms)
+
+
+def problems(bundle: Bundle, items: Sequence[Item]) -> list[str]:
+    """Return for which releases nobody knows the Python that wheels of hosts must fit."""
+    hosts = {one for item in items if item.kind == "python" for one in item.need.hosts}
+    releases = sorted({bundle.access.systems[one].rpartition(" ")[0] for one in hosts if one in bundle.access.systems})
+    return [
+        f"{one}: the Python of this release is not known; known are {', '.join(PYTHONS)}"
+        for one in releases
+        if one not in PYTHONS
+    ]
 
 
 def fetch(bundle: Bundle, items: Sequence[Item]) -> Outcome:
@@ -157,6 +171,8 @@ class _Wheels:
         env = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_QUIET": "1"}
         if self.job.index:
             env["PIP_INDEX_URL"] = self.job.index
+        if self.job.file == PROCESSORS and os.environ.get(TORCH):
+            env["PIP_EXTRA_INDEX_URL"] = os.environ[TORCH]
         return self.bundle.run([*program(), *words], env).stdout
 
 

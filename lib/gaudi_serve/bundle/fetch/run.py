@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import fcntl
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ...host.bundle_verify import KEY, SUMS, WORK, checksums, read_sums, signature_problem, verify
+from ...host.bundle_verify import SUMS, WORK, checksums, files_of, read_sums, signature_problem, verify
 from ..access import Access
-from ..items import KINDS, NAME, Item, Manifest, read_manifest
+from ..items import NAME, Item, Manifest, read_manifest
 from . import apt, downloads, galaxy, images, python, sources, weights
 from .base import Bundle, Outcome, stat_of, told_size
 from .before import is_inside, refusal
 from .finish import Finished, finish
 from .settings import Settings
-from .signing import Signer
+from .signing import Signer, fingerprint_of
 
 WHOLE = ("image", "source")  # kinds whose folders are of no use without one of their files
 
@@ -54,7 +53,7 @@ def fetch_bundle(
         check: only say what would be done.
     """
     signer = Signer(settings)
-    items = [one for one in listed.items if not settings.leaves_out(one) and not is_inside(one)]
+    items = wanted(listed, settings)
     bundle = Bundle(folder, settings, access, tell=tell)
     errors = settings.unused(listed.items) + refusal(bundle, items, signer)
     if errors:
@@ -68,6 +67,14 @@ def fetch_bundle(
         bundle, lines = with_present(bundle)
         outcome = _fetched(bundle, items, signer)
         return _report(bundle, finish(bundle, listed, items, outcome, signer), lines, signer)
+
+
+def wanted(listed: Manifest, settings: Settings) -> list[Item]:
+    """Return the items of a list that are fetched: not those that are inside, or that the site brings another way."""
+    items = [one for one in listed.items if not settings.leaves_out(one) and not is_inside(one)]
+    systems = {one.system for one in items if one.kind == "package"}
+    # A repository of which no package is wanted is nothing to bring in.
+    return [one for one in items if one.kind != "repository" or one.system in systems]
 
 
 def would_fetch(folder: Path, items: Sequence[Item]) -> list[str]:
@@ -92,7 +99,7 @@ def verified(folder: Path, settings: Settings, fingerprint: str = "") -> Report:
         fingerprint: of the key that must have signed it.
     """
     signer = Signer(settings)
-    with signer.ready() if not fingerprint and signer.fingerprint else _nothing():
+    with signer.ready(make=False):
         known = fingerprint or signer.fingerprint
     if not known:
         return Report(
@@ -102,11 +109,6 @@ def verified(folder: Path, settings: Settings, fingerprint: str = "") -> Report:
     if problems:
         return Report(errors=[f"{folder} is not as it was signed:", *problems], fingerprint=known)
     return Report([f"verified: {len(read_sums(folder))} files are as they were signed by {known}"], fingerprint=known)
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
 
 
 @contextmanager
@@ -129,7 +131,7 @@ def with_present(bundle: Bundle) -> tuple[Bundle, list[str]]:
     said = {one.identity: one for one in (old.items if old else ())}
     if not (folder / SUMS).is_file():
         return replace(bundle, said=said), []
-    problem = signature_problem(folder, _signer_of(folder))
+    problem = signature_problem(folder, fingerprint_of(folder))
     if problem:
         return bundle, [f"{problem}; everything is looked at anew"]
     known = read_sums(folder)
@@ -151,13 +153,6 @@ def with_present(bundle: Bundle) -> tuple[Bundle, list[str]]:
     return replace(bundle, sums=sums, stats=stats, broken=broken, said={} if NAME in broken else said), lines
 
 
-def _signer_of(folder: Path) -> str:
-    """Return the fingerprint of the key that lies in a bundle; it says only whether its parts belong together."""
-    argv = ["gpg", "--batch", "--no-tty", "--with-colons", "--show-keys", str(folder / KEY)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    return next((line.split(":")[9] for line in done.stdout.splitlines() if line.startswith("fpr:")), "")
-
-
 def _fetched(bundle: Bundle, items: Sequence[Item], signer: Signer) -> Outcome:
     """Fetch all items, a kind after the other; weights, which are the largest, last."""
     outcome = apt.fetch(bundle, items, signer)
@@ -169,17 +164,18 @@ def _fetched(bundle: Bundle, items: Sequence[Item], signer: Signer) -> Outcome:
 def _report(bundle: Bundle, done: Finished, lines: Sequence[str], signer: Signer) -> Report:
     """Return what a reader is told at the end."""
     fingerprint = signer.fingerprint
-    told = [*lines, *done.lines, *_sizes(done.manifest)]
+    told = [*lines, *done.lines, *_sizes(bundle.folder)]
     told.append(f"signed by {fingerprint}: a site needs this fingerprint to verify it (bundle_fingerprint)")
     errors = ["The bundle is not complete; the next run goes on:"]
     return Report(told, [*errors, *done.problems] if done.problems else [], done.changed, fingerprint)
 
 
-def _sizes(manifest: Manifest) -> list[str]:
-    rows = []
-    for kind, name in KINDS.items():
-        there = [one for one in manifest.items if one.kind == kind and one.path]
-        if there:
-            size = sum({one.path: one.bytes or 0 for one in there}.values())
-            rows.append(f"  {len(there)} {name}: {told_size(size)}")
-    return ["in the bundle:", *rows] if rows else []
+def _sizes(folder: Path) -> list[str]:
+    """Return how much each folder of a bundle takes of the disk, where files that several have count once."""
+    found: dict[str, dict[int, int]] = {}
+    for path in files_of(folder):
+        stat = (folder / path).lstat()
+        found.setdefault(path.partition("/")[0], {})[stat.st_ino] = stat.st_size
+    folders = {name: sizes for name, sizes in found.items() if (folder / name).is_dir()}
+    lines = [f"  {name}: {len(sizes)} files, {told_size(sum(sizes.values()))}" for name, sizes in folders.items()]
+    return ["in the bundle:", *lines] if lines else []

@@ -1,4 +1,4 @@
-"""What a user may say of fetching, checked."""
+"""What a user may say of fetching; inventory/variables.py checks it."""
 
 from __future__ import annotations
 
@@ -8,19 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...core.errors import InputError, shown
+from ...core.checks import is_true
+from ...core.errors import shown
 from ..items import Item
-
-APT_SOURCES = (
-    "must be a mapping of systems, such as debian 12, each to a list of package sources with uris, suites, components "
-    "and signed_by"
-)
-KEYS = {"uris", "suites", "components", "signed_by"}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The variables of fetching; README of the folder: docs/air-gap.md.
+    """The variables of fetching, as docs/air-gap.md has them, without their prefix ``bundle_``.
 
     apt_sources: package sources of distributions, by system. signing_key: id of a key of the user's keyring; empty for
     one of the toolkit's own. key_dir: where that is kept. allow_unpinned: fetch what may be something else tomorrow.
@@ -35,28 +30,13 @@ class Settings:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Settings:
-        """Read the variables.
-
-        Args:
-            values: without their prefix ``bundle_``.
-
-        Raises:
-            InputError: with everything that is wrong, a line each.
-        """
-        sources, left = values.get("apt_sources") or {}, values.get("leave_out") or []
-        wrong = []
-        if not _are_sources(sources):
-            wrong.append(f"bundle_apt_sources (hidden): {APT_SOURCES}")
-        if not isinstance(left, list) or not all(isinstance(one, str) and one for one in left):
-            wrong.append(f"bundle_leave_out {shown(left)}: must be a list of patterns, such as [package habanalabs-*]")
-        if wrong:
-            raise InputError("\n".join(wrong))
+        """Read the variables, of which any may be missing."""
         return cls(
-            sources,
+            values.get("apt_sources") or {},
             str(values.get("signing_key") or ""),
             Path(str(values.get("key_dir") or cls.key_dir)).expanduser(),
-            bool(values.get("allow_unpinned")),
-            tuple(left),
+            is_true(values.get("allow_unpinned")),
+            tuple(values.get("leave_out") or ()),
         )
 
     def leaves_out(self, item: Item) -> bool:
@@ -71,15 +51,3 @@ class Settings:
             for one in self.leave_out
             if not any(Settings(leave_out=(one,)).leaves_out(item) for item in listed)
         ]
-
-
-def _are_sources(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(
-        isinstance(name, str)
-        and isinstance(entries, list)
-        and entries
-        and all(
-            isinstance(one, Mapping) and one.get("uris") and one.get("suites") and set(one) <= KEYS for one in entries
-        )
-        for name, entries in value.items()
-    )

@@ -36,10 +36,14 @@ class Signer:
         return next((line[9] for line in lines if line[0] == "fpr"), "") if done.returncode == 0 else ""
 
     @contextmanager
-    def ready(self) -> Iterator[Signer]:
-        """Make the key where it is the toolkit's own and not there yet; gpg's agent for it ends with this."""
+    def ready(self, make: bool = True) -> Iterator[Signer]:
+        """Make the key where it is the toolkit's own and not there yet; gpg's agent for it ends with this.
+
+        Args:
+            make: false only reads what is there.
+        """
         try:
-            if self.home and not self.fingerprint:
+            if make and self.home and not self.fingerprint:
                 self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
                 self.home.chmod(0o700)
                 self._done("--passphrase", "", "--quick-generate-key", OWNER, "ed25519", "sign", "never")
@@ -86,8 +90,8 @@ class Signer:
         )
 
 
-def is_of(folder: Path, fingerprint: str) -> bool:
-    """Tell whether the public key of a bundle is the one with this fingerprint."""
+def fingerprint_of(folder: Path) -> str:
+    """Return the fingerprint of the key that lies in a bundle, where anybody may have put it; empty without one."""
     argv = ["gpg", "--batch", "--no-tty", "--with-colons", "--show-keys", str(folder / KEY)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    return f":{fingerprint}:" in done.stdout
+    return next((line.split(":")[9] for line in done.stdout.splitlines() if line.startswith("fpr:")), "")

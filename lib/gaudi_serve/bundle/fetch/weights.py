@@ -32,22 +32,29 @@ def fetch(bundle: Bundle, items: Sequence[Item]) -> Outcome:
 
 def kinds(bundle: Bundle, items: Sequence[Item]) -> set[str]:
     """Return the kinds of sources that items come from."""
-    return {_source(bundle, one)["kind"] for one in of_kind(items, "weights")}
+    return {str(one["kind"]) for item in of_kind(items, "weights") for one in _sources(bundle, item)}
+
+
+def _sources(bundle: Bundle, item: Item) -> list[dict[str, Any]]:
+    """Return the sources of an item, which differ where hosts want other files of it."""
+    key = (item.name, item.version, item.origin)
+    return [dict(one["source"]) for one in bundle.access.weights if (one["name"], one["version"], one["origin"]) == key]
 
 
 def _source(bundle: Bundle, item: Item) -> dict[str, Any]:
-    """Return the source of an item; where hosts want other files of it, those of all."""
-    same = [
-        dict(one["source"])
-        for one in bundle.access.weights
-        if (one["name"], one["version"], one["origin"]) == (item.name, item.version, item.origin)
-    ]
+    """Return the source of an item, with the files that any host wants.
+
+    Raises:
+        FetchError: where no host has one.
+    """
+    same = _sources(bundle, item)
     if not same:
-        return {"kind": "hub", "repo": item.name, "revision": item.version}
+        raise FetchError(f"{item.label}: no host of this run has such a source")
     source = same[0]
     for key in ("include", "exclude"):
-        if any(one.get(key) != source.get(key) for one in same):
-            lists = [one.get(key) or [] for one in same]
+        lists = [one.get(key) or [] for one in same]
+        if any(one != lists[0] for one in lists):
+            # Without a list all files are wanted, and none is left out.
             source[key] = sorted({name for one in lists for name in one}) if key == "include" and all(lists) else []
     return source
 
