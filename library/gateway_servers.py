@@ -29,9 +29,18 @@ options:
     type: int
     default: 0
   strict:
-    description: Whether a host is refused of which the gateway serves nothing. A rollout brings such hosts too.
+    description:
+      - Whether a host is refused of which the gateway serves nothing, and where no gateway runs yet. A rollout brings
+        such hosts too.
     type: bool
     default: true
+  reboot:
+    description:
+      - With C(drain), drains for a reboot of the host, and records that, so that a later run returns the host to
+        service where this one is cut off.
+      - With C(ready), returns to service what was drained for a reboot, and nothing that somebody else has drained.
+    type: bool
+    default: false
 author:
   - The gaudi-serve developers (@gaudi-serve)
 """
@@ -54,6 +63,7 @@ servers:
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gaudi_serve.core.errors import InputError
 from ansible.module_utils.gaudi_serve.gateway.haproxy import (
+    current,
     refuse_unknown_host,
     set_state,
     set_weight,
@@ -71,6 +81,7 @@ def main() -> None:
             "weight": {"type": "int"},
             "timeout": {"type": "int", "default": 0},
             "strict": {"type": "bool", "default": True},
+            "reboot": {"type": "bool", "default": False},
         },
         required_one_of=[["state", "weight"]],
         supports_check_mode=True,
@@ -79,13 +90,16 @@ def main() -> None:
     if weight is not None and not 0 <= weight <= 100:
         module.fail_json(msg=f"weight: {weight} is not a percentage from 0 to 100")
     found = []
+    if not module.params["strict"] and not current():
+        # Its first run has not come to it: nothing reaches the host through it.
+        module.exit_json(changed=False, servers=[])
     try:
         if module.params["strict"]:
             refuse_unknown_host(host)
         if weight is not None:
             found += set_weight(host, weight, check=module.check_mode)
         if state:
-            found += set_state(host, state, check=module.check_mode)
+            found += set_state(host, state, check=module.check_mode, reboot=module.params["reboot"])
         if module.params["timeout"] and not module.check_mode:
             (wait_left if state == "drain" else wait_up)(host, module.params["timeout"])
     except InputError as problem:

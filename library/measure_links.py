@@ -34,6 +34,12 @@ options:
     description: Variables of the library that sends between the devices.
     type: dict
     default: {}
+  nccl_tests:
+    description: >-
+      Program of nccl-tests or rccl-tests in the image that measures one host of NVIDIA or AMD, as
+      C(/opt/nccl-tests/build/all_reduce_perf); empty for torch.
+    type: str
+    default: ""
   nics:
     description: RDMA devices of network cards that hosts measure over together.
     type: list
@@ -121,6 +127,7 @@ def main() -> None:
             "runs": {"type": "list", "elements": "dict", "required": True},
             "fingerprint": {"type": "dict", "required": True},
             "env": {"type": "dict", "default": {}},
+            "nccl_tests": {"type": "str", "default": ""},
             "nics": {"type": "list", "elements": "str", "default": []},
             "options": {"type": "dict", "default": {}},
             "aside": {"type": "str", "default": ""},

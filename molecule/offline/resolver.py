@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socketserver
 import sys
+from pathlib import Path
 from typing import Any
 
 REFUSED = 5
@@ -20,7 +21,7 @@ class Refusing(socketserver.BaseRequestHandler):
             length = question[place]
             labels.append(question[place + 1 : place + 1 + length].decode(errors="replace"))
             place += length + 1
-        with open(sys.argv[1], "a", encoding="utf-8") as noted:
+        with Path(sys.argv[1]).open("a", encoding="utf-8") as noted:
             noted.write(".".join(labels) + "\n")
         flags = bytes([0x80 | (question[2] & 0x79), REFUSED])
         answers.sendto(question[:2] + flags + question[4:6] + bytes(6) + question[12:], self.client_address)
@@ -34,7 +35,7 @@ class Server(socketserver.UDPServer):
 
 def main() -> None:
     """Serve until somebody ends it."""
-    open(sys.argv[1], "a").close()
+    Path(sys.argv[1]).touch()
     given: Any = ("127.0.0.1", 53)
     with Server(given, Refusing) as server:
         server.serve_forever()

@@ -1,4 +1,4 @@
-"""A strict BMC with BIOS settings through Redfish, for three makers. It is this project's own: no public mock has them.
+"""A strict BMC with BIOS settings through Redfish, for four makers. It is this project's own: no public mock has them.
 
 As real ones it is unkind: it holds few sessions, wants ETags, stages values until a reset, refuses what its registry
 does not have, answers 503 while it starts, and keeps some values from sticking.
@@ -137,6 +137,41 @@ HPE: dict[str, Any] = {
 }
 
 
+AMI_NAMES = {
+    **{"PMS00A": ("Performance", "Custom"), "PMS001": ("Disable", "Enable"), "PMS002": ("Enable", "Disable")},
+    **{"PMS003": ("Native Mode", "Disable"), "PMS005": ("Disable", "Enable"), "PMS006": ("Disable", "Enable")},
+    **{"PMS007": ("C0/C1 state", "C6 state"), "PRSS011": ("Enable", "Disable")},
+}
+
+
+def spelled(name: str, shown: str) -> str:
+    """Return the registry's own name of a value of AMI's: that of its attribute comes first."""
+    return name + "".join(letter for letter in shown if letter.isalnum())
+
+
+# The names are those of captures. Their values are not public: here a value's name is not what people see, and flags
+# are texts, as in other registries of AMI's.
+AMI: dict[str, Any] = {
+    "maker": "ZT Systems",
+    "model": "Proteus I_Mix",
+    "paths": {
+        **{"systems": "/redfish/v1/Systems", "system": "/redfish/v1/Systems/Self"},
+        **{"bios": "/redfish/v1/Systems/Self/Bios", "settings": "/SD", "manager": "/redfish/v1/Managers/Self"},
+    },
+    "attributes": [
+        {
+            **{"AttributeName": name, "Type": "Enumeration", "ReadOnly": "false"},
+            "Value": [{"ValueName": spelled(name, text), "ValueDisplayName": text} for text in values],
+        }
+        for name, values in AMI_NAMES.items()
+    ],
+    "dependencies": [],
+    "current": {name: spelled(name, values[-1]) for name, values in AMI_NAMES.items()},
+    "registry": "BiosAttributeRegistry0ACOU.0.11.0",
+}
+MAKERS = {"Dell": DELL, "HPE": HPE, "Supermicro": SUPERMICRO, "AMI": AMI}
+
+
 @dataclass
 class Box:
     """One system and its BMC.
@@ -218,7 +253,7 @@ class Box:
         entry = self.attributes.get(name)
         if entry is None:
             return f"The property {name} is not in the list of valid properties for the resource."
-        if entry.get("ReadOnly") or self.closed(name):
+        if entry.get("ReadOnly") not in (None, False, "false") or self.closed(name):
             return f"The property {name} is a read-only property and cannot be assigned a value."
         names = [one["ValueName"] for one in entry.get("Value", [])]
         if entry["Type"] == "Enumeration" and value not in names:
@@ -388,7 +423,7 @@ def resources(box: Box) -> dict[str, Any]:
     found: dict[str, Any] = {
         "/redfish/v1": {
             **{"Systems": {"@odata.id": paths["systems"]}, "Registries": {"@odata.id": registries}},
-            "Managers": {"@odata.id": "/redfish/v1/Managers"},
+            **{"Managers": {"@odata.id": "/redfish/v1/Managers"}, "Vendor": box.about["maker"].partition(" ")[0]},
             "SessionService": {"@odata.id": "/redfish/v1/SessionService"},
             "Links": {"Sessions": {"@odata.id": "/redfish/v1/SessionService/Sessions"}},
         },

@@ -55,6 +55,8 @@ def test_one_model_on_hosts_of_three_vendors(tmp_path: Path) -> None:
     # A model that names no image gets the official one, which needs no entry.
     hosts = json.loads((tmp_path / "hosts.json").read_text(encoding="utf-8"))
     named = hosts["all"]["vars"]["vllm_models"][0]
+    perf = {"link_validation_image": "nccl-tests:1", "link_validation_nccl_tests": "/opt/all_reduce_perf"}
+    hosts["all"]["hosts"]["h02"] = perf
     hosts["all"]["hosts"]["h03"] = {"vllm_models": [{key: value for key, value in named.items() if key != "image"}]}
     (tmp_path / "hosts.json").write_text(json.dumps(hosts), encoding="utf-8")
     plan = play(tmp_path, environment, "playbooks/plan.yml")
@@ -73,6 +75,8 @@ def test_one_model_on_hosts_of_three_vendors(tmp_path: Path) -> None:
     measured = state_of(tmp_path, "h03")["hccl"]
     assert (measured["image"], measured["accelerator"]) == (OFFICIAL, "rocm")
     assert [(run["name"], run["module_ids"]) for run in measured["runs"]] == [("all", [0, 1])]
+    # Or by the program that the inventory names.
+    assert [state_of(tmp_path, "h02")["hccl"][key] for key in ("image", "program")] == [*perf.values()]
     # What the manual sets for its own hosts alone is on none of these.
     for name in ("h02", "h03"):
         files = state_of(tmp_path, name)["files"]

@@ -1,4 +1,4 @@
-"""BIOS settings in whole runs: hosts that are a file each, their BMCs strict ones of three makers over TLS."""
+"""BIOS settings in whole runs: hosts that are a file each, their BMCs strict ones of four makers over TLS."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import forked
 import pytest
-from helpers.bmc import DELL, HPE, PASSWORD, SUPERMICRO, Box, Served, certificate, served
+from helpers.bmc import AMI, DELL, HPE, PASSWORD, SUPERMICRO, Box, Served, certificate, served
 from helpers.simulated.fleet import ROOT, change, fleet, serving_state, state_of
 
 BIOS, ALLOWED = "playbooks/bios.yml", "host_tuning_reboot_allowed=true"
@@ -39,6 +39,23 @@ class Hosts:
             change(folder, f"h{number:02}", bmc=place.control)
         path.write_text(json.dumps(inventory), encoding="utf-8")
 
+    def set(self, name: str, **variables: Any) -> None:
+        """Give a host variables of its own."""
+        path = self.folder / "hosts.json"
+        inventory = json.loads(path.read_text(encoding="utf-8"))
+        inventory["all"]["hosts"][name] |= variables
+        path.write_text(json.dumps(inventory), encoding="utf-8")
+
+    def behind_a_gateway(self) -> None:
+        """Let a gateway send requests to the hosts."""
+        path = self.folder / "hosts.json"
+        inventory = json.loads(path.read_text(encoding="utf-8"))
+        gateway = {"fleet_gateway": {"clients": {"c": {"key": "k" * 32}}}, "vllm_models": None, "bios_settings": {}}
+        inventory["all"]["hosts"]["gw"] = gateway
+        inventory["all"]["vars"] |= {"fleet_gateway_secret": "0123456789abcdef" * 2}
+        path.write_text(json.dumps(inventory), encoding="utf-8")
+        change(self.folder, "gw")
+
     def run(self, *arguments: str) -> tuple[int, str]:
         """Run Ansible, and return its status and all that it printed on one line. No BMC has a session left."""
         argv = ["ansible-playbook", "-i", str(self.folder / "hosts.json"), *arguments]
@@ -46,6 +63,11 @@ class Hosts:
         assert [place.box.sessions for place in self.places] == [{}] * len(self.places)
         assert PASSWORD not in text
         return status, " ".join(text.split())
+
+    @property
+    def told(self) -> list[tuple[str, int]]:
+        """Return what the gateway was told of h01, with the number of its reboots before, and without repetitions."""
+        return list(dict.fromkeys((state, boots) for _, state, boots in self.state("gw").get("told", [])))
 
     def state(self, name: str = "h01") -> dict[str, Any]:
         """Return what a host has."""
@@ -77,8 +99,9 @@ def start(tmp_path: Path, files: tuple[Path, Path], state: dict[str, Any]) -> It
 
 
 def test_what_cannot_be_set_is_refused_on_all_hosts_at_once_and_check_mode_sends_nothing(start: Any) -> None:
-    boxes = Box(DELL), Box(SUPERMICRO), Box(HPE)
+    boxes = Box(DELL), Box(SUPERMICRO), Box(HPE), Box(AMI)
     hosts = start(*boxes, bios_settings={"ProcTurbo": "Sometimes"})
+    hosts.set("h04", bios_bmc_via="host")
     status, text = hosts.run(BIOS)
     assert status != 0
     for name in (
@@ -89,7 +112,7 @@ def test_what_cannot_be_set_is_refused_on_all_hosts_at_once_and_check_mode_sends
     assert "h03: BIOS: ProcTurbo: 'Sometimes' must be Enabled, Disabled" in text
     status, text = hosts.run(BIOS, "-e", f"bios_bmc_address={hosts.places[0].address}", "--limit", "h01,h02")
     assert status != 0
-    for name, others in (("h01", "h02, h03"), ("h02", "h01, h03")):
+    for name, others in (("h01", "h02, h03, h04"), ("h02", "h01, h03, h04")):
         assert f"{name}: bios_bmc_address {hosts.places[0].address}: is that of {others} too" in text, text
     profile = json.dumps({"bios_settings": {}, "bios_profile": "performance", "host_tuning_reboot_allowed": True})
     status, text = hosts.run(BIOS, "--check", "--diff", "-vvv", "-e", profile)
@@ -97,7 +120,10 @@ def test_what_cannot_be_set_is_refused_on_all_hosts_at_once_and_check_mode_sends
     assert "ATTRIBUTE DESIRED PENDING CURRENT" in text.replace('", "', " ")
     assert "+SriovGlobalEnable: Enabled" in text and "-SriovGlobalEnable: Disabled" in text
     assert "m is down from stage bios on for about 30 min: the host reboots for its BIOS settings" in text
-    assert [(one.sent, one.resets) for one in boxes] == [([], 0)] * 3
+    assert "two boots may be needed: PowerRegulator" in text
+    # By the host itself.
+    assert "PMS005Enable" in text and hosts.state("h04")["asked"]
+    assert [(one.sent, one.resets) for one in boxes] == [([], 0)] * 4
 
 
 def test_settings_and_kernel_arguments_take_one_reboot_and_the_next_run_changes_nothing(start: Any) -> None:
@@ -120,11 +146,14 @@ def test_settings_and_kernel_arguments_take_one_reboot_and_the_next_run_changes_
     assert "changed=0" in text
 
 
-def test_makers_that_need_two_boots_get_two_and_no_more(start: Any) -> None:
+def test_makers_that_need_two_boots_get_two_and_no_more_also_where_the_host_asks_its_bmc(start: Any) -> None:
     boxes = Box(DELL), Box(HPE)
     hosts = start(*boxes, bios_profile="performance")
-    status, text = hosts.run(BIOS, "-e", ALLOWED)
+    # Only the host itself reaches its BMC, and sends it everything.
+    hosts.set("h02", bios_bmc_via="host")
+    status, text = hosts.run(BIOS, "-e", ALLOWED, "-vvv")
     assert status == 0, text
+    assert hosts.state("h01").get("asked", 0) == 0 and hosts.state("h02")["asked"] > 2
     assert [(one.resets, len(one.sent)) for one in boxes] == [(2, 2)] * 2
     assert [boxes[0].current["ProcCStates"], boxes[1].current["MinProcIdlePower"]] == ["Disabled", "NoCStates"]
     assert {one["JobState"] for one in boxes[0].jobs} == {"Completed"}
@@ -162,12 +191,15 @@ def test_what_earlier_runs_have_sent_is_kept_until_the_next_boot(start: Any) -> 
 def test_a_setting_that_never_sticks_fails_by_its_name_and_is_not_tried_by_the_next_run(start: Any) -> None:
     box = Box(SUPERMICRO, stubborn={C6})
     hosts = start(box, bios_settings={"CPUC6Report": "Disable"})
+    hosts.behind_a_gateway()
     status, text = hosts.run(BIOS, "-e", ALLOWED)
     assert status != 0
     assert "h01: BIOS: CPUC6Report#0840: Disable did not stick, it is Auto after the reboot" in text
     assert box.resets == 2
     assert json.loads(hosts.state()["files"][RECORD])["failed"] == {"bios": "1.4b", "settings": {C6: "Disable"}}
     assert hosts.state()["held"] == {}
+    # The gateway sends nothing to the host from before the first reboot until after the last one; the run has failed.
+    assert (hosts.told, hosts.state("gw")["drained"]) == ([("drain", 0), ("ready", 2)], {})
     status, text = hosts.run(BIOS, "-e", ALLOWED)
     assert status != 0
     assert "did not stick before, it is Auto; it is not tried again with BIOS 1.4b" in text
@@ -176,6 +208,12 @@ def test_a_setting_that_never_sticks_fails_by_its_name_and_is_not_tried_by_the_n
     box.bios, box.stubborn = "1.5", set()
     status, text = hosts.run(BIOS, "-e", ALLOWED)
     assert (status, box.resets, hosts.state()["files"].get(RECORD)) == (0, 3, None), text
+    # A reboot for kernel arguments alone does the same, and leaves what somebody else has drained.
+    change(hosts.folder, "gw", told=[], drained={"h01": False})
+    arguments = json.dumps({"host_tuning_kernel_args": ["iommu=pt"], "bios_settings": {}})
+    status, text = hosts.run("playbooks/host.yml", "-e", ALLOWED, "-e", arguments, "--limit", "h01")
+    assert (status, hosts.state()["boots"], hosts.told) == (0, 4, [("drain", 3), ("ready", 4)]), text
+    assert hosts.state("gw")["drained"] == {"h01": False}
 
 
 def test_a_rollout_takes_a_bios_change_as_a_reason_to_reboot_and_a_plan_announces_it(start: Any) -> None:

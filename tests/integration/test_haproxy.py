@@ -12,9 +12,12 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from gaudi_serve.gateway import haproxy
 from gaudi_serve.gateway.config import HEALTH, gateway_files
+from gaudi_serve.gateway.objects import Gateway
 from helpers.haproxies import CHAT, EVENTS, KEYS, TAKES, Front, Vllm, backend, client, servers
 
 
@@ -134,6 +137,36 @@ def test_reloads_and_drains_are_not_noticed_under_load(front: Front, vllms: list
     assert failed == []
     assert len(done) > 100
     assert vllms[0].most <= TAKES, "no more at a time than the plan says that it takes"
+
+
+def test_what_is_drained_for_a_reboot_is_given_back_and_asked_when_it_answers(
+    front: Front, vllms: list[Vllm], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = front.gateway.backends[0]
+    entries = [{**vars(one), "host": f"h{number}"} for number, one in enumerate(large.servers)]
+    monkeypatch.setattr(haproxy, "runtime", lambda: front.runtime)
+    monkeypatch.setattr(haproxy, "_servers", lambda _: entries)
+    monkeypatch.setattr(haproxy, "entry_of", lambda one: SimpleNamespace(**one))
+    monkeypatch.setattr(haproxy, "REBOOTS", tmp_path / "reboots.json")
+    monkeypatch.setattr(Gateway, "state", f"{tmp_path}/state")
+    first, second = (f"{large.name}/h{number}.qwq-32b" for number in range(2))
+    assert haproxy.set_state("h0", "drain", check=True, reboot=True) == [first]
+    assert haproxy.reboots() == {}
+    # Twice, as by a run that goes on where another was cut off.
+    assert [haproxy.set_state("h0", "drain", reboot=True) for _ in range(2)] == [[first], []]
+    assert haproxy.reboots() == {"h0": ["h0.qwq-32b"]}
+    haproxy.set_state("h1", "drain")
+    haproxy.set_state("h1", "drain", reboot=True)
+    # What somebody else has drained stays so.
+    assert haproxy.set_state("h1", "ready", reboot=True) == []
+    assert haproxy.set_state("h1", "ready") == [second]
+    vllms[0].shutdown()
+    vllms[0].server_close()
+    front.wait(lambda: [one.up for one in front.runtime.servers()][:2] == [False, True])
+    assert haproxy.set_state("h0", "ready", reboot=True) == [first]
+    assert haproxy.reboots() == {}
+    assert {front.ask(CHAT, {"model": "Qwen/QwQ-32B"})[0] for _ in range(6)} == {200}
+    assert (len(vllms[0].asked), len(vllms[1].asked)) == (0, 6)
 
 
 def test_a_server_gets_less_of_its_share_also_after_a_reload(front: Front, vllms: list[Vllm]) -> None:

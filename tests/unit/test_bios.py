@@ -1,4 +1,4 @@
-"""BIOS settings against a strict BMC of three makers: what is compared, refused, sent, waited for and kept."""
+"""BIOS settings against a strict BMC of four makers: what is compared, refused, sent, waited for and kept."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from gaudi_serve.inventory.variables import INPUTS
 from gaudi_serve.plan.downtime import downtimes
 from gaudi_serve.stages.base import Given, Pending
 from gaudi_serve.stages.bios import STAGE
-from helpers.bmc import DELL, HPE, PASSWORD, SUPERMICRO, USER, Box, Served, certificate, served
-from helpers.plugins import load, run_module
+from helpers.bmc import DELL, HPE, MAKERS, PASSWORD, SUPERMICRO, USER, Box, Served, certificate, served
+from helpers.plugins import load, run_collection_module, run_module
 
 C6 = "CPUC6Report#0840"
 NO_VALUES = "must be one of no values: the registry has none"
@@ -246,7 +246,87 @@ def test_three_columns_show_desired_pending_and_current_values(bmcs: Bmcs) -> No
     assert found.facts["reboots"] is False and found.facts["reboot_required"]
 
 
-def test_supermicro_stages_values_until_a_reset(bmcs: Bmcs) -> None:
+# Of each maker: how C6 is switched off, and its name, its value before and after, and what else the registry has.
+C6_OF = {
+    "Dell": ({"ProcCStates": "disable"}, "ProcCStates", "Enabled", "Disabled", "Enabled, Disabled"),
+    "HPE": ({"MinProcIdlePower": "NoCStates"}, "MinProcIdlePower", "C6", "NoCStates", "C6, NoCStates"),
+    "Supermicro": ({"CPUC6Report": "Disabled"}, C6, "Auto", "Disable", "Disable, Enable, Auto"),
+    "AMI": (
+        *({"PMS005": "Disable"}, "PMS005", "PMS005Enable", "PMS005Disable"),
+        "PMS005Disable (Disable), PMS005Enable (Enable)",
+    ),
+}
+# What makes the registry or the BIOS of a maker take it.
+FREE = {"Dell": {"SysProfile": "Custom"}, "HPE": {"WorkloadProfile": "Custom"}}
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_every_maker_takes_over_at_a_reset_what_was_sent_and_refuses_what_it_does_not_have(
+    bmcs: Bmcs, maker: str
+) -> None:
+    place = bmcs.serve(MAKERS[maker], current=FREE.get(maker, {}))
+    wanted, name, before, after, choices = C6_OF[maker]
+    given: dict[str, Any] = {"bios_settings": wanted, "host_tuning_reboot_allowed": True}
+    (wrong,) = asked(place, bios_settings=dict.fromkeys(wanted, "Perhaps")).refusal
+    assert wrong == f"h1: BIOS: {name}: 'Perhaps' must be {choices}"
+    (wrong,) = asked(place, bios_settings={f"{name[:-1]}Y": "Disable"}).refusal
+    assert "this BIOS has no such attribute" in wrong
+    found = asked(place, **given)
+    assert (found.changes["patch"], found.changes["before"]) == ({name: after}, {name: before})
+    assert place.box.sent == []
+    send(place, found)
+    assert (place.box.current[name], place.box.pending) == (before, {name: after})
+    staged = asked(place, **given)
+    assert (staged.changes["patch"], staged.changes["reboots"]) == ({}, True)
+    place.box.reset()
+    assert (place.box.current[name], list(asked(place, **given).drift)) == (after, [])
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_every_makers_profile_is_current_after_two_boots_at_most(bmcs: Bmcs, maker: str) -> None:
+    place = bmcs.serve(MAKERS[maker])
+    given: dict[str, Any] = {"bios_profile": "performance", "host_tuning_reboot_allowed": True}
+    first = asked(place, **given)
+    for _ in range(2):
+        found = asked(place, **given)
+        if found.changes["patch"]:
+            send(place, found)
+            place.box.reset()
+    # Both boots were announced where there were two.
+    assert (list(asked(place, **given).drift), first.facts["down_minutes"]) == ([], 15 * place.box.resets)
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_modules_of_others_find_a_redfish_service_in_the_bmc_of_these_tests(
+    bmcs: Bmcs, maker: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("ansible_collections.community.general", reason="only package ansible brings it")
+    place, (_, name, before, after, _) = bmcs.serve(MAKERS[maker], current=FREE.get(maker, {})), C6_OF[maker]
+    (tmp_path / "bmc.pem").write_text(place.ca, encoding="ascii")
+    given = {"baseuri": place.address, "validate_certs": True, "ca_path": str(tmp_path / "bmc.pem")}
+    user = {**given, "username": USER, "password": PASSWORD}
+
+    def run(module: str, category: str, command: str, **more: Any) -> dict[str, Any]:
+        return run_collection_module("community.general", module, category=category, command=[command], **more)
+
+    ((_, found),) = run("redfish_info", "Systems", "GetBiosAttributes", **user)["redfish_facts"]["bios_attribute"][
+        "entries"
+    ]
+    assert found == place.box.current and found[name] == before
+    assert run("redfish_config", "Systems", "SetBiosAttributes", bios_attributes={name: after}, **user)["changed"]
+    assert (place.box.pending, place.box.current[name]) == ({name: after}, before)
+    # For this toolkit it is pending, and on Dell's BMCs the job of somebody else.
+    now = asked(place, bios_settings={name: after})
+    assert (now.changes["patch"], now.refusal, len(place.box.jobs)) == ({}, [], int(maker == "Dell"))
+    if maker == "HPE":
+        session = run("redfish_command", "Sessions", "CreateSession", **user)["session"]
+        assert session["token"] in place.box.sessions.values()
+        gone = {"session_uri": session["uri"], "auth_token": session["token"]}
+        assert run("redfish_command", "Sessions", "DeleteSession", **given, **gone)["changed"]
+        assert place.box.sessions == {}
+
+
+def test_without_permission_to_reboot_settings_stay_pending(bmcs: Bmcs) -> None:
     place = bmcs.serve(SUPERMICRO)
     found = asked(place, bios_profile="performance")
     assert send(place, found) == {"job": ""}
@@ -258,9 +338,6 @@ def test_supermicro_stages_values_until_a_reset(bmcs: Bmcs) -> None:
     assert "CPUC6Report#0840: Auto -> Disable (pending until a reset)" in again.drift
     allowed = asked(place, bios_profile="performance", host_tuning_reboot_allowed=True)
     assert allowed.changes["reboots"] and allowed.due[-1] == f"reboot for {len(allowed.drift)} BIOS settings"
-    place.box.reset()
-    after = asked(place, bios_profile="performance", host_tuning_reboot_allowed=True)
-    assert (list(after.due), list(after.drift), after.changes["reboots"]) == ([], [], False)
 
 
 def test_an_older_board_takes_the_change_at_the_bios_itself_and_shows_nothing_pending(bmcs: Bmcs) -> None:
@@ -341,10 +418,17 @@ def test_hpe_drops_what_its_workload_profile_closes_until_a_second_boot(bmcs: Bm
     place = bmcs.serve(HPE)
     given = {"bios_profile": "performance", "host_tuning_reboot_allowed": True}
     found = asked(place, **given)
+    text = (
+        "two boots may be needed: PowerRegulator, EnergyPerfBias, MinProcIdlePower, MinProcIdlePkgState, "
+        "NumaGroupSizeOpt may stick only after WorkloadProfile"
+    )
+    # In the plan, in the run and its check, and in the minutes.
+    assert (found.due[-1], found.changes["lines"][-1], found.facts["down_minutes"]) == (text, text, 30)
     send(place, found)
     place.box.reset()
     place.box.starting = 0
     second = asked(place, **given)
+    assert (second.facts["down_minutes"], "two boots" in " ".join(second.changes["lines"])) == (15, False)
     assert set(second.changes["patch"]) == {
         "PowerRegulator",
         "EnergyPerfBias",
@@ -448,14 +532,21 @@ def test_of_the_entries_of_a_profile_the_most_particular_counts() -> None:
 def test_what_the_project_has_as_profiles_is_sound() -> None:
     for variants in builtin().values():
         assert all(one.maker and is_settings(one.settings) for one in variants)
-    for about in (DELL, HPE, SUPERMICRO):
+    for about in MAKERS.values():
         system = {"maker": about["maker"], "model": about["model"], "bios": "1"}
         settings, wrong = profile_settings("performance", {}, system)
         entries = {"Attributes": about["attributes"], "Dependencies": about["dependencies"]}
         read = {"registry": entries, "current": about["current"], "pending": {}}
         assert (wrong, compared(settings, read).refusals) == ("", [])
-    for wrong_ in ({"p": {}}, {"p": [{"settings": {"A": 1.5}}]}, {"p": [{"sttings": {}}]}, {"p": [{"model": 5}]}):
+    for wrong_ in (
+        {"p": {}},
+        {"p": [{"settings": {"A": 1.5}}]},
+        {"p": [{"sttings": {}}]},
+        {"p": [{"model": 5}]},
+    ):
         assert not is_profiles(wrong_)
+    entry = {"settings": {"A": "1"}, "first": ["A"]}
+    assert is_profiles({"p": [entry]}) and not is_profiles({"p": [{**entry, "first": {"A": 5}}]})
 
 
 # ---- what an earlier run has sent

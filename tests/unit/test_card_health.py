@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from gaudi_serve.core.run import Result
 from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.plan.fleet import vllm_fleet_plan
+from gaudi_serve.plan.wanted import Wanted
 from gaudi_serve.platforms.hl_smi_health import CardHealth, card_sections, cards_health, judged
 from gaudi_serve.show.status import fleet_status
 from gaudi_serve.stages.base import Given
@@ -207,6 +209,45 @@ def test_status_shows_sick_and_excluded_cards() -> None:
     assert "card 4 (serial number S4) is excluded (accelerator_cards_excluded)" in notes
     assert f"card 5 is sick: {SICK}; model m runs on it" in notes
     assert "card 2: its PCIe link has 8 of 16 lanes" in notes
+
+
+def test_ports_that_carry_nothing_are_a_warning_in_plan_and_status() -> None:
+    outside = {"interface": "ens22", "mac": "", "mtu": 1500, "addresses": [], "neighbor": "", "neighbor_port": ""}
+    outside |= {"module_id": 0, "up": True, "carrier": False}
+    ports = [{**outside, "port": 22}, {**outside, "port": 8, "carrier": True}, {**outside, "port": 23}]
+    facts: dict[str, Any] = {
+        # hl-smi shows ports to other hosts too; 8 has come up since, and nobody wants 23.
+        "gaudi_driver": {"ports": {"0": [8, 22, 23], "3": [5, 6], "10": [7], "4": []}},
+        "gaudi_network": {
+            **{"ports": ports, "nics": [], "packages": [], "files": {}, "enabled": True},
+            **dict.fromkeys(("gaudinet", "before", "settings")),
+        },
+        **{"accelerator_network_between": "ports", "driver_ports_may_be_down": [7]},
+        "accelerator_network_ports": [{"module_id": 0, "port": number} for number in (8, 22)],
+    }
+    lines = [
+        "card 3: no link to other cards on ports 5, 6 (hl-smi -n link)",
+        "card 0: no link to other hosts on port 22 (accelerator_network_ports)",
+    ]
+    network = BY_ROLE["accelerator_network"]
+
+    def planned() -> dict[str, Any]:
+        """Plan a host, of which the stages have been asked before."""
+        given = {**facts, "gaudi_system": {"accelerator": "gaudi", "kernel": "6.1"}, "gaudi_host": host()}
+        return plan(host(), one(), **facts, **network.facts(network.pending(Given("a", given))))
+
+    found = planned()
+    assert [text for text in found["warnings"] if "no link" in text] == [f"a: {text}" for text in lines]
+    # They keep no model away.
+    assert cards_of(found) == [0]
+    values = known(gaudi_host=host(), **facts)
+    values |= {"vllm_service_status": [], "preflight_plan": {"models": []}, "vllm_service_health": {}}
+    assert fleet_status({"a": values}, ["a"])["hosts"]["a"]["notes"] == lines
+    # A port that is down is what the network's stage brings up.
+    ports[0]["up"] = False
+    assert "to other hosts" not in text_of(planned())
+    of_role = Wanted.of_role(defaultdict(str, {**facts, "preflight_cards": 0, "preflight_for": []}))
+    assert list(of_role.port_notes) == lines[:1]
 
 
 def test_links_of_excluded_cards_are_not_measured() -> None:

@@ -56,6 +56,7 @@ LIVE: dict[str, Any] = {
     "running": "abc",
     "servers": [],
     "states": [],
+    "reboots": {},
     "ports": {},
 }
 
@@ -275,6 +276,10 @@ def test_what_is_due() -> None:
         "change g1.a",
         "write haproxy.cfg",
         "reload HAProxy, which runs with other files than it has",
+    ]
+    cut = {**LIVE, "servers": servers, "reboots": {"g1": ["g1.a"]}}
+    assert gateway_due(cut, [], {"gateway": "unit", "address": "other"}, servers) == [
+        "ask g1 again, which a run that was cut off has drained for a reboot"
     ]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from gaudi_serve.host import all_reduce, links
+from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.model.host import Card, Host
 from gaudi_serve.platforms import PLATFORMS
 from gaudi_serve.platforms.links import slowest_link
@@ -362,3 +363,86 @@ def test_a_measurement_ends_within_its_limit_and_is_judged(
     kept = links.kept({"fingerprint": {"device": H100}, "options": {}, "aside": ""}, {}, [found])
     assert kept["last_good"] == ({} if problem else {"all": 400.0})
     assert kept["passed"] is (problem is None)
+
+
+class NcclTests:
+    """Takes the place of Docker and of all_reduce_perf in an image, which refuses other arguments and prints its table.
+
+    The program of the vendor prints so with -g: one process, a rank a device. ranks: those that it finds; wrong: sums.
+    """
+
+    def __init__(self, ranks: int, wrong: str = "0", busbw: str = "318.52") -> None:
+        """Take what it finds and measures."""
+        self.ranks, self.wrong, self.busbw = ranks, wrong, busbw
+
+    def __call__(self, words: Sequence[str], **more: Any) -> subprocess.CompletedProcess[str]:
+        """Answer one call of Docker."""
+        if words[1] != "run":
+            return subprocess.CompletedProcess([], 0, "", "")
+        place = words.index("--entrypoint")
+        program, image, *arguments = words[place + 1 :]
+        assert (program, image) == (PERF, "i")
+        given = dict(zip(arguments[::2], arguments[1::2], strict=True))
+        if set(given) - {"-b", "-e", "-f", "-g", "-t", "-n", "-w", "-c", "-d", "-o"}:
+            return subprocess.CompletedProcess([], 1, "invalid option\n", "")
+        if int(given["-g"]) > self.ranks:
+            text = f"Test NCCL failure common.cu: invalid usage\n {self.ranks} devices\n"
+            return subprocess.CompletedProcess([], 3, text, "")
+        size = int(given["-b"])
+        assert (given["-e"], size % 4, given["-c"]) == (given["-b"], 0, "1")
+        head = f"# nThread 1 nGpus {given['-g']} minBytes {size} maxBytes {size} step: 1048576(bytes) validation: 1"
+        ranks = [
+            f"#  Rank {rank:2} Group  0 Pid   6899 on gpu01 device {rank:2} [0000:04:00] {H100}"
+            for rank in range(self.ranks)
+        ]
+        wide = f"{'':60} out-of-place {'':20} in-place"
+        names = "#  size  count  type  redop  root     time   algbw   busbw #wrong     time   algbw   "
+        row = f"{size} {size // 4} float sum -1 12646 169.81 318.40 0 12641 169.88 {self.busbw} {self.wrong}"
+        tail = ["# Out of bounds values : 0 OK", f"# Avg bus bandwidth    : {self.busbw}", "#"]
+        lines = ["NCCL version 2.28", head, "#", "# Using devices", *ranks, "#", f"#{wide}", f"{names}busbw #wrong"]
+        return subprocess.CompletedProcess([], 0, "\n".join([*lines, f"   {row}", *tail, ""]), "")
+
+
+PERF = "/opt/nccl-tests/build/all_reduce_perf"
+
+
+@pytest.mark.parametrize(
+    ("program", "problem"),
+    [
+        (NcclTests(8), None),
+        (NcclTests(8, busbw="90.00"), "all: 90.0 GB/s is below 185 GB/s"),
+        (NcclTests(9), "all: all_reduce_perf shows 9 ranks instead of 8"),
+        (NcclTests(7), f"all: {PERF} ended with 3: Test NCCL failure common.cu: invalid usage |  7 devices"),
+        (NcclTests(8, wrong="4"), "all: a sum over 8 ranks is wrong (4): a link or a device changes what it carries"),
+        (NcclTests(8, busbw="-"), "all: all_reduce_perf has no figure: "),
+        (NcclTests(8, busbw="1 2"), "all: all_reduce_perf has no figure, and ends with: '#'"),
+    ],
+)
+def test_nccl_tests_of_an_image_measure_in_place_of_torch_where_they_are_named(
+    program: NcclTests, problem: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links.subprocess, "run", program)
+    monkeypatch.setattr(links, "missing_nodes", lambda *_: "")
+    facts = host(8)
+    changes = pending(facts, link_validation_nccl_tests=PERF)
+    given = {**GIVEN, "image": "i", "env": {}, "options": {}, "nccl_tests": changes["nccl_tests"]}
+    found = links.measured(given, Host.of(facts), changes["runs"][0])
+    assert (found["problem"] or "").startswith(problem or "") and found["passed"] is (problem is None)
+    if problem is None:
+        assert (found["nw_gb_s"], found["algo_gb_s"], found["time_ms"]) == (318.52, 169.88, 12.641)
+
+
+def test_nccl_tests_measure_one_host_of_nvidia_or_amd_and_another_program_measures_anew() -> None:
+    perf: dict[str, Any] = {"link_validation_nccl_tests": PERF}
+    amd = host(8, "AMD Instinct MI300X", "XGMI", accelerator="rocm")
+    xpu = host(2, "Intel(R) Arc(TM) B580 Graphics", "PHB", accelerator="xpu")
+    for facts, program in ((host(8), PERF), (amd, PERF), (xpu, ""), ({}, "")):
+        assert pending(facts, **perf)["nccl_tests"] == program
+    assert pending(host(2), **perf, link_validation_nodes=["g", "h"])["nccl_tests"] == ""
+    assert pending(host(2))["nccl_tests"] == ""
+    before = pending(host(8), **perf)["fingerprint"]
+    kept = {"gaudi_hccl": {"runs": [{"name": "all"}], "passed": True, "fingerprint": before, "time": 10**11}}
+    assert pending(host(8), **perf, **kept)["due"] == []
+    assert pending(host(8), **kept)["due"] == [f"program was {PERF}, is None"]
+    (wrong,) = inventory_refusal({"link_validation_nccl_tests": "all_reduce_perf; rm"}, "g")
+    assert "must be a path in the image, such as /opt/nccl-tests/build/all_reduce_perf" in wrong

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -284,6 +286,14 @@ def interface(root: Path, name: str, number: int) -> None:
     (folder / "speed").write_text("100000\n", encoding="utf-8")
 
 
+def wait(ready: Callable[[], bool]) -> None:
+    """Wait until something is so, for ten seconds at most."""
+    end = time.monotonic() + 10
+    while not ready():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
 @pytest.fixture
 def own_network() -> Iterator[None]:
     """Let the test have a network of its own, with a pair of interfaces."""
@@ -312,6 +322,38 @@ def test_the_program_brings_real_interfaces_up_and_takes_its_addresses_away(tmp_
         subprocess.run(command, check=False)
     (after,) = observe_network.observe(str(tmp_path))["ports"]
     assert (after["up"], after["addresses"]) == (True, [])
+
+
+@pytest.mark.usefixtures("own_network")
+def test_two_hosts_reach_each_other_by_libfabric_over_the_addresses_that_the_program_sets(tmp_path: Path) -> None:
+    assert shutil.which("fi_pingpong"), "scripts/deps installs it"
+    cards(tmp_path, ("up8", 8))
+    other = subprocess.Popen(["unshare", "--net", "sleep", "60"])
+    enter = ["nsenter", f"--net=/proc/{other.pid}/ns/net"]
+    try:
+        # The other host: it has its network a moment after its process.
+        mine = Path("/proc/thread-self/ns/net").stat().st_ino
+        wait(lambda: Path(f"/proc/{other.pid}/ns/net").stat().st_ino != mine)
+        subprocess.run(["ip", "link", "set", "far8", "netns", str(other.pid)], check=True)
+        hosts = ((ports.settled({}, str(tmp_path), 0.1), "10.200.10.1", []), ({(3, 8): "far8"}, "10.200.10.2", enter))
+        for here, address, at in hosts:
+            for command in ports.commands({"mtu": 9000, "addresses": {"3/8": f"{address}/30"}}, here):
+                subprocess.run([*at, *command], check=True)
+        # As HCCL asks for it: datagrams that arrive (rdm), larger than a packet.
+        argv = ["fi_pingpong", "-p", "tcp", "-e", "rdm", "-I", "20", "-S", "1048576", "-c"]
+        server = subprocess.Popen([*enter, *argv], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        try:
+            wait(lambda: b":47592" in subprocess.run([*enter, "ss", "-ltn"], capture_output=True, check=True).stdout)
+            done = subprocess.run([*argv, "10.200.10.2"], capture_output=True, text=True, timeout=20, check=False)
+            assert (done.returncode, server.wait(10)) == (0, 0), done.stdout + done.stderr
+        finally:
+            server.kill()
+            server.wait()
+        (row,) = [line.split() for line in done.stdout.splitlines() if line.startswith("1m")]
+        assert row[:2] == ["1m", "20"] and float(row[5]) > 0, done.stdout
+    finally:
+        other.kill()
+        other.wait()
 
 
 def test_the_program_waits_for_the_ports_of_its_settings_and_no_longer(

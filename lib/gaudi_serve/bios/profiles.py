@@ -14,27 +14,32 @@ from ..core.yaml_text import load
 
 Known = Mapping[str, Any]
 FOLDER = ROLES / "bios/files/profiles"
-KEYS = ("maker", "model", "bios", "settings")
+KEYS = ("maker", "model", "bios", "settings", "first")
 ALLOWED = (
     "must be a mapping of names of profiles to lists of entries, each with maker, model, bios (patterns such as "
-    "'SYS-822GA*', or lists of them) and settings (a mapping of attributes to values)"
+    "'SYS-822GA*', or lists of them), settings (a mapping of attributes to values) and perhaps first (names of those "
+    "that must be current before the others stick)"
 )
 
 
 @dataclass(frozen=True)
 class Variant:
-    """The settings of a profile for some systems: patterns of each, of which an empty list takes every system."""
+    """The settings of a profile for some systems: patterns of each, of which an empty list takes every system.
+
+    first: names of settings that must be current before others stick, where no registry says so.
+    """
 
     maker: tuple[str, ...]
     model: tuple[str, ...]
     bios: tuple[str, ...]
     settings: Mapping[str, Any]
+    first: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, entry: Known) -> Variant:
         """Read it from an entry that has no mistake."""
         maker, model, bios = (_patterns(entry.get(key)) for key in KEYS[:3])
-        return cls(maker, model, bios, dict(entry.get("settings") or {}))
+        return cls(maker, model, bios, dict(entry.get("settings") or {}), _patterns(entry.get("first")))
 
     @property
     def patterns(self) -> dict[str, tuple[str, ...]]:
@@ -95,7 +100,7 @@ def is_profiles(value: Any) -> bool:
 def _is_entry(entry: Any) -> bool:
     if not isinstance(entry, Mapping) or set(entry) - set(KEYS) or not is_settings(entry.get("settings")):
         return False
-    return all(_is_pattern(entry.get(key)) for key in KEYS[:3])
+    return all(_is_pattern(entry.get(key)) for key in (*KEYS[:3], "first"))
 
 
 def _is_pattern(value: Any) -> bool:
@@ -115,6 +120,13 @@ def unknown_profile(name: str, own: Known) -> str:
     if not name or name in names:
         return ""
     return f"bios_profile {shown(name)}: must be one of {', '.join(names)}{near(name, names, 1)}"
+
+
+def first_settings(own: Known, system: Known) -> set[str]:
+    """Return the settings of a system that must be current before others stick, by the entries of all profiles."""
+    entries = [Variant.of(one) for name in own for one in own[name]]
+    entries += [one for variants in builtin().values() for one in variants]
+    return {name for one in entries if one.fits(system) for name in one.first}
 
 
 def profile_settings(name: str, own: Known, system: Known) -> tuple[Known, str]:

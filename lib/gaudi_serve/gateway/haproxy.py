@@ -36,6 +36,8 @@ ADDRESS_COPY = Path("/run/gaudi-gateway-address/keepalived.conf")
 FOLDER = Path(Gateway.folder)
 LINK = "current"
 CONFIG, SERVERS = "haproxy.cfg", "servers.json"
+# The servers that are drained while their host reboots, by host: {host: [server]}. A run that was cut off leaves it.
+REBOOTS = Path(Gateway.state).with_name("reboots.json")
 # What stands for the folder in texts that are made before it has a name.
 PLACE = f"{Gateway.folder}/@FOLDER@"
 # A master that is about to take its signals over once more loses one that comes just then.
@@ -82,6 +84,7 @@ def observe() -> dict[str, Any]:
         "running": (found := running()),
         "servers": _servers(FOLDER / folder / SERVERS) if folder else [],
         "states": [asdict(one) for one in runtime().servers()] if found else [],
+        "reboots": reboots(),
         "ports": ports(),
     }
 
@@ -240,22 +243,51 @@ def save() -> None:
         runtime().save(Path(Gateway.state), {one.name: (one.address, one.port) for one in entries})
 
 
-def set_state(host: str, state: str, check: bool = False) -> list[str]:
+def set_state(host: str, state: str, check: bool = False, reboot: bool = False) -> list[str]:
     """Drain all servers of a host, or let them be ready again; return those whose state has changed.
 
     Args:
         host: of the inventory.
         state: drain or ready.
         check: only tell.
+        reboot: drain them for a reboot of the host, which is recorded; or let those be ready that were drained for one,
+            and no server that somebody else has drained.
 
     Raises:
         InputError: where no gateway runs here.
     """
+    before = reboots().get(host, [])
     with _answering():
         changing = [server for server in _servers_of(host) if server.drained != (state == "drain")]
+        if reboot and state == "ready":
+            changing = [server for server in changing if server.name in before]
+        elif reboot and not check:
+            # Before they are drained: a run that is cut off in between leaves nothing drained that no run returns.
+            _record_reboot(host, [*before, *(server.name for server in changing)])
         for server in [] if check else changing:
             runtime().set_state(server.backend, server.name, state)
-    return _saved(changing, check)
+    saved = _saved(changing, check)
+    if state == "ready" and not check:
+        _record_reboot(host, [])
+    return saved
+
+
+def reboots() -> dict[str, list[str]]:
+    """Return the servers that are drained while their host reboots, by host."""
+    try:
+        found = json.loads(read_text(REBOOTS) or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _record_reboot(host: str, servers: Sequence[str]) -> None:
+    """Record which servers of a host are drained for its reboot; none removes its record."""
+    before = reboots()
+    after = {**before, host: sorted(set(servers))}
+    after = {name: names for name, names in after.items() if names}
+    if after != before:
+        write_whole(REBOOTS, json.dumps(after, sort_keys=True) + "\n", 0o600)
 
 
 def set_weight(host: str, percent: int, check: bool = False) -> list[str]:

@@ -6,7 +6,7 @@ import inspect
 import json
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..core.errors import InputError, shown
@@ -16,6 +16,7 @@ from ..platforms.between import CAPABILITY, ULIMIT, verbs_nodes
 from ..platforms.device_access import DeviceAccess
 from . import all_reduce
 from .hccl import hccl_arguments, hccl_benchmark
+from .nccl_tests import perf_arguments, perf_figures
 
 Result = dict[str, Any]
 
@@ -58,7 +59,8 @@ def docker_command(given: Mapping[str, Any], host: Host, run: Mapping[str, Any],
     Args:
         given: ``image``, ``env``, ``nodes`` and ``node`` (which of them this is), ``address`` and ``port`` where the
             ranks meet, ``timeout`` in seconds, ``nics`` (RDMA devices that it sends over); for hccl_demo ``options``,
-            ``checkout``, ``repository`` and ``commit``.
+            ``checkout``, ``repository`` and ``commit``. ``nccl_tests``: the path of all_reduce_perf in the image that
+            measures; empty for torch.
         host: whose devices are measured.
         run: one of link_runs.
         root: below which the nodes of devices are.
@@ -82,6 +84,8 @@ def docker_command(given: Mapping[str, Any], host: Host, run: Mapping[str, Any],
     command += [word for name in platform.capabilities for word in ("--cap-add", name)]
     command += [word for limit in platform.ulimits for word in ("--ulimit", limit)]
     command += _env({**platform.env, **links.env, **given["env"]})
+    if program := given.get("nccl_tests"):
+        return [*command, "--entrypoint", program, given["image"], *perf_arguments(len(cards))]
     told = {"backend": links.backend, "devices": links.devices, "ranks": len(cards), "size": all_reduce.SIZE}
     told |= {key: given[key] for key in ("node", "nodes", "address", "port", "timeout")}
     return [*command, "--entrypoint", "python3", given["image"], "-c", inspect.getsource(all_reduce), json.dumps(told)]
@@ -113,8 +117,7 @@ def measured(given: Mapping[str, Any], host: Host, run: Mapping[str, Any], root:
         return failed(run, missing)
     if lacking := _beside(given).nodes_beside(root)[1]:
         return failed(run, f"the network card's {', '.join(lacking)} is not there; is its driver loaded?")
-    links = platform_of(host.accelerator).links
-    hccl = links is None or not links.backend
+    name, read = _reader(given, host, run)
     # One that was cut off may have left its container.
     subprocess.run(["docker", "rm", "--force", CONTAINER], capture_output=True, check=False)
     try:
@@ -133,8 +136,18 @@ def measured(given: Mapping[str, Any], host: Host, run: Mapping[str, Any], root:
         return failed(run, f"no end after {given['timeout']} s")
     if done.returncode:
         last = " | ".join(done.stdout.strip().splitlines()[-5:])
-        return failed(run, f"{'hccl_demo' if hccl else 'all_reduce'} ended with {done.returncode}: {last}")
-    return judged(run, done.stdout, str(given["options"].get("measure") or "bandwidth"), hccl)
+        return failed(run, f"{name} ended with {done.returncode}: {last}")
+    return judged(run, done.stdout, str(given["options"].get("measure") or "bandwidth"), read)
+
+
+def _reader(given: Mapping[str, Any], host: Host, run: Mapping[str, Any]) -> tuple[str, Callable[[str], Result]]:
+    """Return what measures, and what reads its output."""
+    links = platform_of(host.accelerator).links
+    if links is None or not links.backend:
+        return "hccl_demo", hccl_benchmark
+    if program := given.get("nccl_tests"):
+        return str(program), lambda output: perf_figures(output, len(_cards(host, run)))
+    return "all_reduce", all_reduce_figures
 
 
 def kept(given: Mapping[str, Any], state: Mapping[str, Any], runs: Sequence[Result]) -> Result:
@@ -157,17 +170,19 @@ def kept(given: Mapping[str, Any], state: Mapping[str, Any], runs: Sequence[Resu
     return {**result, "fingerprint": fingerprint, "last_good": good, "aside": aside}
 
 
-def judged(run: Mapping[str, Any], output: str, measure: str = "bandwidth", hccl: bool = False) -> Result:
+def judged(
+    run: Mapping[str, Any], output: str, measure: str = "bandwidth", read: Callable[[str], Result] | None = None
+) -> Result:
     """Return a measurement with its figures and whether they pass; latency has no threshold.
 
     Args:
         run: one of link_runs.
         output: what its container has printed.
         measure: bandwidth or latency.
-        hccl: hccl_demo has measured.
+        read: reads the output; that of all_reduce.py if None.
     """
     try:
-        found = hccl_benchmark(output) if hccl else all_reduce_figures(output)
+        found = (read or all_reduce_figures)(output)
     except InputError as problem:
         return failed(run, str(problem))
     if measure == "latency":

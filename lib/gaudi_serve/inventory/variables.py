@@ -246,6 +246,9 @@ FORMS: dict[str, Rule | Range] = {
         _hccl_options, "must be a mapping of size or size_range, loop, test, and measure (bandwidth or latency)"
     ),
     "link_validation_nodes": HOSTS,
+    "link_validation_nccl_tests": Rule(
+        empty_or(matching(r"/[\w./+-]+")), "must be a path in the image, such as /opt/nccl-tests/build/all_reduce_perf"
+    ),
     "link_validation_hccl_repository": Rule(
         lambda value: GIT(value) and not has_login(value),
         "must be an address of a git repository without user and password, which all users of the host would see while "

@@ -249,6 +249,7 @@ def _wanted(
         gateway=known.get("fleet_gateway"),
         cluster_address=str(known.get("vllm_cluster_address") or ""),
         between=between_of(known),
+        port_notes=known.get("accelerator_network_warnings") or (),
     )
 
 

@@ -128,7 +128,8 @@ def _notes(machine: Host, host: Mapping[str, Any], wanted: Wanted) -> tuple[str,
     """Return what is worth knowing of a host, serial numbers in variables that no card has among it."""
     named = {"accelerator_cards_excluded": wanted.cards_excluded, "accelerator_cards_accepted": wanted.cards_accepted}
     unknown = [text for key, serials in named.items() for text in serial_notes(host, key, serials)]
-    return (*machine.unused_cards, *sick_cards(host), *card_warnings(host), *machine.notes, *unknown)
+    health = (*sick_cards(host), *card_warnings(host), *wanted.port_notes)
+    return (*machine.unused_cards, *health, *machine.notes, *unknown)
 
 
 def _in_both(host_name: str, wanted: Wanted) -> tuple[Finding, ...]:

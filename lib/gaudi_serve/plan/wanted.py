@@ -9,7 +9,7 @@ from typing import Any
 from ..core.aliases import value_of
 from ..core.checks import is_true
 from ..model.between import NEITHER, NICS, Between
-from ..stages.accelerator_network import between_of
+from ..stages.accelerator_network import between_of, port_warnings
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class Wanted:
 
     weights_come: a later stage installs the weights that have a ``source``; images_come: the same of images. gateway:
     settings of a gateway on the host. cluster_address: where the other hosts of its models reach it; empty for the
-    address of its default route. between: the network that devices of several hosts use.
+    address of its default route. between: the network that devices of several hosts use. port_notes: which ports of its
+    cards carry nothing.
     """
 
     models: Any
@@ -49,6 +50,7 @@ class Wanted:
     gateway: Any = None
     cluster_address: str = ""
     between: Between = NEITHER
+    port_notes: Sequence[str] = ()
 
     @property
     def nics(self) -> bool:
@@ -78,4 +80,5 @@ class Wanted:
             gateway=value_of(known, "fleet_gateway"),
             cluster_address=str(known.get("vllm_cluster_address") or ""),
             between=between_of(known),
+            port_notes=port_warnings(known),
         )

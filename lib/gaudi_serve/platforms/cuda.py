@@ -461,6 +461,7 @@ LINKS = Links(
     ),
     backend="nccl",
     devices="cuda",
+    tests="nccl-tests",
 )
 
 PLATFORM = Platform(

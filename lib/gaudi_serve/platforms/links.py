@@ -33,7 +33,8 @@ class Links:
 
     library: what sends between them, as messages call it. thresholds: the first that fits counts; of other machines
     a first figure passes. backend: that of torch.distributed; where it is empty, hccl_demo measures. devices: how torch
-    calls the devices. env: what the library needs. host_by_host: hosts are not measured together.
+    calls the devices. env: what the library needs. host_by_host: hosts are not measured together. tests: the vendor's
+    own programs that print the table of nccl-tests; empty where there are none.
     """
 
     library: str
@@ -42,6 +43,7 @@ class Links:
     devices: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     host_by_host: bool = False
+    tests: str = ""
 
     def threshold(self, cards: Sequence[Card], device_name: str, hosts: int = 1) -> float | None:
         """Return the GB/s that a measurement of some cards must reach; None where nothing is known of them.

@@ -367,6 +367,7 @@ LINKS = Links(
     ),
     backend="nccl",
     devices="cuda",
+    tests="rccl-tests",
 )
 
 PLATFORM = Platform(

@@ -14,6 +14,7 @@ from ..model.distributed import answers, hosts_of
 from ..model.host import Host
 from ..monitoring.metrics import BY_NAME
 from ..platforms import card_warnings, serial_notes, sick_cards, with_health
+from ..stages.accelerator_network import port_warnings
 from ..stages.registry import LEFT_ALONE, OBJECTS
 from .notes import open_notes, shared_lines
 from .page.machine import card_rows, link_rows
@@ -84,7 +85,8 @@ def _cards(known: Known) -> list[str]:
     """Return what is worth knowing of the cards of a host."""
     host, excluded = known["gaudi_host"], list(value_of(known, "accelerator_cards_excluded") or [])
     unknown = serial_notes(host, "accelerator_cards_excluded", excluded)
-    return [*Host.of(with_health(host, excluded)).unused_cards, *sick_cards(host), *card_warnings(host), *unknown]
+    health = [*sick_cards(host), *card_warnings(host), *port_warnings(known)]
+    return [*Host.of(with_health(host, excluded)).unused_cards, *health, *unknown]
 
 
 def _model(model: Known, known: Known) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from inspect import getsource
 from ipaddress import IPv4Interface
 from typing import Any
 
+from ..core.aliases import value_of
 from ..core.checks import Rule, is_flag_text, is_line, is_true, list_of, matching, one_of
 from ..core.errors import is_whole, near, one_line, readable, shown, unknown
 from ..core.paths import UNITS
@@ -253,6 +254,38 @@ def link_lines(
     return down, lines
 
 
+def port_warnings(known: Known) -> list[str]:
+    """Return which ports of a host's Gaudi cards carry nothing, a sentence a card.
+
+    Of ports to other cards by what hl-smi shows (``gaudi_driver``), but for ``driver_ports_may_be_down``. Of ports to
+    other hosts those of ``accelerator_network_ports`` that are up without a carrier: a run brings up what is down.
+
+    Args:
+        known: the variables and facts of the host.
+    """
+    between, network = between_of(known), known.get("gaudi_network") or {}
+    outside = {(int(one["module_id"]), int(one["port"])): one for one in network.get("ports") or ()}
+    may_be_down = {str(port) for port in value_of(known, "driver_ports_may_be_down") or ()}
+    shown_down = {int(card): ports for card, ports in ((known.get("gaudi_driver") or {}).get("ports") or {}).items()}
+    inside: dict[int, list[str]] = {}
+    for card, ports in sorted(shown_down.items()):
+        dead = [str(port) for port in ports if (card, int(port)) not in outside and str(port) not in may_be_down]
+        inside |= {card: dead} if dead else {}
+    dark: dict[int, list[str]] = {}
+    for one in between.ports if between.kind == PORTS else ():
+        live = outside.get((one.module_id, one.port))
+        if live and live["up"] and not live["carrier"]:
+            dark.setdefault(one.module_id, []).append(str(one.port))
+    return [
+        *(f"card {card}: no link to other cards on {_numbers(dead)} (hl-smi -n link)" for card, dead in inside.items()),
+        *(f"card {card}: no link to other hosts on {_numbers(dead)} ({ROLE}_ports)" for card, dead in dark.items()),
+    ]
+
+
+def _numbers(ports: Sequence[str]) -> str:
+    return f"port{'s' * (len(ports) > 1)} {', '.join(ports)}"
+
+
 def former_addresses(between: Between, settings: Known | None) -> dict[str, list[str]]:
     """Return by port the addresses that earlier settings had, and the inventory no longer has."""
     before, now = settings or {}, {f"{one.module_id}/{one.port}": one.address for one in between.ports}
@@ -471,8 +504,10 @@ def _pending(given: Given) -> Pending:
     between, live = between_of(known), live_ports(network)
     files = desired_files(network, between)
     found = Differences.of(network, between, files)
+    # For the plan of the fleet, which reads no facts of the ports.
+    told = {"warnings": warnings} if (warnings := port_warnings(known)) else {}
     if not between.kind and not found.absent and not found.write:
-        return Pending(changes={"due": False, "needed": False}, facts={"needed": False})
+        return Pending(changes={"due": False, "needed": False}, facts={"needed": False, **told})
     wrong = [f"{given.host}: {text}" for text in [*network_refusal(known, between), *_serving(known, found)]]
     left = [*([NO_PORTS] if found.waits else []), *found.lines, *cabling(between, live)]
     soon = ["bring the ports up when their driver is there"] if found.waits else []
@@ -483,7 +518,7 @@ def _pending(given: Given) -> Pending:
         refusal=wrong,
         drift=wrong or left,
         notes=_notes(between, live, network),
-        facts={"needed": True},
+        facts={"needed": True, **told},
     )
 
 
@@ -532,7 +567,7 @@ STAGE = Stage(
     role=ROLE,
     tag="network",
     reads=("system", "services", "host", "network"),
-    reports=("needed",),
+    reports=("needed", "warnings"),
     noted=("report", "status"),
     pending=_pending,
     reset=_reset,

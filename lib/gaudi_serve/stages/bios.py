@@ -11,7 +11,8 @@ from typing import Any
 from ..bios.client import Bmc
 from ..bios.compare import Comparison, Row, compared, shown_value
 from ..bios.observe import busy
-from ..bios.profiles import profile_settings, unknown_profile
+from ..bios.profiles import first_settings, profile_settings, unknown_profile
+from ..bios.registry import base_name
 from ..core.checks import is_true
 from ..core.words import counted, some_names
 from ..host.observe_bios import RECORD
@@ -82,7 +83,7 @@ def _pending(given: Given) -> Pending:
         # A BMC without a settings object does not show what it was sent.
         seen = {**seen, "pending": dict(sent["settings"])}
     found = Comparison(refusals=[wrong]) if wrong else compared(settings, seen, profile)
-    return _compared(given, seen, found)
+    return _compared(given, seen, found, first_settings(own, seen["system"]))
 
 
 def _problems(given: Given, seen: Known) -> list[str]:
@@ -99,7 +100,7 @@ def _problems(given: Given, seen: Known) -> list[str]:
     return []
 
 
-def _compared(given: Given, seen: Known, found: Comparison) -> Pending:
+def _compared(given: Given, seen: Known, found: Comparison, first: set[str]) -> Pending:
     known, host = given.known, given.host
     before = _sent(known, str(seen["system"]["bios"]))
     found = replace(found, patch=_complete(found, seen, before))
@@ -110,9 +111,12 @@ def _compared(given: Given, seen: Known, found: Comparison) -> Pending:
     reboots = allowed and bool(waiting) and not refusals
     lines = [f"{row.line}{' (after the first of two resets)' * (row.name in found.later)}" for row in found.differing]
     sent = [row.line for row in found.rows if row.name in found.patch]
-    due = [*(lines if reboots else sent), *([f"reboot for {counted(len(waiting), 'BIOS setting')}"] if reboots else [])]
+    second = _second_boot(found, waiting, first)
+    reboot = [f"reboot for {counted(len(waiting), 'BIOS setting')}", *second]
+    due = [*lines, *reboot] if reboots else sent
     changes = _changes(found, seen, before, known) | {"reboots": reboots and not refusals}
-    boots = 2 if found.later else 1
+    changes["lines"] = [*found.lines, *second]
+    boots = 2 if found.later or second else 1
     minutes = int(known.get("bios_boot_minutes") or MINUTES) * boots
     return Pending(
         changes=changes,
@@ -126,6 +130,16 @@ def _compared(given: Given, seen: Known, found: Comparison) -> Pending:
             "reboot_reasons": [f"BIOS: {row.line}" for row in waiting],
         },
     )
+
+
+def _second_boot(found: Comparison, waiting: list[Row], first: set[str]) -> list[str]:
+    """Return the sentence for settings that may stick only after a second boot, since another one must change first."""
+    names = {base_name(name) for name in first}
+    openers = [row.name for row in waiting if base_name(row.name) in names]
+    others = [row.name for row in waiting if row.name not in (*openers, *found.later)]
+    if not openers or not others:
+        return []
+    return [f"two boots may be needed: {', '.join(others)} may stick only after {', '.join(openers)}"]
 
 
 def _refused(known: Known, seen: Known, found: Comparison) -> list[str]:

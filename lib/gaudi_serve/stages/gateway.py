@@ -171,6 +171,9 @@ def gateway_due(
         lines.append("reload HAProxy, which runs with other files than it has")
     if not (live["unit"]["active"] and live["unit"]["enabled"]):
         lines.append(f"start {UNIT_PATH.name}")
+    lines += [
+        f"ask {host} again, which a run that was cut off has drained for a reboot" for host in live.get("reboots", ())
+    ]
     return lines + _address_due(live["address"], units["address"], address)
 
 
@@ -287,7 +290,7 @@ def _pending(given: Given) -> Pending:
     due = gateway_due(live, given.seen["differs"], units, given.known["gateway_servers"], address)
     return Pending(
         changes={
-            **{"due": bool(due), "address": bool(address)},
+            **{"due": bool(due), "address": bool(address), "reboots": list(live.get("reboots", ()))},
             "install": [name for name in gateway_packages(shared=bool(address)) if name not in live["installed"]],
             "units": [
                 {"path": f"/etc/systemd/system/{UNIT_FILES[name]}", "content": text, "mode": "0644"}

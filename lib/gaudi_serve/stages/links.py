@@ -16,7 +16,7 @@ from ..model.between import NICS, Between
 from ..model.host import Card, Host
 from ..platforms import platform_of
 from ..platforms.between import NICS_PART, PORTS_PART, line_rate
-from ..platforms.links import islands
+from ..platforms.links import Links, islands
 from .accelerator_network import between_of
 from .base import Given, Pending, Stage
 from .reset import link_validation_reset
@@ -40,6 +40,7 @@ def link_validation_plan(
     thresholds: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
     nodes: int = 1,
+    program: str = "",
 ) -> dict[str, Any]:
     """Return what is to be measured on a host, and what prevents it.
 
@@ -51,14 +52,14 @@ def link_validation_plan(
         now: seconds since 1970.
         thresholds: GB/s by run (``all``, ``quad-0``, ``group-0``, ``all-2-hosts``) that override the built-in ones.
         options: what hccl_demo measures instead of the default, such as ``{measure: latency}``.
-        nodes: hosts that measure together.
+        nodes: hosts that measure together. program: what measures in place of the platform's usual way.
 
     Returns:
         ``due`` (reasons, empty when the last measurement holds), ``busy`` (sentences on cards that others hold or that
-        are bad), ``drain`` (the toolkit's own models on them), ``runs``, ``fingerprint``,
-        and ``aside``: the name by which a measurement that is none of the host by itself is kept.
+        are bad), ``drain`` (the toolkit's own models on them), ``runs``, ``fingerprint``, and ``aside``: the name by
+        which a measurement that is none of the host by itself is kept.
     """
-    fingerprint = _fingerprint(host, image_id or image)
+    fingerprint = _fingerprint(host, image_id or image) | ({"program": program} if program else {})
     known, cards = Host.of(host), _together(Host.of(host))
     return {
         "due": _due(fingerprint, state, max_age_days, now),
@@ -118,8 +119,8 @@ def _due(fingerprint: Mapping[str, Any], state: Mapping[str, Any], days: float, 
     before = state.get("fingerprint") or {}
     reasons += [
         f"{key} was {_short(before.get(key))}, is {_short(value)}"
-        for key, value in fingerprint.items()
-        if before.get(key) != value
+        for key in dict.fromkeys([*fingerprint, *before])
+        if before.get(key) != (value := fingerprint.get(key))
     ]
     age = (now - float(state.get("time") or 0)) / 86400
     if days and age > days:
@@ -254,6 +255,12 @@ def _over(known: Mapping[str, Any], between: Between, together: bool) -> tuple[d
     return {**platform_of(host["accelerator"]).over_nics(between, verbs), **env}, list(between.used(verbs))
 
 
+def _nccl_tests(known: Mapping[str, Any], links: Links | None, nodes: int) -> str:
+    """Return the program of the vendor's tests that measures; it measures one host, and platforms of NCCL's alone."""
+    program = str(known.get("link_validation_nccl_tests") or "")
+    return program if links and links.tests and nodes < 2 else ""
+
+
 def _plan(known: Mapping[str, Any], host: Mapping[str, Any], options: Mapping[str, Any], nodes: int) -> dict[str, Any]:
     """Return link_validation_plan of a host's variables."""
     image = known["link_validation_image"]
@@ -267,6 +274,7 @@ def _plan(known: Mapping[str, Any], host: Mapping[str, Any], options: Mapping[st
         thresholds=known["link_validation_thresholds"],
         options=options,
         nodes=nodes,
+        program=_nccl_tests(known, platform_of(host["accelerator"]).links, nodes),
     )
     if nodes > 1 and not options:
         figure = between_hosts(known.get("gaudi_network") or {}, between_of(known))
@@ -293,6 +301,7 @@ def _pending(given: Given) -> Pending:
     env, nics = _over(known, between_of(known), together)
     more = {"refusal": refusal, "now": now, "together": together, "first": (nodes or [given.host])[0]}
     more |= {"env": env, "options": options, "nothing": "", "nics": nics}
+    more |= {"nccl_tests": _nccl_tests(known, links, len(nodes))}
     if asked and image and not plan["runs"]:
         more["nothing"] = nothing_to_measure(Host.of(host))
     more |= {"host": {key: host.get(key) for key in ("accelerator", "device_name", "cdi", "modules")}}

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import subprocess
 import sys
 import time
 import urllib.request
@@ -85,6 +86,11 @@ VIRGIN: dict[str, Any] = {
     **{"devices": {}, "runtimes": {}, "packages": {}},
     # How often it was rebooted, and where the tests' BMC hears of it.
     **{"boots": 0, "bmc": ""},
+    # How often it has asked its BMC itself.
+    "asked": 0,
+    # As a gateway: the hosts that it does not ask, each with whether for a reboot; and what it was told, with how often
+    # the host had been rebooted then.
+    **{"drained": {}, "told": []},
     # Its connection is lost for so many "seconds" when this module is sent ("at", perhaps with its state).
     "away": {},
 }
@@ -115,7 +121,7 @@ class Connection(ConnectionBase):  # type: ignore[misc]  # ansible-core has no t
         if not in_data:
             return 127, b"", f"{name} is simulated and runs modules only, not: {cmd}".encode()
         module, given = sent(in_data.decode())
-        host = Host({**VIRGIN, **json.loads(path.read_text(encoding="utf-8"))})
+        host = Host({**VIRGIN, **json.loads(path.read_text(encoding="utf-8"))}, path.parent)
         away = host.state["away"]
         if away.get("at") in (module, f"{module} {given.get('state')}") or "until" in away:
             host.state["away"] = away = {"until": away.get("until") or time.time() + away["seconds"]}
@@ -123,6 +129,11 @@ class Connection(ConnectionBase):  # type: ignore[misc]  # ansible-core has no t
                 keep(path, host.state)
                 raise AnsibleConnectionFailure("No route to host")
             host.state["away"] = {}
+        if module == "bios_settings":
+            # The module itself, as it was packed: its BMC is as real for this host as for the controller.
+            keep(path, {**host.state, "asked": host.state["asked"] + 1})
+            done = subprocess.run([sys.executable, "-"], input=in_data, capture_output=True, timeout=60, check=False)
+            return done.returncode, done.stdout, done.stderr
         answer = host.answer(module, given)
         keep(path, host.state)
         return int(bool(answer.get("failed"))), json.dumps(answer).encode(), b""
@@ -187,8 +198,8 @@ def digest(text: str | None) -> str | None:
 class Host:
     """A host with eight cards, engine and driver, which has none of the toolkit's own yet."""
 
-    def __init__(self, state: dict[str, Any]) -> None:
-        self.state = state
+    def __init__(self, state: dict[str, Any], folder: Path) -> None:
+        self.state, self.folder = state, folder
 
     def answer(self, module: str, given: dict[str, Any]) -> dict[str, Any]:
         """Return what a module would; a failure for one that is not known here."""
@@ -304,11 +315,24 @@ class Host:
                 "running": "",
                 "servers": [],
                 "states": [],
+                "reboots": {},
                 "ports": {},
             },
             **{"unit": unit, "unit_sha256": None, "distribution": unit},
             "address": {"unit": unit, "unit_sha256": None, "runs_sha256": None},
         }
+
+    def do_gateway_servers(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Drain a host, or ask it again: for a reboot only one that was drained for one."""
+        name, drain, reboot = given["host"], given["state"] == "drain", bool(given.get("reboot"))
+        before = dict(self.state["drained"])
+        boots = json.loads((self.folder / f"{name}.json").read_text(encoding="utf-8")).get("boots", 0)
+        self.state["told"] = [*self.state["told"], [name, given["state"], boots]]
+        if drain:
+            self.state["drained"] = {name: reboot, **before}
+        elif before.get(name) or not reboot:
+            self.state["drained"] = {host: why for host, why in before.items() if host != name}
+        return {"changed": before != self.state["drained"], "servers": []}
 
     def do_haproxy_config(self, given: dict[str, Any]) -> dict[str, Any]:
         """Compare the files of a gateway that has none yet, and has no certificate."""
@@ -541,7 +565,7 @@ class Host:
     def do_measure_links(self, given: dict[str, Any]) -> dict[str, Any]:
         """Measure good links."""
         runs = [{**run, "passed": True, "nw_gb_s": 258.0} for run in given["runs"]]
-        by = {"image": given["image"], "accelerator": given["host"]["accelerator"]}
+        by = {"image": given["image"], "accelerator": given["host"]["accelerator"], "program": given["nccl_tests"]}
         self.state["hccl"] = {
             "runs": runs,
             "passed": True,

@@ -1,0 +1,49 @@
+"""all_reduce_perf of nccl-tests and rccl-tests: how it is started, and its table."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ..core.errors import InputError, shown
+from .all_reduce import ITERATIONS, SIZE, WARM_UP
+
+RANK = re.compile(r"#\s+Rank\s+\d+\b")
+WRONG = "#wrong"
+# Sums are compared; of the two ways the one in place is what vLLM and torch use.
+COLUMNS = ("size", "count", "type", "redop", "root", *(("time", "algbw", "busbw", WRONG) * 2))
+
+
+def perf_arguments(ranks: int) -> list[str]:
+    """Return the arguments that measure one size over the devices of one host, in one process."""
+    given = {"-b": SIZE, "-e": SIZE, "-g": ranks, "-w": WARM_UP, "-n": ITERATIONS, "-c": 1}
+    return [word for name, value in given.items() for word in (name, str(value))]
+
+
+def perf_figures(output: str, ranks: int) -> dict[str, Any]:
+    """Return the figures of a measurement in place, as those of all_reduce.py.
+
+    Args:
+        output: what all_reduce_perf has printed, among lines of its libraries.
+        ranks: how many devices take part.
+
+    Raises:
+        InputError: where other devices took part, sums are wrong, or the table is of another form.
+    """
+    lines = output.splitlines()
+    if (found := sum(bool(RANK.match(line)) for line in lines)) != ranks:
+        raise InputError(f"all_reduce_perf shows {found} ranks instead of {ranks}")
+    head = next((line for line in lines if line.lstrip("# ").split()[:1] == ["size"]), "")
+    if tuple(head.lstrip("# ").split()) != COLUMNS:
+        raise InputError(f"all_reduce_perf has another table: {shown(head)}")
+    rows = [cells for line in lines if (cells := line.split())[:1] == [str(SIZE)]]
+    if len(rows) != 1 or len(rows[0]) != len(COLUMNS):
+        raise InputError(f"all_reduce_perf has no figure, and ends with: {shown((lines or [''])[-1])}")
+    time, algorithm, bus, wrong = rows[0][-4:]
+    if {wrong, rows[0][-5]} != {"0"}:
+        raise InputError(f"a sum over {ranks} ranks is wrong ({wrong}): a link or a device changes what it carries")
+    try:
+        figures = {"nw_gb_s": float(bus), "algo_gb_s": float(algorithm), "time_ms": float(time) / 1e3}
+    except ValueError:
+        raise InputError(f"all_reduce_perf has no figure: {shown(' '.join(rows[0]))}") from None
+    return {"collective": "all_reduce", "dtype": rows[0][2], "iterations": ITERATIONS, "size_bytes": SIZE, **figures}
