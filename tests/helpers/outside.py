@@ -73,8 +73,9 @@ class _Handler(BaseHTTPRequestHandler):
         kind = {".json": "application/json", ".html": "text/html"}.get(path.suffix, "application/octet-stream")
         self.send_header("Content-Type", kind)
         self.end_headers()
-        self.wfile.write(body)
+        # Before: who has read it looks at once.
         self.server.sent[name] = self.server.sent.get(name, 0) + len(body)
+        self.wfile.write(body)
 
 
 @contextlib.contextmanager
