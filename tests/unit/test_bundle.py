@@ -21,6 +21,7 @@ from gaudi_serve.bundle.report import bundle_manifest
 from gaudi_serve.bundle.roles import ROOT, apt_names, pins
 from gaudi_serve.core.errors import InputError
 from gaudi_serve.core.templates import ROLES
+from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.stages.registry import STAGES
 from helpers.plans import gaudi_host
 
@@ -321,7 +322,7 @@ def test_what_several_hosts_need_stands_once() -> None:
 
 def manifest(found: list[Item], folder: Path, now: float = 0) -> dict[str, Any]:
     """Return the report of a folder, and write its manifest."""
-    report = bundle_manifest([one.as_dict() for one in found], [], str(folder), [], now)
+    report = bundle_manifest([one.as_dict() for one in found], [], str(folder), [], now=now)
     folder.mkdir(exist_ok=True)
     Path(report["path"]).write_text(report["text"], encoding="utf-8")
     return report
@@ -586,3 +587,16 @@ def test_names_of_packages_are_read_from_the_tasks_that_install_them() -> None:
         apt_names("driver", "source.yml", "Apply | Install nothing")
     with pytest.raises(InputError, match="'gaudi_system' is undefined"):
         apt_names("host_tuning", "apply.yml", "Governor | Install cpupower")
+
+
+def test_an_execution_environment_that_is_built_takes_the_place_of_its_parts() -> None:
+    parts = {one.name for one in control_node() if "execution environment" in one.need.why}
+    assert {"docker.io/library/debian", "openssh-client"} <= parts
+    found = control_node({"name": "gaudi-serve-ee:1", "archive": "/srv/ee.tar"})
+    (image,) = [one for one in found if "execution environment" in one.need.why]
+    assert (image.kind, image.label) == ("image", "image gaudi-serve-ee:1")
+    assert image.origin == "archive /srv/ee.tar on the control node" and not image.problem
+    (pulled,) = [one for one in control_node({"name": "r.example/ee:1"}) if one.kind == "image"]
+    assert (pulled.origin, pulled.problem) == ("r.example", images.NO_DIGEST)
+    (said,) = inventory_refusal({"bundle_execution_environment": {"image": "x"}, "vllm_models": []}, "h")
+    assert said.startswith("h: bundle_execution_environment ")

@@ -48,7 +48,17 @@ def _users(host: BundleHost, entry: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _image(host: BundleHost, name: str, models: Sequence[str], archive: str = "") -> Item:
-    """Return an image by its name, with its registry."""
+    return image_item(name, host.need("vllm_image", *models), archive)
+
+
+def image_item(name: str, need: Need, archive: str = "") -> Item:
+    """Return an image by its name, with its registry.
+
+    Args:
+        name: with a tag or a digest.
+        need: who needs it.
+        archive: where its archive is, as a report says it; empty for one that is pulled.
+    """
     place, at, digest = name.partition("@")
     last = place.rpartition("/")[2]
     tag = last.partition(":")[2] if ":" in last else ""
@@ -58,7 +68,7 @@ def _image(host: BundleHost, name: str, models: Sequence[str], archive: str = ""
     version = digest if at else tag or "latest"
     problem = "" if at or archive else MOVES if version == "latest" else NO_DIGEST
     origin = archive or (first if named else HUB)
-    return Item("image", bare, version, origin, "", host.need("vllm_image", *models), bool(at), problem)
+    return Item("image", bare, version, origin, "", need, bool(at), problem)
 
 
 def _recipe(host: BundleHost, entry: Mapping[str, Any], models: Sequence[str]) -> list[Item]:

@@ -23,6 +23,7 @@ def bundle_manifest(
     problems: Sequence[str] = (),
     folder: str = "",
     inventory: Sequence[str] = (),
+    environment: Mapping[str, Any] | None = None,
     now: float | None = None,
 ) -> dict[str, Any]:
     """Return the manifest of everything that a site must bring in, and a report of it.
@@ -32,6 +33,7 @@ def bundle_manifest(
         problems: why the list cannot be made; everything that is wrong.
         folder: of the bundle on the control node; empty where nothing is written.
         inventory: sources of the inventory, in which no bundle may lie.
+        environment: the execution environment that the site brings in, with ``name`` and perhaps ``archive``.
         now: seconds since 1970.
 
     Returns:
@@ -45,16 +47,15 @@ def bundle_manifest(
     if errors:
         return {"errors": errors, "lines": [], "text": "", "path": "", "signed": False, "problems": []}
     made = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
-    listed = Manifest(joined([*map(Item.of, found), *control_node()]), made)
-    manifest = listed.with_fetched(old).after(old)
-    signed = bool(folder) and (Path(folder) / SUMS).exists()
+    items = joined([*map(Item.of, found), *control_node(environment)])
+    manifest = Manifest(items, made).with_fetched(old).after(old)
     return {
         "errors": [],
         "lines": [*manifest_lines(manifest), *(_difference(manifest, old) if folder else [])],
         "text": manifest.text,
         "path": f"{folder.rstrip('/')}/{NAME}" if folder else "",
         # Its checksum is signed: only fetching writes it again.
-        "signed": signed,
+        "signed": bool(folder) and (Path(folder) / SUMS).exists(),
         "problems": [_problem(one) for one in manifest.items if one.problem],
     }
 

@@ -29,7 +29,7 @@ from ..core.checks import (
     same,
 )
 from ..core.errors import InputError, Problem, is_whole, near, one_line, readable, shown
-from ..core.images import IS_REGISTRY
+from ..core.images import IS_NAME, IS_REGISTRY
 from ..core.options import FOLDER, OPTIONS, Range, rule_of
 from ..core.redact import has_login
 from ..gateway.clients import ClientNames, not_read
@@ -116,6 +116,11 @@ def _hccl_options(value: Any) -> bool:
         "measure": one_of("bandwidth", "latency"),
     }
     return all(key in checks and checks[key](one) for key, one in value.items())
+
+
+def _environment_image(value: Any) -> bool:
+    known = isinstance(value, Mapping) and not {*value} - {"name", "archive"}
+    return not value or (known and IS_NAME(value.get("name")) and empty_or(is_line)(value.get("archive") or ""))
 
 
 WEB = Rule(_web, "must be an address such as https://mirror.example/x")
@@ -276,6 +281,10 @@ OF_PLAYBOOKS = {
         ),
         "must be a mapping of systems, such as debian 12, each to a list of package sources with uris, suites, "
         "components and signed_by",
+    ),
+    "bundle_execution_environment": Rule(
+        _environment_image,
+        "must be a mapping of name, such as gaudi-serve-ee:1, and archive (a file here)",
     ),
     "bundle_signing_key": Rule(empty_or(is_line), "must be the id of a secret key of this user's keyring, or ''"),
     "bundle_key_dir": Rule(empty_or(is_line), "must be a folder of the control node, or ''"),
