@@ -168,6 +168,7 @@ def _tasks(files: Mapping[str, str], write: Sequence[str], absent: Sequence[str]
         "files": [{"path": path, "content": files[path], "mode": "0644"} for path in write],
         "absent": list(absent),
         "read": read,
+        **{"empty": [], "gone": []},
     }
 
 
