@@ -46,7 +46,12 @@ def variables(**more: Any) -> dict[str, Any]:
     own = {
         **{"gaudi_system": SYSTEM, "gaudi_host": gaudi_host(), "driver_release": "1.24.1", "driver_version": ""},
         **{"driver_packages": [], "driver_optional_packages": [], "driver_manage": True, "driver_repository": {}},
-        **{"driver_kernel_headers": True, "preflight_catalog": {}, "preflight_models": []},
+        **{
+            "vllm_image_archives": "/nowhere",
+            "driver_kernel_headers": True,
+            "preflight_catalog": {},
+            "preflight_models": [],
+        },
         **{"preflight_model_defaults": {}, "link_validation_image": "vllm:1"},
         **{"monitoring_fleet": MONITORED, "groups": {"all": ["gaudi01"]}},
         "link_validation_hccl_repository": "https://git.example/hccl_demo.git",
@@ -238,6 +243,23 @@ def test_the_image_for_processors_is_made_of_pinned_wheels() -> None:
     assert all(one.pinned for one in wheels) and wheels[0].need == Need(why=("vllm_image",))
     archive = images.images(host(vllm_image_images=[{"name": "cpu:1", "archive": "/srv/cpu.tar"}]))
     assert archive[0].origin == "archive /srv/cpu.tar on the control node"
+
+
+def test_what_was_built_outside_is_carried_as_an_image(tmp_path: Path) -> None:
+    entry = {"name": "gaudi-serve/vllm", "build": "gaudi", "recipe": {"vllm": {"commit": COMMIT}, "release": "1.21.3"}}
+    here: dict[str, Any] = {"vllm_image_images": [entry], "vllm_image_archives": str(tmp_path)}
+    assert "python" in {one.kind for one in images.images(host(**here))}
+    # In the site nothing is built, whether the archive is there or not.
+    (wanted,) = images.images(host(**here, vllm_image_mirror="mirror.site:8443"))
+    assert wanted.label.startswith("image gaudi-serve/vllm:1.21.3-")
+    archive = tmp_path / f"{wanted.name}_{wanted.version}.tar".replace("/", "_")
+    archive.touch()
+    (carried,) = images.images(host(**here))
+    assert carried.identity[:3] == wanted.identity[:3] and not carried.problem
+    assert carried.origin == f"archive {archive} on the control node"
+    own = {"name": "cpu:1", "build": "cpu", "archive": str(archive)}
+    (cpu,) = images.images(host(vllm_image_images=[own]))
+    assert cpu.origin == carried.origin
 
 
 def test_hccl_demo_is_fetched_where_no_image_has_it() -> None:
