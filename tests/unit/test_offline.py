@@ -93,6 +93,7 @@ def test_the_second_look_finds_nothing_and_every_single_change_is_seen(trust: Pa
     # Another mirror takes the place of this one.
     moved = pending(variables(trust, gaudi_mirror=here, offline_mirror_url="https://other.site"))
     assert "remove /etc/docker/certs.d/mirror.site:8443/ca.crt" in moved.due
+    assert moved.changes["empty"] == ["/etc/docker/certs.d/mirror.site:8443"] and not moved.changes["gone"]
 
 
 def test_where_it_is_over_the_files_go_and_nothing_is_asked(trust: Path, tmp_path: Path) -> None:
@@ -100,6 +101,8 @@ def test_where_it_is_over_the_files_go_and_nothing_is_asked(trust: Path, tmp_pat
     off = variables(trust, gaudi_mirror=seen(tmp_path, files), offline_enabled=False)
     found = STAGE.asked(Given("h", off), lambda *_: pytest.fail("the mirror is asked"))
     assert set(found.changes["absent"]) == set(files) and not found.changes["files"]
+    assert found.changes["empty"] == ["/etc/docker/certs.d/mirror.site:8443", "/etc/gaudi-mirror"]
+    assert found.changes["gone"] == ["/var/lib/gaudi-mirror"]
     none = STAGE.asked(Given("h", {**off, "gaudi_mirror": NOTHING}), lambda *_: pytest.fail("the mirror is asked"))
     assert not none.due and not none.changes["due"]
     left = STAGE.reset(Given("h", off))

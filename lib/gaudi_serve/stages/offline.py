@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -164,11 +164,13 @@ def _of_registries(registries: Known, mirror: Mirror | None) -> dict[str, Any]:
 
 def _tasks(files: Mapping[str, str], write: Sequence[str], absent: Sequence[str], *, read: bool) -> dict[str, Any]:
     """Return what the tasks of the role read."""
+    left = {str(PurePosixPath(path).parent) for path in absent} - {str(PurePosixPath(path).parent) for path in files}
     return {
         "files": [{"path": path, "content": files[path], "mode": "0644"} for path in write],
         "absent": list(absent),
+        "empty": sorted(left),
+        "gone": [] if files or not absent else [STATE],
         "read": read,
-        **{"empty": [], "gone": []},
     }
 
 
