@@ -96,3 +96,21 @@ def test_hosts_forget_the_mirror_where_internet_has_come(host: Any, site: Site) 
     assert early.status == 3 and f"{A}: not all is as gaudi_offline needs it (write /etc/" in early.flat, early.text
     again = site("playbooks/offline.yml", "--limit", A)
     assert again.status == 0 and inside(A, "ls /etc/gaudi-mirror | wc -l") == "4", again.text
+
+
+@pytest.mark.on(A)
+@pytest.mark.long
+def test_the_execution_environment_of_an_awx_comes_from_the_mirror_too(host: Any) -> None:
+    image = "mirror.site:8443/docker.io/gaudi-serve/environment:1"
+    # As a job of AWX does, on a host of the site that has an engine.
+    inside(CONTROL, "tar -C /opt -c gaudi-serve | ssh -o StrictHostKeyChecking=no mol-site-a tar -C /opt -x")
+    inside(CONTROL, "scp -q -o StrictHostKeyChecking=no /root/.ssh/id_ed25519 mol-site-a:/root/.ssh/")
+    inside(CONTROL, "scp -q -o StrictHostKeyChecking=no -r /root/.config /root/.cache mol-site-a:/root/")
+    mounts = "-v /opt/gaudi-serve:/runner -v /root/.ssh:/root/.ssh -v /root/.config:/root/.config -v /root/.cache:/root/.cache"
+    settings = (
+        "--env ANSIBLE_HOST_KEY_CHECKING=false --env ANSIBLE_STDOUT_CALLBACK=default --env HOME=/root --user root"
+    )
+    given = json.dumps({"mol_inside": True, "fleet_all_at_once": True})
+    playbook = f"ansible-playbook -i molecule/offline/inventory site.yml --limit {B} {' '.join(SKIPPED)} -e '{given}'"
+    said = inside(A, f"docker run --rm --network host --workdir /runner {mounts} {settings} {image} {playbook} 2>&1")
+    assert "changed=0" in said.rpartition("PLAY RECAP")[2] and "failed=0" in said, said
