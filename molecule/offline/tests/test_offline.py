@@ -106,7 +106,8 @@ def test_the_execution_environment_of_an_awx_comes_from_the_mirror_too(host: Any
     inside(CONTROL, "tar -C /opt -c gaudi-serve | ssh -o StrictHostKeyChecking=no mol-site-a tar -C /opt -x")
     inside(CONTROL, "scp -q -o StrictHostKeyChecking=no /root/.ssh/id_ed25519 mol-site-a:/root/.ssh/")
     inside(CONTROL, "scp -q -o StrictHostKeyChecking=no -r /root/.config /root/.cache mol-site-a:/root/")
-    mounts = "-v /opt/gaudi-serve:/runner -v /root/.ssh:/root/.ssh -v /root/.config:/root/.config -v /root/.cache:/root/.cache"
+    own = " ".join(f"-v /root/{name}:/root/{name}" for name in (".ssh", ".config", ".cache"))
+    mounts = f"-v /opt/gaudi-serve:/runner {own}"
     settings = (
         "--env ANSIBLE_HOST_KEY_CHECKING=false --env ANSIBLE_STDOUT_CALLBACK=default --env HOME=/root --user root"
     )
