@@ -49,13 +49,11 @@ def test_a_second_run_changes_nothing_and_no_playbook_leaves_the_site(host: Any,
     assert mirror.changed_nothing, mirror.text
     status = site("playbooks/status.yml")
     assert "everything is fetched from https://mirror.site:8443" in status.flat, status.text
-    changed = site("playbooks/rollout.yml", mol_seqs=4, rollout_approved=True, rollout_tolerance=0)
+    changed = site("playbooks/rollout.yml", "--limit", A, mol_seqs=4, rollout_approved=True, rollout_tolerance=0)
     assert changed.status == 0, changed.text
-    assert [launched(name) for name in (A, B)] != before
+    assert launched(A) != before[0] and launched(B) == before[1]
     for name in HOSTS:
         assert inside(name, "cat /run/asked") == "", name
-    back = site("playbooks/models.yml")
-    assert back.status == 0, back.text
 
 
 @pytest.mark.on(A)
