@@ -49,6 +49,8 @@ def test_a_second_run_changes_nothing_and_no_playbook_leaves_the_site(host: Any,
     assert mirror.changed_nothing, mirror.text
     status = site("playbooks/status.yml")
     assert "everything is fetched from https://mirror.site:8443" in status.flat, status.text
+    # The gateway reaches both hosts.
+    assert "active 2 of 2 up" in status.flat, status.text
     changed = site("playbooks/rollout.yml", "--limit", A, mol_seqs=4, rollout_approved=True, rollout_tolerance=0)
     assert changed.status == 0, changed.text
     assert launched(A) != before[0] and launched(B) == before[1]
