@@ -13,8 +13,9 @@ LIB = str(Path(__file__).resolve().parents[1] / "lib")
 if LIB not in sys.path:
     sys.path.insert(0, LIB)
 
+from gaudi_serve.bundle.access import host_access  # noqa: E402
 from gaudi_serve.bundle.host import BundleHost  # noqa: E402
-from gaudi_serve.bundle.items import joined  # noqa: E402
+from gaudi_serve.bundle.items import Item, joined  # noqa: E402
 from gaudi_serve.bundle.listing import host_items, unplanned_models  # noqa: E402
 from gaudi_serve.core.errors import InputError  # noqa: E402
 from gaudi_serve.inventory.facts import checked_facts, rendered_of, saved_facts  # noqa: E402
@@ -25,9 +26,9 @@ SOURCE_HOST = "vllm_image_from_host"
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no type information
-    """``gaudi_bundle: {fleet: "{{ fleet }}", facts_dir: ""}``."""
+    """``gaudi_bundle: {fleet: "{{ fleet }}", facts_dir: "", access: false}``."""
 
-    _VALID_ARGS = frozenset(("fleet", "facts_dir"))
+    _VALID_ARGS = frozenset(("fleet", "facts_dir", "access"))
     _supports_check_mode = True
     _requires_connection = False
 
@@ -35,22 +36,26 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         """Return the items of the host as fact ``bundle_items``, and as ``bundle_problems`` why there are none.
 
         ``fleet`` is what filter vllm_fleet_plan has returned; ``facts_dir`` the folder of saved facts, empty where
-        the hosts were read.
+        the hosts were read. With ``access`` it returns in their place what fetching them needs besides, which is secret
+        and for a task with no_log.
         """
         result: dict[str, Any] = super().run(tmp, task_vars)
+        if self._task.args.get("access"):
+            name = str((task_vars or {})["inventory_hostname"])
+            return {**result, "changed": False, "access": host_access(*self._listed(name, task_vars or {}))}
         items, problems = [], []
         host = str((task_vars or {})["inventory_hostname"])
         # Of a host that cannot be planned, the plan has said why.
         refused = any(one["host"] == host for one in self._task.args["fleet"]["errors"])
         try:
-            items = [] if refused else self._items(host, task_vars or {})
+            items = [] if refused else [one.as_dict() for one in joined(self._listed(host, task_vars or {})[1])]
         except InputError as problem:
             problems = [str(problem)]
         except (Undefined, *UNRENDERED) as problem:
             problems = [f"{host}: {problem}"]
         return {**result, "changed": False, "ansible_facts": {"bundle_items": items, "bundle_problems": problems}}
 
-    def _items(self, host: str, variables: dict[str, Any]) -> list[dict[str, Any]]:
+    def _listed(self, host: str, variables: dict[str, Any]) -> tuple[BundleHost, list[Item]]:
         args = self._task.args
         roles = ["preflight", *[stage.role for stage in OBJECTS]]
         known = Variables(variables, self._loader, roles).but(**self._facts(host, str(args.get("facts_dir") or "")))
@@ -59,8 +64,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         models = plan["models"] or (unplanned_models(known) if "gaudi_host" in known else [])
         known = known.but(preflight_plan={"models": models})
         gives = any(_giver(one) == host for one in variables["hostvars"].values())
-        found = host_items(BundleHost(host, known, models, gives), list(known["preflight_for"]))
-        return [one.as_dict() for one in joined(found)]
+        serves = ["site_mirror"] if host in (variables["groups"].get("mirror") or ()) else []
+        one = BundleHost(host, known, models, gives)
+        return one, host_items(one, [*known["preflight_for"], *serves])
 
     @staticmethod
     def _facts(host: str, folder: str) -> dict[str, Any]:

@@ -13,6 +13,8 @@ LIB = str(Path(__file__).resolve().parents[1] / "lib")
 if LIB not in sys.path:
     sys.path.insert(0, LIB)
 
+from gaudi_serve.bundle.host import BundleHost  # noqa: E402
+from gaudi_serve.bundle.offline import missing_lines  # noqa: E402
 from gaudi_serve.core.aliases import as_written, finding_as_written  # noqa: E402
 from gaudi_serve.core.checks import is_true  # noqa: E402
 from gaudi_serve.core.errors import Finding, InputError  # noqa: E402
@@ -23,8 +25,15 @@ from gaudi_serve.plan.assembly import assemble  # noqa: E402
 from gaudi_serve.plan.fleet import peers_of  # noqa: E402
 from gaudi_serve.plan.judged import judged, reasons  # noqa: E402
 from gaudi_serve.plan.wanted import Wanted  # noqa: E402
+from gaudi_serve.stages import offline  # noqa: E402
 from gaudi_serve.stages.base import Given, Pending, Stage  # noqa: E402
+from gaudi_serve.stages.changes import StageChanges  # noqa: E402
 from gaudi_serve.stages.registry import OBJECTS, awaits_driver, expected_host, plans_models  # noqa: E402
+
+FIRST = (
+    "{host}: not all is as gaudi_offline needs it ({due}), and this run has no stage for it; run "
+    "playbooks/offline.yml first"
+)
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no type information
@@ -73,6 +82,12 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
             known = known.but(**facts)
         if self._task.args.get("due"):
             facts |= self._asked(host, known, stages, variables)
+        fetches = self._task.args.get("due") and any(one.role in stages for one in OBJECTS)
+        if fetches and is_true(known.get("offline_enabled") or False):
+            try:
+                facts |= self._mirrored(host, known.but(**facts), stages, variables)
+            except (Undefined, *UNRENDERED, InputError) as problem:
+                facts.setdefault("preflight_unclear", str(problem))
         known = known.but(**facts)
         if self._task.args.get("judge"):
             facts |= judged(host, known, stages, findings, warnings)
@@ -80,6 +95,24 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
             facts |= self._differing(host, known, stages, variables)
             facts |= {"preflight_status": reasons(known, stages, findings, host)} if plans_models(stages) else {}
         return facts
+
+    def _mirrored(self, host: str, known: Variables, stages: list[str], variables: dict[str, Any]) -> dict[str, Any]:
+        """Return as a refusal of stage offline what a run would fetch and the site's mirror lacks."""
+        facts = {}
+        if offline.ROLE not in stages:
+            found = self._found(offline.STAGE, host, known, variables)
+            facts = offline.STAGE.facts(found)
+            if found.due and not found.refusal:
+                return {**facts, "offline_refusal": [FIRST.format(host=host, due=found.due[0])]}
+            known = known.but(**facts)
+        if known["offline_refusal"]:
+            return facts
+        models = list(known.get("preflight_plan", {}).get("models") or ())
+        due = list(StageChanges.of(known, stages).pending)
+        lacks = missing_lines(
+            BundleHost(host, known, models), str(known["offline_mirror_url"]), known["offline_has"], due
+        )
+        return {**facts, "offline_refusal": lacks}
 
     def _expected(self, host: str, known: Variables, stages: list[str]) -> dict[str, Any]:
         """Return what the stages of the run change of the facts that models are planned by."""

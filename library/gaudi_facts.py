@@ -19,9 +19,9 @@ options:
         gateway; C(metrics) what monitoring has.
     type: list
     elements: str
-    choices: [system, tuning, runtime, services, hccl, host, driver, network, qualification, bios, weights_store,
-        haproxy, metrics, left, apt]
-    default: [system, tuning, runtime, services, hccl, host, driver, network, qualification, bios]
+    choices: [system, tuning, runtime, services, hccl, host, driver, network, qualification, bios, mirror,
+        weights_store, haproxy, metrics, left, apt]
+    default: [system, tuning, runtime, services, hccl, host, driver, network, qualification, bios, mirror]
   weights:
     description: Folders of models whose config.json and size (bytes of safetensors files), or record, are wanted.
     type: list
@@ -101,6 +101,9 @@ ansible_facts:
     gaudi_bios:
       description: BIOS settings that did not stick in an earlier run.
       type: dict
+    gaudi_mirror:
+      description: Files that say where the site's mirror is, and what apt last read of it.
+      type: dict
     gaudi_weights:
       description: Folders of weights with their records and free bytes, and the tools that fetching needs.
       type: dict
@@ -127,6 +130,7 @@ from ansible.module_utils.gaudi_serve.host import (
     observe_host,
     observe_left,
     observe_metrics,
+    observe_mirror,
     observe_network,
     observe_runtime,
     observe_services,
@@ -137,7 +141,10 @@ from ansible.module_utils.gaudi_serve.host import (
 from ansible.module_utils.gaudi_serve.host.secret import secret_changed
 from ansible.module_utils.gaudi_serve.platforms import Platform, platform_of
 
-SUBSETS = ("system", "tuning", "runtime", "services", "hccl", "host", "driver", "network", "qualification", "bios")
+SUBSETS = (
+    *("system", "tuning", "runtime", "services", "hccl", "host", "driver"),
+    *("network", "qualification", "bios", "mirror"),
+)
 # Of one role, and what a reset looks at: read where asked for.
 OTHERS = ("weights_store", "haproxy", "metrics", "left", "apt")
 
@@ -147,6 +154,7 @@ ALONE = {
     "bios": observe_bios.observe,
     "hccl": observe_services.hccl_state,
     "network": observe_network.observe,
+    "mirror": observe_mirror.observe,
     "haproxy": haproxy.observe,
 }
 

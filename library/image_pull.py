@@ -26,6 +26,10 @@ options:
         description: Their password or token.
         type: str
         required: true
+  mirror:
+    description: Registry that has all images under their names with that of their registry; empty for none.
+    type: str
+    default: ''
 author:
   - The gaudi-serve developers (@gaudi-serve)
 """
@@ -42,7 +46,7 @@ RETURN = r"""
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gaudi_serve.core.errors import InputError
-from ansible.module_utils.gaudi_serve.host.pull import pull
+from ansible.module_utils.gaudi_serve.host.pull import pull, pull_mirrored
 
 
 def main() -> None:
@@ -55,10 +59,14 @@ def main() -> None:
         argument_spec={
             "name": {"type": "str", "required": True},
             "login": {"type": "dict", "options": login},
+            "mirror": {"type": "str", "default": ""},
         }
     )
     try:
-        pull(module.params["name"], module.params["login"] or {})
+        if module.params["mirror"]:
+            pull_mirrored(module.params["name"], module.params["mirror"])
+        else:
+            pull(module.params["name"], module.params["login"] or {})
     except InputError as problem:
         module.fail_json(msg=str(problem))
         raise

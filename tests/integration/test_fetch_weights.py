@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -235,6 +236,50 @@ def test_name_or_proxy_that_is_gone_is_told(host: Host, hub: Any, changed: dict[
     assert named in result["msg"]
     assert "canary-proxy" not in result["msg"]
     assert not host.target.exists()
+
+
+TINYPROXY = """Port {port}
+Listen 127.0.0.1
+Allow 127.0.0.1
+BasicAuth robot canary-proxy
+LogFile "{folder}/proxy.log"
+LogLevel Connect
+"""
+
+
+@pytest.fixture
+def proxy(tmp_path: Path) -> Iterator[str]:
+    """Return the port of Debian's tinyproxy, which asks for a login."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    (tmp_path / "proxy.conf").write_text(TINYPROXY.format(port=port, folder=tmp_path))
+    with subprocess.Popen(["tinyproxy", "-d", "-c", str(tmp_path / "proxy.conf")], stdout=subprocess.DEVNULL) as served:
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                break
+            time.sleep(0.02)
+        yield str(port)
+        served.terminate()
+
+
+def test_everything_goes_through_a_proxy_whose_password_nobody_sees(
+    host: Host, hub: Any, proxy: str, tmp_path: Path
+) -> None:
+    def by(password: str) -> dict[str, str]:
+        # The hub is on loopback, which tests otherwise keep from proxies.
+        return {"http_proxy": f"http://robot:{password}@127.0.0.1:{proxy}", "no_proxy": "nowhere.invalid"}
+
+    refused = host.run(proxies=by("canary-wrong"))
+    assert refused["failed"] and "canary" not in json.dumps(refused) and hub.sent == []
+    done = host.run(proxies=by("canary-proxy"))
+    assert done["changed"] is True and "canary" not in json.dumps(done)
+    alone(host, hub.root / "Qwen/QwQ-32B" / COMMIT)
+    # Each file came through it.
+    asked = (tmp_path / "proxy.log").read_text().count(f"GET {hub.url}")
+    assert asked >= len(contents(host.target))
+    assert not [path for path, content in contents(host.target).items() if b"canary-proxy" in content]
 
 
 def test_disk_that_fills_up_leaves_nothing_under_the_name(host: Host, hub: Any) -> None:

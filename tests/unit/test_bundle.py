@@ -11,14 +11,17 @@ from typing import Any
 import pytest
 import yaml
 from gaudi_serve.bundle import images, packages, weights
+from gaudi_serve.bundle.access import host_access
 from gaudi_serve.bundle.control import control_node
 from gaudi_serve.bundle.host import BundleHost
 from gaudi_serve.bundle.items import Item, Manifest, Need, joined, read_manifest
 from gaudi_serve.bundle.listing import PARTS, host_items, unplanned_models
+from gaudi_serve.bundle.offline import KINDS, missing_lines
 from gaudi_serve.bundle.report import bundle_manifest
 from gaudi_serve.bundle.roles import ROOT, apt_names, pins
 from gaudi_serve.core.errors import InputError
 from gaudi_serve.core.templates import ROLES
+from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.stages.registry import STAGES
 from helpers.plans import gaudi_host
 
@@ -43,7 +46,12 @@ def variables(**more: Any) -> dict[str, Any]:
     own = {
         **{"gaudi_system": SYSTEM, "gaudi_host": gaudi_host(), "driver_release": "1.24.1", "driver_version": ""},
         **{"driver_packages": [], "driver_optional_packages": [], "driver_manage": True, "driver_repository": {}},
-        **{"driver_kernel_headers": True, "preflight_catalog": {}, "preflight_models": []},
+        **{
+            "vllm_image_archives": "/nowhere",
+            "driver_kernel_headers": True,
+            "preflight_catalog": {},
+            "preflight_models": [],
+        },
         **{"preflight_model_defaults": {}, "link_validation_image": "vllm:1"},
         **{"monitoring_fleet": MONITORED, "groups": {"all": ["gaudi01"]}},
         "link_validation_hccl_repository": "https://git.example/hccl_demo.git",
@@ -60,6 +68,39 @@ def host(*, models: Any = (), gives_images: bool = False, **more: Any) -> Bundle
 def texts(items: list[Item]) -> list[str]:
     """Return name and version of items."""
     return [f"{one.name}={one.version}" if one.version else one.name for one in items]
+
+
+# ---- what fetching needs besides
+
+
+def test_what_fetching_needs_has_the_logins_that_the_list_hides() -> None:
+    place = "https://bot:secret@mirror.example/debian"
+    source = {"kind": "hub", "repo": "owner/model", "revision": COMMIT}
+    one = host(
+        driver_repository={"uris": [place], "suites": ["jammy"], "components": ["main"]},
+        container_runtime_engine="vendor",
+        container_runtime_vendor_uri="https://engine.example",
+        container_runtime_habana_repository={"uris": ["https://other.example"], "suites": ["x"]},
+        model_weights_models=[{"name": "m", "weights": "/data/m", "source": source}],
+        model_weights_index_url="https://bot:secret@index.example/simple",
+        model_weights_tokens={"hub": "token", "git": None},
+        vllm_image_registries="{registry.example: {username: u, password: p}}",
+    )
+    items = [*packages.driver(one), *packages.container_runtime(one), *weights.weights(one)]
+    found = host_access(one, items)
+    assert found["origins"] == {"https://***@index.example/simple": "https://bot:secret@index.example/simple"}
+    engine = {"uris": ["https://engine.example/ubuntu"], "suites": ["jammy"], "components": ["stable"]}
+    assert found["repositories"]["ubuntu 22.04 amd64"] == [
+        one.known["driver_repository"],
+        one.known["container_runtime_habana_repository"],
+        {**engine, "signed_by": "https://engine.example/ubuntu/gpg"},
+    ]
+    assert found["logins"] == {"registry.example": {"username": "u", "password": "p"}}
+    assert found["tokens"] == {"hub": "token"} and found["systems"] == {"gaudi01": "ubuntu 22.04 amd64"}
+    (told,) = found["weights"]
+    assert (told["name"], told["version"], told["source"]) == ("owner/model", COMMIT, source)
+    # Of a host that fetches nothing, nothing is wanted.
+    assert host_access(one, [])["repositories"] == {"ubuntu 22.04 amd64": []}
 
 
 # ---- packages
@@ -204,6 +245,23 @@ def test_the_image_for_processors_is_made_of_pinned_wheels() -> None:
     assert archive[0].origin == "archive /srv/cpu.tar on the control node"
 
 
+def test_what_was_built_outside_is_carried_as_an_image(tmp_path: Path) -> None:
+    entry = {"name": "gaudi-serve/vllm", "build": "gaudi", "recipe": {"vllm": {"commit": COMMIT}, "release": "1.21.3"}}
+    here: dict[str, Any] = {"vllm_image_images": [entry], "vllm_image_archives": str(tmp_path)}
+    assert "python" in {one.kind for one in images.images(host(**here))}
+    # In the site nothing is built, whether the archive is there or not.
+    (wanted,) = images.images(host(**here, vllm_image_mirror="mirror.site:8443"))
+    assert wanted.label.startswith("image gaudi-serve/vllm:1.21.3-")
+    archive = tmp_path / f"{wanted.name}_{wanted.version}.tar".replace("/", "_")
+    archive.touch()
+    (carried,) = images.images(host(**here))
+    assert carried.identity[:3] == wanted.identity[:3] and not carried.problem
+    assert carried.origin == f"archive {archive} on the control node"
+    own = {"name": "cpu:1", "build": "cpu", "archive": str(archive)}
+    (cpu,) = images.images(host(vllm_image_images=[own]))
+    assert cpu.origin == carried.origin
+
+
 def test_hccl_demo_is_fetched_where_no_image_has_it() -> None:
     found = images.link_measurement(host())
     assert found[0].name == "hccl_demo" and not found[0].pinned
@@ -211,7 +269,10 @@ def test_hccl_demo_is_fetched_where_no_image_has_it() -> None:
     assert images.link_measurement(host(link_validation_hccl_commit=COMMIT))[0].problem == ""
     recipe = {"vllm": {"commit": COMMIT}, "hccl_demo": {"commit": COMMIT}}
     assert images.link_measurement(host(vllm_image_images=[{"name": "a", "build": "gaudi", "recipe": recipe}])) == []
-    assert images.link_measurement(host(gaudi_host={**gaudi_host(), "modules": []})) == []
+    without = {**gaudi_host(), "modules": [], "driver_version": "1.24.1"}
+    assert images.link_measurement(host(gaudi_host=without)) == []
+    bare = {**gaudi_host(), "modules": [], "driver_version": ""}
+    assert images.link_measurement(host(gaudi_host=bare)), "its cards are not seen yet"
 
 
 def test_a_host_that_awaits_its_driver_needs_the_image_of_its_release() -> None:
@@ -283,7 +344,7 @@ def test_what_several_hosts_need_stands_once() -> None:
 
 def manifest(found: list[Item], folder: Path, now: float = 0) -> dict[str, Any]:
     """Return the report of a folder, and write its manifest."""
-    report = bundle_manifest([one.as_dict() for one in found], [], str(folder), [], now)
+    report = bundle_manifest([one.as_dict() for one in found], [], str(folder), [], now=now)
     folder.mkdir(exist_ok=True)
     Path(report["path"]).write_text(report["text"], encoding="utf-8")
     return report
@@ -293,7 +354,7 @@ def test_a_second_list_changes_nothing_and_a_third_says_what_is_new(tmp_path: Pa
     first = manifest(items(), tmp_path / "bundle")
     assert first["lines"][0].startswith("PROBLEMS (2)")
     assert f"  image vllm:1: {images.NO_DIGEST} (a, b)" in first["lines"]
-    assert "size: 3.0 GB of weights; that of the rest is not known" in first["lines"]
+    assert any(line.startswith("size: 3.0 GB; that of ") for line in first["lines"])
     second = manifest(items(), tmp_path / "bundle", 10**9)
     assert second["text"] == first["text"]
     assert second["lines"][-1] == "since the manifest of 1970-01-01T00:00:00Z: nothing changed"
@@ -365,7 +426,34 @@ def test_each_stage_of_a_run_lists_its_own_things() -> None:
         *("host_tuning", "driver", "container_runtime", "link_validation", "gateway")
     }
     assert {one.need.why for one in host_items(host(), ["host_tuning"])} == {("host_tuning",)}
-    assert set(PARTS) <= set(STAGES)
+    assert set(PARTS) <= {*STAGES, "site_mirror"}
+
+
+# ---- what a mirror lacks
+
+
+def test_what_a_run_needs_and_the_mirror_lacks_is_named_by_kind() -> None:
+    own = host(vllm_image_images=[{"name": "vllm:1"}], gaudi_services={"images": {}})
+    due = ["container_runtime", "vllm_image", "vllm_service"]
+    has = [[one.kind, one.name, one.version, one.system] for one in host_items(own, due)]
+    assert missing_lines(own, "https://m", has, due) == []
+    others = [one for one in has if one[0] != "image"]
+    (said,) = missing_lines(own, "https://m", others, due)
+    assert said.startswith("gaudi01: the mirror https://m lacks image vllm:1; make the bundle again")
+    # What the host has, nobody fetches; stages without work fetch nothing.
+    there = host(vllm_image_images=[{"name": "vllm:1"}], gaudi_services={"images": {"vllm:1": "sha256:1"}})
+    assert missing_lines(there, "https://m", others, due) == []
+    assert missing_lines(own, "https://m", others, ["container_runtime"]) == []
+    for one in others:
+        lacking = [each for each in has if each != one]
+        assert one[0] not in KINDS or one[1] in missing_lines(own, "https://m", lacking, due)[0], one
+
+
+def test_any_version_does_where_none_is_asked_for_but_of_the_same_system() -> None:
+    own = host(gateway_settings={"port": 8080})
+    (item,) = host_items(own, ["gateway"])
+    assert missing_lines(own, "u", [["package", item.name, "2.6", item.system]], ["gateway"]) == []
+    assert missing_lines(own, "u", [["package", item.name, "2.6", "ubuntu 24.04 amd64"]], ["gateway"]) != []
 
 
 # ---- no task that fetches is left out
@@ -418,6 +506,8 @@ FETCHES: dict[tuple[str, str, str], Callable[[BundleHost], list[Item]] | str] = 
     ("model_weights", "clients.yml", "Clients | Install them"): weights.weights,
     ("model_weights", "step.yml", "Step | Run it"): weights.weights,
     ("monitoring", "prepare.yml", "Install | Install the programs"): packages.monitoring,
+    ("offline", "apply.yml", "Packages | Read what the mirror has"): "from the site's mirror",
+    ("site_mirror", "install.yml", "Install | Install the packages"): packages.site_mirror,
     ("vllm_image", "bring.yml", "Load | Pull the image"): images.images,
     ("vllm_image", "bring.yml", "Load | Take the image from another host"): "from a host of the inventory",
     ("vllm_image", "bring.yml", "Load | Make the archive on the controller"): images.images,
@@ -519,3 +609,16 @@ def test_names_of_packages_are_read_from_the_tasks_that_install_them() -> None:
         apt_names("driver", "source.yml", "Apply | Install nothing")
     with pytest.raises(InputError, match="'gaudi_system' is undefined"):
         apt_names("host_tuning", "apply.yml", "Governor | Install cpupower")
+
+
+def test_an_execution_environment_that_is_built_takes_the_place_of_its_parts() -> None:
+    parts = {one.name for one in control_node() if "execution environment" in one.need.why}
+    assert {"docker.io/library/debian", "openssh-client"} <= parts
+    found = control_node({"name": "gaudi-serve-ee:1", "archive": "/srv/ee.tar"})
+    (image,) = [one for one in found if "execution environment" in one.need.why]
+    assert (image.kind, image.label) == ("image", "image gaudi-serve-ee:1")
+    assert image.origin == "archive /srv/ee.tar on the control node" and not image.problem
+    (pulled,) = [one for one in control_node({"name": "r.example/ee:1"}) if one.kind == "image"]
+    assert (pulled.origin, pulled.problem) == ("r.example", images.NO_DIGEST)
+    (said,) = inventory_refusal({"bundle_execution_environment": {"image": "x"}, "vllm_models": []}, "h")
+    assert said.startswith("h: bundle_execution_environment ")

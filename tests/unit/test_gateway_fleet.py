@@ -126,7 +126,8 @@ def test_servers_come_from_plans_and_those_of_other_hosts_stay() -> None:
     models = hosts["g1"]["preflight_plan"]["models"]
     assert unreached(models, GATEWAYS, "g1") == [
         "g1: model own: host 127.0.0.1: gw cannot reach it, and does not serve it; leave host out, and it listens "
-        "where gateways reach it"
+        "where gateways reach it: at the address of the default route, or at fleet_address, which a host without that "
+        "route needs"
     ]
     assert unreached(models, GATEWAYS, "gw") == unreached(models, [], "g1") == []
 

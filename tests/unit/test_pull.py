@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlparse
 
 import pytest
 from gaudi_serve.core.errors import InputError
-from gaudi_serve.host.pull import pull, split_name
+from gaudi_serve.host.pull import full_name, mirrored_name, pull, pull_mirrored, split_name
 from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.stages.image import registry_login
 
@@ -29,14 +29,17 @@ class Engine(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     asked: list[tuple[str, dict[str, list[str]], dict[str, str]]]
     answer: tuple[int, list[Any]]
+    # What it says to everything that is no pull.
+    named: tuple[int, list[Any]] = (200, [])
     breaks_off = False
 
     def do_POST(self) -> None:
         """Note what is asked for, and give the answer."""
         address = urlparse(self.path)
-        header = json.loads(base64.urlsafe_b64decode(self.headers["X-Registry-Auth"]))
+        given = self.headers["X-Registry-Auth"]
+        header = json.loads(base64.urlsafe_b64decode(given)) if given else {}
         self.asked.append((address.path, parse_qs(address.query), header))
-        status, lines = self.answer
+        status, lines = self.answer if given else self.named
         self.send_response(status)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
@@ -47,6 +50,8 @@ class Engine(BaseHTTPRequestHandler):
             self.close_connection = True
         else:
             self.wfile.write(b"0\r\n\r\n")
+
+    do_DELETE = do_POST
 
     def address_string(self) -> str:
         """Return nothing: who asks at a socket has no address."""
@@ -164,3 +169,49 @@ def test_what_is_no_login_is_refused_and_not_shown(wrong: Any) -> None:
     right = {"registry.example.net:5000": LOGIN, "[::1]:5000": LOGIN, "docker.io": LOGIN}
     assert inventory_refusal({"vllm_models": [], "vllm_image_registries": right}, "g") == []
     assert inventory_refusal({"vllm_models": [], "vllm_image_registries": json.dumps(right)}, "g") == []
+
+
+MIRROR = "mirror.site:8443"
+
+
+@pytest.mark.parametrize(
+    ("name", "whole"),
+    [
+        ("debian:12", "docker.io/library/debian:12"),
+        ("docker.io/debian", "docker.io/library/debian"),
+        ("vllm/vllm-openai:v1", "docker.io/vllm/vllm-openai:v1"),
+        ("docker.io/vllm/vllm-openai:v1", "docker.io/vllm/vllm-openai:v1"),
+        ("vault.habana.ai/gaudi-docker/x:1", "vault.habana.ai/gaudi-docker/x:1"),
+        ("localhost/x:1", "localhost/x:1"),
+        (NAME, NAME),
+    ],
+)
+def test_a_mirror_has_an_image_under_its_whole_name(name: str, whole: str) -> None:
+    assert full_name(name) == whole
+
+
+def test_a_port_and_capitals_are_no_part_of_a_repository() -> None:
+    assert mirrored_name("Registry.example:5000/site/vllm:1") == "registry.example__5000/site/vllm:1"
+    assert mirrored_name("docker.io/library/debian") == "docker.io/library/debian"
+
+
+def test_an_image_of_a_mirror_gets_its_own_name_alone(engine: Any) -> None:
+    pull_mirrored("debian", MIRROR, engine.path_)
+    there = f"{MIRROR}/docker.io/library/debian"
+    assert engine.asked == [
+        ("/images/create", {"fromImage": [there], "tag": ["latest"]}, {}),
+        (f"/images/{there}:latest/tag", {"repo": ["debian"], "tag": ["latest"]}, {}),
+        (f"/images/{there}:latest", {}, {}),
+    ]
+
+
+def test_what_a_mirror_cannot_give_is_told(engine: Any) -> None:
+    with pytest.raises(InputError, match="cannot come from a mirror by its digest"):
+        pull_mirrored(f"vllm@sha256:{'a' * 64}", MIRROR, engine.path_)
+    assert engine.asked == []
+    engine.named = (500, [{"message": "no space"}])
+    with pytest.raises(InputError, match="image vllm:1: the engine does not give it its name: no space"):
+        pull_mirrored("vllm:1", MIRROR, engine.path_)
+    engine.answer = (404, [{"message": "manifest unknown"}])
+    with pytest.raises(InputError, match=f"image {MIRROR}/docker.io/library/vllm:1: could not be pulled: manifest"):
+        pull_mirrored("vllm:1", MIRROR, engine.path_)

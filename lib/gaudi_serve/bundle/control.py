@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ..core.yaml_text import load
-from .images import NO_DIGEST
+from .images import NO_DIGEST, image_item
 from .items import Item, Need
 from .roles import ROOT, pins
 
@@ -13,10 +14,21 @@ INDEX, GALAXY = "package index of pip", "Ansible Galaxy"
 NEED = Need(why=("control node",))
 
 
-def control_node() -> list[Item]:
-    """Return everything that the control node needs, whatever the inventory has."""
+def control_node(environment: Mapping[str, Any] | None = None) -> list[Item]:
+    """Return everything that the control node needs, whatever the inventory has.
+
+    Args:
+        environment: ``name`` of an execution environment that somebody has built, and ``archive`` where it is a file;
+            None lists what one is built from.
+    """
     python = [Item("python", *pin, INDEX, need=NEED, pinned=bool(pin[1])) for pin in pins("requirements.txt")]
-    return [*python, *_collections(), *_environment()]
+    return [*python, *_collections(), *(_built(environment) if environment else _environment())]
+
+
+def _built(environment: Mapping[str, Any]) -> list[Item]:
+    archive = environment.get("archive")
+    origin = f"archive {archive} on the control node" if archive else ""
+    return [image_item(str(environment["name"]), Need(why=("execution environment",)), origin)]
 
 
 def _collections() -> list[Item]:

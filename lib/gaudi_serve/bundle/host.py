@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.redact import without_credentials
-from ..stages.apt_access import apt_access
+from ..stages.apt_access import apt_access, package_architecture
 from .items import Item, Need
 
 Known = Mapping[str, Any]
-# What Debian calls the machines of the kernel.
-ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 OF_HOST = "package sources of the host"
 
 
@@ -43,9 +41,7 @@ class BundleHost:
     @property
     def architecture(self) -> str:
         """Return the architecture of its packages; empty where the facts do not say it."""
-        said = str(self.system.get("architecture") or (self.machine.get("cpu") or {}).get("architecture") or "")
-        last = str(self.system.get("kernel") or "").rpartition("-")[2]
-        return ARCHITECTURES.get(said, said) or (last if last in ARCHITECTURES.values() else "")
+        return package_architecture(self.system, self.machine)
 
     @property
     def release(self) -> str:

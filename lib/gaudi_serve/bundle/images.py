@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ..core.images import HUB
@@ -16,7 +17,10 @@ from .roles import pins
 
 NO_DIGEST = "no digest: a tag may be moved; name it as NAME@sha256:..."
 MOVES = "tag latest moves: name a digest, as NAME@sha256:..."
-INSIDE = "pip installs it while the image is built, at no fixed version: build outside and carry the image"
+INSIDE = (
+    "pip installs it while the image is built, at no fixed version: build the image first, on a host with internet "
+    "that is named as build_host (playbooks/images.yml), and the bundle carries the image"
+)
 # What the program that makes the image for processors says of itself.
 CPU_BASE = re.compile(r'"--base", default="([^"]+)"')
 CPU_NAMES = re.compile(r'^PACKAGES = "([^"]+)"', re.MULTILINE)
@@ -28,17 +32,29 @@ def images(host: BundleHost) -> list[Item]:
     found: list[Item] = []
     release = str(host.known["vllm_image_release"])
     for entry in vllm_images(host.known["vllm_image_images"] or [], release):
-        users = _users(host, entry)
-        if entry.get("build") == "gaudi":
+        users, archive = _users(host, entry), _archive(host, entry)
+        # A mirror has what was built as an image; nobody builds it again.
+        built = archive or host.known["vllm_image_mirror"]
+        if entry.get("build") == "gaudi" and not built:
             found += _recipe(host, entry, users)
-        elif entry.get("build") == "cpu":
+        elif entry.get("build") == "cpu" and not built:
             found += _cpu(host, users)
-        elif entry.get("archive"):
-            place = "the host" if entry.get("archive_on_host") else "the control node"
-            found += [_image(host, str(entry["name"]), users, f"archive {entry['archive']} on {place}")]
         else:
-            found += [_image(host, str(entry["name"]), users)]
+            found += [_image(host, str(entry["name"]), users, archive)]
     return found
+
+
+def _archive(host: BundleHost, entry: Mapping[str, Any]) -> str:
+    """Return where the archive of an image is; empty where there is none, or it is yet to be built."""
+    path = str(entry.get("archive") or "")
+    if entry.get("archive_on_host"):
+        return f"archive {path} on the host"
+    if entry.get("build") == "gaudi":
+        # As role vllm_image names what a build host has given the control node.
+        kept = re.sub("[/:]", "_", str(entry["name"]))
+        path = f"{host.known['vllm_image_archives']}/{kept}.tar"
+    there = not entry.get("build") or Path(path).expanduser().is_file()
+    return f"archive {path} on the control node" if path and there else ""
 
 
 def _users(host: BundleHost, entry: Mapping[str, Any]) -> tuple[str, ...]:
@@ -48,7 +64,17 @@ def _users(host: BundleHost, entry: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _image(host: BundleHost, name: str, models: Sequence[str], archive: str = "") -> Item:
-    """Return an image by its name, with its registry."""
+    return image_item(name, host.need("vllm_image", *models), archive)
+
+
+def image_item(name: str, need: Need, archive: str = "") -> Item:
+    """Return an image by its name, with its registry.
+
+    Args:
+        name: with a tag or a digest.
+        need: who needs it.
+        archive: where its archive is, as a report says it; empty for one that is pulled.
+    """
     place, at, digest = name.partition("@")
     last = place.rpartition("/")[2]
     tag = last.partition(":")[2] if ":" in last else ""
@@ -58,7 +84,7 @@ def _image(host: BundleHost, name: str, models: Sequence[str], archive: str = ""
     version = digest if at else tag or "latest"
     problem = "" if at or archive else MOVES if version == "latest" else NO_DIGEST
     origin = archive or (first if named else HUB)
-    return Item("image", bare, version, origin, "", host.need("vllm_image", *models), bool(at), problem)
+    return Item("image", bare, version, origin, "", need, bool(at), problem)
 
 
 def _recipe(host: BundleHost, entry: Mapping[str, Any], models: Sequence[str]) -> list[Item]:
@@ -104,7 +130,8 @@ def _cpu(host: BundleHost, models: Sequence[str]) -> list[Item]:
 def link_measurement(host: BundleHost) -> list[Item]:
     """Return the program that measures the links of a host, which is cloned where the image lacks it."""
     links, key = platform_of(host.machine.get("accelerator")).links, "link_validation_hccl_"
-    several = len(host.machine.get("modules") or ()) > 1
+    # A host without a driver shows no card yet.
+    several = len(host.machine.get("modules") or ()) > 1 or not host.machine.get("driver_version")
     if links is None or links.backend or not several or not host.known["link_validation_image"]:
         return []
     built = [one.get("recipe") or {} for one in host.known["vllm_image_images"] or () if one.get("build") == "gaudi"]

@@ -58,6 +58,9 @@ class Item:
     where a run fetches it. system: release and architecture that a package is for. need: who needs it. pinned: the
     same name gives the same content tomorrow. problem: why it is not, or cannot be fetched as it is listed, and what to
     do. licence: empty where nobody knows it. bytes: its size, None where nobody knows it.
+
+    Of what was fetched: path of its file or folder in the bundle, sha256 of the file, digest of an image, and as
+    fetched its version or commit where the list names none. left_out: the site brings it in another way.
     """
 
     kind: str
@@ -70,6 +73,11 @@ class Item:
     problem: str = ""
     licence: str = ""
     bytes: int | None = None
+    path: str = ""
+    sha256: str = ""
+    digest: str = ""
+    fetched: str = ""
+    left_out: bool = False
 
     @property
     def identity(self) -> tuple[str, ...]:
@@ -92,6 +100,7 @@ class Item:
         """Return it as a manifest has it."""
         values = asdict(self)
         need = {key: list(value) for key, value in values.pop("need").items()}
+        values = {key: value for key, value in values.items() if value or key not in (*FETCHED, "left_out")}
         return {**values, "why": need.pop("why"), "needed_by": need}
 
     @classmethod
@@ -101,9 +110,11 @@ class Item:
             raise ValueError(value["kind"])
         hosts, models = (tuple(map(str, value["needed_by"][key])) for key in ("hosts", "models"))
         texts = {key: value[key] for key in TEXTS}
+        texts |= {key: str(value.get(key, "")) for key in FETCHED}
         size = value["bytes"]
         return cls(
             **texts,
+            left_out=bool(value.get("left_out")),
             need=Need(hosts, models, tuple(map(str, value["why"]))),
             pinned=bool(value["pinned"]),
             bytes=None if size is None else int(size),
@@ -111,8 +122,8 @@ class Item:
 
     def redacted(self) -> Item:
         """Return it without user, password and query of any address."""
-        texts = {key: QUERY.sub(r"\1", str(without_credentials(getattr(self, key)))) for key in TEXTS}
-        return Item(**texts, need=self.need, pinned=self.pinned, bytes=self.bytes)
+        texts: dict[str, Any] = {key: QUERY.sub(r"\1", str(without_credentials(getattr(self, key)))) for key in TEXTS}
+        return replace(self, **texts)
 
     def joined(self, other: Item) -> Item:
         """Return the same thing for the users of both."""
@@ -128,6 +139,7 @@ class Item:
 
 
 TEXTS = ("kind", "name", "version", "origin", "system", "problem", "licence")
+FETCHED = ("path", "sha256", "digest", "fetched")
 
 
 def joined(items: Iterable[Item]) -> tuple[Item, ...]:
@@ -160,6 +172,11 @@ class Manifest:
         """Return the bytes of all items whose size is known."""
         return sum(one.bytes or 0 for one in self.items)
 
+    def with_fetched(self, old: Manifest | None) -> Manifest:
+        """Return it with what the old one says of things that were fetched."""
+        then = {one.identity: one for one in (old.items if old else ()) if one.path or one.left_out}
+        return replace(self, items=tuple(_as_fetched(one, then.get(one.identity)) for one in self.items))
+
     def after(self, old: Manifest | None) -> Manifest:
         """Return it with the time of the old one where nothing else differs."""
         return replace(self, made=old.made) if old and old.items == self.items else self
@@ -172,6 +189,13 @@ class Manifest:
             "removed": [one.label for key, one in then.items() if key not in now],
             "changed": [one.label for key, one in now.items() if key in then and then[key] != one],
         }
+
+
+def _as_fetched(item: Item, old: Item | None) -> Item:
+    if old is None:
+        return item
+    known = {key: getattr(old, key) for key in (*FETCHED, "left_out")}
+    return replace(item, **known, licence=old.licence or item.licence, bytes=old.bytes if old.path else item.bytes)
 
 
 def read_manifest(folder: str, inventory: Sequence[str] = ()) -> Manifest | None:

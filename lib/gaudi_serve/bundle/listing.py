@@ -25,6 +25,7 @@ PARTS: Mapping[str, tuple[Part, ...]] = {
     "model_weights": (weights.weights,),
     "gateway": (packages.gateway,),
     "monitoring": (packages.monitoring,),
+    "site_mirror": (packages.site_mirror,),
 }
 SYSTEM = ("id", "version_id", "kernel", "accelerator")
 

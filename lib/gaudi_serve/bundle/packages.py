@@ -18,6 +18,8 @@ from .host import OF_HOST, BundleHost
 from .items import Item
 from .roles import apt_names
 
+NO_ADDRESS = "no address is known, since the host's own sources have it"
+
 
 def host_tuning(host: BundleHost) -> list[Item]:
     """Return what sets the governor, of the kernel that the host runs."""
@@ -54,7 +56,7 @@ def driver(host: BundleHost) -> list[Item]:
 
 def _no_address(origin: str, variable: str) -> str:
     """Return what is wrong with packages that come from a source that only the host knows."""
-    return f"no address is known, since the host's own sources have it: set {variable}" if origin == OF_HOST else ""
+    return f"{NO_ADDRESS}: set {variable}" if origin == OF_HOST else ""
 
 
 def _tools(role: str, file: str) -> list[str]:
@@ -107,7 +109,8 @@ def container_runtime(host: BundleHost) -> list[Item]:
     vendor = host.known["container_runtime_engine"] == "vendor"
     kind = "vendor_packages" if vendor else "distribution_packages"
     names = with_client(host.known[f"container_runtime_{kind}"], host.system)
-    found, origin = _engine_source(host) if vendor else ([], "")
+    source = vendor and is_true(host.known["container_runtime_vendor_source"])
+    found, origin = _engine_source(host) if source else ([], "")
     found += host.packages(names, "container_runtime", origin)
     for one in runtimes():
         if is_asked(one, host.known, host.system["accelerator"]):
@@ -165,3 +168,8 @@ def monitoring(host: BundleHost) -> list[Item]:
 def images(host: BundleHost) -> list[Item]:
     """Return what a host needs from which others take images."""
     return host.packages(REGISTRY_PACKAGES if host.gives_images else (), "vllm_image")
+
+
+def site_mirror(host: BundleHost) -> list[Item]:
+    """Return the packages of a host that serves the bundle."""
+    return host.packages(apt_names("site_mirror", "install.yml", "Install | Install the packages"), "site_mirror")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ..core.errors import InputError
 from ..core.table import table
 from ..core.words import counted, some_names
+from ..host.bundle_verify import SUMS
 from .control import control_node
 from .items import KINDS, NAME, Item, Manifest, joined, read_manifest
 
@@ -21,6 +23,7 @@ def bundle_manifest(
     problems: Sequence[str] = (),
     folder: str = "",
     inventory: Sequence[str] = (),
+    environment: Mapping[str, Any] | None = None,
     now: float | None = None,
 ) -> dict[str, Any]:
     """Return the manifest of everything that a site must bring in, and a report of it.
@@ -30,6 +33,7 @@ def bundle_manifest(
         problems: why the list cannot be made; everything that is wrong.
         folder: of the bundle on the control node; empty where nothing is written.
         inventory: sources of the inventory, in which no bundle may lie.
+        environment: the execution environment that the site brings in, with ``name`` and perhaps ``archive``.
         now: seconds since 1970.
 
     Returns:
@@ -41,14 +45,17 @@ def bundle_manifest(
     except InputError as problem:
         errors.append(str(problem))
     if errors:
-        return {"errors": errors, "lines": [], "text": "", "path": "", "problems": []}
+        return {"errors": errors, "lines": [], "text": "", "path": "", "signed": False, "problems": []}
     made = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
-    manifest = Manifest(joined([*map(Item.of, found), *control_node()]), made).after(old)
+    items = joined([*map(Item.of, found), *control_node(environment)])
+    manifest = Manifest(items, made).with_fetched(old).after(old)
     return {
         "errors": [],
         "lines": [*manifest_lines(manifest), *(_difference(manifest, old) if folder else [])],
         "text": manifest.text,
         "path": f"{folder.rstrip('/')}/{NAME}" if folder else "",
+        # Its checksum is signed: only fetching writes it again.
+        "signed": bool(folder) and (Path(folder) / SUMS).exists(),
         "problems": [_problem(one) for one in manifest.items if one.problem],
     }
 
@@ -68,13 +75,13 @@ def manifest_lines(manifest: Manifest) -> list[str]:
         if items:
             lines += [f"{KINDS[kind].upper()} ({len(items)})", *_table(items), ""]
     counts = ", ".join(f"{len(items)} {KINDS[kind]}" for kind, items in kinds.items() if items)
-    unknown = sum(one.bytes is None for one in kinds["weights"])
-    sizes = f"{size_text(manifest.size)} of weights" if kinds["weights"] else "no weights"
-    lacks = f" and {counted(unknown, 'folder')} of unknown size" if unknown else ""
+    unknown = sum(one.bytes is None for one in manifest.items)
     return [
         *lines,
         f"{counted(len(manifest.items), 'item')}: {counts}",
-        f"size: {sizes}{lacks}; that of the rest is not known",
+        f"size: {size_text(manifest.size)}; that of {unknown} is not known"
+        if unknown
+        else f"size: {size_text(manifest.size)}",
     ]
 
 

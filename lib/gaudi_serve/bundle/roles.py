@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from ..core.checks import is_true
@@ -12,7 +13,7 @@ from ..core.errors import InputError
 from ..core.templates import ROLES
 from ..core.yaml_text import load
 
-ROOT = ROLES.parent
+ROOT: Path = ROLES.parent
 APT = "ansible.builtin.apt"
 PIN = re.compile(r"(?P<name>[\w.-]+)(?:\[[\w,.-]*\])?\s*(?:==\s*(?P<version>[^\s;]+))?")
 

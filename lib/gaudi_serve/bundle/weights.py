@@ -25,19 +25,24 @@ CLIENTS = "roles/model_weights/files/requirements.txt"
 
 def weights(host: BundleHost) -> list[Item]:
     """Return the weights that a host fetches, and the programs for that."""
-    found: list[Item] = []
-    kinds: set[str] = set()
-    sizes = _sizes(host)
+    found: list[Item] = [item for item, _ in sources_of(host)]
+    kinds = {source["kind"] for _, source in sources_of(host)}
     for target in weights_targets(host.known["model_weights_models"] or []):
-        source = target["source"]
-        if target["step"] in ("fetch", "measure") and source["kind"] != "path":
-            kinds.add(source["kind"])
-            size = sizes.get(target["target"]) or sizes.get(str(target.get("for")))
-            found.append(_item(host, target, size if target["step"] == "fetch" else None))
-        elif target["step"] == "calibrate":
+        if target["step"] == "calibrate":
             need = host.need("model_weights", target["name"])
             found.append(Item("weights", f"texts for calibrating {target['name']}", need=need, problem=TEXTS))
     return [*found, *_programs(host, kinds)]
+
+
+def sources_of(host: BundleHost) -> list[tuple[Item, Mapping[str, Any]]]:
+    """Return the weights that a host fetches, each with its source as role model_weights has it."""
+    sizes, found = _sizes(host), []
+    for target in weights_targets(host.known["model_weights_models"] or []):
+        source = target["source"]
+        if target["step"] in ("fetch", "measure") and source["kind"] != "path":
+            size = sizes.get(target["target"]) or sizes.get(str(target.get("for")))
+            found.append((_item(host, target, size if target["step"] == "fetch" else None), source))
+    return found
 
 
 def _item(host: BundleHost, target: Mapping[str, Any], size: int | None) -> Item:

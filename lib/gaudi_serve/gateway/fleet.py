@@ -270,7 +270,8 @@ def unreached(models: Iterable[Known], gateways: Sequence[str], host_name: str) 
     others = [name for name in gateways if name != host_name]
     return [
         f"{host_name}: model {model['name']}: host {model['host']}: {', '.join(others)} cannot reach it, and does "
-        "not serve it; leave host out, and it listens where gateways reach it"
+        "not serve it; leave host out, and it listens where gateways reach it: at the address of the default route, "
+        "or at fleet_address, which a host without that route needs"
         for model in models
         if others and model["state"] != "stopped" and _is_loopback(str(model["host"]))
     ]

@@ -14,10 +14,14 @@ from urllib.parse import urlencode
 
 from ..core.errors import InputError, one_line
 
-ENGINE = "/var/run/docker.sock"
+ENGINE, HUB = "/var/run/docker.sock", "docker.io"
 # Without a word from the engine for so long, it does not come any more: while layers come and unfold it tells of each.
 QUIET_S = 600.0
 MOST = 500  # signs of what it said
+NO_DIGESTS = (
+    "cannot come from a mirror by its digest, since an engine gives such a name only to what it pulls from its own "
+    "registry; name it by its tag, which the bundle pins to a digest"
+)
 
 
 class _Engine(http.client.HTTPConnection):
@@ -66,6 +70,45 @@ def pull(name: str, login: Mapping[str, str], path: str = ENGINE) -> None:
         raise InputError(f"image {name}: could not be pulled{who}: {one_line(hidden)[:MOST]}")
 
 
+def pull_mirrored(name: str, mirror: str, path: str = ENGINE) -> None:
+    """Let the engine pull an image from a registry that has all images, and give it its own name.
+
+    Args:
+        name: of the image, with a tag.
+        mirror: the registry, which has the image under its name with that of its registry.
+        path: the engine's socket.
+
+    Raises:
+        InputError: for a name with a digest, which an engine gives to nothing but what it has pulled under it; else as
+            of pull.
+    """
+    if "@" in name:
+        raise InputError(f"image {name}: {NO_DIGESTS}")
+    place = f"{mirror}/{mirrored_name(full_name(name))}"
+    called = place if ":" in place.rpartition("/")[2] else f"{place}:latest"
+    pull(called, {}, path)
+    repository, tag = split_name(name)
+    text = _told(path, "POST", f"/images/{called}/tag?{urlencode({'repo': repository, 'tag': tag})}")
+    if text:
+        raise InputError(f"image {name}: the engine does not give it its name: {one_line(text)[:MOST]}")
+    # A name of the mirror would keep the image when nobody needs it.
+    _told(path, "DELETE", f"/images/{called}")
+
+
+def _told(path: str, method: str, address: str) -> str:
+    """Ask the engine for something small; return why it does not do it, empty where it does."""
+    engine = _Engine(path)
+    try:
+        engine.request(method, address)
+        answer = engine.getresponse()
+        body = answer.read()
+        return "" if answer.status < http.HTTPStatus.BAD_REQUEST else _message(body)
+    except (OSError, http.client.HTTPException) as problem:
+        return f"the engine does not answer at {path}: {problem}"
+    finally:
+        engine.close()
+
+
 def split_name(name: str) -> tuple[str, str]:
     """Return the repository of an image, and its digest, its tag, or ``latest``: without one, all tags would come."""
     rest, _, digest = name.partition("@")
@@ -104,3 +147,26 @@ def _message(body: bytes) -> str:
         return str(json.loads(body)["message"])
     except (ValueError, KeyError, TypeError):
         return body.decode(errors="replace") or "the engine refused it without a word"
+
+
+def full_name(name: str) -> str:
+    """Return an image's name with its registry, and with the folder that the default registry has for its own.
+
+    Args:
+        name: as a user gives it, such as ``debian:12``; of that ``docker.io/library/debian:12``.
+    """
+    first, slash, rest = name.partition("/")
+    if slash and (set(first) & set(".:[") or first == "localhost"):
+        return name if first != HUB or "/" in rest else f"{HUB}/library/{rest}"
+    return f"{HUB}/{name}" if slash else f"{HUB}/library/{name}"
+
+
+def mirrored_name(name: str) -> str:
+    """Return how a mirror's registry calls an image: there a registry's name is a folder, which has neither a port's
+    colon nor capital letters.
+
+    Args:
+        name: with its registry, such as ``registry.example:5000/vllm:1``; of that ``registry.example__5000/vllm:1``.
+    """
+    registry, _, rest = name.partition("/")
+    return f"{registry.lower().replace(':', '__')}/{rest}"

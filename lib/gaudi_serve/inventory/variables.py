@@ -29,6 +29,7 @@ from ..core.checks import (
     same,
 )
 from ..core.errors import InputError, Problem, is_whole, near, one_line, readable, shown
+from ..core.images import IS_NAME, IS_REGISTRY
 from ..core.options import FOLDER, OPTIONS, Range, rule_of
 from ..core.redact import has_login
 from ..gateway.clients import ClientNames, not_read
@@ -42,6 +43,7 @@ from ..stages.gateway import gateway_problems
 from ..stages.host_tuning import kernel_arguments_wanted
 from ..stages.image import LOGINS, are_logins, vllm_images
 from ..stages.monitoring import monitoring_problems
+from ..stages.offline import FORMS as OFFLINE_FORMS
 from ..stages.registry import BY_ROLE, EVERYTHING, OBJECTS, REPORTED, tags_refusal
 from ..stages.service import named, nobodys_secrets, secrets_refusal
 from .facts import HIDDEN, OTHERS, VARIABLES, checked_variables, rendered, rendered_of
@@ -81,6 +83,11 @@ def _repository(value: Any) -> bool:
     )
 
 
+def _source(value: Any) -> bool:
+    keys = {"uris", "suites", "components", "signed_by"}
+    return isinstance(value, Mapping) and {"uris", "suites"} <= set(value) <= keys and _repository(value)
+
+
 def _readable(address: str) -> bool:
     """Tell whether apt can read an address, and the credentials that may be in it."""
     try:
@@ -109,6 +116,11 @@ def _hccl_options(value: Any) -> bool:
         "measure": one_of("bandwidth", "latency"),
     }
     return all(key in checks and checks[key](one) for key, one in value.items())
+
+
+def _environment_image(value: Any) -> bool:
+    known = isinstance(value, Mapping) and not {*value} - {"name", "archive"}
+    return not value or (known and IS_NAME(value.get("name")) and empty_or(is_line)(value.get("archive") or ""))
 
 
 WEB = Rule(_web, "must be an address such as https://mirror.example/x")
@@ -201,6 +213,19 @@ FORMS: dict[str, Rule | Range] = {
         lambda value: is_line(value) and bool(value.strip()), "must be a path on the controller"
     ),
     "vllm_image_pip_index_url": BUILD_WEB,
+    "vllm_image_mirror": Rule(
+        empty_or(IS_REGISTRY), "must be the name of a registry without https://, such as mirror.site:8443; '' for none"
+    ),
+    "site_mirror_address": Rule(
+        empty_or(matching(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}")),
+        "must be the name or IPv4 address of the mirror",
+    ),
+    "site_mirror_fingerprint": Rule(
+        empty_or(matching(r"[0-9A-Fa-f]{40}")), "must be 40 hexadecimal digits, as playbooks/bundle.yml prints them"
+    ),
+    "site_mirror_listen": Rule(empty_or(matching(r"[0-9.]+")), "must be an IPv4 address of the mirror's host, or ''"),
+    **dict.fromkeys(("site_mirror_port", "site_mirror_registry_port"), PORT),
+    "offline_mirror_url": OFFLINE_FORMS["gaudi_mirror_url"],
     "vllm_image_proxies": ENVIRONMENT,
     "vllm_image_registries": Rule(are_logins, LOGINS),
     "vllm_image_serve_address": Rule(
@@ -241,9 +266,34 @@ FORMS: dict[str, Rule | Range] = {
     "vllm_service_max_restarts": Range(1, 10_000, "restarts"),
 }
 OF_PLAYBOOKS = {
+    "gaudi_offline": rule_of({"type": "bool"}),
+    **OFFLINE_FORMS,
+    "gaudi_mirror_trust": Rule(is_line, "must be a folder on the control node"),
     "vllm_weights_endpoints": Rule(
         mapping_of(one_of("hub", "modelscope"), lambda one: one is None or NO_WEB.good(one)),
         "must be a mapping of hub and modelscope to addresses",
+    ),
+    **dict.fromkeys(("bundle_fetch", "bundle_verify", "bundle_allow_unpinned"), rule_of({"type": "bool"})),
+    "bundle_apt_sources": Rule(
+        lambda value: (
+            isinstance(value, Mapping)
+            and all(isinstance(name, str) and list_of(_source)(entries) for name, entries in value.items())
+        ),
+        "must be a mapping of systems, such as debian 12, each to a list of package sources with uris, suites, "
+        "components and signed_by",
+    ),
+    "bundle_execution_environment": Rule(
+        _environment_image,
+        "must be a mapping of name, such as gaudi-serve-ee:1, and archive (a file here)",
+    ),
+    "bundle_signing_key": Rule(empty_or(is_line), "must be the id of a secret key of this user's keyring, or ''"),
+    "bundle_key_dir": Rule(empty_or(is_line), "must be a folder of the control node, or ''"),
+    "bundle_leave_out": Rule(
+        list_of(lambda one: is_line(one) and bool(one)), "must be a list of patterns, such as [package habanalabs-*]"
+    ),
+    "bundle_fingerprint": Rule(
+        empty_or(lambda value: isinstance(value, str) and matching("[0-9A-Fa-f]{40}")(re.sub(r"[\s:]", "", value))),
+        "must be the fingerprint of a key: 40 hexadecimal digits",
     ),
     **dict.fromkeys(("fleet_stop_on_errors", "fleet_lock_break", "fleet_all_at_once"), rule_of({"type": "bool"})),
     "fleet_lock_lease_s": rule_of({"type": "int"}, SECONDS),
@@ -270,6 +320,7 @@ PREFIXES = (
         "accelerator_",
         "benchmark_",
         "bios_",
+        "bundle_",
         "fleet_",
         "gaudi_",
         "vllm_",
@@ -292,7 +343,7 @@ INPUTS: dict[str, Rule] = {
     **OF_PLAYBOOKS,
     **{
         name: rule_of(OPTIONS[name], FORMS.get(name))
-        for role in (*BY_ROLE, "preflight")
+        for role in (*BY_ROLE, "preflight", "site_mirror")
         for name in OPTIONS
         if name.startswith(f"{role}_") and name not in (*HANDED, *VARIABLES)
     },
@@ -306,7 +357,7 @@ SAID = frozenset(
     preflight_monitors gaudi_metrics
     preflight_sources preflight_left_alone preflight_unread
     gaudi_stage gaudi_stages gaudi_images_to_convert gaudi_plan gaudi_status gaudi_tune
-    gaudi_rollout gaudi_benchmark gaudi_bundle fleet_awx gaudi_approval
+    gaudi_rollout gaudi_benchmark gaudi_bundle fleet_awx gaudi_approval bundle_items bundle_problems
     """.split()
 ) | {
     *REPORTED,

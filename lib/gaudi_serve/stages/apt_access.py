@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import urllib.parse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..core.errors import InputError, shown
 from ..core.redact import has_login
 
+# What Debian calls the machines of the kernel.
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 # Beside http and https, apt reads auth.conf for none.
 SCHEMES = ("http", "https")
 
@@ -65,3 +67,14 @@ def apt_access(uris: Sequence[str] | str) -> dict[str, Any]:
         "auth": "".join(f"machine {one.uri} login {one.user} password {one.password}\n" for one in secret),
         "logins": [{"user": one.user, "password": one.password} for one in found],
     }
+
+
+def package_architecture(system: Mapping[str, Any], host: Mapping[str, Any] | None = None) -> str:
+    """Return the architecture of a host's packages; empty where the facts do not say it.
+
+    Args:
+        system: ``gaudi_system``. host: ``gaudi_host``, which older saved facts say it in.
+    """
+    said = str(system.get("architecture") or ((host or {}).get("cpu") or {}).get("architecture") or "")
+    last = str(system.get("kernel") or "").rpartition("-")[2]
+    return ARCHITECTURES.get(said, said) or (last if last in ARCHITECTURES.values() else "")

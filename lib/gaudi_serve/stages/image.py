@@ -324,7 +324,8 @@ def _pending(given: Given) -> Pending:
     wanted = vllm_images(known["vllm_image_images"] or [], str(known["vllm_image_release"]))
     missing = missing_images(wanted, known["gaudi_services"]["images"])
     shared = images_shared(wanted, missing, source_host, given.host, given.inventory)
-    builds = [one for one in shared["own"] if one.get("build") == "gaudi"]
+    # A mirror has what was built outside.
+    builds = [one for one in shared["own"] if one.get("build") == "gaudi" and not known["vllm_image_mirror"]]
     others = [one for one in builds if one.get("build_host", given.host) != given.host]
     unknown = image_drift(missing, known["gaudi_runtime"]) if missing and "gaudi_runtime" in known else []
     bring = [f"bring {one['name']}" for one in shared["own"]]

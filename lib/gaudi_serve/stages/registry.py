@@ -16,6 +16,7 @@ from . import (
     image,
     links,
     monitoring,
+    offline,
     qualification,
     service,
     weights,
@@ -26,6 +27,7 @@ Known = Mapping[str, Any]
 
 # Every stage in the order of a run; a new one is a file beside this one and a line here.
 OBJECTS: tuple[Stage, ...] = (
+    offline.STAGE,
     bios.STAGE,
     host_tuning.STAGE,
     driver.STAGE,
@@ -61,7 +63,10 @@ SUBSETS = {
     # What it serves, if anything: an inventory that was not read must not hide that.
     ALONE: ("system", "services"),
 }
-EVERYTHING = ("system", "tuning", "runtime", "services", "hccl", "host", "driver", "network", "qualification", "bios")
+EVERYTHING = (
+    *("system", "tuning", "runtime", "services", "hccl", "host", "driver"),
+    *("network", "qualification", "bios", "mirror"),
+)
 # The facts in which the stages keep what they would do.
 REPORTED = (
     *(name for one in OBJECTS for name in one.names("due", "refusal", "stops", *one.reports)),
@@ -146,18 +151,23 @@ def tags_refusal(tags: Sequence[str]) -> list[str]:
     return [f"--tags {readable(tag)}: must be one of {', '.join(known)}{near(tag, known, 1)}" for tag in wrong]
 
 
-def facts_wanted(stages: Sequence[str], gateway: bool = False, monitored: bool = False) -> list[str]:
+def facts_wanted(
+    stages: Sequence[str], gateway: bool = False, monitored: bool = False, offline: bool = False
+) -> list[str]:
     """Return the subsets of gaudi_facts that stages need; all of them where models are planned.
 
     Args:
         stages: what run_stages returned.
         gateway: the host is a gateway.
         monitored: the inventory has a host that watches others.
+        offline: everything comes from the site's mirror, which each run asks what it has.
     """
+    looks = {"system", "mirror"} if offline else set()
     own = [*(["haproxy"] if gateway else []), *(["metrics"] if monitored else [])]
     if set(stages) & set(PLANNED) or not stages:
         return [*EVERYTHING, *own]
-    return [subset for subset in EVERYTHING if any(subset in SUBSETS[stage] for stage in stages)] + own
+    wanted = looks.union(*(SUBSETS[stage] for stage in stages))
+    return [subset for subset in EVERYTHING if subset in wanted] + own
 
 
 def expected_host(host_name: str, known: Known, stages: Sequence[str], *, plans_again: bool) -> dict[str, Any]:

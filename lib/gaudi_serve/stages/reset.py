@@ -25,7 +25,7 @@ STATE = "/var/lib/gaudi-serve"
 ON_REQUEST = ("weights", "images", "packages", "caches", "metrics")
 ROLES = (
     *("monitoring", "gateway", "vllm_service", "model_weights", "link_validation", "vllm_image"),
-    *("container_runtime", "accelerator_network", "qualification", "driver", "host_tuning", "bios"),
+    *("container_runtime", "accelerator_network", "qualification", "driver", "host_tuning", "bios", "offline"),
     *("preflight_packages", "preflight_rest"),
 )
 ENGINES = ("docker.io", "docker-ce", "docker-ce-cli", "containerd.io", "containerd", "runc")

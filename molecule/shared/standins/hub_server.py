@@ -25,8 +25,8 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, root: Path, port: int = 0, token: str = "", rate: int = 0) -> None:
-        super().__init__(("127.0.0.1", port), Handler)
+    def __init__(self, root: Path, port: int = 0, token: str = "", rate: int = 0, address: str = "127.0.0.1") -> None:
+        super().__init__((address, port), Handler)
         self.root, self.token, self.rate = root, token, rate
         self.corrupt: set[str] = set()  # names of files that are sent with a flipped byte
         self.broken = 0  # how many answers still break off in the middle
@@ -165,7 +165,7 @@ class Handler(BaseHTTPRequestHandler):
             return self.file(path, headers)
         headers |= {"X-Linked-Size": str(size), "X-Linked-Etag": f'"{sha256}"'}
         quoted = urllib.parse.quote(path.relative_to(self.server.root).as_posix())
-        self.say(302, {}, {**headers, "Location": f"{self.server.url}/cdn/{quoted}"})
+        self.say(302, {}, {**headers, "Location": f"http://{self.headers['Host']}/cdn/{quoted}"})
 
     def file(self, path: Path, headers: dict[str, str] | None = None) -> None:
         """Send a file, or the rest of it."""
@@ -242,11 +242,12 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--address", default="127.0.0.1")
     parser.add_argument("--token-file", type=Path)
     parser.add_argument("--rate", type=int, default=0, help="bytes per second; 0: as fast as it goes")
     given = parser.parse_args()
     token = given.token_file.read_text(encoding="utf-8").strip() if given.token_file else ""
-    Server(given.root, given.port, token, given.rate).serve_forever()
+    Server(given.root, given.port, token, given.rate, given.address).serve_forever()
 
 
 if __name__ == "__main__":

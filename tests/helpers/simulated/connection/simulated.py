@@ -25,7 +25,8 @@ from ansible.plugins.connection import ConnectionBase
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[4] / "lib"))
 from gaudi_serve.bench.tool import NEEDED
-from gaudi_serve.host import observe_bios, observe_network
+from gaudi_serve.core.run import sha256_text
+from gaudi_serve.host import observe_bios, observe_mirror, observe_network
 
 DOCUMENTATION = """
 name: simulated
@@ -95,7 +96,10 @@ VIRGIN: dict[str, Any] = {
 }
 FAULTS = ("host", "images", "models")
 # What module gaudi_facts reads where it is not told.
-SUBSETS = ("system", "tuning", "runtime", "services", "hccl", "host", "driver", "network", "qualification", "bios")
+SUBSETS = (
+    *("system", "tuning", "runtime", "services", "hccl", "host", "driver"),
+    *("network", "qualification", "bios", "mirror"),
+)
 
 
 class Connection(ConnectionBase):  # type: ignore[misc]  # ansible-core has no type information
@@ -334,6 +338,18 @@ class Host:
         """Compare the files of a gateway that has none yet, and has no certificate."""
         certificate = "is no file on this host" if given.get("certificate") else ""
         return {"differs": sorted(given["files"]), "certificate": certificate}
+
+    def see_mirror(self) -> dict[str, Any]:
+        """Return the files of role offline, and what its state says of the mirror's packages."""
+        files = self.state["files"]
+        places = [path for path in files if path.startswith(f"{observe_mirror.ENGINE_CERTIFICATES}/")]
+        return {
+            "files": {one: sha256_text(files[one]) if one in files else None for one in observe_mirror.FILES},
+            "registries": {
+                path.split("/")[-2]: sha256_text(files[path]) for path in places if path.endswith("/ca.crt")
+            },
+            "release": self.state.get("mirror_release", ""),
+        }
 
     def see_network(self) -> dict[str, Any]:
         """Return a host without ports or network cards to others, but for what its state has."""

@@ -1,0 +1,372 @@
+"""Packages: apt itself finds and downloads them with their dependencies, for a system that need not be this one."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import urllib.parse
+import urllib.request
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...core.errors import shown
+from ...stages.apt_access import apt_access
+from ..items import Item
+from .apt_repository import Repository
+from .base import Bundle, FetchError, Got, Outcome, of_kind, size_of, told_size
+from .signing import Signer
+
+ETC = Path("/etc/apt")
+SYSTEM = re.compile(r"(?P<id>[a-z]+) (?P<version>\d+(?:\.\d+)*)\S*(?: (?P<architecture>\w+))?")
+URI = re.compile(r"'(?P<uri>[^']+)' (?P<name>\S+) (?P<size>\d+) (?:(?P<kind>\w+):(?P<sum>[0-9a-f]+))?")
+# What apt says of a package that no source has.
+UNKNOWN = re.compile(
+    r"Unable to locate package (\S+)|Version '[^']*' for '([^']+)' was not found|Package '(\S+)' has no"
+)
+HASHES = {"SHA512": "sha512", "SHA256": "sha256"}
+
+
+@dataclass(frozen=True)
+class System:
+    """A release and architecture that packages are for."""
+
+    name: str
+    version: str
+    architecture: str
+
+    @classmethod
+    def of(cls, text: str) -> System | None:
+        """Read the system of an item; None where it names none. Without an architecture it is this machine's."""
+        found = SYSTEM.fullmatch(text)
+        return cls(found["id"], found["version"], found["architecture"] or own_architecture()) if found else None
+
+    @property
+    def label(self) -> str:
+        """Return how the settings call its distribution."""
+        return f"{self.name} {self.version}"
+
+    @property
+    def folder(self) -> str:
+        """Return the folder of its repository in the bundle."""
+        return f"apt/{self.name}-{self.version}-{self.architecture}"
+
+
+@dataclass(frozen=True)
+class Deb:
+    """A package that apt would fetch."""
+
+    uri: str
+    name: str
+    size: int
+    kind: str
+    sum: str
+
+    @property
+    def package(self) -> str:
+        """Return the name of the package."""
+        return self.name.partition("_")[0]
+
+    @property
+    def version(self) -> str:
+        """Return its version, with its epoch."""
+        return urllib.parse.unquote(self.name.split("_")[1])
+
+    @property
+    def file(self) -> str:
+        """Return the name of its file in a repository, which has no epoch."""
+        return re.sub(r"_\d+%3a", "_", self.name)
+
+    def is_in(self, path: Path) -> bool:
+        """Tell whether a file is this package."""
+        if not path.is_file() or path.stat().st_size != self.size:
+            return False
+        if self.kind not in HASHES:
+            return True
+        with path.open("rb") as handle:
+            return hashlib.file_digest(handle, HASHES[self.kind]).hexdigest() == self.sum
+
+
+def own_architecture() -> str:
+    """Return the architecture of this machine, as Debian calls it."""
+    found = subprocess.run(["dpkg", "--print-architecture"], capture_output=True, text=True, check=False)
+    return found.stdout.strip() or "amd64"
+
+
+def own_system() -> str:
+    """Return the release of this machine, as the settings call it."""
+    try:
+        text = Path("/etc/os-release").read_text(encoding="utf-8")
+    except OSError:
+        return ""
+    said = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    return " ".join(said.get(key, "").strip("\"'") for key in ("ID", "VERSION_ID"))
+
+
+def problems(bundle: Bundle, items: Sequence[Item]) -> list[str]:
+    """Return for which systems nobody has said where their packages are, and which keys are not on this machine."""
+    found = {}
+    for one in of_kind(items, "package"):
+        system = System.of(one.system)
+        if system is None:
+            found[one.system] = f"{one.label}: system {shown(one.system)}: is none of Debian's kind"
+        elif system.label not in bundle.settings.apt_sources and system.label != own_system():
+            found[one.system] = (
+                f"bundle_apt_sources: has no entry {system.label!r}, whose packages are wanted, and this machine runs "
+                f"{own_system() or 'another system'}; set it to a list of sources with uris, suites, components and "
+                "signed_by"
+            )
+    given = [*bundle.access.repositories.values(), *bundle.settings.apt_sources.values()]
+    keys = dict.fromkeys(str(one.get("signed_by") or "") for entries in given for one in entries)
+    lost = [key for key in keys if key.startswith("/") and not Path(key).is_file()]
+    return [*found.values(), *(f"signed_by {key}: this machine has no such file; copy it here too" for key in lost)]
+
+
+def fetch(bundle: Bundle, items: Sequence[Item], signer: Signer) -> Outcome:
+    """Fetch the packages of each system with their dependencies, and write its signed repository."""
+    outcome = Outcome()
+    for name in dict.fromkeys(one.system for one in of_kind(items, "package")):
+        system = System.of(name)
+        same = [one for one in items if System.of(one.system) == system]
+        if system and not any(one.identity in outcome.got or one.identity in outcome.failed for one in same):
+            outcome.join(_Fetch(bundle, system, same, signer).run())
+    return outcome
+
+
+class _Fetch:
+    """The packages of one system."""
+
+    def __init__(self, bundle: Bundle, system: System, items: Sequence[Item], signer: Signer) -> None:
+        self.bundle, self.system, self.items, self.signer = bundle, system, items, signer
+        self.root = bundle.work / system.folder
+        self.failed: dict[tuple[str, ...], str] = {}
+        self.env = {"DEBIAN_FRONTEND": "noninteractive"}
+
+    def run(self) -> Outcome:
+        """Find, download, and write the repository; what fails as a whole keeps what is there."""
+        packages = of_kind(self.items, "package")
+        try:
+            with tempfile.TemporaryDirectory() as logins:
+                return self.fetched(packages, Path(logins))
+        except (FetchError, OSError) as problem:
+            reason = self.bundle.access.cleaned(str(problem), [self.bundle.settings.apt_sources])
+            self.bundle.tell(f"packages of {self.system.label}: failed: {reason}")
+            failed = dict.fromkeys((one.identity for one in self.items), reason)
+            return Outcome(failed=failed, keeps={self.system.folder})
+
+    def fetched(self, packages: Sequence[Item], logins: Path) -> Outcome:
+        """Fetch the packages; files with logins, which never lie in a bundle, are in a folder that goes afterwards."""
+        self.prepare(logins)
+        self.bundle.tell(f"packages of {self.system.label} {self.system.architecture}: reading the sources")
+        self.bundle.run(["apt-get", "-q", "update", "--error-on=any"], self.env)
+        debs = self.closure(packages)
+        self.download(debs)
+        keeps = Repository(self.bundle, self.system.folder, self.system.architecture, self.signer).write(
+            [one.file for one in debs]
+        )
+        self.bundle.tell(
+            f"packages of {self.system.label} {self.system.architecture}: {len(debs)} with their dependencies, "
+            f"{told_size(sum(one.size for one in debs))}"
+        )
+        got = {one.identity: self.got(one, debs) for one in self.items if one.identity not in self.failed}
+        for one in self.items:
+            if one.identity in self.failed:
+                self.bundle.tell(f"{one.label}: failed: {self.failed[one.identity]}")
+        return Outcome(got, self.failed, {self.system.folder} if self.failed else keeps)
+
+    def got(self, item: Item, debs: Sequence[Deb]) -> Got:
+        """Return what fetching an item gave: its package, or the repository for what is none of its own."""
+        same = [one for one in debs if one.package == item.name and item.version in ("", one.version)]
+        if item.kind != "package" or not same:
+            return Got(self.system.folder, size_of(self.bundle.folder / self.system.folder / "Packages"))
+        path = f"{self.system.folder}/pool/{same[-1].file}"
+        return Got(path, same[-1].size, self.bundle.sum(path), fetched="" if item.version else same[-1].version)
+
+    def prepare(self, logins: Path) -> None:
+        """Make a root for apt of its own, in which nothing is installed."""
+        for name in ("etc/parts", "etc/sources", "etc/preferences", "keys"):
+            shutil.rmtree(self.root / name, ignore_errors=True)
+            (self.root / name).mkdir(parents=True)
+        for name in ("lists/partial", "cache/archives/partial"):
+            (self.root / name).mkdir(parents=True, exist_ok=True)
+        own = self.bundle.settings.apt_sources.get(self.system.label)
+        if own is None:
+            self.own_sources(logins)
+        repositories = self.bundle.access.repositories
+        given = [
+            *(own or ()),
+            *(one for key, ones in repositories.items() if System.of(key) == self.system for one in ones),
+        ]
+        texts = [self.source(number, one, logins) for number, one in enumerate(given)]
+        (self.root / "etc/sources/bundle.sources").write_text("\n".join(texts), encoding="utf-8")
+        self.write_configuration(logins)
+
+    def write_configuration(self, logins: Path) -> None:
+        """Write apt's settings: those of this machine for proxies and certificates, and paths in this root."""
+        told = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=False).stdout
+        lines = [line for line in told.splitlines() if line.startswith("Acquire::") and '"' in line]
+        values = {
+            **{"APT::Architecture": self.system.architecture, "APT::Sandbox::User": "root"},
+            **{"Dir::State::lists": self.root / "lists", "Dir::State::status": "/dev/null"},
+            **{"Dir::State": self.root, "Dir::Cache": self.root / "cache", "Dir::Etc::main": "/dev/null"},
+            **{"Dir::Etc::parts": self.root / "etc/parts", "Dir::Etc::sourcelist": "/dev/null"},
+            **{"Dir::Etc::sourceparts": self.root / "etc/sources", "Dir::Etc::netrcparts": logins},
+            **{"Dir::Etc::preferences": "/dev/null", "Dir::Etc::preferencesparts": self.root / "etc/preferences"},
+            **{"Acquire::Languages": "none", "Acquire::IndexTargets::deb::Contents-deb::DefaultEnabled": "false"},
+            # Without it, --print-uris tells a weaker checksum of the distribution's packages.
+            **{"APT::Install-Recommends": "false", "Acquire::ForceHash": "SHA256"},
+        }
+        lines += [f'{key} "{value}";' for key, value in values.items()]
+        # Here, since the address of a proxy may have a password.
+        path = logins / "settings"
+        self.env["APT_CONFIG"] = str(path)
+        lines.append(f'APT::Architectures {{ "{self.system.architecture}"; }};')
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    def own_sources(self, logins: Path) -> None:
+        """Take the sources of this machine, which runs the same release."""
+        for place, folder, endings in (
+            (self.root / "etc/sources", "sources.list.d", (".list", ".sources")),
+            (logins, "auth.conf.d", (".conf", "")),
+        ):
+            found = [
+                one for one in sorted((ETC / folder).glob("*")) if one.suffix in endings and os.access(one, os.R_OK)
+            ]
+            if place != logins and (ETC / "sources.list").is_file():
+                found.append(ETC / "sources.list")
+            for one in found:
+                (place / one.name).symlink_to(one)
+
+    def source(self, number: int, given: Mapping[str, Any], logins: Path) -> str:
+        """Return a source as apt reads it; its login goes into a file that only this user reads."""
+        known = apt_access(given["uris"])
+        if known["auth"]:
+            path = logins / f"bundle{number}.conf"
+            path.touch(0o600)
+            path.write_text(known["auth"], encoding="utf-8")
+        lines = ["Types: deb", f"URIs: {' '.join(known['uris'])}", f"Suites: {' '.join(_words(given['suites']))}"]
+        if given.get("components"):
+            lines.append(f"Components: {' '.join(_words(given['components']))}")
+        lines.append(f"Architectures: {self.system.architecture}")
+        signed = str(given.get("signed_by") or "")
+        if signed.startswith(("http://", "https://")):
+            signed = str(self.key(signed))
+        if signed:
+            block = [f" {line.strip() or '.'}" for line in signed.strip().splitlines()]
+            lines.append("Signed-By:" + ("\n" + "\n".join(block) if len(block) > 1 else block[0]))
+        return "\n".join(lines) + "\n"
+
+    def key(self, address: str) -> Path:
+        """Fetch the key of a source, in whatever form it is."""
+        try:
+            with urllib.request.urlopen(address, timeout=60) as answer:  # noqa: S310 - http or https, as checked
+                content = answer.read()
+        except OSError as problem:
+            raise FetchError(f"key {address}: {problem}") from None
+        # Apt takes one repository with one key alone, so two that name the same have the same file.
+        name = hashlib.sha256(address.encode()).hexdigest()[:16]
+        path = self.root / f"keys/{name}{'.asc' if content.lstrip().startswith(b'-----') else '.gpg'}"
+        path.write_bytes(content)
+        return path
+
+    def closure(self, packages: Sequence[Item]) -> list[Deb]:
+        """Return everything that apt would fetch on hosts on which nothing is installed yet."""
+        found: dict[str, Deb] = {}
+        for names, more in self.sets(packages):
+            for one in self.solved(names, packages, more):
+                found.setdefault(one.file, one)
+        if not found and self.failed:
+            raise FetchError(next(iter(self.failed.values())))
+        return [found[key] for key in sorted(found)]
+
+    def sets(self, packages: Sequence[Item]) -> Iterator[tuple[list[str], list[str]]]:
+        """Yield what is installed together, on a host or in an image; hosts may have other versions of the same."""
+        told: set[tuple[tuple[str, ...], bool]] = set()
+        for user in dict.fromkeys(user for one in packages for user in (one.need.hosts or one.need.why)):
+            own = [one for one in packages if user in (one.need.hosts or one.need.why)]
+            # The engine's packages are the only ones that a role installs with what they recommend.
+            for part, more in ((own, False), ([one for one in own if "container_runtime" in one.need.why], True)):
+                names = tuple(sorted(_name(one) for one in part))
+                if names and (names, more) not in told:
+                    told.add((names, more))
+                    yield list(names), ["--install-recommends"] if more else []
+
+    def solved(self, names: Sequence[str], packages: Sequence[Item], more: Sequence[str]) -> list[Deb]:
+        """Return what apt fetches for some packages; where it cannot, for each of them alone."""
+        names = list(names)
+        while names:
+            try:
+                return self.uris([*more, *names])
+            except FetchError as problem:
+                lost = {part for match in UNKNOWN.findall(str(problem)) for part in match if part}
+                gone = [one for one in names if one.partition("=")[0] in lost]
+                if not gone:
+                    break
+                self.note(gone, packages, str(problem))
+                names = [one for one in names if one not in gone]
+        found: list[Deb] = []
+        for one in names:
+            try:
+                found += self.uris([*more, one])
+            except FetchError as problem:
+                self.note([one], packages, str(problem))
+        return found
+
+    def note(self, names: Iterable[str], packages: Sequence[Item], reason: str) -> None:
+        """Note why packages cannot be fetched."""
+        self.failed |= {one.identity: reason for one in packages if _name(one) in names}
+
+    def uris(self, words: Sequence[str]) -> list[Deb]:
+        """Return what apt would fetch."""
+        told = self.bundle.run(["apt-get", "-qq", "-y", "--print-uris", "install", *words], self.env).stdout
+        lines = [URI.match(line) for line in told.splitlines()]
+        return [Deb(x["uri"], x["name"], int(x["size"]), x["kind"] or "", x["sum"] or "") for x in lines if x]
+
+    def download(self, debs: Sequence[Deb]) -> None:
+        """Let apt download what is not there, and give it its place."""
+        archives = self.root / "cache/archives"
+        pool = f"{self.system.folder}/pool"
+        due = []
+        for one in debs:
+            there = self.bundle.folder / pool / one.file
+            if not one.is_in(there):
+                # One of another content, such as a package that was built again without a new version.
+                there.unlink(missing_ok=True)
+                due.append(one)
+        self.bring(due, archives)
+        for one in due:
+            path = archives / one.name
+            if not one.is_in(path):
+                path.unlink(missing_ok=True)
+                raise FetchError(f"{one.name}: is not what its repository says it is")
+            self.bundle.place(path, f"{pool}/{one.file}")
+
+    def bring(self, due: Sequence[Deb], archives: Path) -> None:
+        """Fetch packages into apt's folder; it goes on where it was cut off."""
+        local = [one for one in due if one.uri.startswith("file:")]
+        for one in local:  # apt would read them where they are
+            shutil.copyfile(urllib.parse.unquote(one.uri.removeprefix("file:")), archives / one.name)
+        wanted = sorted({f"{one.package}={one.version}" for one in due if one not in local})
+        # Several versions of one package cannot be asked for at once.
+        rounds: list[dict[str, str]] = []
+        for name in wanted:
+            package = name.partition("=")[0]
+            fits = next((one for one in rounds if package not in one), None)
+            if fits is None:
+                rounds.append(fits := {})
+            fits[package] = name
+        for asked in rounds:
+            self.bundle.run(["apt-get", "-q", "-y", "download", *asked.values()], self.env, cwd=archives)
+
+
+def _name(item: Item) -> str:
+    return f"{item.name}={item.version}" if item.version else item.name
+
+
+def _words(value: Any) -> list[str]:
+    return [value] if isinstance(value, str) else [str(one) for one in value]

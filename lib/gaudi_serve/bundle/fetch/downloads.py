@@ -1,0 +1,79 @@
+"""Single files by http: archives of sources, and signing keys."""
+
+from __future__ import annotations
+
+import hashlib
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Sequence
+from http import HTTPStatus
+from pathlib import Path
+
+from ...host.bundle_verify import CHUNK, KEY
+from ..items import Item
+from .base import Bundle, FetchError, Got, Outcome, again, each, of_kind
+from .sources import place_of
+
+
+def fetch(bundle: Bundle, items: Sequence[Item]) -> Outcome:
+    """Fetch files; one with a checksum is fetched once, another one is compared."""
+    return each(of_kind(items, "download", "key"), bundle, _got)
+
+
+def _got(bundle: Bundle, item: Item) -> Got:
+    if "://" not in item.origin:
+        # A key that lies on the hosts; what it signed is signed by the bundle's own inside.
+        return Got(KEY)
+    last = bundle.last(item)
+    wanted = item.version.removeprefix("sha256:") if item.version.startswith("sha256:") else ""
+    if last and wanted in ("", last.sha256) and item.kind != "key":
+        return again(last)
+    path = f"downloads/{place_of(item.origin)}"
+    stage = bundle.work / path
+    stage.parent.mkdir(parents=True, exist_ok=True)
+    download(bundle.access.origin(item), stage)
+    with stage.open("rb") as handle:
+        found = hashlib.file_digest(handle, "sha256").hexdigest()
+    if wanted and found != wanted:
+        stage.unlink()
+        raise FetchError(f"{item.origin}: has the SHA-256 {found} in place of {wanted}")
+    if last and last.sha256 == found:
+        stage.unlink()
+        return again(last)
+    (bundle.folder / path).parent.mkdir(parents=True, exist_ok=True)
+    stage.replace(bundle.folder / path)
+    return Got(path, (bundle.folder / path).stat().st_size, found)
+
+
+def download(address: str, target: Path, token: str = "") -> None:
+    """Fetch a file, or the rest of one that was cut off.
+
+    Raises:
+        FetchError: where the server does not give it.
+    """
+    begin = target.stat().st_size if target.exists() else 0
+    parts = urllib.parse.urlsplit(address)
+    plain = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    request = urllib.request.Request(plain, headers={"Range": f"bytes={begin}-"} if begin else {})  # noqa: S310
+    if token:
+        request.add_unredirected_header("Authorization", f"Bearer {token}")
+    if parts.username:
+        import base64
+
+        login = urllib.parse.unquote(parts.netloc.rpartition("@")[0]).encode()
+        request.add_unredirected_header("Authorization", f"Basic {base64.b64encode(login).decode()}")
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - http or https, as checked
+            mode = "ab" if answer.status == HTTPStatus.PARTIAL_CONTENT else "wb"
+            with target.open(mode) as handle:
+                while part := answer.read(CHUNK):
+                    handle.write(part)
+            if answer.length:
+                raise FetchError(f"{plain}: the line broke off; the next run goes on there")
+    except urllib.error.HTTPError as problem:
+        if problem.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and begin:
+            return  # it was whole already, which its checksum tells
+        raise FetchError(f"{plain}: status {problem.code}") from None
+    except OSError as problem:
+        raise FetchError(f"{plain}: {getattr(problem, 'reason', problem)}") from None

@@ -1,0 +1,53 @@
+"""What a user may say of fetching; inventory/variables.py checks it."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...core.checks import is_true
+from ...core.errors import shown
+from ..items import Item
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The variables of fetching, as docs/air-gap.md has them, without their prefix ``bundle_``.
+
+    apt_sources: package sources of distributions, by system. signing_key: id of a key of the user's keyring; empty for
+    one of the toolkit's own. key_dir: where that is kept. allow_unpinned: fetch what may be something else tomorrow.
+    leave_out: patterns of what the site brings in another way, as the list calls it.
+    """
+
+    apt_sources: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    signing_key: str = ""
+    key_dir: Path = Path("~/.config/gaudi-serve/bundle-key")
+    allow_unpinned: bool = False
+    leave_out: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Settings:
+        """Read the variables, of which any may be missing."""
+        return cls(
+            values.get("apt_sources") or {},
+            str(values.get("signing_key") or ""),
+            Path(str(values.get("key_dir") or cls.key_dir)).expanduser(),
+            is_true(values.get("allow_unpinned")),
+            tuple(values.get("leave_out") or ()),
+        )
+
+    def leaves_out(self, item: Item) -> bool:
+        """Tell whether the site brings an item in another way."""
+        return any(fnmatch.fnmatchcase(item.label, one) or f"{item.kind} {item.name}" == one for one in self.leave_out)
+
+    def unused(self, items: Iterable[Item]) -> list[str]:
+        """Return patterns that are for none of the items: slips, most likely."""
+        listed = list(items)
+        return [
+            f"bundle_leave_out {shown(one)}: is for nothing in the list"
+            for one in self.leave_out
+            if not any(Settings(leave_out=(one,)).leaves_out(item) for item in listed)
+        ]

@@ -1,0 +1,97 @@
+"""The key that signs a bundle, and signing with it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ...host.bundle_verify import KEY
+from .base import FetchError
+from .settings import Settings
+
+OWNER = "gaudi-serve bundle"
+
+
+class Signer:
+    """A key of the user's keyring, or one of the toolkit's own in a folder of its own."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.home = None if settings.signing_key else settings.key_dir
+        self.key = settings.signing_key or OWNER
+
+    def problem(self) -> str:
+        """Return what is wrong with the key that a user has named; empty where nothing is."""
+        if self.home or self.fingerprint:
+            return ""
+        return f"bundle_signing_key {self.key}: this user has no such secret key; see gpg --list-secret-keys"
+
+    @property
+    def fingerprint(self) -> str:
+        """Return the fingerprint of the primary key; empty where there is none yet."""
+        done = self._gpg("--list-secret-keys", "--with-colons", self.key)
+        lines = [line.split(":") for line in done.stdout.splitlines()]
+        return next((line[9] for line in lines if line[0] == "fpr"), "") if done.returncode == 0 else ""
+
+    @contextmanager
+    def ready(self, make: bool = True) -> Iterator[Signer]:
+        """Make the key where it is the toolkit's own and not there yet; gpg's agent for it ends with this.
+
+        Args:
+            make: false only reads what is there.
+        """
+        try:
+            if make and self.home and not self.fingerprint:
+                self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+                self.home.chmod(0o700)
+                self._done("--passphrase", "", "--quick-generate-key", OWNER, "ed25519", "sign", "never")
+            yield self
+        finally:
+            if self.home:
+                with suppress(FileNotFoundError):
+                    argv = ["gpgconf", "--homedir", str(self.home), "--kill", "gpg-agent"]
+                    subprocess.run(argv, capture_output=True, check=False)
+
+    def export(self, path: Path) -> None:
+        """Write the public key, armoured."""
+        path.write_text(self._done("--armor", "--export", "--export-options", "export-minimal", self.key), "ascii")
+
+    def detached(self, source: Path, target: Path) -> None:
+        """Write an armoured signature of a file."""
+        self._signed("--detach-sign", source, target)
+
+    def clear(self, source: Path, target: Path) -> None:
+        """Write a text with its signature around it."""
+        self._signed("--clearsign", source, target)
+
+    def _signed(self, how: str, source: Path, target: Path) -> None:
+        target.unlink(missing_ok=True)
+        self._done("--local-user", self.key, "--armor", "--output", str(target), how, str(source))
+
+    def _done(self, *words: str) -> str:
+        done = self._gpg(*words)
+        if done.returncode != 0:
+            lines = done.stderr.strip().splitlines()
+            raise FetchError(f"gpg: {lines[-1] if lines else done.returncode}")
+        return done.stdout
+
+    def _gpg(self, *words: str) -> subprocess.CompletedProcess[str]:
+        home = ["--homedir", str(self.home)] if self.home else []
+        argv = ["gpg", *home, "--batch", "--no-tty", "--yes", "--quiet", *words]
+        return subprocess.run(
+            argv,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "LC_ALL": "C"},
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+
+
+def fingerprint_of(folder: Path) -> str:
+    """Return the fingerprint of the key that lies in a bundle, where anybody may have put it; empty without one."""
+    argv = ["gpg", "--batch", "--no-tty", "--with-colons", "--show-keys", str(folder / KEY)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    return next((line.split(":")[9] for line in done.stdout.splitlines() if line.startswith("fpr:")), "")

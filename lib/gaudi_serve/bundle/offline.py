@@ -1,0 +1,57 @@
+"""What a run would fetch on a host, and the mirror of its site does not have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ..core.errors import InputError
+from ..core.images import vllm_image_id
+from .host import BundleHost
+from .items import Item, joined
+from .listing import PARTS, host_items
+
+# What hosts fetch, of all that a bundle has.
+KINDS = ("image", "package", "source", "download", "weights", "python")
+# A message names so many of a kind.
+MOST = 8
+LACKS = (
+    "{host}: the mirror {url} lacks {names}; make the bundle again with this inventory on the connected machine "
+    "(playbooks/bundle.yml), and bring it to the mirror"
+)
+
+
+def missing_lines(host: BundleHost, url: str, has: Iterable[Sequence[str]], due: Sequence[str]) -> list[str]:
+    """Return what a run needs and the mirror lacks, as one sentence a kind; nothing where it has all.
+
+    Args:
+        host: whose run it is.
+        url: of the mirror.
+        has: kind, name, version and system of everything that it has.
+        due: roles of the stages that have something to do; the others fetch nothing.
+    """
+    kept = {tuple(one) for one in has}
+    try:
+        items = joined(host_items(host, [role for role in due if role in PARTS]))
+    except InputError as problem:
+        return [str(problem)]
+    lacking = [one for one in items if one.kind in KINDS and not _is_there(one, kept, host)]
+    found = [[one.label for one in lacking if one.kind == kind] for kind in KINDS]
+    return [LACKS.format(host=host.name, url=url, names=_some(labels)) for labels in found if labels]
+
+
+def _some(labels: Sequence[str]) -> str:
+    more = f" and {len(labels) - MOST} more" if len(labels) > MOST else ""
+    return f"{', '.join(labels[:MOST])}{more}"
+
+
+def _is_there(item: Item, kept: set[tuple[str, ...]], host: BundleHost) -> bool:
+    """Tell whether the mirror has an item, or the host itself."""
+    if (item.kind, item.name, item.version, item.system) in kept:
+        return True
+    if item.kind == "image":
+        joint = "@" if item.version.startswith("sha256:") else ":"
+        images = (host.known.get("gaudi_services") or {}).get("images") or {}
+        here = vllm_image_id(images, f"{item.name}{joint}{item.version}")
+        return here is not None or item.origin.endswith(" on the host")
+    # Without a version any will do.
+    return not item.version and any(one[:2] == (item.kind, item.name) and one[3] == item.system for one in kept)

@@ -1,0 +1,139 @@
+"""Whether the folder of a bundle is whole, and as it was signed: python3 FILE FOLDER FINGERPRINT.
+
+Standard library and gpgv only, and nothing else of this toolkit: the machine that serves a bundle runs it too.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+SUMS, SIGNATURE, KEY = "SHA256SUMS", "SHA256SUMS.asc", "key.asc"
+WORK = ".work"  # what a run that fetches has not finished
+LINE = re.compile(r"(?P<sum>[0-9a-f]{64})  (?P<path>[^\n]+)")
+CHUNK = 1 << 22
+
+
+def verify(folder: str | Path, fingerprint: str) -> list[str]:
+    """Return everything that is wrong with a bundle, a sentence each; nothing where it is as it was signed.
+
+    Args:
+        folder: of the bundle.
+        fingerprint: of the key that has signed it, which must have come another way than the bundle itself.
+    """
+    place = Path(folder)
+    missing = [name for name in (SUMS, SIGNATURE, KEY) if not (place / name).is_file()]
+    if missing:
+        return [f"{place}: has no {', '.join(missing)}: it is no bundle, or its fetching was cut off"]
+    wrong = signature_problem(place, fingerprint)
+    if wrong:
+        return [wrong]
+    try:
+        known = read_sums(place)
+    except ValueError as problem:
+        return [str(problem)]
+    found = files_of(place)
+    problems = [f"{place}: {WORK} is there: fetching was cut off; run it again"] if (place / WORK).exists() else []
+    problems += [f"{path}: is missing" for path in known if path not in found]
+    problems += [f"{path}: is extra: the signed list does not have it" for path in found if path not in known]
+    problems += [f"{path}: is a link, where a file belongs" for path in found if (place / path).is_symlink()]
+    both = [path for path in known if path in found and not (place / path).is_symlink()]
+    sums = checksums(place, both)
+    return problems + [f"{path}: was changed: its checksum differs" for path in both if sums[path] != known[path]]
+
+
+def signature_problem(place: Path, fingerprint: str) -> str:
+    """Return what is wrong with the signature of the checksums; empty where nothing is."""
+    wanted = re.sub(r"[\s:]", "", fingerprint).upper()
+    if not re.fullmatch(r"[0-9A-F]{40}", wanted):
+        return f"fingerprint {fingerprint!r}: must be the 40 hexadecimal digits that the fetching run has printed"
+    with tempfile.TemporaryDirectory() as name:
+        keyring = Path(name) / "key.gpg"
+        try:
+            keyring.write_bytes(dearmoured((place / KEY).read_text(encoding="ascii")))
+        except ValueError:
+            return f"{place / KEY}: is no armoured key"
+        argv = ["gpgv", "--status-fd", "1", "--keyring", str(keyring), str(place / SIGNATURE), str(place / SUMS)]
+        try:
+            done = subprocess.run(argv, capture_output=True, text=True, errors="replace", check=False)
+        except FileNotFoundError:
+            return "gpgv is missing, which verifies the signature: install the package gpgv"
+    # The last word is the primary key, of which the signing one may be a part.
+    signers = [line.split()[-1] for line in done.stdout.splitlines() if line.startswith("[GNUPG:] VALIDSIG ")]
+    if done.returncode != 0 or not signers:
+        return f"{place / SIGNATURE}: is no signature of {SUMS} by {KEY}: one of the three was changed"
+    return "" if signers == [wanted] else f"{place}: is signed by {signers[0]}, not by {wanted}"
+
+
+def dearmoured(text: str) -> bytes:
+    """Return a key in binary.
+
+    Raises:
+        ValueError: where it is none.
+    """
+    found = re.search(
+        r"-----BEGIN PGP PUBLIC KEY BLOCK-----\n(?:[^\n]+: [^\n]*\n)*\n(.*?)\n(?:=....\n)?-----END", text, re.S
+    )
+    if not found:
+        raise ValueError("no armour")
+    return base64.b64decode("".join(found[1].split()), validate=True)
+
+
+def read_sums(place: Path) -> dict[str, str]:
+    """Return the checksums of a bundle by path.
+
+    Raises:
+        ValueError: for a line that is none, or a path that leaves the folder.
+    """
+    found = {}
+    for number, line in enumerate((place / SUMS).read_text(encoding="utf-8").splitlines(), 1):
+        fits = LINE.fullmatch(line)
+        if not fits or {"", ".", ".."} & set(fits["path"].split("/")):
+            raise ValueError(f"{place / SUMS}: line {number} is no checksum of a file of the bundle")
+        found[fits["path"]] = fits["sum"]
+    return found
+
+
+def files_of(place: Path) -> list[str]:
+    """Return the files of a bundle that its checksums cover, in order; links are among them."""
+    found = []
+    for top, folders, names in os.walk(place):
+        links = [one for one in folders if (Path(top) / one).is_symlink()]
+        found += [(Path(top) / one).relative_to(place).as_posix() for one in (*names, *links)]
+        folders[:] = [one for one in folders if (top, one) != (str(place), WORK)]
+    return sorted(one for one in found if one not in (SUMS, SIGNATURE))
+
+
+def checksums(place: Path, paths: Iterable[str]) -> Mapping[str, str]:
+    """Return the SHA-256 of files of a bundle; several are read at once."""
+    wanted = list(paths)
+    with ThreadPoolExecutor(4) as pool:
+        return dict(zip(wanted, pool.map(lambda path: checksum(place / path), wanted), strict=True))
+
+
+def checksum(path: Path) -> str:
+    """Return the SHA-256 of a file; empty where it cannot be read."""
+    total = hashlib.sha256()
+    try:
+        with path.open("rb") as handle:
+            while part := handle.read(CHUNK):
+                total.update(part)
+    except OSError:
+        return ""
+    return total.hexdigest()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    found_problems = verify(*sys.argv[1:])
+    print("\n".join(found_problems) or f"{sys.argv[1]}: is whole, and as it was signed")
+    sys.exit(1 if found_problems else 0)

@@ -1,0 +1,109 @@
+"""The registry of a mirror: which images of a bundle it has, and how the others come into it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..core.errors import InputError, one_line
+from ..core.run import run
+from .pull import mirrored_name
+
+# What a registry is asked for: an image of one platform, or of several, in both forms.
+ACCEPT = ", ".join(
+    (
+        "application/vnd.oci.image.index.v1+json",
+        "application/vnd.oci.image.manifest.v1+json",
+        "application/vnd.docker.distribution.manifest.list.v2+json",
+        "application/vnd.docker.distribution.manifest.v2+json",
+    )
+)
+COPY_S, READY_S, ANSWER_S = 7200, 30.0, 60.0
+
+
+@dataclass(frozen=True)
+class BundledImage:
+    """An image of a bundle: its folder there, its name in the mirror's registry with a tag, and its digest."""
+
+    folder: str
+    name: str
+    tag: str
+    digest: str
+
+
+def images_of(bundle: str) -> list[BundledImage]:
+    """Return the images of a bundle.
+
+    Raises:
+        InputError: where its manifest cannot be read.
+    """
+    path = Path(bundle, "manifest.json")
+    try:
+        items = json.loads(path.read_text(encoding="utf-8"))["items"]
+        found = [one for one in items if one["kind"] == "image" and one.get("path")]
+        return [
+            BundledImage(
+                str(one["path"]),
+                # images/REGISTRY/REPOSITORY/DIGEST: registries have no other name for an image than that.
+                mirrored_name(str(one["path"]).removeprefix("images/").rpartition("/")[0]),
+                str(one["digest"]).replace(":", "-") if str(one["version"]).startswith("sha256:") else one["version"],
+                str(one["digest"]),
+            )
+            for one in found
+        ]
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise InputError(f"{path}: cannot be read: {problem}") from None
+
+
+def filled(bundle: str, registry: str, check: bool = False) -> list[str]:
+    """Copy the images of a bundle that a registry lacks into it; return their names.
+
+    Args:
+        bundle: its folder.
+        registry: its name, on loopback and without TLS.
+        check: copies nothing.
+
+    Raises:
+        InputError: where the registry does not answer, or an image has another digest there.
+    """
+    copied = []
+    for one in images_of(bundle):
+        if digest_of(registry, one) == one.digest:
+            continue
+        copied.append(f"{one.name}:{one.tag}")
+        if check:
+            continue
+        place = f"docker://{registry}/{one.name}:{one.tag}"
+        argv = ["skopeo", "--insecure-policy", "copy", "--quiet", "--all", "--preserve-digests"]
+        done = run([*argv, "--dest-tls-verify=false", f"dir:{bundle}/{one.folder}", place], COPY_S)
+        if done.status != 0:
+            raise InputError(f"image {one.name}:{one.tag}: not copied into the registry: {one_line(done.err)[-500:]}")
+        if (came := digest_of(registry, one)) != one.digest:
+            raise InputError(f"image {one.name}:{one.tag}: the registry has {came or 'none'}, not {one.digest}")
+    return copied
+
+
+def digest_of(registry: str, image: BundledImage) -> str:
+    """Return the digest that a registry has for an image; empty where it has none.
+
+    Raises:
+        InputError: where it does not answer.
+    """
+    deadline = time.monotonic() + READY_S
+    while True:
+        connection = http.client.HTTPConnection(registry, timeout=ANSWER_S)
+        try:
+            connection.request("HEAD", f"/v2/{image.name}/manifests/{image.tag}", headers={"Accept": ACCEPT})
+            answer = connection.getresponse()
+            answer.read()
+            return answer.getheader("Docker-Content-Digest", "") if answer.status == http.HTTPStatus.OK else ""
+        except OSError as problem:
+            # It was started a moment ago.
+            if time.monotonic() > deadline:
+                raise InputError(f"the registry {registry} does not answer: {problem}") from problem
+            time.sleep(0.2)
+        finally:
+            connection.close()

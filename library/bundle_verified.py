@@ -1,0 +1,96 @@
+#!/usr/bin/python
+"""Ansible module: checks the signature of a bundle and every file of it."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: bundle_verified
+short_description: Checks the signature of a bundle and every file of it
+description:
+  - Fails with each file that is missing, that is another one, or that nobody has signed.
+  - A bundle that was checked is not read again until one of its files has another size or time.
+options:
+  bundle:
+    description: Folder of the bundle.
+    type: path
+    required: true
+  fingerprint:
+    description: Of the key that must have signed it.
+    type: str
+    required: true
+  record:
+    description: File that keeps which bundle was checked.
+    type: path
+    required: true
+author:
+  - The gaudi-serve developers (@gaudi-serve)
+"""
+
+EXAMPLES = r"""
+- name: Check the bundle
+  bundle_verified:
+    bundle: /srv/bundle
+    fingerprint: 0123456789ABCDEF0123456789ABCDEF01234567
+    record: /var/lib/gaudi-mirror-server/verified.json
+"""
+
+RETURN = r"""
+read:
+  description: Whether its files were read, or known from the last time.
+  returned: always
+  type: bool
+"""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gaudi_serve.core.atomic_write import write_whole
+from ansible.module_utils.gaudi_serve.core.run import read_text
+from ansible.module_utils.gaudi_serve.host.bundle_verify import verify
+
+MOST = 20  # problems that a message names
+
+
+def state_of(folder: Path, fingerprint: str) -> str:
+    """Return a digest of who signed and of the name, size and time of every file; another one wants another look."""
+    found = hashlib.sha256(fingerprint.encode())
+    for place, folders, files in os.walk(folder):
+        folders.sort()
+        for name in sorted(files):
+            known = Path(place, name).lstat()
+            found.update(f"{place}/{name} {known.st_size} {known.st_mtime_ns} {known.st_ctime_ns}\n".encode())
+    return found.hexdigest()
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "bundle": {"type": "path", "required": True},
+            "fingerprint": {"type": "str", "required": True},
+            "record": {"type": "path", "required": True},
+        },
+        supports_check_mode=True,
+    )
+    folder, record = Path(module.params["bundle"]), Path(module.params["record"])
+    state = state_of(folder, module.params["fingerprint"])
+    text = json.dumps({"verified": state}) + "\n"
+    if read_text(record) == text:
+        module.exit_json(changed=False, read=False)
+    if problems := verify(str(folder), module.params["fingerprint"]):
+        more = f"; and {len(problems) - MOST} more" if len(problems) > MOST else ""
+        module.fail_json(
+            msg=f"Nothing has been changed. The bundle {folder} is refused: {'; '.join(problems[:MOST])}{more}"
+        )
+    if not module.check_mode:
+        record.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        write_whole(record, text, 0o644)
+    module.exit_json(changed=False, read=True)
+
+
+if __name__ == "__main__":
+    main()

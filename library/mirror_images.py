@@ -1,0 +1,60 @@
+#!/usr/bin/python
+"""Ansible module: puts the images of a bundle into the registry of a mirror."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: mirror_images
+short_description: Puts the images of a bundle into the registry of a mirror
+description:
+  - Copies with skopeo what the registry lacks, and checks that each image has its digest there.
+options:
+  bundle:
+    description: Folder of the bundle.
+    type: path
+    required: true
+  registry:
+    description: Name of the registry, on loopback and without TLS.
+    type: str
+    required: true
+author:
+  - The gaudi-serve developers (@gaudi-serve)
+"""
+
+EXAMPLES = r"""
+- name: Put the images into the registry
+  mirror_images:
+    bundle: /srv/bundle
+    registry: 127.0.0.1:8875
+"""
+
+RETURN = r"""
+copied:
+  description: The images that the registry lacked.
+  returned: always
+  type: list
+  elements: str
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gaudi_serve.core.errors import InputError
+from ansible.module_utils.gaudi_serve.host.mirror_images import filled
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={"bundle": {"type": "path", "required": True}, "registry": {"type": "str", "required": True}},
+        supports_check_mode=True,
+    )
+    try:
+        copied = filled(module.params["bundle"], module.params["registry"], module.check_mode)
+    except InputError as problem:
+        module.fail_json(msg=str(problem))
+        raise
+    module.exit_json(changed=bool(copied), copied=copied)
+
+
+if __name__ == "__main__":
+    main()

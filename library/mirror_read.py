@@ -1,0 +1,79 @@
+#!/usr/bin/python
+"""Ansible module: asks the mirror of a site what it has, from the host that will fetch from it."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: mirror_read
+short_description: Asks the mirror of a site without internet what it has
+description:
+  - Asks from the host itself, so that what keeps this host from the mirror is told before anything is changed.
+  - Changes nothing.
+options:
+  url:
+    description: Address of the mirror, https with a port where it is not 443.
+    type: str
+    required: true
+  authority:
+    description: The certificate of the authority that has signed the mirror's, in PEM.
+    type: str
+    required: true
+  system:
+    description: Name of the package repository of this host, such as C(debian-12-amd64).
+    type: str
+    required: true
+  timeout:
+    description: Seconds that one answer may take.
+    type: int
+    default: 20
+author:
+  - The gaudi-serve developers (@gaudi-serve)
+"""
+
+EXAMPLES = r"""
+- name: Ask the mirror
+  mirror_read:
+    url: https://mirror.site:8443
+    authority: "{{ lookup('ansible.builtin.file', 'ca.crt') }}"
+    system: debian-12-amd64
+"""
+
+RETURN = r"""
+problem:
+  description: Why the mirror cannot be used; empty where it can.
+  returned: always
+  type: str
+release:
+  description: SHA-256 of the signed index of the host's package repository; empty where the mirror has none.
+  returned: always
+  type: str
+items:
+  description: What the bundle has that the mirror serves - kind, name, version and system of each.
+  returned: always
+  type: list
+  elements: list
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gaudi_serve.host.mirror import read
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "url": {"type": "str", "required": True},
+            "authority": {"type": "str", "required": True},
+            "system": {"type": "str", "required": True},
+            "timeout": {"type": "int", "default": 20},
+        },
+        supports_check_mode=True,
+    )
+    given = module.params
+    found = read(given["url"], given["authority"], given["system"], given["timeout"])
+    module.exit_json(changed=False, **found)
+
+
+if __name__ == "__main__":
+    main()
