@@ -316,7 +316,10 @@ STAGE = Stage(
     reads=("system",),
     of_fleet=True,
     noted=("status",),
-    given=("settings", "servers", "keys", "rank"),
+    given={
+        **{"settings": "fleet_gateway", "servers": "the plans of all hosts"},
+        **{"keys": "fleet_gateway_secret", "rank": "the order of the gateways"},
+    },
     look=_look,
     pending=_pending,
     reset=_reset,

@@ -323,7 +323,6 @@ STAGE = Stage(
     planned=True,
     down=(5, "its cards are measured"),
     noted=("report", "status"),
-    given=("image", "env"),
     hosts={name: lambda value: value or [] for name in NODES},
     waits=lambda known: any(len(known.get(name) or []) > 1 for name in NODES),
     pending=_pending,
