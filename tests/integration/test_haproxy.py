@@ -15,9 +15,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from gaudi_serve.core.errors import InputError
 from gaudi_serve.gateway import haproxy
 from gaudi_serve.gateway.config import HEALTH, gateway_files
 from gaudi_serve.gateway.objects import Gateway
+from gaudi_serve.gateway.runtime import Runtime
 from helpers.haproxies import CHAT, EVENTS, KEYS, TAKES, Front, Vllm, backend, client, servers
 
 
@@ -157,6 +159,11 @@ def test_what_is_drained_for_a_reboot_is_given_back_and_asked_when_it_answers(
     assert haproxy.reboots() == {"h0": ["h0.qwq-32b"]}
     haproxy.set_state("h1", "drain")
     haproxy.set_state("h1", "drain", reboot=True)
+    # Requests may come to what somebody returns to service while a run waits.
+    haproxy.set_state("h0", "ready")
+    with pytest.raises(InputError, match=r"somebody else has returned h0\.qwq-32b to service meanwhile"):
+        haproxy.wait_left("h0", 5)
+    haproxy.set_state("h0", "drain", reboot=True)
     # What somebody else has drained stays so.
     assert haproxy.set_state("h1", "ready", reboot=True) == []
     assert haproxy.set_state("h1", "ready") == [second]
@@ -167,6 +174,27 @@ def test_what_is_drained_for_a_reboot_is_given_back_and_asked_when_it_answers(
     assert haproxy.reboots() == {}
     assert {front.ask(CHAT, {"model": "Qwen/QwQ-32B"})[0] for _ in range(6)} == {200}
     assert (len(vllms[0].asked), len(vllms[1].asked)) == (0, 6)
+
+
+def test_a_gateway_that_has_just_booted_itself_is_waited_for_where_it_drains_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = Runtime(tmp_path / "admin.sock")
+    monkeypatch.setattr(haproxy, "runtime", lambda: silent)
+    monkeypatch.setattr(haproxy, "REBOOTS", tmp_path / "reboots.json")
+    monkeypatch.setattr(haproxy, "_servers_of", lambda host: silent.servers())
+    answers = iter(["", "", "answers"])
+    monkeypatch.setattr(haproxy, "running", lambda: next(answers))
+    monkeypatch.setattr(haproxy.time, "sleep", lambda seconds: None)
+    # It drains nothing: nobody waits, and nothing fails.
+    assert haproxy.set_state("h0", "ready", reboot=True) == []
+    (tmp_path / "reboots.json").write_text('{"h0": ["h0.m"]}', encoding="utf-8")
+    with pytest.raises(InputError, match="does not answer"):
+        haproxy.set_state("h0", "ready", reboot=True)
+    assert list(answers) == []
+    # Before a reboot it must answer at once.
+    with pytest.raises(InputError, match="does not answer"):
+        haproxy.set_state("h0", "drain", reboot=True)
 
 
 def test_a_server_gets_less_of_its_share_also_after_a_reload(front: Front, vllms: list[Vllm]) -> None:

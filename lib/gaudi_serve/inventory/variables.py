@@ -50,6 +50,7 @@ from .written import octals
 
 Known = Mapping[str, Any]
 MOST = 10**9
+DRAIN = rule_of({"type": "int"}, Range(1, 86_400, "seconds"))
 COMES = "preflight_weights_come"
 
 
@@ -250,6 +251,10 @@ OF_PLAYBOOKS = {
     ),
     **dict.fromkeys(("fleet_stop_on_errors", "fleet_lock_break", "fleet_all_at_once"), rule_of({"type": "bool"})),
     "fleet_lock_lease_s": rule_of({"type": "int"}, SECONDS),
+    # Read by any run that reboots a host behind a gateway.
+    "rollout_drain_timeout": Rule(
+        lambda value: value in (None, "") or DRAIN.good(value), f"{DRAIN.allowed}, or '' for 600"
+    ),
     "benchmark_dir": Rule(empty_or(is_line), "must be a path on the controller, or ''"),
     "benchmark_on_serving": rule_of({"type": "bool"}),
     "benchmark_timeout": rule_of({"type": "int"}, Range(10, 86_400, "seconds")),

@@ -129,6 +129,8 @@ def _due(fingerprint: Mapping[str, Any], state: Mapping[str, Any], days: float, 
 
 
 def _short(value: Any) -> str:
+    if value is None:
+        return "not set"
     return counted(len(value), "card") if isinstance(value, list) else str(value)[:80]
 
 
