@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 from gaudi_serve.core.errors import InputError
+from gaudi_serve.core.run import read_text
 from gaudi_serve.gateway import haproxy
 from gaudi_serve.gateway.config import HEALTH, gateway_files
 from gaudi_serve.gateway.objects import Gateway
@@ -163,8 +164,12 @@ def test_what_is_drained_for_a_reboot_is_given_back_and_asked_when_it_answers(
     haproxy.set_state("h0", "ready")
     with pytest.raises(InputError, match=r"somebody else has returned h0\.qwq-32b to service meanwhile"):
         haproxy.wait_left("h0", 5)
+    # What a person drains stays so, also where it was drained for a reboot.
     haproxy.set_state("h0", "drain", reboot=True)
-    # What somebody else has drained stays so.
+    haproxy.set_state("h0", "drain")
+    assert (haproxy.set_state("h0", "ready", reboot=True), haproxy.set_state("h0", "ready")) == ([], [first])
+    haproxy.set_state("h0", "drain", reboot=True)
+    # And what somebody else has drained.
     assert haproxy.set_state("h1", "ready", reboot=True) == []
     assert haproxy.set_state("h1", "ready") == [second]
     vllms[0].shutdown()
@@ -174,6 +179,29 @@ def test_what_is_drained_for_a_reboot_is_given_back_and_asked_when_it_answers(
     assert haproxy.reboots() == {}
     assert {front.ask(CHAT, {"model": "Qwen/QwQ-32B"})[0] for _ in range(6)} == {200}
     assert (len(vllms[0].asked), len(vllms[1].asked)) == (0, 6)
+
+
+def test_hosts_that_are_drained_at_the_same_time_are_all_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = [f"h{number}" for number in range(4)]
+
+    def slowly(path: Path) -> str | None:
+        found = read_text(path)
+        time.sleep(0.05)
+        return found
+
+    monkeypatch.setattr(haproxy, "read_text", slowly)
+    monkeypatch.setattr(haproxy, "REBOOTS", tmp_path / "reboots.json")
+    monkeypatch.setattr(haproxy, "_servers_of", lambda host: [SimpleNamespace(backend="b", name=host, drained=False)])
+    monkeypatch.setattr(haproxy, "runtime", lambda: SimpleNamespace(set_state=lambda *_: None))
+    monkeypatch.setattr(haproxy, "save", lambda: None)
+    threads = [threading.Thread(target=haproxy.set_state, args=(host, "drain", False, True)) for host in hosts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert haproxy.reboots() == {host: [host] for host in hosts}
 
 
 def test_a_gateway_that_has_just_booted_itself_is_waited_for_where_it_drains_the_host(

@@ -6,13 +6,14 @@ counts: a run that is killed leaves a folder that nobody reads. Which one the ru
 
 from __future__ import annotations
 
+import fcntl
 import json
 import re
 import shutil
 import ssl
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
@@ -258,6 +259,11 @@ def set_state(host: str, state: str, check: bool = False, reboot: bool = False) 
     Raises:
         InputError: where no gateway runs here.
     """
+    with nullcontext() if check else _alone():
+        return _state_set(host, state, check, reboot)
+
+
+def _state_set(host: str, state: str, check: bool, reboot: bool) -> list[str]:
     before, returns = reboots().get(host, []), reboot and state == "ready"
     if returns and not before:
         # Nothing is drained, and a gateway that has just booted itself need not answer yet.
@@ -272,9 +278,20 @@ def set_state(host: str, state: str, check: bool = False, reboot: bool = False) 
         for server in [] if check else changing:
             runtime().set_state(server.backend, server.name, state)
     saved = _saved(changing, check)
-    if state == "ready" and not check:
+    if not check and (state == "ready" or not reboot):
+        # What a person or a rollout drains, no run for a reboot returns.
         _record_reboot(host, [])
     return saved
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Hold what is recorded and saved: tasks of several hosts change it at the same time."""
+    path = REBOOTS.with_suffix(".lock")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
 
 
 def reboots() -> dict[str, list[str]]:

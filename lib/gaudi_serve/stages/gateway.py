@@ -172,7 +172,8 @@ def gateway_due(
     if not (live["unit"]["active"] and live["unit"]["enabled"]):
         lines.append(f"start {UNIT_PATH.name}")
     lines += [
-        f"return {host} to service, which an interrupted run has drained for a reboot" for host in live.get("reboots", ())
+        f"return {host} to service, which an interrupted run has drained for a reboot"
+        for host in live.get("reboots", ())
     ]
     return lines + _address_due(live["address"], units["address"], address)
 
