@@ -1,4 +1,4 @@
-"""Warns of old names of variables, once for all hosts; changes nothing."""
+"""Warns of old names of variables, and of variables without effect, once for all hosts; changes nothing."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from ansible.plugins.action import ActionBase
+from ansible.utils.vars import load_extra_vars
 
 LIB = str(Path(__file__).resolve().parents[1] / "lib")
 if LIB not in sys.path:
     sys.path.insert(0, LIB)
 
 from gaudi_serve.core.aliases import old_names  # noqa: E402
+from gaudi_serve.inventory.variables import ignored_options  # noqa: E402
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no type information
@@ -23,12 +25,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
     _requires_connection = False
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return one warning that names all of them, with the new names; none where no host has one."""
+        """Return a warning for each kind, which names all of its variables; none where no host has one."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
-        hostvars = variables["hostvars"]
-        return {
-            **result,
-            "changed": False,
-            "warnings": old_names(hostvars[host] for host in variables["groups"]["all"]),
-        }
+        hosts = [variables["hostvars"][host] for host in variables["groups"]["all"]]
+        warnings = old_names(hosts) + ignored_options(hosts, load_extra_vars(self._loader))
+        return {**result, "changed": False, "warnings": warnings}

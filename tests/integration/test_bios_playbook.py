@@ -46,15 +46,16 @@ class Hosts:
         inventory["all"]["hosts"][name] |= variables
         path.write_text(json.dumps(inventory), encoding="utf-8")
 
-    def behind_a_gateway(self) -> None:
-        """Let a gateway send requests to the hosts."""
+    def behind_a_gateway(self, *names: str) -> None:
+        """Let gateways send requests to the hosts, one if none is named."""
         path = self.folder / "hosts.json"
         inventory = json.loads(path.read_text(encoding="utf-8"))
         gateway = {"fleet_gateway": {"clients": {"c": {"key": "k" * 32}}}, "vllm_models": None, "bios_settings": {}}
-        inventory["all"]["hosts"]["gw"] = gateway
+        inventory["all"]["hosts"] |= dict.fromkeys(names or ("gw",), gateway)
         inventory["all"]["vars"] |= {"fleet_gateway_secret": "0123456789abcdef" * 2}
         path.write_text(json.dumps(inventory), encoding="utf-8")
-        change(self.folder, "gw")
+        for name in names or ("gw",):
+            change(self.folder, name)
 
     def run(self, *arguments: str) -> tuple[int, str]:
         """Run Ansible, and return its status and all that it printed on one line. No BMC has a session left."""
@@ -214,6 +215,29 @@ def test_a_setting_that_never_sticks_fails_by_its_name_and_is_not_tried_by_the_n
     status, text = hosts.run("playbooks/host.yml", "-e", ALLOWED, "-e", arguments, "--limit", "h01")
     assert (status, hosts.state()["boots"], hosts.told) == (0, 4, [("drain", 3), ("ready", 4)]), text
     assert hosts.state("gw")["drained"] == {"h01": False}
+
+
+def test_a_gateway_that_cannot_be_reached_keeps_a_host_from_its_reboot_and_the_others_ask_it_again(start: Any) -> None:
+    box = Box(SUPERMICRO)
+    hosts = start(box, bios_settings={"CPUC6Report": "Disable"})
+    hosts.behind_a_gateway("gw", "gw2")
+    change(hosts.folder, "gw2", away={"at": "gateway_servers", "seconds": 600})
+    limit = ("--limit", "h01")
+    arguments = json.dumps({"host_tuning_kernel_args": ["iommu=pt"], "bios_settings": {}})
+    for run in ((BIOS, "-e", ALLOWED), ("playbooks/host.yml", "-e", ALLOWED, "-e", arguments)):
+        change(hosts.folder, "gw", told=[])
+        status, text = hosts.run(*run, *limit)
+        assert status != 0 and "unreachable=0" in text, text
+        assert "h01: gateway gw2 cannot be reached, and may send requests to this host, which is therefore not" in text
+        assert "h01: gateway gw2 cannot be reached; if this host is drained there, the next run of playbooks" in text
+        assert (hosts.told, hosts.state("gw")["drained"]) == ([("drain", 0), ("ready", 0)], {})
+        assert (hosts.state()["boots"], box.sent, hosts.state()["held"]) == (0, [], {})
+    # Without leave to reboot nothing is drained, nor by a check with it.
+    change(hosts.folder, "gw", told=[])
+    change(hosts.folder, "gw2", away={})
+    for run in (("playbooks/host.yml", "-e", arguments), (BIOS, "--check", "-e", ALLOWED)):
+        status, text = hosts.run(*run, *limit)
+        assert (status, hosts.told) == (0, []), text
 
 
 def test_a_rollout_takes_a_bios_change_as_a_reason_to_reboot_and_a_plan_announces_it(start: Any) -> None:

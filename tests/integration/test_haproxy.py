@@ -15,9 +15,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from gaudi_serve.core.errors import InputError
+from gaudi_serve.core.run import read_text
 from gaudi_serve.gateway import haproxy
 from gaudi_serve.gateway.config import HEALTH, gateway_files
 from gaudi_serve.gateway.objects import Gateway
+from gaudi_serve.gateway.runtime import Runtime
 from helpers.haproxies import CHAT, EVENTS, KEYS, TAKES, Front, Vllm, backend, client, servers
 
 
@@ -157,7 +160,16 @@ def test_what_is_drained_for_a_reboot_is_given_back_and_asked_when_it_answers(
     assert haproxy.reboots() == {"h0": ["h0.qwq-32b"]}
     haproxy.set_state("h1", "drain")
     haproxy.set_state("h1", "drain", reboot=True)
-    # What somebody else has drained stays so.
+    # Requests may come to what somebody returns to service while a run waits.
+    haproxy.set_state("h0", "ready")
+    with pytest.raises(InputError, match=r"somebody else has returned h0\.qwq-32b to service meanwhile"):
+        haproxy.wait_left("h0", 5)
+    # What a person drains stays so, also where it was drained for a reboot.
+    haproxy.set_state("h0", "drain", reboot=True)
+    haproxy.set_state("h0", "drain")
+    assert (haproxy.set_state("h0", "ready", reboot=True), haproxy.set_state("h0", "ready")) == ([], [first])
+    haproxy.set_state("h0", "drain", reboot=True)
+    # And what somebody else has drained.
     assert haproxy.set_state("h1", "ready", reboot=True) == []
     assert haproxy.set_state("h1", "ready") == [second]
     vllms[0].shutdown()
@@ -167,6 +179,50 @@ def test_what_is_drained_for_a_reboot_is_given_back_and_asked_when_it_answers(
     assert haproxy.reboots() == {}
     assert {front.ask(CHAT, {"model": "Qwen/QwQ-32B"})[0] for _ in range(6)} == {200}
     assert (len(vllms[0].asked), len(vllms[1].asked)) == (0, 6)
+
+
+def test_hosts_that_are_drained_at_the_same_time_are_all_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = [f"h{number}" for number in range(4)]
+
+    def slowly(path: Path) -> str | None:
+        found = read_text(path)
+        time.sleep(0.05)
+        return found
+
+    monkeypatch.setattr(haproxy, "read_text", slowly)
+    monkeypatch.setattr(haproxy, "REBOOTS", tmp_path / "reboots.json")
+    monkeypatch.setattr(haproxy, "_servers_of", lambda host: [SimpleNamespace(backend="b", name=host, drained=False)])
+    monkeypatch.setattr(haproxy, "runtime", lambda: SimpleNamespace(set_state=lambda *_: None))
+    monkeypatch.setattr(haproxy, "save", lambda: None)
+    threads = [threading.Thread(target=haproxy.set_state, args=(host, "drain", False, True)) for host in hosts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert haproxy.reboots() == {host: [host] for host in hosts}
+
+
+def test_a_gateway_that_has_just_booted_itself_is_waited_for_where_it_drains_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = Runtime(tmp_path / "admin.sock")
+    monkeypatch.setattr(haproxy, "runtime", lambda: silent)
+    monkeypatch.setattr(haproxy, "REBOOTS", tmp_path / "reboots.json")
+    monkeypatch.setattr(haproxy, "_servers_of", lambda host: silent.servers())
+    answers = iter(["", "", "answers"])
+    monkeypatch.setattr(haproxy, "running", lambda: next(answers))
+    monkeypatch.setattr(haproxy.time, "sleep", lambda seconds: None)
+    # It drains nothing: nobody waits, and nothing fails.
+    assert haproxy.set_state("h0", "ready", reboot=True) == []
+    (tmp_path / "reboots.json").write_text('{"h0": ["h0.m"]}', encoding="utf-8")
+    with pytest.raises(InputError, match="does not answer"):
+        haproxy.set_state("h0", "ready", reboot=True)
+    assert list(answers) == []
+    # Before a reboot it must answer at once.
+    with pytest.raises(InputError, match="does not answer"):
+        haproxy.set_state("h0", "drain", reboot=True)
 
 
 def test_a_server_gets_less_of_its_share_also_after_a_reload(front: Front, vllms: list[Vllm]) -> None:

@@ -14,9 +14,10 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.template import trust_as_template
 from gaudi_serve.awx.settings import TYPES, awx_default, awx_inputs, awx_refusal
 from gaudi_serve.core.aliases import ALIASES, OLD, current, old_names
+from gaudi_serve.core.options import OPTIONS
 from gaudi_serve.gateway.fleet import fleet_entries, fleet_gateways
 from gaudi_serve.inventory.rendered import Variables
-from gaudi_serve.inventory.variables import inventory_refusal
+from gaudi_serve.inventory.variables import HANDED, INPUTS, inventory_refusal
 from gaudi_serve.plan.fleet import vllm_fleet_plan
 from gaudi_serve.plan.judged import reasons
 from gaudi_serve.show.notes import STANDING
@@ -116,6 +117,41 @@ def test_what_a_run_is_told_of_by_an_old_name_wins_over_what_follows_from_others
     for more, expected in (({}, ["1.24.1", "vllm:1"]), (told, ["1.22.0", "other:2"])):
         variables = Variables(of_task(**given, **more), DataLoader())
         assert [variables[name] for name in ("driver_release", "link_validation_image")] == expected
+
+
+def test_an_inventory_decides_what_playbooks_take_from_other_variables() -> None:
+    plan = {"models": [{"image": "vllm:1", "env": {"NCCL_A": "1", "NCCL_B": "1"}}]}
+    given = {"preflight_plan": plan, "accelerator_release": "1.24.1", "vllm_weights_endpoints": {"hub": "https://a"}}
+    own = {
+        "driver_release": ("1.24.1", "1.22.0", "1.22.0"),
+        "link_validation_image": ("vllm:1", "other:2", "other:2"),
+        "link_validation_env": ({"NCCL_A": "1", "NCCL_B": "1"}, {"NCCL_B": "2"}, {"NCCL_A": "1", "NCCL_B": "2"}),
+        "model_weights_calibrate_endpoint": ("https://a", "https://b", "https://b"),
+    }
+    for name, (usual, value, expected) in own.items():
+        for inventory, result in (({}, usual), ({name: None}, usual), ({name: value}, expected)):
+            variables = Variables(of_task(**given, hostvars={"g": inventory}), DataLoader())
+            assert variables[name] == result, name
+    # Nobody may set the others; a run and the roles' documentation name where their values come from.
+    assert {name for name in of_task() if name in OPTIONS} == {*HANDED, *own}
+    assert {*own} <= {*INPUTS}
+
+
+def test_a_run_warns_of_options_that_playbooks_set_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin = load("action_plugins/gaudi_old_names.py")
+    monkeypatch.setattr(plugin, "load_extra_vars", lambda loader: {"model_weights_device": "HL-325"})
+    hosts = {"a": {"model_weights_device": "HL-325", "preflight_cards": 8}, "b": {"gateway_rank": 1, "my_own": 2}}
+    hosts["a"] |= {"accelerator_cards": 8, "driver_release": "1.22.0", "preflight_catalog": {}}
+    action = acting(plugin, lambda name, arguments: {})
+    result = action.run(task_vars={"hostvars": hosts, "groups": {"all": [*hosts]}})
+    assert result["warnings"] == [
+        "Playbooks set these options of roles, and ignore what the inventory sets: preflight_cards (from "
+        "accelerator_cards), gateway_rank (from the order of the gateways)"
+    ]
+    page = (ROOT / "docs/roles.md").read_text(encoding="utf-8")
+    for name, source in HANDED.items():
+        (row,) = (line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
+        assert f"Playbooks set it from {source}." in row
 
 
 def test_a_run_refuses_a_host_by_the_names_that_are_written() -> None:

@@ -15,6 +15,7 @@ from gaudi_serve.platforms.hl_smi_health import CardHealth, card_sections, cards
 from gaudi_serve.show.status import fleet_status
 from gaudi_serve.stages.base import Given
 from gaudi_serve.stages.registry import BY_ROLE
+from helpers.driver import live
 from helpers.plans import gaudi_host, known, model
 
 REPORT = (Path(__file__).parent / "data/hl_smi_q.txt").read_text(encoding="utf-8")
@@ -248,6 +249,20 @@ def test_ports_that_carry_nothing_are_a_warning_in_plan_and_status() -> None:
     assert "to other hosts" not in text_of(planned())
     of_role = Wanted.of_role(defaultdict(str, {**facts, "preflight_cards": 0, "preflight_for": []}))
     assert list(of_role.port_notes) == lines[:1]
+
+
+def test_ports_to_other_hosts_that_are_down_do_not_fail_the_drivers_stage() -> None:
+    facts = live(ports={"0": [8, 22], "3": [5, 8], "10": [7]})
+    given = {"gaudi_system": {"accelerator": "gaudi"}, "gaudi_host": host(), "gaudi_driver": facts}
+    outside = [{"module_id": card, "port": port} for card, port in ((0, 8), (0, 22), (3, 8))]
+    given |= {"gaudi_network": {"ports": outside}}
+    given |= {"driver_ports_may_be_down": [7], "driver_release": "1.21.3", "driver_version": "", "driver_manage": True}
+    given |= {key: [] for key in ("driver_packages", "driver_optional_packages", "driver_modules")}
+    driver = BY_ROLE["driver"]
+    found = driver.pending(Given("a", {**given, "driver_upgrade_allowed": False}))
+    assert found.changes["down"] == ["card 3: ports 5 are down"]
+    # So it has to know them.
+    assert "network" in driver.reads
 
 
 def test_links_of_excluded_cards_are_not_measured() -> None:

@@ -280,7 +280,7 @@ def test_what_is_due() -> None:
     ]
     cut = {**LIVE, "servers": servers, "reboots": {"g1": ["g1.a"]}}
     assert gateway_due(cut, [], {"gateway": "unit", "address": "other"}, servers) == [
-        "ask g1 again, which a run that was cut off has drained for a reboot"
+        "return g1 to service, which an interrupted run has drained for a reboot"
     ]
 
 

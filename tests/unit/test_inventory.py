@@ -25,12 +25,11 @@ GIVEN = {
         "preflight_device_family",
         "preflight_move_allowed",
         "preflight_for",
-        "preflight_plans_again",
         "vllm_image_images",
         "vllm_image_release",
         "model_weights_models",
     ),
-    *("model_weights_device", "model_weights_calibrate_endpoint", "link_validation_image", "link_validation_env"),
+    "model_weights_device",
     *(
         "vllm_service_plan",
         "vllm_service_secrets",
@@ -64,6 +63,9 @@ def test_every_input_of_the_roles_is_checked_and_their_defaults_are_right() -> N
         ("vllm_secrets", {"m": {"A": "s3cret\n"}}, "g: vllm_secrets: m: A must be one line of printable text"),
         ("vllm_model_defaults", [], "g: vllm_model_defaults []: must be a mapping of keys that every model takes"),
         ("vllm_catalog_dirs", ["/nowhere"], "g: vllm_catalog_dirs: /nowhere: no such folder"),
+        ("rollout_drain_timeout", "ten", "g: rollout_drain_timeout 'ten': must be a whole number of seconds from 1 to"),
+        ("link_validation_env", {"A": "b\nc"}, 'g: link_validation_env {"A": "b\\nc"}: must be a mapping of environ'),
+        ("model_weights_calibrate_endpoint", "hub", "g: model_weights_calibrate_endpoint 'hub': must be an address su"),
         ("fleet_stop_on_errors", "y", "g: fleet_stop_on_errors 'y': must be true or false"),
         ("host_tuning_iommu", True, "g: host_tuning_iommu true: must be auto, on or off, as a quoted text"),
         ("host_tuning_hugepages", "many", "g: host_tuning_hugepages 'many': must be a whole number of pages from 0"),
@@ -99,6 +101,7 @@ def test_one_sentence_with_host_key_value_and_what_is_allowed(key: str, value: A
 
 def test_right_values_pass_also_as_the_texts_of_extra_variables() -> None:
     right = {
+        "rollout_drain_timeout": "",
         "host_tuning_hugepages": "64",
         "link_validation_drain": "true",
         "host_tuning_hugepages_max_fraction": "0.5",
@@ -141,7 +144,7 @@ def test_every_variable_of_roles_and_playbooks_is_known() -> None:
     roles = {path.name for path in ROOT.glob("roles/*")}
     named = {name for name in names if name.startswith(PREFIXES)} - modules - roles
     assert named - KNOWN == set()
-    assert HANDED | {"preflight_catalog"} == GIVEN
+    assert {*HANDED, "preflight_catalog"} == GIVEN
 
 
 class Model(UserDict[str, Any]):

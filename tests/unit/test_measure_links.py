@@ -415,6 +415,10 @@ PERF = "/opt/nccl-tests/build/all_reduce_perf"
         (NcclTests(7), f"all: {PERF} ended with 3: Test NCCL failure common.cu: invalid usage |  7 devices"),
         (NcclTests(8, wrong="4"), "all: a sum over 8 ranks is wrong (4): a link or a device changes what it carries"),
         (NcclTests(8, busbw="-"), "all: all_reduce_perf has no figure: "),
+        (NcclTests(8, busbw="nan"), "all: all_reduce_perf has no figure: "),
+        (NcclTests(8, busbw="inf"), "all: all_reduce_perf has no figure: "),
+        (NcclTests(8, busbw="-318.52"), "all: all_reduce_perf has no figure: "),
+        (NcclTests(0), f"all: {PERF} ended with 3: "),
         (NcclTests(8, busbw="1 2"), "all: all_reduce_perf has no figure, and ends with: '#'"),
     ],
 )
@@ -443,6 +447,6 @@ def test_nccl_tests_measure_one_host_of_nvidia_or_amd_and_another_program_measur
     before = pending(host(8), **perf)["fingerprint"]
     kept = {"gaudi_hccl": {"runs": [{"name": "all"}], "passed": True, "fingerprint": before, "time": 10**11}}
     assert pending(host(8), **perf, **kept)["due"] == []
-    assert pending(host(8), **kept)["due"] == [f"program was {PERF}, is None"]
+    assert pending(host(8), **kept)["due"] == [f"program was {PERF}, is not set"]
     (wrong,) = inventory_refusal({"link_validation_nccl_tests": "all_reduce_perf; rm"}, "g")
     assert "must be a path in the image, such as /opt/nccl-tests/build/all_reduce_perf" in wrong

@@ -6,13 +6,14 @@ counts: a run that is killed leaves a folder that nobody reads. Which one the ru
 
 from __future__ import annotations
 
+import fcntl
 import json
 import re
 import shutil
 import ssl
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
@@ -42,6 +43,8 @@ REBOOTS = Path(Gateway.state).with_name("reboots.json")
 PLACE = f"{Gateway.folder}/@FOLDER@"
 # A master that is about to take its signals over once more loses one that comes just then.
 RELOAD_S, AGAIN_S = 30.0, 3.0
+# In which it answers after a boot of its host.
+START_S = 60.0
 SHOWN = 1500  # characters of what HAProxy says
 
 
@@ -256,10 +259,18 @@ def set_state(host: str, state: str, check: bool = False, reboot: bool = False) 
     Raises:
         InputError: where no gateway runs here.
     """
-    before = reboots().get(host, [])
-    with _answering():
+    with nullcontext() if check else _alone():
+        return _state_set(host, state, check, reboot)
+
+
+def _state_set(host: str, state: str, check: bool, reboot: bool) -> list[str]:
+    before, returns = reboots().get(host, []), reboot and state == "ready"
+    if returns and not before:
+        # Nothing is drained, and a gateway that has just booted itself need not answer yet.
+        return []
+    with _answering(START_S if returns else 0):
         changing = [server for server in _servers_of(host) if server.drained != (state == "drain")]
-        if reboot and state == "ready":
+        if returns:
             changing = [server for server in changing if server.name in before]
         elif reboot and not check:
             # Before they are drained: a run that is cut off in between leaves nothing drained that no run returns.
@@ -267,9 +278,20 @@ def set_state(host: str, state: str, check: bool = False, reboot: bool = False) 
         for server in [] if check else changing:
             runtime().set_state(server.backend, server.name, state)
     saved = _saved(changing, check)
-    if state == "ready" and not check:
+    if not check and (state == "ready" or not reboot):
+        # What a person or a rollout drains, no run for a reboot returns.
         _record_reboot(host, [])
     return saved
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Hold what is recorded and saved: tasks of several hosts change it at the same time."""
+    path = REBOOTS.with_suffix(".lock")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
 
 
 def reboots() -> dict[str, list[str]]:
@@ -312,8 +334,11 @@ def _saved(changed: Sequence[State], check: bool) -> list[str]:
 
 
 @contextmanager
-def _answering() -> Iterator[None]:
-    """Raise an InputError where HAProxy's socket does not answer."""
+def _answering(seconds: float = 0) -> Iterator[None]:
+    """Raise an InputError where HAProxy's socket does not answer, or not within some seconds."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not running():
+        time.sleep(0.5)
     try:
         yield
     except OSError as problem:
@@ -333,15 +358,17 @@ def refuse_unknown_host(host: str) -> None:
 
 
 def wait_left(host: str, seconds: float) -> None:
-    """Wait until a gateway has no request of a host's servers: none at work, being sent, or waiting for one of them.
+    """Wait until a gateway has no request of a host's drained servers: none at work, being sent, or waiting.
 
     Raises:
-        InputError: where it still has some when the time is over.
+        InputError: where it still has some when the time is over, or a server is no longer drained.
     """
     names = {one.name for one in _servers_of(host)}
     end, quiet = time.monotonic() + seconds, 0
     # Twice in a row: one may just be on its way.
     while quiet < 2:
+        if back := [one.name for one in _servers_of(host) if not one.drained]:
+            raise InputError(f"somebody else has returned {', '.join(sorted(back))} to service meanwhile")
         left = _requests(names)
         if left and time.monotonic() > end:
             counts = ", ".join(f"{name} has {count}" for name, count in sorted(left.items()))

@@ -9,6 +9,8 @@ from ..core.errors import InputError, shown
 from .all_reduce import ITERATIONS, SIZE, WARM_UP
 
 RANK = re.compile(r"#\s+Rank\s+\d+\b")
+# No nan or inf, which no threshold would refuse.
+NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
 WRONG = "#wrong"
 # Sums are compared; of the two ways the one in place is what vLLM and torch use.
 COLUMNS = ("size", "count", "type", "redop", "root", *(("time", "algbw", "busbw", WRONG) * 2))
@@ -39,11 +41,11 @@ def perf_figures(output: str, ranks: int) -> dict[str, Any]:
     rows = [cells for line in lines if (cells := line.split())[:1] == [str(SIZE)]]
     if len(rows) != 1 or len(rows[0]) != len(COLUMNS):
         raise InputError(f"all_reduce_perf has no figure, and ends with: {shown((lines or [''])[-1])}")
-    time, algorithm, bus, wrong = rows[0][-4:]
+    *numbers, wrong = rows[0][-4:]
     if {wrong, rows[0][-5]} != {"0"}:
         raise InputError(f"a sum over {ranks} ranks is wrong ({wrong}): a link or a device changes what it carries")
-    try:
-        figures = {"nw_gb_s": float(bus), "algo_gb_s": float(algorithm), "time_ms": float(time) / 1e3}
-    except ValueError:
-        raise InputError(f"all_reduce_perf has no figure: {shown(' '.join(rows[0]))}") from None
+    if not all(NUMBER.fullmatch(one) for one in numbers):
+        raise InputError(f"all_reduce_perf has no figure: {shown(' '.join(rows[0]))}")
+    time, algorithm, bus = map(float, numbers)
+    figures = {"nw_gb_s": bus, "algo_gb_s": algorithm, "time_ms": time / 1e3}
     return {"collective": "all_reduce", "dtype": rows[0][2], "iterations": ITERATIONS, "size_bytes": SIZE, **figures}

@@ -6,7 +6,7 @@ Pure functions. What one key may hold is said here once, for all stages of a run
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..bench.loads import site_profiles
@@ -52,6 +52,7 @@ from .written import octals
 
 Known = Mapping[str, Any]
 MOST = 10**9
+DRAIN = rule_of({"type": "int"}, Range(1, 86_400, "seconds"))
 COMES = "preflight_weights_come"
 
 
@@ -242,6 +243,9 @@ FORMS: dict[str, Rule | Range] = {
     "model_weights_pause": Range(0, 3600, "seconds"),
     "model_weights_convert_env": ENVIRONMENT,
     "model_weights_calibrate_env": ENVIRONMENT,
+    "model_weights_calibrate_endpoint": NO_WEB,
+    "link_validation_image": Rule(empty_or(is_line), "must be the name of an image, or ''"),
+    "link_validation_env": ENVIRONMENT,
     "link_validation_max_age_days": Range(0, 100_000, "days"),
     "link_validation_thresholds": Rule(
         mapping_of(matching(r"[a-z][a-z0-9-]*"), lambda one: one is None or BANDWIDTH.good(one)),
@@ -297,6 +301,10 @@ OF_PLAYBOOKS = {
     ),
     **dict.fromkeys(("fleet_stop_on_errors", "fleet_lock_break", "fleet_all_at_once"), rule_of({"type": "bool"})),
     "fleet_lock_lease_s": rule_of({"type": "int"}, SECONDS),
+    # Read by any run that reboots a host behind a gateway.
+    "rollout_drain_timeout": Rule(
+        lambda value: value in (None, "") or DRAIN.good(value), f"{DRAIN.allowed}, or '' for 600"
+    ),
     "benchmark_dir": Rule(empty_or(is_line), "must be a path on the controller, or ''"),
     "benchmark_on_serving": rule_of({"type": "bool"}),
     "benchmark_timeout": rule_of({"type": "int"}, Range(10, 86_400, "seconds")),
@@ -331,13 +339,25 @@ PREFIXES = (
     ),
     *("link_validation_", "hccl_validation_", "qualification_"),
 )
-# What the playbooks hand to roles, which may be used alone too, under names of the roles' own.
-HANDED = frozenset(
-    (
-        *(name for name in OPTIONS if name.startswith("preflight_") and name not in ("preflight_catalog", COMES)),
-        *(name for one in OBJECTS for name in one.names(*one.given)),
-    )
-)
+# The options of roles that playbooks set in every run, each with where its value comes from. Roles that are used alone
+# read them; in a playbook an inventory that sets them changes nothing.
+HANDED = {
+    "preflight_models": "vllm_models and vllm_distributed_models",
+    "preflight_images": "vllm_images",
+    "preflight_secrets": "vllm_secrets and fleet_gateway_secret",
+    "preflight_catalog_dirs": "vllm_catalog_dirs",
+    "preflight_model_defaults": "vllm_model_defaults",
+    "preflight_accelerator": "accelerator",
+    "preflight_cards": "accelerator_cards",
+    "preflight_cards_excluded": "accelerator_cards_excluded",
+    "preflight_cards_accepted": "accelerator_cards_accepted",
+    "preflight_release": "accelerator_release",
+    "preflight_host_nics": "gaudi_host_nics",
+    "preflight_device_family": "gaudi_device_family",
+    "preflight_for": "the stages of the playbook, --tags and --skip-tags",
+    "preflight_move_allowed": "fleet_move_allowed",
+    **{name: one.given[kind] for one in OBJECTS for kind in one.given for name in one.names(kind)},
+}
 # What an inventory may set of the roles' options, in the order of their stages, and what playbooks read themselves.
 INPUTS: dict[str, Rule] = {
     **OF_PLAYBOOKS,
@@ -456,6 +476,18 @@ def unknown_variables(variables: Iterable[Any], host_name: str) -> list[str]:
         for prefix in PREFIXES
         if isinstance(name, str) and name.startswith(prefix) and name not in KNOWN
     ]
+
+
+def ignored_options(hosts: Iterable[Collection[str]], extra: Collection[str]) -> list[str]:
+    """Return one sentence on the options of roles that playbooks set themselves; none where no host sets one.
+
+    Args:
+        hosts: the variables of each host.
+        extra: the names that -e sets, which win over playbooks.
+    """
+    found = {name for known in hosts for name in HANDED if name in known and name not in extra}
+    named = ", ".join(f"{name} (from {source})" for name, source in HANDED.items() if name in found)
+    return [f"Playbooks set these options of roles, and ignore what the inventory sets: {named}"] if named else []
 
 
 def differing_names(variables: Known, host_name: str) -> list[str]:

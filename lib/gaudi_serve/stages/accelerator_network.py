@@ -254,6 +254,22 @@ def link_lines(
     return down, lines
 
 
+def ports_down(known: Known) -> dict[str, list[int]]:
+    """Return by card the ports that are down, without those that lead to other hosts: the driver leaves them down.
+
+    Args:
+        known: the facts of the host.
+    """
+    down, outside = (known.get("gaudi_driver") or {}).get("ports") or {}, _outside(known)
+    return {card: [port for port in ports if (int(card), int(port)) not in outside] for card, ports in down.items()}
+
+
+def _outside(known: Known) -> dict[tuple[int, int], Known]:
+    """Return the ports that lead to other hosts, by card and port."""
+    ports = (known.get("gaudi_network") or {}).get("ports") or ()
+    return {(int(one["module_id"]), int(one["port"])): one for one in ports}
+
+
 def port_warnings(known: Known) -> list[str]:
     """Return which ports of a host's Gaudi cards carry nothing, a sentence a card.
 
@@ -263,14 +279,13 @@ def port_warnings(known: Known) -> list[str]:
     Args:
         known: the variables and facts of the host.
     """
-    between, network = between_of(known), known.get("gaudi_network") or {}
-    outside = {(int(one["module_id"]), int(one["port"])): one for one in network.get("ports") or ()}
+    between, outside = between_of(known), _outside(known)
     may_be_down = {str(port) for port in value_of(known, "driver_ports_may_be_down") or ()}
-    shown_down = {int(card): ports for card, ports in ((known.get("gaudi_driver") or {}).get("ports") or {}).items()}
-    inside: dict[int, list[str]] = {}
-    for card, ports in sorted(shown_down.items()):
-        dead = [str(port) for port in ports if (card, int(port)) not in outside and str(port) not in may_be_down]
-        inside |= {card: dead} if dead else {}
+    inside = {
+        int(card): dead
+        for card, ports in sorted(ports_down(known).items(), key=lambda item: int(item[0]))
+        if (dead := [str(port) for port in ports if str(port) not in may_be_down])
+    }
     dark: dict[int, list[str]] = {}
     for one in between.ports if between.kind == PORTS else ():
         live = outside.get((one.module_id, one.port))

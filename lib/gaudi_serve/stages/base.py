@@ -91,8 +91,9 @@ class Stage:
     of_fleet: it decides by the plans of other hosts, which come first.
 
     down: minutes that it takes serving models down for, besides their start, and why; ends_all: the fact that all of
-    them go down, where it is not what ``stops`` says. tells: further facts. noted: where its notes are shown. given,
-    taken: variables that playbooks give its role for a run and for a reset.
+    them go down, where it is not what ``stops`` says. tells: further facts. noted: where its notes are shown. given:
+    options of its role that playbooks set in every run, each with where its value comes from; an inventory that sets
+    them changes nothing. taken: options that playbooks set for a reset.
 
     hosts: variables that name hosts with a task for others, with what reads the names. waits: hosts wait for each other
     in it, by the variables of one.
@@ -111,7 +112,7 @@ class Stage:
     ends_all: str = ""
     reports: tuple[str, ...] = ()
     noted: tuple[str, ...] = ()
-    given: tuple[str, ...] = ()
+    given: Mapping[str, str] = field(default_factory=dict)
     taken: tuple[str, ...] = ()
     hosts: Mapping[str, Callable[[Any], Iterable[Any]]] = field(default_factory=dict)
     waits: Callable[[Known], bool] = lambda known: False

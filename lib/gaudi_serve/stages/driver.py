@@ -13,6 +13,7 @@ from ..model.host import Card
 from ..platforms import platform_of
 from ..platforms.driver import Driver, upstream
 from ..platforms.releases import release_of
+from .accelerator_network import ports_down
 from .apt_access import apt_access
 from .base import Given, Pending, Stage, drift_lines
 from .driver_packages import NOTHING, package_changes, package_notes, package_refusal
@@ -102,7 +103,7 @@ def driver_changes(
         version: wanted version of the packages; empty takes the newest of the release that apt knows.
         packages: the packages that belong together.
         modules: kernel modules, in the order of loading.
-        ports_may_be_down: ports that lead to no other card.
+        ports_may_be_down: further ports that lead to no other card.
 
     Returns:
         ``foreign`` (a driver answers that no package installed), ``repair`` (dpkg was cut off),
@@ -291,7 +292,7 @@ def _strangers(host: Mapping[str, Any]) -> list[str]:
 def _compared(given: Given, platform: Driver) -> tuple[dict[str, Any], list[str]]:
     """Return how the driver differs from what it is to be, and why it must be left alone."""
     known = given.known
-    driver, packages = known["gaudi_driver"], _packages(known, platform)
+    driver, packages = {**known["gaudi_driver"], "ports": ports_down(known)}, _packages(known, platform)
     release, version = str(known["driver_release"]), str(known["driver_version"] or "")
     changes = driver_changes(
         driver,
@@ -331,7 +332,7 @@ def _reset(given: Given) -> dict[str, Any]:
 STAGE = Stage(
     role="driver",
     tag="driver",
-    reads=("system", "host", "services", "driver"),
+    reads=("system", "host", "services", "driver", "network"),
     down=(5, "the driver is replaced"),
     reports=("brought",),
     noted=("report", "status"),

@@ -172,7 +172,8 @@ def gateway_due(
     if not (live["unit"]["active"] and live["unit"]["enabled"]):
         lines.append(f"start {UNIT_PATH.name}")
     lines += [
-        f"ask {host} again, which a run that was cut off has drained for a reboot" for host in live.get("reboots", ())
+        f"return {host} to service, which an interrupted run has drained for a reboot"
+        for host in live.get("reboots", ())
     ]
     return lines + _address_due(live["address"], units["address"], address)
 
@@ -316,7 +317,10 @@ STAGE = Stage(
     reads=("system",),
     of_fleet=True,
     noted=("status",),
-    given=("settings", "servers", "keys", "rank"),
+    given={
+        **{"settings": "fleet_gateway", "servers": "the plans of all hosts"},
+        **{"keys": "fleet_gateway_secret", "rank": "the order of the gateways"},
+    },
     look=_look,
     pending=_pending,
     reset=_reset,

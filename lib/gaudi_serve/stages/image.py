@@ -359,7 +359,7 @@ STAGE = Stage(
     tag="images",
     planned=True,
     reports=("asked", "taken"),
-    given=("images", "release"),
+    given={"images": "vllm_images", "release": "accelerator_release"},
     hosts={
         "vllm_image_from_host": lambda value: [value],
         "vllm_images": lambda value: [one.get("build_host") for one in value or [] if isinstance(one, Mapping)],

@@ -129,6 +129,8 @@ def _due(fingerprint: Mapping[str, Any], state: Mapping[str, Any], days: float, 
 
 
 def _short(value: Any) -> str:
+    if value is None:
+        return "not set"
     return counted(len(value), "card") if isinstance(value, list) else str(value)[:80]
 
 
@@ -323,7 +325,6 @@ STAGE = Stage(
     planned=True,
     down=(5, "its cards are measured"),
     noted=("report", "status"),
-    given=("image", "env"),
     hosts={name: lambda value: value or [] for name in NODES},
     waits=lambda known: any(len(known.get(name) or []) > 1 for name in NODES),
     pending=_pending,
