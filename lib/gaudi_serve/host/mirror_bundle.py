@@ -37,8 +37,8 @@ def serve_problems(folder: str, system: str) -> list[str]:
     if system and not (place / "apt" / system / "InRelease").is_file():
         known = sorted(path.parent.name for path in (place / "apt").glob("*/InRelease"))
         problems.append(
-            f"has no packages of this host ({system}), which has no nginx, docker-registry or skopeo yet; it has those of "
-            f"{', '.join(known) or 'no system'}: make it with this host in the inventory"
+            f"has no packages of this host ({system}), which has no nginx, docker-registry or skopeo yet; it has "
+            f"those of {', '.join(known) or 'no system'}: make it with this host in the inventory"
         )
     closed = next(_closed(place), None)
     if closed is not None:
