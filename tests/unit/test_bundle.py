@@ -586,3 +586,14 @@ def test_names_of_packages_are_read_from_the_tasks_that_install_them() -> None:
         apt_names("driver", "source.yml", "Apply | Install nothing")
     with pytest.raises(InputError, match="'gaudi_system' is undefined"):
         apt_names("host_tuning", "apply.yml", "Governor | Install cpupower")
+
+
+def test_weights_that_no_mirror_stands_for_are_refused_with_what_helps() -> None:
+    for kind, place in (("hub", "https://m/weights"), ("modelscope", ""), ("hub", "https://hub.example")):
+        source = {"kind": kind, "repo": "o/m", "revision": "c" * 40, **({"endpoint": place} if place else {})}
+        model = {"name": "m", "weights": "/data/m", "source": source}
+        own = host(model_weights_models=[model])
+        has = [[one.kind, one.name, one.version, one.system] for one in host_items(own, ["model_weights"])]
+        said = missing_lines(own, "https://m", has, ["model_weights"])
+        assert bool(said) == (place != "https://m/weights"), said
+        assert not said or "source: {kind: path, path: FOLDER}" in said[0]
