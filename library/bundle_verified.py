@@ -12,8 +12,8 @@ description:
   - A bundle that was checked is not read again until one of its files has another size or time.
 options:
   bundle:
-    description: Folder of the bundle.
-    type: path
+    description: Folder of the bundle, an absolute path.
+    type: str
     required: true
   fingerprint:
     description: Of the key that must have signed it.
@@ -23,6 +23,10 @@ options:
     description: File that keeps which bundle was checked.
     type: path
     required: true
+  system:
+    description: Package repository that it must have, such as C(debian-12-amd64); empty for none.
+    type: str
+    default: ''
 author:
   - The gaudi-serve developers (@gaudi-serve)
 """
@@ -51,6 +55,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gaudi_serve.core.atomic_write import write_whole
 from ansible.module_utils.gaudi_serve.core.run import read_text
 from ansible.module_utils.gaudi_serve.host.bundle_verify import verify
+from ansible.module_utils.gaudi_serve.host.mirror_bundle import place_problem, serve_problems
 
 MOST = 20  # problems that a message names
 
@@ -70,22 +75,28 @@ def main() -> None:
     """Run the module."""
     module = AnsibleModule(
         argument_spec={
-            "bundle": {"type": "path", "required": True},
+            "bundle": {"type": "str", "required": True},
             "fingerprint": {"type": "str", "required": True},
             "record": {"type": "path", "required": True},
+            "system": {"type": "str", "default": ""},
         },
         supports_check_mode=True,
     )
-    folder, record = Path(module.params["bundle"]), Path(module.params["record"])
-    state = state_of(folder, module.params["fingerprint"])
+    given = module.params
+    if wrong := place_problem(given["bundle"]):
+        module.fail_json(msg=f"Nothing has been changed. {wrong}")
+    folder, record = Path(given["bundle"]), Path(given["record"])
+    state = state_of(folder, given["fingerprint"])
     text = json.dumps({"verified": state}) + "\n"
-    if read_text(record) == text:
-        module.exit_json(changed=False, read=False)
-    if problems := verify(str(folder), module.params["fingerprint"]):
+    known = read_text(record) == text
+    problems = [] if known else verify(str(folder), given["fingerprint"])
+    if problems := problems or serve_problems(str(folder), given["system"]):
         more = f"; and {len(problems) - MOST} more" if len(problems) > MOST else ""
         module.fail_json(
             msg=f"Nothing has been changed. The bundle {folder} is refused: {'; '.join(problems[:MOST])}{more}"
         )
+    if known:
+        module.exit_json(changed=False, read=False)
     if not module.check_mode:
         record.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         write_whole(record, text, 0o644)

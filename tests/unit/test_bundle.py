@@ -622,3 +622,14 @@ def test_an_execution_environment_that_is_built_takes_the_place_of_its_parts() -
     assert (pulled.origin, pulled.problem) == ("r.example", images.NO_DIGEST)
     (said,) = inventory_refusal({"bundle_execution_environment": {"image": "x"}, "vllm_models": []}, "h")
     assert said.startswith("h: bundle_execution_environment ")
+
+
+def test_weights_that_no_mirror_stands_for_are_refused_with_what_helps() -> None:
+    for kind, place in (("hub", "https://m/weights"), ("modelscope", ""), ("hub", "https://hub.example")):
+        source = {"kind": kind, "repo": "o/m", "revision": "c" * 40, **({"endpoint": place} if place else {})}
+        model = {"name": "m", "weights": "/data/m", "source": source}
+        own = host(model_weights_models=[model])
+        has = [[one.kind, one.name, one.version, one.system] for one in host_items(own, ["model_weights"])]
+        said = missing_lines(own, "https://m", has, ["model_weights"])
+        assert bool(said) == (place != "https://m/weights"), said
+        assert not said or "source: {kind: path, path: FOLDER}" in said[0]

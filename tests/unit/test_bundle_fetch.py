@@ -157,9 +157,9 @@ def test_only_what_was_signed_once_is_removed(tmp_path: Path, settings: Settings
     assert not (tmp_path / "images/x/sub").exists() and (tmp_path / "mine").exists()
     assert done.problems == ["mine: is no part of the bundle; move it away"]
     assert done.lines[:5] == [
-        "added: 1 files, 0.0 MB",
+        "added: 1 file, 0.0 MB",
         "  images/x/c",
-        "removed: 1 files, 0.0 MB",
+        "removed: 1 file, 0.0 MB",
         "  images/x/sub/b",
         "changed: 0 files, 0.0 MB",
     ]
@@ -199,7 +199,7 @@ def test_the_user_s_own_key_must_be_there(tmp_path: Path, monkeypatch: Any) -> N
 def test_differences_name_few_files() -> None:
     now = {f"a{number:02}": "x" for number in range(30)}
     lines = differences(Path("/"), {"b": "y", **dict.fromkeys(now, "x")}, now, {"b": 10**9})
-    assert lines == ["added: 0 files, 0.0 MB", "removed: 1 files, 1.0 GB", "  b", "changed: 0 files, 0.0 MB"]
+    assert lines == ["added: 0 files, 0.0 MB", "removed: 1 file, 1.0 GB", "  b", "changed: 0 files, 0.0 MB"]
 
 
 # ---- refusals

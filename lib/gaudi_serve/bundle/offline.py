@@ -19,6 +19,11 @@ LACKS = (
     "(playbooks/bundle.yml), and bring it to the mirror"
 )
 
+ELSEWHERE = (
+    "{host}: weights {names} come from {origin}, which a mirror does not stand for; carry the folder, which the bundle "
+    "has below weights/folders, to the host, and name it as source: {{kind: path, path: FOLDER}} (docs/weights.md)"
+)
+
 
 def missing_lines(host: BundleHost, url: str, has: Iterable[Sequence[str]], due: Sequence[str]) -> list[str]:
     """Return what a run needs and the mirror lacks, as one sentence a kind; nothing where it has all.
@@ -34,9 +39,14 @@ def missing_lines(host: BundleHost, url: str, has: Iterable[Sequence[str]], due:
         items = joined(host_items(host, [role for role in due if role in PARTS]))
     except InputError as problem:
         return [str(problem)]
+    elsewhere = [one for one in items if one.kind == "weights" and one.origin and not one.origin.startswith(f"{url}/")]
+    items = [one for one in items if one not in elsewhere]
     lacking = [one for one in items if one.kind in KINDS and not _is_there(one, kept, host)]
     found = [[one.label for one in lacking if one.kind == kind] for kind in KINDS]
-    return [LACKS.format(host=host.name, url=url, names=_some(labels)) for labels in found if labels]
+    return [
+        *(LACKS.format(host=host.name, url=url, names=_some(labels)) for labels in found if labels),
+        *(ELSEWHERE.format(host=host.name, names=one.label, origin=one.origin) for one in elsewhere),
+    ]
 
 
 def _some(labels: Sequence[str]) -> str:

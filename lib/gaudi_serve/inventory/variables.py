@@ -156,6 +156,10 @@ GIT = matching(r"([a-z]+://[^\s'\"\\`$<>|;]+|/[\w./@+-]+|[\w.-]+@[\w.-]+:[\w./~-
 KINDS = ("hub", "modelscope", "git")
 
 # What options of the roles may hold beyond their type, which is in their argument_specs. Of the others, what is usual.
+SIGNER = Rule(
+    empty_or(lambda value: isinstance(value, str) and matching("[0-9A-Fa-f]{40}")(re.sub(r"[\s:]", "", value))),
+    "must be the fingerprint of a key: 40 hexadecimal digits",
+)
 FORMS: dict[str, Rule | Range] = {
     **dict.fromkeys(TIMES, SECONDS),
     **dict.fromkeys(("vllm_image_serve_port", "model_weights_serve_port", "link_validation_port"), PORT),
@@ -221,9 +225,7 @@ FORMS: dict[str, Rule | Range] = {
         empty_or(matching(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}")),
         "must be the name or IPv4 address of the mirror",
     ),
-    "site_mirror_fingerprint": Rule(
-        empty_or(matching(r"[0-9A-Fa-f]{40}")), "must be 40 hexadecimal digits, as playbooks/bundle.yml prints them"
-    ),
+    "site_mirror_fingerprint": SIGNER,
     "site_mirror_listen": Rule(empty_or(matching(r"[0-9.]+")), "must be an IPv4 address of the mirror's host, or ''"),
     **dict.fromkeys(("site_mirror_port", "site_mirror_registry_port"), PORT),
     "offline_mirror_url": OFFLINE_FORMS["gaudi_mirror_url"],
@@ -295,10 +297,7 @@ OF_PLAYBOOKS = {
     "bundle_leave_out": Rule(
         list_of(lambda one: is_line(one) and bool(one)), "must be a list of patterns, such as [package habanalabs-*]"
     ),
-    "bundle_fingerprint": Rule(
-        empty_or(lambda value: isinstance(value, str) and matching("[0-9A-Fa-f]{40}")(re.sub(r"[\s:]", "", value))),
-        "must be the fingerprint of a key: 40 hexadecimal digits",
-    ),
+    "bundle_fingerprint": SIGNER,
     **dict.fromkeys(("fleet_stop_on_errors", "fleet_lock_break", "fleet_all_at_once"), rule_of({"type": "bool"})),
     "fleet_lock_lease_s": rule_of({"type": "int"}, SECONDS),
     # Read by any run that reboots a host behind a gateway.

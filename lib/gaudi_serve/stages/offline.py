@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from ..core.checks import Rule, is_true
 from ..core.errors import InputError, shown
 from ..core.run import read_text, sha256_text
+from ..core.words import counted
 from ..host.observe_mirror import (
     APT_CONFIG,
     APT_LIST,
@@ -148,7 +149,7 @@ def _pending(given: Given) -> Pending:
         given.left(lines),
         problem,
         problem or lines,
-        notes=[f"everything is fetched from {mirror.url}: {len(seen['items'])} things"],
+        notes=[f"everything is fetched from {mirror.url}: {counted(len(seen['items']), 'item')}"],
         facts={"has": seen["items"]},
     )
 
@@ -183,7 +184,7 @@ def _reset(given: Given) -> dict[str, Any]:
         "due": bool(paths),
         "paths": [*paths, *([STATE] if paths else [])],
         "empty": [*folders, FOLDER],
-        "did": [f"the site's mirror: {len(paths)} files"] if paths else [],
+        "did": [f"the site's mirror: {counted(len(paths), 'file')}"] if paths else [],
         "left": [],
         "packages": [],
     }

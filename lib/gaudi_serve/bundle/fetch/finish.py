@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.atomic_write import sync_folder, write_whole
-from ...core.words import some_names
+from ...core.words import counted, some_names
 from ...host.bundle_verify import KEY, SIGNATURE, SUMS, checksums, files_of, signature_problem
 from ..items import FETCHED, NAME, Item, Manifest, read_manifest
 from .base import Bundle, Outcome, stat_of, told_size
@@ -168,7 +168,7 @@ def differences(folder: Path, before: Mapping[str, str], now: Mapping[str, str],
     lines = []
     for word, paths in (("added", added), ("removed", removed), ("changed", changed)):
         size = sum(sizes.get(path, 0) if word == "removed" else (folder / path).stat().st_size for path in paths)
-        lines.append(f"{word}: {len(paths)} files, {told_size(size)}")
+        lines.append(f"{word}: {counted(len(paths), 'file')}, {told_size(size)}")
         lines += [f"  {path}" for path in paths[:MOST]]
         lines += [f"  and {len(paths) - MOST} more"] if len(paths) > MOST else []
     return lines

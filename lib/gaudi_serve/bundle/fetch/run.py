@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ...core.words import counted
 from ...host.bundle_verify import SUMS, WORK, checksums, files_of, read_sums, signature_problem, verify
 from ..access import Access
 from ..items import NAME, Item, Manifest, read_manifest
@@ -108,7 +109,9 @@ def verified(folder: Path, settings: Settings, fingerprint: str = "") -> Report:
     problems = verify(folder, known)
     if problems:
         return Report(errors=[f"{folder} is not as it was signed:", *problems], fingerprint=known)
-    return Report([f"verified: {len(read_sums(folder))} files are as they were signed by {known}"], fingerprint=known)
+    return Report(
+        [f"verified: {counted(len(read_sums(folder)), 'file')} are as they were signed by {known}"], fingerprint=known
+    )
 
 
 @contextmanager
@@ -177,5 +180,7 @@ def _sizes(folder: Path) -> list[str]:
         stat = (folder / path).lstat()
         found.setdefault(path.partition("/")[0], {})[stat.st_ino] = stat.st_size
     folders = {name: sizes for name, sizes in found.items() if (folder / name).is_dir()}
-    lines = [f"  {name}: {len(sizes)} files, {told_size(sum(sizes.values()))}" for name, sizes in folders.items()]
+    lines = [
+        f"  {name}: {counted(len(sizes), 'file')}, {told_size(sum(sizes.values()))}" for name, sizes in folders.items()
+    ]
     return ["in the bundle:", *lines] if lines else []

@@ -208,7 +208,14 @@ class Host:
             return failure(f"a simulated host knows no module {module}")
         check = bool(given.get("_ansible_check_mode"))
         given = {key: value for key, value in given.items() if not key.startswith("_ansible_")}
-        if check and module not in ("gaudi_files", "gaudi_facts", "gaudi_lock", "haproxy_config", "vllm_bench"):
+        if check and module not in (
+            "gaudi_files",
+            "gaudi_facts",
+            "mirror_read",
+            "gaudi_lock",
+            "haproxy_config",
+            "vllm_bench",
+        ):
             return {"changed": False, "skipped": True}
         answer: dict[str, Any] = known(given, check) if module in CHECKED else known(given)
         return {"changed": False, **answer}
@@ -350,6 +357,22 @@ class Host:
             },
             "release": self.state.get("mirror_release", ""),
         }
+
+    def do_mirror_read(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Return what the state says of the site's mirror: one that has nothing where it does not."""
+        return {"problem": "", "release": digest(given["url"]), "items": [], **self.state.get("mirror", {})}
+
+    def do_apt(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Read the packages of the mirror, which is all that this host can do with apt."""
+        if list(given) != ["update_cache"] or observe_mirror.APT_CONFIG not in self.state["files"]:
+            return failure(f"a simulated host has no apt for {given}")
+        (source,) = re.findall(r"https://[^/ ]+", self.state["files"][observe_mirror.APT_LIST])
+        self.state["mirror_release"] = self.state.get("mirror", {}).get("release", digest(source))
+        return {"changed": True}
+
+    def do_file(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Have the folder."""
+        return {"changed": False, "path": given["path"]}
 
     def see_network(self) -> dict[str, Any]:
         """Return a host without ports or network cards to others, but for what its state has."""
