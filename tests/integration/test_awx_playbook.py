@@ -160,7 +160,7 @@ def test_templates_ask_and_start_what_they_should(site: Site) -> None:
     }
     assert asks == {
         *("restart", "stop", "start", "rollout", "site", "models", "images", "gateway", "monitoring"),
-        *("validate", "qualify", "driver", "network", "bios", "reset"),
+        *("validate", "qualify", "driver", "network", "bios", "offline", "reset"),
     }
     spec = site.awx.surveys[f"job_templates/{templates['gaudi-serve restart']['id']}"]["spec"]
     assert next(one for one in spec if one["variable"] == "model")["choices"] == ["m", "n"]

@@ -84,8 +84,8 @@ def test_hosts_that_others_name_have_a_task() -> None:
 def test_a_tag_that_no_stage_has_is_refused() -> None:
     assert tags_refusal(["all", "models"]) == []
     assert tags_refusal(["model"]) == [
-        "--tags model: must be one of offline, bios, host, driver, qualify, network, runtime, images, validate, weights, "
-        "models, gateway, monitoring; did you mean models?"
+        "--tags model: must be one of offline, bios, host, driver, qualify, network, runtime, images, validate, "
+        "weights, models, gateway, monitoring; did you mean models?"
     ]
 
 

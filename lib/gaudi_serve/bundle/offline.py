@@ -40,7 +40,7 @@ def missing_lines(host: BundleHost, url: str, has: Iterable[Sequence[str]], due:
     except InputError as problem:
         return [str(problem)]
     elsewhere = [one for one in items if one.kind == "weights" and one.origin and not one.origin.startswith(f"{url}/")]
-    items = [one for one in items if one not in elsewhere]
+    items = tuple(one for one in items if one not in elsewhere)
     lacking = [one for one in items if one.kind in KINDS and not _is_there(one, kept, host)]
     found = [[one.label for one in lacking if one.kind == kind] for kind in KINDS]
     return [

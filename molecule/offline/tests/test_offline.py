@@ -51,9 +51,10 @@ def test_a_second_run_changes_nothing_and_no_playbook_leaves_the_site(host: Any,
     assert "everything is fetched from https://mirror.site:8443" in status.flat, status.text
     # The gateway reaches both hosts.
     assert "active 2 of 2 up" in status.flat, status.text
-    changed = site("playbooks/rollout.yml", "--limit", A, mol_seqs=4, rollout_approved=True, rollout_tolerance=0)
+    # Without the stages that change the kernel.
+    changed = site("molecule/fleet/rollout.yml", mol_seqs=4, rollout_approved=True)
     assert changed.status == 0, changed.text
-    assert launched(A) != before[0] and launched(B) == before[1]
+    assert not {launched(name) for name in (A, B)} & {*before}
     for name in HOSTS:
         assert inside(name, "cat /run/asked") == "", name
 
