@@ -30,7 +30,7 @@ def test_bare_hosts_serve_and_nothing_asked_for_a_name_outside(host: Any) -> Non
         assert inside(name, "ip route show default") == ""
     body = json.dumps({"model": "small", "prompt": "What is the capital of France?", "max_tokens": 8})
     ask = f"curl -s -H 'Content-Type: application/json' -d '{body}' http://127.0.0.1:8080/v1/completions"
-    assert "text" in json.loads(inside(B, ask))["choices"][0]
+    assert "text" in json.loads(inside(CONTROL, ask))["choices"][0]
     for name in (A, B):
         # The packages' own source is written down nowhere, the toolkit's is not the host's.
         assert inside(name, "ls /etc/apt/sources.list.d") == ""
