@@ -37,6 +37,10 @@ def test_bare_hosts_serve_and_nothing_asked_for_a_name_outside(host: Any) -> Non
         assert inside(name, "dpkg-query -W -f '${Version}' habanalabs-dkms") == "1.21.3-57"
         assert "mirror.site" not in inside(name, "docker image ls --format '{{.Repository}}'")
         assert inside(name, "ls /data/hf_models/Other | grep -c safetensors") == "9"
+    # What a recipe makes is built outside, and carried.
+    assert inside(B, "docker inspect --format '{{.Config.Image}}' vllm-small").startswith(
+        "gaudi-serve/vllm-gaudi:1.21.3-"
+    )
 
 
 @pytest.mark.on(A)
