@@ -39,7 +39,7 @@ def test_tags_take_some_of_the_stages(asked: Any, tags: list[str], skipped: list
 
 def test_a_gateway_has_a_stage_of_its_own_and_others_only_where_it_has_models() -> None:
     assert run_stages(None, ["all"], [], gateway=True) == [role for role in STAGES if role != "monitoring"]
-    assert run_stages(None, ["all"], [], gateway=True, models=None) == ["gateway"]
+    assert run_stages(None, ["all"], [], gateway=True, models=None) == ["offline", "gateway"]
     assert run_stages(["vllm_service", "gateway"], ["all"], [], gateway=True, models=None) == ["gateway"]
     # No part in the run, which is something else than a playbook without stages.
     for asked in (["driver"], []):
@@ -68,7 +68,8 @@ def test_a_host_without_a_task_is_left_alone_but_for_what_it_serves_still() -> N
     assert run_stages(None, models=[], services={"units": {}, "orphans": [], "kept": False}) == ["left_alone"]
     # What it serves, if anything, is looked at.
     assert (facts_wanted(["left_alone"]), plans_models(["left_alone"])) == (["system", "services"], False)
-    assert run_stages(None, models=[], gateway=True) == ["gateway"]
+    # Whatever a host is for, it fetches something.
+    assert run_stages(None, models=[], gateway=True) == ["offline", "gateway"]
 
 
 def test_hosts_that_others_name_have_a_task() -> None:

@@ -460,7 +460,7 @@ def test_ports_of_a_gateway_and_a_port_that_nobody_has_yet(live: dict[str, Any])
 
 
 def test_what_is_left_where_nobody_watches_any_more_goes() -> None:
-    assert run_stages(None, models=None, services={"monitoring": True}, monitors=False) == ["monitoring"]
+    assert run_stages(None, models=None, services={"monitoring": True}, monitors=False) == ["offline", "monitoring"]
     assert run_stages(None, models=None, services={"monitoring": False}, monitors=False) == ["left_alone"]
     found = fleet_watched({"a": {"gaudi_metrics": facts("a")}}, ["a"], "a")
     assert monitoring.wanted("a", found, None, {}).files == {}

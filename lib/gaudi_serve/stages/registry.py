@@ -113,6 +113,8 @@ def run_stages(
     serves = bool(models) or named or source or still_serves(services or {})
     watched = monitors and (serves or gateway or monitor)
     has = {"gateway": gateway, "monitoring": watched or bool((services or {}).get("monitoring"))}
+    # Whatever a host is for, it fetches something.
+    has["offline"] = serves or any(has.values())
     part = [role for role in STAGES if has.get(role, serves)]
     left = {role: tag for role, tag in STAGES.items() if not {tag, "all", "tagged"} & set(skipped)}
     found = [role for role, tag in left.items() if (asked is None or role in asked) and (every or tag in wanted)]
