@@ -15,8 +15,8 @@ sys.path.insert(0, str(ROOT / "tests"))
 from helpers.monitoring_tools import folder  # noqa: E402
 
 NAME = "gaudi-serve-newest"
-# The first two compute alone, for a minute: no release of Python or Ansible gives other numbers. The last one is about gpg,
-# git and skopeo, which the container has not.
+# The first two compute alone, for a minute: no release of Python or Ansible gives other numbers. The last one is about
+# gpg, git and skopeo, which the container has not.
 LEFT_OUT = ("test_bucket_plan.py", "test_tune.py", "test_bundle_fetch.py")
 # Of the integration tests of simulated hosts those that go over every stage; a rollout is made of these.
 MORE = ("tests/integration/test_preflight.py", "tests/integration/test_plan_against_site.py")
