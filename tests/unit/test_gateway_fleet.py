@@ -230,6 +230,8 @@ def test_the_servers_of_a_model_have_one_key() -> None:
     }
     entries = fleet_entries(hosts, hosts, "gw")
     assert fleet_keys(hosts, entries, GATEWAYS, SECRET) == {"a": server_key(SECRET, "a")}
+    # A host that is the only gateway has a server without a key, which takes any.
+    assert fleet_keys(hosts, entries, ["g2"], SECRET)["a"] == server_key(SECRET, "a")
     hosts["g1"]["vllm_secrets"] = hosts["g2"]["vllm_secrets"] = {"a": {"VLLM_API_KEY": "mine"}}
     assert fleet_keys(hosts, entries, GATEWAYS, SECRET) == {"a": "mine"}
     hosts["g2"]["vllm_secrets"] = {"a": {"VLLM_API_KEY": "canary-other"}}

@@ -316,19 +316,21 @@ def fleet_keys(
         keyed = replace(server, model=server.unit) if units[server.host, server.unit] > 1 else server
         found.setdefault(server.model, {})[server.name] = _key(keyed, hostvars, gateways, secret)
     for model, keys in found.items():
-        if len(set(keys.values())) > 1:
+        # A server without a key, behind the gateway of its own host, passes over the one that it gets.
+        asked = {name: key for name, key in keys.items() if key}
+        if len(set(asked.values())) > 1:
             if together := _together(model, servers):
                 raise InputError(
                     f"vllm_secrets: {one_line(model)}: a gateway has one key for all servers of a model, and this one "
                     f"shares a server on some host: give {together} the same VLLM_API_KEY in vllm_secrets"
                 )
-            first = next(iter(keys))
-            other = next(name for name in keys if keys[name] != keys[first])
+            first = next(iter(asked))
+            other = next(name for name in asked if asked[name] != asked[first])
             raise InputError(
                 f"vllm_secrets: {one_line(model)}: VLLM_API_KEY of {first} and of {other} differ; a gateway has one "
                 "for all servers of a model: give them the same, or none, and they get one"
             )
-    return {model: key for model, keys in found.items() if (key := next(iter(keys.values())))}
+    return {model: key for model, keys in found.items() if (key := next(filter(None, keys.values()), ""))}
 
 
 def _together(model: str, servers: Sequence[Entry]) -> str:

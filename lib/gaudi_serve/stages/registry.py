@@ -107,14 +107,12 @@ def run_stages(
         ``["left_alone"]`` where it has none in any stage; one with an empty list of models is prepared by its name.
         ``"behind_gateway"`` is among them where a run only looks at the host's models.
     """
-    wanted = {*tags} - {"always"} or {"all"}
-    every = bool(wanted & {"all", "tagged"})
+    every = bool((wanted := {*tags} - {"always"} or {"all"}) & {"all", "tagged"})
     named = models is not None and (bool(asked) or not every)
     serves = bool(models) or named or source or still_serves(services or {})
     watched = monitors and (serves or gateway or monitor)
     has = {"gateway": gateway, "monitoring": watched or bool((services or {}).get("monitoring"))}
-    # Whatever a host is for, it fetches something.
-    has["offline"] = serves or any(has.values())
+    has["offline"] = serves or any(has.values())  # whatever a host is for, it fetches something
     part = [role for role in STAGES if has.get(role, serves)]
     left = {role: tag for role, tag in STAGES.items() if not {tag, "all", "tagged"} & set(skipped)}
     found = [role for role, tag in left.items() if (asked is None or role in asked) and (every or tag in wanted)]
