@@ -535,6 +535,14 @@ class Host:
         paths = [file["path"] for file in written]
         return {"changed": bool(paths or removed), "written": paths, "removed": removed, "diff": []}
 
+    def do_gaudi_remove(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Remove files below folders; of empty folders a host has none."""
+        below = tuple(f"{one}/" for one in given["paths"])
+        gone = [path for path in self.state["files"] if path in given["paths"] or path.startswith(below)]
+        for path in gone:
+            del self.state["files"][path]
+        return {"changed": bool(gone), "removed": gone}
+
     def do_command(self, given: dict[str, Any]) -> dict[str, Any]:
         """Run one of the programs that a role calls."""
         argv = [str(word) for word in given["argv"]]
