@@ -319,7 +319,7 @@ def updated(world: World) -> None:
     world.files.sent.clear()
     said = world.run()
     assert [name for name in world.files.sent if name.endswith(".deb")] == ["debian/pool/libdependency_2.1_amd64.deb"]
-    assert "added: 1 files" in said and "removed: 1 files" in said
+    assert "added: 1 file," in said and "removed: 1 file," in said
     assert "apt/debian-12-amd64/pool/libdependency_2.0_amd64.deb" in said
     after = world.state()
     new = {name for name in after if after[name] != before.get(name)}
