@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 module: mirror_read
 short_description: Asks the mirror of a site without internet what it has
 description:
-  - Asks from the host itself, so that what keeps this host from the mirror is told before anything is changed.
+  - Asks from the host itself. So a run says that this host cannot reach the mirror before it changes anything.
   - Changes nothing.
 options:
   url:
@@ -27,6 +27,10 @@ options:
     description: Seconds that one answer may take.
     type: int
     default: 20
+  wait:
+    description: Seconds in which a mirror that has just been started may begin to answer.
+    type: int
+    default: 0
 author:
   - The gaudi-serve developers (@gaudi-serve)
 """
@@ -55,6 +59,8 @@ items:
   elements: list
 """
 
+import time
+
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gaudi_serve.host.mirror import read
 
@@ -67,11 +73,17 @@ def main() -> None:
             "authority": {"type": "str", "required": True},
             "system": {"type": "str", "required": True},
             "timeout": {"type": "int", "default": 20},
+            "wait": {"type": "int", "default": 0},
         },
         supports_check_mode=True,
     )
     given = module.params
-    found = read(given["url"], given["authority"], given["system"], given["timeout"])
+    deadline = time.monotonic() + given["wait"]
+    while True:
+        found = read(given["url"], given["authority"], given["system"], given["timeout"])
+        if not found["problem"] or time.monotonic() >= deadline:
+            break
+        time.sleep(0.5)
     module.exit_json(changed=False, **found)
 
 

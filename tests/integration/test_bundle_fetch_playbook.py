@@ -338,7 +338,7 @@ def apt_reads_newer(world: World) -> None:
 
 
 def tampered(world: World) -> None:
-    """A tampered, a missing and an extra file are named, and the next fetch mends what was the bundle's."""
+    """A tampered, a missing and an extra file are named, and the next fetch repairs what belongs to the bundle."""
     deb = world.bundle / "apt/debian-12-amd64/pool/sshpass_1.0_amd64.deb"
     content = bytearray(deb.read_bytes())
     content[-1] ^= 1

@@ -21,7 +21,7 @@ from .common import REPOSITORY, SHARED, cache
 LANES = max(2, int(os.environ.get("GAUDI_SERVE_LANES") or 3))
 # Of one part; on a machine that others use it takes three times as long as on a quiet one.
 LIMIT_S = 4 * 3600 if os.environ.get("GAUDI_SERVE_LONG") else 4500
-# What a failed part is told by at the very end: names of tests, their asserts, and the tasks that failed.
+# Lines that explain a failed part: names of tests, their asserts, and the tasks that failed.
 REASON = re.compile(
     r"^(_{3,} \S.* _{3,}$|(FAILED|ERROR) \S*/|E  +\S|\S+\.py:\d+: |fatal: \[|\+?(assert |AssertionError))"
 )

@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ...core.images import HUB
 from ...host.bundle_verify import CHUNK, checksum
+from ...host.pull import full_name
 from ...stages.image import registry_login
 from ..items import Item
 from .base import Bundle, FetchError, Got, Outcome, again, each, of_kind, size_of
@@ -40,10 +40,7 @@ def fetch(bundle: Bundle, items: Sequence[Item]) -> Outcome:
 
 def repository_of(item: Item) -> str:
     """Return the whole name of an image without tag and digest, as docker.io/library/debian."""
-    first, slash, rest = item.name.partition("/")
-    if slash and (set(first) & set(".:[") or first == "localhost"):
-        return item.name if first != HUB or "/" in rest else f"{HUB}/library/{rest}"
-    return f"{HUB}/{item.name}" if slash else f"{HUB}/library/{item.name}"
+    return full_name(item.name)
 
 
 @contextmanager

@@ -163,7 +163,7 @@ class _Wheels:
         return {_file(one): _licence(one["metadata"]) for one in listed}
 
     def options(self) -> list[str | Path]:
-        """Return what both jobs of pip are told."""
+        """Return the options that both calls of pip get."""
         return ["--only-binary=:all:", "--requirement", str(ROOT / self.job.file), *self.job.target]
 
     def pip(self, *words: str | Path) -> str:

@@ -1,4 +1,4 @@
-"""Fetching a bundle from the list to the signature, and what a reader is told of it."""
+"""Fetching a bundle from the list to the signature, and the report of it."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def _fetched(bundle: Bundle, items: Sequence[Item], signer: Signer) -> Outcome:
 
 
 def _report(bundle: Bundle, done: Finished, lines: Sequence[str], signer: Signer) -> Report:
-    """Return what a reader is told at the end."""
+    """Return the report at the end."""
     fingerprint = signer.fingerprint
     told = [*lines, *done.lines, *_sizes(bundle.folder)]
     told.append(f"signed by {fingerprint}: a site needs this fingerprint to verify it (bundle_fingerprint)")

@@ -45,7 +45,7 @@ class _Mirror:
         self.folder = bundle.folder / self.path
 
     def got(self) -> Got:
-        """Return the mirror, which is brought up to date where it lacks the commit."""
+        """Return the mirror; fetch into it first where it lacks the commit."""
         last = self.bundle.last(self.item)
         if last and (self.item.version or self.newest() == last.fetched):
             return again(last)

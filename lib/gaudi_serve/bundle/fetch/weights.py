@@ -208,4 +208,4 @@ def _message(line: str) -> str:
     try:
         return str(json.loads(line)["msg"])
     except (ValueError, KeyError, TypeError):
-        return "fetch_weights: ended without a word"
+        return "fetch_weights: ended without a message"
