@@ -21,6 +21,7 @@ from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.stages.base import Given, Pending
 from gaudi_serve.stages.offline import STAGE, mirror_of
 from gaudi_serve.stages.registry import facts_wanted
+from helpers.plugins import run_module
 
 URL = "https://mirror.site:8443"
 SYSTEM = {"id": "debian", "version_id": "12", "architecture": "x86_64", "kernel": "6.1.0-1-amd64"}
@@ -206,6 +207,17 @@ def test_a_mirror_that_is_another_one_or_silent_is_told(site: Any, tmp_path: Pat
     assert "certificate verify failed" in read(url, other, "x")["problem"]
     assert read(url, "nothing", "x")["problem"] == "its authority is no certificate in PEM"
     assert read("https://127.0.0.1:9", other, "x")["problem"].startswith("it cannot be reached: ")
+
+
+def test_a_mirror_that_has_just_been_started_is_waited_for(site: Any) -> None:
+    url, authority, folder = site
+    given = {"url": url, "authority": authority, "system": "debian-12-amd64"}
+    (folder / "manifest.json").rename(folder / "later")
+    assert "status 404" in run_module("mirror_read", **given)["problem"]
+    begin = threading.Timer(1, (folder / "later").rename, (folder / "manifest.json",))
+    begin.start()
+    assert run_module("mirror_read", **given, wait=20)["problem"] == ""
+    begin.join()
 
 
 def test_apt_is_asked_again_when_its_index_is_another_one(tmp_path: Path) -> None:
