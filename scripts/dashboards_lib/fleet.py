@@ -10,7 +10,7 @@ ALERTS = Panel(
     (('sum by (alertname, severity, host, model, card, proxy) (ALERTS{alertstate="firing"})', "firing"),),
     kind="table",
     width=24,
-    text="docs/alerts.md says what each means and what to do.",
+    text="docs/reference/alerts.md says what each means and what to do.",
 )
 LINKS = ((age("host_validation", HOST, "host"), "age of the measurement"),)
 FLEET = Board(

@@ -75,7 +75,7 @@ def test_every_mistake_of_every_host_ends_the_run_with_its_sentence(tmp_path: Pa
 
 
 def test_the_purchase_of_the_documentation(tmp_path: Path) -> None:
-    page = (ROOT / "docs/planning.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/guides/planning.md").read_text(encoding="utf-8")
     (tmp_path / "facts").mkdir()
     (tmp_path / "facts/new01.json").write_text(page.partition("```json\n")[2].partition("```")[0])
     (tmp_path / "hosts.yml").write_text(page.partition("```yaml\n")[2].partition("```")[0])

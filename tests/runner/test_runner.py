@@ -161,8 +161,8 @@ exec docker "$@"
 
 
 def page_command(place: Path, image: str) -> list[str]:
-    """Return the command of docs/runner.md, for a folder and an image of this test."""
-    page = (ROOT / "docs/runner.md").read_text(encoding="utf-8")
+    """Return the command of docs/guides/runner.md, for a folder and an image of this test."""
+    page = (ROOT / "docs/guides/runner.md").read_text(encoding="utf-8")
     found = re.search(r"```\n(ansible-runner run fleet .*?)\n```", page, re.DOTALL)
     assert found
     words = shlex.split(found[1].replace("\\\n", " "))
@@ -215,7 +215,7 @@ def test_the_command_of_the_page_runs_as_it_stands(
 
 def example() -> Any:
     """Return the example of embedding."""
-    spec = importlib.util.spec_from_file_location("rollout_example", ROOT / "docs/examples/rollout.py")
+    spec = importlib.util.spec_from_file_location("rollout_example", ROOT / "docs/guides/rollout.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module

@@ -107,6 +107,6 @@ def test_a_model_keeps_its_devices_when_a_boot_gives_them_other_numbers() -> Non
 
 
 def test_the_page_of_accelerators_has_a_row_for_each() -> None:
-    page = (Path(__file__).parents[2] / "docs/platforms.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs/guides/platforms.md").read_text(encoding="utf-8")
     rows = {line.split("|")[1].strip(" `") for line in page.splitlines() if line.startswith("| `")}
     assert rows >= REGISTERED

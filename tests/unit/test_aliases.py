@@ -77,7 +77,9 @@ def test_every_alias_is_tested_here() -> None:
 
 
 def test_the_documentation_lists_every_old_name() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \|$", (ROOT / "docs/operations.md").read_text(encoding="utf-8"), re.M)
+    rows = re.findall(
+        r"^\| `(\w+)` \| `(\w+)` \|$", (ROOT / "docs/guides/operations.md").read_text(encoding="utf-8"), re.M
+    )
     assert dict(rows) == ALIASES
 
 
@@ -148,7 +150,7 @@ def test_a_run_warns_of_options_that_playbooks_set_themselves(monkeypatch: pytes
         "Playbooks set these options of roles, and ignore what the inventory sets: preflight_cards (from "
         "accelerator_cards), gateway_rank (from the order of the gateways)"
     ]
-    page = (ROOT / "docs/roles.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/reference/roles.md").read_text(encoding="utf-8")
     for name, source in HANDED.items():
         (row,) = (line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
         assert f"Playbooks set it from {source}." in row

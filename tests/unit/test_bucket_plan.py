@@ -197,7 +197,7 @@ GOALS = st.sampled_from(
 
 
 def shapes_asked(limits: PlanLimits) -> tuple[list[Bucket], list[tuple[int, int]]]:
-    """Return every prompt step and every decode step that can be asked for, by the words of docs/buckets.md."""
+    """Return every prompt step and every decode step that can be asked for, by the words of docs/guides/buckets.md."""
     size, length, tokens = limits.block_size, limits.max_model_len, limits.max_num_batched_tokens
     prompts = [
         (batch, query, ctx)

@@ -225,7 +225,7 @@ def test_a_later_folder_wins(tmp_path: Path) -> None:
 
 
 def test_the_page_of_migration_says_what_plans_say() -> None:
-    page = (Path(__file__).parents[2] / "docs/migrating.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs/guides/migrating.md").read_text(encoding="utf-8")
     rows = [line.strip("|").split("|") for line in page.partition("## Model by model")[2].splitlines() if "|" in line]
     told = {name.strip(): cells[1:3] for cells in rows[2:] for name in cells[0].split(",")}
     assert set(told) == {name for name in CATALOG if not only_plugin(name)}
@@ -247,7 +247,7 @@ def test_an_entry_that_the_catalog_lacks_is_answered_with_the_nearest_and_not_wi
     catalog = model_catalog([], builtin=True)
     for name, sentence in (
         ("qwen3-80b", "is not in the catalog; did you mean qwen3-8b"),
-        ("llama", f"is not in the catalog; docs/models.md lists its {len(catalog)} entries"),
+        ("llama", f"is not in the catalog; docs/guides/models.md lists its {len(catalog)} entries"),
     ):
         plan = vllm_plan([{"name": "m", "model": name, "image": "i:1"}], gaudi_host(), catalog, host_name="g")
         (error,) = [one for one in plan["errors"] if one["key"] == "model"]

@@ -96,7 +96,7 @@ def test_a_driver_of_other_means_is_accepted_or_refused_as_it_is() -> None:
     for version, keep in (("1.20.0", ""), ("1.22.1", ", or keep it with accelerator_release: '1.22.1'")):
         expected = [
             f"g: driver {version} and release 1.21.3 differ, and apt cannot replace a driver that no package "
-            f"habanalabs-dkms installed; remove it as docs/migrating.md shows, and run again{keep}"
+            f"habanalabs-dkms installed; remove it as docs/guides/migrating.md shows, and run again{keep}"
         ]
         assert refused(live(None, driver_version=version)) == expected
         # The same with the leave for an upgrade, which the refusal of a plan names.

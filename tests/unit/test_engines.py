@@ -38,7 +38,7 @@ BEADS = {"accelerator": "abacus", "device_name": "BEAD-1"}
 NOTHING = {"device_name": None, "modules": []}
 # The devices of a host of each platform.
 DEVICES: dict[str, dict[str, Any]] = {"gaudi": {}, "cpu": {"accelerator": "cpu", **NOTHING}, "abacus": BEADS}
-# Vectors of the vendor's own code; of the others docs/models.md has the rules.
+# Vectors of the vendor's own code; of the others docs/guides/models.md has the rules.
 VECTORS = {name: f"launch_{name}" for name in ("aice_1_21", "aice_1_22", "deepseek_r1")}
 ROOT = Path(__file__).parents[2]
 
@@ -239,7 +239,7 @@ def test_every_engine_of_a_vendors_script_has_its_vectors() -> None:
         if engine in VECTORS:
             assert len(vectors(VECTORS[engine])) > 20
         else:
-            page = (ROOT / "docs/models.md").read_text(encoding="utf-8")
+            page = (ROOT / "docs/guides/models.md").read_text(encoding="utf-8")
             assert engine == "counting" or f"`{engine}`" in page
 
 
@@ -265,7 +265,10 @@ def test_roles_ask_what_a_platform_needs_and_get_no_answer_for_none(monkeypatch:
 
 
 ALONE = {"GLOO_SOCKET_IFNAME": "lo", "VLLM_HOST_IP": "127.0.0.1"}
-LISTENS = "its workers listen on interface eth0 too, and ask for no key: docs/security.md has the rule for a firewall"
+LISTENS = (
+    "its workers listen on interface eth0 too, and ask for no key: "
+    "docs/explanation/security.md has the rule for a firewall"
+)
 LISTENS_OUTWARD = LISTENS.replace("interface eth0", "the host's outward address")
 
 

@@ -176,7 +176,7 @@ def test_folders_without_facts(tmp_path: Path) -> None:
         return message.replace(str(tmp_path), "FOLDER")
 
     save = "save them with playbooks/plan.yml -e plan_save_facts_dir=FOLDER{} on a run that reaches the hosts"
-    save += ", or write them by hand (docs/planning.md)"
+    save += ", or write them by hand (docs/guides/planning.md)"
     assert first(str(tmp_path)) == f"a: no saved facts FOLDER/a.json; {save.format('')}"
     nowhere = f"{tmp_path}/nowhere"
     assert (

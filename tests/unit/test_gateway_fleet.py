@@ -397,7 +397,7 @@ def test_the_plan_knows_that_a_model_has_the_gateways_port(key: str) -> None:
 
 
 def test_the_example_of_the_page_is_planned_without_an_error() -> None:
-    page = (ROOT / "docs/fleet.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/guides/fleet.md").read_text(encoding="utf-8")
     example = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])["all"]
     hosts: dict[str, Any] = {
         name: {**example["vars"], **group["vars"]} for group in example["children"].values() for name in group["hosts"]

@@ -96,7 +96,7 @@ def difference(case: dict[str, Any]) -> float:
 
 
 def row(case: dict[str, Any]) -> str:
-    """Return the line of a report in docs/memory.md."""
+    """Return the line of a report in docs/explanation/memory.md."""
     found, options = reported(case), dict(case["options"])
     name = REPORTS["cards"][case["card"]]["name"].removeprefix("NVIDIA ")
     said = ", ".join(f"{key} {value}" for key, value in options.items())
@@ -137,7 +137,7 @@ def test_loaded_weights_are_as_large_as_reported(case: dict[str, Any]) -> None:
 
 
 def test_the_documented_table_is_what_is_planned() -> None:
-    page = (ROOT / "docs/memory.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/explanation/memory.md").read_text(encoding="utf-8")
     missing = [line for line in map(row, REPORTS["cases"]) if line not in page]
     assert missing == [], "\n".join(map(row, REPORTS["cases"]))
 

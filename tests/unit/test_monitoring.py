@@ -363,7 +363,7 @@ def test_a_certificate_is_made_once_and_anew_for_another_name(tmp_path: Path, na
 
 def test_the_page_has_every_key_and_its_default() -> None:
     assert read_monitoring({"hosts": ["a"], "port": None}) == Monitoring(hosts=("a",))
-    page = Path("docs/monitoring.md").read_text(encoding="utf-8").partition("| key of `fleet_monitoring`")[2]
+    page = Path("docs/guides/monitoring.md").read_text(encoding="utf-8").partition("| key of `fleet_monitoring`")[2]
     rows = [line.split("|")[1:-1] for line in page.partition("\n\n")[0].splitlines()[2:]]
     told: dict[str, str] = {}
     for names, _, default in rows:

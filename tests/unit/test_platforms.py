@@ -782,6 +782,6 @@ def test_the_variables_that_give_devices_stand_in_one_place() -> None:
 
 
 def test_the_page_on_planning_has_every_key_by_which_cards_are_described() -> None:
-    page = (Path(__file__).parents[2] / "docs/planning.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs/guides/planning.md").read_text(encoding="utf-8")
     keys = ("name", "memory_mib", "capability", "links", "no_peer", "alone")
     assert [key for key in keys if f"| `{key}` |" not in page] == []

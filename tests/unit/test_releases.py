@@ -75,7 +75,7 @@ def test_an_inventory_without_a_release_is_told_what_to_write_where_another_one_
         "d": known(accelerator_release=None, gaudi_host={"accelerator": "cpu"}),
     }
     fleet = vllm_fleet_plan(hosts, list(hosts), [])
-    way = "docs/migrating.md has the way on"
+    way = "docs/guides/migrating.md has the way on"
     said = "accelerator_release must be said: its default 1.24.1 is not what this host has"
     assert [error["message"] for error in fleet["errors"]] == [
         f"a: {said} (driver 1.21.3, model m, served by aice_1_21); write '1.21.3' to stay; {way}",
@@ -137,7 +137,7 @@ def test_what_serves_keeps_its_engine_where_the_release_still_has_it() -> None:
 
 
 def test_the_page_has_every_row() -> None:
-    page = (Path(__file__).parents[2] / "docs/models.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs/guides/models.md").read_text(encoding="utf-8")
     for row in RELEASES:
         (line,) = [line for line in page.splitlines() if line.startswith(f"| {row.name}")]
         cells = [cell.strip() for cell in line.strip("|").split("|")]

@@ -40,7 +40,7 @@ def test_missing_card_wrong_driver_wrong_kind() -> None:
     assert refusal(release="1.22.0") == [
         "gaudi01: driver 1.21.3-abc and image release 1.22.0 differ; both must be of one release: "
         "playbooks/driver.yml -e driver_upgrade_allowed=true replaces a driver that apt installed; any other "
-        "must be removed first, as docs/migrating.md shows"
+        "must be removed first, as docs/guides/migrating.md shows"
     ]
     assert refusal(wanted="cpu") == ["gaudi01: accelerator is cpu, but this is a gaudi host"]
     assert refusal(host={"problem": ["hl-smi: not found"]}) == [

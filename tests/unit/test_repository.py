@@ -140,7 +140,7 @@ def test_a_skipped_or_inner_test_shows_nothing(tmp_path: Path) -> None:
 def test_every_row_of_the_reliability_page_has_its_test() -> None:
     import re
 
-    page = (ROOT / "docs/reliability.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/maintainers/reliability.md").read_text(encoding="utf-8")
     rows = [line for line in page.splitlines() if line.startswith("| ") and not line.startswith("| fault")]
     assert len(rows) >= 25
     for row in rows:

@@ -159,7 +159,7 @@ def test_the_files_are_yaml_with_every_rule() -> None:
             assert rule["alert"] == source.name and rule["labels"]["severity"] == source.severity
             assert rule.get("for", "") == source.lasts
             assert rule["annotations"].keys() == {"summary", "description", "runbook_url"}
-            assert rule["annotations"]["runbook_url"] == f"docs/alerts.md#{source.name.lower()}"
+            assert rule["annotations"]["runbook_url"] == f"docs/reference/alerts.md#{source.name.lower()}"
     assert rules_text({"qwq": None}).keys() == {"gaudi-serve-rules.yml"}
     page = rules_text({}, Monitoring(runbooks="https://wiki.example.net/alerts"))["gaudi-serve-rules.yml"]
     assert 'runbook_url: "https://wiki.example.net/alerts#endpointdown"' in page
@@ -362,7 +362,7 @@ def test_what_prometheus_records_of_two_engines_together(tmp_path: Path) -> None
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-PAGE = (ROOT / "docs/alerts.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/reference/alerts.md").read_text(encoding="utf-8")
 
 
 def test_every_alert_has_its_section() -> None:

@@ -102,7 +102,7 @@ NO_SONNET = (
     "the vendor sends sonnets with a common prefix, a dataset that vLLM 0.32 no longer has; random tokens of the same "
     "lengths take its place"
 )
-# The loads of the vendor's own recipes, docs/benchmark.md names each. What a rollout measures is the short one.
+# The loads of the vendor's own recipes, docs/guides/benchmark.md names each. What a rollout measures is the short one.
 PROFILES = {
     one.profile: one
     for one in (

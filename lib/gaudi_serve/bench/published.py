@@ -1,6 +1,6 @@
 """Published figures, as data with their sources, and which of them are about a case like a measured one.
 
-docs/benchmark.md has the same table with what it does not say.
+docs/guides/benchmark.md has the same table with what it does not say.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def seconds_per_graph(layers: float, cards: int, precision: str = "bfloat16") ->
     """Return the seconds that one graph takes to compile and capture.
 
     0.68 s for 32 layers on one card; in proportion to the layers (a graph has so many nodes), plus
-    15 % a doubling of the cards (collectives), times 0.75 for FP8. docs/parameters.md tells where the
+    15 % a doubling of the cards (collectives), times 0.75 for FP8. docs/explanation/parameters.md tells where the
     figures come from and how far off they may be (half to double).
     """
     collectives = 1 + CARDS_SHARE * math.log2(max(1, cards))

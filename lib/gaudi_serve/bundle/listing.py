@@ -71,5 +71,5 @@ def no_facts(name: str) -> str:
     """Return the sentence for a host that was never read."""
     return (
         f"no facts of {name}: run playbooks/plan.yml -e plan_save_facts_dir=FOLDER where the host can be reached, or "
-        "write them by hand (docs/planning.md)"
+        "write them by hand (docs/guides/planning.md)"
     )

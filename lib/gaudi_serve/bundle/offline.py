@@ -21,7 +21,8 @@ LACKS = (
 
 ELSEWHERE = (
     "{host}: weights {names} come from {origin}, which a mirror does not stand for; carry the folder, which the bundle "
-    "has below weights/folders, to the host, and name it as source: {{kind: path, path: FOLDER}} (docs/weights.md)"
+    "has below weights/folders, to the host, and name it as source: {{kind: path, path: FOLDER}} "
+    "(docs/guides/weights.md)"
 )
 
 

@@ -45,7 +45,7 @@ RESERVED = (
 )
 BUCKET = re.compile(f"VLLM_({'|'.join(DIMENSIONS)})_BUCKET_({'|'.join(PARTS)})")
 SHARES = ("VLLM_GPU_MEMORY_UTILIZATION", "VLLM_GRAPH_RESERVED_MEM", "VLLM_GRAPH_PROMPT_RATIO")
-# The plugin's buckets: docs/buckets.md.
+# The plugin's buckets: docs/guides/buckets.md.
 STRATEGIES = (*PLUGIN_STRATEGIES, "file")
 # The old name of one of them is for environments alone.
 BUCKET_RANGES = tuple(name.lower() for name in DIMENSIONS if name != "PROMPT_SEQ")

@@ -35,7 +35,7 @@ def read_chat(given: Any, fleet: ClientNames | None) -> Chat | None:
     """Return the page of a mapping; None where there is none.
 
     Args:
-        given: ``fleet_gateway.chat``, with the keys of docs/chat.md.
+        given: ``fleet_gateway.chat``, with the keys of docs/guides/chat.md.
         fleet: the models and adapters that users may use; None where they are not known.
 
     Raises:

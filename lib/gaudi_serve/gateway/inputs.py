@@ -51,7 +51,7 @@ def read_gateway(
     """Return the gateway of a mapping.
 
     Args:
-        given: the keys of docs/fleet.md; beyond loopback also ``plain_allowed: true`` for a gateway without
+        given: the keys of docs/guides/fleet.md; beyond loopback also ``plain_allowed: true`` for a gateway without
             certificate, ``open: true`` for one without clients.
         backends: what it serves.
         fleet: the models and adapters that clients may use; None where they are not known, and those are any.

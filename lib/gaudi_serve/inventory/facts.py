@@ -190,7 +190,9 @@ IMAGES = {
 SERIALS = Rule(list_of(matching(r"[\w.-]{1,64}")), "must be a list of quoted serial numbers, such as ['AM50016138']")
 VARIABLES = {
     "vllm_models": Rule(_list, "must be a list of models", None),
-    "vllm_distributed_models": Rule(_list, "must be a list of models, each with its hosts (docs/multi-host.md)", []),
+    "vllm_distributed_models": Rule(
+        _list, "must be a list of models, each with its hosts (docs/guides/multi-host.md)", []
+    ),
     "vllm_images": Rule(_list, "must be a list of images", []),
     "vllm_model_defaults": rule_of(
         OPTIONS["preflight_model_defaults"], Rule(_mapping, "must be a mapping of keys that every model takes")
@@ -471,7 +473,7 @@ def saved_facts(folder: Any, name: str) -> tuple[Known, str | None]:
     if not isinstance(folder, str) or not folder.strip():
         return {}, f"plan_facts_dir {shown(folder)}: must be the folder of saved facts; leave it out to read the hosts"
     save = f"save them with playbooks/plan.yml -e plan_save_facts_dir={folder} on a run that reaches the hosts, "
-    save += "or write them by hand (docs/planning.md)"
+    save += "or write them by hand (docs/guides/planning.md)"
     path = Path(folder) / f"{name}.json"
     if not Path(folder).is_dir():
         return {}, f"plan_facts_dir {folder}: no such folder of saved facts; {save}"

@@ -308,7 +308,8 @@ OF_PLAYBOOKS = {
     "benchmark_on_serving": rule_of({"type": "bool"}),
     "benchmark_timeout": rule_of({"type": "int"}, Range(10, 86_400, "seconds")),
     "benchmark_profiles": Rule(
-        lambda value: not site_profiles(value)[1], "must be a mapping of names to loads, as docs/benchmark.md has them"
+        lambda value: not site_profiles(value)[1],
+        "must be a mapping of names to loads, as docs/guides/benchmark.md has them",
     ),
     "benchmark_api_key": Rule(empty_or(is_line), "must be a quoted text of one line; '' for none"),
     "vllm_cluster_address": Rule(

@@ -21,7 +21,7 @@ MOST_CARDS = 8  # the vendor's rules know one host
 # What a card of a multimodal Llama can run at once, whatever fits.
 VISION_MODELS = ("meta-llama/Llama-3.2-11B-Vision-Instruct", "meta-llama/Llama-3.2-90B-Vision-Instruct")
 VISION_SEQUENCES = 128
-# Defaults of the vendor's table of models, where a caller does not know better (docs/parameters.md).
+# Defaults of the vendor's table of models, where a caller does not know better (docs/explanation/parameters.md).
 DEFAULTS: Numbers = {
     "MODEL": "",
     "DEVICE_NAME": "GAUDI2",

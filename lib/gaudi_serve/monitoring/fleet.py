@@ -1,7 +1,7 @@
 """From the plans of a fleet's hosts to what is watched: which hosts and models, and where each is asked.
 
 Pure functions of an inventory's variables. On the host of a Prometheus everything is asked on loopback. On all others
-one port is open, where each side proves by its certificate who it is (docs/monitoring.md).
+one port is open, where each side proves by its certificate who it is (docs/guides/monitoring.md).
 """
 
 from __future__ import annotations

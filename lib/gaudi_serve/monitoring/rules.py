@@ -15,7 +15,7 @@ from .burn import burn_alerts, burn_recordings
 from .settings import Monitoring
 from .thresholds import Thresholds, figure
 
-RUNBOOK = "docs/alerts.md"
+RUNBOOK = "docs/reference/alerts.md"
 PLACE = re.compile(r"<([a-z]\w*)>")
 # Neither a quote nor a sign of a regular expression may stand in PromQL as it is.
 SIGN = re.compile(r"[^A-Za-z0-9_-]")

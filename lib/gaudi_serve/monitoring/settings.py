@@ -80,7 +80,7 @@ def read_monitoring(given: Any, inventory: Collection[str] | None = None) -> Mon
     """Return the settings of a mapping.
 
     Args:
-        given: ``fleet_monitoring`` of a host, with the keys of docs/monitoring.md.
+        given: ``fleet_monitoring`` of a host, with the keys of docs/guides/monitoring.md.
         inventory: names of all hosts, of which ``hosts`` may name some; None where they are not known.
 
     Raises:

@@ -91,7 +91,7 @@ def release_unset(host: Host, host_name: str) -> Finding | None:
     allowed = (
         f"must be said: its default {DEFAULT} is not what this host has ({', '.join(here)}); write {stays} to stay"
     )
-    message = f"{host_name}: accelerator_release {allowed}; docs/migrating.md has the way on"
+    message = f"{host_name}: accelerator_release {allowed}; docs/guides/migrating.md has the way on"
     return Finding(host_name, "accelerator_release", message, None, None, allowed)
 
 

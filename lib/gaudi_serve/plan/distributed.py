@@ -273,7 +273,7 @@ def notes_between(spec: Spec, host: Host, addresses: Mapping[str, str]) -> list[
     ports, platform = spec.cluster_ports, platform_of(host.accelerator)
     notes = [
         f"its hosts talk on ports {ports.first} to {ports.last} and on ports that the kernel chooses, without "
-        "encryption; docs/multi-host.md has the rule for a firewall"
+        "encryption; docs/guides/multi-host.md has the rule for a firewall"
     ]
     slow = not platform.scales_out(host) and host.between.kind != NICS
     if not spec.copied_over_hosts and spec.tensors > spec.cards and slow:

@@ -49,7 +49,7 @@ def vllm_launch(spec: Mapping[str, Any], host: Mapping[str, Any]) -> dict[str, A
         ``numactl`` (arguments or None), ``warnings`` (sentences).
 
     Raises:
-        InputError: for keys and values that docs/models.md does not allow, a host without the facts that
+        InputError: for keys and values that docs/guides/models.md does not allow, a host without the facts that
             the profile reads, a profile that does not exist, cards that are not free, and buckets that are
             none or too many; the message names the model, the key and what is allowed.
     """
@@ -378,7 +378,9 @@ def _listener_warnings(spec: Spec, env: Mapping[str, str]) -> list[str]:
         return []
     interface = env.get(INTERFACE)
     where = "on the host's outward address" if interface in (None, "", "lo") else f"on interface {interface}"
-    return [f"its workers listen {where} too, and ask for no key: docs/security.md has the rule for a firewall"]
+    return [
+        f"its workers listen {where} too, and ask for no key: docs/explanation/security.md has the rule for a firewall"
+    ]
 
 
 def launch_warnings(spec: Spec, platform: Platform) -> list[str]:

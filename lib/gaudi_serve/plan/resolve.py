@@ -97,7 +97,7 @@ def _resolved(given: Any, site: Site) -> tuple[ResolvedModel | None, list[Mistak
     problems = [item for item in findings(spec) if not missing or (item[0] != "model" and item[1] is not None)]
     found: list[Mistake] = [(spec, problem) for problem in problems]
     if missing:
-        many = f"; docs/models.md lists its {len(catalog)} entries" if catalog else ", which has nothing"
+        many = f"; docs/guides/models.md lists its {len(catalog)} entries" if catalog else ", which has nothing"
         known = date_problem(given["model"]) or f"is not in the catalog{near(given['model'], catalog) or many}"
         found.insert(0, (given, ("model", given["model"], known)))
     bad = {key for key, _, _ in problems} | ({"model"} if missing else set())

@@ -31,7 +31,7 @@ def tried_together(hosts: Mapping[str, Peer], entry: str) -> str:
                     said = ", ".join(f"{key} {value}" for key, value in sizes.items())
                     return (
                         f"{entry} fits on {counted(count, 'host')} together, such as {', '.join(names)}: {said}, as an "
-                        "entry of vllm_distributed_models (docs/multi-host.md)"
+                        "entry of vllm_distributed_models (docs/guides/multi-host.md)"
                     )
     return ""
 

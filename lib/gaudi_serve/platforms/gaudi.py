@@ -288,7 +288,7 @@ def _reasons(host: Host, host_name: str, cards: int, release: str) -> list[tuple
         text = (
             f"{host_name}: driver {driver} and image release {release} differ; both must be of one release: "
             "playbooks/driver.yml -e driver_upgrade_allowed=true replaces a driver that apt installed; any other "
-            "must be removed first, as docs/migrating.md shows"
+            "must be removed first, as docs/guides/migrating.md shows"
         )
         reasons.append(("driver_version", text))
     return reasons

@@ -106,7 +106,7 @@ FORMS = {
         list_of(matching(r"[A-Za-z][\w.-]{0,62}")), "must be a list of RDMA devices, such as [mlx5_0, mlx5_1]"
     ),
     # Each entry's own sentence comes from network_problems.
-    f"{ROLE}_ports": Rule(lambda value: isinstance(value, list), "must be a list of ports (docs/networks.md)"),
+    f"{ROLE}_ports": Rule(lambda value: isinstance(value, list), "must be a list of ports (docs/guides/networks.md)"),
 }
 
 

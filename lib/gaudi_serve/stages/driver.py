@@ -55,7 +55,7 @@ def driver_refusal(
         keep = f", or keep it with accelerator_release: '{found}'" if release_of(found) else ""
         return [
             f"{host_name}: driver {found} and release {release} differ, and apt cannot replace a driver that no "
-            f"package {DKMS} installed; remove it as docs/migrating.md shows, and run again{keep}"
+            f"package {DKMS} installed; remove it as docs/guides/migrating.md shows, and run again{keep}"
         ]
     if changes["install"] and not changes["version"]:
         known = ", ".join(driver["available"]) or "none"

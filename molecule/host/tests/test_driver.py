@@ -101,7 +101,7 @@ def test_a_driver_that_no_package_installed_is_removed_before_another_comes(host
     assert (
         "mol-host: driver 1.21.3 and release 1.24.1 differ, and apt cannot replace a driver that no package" in run.flat
     )
-    # As docs/migrating.md shows; the release that the host had before takes the fewest packages.
+    # As docs/guides/migrating.md shows; the release that the host had before takes the fewest packages.
     host.check_output(
         "for module in habanalabs habanalabs_ib habanalabs_en habanalabs_cn; do modprobe -r $module; done"
     )

@@ -15,7 +15,7 @@ from ..items import Item
 
 @dataclass(frozen=True)
 class Settings:
-    """The variables of fetching, as docs/air-gap.md has them, without their prefix ``bundle_``.
+    """The variables of fetching, as docs/guides/air-gap.md has them, without their prefix ``bundle_``.
 
     apt_sources: package sources of distributions, by system. signing_key: id of a key of the user's keyring; empty for
     one of the toolkit's own. key_dir: where that is kept. allow_unpinned: fetch what may be something else tomorrow.

@@ -20,13 +20,13 @@ DRIFT = "Run site.yml on one host, or rollout.yml on several: both bring the hos
 # What to do about a sentence that does not say it, by words of it.
 REMEDIES = (
     (r"compile while serving|beyond input_range", "Set input_range to what comes, or plan the buckets with tune.yml."),
-    (r"listen on interface", "Add the firewall rule of docs/security.md."),
+    (r"listen on interface", "Add the firewall rule of docs/explanation/security.md."),
     (r"reboot", "Set host_tuning_reboot_allowed: true for the run that may reboot the host."),
     (r"does not answer", "Read its log with logs.yml -e model=NAME; restart.yml starts it again."),
     (r"cannot be reached|could not be read|Unreachable|No route", "Check ssh and the machine, then run this again."),
     (r"is held by", "End that program, or leave the card out of the plan."),
     (r"Links? .*measur|measuring is due|not measured", "Run validate.yml while the cards are idle."),
-    (r"unused|is not used", "docs/operations.md says what keeps a card from being used."),
+    (r"unused|is not used", "docs/guides/operations.md says what keeps a card from being used."),
 )
 DEFAULT = {
     "refusal": "Change the value in the inventory to one that is allowed, and plan again.",

@@ -1,6 +1,6 @@
-"""A rollout from a Python program: started, followed event by event, and its result read (docs/runner.md).
+"""A rollout from a Python program: started, followed event by event, and its result read (docs/guides/runner.md).
 
-    python docs/examples/rollout.py FOLDER IMAGE
+    python docs/guides/rollout.py FOLDER IMAGE
 
 FOLDER is a private data folder of ansible-runner whose ``inventory`` is yours, IMAGE an execution environment.
 """

@@ -1,0 +1,20 @@
+"""Settings of Sphinx, which builds these pages as a site: `make docs`."""
+
+project = "gaudi-serve"
+author = "The gaudi-serve developers"
+extensions = ["myst_parser", "sphinx_copybutton"]
+source_suffix = {".md": "markdown"}
+exclude_patterns = ["_build"]
+# A link to a heading that does not exist is an error; the names of headings are those that code forges use.
+myst_heading_anchors = 5
+myst_enable_extensions = ["attrs_inline"]
+nitpicky = True
+html_theme = "furo"
+html_title = "gaudi-serve"
+# The site loads nothing from elsewhere, and its search works from a disk.
+html_copy_source = False
+html_show_sourcelink = False
+copybutton_prompt_text = r"\$ |# "
+copybutton_prompt_is_regexp = True
+language = "en"
+highlight_language = "none"
