@@ -115,7 +115,7 @@ def test_workflows_use_templates_and_answers_that_there_are() -> None:
 
 
 def test_the_example_is_whole() -> None:
-    example = yaml.safe_load((ROOT / "inventory/example/awx.yml").read_text(encoding="utf-8"))["fleet_awx"]
+    example = yaml.safe_load((ROOT / "inventory/examples/mixed/awx.yml").read_text(encoding="utf-8"))["fleet_awx"]
     # A template there, for the file of a key.
     example["machine"]["ssh_key"] = "-----BEGIN OPENSSH PRIVATE KEY-----\n-\n-----END OPENSSH PRIVATE KEY-----\n"
     found = awx_settings(example)

@@ -94,7 +94,7 @@ def test_cards_that_a_release_does_not_serve_are_refused(monkeypatch: pytest.Mon
 
 def test_the_default_is_the_same_wherever_it_stands() -> None:
     files = ["playbooks/vars/stages.yml", "roles/driver/defaults/main.yml", "roles/vllm_image/defaults/main.yml"]
-    for name in (*files, "inventory/example/group_vars/all.yml"):
+    for name in (*files, "inventory/examples/mixed/group_vars/all.yml"):
         text = (Path(__file__).parents[2] / name).read_text(encoding="utf-8")
         found = [line for line in text.splitlines() if "_release:" in line and not line.lstrip().startswith("#")]
         assert [line for line in found if DEFAULT in line], name

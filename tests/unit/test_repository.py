@@ -71,7 +71,7 @@ def test_nothing_writes_a_repository_before_its_library_is_installed() -> None:
 
 def test_example_inventory_plans() -> None:
     catalog = model_catalog([str(ROOT / "roles/preflight/files/catalog")])
-    group = read(ROOT / "inventory/example/group_vars/gaudi2.yml")
+    group = read(ROOT / "inventory/examples/mixed/group_vars/gaudi2.yml")
     plan = vllm_plan(group["vllm_models"], gaudi_host(weights={}), catalog, defaults=group["vllm_model_defaults"])
     assert plan["errors"] == []
     assert [model["module_ids"] for model in plan["models"]] == [[0], [1, 2]]

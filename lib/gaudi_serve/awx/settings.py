@@ -147,7 +147,7 @@ def awx_settings(given: Any) -> dict[str, Any]:
     """Return the settings of an AWX, complete.
 
     Args:
-        given: ``fleet_awx``, as inventory/example/awx.yml explains it. Templates' credentials are those that it has.
+        given: ``fleet_awx``, as inventory/examples/mixed/awx.yml explains it. Templates' credentials are those that it has.
 
     Returns:
         ``organization``, ``prefix``, ``collections``, ``execution_environment``, ``project``, ``inventory``,
