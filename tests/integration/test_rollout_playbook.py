@@ -151,8 +151,8 @@ def test_a_host_that_stays_away_is_left_drained_and_finished_by_the_next_rollout
     status, text = hosts.roll(rollout_reconnect_timeout=2)
     assert status == 2, text
     assert "It could not be taken back, and stays drained: it could not be reached for 2 s" in text
-    proven = {"h01": "proven", "h03": "proven"}
-    assert hosts.page == ("The rollout stopped at h02.", {**proven, "h02": "stays drained"}, {"h01", "h03"})
+    proven = {"h01": "verified", "h03": "verified"}
+    assert hosts.page == ("The rollout stopped at h02.", {**proven, "h02": "left_drained"}, {"h01", "h03"})
     assert hosts.kept == ["h02"]
     change(hosts.folder, "h02", away={})
     status, text = hosts.roll()
@@ -168,7 +168,7 @@ def test_of_one_wave_a_host_is_lost_and_another_too_slow_and_both_go_back(hosts:
     assert "h02 could not be reached while it was changed, and the rollout stops: its connection was lost. It" in text
     assert "h03 has not proven itself, and the rollout stops: Verify | Refuse what is slower than before" in text
     assert (hosts.changed, hosts.kept) == (["h01"], [])
-    became = {"h01": "proven", "h02": "went back", "h03": "went back"}
+    became = {"h01": "verified", "h02": "rolled_back", "h03": "rolled_back"}
     assert hosts.page == ("The rollout stopped at h02, h03.", became, {"h01"})
 
 
@@ -178,7 +178,7 @@ def test_a_host_that_is_lost_while_it_goes_back_goes_back(hosts: Hosts) -> None:
     assert status == 2, text
     assert "h01 has not proven itself, and the rollout stops: Verify | Refuse what is slower than before" in text
     assert (hosts.changed, hosts.kept) == ([], [])
-    assert hosts.page == ("The rollout stopped at h01.", {"h01": "went back"}, set())
+    assert hosts.page == ("The rollout stopped at h01.", {"h01": "rolled_back"}, set())
 
 
 def test_a_rollout_that_begins_no_wave_or_stops_after_the_canary_warns_of_nothing(hosts: Hosts) -> None:
@@ -198,12 +198,12 @@ def test_a_rollout_that_begins_no_wave_or_stops_after_the_canary_warns_of_nothin
     # All of a launch is compared, also what no line shows.
     assert "h01: not in the approved plan: launch of m with digest " in text, text
     status, text = hosts.roll(rollout_approved="")
-    assert hosts.page == ("1 host changed and verified; 3 hosts left.", {"h01": "proven"}, {"h01"})
+    assert hosts.page == ("1 host changed and verified; 3 hosts left.", {"h01": "verified"}, {"h01"})
     assert status == 0 and "the rollout stops after the canary h01, which serves" in text, text
     assert (hosts.changed, hosts.locks) == (["h01"], {}) and PATTERN not in text and "forks" not in text, text
     status, text = hosts.roll()
     assert (status, hosts.changed) == (0, NAMES), text
-    assert hosts.page == ("3 hosts changed and verified.", dict.fromkeys(NAMES[1:], "proven"), set(NAMES[1:]))
+    assert hosts.page == ("3 hosts changed and verified.", dict.fromkeys(NAMES[1:], "verified"), set(NAMES[1:]))
     status, text = hosts.roll()
     assert status == 0 and "nothing is due on any host" in text and "[WARNING]" not in text, text
 

@@ -244,7 +244,7 @@ def test_the_example_follows_a_rollout(given: dict[str, Any], folder: Folder, se
     if slow:
         assert not outcome.succeeded and changed == []
         assert "h01 has not proven itself" in outcome.failures["h01"]
-        assert outcome.hosts["h01"]["outcome"] == "went back"
+        assert outcome.hosts["h01"]["outcome"] == "rolled_back"
         assert outcome.hosts["h01"]["text"] == outcome.failures["h01"]
     elif given:
         assert outcome.succeeded and outcome.changed == changed == ["h01", "h02", "h03"], outcome

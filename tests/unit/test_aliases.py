@@ -78,7 +78,7 @@ def test_every_alias_is_tested_here() -> None:
 
 def test_the_documentation_lists_every_old_name() -> None:
     rows = re.findall(
-        r"^\| `(\w+)` \| `(\w+)` \|$", (ROOT / "docs/guides/operations.md").read_text(encoding="utf-8"), re.M
+        r"^\| `(\w+)` \| `(\w+)` \|$", (ROOT / "docs/reference/inventory.md").read_text(encoding="utf-8"), re.M
     )
     assert dict(rows) == ALIASES
 

@@ -55,7 +55,7 @@ def lost(plan: dict[str, Any]) -> dict[str, Any]:
         (
             {
                 "plan": plan_of(NAMES),
-                "rollout": {"hosts": {"g1": {"outcome": "went back", "why": "slow", "text": "g1: m is slower"}}},
+                "rollout": {"hosts": {"g1": {"outcome": "rolled_back", "why": "slow", "text": "g1: m is slower"}}},
             },
             "refused",
             "The rollout stopped at g1.",
@@ -63,7 +63,7 @@ def lost(plan: dict[str, Any]) -> dict[str, Any]:
         (
             {
                 "plan": plan_of(NAMES, restarts=NAMES),
-                "rollout": {"waves": [["g1"], ["g2"]], "hosts": {"g1": {"outcome": "proven", "text": "g1 serves"}}},
+                "rollout": {"waves": [["g1"], ["g2"]], "hosts": {"g1": {"outcome": "verified", "text": "g1 serves"}}},
             },
             "changes",
             "1 host changed and verified; 1 host left.",
@@ -117,13 +117,13 @@ def test_a_rollout_leaves_what_is_left_of_its_plan() -> None:
         "before": {"m": {"first_token_s": 0.2, "tokens_s": 40.0}},
         "after": {"m": {"first_token_s": 0.1, "tokens_s": 50}},
     }
-    proven = {"outcome": "proven", "text": "g serves with the change", **figures}
+    proven = {"outcome": "verified", "text": "g serves with the change", **figures}
     parts = {"plan": plan_of([*NAMES, "gateway"], restarts=[*NAMES, "gateway"])}
     waves = [["g1"], ["g2"]]
     half = page(parts | {"rollout": {"waves": waves, "hosts": {"g1": proven}}})
     assert [host["state"] for host in half["hosts"]] == ["good", "changes", "changes"]
     assert {row["host"] for row in half["timeline"]["rows"]} == {"g2", "gateway"}
-    back = {"outcome": "went back", "why": "m is slower", "text": "g2 has not proven itself"}
+    back = {"outcome": "rolled_back", "why": "m is slower", "text": "g2 has not proven itself"}
     failed = page(parts | {"rollout": {"waves": waves, "hosts": {"g1": proven, "g2": back}}})
     assert failed["verdict"]["sentence"] == "The rollout stopped at g2."
     assert [host["state"] for host in failed["hosts"]] == ["good", "changes", "changes"]

@@ -54,9 +54,9 @@ def test_what_tune_writes_beside_an_inventory_is_no_part_of_it(tmp_path: Path) -
     assert "Unable to parse" not in done.stderr
 
 
-def test_role_reference_is_current() -> None:
+def test_the_generated_reference_is_current() -> None:
     done = subprocess.run(
-        [sys.executable, ROOT / "scripts/role-docs", "--check"], capture_output=True, text=True, check=False
+        [sys.executable, ROOT / "scripts/reference", "--check"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
 

@@ -97,25 +97,25 @@ CHANGE = ("lock", "approve", "begin", "change")
 DONE = (*CHANGE, "verify", "accept")
 PATHS: list[tuple[tuple[str, ...], str, str]] = [
     # A whole one; one that stops after its canary; one whose locks are not all had.
-    ((*DONE, "serve"), "serving", "proven"),
+    ((*DONE, "serve"), "serving", "verified"),
     (("lock", "decline"), "deferred", ""),
     ((), "pending", ""),
     # A failure in each step, with a way back and without.
-    (("lock", "approve", "begin", "fail", "restore"), "rolled_back", "went back"),
-    ((*CHANGE, "fail", "restore"), "rolled_back", "went back"),
-    ((*CHANGE, "verify", "fail", "restore"), "rolled_back", "went back"),
-    ((*DONE, "fail", "restore"), "returned", "proven"),
-    ((*CHANGE, "fail", "give_up"), "left_drained", "stays drained"),
-    ((*DONE, "fail", "give_up"), "left_drained", "stays drained"),
+    (("lock", "approve", "begin", "fail", "restore"), "rolled_back", "rolled_back"),
+    ((*CHANGE, "fail", "restore"), "rolled_back", "rolled_back"),
+    ((*CHANGE, "verify", "fail", "restore"), "rolled_back", "rolled_back"),
+    ((*DONE, "fail", "restore"), "returned", "verified"),
+    ((*CHANGE, "fail", "give_up"), "left_drained", "left_drained"),
+    ((*DONE, "fail", "give_up"), "left_drained", "left_drained"),
     # A lost connection in each step, also while it rolls back, and once more after that.
-    (("lock", "approve", "begin", "lose", "restore"), "rolled_back", "went back"),
-    ((*CHANGE, "lose", "restore"), "rolled_back", "went back"),
-    ((*CHANGE, "verify", "lose", "restore"), "rolled_back", "went back"),
-    ((*DONE, "lose", "restore"), "returned", "proven"),
-    ((*CHANGE, "fail", "lose", "restore"), "rolled_back", "went back"),
-    ((*DONE, "fail", "lose", "restore"), "returned", "proven"),
-    ((*CHANGE, "lose", "give_up"), "left_drained", "stays drained"),
-    ((*CHANGE, "lose"), "rolling_back", "stays drained"),
+    (("lock", "approve", "begin", "lose", "restore"), "rolled_back", "rolled_back"),
+    ((*CHANGE, "lose", "restore"), "rolled_back", "rolled_back"),
+    ((*CHANGE, "verify", "lose", "restore"), "rolled_back", "rolled_back"),
+    ((*DONE, "lose", "restore"), "returned", "verified"),
+    ((*CHANGE, "fail", "lose", "restore"), "rolled_back", "rolled_back"),
+    ((*DONE, "fail", "lose", "restore"), "returned", "verified"),
+    ((*CHANGE, "lose", "give_up"), "left_drained", "left_drained"),
+    ((*CHANGE, "lose"), "rolling_back", "left_drained"),
 ]
 
 
@@ -159,7 +159,7 @@ def test_a_host_that_is_slower_than_before_is_not_verified() -> None:
 def test_what_is_left_as_data_of_a_host_that_serves() -> None:
     canary = [event for event in DONE if event != "approve"]
     assert path(*canary, host="h1").report == {
-        "outcome": "proven",
+        "outcome": "verified",
         "before": BEFORE,
         "after": BEFORE,
         "text": "h1 serves with the change, and has proven itself:\n"
@@ -197,7 +197,7 @@ AGAIN = "It serves again what served before; the other hosts of later waves are 
         ),
         (
             path(*DONE, "fail", "restore", fail={"task": "Return", "result": {"msg": "no gateway"}}),
-            "the rollout stops at h2: Return: no gateway. It had proven itself, and serves with the change; "
+            "the rollout stops at h2: Return: no gateway. It had passed its checks and serves with the change; "
             "the other hosts of later waves are as they were",
         ),
         (
@@ -263,7 +263,7 @@ def test_the_plugin_goes_on_from_what_was_registered_also_by_a_task_that_failed(
     # What was registered may itself be the result that failed.
     assert run.task("fail", task="Prove", result=failed)["reason"] == f"Prove: {failed['msg']}"
     assert "is not allowed in state rolling_back" in run.task("serve")["msg"]
-    assert run.task("restore")["report"]["outcome"] == "went back"
+    assert run.task("restore")["report"]["outcome"] == "rolled_back"
 
 
 def test_the_plugin_refuses_an_event_that_is_none_or_lacks_something(monkeypatch: pytest.MonkeyPatch) -> None:

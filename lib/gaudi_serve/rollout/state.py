@@ -221,7 +221,7 @@ class RolloutState:
         if not self.figures:
             return {}
         text = verified_text(self.host, self.figures["before"], self.figures["after"])
-        return {"outcome": "proven", **self.figures, "text": text}
+        return {"outcome": "verified", **self.figures, "text": text}
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as tasks read it by name, and as ``of`` takes it.
@@ -300,12 +300,12 @@ def _end(now: RolloutState, failure: Failure) -> dict[str, str]:
     first, _, rest = failure.problem.partition("\n")
     text = _verdict(now.host, failure, first)
     if now.state is State.RETURNED:
-        outcome, became = "proven", f"It had proven itself, and serves with the change; {later}"
+        outcome, became = "verified", f"It had passed its checks and serves with the change; {later}"
         text = f"the rollout stops at {now.host}: {first}"
     elif now.state is State.ROLLED_BACK:
-        outcome, became = "went back", f"It serves again what served before; {later}"
+        outcome, became = "rolled_back", f"It serves again what served before; {later}"
     else:
-        outcome = "stays drained"
+        outcome = "left_drained"
         became = f"It could not be taken back, and stays drained: {failure.stays or LOST}; run this again"
     text = f"{text}. {became}" + (f"\n{rest}" if rest else "")
     return {"outcome": outcome, "why": failure.problem, "text": text}

@@ -63,7 +63,7 @@ def fleet_page(
 def carried_out(plan: Known, rollout: Known) -> Known:
     """Return what is left of a plan in a rollout: nothing of hosts that serve with the change; at its end, of none."""
     found: Known = rollout.get("hosts") or {}
-    done = {name for name, host in found.items() if host["outcome"] == "proven"}
+    done = {name for name, host in found.items() if host["outcome"] == "verified"}
     if not done:
         return plan
     nothing_left = all(name in done for wave in rollout.get("waves") or () for name in wave)

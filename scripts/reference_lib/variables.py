@@ -1,0 +1,95 @@
+"""The page of all variables that an inventory or ``-e`` may set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gaudi_serve.core.aliases import OLD
+from gaudi_serve.core.options import OPTIONS
+from gaudi_serve.inventory.facts import OTHERS, VARIABLES
+from gaudi_serve.inventory.variables import HANDED, INPUTS
+from gaudi_serve.stages.registry import STAGES
+
+from .entries import Entry, data_of
+from .roles import text_of
+
+HEAD = """# Inventory variables
+
+Every variable that an inventory, or `-e`, may set. A variable that begins with a prefix of the toolkit and is
+not on this page is refused, with the nearest known name. Options of single playbooks, such as `-e model=`,
+are on the page of the [playbooks](playbooks.md). Keys of a model are on the page of [model
+keys](model-keys.md). `scripts/reference` writes this page.
+
+An editor can check an inventory while you type. Put one of these lines at the top of the file:
+
+```yaml
+# yaml-language-server: $schema=PATH/docs/reference/schemas/inventory.schema.json
+```
+
+```yaml
+# yaml-language-server: $schema=PATH/docs/reference/schemas/variables.schema.json
+```
+
+The first is for `hosts.yml`, the second for files in `group_vars` and `host_vars`. `PATH` is the checkout of
+this repository.
+
+## Variables of the toolkit
+
+"""
+# Observed facts, which an inventory has no reason to set.
+FACTS = ("gaudi_runtime", "preflight_catalog")
+# Roles that are no stage, with their playbooks.
+PLAYBOOKS = {"preflight": "all", "site_mirror": "mirror"}
+
+
+def own() -> list[Entry]:
+    """Return the variables that belong to no role, in the order of their data."""
+    rules = {**VARIABLES, **INPUTS}
+    found = []
+    for name, data in data_of("variables").items():
+        readers = ", ".join(f"`{one}.yml`" for one in data.get("read_by", ())) or "all playbooks"
+        allowed = data.get("allowed") or (rules[name].allowed if name in rules else "")
+        found.append(Entry.of(name, data, allowed, readers))
+    return found
+
+
+def of_roles() -> dict[str, list[Entry]]:
+    """Return the options of roles that an inventory may set, by role."""
+    roles: dict[str, list[Entry]] = {}
+    names = [name for name in INPUTS if name in OPTIONS and name not in (*HANDED, *FACTS)]
+    owners = sorted((*STAGES, *PLAYBOOKS), key=len, reverse=True)
+    for name in names:
+        role = next(one for one in owners if name.startswith(f"{one}_"))
+        option = OPTIONS[name]
+        kind = option["type"] + (f" of {option['elements']}" if "elements" in option else "")
+        playbook = PLAYBOOKS.get(role) or STAGES[role]
+        readers = "all playbooks" if playbook == "all" else f"`{playbook}.yml`, `site.yml`"
+        data = {"type": kind, "help": text_of(dict(option)), "choices": option.get("choices")}
+        if option.get("default") not in (None, "", [], {}):
+            data["default"] = f"`{str(option['default']).lower() if kind == 'bool' else option['default']}`"
+        roles.setdefault(role, []).append(Entry.of(name, data, INPUTS[name].allowed, readers))
+    return roles
+
+
+def documented() -> set[str]:
+    """Return the names of all variables on the page."""
+    return {one.name for one in own()} | {one.name for entries in of_roles().values() for one in entries}
+
+
+def known() -> set[str]:
+    """Return the names of all variables that a user may set."""
+    return {*VARIABLES, *OTHERS, *INPUTS} - {*HANDED, *FACTS}
+
+
+def pages(root: Path) -> dict[Path, str]:
+    """Return the files that this part writes, by their paths."""
+    text = HEAD + "\n".join(one.markdown() for one in own())
+    for role, entries in of_roles().items():
+        text += f"\n## Variables of role {role}\n\n" + "\n".join(one.markdown() for one in entries)
+    rows = "".join(f"| `{old}` | `{new}` |\n" for new, old in sorted(OLD.items(), key=lambda pair: pair[1]))
+    text += (
+        "\n## Old names\n\nThese names still work. The next release does not read them, and a run warns about each. "
+        "A host\nthat has both names of one variable with different values is refused.\n\n"
+        f"| old name | name |\n|---|---|\n{rows}"
+    )
+    return {root / "docs/reference/inventory.md": text}
