@@ -26,7 +26,7 @@ REMEDIES = (
     (r"cannot be reached|could not be read|Unreachable|No route", "Check ssh and the machine, then run this again."),
     (r"is held by", "End that program, or leave the card out of the plan."),
     (r"Links? .*measur|measuring is due|not measured", "Run validate.yml while the cards are idle."),
-    (r"unused|is not used", "docs/guides/operations.md says what keeps a card from being used."),
+    (r"unused|is not used", "docs/explanation/serving.md explains what keeps a card from being used."),
 )
 DEFAULT = {
     "refusal": "Change the value in the inventory to one that is allowed, and plan again.",
