@@ -18,7 +18,7 @@ from gaudi_serve.show.status import fleet_status
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from reference_lib import models, outputs, playbooks, variables  # noqa: E402
+from reference_lib import manual_map, models, outputs, playbooks, variables  # noqa: E402
 
 EXAMPLES = sorted(path.name for path in ROOT.glob("inventory/examples/*"))
 
@@ -122,3 +122,7 @@ def test_the_status_of_a_fleet_has_its_schema() -> None:
     OUTPUTS["status"].validate(status)
     for broken in ({**status, "drifted": None}, {key: value for key, value in status.items() if key != "hosts"}):
         assert list(OUTPUTS["status"].iter_errors(broken))
+
+
+def test_every_test_that_the_manual_map_names_exists() -> None:
+    assert list(manual_map.missing(ROOT)) == []
