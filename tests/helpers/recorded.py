@@ -1,7 +1,8 @@
 """For tests: pages /metrics of servers, a file for each engine or release of vLLM, as the server shows them.
 
-``fork.prom`` was made by the class of metrics of the fork's branches aice/v1.21.0 and aice/v1.22.0, which show the same. The others
-have the names, labels and limits of the packages of vLLM; the one of 0.33.0 was compared with the source of 0.32.0.
+``fork.prom`` was made by the class of metrics of the fork's branches aice/v1.21.0 and aice/v1.22.0, which show the
+same. The others have the names, labels and limits of the packages of vLLM; the one of 0.33.0 was compared with the
+source of 0.32.0.
 """
 
 from __future__ import annotations

@@ -468,6 +468,7 @@ GATEWAY = (
 P1 = {"instance": "p1:9090"}
 FOUND = "prometheus prometheus_notifications_alertmanagers_discovered = "
 MONITORING = (
+    fires("Watchdog", "always", 10, {}),
     fires("AlertmanagerUnreachable", "none known", 10, P1, FOUND + "0x20"),
     fires(
         "AlertmanagerUnreachable",

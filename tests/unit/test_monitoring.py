@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from gaudi_serve.monitoring.settings import KEYS, Monitoring, read_monitoring
 from gaudi_serve.stages import monitoring
 from gaudi_serve.stages.base import Given
 from gaudi_serve.stages.registry import run_stages
+from helpers.monitoring_tools import tool
 from jinja2.nativetypes import NativeEnvironment
 
 HOSTS = ["a", "b", "p"]
@@ -212,8 +214,32 @@ def test_alertmanager_gets_what_the_user_wrote_and_a_host_that_is_gone_speaks_fo
     file = wanted("p", fleet(), alertmanager=own).files[f"{FOLDER}/alertmanager.yml"]
     assert (file.mode, file.group, file.secret) == ("0640", "prometheus", True)
     told = yaml.safe_load(file.text)
-    assert (told["receivers"], told["route"]) == (own["receivers"], own["route"])
+    assert told["receivers"][:-1] == own["receivers"] and told["route"]["receiver"] == "ops"
     assert told["inhibit_rules"][0]["source_matchers"] == ['alertname="HostDown"'] and len(told["inhibit_rules"]) == 2
+
+
+DEADMAN = {"matchers": ["alertname = Watchdog"], "receiver": "deadman", "repeat_interval": "5m"}
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        ({}, ("gaudi-serve-nobody", "none")),
+        ({"route": None, "receivers": None}, ("gaudi-serve-nobody", "none")),
+        ({"receivers": [{"name": "ops"}], "route": {"receiver": "ops"}}, ("gaudi-serve-nobody", "ops")),
+        (
+            {"receivers": [{"name": "ops"}, {"name": "deadman"}], "route": {"receiver": "ops", "routes": [DEADMAN]}},
+            ("deadman", "ops"),
+        ),
+    ],
+)
+def test_the_watchdog_calls_nobody_unless_a_route_names_it(own: Any, expected: tuple[str, str], tmp_path: Path) -> None:
+    path = tmp_path / "alertmanager.yml"
+    path.write_text(alertmanager_config({"alertmanager": own}), encoding="utf-8")
+    for labels, receiver in zip((["alertname=Watchdog"], ["alertname=HostDown", "host=a"]), expected, strict=True):
+        command = [tool("amtool"), "config", "routes", "test", f"--config.file={path}", *labels]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == receiver
 
 
 def test_a_prometheus_of_the_site_gets_files_alone() -> None:

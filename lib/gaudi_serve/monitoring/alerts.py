@@ -24,7 +24,8 @@ class Alert:
     """An alert.
 
     expr: what is wrong, one series each case. lasts: how long before it fires. severity: critical (somebody gets up),
-    warning (today), info (when it suits). summary, description: with Prometheus' templates. labels: that it adds.
+    warning (today), info (when it suits), none (nobody: a machine waits for it). summary, description: with Prometheus'
+    templates. labels: that it adds.
     """
 
     name: str
@@ -612,6 +613,15 @@ GATEWAY = (
     ),
 )
 PROMETHEUS = (
+    # Who gets it and suddenly does not any more knows that alerts get lost on their way.
+    Alert(
+        "Watchdog",
+        "vector(1)",
+        "",
+        "none",
+        "Alerts arrive",
+        "This alert always fires. Where it stops arriving, Prometheus, Alertmanager or the way between has failed.",
+    ),
     Alert(
         "AlertmanagerUnreachable",
         """
