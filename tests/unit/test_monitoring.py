@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -75,8 +76,10 @@ def test_nothing_of_receivers_is_in_a_message() -> None:
 
 def facts(name: str, **certificates: str) -> dict[str, Any]:
     """Return the facts of a host, with the texts of its certificates."""
-    found = {kind: {"text": text} for kind, text in certificates.items()}
-    return {"address": f"10.0.0.{ord(name) - 96}", "certificates": {"host": {}, "client": {}, **found}, "watched": []}
+    address = f"10.0.0.{ord(name) - 96}"
+    names = {"host": [address], "client": ["prometheus"]}
+    found = {kind: {"text": text, "names": names[kind], "until": 2**40} for kind, text in certificates.items()}
+    return {"address": address, "certificates": {"host": {}, "client": {}, **found}, "watched": []}
 
 
 def fleet(**changed: Any) -> dict[str, dict[str, Any]]:
@@ -419,6 +422,58 @@ def test_a_run_without_the_host_that_watches_leaves_its_door_open(live: dict[str
     assert monitoring.wanted("a", found, None, {}, known=["old"]).files[f"{FOLDER}/clients.pem"].text == "P"
 
 
+def renewals(hostvars: dict[str, Any], live: dict[str, Any], host: str) -> Any:
+    """Return what a host is to do in a run that has these hosts."""
+    known = {"preflight_plan": {"models": [], "errors": []}, **hostvars[host]}
+    settings = known.get("fleet_monitoring")
+    live["files"][f"{FOLDER}/host.pem"] = {"sha256": "", "mode": "0600", "group": "root", "changed": 90.0}
+    known |= {
+        "monitoring_fleet": fleet_watched(hostvars, HOSTS, host),
+        "monitoring_settings": settings,
+        "gaudi_host": {},
+    }
+    return monitoring.STAGE.pending(
+        Given(host, {**known, "gaudi_metrics": {**live, "clients": [], **hostvars[host]["gaudi_metrics"]}})
+    )
+
+
+@pytest.mark.parametrize(
+    ("owner", "kind", "other"), [("a", "host", "p"), ("p", "client", "a")], ids=["of a host", "of who watches"]
+)
+def test_a_new_certificate_comes_to_the_other_side_in_the_same_run(
+    owner: str, kind: str, other: str, live: dict[str, Any]
+) -> None:
+    hostvars = fleet()
+    assert f"read the new certificate of {owner}" not in renewals(hostvars, live, other).due
+    for changed in ({"until": time.time() + 80 * 86400}, {"names": ["10.9.9.9"]}):
+        hostvars = fleet()
+        hostvars[owner]["gaudi_metrics"]["certificates"][kind] |= changed
+        assert [one["path"] for one in renewals(hostvars, live, owner).changes["certificates"]] == [
+            f"{FOLDER}/{kind}.pem"
+        ]
+        # The other side takes part, so that it reads the new one after it was made.
+        found = renewals(hostvars, live, other)
+        assert f"read the new certificate of {owner}" in found.due and found.changes["due"]
+
+
+@pytest.mark.parametrize(("owner", "kind", "other"), [("a", "host", "p"), ("p", "client", "a")])
+def test_an_old_certificate_waits_for_a_run_with_the_other_side(
+    owner: str, kind: str, other: str, live: dict[str, Any]
+) -> None:
+    for days, made in ((80, False), (20, True)):
+        hostvars = fleet()
+        del hostvars[other]["gaudi_metrics"]
+        hostvars[owner]["gaudi_metrics"]["certificates"][kind]["until"] = time.time() + days * 86400
+        found = renewals(hostvars, live, owner)
+        assert [one["path"] for one in found.changes["certificates"]] == ([f"{FOLDER}/{kind}.pem"] if made else [])
+        text = (
+            f"{other} refuses the new certificate of this host until playbooks/monitoring.yml has both"
+            if made
+            else f"the certificate of this host is old; playbooks/monitoring.yml with {other} too renews it"
+        )
+        assert f"monitoring: {text}" in found.notes
+
+
 def test_an_empty_mapping_watches_with_all_defaults() -> None:
     assert "gaudi-prometheus.service" in wanted("p", fleet()).units
     defaults = yaml.safe_load(Path("roles/monitoring/defaults/main.yml").read_text(encoding="utf-8"))
@@ -450,9 +505,9 @@ def test_who_may_read_a_key_is_mended(live: dict[str, Any], path: str, mode: str
     right = {"host": ("0600", "root"), "client": ("0640", "prometheus")}[path]
     file = {"sha256": "", "mode": right[0], "group": right[1], "changed": 1.0}
     live["files"][f"{FOLDER}/{path}.pem"] = file
-    assert monitoring.certificates_due(live, both) == {}
+    assert monitoring.certificates_due(live, both, {"host": [], "client": []}) == {}
     file["mode"] = mode
-    assert list(monitoring.certificates_due(live, both)) == [f"{FOLDER}/{path}.pem"]
+    assert list(monitoring.certificates_due(live, both, {"host": [], "client": []})) == [f"{FOLDER}/{path}.pem"]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from ..core.aliases import value_of
 from ..core.errors import InputError
 from ..gateway.fleet import fleet_address, is_gateway
 from ..gateway.inputs import read_gateway
+from ..host import certificate
 from ..host.smoke import EVERYWHERE
 from ..model.distributed import answers
 from .settings import NAME, Monitoring, read_monitoring
@@ -103,7 +104,9 @@ def fleet_watched(hostvars: Mapping[str, Known], hosts: Sequence[str], host_name
     Returns:
         ``monitors``: the hosts that watch this one, ``{host, certificate}``. ``settings``: what they say of all hosts,
         ``{exporters_port, node_exporter_port, cards_port}``. ``watched``: what this host watches, as mappings of
-        ``Watched``; none where it does not watch. ``this``: the host itself, as one.
+        ``Watched``; none where it does not watch. ``this``: the host itself, as one. ``renewing``: the hosts of which
+        this run makes the certificate anew that this host knows. ``unread``: by kind of certificate of this host
+        (``host``, ``client``), the hosts that must know it and that this run has not read.
 
     Raises:
         InputError: where the settings of a Prometheus are wrong, or two differ in what hosts need to know.
@@ -115,12 +118,58 @@ def fleet_watched(hostvars: Mapping[str, Known], hosts: Sequence[str], host_name
     mine = {name: one for name, one in present.items() if not one.hosts or host_name in one.hosts}
     live = (hostvars[host_name].get("gaudi_metrics") or {}).get("watched") or []
     watched = _watched(hostvars, hosts, present[host_name], live) if host_name in present else []
+    away = {name: one for name, one in mine.items() if name != host_name}
+    renewing = [name for name in away if _renews(hostvars, hosts, present, name, "client")]
+    if host_name in present:
+        renewing += [one.host for one in watched if _renews(hostvars, hosts, present, one.host, "host")]
     return {
+        "renewing": list(dict.fromkeys(name for name in renewing if name != host_name)),
+        "unread": {kind: _unread(hostvars, hosts, present, host_name, kind) for kind in ("host", "client")},
         "monitors": [asdict(Watcher(name, _certificate(hostvars[name], "client"))) for name in mine],
         "settings": _shared(mine),
         "watched": [asdict(one) for one in watched],
         "this": asdict(_of(host_name, hostvars[host_name])),
     }
+
+
+def _unread(
+    hostvars: Mapping[str, Known], hosts: Sequence[str], monitors: Mapping[str, Monitoring], name: str, kind: str
+) -> list[str]:
+    """Return the hosts that must know a certificate of a host, and that this run has not read.
+
+    Args:
+        hostvars: variables by host.
+        hosts: all hosts of the inventory.
+        monitors: those that watch, with their settings.
+        name: the host of the certificate.
+        kind: ``host``, which those that watch it must know; or ``client``, which those that it watches must know.
+    """
+    if kind == "host":
+        found = [other for other, one in monitors.items() if not one.hosts or name in one.hosts]
+    else:
+        found = list(monitors[name].hosts or hosts) if name in monitors else []
+    return [other for other in found if other != name and "gaudi_metrics" not in hostvars[other]]
+
+
+def _renews(
+    hostvars: Mapping[str, Known], hosts: Sequence[str], monitors: Mapping[str, Monitoring], name: str, kind: str
+) -> bool:
+    """Tell whether this run replaces a certificate of a host that others know; the arguments are those of _unread."""
+    facts = hostvars[name].get("gaudi_metrics") or {}
+    found = (facts.get("certificates") or {}).get(kind) or {}
+    unread = _unread(hostvars, hosts, monitors, name, kind)
+    return bool(found and certificate_problem(found, certificate_name(hostvars[name], kind), unread))
+
+
+def certificate_name(known: Known, kind: str) -> str:
+    """Return the name that a certificate of a host is for."""
+    address = fleet_address(known) or str((known.get("gaudi_metrics") or {}).get("address") or "")
+    return address if kind == "host" else "prometheus"
+
+
+def certificate_problem(found: Mapping[str, Any], name: str, unread: Sequence[str]) -> str:
+    """Return why a run must replace a certificate; for its age only late, where some must know it that it lacks."""
+    return certificate.problem(dict(found), name, certificate.LAST_DAYS if unread else certificate.LEFT_DAYS)
 
 
 def _shared(monitors: Mapping[str, Monitoring]) -> dict[str, int]:
@@ -161,7 +210,7 @@ def _is_planned(known: Known) -> bool:
 def _of(name: str, known: Known) -> Watched:
     return Watched(
         name,
-        fleet_address(known) or str((known.get("gaudi_metrics") or {}).get("address") or ""),
+        certificate_name(known, "host"),
         _certificate(known, "host") or "",
         _gateway(known),
         bool((known.get("gaudi_host") or {}).get("modules")),
