@@ -150,8 +150,23 @@ def test_some_hosts_are_watched_by_nobody_and_two_who_watch_agree() -> None:
     assert [one["host"] for one in fleet_watched(hostvars, HOSTS, "p")["watched"]] == ["b"]
     assert fleet_watched(hostvars, HOSTS, "a")["monitors"] == []
     hostvars["b"]["fleet_monitoring"] = {"exporters_port": 9446}
-    with pytest.raises(InputError, match=r"exporters_port: b 9446, p 9445: must be the same"):
-        fleet_watched(hostvars, HOSTS, "b")
+    hostvars["p"]["fleet_monitoring"] = {}
+    text = "fleet_monitoring.exporters_port: b 9446, p 9445: must be the same on all hosts that watch the same hosts"
+    found = {name: fleet_watched(hostvars, HOSTS, name) for name in HOSTS}
+    # One of the two says so; it concerns all.
+    assert {name: one["refusal"] for name, one in found.items()} == {"a": [], "b": [], "p": [text]}
+    assert {name: one["unclear"] for name, one in found.items()} == {key: [text] for key in HOSTS}
+
+
+def test_a_mistake_is_refused_on_its_host_and_leaves_what_the_others_have(live: dict[str, Any]) -> None:
+    hostvars = fleet()
+    hostvars["p"]["fleet_monitoring"] = {"port": 0}
+    found = renewals(hostvars, live, "a")
+    assert not (found.refusal or found.due or found.left or found.drift)
+    assert found.changes == {**monitoring.UNCHANGED} and not found.changes["due"]
+    assert found.notes == ["monitoring: fleet_monitoring of p is refused; this host stays as it is"]
+    with pytest.raises(InputError, match="port: 0 is not an integer"):
+        fleet_watched(hostvars, HOSTS, "p")
 
 
 def test_absent_takes_it_back_everywhere() -> None:

@@ -40,6 +40,12 @@ KINDS = {str(HOST): "host", str(CLIENT): "client"}
 GROUPS = {str(HOST): "root", str(CLIENT): "prometheus"}
 
 
+UNCHANGED: Known = {
+    **{key: [] for key in ("install", "certificates", "write", "absent", "stop", "start", "restart", "read", "files")},
+    **{"reload": False, "due": False, "listens": {}, "summary": []},
+}
+
+
 @dataclass(frozen=True)
 class Wanted:
     """What a host is to have: files, units with where they listen, packages, and certificates with their names."""
@@ -357,6 +363,15 @@ def planned_ports(known: Known) -> dict[int, str]:
 
 def _pending(given: Given) -> Pending:
     live = given.known["gaudi_metrics"]
+    told = given.known["monitoring_fleet"]
+    if told["unclear"] or told["refusal"]:
+        # The host that the mistake is of refuses it; this one would be left without anybody who watches it.
+        return Pending(
+            changes=UNCHANGED,
+            refusal=[f"{given.host}: {text}" for text in told["refusal"]],
+            drift=list(told["refusal"]),
+            notes=[f"monitoring: {text}; this host stays as it is" for text in told["unclear"]],
+        )
     try:
         want, fleet = _asked(given)
     except InputError as problem:
