@@ -207,7 +207,7 @@ def test_only_a_host_that_another_one_watches_listens_beyond_loopback() -> None:
 def test_what_prometheus_asks() -> None:
     files = wanted("p", fleet(), cards_port=41611).files
     told = {path.rpartition("/")[2]: json.loads(one.text) for path, one in files.items() if "/targets/" in path}
-    away = {"__scheme__": "https", "__metrics_path__": "/model/qwq/metrics", "host": "a", "model": "qwq"}
+    away = {"job": "vllm", "__scheme__": "https", "__metrics_path__": "/model/qwq/metrics", "host": "a", "model": "qwq"}
     assert told["vllm.json"] == [{"targets": ["10.0.0.1:9445"], "labels": away}]
     assert [one["targets"] for one in told["node.json"]] == [["10.0.0.1:9445"], ["10.0.0.2:9445"], ["127.0.0.1:9100"]]
     assert told["haproxy.json"][0]["labels"]["__metrics_path__"] == "/gateway/metrics"

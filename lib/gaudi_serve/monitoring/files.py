@@ -185,6 +185,8 @@ def _programs(settings: Monitoring) -> dict[str, File]:
 def targets(name: str, settings: Monitoring, watched: Sequence[Watched]) -> dict[str, list[dict[str, Any]]]:
     """Return what Prometheus asks, by job, as its file_sd reads it; on its own host on loopback.
 
+    Each target has its job as a label, which the rules read: a site may call the jobs of its own Prometheus otherwise.
+
     Args:
         name: the host of Prometheus.
         settings: its settings.
@@ -193,13 +195,13 @@ def targets(name: str, settings: Monitoring, watched: Sequence[Watched]) -> dict
     found: dict[str, list[dict[str, Any]]] = {job: [] for job in _jobs(settings)}
     if not settings.files_only:
         for job, port in (("prometheus", settings.port), ("alertmanager", settings.alertmanager_port)):
-            found[job].append({"targets": [f"{LOOPBACK}:{port}"], "labels": {"host": name}})
+            found[job].append({"targets": [f"{LOOPBACK}:{port}"], "labels": {"job": job, "host": name}})
     ports = asdict(settings)
     for host in watched:
         for path, server in _pages(host, ports):
             model = path.removeprefix("model/") if path.startswith("model/") else ""
             job = {"node": "node", "gateway": "haproxy", "cards": "cards"}.get(path, "vllm")
-            labels = {"host": host.host, **({"model": model} if model else {})}
+            labels = {"job": job, "host": host.host, **({"model": model} if model else {})}
             if host.host == name:
                 found[job].append({"targets": [server], "labels": labels})
                 continue
