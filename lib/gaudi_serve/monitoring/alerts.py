@@ -525,7 +525,15 @@ HOSTS = (
     ),
     Alert(
         "ChangesPending",
-        'sum by (host, stage) (gaudi_serve_fleet_pending_changes{job="node"}) > 0 <quiet_host>',
+        # Of a host that a run has changed since, nobody knows what is left, until the next status.
+        """
+        sum by (host, stage) (gaudi_serve_fleet_pending_changes{job="node"}) > 0
+        unless on (host) (
+          max by (host) (gaudi_serve_host_changed_timestamp_seconds{job="node"})
+          > max by (host) (gaudi_serve_fleet_status_timestamp_seconds{job="node"})
+        )
+        <quiet_host>
+        """,
         "1d",
         "info",
         "{{ $labels.host }} differs from the inventory at stage {{ $labels.stage }}",
