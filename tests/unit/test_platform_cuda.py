@@ -76,7 +76,7 @@ def test_one_card(machine: Any) -> None:
         **{"module_id": 0, "index": 0, "device_id": "GPU-00000000", "bus_id": "0000:17:00.0", "name": "NVIDIA L4"},
         **{"memory_mib": 23034, "memory_used_mib": 1, "capability": "8.9", "numa_node": 0, "cpus": ["0-31", "64-95"]},
         **{"in_use": False, "held_by": None, "problem": None, "sick": "", "links": {}, "no_peer": []},
-        **{"serial": None, "firmware": "96.00.5E.00.03"},
+        **{"serial": None, "firmware": "96.00.5E.00.03", "pcie_gb_s": 0.0},
     }
     assert (found["device_name"], found["driver_version"], found["pci_cards"]) == ("NVIDIA L4", "580.95.05", 1)
     assert found["notes"] == found["unusable_cards"] == []

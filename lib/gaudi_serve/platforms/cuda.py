@@ -131,6 +131,7 @@ def _module(row: smi.Row, device: PciDevice | None, minor: int | None, holder: s
         "capability": capability if re.fullmatch(CAPABILITY, capability) else "",
         "numa_node": device.numa_node if device else -1,
         "cpus": list(device.cpus) if device else [],
+        "pcie_gb_s": device.gb_s if device else 0.0,
         "in_use": held is not None,
         "held_by": held,
         "problem": _unread(row, memory, minor),
@@ -447,8 +448,10 @@ DRIVER = Driver(
 # all_reduce of 256 MiB: about half of what nccl-tests give on healthy machines. What NVSwitches add up by themselves is
 # not counted on. H100: NCCL's author has 480, and 370 by rings (NVIDIA/nccl-tests#212); H200: 475, and rings as H100
 # (#272). B200: 830 (NVIDIA/nccl#1807), of which rings make about 670. A100 SXM: 232 (NVIDIA/nccl-tests#175).
-# Pairs with NVLink bridges: A100 208 (#178), H100 PCIe 115 (NVIDIA/nccl#1161). Over PCI Express alone slots and boards
-# differ by more than a fault does, so there a first figure passes.
+# Pairs with NVLink bridges: A100 208 (#178), H100 PCIe 115 (NVIDIA/nccl#1161). More than two cards over PCI Express
+# share what boards and processors differ in, so there a first figure passes. A pair must reach a quarter of the rate of
+# its slots: without access to each other's memory two RTX 4090 copy 13 of 31.5 GB/s each way, with it 21
+# (tinygrad/open-gpu-kernel-modules#6), and pairs over a socket's bound are slower still.
 LINKS = Links(
     library="NCCL",
     thresholds=(
@@ -462,6 +465,7 @@ LINKS = Links(
     backend="nccl",
     devices="cuda",
     tests="nccl-tests",
+    pcie_part=1 / 4,
 )
 
 PLATFORM = Platform(
