@@ -297,6 +297,28 @@ def test_a_plan_refuses_a_context_that_does_not_fit_and_says_what_does() -> None
     assert error["key"] == "tensor_parallel_size"
 
 
+@pytest.mark.parametrize("said", ["auto", -1])
+def test_a_plan_says_how_long_a_context_vllm_chooses_by_itself(said: Any) -> None:
+    plan = a_plan(max_model_len=said, max_num_seqs=256)
+    assert plan["errors"] == []
+    (planned_model,) = plan["models"]
+    assert 30_000 < planned_model["max_model_len"] == planned_model["memory"]["longest_model_len"] < 40_960
+    args = planned_model["args"]
+    assert args[args.index("--max-model-len") + 1] == "-1"
+    # Of requests as long as that, one fits.
+    assert any("max_num_seqs 256" in text for text in planned_model["warnings"])
+    (long,) = a_plan(max_model_len=said, tensor_parallel_size=2)["models"]
+    assert long["max_model_len"] == 40_960
+    (error,) = a_plan(max_model_len=said, gpu_memory_utilization=0.6)["errors"]
+    assert error["key"] == "tensor_parallel_size"
+    (error,) = a_plan(max_model_len=said, image="vllm/vllm-openai:v0.13.0")["errors"]
+    assert error["message"].endswith(
+        "max_model_len -1: (auto) needs vLLM 0.14 or newer, and this image has 0.13.0; give a number of tokens"
+    )
+    unknown = a_plan(max_model_len=said, config=None)["models"][0]
+    assert unknown["max_model_len"] is None and "memory is not checked" in " ".join(unknown["warnings"])
+
+
 MODELS = st.sampled_from([QWEN3_8B, DEEPSEEK, GPT_OSS, QWEN35_27B])
 GIBS = st.floats(1, 100)
 NAMES = st.sampled_from(sorted(CARDS))

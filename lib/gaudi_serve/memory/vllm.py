@@ -17,6 +17,7 @@ from ..model.draft import Speculation
 from ..model.host import Card
 from ..model.layers import NONE
 from ..model.spec import Spec
+from ..model.vllm_options import AUTO_LENGTH
 from .kv_cache import Layout, is_latent, layout_of
 from .shape import splits
 from .vllm_figures import (
@@ -60,7 +61,6 @@ POWERS = (1, 2, 4, 8, 16)
 FIXED = ("num_gpu_blocks_override", "kv_cache_memory_bytes")
 # Of models that see: where a film as long as their context leaves nothing, a shorter one may leave enough.
 LENGTHS = (65536, 32768, 16384, 8192, 4096, 2048)
-AUTO_LENGTH = -1  # max_model_len: as long as fits
 
 
 @dataclass(frozen=True)
