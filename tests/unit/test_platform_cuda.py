@@ -376,6 +376,7 @@ def quantised(method: str, **more: Any) -> dict[str, Any]:
 
 
 INT8 = {"config_groups": {"a": {"weights": {"type": "int", "num_bits": 8}}}}
+FP4 = {"format": "nvfp4-pack-quantized", "config_groups": {"a": {"weights": {"type": "float", "num_bits": 4}}}}
 
 
 @pytest.mark.parametrize(
@@ -405,6 +406,8 @@ INT8 = {"config_groups": {"a": {"weights": {"type": "int", "num_bits": 8}}}}
         ("T4", quantised("awq"), {}, None),
         ("H100", None, {"quantization": "fp_quant"}, "quantization: needs compute capability 10.0 or more"),
         ("B200", None, {"quantization": "fp_quant"}, None),
+        ("H100", {}, {"quantization": "nvfp4_per_token"}, "needs compute capability 10.0 or more"),
+        ("B200", {}, {"quantization": "nvfp4_per_token"}, None),
         ("B200", quantised("compressed-tensors", **INT8), {}, "with integers of eight bits has no kernels"),
         ("H100", quantised("compressed-tensors", **INT8), {}, None),
         ("A100", None, {"attention_backend": "FLASHMLA"}, "attention_backend: needs compute capability 9.0 or more"),
@@ -458,6 +461,8 @@ def test_compatibility_is_for_cards_of_data_centres() -> None:
         ("H100", quantised("fp8"), {}, None),
         ("H100", quantised("modelopt", quant_algo="NVFP4"), {}, "NVFP4 saves memory and no time"),
         ("B200", quantised("modelopt", quant_algo="NVFP4"), {}, None),
+        ("H100", quantised("compressed-tensors", **FP4), {}, "NVFP4 saves memory and no time"),
+        ("B200", quantised("compressed-tensors", **FP4), {}, None),
     ],
 )
 def test_what_a_card_does_in_another_way_is_told(

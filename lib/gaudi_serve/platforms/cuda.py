@@ -48,7 +48,7 @@ CONSUMER = re.compile(r"GeForce|TITAN")
 # What needs a capability at least: quantisation methods, and attention backends.
 METHODS = {
     **{"experts_int8": (8, 0), "fbgemm_fp8": (8, 0), "modelopt": (8, 0), "mxfp4": (8, 0), "gpt_oss_mxfp4": (8, 0)},
-    **{"fp_quant": (10, 0)},
+    **{"fp_quant": (10, 0), "nvfp4_per_token": (10, 0)},
 }
 BACKENDS = {
     **{"FLASH_ATTN": (8, 0), "FLASHINFER": (7, 5), "FLASH_ATTN_MLA": (9, 0), "FLASHMLA": (9, 0)},
@@ -369,7 +369,9 @@ def _capability_notes(spec: Spec, model: Architecture, host: Host, cards: Sequen
     if spec.get("dtype") in (None, "auto") and is_bfloat16(spec, model) and capability < BFLOAT16:
         other = "float16" if model.takes_float16 else "float32, which takes twice the memory"
         notes.append(f"its weights of bfloat16 are served in {other}, since {here}")
-    nvfp4 = method == "modelopt_fp4" or model.quantisation.get("quant_algo") == "NVFP4"
+    # compressed-tensors calls it a float of four bits.
+    stored = model.precision == "fp4" or model.quantisation.get("quant_algo") == "NVFP4"
+    nvfp4 = method == "modelopt_fp4" or stored
     if nvfp4 and capability < NATIVE_FP4:
         notes.append(f"NVFP4 saves memory and no time: {here}, and computing with it needs {_text(NATIVE_FP4)}")
     elif (method in ("fp8", "fbgemm_fp8") or model.precision == "fp8") and capability < NATIVE_FP8:
