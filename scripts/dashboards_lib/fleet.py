@@ -7,7 +7,12 @@ from .queries import BURNS, HOST, HOSTS, KV, MODEL, MODELS, VLLM, age, increase,
 
 ALERTS = Panel(
     "Alerts that fire",
-    (('sum by (alertname, severity, host, model, card, proxy) (ALERTS{alertstate="firing"})', "firing"),),
+    (
+        (
+            'sum by (alertname, severity, host, model, card, proxy) (ALERTS{alertstate="firing",severity!="none"})',
+            "firing",
+        ),
+    ),
     kind="table",
     width=24,
     text="docs/reference/alerts.md says what each means and what to do.",

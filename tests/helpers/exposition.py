@@ -1,7 +1,7 @@
-"""For tests: samples of everything that is scraped, made from the tables of metrics, as a text of OpenMetrics.
+"""For tests: samples of everything that is scraped, as a text of OpenMetrics.
 
-A counter rises by its place in the table each step; a gauge is 1, a time lies before the first sample. Of a histogram
-every limit has a part of the observations.
+Those of vLLM are of recorded pages, all others are made from the tables of metrics: a counter rises by its place in the
+table each step; a gauge is 1, a time lies before the first sample.
 """
 
 from __future__ import annotations
@@ -10,25 +10,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 
-from gaudi_serve.monitoring.engine_metrics import (
-    CARDS,
-    ENDINGS,
-    HAPROXY,
-    HTTP,
-    NODE,
-    PROMETHEUS,
-    VLLM,
-    Release,
-)
+from gaudi_serve.monitoring.engine_metrics import CARDS, HAPROXY, NODE, PROMETHEUS
 from gaudi_serve.monitoring.metrics import METRICS, REASONS, STATES
+
+from . import recorded
 
 # Values of labels; what is not here has one value, its own name.
 VALUES: dict[str, tuple[str, ...]] = {
     "card": ("0", "1"),
     "code": ("2xx", "4xx", "5xx"),
-    "engine": ("0",),
-    "finished_reason": ("stop", "length", "abort"),
-    "handler": ("/v1/chat/completions",),
     "id": ("0", "1"),
     "kind": ("corrected", "uncorrected"),
     "mode": ("idle", "user"),
@@ -37,15 +27,12 @@ VALUES: dict[str, tuple[str, ...]] = {
     "port": ("1", "2"),
     "port_type": ("internal", "external"),
     "state": ("UP", "DRAIN"),
-    "status": ("2xx", "5xx"),
 }
 # Of what a panel shows only the cases in which something is wrong, or that are otherwise no plain 1.
 GAUGES = {
     "gaudi_serve_card_port_up": 0,
     "habanalabs_nic_port_status": 0,
     "habanalabs_power_mW": 350_000,
-    "vllm:kv_cache_usage_perc": 0.5,
-    "vllm:gpu_cache_usage_perc": 0.5,
 }
 
 
@@ -86,29 +73,14 @@ def plain(name: str, kind: str, labels: tuple[str, ...], target: Mapping[str, st
             yield f"{_series(name, found)} {value} {time}"
 
 
-def histogram(name: str, limits: tuple[float, ...], target: Mapping[str, str], times: Times) -> Iterator[str]:
-    """Give the samples of a histogram, of which each limit has one more observation than the one before it."""
-    for number, time in times:
-        for place, limit in enumerate(limits):
-            yield f"{_series(f'{name}_bucket', {**target, 'le': repr(float(limit))})} {number * (place + 1)} {time}"
-        every = number * (len(limits) + 1)
-        yield f"{_series(f'{name}_bucket', {**target, 'le': '+Inf'})} {every} {time}"
-        yield f"{_series(f'{name}_count', target)} {every} {time}"
-        yield f"{_series(f'{name}_sum', target)} {every} {time}"
-
-
-def server(release: Release | None, host: str, model: str, times: Times) -> Iterator[str]:
-    """Give the samples of a server of vLLM of a release; None for the fork."""
+def server(page: str, host: str, model: str, times: Times) -> Iterator[str]:
+    """Give the samples of a server that shows a recorded page: what rises grows by the page's value each step."""
     target = {"job": "vllm", "instance": f"{host}:30001", "host": host, "model": model}
-    own = {**target, "model_name": model, **({"engine": "0"} if release else {})}
     yield from plain("up", "gauge", (), target, times)
-    for metric in (one for one in VLLM if one.is_of(release)):
-        if metric.kind == "histogram":
-            yield from histogram(metric.name, metric.buckets, own, times)
-        else:
-            yield from plain(metric.name + ENDINGS[metric.kind][0], metric.kind, metric.labels, own, times)
-    for name, labels in HTTP.items():
-        yield from plain(name, "counter" if name.endswith("_total") else "gauge", labels, target, times)
+    for sample in recorded.page(page):
+        series = _series(sample.name, {**target, **sample.labels})
+        for number, time in times:
+            yield f"{series} {number * sample.value if sample.rises else sample.value} {time}"
 
 
 def host(name: str, model: str, times: Times, exporter: bool) -> Iterator[str]:

@@ -409,6 +409,18 @@ HOSTS = (
         "node gaudi_serve_fleet_pending_changes{stage=driver} = 2x300",
     ),
     silent("ChangesPending", "none", 1500, "node gaudi_serve_fleet_pending_changes{stage=driver} = 0x300"),
+    fires(
+        *("ChangesPending", "changed before the status", 1500, {**HOST, "stage": "driver"}),
+        "node gaudi_serve_fleet_pending_changes{stage=driver} = 2x300",
+        "node gaudi_serve_fleet_status_timestamp_seconds = 60x300",
+        "node gaudi_serve_host_changed_timestamp_seconds = 30x300",
+    ),
+    silent(
+        *("ChangesPending", "changed since", 1500, "node gaudi_serve_fleet_pending_changes{stage=driver} = 2x300"),
+        "node gaudi_serve_fleet_status_timestamp_seconds = 60x300",
+        # Four hours ago, when the alert had fired for some.
+        "node gaudi_serve_host_changed_timestamp_seconds = 30x252 75600x48",
+    ),
     fires("LinkValidationFailed", "failed", 20, HOST, "node gaudi_serve_host_validation_passed = 0x30"),
     silent("LinkValidationFailed", "passed", 20, "node gaudi_serve_host_validation_passed = 1x30"),
     fires(
@@ -468,6 +480,7 @@ GATEWAY = (
 P1 = {"instance": "p1:9090"}
 FOUND = "prometheus prometheus_notifications_alertmanagers_discovered = "
 MONITORING = (
+    fires("Watchdog", "always", 10, {}),
     fires("AlertmanagerUnreachable", "none known", 10, P1, FOUND + "0x20"),
     fires(
         "AlertmanagerUnreachable",

@@ -15,6 +15,9 @@ from pathlib import Path
 
 import pytest
 from gaudi_serve.monitoring.engine_metrics import HAPROXY, NODE, PROMETHEUS
+from gaudi_serve.monitoring.files import targets
+from gaudi_serve.monitoring.fleet import Endpoint, Watched
+from gaudi_serve.monitoring.settings import Monitoring
 from helpers.machine import free_port
 from helpers.monitoring_tools import tool
 
@@ -96,3 +99,25 @@ def test_prometheus_shows_what_the_table_has(tmp_path: Path) -> None:
     command = [tool("prometheus"), f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data"]
     with running([*command, f"--web.listen-address=127.0.0.1:{port}"], tmp_path / "log"):
         assert differences(PROMETHEUS, shown(port, "prometheus_notifications_errors_total")) == {}
+
+
+def test_a_site_may_call_its_scrape_jobs_as_it_likes(tmp_path: Path) -> None:
+    port = free_port()
+    host = Watched("a", "127.0.0.1", "A", 8405, True, (Endpoint("qwq", "qwq", "127.0.0.1", 9),))
+    settings = Monitoring(files_only="/etc/prometheus/gaudi-serve", exporters_port=9, cards_port=41611)
+    for job, found in targets("p", settings, [host]).items():
+        (tmp_path / f"{job}.json").write_text(json.dumps(found), encoding="utf-8")
+    config = {"scrape_configs": [{"job_name": "accelerators", "file_sd_configs": [{"files": ["*.json"]}]}]}
+    (tmp_path / "prometheus.yml").write_text(json.dumps(config), encoding="utf-8")
+    command = [tool("prometheus"), f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data"]
+    with running([*command, f"--web.listen-address=127.0.0.1:{port}"], tmp_path / "log"):
+        shown(port, "prometheus_tsdb_head_series")
+        for _ in range(100):
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/targets", timeout=5) as page:
+                active = json.load(page)["data"]["activeTargets"]
+            if len(active) == 4:
+                break
+            time.sleep(0.1)
+    asked = {one["labels"]["job"]: one["scrapeUrl"] for one in active}
+    paths = {"vllm": "model/qwq", "node": "node", "haproxy": "gateway", "cards": "cards"}
+    assert asked == {job: f"https://127.0.0.1:9/{path}/metrics" for job, path in paths.items()}

@@ -44,6 +44,19 @@ def files_of(folder: Path, name: str) -> Any:
     return {key: state.get(key) for key in ("files", "units", "images", "sysctl", "governor", "entries")}
 
 
+def test_a_mistake_in_monitoring_is_said_once_and_not_for_each_host_that_is_watched(
+    tmp_path: Path, served: dict[str, Any]
+) -> None:
+    environment = fleet(tmp_path, 3, served)
+    inventory(tmp_path, h01={"fleet_monitoring": {"port": 0}})
+    for playbook in ("playbooks/plan.yml", "site.yml", "playbooks/status.yml"):
+        status, text = play(tmp_path, environment, playbook)
+        assert status != 0, text
+        text = text.partition("CUSTOM STATS")[0]
+        assert text.count("fleet_monitoring.port: 0 is not an integer from 1 to 65535") == 1, text
+        assert "h01: fleet_monitoring.port: 0" in text and "fleet_watched" not in text
+
+
 def test_hosts_without_a_task_are_left_alone_and_said_to_be(tmp_path: Path, served: dict[str, Any]) -> None:
     environment = fleet(tmp_path, 3, served)
     # One says nothing of models, and one that it has none; as file servers they have nothing of the toolkit's.

@@ -916,6 +916,13 @@ def test_a_lock_counts_while_it_is_renewed(host: CollectorHost, program: ModuleT
         assert of(host.collect(program), "host_locked") == locked
 
 
+def test_when_a_run_changed_the_host_last_is_when_it_wrote_its_record(host: CollectorHost, program: ModuleType) -> None:
+    assert of(host.collect(program), "host_changed_timestamp_seconds") is None
+    host.put("run/gaudi-serve/run.json", json.dumps({"held": False, "at": 1.0}))
+    os.utime(host.root / "run/gaudi-serve/run.json", (BEGIN, BEGIN))
+    assert of(host.collect(program), "host_changed_timestamp_seconds") == BEGIN
+
+
 # The whole
 
 
@@ -1002,6 +1009,7 @@ def everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list
             host.state["containers"][name] = container(name, STARTED, "d")
             tell(host, lines, name)
         host.put("var/lib/gaudi-serve/hccl.json", json.dumps({"time": BEGIN, "passed": True}))
+        host.put("run/gaudi-serve/run.json", json.dumps({"held": False, "at": 1.0}))
         monkeypatch.setenv("PATH", f"{root}/bin:/usr/bin:/bin")
         host.collect(load_program(PROGRAM))
         hosts.append(host)

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import yaml
 from gaudi_serve.model.objectives import Objectives
-from gaudi_serve.monitoring.engine_metrics import RELEASES, TARGET_LABELS
+from gaudi_serve.monitoring.engine_metrics import RELEASES, TARGET_LABELS, VLLM, engine_metrics
 from gaudi_serve.monitoring.rules import all_rules
 from gaudi_serve.monitoring.thresholds import Thresholds
-from helpers import promql
+from helpers import promql, recorded
 from helpers.dashboards import FILES, board, queries
 from helpers.known_metrics import known_labels, unknown_metrics
 from helpers.monitoring_tools import tool
@@ -87,6 +87,25 @@ def test_promtool_takes_every_query(tmp_path: Path) -> None:
 def test_every_metric_of_a_panel_exists(release: Any) -> None:
     missing = {query.panel for query in QUERIES if unknown_metrics(query.filled({}), release, RECORDED)}
     assert missing == (set() if release else NOT_ON_THE_FORK)
+
+
+@pytest.mark.parametrize("name", recorded.NAMES)
+def test_the_tables_have_what_a_server_shows(name: str) -> None:
+    release, shown = recorded.release(name), recorded.shown(name)
+    table = engine_metrics(release)
+    assert {metric: shown.get(metric) for metric in table} == {metric: set(labels) for metric, labels in table.items()}
+    # What the tables have of other releases alone, this server does not show.
+    others = set(chain.from_iterable(engine_metrics(one) for one in (None, *RELEASES)))
+    assert others & shown.keys() == table.keys()
+
+
+@pytest.mark.parametrize("name", recorded.NAMES)
+def test_histograms_have_the_limits_of_the_tables(name: str) -> None:
+    for metric in VLLM:
+        limits = [one.labels["le"] for one in recorded.page(name) if one.name == f"{metric.name}_bucket"]
+        # Those of tokens end at the longest context of the server.
+        assert limits == [repr(one) for one in metric.buckets[: len(limits) - 1]] + ["+Inf"] or not limits
+        assert len(limits) > len(metric.buckets) or metric.name.endswith("_tokens") or not limits
 
 
 def test_the_labels_of_a_panel_exist() -> None:

@@ -8,6 +8,7 @@ import sys
 import types
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.model.host import Card, Host
 from gaudi_serve.platforms import PLATFORMS
 from gaudi_serve.platforms.links import slowest_link
+from gaudi_serve.platforms.pci import pci_devices
 from gaudi_serve.stages.base import Given
 from gaudi_serve.stages.links import STAGE, link_runs, nothing_to_measure
 from helpers.plans import gaudi_host
@@ -64,7 +66,11 @@ EIGHT = list(range(8))
             [("group-0", EIGHT[:4], None), ("group-1", EIGHT[4:], None), ("all", EIGHT, None)],
         ),
         (host(8, "AMD Instinct MI300X", "XGMI", accelerator="rocm"), [("all", EIGHT, 150.0)]),
-        (host(8, "AMD Instinct MI250", "XGMI", accelerator="rocm"), [("all", EIGHT, None)]),
+        (host(8, "AMD Instinct MI250", "XGMI", accelerator="rocm"), [("all", EIGHT, 25.0)]),
+        (
+            host(4, "AMD Instinct MI210", "XGMI", 2, accelerator="rocm"),
+            [("group-0", [0, 1], 12.5), ("group-1", [2, 3], 12.5), ("all", [0, 1, 2, 3], None)],
+        ),
         (host(2, "Intel(R) Arc(TM) Pro B60 Graphics", "PHB", accelerator="xpu"), [("all", [0, 1], None)]),
         (host(1), []),
     ],
@@ -73,6 +79,63 @@ def test_all_cards_are_measured_and_before_each_group_that_is_linked(
     facts: dict[str, Any], expected: list[tuple[str, list[int], float | None]]
 ) -> None:
     assert rows(facts) == expected
+
+
+L40S, RADEON, B60 = "NVIDIA L40S", "AMD Radeon RX 7900 XTX", "Intel(R) Arc(TM) Pro B60 Graphics"
+
+
+@pytest.mark.parametrize(
+    ("facts", "rates", "expected"),
+    [
+        (host(2, L40S, "PIX"), [31.5, 31.5], 7.9),
+        (host(2, L40S, "SYS"), [31.5, 15.8], 4.0),
+        (host(2, RADEON, "PCIE", accelerator="rocm"), [31.5, 31.5], 3.9),
+        (host(2, B60, "PHB", accelerator="xpu"), [31.5, 31.5], 3.9),
+        # Where one is not known, and where there is a better link of which nobody has a figure.
+        (host(2, L40S, "PIX"), [31.5, 0], None),
+        (host(2, "NVIDIA RTX A6000", "NV4"), [31.5, 31.5], None),
+        (host(2, A100, "NV12"), [31.5, 31.5], 100.0),
+        # More share a board's ways.
+        (host(4, L40S, "PIX"), [31.5] * 4, None),
+    ],
+)
+def test_a_pair_over_pci_express_must_reach_a_part_of_its_rate(
+    facts: dict[str, Any], rates: list[float], expected: float | None
+) -> None:
+    for module, rate in zip(facts["modules"], rates, strict=True):
+        module["pcie_gb_s"] = rate
+    assert rows(facts)[-1][2] == expected
+    (both,) = link_runs(facts, {}, nodes=2)
+    assert both["threshold"] is None
+
+
+@pytest.mark.parametrize(
+    ("links", "expected"),
+    [
+        # From the slot to the card: what it can have, as GT/s and lanes.
+        ([("16.0 GT/s PCIe", "16")], 31.5),
+        ([("32.0 GT/s PCIe", "16"), ("16.0 GT/s PCIe", "16")], 31.5),
+        ([("8.0 GT/s PCIe", "4"), ("16.0 GT/s PCIe", "16"), ("16.0 GT/s PCIe", "16")], 3.9),
+        ([("2.5 GT/s PCIe", "1"), ("16.0 GT/s PCIe", "16")], 0.2),
+        ([("Unknown", "255"), ("16.0 GT/s PCIe", "8")], 15.8),
+        ([("Unknown", "0")], 0.0),
+    ],
+)
+def test_the_slowest_link_to_a_card_decides_on_its_rate(
+    links: list[tuple[str, str]], expected: float, tmp_path: Path
+) -> None:
+    folder = tmp_path / "sys/devices/pci0000:00"
+    for place, (speed, width) in enumerate(links):
+        folder /= f"0000:0{place}:00.0"
+        folder.mkdir(parents=True)
+        (folder / "max_link_speed").write_text(f"{speed}\n")
+        (folder / "max_link_width").write_text(f"{width}\n")
+    for name, text in (("vendor", "0x10de"), ("device", "0x26b9"), ("class", "0x030200")):
+        (folder / name).write_text(f"{text}\n")
+    (tmp_path / "sys/bus/pci/devices").mkdir(parents=True)
+    (tmp_path / "sys/bus/pci/devices" / folder.name).symlink_to(folder)
+    (device,) = pci_devices(str(tmp_path), "0x10de", ("0x03",)).values()
+    assert device.gb_s == expected
 
 
 def test_thresholds_of_a_user_come_before_the_published_ones() -> None:

@@ -36,6 +36,11 @@ QWEN3_8B = {
     **{"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936},
     **{"max_position_embeddings": 40960, "torch_dtype": "bfloat16"},
 }
+QWEN3_30B_A3B = {
+    **{"model_type": "qwen3_moe", "num_hidden_layers": 48, "hidden_size": 2048, "intermediate_size": 6144},
+    **{"num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 151936},
+    **{"max_position_embeddings": 40960, "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768},
+}
 DEEPSEEK = {
     **{"model_type": "deepseek_v3", "num_hidden_layers": 61, "hidden_size": 7168, "intermediate_size": 18432},
     **{"num_attention_heads": 128, "num_key_value_heads": 128, "vocab_size": 129280, "kv_lora_rank": 512},
@@ -234,6 +239,20 @@ def test_weights_that_are_quantised_at_load_and_those_that_go_elsewhere() -> Non
     plain = memory(QWEN3_8B, 15.27)["weights_gib"]
     # Embeddings and the last layer stay as they are.
     assert plain / 2 < memory(QWEN3_8B, 15.27, quantization="fp8")["weights_gib"] < plain * 0.65
+    for method, part in (("mxfp4", 4.25 / 16), ("mxfp8", 8.25 / 16), ("bitsandbytes", 0.28)):
+        found = memory(QWEN3_8B, 15.27, quantization=method)["weights_gib"]
+        assert found == pytest.approx(plain * part + 2.32 * (1 - part), abs=0.2), method
+    # vLLM's own NVFP4 at load, and two of eight bits, change experts alone.
+    alone = {"nvfp4_per_token": 4.5 / 16, "experts_int8": 1 / 2, "int8_per_channel_weight_only": 1 / 2}
+    assert {memory(QWEN3_8B, 15.27, quantization=method)["weights_gib"] for method in alone} == {plain}
+    plain = memory(QWEN3_30B_A3B, 56.87)["weights_gib"]
+    for method, part in alone.items():
+        found = memory(QWEN3_30B_A3B, 56.87, quantization=method)["weights_gib"]
+        assert plain * part < found < plain * (part + 0.12), method
+    plain = memory(QWEN3_8B, 15.27)["weights_gib"]
+    # Weights that are stored so are as large as their files.
+    stored = {**QWEN3_8B, "quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}
+    assert memory(stored, 5.7)["weights_gib"] == pytest.approx(5.7, abs=0.1)
     assert memory(QWEN3_8B, 15.27, cpu_offload_gb=5)["weights_gib"] == pytest.approx(plain - 5, abs=0.1)
 
 
@@ -295,6 +314,28 @@ def test_a_plan_refuses_a_context_that_does_not_fit_and_says_what_does() -> None
     )
     (error,) = a_plan(gpu_memory_utilization=0.6)["errors"]
     assert error["key"] == "tensor_parallel_size"
+
+
+@pytest.mark.parametrize("said", ["auto", -1])
+def test_a_plan_says_how_long_a_context_vllm_chooses_by_itself(said: Any) -> None:
+    plan = a_plan(max_model_len=said, max_num_seqs=256)
+    assert plan["errors"] == []
+    (planned_model,) = plan["models"]
+    assert 30_000 < planned_model["max_model_len"] == planned_model["memory"]["longest_model_len"] < 40_960
+    args = planned_model["args"]
+    assert args[args.index("--max-model-len") + 1] == "-1"
+    # Of requests as long as that, one fits.
+    assert any("max_num_seqs 256" in text for text in planned_model["warnings"])
+    (long,) = a_plan(max_model_len=said, tensor_parallel_size=2)["models"]
+    assert long["max_model_len"] == 40_960
+    (error,) = a_plan(max_model_len=said, gpu_memory_utilization=0.6)["errors"]
+    assert error["key"] == "tensor_parallel_size"
+    (error,) = a_plan(max_model_len=said, image="vllm/vllm-openai:v0.13.0")["errors"]
+    assert error["message"].endswith(
+        "max_model_len -1: (auto) needs vLLM 0.14 or newer, and this image has 0.13.0; give a number of tokens"
+    )
+    unknown = a_plan(max_model_len=said, config=None)["models"][0]
+    assert unknown["max_model_len"] is None and "memory is not checked" in " ".join(unknown["warnings"])
 
 
 MODELS = st.sampled_from([QWEN3_8B, DEEPSEEK, GPT_OSS, QWEN35_27B])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from gaudi_serve.monitoring.settings import KEYS, Monitoring, read_monitoring
 from gaudi_serve.stages import monitoring
 from gaudi_serve.stages.base import Given
 from gaudi_serve.stages.registry import run_stages
+from helpers.monitoring_tools import tool
 from jinja2.nativetypes import NativeEnvironment
 
 HOSTS = ["a", "b", "p"]
@@ -73,8 +76,10 @@ def test_nothing_of_receivers_is_in_a_message() -> None:
 
 def facts(name: str, **certificates: str) -> dict[str, Any]:
     """Return the facts of a host, with the texts of its certificates."""
-    found = {kind: {"text": text} for kind, text in certificates.items()}
-    return {"address": f"10.0.0.{ord(name) - 96}", "certificates": {"host": {}, "client": {}, **found}, "watched": []}
+    address = f"10.0.0.{ord(name) - 96}"
+    names = {"host": [address], "client": ["prometheus"]}
+    found = {kind: {"text": text, "names": names[kind], "until": 2**40} for kind, text in certificates.items()}
+    return {"address": address, "certificates": {"host": {}, "client": {}, **found}, "watched": []}
 
 
 def fleet(**changed: Any) -> dict[str, dict[str, Any]]:
@@ -145,8 +150,23 @@ def test_some_hosts_are_watched_by_nobody_and_two_who_watch_agree() -> None:
     assert [one["host"] for one in fleet_watched(hostvars, HOSTS, "p")["watched"]] == ["b"]
     assert fleet_watched(hostvars, HOSTS, "a")["monitors"] == []
     hostvars["b"]["fleet_monitoring"] = {"exporters_port": 9446}
-    with pytest.raises(InputError, match=r"exporters_port: b 9446, p 9445: must be the same"):
-        fleet_watched(hostvars, HOSTS, "b")
+    hostvars["p"]["fleet_monitoring"] = {}
+    text = "fleet_monitoring.exporters_port: b 9446, p 9445: must be the same on all hosts that watch the same hosts"
+    found = {name: fleet_watched(hostvars, HOSTS, name) for name in HOSTS}
+    # One of the two says so; it concerns all.
+    assert {name: one["refusal"] for name, one in found.items()} == {"a": [], "b": [], "p": [text]}
+    assert {name: one["unclear"] for name, one in found.items()} == {key: [text] for key in HOSTS}
+
+
+def test_a_mistake_is_refused_on_its_host_and_leaves_what_the_others_have(live: dict[str, Any]) -> None:
+    hostvars = fleet()
+    hostvars["p"]["fleet_monitoring"] = {"port": 0}
+    found = renewals(hostvars, live, "a")
+    assert not (found.refusal or found.due or found.left or found.drift)
+    assert found.changes == {**monitoring.UNCHANGED} and not found.changes["due"]
+    assert found.notes == ["monitoring: fleet_monitoring of p is refused; this host stays as it is"]
+    with pytest.raises(InputError, match="port: 0 is not an integer"):
+        fleet_watched(hostvars, HOSTS, "p")
 
 
 def test_absent_takes_it_back_everywhere() -> None:
@@ -187,7 +207,7 @@ def test_only_a_host_that_another_one_watches_listens_beyond_loopback() -> None:
 def test_what_prometheus_asks() -> None:
     files = wanted("p", fleet(), cards_port=41611).files
     told = {path.rpartition("/")[2]: json.loads(one.text) for path, one in files.items() if "/targets/" in path}
-    away = {"__scheme__": "https", "__metrics_path__": "/model/qwq/metrics", "host": "a", "model": "qwq"}
+    away = {"job": "vllm", "__scheme__": "https", "__metrics_path__": "/model/qwq/metrics", "host": "a", "model": "qwq"}
     assert told["vllm.json"] == [{"targets": ["10.0.0.1:9445"], "labels": away}]
     assert [one["targets"] for one in told["node.json"]] == [["10.0.0.1:9445"], ["10.0.0.2:9445"], ["127.0.0.1:9100"]]
     assert told["haproxy.json"][0]["labels"]["__metrics_path__"] == "/gateway/metrics"
@@ -212,8 +232,32 @@ def test_alertmanager_gets_what_the_user_wrote_and_a_host_that_is_gone_speaks_fo
     file = wanted("p", fleet(), alertmanager=own).files[f"{FOLDER}/alertmanager.yml"]
     assert (file.mode, file.group, file.secret) == ("0640", "prometheus", True)
     told = yaml.safe_load(file.text)
-    assert (told["receivers"], told["route"]) == (own["receivers"], own["route"])
+    assert told["receivers"][:-1] == own["receivers"] and told["route"]["receiver"] == "ops"
     assert told["inhibit_rules"][0]["source_matchers"] == ['alertname="HostDown"'] and len(told["inhibit_rules"]) == 2
+
+
+DEADMAN = {"matchers": ["alertname = Watchdog"], "receiver": "deadman", "repeat_interval": "5m"}
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        ({}, ("gaudi-serve-nobody", "none")),
+        ({"route": None, "receivers": None}, ("gaudi-serve-nobody", "none")),
+        ({"receivers": [{"name": "ops"}], "route": {"receiver": "ops"}}, ("gaudi-serve-nobody", "ops")),
+        (
+            {"receivers": [{"name": "ops"}, {"name": "deadman"}], "route": {"receiver": "ops", "routes": [DEADMAN]}},
+            ("deadman", "ops"),
+        ),
+    ],
+)
+def test_the_watchdog_calls_nobody_unless_a_route_names_it(own: Any, expected: tuple[str, str], tmp_path: Path) -> None:
+    path = tmp_path / "alertmanager.yml"
+    path.write_text(alertmanager_config({"alertmanager": own}), encoding="utf-8")
+    for labels, receiver in zip((["alertname=Watchdog"], ["alertname=HostDown", "host=a"]), expected, strict=True):
+        command = [tool("amtool"), "config", "routes", "test", f"--config.file={path}", *labels]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == receiver
 
 
 def test_a_prometheus_of_the_site_gets_files_alone() -> None:
@@ -393,6 +437,58 @@ def test_a_run_without_the_host_that_watches_leaves_its_door_open(live: dict[str
     assert monitoring.wanted("a", found, None, {}, known=["old"]).files[f"{FOLDER}/clients.pem"].text == "P"
 
 
+def renewals(hostvars: dict[str, Any], live: dict[str, Any], host: str) -> Any:
+    """Return what a host is to do in a run that has these hosts."""
+    known = {"preflight_plan": {"models": [], "errors": []}, **hostvars[host]}
+    settings = known.get("fleet_monitoring")
+    live["files"][f"{FOLDER}/host.pem"] = {"sha256": "", "mode": "0600", "group": "root", "changed": 90.0}
+    known |= {
+        "monitoring_fleet": fleet_watched(hostvars, HOSTS, host),
+        "monitoring_settings": settings,
+        "gaudi_host": {},
+    }
+    return monitoring.STAGE.pending(
+        Given(host, {**known, "gaudi_metrics": {**live, "clients": [], **hostvars[host]["gaudi_metrics"]}})
+    )
+
+
+@pytest.mark.parametrize(
+    ("owner", "kind", "other"), [("a", "host", "p"), ("p", "client", "a")], ids=["of a host", "of who watches"]
+)
+def test_a_new_certificate_comes_to_the_other_side_in_the_same_run(
+    owner: str, kind: str, other: str, live: dict[str, Any]
+) -> None:
+    hostvars = fleet()
+    assert f"read the new certificate of {owner}" not in renewals(hostvars, live, other).due
+    for changed in ({"until": time.time() + 80 * 86400}, {"names": ["10.9.9.9"]}):
+        hostvars = fleet()
+        hostvars[owner]["gaudi_metrics"]["certificates"][kind] |= changed
+        assert [one["path"] for one in renewals(hostvars, live, owner).changes["certificates"]] == [
+            f"{FOLDER}/{kind}.pem"
+        ]
+        # The other side takes part, so that it reads the new one after it was made.
+        found = renewals(hostvars, live, other)
+        assert f"read the new certificate of {owner}" in found.due and found.changes["due"]
+
+
+@pytest.mark.parametrize(("owner", "kind", "other"), [("a", "host", "p"), ("p", "client", "a")])
+def test_an_old_certificate_waits_for_a_run_with_the_other_side(
+    owner: str, kind: str, other: str, live: dict[str, Any]
+) -> None:
+    for days, made in ((80, False), (20, True)):
+        hostvars = fleet()
+        del hostvars[other]["gaudi_metrics"]
+        hostvars[owner]["gaudi_metrics"]["certificates"][kind]["until"] = time.time() + days * 86400
+        found = renewals(hostvars, live, owner)
+        assert [one["path"] for one in found.changes["certificates"]] == ([f"{FOLDER}/{kind}.pem"] if made else [])
+        text = (
+            f"{other} refuses the new certificate of this host until playbooks/monitoring.yml has both"
+            if made
+            else f"the certificate of this host is old; playbooks/monitoring.yml with {other} too renews it"
+        )
+        assert f"monitoring: {text}" in found.notes
+
+
 def test_an_empty_mapping_watches_with_all_defaults() -> None:
     assert "gaudi-prometheus.service" in wanted("p", fleet()).units
     defaults = yaml.safe_load(Path("roles/monitoring/defaults/main.yml").read_text(encoding="utf-8"))
@@ -424,9 +520,9 @@ def test_who_may_read_a_key_is_mended(live: dict[str, Any], path: str, mode: str
     right = {"host": ("0600", "root"), "client": ("0640", "prometheus")}[path]
     file = {"sha256": "", "mode": right[0], "group": right[1], "changed": 1.0}
     live["files"][f"{FOLDER}/{path}.pem"] = file
-    assert monitoring.certificates_due(live, both) == {}
+    assert monitoring.certificates_due(live, both, {"host": [], "client": []}) == {}
     file["mode"] = mode
-    assert list(monitoring.certificates_due(live, both)) == [f"{FOLDER}/{path}.pem"]
+    assert list(monitoring.certificates_due(live, both, {"host": [], "client": []})) == [f"{FOLDER}/{path}.pem"]
 
 
 @pytest.mark.parametrize(

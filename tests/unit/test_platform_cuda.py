@@ -76,7 +76,7 @@ def test_one_card(machine: Any) -> None:
         **{"module_id": 0, "index": 0, "device_id": "GPU-00000000", "bus_id": "0000:17:00.0", "name": "NVIDIA L4"},
         **{"memory_mib": 23034, "memory_used_mib": 1, "capability": "8.9", "numa_node": 0, "cpus": ["0-31", "64-95"]},
         **{"in_use": False, "held_by": None, "problem": None, "sick": "", "links": {}, "no_peer": []},
-        **{"serial": None, "firmware": "96.00.5E.00.03"},
+        **{"serial": None, "firmware": "96.00.5E.00.03", "pcie_gb_s": 0.0},
     }
     assert (found["device_name"], found["driver_version"], found["pci_cards"]) == ("NVIDIA L4", "580.95.05", 1)
     assert found["notes"] == found["unusable_cards"] == []
@@ -376,6 +376,7 @@ def quantised(method: str, **more: Any) -> dict[str, Any]:
 
 
 INT8 = {"config_groups": {"a": {"weights": {"type": "int", "num_bits": 8}}}}
+FP4 = {"format": "nvfp4-pack-quantized", "config_groups": {"a": {"weights": {"type": "float", "num_bits": 4}}}}
 
 
 @pytest.mark.parametrize(
@@ -405,6 +406,8 @@ INT8 = {"config_groups": {"a": {"weights": {"type": "int", "num_bits": 8}}}}
         ("T4", quantised("awq"), {}, None),
         ("H100", None, {"quantization": "fp_quant"}, "quantization: needs compute capability 10.0 or more"),
         ("B200", None, {"quantization": "fp_quant"}, None),
+        ("H100", {}, {"quantization": "nvfp4_per_token"}, "needs compute capability 10.0 or more"),
+        ("B200", {}, {"quantization": "nvfp4_per_token"}, None),
         ("B200", quantised("compressed-tensors", **INT8), {}, "with integers of eight bits has no kernels"),
         ("H100", quantised("compressed-tensors", **INT8), {}, None),
         ("A100", None, {"attention_backend": "FLASHMLA"}, "attention_backend: needs compute capability 9.0 or more"),
@@ -458,6 +461,8 @@ def test_compatibility_is_for_cards_of_data_centres() -> None:
         ("H100", quantised("fp8"), {}, None),
         ("H100", quantised("modelopt", quant_algo="NVFP4"), {}, "NVFP4 saves memory and no time"),
         ("B200", quantised("modelopt", quant_algo="NVFP4"), {}, None),
+        ("H100", quantised("compressed-tensors", **FP4), {}, "NVFP4 saves memory and no time"),
+        ("B200", quantised("compressed-tensors", **FP4), {}, None),
     ],
 )
 def test_what_a_card_does_in_another_way_is_told(

@@ -20,7 +20,7 @@ from ..model.config_json import sound
 from ..model.distributed import PORT, PORTS, part_problem
 from ..model.objectives import read_objectives
 from ..model.shared import OWN, SHARED, TAKEN, key_of, of_server, shared_problem
-from ..model.vllm_options import OPTION_NAMES
+from ..model.vllm_options import AUTO_LENGTHS, OPTION_NAMES
 from ..platforms import card_variables
 from .source import source_problem
 
@@ -65,6 +65,10 @@ def _number(low: float, high: float, unit: str = "") -> Wrong:
 
 def _choice(*allowed: str) -> Wrong:
     return must(one_of(*allowed), "must be one of " + ", ".join(allowed))
+
+
+def _length(value: Any) -> str | None:
+    return None if value in AUTO_LENGTHS else _whole(1, 10_000_000, "tokens")(value)
 
 
 FLAG = "must be true or false, without quotes"
@@ -259,7 +263,7 @@ CHECKS: dict[str, Wrong] = {
     "input_range": _span,
     "output_range": _span,
     "max_num_batched_tokens": _whole(1, 10_000_000, "tokens"),
-    "max_model_len": _whole(1, 10_000_000, "tokens"),
+    "max_model_len": _length,
     "max_num_seqs": _whole(1, 65536, "sequences"),
     "num_scheduler_steps": _whole(1, 1024),
     "reduce_warmup": _reduce,

@@ -17,6 +17,8 @@ BLOCK = re.compile(r"-----BEGIN CERTIFICATE-----\n.*?-----END CERTIFICATE-----\n
 DAYS = 3650
 # Early enough for a run in between; a certificate that is made anew has to come to the other hosts too.
 LEFT_DAYS = 90
+# Without those that must know the new one it waits until then, for a run that has all of them.
+LAST_DAYS = 30
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -44,14 +46,14 @@ def _plain(name: str) -> str:
         return name.lower()
 
 
-def problem(found: dict[str, Any], name: str) -> str:
-    """Return why a certificate must be made anew; empty where it is good."""
+def problem(found: dict[str, Any], name: str, left_days: float = LEFT_DAYS) -> str:
+    """Return why a certificate must be made anew; empty where it is good for more than ``left_days``."""
     if not found:
         return "there is none"
     if _plain(name) not in found["names"]:
         return f"it is for {', '.join(found['names']) or 'nobody'}"
     days = (found["until"] - time.time()) / 86400
-    return f"it ends in {max(0, int(days))} days" if days < LEFT_DAYS else ""
+    return f"it ends in {max(0, int(days))} days" if days < left_days else ""
 
 
 def make(path: Path, name: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ..core.aliases import OLD, written
 from ..core.checks import Rule, filled, filled_each, is_flag, is_line, list_of, matching, one_of, whole
-from ..core.errors import Problem, one_line, shown
+from ..core.errors import Problem, is_number, one_line, shown
 from ..core.options import OPTIONS, rule_of
 from ..model.config_json import sound
 from ..platforms import PLATFORMS, USUAL, platform_of, served_names
@@ -121,6 +121,7 @@ MODULE = {
     "no_peer": Rule(list_of(whole(0, 63)), "must be a list of module_ids", []),
     "alone": Rule(is_flag, "must be true or false, without quotes", False),
     "serial": Rule(is_line, "must be a text of one line", None),
+    "pcie_gb_s": Rule(lambda value: is_number(value, 0, 10_000), "must be a number of GB/s from 0 to 10000", 0.0),
 }
 NETWORK = {
     "interface": Rule(matching(r"[\w.:@-]+"), "must be the name of an interface, such as eth0"),

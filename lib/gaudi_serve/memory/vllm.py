@@ -17,9 +17,11 @@ from ..model.draft import Speculation
 from ..model.host import Card
 from ..model.layers import NONE
 from ..model.spec import Spec
+from ..model.vllm_options import AUTO_LENGTH
 from .kv_cache import Layout, is_latent, layout_of
 from .shape import splits
 from .vllm_figures import (
+    AT_LOAD,
     BATCH_DEFAULTS,
     CHUNKS_ABOVE,
     CHUNKS_SINCE,
@@ -31,7 +33,6 @@ from .vllm_figures import (
     GRAPH_SIZES,
     GRAPHS_COUNT_SINCE,
     GRAPHS_MIB,
-    HALVED_AT_LOAD,
     INNER_BYTES,
     LIBRARIES_GIB,
     LINKED_GIB,
@@ -41,7 +42,6 @@ from .vllm_figures import (
     NEWEST,
     OF_ITEMS,
     OWN_WORKSPACE,
-    QUARTERED,
     REQUESTS_BYTES,
     SEEING,
     UNIFIED,
@@ -60,7 +60,6 @@ POWERS = (1, 2, 4, 8, 16)
 FIXED = ("num_gpu_blocks_override", "kv_cache_memory_bytes")
 # Of models that see: where a film as long as their context leaves nothing, a shorter one may leave enough.
 LENGTHS = (65536, 32768, 16384, 8192, 4096, 2048)
-AUTO_LENGTH = -1  # max_model_len: as long as fits
 
 
 @dataclass(frozen=True)
@@ -308,7 +307,11 @@ def _at_load(spec: Spec, model: Architecture) -> float:
     said = str(spec.get("quantization") or "")
     if model.quantisation or not said:
         return 1.0
-    return 0.28 if said in QUARTERED else 0.5 if said.startswith(HALVED_AT_LOAD) else 1.0
+    row = next((one for one in AT_LOAD if said.startswith(one.method)), None)
+    if row is None:
+        return 1.0
+    share = _experts_share(model) if row.experts else 1.0
+    return 1 - share + share * row.part
 
 
 def _experts_share(model: Architecture) -> float:

@@ -71,6 +71,27 @@ BATCH_DEFAULTS = (
     Defaults("0", 0, 2048, 256),
 )
 
+
+@dataclass(frozen=True)
+class AtLoad:
+    """What is left of weights of 16 bits that a server quantises while it loads them.
+
+    method: how quantization begins. part: that is left, with scales. experts: of experts alone; other layers stay.
+    """
+
+    method: str
+    part: float
+    experts: bool = False
+
+
+# The first that fits counts. NVFP4 has a scale of 8 bits for 16 numbers of 4; MXFP4 and MXFP8 have one for 32.
+AT_LOAD = (
+    *(AtLoad(method, 1 / 2, experts=True) for method in ("experts_int8", "int8_per_channel_weight_only")),
+    *(AtLoad(method, 1 / 2) for method in ("fp8", "ptpc_fp8", "int8")),
+    *(AtLoad("nvfp4", 4.5 / 16, experts=True), AtLoad("mxfp4", 4.25 / 16), AtLoad("mxfp8", 8.25 / 16)),
+    AtLoad("bitsandbytes", 0.28),
+)
+
 CHUNKS_SINCE, CHUNKS_ABOVE = "0.8", 32768  # before, prompts were cut only where the context was longer
 
 # Bytes a token and number of a layer's inner width: as compiled, and before.
@@ -81,8 +102,6 @@ MOST_EXPERT_TOKENS = 32768  # go through experts at once
 WORKSPACE_SINCE = "0.12"  # what experts compute in stays allocated
 OWN_WORKSPACE = ("mxfp4",)  # of weights whose kernels for experts need none of it
 MXFP4_STEP = 256  # to which the width of MXFP4 experts is padded
-HALVED_AT_LOAD = ("fp8", "ptpc_fp8", "experts_int8", "int8", "mxfp8")
-QUARTERED = ("bitsandbytes", "mxfp4", "nvfp4")
 
 # Of libraries besides PyTorch, on one card; what those add by which several cards talk, over NVLink or XGMI.
 LIBRARIES_GIB = (("0.18", 0.25), ("0", 0.13))

@@ -23,6 +23,8 @@ class Card:
     its vendor names it. no_peer: the module_ids of the cards whose memory it cannot read. alone: it works with no other
     card, as a part of a divided one.
 
+    pcie_gb_s: GB/s in one direction that its slowest link of PCI Express can have; 0 where that is not known.
+
     serial: its serial number; empty where it is not known. sick: why no new model should run on it; empty where nothing
     is. excluded: its inventory lets no model run on it.
     """
@@ -44,6 +46,7 @@ class Card:
     serial: str = ""
     sick: str = ""
     excluded: bool = False
+    pcie_gb_s: float = 0.0
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Card:
@@ -67,6 +70,7 @@ class Card:
             str(facts.get("serial") or ""),
             str(facts.get("sick") or ""),
             bool(facts.get("excluded")),
+            float(facts.get("pcie_gb_s") or 0),
         )
 
     @property

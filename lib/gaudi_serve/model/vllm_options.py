@@ -130,3 +130,5 @@ def vllm_options(release: str) -> frozenset[str]:
 
 
 BLOCK = 128  # tokens of a KV-cache block
+# max_model_len: as long as fits, which vLLM decides at its start; as a user may write it, and as the plan has it.
+AUTO_LENGTHS, AUTO_LENGTH, AUTO_LENGTH_SINCE = ("auto", -1), -1, "0.14"

@@ -24,7 +24,8 @@ class Alert:
     """An alert.
 
     expr: what is wrong, one series each case. lasts: how long before it fires. severity: critical (somebody gets up),
-    warning (today), info (when it suits). summary, description: with Prometheus' templates. labels: that it adds.
+    warning (today), info (when it suits), none (nobody: a machine waits for it). summary, description: with Prometheus'
+    templates. labels: that it adds.
     """
 
     name: str
@@ -524,7 +525,15 @@ HOSTS = (
     ),
     Alert(
         "ChangesPending",
-        'sum by (host, stage) (gaudi_serve_fleet_pending_changes{job="node"}) > 0 <quiet_host>',
+        # Of a host that a run has changed since, nobody knows what is left, until the next status.
+        """
+        sum by (host, stage) (gaudi_serve_fleet_pending_changes{job="node"}) > 0
+        unless on (host) (
+          max by (host) (gaudi_serve_host_changed_timestamp_seconds{job="node"})
+          > max by (host) (gaudi_serve_fleet_status_timestamp_seconds{job="node"})
+        )
+        <quiet_host>
+        """,
         "1d",
         "info",
         "{{ $labels.host }} differs from the inventory at stage {{ $labels.stage }}",
@@ -612,6 +621,15 @@ GATEWAY = (
     ),
 )
 PROMETHEUS = (
+    # Who gets it and suddenly does not any more knows that alerts get lost on their way.
+    Alert(
+        "Watchdog",
+        "vector(1)",
+        "",
+        "none",
+        "Alerts arrive",
+        "This alert always fires. Where it stops arriving, Prometheus, Alertmanager or the way between has failed.",
+    ),
     Alert(
         "AlertmanagerUnreachable",
         """

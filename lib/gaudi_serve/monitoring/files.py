@@ -22,6 +22,9 @@ SHOWN_ALONE = {
     "route": {"receiver": "none", "group_by": ["alertname", "host"]},
     "receivers": [{"name": "none"}],
 }
+# The alert that always fires calls nobody, unless a route of the user names it.
+WATCHDOG = "Watchdog"
+TO_NOBODY = {"matchers": [f'alertname="{WATCHDOG}"'], "receiver": "gaudi-serve-nobody"}
 # A host that is gone explains what it serves: one message, not one a model.
 INHIBITED = [
     {
@@ -132,8 +135,19 @@ def _prometheus(settings: Monitoring, folder: str, remote: bool) -> str:
 
 def alertmanager_text(settings: Monitoring) -> str:
     """Return what Alertmanager does with alerts; it may have passwords."""
-    alerts = {**SHOWN_ALONE, **settings.alertmanager}
+    given = {key: one for key, one in settings.alertmanager.items() if one is not None}
+    alerts = _with_watchdog({**SHOWN_ALONE, **given})
     return dump({**alerts, "inhibit_rules": [*INHIBITED, *(alerts.get("inhibit_rules") or [])]})
+
+
+def _with_watchdog(alerts: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of Alertmanager with a route that sends the watchdog to nobody, where no route names it."""
+    route = alerts["route"]
+    if WATCHDOG in json.dumps(route, default=str):
+        return alerts
+    routes = [TO_NOBODY, *(route.get("routes") or [])]
+    receivers = [*alerts["receivers"], {"name": TO_NOBODY["receiver"]}]
+    return {**alerts, "route": {**route, "routes": routes}, "receivers": receivers}
 
 
 def alertmanager_config(settings: Any) -> str:
@@ -171,6 +185,8 @@ def _programs(settings: Monitoring) -> dict[str, File]:
 def targets(name: str, settings: Monitoring, watched: Sequence[Watched]) -> dict[str, list[dict[str, Any]]]:
     """Return what Prometheus asks, by job, as its file_sd reads it; on its own host on loopback.
 
+    Each target has its job as a label, which the rules read: a site may call the jobs of its own Prometheus otherwise.
+
     Args:
         name: the host of Prometheus.
         settings: its settings.
@@ -179,13 +195,13 @@ def targets(name: str, settings: Monitoring, watched: Sequence[Watched]) -> dict
     found: dict[str, list[dict[str, Any]]] = {job: [] for job in _jobs(settings)}
     if not settings.files_only:
         for job, port in (("prometheus", settings.port), ("alertmanager", settings.alertmanager_port)):
-            found[job].append({"targets": [f"{LOOPBACK}:{port}"], "labels": {"host": name}})
+            found[job].append({"targets": [f"{LOOPBACK}:{port}"], "labels": {"job": job, "host": name}})
     ports = asdict(settings)
     for host in watched:
         for path, server in _pages(host, ports):
             model = path.removeprefix("model/") if path.startswith("model/") else ""
             job = {"node": "node", "gateway": "haproxy", "cards": "cards"}.get(path, "vllm")
-            labels = {"host": host.host, **({"model": model} if model else {})}
+            labels = {"job": job, "host": host.host, **({"model": model} if model else {})}
             if host.host == name:
                 found[job].append({"targets": [server], "labels": labels})
                 continue

@@ -14,6 +14,7 @@ from ..core.aliases import value_of
 from ..core.errors import InputError
 from ..gateway.fleet import fleet_address, is_gateway
 from ..gateway.inputs import read_gateway
+from ..host import certificate
 from ..host.smoke import EVERYWHERE
 from ..model.distributed import answers
 from .settings import NAME, Monitoring, read_monitoring
@@ -103,45 +104,132 @@ def fleet_watched(hostvars: Mapping[str, Known], hosts: Sequence[str], host_name
     Returns:
         ``monitors``: the hosts that watch this one, ``{host, certificate}``. ``settings``: what they say of all hosts,
         ``{exporters_port, node_exporter_port, cards_port}``. ``watched``: what this host watches, as mappings of
-        ``Watched``; none where it does not watch. ``this``: the host itself, as one.
+        ``Watched``; none where it does not watch. ``this``: the host itself, as one. ``renewing``: the hosts whose
+        certificate, which this host knows, this run replaces. ``unread``: who must know this host's own and was not
+        read, by kind (``host``, ``client``). ``unclear``: why nobody can tell who watches this host, which stays as it
+        is then. ``refusal``: in what its settings differ from those of another Prometheus.
 
     Raises:
-        InputError: where the settings of a Prometheus are wrong, or two differ in what hosts need to know.
+        InputError: where the settings of this host are wrong.
     """
-    monitors = {
-        name: read_monitoring(value_of(hostvars[name], NAME), hosts) for name in fleet_monitors(hostvars, hosts)
-    }
+    monitors, wrong = _monitors(hostvars, hosts, host_name)
     present = {name: one for name, one in monitors.items() if one.state == "present"}
     mine = {name: one for name, one in present.items() if not one.hosts or host_name in one.hosts}
-    live = (hostvars[host_name].get("gaudi_metrics") or {}).get("watched") or []
-    watched = _watched(hostvars, hosts, present[host_name], live) if host_name in present else []
+    settings, differ = _shared(mine)
+    watched = _watched(hostvars, hosts, present[host_name], host_name) if host_name in present else []
     return {
         "monitors": [asdict(Watcher(name, _certificate(hostvars[name], "client"))) for name in mine],
-        "settings": _shared(mine),
+        "settings": settings,
+        "unclear": [*(f"fleet_monitoring of {name} is refused" for name in wrong), *differ],
+        "refusal": _refused(present, hosts, host_name),
         "watched": [asdict(one) for one in watched],
         "this": asdict(_of(host_name, hostvars[host_name])),
+        "renewing": _renewing(hostvars, hosts, present, host_name, [*mine], [one.host for one in watched]),
+        "unread": {kind: _unread(hostvars, hosts, present, host_name, kind) for kind in ("host", "client")},
     }
 
 
-def _shared(monitors: Mapping[str, Monitoring]) -> dict[str, int]:
-    """Return what all hosts need to know of those that watch them.
+def _renewing(
+    hostvars: Mapping[str, Known],
+    hosts: Sequence[str],
+    monitors: Mapping[str, Monitoring],
+    host_name: str,
+    watchers: Sequence[str],
+    watched: Sequence[str],
+) -> list[str]:
+    """Return the other hosts whose certificate this run replaces: of those that watch a host, and that it watches."""
+    found = [name for name in watchers if _renews(hostvars, hosts, monitors, name, "client")]
+    found += [name for name in watched if _renews(hostvars, hosts, monitors, name, "host")]
+    return list(dict.fromkeys(name for name in found if name != host_name))
+
+
+def _unread(
+    hostvars: Mapping[str, Known], hosts: Sequence[str], monitors: Mapping[str, Monitoring], name: str, kind: str
+) -> list[str]:
+    """Return the hosts that must know a certificate of a host, and that this run has not read.
+
+    Args:
+        hostvars: variables by host.
+        hosts: all hosts of the inventory.
+        monitors: those that watch, with their settings.
+        name: the host of the certificate.
+        kind: ``host``, which those that watch it must know; or ``client``, which those that it watches must know.
+    """
+    if kind == "host":
+        found = [other for other, one in monitors.items() if not one.hosts or name in one.hosts]
+    else:
+        found = list(monitors[name].hosts or hosts) if name in monitors else []
+    return [other for other in found if other != name and "gaudi_metrics" not in hostvars[other]]
+
+
+def _renews(
+    hostvars: Mapping[str, Known], hosts: Sequence[str], monitors: Mapping[str, Monitoring], name: str, kind: str
+) -> bool:
+    """Tell whether this run replaces a certificate of a host that others know; the arguments are those of _unread."""
+    facts = hostvars[name].get("gaudi_metrics") or {}
+    found = (facts.get("certificates") or {}).get(kind) or {}
+    unread = _unread(hostvars, hosts, monitors, name, kind)
+    return bool(found and certificate_problem(found, certificate_name(hostvars[name], kind), unread))
+
+
+def certificate_name(known: Known, kind: str) -> str:
+    """Return the name that a certificate of a host is for."""
+    address = fleet_address(known) or str((known.get("gaudi_metrics") or {}).get("address") or "")
+    return address if kind == "host" else "prometheus"
+
+
+def certificate_problem(found: Mapping[str, Any], name: str, unread: Sequence[str]) -> str:
+    """Return why a run must replace a certificate; for its age only late, where some must know it that it lacks."""
+    return certificate.problem(dict(found), name, certificate.LAST_DAYS if unread else certificate.LEFT_DAYS)
+
+
+def _monitors(
+    hostvars: Mapping[str, Known], hosts: Sequence[str], host_name: str
+) -> tuple[dict[str, Monitoring], list[str]]:
+    """Return the settings of each host that watches, and those that have wrong ones, which are refused there alone.
 
     Raises:
-        InputError: where two say something else.
+        InputError: where those of the host itself are wrong.
     """
+    found, wrong = {}, []
+    for name in fleet_monitors(hostvars, hosts):
+        try:
+            found[name] = read_monitoring(value_of(hostvars[name], NAME), hosts)
+        # Of the toolkit, of Ansible and of Jinja.
+        except Exception:
+            if name == host_name:
+                raise
+            wrong.append(name)
+    return found, wrong
+
+
+def _shared(monitors: Mapping[str, Monitoring]) -> tuple[dict[str, int], list[str]]:
+    """Return what all hosts need to know of those that watch them, and a sentence for what two say differently."""
     found: dict[str, int] = {}
+    differ = []
     for key in SHARED if monitors else ():
         said = {name: getattr(one, key) for name, one in monitors.items()}
         if len(set(said.values())) > 1:
             each = ", ".join(f"{name} {value}" for name, value in said.items())
-            raise InputError(f"{NAME}.{key}: {each}: must be the same on all hosts that watch the same hosts")
+            differ.append(f"{NAME}.{key}: {each}: must be the same on all hosts that watch the same hosts")
         found[key] = next(iter(said.values()))
-    return found
+    return found, differ
+
+
+def _refused(monitors: Mapping[str, Monitoring], hosts: Sequence[str], host_name: str) -> list[str]:
+    """Return in what a host that watches differs from one before it that watches the same hosts."""
+    found: dict[str, None] = {}
+    for watched in hosts:
+        both = {name: one for name, one in monitors.items() if not one.hosts or watched in one.hosts}
+        if host_name in [*both][1:]:
+            found.update(dict.fromkeys(_shared(both)[1]))
+    return list(found)
 
 
 def _watched(
-    hostvars: Mapping[str, Known], hosts: Sequence[str], settings: Monitoring, live: Sequence[Known]
+    hostvars: Mapping[str, Known], hosts: Sequence[str], settings: Monitoring, host_name: str
 ) -> list[Watched]:
+    live = (hostvars[host_name].get("gaudi_metrics") or {}).get("watched") or []
     before = {str(one["host"]): Watched.of(one) for one in live}
     names = [name for name in hosts if not settings.hosts or name in settings.hosts]
     found = [_of(name, hostvars[name]) if _is_planned(hostvars[name]) else before.get(name) for name in names]
@@ -161,7 +249,7 @@ def _is_planned(known: Known) -> bool:
 def _of(name: str, known: Known) -> Watched:
     return Watched(
         name,
-        fleet_address(known) or str((known.get("gaudi_metrics") or {}).get("address") or ""),
+        certificate_name(known, "host"),
         _certificate(known, "host") or "",
         _gateway(known),
         bool((known.get("gaudi_host") or {}).get("modules")),

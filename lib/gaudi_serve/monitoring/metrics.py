@@ -95,6 +95,7 @@ METRICS: tuple[Metric, ...] = (
         (),
         ("in_rollout", "gauge", "1 while a rollout has this host under way."),
         ("locked", "gauge", "1 while a run of the toolkit changes this host."),
+        ("changed_timestamp_seconds", "gauge", "Unix time at which a run last changed this host, since its boot."),
         ("reboot_due", "gauge", "1 where the host needs a reboot, for its kernel arguments or its packages."),
         ("hugepages_expected", "gauge", "Huge pages that the host was tuned to have."),
         ("validation_timestamp_seconds", "gauge", "Unix time of the last measurement of the links between the cards."),

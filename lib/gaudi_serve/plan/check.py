@@ -8,12 +8,13 @@ from ipaddress import ip_address
 
 from ..catalog.keys import OWN_KEYS
 from ..core.errors import Finding, Problem, one_line
+from ..core.versions import comparable
 from ..engines import ENGINES, Engine, engine_of, running_engine
 from ..memory.shape import shape_problems
 from ..model.host import Host
 from ..model.shared import named_key
 from ..model.spec import Spec
-from ..model.vllm_options import OPTION_NAMES
+from ..model.vllm_options import AUTO_LENGTH, AUTO_LENGTH_SINCE, OPTION_NAMES
 from ..model.weights import WeightsFacts
 from ..platforms import PLATFORMS, Platform, platform_of
 from ..platforms.releases import DEFAULT, made_for, release_of, rows_of
@@ -39,7 +40,7 @@ def host_problems(
         problems.append(("image", None, allowed))
     problems += platform.problems(spec) + platform.image_problems(spec, release) + _foreign_image(spec, platform)
     problems += [(key, spec[key], text) for key, text in platform.lacks.items() if spec.get(key) not in (None, False)]
-    problems += _engine_problems(spec, engine_of(spec), platform, release)
+    problems += _engine_problems(spec, engine_of(spec), platform, release) + _length_problems(spec)
     # An engine for one model is refused above; of the others it has no defaults to judge them by.
     for place, one in enumerate(spec.served if engine_of(spec).share else spec.served[:1]):
         found = weights[place]
@@ -48,6 +49,15 @@ def host_problems(
             name, whose = named_key(spec, place, key)
             problems.append((name, value, whose + allowed))
     return problems
+
+
+def _length_problems(spec: Spec) -> list[Problem]:
+    """Return whether a model's vLLM is too old to choose its context by itself."""
+    stated = stated_version(spec)
+    if spec.get("max_model_len") != AUTO_LENGTH or not stated or comparable(stated) >= comparable(AUTO_LENGTH_SINCE):
+        return []
+    allowed = f"(auto) needs vLLM {AUTO_LENGTH_SINCE} or newer, and this image has {stated}; give a number of tokens"
+    return [("max_model_len", AUTO_LENGTH, allowed)]
 
 
 def _foreign_image(spec: Spec, platform: Platform) -> list[Problem]:

@@ -24,15 +24,15 @@ from ..model.draft import draft_model
 from ..model.host import Host
 from ..model.shared import key_of
 from ..model.spec import Spec
-from ..model.vllm_options import BLOCK
+from ..model.vllm_options import AUTO_LENGTH, BLOCK
 from ..model.weights import WeightsFacts
 from ..platforms import platform_of
+from ..platforms.base import OF_VLLM
 from ..platforms.releases import Release, vllm_of
 from .model import Container, Cost, Placement
 from .sharing import named
 
 WIDER = 1.1  # of what is read: more than rounding
-OF_VLLM = "vllm"  # the model of memory by which vLLM itself divides cards
 HANG_TIMEOUT_S = 600  # a server under full load may keep /health waiting for minutes
 
 
@@ -279,6 +279,7 @@ def _cost_warnings(spec: Spec, weighed: Sequence[Weighed], host: Host, placement
 
 def _cache_warnings(spec: Spec, memory: Mapping[str, Any] | None) -> list[str]:
     count, context = spec.get("max_num_seqs"), spec.get("max_model_len")
+    context = memory["max_model_len"] if memory and context == AUTO_LENGTH else context
     if not memory or not count or not context:
         return []
     ranges = spec.get("input_range", [0, context])[1] + spec.get("output_range", [0, 0])[1]

@@ -11,7 +11,7 @@ from typing import Any
 from ..buckets.base import BucketCounts, Buckets
 from ..buckets.plugin_plan import PluginBucketing
 from ..model.spec import Spec
-from ..model.vllm_options import BLOCK
+from ..model.vllm_options import AUTO_LENGTH, BLOCK
 from ..platforms import DeviceAccess
 
 # What a running server depends on: if it differs, a restart is due.
@@ -148,6 +148,8 @@ class PlannedModel:
         spec, container = self.spec, self.container
         numactl = container.numactl
         given = {key: spec.get(key) for key in ("max_model_len", "max_num_seqs")}
+        if given["max_model_len"] == AUTO_LENGTH:
+            given["max_model_len"] = (self.cost.memory or {}).get("max_model_len")
         keys = ("env", "args", "numactl", "runtime", "cap_add", "read_only", "ulimits", "mounts")
         return {
             **{key: spec[key] for key in ("name", "state", "launch_profile", "host", "port", "served_model_name")},

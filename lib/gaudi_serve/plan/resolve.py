@@ -12,8 +12,10 @@ from ..core.errors import Problem, near, shown
 from ..model.host import Host
 from ..model.shared import SHARED, key_of, members
 from ..model.spec import Spec
+from ..model.vllm_options import AUTO_LENGTH, AUTO_LENGTHS
 from ..model.weights import WeightsFacts
 from ..platforms import platform_of
+from ..platforms.base import OF_VLLM
 from .distributed import distributed_problems, same_ports, spread, with_executor
 
 # A model as its user has written it, and what is wrong with one of its keys.
@@ -95,6 +97,7 @@ def _resolved(given: Any, site: Site) -> tuple[ResolvedModel | None, list[Mistak
     missing = given.get("model") is not None and not entry
     # Without its entry, a model lacks most of what it wants.
     problems = [item for item in findings(spec) if not missing or (item[0] != "model" and item[1] is not None)]
+    problems += _unknown_lengths(spec, site.host)
     found: list[Mistake] = [(spec, problem) for problem in problems]
     if missing:
         many = f"; docs/guides/models.md lists its {len(catalog)} entries" if catalog else ", which has nothing"
@@ -106,6 +109,7 @@ def _resolved(given: Any, site: Site) -> tuple[ResolvedModel | None, list[Mistak
     if bad & {"name", "weights", "model"} or absent or any(key.startswith(SHARED) for key in bad):
         return None, found
     sound = {key: value for key, value in spec.items() if key not in bad}
+    sound |= {"max_model_len": AUTO_LENGTH} if sound.get("max_model_len") in AUTO_LENGTHS else {}
     aliases = {entry["alias"]: entry["name"] for entry in site.images if "alias" in entry}
     complete = completed(sound, site.host, site.release, aliases)
     of_image = {entry["name"]: entry.get("vllm_version") for entry in site.images}.get(complete.get("image"))
@@ -118,6 +122,22 @@ def _resolved(given: Any, site: Site) -> tuple[ResolvedModel | None, list[Mistak
     weights = tuple(WeightsFacts.of(one, site.host) for one in full.served)
     notes = _emptied(given, {**defaults, **entry, **entry.get(str(spec.get("launch_profile")), {})})
     return ResolvedModel(full, frozenset(spec), bad, notes, weights), found
+
+
+def _unknown_lengths(spec: Mapping[str, Any], host: Host) -> list[Problem]:
+    """Return where a server is to choose its context by itself, on a platform where a plan cannot foresee it."""
+    platform = platform_of(host.accelerator)
+    if platform.memory == OF_VLLM:
+        return []
+    allowed = (
+        f"is vLLM's own choice at its start, which a plan foresees on NVIDIA and AMD hosts alone, and this is a "
+        f"{platform.title} host; give a number of tokens: one that is too large is refused with the largest that fits"
+    )
+    return [
+        (key_of(place, "max_model_len"), one["max_model_len"], allowed)
+        for place, one in enumerate([spec, *members(spec)])
+        if one.get("max_model_len") in AUTO_LENGTHS
+    ]
 
 
 def _absent_entries(spec: Mapping[str, Any], catalog: Mapping[str, Any]) -> list[Problem]:

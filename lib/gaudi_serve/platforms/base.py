@@ -79,6 +79,9 @@ def _no_access(_: Host) -> DeviceAccess | None:
     return None
 
 
+OF_VLLM = "vllm"  # the model of memory by which vLLM itself divides cards
+
+
 @dataclass(frozen=True)
 class Settings:
     """The file of a runtime's settings.

@@ -48,7 +48,7 @@ CONSUMER = re.compile(r"GeForce|TITAN")
 # What needs a capability at least: quantisation methods, and attention backends.
 METHODS = {
     **{"experts_int8": (8, 0), "fbgemm_fp8": (8, 0), "modelopt": (8, 0), "mxfp4": (8, 0), "gpt_oss_mxfp4": (8, 0)},
-    **{"fp_quant": (10, 0)},
+    **{"fp_quant": (10, 0), "nvfp4_per_token": (10, 0)},
 }
 BACKENDS = {
     **{"FLASH_ATTN": (8, 0), "FLASHINFER": (7, 5), "FLASH_ATTN_MLA": (9, 0), "FLASHMLA": (9, 0)},
@@ -131,6 +131,7 @@ def _module(row: smi.Row, device: PciDevice | None, minor: int | None, holder: s
         "capability": capability if re.fullmatch(CAPABILITY, capability) else "",
         "numa_node": device.numa_node if device else -1,
         "cpus": list(device.cpus) if device else [],
+        "pcie_gb_s": device.gb_s if device else 0.0,
         "in_use": held is not None,
         "held_by": held,
         "problem": _unread(row, memory, minor),
@@ -368,7 +369,9 @@ def _capability_notes(spec: Spec, model: Architecture, host: Host, cards: Sequen
     if spec.get("dtype") in (None, "auto") and is_bfloat16(spec, model) and capability < BFLOAT16:
         other = "float16" if model.takes_float16 else "float32, which takes twice the memory"
         notes.append(f"its weights of bfloat16 are served in {other}, since {here}")
-    nvfp4 = method == "modelopt_fp4" or model.quantisation.get("quant_algo") == "NVFP4"
+    # compressed-tensors calls it a float of four bits.
+    stored = model.precision == "fp4" or model.quantisation.get("quant_algo") == "NVFP4"
+    nvfp4 = method == "modelopt_fp4" or stored
     if nvfp4 and capability < NATIVE_FP4:
         notes.append(f"NVFP4 saves memory and no time: {here}, and computing with it needs {_text(NATIVE_FP4)}")
     elif (method in ("fp8", "fbgemm_fp8") or model.precision == "fp8") and capability < NATIVE_FP8:
@@ -447,8 +450,10 @@ DRIVER = Driver(
 # all_reduce of 256 MiB: about half of what nccl-tests give on healthy machines. What NVSwitches add up by themselves is
 # not counted on. H100: NCCL's author has 480, and 370 by rings (NVIDIA/nccl-tests#212); H200: 475, and rings as H100
 # (#272). B200: 830 (NVIDIA/nccl#1807), of which rings make about 670. A100 SXM: 232 (NVIDIA/nccl-tests#175).
-# Pairs with NVLink bridges: A100 208 (#178), H100 PCIe 115 (NVIDIA/nccl#1161). Over PCI Express alone slots and boards
-# differ by more than a fault does, so there a first figure passes.
+# Pairs with NVLink bridges: A100 208 (#178), H100 PCIe 115 (NVIDIA/nccl#1161). More than two cards over PCI Express
+# share what boards and processors differ in, so there a first figure passes. A pair must reach a quarter of the rate of
+# its slots: without access to each other's memory two RTX 4090 copy 13 of 31.5 GB/s each way, with it 21
+# (tinygrad/open-gpu-kernel-modules#6), and pairs over a socket's bound are slower still.
 LINKS = Links(
     library="NCCL",
     thresholds=(
@@ -462,6 +467,7 @@ LINKS = Links(
     backend="nccl",
     devices="cuda",
     tests="nccl-tests",
+    pcie_part=1 / 4,
 )
 
 PLATFORM = Platform(

@@ -11,6 +11,10 @@ from ..model.host import Card
 SLOWEST_FIRST = ("SYS", "NODE", "PHB", "PCIE", "PXB", "PIX", "MDF", "XL", "XGMI", "PACKAGE", "NV")
 
 
+# Those over which a pair of devices has PCI Express alone.
+PCIE = ("SYS", "NODE", "PHB", "PCIE", "PXB", "PIX")
+
+
 @dataclass(frozen=True)
 class Threshold:
     """What a measurement must reach at least.
@@ -34,7 +38,8 @@ class Links:
     library: what sends between them, as messages call it. thresholds: the first that fits counts; of other machines
     a first figure passes. backend: that of torch.distributed; where it is empty, hccl_demo measures. devices: how torch
     calls the devices. env: what the library needs. host_by_host: hosts are not measured together. tests: the vendor's
-    own programs that print the table of nccl-tests; empty where there are none.
+    own programs that print the table of nccl-tests; empty where there are none. pcie_part: the part of the rate of PCI
+    Express that a pair of devices without other links must reach, where no threshold fits; 0 for none.
     """
 
     library: str
@@ -44,6 +49,7 @@ class Links:
     env: Mapping[str, str] = field(default_factory=dict)
     host_by_host: bool = False
     tests: str = ""
+    pcie_part: float = 0.0
 
     def threshold(self, cards: Sequence[Card], device_name: str, hosts: int = 1) -> float | None:
         """Return the GB/s that a measurement of some cards must reach; None where nothing is known of them.
@@ -54,7 +60,7 @@ class Links:
             hosts: how many measure together.
         """
         names, link = {card.name or device_name for card in cards}, slowest_link(cards)
-        return next(
+        published = next(
             (
                 row.gb_s
                 for row in self.thresholds
@@ -64,6 +70,12 @@ class Links:
             ),
             None,
         )
+        return self._over_pcie(cards, link) if published is None and hosts == 1 else published
+
+    def _over_pcie(self, cards: Sequence[Card], link: str) -> float | None:
+        """Return what a pair over PCI Express must reach, by the slower one; what more of them share nobody knows."""
+        rate = min((card.pcie_gb_s for card in cards), default=0.0) * self.pcie_part
+        return round(rate, 1) or None if len(cards) == 2 and link.startswith(PCIE) else None
 
 
 def slowest_link(cards: Sequence[Card]) -> str:

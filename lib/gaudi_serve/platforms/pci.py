@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from ..core.run import read_text
 
 DEVICES = "sys/bus/pci/devices"
 ACCELERATOR, DISPLAY, SCREEN = "0x12", "0x0380", "0x0300"  # how classes begin
+MOST_LANES, SLOW_GT_S = 32, 5.0
 # Files that show which render node belongs to which device, for DeviceAccess.
 RENDER_NODES = "/sys/bus/pci/devices/*/drm/renderD*/dev"
 RENDER_NODE = r"/(?P<id>[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])/drm/renderD(?P<index>\d+)/dev\n"
@@ -23,7 +24,8 @@ class PciDevice:
     bus_id: of four digits of the domain, lowercase. device: its PCI device id of four digits, without 0x. kind: its
     class, such as 0x120000. driver: the kernel module that has it; empty for none. numa_node: -1 where it is not known.
     cpus: the ranges of its node's cores; empty where the node is not known. cards, renders: the numbers of its nodes
-    /dev/dri/card<N> and /dev/dri/renderD<N>.
+    /dev/dri/card<N> and /dev/dri/renderD<N>. gb_s: GB/s in one direction that the slowest link of PCI Express on the
+    way to the processor can have; 0 where it is not known.
     """
 
     bus_id: str
@@ -34,6 +36,7 @@ class PciDevice:
     cpus: tuple[str, ...] = ()
     cards: tuple[int, ...] = ()
     renders: tuple[int, ...] = ()
+    gb_s: float = 0.0
 
 
 def pci_devices(root: str, vendor: str, kinds: tuple[str, ...]) -> dict[str, PciDevice]:
@@ -69,7 +72,25 @@ def _device(folder: Path) -> PciDevice:
         tuple(one for one in cpus if one),
         _numbers(folder, "card"),
         _numbers(folder, "renderD"),
+        round(min(_link_rates(folder), default=0.0), 1),
     )
+
+
+def _link_rates(folder: Path) -> Iterator[float]:
+    """Give the GB/s, in one direction, that each link from a device to the processor can have.
+
+    What a link can have is read, not what it has now: cards without work slow theirs down. Each end may have less than
+    the other: a slot has often fewer lanes than the card in it.
+    """
+    path = folder.resolve()
+    for place in (path, *path.parents):
+        speed = re.match(r"([0-9.]+) GT/s", text_of(place / "max_link_speed"))
+        lanes = number_of(place / "max_link_width")
+        # 255 is what the kernel shows of a width that it does not know.
+        if speed and lanes and lanes <= MOST_LANES:
+            rate = float(speed[1])
+            # Generations 1 and 2 send ten bits for a byte, later ones 130 bits for sixteen.
+            yield rate * lanes / 8 * (0.8 if rate <= SLOW_GT_S else 128 / 130)
 
 
 def _numbers(folder: Path, kind: str) -> tuple[int, ...]:

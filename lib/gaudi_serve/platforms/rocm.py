@@ -175,7 +175,7 @@ def _modules(
                 "device_id": str(gpu.location) if divided else gpu.bus_id,
                 "name": _name(device, named),
                 **{"bus_id": gpu.bus_id, "memory_mib": total, "memory_used_mib": used, "capability": gpu.gfx},
-                **{"numa_node": device.numa_node, "cpus": list(device.cpus)},
+                **{"numa_node": device.numa_node, "cpus": list(device.cpus), "pcie_gb_s": device.gb_s},
                 **{"in_use": holder is not None, "held_by": holder},
                 "problem": node_problem(gpu.minor, root) or _unread(gpu, total, gpus, divided=divided),
                 "links": {str(numbers[other.node]): _link(gpu, other, on_bus) for other in gpus if other != gpu},
@@ -357,17 +357,28 @@ DRIVER = Driver(
 )
 
 # all_reduce of 256 MiB: about half of what rccl-tests give on healthy machines. The vendor's cluster tests (ROCm/cvs)
-# have 330 as a limit for eight MI300X, at 8 GiB; those after it have links as fast or faster. Of MI250 and of Radeon
-# nothing that fits is published, so there a first figure passes.
+# have 330 as a limit for eight MI300X, at 8 GiB; those after it have links as fast or faster.
+# MI210 and MI250 by theory, since no figure is published: a ring has at least one link of 50 GB/s in each direction
+# (AMD's CDNA 2 white paper). Eight GPUs, four MI250, have several such rings, and must reach a half of one; fewer have
+# one alone, and must reach a quarter. A pair of Radeon cards must reach an eighth of the rate of its slots: nothing is
+# published, and most of them need NCCL_P2P_DISABLE, by which all goes through the host's memory.
 LINKS = Links(
     library="RCCL",
-    thresholds=tuple(
-        Threshold(f"AMD Instinct {name}", 150.0, cards=8, link="XGMI")
-        for name in ("MI300X", "MI325X", "MI350X", "MI355X")
+    thresholds=(
+        *(
+            Threshold(f"AMD Instinct {name}", 150.0, cards=8, link="XGMI")
+            for name in ("MI300X", "MI325X", "MI350X", "MI355X")
+        ),
+        *(
+            Threshold(f"AMD Instinct {name}", gb_s, cards=cards, link="XGMI")
+            for name in ("MI210", "MI250")
+            for cards, gb_s in ((8, 25.0), (4, 12.5), (2, 12.5))
+        ),
     ),
     backend="nccl",
     devices="cuda",
     tests="rccl-tests",
+    pcie_part=1 / 8,
 )
 
 PLATFORM = Platform(

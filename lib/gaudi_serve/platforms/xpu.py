@@ -114,7 +114,7 @@ def _modules(
                 "device_id": bus_id,
                 "name": _name(device, named),
                 **{"bus_id": bus_id, "memory_mib": mib, "memory_used_mib": 0, "capability": ""},
-                **{"numa_node": device.numa_node, "cpus": list(device.cpus)},
+                **{"numa_node": device.numa_node, "cpus": list(device.cpus), "pcie_gb_s": device.gb_s},
                 **{"in_use": holder is not None, "held_by": holder},
                 "problem": node_problem(index, root) or _problem(card, mib),
                 "links": {str(other): kind for (one, other), kind in tool.links.items() if one == number},
@@ -188,6 +188,17 @@ def _notes(spec: Spec, release: str) -> list[str]:
     return notes
 
 
+# No figures of whole machines are published: a first one passes. A pair over PCI Express must reach an eighth of the
+# rate of its slots, as Radeon's: oneCCL may copy through the host's memory. Servers use this transport too.
+LINKS = Links(
+    library="oneCCL",
+    backend="xccl",
+    devices="xpu",
+    env={"CCL_ATL_TRANSPORT": "ofi"},
+    host_by_host=True,
+    pcie_part=1 / 8,
+)
+
 PLATFORM = Platform(
     name="xpu",
     title="XPU",
@@ -214,9 +225,8 @@ PLATFORM = Platform(
     prefixes=("Intel(R) Arc", "Intel(R) Data Center GPU"),
     names=r"Intel\(R\) (?!Xeon|Core|Atom|Pentium|Celeron)[\w .,()/+&\[\]-]*",
     near=(("MDF", "XL"), ("PIX", "PXB")),
-    # No figures of whole machines are published: a first one passes. Servers use this transport too.
     metrics=METRICS,
-    links=Links(library="oneCCL", backend="xccl", devices="xpu", env={"CCL_ATL_TRANSPORT": "ofi"}, host_by_host=True),
+    links=LINKS,
     no_memory="memory is not checked: that of XPU is not counted with",
     binds=True,
     problems=_problems,

@@ -13,11 +13,10 @@ from ..core.errors import InputError, one_line
 from ..core.templates import ROLES
 from ..gateway.config import File
 from ..gateway.inputs import read_gateway
-from ..host import certificate
 from ..host.observe_metrics import CLIENT, DATA, FOLDER, HOST, PACKAGES, READ, UNIT_FOLDER
 from ..monitoring.collector import collector_settings
 from ..monitoring.files import ROLE, host_files, watcher_files
-from ..monitoring.fleet import Watched
+from ..monitoring.fleet import Watched, certificate_problem
 from ..monitoring.rules import rules_text
 from ..monitoring.settings import NAME, Monitoring, read_monitoring
 from .base import Given, Pending, Stage
@@ -37,7 +36,14 @@ OF_OBJECTIVES = ("fast_burn", "slow_burn")
 PORTS_OF_GATEWAY = {
     **{"port": "the gateway", "metrics_port": "the gateway's own page", "chat.port": "the gateway's page for chats"}
 }
+KINDS = {str(HOST): "host", str(CLIENT): "client"}
 GROUPS = {str(HOST): "root", str(CLIENT): "prometheus"}
+
+
+UNCHANGED: Known = {
+    **{key: [] for key in ("install", "certificates", "write", "absent", "stop", "start", "restart", "read", "files")},
+    **{"reload": False, "due": False, "listens": {}, "summary": []},
+}
 
 
 @dataclass(frozen=True)
@@ -269,12 +275,18 @@ def _other_program(live: Known, unit: str, port: int) -> str:
     return "" if ours else program
 
 
-def monitoring_notes(live: Known, fleet: Known, host: str) -> list[str]:
-    """Return what is worth knowing of a host that is watched."""
+def monitoring_notes(live: Known, fleet: Known, host: str, changes: Known) -> list[str]:
+    """Return what is worth knowing of a host that is watched: which hosts do not learn in this run what it changes."""
     unknown = [one["host"] for one in fleet["monitors"] if one["host"] != host and one["certificate"] is None]
-    return (
-        [f"monitoring: {', '.join(unknown)} was not read in this run, and asks this host as before"] if unknown else []
-    )
+    notes = [f"{', '.join(unknown)} was not read in this run, and asks this host as before"] if unknown else []
+    replaced = [KINDS[str(one["path"])] for one in changes["certificates"]]
+    for kind, known in live["certificates"].items():
+        others = ", ".join(fleet["unread"].get(kind) or ())
+        if others and known and kind in replaced:
+            notes.append(f"{others} refuses the new certificate of this host until playbooks/monitoring.yml has both")
+        elif others and known and certificate_problem(known, "".join(known["names"][:1]), ()):
+            notes.append(f"the certificate of this host is old; playbooks/monitoring.yml with {others} too renews it")
+    return [f"monitoring: {text}" for text in notes]
 
 
 def monitoring_reset(live: Known, left: Known, data: bool) -> dict[str, Any]:
@@ -315,18 +327,24 @@ def _asked(given: Given) -> tuple[Wanted, Known]:
     return wanted(given.host, fleet, known["monitoring_settings"], collector, clients), fleet
 
 
-def certificates_due(live: Known, want: Wanted) -> dict[str, str]:
-    """Return why a certificate must be replaced, or who may read its file be corrected, by its path."""
+def certificates_due(live: Known, want: Wanted, unread: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return why a certificate must be replaced, or who may read its file be corrected, by its path.
+
+    Args:
+        live: ``gaudi_metrics`` of the host.
+        want: what it is to have.
+        unread: hosts that must know a certificate and that this run has not read, by kind.
+    """
     # The group is there where the toolkit has installed Prometheus; elsewhere root may be all that there is.
     readers = [("0640", "prometheus"), *([] if "gaudi-prometheus.service" in want.units else [("0600", "root")])]
-    kinds = {str(HOST): ("host", [("0600", "root")]), str(CLIENT): ("client", readers)}
+    modes = {"host": [("0600", "root")], "client": readers}
     why = {}
     for path, name in want.certificates.items():
-        kind, modes = kinds[path]
+        kind = KINDS[path]
         file = live["files"].get(path) or {}
-        if text := certificate.problem(live["certificates"].get(kind) or {}, name):
+        if text := certificate_problem(live["certificates"].get(kind) or {}, name, unread[kind]):
             why[path] = text
-        elif (file.get("mode"), file.get("group")) not in modes:
+        elif (file.get("mode"), file.get("group")) not in modes[kind]:
             why[path] = f"its mode is {file.get('mode')}, its group {file.get('group')}"
     return why
 
@@ -345,11 +363,20 @@ def planned_ports(known: Known) -> dict[int, str]:
 
 def _pending(given: Given) -> Pending:
     live = given.known["gaudi_metrics"]
+    told = given.known["monitoring_fleet"]
+    if told["unclear"] or told["refusal"]:
+        # The host that the mistake is of refuses it; this one would be left without anybody who watches it.
+        return Pending(
+            changes=UNCHANGED,
+            refusal=[f"{given.host}: {text}" for text in told["refusal"]],
+            drift=list(told["refusal"]),
+            notes=[f"monitoring: {text}; this host stays as it is" for text in told["unclear"]],
+        )
     try:
         want, fleet = _asked(given)
     except InputError as problem:
         return Pending(refusal=[f"{given.host}: {one_line(str(problem))}"], drift=[one_line(str(problem))])
-    changes = monitoring_changes(live, want, certificates_due(live, want))
+    changes = monitoring_changes(live, want, certificates_due(live, want, fleet["unread"]))
     summary = monitoring_summary(changes)
     refusal = monitoring_refusal(live, want, fleet, planned_ports(given.known), given.host)
     refusal += objective_refusal(given.known["monitoring_settings"], fleet, given.host)
@@ -369,7 +396,7 @@ def _pending(given: Given) -> Pending:
         left=given.left(summary),
         refusal=refusal,
         drift=[*refusal, *summary],
-        notes=monitoring_notes(live, fleet, given.host),
+        notes=monitoring_notes(live, fleet, given.host, changes),
     )
 
 
@@ -392,6 +419,7 @@ def _awaited(fleet: Known, host: str) -> list[str]:
     return [
         *(f"let {name} ask this host, when it has a certificate" for name in watchers),
         *(f"ask {name}, when it has a certificate" for name in hosts),
+        *(f"read the new certificate of {name}" for name in fleet["renewing"]),
     ]
 
 

@@ -26,7 +26,7 @@ from ansible.plugins.connection import ConnectionBase
 sys.path.insert(0, str(Path(__file__).resolve().parents[4] / "lib"))
 from gaudi_serve.bench.tool import NEEDED
 from gaudi_serve.core.run import sha256_text
-from gaudi_serve.host import observe_bios, observe_mirror, observe_network
+from gaudi_serve.host import observe_bios, observe_metrics, observe_mirror, observe_network
 
 DOCUMENTATION = """
 name: simulated
@@ -345,6 +345,17 @@ class Host:
         """Compare the files of a gateway that has none yet, and has no certificate."""
         certificate = "is no file on this host" if given.get("certificate") else ""
         return {"differs": sorted(given["files"]), "certificate": certificate}
+
+    def see_metrics(self) -> dict[str, Any]:
+        """Return that nothing of monitoring is there."""
+        unit = {"there": False, "active": False, "enabled": False, "need_reload": False, "since": None, "pid": 0}
+        lists: dict[str, Any] = {key: [] for key in ("installed", "clients", "watched", "masked", "data", "collected")}
+        return {
+            **{**lists, "address": "10.0.0.9", "files": {}, "ports": {}, "folder": False},
+            "units": {name: {**unit, "argv": []} for name in observe_metrics.UNITS},
+            "certificates": {kind: {} for kind in observe_metrics.CERTIFICATES},
+            "read": {name: {} for name in observe_metrics.READ},
+        }
 
     def see_mirror(self) -> dict[str, Any]:
         """Return the files of role offline, and what its state says of the mirror's packages."""
