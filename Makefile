@@ -13,7 +13,7 @@ ifeq ($(sort $(MAKECMDGOALS)),lint unit)
 MAKEFLAGS += --jobs=2 --output-sync=target
 endif
 
-.PHONY: help deps demo-deps demo demo-stop test test-long lint unit molecule docs bench clean
+.PHONY: help deps demo-deps demo demo-stop test test-long lint unit molecule docs collection bench clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ docs: ## Build the documentation as a site in site/, which a browser opens from 
 	@$(RUN) sphinx-build --builder html --quiet --fail-on-warning --keep-going --doctree-dir site/.doctrees docs site
 	@echo "site/index.html"
 
+collection: ## Build the collection gaudi.serve in dist/
+	@$(RUN) scripts/collection
+
 bench: ## Figures, as ratios in one run; fails on nothing
 	@$(RUN) scripts/bench
 
@@ -56,4 +59,4 @@ clean: ## Remove hosts, images, archives and the environment, and give the kerne
 	@$(TESTHOSTS) clean
 	@rm -rf "$(CACHE)"/venv-* "$(CACHE)"/monitoring-tools-* "$(CACHE)"/*.lock "$(CACHE)"/engine.log
 	@[ ! -d "$(CACHE)" ] || rmdir --ignore-fail-on-non-empty "$(CACHE)"
-	@rm -rf site .ansible .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .molecule
+	@rm -rf site dist .ansible .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .molecule

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from gaudi_serve.bench.results import benchmark_kept
-from gaudi_serve.core.version import toolkit_version
+from gaudi_serve.core.version import VERSION, toolkit_version
 from gaudi_serve.show.page.html import fleet_page_html, json_text
 from gaudi_serve.show.page.machine import card_rows, link_rows
 from gaudi_serve.show.page.view import fleet_page
@@ -245,13 +245,13 @@ def test_links_are_kept_where_they_were_measured() -> None:
 
 
 def test_a_version_is_that_of_the_checkout(tmp_path: Path) -> None:
-    assert re.fullmatch(r"[0-9a-f]{7}|unknown", toolkit_version())
-    assert toolkit_version(tmp_path) == "unknown"
+    assert re.fullmatch(re.escape(VERSION) + r"( \([0-9a-f]{7}\))?", toolkit_version())
+    assert toolkit_version(tmp_path) == VERSION
     (tmp_path / ".git").mkdir()
     (tmp_path / ".git/HEAD").write_text("ref: refs/heads/main\n")
-    assert toolkit_version(tmp_path) == "unknown"
+    assert toolkit_version(tmp_path) == VERSION
     (tmp_path / ".git/packed-refs").write_text(f"# pack-refs\n{'ab' * 20} refs/heads/main\n")
-    assert toolkit_version(tmp_path) == "abababa"
+    assert toolkit_version(tmp_path) == f"{VERSION} (abababa)"
     (tmp_path / ".git/HEAD").write_text("cd" * 20)
     assert toolkit_version(tmp_path) == "cdcdcdc"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import jsonschema
 import pytest
 import yaml
 from gaudi_serve.catalog.keys import CHECKS, OPTION_CHECKS
+from gaudi_serve.core.version import VERSION
 from gaudi_serve.inventory.facts import VARIABLES
 from gaudi_serve.inventory.variables import INPUTS
 from gaudi_serve.show.status import fleet_status
@@ -126,3 +128,9 @@ def test_the_status_of_a_fleet_has_its_schema() -> None:
 
 def test_every_test_that_the_manual_map_names_exists() -> None:
     assert list(manual_map.missing(ROOT)) == []
+
+
+def test_one_version_stands_everywhere() -> None:
+    settings = yaml.safe_load((ROOT / "galaxy.yml").read_text(encoding="utf-8"))
+    latest = re.findall(r"^## \[?(\d+\.\d+\.\d+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)[0]
+    assert settings["version"] == VERSION == latest

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+VERSION = "1.0.0"  # galaxy.yml and CHANGELOG.md have the same
 ROOT = Path(__file__).resolve().parents[3]
 SHOWN = 7  # letters of a commit
 
 
 def toolkit_version(root: Path = ROOT) -> str:
-    """Return the commit of a checkout, cut to seven letters; ``unknown`` where it is no checkout of git."""
+    """Return the version, with the commit of a checkout of git, cut to seven letters."""
+    commit = _commit(root)
+    return f"{VERSION} ({commit})" if commit else VERSION
+
+
+def _commit(root: Path) -> str:
+    """Return the commit of a checkout, cut to seven letters; empty for an installed collection."""
     try:
         folder = root / ".git"
         if folder.is_file():  # of a worktree
@@ -23,6 +30,6 @@ def toolkit_version(root: Path = ROOT) -> str:
         if (shared / name).is_file():
             return (shared / name).read_text(encoding="utf-8").strip()[:SHOWN]
         packed = (shared / "packed-refs").read_text(encoding="utf-8").splitlines()
-        return next((line[:SHOWN] for line in packed if line.endswith(f" {name}")), "unknown")
+        return next((line[:SHOWN] for line in packed if line.endswith(f" {name}")), "")
     except OSError:
-        return "unknown"
+        return ""
