@@ -313,7 +313,7 @@ def test_an_entry_of_one_host_has_no_hosts_and_bad_ones_are_refused() -> None:
     variables["gaudi01"]["vllm_models"] = [{**ENTRY, "image": "v:1"}]
     (found,) = [one for one in errors(vllm_fleet_plan(variables, ["gaudi01"], [])) if "hosts" in one]
     assert "is for entries of vllm_distributed_models alone" in found
-    for hosts in (["gaudi01"], "gaudi01", ["gaudi01", "gaudi01"], None, 3):
+    for hosts in (["gaudi01"], "gaudi01", ["gaudi01", "gaudi01"], None, 1, 17, True):
         (first, *_) = errors(planned({**ENTRY, "hosts": hosts}))
         assert "vllm_distributed_models[0] (big): hosts" in first
         assert "must be a list of 2 to 16 different hosts" in first

@@ -38,10 +38,17 @@ def collector_settings(
         "states": list(STATES),
         "reasons": list(REASONS),
         "cards": _cards(host),
-        "models": {str(model["name"]): _model(model) for model in plan["models"]},
+        "models": {str(model["name"]): _model(model) for model in plan["models"]} | _left(plan, host),
         "certificates": {name: list(found) for name, found in CERTIFICATES.items()},
         "host": {"sysctl": SYSCTL, "grub": DROPIN},
     }
+
+
+def _left(plan: Mapping[str, Any], host: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how the models are watched that a plan leaves as they are, by the files that they were started with."""
+    services = host.get("services") or {}
+    launches = {name: (services.get(name) or {}).get("launch") for name in plan.get("left") or []}
+    return {name: _model({**launch, "state": "started"}) for name, launch in launches.items() if launch}
 
 
 def _cards(host: Mapping[str, Any]) -> dict[str, Any] | None:
