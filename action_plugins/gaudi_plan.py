@@ -70,7 +70,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
             read = {"gaudi_host": known["gaudi_host"], **{name: known[name] for name in FACTS if name in known}}
             complete, wrong = checked_facts(read)
             expected = {} if wrong else self._expected(host, known, stages)
-            tied = self._tied(host, known.but(preflight_expected=expected), variables)
+            tied = self._tied(host, known, variables, waits=bool(expected.get("awaits_driver")))
             known = known.but(preflight_chosen=tied.chosen)
             given = read if wrong else {**complete, "gaudi_host": {**complete["gaudi_host"], **expected}}
             gateways = list(known.get("preflight_gateways") or [])
@@ -98,12 +98,13 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
             facts |= {"preflight_status": reasons(known, stages, findings, host)} if plans_models(stages) else {}
         return facts
 
-    def _tied(self, host: str, known: Variables, variables: dict[str, Any]) -> Tied:
-        """Return the models over several hosts; those whose hosts are chosen wait for the driver of this host."""
-        if not known.get("vllm_distributed_models") or awaits_driver(known):
+    @staticmethod
+    def _tied(host: str, known: Variables, variables: dict[str, Any], *, waits: bool) -> Tied:
+        """Return the models of a host that run on several hosts; without any, nothing of other hosts is read."""
+        if not known.get("vllm_distributed_models"):
             return Tied()
         gateways, run = list(known.get("preflight_gateways") or []), list(variables.get("ansible_play_hosts_all") or [])
-        return tied_models(host, Fleet(variables["hostvars"], gateways, run))
+        return tied_models(host, Fleet(variables["hostvars"], gateways, run), waits)
 
     def _mirrored(self, host: str, known: Variables, stages: list[str], variables: dict[str, Any]) -> dict[str, Any]:
         """Return as a refusal of stage offline what a run would fetch and the site's mirror lacks."""

@@ -154,7 +154,9 @@ def test_too_few_hosts_are_one_error_with_each_reason() -> None:
     found = [one["message"] for one in plan_of(variables)["errors"]]
     assert len(found) == len(NAMES), found
     first = found[0].replace("'", "").replace('"', "")
-    assert first.startswith("gpu01: model big: hosts 2: fewer hosts of group gpus can have a part: "), first
+    assert first.startswith("gpu01: model big: hosts 2: group gpus has too few hosts that can serve a part of it: "), (
+        first
+    )
     for reason in (
         "gpu01: weights /m",
         "gpu02: shows no cards: install its driver first (playbooks/driver.yml)",
@@ -177,7 +179,7 @@ def test_hosts_that_were_not_read_are_waited_for_before_the_first_choice() -> No
     variables["gpu01"]["vllm_models"] = [OWN]
     plan = plan_of(variables, NAMES[:3])
     assert served(plan) == [] and served(plan, "own") == ["gpu01"]
-    text = "its hosts cannot be chosen: nothing was read of gpu04, which may serve it"
+    text = "its hosts cannot be chosen: nothing was read of gpu04, which may serve it already"
     assert [one for one in plan["warnings"] if text in one and one.startswith("gpu01: model big: it is left as it is")]
 
 
@@ -260,7 +262,7 @@ def test_a_host_outside_the_run_is_refused_as_before(unreachable: dict[str, Any]
 
 def test_what_is_left_is_neither_removed_nor_forgotten_by_others(unreachable: dict[str, Any]) -> None:
     host = unreachable["gpu01"]["gaudi_host"]
-    plan = {"models": [], "errors": [], "warnings": [], "left": ["big"]}
+    plan = {"models": [], "errors": [], "warnings": [], "left": {"big": "it is left as it is"}}
     unit = {"state": "active", "active": True, "secret_differs": True}
     services = {
         "units": {"big": unit, "old": {**unit, "secret_differs": False}},
@@ -282,7 +284,7 @@ def test_what_is_left_is_neither_removed_nor_forgotten_by_others(unreachable: di
 
 def test_a_stage_below_takes_it_down_for_its_own_time_alone(unreachable: dict[str, Any]) -> None:
     host = unreachable["gpu01"]["gaudi_host"]
-    plan = {"models": [], "errors": [], "warnings": [], "left": ["big"]}
+    plan = {"models": [], "errors": [], "warnings": [], "left": {"big": "it is left as it is"}}
     known = {
         "gaudi_host": host,
         "preflight_plan": plan,

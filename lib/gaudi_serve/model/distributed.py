@@ -220,6 +220,17 @@ def hosts_of(model: Mapping[str, Any] | None) -> list[str]:
     return list(((model or {}).get("group") or {"hosts": []})["hosts"])
 
 
+def left_models(plan: Mapping[str, Any], units: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the models that a plan leaves as they are, by the files that they were started with.
+
+    Args:
+        plan: of a host, as filter vllm_plan returns it.
+        units: those of ``gaudi_services``.
+    """
+    launches = [(units.get(name) or {}).get("launch") for name in plan.get("left") or ()]
+    return [{**launch, "state": "started"} for launch in launches if launch]
+
+
 def part_problem(value: Any) -> str | None:
     """Return what is wrong with ``hosts`` in an entry of ``vllm_models``; a part has what host_models gives it."""
     if isinstance(value, Mapping) and set(value) == {"names", "rank"} and not hosts_problem(value["names"]):

@@ -9,7 +9,7 @@ from typing import Any
 from ..engines import engine_of
 from ..host.baseline import DROPIN, SYSCTL
 from ..host.observe_metrics import CLIENT, COLLECTED, HOST
-from ..model.distributed import answers
+from ..model.distributed import answers, left_models
 from ..platforms import platform_of
 from .metrics import METRICS, REASONS, STATES
 
@@ -46,9 +46,7 @@ def collector_settings(
 
 def _left(plan: Mapping[str, Any], host: Mapping[str, Any]) -> dict[str, Any]:
     """Return how the models are watched that a plan leaves as they are, by the files that they were started with."""
-    services = host.get("services") or {}
-    launches = {name: (services.get(name) or {}).get("launch") for name in plan.get("left") or []}
-    return {name: _model({**launch, "state": "started"}) for name, launch in launches.items() if launch}
+    return {str(model["name"]): _model(model) for model in left_models(plan, host.get("services") or {})}
 
 
 def _cards(host: Mapping[str, Any]) -> dict[str, Any] | None:

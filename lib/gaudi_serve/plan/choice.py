@@ -143,7 +143,7 @@ def refusal_text(entry: Known, choice: Choice) -> str:
     """Return why no hosts can be chosen, each host with its reason."""
     reasons = {**choice.reasons, **dict.fromkeys(choice.unread, "nothing was read of it")}
     each = "; ".join(f"{some_names(names)}: {reason}" for reason, names in _by_reason(reasons).items())
-    return f"hosts {entry[HOSTS]}: fewer hosts of group {entry[GROUP]} can have a part: {each}"
+    return f"hosts {entry[HOSTS]}: group {entry[GROUP]} has too few hosts that can serve a part of it: {each}"
 
 
 def _by_reason(reasons: Mapping[str, str]) -> dict[str, list[str]]:

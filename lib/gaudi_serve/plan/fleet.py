@@ -135,9 +135,10 @@ def _host_plan(name: str, fleet: Fleet, tasks: Sequence[str]) -> tuple[dict[str,
     if idle:
         kind = "a gateway" if name in gateways else "watches the fleet" if is_monitor(variables) else LEFT_ALONE
         return _without_models(name, given, told, kind, saved), errors + _refused_by_roles(name, told, errors)
-    tied = tied_models(name, fleet)
-    wanted = fleet.wanted(name, {**known, **told}, facts, values, catalog, tied)
-    host, more = _planned(name, {**known, **told}, facts, values, wanted, gateways, tied)
+    known |= told
+    tied = tied_models(name, fleet, waits=bool(_expected(name, known, facts).get("awaits_driver")))
+    wanted = fleet.wanted(name, known, facts, values, catalog, tied)
+    host, more = _planned(name, known, facts, values, wanted, gateways, tied)
     if not saved:
         host |= _told(host, facts, told, known.get("gaudi_runtime")) | {"links": link_rows(variables.get("gaudi_hccl"))}
         more += _refused_by_roles(name, told, errors + more)
@@ -167,6 +168,13 @@ def _of_inventory(name: str, hostvars: Mapping[str, Known], known: Known, gatewa
     ]
 
 
+def _expected(name: str, known: Known, facts: Known) -> Known:
+    """Return what the stages before the models change of the facts of a host."""
+    # Of a live host gaudi_plan has said it, which knows the roles' defaults and the driver.
+    expected: Known | None = known.get("preflight_expected")
+    return expected_host(name, {**known, **facts}, (), plans_again=True) if expected is None else expected
+
+
 def _planned(
     name: str,
     known: Known,
@@ -183,11 +191,7 @@ def _planned(
         given = {**values, "vllm_models": wanted.models, "vllm_model_defaults": wanted.defaults}
         wanted = dataclasses.replace(wanted, models=with_tried(given, tried, host))
     runtime = known.get("gaudi_runtime")
-    # Of a live host gaudi_plan has said it, which knows the roles' defaults and the driver.
-    expected = known.get("preflight_expected")
-    if expected is None:
-        expected = expected_host(name, {**known, **facts}, (), plans_again=True)
-    facts = {**facts, "gaudi_host": {**host, **expected}}
+    facts = {**facts, "gaudi_host": {**host, **_expected(name, known, facts)}}
     found = assemble(name, wanted, facts, runtime if isinstance(runtime, Mapping) else None, gateways, tied.peers)
     errors, answer = parted([*tied.findings, *found.findings, *([strange] if strange else [])], tried)
     named = {*(str(one.model) for one in errors), *wanted.left}

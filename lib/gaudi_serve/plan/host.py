@@ -56,7 +56,7 @@ class HostPlan:
                 *[f"{self.host}: model {name}: {text}" for name, text in self.left.items() if text],
                 *[f"{self.host}: model {one.spec.name}: {text}" for one in self.models for text in one.warnings],
             ],
-            "left": sorted(self.left),
+            "left": dict(self.left),
         }
 
 
@@ -74,7 +74,7 @@ def vllm_plan(
     weights_come: bool = True,
     move_allowed: bool = False,
 ) -> dict[str, Any]:
-    """Return ``{models, errors, warnings}``, the plan of one host, and ``left``: models that go on as they are.
+    """Return ``{models, errors, warnings, left}``, the plan of one host; left: models that go on as they are, and why.
 
     The arguments are those of ``Wanted`` and of plan_models.
     """

@@ -165,21 +165,30 @@ class Fleet:
         )
 
 
-def tied_models(name: str, fleet: Fleet) -> Tied:
+def tied_models(name: str, fleet: Fleet, waits: bool = False) -> Tied:
     """Return the models over several hosts of a host. All hosts of a model come to the same, by the same facts.
 
     Without such models, no variable of another host is read.
+
+    Args:
+        name: the host.
+        fleet: what hosts are planned by.
+        waits: the host is planned again after its driver was installed, and no hosts are chosen before.
     """
     own, _ = rendered_of(fleet.hostvars[name], (DISTRIBUTED,))
     entries = {str(one.get("name")): one for one in entries_of(own.get(DISTRIBUTED))}
     offered = {model: _offered(one, name, fleet) for model, one in entries.items()}
     if not any(name in hosts for hosts in offered.values()):
         return Tied()
-    choices = fleet.choices([one for one in entries.values() if is_counted(one)], offered)
-    chosen: dict[str, Sequence[str]] = {model: one.names for model, one in choices.items()}
-    left: dict[str, str] = {}
+    numbered = [one for one in entries.values() if is_counted(one)]
+    choices = {} if waits else fleet.choices(numbered, offered)
+    chosen: dict[str, Sequence[str]] = {str(one.get("name")): () for one in numbered}
+    left = dict.fromkeys(chosen, "") if waits else {}
+    chosen |= {model: one.names for model, one in choices.items()}
     findings: list[Finding] = []
     for model, entry in entries.items():
+        if model in left:
+            continue
         choice, hosts = choices.get(model), chosen.get(model) or offered[model]
         if text := _unread_text(choice, hosts, fleet, saved=fleet.is_saved(name)):
             chosen[model] = ()
@@ -229,7 +238,7 @@ def _unread_text(choice: Choice | None, hosts: Sequence[str], fleet: Fleet, save
     if choice and choice.unread and not saved:
         return (
             f"it is left as it is, since its hosts cannot be chosen: nothing was read of {some_names(choice.unread)}, "
-            "which may serve it; run without --limit, or fix what makes hosts unreachable"
+            "which may serve it already; run without --limit, or fix what makes a host unreachable"
         )
     if choice and not choice.names:
         return ""

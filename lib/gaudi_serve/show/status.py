@@ -10,7 +10,7 @@ from ..core.aliases import value_of
 from ..core.table import model_cell, table
 from ..core.words import counted
 from ..gateway.fleet import gateway_left
-from ..model.distributed import answers, hosts_of
+from ..model.distributed import answers, hosts_of, left_models
 from ..model.host import Host
 from ..monitoring.metrics import BY_NAME
 from ..platforms import card_warnings, serial_notes, sick_cards, with_health
@@ -71,12 +71,15 @@ def _host(known: Known, name: str) -> dict[str, Any]:
     drift = {part: list(known[fact]) for part, fact in PARTS.items() if known.get(fact)}
     if left := gateway_left(known.get("gaudi_services"), [name] if "gateway_status" in known else [], name):
         drift["gateway"] = [text.removeprefix(f"{name}: gateway: ") for text in left]
-    models = [_model(model, known) for model in known["preflight_plan"]["models"]] if serves else []
+    plan = known["preflight_plan"] if serves else {"models": []}
+    left = left_models(plan, known["gaudi_services"]["units"]) if serves else []
+    models = [_model(model, known) for model in [*plan["models"], *left]]
     silent = [f"{model['name']} does not answer: {model['problem']}" for model in models if model["problem"]]
     if silent:
         drift["answers"] = silent
     cards = _cards(known) if serves else []
-    told = [*cards, *(note for fact in NOTES for note in known.get(fact) or [])]
+    stay = [f"model {model}: {why}" for model, why in (plan.get("left") or {}).items() if why]
+    told = [*stay, *cards, *(note for fact in NOTES for note in known.get(fact) or [])]
     notes = open_notes(told, value_of(known, "fleet_acknowledged"))
     return {"read": True, "problem": "", "drift": drift, "models": models, "notes": notes}
 
@@ -101,8 +104,10 @@ def _model(model: Known, known: Known) -> dict[str, Any]:
         "state": unit.get("state", "not there"),
         "status": unit.get("status", ""),
         "restarts": unit.get("restarts", 0),
-        # None where nobody is asked: a worker has no endpoint.
-        "answers": problem == "" if answers(model) else None,
+        # None where nobody is asked: a worker has no endpoint, and a model that the plan leaves as it is was not asked.
+        "answers": problem == ""
+        if answers(model) and name not in (known["preflight_plan"].get("left") or ())
+        else None,
         **({"hosts": hosts} if (hosts := hosts_of(model)) else {}),
         "problem": problem or "",
         "module_ids": model["module_ids"],
