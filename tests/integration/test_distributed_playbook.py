@@ -28,7 +28,7 @@ def inventory(folder: Path, group: list[str], **hosts: dict[str, Any]) -> None:
     """Give hosts a group and variables of their own."""
     path = folder / "hosts.json"
     found = json.loads(path.read_text(encoding="utf-8"))
-    found["all"]["children"] = {"gpus": {"hosts": dict.fromkeys(group, {})}}
+    found["all"]["children"] = {"gpus": {"hosts": {name: {} for name in group}}}
     for name, variables in hosts.items():
         found["all"]["hosts"][name].update(variables)
     path.write_text(json.dumps(found), encoding="utf-8")

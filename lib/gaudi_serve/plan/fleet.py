@@ -36,10 +36,9 @@ from ..stages.service import runs_as_planned
 from .assembly import assemble
 from .changes import vllm_plan_changes
 from .downtime import Down, downtimes
-from .peers import DISTRIBUTED, Fleet, Tied, catalogs_of, tied_models
+from .peers import DISTRIBUTED, Fleet, catalogs_of, tied_models
 from .together import tried_together
 from .tried import parted, tried_name, unknown_entry, with_tried
-from .wanted import Wanted
 
 Known = Mapping[str, Any]
 Findings = list[Finding]
@@ -135,10 +134,7 @@ def _host_plan(name: str, fleet: Fleet, tasks: Sequence[str]) -> tuple[dict[str,
     if idle:
         kind = "a gateway" if name in gateways else "watches the fleet" if is_monitor(variables) else LEFT_ALONE
         return _without_models(name, given, told, kind, saved), errors + _refused_by_roles(name, told, errors)
-    known |= told
-    tied = tied_models(name, fleet, waits=bool(_expected(name, known, facts).get("awaits_driver")))
-    wanted = fleet.wanted(name, known, facts, values, catalog, tied)
-    host, more = _planned(name, known, facts, values, wanted, gateways, tied)
+    host, more = _planned(name, {**known, **told}, facts, values, catalog, fleet)
     if not saved:
         host |= _told(host, facts, told, known.get("gaudi_runtime")) | {"links": link_rows(variables.get("gaudi_hccl"))}
         more += _refused_by_roles(name, told, errors + more)
@@ -180,19 +176,20 @@ def _planned(
     known: Known,
     facts: Known,
     values: Known,
-    wanted: Wanted,
-    gateways: Sequence[str],
-    tied: Tied,
+    catalog: Mapping[str, Any],
+    fleet: Fleet,
 ) -> tuple[dict[str, Any], Findings]:
-    host, entry = facts["gaudi_host"], known.get("plan_try") or ""
-    strange = unknown_entry(entry, wanted.catalog, name) if entry else None
+    host, expected = facts["gaudi_host"], _expected(name, known, facts)
+    tied = tied_models(name, fleet, waits=bool(expected.get("awaits_driver")))
+    wanted, entry = fleet.wanted(name, known, facts, values, catalog, tied), known.get("plan_try") or ""
+    strange = unknown_entry(entry, catalog, name) if entry else None
     tried = "" if strange else str(entry)
     if tried:
         given = {**values, "vllm_models": wanted.models, "vllm_model_defaults": wanted.defaults}
         wanted = dataclasses.replace(wanted, models=with_tried(given, tried, host))
     runtime = known.get("gaudi_runtime")
-    facts = {**facts, "gaudi_host": {**host, **_expected(name, known, facts)}}
-    found = assemble(name, wanted, facts, runtime if isinstance(runtime, Mapping) else None, gateways, tied.peers)
+    facts = {**facts, "gaudi_host": {**host, **expected}}
+    found = assemble(name, wanted, facts, runtime if isinstance(runtime, Mapping) else None, fleet.gateways, tied.peers)
     errors, answer = parted([*tied.findings, *found.findings, *([strange] if strange else [])], tried)
     named = {*(str(one.model) for one in errors), *wanted.left}
     plan = found.models

@@ -72,8 +72,8 @@ def _host(known: Known, name: str) -> dict[str, Any]:
     if left := gateway_left(known.get("gaudi_services"), [name] if "gateway_status" in known else [], name):
         drift["gateway"] = [text.removeprefix(f"{name}: gateway: ") for text in left]
     plan = known["preflight_plan"] if serves else {"models": []}
-    left = left_models(plan, known["gaudi_services"]["units"]) if serves else []
-    models = [_model(model, known) for model in [*plan["models"], *left]]
+    going_on = left_models(plan, known["gaudi_services"]["units"]) if serves else []
+    models = [_model(model, known) for model in [*plan["models"], *going_on]]
     silent = [f"{model['name']} does not answer: {model['problem']}" for model in models if model["problem"]]
     if silent:
         drift["answers"] = silent
@@ -97,6 +97,7 @@ def _model(model: Known, known: Known) -> dict[str, Any]:
     services = known["gaudi_services"]
     unit = services["units"].get(name) or services.get("without_unit", {}).get(name) or {}
     problem = known["vllm_service_health"].get(name)
+    asked = answers(model) and name not in (known["preflight_plan"].get("left") or ())
     return {
         "name": name,
         **({"served": model["served"]} if len(model.get("served") or ()) > 1 else {}),
@@ -104,10 +105,8 @@ def _model(model: Known, known: Known) -> dict[str, Any]:
         "state": unit.get("state", "not there"),
         "status": unit.get("status", ""),
         "restarts": unit.get("restarts", 0),
-        # None where nobody is asked: a worker has no endpoint, and a model that the plan leaves as it is was not asked.
-        "answers": problem == ""
-        if answers(model) and name not in (known["preflight_plan"].get("left") or ())
-        else None,
+        # None where nobody is asked: a worker has no endpoint.
+        "answers": problem == "" if asked else None,
         **({"hosts": hosts} if (hosts := hosts_of(model)) else {}),
         "problem": problem or "",
         "module_ids": model["module_ids"],
