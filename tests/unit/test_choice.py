@@ -154,9 +154,8 @@ def test_too_few_hosts_are_one_error_with_each_reason() -> None:
     found = [one["message"] for one in plan_of(variables)["errors"]]
     assert len(found) == len(NAMES), found
     first = found[0].replace("'", "").replace('"', "")
-    assert first.startswith("gpu01: model big: hosts 2: group gpus has too few hosts that can serve a part of it: "), (
-        first
-    )
+    text = "gpu01: model big: hosts 2: group gpus has too few hosts that can serve a part of it: "
+    assert first.startswith(text), first
     for reason in (
         "gpu01: weights /m",
         "gpu02: shows no cards: install its driver first (playbooks/driver.yml)",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
 from typing import Any
 
 from ..core.aliases import value_of
@@ -50,11 +51,28 @@ def fleet_status(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> dict[st
         }
         for name in hosts
     }
+    for name, host in found.items():
+        for model in host["models"]:
+            _count_at_head(name, model, found)
     return {
         "hosts": found,
         "drifted": [name for name, host in found.items() if host["read"] and host["drift"]],
         "unread": [name for name, host in found.items() if not host["read"]],
     }
+
+
+def _count_at_head(name: str, model: dict[str, Any], hosts: Mapping[str, Any]) -> None:
+    """Count the restarts of a model over several hosts once, at its head; add a note where there were any."""
+    head = (model.get("hosts") or [name])[0]
+    if name != head:
+        there = [one for one in hosts.get(head, {}).get("models", []) if one["name"] == model["name"]]
+        model |= {key: there[0][key] for key in ("restarts", "ended")} if there else {}
+    elif model["restarts"]:
+        last = model["ended"] or {}
+        when = f"{datetime.fromtimestamp(last['at'], timezone.utc):%Y-%m-%d %H:%M} UTC" if last.get("at") else ""
+        why = f"; last at {when}: {last.get('text', '')}" if when else ""
+        count = counted(model["restarts"], "restart")
+        hosts[name]["notes"].append(f"model {model['name']}: {count} since its unit was started{why}")
 
 
 def _host(known: Known, name: str) -> dict[str, Any]:
@@ -104,7 +122,9 @@ def _model(model: Known, known: Known) -> dict[str, Any]:
         "wanted": model["state"],
         "state": unit.get("state", "not there"),
         "status": unit.get("status", ""),
+        # Of the unit by systemd, since somebody or a run has started it. ended: the last end of its server.
         "restarts": unit.get("restarts", 0),
+        "ended": unit.get("ended"),
         # None where nobody is asked: a worker has no endpoint.
         "answers": problem == "" if asked else None,
         **({"hosts": hosts} if (hosts := hosts_of(model)) else {}),
