@@ -10,8 +10,12 @@ import pytest
 from gaudi_serve.gateway.fleet import fleet_entries
 from gaudi_serve.model.distributed import host_models
 from gaudi_serve.monitoring.collector import collector_settings
+from gaudi_serve.monitoring.fleet import fleet_watched
 from gaudi_serve.plan.downtime import downtimes, pending_lines
 from gaudi_serve.plan.fleet import vllm_fleet_plan
+from gaudi_serve.plan.peers import Fleet, tied_models
+from gaudi_serve.show.report import endpoint_table
+from gaudi_serve.show.status import fleet_status, fleet_status_lines
 from gaudi_serve.stages.base import Given
 from gaudi_serve.stages.service import STAGE
 from helpers.plans import QWQ, SYSTEM, host_of, live_of
@@ -292,3 +296,31 @@ def test_a_stage_below_takes_it_down_for_its_own_time_alone(unreachable: dict[st
     }
     found = [one for one in downtimes(known) if one.model == "big"]
     assert [one.minutes for one in found] == [1]
+
+
+def test_what_is_left_is_shown_and_watched_further(unreachable: dict[str, Any]) -> None:
+    host = unreachable["gpu01"]["gaudi_host"]
+    why = "it is left as it is, since nothing could be read of gpu02"
+    plan = {"models": [], "errors": [], "warnings": [], "left": {"big": why}}
+    units = {"big": {"state": "active", "launch": host["services"]["big"]["launch"]}}
+    known = {"gaudi_host": host, "preflight_plan": plan, "gaudi_services": {"units": units}}
+    (row,) = [one for one in endpoint_table({"gpu01": known}, ["gpu01"]) if "big" in one]
+    assert row.split()[:4] == ["gpu01,", "gpu02", "big", "0,1"]
+    status = fleet_status({"gpu01": {**known, "vllm_service_status": [], "vllm_service_health": {}}}, ["gpu01"])
+    lines = [" ".join(one.split()) for one in fleet_status_lines(status)]
+    assert "gpu01 big 0,1 active - http://127.0.0.1:8000/v1" in lines and f"gpu01: model big: {why}" in lines
+    server = {"model": "big", "served": "big", "address": "127.0.0.1", "port": 8000, "slo": {"ttft_s": 1}}
+    before = [{"host": "gpu01", "address": "10.0.0.1", "models": [server]}]
+    watching = {"fleet_monitoring": {}, "gaudi_metrics": {"watched": before}}
+    found = fleet_watched({"gpu01": {**known, **watching}}, ["gpu01"], "gpu01")["watched"]
+    assert [one["model"] for one in found[0]["models"]] == ["big"]
+
+
+def test_nothing_is_chosen_or_removed_on_a_host_that_waits_for_its_driver() -> None:
+    variables = serving(hostvars(), ["gpu01", "gpu02"])
+    variables["gpu01"]["preflight_expected"] = {"awaits_driver": True}
+    tied = tied_models("gpu01", Fleet(variables, [], NAMES), waits=True)
+    assert tied.chosen == {"big": ()} and tied.left == {"big": ""} and not tied.findings
+    plan = plan_of(variables)
+    assert not [one for one in plan["errors"] if one["host"] == "gpu01"]
+    assert not any("big" in one for one in plan["hosts"]["gpu01"]["changes"])

@@ -292,6 +292,10 @@ def crossing(spec: Spec, names: Sequence[str]) -> str:
     """Return which tensors cross hosts, and what would keep them on one; empty where none do.
 
     Ranks are consecutive: those of a stage are neighbors, and so are those of a host.
+
+    Args:
+        spec: a part of a model whose tensors and stages are spread over hosts.
+        names: its hosts, the head first.
     """
     tensors, cards, stages = spec.tensors, spec.cards, spec.stages
     if stages == 1:
