@@ -324,3 +324,17 @@ def test_nothing_is_chosen_or_removed_on_a_host_that_waits_for_its_driver() -> N
     plan = plan_of(variables)
     assert not [one for one in plan["errors"] if one["host"] == "gpu01"]
     assert not any("big" in one for one in plan["hosts"]["gpu01"]["changes"])
+
+
+def test_hosts_see_alike_what_another_one_leaves_as_it_is(unreachable: dict[str, Any]) -> None:
+    """A model on a host of the one that stays is planned by both of its hosts with the same cards."""
+    other = {**NAMED, "name": "other", "hosts": ["gpu01", "gpu03"], "port": 8002, "cluster_port": 29700}
+    for known in unreachable.values():
+        known["vllm_distributed_models"].append(other)
+    unreachable["gpu01"]["vllm_models"] = []
+    plan = plan_of(unreachable)
+    assert {one["host"] for one in plan["errors"]} == {"gpu02"}, plan["errors"]
+    (head,), (worker,) = (plan["hosts"][host]["models"] for host in ("gpu01", "gpu03"))
+    assert head["placements"] == worker["placements"]
+    assert head["placements"][0]["module_ids"] == [2, 3]
+    assert head["group"]["id"] == worker["group"]["id"]

@@ -126,7 +126,8 @@ def _unable(
     if platform_of(host["accelerator"]).devices and not host["modules"]:
         return NO_CARDS
     if len(partners) + 1 < count:
-        return f"is {'the only host' if not partners else f'one of {len(partners) + 1} hosts'} of its kind"
+        beside = f"has only {counted(len(partners), 'host')} of its kind beside it"
+        return beside if partners else "is the only host of its kind"
     together = [name, *partners[: count - 1]]
     part = {**{key: value for key, value in entry.items() if key != GROUP}, HOSTS: together}
     models = host_models(peer.wanted.models or [], [*candidates.parts, part], name)

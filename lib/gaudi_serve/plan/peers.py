@@ -192,7 +192,7 @@ def tied_models(name: str, fleet: Fleet, waits: bool = False) -> Tied:
         choice, hosts = choices.get(model), chosen.get(model) or offered[model]
         if text := _unread_text(choice, hosts, fleet, saved=fleet.is_saved(name)):
             chosen[model] = ()
-            left |= {model: text} if name in hosts else {}
+            left[model] = text
         elif choice and not choice.names and name in hosts:
             text = refusal_text(entry, choice)
             findings.append(Finding(name, HOSTS, f"{name}: model {model}: {text}", model, entry[HOSTS], text))
@@ -200,7 +200,9 @@ def tied_models(name: str, fleet: Fleet, waits: bool = False) -> Tied:
     mine = [hosts for model in entries if name in (hosts := chosen.get(model, offered[model]))]
     names = dict.fromkeys(other for hosts in mine for other in hosts if other in fleet.hostvars)
     peers = {other: one for other in names if (one := fleet.peer(other, chosen, left))}
-    return Tied(chosen, left, findings, peers)
+    # What other hosts leave as it is keeps its cards in their plans, and is no matter of this one.
+    own = {model: text for model, text in left.items() if name in offered[model]}
+    return Tied(chosen, own, findings, peers)
 
 
 def _offered(entry: Known, name: str, fleet: Fleet) -> Sequence[str]:
