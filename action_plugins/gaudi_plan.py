@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,8 @@ from gaudi_serve.inventory.as_task import run_as_task  # noqa: E402
 from gaudi_serve.inventory.facts import FACTS, checked_facts  # noqa: E402
 from gaudi_serve.inventory.rendered import UNRENDERED, Undefined, Variables  # noqa: E402
 from gaudi_serve.plan.assembly import assemble  # noqa: E402
-from gaudi_serve.plan.fleet import peers_of  # noqa: E402
 from gaudi_serve.plan.judged import judged, reasons  # noqa: E402
+from gaudi_serve.plan.peers import Fleet, Tied, tied_models  # noqa: E402
 from gaudi_serve.plan.wanted import Wanted  # noqa: E402
 from gaudi_serve.stages import offline  # noqa: E402
 from gaudi_serve.stages.base import Given, Pending, Stage  # noqa: E402
@@ -69,14 +70,15 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
             read = {"gaudi_host": known["gaudi_host"], **{name: known[name] for name in FACTS if name in known}}
             complete, wrong = checked_facts(read)
             expected = {} if wrong else self._expected(host, known, stages)
+            tied = self._tied(host, known, variables, waits=bool(expected.get("awaits_driver")))
+            known = known.but(preflight_chosen=tied.chosen)
             given = read if wrong else {**complete, "gaudi_host": {**complete["gaudi_host"], **expected}}
             gateways = list(known.get("preflight_gateways") or [])
-            # Without models over several hosts, no variable of another host is read.
-            others = peers_of(host, variables["hostvars"], gateways) if known.get("vllm_distributed_models") else {}
-            found = assemble(host, Wanted.of_role(known), given, known.get("gaudi_runtime"), gateways, others)
-            findings = [finding_as_written(one, known) for one in found.findings]
+            wanted = dataclasses.replace(Wanted.of_role(known), left=tied.left)
+            found = assemble(host, wanted, given, known.get("gaudi_runtime"), gateways, tied.peers)
+            findings = [finding_as_written(one, known) for one in (*tied.findings, *found.findings)]
             warnings = [as_written(text, known) for text in found.warnings]
-            facts |= {"preflight_plan": found.models, "preflight_expected": expected}
+            facts |= {"preflight_plan": found.models, "preflight_expected": expected, "preflight_chosen": tied.chosen}
             # By it gaudi_lock tells whether another run has changed the host since the look that the plan was made of.
             facts["preflight_observed"] = {"at": known["gaudi_observed_at"], "boot": known.get("gaudi_boot_id", "")}
             known = known.but(**facts)
@@ -95,6 +97,14 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
             facts |= self._differing(host, known, stages, variables)
             facts |= {"preflight_status": reasons(known, stages, findings, host)} if plans_models(stages) else {}
         return facts
+
+    @staticmethod
+    def _tied(host: str, known: Variables, variables: dict[str, Any], *, waits: bool) -> Tied:
+        """Return the models of a host that run on several hosts; without any, nothing of other hosts is read."""
+        if not known.get("vllm_distributed_models"):
+            return Tied()
+        gateways, run = list(known.get("preflight_gateways") or []), list(variables.get("ansible_play_hosts_all") or [])
+        return tied_models(host, Fleet(variables["hostvars"], gateways, run), waits)
 
     def _mirrored(self, host: str, known: Variables, stages: list[str], variables: dict[str, Any]) -> dict[str, Any]:
         """Return as a refusal of stage offline what a run would fetch and the site's mirror lacks."""

@@ -36,6 +36,9 @@ options:
     description: As which platform the host is served, where it has devices of several; C(auto) takes the first.
     type: str
     default: auto
+  controller_time:
+    description: Unix time on the controller when it asks; by it a host tells how far its clock is ahead.
+    type: float
   secrets:
     description: What filter vllm_secret_marks returned; whether a model's secrets differ from them is told, no more.
     type: dict
@@ -178,6 +181,7 @@ def host_facts(
         "addresses": observe_host.addresses(),
         "networks": observe_host.networks(),
         "verbs": observe_network.verbs_names(),
+        "clock": observe_host.clock(given["controller_time"]),
         "names": observe_host.resolved(given["names"]),
         "services": {
             name: {
@@ -239,6 +243,7 @@ def main() -> None:
             "weights": {"type": "list", "elements": "path", "default": []},
             "names": {"type": "list", "elements": "str", "default": []},
             "accelerator": {"type": "str", "default": "auto"},
+            "controller_time": {"type": "float"},
             "secrets": {"type": "dict", "default": {}, "no_log": True},
             "packages": {"type": "list", "elements": "str", "default": []},
             "weights_venv": {"type": "path", "default": "/opt/gaudi-serve/weights-clients"},

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import copy
+import time
 from typing import Any
 
 import pytest
 from gaudi_serve.gateway.fleet import fleet_entries
+from gaudi_serve.host.observe_host import clock
 from gaudi_serve.model.distributed import answers, host_models
+from gaudi_serve.model.spec import Spec
+from gaudi_serve.plan.distributed import crossing
 from gaudi_serve.plan.fleet import vllm_fleet_lines, vllm_fleet_plan
 from gaudi_serve.rollout.waves import hosts_down_at_once, restarted_at_once, rollout_plan, unverified_hosts
 from gaudi_serve.show.report import endpoint_table
@@ -313,7 +317,7 @@ def test_an_entry_of_one_host_has_no_hosts_and_bad_ones_are_refused() -> None:
     variables["gaudi01"]["vllm_models"] = [{**ENTRY, "image": "v:1"}]
     (found,) = [one for one in errors(vllm_fleet_plan(variables, ["gaudi01"], [])) if "hosts" in one]
     assert "is for entries of vllm_distributed_models alone" in found
-    for hosts in (["gaudi01"], "gaudi01", ["gaudi01", "gaudi01"], None, 3):
+    for hosts in (["gaudi01"], "gaudi01", ["gaudi01", "gaudi01"], None, 1, 17, True):
         (first, *_) = errors(planned({**ENTRY, "hosts": hosts}))
         assert "vllm_distributed_models[0] (big): hosts" in first
         assert "must be a list of 2 to 16 different hosts" in first
@@ -585,3 +589,103 @@ def test_hosts_that_a_model_leaves_are_named() -> None:
     variables["gaudi01"]["vllm_models"] = []
     warnings = vllm_fleet_plan(variables, ["gaudi01"], [])["warnings"]
     assert any("model big served on gaudi02 too, where its part waits until a run" in one for one in warnings)
+
+
+@pytest.mark.parametrize("port", [29500, 29511, 29550, 29599])
+def test_every_port_of_the_block_must_be_free_on_every_host(port: int) -> None:
+    busy = {"gaudi02": {"ports": {str(port): "nginx (pid 3)", "29599": "nginx (pid 3)"}}}
+    found = errors(planned({**ENTRY, "tensor_parallel_size": 2}, **busy))
+    text = f"gaudi02: model big: cluster_port 29500: needs ports 29500 to 29599, and {port} is taken by nginx (pid 3)"
+    assert any(one.startswith(text) for one in found), found
+    assert any("(and 1 more are)" in one for one in found) is (port != 29599)
+    assert errors(planned({**ENTRY, "tensor_parallel_size": 2}, gaudi02={"ports": {"29600": "nginx (pid 3)"}})) == []
+
+
+@pytest.mark.parametrize(
+    ("tensors", "stages", "text"),
+    [
+        # Three cards a host: the second stage has one of each.
+        (2, 3, "tensor_parallel_size 2 on hosts with 3 cards each: 2 (gaudi01, gaudi02) of the 3 stages cross hosts"),
+        (2, 3, "tensor_parallel_size 1 with pipeline_parallel_size 6 keeps each on one host"),
+        (4, 1, "tensor_parallel_size 4 crosses hosts: every layer waits for the network between them"),
+        (2, 2, ""),
+        (1, 4, ""),
+    ],
+)
+def test_stages_that_cross_hosts_are_named(tensors: int, stages: int, text: str) -> None:
+    cards = [
+        {**host_of("cuda")["modules"][0], "module_id": number, "device_id": f"GPU-{number}"} for number in range(4)
+    ]
+    for number, card in enumerate(cards):
+        card["index"] = number
+    facts = {host: {"modules": copy.deepcopy(cards)} for host in HOSTS}
+    entry = {**ENTRY, "tensor_parallel_size": tensors, "pipeline_parallel_size": stages}
+    config = {**TINY, "num_hidden_layers": 12}
+    for one in facts.values():
+        one["weights"] = {"/m": {"config": config, "bytes": 6_000_000}}
+    plan = planned(entry, platform="cuda", **facts)
+    assert plan["errors"] == []
+    found = [one for one in plan["warnings"] if "cross" in one]
+    assert [text in one for one in found] == ([True] * len(HOSTS) if text else []), plan["warnings"]
+
+
+def test_a_stage_that_spans_whole_hosts_is_named_too() -> None:
+    spec = parts(planned({**ENTRY, "tensor_parallel_size": 4}, platform="cuda"))[0]
+    assert spec["module_ids"] == [0, 1]
+    four = Spec(
+        {"tensor_parallel_size": 4, "pipeline_parallel_size": 2, "hosts": {"names": ["a", "b", "c", "d"], "rank": 0}}
+    )
+    text = crossing(four, ["a", "b", "c", "d"])
+    assert "1 (a, b), 2 (c, d) of the 2 stages cross hosts" in text
+    assert "tensor_parallel_size 2 with pipeline_parallel_size 4 keeps each on one host" in text
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "text"),
+    [
+        (
+            {"offset_s": 0.4},
+            {"offset_s": 12.6},
+            "the clock of gaudi02 is 12 s ahead of that of gaudi01, more than 10 s",
+        ),
+        (
+            {"offset_s": 9.0},
+            {"offset_s": -3.0},
+            "the clock of gaudi01 is 12 s ahead of that of gaudi02, more than 10 s",
+        ),
+        ({"offset_s": 300.0}, {"offset_s": 302.0}, ""),
+        ({"offset_s": 300.0}, {"offset_s": None}, ""),
+        ({"synchronized": True}, {"synchronized": False}, "the clock of gaudi02 is not synchronized (timedatectl)"),
+        ({}, {"synchronized": None}, ""),
+    ],
+)
+def test_clocks_that_differ_are_warned_of(first: dict[str, Any], second: dict[str, Any], text: str) -> None:
+    plan = planned({**ENTRY, "tensor_parallel_size": 2}, gaudi01={"clock": first}, gaudi02={"clock": second})
+    assert plan["errors"] == []
+    found = [one for one in plan["warnings"] if "clock" in one]
+    assert [text in one for one in found] == ([True] * len(HOSTS) if text else []), found
+
+
+def test_a_host_knows_how_far_its_clock_is_from_the_controllers() -> None:
+    now = time.time()
+    found = clock(now - 100)
+    assert 100 <= found["offset_s"] < 160 and found["synchronized"] in (True, False)
+    assert clock(None)["offset_s"] is None
+
+
+def test_status_counts_the_restarts_of_a_group_at_its_head() -> None:
+    variables = serving(planned({**ENTRY, "tensor_parallel_size": 2}))
+    for host, restarts in (("gaudi01", 2), ("gaudi02", 5)):
+        variables[host] |= {"vllm_service_status": [], "vllm_service_health": {"big": ""}}
+        ended = {"reason": "group", "text": f"{host}: the server ended with status 137", "at": 1_700_000_000}
+        variables[host]["gaudi_services"]["units"]["big"] |= {"restarts": restarts, "ended": ended}
+    status = fleet_status(variables, HOSTS)
+    assert [status["hosts"][host]["models"][0]["restarts"] for host in HOSTS] == [2, 2]
+    notes = [one for one in fleet_status_lines(status) if "restart" in one]
+    assert notes == [
+        "gaudi01: model big: 2 restarts since its unit was started; last at 2023-11-14 22:13 UTC: gaudi01: the server "
+        "ended with status 137"
+    ]
+    # Its head was not read: each host says its own.
+    alone = fleet_status(variables, HOSTS[1:])
+    assert alone["hosts"]["gaudi02"]["models"][0]["restarts"] == 5

@@ -210,7 +210,8 @@ def _objectives(host: str, ask: Ask, hostvars: Mapping[str, Known]) -> tuple[Obj
         return ask.objectives, ""
     known = hostvars[host]
     catalog = model_catalog(known.get("vllm_catalog_dirs") or [], strict=False, builtin=True)
-    models = host_models(known.get("vllm_models"), known.get("vllm_distributed_models"), host)
+    entries = known.get("vllm_distributed_models")
+    models = host_models(known.get("vllm_models"), entries, host, groups=known.get("groups"))
     for spec in merged_all(models, catalog, known.get("vllm_model_defaults") or {}):
         if spec.get("name") == ask.model and spec.get("slo"):
             try:

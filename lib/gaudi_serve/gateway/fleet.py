@@ -144,7 +144,8 @@ def fleet_entries(
     """Return the servers that a gateway serves, as mappings of ``Entry``.
 
     Hosts that this run has planned are taken from their plans; of the others what the gateway serves already stays, so
-    that a run on some hosts, or past one that is down, takes none of the others away. A run that does not change the
+    that a run on some hosts, or past one that is down, takes none of the others away; so does a model that the plan
+    leaves as it is. A run that does not change the
     models, as playbooks/gateway.yml, takes a server from its plan only where it runs as planned.
 
     Args:
@@ -169,7 +170,8 @@ def fleet_entries(
             )
             unchanged = [model for unit, model in planned_here.items() if unit not in changed]
             found += [one for model in unchanged for one in _entries(name, model, address, own)]
-            found += [entry_of(one) for one in live if one["host"] == name and one["unit"] in changed]
+            stay = {*changed, *(known["preflight_plan"].get("left") or [])}
+            found += [entry_of(one) for one in live if one["host"] == name and one["unit"] in stay]
         else:
             found += [entry_of(one) for one in live if one["host"] == name]
     return [one.as_dict() for one in sorted(found, key=lambda one: (one.model, one.host, one.unit))]

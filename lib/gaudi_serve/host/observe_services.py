@@ -145,6 +145,7 @@ def _unit(name: str, shown: dict[str, str], container: dict[str, Any] | None) ->
         "enabled": shown.get("UnitFileState") == "enabled",
         "stopped": _stopped(name) if shown.get("ActiveState") == "inactive" else "",
         "container": container,
+        "ended": _json(STATE / name / "ends.json").get("last"),
         "smoke": smoke if smoke and started and smoke.get("container_started") == started else None,
     }
 

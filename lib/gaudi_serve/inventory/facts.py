@@ -58,6 +58,13 @@ def _number(value: Any) -> bool:
     return re.fullmatch(r"\d{1,2}", str(value)) is not None
 
 
+def _clock(value: Any) -> bool:
+    if not _mapping(value):
+        return False
+    offset, synchronized = value.get("offset_s"), value.get("synchronized")
+    return (offset is None or is_number(offset, -(10**10), 10**10)) and (synchronized is None or is_flag(synchronized))
+
+
 def _processor(value: Any) -> bool:
     if not _mapping(value):
         return False
@@ -96,6 +103,7 @@ HOST = {
     "notes": Rule(list_of(is_line), "must be a list of texts", []),
     "cpu": Rule(_processor, "must be a mapping of architecture, features, numa_nodes and threads_per_core", {}),
     "verbs": Rule(list_of(is_line), "must be a list of RDMA devices, such as mlx5_0", []),
+    "clock": Rule(_clock, "must be a mapping of offset_s (seconds) and synchronized (true or false)", {}),
     "host_nics": Rule(is_flag, "must be true or false, without quotes", False),
     "services": Rule(_mapping, "must be a mapping of models that are served", {}),
     "ports": Rule(_ports, "must be a mapping of port numbers to programs", {}),

@@ -374,7 +374,7 @@ SAID = frozenset(
     gaudi_observed_at gaudi_left gaudi_weights gaudi_haproxy gaudi_boot_id
     preflight_packages_reset preflight_passed preflight_plan preflight_rest_reset preflight_status preflight_inventory
     preflight_observed preflight_stages preflight_refusal preflight_lines preflight_warnings preflight_gateways
-    preflight_monitors gaudi_metrics
+    preflight_monitors preflight_chosen gaudi_metrics
     preflight_sources preflight_left_alone preflight_unread
     gaudi_stage gaudi_stages gaudi_images_to_convert gaudi_plan gaudi_status gaudi_tune
     gaudi_rollout gaudi_benchmark gaudi_bundle fleet_awx gaudi_approval bundle_items bundle_problems
@@ -463,7 +463,8 @@ def _of_fleet(values: Known, unread: Known, host_name: str, variables: Known) ->
 def _of_entries(values: Known, host_name: str, variables: Known) -> list[str]:
     """Return what is wrong with the hosts of models over several hosts; a role alone knows no other hosts."""
     hosts = list(variables.get("hostvars") or {})
-    found = entry_problems(values.get("vllm_distributed_models"), host_name, hosts) if hosts else []
+    entries = values.get("vllm_distributed_models")
+    found = entry_problems(entries, host_name, hosts, variables.get("groups")) if hosts else []
     return [f"{host_name}: {text}" for text in found]
 
 
@@ -524,7 +525,10 @@ def of_gateways(values: Known, gateways: Sequence[str], host_name: str, hostvars
         host_name: how messages call the host.
         hostvars: variables of all hosts, for the models that clients may use.
     """
-    given, serves = (values.get("fleet_gateway"), values.get("fleet_gateway_secret")), bool(_models(values, host_name))
+    given, serves = (
+        (values.get("fleet_gateway"), values.get("fleet_gateway_secret")),
+        bool(_models(values, host_name, hostvars)),
+    )
     return gateway_problems(*given, gateways, host_name, serves, client_names_of(values, hostvars))
 
 
@@ -551,15 +555,16 @@ def client_names_of(values: Known, hostvars: Mapping[str, Known]) -> ClientNames
     return ClientNames(frozenset(models), frozenset(adapters), tuple(unread))
 
 
-def _models(known: Known, host: str) -> Any:
+def _models(known: Known, host: str, hostvars: Mapping[str, Known]) -> Any:
     """Return the models of a host, with its parts of those of several hosts."""
-    return host_models(known.get("vllm_models"), known.get("vllm_distributed_models"), host)
+    groups = (hostvars.get(host) or {}).get("groups")
+    return host_models(known.get("vllm_models"), known.get("vllm_distributed_models"), host, groups=groups)
 
 
 def _names_of(known: Known, host: str) -> tuple[set[str], set[str]]:
     """Return the names for clients of a host's models and of its adapters."""
     catalog = known.get("preflight_catalog") or model_catalog(known.get("vllm_catalog_dirs") or [], builtin=True)
-    models, defaults = _models(known, host), known.get("vllm_model_defaults") or {}
+    models, defaults = _models(known, host, {host: known}), known.get("vllm_model_defaults") or {}
     if models is not None and not isinstance(models, list):
         raise InputError(f"vllm_models {shown(models)}: {VARIABLES['vllm_models'].allowed}")
     specs = merged_all(models, catalog, defaults)
@@ -582,9 +587,9 @@ def strange_secrets(values: Known, host_name: str, hostvars: Known) -> list[str]
         for host in hostvars:
             try:
                 if host != host_name:
-                    yield named(_models(hostvars[host], host))
+                    yield named(_models(hostvars[host], host, hostvars))
             except UNRENDERED as problem:
                 unread.extend(_unread(host, hostvars[host], problem))
 
-    found = nobodys_secrets(values.get("vllm_secrets"), host_name, _models(values, host_name), others())
+    found = nobodys_secrets(values.get("vllm_secrets"), host_name, _models(values, host_name, hostvars), others())
     return [text + not_read(unread) for text in found]

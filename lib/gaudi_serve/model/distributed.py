@@ -6,9 +6,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..core.errors import near, readable, shown
+from ..core.errors import is_whole, near, readable, shown
+
+Groups = Mapping[str, Sequence[str]]
+Chosen = Mapping[str, Sequence[str]]
 
 HOSTS, PORT = "hosts", "cluster_port"
+# Where hosts is a number: the group of the inventory that the plan chooses from.
+GROUP = "group"
 # vLLM's own default for its rendezvous is the second port of this block.
 FIRST_PORT, PORTS = 29500, 100
 MOST = 16  # hosts of one model
@@ -86,18 +91,29 @@ class Ports:
 
 
 def entries_of(distributed: Any) -> list[Mapping[str, Any]]:
-    """Return the sound entries of ``vllm_distributed_models``: those that name their hosts."""
+    """Return the sound entries of ``vllm_distributed_models``: those that say their hosts, by names or as a number."""
     listed = distributed if isinstance(distributed, list) else []
     return [one for one in listed if isinstance(one, Mapping) and not hosts_problem(one.get(HOSTS))]
 
 
-def entry_problems(distributed: Any, host: str, inventory: Collection[str]) -> list[str]:
+def is_counted(entry: Mapping[str, Any]) -> bool:
+    """Tell whether the plan chooses the hosts of an entry: it has a number in place of names."""
+    return is_whole(entry.get(HOSTS), 2, MOST)
+
+
+def may_serve(entry: Mapping[str, Any], host: str, groups: Groups | None) -> bool:
+    """Tell whether the plan may choose a host for an entry with a number of hosts, by the groups of the inventory."""
+    return host in (groups or {}).get(str(entry.get(GROUP)), ())
+
+
+def entry_problems(distributed: Any, host: str, inventory: Collection[str], groups: Groups | None = None) -> list[str]:
     """Return what is wrong with the hosts of the models that a host sees, and that are about it or about nobody.
 
     Args:
         distributed: ``vllm_distributed_models``, as the host sees it.
         host: its name in the inventory.
         inventory: the names of all hosts.
+        groups: the hosts of each group of the inventory; None where they are not known.
     """
     found = []
     for place, one in enumerate(distributed if isinstance(distributed, list) else []):
@@ -108,6 +124,10 @@ def entry_problems(distributed: Any, host: str, inventory: Collection[str]) -> l
             found.append(f"{where}: {shown(one)}: must be a mapping with name, hosts and the other keys of a model")
         elif allowed := hosts_problem(hosts):
             found.append(f"{where}: hosts {shown(hosts)}: {allowed}")
+        elif problem := _group_problem(one, groups):
+            found.append(f"{where}: {problem}")
+        elif is_counted(one):
+            continue
         elif host in hosts or not {*hosts} & {*inventory}:
             found += [
                 f"{where}: hosts: {shown(other)} is no host of the inventory{near(other, inventory, 1)}"
@@ -117,28 +137,60 @@ def entry_problems(distributed: Any, host: str, inventory: Collection[str]) -> l
     return found
 
 
+def _group_problem(entry: Mapping[str, Any], groups: Groups | None) -> str | None:
+    """Return what is wrong with the group that an entry's hosts are chosen from."""
+    group, count = entry.get(GROUP), entry[HOSTS]
+    if not is_counted(entry):
+        return f"{GROUP} {shown(group)}: is for a number of hosts, such as hosts: 2; leave it out" if group else None
+    if group is None:
+        return f"hosts {count}: needs group: NAME, the group of the inventory whose hosts the plan chooses from"
+    if not isinstance(group, str) or group not in (groups or {group: ()}):
+        return f"{GROUP} {shown(group)}: is no group of the inventory{near(str(group), sorted(groups or {}), 1)}"
+    if groups is not None and len(groups[group]) < count:
+        return f"hosts {count}: group {group} has {len(groups[group])}"
+    return None
+
+
 def hosts_problem(value: Any) -> str | None:
     """Return what ``hosts`` of an entry must be; None where it is that."""
+    if is_whole(value, 2, MOST):
+        return None
     fits = isinstance(value, list) and 1 < len(value) <= MOST and all(isinstance(name, str) and name for name in value)
     allowed = (
-        f"must be a list of 2 to {MOST} different hosts of the inventory, the head first, such as [gaudi01, gaudi02]"
+        f"must be a list of 2 to {MOST} different hosts of the inventory, the head first, such as [gaudi01, gaudi02], "
+        f"or their number, 2 to {MOST}, of which the plan chooses"
     )
     return None if fits and len(set(value)) == len(value) else allowed
 
 
-def host_models(models: Any, distributed: Any, host: str) -> Any:
+def host_models(
+    models: Any, distributed: Any, host: str, chosen: Chosen | None = None, groups: Groups | None = None
+) -> Any:
     """Return the models of a host with its parts of those that run on several hosts.
 
     Args:
         models: ``vllm_models`` of the host; None where nobody has set it.
         distributed: ``vllm_distributed_models``, as the host sees it.
         host: its name in the inventory.
+        chosen: the hosts of models in place of what their entries say, as the plan has chosen them; none where no part
+            of a model is planned in this run. An entry with a number of hosts that is not among them is one of each
+            host that it may be chosen from.
+        groups: the hosts of each group of the inventory; None where they are not known.
 
     Returns:
-        The list; ``models`` as it is where the host has no part of any, or where it is no list.
+        The list; ``models`` as it is where the host can have no part of any, or where it is no list.
     """
-    parts = [{**one, HOSTS: _part(one[HOSTS], host)} for one in entries_of(distributed) if host in one[HOSTS]]
-    if not parts or not (models is None or isinstance(models, list)):
+    parts, offered = [], False
+    for one in entries_of(distributed):
+        hosts = (chosen or {}).get(str(one.get("name")), one[HOSTS])
+        own = {key: value for key, value in one.items() if key != GROUP}
+        offers = is_counted(one) and may_serve(one, host, groups)
+        offered = offered or offers
+        if not isinstance(hosts, int) and host in hosts:
+            parts.append({**own, HOSTS: _part(hosts, host)})
+        elif isinstance(hosts, int) and offers:
+            parts.append(own)
+    if not (parts or offered) or not (models is None or isinstance(models, list)):
         return models
     return [*(models or []), *parts]
 
@@ -166,6 +218,17 @@ def hosts_of(model: Mapping[str, Any] | None) -> list[str]:
     model: of a plan or of a launch file; None where there is none.
     """
     return list(((model or {}).get("group") or {"hosts": []})["hosts"])
+
+
+def left_models(plan: Mapping[str, Any], units: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the models that a plan leaves as they are, by the files that they were started with.
+
+    Args:
+        plan: of a host, as filter vllm_plan returns it.
+        units: those of ``gaudi_services``.
+    """
+    launches = [(units.get(name) or {}).get("launch") for name in plan.get("left") or ()]
+    return [{**launch, "state": "started"} for launch in launches if launch]
 
 
 def part_problem(value: Any) -> str | None:

@@ -211,6 +211,17 @@ class Network:
 
 
 @dataclass(frozen=True)
+class Clock:
+    """The clock of a host: seconds that it was ahead of the controller's; whether its kernel says that NTP sets it.
+
+    None where it is not known.
+    """
+
+    offset_s: float | None = None
+    synchronized: bool | None = None
+
+
+@dataclass(frozen=True)
 class Weights:
     """A folder of weights on a host: its config.json, and the bytes of its safetensors files."""
 
@@ -233,7 +244,7 @@ class Host:
     when this run has installed their driver. platforms: all of which the host has devices; empty in facts that do
     not say it. notes: sentences on its devices that are worth a warning. cpu: its processors, where it is served by
     them; None where facts do not say it. verbs: RDMA devices of its network cards. between: what the inventory says
-    of the network that devices of several hosts use.
+    of the network that devices of several hosts use. clock: its own.
     """
 
     accelerator: str | None = None
@@ -260,6 +271,7 @@ class Host:
     cpu: Processor | None = None
     verbs: tuple[str, ...] = ()
     between: Between = NEITHER
+    clock: Clock = Clock()
 
     @classmethod
     def of(cls, facts: Mapping[str, Any], between: Between | None = None) -> Host:
@@ -294,6 +306,7 @@ class Host:
             Processor.of(facts.get("cpu") or {}),
             tuple(map(str, facts.get("verbs") or ())),
             between or NEITHER,
+            Clock((facts.get("clock") or {}).get("offset_s"), (facts.get("clock") or {}).get("synchronized")),
         )
 
     @property

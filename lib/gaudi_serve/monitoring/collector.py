@@ -9,7 +9,7 @@ from typing import Any
 from ..engines import engine_of
 from ..host.baseline import DROPIN, SYSCTL
 from ..host.observe_metrics import CLIENT, COLLECTED, HOST
-from ..model.distributed import answers
+from ..model.distributed import answers, left_models
 from ..platforms import platform_of
 from .metrics import METRICS, REASONS, STATES
 
@@ -38,10 +38,15 @@ def collector_settings(
         "states": list(STATES),
         "reasons": list(REASONS),
         "cards": _cards(host),
-        "models": {str(model["name"]): _model(model) for model in plan["models"]},
+        "models": {str(model["name"]): _model(model) for model in plan["models"]} | _left(plan, host),
         "certificates": {name: list(found) for name, found in CERTIFICATES.items()},
         "host": {"sysctl": SYSCTL, "grub": DROPIN},
     }
+
+
+def _left(plan: Mapping[str, Any], host: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how the models are watched that a plan leaves as they are, by the files that they were started with."""
+    return {str(model["name"]): _model(model) for model in left_models(plan, host.get("services") or {})}
 
 
 def _cards(host: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ one port is open, where each side proves by its certificate who it is (docs/guid
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ..core.aliases import value_of
@@ -232,8 +232,20 @@ def _watched(
     live = (hostvars[host_name].get("gaudi_metrics") or {}).get("watched") or []
     before = {str(one["host"]): Watched.of(one) for one in live}
     names = [name for name in hosts if not settings.hosts or name in settings.hosts]
-    found = [_of(name, hostvars[name]) if _is_planned(hostvars[name]) else before.get(name) for name in names]
+    found = [
+        _with_left(_of(name, hostvars[name]), hostvars[name], before.get(name))
+        if _is_planned(hostvars[name])
+        else before.get(name)
+        for name in names
+    ]
     return [one for one in found if one]
+
+
+def _with_left(watched: Watched, known: Known, before: Watched | None) -> Watched:
+    """Return what is watched of a host, with the servers that its plan leaves as they are."""
+    left = (known.get("preflight_plan") or {}).get("left") or []
+    stay = [one for one in (before.models if before else ()) if one.model in left]
+    return replace(watched, models=(*watched.models, *stay))
 
 
 def _is_planned(known: Known) -> bool:

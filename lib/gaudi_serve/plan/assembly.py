@@ -36,6 +36,11 @@ class Peer:
     wanted: Wanted
     facts: Known
 
+    @property
+    def address(self) -> str:
+        """Return where the other hosts of a model reach it."""
+        return self.wanted.cluster_address or str(self.facts["gaudi_host"].get("ip") or "")
+
 
 def assemble(
     name: str,
@@ -80,16 +85,22 @@ def assemble(
 
 def _planned(name: str, own: Peer, peers: Mapping[str, Peer]) -> HostPlan:
     """Return the plan of a host, whose models know their parts on the others."""
-    addresses = {
-        host: one.wanted.cluster_address or str(one.facts["gaudi_host"].get("ip") or "") for host, one in peers.items()
-    }
+    addresses = {host: one.address for host, one in peers.items()}
+    plans = {host: planned_alone(host, one, addresses) for host, one in peers.items()}
+    mine = planned_alone(name, own, addresses)
+    return with_peers(mine, plans, addresses, {host: _kept_images(one) for host, one in peers.items()})
 
-    def plan(host: str, one: Peer) -> HostPlan:
-        wanted = replace(one.wanted, models=one.wanted.models or [])
-        return plan_models(host, wanted, one.facts["gaudi_host"], _images(host, one.wanted)[0] or [], addresses)
 
-    plans = {host: plan(host, one) for host, one in peers.items()}
-    return with_peers(plan(name, own), plans, addresses, {host: _kept_images(one) for host, one in peers.items()})
+def planned_alone(name: str, peer: Peer, addresses: Mapping[str, str]) -> HostPlan:
+    """Return the plan of a host whose models do not know their parts on other hosts yet.
+
+    Args:
+        name: the host.
+        peer: what is requested of it, and its facts.
+        addresses: by host, where those of models over several hosts reach each other.
+    """
+    wanted = replace(peer.wanted, models=peer.wanted.models or [])
+    return plan_models(name, wanted, peer.facts["gaudi_host"], _images(name, peer.wanted)[0] or [], addresses)
 
 
 def _kept_images(peer: Peer) -> dict[str, str]:

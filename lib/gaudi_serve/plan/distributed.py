@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import ip_address, ip_interface
@@ -11,6 +12,7 @@ from typing import Any
 
 from ..core.errors import Problem, shown
 from ..core.paths import CONFIG, RAY_MEMBER
+from ..core.words import counted, some_names
 from ..engines import ENGINES, Engine, engine_of
 from ..model.between import NICS
 from ..model.distributed import HOSTS, PORT, PORTS, Members
@@ -34,6 +36,8 @@ RAY, MP = "ray", "mp"
 RAY_SECRETS = {"RAY_AUTH_TOKEN", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"}
 # Where the supervisors lose sight of each other for so long, the model is started anew.
 MEMBER_TIMEOUT_S = 20
+# How far the clocks of a model's hosts may be apart; to measure them takes a second or two of it.
+CLOCKS_APART_S = 10
 
 
 @dataclass(frozen=True)
@@ -201,10 +205,11 @@ def _of_ports(spec: Spec, host: Host) -> list[Problem]:
     if live and live.runs:
         return []
     ports = spec.cluster_ports
-    taken = [port for port in range(ports.first, ports.client + 1) if port in host.ports]
+    taken = [port for port in range(ports.first, ports.last + 1) if port in host.ports]
     if not taken:
         return []
-    allowed = f"needs ports {ports.first} to {ports.last}, and {taken[0]} is taken by {host.ports[taken[0]]}"
+    more = f" (and {len(taken) - 1} more are)" if len(taken) > 1 else ""
+    allowed = f"needs ports {ports.first} to {ports.last}, and {taken[0]} is taken by {host.ports[taken[0]]}{more}"
     return [(PORT, ports.first, f"{allowed}; end it or choose another {PORT}")]
 
 
@@ -276,14 +281,42 @@ def notes_between(spec: Spec, host: Host, addresses: Mapping[str, str]) -> list[
         "encryption; docs/guides/multi-host.md has the rule for a firewall"
     ]
     slow = not platform.scales_out(host) and host.between.kind != NICS
-    if not spec.copied_over_hosts and spec.tensors > spec.cards and slow:
-        notes.append(
-            f"tensor_parallel_size {spec.tensors} crosses hosts: every layer waits for the network between them; "
-            "without RDMA, pipeline_parallel_size is faster"
-        )
+    if slow and not spec.copied_over_hosts and (text := crossing(spec, members.names)):
+        notes.append(text)
     if members.rank:
         return notes[1:]
     return notes
+
+
+def crossing(spec: Spec, names: Sequence[str]) -> str:
+    """Return which tensors cross hosts, and what would keep them on one; empty where none do.
+
+    Ranks are consecutive: those of a stage are neighbors, and so are those of a host.
+
+    Args:
+        spec: a part of a model whose tensors and stages are spread over hosts.
+        names: its hosts, the head first.
+    """
+    tensors, cards, stages = spec.tensors, spec.cards, spec.stages
+    if stages == 1:
+        return (
+            f"tensor_parallel_size {tensors} crosses hosts: every layer waits for the network between them; "
+            "without RDMA, pipeline_parallel_size is faster"
+            if tensors > cards
+            else ""
+        )
+    over = {
+        stage: names[stage * tensors // cards : ((stage + 1) * tensors - 1) // cards + 1] for stage in range(stages)
+    }
+    found = [f"{stage + 1} ({', '.join(hosts)})" for stage, hosts in over.items() if len(hosts) > 1]
+    if not found:
+        return ""
+    whole = math.gcd(tensors, cards)
+    return (
+        f"tensor_parallel_size {tensors} on hosts with {counted(cards, 'card')} each: {some_names(found)} of the "
+        f"{stages} stages cross hosts, and every layer of theirs waits for the network between them; "
+        f"tensor_parallel_size {whole} with pipeline_parallel_size {tensors * stages // whole} keeps each on one host"
+    )
 
 
 def joined(
@@ -319,7 +352,7 @@ def joined(
         placements=tuple(Placement(name, one.here.module_ids, rank) for rank, (name, one) in named),
         rank=members.rank,
         group=group,
-        warnings=(*mine.warnings, *_networks(parts, addresses, members.names)),
+        warnings=(*mine.warnings, *_networks(parts, addresses, members.names), *_clocks(parts, members.names)),
     )
     return found, _different(spec, parts, members.names)
 
@@ -450,6 +483,22 @@ def _networks(parts: Mapping[str, Part], addresses: Mapping[str, str], names: Se
     versions = {name: version for name in names if (version := parts[name].machine.driver_version)}
     if len(set(versions.values())) > 1:
         notes.append("the driver differs: " + ", ".join(f"{name} has {one}" for name, one in versions.items()))
+    return notes
+
+
+def _clocks(parts: Mapping[str, Part], names: Sequence[str]) -> list[str]:
+    """Return which clocks of a model's hosts differ, or will: logs and tokens of several hosts are compared by them."""
+    clocks = {name: parts[name].machine.clock for name in names}
+    offsets = {name: one.offset_s for name, one in clocks.items() if one.offset_s is not None}
+    notes: list[str] = []
+    if offsets and (apart := max(offsets.values()) - min(offsets.values())) > CLOCKS_APART_S:
+        behind, ahead = min(offsets, key=offsets.__getitem__), max(offsets, key=offsets.__getitem__)
+        notes.append(
+            f"the clock of {ahead} is {apart:.0f} s ahead of that of {behind}, more than {CLOCKS_APART_S} s: set both "
+            "by the same NTP servers"
+        )
+    if alone := [name for name, one in clocks.items() if one.synchronized is False]:
+        notes.append(f"the clock of {some_names(alone)} is not synchronized (timedatectl): set it by NTP")
     return notes
 
 

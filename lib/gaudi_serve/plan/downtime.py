@@ -11,7 +11,7 @@ from ..model.host import LiveModel, live_models
 from ..stages.changes import StageChanges
 from ..stages.container_runtime import engine_stopped
 from ..stages.registry import OBJECTS, STAGES, Known
-from ..stages.service import runs_as_planned
+from ..stages.service import kept_models, runs_as_planned
 from .changes import vllm_plan_changes
 
 # Bytes a second that weights are read with from one NVMe disk; a network share is slower.
@@ -53,8 +53,7 @@ def pending_lines(known: Known, stages: Sequence[str]) -> list[str]:
     planned, live = known.get("preflight_plan"), known.get("gaudi_host")
     changes: list[str] = []
     if "vllm_service" in stages and planned and live:
-        wrong = {error["model"] for error in planned["errors"]}
-        changes = vllm_plan_changes(planned["models"], live["services"], wrong)
+        changes = vllm_plan_changes(planned["models"], live["services"], kept_models(planned))
     # What has no line of its own, as a unit file that somebody has changed.
     rest = [] if changes else [f"{STAGES['vllm_service']}: {text}" for text in due.get("vllm_service", [])]
     return [*lines, *changes, *rest, *[f"! {one.line}" for one in downtimes(known, stages)]]
@@ -71,7 +70,8 @@ def downtimes(known: Known, stages: Sequence[str] = tuple(STAGES)) -> list[Down]
     changes = StageChanges.of(known, stages)
     host = known.get("gaudi_host") or {}
     services = live_models(host)
-    planned = {str(model["name"]): model for model in (known.get("preflight_plan") or {}).get("models", [])}
+    plan = known.get("preflight_plan") or {}
+    planned = {str(model["name"]): model for model in plan.get("models", [])}
     serving = _serving(services, known.get("gaudi_runtime"))
     found: dict[str, Down] = {}
     for stage in OBJECTS:
@@ -82,7 +82,7 @@ def downtimes(known: Known, stages: Sequence[str] = tuple(STAGES)) -> list[Down]
                 back = minutes + _start(planned[name], host, cached=True) if name in planned else None
                 found[name] = Down(name, stage.tag, reason, back)
                 # A run of this stage alone plans no models; each starts again, in a time that is not known.
-                if "preflight_plan" not in known:
+                if "preflight_plan" not in known or name in (plan.get("left") or []):
                     found[name] = Down(name, stage.tag, f"{reason}, and then it starts", minutes)
     for key, reason in (("remove", "it is not planned any more"), ("stop", "it is planned stopped")):
         for name in changes.served.get(key, []):

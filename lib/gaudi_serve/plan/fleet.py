@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cache
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from ..catalog.files import BUILTIN, Catalog, catalog_folder, sound_entries
+from ..catalog.files import sound_entries
 from ..core.aliases import as_written, finding_as_written
-from ..core.checks import is_true
 from ..core.errors import Finding, one_line, plain
 from ..core.table import model_cell, table
 from ..core.words import counted, some_names
-from ..gateway.fleet import behind_gateway, fleet_gateways, gateway_left
-from ..inventory.facts import FACTS, INSTEAD, checked_facts, checked_variables, rendered, rendered_of, saved_facts
+from ..gateway.fleet import fleet_gateways, gateway_left
+from ..inventory.facts import FACTS, INSTEAD, checked_facts, checked_variables, rendered
 from ..inventory.variables import (
     INPUTS,
     differing_names,
@@ -25,27 +23,26 @@ from ..inventory.variables import (
     strange_secrets,
     unknown_variables,
 )
-from ..model.distributed import answers, entries_of, entry_problems, host_models, hosts_of
+from ..model.distributed import answers, entry_problems, host_models, hosts_of
 from ..model.host import Host, LiveModel, live_models
 from ..monitoring.fleet import is_monitor
 from ..platforms import platform_of
 from ..show.page.machine import card_rows, link_rows
-from ..stages.accelerator_network import between_of, network_problems
+from ..stages.accelerator_network import network_problems
 from ..stages.changes import StageChanges
 from ..stages.monitoring import monitoring_problems
 from ..stages.registry import LEFT_ALONE, REPORTED, STAGES, awaits_driver, expected_host, still_serves, task_hosts
 from ..stages.service import runs_as_planned
-from .assembly import Peer, assemble
+from .assembly import assemble
 from .changes import vllm_plan_changes
 from .downtime import Down, downtimes
+from .peers import DISTRIBUTED, Fleet, catalogs_of, tied_models
 from .together import tried_together
 from .tried import parted, tried_name, unknown_entry, with_tried
-from .wanted import Wanted
 
 Known = Mapping[str, Any]
 Findings = list[Finding]
 GATEWAY = {"fleet_gateway", "fleet_gateway_secret"}
-Catalogs = Callable[[Sequence[str]], tuple[Catalog, list[str]]]
 
 
 def vllm_fleet_plan(
@@ -74,38 +71,30 @@ def vllm_fleet_plan(
         variables that a plan is made from, are wrong or cannot be read has errors only.
     """
     fleet: dict[str, Any] = {"hosts": {}, "errors": [], "warnings": []}
-    catalogs, parts = (
-        _catalogs(catalog_dirs),
-        (fleet_gateways(hostvars, hostvars), task_hosts(hostvars, list(hostvars))),
-    )
+    known = Fleet(hostvars, fleet_gateways(hostvars, hostvars), hosts, facts_dir, catalogs_of(catalog_dirs))
+    tasks = task_hosts(hostvars, list(hostvars))
     for name in hosts:
-        host, findings = _host_plan(name, hostvars, facts_dir, catalogs, parts)
+        host, findings = _host_plan(name, known, tasks)
         # What a user has named with signs that cannot be printed must not break the lines of the others.
         named = [finding_as_written(one, hostvars[name]) for one in findings]
         fleet["errors"] += [{**one.as_dict(), "message": one_line(one.message)} for one in named]
         if host:
             fleet["warnings"] += [as_written(text, hostvars[name]) for text in host.pop("warnings")]
             fleet["hosts"][name] = host
-    fleet["warnings"] += _together(hostvars, hosts, parts[0], facts_dir, catalogs, fleet)
+    fleet["warnings"] += _together(hosts, known, fleet)
     return fleet
 
 
-def _together(
-    hostvars: Mapping[str, Known],
-    hosts: Sequence[str],
-    gateways: Sequence[str],
-    facts_dir: str,
-    catalogs: Catalogs,
-    fleet: Known,
-) -> list[str]:
+def _together(hosts: Sequence[str], known: Fleet, fleet: Known) -> list[str]:
     """Return on which hosts together the entry fits that is tried, where each alone is too small."""
-    entries = {str(hostvars[name].get("plan_try") or "") for name in hosts}
+    entries = {str(known.hostvars[name].get("plan_try") or "") for name in hosts}
     entry = entries.pop() if len(entries) == 1 else ""
     planned = [model["name"] for host in fleet["hosts"].values() for model in host["models"]]
     if not entry or tried_name(entry) in planned or len(hosts) < 2:
         return []
-    known = {name: _peer(name, hostvars, gateways, facts_dir, catalogs) for name in hosts if name in fleet["hosts"]}
-    read = {name: one for name, one in known.items() if one and entry in one.wanted.catalog}
+    tied = {name: tied_models(name, known) for name in hosts if name in fleet["hosts"]}
+    peers = {name: known.peer(name, one.chosen, one.left) for name, one in tied.items()}
+    read = {name: one for name, one in peers.items() if one and entry in one.wanted.catalog}
     found = tried_together(read, entry)
     return [f"{next(iter(read))}: {found}"] if found else []
 
@@ -115,35 +104,20 @@ def gaudi_facts_saved(known: Known) -> dict[str, Any]:
     return {name: known[name] for name in FACTS if name in known}
 
 
-def _catalogs(common: Collection[str]) -> Catalogs:
-    """Return what reads the catalog of a host by its own folders, none of them twice."""
-    folder = cache(catalog_folder)
+def _host_plan(name: str, fleet: Fleet, tasks: Sequence[str]) -> tuple[dict[str, Any] | None, Findings]:
+    """Return the plan of a host, None where it cannot be made, and everything that is wrong.
 
-    def catalog(own: Sequence[str]) -> tuple[Catalog, list[str]]:
-        entries: Catalog = {}
-        problems: dict[str, None] = {}
-        for path in (*common, *own):
-            found, wrong = folder(path)
-            entries.update(found)
-            problems.update(dict.fromkeys(wrong))
-        return entries, list(problems)
-
-    return catalog
-
-
-def _host_plan(
-    name: str, hostvars: Mapping[str, Known], facts_dir: str, catalogs: Catalogs, parts: tuple[list[str], list[str]]
-) -> tuple[dict[str, Any] | None, Findings]:
-    """Return the plan of a host, None where it cannot be made, and everything that is wrong."""
-    variables, (gateways, tasks) = hostvars[name], parts
-    # An empty plan_facts_dir has kept the playbook from reading the hosts.
-    saved = bool(facts_dir) or "plan_facts_dir" in variables
+    tasks: the hosts that have a task for others.
+    """
+    hostvars, gateways = fleet.hostvars, fleet.gateways
+    variables, saved = hostvars[name], fleet.is_saved(name)
     known, unread = rendered(variables, facts=not saved, more=INPUTS)
     errors = [Finding(name, one.key, f"{name}: {one.text}", one.model) for found in unread.values() for one in found]
     errors += _of_inventory(name, hostvars, known, () if GATEWAY & set(unread) else gateways)
-    given, problem = saved_facts(facts_dir, name) if saved else _live(known, variables)
-    unknown = bool(problem) and not _serves_nothing(variables, saved and _models(name, known) is None)
-    idle = not (unknown or name in tasks or "vllm_models" in unread or _has_models(name, known, given))
+    given, problem = fleet.facts(name, known)
+    models = host_models(known.get("vllm_models"), known.get(DISTRIBUTED), name, groups=fleet.groups(name))
+    unknown = bool(problem) and not _serves_nothing(variables, saved and models is None)
+    idle = not (unknown or name in tasks or "vllm_models" in unread or _has_models(models, known, given))
     if problem and not idle:
         return None, [*errors, _error(name, "facts", problem.removeprefix(f"{name}: "))]
     facts, wrong = ({}, []) if idle else checked_facts(given)
@@ -152,7 +126,7 @@ def _host_plan(
     errors += [_problem(name, "", *problem) for problem in (*unfit, *input_problems(known))]
     # An inventory may bring the whole catalog as a variable.
     whole = values["preflight_catalog"]
-    catalog, lost = sound_entries(whole) if whole else catalogs(values["vllm_catalog_dirs"])
+    catalog, lost = sound_entries(whole) if whole else fleet.catalogs(values["vllm_catalog_dirs"])
     errors += [_error(name, "preflight_catalog" if whole else "vllm_catalog_dirs", text) for text in lost]
     told = {} if saved else {key: variables[key] for key in REPORTED if key in variables}
     if wrong or not unsound <= set(INSTEAD):
@@ -160,8 +134,7 @@ def _host_plan(
     if idle:
         kind = "a gateway" if name in gateways else "watches the fleet" if is_monitor(variables) else LEFT_ALONE
         return _without_models(name, given, told, kind, saved), errors + _refused_by_roles(name, told, errors)
-    peers = peers_of(name, hostvars, gateways, facts_dir, catalogs)
-    host, more = _planned(name, {**known, **told}, facts, values, catalog, gateways, peers)
+    host, more = _planned(name, {**known, **told}, facts, values, catalog, fleet)
     if not saved:
         host |= _told(host, facts, told, known.get("gaudi_runtime")) | {"links": link_rows(variables.get("gaudi_hccl"))}
         more += _refused_by_roles(name, told, errors + more)
@@ -185,72 +158,17 @@ def _of_inventory(name: str, hostvars: Mapping[str, Known], known: Known, gatewa
             ("fleet_gateway", of_gateways(known, gateways, name, hostvars)),
             ("accelerator_network_ports", network_problems(known, name, hostvars)),
             ("fleet_monitoring", monitoring_problems(known.get("fleet_monitoring"), hostvars, name)),
-            ("hosts", entry_problems(known.get("vllm_distributed_models"), name, list(hostvars))),
+            ("hosts", entry_problems(known.get(DISTRIBUTED), name, list(hostvars), hostvars[name].get("groups"))),
         )
         for text in found
     ]
 
 
-def peers_of(
-    name: str,
-    hostvars: Mapping[str, Known],
-    gateways: Sequence[str],
-    facts_dir: str = "",
-    catalogs: Catalogs | None = None,
-) -> dict[str, Peer]:
-    """Return the hosts of a host's models that run on several, itself among them; those that are not read are missing.
-
-    All hosts of a model see them alike, whatever the stages of a run know of their own host besides.
-
-    The arguments are those of vllm_fleet_plan; ``catalogs`` reads the catalog of a host by its own folders.
-    """
-    own, _ = rendered_of(hostvars[name], ("vllm_distributed_models",))
-    mine = [one["hosts"] for one in entries_of(own.get("vllm_distributed_models")) if name in one["hosts"]]
-    names = dict.fromkeys(other for hosts in mine for other in hosts if other in hostvars)
-    found = {other: _peer(other, hostvars, gateways, facts_dir, catalogs) for other in names}
-    return {other: one for other, one in found.items() if one}
-
-
-def _peer(
-    name: str, hostvars: Mapping[str, Known], gateways: Sequence[str], facts_dir: str, catalogs: Catalogs | None
-) -> Peer | None:
-    variables = hostvars[name]
-    saved = bool(facts_dir) or "plan_facts_dir" in variables
-    known, unread = rendered(variables, facts=not saved)
-    given, problem = saved_facts(facts_dir, name) if saved else _live(known, variables)
-    facts, wrong = checked_facts(given) if not problem else ({}, [])
-    values, _, unsound = checked_variables(known, unread)
-    if problem or wrong or not unsound <= set(INSTEAD):
-        return None
-    whole = values["preflight_catalog"]
-    read = catalogs or _catalogs([BUILTIN])
-    catalog = sound_entries(whole)[0] if whole else read(values["vllm_catalog_dirs"])[0]
-    return Peer(_wanted(name, known, facts, values, catalog, gateways), facts)
-
-
-def _wanted(
-    name: str, known: Known, facts: Known, values: Known, catalog: Mapping[str, Any], gateways: Sequence[str]
-) -> Wanted:
-    address = str(known.get("fleet_address") or facts["gaudi_host"]["ip"])
-    return Wanted(
-        models=host_models(values["vllm_models"], values["vllm_distributed_models"], name),
-        catalog=catalog,
-        images=values["vllm_images"],
-        secrets=known.get("vllm_secrets"),
-        defaults=behind_gateway(values["vllm_model_defaults"], gateways, name, address),
-        accelerator=values["accelerator"],
-        cards=int(values["accelerator_cards"]),
-        release=values["accelerator_release"],
-        host_nics=is_true(values["gaudi_host_nics"]),
-        device_family=values["gaudi_device_family"],
-        move_allowed=is_true(values["fleet_move_allowed"]),
-        cards_excluded=values["accelerator_cards_excluded"] or [],
-        cards_accepted=values["accelerator_cards_accepted"] or [],
-        gateway=known.get("fleet_gateway"),
-        cluster_address=str(known.get("vllm_cluster_address") or ""),
-        between=between_of(known),
-        port_notes=known.get("accelerator_network_warnings") or (),
-    )
+def _expected(name: str, known: Known, facts: Known) -> Known:
+    """Return what the stages before the models change of the facts of a host."""
+    # Of a live host gaudi_plan has said it, which knows the roles' defaults and the driver.
+    expected: Known | None = known.get("preflight_expected")
+    return expected_host(name, {**known, **facts}, (), plans_again=True) if expected is None else expected
 
 
 def _planned(
@@ -259,25 +177,21 @@ def _planned(
     facts: Known,
     values: Known,
     catalog: Mapping[str, Any],
-    gateways: Sequence[str],
-    peers: Mapping[str, Peer],
+    fleet: Fleet,
 ) -> tuple[dict[str, Any], Findings]:
-    host, wanted = facts["gaudi_host"], _wanted(name, known, facts, values, catalog, gateways)
-    entry = known.get("plan_try") or ""
+    host, expected = facts["gaudi_host"], _expected(name, known, facts)
+    tied = tied_models(name, fleet, waits=bool(expected.get("awaits_driver")))
+    wanted, entry = fleet.wanted(name, known, facts, values, catalog, tied), known.get("plan_try") or ""
     strange = unknown_entry(entry, catalog, name) if entry else None
     tried = "" if strange else str(entry)
     if tried:
         given = {**values, "vllm_models": wanted.models, "vllm_model_defaults": wanted.defaults}
         wanted = dataclasses.replace(wanted, models=with_tried(given, tried, host))
     runtime = known.get("gaudi_runtime")
-    # Of a live host gaudi_plan has said it, which knows the roles' defaults and the driver.
-    expected = known.get("preflight_expected")
-    if expected is None:
-        expected = expected_host(name, {**known, **facts}, (), plans_again=True)
     facts = {**facts, "gaudi_host": {**host, **expected}}
-    found = assemble(name, wanted, facts, runtime if isinstance(runtime, Mapping) else None, gateways, peers)
-    errors, answer = parted([*found.findings, *([strange] if strange else [])], tried)
-    named = {str(one.model) for one in errors}
+    found = assemble(name, wanted, facts, runtime if isinstance(runtime, Mapping) else None, fleet.gateways, tied.peers)
+    errors, answer = parted([*tied.findings, *found.findings, *([strange] if strange else [])], tried)
+    named = {*(str(one.model) for one in errors), *wanted.left}
     plan = found.models
     # Of a host whose models nobody has named, or plans yet, nothing is said to become of those that it serves.
     unknown = wanted.models is None or awaits_driver(known)
@@ -300,14 +214,9 @@ def _serves_nothing(variables: Known, unsaved: bool) -> bool:
     return unsaved or bool((variables.get("preflight_unread") or {}).get("old_python"))
 
 
-def _models(name: str, known: Known) -> Any:
-    """Return the models of a host as its user has written them, with its parts of those of several hosts."""
-    return host_models(known.get("vllm_models"), known.get("vllm_distributed_models"), name)
-
-
-def _has_models(name: str, known: Known, facts: Known) -> bool:
+def _has_models(models: Any, known: Known, facts: Known) -> bool:
     """Tell whether a host has models, is to have some, or is tried with one, by facts that may be anything."""
-    if _models(name, known) or known.get("plan_try"):
+    if models or known.get("plan_try"):
         return True
     host, services = facts.get("gaudi_host"), facts.get("gaudi_services")
     live = host.get("services") if isinstance(host, Mapping) else None
@@ -336,7 +245,7 @@ def _going_down(host: Known, facts: Known) -> dict[str, Any]:
     live = live_models(facts["gaudi_host"])
     planned = {model["name"]: model for model in host["models"]}
     stops = {
-        "remove": [name for name in live if name not in planned],
+        "remove": [name for name in live if name not in (*planned, *host["plan"]["left"])],
         "stop": [name for name, model in planned.items() if model["state"] == "stopped"],
         "restart": [
             name
@@ -366,14 +275,6 @@ def _refused_by_roles(name: str, told: Known, errors: Findings) -> Findings:
     if "preflight_unclear" in told and not found and not errors:
         found.append(_error(name, "host", str(told["preflight_unclear"])))
     return found
-
-
-def _live(known: Known, variables: Known) -> tuple[Known, str | None]:
-    if "gaudi_host" in known:
-        return known, None
-    if "preflight_unread" in variables:
-        return {}, str(variables["preflight_unread"]["text"])
-    return {}, "could not be read; see above, or plan it from saved facts (plan_facts_dir)"
 
 
 def _problem(host: str, where: str, key: str, value: Any, allowed: str) -> Finding:

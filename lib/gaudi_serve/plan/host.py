@@ -32,7 +32,10 @@ AWAITS_DRIVER = "its devices do not answer before the run has installed their dr
 
 @dataclass(frozen=True)
 class HostPlan:
-    """What is to run on a host, every mistake in what was requested, and notes on the host itself."""
+    """What is to run on a host, every mistake in what was requested, and notes on the host itself.
+
+    left: models that are not planned now and go on as they are, of each why.
+    """
 
     host: str
     models: tuple[PlannedModel, ...]
@@ -41,6 +44,7 @@ class HostPlan:
     machine: Host = field(default_factory=Host)
     release: str = ""
     named: frozenset[str] = frozenset()
+    left: Mapping[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as ``vllm_plan`` does."""
@@ -49,8 +53,10 @@ class HostPlan:
             "errors": [one.as_dict() for one in self.findings],
             "warnings": [
                 *[f"{self.host}: {text}" for text in self.notes],
+                *[f"{self.host}: model {name}: {text}" for name, text in self.left.items() if text],
                 *[f"{self.host}: model {one.spec.name}: {text}" for one in self.models for text in one.warnings],
             ],
+            "left": dict(self.left),
         }
 
 
@@ -68,7 +74,7 @@ def vllm_plan(
     weights_come: bool = True,
     move_allowed: bool = False,
 ) -> dict[str, Any]:
-    """Return ``{models, errors, warnings}``, the plan of one host.
+    """Return ``{models, errors, warnings, left}``, the plan of one host; left: models that go on as they are, and why.
 
     The arguments are those of ``Wanted`` and of plan_models.
     """
@@ -117,11 +123,12 @@ def plan_models(
     site = Site(machine, release, wanted.catalog, wanted.defaults or {}, images, addresses or {})
     requests, mistakes = resolve(wanted.models, site)
     mistakes += _checked(requests, site, wanted.weights_come)
-    planned, more = _placed(requests, _names(wanted.models), site, host_name, wanted.move_allowed)
+    named = {*_names(wanted.models), *wanted.left}
+    planned, more = _placed(requests, named, site, host_name, wanted.move_allowed)
     notes = (AWAITS_DRIVER,) if machine.awaits_driver else _notes(machine, host, wanted)
     findings = tuple(Finding.of_model(host_name, spec, *problem) for spec, problem in (*mistakes, *more))
     findings += _in_both(host_name, wanted)
-    return HostPlan(host_name, tuple(planned), findings, notes, machine, release, frozenset(_names(wanted.models)))
+    return HostPlan(host_name, tuple(planned), findings, notes, machine, release, frozenset(named), wanted.left)
 
 
 def _notes(machine: Host, host: Mapping[str, Any], wanted: Wanted) -> tuple[str, ...]:

@@ -29,7 +29,8 @@ class Wanted:
     weights_come: a later stage installs the weights that have a ``source``; images_come: the same of images. gateway:
     settings of a gateway on the host. cluster_address: where the other hosts of its models reach it; empty for the
     address of its default route. between: the network that devices of several hosts use. port_notes: which ports of its
-    cards carry nothing.
+    cards carry nothing. left: models that are not planned now and go on as they are, with their cards: of each why,
+    empty where an error says it.
     """
 
     models: Any
@@ -51,6 +52,7 @@ class Wanted:
     cluster_address: str = ""
     between: Between = NEITHER
     port_notes: Sequence[str] = ()
+    left: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def nics(self) -> bool:

@@ -9,7 +9,7 @@ from ..core.aliases import value_of
 from ..core.table import model_cell, table
 from ..gateway.objects import Chat, Gateway
 from ..host.smoke import EVERYWHERE
-from ..model.distributed import answers, hosts_of
+from ..model.distributed import answers, hosts_of, left_models
 from ..monitoring.settings import NAME, Monitoring
 from ..stages.registry import LEFT_ALONE, OBJECTS
 from .notes import open_notes, shared_lines
@@ -32,7 +32,8 @@ def endpoint_table(
     for host in hosts:
         known = hostvars[host]
         units = known["gaudi_services"]["units"] if "gaudi_services" in known else {}
-        models = known["preflight_plan"]["models"] if "preflight_plan" in known else []
+        plan = known.get("preflight_plan") or {"models": []}
+        models = [*plan["models"], *left_models(plan, units)]
         gateway = gateway_of(host, known)
         rows += [[host, "(gateway)", "-", gateway["state"], gateway["url"], "-"]] if gateway else []
         rows += [[host, "(chat)", "-", gateway["state"], gateway["chat"], "-"]] if gateway and gateway["chat"] else []

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
 from typing import Any
 
 from ..core.aliases import value_of
 from ..core.table import model_cell, table
 from ..core.words import counted
 from ..gateway.fleet import gateway_left
-from ..model.distributed import answers, hosts_of
+from ..model.distributed import answers, hosts_of, left_models
 from ..model.host import Host
 from ..monitoring.metrics import BY_NAME
 from ..platforms import card_warnings, serial_notes, sick_cards, with_health
@@ -50,11 +51,28 @@ def fleet_status(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> dict[st
         }
         for name in hosts
     }
+    for name, host in found.items():
+        for model in host["models"]:
+            _count_at_head(name, model, found)
     return {
         "hosts": found,
         "drifted": [name for name, host in found.items() if host["read"] and host["drift"]],
         "unread": [name for name, host in found.items() if not host["read"]],
     }
+
+
+def _count_at_head(name: str, model: dict[str, Any], hosts: Mapping[str, Any]) -> None:
+    """Count the restarts of a model over several hosts once, at its head; add a note where there were any."""
+    head = (model.get("hosts") or [name])[0]
+    if name != head:
+        there = [one for one in hosts.get(head, {}).get("models", []) if one["name"] == model["name"]]
+        model |= {key: there[0][key] for key in ("restarts", "ended")} if there else {}
+    elif model["restarts"]:
+        last = model["ended"] or {}
+        when = f"{datetime.fromtimestamp(last['at'], timezone.utc):%Y-%m-%d %H:%M} UTC" if last.get("at") else ""
+        why = f"; last at {when}: {last.get('text', '')}" if when else ""
+        count = counted(model["restarts"], "restart")
+        hosts[name]["notes"].append(f"model {model['name']}: {count} since its unit was started{why}")
 
 
 def _host(known: Known, name: str) -> dict[str, Any]:
@@ -71,12 +89,15 @@ def _host(known: Known, name: str) -> dict[str, Any]:
     drift = {part: list(known[fact]) for part, fact in PARTS.items() if known.get(fact)}
     if left := gateway_left(known.get("gaudi_services"), [name] if "gateway_status" in known else [], name):
         drift["gateway"] = [text.removeprefix(f"{name}: gateway: ") for text in left]
-    models = [_model(model, known) for model in known["preflight_plan"]["models"]] if serves else []
+    plan = known["preflight_plan"] if serves else {"models": []}
+    going_on = left_models(plan, known["gaudi_services"]["units"]) if serves else []
+    models = [_model(model, known) for model in [*plan["models"], *going_on]]
     silent = [f"{model['name']} does not answer: {model['problem']}" for model in models if model["problem"]]
     if silent:
         drift["answers"] = silent
     cards = _cards(known) if serves else []
-    told = [*cards, *(note for fact in NOTES for note in known.get(fact) or [])]
+    stay = [f"model {model}: {why}" for model, why in (plan.get("left") or {}).items() if why]
+    told = [*stay, *cards, *(note for fact in NOTES for note in known.get(fact) or [])]
     notes = open_notes(told, value_of(known, "fleet_acknowledged"))
     return {"read": True, "problem": "", "drift": drift, "models": models, "notes": notes}
 
@@ -94,15 +115,18 @@ def _model(model: Known, known: Known) -> dict[str, Any]:
     services = known["gaudi_services"]
     unit = services["units"].get(name) or services.get("without_unit", {}).get(name) or {}
     problem = known["vllm_service_health"].get(name)
+    asked = answers(model) and name not in (known["preflight_plan"].get("left") or ())
     return {
         "name": name,
         **({"served": model["served"]} if len(model.get("served") or ()) > 1 else {}),
         "wanted": model["state"],
         "state": unit.get("state", "not there"),
         "status": unit.get("status", ""),
+        # Of the unit by systemd, since somebody or a run has started it. ended: the last end of its server.
         "restarts": unit.get("restarts", 0),
+        "ended": unit.get("ended"),
         # None where nobody is asked: a worker has no endpoint.
-        "answers": problem == "" if answers(model) else None,
+        "answers": problem == "" if asked else None,
         **({"hosts": hosts} if (hosts := hosts_of(model)) else {}),
         "problem": problem or "",
         "module_ids": model["module_ids"],

@@ -633,6 +633,11 @@ def restart_refusal(services: Mapping[str, Any], model: str, host_name: str = "t
     ]
 
 
+def kept_models(plan: Mapping[str, Any]) -> set[str | None]:
+    """Return the models that a plan lacks and that are not to be removed: those with a mistake, those left alone."""
+    return {error["model"] for error in plan.get("errors") or []} | {*(plan.get("left") or [])}
+
+
 def _pending(given: Given) -> Pending:
     known = given.known
     services, secrets, models = (
@@ -646,10 +651,13 @@ def _pending(given: Given) -> Pending:
     )
     changes = vllm_service_changes(models, services, files, supervisor)
     # A mistake in a model's entry does not take it away, nor does a host of its that cannot be read.
-    wrong = {error["model"] for error in known["vllm_service_plan"].get("errors") or []}
-    changes["remove"] = [name for name in changes["remove"] if name not in wrong]
+    kept = kept_models(known["vllm_service_plan"])
+    changes["remove"] = [name for name in changes["remove"] if name not in kept]
     withdrawn = vllm_withdrawn_secrets(services, secrets)
-    differ = bool(withdrawn) or any(unit.get("secret_differs") for unit in services["units"].values())
+    left = known["vllm_service_plan"].get("left") or []
+    differ = bool(withdrawn) or any(
+        unit.get("secret_differs") for name, unit in services["units"].items() if name not in left
+    )
     summary = vllm_service_summary(changes)
     return Pending(
         changes={

@@ -432,7 +432,7 @@ class Host:
 
     def see_host(self) -> dict[str, Any]:
         """Return what planning needs."""
-        keep = ("module_ids", "port", "digest", "active", "launch", "env", "lost", "supervisor")
+        keep = ("module_ids", "port", "digest", "active", "launch", "env", "lost", "supervisor", "token_sha256")
         units = {name: self.unit(name) for name in self.state["units"]}
         return {
             **{"accelerator": "gaudi", "device_name": "HL-225", "driver_version": f"{RELEASE}-57", "modules": CARDS},
@@ -545,6 +545,14 @@ class Host:
             }
         paths = [file["path"] for file in written]
         return {"changed": bool(paths or removed), "written": paths, "removed": removed, "diff": []}
+
+    def do_gaudi_token(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Read or make a secret."""
+        files, path = self.state["files"], given["path"]
+        known = str(files.get(path) or "").strip()
+        token = known or str(digest(path))
+        self.state["files"] = {**files, path: f"{token}\n"}
+        return {"changed": not known, "token": token}
 
     def do_gaudi_remove(self, given: dict[str, Any]) -> dict[str, Any]:
         """Remove files below folders; of empty folders a host has none."""
@@ -701,7 +709,7 @@ class Host:
         return {"changed": True, "models": back, "measured": (self.state.get("kept") or record).get("measured", {})}
 
 
-ENDS = {"env": "env", "launch": "json", "buckets": "buckets"}
+ENDS = {"env": "env", "launch": "json", "buckets": "buckets", "ray": "ray", "token": "token"}
 
 
 def failure(msg: str) -> dict[str, Any]:
